@@ -1,0 +1,174 @@
+"""Our cases: the library as its commands run it."""
+
+from transformer_jax import allocator
+
+allocator.keep_memory()
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from experiments.benchmarking.worker import serve
+from transformer_jax.config import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    HeadConfig,
+    NormConfig,
+    PositionConfig,
+    TransformerConfig,
+)
+from transformer_jax.decoding.beam import beam_search
+from transformer_jax.decoding.generate import generate
+from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.training.objectives import translation
+from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig, make_optimizer
+from transformer_jax.training.state import TrainState, split
+from transformer_jax.training.step import make_step
+
+PAD, BOS, EOS = 0, 2, 3
+
+
+def configuration(vocab: int, width: int, heads: int, layers: int, hidden: int, **norm: Any):
+    """The shape of a Marian translator, which ``torch.nn.Transformer`` shares."""
+    return TransformerConfig(
+        vocab=vocab,
+        width=width,
+        encoder_layers=layers,
+        decoder_layers=layers,
+        embedding=EmbeddingConfig(dropout=0.0),
+        positions=PositionConfig(kind="sinusoidal_halves", max_length=512),
+        attention=AttentionConfig(heads=heads),
+        feed_forward=FeedForwardConfig(width=hidden),
+        norm=NormConfig(eps=1e-5, dropout=0.0, **norm),
+        head=HeadConfig(bias=True),
+    )
+
+
+def train(vocab, width, heads, layers, hidden, batch, length, chunk=None, dtype="float32"):
+    """One AdamW step with label smoothing and clipping, dropout off, on full batches."""
+    import dataclasses
+
+    config = configuration(vocab, width, heads, layers, hidden, final=True)
+    compute = dataclasses.replace(config.compute, dtype=dtype)
+    config = dataclasses.replace(config, compute=compute)
+    graph, params = split(EncoderDecoder(config, rngs=nnx.Rngs(0)))
+    rate = OptimizerConfig(
+        name="adamw", learning_rate=1e-3, schedule=ScheduleConfig("constant", 0), weight_decay=0.01
+    )
+    tx = make_optimizer(rate, width, 1000)
+    step = make_step(graph, tx, translation(BOS, 0.1, chunk=chunk))
+    rng = np.random.default_rng(0)
+    draw = lambda: rng.integers(4, vocab, (batch, length)).astype(np.int32)
+    full = np.full(batch, length, np.int32)
+    batches = [
+        {"source": draw(), "source_lengths": full, "target": draw(), "target_lengths": full}
+        for _ in range(8)
+    ]
+    state = TrainState(jnp.int32(0), params, tx.init(params), None)
+    compiled = jax.jit(step, donate_argnums=0)
+    state, _ = compiled(state, batches[0], None)
+    held = {"state": state, "at": 0}
+
+    def run(times):
+        for _ in range(times):
+            held["at"] += 1
+            batch = batches[held["at"] % len(batches)]
+            held["state"], metrics = compiled(held["state"], batch, None)
+        return float(metrics["loss"])
+
+    return run, {"parameters": sum(a.size for a in jax.tree.leaves(params))}
+
+
+def load_marian(folder: str, config: TransformerConfig) -> tuple[Any, dict]:
+    """The peers' random weights in our layout."""
+    stored = np.load(Path(folder) / "marian.npz")
+    graph, params = split(EncoderDecoder(config, rngs=nnx.Rngs(0)))
+    linear = lambda name: {
+        "kernel": stored[f"model.{name}.weight"].T,
+        "bias": stored[f"model.{name}.bias"],
+    }
+    norm = lambda name: {
+        "gain": stored[f"model.{name}.weight"],
+        "bias": stored[f"model.{name}.bias"],
+    }
+    attention = lambda name: {
+        ours: linear(f"{name}.{theirs}_proj")
+        for ours, theirs in zip(
+            ("query", "key", "value", "out"), ("q", "k", "v", "out"), strict=True
+        )
+    }
+    new: dict[str, Any] = {"embedding": {"table": stored["model.shared.weight"]}}
+    new["head"] = {"bias": stored["final_logits_bias"][0]}
+    for side in ("encoder", "decoder"):
+        blocks = {}
+        for i in params[side]["blocks"]:
+            at = f"{side}.layers.{i}"
+            blocks[i] = {
+                "self_attention": attention(f"{at}.self_attn"),
+                "self_attention_norm": norm(f"{at}.self_attn_layer_norm"),
+                "feed_forward": {"up": linear(f"{at}.fc1"), "down": linear(f"{at}.fc2")},
+                "feed_forward_norm": norm(f"{at}.final_layer_norm"),
+            }
+            if side == "decoder":
+                blocks[i]["cross_attention"] = attention(f"{at}.encoder_attn")
+                blocks[i]["cross_attention_norm"] = norm(f"{at}.encoder_attn_layer_norm")
+        new[side] = {"blocks": blocks}
+    new = jax.tree.map(jnp.asarray, new)
+    assert jax.tree.map(jnp.shape, new) == jax.tree.map(jnp.shape, params)
+    return graph, new
+
+
+def decode(folder, vocab, width, heads, layers, hidden, batch, length, new, beams):
+    """The loop behind ``translate``: exactly ``new`` tokens of each sentence."""
+    config = configuration(vocab, width, heads, layers, hidden)
+    graph, params = load_marian(folder, config)
+    rng = np.random.default_rng(1)
+    source = rng.integers(4, vocab, (batch, length)).astype(np.int32)
+    source[:, -1] = EOS
+    lengths = np.full(batch, length, np.int32)
+    first = jnp.full(batch, BOS, jnp.int32)
+
+    @jax.jit
+    def translate(params, source, lengths):
+        model = nnx.merge(graph, params)
+        # An end of -1 is no token: like the peers, every sentence gets all its steps.
+        cache = model.start(source, lengths, new, beams=beams)
+        if beams == 1:
+            forbidden = (EOS,)
+            return generate(
+                model.step, cache, first, length=new, eos=-1, pad=PAD, forbidden=forbidden
+            ).tokens
+        found = beam_search(
+            model.step,
+            cache,
+            first,
+            beams=beams,
+            length=new + 1,
+            eos=EOS,
+            pad=PAD,
+            reorder=lambda cache, parents: cache.reorder(parents),
+            minimum=new + 1,
+            normalization="power",
+            alpha=1.0,
+        )
+        return found.tokens[:, 0, :new]
+
+    translate(params, source, lengths).block_until_ready()
+
+    def run(times):
+        for _ in range(times):
+            out = translate(params, source, lengths)
+        return np.asarray(out).tolist()
+
+    return run, {}
+
+
+CASES = {"train": train, "decode": decode}
+
+if __name__ == "__main__":
+    serve(CASES)

@@ -1,0 +1,280 @@
+"""Laws of the built-in corpus (row L1): a function, disjoint splits, agreement, enough of it."""
+
+import re
+import subprocess
+import sys
+from collections import Counter
+from itertools import product
+
+import pytest
+
+from transformer_jax.data.corpora import phrasebook, words
+from transformer_jax.data.corpora.grammar import Grammar
+from transformer_jax.data.corpora.morphology import portuguese_adjective
+from transformer_jax.data.corpora.spelling import contract, expand
+from transformer_jax.errors import ConfigError, DataError
+
+SPLITS = ("train", "valid", "test", "test_unseen")
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    counts = {"train": 6000, "valid": 500, "test": 500, "test_unseen": 400}
+    return {split: phrasebook.generate(split, counts[split]) for split in SPLITS}
+
+
+def everything(pairs):
+    return [pair for split in SPLITS for pair in pairs[split]]
+
+
+def test_same_seed_same_pairs_in_another_process(pairs):
+    code = (
+        "from transformer_jax.data.corpora.phrasebook import generate;"
+        "import hashlib;print(hashlib.sha256(repr(generate('test', 40, 3)).encode()).hexdigest(),"
+        "hashlib.sha256(repr(generate('test', 40, 4)).encode()).hexdigest())"
+    )
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={"PYTHONHASHSEED": hash_seed, "PYTHONPATH": ":".join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    }
+    assert len(outputs) == 1
+    first, second = outputs.pop().split()
+    assert first != second
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_fewer_are_the_beginning_of_more(pairs, split):
+    assert phrasebook.generate(split, 25) == pairs[split][:25]
+    assert phrasebook.generate(split, 0) == []
+
+
+def test_a_source_has_one_target_and_one_derivation(pairs):
+    known = phrasebook.grammar().words("S")[0]
+    for source, target in everything(pairs)[::4]:
+        tokens = phrasebook.read_portuguese(source, known)
+        assert len(phrasebook.grammar().parse("S", tokens)) == 1, source
+        assert phrasebook.translate(source) == target
+
+
+def test_pairs_are_distinct_and_splits_share_neither_source_nor_target(pairs):
+    for split in SPLITS:
+        assert len({source for source, _ in pairs[split]}) == len(pairs[split])
+    for first, second in product(SPLITS, SPLITS):
+        if first != second:
+            for side in (0, 1):
+                assert not {p[side] for p in pairs[first]} & {p[side] for p in pairs[second]}
+
+
+def test_splits_are_disjoint_whatever_the_seed(pairs):
+    for seed in (1, 2):
+        for split in SPLITS:
+            for source, _ in phrasebook.generate(split, 60, seed):
+                assert phrasebook.split_of(source) == split
+
+
+def test_held_out_combinations_occur_only_in_test_unseen(pairs):
+    met = {
+        split: set().union(*(phrasebook.combinations(source) for source, _ in pairs[split][::3]))
+        for split in SPLITS
+    }
+    for split in ("train", "valid", "test"):
+        assert not any(map(phrasebook.is_held_out, met[split]))
+    for source, _ in pairs["test_unseen"]:
+        held = {pair for pair in phrasebook.combinations(source) if phrasebook.is_held_out(pair)}
+        assert held
+        assert not held & met["train"]
+
+
+def test_both_words_of_a_held_out_combination_occur_in_train_with_others():
+    grammar = phrasebook.grammar()
+    partners = Counter()
+    for rules in grammar.rules.values():
+        for rule in rules:
+            if rule.join:
+                noun_sets = [_tags(grammar, child, "n") for child in rule.children]
+                firsts = {rule.tag} if rule.join == "vn" else set().union(*noun_sets)
+                seconds = (
+                    set().union(*noun_sets)
+                    if rule.join == "vn"
+                    else set().union(*(_tags(grammar, child, "a") for child in rule.children))
+                )
+                for pair in product(firsts - {""}, seconds):
+                    if not phrasebook.is_held_out(pair):
+                        partners.update(pair)
+    for rules in grammar.rules.values():
+        for rule in rules:
+            if rule.tag:
+                assert partners[rule.tag] >= 1 or rule.join == "vn", rule.tag
+    verbs = {r.tag for rules in grammar.rules.values() for r in rules if r.tag.startswith("v:")}
+    alone = {verb for verb in verbs if not partners[verb]}
+    ambiguous_only = {verb for verb in alone if not _may_meet(grammar, verb)}
+    assert alone == ambiguous_only
+
+
+def _tags(grammar: Grammar, symbol: str, kind: str, memo: dict = {}) -> set[str]:  # noqa: B006
+    if (symbol, kind) not in memo:
+        found = {r.tag for r in grammar.rules[symbol] if r.tag.startswith(kind)}
+        for rule in grammar.rules[symbol]:
+            for child in rule.children:
+                found |= _tags(grammar, child, kind)
+        memo[symbol, kind] = found
+    return memo[symbol, kind]
+
+
+def _may_meet(grammar: Grammar, verb: str) -> bool:
+    rules = (r for rules in grammar.rules.values() for r in rules if r.tag == verb and r.join)
+    return any(_tags(grammar, child, "n") for rule in rules for child in rule.children)
+
+
+def test_every_word_of_the_test_splits_is_one_that_train_can_write(pairs):
+    big = phrasebook.generate("train", 25_000, seed=5)
+    seen = Counter(word for source, _ in big for word in _words(source))
+    tests = {w for split in SPLITS[1:] for source, _ in pairs[split] for w in _words(source)}
+    assert tests <= set(seen) | _rare(tests - set(seen))
+    assert len(tests - set(seen)) <= 0.005 * len(tests)
+
+
+def _rare(missing: set[str]) -> set[str]:
+    """Those of the words that stand in the grammar, if not in this sample."""
+    return missing & phrasebook.word_forms()[0]
+
+
+def _words(sentence: str) -> set[str]:
+    return set(expand(re.findall(r"[\w'-]+", sentence[0].lower() + sentence[1:])))
+
+
+def test_lecture_pairs_belong_to_the_language_and_to_train_L1(pairs):
+    assert len(phrasebook.L1_PAIRS) == 4
+    third, fourth = phrasebook.L1_PAIRS[2:]
+    assert third[0] == "Lucas irá viajar ao Rio em Dezembro."
+    assert fourth[0] == "Em Dezembro, Lucas irá viajar ao Rio."
+    assert third[1] == fourth[1] == "Lucas will travel to Rio in December."
+    assert tuple(pairs["train"][:4]) == phrasebook.L1_PAIRS
+    for source, target in phrasebook.L1_PAIRS:
+        assert phrasebook.translate(source) == target
+        assert phrasebook.split_of(source) == "train"
+        assert not any(map(phrasebook.is_held_out, phrasebook.combinations(source)))
+
+
+def test_at_least_600_forms_a_side_and_a_million_pairs():
+    portuguese, english = phrasebook.word_forms()
+    assert len(portuguese) >= 600
+    assert len(english) >= 600
+    assert phrasebook.size() >= 1_000_000
+
+
+def test_size_is_the_number_of_different_sources():
+    """Equal counts: no source is derived twice, so each has one translation."""
+    assert phrasebook.grammar().distinct("S") == phrasebook.size()
+
+
+def test_distinct_sees_an_ambiguity_that_count_does_not():
+    grammar = Grammar()
+    grammar.rule("s", "o banco", "the bank")
+    grammar.rule("s", "o banco", "the bench")
+    assert (grammar.count("s"), grammar.distinct("s")) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("Ela trabalha no banco.", "She works at the bank."),
+        ("Ela sentou no banco.", "She sat on the bench."),
+        ("O menino comeu a manga.", "The boy ate the mango."),
+        ("O menino rasgou a manga.", "The boy tore the sleeve."),
+        ("A manga é comprida.", "The sleeve is long."),
+        ("Ele acendeu a vela.", "He lit the candle."),
+        ("Ele içou a vela.", "He hoisted the sail."),
+        ("Ana perdeu o trem.", "Ana missed the train."),
+        ("Ana perdeu a chave.", "Ana lost the key."),
+        ("Nós compramos uma laranja ontem.", "We bought an orange yesterday."),
+        ("Nós compramos uma laranja todos os dias.", "We buy an orange every day."),
+        ("Lucas não viajou a Lisboa.", "Lucas did not travel to Lisbon."),
+        ("Por que eles estão tristes?", None),
+        ("Lucas irá viajar ao Rio em Dezembro", None),
+        ("Lucas will travel to Rio.", None),
+        ("", None),
+    ],
+)
+def test_the_rest_of_the_sentence_decides(source, target):
+    assert phrasebook.translate(source) == target
+
+
+def test_adjectives_agree_with_their_nouns(pairs):
+    """In "um carro novo" article, noun and adjective share gender and number."""
+    articles = {"um": "ms", "uma": "fs", "aquele": "ms", "aquela": "fs", "estes": "mp"}
+    articles |= {"estas": "fp", "aqueles": "mp", "aquelas": "fp", "este": "ms", "esta": "fs"}
+    forms = {}
+    for table in words.ADJECTIVES.values():
+        for entry in table.split(", "):
+            adjective = entry.split(":")[0]
+            for agreement, form in portuguese_adjective(adjective).items():
+                forms.setdefault(form, set()).add(agreement)
+    checked = 0
+    for source, _ in everything(pairs):
+        tokens = expand(re.findall(r"[\w-]+", source.lower()))
+        for article, _, adjective in zip(tokens, tokens[1:], tokens[2:], strict=False):
+            if article in articles and adjective in forms:
+                assert articles[article] in forms[adjective], source
+                checked += 1
+    assert checked > 200
+
+
+def test_english_articles_and_third_persons(pairs):
+    for _, target in everything(pairs):
+        assert not re.search(r"\b[Aa] (?!uni|use)[aeiou]", target), target
+        assert not re.search(r"\b[Aa]n (?![aeiou])", target), target
+        assert not re.search(r"\b(did|does|do|will|can) not \w+ed\b", target) or "need" in target
+        assert not re.match(
+            r"(He|She) (?!is|was|does|will|can|could|should|did)\w+[^sdt] the", target
+        ) or (re.match(r"(He|She) \w+", target)[0].split()[1] in _irregular_pasts()), target
+
+
+def _irregular_pasts() -> set[str]:
+    from transformer_jax.data.corpora.morphology import english_forms
+
+    lines = words.VERBS.strip().splitlines()
+    return {english_forms(line.split("|")[1].strip())["past"].split()[0] for line in lines}
+
+
+def test_contractions_are_always_written_and_undone(pairs):
+    for source, _ in everything(pairs):
+        assert not re.search(r"\b(em|de|Em|De) (o|a|os|as|este|esta|ele|ela)\b", source), source
+        tokens = re.findall(r"[\w'-]+|[.,?]", source[0].lower() + source[1:])
+        assert contract(expand(tokens)) == tokens
+
+
+def test_fronted_and_final_times_have_the_same_english_L1(pairs):
+    checked = 0
+    for source, target in pairs["train"]:
+        if "," in source:
+            time, rest = source.split(", ", 1)
+            moved = f"{rest[:-1]} {time[0].lower() + time[1:]}{rest[-1]}"
+            moved = moved[0].upper() + moved[1:]
+            assert phrasebook.translate(moved) == target
+            checked += 1
+        if checked == 200:
+            break
+    assert checked == 200
+
+
+def test_bad_requests_say_what_is_allowed():
+    with pytest.raises(ConfigError, match="test_unseen"):
+        phrasebook.generate("train", -1)
+    with pytest.raises(DataError, match="not a sentence"):
+        phrasebook.combinations("Bom dia.")
+
+
+def test_an_exhausted_split_is_an_error(monkeypatch):
+    tiny = Grammar()
+    tiny.rule("S", "bom dia .", "good morning .")
+    monkeypatch.setattr(phrasebook, "grammar", lambda: tiny)
+    monkeypatch.setattr(phrasebook, "_PATIENCE", 50)
+    with pytest.raises(DataError, match="ask for fewer"):
+        phrasebook.generate("test_unseen", 1)

@@ -1,0 +1,123 @@
+"""Batches hold the planned sentences, from any step, the same for any number of processes."""
+
+import itertools
+import os
+import pathlib
+import threading
+
+import numpy as np
+import pytest
+
+from transformer_jax.data.loader import batches, make_batch
+from transformer_jax.data.plan import BucketPlan
+from transformer_jax.data.sources import Files, read_pairs
+from transformer_jax.data.store import PairStore, TokenStore, build_store
+from transformer_jax.data.tokenizer import train_tokenizer
+
+
+def tokens(draw, count):
+    lengths = draw.integers(1, 20, count)
+    ids = draw.integers(4, 90, lengths.sum()).astype(np.uint16)
+    offsets = np.concatenate([[0], lengths.cumsum()])
+    ids[offsets[1:] - 1] = 3
+    return TokenStore(ids, offsets)
+
+
+@pytest.fixture(scope="module")
+def store():
+    draw = np.random.default_rng(0)
+    return PairStore(tokens(draw, 150), tokens(draw, 150), np.arange(150), {})
+
+
+@pytest.fixture(scope="module")
+def plan(store):
+    return BucketPlan(
+        store.source_lengths, store.target_lengths, tokens=160, buckets=3, rows_multiple=4
+    )
+
+
+def equal(a, b):
+    assert a.keys() == b.keys()
+    for name in a:
+        np.testing.assert_array_equal(a[name], b[name])
+
+
+def test_a_batch_is_its_sentences_and_padding(store, plan):
+    for planned in plan.epoch(0):
+        batch = make_batch(store, *planned, pad=7)
+        assert {name: array.dtype for name, array in batch.items()} == dict.fromkeys(
+            ("source", "source_lengths", "target", "target_lengths"), np.int32
+        )
+        assert batch["source"].shape == (len(planned.indices), planned.S)
+        assert batch["target"].shape == (len(planned.indices), planned.T)
+        for row, index in enumerate(planned.indices):
+            for name, side in (("source", store.source), ("target", store.target)):
+                wanted = [] if index < 0 else side[index].tolist()
+                assert batch[f"{name}_lengths"][row] == len(wanted)
+                padding = [7] * (batch[name].shape[1] - len(wanted))
+                assert batch[name][row].tolist() == wanted + padding
+
+
+@pytest.mark.parametrize("prefetch", [0, 4])
+def test_batches_are_those_of_the_plan_from_any_step(store, plan, prefetch):
+    whole = [make_batch(store, *plan.batch(step)) for step in range(2 * plan.steps_per_epoch)]
+    for start in (0, 1, plan.steps_per_epoch, 2 * plan.steps_per_epoch - 2):
+        read = list(batches(store, plan, start=start, stop=len(whole), prefetch=prefetch))
+        assert len(read) == len(whole) - start
+        for a, b in zip(read, whole[start:], strict=True):
+            equal(a, b)
+    endless = batches(store, plan, start=3, prefetch=prefetch)
+    for a, b in zip(itertools.islice(endless, 5), whole[3:8], strict=True):
+        equal(a, b)
+    endless.close()
+
+
+def test_nothing_is_left_of_a_loader_that_was_closed(store, plan):
+    before = threading.active_count()
+    for _ in range(3):
+        reader = batches(store, plan)
+        next(reader)
+        reader.close()
+    assert threading.active_count() <= before + 1
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_processes_together_read_each_example_once(store, plan, processes):
+    def part(process):
+        # Not contiguous: a mesh may put the rows of a process anywhere.
+        return lambda rows: np.arange(process, rows, processes)
+
+    parts = [
+        list(batches(store, plan, stop=plan.steps_per_epoch, rows=part(p), prefetch=2 * (p % 2)))
+        for p in range(processes)
+    ]
+    assert len({len(steps) for steps in parts}) == 1
+    read = []
+    for step, pieces in enumerate(zip(*parts, strict=True)):
+        whole = make_batch(store, *plan.batch(step))
+        for name, array in whole.items():
+            joined = np.empty_like(array)
+            for process, piece in enumerate(pieces):
+                joined[process::processes] = piece[name]
+            np.testing.assert_array_equal(joined, array)
+        valid = whole["source_lengths"] > 0
+        read += [tuple(row) for row in np.concatenate([whole["source"], whole["target"]], 1)[valid]]
+    assert len(read) == len(store)
+
+
+def test_a_real_corpus_fills_four_fifths_of_its_batches():
+    root = os.environ.get("TRANSFORMER_JAX_DATA")
+    folder = pathlib.Path(root or "") / "multi30k_en_de"
+    if root is None or not folder.is_dir():
+        pytest.skip("set TRANSFORMER_JAX_DATA to a folder that holds multi30k_en_de")
+    pairs = read_pairs(Files(str(folder / "train.de.gz"), str(folder / "train.en.gz")))
+    assert len(pairs) == 29_000
+    tokenizer = train_tokenizer("bpe", [*pairs.sources, *pairs.targets], 8000)
+    store = build_store(pairs, tokenizer)
+    assert (
+        tokenizer.decode_batch(store.source[i][:-1] for i in range(0, 29_000, 50))
+        == pairs.sources[::50]
+    )
+    for tokens in (1024, 4096):
+        plan = BucketPlan(store.source_lengths, store.target_lengths, tokens=tokens)
+        assert plan.fill >= 0.82

@@ -1,0 +1,270 @@
+"""Pairs from files: what is read, what is counted out, what is refused and in which words."""
+
+import dataclasses
+import gzip
+import json
+import random
+import re
+
+import pytest
+import tyro
+
+from transformer_jax.config import from_dict
+from transformer_jax.data.aligned import parting_line
+from transformer_jax.data.sources import (
+    Files,
+    PairData,
+    Pairs,
+    ReadOptions,
+    hold_out,
+    load_splits,
+    read_pairs,
+)
+from transformer_jax.errors import ConfigError, DataError
+
+
+@pytest.fixture
+def write(tmp_path):
+    def make(name, content):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return str(path)
+
+    return make
+
+
+def test_aligned_files_make_pairs(write):
+    pairs = read_pairs(Files(write("a", " um \r\ndois\n"), write("b", "one\ntwo\t")))
+    assert list(zip(pairs.sources, pairs.targets, strict=True)) == [("um", "one"), ("dois", "two")]
+    assert (len(pairs), pairs[1], pairs.counts) == (2, ("dois", "two"), {})
+
+
+def test_a_pair_with_an_empty_side_is_dropped_whole_and_counted(write):
+    source = write("a", "um\n\ntres\n \u2003\ncinco\n")
+    target = write("b", "one\ntwo\n\t\nfour\nfive")
+    pairs = read_pairs(Files(source, target))
+    assert pairs.sources == ["um", "cinco"]
+    assert pairs.targets == ["one", "five"]
+    assert pairs.counts == {"empty": 3}
+
+
+def test_lowercase_is_for_both_sides(write):
+    files = Files(write("a", "ÁGUA É\n"), write("b", "Water IS\n"))
+    assert read_pairs(files, ReadOptions(lowercase=True))[0] == ("água é", "water is")
+    assert read_pairs(files)[0] == ("ÁGUA É", "Water IS")
+
+
+@pytest.mark.parametrize(("a", "b"), [("", "x\n"), ("x\n", ""), ("", "")])
+def test_an_empty_file_is_refused(write, a, b):
+    with pytest.raises(DataError, match="empty"):
+        read_pairs(Files(write("a", a), write("b", b)))
+
+
+def test_nothing_but_empty_lines_is_refused(write):
+    with pytest.raises(DataError, match="all 2 of its pairs have an empty side"):
+        read_pairs(Files(write("a", "\nx\n"), write("b", "y\n\n")))
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("missing", [1, 3])
+@pytest.mark.parametrize("side", [0, 1])
+def test_missing_lines_are_counted_and_located(write, seed, missing, side):
+    draw = random.Random(seed)
+    lengths = [draw.randint(5, 150) for _ in range(400)]
+    sides = [
+        ["x" * n for n in lengths],
+        ["y" * max(1, int(n * draw.gauss(1.1, 0.1))) for n in lengths],
+    ]
+    at = draw.randint(0, 380)
+    del sides[side][at : at + missing]
+    files = Files(*(write(name, "\n".join(lines)) for name, lines in zip("ab", sides, strict=True)))
+    with pytest.raises(DataError) as error:
+        read_pairs(files)
+    message = str(error.value)
+    assert f"has {len(sides[0])} lines and {files.target} has {len(sides[1])}" in message
+    found = int(re.search(r"near line (\d+)", message)[1])
+    assert abs(found - (at + 1)) <= 3
+
+
+def test_parting_line_of_short_files():
+    assert parting_line([4], [4, 9]) in (1, 2)
+    assert parting_line([9], [4, 9]) == 1
+    assert parting_line([], [4, 9]) == 1
+
+
+def test_tsv_takes_two_columns_and_refuses_others(write):
+    path = write("pairs.tsv", 'um "x\tone\n\ndois\ttwo\n')
+    pairs = read_pairs(Files(pairs=path))
+    assert pairs[0] == ('um "x', "one")
+    assert pairs.counts == {"empty": 1}
+    path = write("pairs.tsv", "um\tone\ndois\ttwo\textra\n")
+    with pytest.raises(DataError, match=r"pairs\.tsv:2: 3 columns, and 2 are wanted"):
+        read_pairs(Files(pairs=path))
+    path = write("pairs.tsv", "um\tone\ndois two\n")
+    with pytest.raises(DataError, match=r"pairs\.tsv:2: 1 columns, and 2 are wanted"):
+        read_pairs(Files(pairs=path))
+
+
+def test_tsv_columns_are_chosen_from_one_and_all_lines_are_alike(write):
+    path = write("spa.txt", "one\tum\tby A\ntwo\tdois\tby B\n")
+    read = ReadOptions(columns=(2, 1), format="tsv")
+    assert read_pairs(Files(pairs=path), read)[1] == ("dois", "two")
+    path = write("spa.txt", "one\tum\tby A\ntwo\tdois\n")
+    with pytest.raises(DataError, match=r"spa\.txt:2: 2 columns, and 3 are wanted"):
+        read_pairs(Files(pairs=path), read)
+    path = write("spa.txt", "one\n")
+    with pytest.raises(DataError, match=r"spa\.txt:1: 1 columns, and 2 are wanted"):
+        read_pairs(Files(pairs=path), read)
+
+
+def test_jsonl_takes_named_fields(write):
+    rows = [{"pt": "um\u2028", "en": "one", "n": 1}, {"en": "two", "pt": "dois"}]
+    text = "\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    path = write("pairs.jsonl.gz", gzip.compress(text.encode()))
+    pairs = read_pairs(Files(pairs=path), ReadOptions(fields=("pt", "en")))
+    assert pairs.sources == ["um\u2028", "dois"]
+    assert pairs.targets == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"source": "a", "target": ', "not JSON"),
+        ("[" * 200_000, "not JSON"),
+        ('["a", "b"]', "a JSON object is wanted, not list"),
+        ('{"source": "a", "tgt": "b"}', "no field 'target', only 'source', 'tgt'"),
+        ('{"source": "a", "target": 3}', "field 'target' is int, and text is wanted"),
+        ('{"source": "a", "target": null}', "field 'target' is NoneType"),
+        (r'{"source": "a", "target": "\ud800"}', "half a character"),
+        (r'{"source": "a\u0000", "target": "b"}', "holds NUL"),
+        (r'{"source": "a\nb", "target": "b"}', "a line break"),
+    ],
+)
+def test_bad_jsonl_is_named_by_file_and_line(write, line, message):
+    path = write("pairs.jsonl", '{"source": "a", "target": "b"}\n' + line + "\n")
+    with pytest.raises(DataError, match=r"pairs\.jsonl:2: ") as error:
+        read_pairs(Files(pairs=path))
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_of_pairs_needs_a_known_ending(write):
+    with pytest.raises(
+        ConfigError, match=r"data\.pairs .*pairs\.txt: .* neither \.tsv nor \.jsonl"
+    ):
+        read_pairs(Files(pairs=write("pairs.txt", "a\tb\n")))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"corpus": "phrasebook", "tfds": "x"}, "more than one way (data.corpus, data.tfds)"),
+        ({"source": "a", "target": "b", "pairs": "c"}, "more than one way"),
+        ({"corpus": "phrasebook", "source": "a", "target": "b"}, "more than one way"),
+        ({"source": "a"}, "data.target is missing"),
+        ({"target": "a"}, "data.source is missing"),
+        (
+            {"source": "a", "target": "b", "valid": Files(source="c")},
+            "data.valid.target is missing",
+        ),
+        ({"source": "a", "target": "b", "test": Files("c", "d", "e")}, "data.test.pairs is given"),
+        ({"corpus": "phrasebook", "tfds_dir": "x"}, "without data.tfds"),
+        ({"read": ReadOptions(max_length=1)}, "data.read.max_length is 1"),
+        ({"read": ReadOptions(columns=(0, 1))}, "data.read.columns 0 1"),
+        ({"read": ReadOptions(columns=(2, 2))}, "data.read.columns 2 2"),
+        ({"read": ReadOptions(holdout=-1)}, "data.read.holdout is -1"),
+        ({"read": ReadOptions(size=0)}, "data.read.size is 0"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings, message):
+    with pytest.raises(ConfigError) as error:
+        PairData(**settings)
+    assert message in str(error.value)
+
+
+def test_no_data_is_refused_when_it_is_needed():
+    with pytest.raises(ConfigError, match="no training data: give"):
+        load_splits(PairData())
+
+
+def test_a_missing_file_names_its_setting(write):
+    data = PairData(source=write("a", "x\n"), target="absent.en")
+    with pytest.raises(DataError, match=r"data\.target absent\.en: no such file"):
+        load_splits(data)
+    data = PairData(source=write("a", "x\n"), target=write("b", "y\n"), valid=Files(pairs="v.tsv"))
+    with pytest.raises(DataError, match=r"data\.valid\.pairs v\.tsv: no such file"):
+        load_splits(data)
+
+
+def test_settings_survive_json_and_the_command_line():
+    data = tyro.cli(
+        PairData,
+        args=[
+            *["--source", "a.de", "--target", "a.en", "--valid.pairs", "v.tsv"],
+            *["--read.columns", "2", "1", "--read.over-long", "cut", "--read.fields", "de", "en"],
+        ],
+    )
+    assert data.valid == Files(pairs="v.tsv")
+    assert data.read == ReadOptions(columns=(2, 1), over_long="cut", fields=("de", "en"))
+    assert from_dict(PairData, json.loads(json.dumps(dataclasses.asdict(data)))) == data
+
+
+def numbered(count):
+    return Pairs([f"s{i}" for i in range(count)], [f"t{i}" for i in range(count)], "example")
+
+
+def test_held_out_pairs_are_a_function_of_the_sentences_not_of_their_order():
+    pairs = numbered(500)
+    train, valid = hold_out(pairs, 40)
+    assert (len(train), len(valid)) == (460, 40)
+    assert sorted(train.sources + valid.sources) == sorted(pairs.sources)
+    assert all(source[1:] == target[1:] for source, target in (valid[i] for i in range(40)))
+    order = random.Random(0).sample(range(500), 500)
+    other = Pairs([pairs.sources[i] for i in order], [pairs.targets[i] for i in order], "example")
+    assert set(hold_out(other, 40)[1].sources) == set(valid.sources)
+
+
+def test_equal_sources_are_held_out_together():
+    draw = random.Random(1)
+    sources = [f"s{draw.randint(0, 60)}" for _ in range(1000)]
+    train, valid = hold_out(Pairs(sources, [f"t{i}" for i in range(1000)], "example"), 70)
+    assert not set(train.sources) & set(valid.sources)
+    assert 35 <= len(valid) <= 70
+
+
+def test_at_most_a_tenth_is_held_out():
+    assert len(hold_out(numbered(50), 1000)[1]) == 5
+    train, valid = hold_out(numbered(9), 1000)
+    assert len(train) == 9
+    assert valid is None
+    assert hold_out(numbered(50), 0)[1] is None
+
+
+def test_the_built_in_corpus_has_disjoint_parts_and_either_direction():
+    data = PairData(corpus="phrasebook", read=ReadOptions(size=300))
+    splits = load_splits(data)
+    parts = [splits.train, splits.valid, *splits.tests.values()]
+    assert [len(part) for part in parts] == [300, 500, 1000, 1000]
+    assert list(splits.tests) == ["test", "test_unseen"]
+    assert sum(len(set(part.sources)) for part in parts) == 2800
+    assert len(set().union(*(part.sources for part in parts))) == 2800
+    turned = load_splits(dataclasses.replace(data, read=ReadOptions(size=300, fields=("en", "pt"))))
+    assert turned.train.sources == splits.train.targets
+    assert turned.train.targets == splits.train.sources
+    with pytest.raises(ConfigError, match="fields de en: phrasebook has pt and en"):
+        load_splits(dataclasses.replace(data, read=ReadOptions(fields=("de", "en"))))
+
+
+def test_given_validation_and_test_files_are_used(write):
+    data = PairData(
+        source=write("a", "\n".join(f"s{i}" for i in range(100))),
+        target=write("b", "\n".join(f"t{i}" for i in range(100))),
+        valid=Files(write("c", "sv\n"), write("d", "tv\n")),
+        test=Files(pairs=write("e.tsv", "st\ttt\n")),
+    )
+    splits = load_splits(data)
+    assert len(splits.train) == 100
+    assert splits.valid[0] == ("sv", "tv")
+    assert splits.tests["test"][0] == ("st", "tt")
+    held = load_splits(dataclasses.replace(data, valid=Files()))
+    assert (len(held.train), len(held.valid)) == (90, 10)

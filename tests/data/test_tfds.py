@@ -1,0 +1,182 @@
+"""Data sets prepared in array_record are read without TensorFlow, and damage is never silent."""
+
+import importlib
+import json
+import pathlib
+import shutil
+import sys
+import time
+
+import pytest
+
+from transformer_jax.data.sources import PairData, ReadOptions, load_splits
+from transformer_jax.data.tfds import find_prepared, open_translation
+from transformer_jax.errors import ConfigError, DataError
+
+pytest.importorskip("tensorflow_datasets")
+pytest.importorskip("array_record.python.array_record_module")
+
+PAIRS = [(f"olá número {i} \u2028 é", f"hello number {i}") for i in range(40)]
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """A folder of prepared data sets: tiny_translate, and the same with configurations."""
+    import tensorflow_datasets as tfds
+
+    def write(folder, name, config=None):
+        language = tfds.features.Translation(languages=["en", "pt"])
+
+        class Config(tfds.core.BuilderConfig):
+            pass
+
+        def info(self):
+            keys = ("pt", "en") if config is None else None
+            return self.dataset_info_from_configs(features=language, supervised_keys=keys)
+
+        def splits(self, manager):
+            parts = {"train": PAIRS[:30], "validation": PAIRS[30:34], "test": PAIRS[34:]}
+            return {key: self._generate_examples(rows) for key, rows in parts.items()}
+
+        def generate(self, rows):
+            for i, (source, target) in enumerate(rows):
+                yield i, {"pt": source, "en": target}
+
+        body = {
+            "VERSION": tfds.core.Version("1.0.0"),
+            "_info": info,
+            "_split_generators": splits,
+            "_generate_examples": generate,
+            "name": name,
+            "__module__": __name__,
+        }
+        if config:
+            body["BUILDER_CONFIGS"] = [Config(name=config)]
+        kind = type(name, (tfds.core.GeneratorBasedBuilder,), body, skip_registration=True)
+        kind(data_dir=str(folder), file_format="array_record").download_and_prepare()
+
+    root = tmp_path_factory.mktemp("tfds")
+    write(root, "tiny_translate")
+    for config in ("pt_to_en", "pt_to_xx"):
+        write(root, "tiny_many", config)
+    return root
+
+
+@pytest.fixture
+def copied(prepared, tmp_path):
+    return pathlib.Path(shutil.copytree(prepared, tmp_path / "copy"))
+
+
+def test_all_pairs_of_all_splits_come_back(prepared):
+    splits = load_splits(PairData(tfds="tiny_translate", tfds_dir=str(prepared)))
+    for part, wanted in (
+        (splits.train, PAIRS[:30]),
+        (splits.valid, PAIRS[30:34]),
+        (splits.tests["test"], PAIRS[34:]),
+    ):
+        assert sorted(zip(part.sources, part.targets, strict=True)) == sorted(wanted)
+    assert "tensorflow" not in sys.modules
+
+
+def test_the_direction_may_be_turned(prepared):
+    read = ReadOptions(fields=("en", "pt"), lowercase=True)
+    splits = load_splits(PairData(tfds="tiny_translate", tfds_dir=str(prepared), read=read))
+    assert set(splits.train.sources) == {target for _, target in PAIRS[:30]}
+    with pytest.raises(ConfigError, match=r"fields pt fr: tiny_translate has .*pt"):
+        open_translation("tiny_translate", str(prepared), ("pt", "fr"))
+
+
+def test_a_data_set_is_found_by_name_configuration_version_or_folder(prepared, monkeypatch):
+    many = prepared / "tiny_many" / "pt_to_en" / "1.0.0"
+    for name in ("tiny_many/pt_to_en", "tiny_many/pt_to_en:1.0.0"):
+        assert find_prepared(name, str(prepared)) == many
+    assert find_prepared("tiny_many/pt_to_en", str(many)) == many
+    monkeypatch.setenv("TFDS_DATA_DIR", str(prepared))
+    assert find_prepared("tiny_many/pt_to_en") == many
+    # Without supervised keys the order is that of the data set.
+    assert open_translation("tiny_many/pt_to_en").fields == ("en", "pt")
+    with pytest.raises(DataError, match="name one: tiny_many/pt_to_en, tiny_many/pt_to_xx"):
+        find_prepared("tiny_many", str(prepared))
+
+
+def test_the_newest_version_is_taken_by_number(copied):
+    base = copied / "tiny_translate"
+    for version in ("1.9.0", "1.10.0"):
+        shutil.copytree(base / "1.0.0", base / version)
+    assert find_prepared("tiny_translate", str(copied)).name == "1.10.0"
+    assert find_prepared("tiny_translate:1.9.0", str(copied)).name == "1.9.0"
+
+
+@pytest.mark.parametrize("name", ["ted_hrlr_translate/pt_to_en", "tiny_translate:2.0.0", "no_such"])
+def test_what_is_not_prepared_is_refused_at_once_with_the_command(prepared, name):
+    began = time.monotonic()
+    with pytest.raises(DataError) as error:
+        load_splits(PairData(tfds=name, tfds_dir=str(prepared)))
+    assert time.monotonic() - began < 5
+    message = str(error.value)
+    assert "\n" not in message
+    assert f"not prepared in {prepared}" in message
+    assert "file_format='array_record').download_and_prepare()" in message
+
+
+def test_missing_packages_are_named_with_the_extra(prepared, monkeypatch):
+    whole = importlib.import_module
+
+    def without(name, *rest):
+        if name == "tensorflow_datasets":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return whole(name, *rest)
+
+    monkeypatch.setattr(importlib, "import_module", without)
+    with pytest.raises(ConfigError, match=r"tensorflow_datasets\): pip install 'transformer-jax\["):
+        open_translation("tiny_translate", str(prepared))
+
+
+def test_tfrecord_is_refused(copied):
+    path = copied / "tiny_translate" / "1.0.0" / "dataset_info.json"
+    info = json.loads(path.read_text())
+    path.write_text(json.dumps({**info, "fileFormat": "tfrecord"}))
+    with pytest.raises(DataError, match="prepared as tfrecord, which needs TensorFlow"):
+        open_translation("tiny_translate", str(copied))
+    for content in ("{", "[]", ""):
+        path.write_text(content)
+        with pytest.raises(DataError, match=r"dataset_info\.json: cannot be read"):
+            open_translation("tiny_translate", str(copied))
+
+
+def read_all(root):
+    reader = open_translation("tiny_translate", str(root))
+    return [pair for split in reader.splits for pair in reader.rows(split)]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.9, 0.999])
+def test_t3_a_cut_shard_is_never_silently_shorter(copied, share):
+    shard = next((copied / "tiny_translate" / "1.0.0").glob("*train.array_record*"))
+    data = shard.read_bytes()
+    shard.write_bytes(data[: int(len(data) * share)])
+    with pytest.raises(DataError, match=r"train.* prepare the data set anew") as error:
+        read_all(copied)
+    assert "\n" not in str(error.value)
+
+
+def test_t3_a_missing_shard_is_named(copied):
+    shard = next((copied / "tiny_translate" / "1.0.0").glob("*train.array_record*"))
+    shard.unlink()
+    with pytest.raises(DataError, match=r"train.*the shard is missing"):
+        read_all(copied)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_t3_a_flipped_bit_is_noticed_or_harmless(copied, seed):
+    shard = next((copied / "tiny_translate" / "1.0.0").glob("*train.array_record*"))
+    data = bytearray(shard.read_bytes())
+    # The file is padded to blocks with what no record uses: flip within what is not zero.
+    used = [i for i, byte in enumerate(data) if byte]
+    data[used[len(used) * seed // 20]] ^= 1 << seed % 8
+    shard.write_bytes(data)
+    try:
+        found = read_all(copied)
+    except DataError as error:
+        assert "\n" not in str(error)  # noqa: PT017
+    else:
+        assert sorted(found) == sorted(PAIRS)

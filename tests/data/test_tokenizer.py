@@ -1,0 +1,250 @@
+"""Tokenizers: lossless where promised, special tokens out of reach of text, damage refused."""
+
+import hashlib
+import json
+import random
+import subprocess
+import sys
+
+import pytest
+import tokenizers
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from transformer_jax.data.tokenizer import SPECIAL, load_tokenizer, train_tokenizer
+from transformer_jax.errors import ConfigError, DataError
+
+# Row U1: two sentences of 13 and 15 words.
+ENGLISH = "UT Dallas is a rising public research university in the heart of DFW."
+FRENCH = "UT Dallas est une université de recherche publique en plein essor au cœur de DFW."
+TEXTS = [
+    *[ENGLISH, FRENCH] * 3,
+    "Lucas irá viajar ao Rio em Dezembro.",
+    "A man in a blue shirt is standing on a ladder cleaning a window.",
+    "Ein Mann in einem blauen Hemd steht auf einer Leiter und putzt ein Fenster.",
+    "Two young, White males are outside near many bushes; the others are not (yet).",
+]
+KINDS = ["bpe", "wordpiece", "unigram", "bytes", "characters"]
+LOSSLESS = ["bpe", "unigram", "bytes"]
+NASTY = [
+    "a  b   c",
+    " leading and trailing  ",
+    "\ttabs\tand\u00a0no-break",
+    "café cafe\u0301 ÅÅ ﬁ Ⅷ",
+    "👩‍👩‍👧‍👦 🇧🇷 👍🏽",
+    "שלום עולם مرحبا",
+    "\x01\x02\x1f\x7f\x85\u2028\u2029\u200b\ufeff",
+    "▁ Ġ ## @@ </w> <0x41>",
+    "if (x != 0) { return a[i] >> 2; }",
+    "",
+]
+
+
+@pytest.fixture(scope="module")
+def made():
+    sizes = {"bpe": 400, "wordpiece": 200, "unigram": 320, "bytes": 260, "characters": 200}
+    return {kind: train_tokenizer(kind, TEXTS, sizes[kind]) for kind in KINDS}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_u1_accents_and_casing_survive(made, kind):
+    for text in (ENGLISH, FRENCH):
+        assert made[kind].decode(made[kind].encode(text)) == text
+
+
+@pytest.mark.parametrize("kind", LOSSLESS)
+@pytest.mark.parametrize("text", NASTY)
+def test_b21_nasty_text_survives(made, kind, text):
+    assert made[kind].decode(made[kind].encode(text)) == text
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=60))
+@example("<eos></s> <pad>[SEP]<|endoftext|>")
+def test_b21_any_text_survives(made, text):
+    for kind in LOSSLESS:
+        ids = made[kind].encode(text)
+        assert made[kind].decode(ids) == text
+        assert all(4 <= i < made[kind].vocab_size for i in ids)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_special_tokens_have_the_first_ids(made, kind):
+    tokenizer = made[kind]
+    assert (tokenizer.pad, tokenizer.unk, tokenizer.bos, tokenizer.eos) == (0, 1, 2, 3)
+    assert tokenizer.pieces(range(4)) == list(SPECIAL)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("text", [*SPECIAL, "a<eos>b", " <eos> ", "<eos><eos>", "</s>", "[SEP]"])
+def test_text_that_spells_a_special_token_is_text(made, kind, text):
+    tokenizer = made[kind]
+    ids = tokenizer.encode(text)
+    assert not {tokenizer.pad, tokenizer.bos, tokenizer.eos} & set(ids)
+    if kind in LOSSLESS:
+        assert tokenizer.decode(ids) == text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_special_tokens_leave_no_trace_in_text(made, kind):
+    tokenizer = made[kind]
+    ids = tokenizer.encode("Two young males")
+    assert tokenizer.decode([2, *ids, 3, 0, 0]) == tokenizer.decode(ids) == "Two young males"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_text_is_encoded_as_if_alone(made, kind):
+    tokenizer = made[kind]
+    assert tokenizer.encode_batch(TEXTS) == [tokenizer.encode(text) for text in TEXTS]
+    assert tokenizer.decode_batch(tokenizer.encode_batch(TEXTS[:2])) == TEXTS[:2]
+
+
+def test_bytes_have_the_ids_of_bytes(made):
+    text = "é 😀\x01"
+    assert made["bytes"].encode(text) == [4 + byte for byte in text.encode()]
+    assert made["bytes"].vocab_size == 260
+
+
+def test_characters_are_one_id_each_and_unknown_ones_are_unk(made):
+    assert len(made["characters"].encode("Lucas irá")) == 9
+    assert made["characters"].encode("Ж") == [made["characters"].unk]
+    common = train_tokenizer("characters", ["aaab", "bc"], 6)
+    assert [common.encode(c)[0] for c in "abc"] == [4, 5, 1]
+
+
+def test_wordpiece_marks_what_does_not_begin_a_word(made):
+    pieces = made["wordpiece"].pieces(made["wordpiece"].encode("standings"))
+    assert not pieces[0].startswith("##")
+    assert all(piece.startswith("##") for piece in pieces[1:])
+    assert len(pieces) > 1
+
+
+def test_a_vocabulary_is_as_large_as_asked_where_the_text_allows(made):
+    assert made["bpe"].vocab_size == 400
+    assert train_tokenizer("bpe", ["ab ab"], 1000).vocab_size == 262  # with ab and " ab"
+
+
+@pytest.mark.parametrize(("kind", "size"), [("bpe", 259), ("unigram", 100), ("characters", 4)])
+def test_a_vocabulary_too_small_is_refused(kind, size):
+    with pytest.raises(ConfigError, match=f"a {kind} vocabulary of {size}: at least"):
+        train_tokenizer(kind, TEXTS, size)
+
+
+def test_a_vocabulary_without_room_for_all_characters_is_refused():
+    with pytest.raises(ConfigError, match="the characters of the text alone need 16"):
+        train_tokenizer("wordpiece", ["abcdef bcdefg"], 9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_is_repeatable_in_another_process(made, kind):
+    code = (
+        "import json, sys; from transformer_jax.data.tokenizer import train_tokenizer as t; "
+        "kind, size, texts = json.loads(sys.stdin.read()); print(t(kind, texts, size).sha256)"
+    )
+    sizes = {"bpe": 400, "wordpiece": 200, "unigram": 320, "bytes": 260, "characters": 200}
+    wanted = made[kind].sha256
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input=json.dumps([kind, sizes[kind], TEXTS]),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.strip() == wanted
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_saved_tokenizer_is_the_same_when_loaded(made, kind, tmp_path):
+    path = tmp_path / "tokenizer.json"
+    made[kind].save(path)
+    loaded = load_tokenizer(path, sha256=made[kind].sha256)
+    assert loaded.sha256 == made[kind].sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert loaded.encode_batch([*TEXTS, *NASTY]) == made[kind].encode_batch([*TEXTS, *NASTY])
+    assert loaded.vocab_size == made[kind].vocab_size
+    assert [f.name for f in tmp_path.iterdir()] == ["tokenizer.json"]
+
+
+def test_truncation_and_padding_of_a_file_are_switched_off(made, tmp_path):
+    path = tmp_path / "tokenizer.json"
+    made["bpe"].save(path)
+    backend = tokenizers.Tokenizer.from_file(str(path))
+    backend.enable_truncation(3)
+    backend.enable_padding(length=64)
+    backend.save(str(path))
+    assert load_tokenizer(path).encode_batch(TEXTS) == made["bpe"].encode_batch(TEXTS)
+
+
+def foreign(tmp_path, names, unk="x"):
+    vocab = {name: i for i, name in enumerate([*names, *"abc"])}
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab, unk_token=unk))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    backend.add_special_tokens(list(names))
+    path = tmp_path / "tokenizer.json"
+    backend.save(str(path))
+    return path
+
+
+def test_special_tokens_of_other_files_are_found_by_their_usual_names(tmp_path):
+    bert = load_tokenizer(foreign(tmp_path, ["[PAD]", "[UNK]", "[CLS]", "[SEP]"], "[UNK]"))
+    assert (bert.pad, bert.unk, bert.bos, bert.eos) == (0, 1, 2, 3)
+    marian = load_tokenizer(foreign(tmp_path, ["</s>", "<unk>", "<pad>"], "<unk>"))
+    assert (marian.pad, marian.unk, marian.bos, marian.eos) == (2, 1, 2, 0)
+    gpt = load_tokenizer(foreign(tmp_path, ["<|endoftext|>"], "a"))
+    assert (gpt.pad, gpt.unk, gpt.bos, gpt.eos) == (0, None, 0, 0)
+    # A word-level vocabulary would find the special token in the text.
+    assert bert.encode("a [SEP] b") == [4, 1, 5]
+    assert gpt.encode("a <|endoftext|> b") == [1, 2]
+
+
+def test_special_tokens_may_be_named(tmp_path):
+    path = foreign(tmp_path, ["(end)", "(pad)"], "a")
+    with pytest.raises(DataError, match="no token that ends a sentence"):
+        load_tokenizer(path)
+    named = load_tokenizer(path, special={"eos": "(end)", "pad": "(pad)"})
+    assert (named.eos, named.pad, named.bos) == (0, 1, 1)
+    with pytest.raises(DataError, match=r"no token '\(stop\)' to be eos"):
+        load_tokenizer(path, special={"eos": "(stop)"})
+    with pytest.raises(DataError, match="'end': the roles are pad"):
+        load_tokenizer(path, special={"end": "(end)"})
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b"\xff\xfe", b"[" * 100_000, b"null"])
+def test_what_is_no_tokenizer_is_refused_in_one_line(tmp_path, content):
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"tokenizer\.json: not a usable tokenizer\.json") as error:
+        load_tokenizer(path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(DataError, match="no such tokenizer file"):
+        load_tokenizer(tmp_path / "tokenizer.json")
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_t4_a_mutated_file_is_refused_or_still_works_and_a_checksum_tells(made, tmp_path, seed):
+    path = tmp_path / "tokenizer.json"
+    tokenizer = made[("bpe", "wordpiece", "unigram")[seed % 3]]
+    tokenizer.save(path)
+    draw = random.Random(seed)
+    data = bytearray(path.read_bytes())
+    where = draw.randrange(len(data))
+    if seed % 4 == 0:
+        data[where] ^= 1 << draw.randrange(8)
+    elif seed % 4 == 1:
+        del data[where : where + draw.randint(1, 50)]
+    elif seed % 4 == 2:
+        data[where : where + 2] = data[where : where + 2][::-1] + b'"'
+    else:
+        del data[where:]
+    changed = bytes(data) != path.read_bytes()
+    path.write_bytes(bytes(data))
+    try:
+        load_tokenizer(path).encode_batch(TEXTS)
+    except DataError as error:
+        assert "\n" not in str(error)  # noqa: PT017
+    if changed:
+        with pytest.raises(DataError, match="not the tokenizer that is expected"):
+            load_tokenizer(path, sha256=tokenizer.sha256)

@@ -1,0 +1,356 @@
+"""Laws of beam search (rows B30, B31), over language models that are tables of random numbers."""
+
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.decoding.beam import beam_search
+from transformer_jax.decoding.exhaustive import exhaustive_search
+from transformer_jax.decoding.generate import generate
+from transformer_jax.decoding.lengths import length_penalty
+
+EOS, PAD = 0, -1
+NORMALIZATIONS = ["power", "gnmt"]
+ALPHAS = np.array([0.0, 0.3, 0.6, 1.0, 1.5], np.float32)  # taken in turn, one a sentence
+
+
+def nodes(vocab, length):
+    """Prefixes of fewer than ``length`` tokens, numbered so that ``child = V parent + 1 + token``."""
+    return sum(vocab**t for t in range(length))
+
+
+def random_trees(seed, sentences, vocab, length, spread=1.5):
+    """Logits after every prefix, for each of many language models: [B nodes V]."""
+    rng = np.random.default_rng(seed)
+    return rng.normal(0, spread, (sentences, nodes(vocab, length), vocab)).astype(np.float32)
+
+
+def tree_step(trees, beams):
+    """The step of a model that knows a row's whole past: its state is the prefix's number."""
+    B, _, V = trees.shape
+    row = jnp.arange(B * beams) // beams
+
+    def step(tokens, state):
+        at, started = state
+        at = jnp.where(started, V * at + 1 + tokens, at)
+        at = jnp.minimum(at, trees.shape[1] - 1)  # rows that are done go on, unheard
+        return trees[row, at], (at, jnp.ones_like(started))
+
+    return step, (jnp.zeros(B * beams, jnp.int32), jnp.zeros(B * beams, bool))
+
+
+def tree_reorder(state, parents):
+    B, M = parents.shape
+    rows = (jnp.arange(B)[:, None] * M + parents).reshape(-1)
+    return jax.tree.map(lambda leaf: leaf[rows], state)
+
+
+def alphas(sentences):
+    return jnp.asarray(np.resize(ALPHAS, sentences))
+
+
+def search(trees, beams, length, alpha=0.6, limits=None, **options):
+    step, state = tree_step(jnp.asarray(trees), beams)
+    first = jnp.zeros(len(trees), jnp.int32)
+    return beam_search(
+        step,
+        state,
+        first,
+        beams=beams,
+        length=length,
+        eos=EOS,
+        pad=PAD,
+        reorder=tree_reorder,
+        alpha=alpha,
+        limits=limits,
+        **options,
+    )
+
+
+run = jax.jit(
+    search,
+    static_argnames=(
+        "beams",
+        "length",
+        "normalization",
+        "keep",
+        "stop_early",
+        "minimum",
+        "forbidden",
+    ),
+)
+
+
+def tree_scorer(tree):
+    """The same model as logits of whole prefixes, which is what exhaustive search asks for."""
+    V = tree.shape[1]
+
+    def scorer(inputs):
+        at = np.zeros(inputs.shape, np.int64)
+        for t in range(1, inputs.shape[1]):
+            at[:, t] = V * at[:, t - 1] + 1 + inputs[:, t]
+        return tree[at]
+
+    return scorer
+
+
+def lists(found, b):
+    """Sentence b's hypotheses as (tokens, score), without those that do not exist."""
+    rows = zip(found.tokens[b], found.lengths[b], found.scores[b], strict=True)
+    return [(tuple(tokens[:n].tolist()), float(s)) for tokens, n, s in rows if n]
+
+
+def penalty(length, normalization, alpha):
+    base = {"none": 1.0, "power": float(length), "gnmt": (5 + length) / 6}[normalization]
+    return base**alpha
+
+
+def slow_beam(tree, beams, length, keep, normalization, alpha, minimum=1):
+    """Beam search as one would explain it: dictionaries, sorting, and never stopping early."""
+    V = tree.shape[1]
+    wide = tree.astype(np.float64)
+    table = wide - np.log(np.exp(wide).sum(-1, keepdims=True))
+    live, finished = {(): (0.0, 0)}, []
+    for n in range(1, length + 1):
+        ways = []
+        for prefix, (log_prob, at) in live.items():
+            for token in range(V):
+                ways.append((log_prob + table[at, token], (*prefix, token), V * at + 1 + token))
+        ways.sort(key=lambda way: -way[0])
+        for rank, (log_prob, tokens, _) in enumerate(ways):
+            last = n == length
+            if tokens[-1] == EOS and (last or (rank < beams and n >= minimum)):
+                finished.append((log_prob / penalty(n, normalization, alpha), tokens))
+        going = [way for way in ways if way[1][-1] != EOS][:beams]
+        live = {tokens: (log_prob, at) for log_prob, tokens, at in going}
+    finished.sort(key=lambda way: -way[0])
+    return finished[:keep]
+
+
+@pytest.mark.parametrize("normalization", NORMALIZATIONS)
+@pytest.mark.parametrize(("vocab", "length"), [(3, 4), (4, 3), (2, 5)])
+def test_a_beam_of_all_prefixes_is_exhaustive_search(vocab, length, normalization):
+    """B >= K^(N-1) on 1,002 random tables in all, the three best of each (row B31)."""
+    beams, B = vocab ** (length - 1), 167
+    trees = random_trees(length * 10 + len(normalization), B, vocab, length)
+    found = run(trees, beams, length, alphas(B), normalization=normalization, keep=3)
+    found = jax.tree.map(np.asarray, found)
+    for b, (tree, alpha) in enumerate(zip(trees, alphas(B).tolist(), strict=True)):
+        exact = exhaustive_search(
+            tree_scorer(tree),
+            first=0,
+            vocab=vocab,
+            length=length,
+            eos=EOS,
+            keep=3,
+            normalization=normalization,
+            alpha=alpha,
+        )
+        assert [tokens for tokens, _ in lists(found, b)] == [e.tokens for e in exact]
+        np.testing.assert_allclose(found.scores[b], [e.score for e in exact], atol=1e-5)
+        np.testing.assert_allclose(found.log_probs[b], [e.log_prob for e in exact], atol=1e-5)
+
+
+@pytest.mark.parametrize("normalization", NORMALIZATIONS)
+@pytest.mark.parametrize(("beams", "keep", "minimum"), [(1, 1, 1), (2, 2, 1), (3, 1, 1), (4, 4, 3)])
+def test_beam_search_equals_a_slow_reference(beams, keep, minimum, normalization):
+    """1,000 random models in all; the reference never stops before the limit."""
+    V, N, B = 5, 5, 125
+    trees = random_trees(beams * 10 + len(normalization), B, V, N)
+    options = {"normalization": normalization, "keep": keep, "minimum": minimum}
+    found = jax.tree.map(np.asarray, run(trees, beams, N, alphas(B), **options))
+    for b, (tree, alpha) in enumerate(zip(trees, alphas(B).tolist(), strict=True)):
+        slow = slow_beam(tree, beams, N, keep, normalization, alpha, minimum)
+        fast = lists(found, b)
+        assert [tokens for tokens, _ in fast] == [tokens for _, tokens in slow]
+        np.testing.assert_allclose([s for _, s in fast], [s for s, _ in slow], atol=1e-5)
+
+
+@pytest.mark.parametrize("normalization", NORMALIZATIONS)
+def test_stopping_early_changes_nothing(normalization):
+    trees = random_trees(7, 200, 5, 6)
+    limits = jnp.arange(200) % 6 + 1
+    both = [
+        run(trees, 3, 6, alphas(200), limits, normalization=normalization, keep=2, stop_early=stop)
+        for stop in (True, False)
+    ]
+    jax.tree.map(np.testing.assert_array_equal, *both)
+
+
+def test_the_loop_ends_as_soon_as_nothing_can_be_beaten():
+    calls = []
+    logits = jnp.array([[1.0, 0.0, 0.0]])
+
+    def step(tokens, state):
+        jax.debug.callback(lambda: calls.append(1))
+        return jnp.tile(logits, (tokens.shape[0], 1)), state
+
+    def steps(alpha):
+        calls.clear()
+        first, order = jnp.zeros(3, jnp.int32), lambda state, parents: state
+        options = {"beams": 2, "length": 50, "eos": EOS, "pad": PAD, "reorder": order}
+        beam_search(step, None, first, normalization="power", alpha=alpha, **options)
+        jax.effects_barrier()
+        return len(calls)
+
+    # The best ends at once. Others of n tokens have n times the log-probability of one letter,
+    # and could keep that up to 50 tokens.
+    end, letter = jax.nn.log_softmax(logits)[0, :2].tolist()
+    assert steps(0.0) == 1
+    assert steps(1.0) == next(n for n in range(1, 51) if n * letter / 50 <= end) > 10
+
+
+def test_rows_do_not_influence_one_another():
+    alpha = 1.0
+    trees = random_trees(3, 12, 5, 6)
+    limits = jnp.arange(12) % 6 + 1
+    together = run(trees, 3, 6, alpha, limits, normalization="power", keep=3)
+    order = np.random.default_rng(0).permutation(12)
+    shuffled = run(trees[order], 3, 6, alpha, limits[order], normalization="power", keep=3)
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[order], b), together, shuffled)
+    for b in (0, 5, 11):
+        alone = run(trees[b : b + 1], 3, 6, alpha, limits[b : b + 1], normalization="power", keep=3)
+        jax.tree.map(lambda a, c: np.testing.assert_array_equal(a[b : b + 1], c), together, alone)  # noqa: B023
+
+
+def test_a_beam_of_one_without_normalisation_is_greedy():
+    V, N, B = 5, 6, 200
+    trees = random_trees(11, B, V, N)
+    beam = run(trees, 1, N, 0.0, normalization="none")
+    step, state = tree_step(jnp.asarray(trees), 1)
+    greedy = generate(step, state, jnp.zeros(B, jnp.int32), length=N, eos=EOS, pad=PAD)
+    ended = np.asarray(greedy.finished)
+    assert ended.mean() > 0.5
+    np.testing.assert_array_equal(beam.tokens[ended, 0], greedy.tokens[ended])
+    np.testing.assert_allclose(beam.log_probs[ended, 0], greedy.log_probs[ended], atol=1e-5)
+    # Where greedy was cut, beam search ends with EOS all the same, and pays for it.
+    cut = ~ended
+    np.testing.assert_array_equal(beam.tokens[cut, 0, : N - 1], greedy.tokens[cut, : N - 1])
+    assert (beam.tokens[cut, 0, N - 1] == EOS).all()
+
+
+def two_step_model():
+    """Row B30: p(a)=.5, p(b)=.4, p(a|b)=.9; whatever starts with a goes on at .4 at most."""
+    E, a, b, c = range(4)
+    p = np.full((nodes(4, 3), 4), 1e-30)
+    p[0, [a, b, c]] = 0.5, 0.4, 0.1
+    for first, follow in ((a, (0.4, 0.3, 0.3)), (b, (0.9, 0.05, 0.05)), (c, (0.4, 0.3, 0.3))):
+        p[1 + first, [a, b, c]] = follow
+    for node in range(5, len(p)):
+        p[node, E] = 1.0
+    return np.log(p).astype(np.float32)[None]
+
+
+def test_greedy_is_far_from_optimal_and_a_beam_of_two_is_not():
+    trees = two_step_model()
+    a, b = 1, 2
+    step, state = tree_step(jnp.asarray(trees), 1)
+    greedy = generate(step, state, jnp.zeros(1, jnp.int32), length=3, eos=EOS, pad=PAD)
+    assert greedy.tokens[0].tolist() == [a, a, EOS]
+    np.testing.assert_allclose(jnp.exp(greedy.log_probs), 0.20, atol=1e-6)
+    best = run(trees, 2, 3, 0.0, normalization="none")
+    assert best.tokens[0, 0].tolist() == [b, a, EOS]
+    np.testing.assert_allclose(jnp.exp(best.log_probs[0, 0]), 0.36, atol=1e-6)
+    exact = exhaustive_search(
+        tree_scorer(trees[0]), first=0, vocab=4, length=3, eos=EOS, normalization="none"
+    )
+    assert exact[0].tokens == (b, a, EOS)
+    assert math.exp(exact[0].log_prob) == pytest.approx(0.36, abs=1e-6)
+
+
+def test_every_hypothesis_is_complete_and_scored_as_it_is():
+    V, N, B = 6, 5, 20
+    trees = random_trees(5, B, V, N)
+    limits = jnp.arange(B) % N + 1
+    found = jax.tree.map(np.asarray, run(trees, 4, N, 1.0, limits, normalization="power", keep=4))
+    table = np.asarray(jax.nn.log_softmax(trees, axis=-1))
+    for b in range(B):
+        kept = lists(found, b)
+        assert len({tokens for tokens, _ in kept}) == len(kept)
+        for m, (tokens, score) in enumerate(kept):
+            assert tokens[-1] == EOS
+            assert EOS not in tokens[:-1]
+            assert len(tokens) <= limits[b]
+            at, total = 0, 0.0
+            for token in tokens:
+                total += table[b, at, token]
+                at = V * at + 1 + token
+            assert found.log_probs[b, m] == pytest.approx(total, abs=1e-5)
+            assert score == pytest.approx(total / len(tokens), abs=1e-5)
+            assert (found.tokens[b, m, len(tokens) :] == PAD).all()
+        scores = [score for _, score in kept]
+        assert scores == sorted(scores, reverse=True)
+
+
+def test_hypotheses_that_do_not_exist_are_said_to_be_missing():
+    trees = random_trees(5, 3, 3, 1)
+    found = run(trees, 4, 1, 0.0, jnp.array([1, 0, 1]), normalization="none", keep=3)
+    assert found.lengths.tolist() == [[1, 0, 0], [0, 0, 0], [1, 0, 0]]
+    assert jnp.isneginf(found.scores[:, 1:]).all()
+    assert found.tokens[1].tolist() == [[PAD]] * 3
+
+
+def test_forbidden_tokens_are_never_chosen_and_cost_nothing():
+    trees = random_trees(5, 30, 5, 4)
+    free, bound = (run(trees, 3, 4, forbidden=f, keep=3) for f in ((), (2, 4)))
+    assert (free.tokens == 2).any()
+    assert not jnp.isin(bound.tokens, jnp.array([2, 4])).any()
+    for b, tree in enumerate(trees[:5]):
+        exact = exhaustive_search(
+            tree_scorer(tree), first=0, vocab=5, length=4, eos=EOS, forbidden=(2, 4)
+        )
+        wide = run(trees[b : b + 1], 27, 4, forbidden=(2, 4))
+        assert tuple(wide.tokens[0, 0, : wide.lengths[0, 0]].tolist()) == exact[0].tokens
+        np.testing.assert_allclose(wide.log_probs[0, 0], exact[0].log_prob, atol=1e-5)
+
+
+def test_ties_are_settled_the_same_way_every_time():
+    trees = np.zeros((4, nodes(4, 4), 4), np.float32)
+    found = run(trees, 3, 4, 0.0, normalization="none", keep=3)
+    assert all((found.tokens[b] == found.tokens[0]).all() for b in range(4))
+    assert found.tokens[0, 0].tolist() == [EOS, PAD, PAD, PAD]  # the shorter first
+
+
+@pytest.mark.parametrize("beams", [2, 5])
+def test_wide_beams_and_many_sentences_read_back_their_own_tokens(beams):
+    """Hypotheses of neighbours would show: every sentence may only use its own two letters."""
+    B, N = 6, 5
+    V = 2 * B + 1
+    own = np.full((B, V), -np.inf, np.float32)
+    for b in range(B):
+        own[b, [EOS, 2 * b + 1, 2 * b + 2]] = -2.0, 0.3, 0.0
+    row = jnp.arange(B * beams) // beams
+    step = lambda tokens, state: (jnp.asarray(own)[row], state)
+    found = beam_search(
+        step,
+        None,
+        jnp.zeros(B, jnp.int32),
+        beams=beams,
+        length=N,
+        eos=EOS,
+        pad=PAD,
+        reorder=lambda state, parents: state,
+        keep=beams,
+        normalization="power",
+        alpha=1.0,
+    )
+    for b, m in itertools.product(range(B), range(beams)):
+        tokens = set(found.tokens[b, m, : found.lengths[b, m]].tolist())
+        assert tokens <= {EOS, 2 * b + 1, 2 * b + 2}
+
+
+def test_the_golden_numbers_of_length_normalisation():
+    """A6: log p = -1.0 of 2 tokens against -1.4 of 4, GNMT."""
+    for alpha, short, long in (
+        (0, -1.0, -1.4),
+        (0.6, -0.911658, -1.097674),
+        (1, -0.857143, -0.933333),
+    ):
+        np.testing.assert_allclose(-1.0 / length_penalty(2, "gnmt", alpha), short, atol=1e-6)
+        np.testing.assert_allclose(-1.4 / length_penalty(4, "gnmt", alpha), long, atol=1e-6)
+    np.testing.assert_allclose(length_penalty(jnp.array([1, 4]), "power", 0.5), [1, 2])
+    np.testing.assert_allclose(length_penalty(jnp.array([1, 4]), "none", 0.5), [1, 1])

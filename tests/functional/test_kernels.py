@@ -1,0 +1,267 @@
+import logging
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.functional import kernels, masks
+from transformer_jax.functional.attention import attend
+from transformer_jax.functional.kernels import chunked, cudnn, splash, xla
+from transformer_jax.functional.masks import Mask
+
+B, N, K, H = 2, 4, 2, 8
+_rng = np.random.default_rng(0)
+
+
+def arrays(T, S, U=H, dtype=jnp.float32):
+    keys = jax.random.split(jax.random.key(0), 4)
+    shapes = (B, N, T, H), (B, K, S, H), (B, K, S, U), (B, N, T, U)
+    return tuple(jax.random.normal(k, s, dtype) for k, s in zip(keys, shapes, strict=True))
+
+
+def catalogue(T, S):
+    """One mask of every kind for T queries and S keys, several with blind queries."""
+    ids = lambda n: jnp.asarray(np.sort(_rng.integers(0, 4, (B, n)), 1)[:, ::-1].copy())
+    return {
+        "everything": None,
+        "causal": masks.causal(),
+        "later": masks.causal(offset=3),
+        "window": masks.window(5),
+        "causal_window": masks.causal() & masks.window(4),
+        "lengths": masks.lengths(jnp.array([S - 4, 0]), jnp.array([T, T - 2])),
+        "segments": masks.causal() & masks.segments(ids(T), ids(S)),
+        "dense": masks.dense(jnp.asarray(_rng.random((B, 1, T, S)) < 0.1)),
+        "dense_heads": masks.dense(jnp.asarray(_rng.random((1, N, T, S)) < 0.3)),
+        "traced": masks.causal(jnp.int32(2)),
+    }
+
+
+def both_ways(run, *inputs):
+    """The output, and the gradients of a random projection of it."""
+
+    @jax.jit
+    def f(q, k, v, g, mask):
+        y, back = jax.vjp(lambda q, k, v: run(q, k, v, mask), q, k, v)
+        return y, *back(g)
+
+    return f(*inputs)
+
+
+def plain(scale=H**-0.5, softcap=None):
+    """The textbook by autodiff: the reference for all kernels' backward passes."""
+
+    def run(q, k, v, mask):
+        allowed = None if mask is None else mask.array(q.shape[2], k.shape[2])
+        w = xla.weights(q, k, allowed, None, scale, softcap)
+        return w @ jnp.repeat(v, N // K, axis=1)
+
+    return run
+
+
+def assert_same(found, expected, atol=1e-5):
+    for one, other in zip(found, expected, strict=True):
+        assert np.isfinite(one).all()
+        np.testing.assert_allclose(one, other, atol=atol)
+
+
+def assert_blind_rows_are_nothing(found, mask, T, S):
+    """Output zero, no gradient to the query: both exactly."""
+    seeing = None if mask is None else mask.seeing(T, S)
+    if seeing is not None:
+        blind = ~np.broadcast_to(seeing, (B, N, T, 1))
+        assert (np.where(blind, found[0], 0) == 0).all()
+        assert (np.where(blind, found[1], 0) == 0).all()
+
+
+@pytest.mark.parametrize("name", catalogue(19, 21))
+def test_xla_and_chunked_equal_autodiff_under_every_mask(name):
+    T, S = 19, 21
+    mask, inputs = catalogue(T, S)[name], arrays(T, S, U=6)
+    expected = both_ways(plain(), *inputs, mask)
+    small = lambda q, k, v, mask: chunked.run(q, k, v, mask, scale=H**-0.5, block=4)
+    own = lambda q, k, v, mask: xla.run(q, k, v, mask, scale=H**-0.5)
+    for run in (own, small):
+        found = both_ways(run, *inputs, mask)
+        assert_same(found, expected)
+        assert_blind_rows_are_nothing(found, mask, T, S)
+
+
+@pytest.mark.parametrize(("T", "S", "block"), [(1, 9, 4), (9, 1, 4), (16, 16, 4), (3, 5, 128)])
+def test_chunked_takes_any_length(T, S, block):
+    mask, inputs = masks.lengths(jnp.array([S, 1])), arrays(T, S)
+    run = lambda q, k, v, mask: chunked.run(q, k, v, mask, scale=1.0, block=block)
+    assert_same(both_ways(run, *inputs, mask), both_ways(plain(1.0), *inputs, mask), atol=2e-5)
+
+
+def test_chunked_soft_cap_equals_autodiff():
+    mask, inputs = catalogue(19, 21)["later"], arrays(19, 21)
+    run = lambda q, k, v, mask: chunked.run(q, k, v, mask, scale=1.0, softcap=2.0, block=8)
+    assert_same(both_ways(run, *inputs, mask), both_ways(plain(1.0, 2.0), *inputs, mask))
+
+
+@pytest.mark.parametrize("run", [xla.run, chunked.run])
+def test_half_precision_stays_near_single(run):
+    mask, inputs = masks.causal(), arrays(16, 16)
+    half = [x.astype(jnp.bfloat16) for x in inputs]
+    f = lambda q, k, v, mask: run(q, k, v, mask, scale=H**-0.5)
+    found = both_ways(f, *half, mask)
+    assert all(x.dtype == jnp.bfloat16 for x in found)
+    single = both_ways(plain(), *(x.astype(jnp.float32) for x in half), mask)
+    assert_same([x.astype(jnp.float32) for x in found], single, atol=6e-2)
+
+
+def test_chunked_reads_only_blocks_in_reach():
+    # 1024 queries in 8 pieces over 8 blocks: piece i of a causal mask reads blocks 0 .. i.
+    ranges = lambda mask, T=1024, S=1024: [p[2:] for p in chunked._plan(T, S, mask, 128)]
+    assert ranges(masks.causal()) == [(0, i + 1) for i in range(8)]
+    assert ranges(masks.causal() & masks.window(128)) == [(max(i - 1, 0), i + 1) for i in range(8)]
+    assert ranges(masks.window(2))[3] == (2, 5)
+    assert ranges(masks.causal(offset=512), 512)[0] == (0, 5)
+    # Without structure, or without knowing where the queries stand: one pass over everything.
+    assert ranges(Mask()) == ranges(masks.causal(jnp.int32(0))) == [(0, 8)]
+    # Every piece has something to read, even where nothing is to be seen.
+    assert ranges(masks.window(2) & masks.causal(), 1024, 256)[-1] == (1, 2)
+
+
+def test_chunked_memory_grows_with_length_not_its_square():
+    def temporary(run, T):
+        x = jax.ShapeDtypeStruct((1, 1, T, 8), jnp.float32)
+        loss = lambda q, k, v: run(q, k, v, masks.causal(), scale=1.0).sum()
+        compiled = jax.jit(jax.grad(loss, (0, 1, 2))).lower(x, x, x).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    small = lambda *a, **k: chunked.run(*a, **k, block=32)
+    assert temporary(xla.run, 2048) > 3.5 * temporary(xla.run, 1024)
+    assert temporary(small, 2048) < 4 * 2048 * 2048 / 4
+    assert temporary(small, 2048) < temporary(xla.run, 2048) / 4
+
+
+@pytest.mark.parametrize("name", ["everything", "causal", "causal_window", "lengths"])
+@pytest.mark.parametrize("T", [16, 17])
+def test_cudnn_call_is_the_same_function(name, T):
+    # The same arguments, computed by jax.nn's own XLA path, which has cuDNN's semantics.
+    mask, inputs = catalogue(T, T)[name], arrays(T, T)
+    half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), inputs)
+    assert cudnn._refuses(mask or Mask(), T, T) is None
+    run = lambda q, k, v, mask: cudnn.run(q, k, v, mask, scale=H**-0.5, implementation="xla")
+    found = both_ways(run, *inputs, mask)
+    assert_same(found, both_ways(plain(), *inputs, mask))
+    assert_blind_rows_are_nothing(found, mask, T, T)
+    q, k, v = cudnn.arguments(*half[:3], mask or Mask())[0]
+    assert q.shape == (B, T + T % 2, N, H)
+    assert k.shape == v.shape == (B, T + T % 2, K, H)
+
+
+def test_cudnn_says_what_it_cannot_take(monkeypatch):
+    monkeypatch.setattr(cudnn, "_largest_head", lambda: 128)
+    T, S = 6, 7
+    q, k, v, _ = arrays(T, S, dtype=jnp.bfloat16)
+    why = lambda mask=None, bias=None, softcap=None, platform="gpu", q=q, v=v, k=k: cudnn.supports(
+        q, k, v, mask, bias, softcap, platform
+    )
+    assert why() is None
+    assert why(masks.lengths(jnp.array([1, 2]))) is None
+    assert "on cpu" in why(platform="cpu")
+    assert "bfloat16 or float16" in why(q=q.astype(jnp.float32))
+    assert "one dtype" in why(k=k.astype(jnp.float16))
+    assert "value heads of size 4" in why(v=v[..., :4])
+    assert "multiple of 8" in why(q=q[..., :4], k=k[..., :4], v=v[..., :4])
+    assert "soft cap" in why(softcap=1.0)
+    assert "bias" in why(bias=jnp.zeros((1, 1, T, S)))
+    assert "as many queries" in why(masks.causal())
+    square = lambda mask: why(mask, k=q[:, :K], v=q[:, :K])
+    assert square(masks.causal()) is None
+    assert "from position 0" in square(masks.causal(offset=1))
+    assert "from position 0" in square(masks.causal(offset=jnp.int32(0)))
+    assert "to the left" in square(masks.window(2))
+    assert square(masks.window(2) & masks.causal()) is None
+    blind = masks.window(2) & masks.causal() & masks.lengths(jnp.array([1, 2]))
+    assert "blind" in square(blind)
+    assert "segments" in square(catalogue(T, T)["segments"])
+    assert "dense" in square(catalogue(T, T)["dense"])
+
+
+def test_splash_says_what_it_cannot_take():
+    q, k, v, _ = arrays(128, 256)
+    why = lambda mask=None, bias=None, platform="tpu", q=q, k=k: splash.supports(
+        q, k, v, mask, bias, None, platform
+    )
+    assert why() is None
+    assert why(masks.lengths(jnp.array([1, 2]))) is None
+    assert "on cpu" in why(platform="cpu")
+    assert "multiples of 128" in why(q=q[:, :, :100])
+    assert "bias" in why(bias=jnp.zeros((1, 1, 128, 256)))
+    assert "dense" in why(catalogue(128, 256)["dense"])
+    assert "as many queries" in why(masks.causal())
+    assert why(masks.causal(), k=q[:, :K]) is None
+    assert "from position 0" in why(masks.causal(offset=1), k=q[:, :K])
+
+
+@pytest.mark.parametrize("name", ["everything", "lengths", "segments", "window", "causal_window"])
+def test_splash_ids_and_structure_say_the_same_as_the_mask(name):
+    T = 128
+    mask = catalogue(T, T)[name] or Mask()
+    shape = (B, 1, T, T)
+    expected = np.broadcast_to(True if mask.array(T, T) is None else mask.array(T, T), shape)
+    structure = np.asarray(splash._structure(mask.causal, mask.window, T, T)[:, :])
+    ids = splash.segment_ids(mask, B, T, T)
+    same = True if ids is None else ids[0][:, :, None] == ids[1][:, None, :]
+    found = np.broadcast_to(structure & np.asarray(same), (B, T, T))[:, None]
+    seeing = expected.any(-1, keepdims=True)
+    np.testing.assert_array_equal(found & seeing, expected)
+    # The kernel divides by zero where a row sees nothing.
+    assert found.any(-1).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["everything", "causal", "causal_window", "lengths", "segments"])
+def test_splash_kernel_interpreted_is_the_same_function(name):
+    T = 256
+    mask, inputs = catalogue(T, T)[name], arrays(T, T)
+    run = lambda q, k, v, mask: splash.run(q, k, v, mask, scale=H**-0.5, interpret=True)
+    found = both_ways(run, *inputs, mask)
+    assert_same(found, both_ways(plain(), *inputs, mask), atol=1e-4)
+    assert_blind_rows_are_nothing(found, mask, T, T)
+
+
+def test_what_a_kernel_cannot_take_falls_back_and_is_said_once(caplog):
+    q, k, v, _ = (x.swapaxes(1, 2) for x in arrays(5, 7))
+    bias = jnp.ones((1, 1, 5, 7))
+    kernels._say_once.cache_clear()
+    with caplog.at_level(logging.INFO, logger=kernels.__name__):
+        for name in ("chunked", "splash", "cudnn", "auto", "xla"):
+            for _ in range(2):
+                found = attend(q, k, v, bias=bias, implementation=name)
+                np.testing.assert_allclose(found, attend(q, k, v), atol=1e-6)
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == [
+        "attention by xla instead of chunked: it takes no bias",
+        "attention by xla instead of splash: it needs a TPU, and this runs on cpu",
+        "attention by xla instead of cudnn: it needs a GPU, and this runs on cpu",
+    ]
+
+
+def test_unknown_name_is_refused_with_the_allowed():
+    q, k, v, _ = arrays(2, 2)
+    with pytest.raises(ValueError, match=r"'flash'.*auto, xla, chunked, cudnn, splash"):
+        kernels.choose("flash", q, k, v)
+
+
+def test_auto_chooses_by_platform_and_length():
+    def name(T, mask=None, platform="cpu", dtype=jnp.float32, S=None, **options):
+        S = T if S is None else S
+        shape = lambda n, length: jax.ShapeDtypeStruct((1, n, length, 64), dtype)
+        q, k = shape(8, T), shape(8, S)
+        return kernels.choose("auto", q, k, k, mask, platform=platform, **options).name
+
+    assert name(64, masks.causal()) == "xla"
+    assert name(kernels.LONG, masks.causal()) == "chunked"
+    assert name(kernels.LONG) == "xla"
+    assert name(1, masks.causal(jnp.int32(3)), S=4096) == "xla"
+    assert name(8192) == "chunked"
+    assert name(256, masks.causal(), "gpu", jnp.bfloat16) == "cudnn"
+    assert name(256, masks.causal(), "gpu", jnp.bfloat16, softcap=30.0) == "xla"
+    assert name(256, masks.causal(), "gpu") == "xla"
+    assert name(256, masks.causal(), "tpu") == "splash"
+    assert name(200, masks.causal(), "tpu") == "xla"

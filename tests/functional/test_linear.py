@@ -1,0 +1,89 @@
+"""The linear map equals plain autodiff, in both platforms' forms."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.functional import linear as module
+from transformer_jax.functional.linear import linear, outer, product, row_sums
+
+BRANCHES = pytest.mark.parametrize("own", [True, False])
+
+
+def plain_linear(x, kernel, bias=None):
+    y = jnp.einsum("...D,DF->...F", x, kernel)
+    return y if bias is None else y + jnp.broadcast_to(bias, y.shape)
+
+
+@BRANCHES
+@pytest.mark.parametrize("rows", [(), (7,), (3, 4), (2, 3, 2)])
+@pytest.mark.parametrize(("D", "F"), [(5, 3), (3, 5), (4, 4)])
+@pytest.mark.parametrize("biased", [True, False])
+def test_value_and_gradients_are_those_of_autodiff(monkeypatch, own, rows, D, F, biased):
+    monkeypatch.setattr(module, "own_backward", lambda: own)
+    with jax.enable_x64():
+        keys = jax.random.split(jax.random.key(1), 4)
+        x = jax.random.normal(keys[0], (*rows, D), jnp.float64)
+        kernel = jax.random.normal(keys[1], (D, F), jnp.float64)
+        args = (x, kernel, jax.random.normal(keys[2], (F,), jnp.float64))[: 3 if biased else 2]
+        g = jax.random.normal(keys[3], (*rows, F), jnp.float64)
+        ours, back = jax.vjp(linear, *args)
+        wanted, plain = jax.vjp(plain_linear, *args)
+        np.testing.assert_allclose(ours, wanted, rtol=1e-12, atol=1e-12)
+        for a, b in zip(back(g), plain(g), strict=True):
+            assert a.shape == b.shape
+            np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+
+
+@BRANCHES
+def test_bfloat16_is_summed_in_float32_and_parameters_keep_their_dtype(monkeypatch, own):
+    monkeypatch.setattr(module, "own_backward", lambda: own)
+    # 1 + 4096 ones: summed in bfloat16, it would stop growing at 256.
+    x, kernel, bias = jnp.ones((2, 4097), jnp.bfloat16), jnp.ones((4097, 3)), jnp.ones(3)
+    y, back = jax.vjp(linear, x, kernel, bias)
+    assert y.dtype == jnp.bfloat16
+    assert float(y[0, 0]) == pytest.approx(4098, rel=2**-8)
+    dx, dkernel, dbias = back(jnp.ones_like(y))
+    assert (dx.dtype, dkernel.dtype, dbias.dtype) == (jnp.bfloat16, jnp.float32, jnp.float32)
+    np.testing.assert_array_equal(dkernel, 2)
+    np.testing.assert_array_equal(dbias, 2)
+
+
+@BRANCHES
+def test_row_sums_of_bfloat16_do_not_stall(monkeypatch, own):
+    monkeypatch.setattr(module, "own_backward", lambda: own)
+    assert float(row_sums(jnp.ones((5000, 1), jnp.bfloat16))[0]) == 5000
+    assert row_sums(jnp.ones((3, 1), jnp.bfloat16), jnp.bfloat16).dtype == jnp.bfloat16
+
+
+@BRANCHES
+@pytest.mark.parametrize(("A", "B"), [(2, 9), (9, 2)])
+def test_outer_is_a_transposed_product_whichever_side_is_wider(monkeypatch, own, A, B):
+    monkeypatch.setattr(module, "own_backward", lambda: own)
+    a, b = (jax.random.normal(jax.random.key(n), (6, n)) for n in (A, B))
+    np.testing.assert_allclose(outer(a, b), a.T @ b, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(product(a, b, 0, 0), a.T @ b, rtol=1e-5, atol=1e-5)
+
+
+@BRANCHES
+def test_maps_over_a_batch_of_kernels(monkeypatch, own):
+    monkeypatch.setattr(module, "own_backward", lambda: own)
+    x, kernels = jnp.arange(6.0).reshape(2, 3), jnp.arange(24.0).reshape(2, 3, 4)
+    gradient = jax.grad(lambda x, w: jnp.square(jax.vmap(linear)(x, w)).sum(), (0, 1))
+    plain = jax.grad(lambda x, w: jnp.square(jnp.einsum("bd,bdf->bf", x, w)).sum(), (0, 1))
+    for a, b in zip(gradient(x, kernels), plain(x, kernels), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+def test_platform_decides():
+    from transformer_jax.functional._backend import own_backward
+
+    assert own_backward()  # the tests run on CPU
+    jaxpr = str(jax.make_jaxpr(linear)(jnp.ones((2, 3)), jnp.ones((3, 4))))
+    assert "custom_vjp" in jaxpr
+
+
+def test_wrong_width_is_refused():
+    with pytest.raises(Exception, match="kernel"):
+        linear(jnp.ones((2, 3)), jnp.ones((4, 5)))

@@ -1,0 +1,122 @@
+"""Norms equal their formulas and plain autodiff, in both platforms' forms."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.functional import linear, norms
+from transformer_jax.functional.norms import layer_norm, rms_norm
+
+BRANCHES = pytest.mark.parametrize("own", [True, False])
+
+
+def choose_branch(monkeypatch, own):
+    monkeypatch.setattr(norms, "own_backward", lambda: own)
+    monkeypatch.setattr(linear, "own_backward", lambda: own)
+
+
+def spread_row(v, x):
+    return jnp.broadcast_to(v, x.shape)
+
+
+def plain_layer_norm(x, gain, bias, eps):
+    variance = jnp.var(x, axis=-1, keepdims=True)
+    y = (x - x.mean(-1, keepdims=True)) / jnp.sqrt(variance + eps) * spread_row(gain, x)
+    return y if bias is None else y + spread_row(bias, x)
+
+
+def plain_rms_norm(x, gain, eps):
+    return x / jnp.sqrt((x * x).mean(-1, keepdims=True) + eps) * spread_row(gain, x)
+
+
+@BRANCHES
+def test_u7_golden_row(monkeypatch, own):
+    choose_branch(monkeypatch, own)
+    y = layer_norm(jnp.array([1.0, 2.0, 3.0, 4.0]), jnp.ones(4), None, 0.0)
+    np.testing.assert_allclose(y, [-1.341641, -0.447214, 0.447214, 1.341641], atol=1e-6)
+
+
+@BRANCHES
+@pytest.mark.parametrize("rows", [(), (6,), (2, 3)])
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("eps", [1e-5, 0.1])
+def test_layer_norm_is_autodiff(monkeypatch, own, rows, biased, eps):
+    choose_branch(monkeypatch, own)
+    with jax.enable_x64():
+        keys = jax.random.split(jax.random.key(2), 4)
+        x = 3 + 2 * jax.random.normal(keys[0], (*rows, 5), jnp.float64)
+        gain, bias = (jax.random.normal(k, (5,), jnp.float64) for k in keys[1:3])
+        args = (x, gain, bias if biased else None)
+        g = jax.random.normal(keys[3], x.shape, jnp.float64)
+        ours, back = jax.vjp(lambda *a: layer_norm(*a, eps), *args)
+        wanted, plain = jax.vjp(lambda *a: plain_layer_norm(*a, eps), *args)
+        np.testing.assert_allclose(ours, wanted, rtol=1e-12, atol=1e-12)
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12), back(g), plain(g)
+        )
+
+
+@BRANCHES
+@pytest.mark.parametrize("rows", [(), (6,), (2, 3)])
+def test_rms_norm_is_autodiff(monkeypatch, own, rows):
+    choose_branch(monkeypatch, own)
+    with jax.enable_x64():
+        keys = jax.random.split(jax.random.key(3), 3)
+        x = 3 + 2 * jax.random.normal(keys[0], (*rows, 5), jnp.float64)
+        gain = jax.random.normal(keys[1], (5,), jnp.float64)
+        g = jax.random.normal(keys[2], x.shape, jnp.float64)
+        ours, back = jax.vjp(lambda *a: rms_norm(*a, 1e-3), x, gain)
+        wanted, plain = jax.vjp(lambda *a: plain_rms_norm(*a, 1e-3), x, gain)
+        np.testing.assert_allclose(ours, wanted, rtol=1e-12, atol=1e-12)
+        for a, b in zip(back(g), plain(g), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+
+
+@BRANCHES
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+def test_statistics_are_float32_and_dtypes_are_kept(monkeypatch, own, norm):
+    choose_branch(monkeypatch, own)
+    # 301 numbers near 100, apart by less than bfloat16 sums can tell.
+    x = (100 + jnp.arange(301) % 3).astype(jnp.bfloat16)[None]
+    gain, bias = jnp.full(301, 0.7), jnp.full(301, 0.1)
+
+    def f(x, gain, bias):
+        return layer_norm(x, gain, bias, 1e-5) if norm == "layer" else rms_norm(x, gain, 1e-5)
+
+    y, back = jax.vjp(f, x, gain, bias)
+    assert y.dtype == jnp.bfloat16
+    exact = f(x.astype(jnp.float32), gain, bias)
+    np.testing.assert_array_equal(y, exact.astype(jnp.bfloat16))
+    dx, dgain, dbias = back(jnp.ones_like(y))
+    assert (dx.dtype, dgain.dtype, dbias.dtype) == (jnp.bfloat16, jnp.float32, jnp.float32)
+
+
+@BRANCHES
+def test_layer_norm_ignores_shift_and_scale_of_a_row(monkeypatch, own, key):
+    choose_branch(monkeypatch, own)
+    x = jax.random.normal(key, (4, 16))
+    y = layer_norm(x, jnp.ones(16), jnp.zeros(16), 0.0)
+    np.testing.assert_allclose(
+        layer_norm(5 * x + 3, jnp.ones(16), jnp.zeros(16), 0.0), y, atol=1e-5
+    )
+    np.testing.assert_allclose(y.mean(-1), 0, atol=1e-6)
+    np.testing.assert_allclose(y.var(-1), 1, atol=1e-5)
+
+
+@BRANCHES
+def test_rms_norm_ignores_scale_but_not_shift(monkeypatch, own, key):
+    choose_branch(monkeypatch, own)
+    x = jax.random.normal(key, (4, 16))
+    y = rms_norm(x, jnp.ones(16), 0.0)
+    np.testing.assert_allclose(rms_norm(5 * x, jnp.ones(16), 0.0), y, atol=1e-5)
+    assert jnp.abs(rms_norm(x + 3, jnp.ones(16), 0.0) - y).max() > 0.1
+
+
+@BRANCHES
+def test_a_constant_row_is_finite_with_eps(monkeypatch, own):
+    choose_branch(monkeypatch, own)
+    x = jnp.full((2, 4), 7.0)
+    y, back = jax.vjp(lambda x: layer_norm(x, jnp.ones(4), jnp.full(4, 0.5), 1e-5), x)
+    np.testing.assert_allclose(y, 0.5)
+    assert jnp.isfinite(back(jnp.ones_like(y))[0]).all()

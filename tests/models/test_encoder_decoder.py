@@ -1,0 +1,421 @@
+"""Laws of the encoder-decoder: rows L11, L12, L16, U10, U11, B29, H9."""
+
+import dataclasses
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from transformer_jax.config import (
+    PRESETS,
+    AttentionConfig,
+    ComputeConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    HeadConfig,
+    NormConfig,
+    PositionConfig,
+    ScoreConfig,
+    TransformerConfig,
+)
+from transformer_jax.errors import ConfigError
+from transformer_jax.functional.masks import Mask
+from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.modules.linear import Table
+from transformer_jax.modules.stack import stack_blocks, unstack_blocks
+
+B, S, T, V = 3, 7, 6, 23
+
+TINY = TransformerConfig(
+    vocab=V,
+    width=16,
+    encoder_layers=2,
+    decoder_layers=2,
+    positions=PositionConfig(max_length=32),
+    attention=AttentionConfig(heads=4),
+    feed_forward=FeedForwardConfig(width=32),
+)
+
+
+def change(config=TINY, **groups):
+    """``config`` with fields of groups replaced: ``change(norm={"place": "pre"})``."""
+    new = {
+        name: dataclasses.replace(getattr(config, name), **value)
+        if isinstance(value, dict)
+        else value
+        for name, value in groups.items()
+    }
+    return dataclasses.replace(config, **new)
+
+
+# One of each kind that published models are made of.
+VARIANTS = {
+    "vaswani": TINY,
+    "pre": change(norm={"place": "pre"}),
+    "sandwich": change(norm={"place": "sandwich", "kind": "rms", "gain_offset": 1.0}),
+    "learned": change(positions={"kind": "learned", "offset": 2}, embedding={"norm": True}),
+    "rotary": change(positions={"kind": "rotary"}, attention={"kv_heads": 2, "qk_norm": True}),
+    "alibi": change(positions={"kind": "alibi"}, attention={"kv_heads": 1, "value_dim": 3}),
+    "relative": change(
+        positions={"kind": "relative", "buckets": 4, "max_distance": 6},
+        scores={"scale": 1.0, "softcap": 5.0},
+        norm={"kind": "rms", "place": "pre"},
+    ),
+    "window": change(scores={"window": 2, "window_every": 2}, feed_forward={"gated": True}),
+    "apart": change(
+        decoder_vocab=19, decoder_heads=2, embedding={"shared": False},
+        head={"tied": False, "bias": True, "scale": 0.5, "softcap": 3.0},
+    ),
+}  # fmt: skip
+variants = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
+
+
+@functools.lru_cache(maxsize=64)
+def made(config, seed=0):
+    """Graph and parameters with noise on every one: zeros and ones hide mistakes."""
+    graph = nnx.split(nnx.eval_shape(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0))))[0]
+    init = jax.jit(lambda: nnx.to_pure_dict(nnx.split(EncoderDecoder(config, rngs=nnx.Rngs(0)))[1]))
+    rng = np.random.default_rng(seed)
+    shake = lambda a: a + 0.1 * rng.standard_normal(a.shape).astype(np.float32)
+    return graph, jax.tree.map(shake, jax.device_get(init()))
+
+
+class Compiled:
+    """A model whose methods run compiled: op by op, these tests would take minutes."""
+
+    def __init__(self, graph, params):
+        self.graph, self.params = graph, params
+
+    def __call__(self, *args, **kwargs):
+        return self.call("__call__", *args, **kwargs)
+
+    def call(self, name, *args, static=(), **kwargs):
+        return _method(self.graph, name, static)(self.params, *args, **kwargs)
+
+
+@functools.lru_cache(maxsize=256)
+def _method(graph, name, static):
+    run = lambda params, *args, **kwargs: getattr(nnx.merge(graph, params), name)(
+        *args, **kwargs, **dict(static)
+    )
+    return jax.jit(run)
+
+
+def noisy(config):
+    return Compiled(*made(config))
+
+
+@pytest.fixture
+def batch():
+    rng = np.random.default_rng(1)
+    return {
+        "source": jnp.asarray(rng.integers(4, 19, (B, S)), jnp.int32),
+        "target": jnp.asarray(rng.integers(4, 19, (B, T)), jnp.int32),
+        "source_lengths": jnp.array([S, 3, 5], jnp.int32),
+    }
+
+
+def start(model, batch, length, beams=1):
+    static = (("length", length), ("beams", beams))
+    return model.call("start", batch["source"], batch["source_lengths"], static=static)
+
+
+@variants
+def test_stepwise_logits_equal_teacher_forcing(config, batch):
+    """Row L12."""
+    model = noisy(config)
+    cache = start(model, batch, T + 2)
+    steps = []
+    for t in range(T):
+        logits, cache = model.call("step", batch["target"][:, t], cache)
+        steps.append(logits)
+    chex.assert_trees_all_close(jnp.stack(steps, 1), model(**batch), atol=1e-5, rtol=1e-5)
+
+
+@variants
+def test_beams_follow_their_ancestors(config, batch):
+    """Each beam's logits are those of its own history, however beams were reordered."""
+    model, M, rng = noisy(config), 3, np.random.default_rng(2)
+    cache = start(model, batch, T, beams=M)
+    history = np.zeros((B, M, 0), np.int32)
+    for _ in range(T):
+        tokens = rng.integers(4, 19, (B, M)).astype(np.int32)
+        history = np.concatenate([history, tokens[:, :, None]], 2)
+        logits, cache = model.call("step", jnp.asarray(tokens.reshape(-1)), cache)
+        parents = rng.integers(0, M, (B, M)).astype(np.int32)
+        before, history = history, np.take_along_axis(history, parents[:, :, None], 1)
+        cache = cache.reorder(jnp.asarray(parents))
+    wide = {k: jnp.repeat(v, M, 0) for k, v in batch.items()}
+    wide["target"] = jnp.asarray(before.reshape(B * M, T))
+    chex.assert_trees_all_close(logits, model(**wide)[:, -1], atol=1e-5, rtol=1e-5)
+
+
+@variants
+def test_the_future_is_invisible_to_gradients(config, batch):
+    """Row L16: logits at t do not depend at all on tokens after t."""
+    (graph, params), t = made(config), 2
+    lengths = batch["source_lengths"]
+
+    def score(vectors):
+        model = nnx.merge(graph, params)
+        memory = model.encode(batch["source"], lengths)
+        x = model.decoder(vectors, memory=memory, memory_mask=Mask(kv_lengths=lengths))
+        return jnp.square(x[:, t]).sum()
+
+    table = params["decoder_embedding" if "decoder_embedding" in params else "embedding"]["table"]
+    grads = jax.jit(jax.grad(score))(table[batch["target"]] * config.embedding_scale)
+    assert (grads[:, t + 1 :] == 0).all()
+    assert (jnp.abs(grads[:, t]).sum(-1) > 0).all()
+
+
+@variants
+def test_padding_is_invisible(config, batch):
+    """Rows U11, B29: more padding, or other tokens in it, changes nothing."""
+    model = noisy(config)
+    before = model(**batch)
+    source = jnp.pad(batch["source"], ((0, 0), (0, 4)), constant_values=7)
+    real = jnp.arange(S + 4)[None] < batch["source_lengths"][:, None]
+    padded = batch | {"source": jnp.where(real, source, 11)}
+    target = jnp.pad(batch["target"], ((0, 0), (0, 3)), constant_values=5)
+    after = model(**(padded | {"target": target}))[:, :T]
+    chex.assert_trees_all_close(before, after, atol=1e-5, rtol=1e-5)
+
+
+@variants
+def test_batch_mates_are_invisible(config, batch):
+    model = noisy(config)
+    alone = model(**{k: v[1:2] for k, v in batch.items()})
+    chex.assert_trees_all_close(model(**batch)[1:2], alone, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["vaswani", "window", "relative", "rotary"])
+@pytest.mark.parametrize("remat", [False, True])
+def test_scan_equals_loop(name, remat, batch):
+    """Row L11, values and gradients."""
+    config = VARIANTS[name]
+    graph, params = made(config)
+    scanned = change(config, compute=ComputeConfig(scan=True, remat=remat))
+    stacked = params | {
+        side: params[side] | {"blocks": stack_blocks(params[side]["blocks"])}
+        for side in ("encoder", "decoder")
+    }
+    other = made(scanned)[0]
+    key = jax.random.key(3)
+    loss = lambda graph: lambda p: jnp.square(nnx.merge(graph, p)(**batch, key=key)).mean()
+    a, da = jax.jit(jax.value_and_grad(loss(graph)))(params)
+    b, db = jax.jit(jax.value_and_grad(loss(other)))(stacked)
+    chex.assert_trees_all_close(a, b, rtol=1e-6)
+    for side in ("encoder", "decoder"):
+        db[side]["blocks"] = unstack_blocks(db[side]["blocks"])
+    chex.assert_trees_all_close(da, db, atol=1e-5, rtol=1e-4)
+
+
+def test_scanned_model_decodes_alike(batch):
+    config = change(compute=ComputeConfig(scan=True))
+    model = noisy(config)
+    logits, _ = model.call("step", batch["target"][:, 0], start(model, batch, T))
+    chex.assert_trees_all_close(logits, model(**batch)[:, 0], atol=1e-5)
+
+
+def test_a_key_means_dropout_and_nothing_else_does(batch, key):
+    model = noisy(TINY)
+    chex.assert_trees_all_equal(model(**batch), model(**batch))
+    assert jnp.abs(model(**batch, key=key) - model(**batch)).max() > 0
+    chex.assert_trees_all_equal(model(**batch, key=key), model(**batch, key=key))
+
+
+@pytest.mark.parametrize("group", ["embedding", "attention", "feed_forward", "norm"])
+def test_every_dropout_rate_counts(group, batch, key):
+    rates = {g: {"dropout": 0.0} for g in ("embedding", "attention", "feed_forward", "norm")}
+    still = noisy(change(**rates))
+    chex.assert_trees_all_close(still(**batch, key=key), still(**batch), atol=1e-6)
+    moved = noisy(change(**(rates | {group: {"dropout": 0.5}})))
+    assert jnp.abs(moved(**batch, key=key) - moved(**batch)).max() > 1e-3
+
+
+CHANGES = {
+    "embedding": {"scale": 0.3, "norm": True, "segments": 2},
+    "positions": {"kind": "sinusoidal_halves"},
+    "attention": {"kv_heads": 2, "head_dim": 6, "value_dim": 3, "bias": False, "qk_norm": True},
+    "scores": {"scale": 3.0, "softcap": 0.1, "window": 2},
+    "feed_forward": {"width": 24, "activation": "gelu", "gated": True, "bias": False},
+    "norm": {"kind": "rms", "place": "pre", "eps": 1.0, "bias": False, "final": True},
+    "head": {"tied": False, "bias": True, "scale": 0.5, "softcap": 0.1},
+}
+
+
+@pytest.mark.parametrize(("group", "field"), [(g, f) for g, fs in CHANGES.items() for f in fs])
+def test_every_field_counts(group, field, batch):
+    """A field that is read by nothing would leave the output as it was."""
+    changed = noisy(change(**{group: {field: CHANGES[group][field]}}))
+    before, after = noisy(TINY)(**batch), changed(**batch)
+    assert jnp.abs(before - after).max() > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("base", "group", "field", "value"),
+    [
+        ("learned", "positions", "offset", 0),
+        ("rotary", "positions", "rotary_base", 100.0),
+        ("rotary", "positions", "rotary_scaling", (8.0, 1.0, 4.0, 8)),
+        ("relative", "positions", "buckets", 5),
+        ("relative", "positions", "max_distance", 60),
+        ("window", "scores", "window_every", 1),
+        ("sandwich", "norm", "gain_offset", 0.5),
+        ("vaswani", "attention", "out_bias", False),
+    ],
+)
+def test_every_field_counts_where_it_applies(base, group, field, value, batch):
+    config = VARIANTS[base]
+    changed = change(config, **{group: {field: value}})
+    params = made(config)[1]
+    if jax.tree.map(jnp.shape, params) != jax.tree.map(jnp.shape, made(changed)[1]):
+        return  # it is the shape that it changes
+    after = Compiled(made(changed)[0], params)(**batch)
+    assert jnp.abs(noisy(config)(**batch) - after).max() > 1e-5
+
+
+def test_padding_need_not_count():
+    """RoBERTa's positions: those of padding are one before the first."""
+    model = noisy(change(positions={"skip_padding": True}))
+    source, lengths = jnp.ones((1, 5), jnp.int32), jnp.array([3], jnp.int32)
+    assert model.call("places", source, lengths)[0].tolist() == [0, 1, 2, -1, -1]
+
+
+def test_maps_are_the_weights_used(batch):
+    """Row U13: weights times values gives what each attention put out, for every kernel."""
+    model = noisy(TINY)
+    lengths = jnp.array([T, 4, 5], jnp.int32)
+    maps = model.call("attention_maps", **batch, target_lengths=lengths)
+    chex.assert_shape(maps["encoder"], (2, B, 4, S, S))
+    chex.assert_shape(maps["decoder"], (2, B, 4, T, T))
+    chex.assert_shape(maps["cross"], (2, B, 4, T, S))
+    for weights in maps.values():
+        chex.assert_trees_all_close(weights.sum(-1), jnp.ones(weights.shape[:-1]), atol=1e-6)
+    assert (maps["encoder"][:, 1, :, :, 3:] == 0).all()
+    assert (jnp.triu(maps["decoder"], 1) == 0).all()
+    chunked = noisy(change(attention={"implementation": "chunked"}))
+    chex.assert_trees_all_close(
+        chunked.call("attention_maps", **batch, target_lengths=lengths), maps, atol=1e-6
+    )
+    chex.assert_trees_all_close(chunked(**batch), model(**batch), atol=1e-5)
+
+
+def test_cross_attention_asks_with_what_self_attention_read(batch):
+    """Row H9: its query comes from the preceding sub-layer of the same block."""
+    graph, params = made(TINY)
+    before = Compiled(graph, params).call("attention_maps", **batch)["cross"][0]
+    params = jax.tree.map(lambda a: a, params)
+    out = params["decoder"]["blocks"][0]["self_attention"]["out"]
+    out["kernel"] = np.zeros_like(out["kernel"])
+    after = Compiled(graph, params).call("attention_maps", **batch)["cross"][0]
+    assert jnp.abs(before - after).max() > 1e-3
+
+
+def test_tied_embedding_is_one_array_with_summed_gradient(batch):
+    """Row B17."""
+    graph, params = made(TINY)
+    assert set(params) == {"embedding", "encoder", "decoder"}
+    loss = lambda p: nnx.merge(graph, p)(**batch).sum()
+    whole = jax.jit(jax.grad(loss))(params)["embedding"]["table"]
+    seen = set(np.asarray(batch["source"]).ravel()) | set(np.asarray(batch["target"]).ravel())
+    unseen = [v for v in range(V) if v not in seen]
+    assert jnp.abs(whole[jnp.asarray(unseen)]).max() > 0
+
+
+@pytest.mark.parametrize(("preset", "millions"), [("vaswani_base", 63.05), ("vaswani_big", 214.2)])
+def test_published_sizes(preset, millions):
+    """Row U15: 37,000 tokens, tied, no attention biases."""
+    make = lambda: nnx.split(EncoderDecoder(PRESETS[preset], rngs=nnx.Rngs(0)))[1]
+    count = sum(a.size for a in jax.tree.leaves(jax.eval_shape(make)))
+    assert round(count / 1e6, 2 if millions < 100 else 1) == millions
+
+
+def test_final_norm_only_where_it_is_needed():
+    """Row B11."""
+    for place, final in [("post", False), ("pre", True), ("sandwich", True)]:
+        params = made(change(norm={"place": place}))[1]
+        assert ("final_norm" in params["encoder"]) == final, place
+
+
+def test_heads_that_do_not_divide_are_refused():
+    """Row L10."""
+    with pytest.raises(ConfigError, match="heads 5 does not divide width 16"):
+        change(attention={"heads": 5})
+    change(attention={"heads": 5, "head_dim": 3})
+    with pytest.raises(ConfigError, match="at least 1 layer"):
+        EncoderDecoder(change(decoder_layers=0), rngs=nnx.Rngs(0))
+
+
+def test_nine_by_nine():
+    """Row L10: h=3, d=9: the fused kernel is three 9x3 slices, and 4·81 parameters."""
+    from transformer_jax.modules.attention import Attention
+
+    config = change(width=9, attention={"heads": 3, "bias": False, "out_bias": False})
+    attention = Attention(config, rngs=nnx.Rngs(0))
+    params = nnx.to_pure_dict(nnx.split(attention)[1])
+    assert sum(a.size for a in jax.tree.leaves(params)) == 4 * 81
+    x = jax.random.normal(jax.random.key(0), (1, 3, 9))
+    heads = []
+    for h in range(3):
+        q, k, v = (
+            x[0] @ params[n]["kernel"][:, 3 * h : 3 * h + 3] for n in ("query", "key", "value")
+        )
+        heads.append(jax.nn.softmax(q @ k.T / jnp.sqrt(3.0)) @ v)
+    expected = jnp.concatenate(heads, 1) @ params["out"]["kernel"]
+    chex.assert_trees_all_close(attention(x)[0], expected, atol=1e-6)
+
+
+def test_bfloat16_computes_narrow_and_scores_wide(batch):
+    wide, narrow = noisy(TINY), noisy(change(compute=ComputeConfig(dtype="bfloat16")))
+    hidden = narrow.call("hidden", **batch)
+    assert hidden.dtype == jnp.bfloat16
+    logits = narrow(**batch)
+    assert logits.dtype == jnp.float32
+    assert jnp.abs(logits - wide(**batch)).max() < 0.5
+    cache = start(narrow, batch, T)
+    stepped, cache = narrow.call("step", batch["target"][:, 0], cache)
+    assert cache.layers[0].keys.dtype == jnp.bfloat16
+    assert jnp.abs(stepped - logits[:, 0]).max() < 0.5
+
+
+def test_order_is_told_by_positions_alone():
+    """Rows L1, L15: without positions, encoder states of a permuted source are a permutation."""
+    rng = np.random.default_rng(0)
+    source = jnp.asarray(rng.integers(4, 19, (1, S)), jnp.int32)
+    order = rng.permutation(S)
+    lengths = jnp.array([S], jnp.int32)
+    for kind, equal in [("none", True), ("sinusoidal", False)]:
+        model = noisy(change(positions={"kind": kind}))
+        a, b = (model.call("encode", x, lengths) for x in (source, source[:, order]))
+        assert bool(jnp.abs(a[:, order] - b).max() < 1e-5) == equal, kind
+
+
+def test_embedding_gather_is_a_one_hot_product():
+    """Row L5: X E, not E X; bitwise, and the gradient too."""
+    embedding = Table(V, 16, scale=1.0, rngs=nnx.Rngs(0))
+    ids = jnp.array([[3, 1, 3]], jnp.int32)
+    table = embedding.table[...]
+    one_hot = jax.nn.one_hot(ids, V) @ table
+    chex.assert_trees_all_equal(embedding(ids), one_hot)
+    gather = jax.grad(lambda t: jnp.square(t[ids]).sum())(table)
+    product = jax.grad(lambda t: jnp.square(jax.nn.one_hot(ids, V) @ t).sum())(table)
+    chex.assert_trees_all_close(gather, product, atol=1e-6)
+
+
+def test_same_parameters_for_every_length():
+    """Row B6."""
+    model = noisy(change(positions={"max_length": 300}))
+    for n in (3, 300):
+        ids = jnp.full((1, n), 5, jnp.int32)
+        chex.assert_shape(model.call("encode", ids, jnp.array([n], jnp.int32)), (1, n, 16))
+
+
+def test_groups_stay_small():
+    groups = (AttentionConfig, ComputeConfig, EmbeddingConfig, FeedForwardConfig, HeadConfig)
+    for group in (*groups, NormConfig, PositionConfig, ScoreConfig):
+        assert len(dataclasses.fields(group)) <= 9

@@ -1,0 +1,138 @@
+"""The mesh fits its devices, and every row of a batch has its place."""
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+
+from transformer_jax.errors import ConfigError
+from transformer_jax.parallel.mesh import (
+    DistributedConfig,
+    MeshConfig,
+    _from_environment,
+    barrier,
+    initialize,
+    is_main,
+    local_rows,
+    make_mesh,
+    put_batch,
+)
+
+
+@pytest.mark.parametrize(
+    ("config", "shape"),
+    [
+        (MeshConfig(), (8, 1, 1)),
+        (MeshConfig(fsdp=4), (2, 4, 1)),
+        (MeshConfig(2, 2, 2), (2, 2, 2)),
+        (MeshConfig(tensor=8), (1, 1, 8)),
+    ],
+)
+def test_the_rest_of_the_devices_is_data(config, shape):
+    mesh = make_mesh(config)
+    assert tuple(mesh.shape.values()) == shape
+    assert mesh.axis_names == ("data", "fsdp", "tensor")
+    assert set(mesh.axis_types) == {AxisType.Auto}
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (MeshConfig(fsdp=3), r"fsdp 3 x mesh.tensor 1 = 3 does not divide the 8 .* 1, 2, 4, 8"),
+        (MeshConfig(fsdp=4, tensor=4), r"= 16 does not divide the 8"),
+        (MeshConfig(data=2, fsdp=2), r"2 x 2 x 1 = 4 devices, but there are 8.*data must be 4"),
+        (MeshConfig(data=16), r"16 devices, but there are 8"),
+        (MeshConfig(fsdp=0), r"mesh.fsdp is 0: allowed are 1"),
+        (MeshConfig(data=-2), r"mesh.data is -2: allowed are -1"),
+    ],
+)
+def test_a_mesh_that_does_not_fit_says_what_would(config, message):
+    with pytest.raises(ConfigError, match=message):
+        make_mesh(config)
+
+
+@pytest.mark.parametrize("config", [MeshConfig(), MeshConfig(2, 2, 2), MeshConfig(tensor=8)])
+def test_a_batch_arrives_whole_and_split_by_rows(config):
+    mesh = make_mesh(config)
+    batch = {"ids": np.arange(48, dtype=np.int32).reshape(16, 3), "lengths": np.arange(16)}
+    there = put_batch(batch, mesh)
+    for name, x in batch.items():
+        np.testing.assert_array_equal(there[name], x)
+        parts = {s.data.shape[0] for s in there[name].addressable_shards}
+        assert parts == {16 // (mesh.shape["data"] * mesh.shape["fsdp"])}
+    np.testing.assert_array_equal(local_rows(mesh, 16), np.arange(16))
+
+
+def test_rows_that_do_not_fit_are_refused():
+    mesh = make_mesh(MeshConfig(fsdp=4))
+    with pytest.raises(ConfigError, match="12 rows does not divide by 8"):
+        put_batch({"ids": np.zeros((12, 3))}, mesh)
+    with pytest.raises(ConfigError, match=r"batch\['ids'\] has 8 rows"):
+        put_batch({"ids": np.zeros((8, 3))}, mesh, rows=16)
+
+
+def test_a_single_process_needs_nothing(monkeypatch):
+    for name in ("JAX_COORDINATOR_ADDRESS", "SLURM_NTASKS", "TPU_WORKER_HOSTNAMES"):
+        monkeypatch.delenv(name, raising=False)
+    assert not initialize()
+    assert not initialize(DistributedConfig("localhost:1", 1, 0))
+    assert is_main()
+    barrier("nobody to wait for")
+
+
+@pytest.mark.parametrize(
+    ("environ", "launcher"),
+    [
+        ({}, None),
+        ({"JAX_COORDINATOR_ADDRESS": "a:1"}, "JAX_COORDINATOR_ADDRESS"),
+        ({"SLURM_NTASKS": "2", "SLURM_STEP_NODELIST": "n[1-2]"}, "SLURM"),
+        ({"SLURM_NTASKS": "1", "SLURM_STEP_NODELIST": "n1"}, None),
+        ({"SLURM_NTASKS": "2"}, None),  # inside sbatch but not srun: a single process
+        ({"OMPI_COMM_WORLD_SIZE": "4"}, "Open MPI"),
+        ({"TPU_WORKER_HOSTNAMES": "localhost"}, None),
+        ({"TPU_WORKER_HOSTNAMES": "10.0.0.1,10.0.0.2"}, "TPU"),
+    ],
+)
+def test_the_launcher_is_told_by_its_variables(environ, launcher):
+    assert _from_environment(environ) == launcher
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (DistributedConfig(coordinator="a:1"), "without distributed.processes, distributed.proc"),
+        (DistributedConfig(processes=2, process=0), "without distributed.coordinator"),
+        (DistributedConfig("a:1", 2, 2), r"distributed.process is 2 .* allowed are 0 to 1"),
+        (DistributedConfig("a:1", 0, 0), "distributed.processes 0"),
+        (DistributedConfig("a", 2, 0), "must be host:port"),
+    ],
+)
+def test_flags_that_contradict_are_refused(config, message):
+    with pytest.raises(ConfigError, match=message):
+        initialize(config)
+
+
+def test_variables_that_contradict_are_refused(monkeypatch):
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "a:1")
+    monkeypatch.setenv("JAX_NUM_PROCESSES", "two")
+    with pytest.raises(ConfigError, match="JAX_NUM_PROCESSES is 'two'"):
+        initialize()
+    monkeypatch.setenv("JAX_NUM_PROCESSES", "2")
+    monkeypatch.delenv("JAX_PROCESS_ID", raising=False)
+    with pytest.raises(ConfigError, match="without JAX_PROCESS_ID"):
+        initialize()
+
+
+def test_flags_reach_jax(monkeypatch):
+    seen = {}
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *a, **k: seen.update(k, where=a))
+    assert initialize(DistributedConfig("a:1", 2, 1, local_devices=3))
+    assert seen["where"] == ("a:1", 2, 1)
+    assert seen["local_device_ids"] == [0, 1, 2]
+    assert seen["heartbeat_timeout_seconds"] == 30
+    assert seen["cluster_detection_method"] == "deactivate"
+    monkeypatch.setenv("SLURM_NTASKS", "2")
+    monkeypatch.setenv("SLURM_STEP_NODELIST", "n[1-2]")
+    assert initialize()
+    assert seen["where"] == (None, None, None)
+    assert seen["cluster_detection_method"] is None

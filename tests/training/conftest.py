@@ -1,0 +1,87 @@
+"""A small model with the interface of ours, and batches of sentences of uneven length."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+V, D, N, F = 24, 16, 4, 32
+
+
+class ToyBlock(nnx.Module):
+    def __init__(self, rngs):
+        init = lambda *shape: nnx.Param(jax.random.normal(rngs.params(), shape) * shape[0] ** -0.5)
+        kernel = lambda *shape: nnx.Dict(kernel=init(*shape), bias=nnx.Param(jnp.zeros(shape[1])))
+        self.self_attention = nnx.Dict(
+            query=kernel(D, D), key=kernel(D, D), value=kernel(D, D), out=kernel(D, D)
+        )
+        self.feed_forward = nnx.Dict(up=kernel(D, F), down=kernel(F, D))
+        self.feed_forward_norm = nnx.Dict(gain=nnx.Param(jnp.ones(D)))
+
+    def __call__(self, x, seen):
+        product = lambda x, to: x @ to["kernel"][...] + to["bias"][...][None, None]
+        heads = lambda name: product(x, self.self_attention[name]).reshape(*x.shape[:2], N, D // N)
+        y = jax.nn.dot_product_attention(heads("query"), heads("key"), heads("value"), mask=seen)
+        x = x + product(y.reshape(x.shape), self.self_attention["out"])
+        x = x + product(jax.nn.gelu(product(x, self.feed_forward["up"])), self.feed_forward["down"])
+        return (
+            x
+            * jax.lax.rsqrt(1e-6 + jnp.mean(x * x, -1, keepdims=True))
+            * (self.feed_forward_norm["gain"][...][None, None])
+        )
+
+
+class Toy(nnx.Module):
+    """Reads source and target as one sequence and predicts the target."""
+
+    def __init__(self, rngs, dropout=0.0):
+        self.embedding = nnx.Dict(table=nnx.Param(jax.random.normal(rngs.params(), (V, D))))
+        self.encoder = nnx.Dict(blocks=nnx.List([ToyBlock(rngs) for _ in range(2)]))
+        self.dropout = dropout
+
+    def hidden(self, source, target, source_lengths, target_lengths=None, *, key=None):
+        S, T = source.shape[1], target.shape[1]
+        x = self.embedding["table"][...][jnp.concatenate([source, target], 1)]
+        if key is not None and self.dropout:
+            x = jnp.where(jax.random.bernoulli(key, 1 - self.dropout, x.shape), x, 0.0)
+        there = jnp.arange(S + T)[None] < source_lengths[:, None]
+        written = (jnp.arange(S + T) >= S)[None] & jnp.tri(S + T, dtype=bool)
+        seen = there[:, None] | written[None]
+        for block in self.encoder["blocks"]:
+            x = block(x, seen[:, None])
+        return x[:, S:]
+
+    def __call__(self, *args, key=None):
+        return self.hidden(*args, key=key) @ self.embedding["table"][...].T
+
+    def output_table(self):
+        return self.embedding["table"][...], None, 1.0, None
+
+
+@pytest.fixture
+def make_toy():
+    return lambda: Toy(nnx.Rngs(0))
+
+
+@pytest.fixture
+def make_dropping_toy():
+    return lambda: Toy(nnx.Rngs(0), dropout=0.5)
+
+
+def draw_sentences(number=0, rows=16):
+    """A batch by its number: rows of uneven length, the last two of them only padding."""
+    rng = np.random.default_rng(number)
+    lengths = rng.integers(1, 8, rows)
+    lengths[-2:] = 0
+    return {
+        "source": rng.integers(3, V, (rows, 5)).astype(np.int32),
+        "source_lengths": rng.integers(1, 6, rows).astype(np.int32),
+        "target": rng.integers(3, V, (rows, 7)).astype(np.int32),
+        "target_lengths": lengths.astype(np.int32),
+    }
+
+
+@pytest.fixture
+def sentences():
+    return draw_sentences

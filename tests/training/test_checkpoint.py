@@ -1,0 +1,379 @@
+"""Laws of checkpoints: exact, verified, restorable anywhere, and never fewer than one good."""
+
+import contextlib
+import logging
+import os
+import random
+import resource
+import shutil
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.training import manifest
+from transformer_jax.training.checkpoint import (
+    Checkpointer,
+    Score,
+    load_params,
+    steps,
+    verify,
+)
+from transformer_jax.training.state import TrainState, digest
+from transformer_jax.training.trees import named, nested, with_leaves
+
+TX = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))
+
+
+def ck_state(step, *, width=16, layers=11, average=True, seed=0):
+    rng = np.random.default_rng(seed + step)
+    params = {
+        "embedding": {"table": jnp.asarray(rng.normal(size=(24, width)), jnp.float32)},
+        "blocks": {
+            i: {"kernel": jnp.asarray(rng.normal(size=(width, 8)), jnp.float32)}
+            for i in range(layers)
+        },
+        "half": jnp.asarray(rng.normal(size=(8,)), jnp.bfloat16),
+    }
+    opt_state = jax.tree.map(lambda a: a + jnp.asarray(step, a.dtype), TX.init(params))
+    kept = jax.tree.map(lambda a: a * 2, params) if average else None
+    return TrainState(jnp.asarray(step, jnp.int32), params, opt_state, kept)
+
+
+def ck_template(state, sharding=None):
+    return jax.tree.map(
+        lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding or a.sharding), state
+    )
+
+
+@contextlib.contextmanager
+def ck_open(run, **options):
+    checkpointer = Checkpointer(run / "checkpoints", **options)
+    try:
+        yield checkpointer
+    finally:
+        checkpointer.close()
+
+
+def ck_save(checkpointer, state):
+    checkpointer.save(int(state.step), state)
+    checkpointer.wait()
+
+
+def ck_run(run, *, at=(1, 2, 3), scores=None, **options):
+    with ck_open(run, **options) as checkpointer:
+        for step in at:
+            score = (scores or {}).get(step)
+            checkpointer.save(step, ck_state(step), score=score)
+    return run
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    return ck_run(tmp_path_factory.mktemp("saved") / "run", at=(1, 2))
+
+
+@pytest.fixture
+def run(saved, tmp_path):
+    return Path(shutil.copytree(saved, tmp_path / "run"))
+
+
+def test_names_of_any_tree_and_back():
+    state = ck_state(3)
+    names = named(state.opt_state)
+    assert any(name.endswith("mu/blocks/10/kernel") for name in names)
+    again = with_leaves(state.opt_state, names)
+    assert jax.tree.structure(again) == jax.tree.structure(state.opt_state)
+    assert digest(nested(named(state.params))) == digest(state.params)
+
+
+def test_restored_state_is_bitwise_the_saved_one(run):
+    with ck_open(run) as checkpointer:
+        step, state, fields = checkpointer.restore(ck_template(ck_state(0)))
+    assert step == 2
+    assert digest(state) == digest(ck_state(2))
+    assert jax.tree.structure(state) == jax.tree.structure(ck_state(2))
+    assert fields["tree"]["params/embedding/table"] == {"shape": [24, 16], "dtype": "float32"}
+    assert set(fields["versions"]) == {"jax", "flax", "orbax-checkpoint", "transformer_jax"}
+
+
+def test_what_is_donated_after_save_is_saved(tmp_path):
+    state, expected = ck_state(1), digest(ck_state(1))
+    burn = jax.jit(lambda s: jax.tree.map(lambda a: a * 0, s), donate_argnums=0)
+    with ck_open(tmp_path) as checkpointer:
+        checkpointer.save(1, state)
+        burn(state)
+        assert digest(checkpointer.restore(ck_template(ck_state(1))).state) == expected
+
+
+@pytest.mark.parametrize("count", [1, 4, 8])
+def test_restores_onto_other_meshes(tmp_path, count):
+    mesh = jax.make_mesh((8,), ("fsdp",), axis_types=(AxisType.Auto,))
+    split = lambda a: NamedSharding(mesh, P("fsdp") if a.shape and a.shape[0] % 8 == 0 else P())
+    state = jax.tree.map(lambda a: jax.device_put(a, split(a)), ck_state(1))
+    other = jax.make_mesh(
+        (count,), ("fsdp",), axis_types=(AxisType.Auto,), devices=jax.devices()[:count]
+    )
+    with ck_open(tmp_path) as checkpointer:
+        checkpointer.save(1, state)
+        template = jax.tree.map(
+            lambda a: jax.ShapeDtypeStruct(
+                a.shape, a.dtype, sharding=NamedSharding(other, split(a).spec)
+            ),
+            state,
+        )
+        restored = checkpointer.restore(template).state
+    assert digest(restored) == digest(ck_state(1))
+    assert (
+        restored.params["embedding"]["table"].sharding
+        == template.params["embedding"]["table"].sharding
+    )
+
+
+def test_parameters_alone_are_the_running_average_where_there_is_one(run):
+    loaded = load_params(run)
+    assert digest(loaded.params) == digest(ck_state(2).average)
+    assert list(loaded.params["blocks"]) == list(range(11))
+    assert {type(leaf) for leaf in jax.tree.leaves(loaded.params)} == {np.ndarray}
+
+
+def test_parameters_alone_never_touch_the_optimizer(run):
+    shutil.rmtree(run / "checkpoints" / "step_00000002" / "optimizer")
+    assert "optimizer" in verify(run)[0].problem
+
+
+def test_average_of_checkpoints_is_the_mean_of_parameters(tmp_path):
+    ck_run(tmp_path, at=(1, 2, 3))
+    loaded = load_params(tmp_path, "last", average=3)
+    trees = [ck_state(step).params for step in (1, 2, 3)]
+    mean = jax.tree.map(lambda *a: np.mean([np.asarray(x, np.float64) for x in a], 0), *trees)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-2), loaded.params, mean)
+    table = loaded.params["embedding"]["table"]
+    np.testing.assert_allclose(table, mean["embedding"]["table"], rtol=1e-6)
+    assert table.dtype == np.float32
+    with pytest.raises(CheckpointError, match="only 3 good ones"):
+        load_params(tmp_path, "last", average=4)
+    with pytest.raises(ConfigError):
+        load_params(tmp_path, average=0)
+
+
+def test_keeps_the_last_and_the_best_also_after_a_restart(tmp_path):
+    scores = {s: Score("loss", v) for s, v in {1: 3.0, 2: 1.0, 3: 1.0, 4: float("nan")}.items()}
+    ck_run(tmp_path, at=(1, 2, 3, 4), scores=scores, keep_last=2)
+    assert steps(tmp_path / "checkpoints") == [4, 3, 2]
+    ck_run(tmp_path, at=(5, 6), keep_last=2)
+    assert steps(tmp_path / "checkpoints") == [6, 5, 2]
+    assert load_params(tmp_path).step == 2
+    assert load_params(tmp_path).score == Score("loss", 1.0)
+    assert load_params(tmp_path, "last").step == 6
+    assert load_params(tmp_path, 5).step == 5
+    with pytest.raises(CheckpointError, match="no checkpoint of step 4: there are 2, 5, 6"):
+        load_params(tmp_path, 4)
+
+
+def test_a_score_may_come_later_and_is_vouched_for(run):
+    with ck_open(run) as checkpointer:
+        checkpointer.set_score(1, Score("loss", 0.5))
+    assert load_params(run).step == 1
+    assert load_params(run, "last").step == 2
+    assert [f.problem for f in verify(run)] == [None, None]
+
+
+def test_higher_may_be_better(tmp_path):
+    ck_run(
+        tmp_path,
+        scores={s: Score("sacrebleu", v, "higher") for s, v in {1: 5.0, 2: 9.0, 3: 7.0}.items()},
+        keep_last=1,
+    )
+    assert steps(tmp_path / "checkpoints") == [3, 2]
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A run of two small checkpoints, and the digest of the parameters of the first."""
+    run = tmp_path_factory.mktemp("small") / "run"
+    states = [ck_state(step, layers=1, average=False) for step in (1, 2)]
+    with ck_open(run) as checkpointer:
+        for state in states:
+            checkpointer.save(int(state.step), state)
+    return run, digest(states[0].params)
+
+
+DAMAGES = ("flip", "zero", "truncate", "delete")
+
+
+def ck_damage(path: Path, kind: str, rng: random.Random) -> bool:
+    """Damages a file; False if the bytes are what they were."""
+    before = path.read_bytes()
+    if kind == "delete":
+        path.unlink()
+        return True
+    data = bytearray(before)
+    place = rng.randrange(max(1, len(data)))
+    if kind == "flip":
+        data[place] ^= 1 << rng.randrange(8)
+    elif kind == "zero":
+        data[place : place + 4096] = bytes(len(data[place : place + 4096]))
+    else:
+        data = data[:place]
+    path.write_bytes(data)
+    return bytes(data) != before
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_damage_is_never_silent(small, tmp_path, kind):
+    """Every file of a checkpoint in turn: named by ``verify``, and the one before it is used."""
+    rng = random.Random(kind)
+    saved, expected = small
+    whole = saved / "checkpoints" / "step_00000002"
+    vouched = {*manifest.read(whole)["files"], manifest.MANIFEST}
+    assert len(vouched) > 10
+    silent = []
+    for name in sorted(vouched):
+        run = Path(shutil.copytree(saved, tmp_path / "run"))
+        if ck_damage(run / "checkpoints" / whole.name / name, kind, rng):
+            newest, before = verify(run)
+            loaded = load_params(run)
+            if (
+                newest.problem is None
+                or name.split("/")[-1] not in newest.problem
+                or before.problem is not None
+                or (loaded.step, digest(loaded.params)) != (1, expected)
+            ):
+                silent.append(name)
+        shutil.rmtree(run)
+    assert not silent
+
+
+def test_files_that_the_manifest_leaves_out_are_never_read(run):
+    path = run / "checkpoints" / "step_00000002"
+    vouched = manifest.read(path)["files"]
+    for file in [*path.rglob("*")]:
+        if file.is_file() and file.relative_to(path).as_posix() not in {*vouched, "manifest.json"}:
+            file.write_bytes(b"\0" * 100)
+    with ck_open(run) as checkpointer:
+        assert digest(checkpointer.restore(ck_template(ck_state(0))).state) == digest(ck_state(2))
+
+
+def test_training_goes_on_from_the_checkpoint_before_a_damaged_one(run, caplog):
+    newest = run / "checkpoints" / "step_00000002"
+    ck_damage(next((newest / "params" / "d").iterdir()), "flip", random.Random(0))
+    with ck_open(run) as checkpointer, caplog.at_level(logging.WARNING):
+        step, state, _ = checkpointer.restore(ck_template(ck_state(0)))
+        assert (step, digest(state)) == (1, digest(ck_state(1)))
+        assert "step_00000002: params/d/" in caplog.text
+        # The number is free again, and the damaged files are still there to look at.
+        checkpointer.save(2, ck_state(2))
+        checkpointer.wait()
+        assert checkpointer.restore(ck_template(ck_state(0))).step == 2
+    assert [f.path.name for f in verify(run)] == [
+        "step_00000002",
+        "step_00000001",
+        "damaged_step_00000002",
+    ]
+
+
+def test_the_last_checkpoint_is_never_deleted_even_if_all_are_damaged(run):
+    for step in (1, 2):
+        path = run / "checkpoints" / f"step_{step:08d}"
+        ck_damage(next((path / "params" / "d").iterdir()), "delete", random.Random(0))
+    with (
+        ck_open(run, keep_last=1) as checkpointer,
+        pytest.raises(CheckpointError, match=r"no checkpoint in .* can be restored"),
+    ):
+        checkpointer.restore(ck_template(ck_state(0)))
+    assert len([*(run / "checkpoints").iterdir()]) == 2
+
+
+def test_none_means_that_no_checkpoint_was_ever_finished(tmp_path):
+    (tmp_path / "checkpoints" / "step_00000001.orbax-checkpoint-tmp").mkdir(parents=True)
+    with ck_open(tmp_path) as checkpointer:
+        assert checkpointer.restore(ck_template(ck_state(0))) is None
+        assert verify(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"width": 32}, r"params/blocks/0/kernel is float32\[16, 8\], .* float32\[32, 8\]"),
+        ({"layers": 12}, "has no params/blocks/11/kernel"),
+        ({"layers": 10}, "has average/blocks/10/kernel, which this model has not"),
+    ],
+)
+def test_a_checkpoint_of_another_model_is_refused(run, change, said):
+    with ck_open(run) as checkpointer, pytest.raises(CheckpointError, match=said) as caught:
+        checkpointer.restore(ck_template(ck_state(0, **change)))
+    assert "\n" not in str(caught.value)
+    assert steps(run / "checkpoints") == [2, 1]
+
+
+@pytest.mark.parametrize("kind", ["missing", "foreign", "file", "empty"])
+def test_what_is_no_run_directory_is_refused_in_one_line(tmp_path, kind):
+    path = tmp_path / "run"
+    if kind == "foreign":
+        path.mkdir()
+    elif kind == "file":
+        path.write_text("x")
+    elif kind == "empty":
+        (path / "checkpoints").mkdir(parents=True)
+    with pytest.raises(CheckpointError, match=str(path)) as caught:
+        load_params(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_full_disk_is_named_and_earlier_checkpoints_stay(tmp_path, capfd):
+    """D1: the file system takes no more bytes; a limit on file size fails the same way."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with ck_open(tmp_path) as checkpointer:
+        checkpointer.save(1, ck_state(1))
+        checkpointer.wait()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+        try:
+            with pytest.raises(CheckpointError, match="earlier ones are intact") as caught:
+                ck_save(checkpointer, ck_state(2, width=4096))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert "File too large" in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step_00000001"]
+        # Room again, and training may go on.
+        checkpointer.save(3, ck_state(3))
+    assert [f.problem for f in verify(tmp_path)] == [None, None]
+    assert capfd.readouterr().err == ""
+
+
+@contextlib.contextmanager
+def ck_unprivileged():
+    """Root may write anywhere, so as root this acts as nobody."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+def test_a_directory_that_cannot_be_written_is_named_before_the_first_step(tmp_path):
+    tmp_path.chmod(0o555)
+    try:
+        with ck_unprivileged(), pytest.raises(CheckpointError, match="Permission denied") as caught:
+            Checkpointer(tmp_path / "checkpoints")
+    finally:
+        tmp_path.chmod(0o755)
+    assert "cannot be written here" in str(caught.value)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match="Not a directory"):
+        Checkpointer(tmp_path / "file" / "checkpoints")
+
+
+def test_keeping_none_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="keep_last is 0"):
+        Checkpointer(tmp_path, keep_last=0)

@@ -1,0 +1,225 @@
+"""Laws of the training loop: exact resumption, honest measurements, every end in order."""
+
+import functools
+import itertools
+import json
+import logging
+import os
+import signal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.errors import CheckpointError, ConfigError, NumericsError, Stopped
+from transformer_jax.training.checkpoint import Checkpointer, load_params, steps
+from transformer_jax.training.loop import Fitted, LoopConfig, fit
+from transformer_jax.training.metrics import MetricsLog, read_metrics
+from transformer_jax.training.state import TrainState, digest
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def loop_step(state, batch, key):
+    """A step that depends on all it is given, and leaves out what is not finite."""
+    noise = jax.random.normal(jax.random.fold_in(key, state.step), (4,))
+    grad = noise + batch["x"].sum() - state.params["w"]
+    momentum = 0.9 * state.opt_state[0] + grad
+    loss = jnp.sum(grad**2)
+    ok = jnp.isfinite(loss)
+    metrics = {"loss": loss, "weight": batch["x"].size * 1.0, "skipped": 1 - ok.astype(jnp.int32)}
+    params = jnp.where(ok, state.params["w"] + 0.1 * momentum, state.params["w"])
+    momentum = jnp.where(ok, momentum, state.opt_state[0])
+    return TrainState(state.step + 1, {"w": params}, (momentum,)), metrics
+
+
+def loop_fresh():
+    return TrainState(jnp.zeros((), jnp.int32), {"w": jnp.ones(4)}, (jnp.zeros(4),))
+
+
+class LoopBench:
+    """A run in a directory, begun or gone on with by ``fit``."""
+
+    def __init__(self, path):
+        self.path = path
+        self.poison: set[int] = set()
+        self.hook = lambda number: None
+        self.evaluate = lambda state: {"valid_loss": 10.0 - float(state.step)}
+        self.widths = self.planned = (7,)
+
+    def batch(self, number, width=None):
+        width = width or self.widths[number % len(self.widths)]
+        x = np.random.default_rng(number).normal(size=(2, width))
+        return {"x": jnp.asarray(np.nan * x if number in self.poison else x, jnp.float32)}
+
+    def batches(self, start):
+        for number in itertools.count(start):
+            self.hook(number)
+            yield self.batch(number)
+
+    def run(self, count, **options) -> Fitted:
+        config = LoopConfig(**{"evaluate_every": 4, "checkpoint_every": 2, **options})
+        checkpointer = Checkpointer(self.path / "checkpoints", keep_last=config.keep_last)
+        try:
+            restored = checkpointer.restore(loop_fresh())
+            return fit(
+                restored.state if restored else loop_fresh(), loop_step, self.batches,
+                steps=count, key=jax.random.key(1), checkpointer=checkpointer,
+                metrics=self.path / "metrics.jsonl", config=config,
+                start=restored.step if restored else 0, evaluate=self.evaluate,
+                examples=[self.batch(0, width) for width in self.planned], steps_per_epoch=5,
+            )  # fmt: skip
+        finally:
+            checkpointer.close()
+
+
+@pytest.fixture
+def bench(tmp_path):
+    return LoopBench(tmp_path)
+
+
+def lp_train_lines(path):
+    return [r for r in read_metrics(path / "metrics.jsonl") if "loss" in r]
+
+
+def lp_without_times(records):
+    return [
+        {k: v for k, v in r.items() if k not in ("tokens_per_second", "evaluation_seconds")}
+        for r in records
+    ]
+
+
+def test_a_run_measures_every_step_once_and_keeps_last_and_best(bench):
+    bench.evaluate = lambda state: {"valid_loss": abs(float(state.step) - 4.0)}
+    done = bench.run(10, keep_last=2)
+    assert (done.step, done.best_step, done.early, done.late_compiles) == (10, 4, False, 0)
+    lines = read_metrics(bench.path / "metrics.jsonl")
+    assert [r["step"] for r in lines if "loss" in r] == list(range(1, 11))
+    assert [r["step"] for r in lines if "valid_loss" in r] == [4, 8, 10]
+    assert lines[3]["epoch"] == 0.8
+    assert {"loss", "skipped", "tokens"} <= set(lines[0])
+    assert steps(bench.path / "checkpoints") == [10, 8, 4]
+    assert load_params(bench.path).step == 4
+
+
+@pytest.mark.parametrize("number", [0, 3, 4, 9])
+def test_stopped_at_any_step_and_resumed_it_is_the_undisturbed_run(bench, tmp_path, number):
+    """R1: the state bit by bit, and every line of the measurements."""
+    bench.path = tmp_path / "whole"
+    whole = bench.run(10)
+    bench.path = tmp_path / "cut"
+    bench.hook = lambda n: n == number and signal.raise_signal(signal.SIGTERM)
+    with pytest.raises(Stopped) as caught:
+        bench.run(10)
+    assert caught.value.exit_code == 143
+    assert f"step {number + 1} is saved" in str(caught.value)
+    bench.hook = lambda n: None
+    again = bench.run(10)
+    assert digest(again.state) == digest(whole.state)
+    paths = [tmp_path / name / "metrics.jsonl" for name in ("whole", "cut")]
+    first, second = (lp_without_times(read_metrics(path)) for path in paths)
+    assert first == second
+    assert load_params(tmp_path / "whole").step == load_params(tmp_path / "cut").step
+
+
+def test_a_crash_between_checkpoints_leaves_no_line_twice(bench):
+    bench.hook = lambda n: n == 5 and 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        bench.run(10)
+    with (bench.path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 6, "lo')  # a kill in the midst of a line
+    bench.hook = lambda n: None
+    bench.run(10)
+    assert [r["step"] for r in lp_train_lines(bench.path)] == list(range(1, 11))
+
+
+def test_control_c_is_130_and_a_signal_during_compilation_saves_nothing(bench):
+    bench.hook = lambda n: n == 2 and signal.raise_signal(signal.SIGINT)
+    with pytest.raises(Stopped) as caught:
+        bench.run(10)
+    assert caught.value.exit_code == 130
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_non_finite_steps_are_counted_and_end_the_run_across_resumes(bench):
+    """N1: a step that is not finite changes nothing; too many in a row are exit code 5."""
+    bench.poison = {3, 4, *range(7, 40)}
+    with pytest.raises(NumericsError, match=r"5 steps in a row up to step 12.*warm_up") as caught:
+        bench.run(40, max_skipped=5)
+    assert caught.value.exit_code == 5
+    lines = lp_train_lines(bench.path)
+    assert [r["step"] for r in lines if r["skipped"]] == [4, 5, 8, 9, 10, 11, 12]
+    assert all(r["loss"] is None for r in lines if r["skipped"])
+    raw = (bench.path / "metrics.jsonl").read_text()
+    assert "NaN" not in raw
+    assert "Infinity" not in raw
+    # Three of them lie before the checkpoint of step 10: two more are too many.
+    with pytest.raises(NumericsError, match="up to step 12"):
+        bench.run(40, max_skipped=5)
+
+
+def test_patience_ends_the_run_and_goes_on_ending_it(bench):
+    bench.evaluate = lambda state: {"valid_loss": abs(float(state.step) - 4.0)}
+    done = bench.run(40, evaluate_every=2, patience=2)
+    assert (done.step, done.best_step, done.early) == (8, 4, True)
+    before = digest(done.state)
+    again = bench.run(40, evaluate_every=2, patience=2)
+    assert (again.step, again.early, digest(again.state)) == (8, True, before)
+
+
+def test_the_best_may_be_the_highest(bench):
+    bench.evaluate = lambda state: {"valid_loss": 0.0, "sacrebleu": float(state.step) % 8}
+    assert bench.run(10, best="sacrebleu").best_step == 4
+
+
+def test_a_compile_after_warm_up_is_a_defect_that_names_the_shape(bench, caplog):
+    bench.widths = (7, 7, 9)
+    with caplog.at_level(logging.WARNING):
+        done = bench.run(6)
+    assert done.late_compiles == 1
+    (record,) = [r for r in caplog.records if "compiled after warm-up" in r.getMessage()]
+    assert "x [2, 9]" in record.getMessage()
+    bench.planned = (7, 9)
+    assert bench.run(12).late_compiles == 0
+
+
+def test_warming_up_changes_nothing(bench, tmp_path):
+    bench.path, bench.planned = tmp_path / "warm", (7, 9, 8)
+    warm = bench.run(3)
+    bench.path, bench.planned = tmp_path / "cold", ()
+    assert digest(bench.run(3).state) == digest(warm.state)
+
+
+def test_measurements_that_cannot_be_written_are_named(bench):
+    (bench.path / "metrics.jsonl").mkdir()
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl"):
+        bench.run(2)
+
+
+def test_tensorboard_is_optional(tmp_path, monkeypatch):
+    log = MetricsLog(tmp_path / "metrics.jsonl", tensorboard=tmp_path / "tensorboard")
+    log.write({"step": 1, "loss": 2.0, "bad": float("nan")})
+    log.close()
+    assert any((tmp_path / "tensorboard").iterdir())
+    assert json.loads((tmp_path / "metrics.jsonl").read_text())["bad"] is None
+    monkeypatch.setitem(__import__("sys").modules, "tensorboardX", None)
+    with pytest.raises(ConfigError, match="tensorboardX is not installed"):
+        MetricsLog(tmp_path / "metrics.jsonl", tensorboard=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"evaluate_every": -1}, {"checkpoint_every": -1}, {"keep_last": 0}, {"patience": 0},
+     {"max_skipped": 0}],
+)  # fmt: skip
+def test_settings_that_cannot_be_are_refused(wrong):
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        LoopConfig(**wrong)
+
+
+def test_processes_that_do_not_write_only_remember(tmp_path):
+    log = MetricsLog(tmp_path / "metrics.jsonl", writes=False)
+    log.write({"step": 1, "loss": 2.0})
+    log.close()
+    assert log.history == [{"step": 1, "loss": 2.0}]
+    assert not os.listdir(tmp_path)

@@ -1,0 +1,113 @@
+"""Two processes over loopback are one: the same losses, the same parameters, rows by the mesh."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from transformer_jax.parallel.mesh import MeshConfig, make_mesh, put_batch
+from transformer_jax.training.objectives import translation
+from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig, make_optimizer
+from transformer_jax.training.state import create_state, digest, split
+from transformer_jax.training.step import compile_step, make_step
+
+HERE = Path(__file__).parent
+TX = make_optimizer(OptimizerConfig("sgd", 0.5, ScheduleConfig("constant", 0)), 16, 100)
+STEPS = 3
+
+
+def train(mesh, make, batches, rows):
+    """Losses of a few steps, and the digest of the parameters before and after."""
+    params = jax.tree.map(np.asarray, split(make())[1])
+    graph, state, shardings = create_state(make, TX, mesh, params=params)
+    step = compile_step(make_step(graph, TX, translation(bos=1)), mesh, shardings)
+    digests, losses = [digest(state.params)], []
+    for batch in batches:
+        state, metrics = jax.block_until_ready(step(state, put_batch(batch, mesh, rows), None))
+        losses.append(float(metrics["loss"]))
+    return {"losses": losses, "digests": [*digests, digest(state.params)]}
+
+
+# What each process runs: this file's own train(), on the rows that the mesh gives it.
+PROGRAM = """
+import importlib.util, json, sys
+import jax
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 2)
+from transformer_jax.parallel.mesh import *
+port, process, here = sys.argv[1:]
+assert initialize(DistributedConfig("127.0.0.1:" + port, 2, int(process)))
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, here + "/" + name + ".py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+toys, test = load("conftest"), load("test_multi_process")
+held = {}
+for name in ("fsdp", "tensor"):
+    mesh = make_mesh(MeshConfig(**{name: 4}))
+    held[name] = local_rows(mesh, 16).tolist()
+mesh = make_mesh(MeshConfig(data=2, fsdp=2))
+rows = local_rows(mesh, 16)
+batches = [{k: v[rows] for k, v in toys.draw_sentences(n).items()} for n in range(test.STEPS)]
+found = test.train(mesh, lambda: toys.Toy(toys.nnx.Rngs(0)), batches, 16)
+barrier("trained")
+print(json.dumps(found | {"held": held, "main": is_main()}))
+"""
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return str(found.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """What two processes of two devices each report."""
+    port, root = free_port(), str(HERE.parents[1])
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
+    environ["PYTHONPATH"] = root
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, port, str(n), str(HERE)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ,
+        )
+        for n in range(2)
+    ]  # fmt: skip
+    try:
+        said = [process.communicate(timeout=180) for process in running]
+    finally:
+        for process in running:
+            process.kill()
+    for process, (_, errors) in zip(running, said, strict=True):
+        assert process.returncode == 0, errors[-3000:]
+    return [json.loads(out.splitlines()[-1]) for out, _ in said]
+
+
+def test_two_processes_train_as_one(pair, make_toy, sentences):
+    mesh = make_mesh(MeshConfig(data=2, fsdp=2), jax.devices()[:4])
+    alone = train(mesh, make_toy, [sentences(n) for n in range(STEPS)], 16)
+    for one in pair:
+        np.testing.assert_allclose(one["losses"], alone["losses"], atol=1e-6, rtol=1e-6)
+        assert one["digests"][0] == alone["digests"][0]
+    assert pair[0]["digests"] == pair[1]["digests"]
+    assert alone["losses"][0] != alone["losses"][-1]
+
+
+def test_rows_are_asked_of_the_mesh_not_of_the_process(pair):
+    first, second = (one["held"] for one in pair)
+    assert first["fsdp"] == list(range(8))
+    assert second["fsdp"] == list(range(8, 16))
+    # With tensor across the processes both need every row.
+    assert first["tensor"] == second["tensor"] == list(range(16))
+
+
+def test_one_process_is_the_main_one(pair):
+    assert [one["main"] for one in pair] == [True, False]

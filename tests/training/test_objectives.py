@@ -1,0 +1,108 @@
+"""What is minimised: shifted once, padding without weight, the same in pieces as whole."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transformer_jax.errors import ConfigError
+from transformer_jax.training.objectives import make_decoder_inputs, target_weights, translation
+
+BOS = 1
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(st.integers(1, 4), st.integers(1, 6), st.integers(0, 99))
+def test_decoder_inputs_are_bos_then_the_targets_one_late_u10(rows, length, seed):
+    target = np.random.default_rng(seed).integers(2, 50, (rows, length)).astype(np.int32)
+    inputs = np.asarray(make_decoder_inputs(jnp.asarray(target), BOS))
+    assert inputs.shape == target.shape
+    assert inputs.dtype == target.dtype
+    assert (inputs[:, 0] == BOS).all()
+    np.testing.assert_array_equal(inputs[:, 1:], target[:, :-1])
+
+
+class Copies:
+    """A model that is sure that each token follows itself."""
+
+    def __call__(self, source, target, source_lengths, target_lengths=None, *, key=None):
+        return 50.0 * jax.nn.one_hot(target, 10)
+
+
+def test_a_model_that_copies_its_inputs_predicts_the_token_before_u10():
+    target = jnp.array([[BOS, 5, 5, 5, 2, 7]])
+    batch = {
+        "source": jnp.array([[3]]),
+        "source_lengths": jnp.array([1]),
+        "target": target,
+        "target_lengths": jnp.array([6]),
+    }
+    total, weight, _ = translation(BOS, chunk=0)(Copies(), batch, None)
+    wrong = 3  # the first 5, the 2 and the 7 differ from the token before
+    assert weight == 6
+    chex.assert_trees_all_close(total, 50.0 * wrong, rtol=1e-5)
+
+
+def reference(model, batch, smoothing):
+    """Row by row and token by token, in float64."""
+    inputs = np.concatenate([np.full_like(batch["target"][:, :1], BOS), batch["target"]], 1)[:, :-1]
+    logits = model(batch["source"], jnp.asarray(inputs), batch["source_lengths"])
+    logp = np.asarray(jax.nn.log_softmax(logits), np.float64)
+    total = 0.0
+    for b, length in enumerate(batch["target_lengths"]):
+        for t in range(length):
+            p = logp[b, t]
+            total -= (1 - smoothing) * p[batch["target"][b, t]] + smoothing * p.mean()
+    return total
+
+
+@pytest.mark.parametrize("chunk", [0, None, 24])
+def test_loss_is_the_smoothed_cross_entropy_of_the_real_tokens(make_toy, sentences, chunk):
+    model, batch = make_toy(), sentences()
+    total, weight, _ = translation(BOS, 0.1, chunk)(model, batch, None)
+    assert weight == batch["target_lengths"].sum()
+    np.testing.assert_allclose(total, reference(model, batch, 0.1), rtol=1e-5)
+
+
+def test_padding_rows_and_columns_weigh_nothing(make_toy, sentences):
+    model, batch = make_toy(), sentences()
+    objective = translation(BOS, 0.1)
+    padded = dict(batch)
+    padded["target"] = np.pad(batch["target"], ((0, 0), (0, 3)), constant_values=9)
+    longer = {k: np.concatenate([v, v[:2]]) for k, v in padded.items()}
+    longer["target_lengths"][-2:] = 0
+    for other in padded, longer:
+        chex.assert_trees_all_close(
+            objective(model, other, None), objective(model, batch, None), rtol=1e-6
+        )
+
+
+def test_target_weights_are_as_many_as_the_lengths():
+    weights = target_weights(jnp.array([0, 2, 5]), 4)
+    np.testing.assert_array_equal(weights.sum(1), [0, 2, 4])
+    assert weights.dtype == jnp.float32
+
+
+def test_unsmoothed_loss_is_optax(make_toy, sentences):
+    model, batch = make_toy(), sentences()
+    inputs = make_decoder_inputs(jnp.asarray(batch["target"]), BOS)
+    logits = model(batch["source"], inputs, batch["source_lengths"])
+    each = optax.softmax_cross_entropy_with_integer_labels(logits, batch["target"])
+    weights = target_weights(jnp.asarray(batch["target_lengths"]), batch["target"].shape[1])
+    total, _, _ = translation(BOS)(model, batch, None)
+    chex.assert_trees_all_close(total, (each * weights).sum(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("smoothing", [-0.1, 1.0, float("nan")])
+def test_impossible_smoothing_is_refused(smoothing):
+    with pytest.raises(ConfigError, match="label smoothing"):
+        translation(BOS, smoothing)
+
+
+def test_negative_chunk_is_refused():
+    with pytest.raises(ConfigError, match="loss chunk is -1"):
+        translation(BOS, chunk=-1)

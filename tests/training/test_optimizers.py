@@ -1,0 +1,191 @@
+"""Schedules against their formulas, and each optimizer against optax's own."""
+
+import dataclasses
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from transformer_jax.errors import ConfigError
+from transformer_jax.training.optimizers import (
+    OptimizerConfig,
+    ScheduleConfig,
+    constant,
+    cosine,
+    decayed,
+    inverse_sqrt,
+    learning_rate,
+    make_optimizer,
+    make_schedule,
+    noam,
+)
+
+FLAT = ScheduleConfig("constant", 0)
+
+
+def test_noam_golden_numbers_h13():
+    np.testing.assert_allclose(noam(4000, 512, 4000), 6.98771e-4, rtol=1e-6)
+    np.testing.assert_allclose(noam(1, 512, 4000), 1.746928e-7, rtol=1e-6)
+
+
+@pytest.mark.parametrize("width", [8, 512])
+def test_noam_is_the_formula_of_the_paper_h13(width):
+    steps = np.arange(1, 200)
+    expected = width**-0.5 * np.minimum(steps**-0.5, steps * 30**-1.5)
+    np.testing.assert_allclose(jax.vmap(lambda n: noam(n, width, 30))(steps), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("rate", [inverse_sqrt, constant, lambda n, p, w: cosine(n, p, w, 100)])
+def test_schedules_rise_in_a_line_to_their_peak_and_not_beyond(rate):
+    rates = np.asarray(jax.vmap(lambda n: rate(n, 0.5, 10))(jnp.arange(1, 121)))
+    np.testing.assert_allclose(rates[:10], 0.05 * np.arange(1, 11), rtol=1e-5)
+    assert rates.argmax() == 9
+    assert (np.diff(rates[9:]) <= 1e-8).all()
+
+
+def test_cosine_ends_at_its_final_part_and_stays():
+    rates = [float(cosine(n, 2.0, 5, 50, final=0.1)) for n in (50, 51, 500)]
+    np.testing.assert_allclose(rates, 0.2, rtol=1e-6)
+    half = np.asarray(optax.cosine_decay_schedule(2.0, 45, 0.1)(jnp.arange(46)))
+    ours = jax.vmap(lambda n: cosine(n, 2.0, 5, 50, 0.1))(jnp.arange(5, 51))
+    np.testing.assert_allclose(ours, half, rtol=1e-5)
+
+
+def test_schedules_count_updates_from_zero():
+    config = OptimizerConfig(learning_rate=0.5, schedule=ScheduleConfig("inverse_sqrt", 4))
+    np.testing.assert_allclose(make_schedule(config, 8, 100)(0), 0.125)
+    np.testing.assert_allclose(
+        make_schedule(OptimizerConfig(), 512, 9)(3999), 6.98771e-4, rtol=1e-6
+    )
+    # A rate given to noam is its peak, as everywhere else.
+    config = OptimizerConfig(learning_rate=0.5)
+    np.testing.assert_allclose(make_schedule(config, 512, 100)(3999), 0.5)
+
+
+PARAMS = {
+    "up": {"kernel": jnp.linspace(-1, 1, 12).reshape(3, 4), "bias": jnp.linspace(0, 1, 4)},
+    "embedding": {"table": jnp.linspace(0.5, -0.5, 10).reshape(5, 2)},
+}
+
+
+def descend(tx, steps=4):
+    """The parameters after some updates with gradients that differ between steps."""
+
+    @jax.jit
+    def update(params, state, n):
+        grads = jax.tree.map(lambda p: jnp.sin(7 * p + n), params)
+        updates, state = tx.update(grads, state, params)
+        return optax.apply_updates(params, updates), state
+
+    params, state = PARAMS, tx.init(PARAMS)
+    for n in range(steps):
+        params, state = update(params, state, n)
+    return params, state
+
+
+MASKED = {"mask": decayed}
+OPTAX = {
+    "adam": (OptimizerConfig("adam", 0.1), optax.adam(0.1, 0.9, 0.98, 1e-9)),
+    "adam, its own numbers": (
+        OptimizerConfig("adam", 0.1, beta1=0.8, beta2=0.7, eps=1e-3),
+        optax.adam(0.1, 0.8, 0.7, 1e-3),
+    ),
+    "adamw": (
+        OptimizerConfig("adamw", 0.1, weight_decay=0.3),
+        optax.adamw(0.1, 0.9, 0.98, 1e-9, weight_decay=0.3, **MASKED),
+    ),
+    "lion": (
+        OptimizerConfig("lion", 0.1, beta2=0.95, weight_decay=0.3),
+        optax.lion(0.1, 0.9, 0.95, weight_decay=0.3, **MASKED),
+    ),
+    "sgd": (OptimizerConfig("sgd", 0.1), optax.sgd(0.1, 0.9)),
+    "adafactor": (
+        OptimizerConfig("adafactor", 0.1),
+        optax.adafactor(0.1, multiply_by_parameter_scale=False),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OPTAX)
+def test_each_optimizer_is_that_of_optax(name):
+    config, expected = OPTAX[name]
+    ours = make_optimizer(dataclasses.replace(config, schedule=FLAT, clip=None), 8, 100)
+    chex.assert_trees_all_close(descend(ours)[0], descend(expected)[0], rtol=1e-5, atol=1e-6)
+
+
+def test_clipping_bounds_all_parameters_together():
+    plain = OptimizerConfig("sgd", 1.0, FLAT, beta1=0.0, clip=0.25)
+    tx = make_optimizer(plain, 8, 100)
+    grads = jax.tree.map(lambda p: 10 + p, PARAMS)
+    updates, _ = tx.update(grads, tx.init(PARAMS), PARAMS)
+    np.testing.assert_allclose(optax.tree.norm(updates), 0.25, rtol=1e-5)
+    small = jax.tree.map(lambda p: 1e-3 * p, PARAMS)
+    updates, _ = tx.update(small, tx.init(PARAMS), PARAMS)
+    chex.assert_trees_all_close(updates, jax.tree.map(jnp.negative, small), rtol=1e-6)
+
+
+def test_weight_decay_pulls_at_kernels_and_tables_alone():
+    tx = make_optimizer(OptimizerConfig("adamw", 0.1, FLAT, weight_decay=0.5), 8, 100)
+    still = jax.tree.map(jnp.zeros_like, PARAMS)
+    updates, _ = tx.update(still, tx.init(PARAMS), PARAMS)
+    expected = jax.tree.map(lambda p, yes: -0.05 * p if yes else 0 * p, PARAMS, decayed(PARAMS))
+    chex.assert_trees_all_close(updates, expected, atol=1e-7)
+    assert not decayed(PARAMS)["up"]["bias"]
+    assert decayed(PARAMS)["embedding"]["table"]
+
+
+def test_learning_rate_is_that_of_the_last_update():
+    tx = make_optimizer(OptimizerConfig("adamw", 0.5, ScheduleConfig("constant", 10)), 8, 100)
+    for n in (1, 2, 3):
+        _, state = descend(tx, n)
+        np.testing.assert_allclose(learning_rate(state), 0.05 * n, rtol=1e-6)
+    assert learning_rate(optax.adam(1.0).init(PARAMS)) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"name": "adam", "weight_decay": 0.1}, "choose adamw"),
+        ({"name": "lion", "eps": 1e-8}, "lion has none"),
+        ({"name": "sgd", "beta2": 0.9}, "sgd has none"),
+        ({"name": "adafactor", "beta1": 0.9}, "adafactor has none"),
+        ({"beta1": 1.0}, "beta1 is 1.0"),
+        ({"beta2": -0.1}, "beta2 is -0.1"),
+        ({"clip": 0.0}, "above 0, or None"),
+        ({"clip": float("nan")}, "above 0, or None"),
+        ({"weight_decay": -1.0, "name": "adamw"}, "weight_decay is -1"),
+        ({"learning_rate": float("nan")}, "learning_rate is nan"),
+        ({"learning_rate": -1e-3}, "learning_rate is -0.001"),
+        ({"schedule": ScheduleConfig("cosine", 10)}, "cosine schedule needs"),
+        ({"schedule": ScheduleConfig("noam", 0)}, "warm_up is 0"),
+        ({"schedule": ScheduleConfig("constant", -1), "learning_rate": 1.0}, "warm_up is -1"),
+        ({"schedule": ScheduleConfig("noam", 10, 0.5)}, "final is for cosine"),
+        (
+            {"schedule": ScheduleConfig("cosine", 1, 2.0), "learning_rate": 1.0},
+            "allowed are 0 to 1",
+        ),
+    ],
+)
+def test_impossible_settings_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        OptimizerConfig(**settings)
+
+
+def test_a_warm_up_longer_than_the_run_is_refused():
+    config = OptimizerConfig("adam", 1e-3, ScheduleConfig("cosine", 100))
+    with pytest.raises(ConfigError, match="the run has 100 steps"):
+        make_optimizer(config, 8, 100)
+
+
+@pytest.mark.parametrize(
+    ("where", "field", "message"),
+    [("", "name", "allowed are adam, adamw"), ("schedule", "kind", "allowed are noam, inverse")],
+)
+def test_unknown_names_are_refused_also_where_types_are_not_checked(where, field, message):
+    config = OptimizerConfig(schedule=ScheduleConfig())
+    object.__setattr__(getattr(config, where) if where else config, field, "nadam")
+    with pytest.raises(ConfigError, match=message):
+        config.__post_init__()

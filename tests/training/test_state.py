@@ -1,0 +1,144 @@
+"""The state: made where it lives, told apart by its bits, wherever they lie."""
+
+import math
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from transformer_jax.errors import ConfigError
+from transformer_jax.parallel.mesh import MeshConfig, make_mesh
+from transformer_jax.parallel.sharding import path_name
+from transformer_jax.training.state import (
+    abstract_state,
+    create_state,
+    device_digest,
+    digest,
+    split,
+)
+
+
+def shards(tree):
+    """Path to the part of the leaf that one device holds."""
+    return {
+        path_name(path): leaf.addressable_shards[0].data.size / leaf.size
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+        if leaf.ndim > 1
+    }
+
+
+def test_state_is_born_sharded_with_the_optimizer_and_average(make_toy):
+    mesh, tx = make_mesh(MeshConfig(fsdp=4, tensor=2)), optax.adamw(1e-3)
+    graph, shapes, shardings = abstract_state(make_toy, tx, mesh, average=True)
+    same, state, pinned = create_state(make_toy, tx, mesh, average=True)
+    jax.block_until_ready(state)
+    assert pinned == shardings
+    assert same == graph
+    assert jax.tree.map(lambda a: (a.shape, a.dtype, a.sharding), state) == jax.tree.map(
+        lambda a: (a.shape, a.dtype, a.sharding), shapes
+    )
+    parts = shards(state)
+    assert set(parts.values()) == {1 / 8}, parts
+    assert sum(name.startswith("opt_state") for name in parts) == 2 * len(shards(state.params))
+    chex.assert_trees_all_close(state.params, split(make_toy())[1], rtol=1e-6)
+    chex.assert_trees_all_equal(state.average, state.params)
+
+
+@pytest.mark.parametrize(
+    "tx",
+    [
+        optax.lion(1e-3),
+        optax.sgd(1e-3, 0.9),
+        optax.inject_hyperparams(optax.adam)(1e-3),
+        optax.apply_if_finite(optax.adam(1e-3), 3),
+        optax.adafactor(1e-3),
+    ],
+    ids=["lion", "momentum", "injected", "guarded", "adafactor"],
+)
+def test_optimizer_state_lives_like_the_parameters(make_toy, tx):
+    mesh = make_mesh(MeshConfig(fsdp=8))
+    _, shapes, shardings = abstract_state(make_toy, tx, mesh)
+    of_params = {(leaf.shape, leaf.sharding) for leaf in jax.tree.leaves(shapes.params)}
+    seen = 0
+    for leaf in jax.tree.leaves(shapes.opt_state):
+        if leaf.ndim > 1:
+            assert (leaf.shape, leaf.sharding) in of_params
+            assert math.prod(leaf.sharding.shard_shape(leaf.shape)) * 8 == leaf.size
+            seen += 1
+    assert seen or "Factored" in str(shapes.opt_state)
+    assert jax.tree.structure(shardings.opt_state) == jax.tree.structure(shapes.opt_state)
+
+
+def test_given_parameters_are_placed_as_they_are(make_toy):
+    mesh = make_mesh(MeshConfig(fsdp=2, tensor=4))
+    given = jax.tree.map(lambda a: np.asarray(a) + 1, split(make_toy())[1])
+    _, state, shardings = create_state(make_toy, optax.sgd(0.1), mesh, params=given)
+    chex.assert_trees_all_equal(state.params, given)
+    assert jax.tree.map(lambda a: a.sharding, state.params) == shardings.params
+
+
+def test_a_parameter_without_a_rule_is_refused():
+    class Stray(nnx.Module):
+        def __init__(self):
+            self.stray = nnx.Param(jnp.zeros(3))
+
+    with pytest.raises(ConfigError, match="no sharding rule for parameter stray"):
+        abstract_state(Stray, optax.sgd(0.1), make_mesh(MeshConfig()))
+
+
+def test_merging_what_was_split_is_the_model_again(make_toy, sentences):
+    model, batch = make_toy(), sentences()
+    again = nnx.merge(*split(model))
+    args = batch["source"], batch["target"], batch["source_lengths"]
+    chex.assert_trees_all_equal(again(*args), model(*args))
+
+
+TREE = {"a": jnp.arange(12.0).reshape(3, 4), "b": {10: jnp.zeros(2), 2: jnp.ones(2, jnp.bfloat16)}}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        TREE | {"a": TREE["a"].at[2, 3].set(11.000001)},
+        TREE | {"a": TREE["a"].reshape(4, 3)},
+        TREE | {"a": TREE["a"].astype(jnp.int32)},
+        TREE | {"b": {10: -jnp.zeros(2), 2: TREE["b"][2]}},
+        TREE | {"b": {11: TREE["b"][10], 2: TREE["b"][2]}},
+        {"b": TREE["b"]},
+    ],
+    ids=["value", "shape", "type", "sign of zero", "path", "missing"],
+)
+def test_digest_tells_trees_apart(other):
+    assert digest(TREE) == digest(jax.tree.map(np.array, TREE))
+    assert digest(other) != digest(TREE)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.int8, jnp.bool_])
+def test_device_digest_is_the_same_on_every_sharding(dtype):
+    values = np.random.default_rng(0).normal(size=(16, 8)) * 50
+    array = jnp.asarray(values).astype(dtype)
+    expected = device_digest(array)
+    mesh = make_mesh(MeshConfig(fsdp=4, tensor=2))
+    for spec in P("fsdp"), P("tensor", "fsdp"), P(None, ("fsdp", "tensor")):
+        there = jax.device_put(array, NamedSharding(mesh, spec))
+        chex.assert_trees_all_equal(jax.jit(device_digest)(there), expected)
+
+
+def test_device_digest_sees_every_bit_and_every_exchange():
+    array = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
+    get = jax.jit(device_digest)
+    expected = get(array)
+    bits = array.view(np.uint32)
+    for place in np.ndindex(8, 4):
+        for bit in (0, 12, 31):
+            bits[place] ^= np.uint32(1 << bit)
+            assert (get(array) != expected).any()
+            bits[place] ^= np.uint32(1 << bit)
+    assert (get(array[::-1]) != expected).any()
+    assert (get(array) == expected).all()

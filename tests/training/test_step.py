@@ -1,0 +1,276 @@
+"""The step: one loss and one update however a batch is cut up, and nothing from a bad one."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from transformer_jax.errors import ConfigError
+from transformer_jax.parallel.mesh import MeshConfig, make_mesh, put_batch
+from transformer_jax.parallel.sharding import param_shardings
+from transformer_jax.training.objectives import translation
+from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig, make_optimizer
+from transformer_jax.training.state import TrainState, abstract_state, create_state, digest, split
+from transformer_jax.training.step import compile_eval, compile_step, make_eval_step, make_step
+
+OBJECTIVE = translation(bos=1, smoothing=0.1)
+# With plain descent at rate 1 the change of a parameter is its gradient.
+DESCENT = optax.sgd(1.0)
+
+
+def fresh(make, tx, average=False):
+    graph, params = split(make())
+    kept = jax.tree.map(jnp.copy, params) if average else None
+    return graph, TrainState(jnp.int32(0), params, tx.init(params), kept)
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """Loss, metrics and new parameters of one step on one device, computed once."""
+    found = {}
+
+    def run(make, batch):
+        if not found:
+            graph, state = fresh(make, DESCENT)
+            found["all"] = jax.jit(make_step(graph, DESCENT, OBJECTIVE))(state, batch)
+        return found["all"]
+
+    return run
+
+
+@pytest.mark.parametrize("accumulation", [2, 4])
+def test_accumulated_micro_batches_equal_the_big_batch(alone, make_toy, sentences, accumulation):
+    batch = sentences()
+    weights = batch["target_lengths"].reshape(-1, accumulation).sum(0)
+    assert len(set(weights)) > 1, "micro-batches of equal weight would not show a mean of means"
+    graph, state = fresh(make_toy, DESCENT)
+    step = jax.jit(make_step(graph, DESCENT, OBJECTIVE, accumulation=accumulation))
+    chex.assert_trees_all_close(step(state, batch), alone(make_toy, batch), atol=1e-6, rtol=1e-6)
+
+
+MESHES = [
+    MeshConfig(data=8),
+    MeshConfig(fsdp=8),
+    MeshConfig(fsdp=4, tensor=2),
+    MeshConfig(data=2, fsdp=2, tensor=2),
+]
+
+
+@pytest.mark.parametrize("config", MESHES, ids=lambda c: f"{c.data}x{c.fsdp}x{c.tensor}")
+def test_sharded_step_equals_one_device_and_compiles_once(alone, make_toy, sentences, config):
+    mesh, batch = make_mesh(config), sentences()
+    params = jax.tree.map(np.asarray, split(make_toy())[1])
+    graph, state, shardings = create_state(make_toy, DESCENT, mesh, params=params)
+    step = compile_step(make_step(graph, DESCENT, OBJECTIVE), mesh, shardings)
+    state, metrics = jax.block_until_ready(step(state, put_batch(batch, mesh), None))
+
+    expected, of_one = alone(make_toy, batch)
+    chex.assert_trees_all_close(metrics, of_one, atol=1e-5)
+    chex.assert_trees_all_close(state.params, expected.params, atol=1e-5)  # so the gradients
+    for leaf in jax.tree.leaves(state.params):
+        held = leaf.addressable_shards[0].data.size
+        split_by = config.fsdp * config.tensor if leaf.ndim > 1 else 1
+        assert held * split_by <= leaf.size, f"{leaf.shape} is whole on {leaf.sharding}"
+
+    # The second call finds the shardings of the first, and plain arrays are split like put ones.
+    state, _ = jax.block_until_ready(step(state, put_batch(sentences(1), mesh), None))
+    jax.block_until_ready(step(state, put_batch(sentences(2), mesh), None))
+    assert step._cache_size() == 1
+
+
+def test_pmapped_step_equals_one_device(alone, make_toy, sentences):
+    mesh, batch = make_mesh(MeshConfig()), sentences()
+    params = jax.tree.map(np.asarray, split(make_toy())[1])
+    graph, state, shardings = create_state(make_toy, DESCENT, mesh, params=params)
+    step = compile_step(make_step(graph, DESCENT, OBJECTIVE), mesh, shardings, mode="pmap")
+    state, metrics = jax.block_until_ready(step(state, put_batch(batch, mesh)))
+    expected, of_one = alone(make_toy, batch)
+    chex.assert_trees_all_close(metrics, of_one, atol=1e-6, rtol=1e-6)
+    chex.assert_trees_all_close(state.params, expected.params, atol=1e-6)
+    assert state.params["embedding"]["table"].sharding == shardings.params["embedding"]["table"]
+    with pytest.raises(ConfigError, match="9 rows does not divide by 8 devices"):
+        step(state, sentences(rows=9))
+
+
+def test_pmap_is_for_whole_copies_in_one_process(make_toy):
+    mesh = make_mesh(MeshConfig(fsdp=2))
+    graph, _, shardings = abstract_state(make_toy, DESCENT, mesh)
+    with pytest.raises(ConfigError, match="use jit"):
+        compile_step(make_step(graph, DESCENT, OBJECTIVE), mesh, shardings, "pmap")
+
+
+def test_dropout_draws_the_same_masks_on_every_mesh(make_dropping_toy, sentences, key):
+    graph, params = split(make_dropping_toy())
+
+    def loss(params, batch, key):
+        return OBJECTIVE(nnx.merge(graph, params), batch, key)[0]
+
+    expected = jax.jit(loss)(params, sentences(), key)
+    assert abs(expected - jax.jit(loss)(params, sentences(), None)) > 1
+    for config in (MeshConfig(), MeshConfig(fsdp=4, tensor=2)):
+        there = put_batch(sentences(), make_mesh(config))
+        chex.assert_trees_all_close(jax.jit(loss)(params, there, key), expected, rtol=1e-6)
+
+
+# --- with the smallest of models -----------------------------------------------------------------
+
+
+def make_line():
+    return nnx.Linear(3, 1, rngs=nnx.Rngs(0))
+
+
+def squares(model, batch, key):
+    """Squared errors; ``poison`` 0 makes one gradient leaf NaN, other poisons reach the loss."""
+    x = batch["x"]
+    if key is not None:
+        x = x * jax.random.bernoulli(key, 0.5, x.shape)
+    error = ((model(x) - batch["y"]) ** 2).sum(-1)
+    poison = batch["poison"][0]
+    bad = jnp.where(poison == 0.0, jnp.sqrt(poison * (model.bias[0] + 2.0)), poison - 1.0)
+    return error.sum() + bad, jnp.float32(len(x)), {"largest": error.sum()}
+
+
+def points(number=0, poison=1.0):
+    rng = np.random.default_rng(number)
+    draw = lambda *shape: rng.normal(size=shape).astype(np.float32)
+    return {"x": draw(8, 3), "y": draw(8, 1), "poison": np.full(8, poison, np.float32)}
+
+
+ADAM = make_optimizer(OptimizerConfig("adam", 0.1, ScheduleConfig("constant", 3)), 8, 100)
+
+
+@pytest.fixture(scope="module")
+def line():
+    graph, state = fresh(make_line, ADAM, average=True)
+    return state, jax.jit(make_step(graph, ADAM, squares, average_decay=0.9))
+
+
+@pytest.mark.parametrize("poison", [0.0, np.nan, np.inf, -np.inf])
+def test_a_nonfinite_step_changes_no_bit_and_the_next_goes_on(line, poison):
+    start, step = line
+    state, good = step(start, points(0))
+    skipped, metrics = step(state, points(1, poison))
+    assert metrics["skipped"] == 1
+    assert good["skipped"] == 0
+    assert jnp.isfinite(metrics["loss"]) == (poison == 0.0)  # then only a gradient is not
+    assert not jnp.isfinite(metrics["grad_norm"]) or poison != 0.0
+    assert skipped.step == state.step + 1
+    assert digest(skipped._replace(step=state.step)) == digest(state)
+    after, metrics = step(skipped, points(2))
+    assert metrics["skipped"] == 0
+    direct, _ = step(state._replace(step=skipped.step), points(2))
+    assert digest(after) == digest(direct)
+    assert digest(after.params) != digest(skipped.params)
+
+
+def test_a_nonfinite_gradient_is_let_through_if_asked(line):
+    state, _ = line
+    graph, _ = split(make_line())
+    step = make_step(graph, ADAM, squares, average_decay=0.9, skip_nonfinite=False)
+    after, metrics = step(state, points(0, np.nan))
+    assert metrics["skipped"] == 0
+    assert not jnp.isfinite(after.params["kernel"]).all()
+
+
+def test_a_batch_of_padding_alone_is_finite():
+    graph, state = fresh(make_line, DESCENT)
+    nothing = lambda model, batch, key: (0.0 * squares(model, batch, key)[0], jnp.float32(0), {})
+    after, metrics = make_step(graph, DESCENT, nothing)(state, points())
+    chex.assert_trees_all_equal(after.params, state.params)
+    assert metrics["loss"] == 0
+
+
+def test_average_starts_at_the_parameters_and_follows_them(line):
+    start, step = line
+    chex.assert_trees_all_equal(start.average, start.params)
+    state, average = start, start.params
+    for n in range(4):
+        state, _ = step(state, points(n))
+        keep = min(0.9, (1 + n) / (10 + n))
+        average = jax.tree.map(lambda a, p, d=keep: d * a + (1 - d) * p, average, state.params)
+    chex.assert_trees_all_close(state.average, average, rtol=1e-5)
+
+
+def test_average_is_kept_if_and_only_if_it_has_a_decay():
+    graph, state = fresh(make_line, DESCENT)
+    with pytest.raises(ConfigError, match="go together"):
+        make_step(graph, DESCENT, squares, average_decay=0.9)(state, points())
+    with pytest.raises(ConfigError, match=r"average_decay is 1\.0"):
+        make_step(graph, DESCENT, squares, average_decay=1.0)
+
+
+def test_keys_are_folded_with_the_step_and_nothing_else(line, key):
+    start, step = line
+    same = [step(start, points(), key)[1]["loss"] for _ in range(2)]
+    later = step(start._replace(step=jnp.int32(1)), points(), key)[1]["loss"]
+    assert same[0] == same[1] != later
+    assert same[0] != step(start, points(), None)[1]["loss"]
+    assert same[0] != step(start, points(), jax.random.key(1))[1]["loss"]
+
+
+def test_micro_batches_draw_masks_of_their_own(key):
+    graph, state = fresh(make_line, DESCENT)
+    twice = jax.tree.map(lambda x: np.repeat(x, 2, axis=0), points())  # both parts are points()
+    once = make_step(graph, DESCENT, squares)(state, points(), key)[1]["loss"]
+    parts = make_step(graph, DESCENT, squares, accumulation=2)(state, twice, key)[1]["loss"]
+    assert once != parts
+
+
+def test_metrics_are_scalars_with_the_rate_and_the_objectives_sums(line):
+    state, step = line
+    state, metrics = step(state, points())
+    chex.assert_shape(list(metrics.values()), ())
+    names = {"loss", "weight", "grad_norm", "skipped", "learning_rate", "largest"}
+    assert set(metrics) == names
+    assert metrics["weight"] == 8
+    chex.assert_trees_all_close(metrics["largest"], metrics["loss"], rtol=1e-6)
+    chex.assert_trees_all_close(metrics["learning_rate"], 0.1 / 3, rtol=1e-6)
+
+
+def test_gradient_norm_is_that_before_clipping():
+    tx = make_optimizer(
+        OptimizerConfig("sgd", 1.0, ScheduleConfig("constant", 0), 0.0, clip=0.5), 8, 9
+    )
+    graph, state = fresh(make_line, tx)
+    after, metrics = make_step(graph, tx, squares)(state, points())
+    moved = optax.tree.norm(jax.tree.map(jnp.subtract, after.params, state.params))
+    assert metrics["grad_norm"] > 1
+    chex.assert_trees_all_close(moved, 0.5, rtol=1e-5)
+
+
+def test_rows_that_do_not_divide_are_refused():
+    graph, state = fresh(make_line, DESCENT)
+    with pytest.raises(ConfigError, match="8 rows does not divide into 3 micro-batches"):
+        make_step(graph, DESCENT, squares, accumulation=3)(state, points())
+    with pytest.raises(ConfigError, match="accumulation is 0"):
+        make_step(graph, DESCENT, squares, accumulation=0)
+
+
+def test_evaluation_sums_add_up_to_the_loss_of_training():
+    mesh = make_mesh(MeshConfig(fsdp=2), jax.devices()[:2])
+    params = jax.tree.map(np.asarray, split(make_line())[1])
+    table = [(r"kernel", (None, None)), (r"bias", (None,))]
+    graph, state = fresh(make_line, DESCENT)
+    evaluate = compile_eval(
+        make_eval_step(graph, squares), mesh, param_shardings(params, mesh, table)
+    )
+    sums = [jax.block_until_ready(evaluate(params, put_batch(points(n), mesh))) for n in (0, 1)]
+    total = functools.reduce(lambda a, b: jax.tree.map(jnp.add, a, b), sums)
+    both = jax.tree.map(lambda a, b: np.concatenate([a, b]), points(0), points(1))
+    _, metrics = make_step(graph, DESCENT, squares)(state, both, None)
+    chex.assert_trees_all_close(total["loss"] / total["weight"], metrics["loss"], rtol=1e-6)
+    assert evaluate._cache_size() == 1
+
+
+def test_learns_a_batch_by_heart(make_toy, sentences):
+    tx = make_optimizer(OptimizerConfig("adam", 1e-2, ScheduleConfig("constant", 10)), 16, 100)
+    graph, state = fresh(make_toy, tx)
+    step, batch = jax.jit(make_step(graph, tx, translation(bos=1))), sentences()
+    for _ in range(120):
+        state, metrics = jax.block_until_ready(step(state, batch))
+    assert metrics["loss"] < 0.1, metrics

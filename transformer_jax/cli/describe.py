@@ -1,0 +1,239 @@
+"""``transformer-jax describe``: what a model is made of and what it costs."""
+
+import dataclasses
+import difflib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from transformer_jax.config import PRESETS, TransformerConfig
+from transformer_jax.errors import ConfigError
+
+__all__ = ["Describe", "report"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Describe:
+    """Print a model's architecture, parameters, FLOPs and bytes."""
+
+    run: tyro.conf.Positional[Path | None] = None
+    """A run directory."""
+    preset: str | None = None
+    """A published architecture instead of a run, such as vaswani_base."""
+    batch: int = 1
+    """Sentences at once."""
+    source_length: int = 32
+    """Tokens of a source sentence."""
+    target_length: int = 32
+    """Tokens of a target sentence."""
+    pictures: Path | None = None
+    """A folder to write pictures of the positions and masks to."""
+
+    def __call__(self) -> int:
+        """Prints the description."""
+        config = self.config()
+        for name in ("batch", "source_length", "target_length"):
+            if getattr(self, name) < 1:
+                flag = name.replace("_", "-")
+                raise ConfigError(f"--{flag} is {getattr(self, name)}: at least 1")
+        text = report(
+            config,
+            name=self.preset or str(self.run),
+            batch=self.batch,
+            source_length=self.source_length,
+            target_length=self.target_length,
+            table=_rich_table if sys.stdout.isatty() else plain_table,
+        )
+        print(text)
+        if self.pictures is not None:
+            draw(config, self.pictures, self.target_length)
+        return 0
+
+    def config(self) -> TransformerConfig:
+        """The configuration that the flags name.
+
+        Raises:
+            ConfigError: Neither or both of a run and a preset are given, or no such preset.
+        """
+        if (self.run is None) == (self.preset is None):
+            raise ConfigError(
+                f"describe takes a run directory or --preset, one of them; presets are "
+                f"{', '.join(PRESETS)}"
+            )
+        if self.preset is not None:
+            if self.preset in PRESETS:
+                return PRESETS[self.preset]
+            near = difflib.get_close_matches(self.preset, PRESETS, 1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise ConfigError(
+                f"--preset {self.preset}: no such preset: {hint}there are {', '.join(PRESETS)}"
+            )
+        from transformer_jax.cli.loading import model_config
+        from transformer_jax.training.run_directory import RunDirectory
+
+        assert self.run is not None
+        return model_config(RunDirectory.open(self.run))
+
+
+def report(
+    config: TransformerConfig,
+    *,
+    name: str,
+    batch: int = 1,
+    source_length: int = 32,
+    target_length: int = 32,
+    table: "Table | None" = None,
+) -> str:
+    """The architecture (row H12), what each part costs (row B13), and the totals.
+
+    Source: Vaswani et al. 2017, figure 1; Bishop 2024, section 12.1.8.
+    """
+    from transformer_jax.accounting import decoding, parts, totals
+    from transformer_jax.visual.architecture import diagram
+
+    sizes = {"batch": batch, "source_length": source_length, "target_length": target_length}
+    table = table or plain_table
+    listed = parts(config, **sizes)
+    rows = [
+        (
+            part.path,
+            f"{part.copies} ×" if part.copies > 1 else "",
+            ", ".join("×".join(map(str, shape)) for shape in part.shapes),
+            f"{part.parameters:,}" if part.parameters else "",
+            short(part.forward),
+            short(part.forward / part.tokens) if part.tokens else "",
+            short(part.bytes),
+        )
+        for part in listed
+    ]
+    total = totals(config, **sizes)
+    head = ("part", "", "shapes", "parameters", "FLOPs", "per token", "bytes moved")
+    both = bool(config.encoder_layers and config.decoder_layers)
+    lengths = " and ".join(
+        f"{length} {side} tokens"
+        for side, length, layers in (
+            ("source", source_length, config.encoder_layers),
+            ("target", target_length, config.decoder_layers),
+        )
+        if layers
+    )
+    tokens = batch * (target_length if config.decoder_layers else source_length)
+    of = "target token" if both else "token"
+    each = lambda flops: f"{short(flops)}FLOP, {short(flops / tokens)}FLOP a {of}"
+    lines = [
+        f"{name}: {total.parameters:,} parameters ({total.parameters / 1e6:.2f} M)",
+        "",
+        diagram(config),
+        "",
+        f"One forward pass of {batch} × {lengths}; bytes moved at least, {config.compute.dtype}:",
+        "",
+        table(head, rows),
+        "",
+        f"forward pass    {each(total.forward)}, {short(total.bytes)}B moved at least",
+        f"training step   {each(total.training)}, {short(total.training_bytes)}B of parameters, "
+        f"gradients and Adam's averages",
+        f"parameters      {short(total.parameter_bytes)}B in float32",
+    ]
+    if config.decoder_layers:
+        cost = decoding(config, **sizes)
+        start = f"{short(cost.start)}FLOP to start, then " if both else ""
+        lines.append(
+            f"decoding        {start}{short(cost.flops)}FLOP a token and {short(cost.bytes)}B "
+            f"moved at least a step, with a cache of {short(cost.cache_bytes)}B a sentence"
+        )
+    return "\n".join(lines)
+
+
+def short(number: float) -> str:
+    """A number in three digits with its prefix.
+
+    Example:
+        >>> short(63_045_632), short(512), short(1e12), short(999_999)
+        ('63.0 M', '512 ', '1.00 T', '1.00 M')
+    """
+    if number < 999.5:
+        return f"{number:.0f} " if number == int(number) else f"{number:.3g} "
+    prefixes = "kMGTPE"
+    power = next(i for i in range(1, 7) if number < 999.5 * 1000**i or i == 6)
+    prefix, number = prefixes[power - 1], number / 1000**power
+    digits = 2 if number < 9.995 else 1 if number < 99.95 else 0
+    return f"{number:.{digits}f} {prefix}"
+
+
+def plain_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns in line: the first three to the left, numbers to the right.
+
+    Example:
+        >>> print(plain_table(("part", "", "shapes", "n"), [("head", "6 ×", "2×3", "6")]))
+        part       shapes  n
+        head  6 ×  2×3     6
+    """
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    lines = []
+    for row in (head, *rows):
+        cells = [
+            f"{cell:{'<' if i < 3 else '>'}{width}}"
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def _rich_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The same with rules and colours, as wide as the terminal."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for i, name in enumerate(head):
+        left = i < 3
+        style = "bold" if i == 3 else "dim" if i == 2 else ""
+        table.add_column(name, justify="left" if left else "right", no_wrap=i != 2, style=style)
+    previous = None
+    for row in rows:
+        stack = row[0].split("/")[0]
+        if previous not in (None, stack):
+            table.add_section()
+        table.add_row(*row)
+        previous = stack
+    console = Console()
+    with console.capture() as capture:
+        console.print(table)
+    return capture.get().rstrip("\n")
+
+
+Table = type(plain_table)
+
+
+def draw(config: TransformerConfig, folder: Path, length: int) -> None:
+    """Writes ``positions.png``, where positions are sines, and ``masks.png`` into ``folder``.
+
+    Raises:
+        ConfigError: The folder cannot be written.
+    """
+    import numpy as np
+
+    from transformer_jax.functional.masks import Mask
+    from transformer_jax.functional.positions import sinusoidal
+    from transformer_jax.visual.positions import mask_picture, position_picture
+
+    window = config.scores.window
+    masks = {}
+    if config.encoder_layers:
+        masks["encoder"] = Mask(window=window)
+    if config.decoder_layers:
+        masks["decoder"] = Mask(causal=True, window=window)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if config.positions.kind.startswith("sinusoidal"):
+            halves = config.positions.kind.endswith("halves")
+            layout: Literal["halves", "interleaved"] = "halves" if halves else "interleaved"
+            table = np.asarray(sinusoidal(length, config.width, layout))
+            position_picture(table, folder / "positions.png", title=f"Positions, {layout}")
+        mask_picture(masks, folder / "masks.png", length=min(length, 32))
+    except OSError as error:
+        raise ConfigError(f"--pictures {folder}: cannot be written: {error.strerror}") from None

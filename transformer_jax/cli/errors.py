@@ -1,0 +1,97 @@
+"""How a command ends: one line for a mistake, and an exit code that says what kind."""
+
+import os
+import platform
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from transformer_jax.errors import UserError
+
+__all__ = ["guarded", "leave", "run_log"]
+
+_log: Path | None = None
+
+
+def run_log(path: Path | None) -> None:
+    """Where the traceback of an error of ours goes from now on; None is nowhere."""
+    global _log
+    _log = path
+
+
+def guarded(command: Callable[[], int | None], *, debug: bool = False) -> int:
+    """The exit code of ``command``, whatever it raises; nothing but one line goes to stderr.
+
+    A user's mistake ends with its own code, a signal with 128 + its number, a reader that went
+    away (``| head``) with 141. An error of ours ends with 1 and says where its traceback is.
+
+    Args:
+        command: Does the work; its result, or 0, is the code.
+        debug: Let errors pass, with their traceback; so does TRANSFORMER_JAX_DEBUG=1.
+    """
+    debug = debug or os.environ.get("TRANSFORMER_JAX_DEBUG", "0") == "1"
+    try:
+        code = command() or 0
+        sys.stdout.flush()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0 if end.code is None else 2
+        if isinstance(end.code, str):
+            _say(end.code)
+    except KeyboardInterrupt:
+        code = 128 + signal.SIGINT
+        _say("interrupted")
+    except BrokenPipeError:
+        code = 128 + signal.SIGPIPE
+        # Python flushes standard output once more at the end and must not fail then.
+        with open(os.devnull, "w") as sink:
+            os.dup2(sink.fileno(), sys.stdout.fileno())
+    except UserError as error:
+        if debug:
+            raise
+        code = error.exit_code
+        _say(str(error))
+    except MemoryError:
+        code = 1
+        _say("out of memory: lower the tokens of a batch or the size of the model")
+    except Exception as error:
+        if debug:
+            raise
+        code = 1
+        _say(_of_ours(error))
+    return code
+
+
+def _say(message: str) -> None:
+    print("error: " + " ".join(message.split()), file=sys.stderr)
+
+
+def _of_ours(error: Exception) -> str:
+    if "RESOURCE_EXHAUSTED" in str(error):
+        return "the device is out of memory: lower the tokens of a batch, or accumulate more"
+    what = f"unexpected {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    hint = "set TRANSFORMER_JAX_DEBUG=1 to see where"
+    if _log is not None:
+        try:
+            with _log.open("a", encoding="utf-8") as file:
+                file.write(f"{' '.join(sys.argv)}\nPython {platform.python_version()}\n")
+                file.writelines(traceback.format_exception(error))
+            hint = f"see {_log}"
+        except OSError:
+            pass
+    return f"{what}; {hint}"
+
+
+def leave(code: int) -> None:
+    """Ends the process with ``code``, without waiting for other processes if it failed.
+
+    A process that leaves ``jax.distributed`` in order waits for all others at a barrier, which
+    after an error none of them reaches.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    jax = sys.modules.get("jax")
+    if code and jax is not None and jax.distributed.is_initialized():
+        os._exit(code)
+    sys.exit(code)

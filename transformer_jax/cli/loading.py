@@ -1,0 +1,95 @@
+"""What a run directory holds, as what sub-commands need."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from transformer_jax.config import TransformerConfig, from_dict
+from transformer_jax.errors import CheckpointError, ConfigError
+
+if TYPE_CHECKING:
+    from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.training.run_directory import RunDirectory
+
+__all__ = ["chosen_checkpoint", "load", "model_config"]
+
+
+def model_config(run: "RunDirectory") -> TransformerConfig:
+    """The configuration of a run's model.
+
+    Raises:
+        CheckpointError: ``config.json`` is damaged or describes no model of ours.
+    """
+    fields = run.read_config()
+    if not isinstance(fields.get("model"), dict):
+        raise CheckpointError(
+            f"{run.config}: describes no model: not the run of an encoder-decoder"
+        )
+    try:
+        config: TransformerConfig = from_dict(TransformerConfig, fields["model"])
+    except (ConfigError, TypeError) as error:
+        raise CheckpointError(f"{run.config}: {error}: written by another version?") from None
+    return config
+
+
+def chosen_checkpoint(text: str) -> tuple[int | Literal["best", "last"], int]:
+    """Which checkpoint, and how many to average, that ``--checkpoint`` asks for.
+
+    Raises:
+        ConfigError: Anything but ``best``, ``last``, a step, or ``average:N``.
+
+    Example:
+        >>> chosen_checkpoint("best"), chosen_checkpoint("1200"), chosen_checkpoint("average:5")
+        (('best', 1), (1200, 1), ('last', 5))
+    """
+    kind, _, number = text.partition(":")
+    if text == "best":
+        return "best", 1
+    if text == "last":
+        return "last", 1
+    if text.isdecimal():
+        return int(text), 1
+    if kind == "average" and number.isdecimal() and int(number):
+        return "last", int(number)
+    raise ConfigError(
+        f"--checkpoint {text}: allowed are best, last, a step (1200) and average:N, the mean of "
+        f"the last N"
+    )
+
+
+def load(path: Path, checkpoint: str = "best") -> tuple[tuple[Any, dict[Any, Any]], "Tokenizer"]:
+    """The model of a run, as its graph and parameters in use, and its tokenizer.
+
+    Raises:
+        CheckpointError: There is no such run, or its files do not fit together.
+        DataError: The tokenizer cannot be read.
+    """
+    from transformer_jax.training.run_directory import RunDirectory
+
+    run = RunDirectory.open(path)
+    which, average = chosen_checkpoint(checkpoint)
+    config = model_config(run)
+
+    import jax
+    from flax import nnx
+
+    from transformer_jax.data.tokenizer import load_tokenizer
+    from transformer_jax.models.encoder_decoder import EncoderDecoder
+    from transformer_jax.training.stored import load_params
+    from transformer_jax.training.trees import named
+
+    tokenizer = load_tokenizer(run.tokenizer)
+    graph, shapes = nnx.split(nnx.eval_shape(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0))))
+    params = load_params(path, which, average=average).params
+    expected = {name: leaf.shape for name, leaf in named(nnx.to_pure_dict(shapes)).items()}
+    found = {name: leaf.shape for name, leaf in named(params).items()}
+    for name in sorted(expected.keys() | found.keys()):
+        if expected.get(name) != found.get(name):
+            raise CheckpointError(
+                f"{path}: parameter {name} is {_shape(found.get(name))} in the checkpoint and "
+                f"{_shape(expected.get(name))} by config.json: they belong to different runs"
+            )
+    return (graph, jax.device_put(params)), tokenizer
+
+
+def _shape(shape: tuple[int, ...] | None) -> str:
+    return "absent" if shape is None else str(list(shape))

@@ -1,0 +1,112 @@
+"""The command ``transformer-jax``: finds the sub-command, reads its flags, runs it."""
+
+import contextlib
+import dataclasses
+import difflib
+import io
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from transformer_jax import __version__
+from transformer_jax.cli.attention import Attention
+from transformer_jax.cli.describe import Describe
+from transformer_jax.cli.errors import guarded
+from transformer_jax.cli.score import Score
+from transformer_jax.cli.translate import Translate
+from transformer_jax.cli.verify import Verify
+from transformer_jax.errors import ConfigError
+
+__all__ = ["main"]
+
+PROGRAM = "transformer-jax"
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "translate": Translate,
+    "score": Score,
+    "attention": Attention,
+    "describe": Describe,
+    "verify": Verify,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code of the command that ``arguments``, or the command line, ask for."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = os.environ.get("TRANSFORMER_JAX_DEBUG", "0") not in ("", "0")
+    return guarded(lambda: _run(given), debug=debug)
+
+
+def _run(arguments: list[str]) -> int | None:
+    if arguments[:1] == ["--version"]:
+        print(f"{PROGRAM} {__version__}")
+        return 0
+    command = _parse(arguments)
+    from transformer_jax.allocator import keep_memory
+
+    keep_memory()
+    return command()
+
+
+def _parse(arguments: list[str]) -> "Translate | Score | Attention | Describe | Verify":
+    """The sub-command with its flags.
+
+    Raises:
+        ConfigError: What does not exist, with the nearest thing that does.
+    """
+    import tyro
+
+    if arguments and arguments[0] in COMMANDS:
+        _check_flags(arguments[0], arguments[1:])
+    elif arguments and arguments[0] not in ("-h", "--help"):
+        near = difflib.get_close_matches(arguments[0], COMMANDS, 1, 0.5)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ConfigError(
+            f"unknown command {arguments[0]}: {hint}there are {', '.join(COMMANDS)} "
+            f"(see {PROGRAM} --help)"
+        )
+    else:
+        arguments = ["--help"]
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            return tyro.extras.subcommand_cli_from_dict(
+                COMMANDS,
+                prog=PROGRAM,
+                description="Use a trained model: text in, text and pictures out.",
+                args=arguments,
+            )
+    except SystemExit as end:
+        if not end.code:
+            raise
+        raise ConfigError(_one_line(complaint.getvalue(), arguments[0])) from None
+
+
+def _check_flags(name: str, arguments: list[str]) -> None:
+    command = COMMANDS[name]
+    allowed = ["help"]
+    for field in dataclasses.fields(command):
+        flag = field.name.replace("_", "-")
+        allowed += [flag, f"no-{flag}"] if field.type is bool else [flag]
+    for argument in arguments:
+        flag = argument[2:].partition("=")[0].replace("_", "-")
+        if not argument.startswith("--") or not flag or flag in allowed:
+            continue
+        near = difflib.get_close_matches(flag, allowed, 1, 0.5)
+        hint = f": did you mean --{near[0]}?" if near else ""
+        raise ConfigError(f"{name} has no flag --{flag}{hint} (see {PROGRAM} {name} --help)")
+
+
+def _one_line(box: str, name: str) -> str:
+    """What a framed message of several lines says, up to its first rule."""
+    words: list[str] = []
+    for line in box.splitlines():
+        text = line.strip().strip("│╭╮╰╯─ ")
+        if words and set(line.strip()) <= set("│╭╮╰╯─ "):
+            break
+        words.append(text + ":" if line.startswith("╭") and text else text)
+    return f"{' '.join(word for word in words if word)} (see {PROGRAM} {name} --help)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,204 @@
+"""``transformer-jax translate``: lines in, translations out."""
+
+import dataclasses
+import itertools
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import tyro
+
+from transformer_jax.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformer_jax.decoding.forced import TraceStep
+    from transformer_jax.decoding.options import Batching, Search
+    from transformer_jax.decoding.translator import Translation, Translator
+
+__all__ = ["Translate", "traced"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Translate:
+    """Translate standard input line by line to standard output."""
+
+    run: tyro.conf.Positional[Path]
+    """A run directory."""
+    beams: int | None = None
+    """Hypotheses side by side; 1 is greedy search; None is 4."""
+    normalization: Literal["gnmt", "power", "none"] = "gnmt"
+    """How scores are divided by length."""
+    alpha: float = 0.6
+    """Exponent of the length: 0 prefers short translations."""
+    nbest: int = 1
+    """Translations of each line, at most as many as beams, with scores, all on one line."""
+    scores: bool = False
+    """Write the score after each translation, separated by a tab."""
+    trace: bool = False
+    """Show on standard error, step by step, the five most probable tokens."""
+    checkpoint: str = "best"
+    """best, last, a step, or average:N for the mean of the last N."""
+    batch: int = 32
+    """Most lines at once."""
+    read_ahead: int = 4096
+    """Lines read before the first is translated: more is faster. 1 at a terminal."""
+    length_ratio: float = 2.0
+    """At most so many tokens are written for each token read ..."""
+    length_extra: int = 10
+    """... and so many more."""
+    too_long: Literal["cut", "refuse"] = "cut"
+    """What happens to a line beyond the longest that the model reads."""
+    sample: bool = False
+    """Draw tokens at random instead of searching."""
+    temperature: float = 1.0
+    """Of sampling: less is more certain, 0 is greedy."""
+    top_k: int | None = None
+    """Sample from the k most probable tokens."""
+    top_p: float | None = None
+    """Sample from the fewest tokens that hold this probability."""
+    min_p: float | None = None
+    """Sample from tokens at least this fraction as probable as the first."""
+    seed: int = 0
+    """Of sampling."""
+
+    def __call__(self) -> int:
+        """Reads, translates and writes until the input ends."""
+        self.check()
+        search, batching = self.options()
+        from transformer_jax.cli.loading import load
+        from transformer_jax.data.text import decode_lines
+        from transformer_jax.decoding.translator import Translator
+
+        model, tokenizer = load(self.run, self.checkpoint)
+        translator = Translator(model, tokenizer, search=search, batching=batching)
+        lines = decode_lines(sys.stdin.buffer, "<stdin>")
+        # Text is UTF-8 whatever the locale says.
+        out = sys.stdout.buffer
+        with Counter() as counter:
+            for i, translation in enumerate(self.translations(translator, lines), 1):
+                out.write(self.line(translation).encode() + b"\n")
+                if i % batching.window == 0 or self.trace:
+                    out.flush()
+                counter.show(i)
+        out.flush()
+        if translator.counts["cut"]:
+            print(
+                f"note: {translator.counts['cut']} of {translator.counts['lines']} lines had more "
+                f"than {translator.longest - 1} tokens and were cut",
+                file=sys.stderr,
+            )
+        return 0
+
+    def check(self) -> None:
+        """Refuses flags that would have no effect together.
+
+        Raises:
+            ConfigError: It names them.
+        """
+        drawn = ("temperature", "top_k", "top_p", "min_p", "seed")
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        given = [name for name in drawn if getattr(self, name) != defaults[name]]
+        if given and not self.sample:
+            raise ConfigError(f"--{given[0].replace('_', '-')} is for --sample, which is not given")
+        searched = [name for name in ("beams", "nbest", "trace")
+                    if getattr(self, name) != defaults[name]]  # fmt: skip
+        if searched and self.sample:
+            raise ConfigError(f"--{searched[0]} is for searching, and --sample draws at random")
+        if self.temperature < 0:
+            raise ConfigError(f"--temperature {self.temperature}: it must be 0 or more")
+        if self.top_k is not None and self.top_k < 1:
+            raise ConfigError(f"--top-k {self.top_k}: at least 1")
+        for name in ("top_p", "min_p"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value <= 1:
+                raise ConfigError(f"--{name.replace('_', '-')} {value}: above 0 and at most 1")
+        for name in ("batch", "read_ahead"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)}: at least 1")
+
+    def options(self) -> tuple["Search", "Batching"]:
+        """How to search, and in which shapes."""
+        from transformer_jax.decoding.options import Batching, Search
+
+        beams = 1 if self.sample else 4 if self.beams is None else self.beams
+        search = Search(
+            beams=beams,
+            normalization=self.normalization,
+            alpha=self.alpha,
+            nbest=self.nbest,
+            length_ratio=self.length_ratio,
+            length_extra=self.length_extra,
+        )
+        rows = tuple(sorted({n for n in (1, 8) if n < self.batch} | {self.batch}))
+        window = 1 if sys.stdin.isatty() or self.trace else self.read_ahead
+        return search, Batching(rows=rows, window=window, too_long=self.too_long)
+
+    def translations(
+        self, translator: "Translator", lines: Iterable[str]
+    ) -> "Iterator[Translation]":
+        """What the flags ask for, line by line."""
+        if self.sample:
+            import jax
+
+            from transformer_jax.decoding.generate import Sampling
+            from transformer_jax.decoding.sample import sample_lines
+
+            sampling = Sampling(self.temperature, self.top_k, self.top_p, self.min_p)
+            return sample_lines(translator, lines, jax.random.key(self.seed), sampling)
+        if self.trace:
+            return self.traces(translator, lines)
+        return translator.stream(lines)
+
+    def traces(self, translator: "Translator", lines: Iterable[str]) -> "Iterator[Translation]":
+        """The same as without ``--trace``, telling the steps on the way."""
+        for line in lines:
+            translation, steps = translator.trace(line)
+            print(traced(line, steps), file=sys.stderr, flush=True)
+            yield translation
+
+    def line(self, translation: "Translation") -> str:
+        """One line of output: texts, and scores if asked for, separated by tabs."""
+        if self.nbest == 1 and not self.scores:
+            return translation.text
+        pairs = ((h.text.replace("\t", " "), f"{h.score:.4f}") for h in translation.hypotheses)
+        return "\t".join(itertools.chain.from_iterable(pairs))
+
+
+def traced(line: str, steps: "list[TraceStep]") -> str:
+    """A translation step by step: what was written, and the most probable tokens (row L13)."""
+    rows = [("step", "written", "probability", "most probable")]
+    import math
+
+    visible = lambda piece: piece.replace(" ", "▁").replace("\n", "⏎")
+    for t, step in enumerate(steps, 1):
+        best = "  ".join(f"{visible(piece)} {math.exp(value):.3f}" for piece, value in step.best)
+        rows.append((str(t), visible(step.piece), f"{math.exp(step.log_prob):.4f}", best))
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    table = [
+        "  ".join([*(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)), row[3]])
+        for row in rows
+    ]
+    return "\n".join([line, *(row.rstrip() for row in table), ""])
+
+
+class Counter:
+    """How many lines are done, on standard error if that is a terminal and nothing else is."""
+
+    def __enter__(self) -> "Counter":
+        self.shown = self.began = time.monotonic()
+        self.live = sys.stderr.isatty() and not sys.stdout.isatty() and not sys.stdin.isatty()
+        return self
+
+    def show(self, lines: int) -> None:
+        """Shows it, twice a second at most."""
+        now = time.monotonic()
+        if self.live and now - self.shown > 0.5:
+            self.shown = now
+            rate = lines / (now - self.began)
+            print(f"\r{lines:,} lines, {rate:,.0f} lines/s\033[K", end="", file=sys.stderr)
+
+    def __exit__(self, *error: object) -> None:
+        if self.live and self.shown > self.began:
+            print("\r\033[K", end="", file=sys.stderr)

@@ -1,0 +1,339 @@
+"""What a model is made of: frozen dataclasses in small groups, and presets by name.
+
+One set of fields expresses Vaswani et al. 2017, BERT, RoBERTa, DistilBERT, GPT-2, BART, Marian,
+T5, ViT and Llama; the model code never asks for a model's name.
+"""
+
+import dataclasses
+import math
+from typing import Any, Literal
+
+from transformer_jax.errors import ConfigError
+
+__all__ = [
+    "PRESETS",
+    "AttentionConfig",
+    "ComputeConfig",
+    "EmbeddingConfig",
+    "FeedForwardConfig",
+    "HeadConfig",
+    "NormConfig",
+    "PositionConfig",
+    "ScoreConfig",
+    "TransformerConfig",
+    "from_dict",
+]
+
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "tanh"]
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbeddingConfig:
+    """Tokens to vectors."""
+
+    scale: float | None = None  # multiplies token embeddings; None is the square root of the width
+    norm: bool = False  # a norm after the sum of embeddings (BERT, BART)
+    segments: int = 0  # rows of a segment (token type) table; 0 is none
+    shared: bool = True  # encoder and decoder read one table
+    dropout: float = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class PositionConfig:
+    """How order is told."""
+
+    kind: Literal[
+        "none", "learned", "sinusoidal", "sinusoidal_halves", "rotary", "alibi", "relative"
+    ] = "sinusoidal"
+    max_length: int = 1024  # longest sequence; rows of a learned table, less the offset
+    offset: int = 0  # first row of the learned table in use (BART 2)
+    skip_padding: bool = False  # positions count valid tokens only (RoBERTa)
+    rotary_base: float = 10_000.0
+    rotary_scaling: tuple[float, float, float, int] | None = None  # factor, low, high, old length
+    buckets: int = 32  # of relative distances (T5)
+    max_distance: int = 128  # beyond which all distances share a bucket (T5)
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionConfig:
+    """Projections to queries, keys and values, and back."""
+
+    heads: int = 8  # N
+    kv_heads: int | None = None  # K; None is as many as heads
+    head_dim: int | None = None  # H; None is width / heads
+    value_dim: int | None = None  # U; None is head_dim
+    bias: bool = True  # on the query, key and value projections
+    out_bias: bool = True
+    qk_norm: bool = False  # a norm on each query and key head (Qwen 3)
+    dropout: float = 0.0  # of attention weights
+    implementation: Literal["auto", "xla", "chunked", "cudnn", "splash"] = "auto"
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoreConfig:
+    """How queries and keys make scores, and which keys are in reach."""
+
+    scale: float | None = None  # None is head_dim ** -0.5 (T5: 1)
+    softcap: float | None = None  # scores become softcap * tanh(scores / softcap)
+    window: int | None = None  # keys fewer than this many steps away are in reach
+    window_every: int = 1  # layer i has the window if i is a multiple (Gemma 2: 2)
+
+
+@dataclasses.dataclass(frozen=True)
+class FeedForwardConfig:
+    """Two linear maps with a non-linearity between, at every position alike."""
+
+    width: int = 2048  # F
+    activation: Activation = "relu"
+    gated: bool = False  # activation(x W) * (x V) instead of activation(x W)
+    bias: bool = True
+    dropout: float = 0.0  # of the hidden layer
+
+
+@dataclasses.dataclass(frozen=True)
+class NormConfig:
+    """Normalisation of the residual stream."""
+
+    kind: Literal["layer", "rms"] = "layer"
+    place: Literal["post", "pre", "sandwich"] = "post"
+    eps: float = 1e-6
+    gain_offset: float = 0.0  # the gain is this plus the parameter (Gemma: 1)
+    bias: bool = True  # of layer norm
+    final: bool | None = None  # a norm after the last block; None is: wherever norms come before
+    dropout: float = 0.1  # of each sub-layer's output, before it joins the residual stream
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadConfig:
+    """Vectors to scores over the vocabulary."""
+
+    tied: bool = True  # the output matrix is the embedding table
+    bias: bool = False
+    scale: float = 1.0  # of the vectors, before the product (T5 1.0: width ** -0.5)
+    softcap: float | None = None  # of the scores (Gemma 2)
+
+
+@dataclasses.dataclass(frozen=True)
+class ComputeConfig:
+    """How it is computed, which changes no result beyond rounding."""
+
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of products; parameters stay float32
+    scan: bool = False  # one compiled block run L times: quick to compile, slower on CPU
+    remat: bool = False  # recompute activations in the backward pass: less memory, more time
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerConfig:
+    """A Transformer; the defaults are Vaswani et al. 2017, base size."""
+
+    vocab: int = 37_000  # V
+    width: int = 512  # D
+    encoder_layers: int = 6  # L
+    decoder_layers: int = 6  # L
+    decoder_vocab: int | None = None  # None is the encoder's
+    decoder_heads: int | None = None  # None is the encoder's
+    decoder_feed_forward: int | None = None  # None is the encoder's
+    embedding: EmbeddingConfig = EmbeddingConfig()
+    positions: PositionConfig = PositionConfig()
+    attention: AttentionConfig = AttentionConfig()
+    scores: ScoreConfig = ScoreConfig()
+    feed_forward: FeedForwardConfig = FeedForwardConfig()
+    norm: NormConfig = NormConfig()
+    head: HeadConfig = HeadConfig()
+    compute: ComputeConfig = ComputeConfig()
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def embedding_scale(self) -> float:
+        """What token embeddings are multiplied by."""
+        scale = self.embedding.scale
+        return math.sqrt(self.width) if scale is None else scale
+
+    @property
+    def head_dim(self) -> int:
+        """H, the size of a query head."""
+        return self.attention.head_dim or self.width // self.attention.heads
+
+    @property
+    def final_norm(self) -> bool:
+        """Whether a norm follows the last block."""
+        final = self.norm.final
+        return self.norm.place != "post" if final is None else final
+
+    def decoder(self) -> "TransformerConfig":
+        """The same, as the decoder's stack sees it: its own heads, feed-forward and vocabulary."""
+        attention = dataclasses.replace(
+            self.attention, heads=self.decoder_heads or self.attention.heads
+        )
+        feed_forward = dataclasses.replace(
+            self.feed_forward, width=self.decoder_feed_forward or self.feed_forward.width
+        )
+        return dataclasses.replace(
+            self,
+            vocab=self.decoder_vocab or self.vocab,
+            attention=attention,
+            feed_forward=feed_forward,
+            decoder_vocab=None,
+            decoder_heads=None,
+            decoder_feed_forward=None,
+        )
+
+
+def check(config: TransformerConfig) -> None:
+    """Refuses a configuration that no model can have, naming the field and what is allowed."""
+    for where, heads in (
+        ("heads", config.attention.heads),
+        ("decoder_heads", config.decoder_heads),
+    ):
+        if heads is None:
+            continue
+        if heads < 1:
+            raise ConfigError(f"attention.{where} is {heads}: at least 1 head is needed")
+        if config.attention.head_dim is None and config.width % heads:
+            raise ConfigError(
+                f"attention.{where} {heads} does not divide width {config.width}: choose heads "
+                f"that divide it, or give attention.head_dim"
+            )
+        kv_heads = config.attention.kv_heads or heads
+        if heads % kv_heads:
+            raise ConfigError(
+                f"attention.kv_heads {kv_heads} does not divide attention.{where} {heads}"
+            )
+    for name in ("vocab", "width"):
+        if getattr(config, name) < 1:
+            raise ConfigError(f"{name} is {getattr(config, name)}: it must be at least 1")
+    for name in ("encoder_layers", "decoder_layers"):
+        if getattr(config, name) < 0:
+            raise ConfigError(f"{name} is {getattr(config, name)}: it must be 0 or more")
+    if config.feed_forward.width < 1:
+        raise ConfigError(f"feed_forward.width is {config.feed_forward.width}: at least 1")
+    if config.positions.max_length < 1:
+        raise ConfigError(f"positions.max_length is {config.positions.max_length}: at least 1")
+    for group in ("embedding", "attention", "feed_forward", "norm"):
+        rate = getattr(config, group).dropout
+        if not 0.0 <= rate < 1.0:
+            raise ConfigError(f"{group}.dropout is {rate}: allowed are 0 up to, not including, 1")
+    if config.scores.window is not None and config.scores.window < 1:
+        raise ConfigError(f"scores.window is {config.scores.window}: at least 1 (the token itself)")
+    if config.scores.window_every < 1:
+        raise ConfigError(f"scores.window_every is {config.scores.window_every}: at least 1")
+    if config.positions.kind == "rotary" and config.head_dim % 2:
+        raise ConfigError(f"rotary positions need an even head size, not {config.head_dim}")
+    places = config.positions
+    if places.kind == "relative" and not 4 <= places.buckets < places.max_distance:
+        raise ConfigError(
+            f"positions.buckets is {places.buckets}: relative positions need at least 4, and fewer "
+            f"than positions.max_distance, {places.max_distance}"
+        )
+    if config.decoder_vocab and config.decoder_vocab != config.vocab and config.embedding.shared:
+        raise ConfigError(
+            f"embedding.shared needs one vocabulary, but vocab is {config.vocab} and decoder_vocab "
+            f"{config.decoder_vocab}: set embedding.shared to False"
+        )
+
+
+def from_dict(cls: type, values: dict[str, Any], where: str = "") -> Any:
+    """A dataclass of type ``cls`` from what ``dataclasses.asdict`` made of one, via JSON or not.
+
+    Nested dataclasses are rebuilt and lists become tuples.
+
+    Raises:
+        ConfigError: A key that ``cls`` does not have; it names the key and the nearest field.
+
+    Example:
+        >>> from_dict(HeadConfig, {"tied": False})
+        HeadConfig(tied=False, bias=False, scale=1.0, softcap=None)
+    """
+    import difflib
+    import typing
+
+    hints = typing.get_type_hints(cls)
+    fields = {field.name for field in dataclasses.fields(cls)}
+    out = {}
+    for name, value in values.items():
+        if name not in fields:
+            near = difflib.get_close_matches(name, fields, 1)
+            hint = f"; did you mean {where}{near[0]}?" if near else ""
+            raise ConfigError(f"unknown setting {where}{name}{hint}")
+        kind = hints[name]
+        nested = [k for k in (kind, *typing.get_args(kind)) if dataclasses.is_dataclass(k)]
+        if isinstance(value, dict) and nested:
+            value = from_dict(nested[0], value, f"{where}{name}.")
+        elif isinstance(value, list):
+            value = tuple(value)
+        out[name] = value
+    return cls(**out)
+
+
+def _vaswani(**sizes: Any) -> TransformerConfig:
+    # The paper's projections have no biases, which is what its parameter counts say.
+    heads = sizes.pop("heads")
+    hidden = sizes.pop("hidden")
+    dropout = sizes.pop("dropout")
+    return TransformerConfig(
+        embedding=EmbeddingConfig(dropout=dropout),
+        attention=AttentionConfig(heads=heads, bias=False, out_bias=False),
+        feed_forward=FeedForwardConfig(width=hidden),
+        norm=NormConfig(dropout=dropout),
+        **sizes,
+    )
+
+
+PRESETS: dict[str, TransformerConfig] = {
+    # Vaswani et al. 2017, table 3: 63.05 M and 214.2 M parameters at V = 37,000 (row U15).
+    "vaswani_base": _vaswani(width=512, heads=8, hidden=2048, dropout=0.1),
+    "vaswani_big": _vaswani(width=1024, heads=16, hidden=4096, dropout=0.3),
+    # The shape of the published Marian (OPUS-MT) translators.
+    "marian": TransformerConfig(
+        vocab=58_101,
+        positions=PositionConfig(kind="sinusoidal_halves", max_length=512),
+        feed_forward=FeedForwardConfig(activation="silu"),
+        norm=NormConfig(eps=1e-5),
+        head=HeadConfig(bias=True),
+    ),
+    "bart_base": TransformerConfig(
+        vocab=50_265,
+        width=768,
+        embedding=EmbeddingConfig(scale=1.0, norm=True),
+        positions=PositionConfig(kind="learned", max_length=1024, offset=2),
+        attention=AttentionConfig(heads=12, dropout=0.1),
+        feed_forward=FeedForwardConfig(width=3072, activation="gelu", dropout=0.1),
+        norm=NormConfig(eps=1e-5),
+        head=HeadConfig(bias=True),
+    ),
+    "t5_small": TransformerConfig(
+        vocab=32_128,
+        embedding=EmbeddingConfig(scale=1.0),
+        positions=PositionConfig(kind="relative", max_length=512),
+        attention=AttentionConfig(heads=8, head_dim=64, bias=False, out_bias=False, dropout=0.1),
+        scores=ScoreConfig(scale=1.0),
+        feed_forward=FeedForwardConfig(width=2048, bias=False, dropout=0.1),
+        norm=NormConfig(kind="rms", place="pre"),
+        head=HeadConfig(scale=512**-0.5),
+    ),
+    "bert_base": TransformerConfig(
+        vocab=30_522,
+        width=768,
+        encoder_layers=12,
+        decoder_layers=0,
+        embedding=EmbeddingConfig(scale=1.0, norm=True, segments=2),
+        positions=PositionConfig(kind="learned", max_length=512),
+        attention=AttentionConfig(heads=12, dropout=0.1),
+        feed_forward=FeedForwardConfig(width=3072, activation="gelu"),
+        norm=NormConfig(eps=1e-12),
+        head=HeadConfig(bias=True),
+    ),
+    "gpt2": TransformerConfig(
+        vocab=50_257,
+        width=768,
+        encoder_layers=0,
+        decoder_layers=12,
+        embedding=EmbeddingConfig(scale=1.0),
+        positions=PositionConfig(kind="learned", max_length=1024),
+        attention=AttentionConfig(heads=12, dropout=0.1),
+        feed_forward=FeedForwardConfig(width=3072, activation="gelu_tanh"),
+        norm=NormConfig(place="pre", eps=1e-5),
+    ),
+}

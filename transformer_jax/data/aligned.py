@@ -1,0 +1,59 @@
+"""Two files that translate each other line by line."""
+
+import math
+import pathlib
+
+import numpy as np
+
+from transformer_jax.data.text import read_lines
+from transformer_jax.errors import DataError
+
+__all__ = ["parting_line", "read_aligned"]
+
+
+def read_aligned(
+    source: str | pathlib.Path, target: str | pathlib.Path, where: str = "data"
+) -> list[tuple[str, str]]:
+    """The lines of two files side by side.
+
+    Raises:
+        DataError: A file cannot be read or is empty, or the two differ in their number of lines;
+            then the message says both numbers and where the lengths of the lines cease to fit.
+    """
+    sources = list(read_lines(source, f"{where}.source"))
+    targets = list(read_lines(target, f"{where}.target"))
+    for path, lines in ((source, sources), (target, targets)):
+        if not lines:
+            raise DataError(f"{path}: the file is empty")
+    if len(sources) != len(targets):
+        line = parting_line([len(text) for text in sources], [len(text) for text in targets])
+        raise DataError(
+            f"{source} has {len(sources)} lines and {target} has {len(targets)}: aligned files "
+            f"must have equally many; by the lengths of the lines they part near line {line}"
+        )
+    return list(zip(sources, targets, strict=True))
+
+
+def parting_line(source_lengths: list[int], target_lengths: list[int]) -> int:
+    """The line, from 1, at which lines are most likely missing from the shorter file.
+
+    The lengths of a sentence and its translation are alike. With ``d`` lines missing at line
+    ``k``, line ``i`` of the shorter file belongs to line ``i`` of the other before ``k`` and to
+    line ``i + d`` from there on. That ``k`` is returned at which the sum of
+    ``|log((a + 1) / (b + 1))`` over these pairs is least.
+
+    Example:
+        >>> source = [5, 40, 9, 70, 3, 50, 12]
+        >>> parting_line(source, source[:3] + source[4:])
+        4
+    """
+    short, long = sorted((source_lengths, target_lengths), key=len)
+    shift = len(long) - len(short)
+    a = np.log1p(np.asarray(short, np.float64))
+    b = np.log1p(np.asarray(long, np.float64))
+    ratio = b.mean() - a.mean() if len(short) else 0.0
+    before = np.abs(b[: len(short)] - a - ratio)
+    after = np.abs(b[shift:] - a - ratio)
+    total = np.concatenate([[0.0], np.cumsum(before - after)])
+    assert math.isfinite(total[-1])
+    return int(np.argmin(total)) + 1

@@ -1,0 +1,129 @@
+"""What each kind of tokenizer is made of, in the terms of Hugging Face ``tokenizers``."""
+
+import collections
+import json
+from collections.abc import Callable, Iterable
+
+from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer as Backend
+
+__all__ = ["MAKE", "SPECIAL", "byte_alphabet"]
+
+SPECIAL = ("<pad>", "<unk>", "<bos>", "<eos>")
+"""The special tokens of a tokenizer trained here, with the ids 0, 1, 2, 3."""
+
+
+def byte_alphabet() -> list[str]:
+    """The character that stands for each byte in a byte-level vocabulary (Radford et al. 2019).
+
+    Bytes that print stand for themselves, the others for characters from U+0100 on.
+
+    Example:
+        >>> alphabet = byte_alphabet()
+        >>> alphabet[ord("A")], alphabet[ord(" ")], len(set(alphabet))
+        ('A', 'Ġ', 256)
+    """
+    prints = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = iter(range(256, 512))
+    return [chr(byte) if byte in prints else chr(next(others)) for byte in range(256)]
+
+
+def _byte_level(model: models.Model, words: bool = True) -> Backend:
+    backend = Backend(model)
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=words)
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def _with_special(backend: Backend) -> Backend:
+    backend.add_special_tokens(list(SPECIAL))
+    return backend
+
+
+def _bpe(texts: Iterable[str], vocab_size: int) -> Backend:
+    backend = _byte_level(models.BPE())
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=byte_alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    return backend
+
+
+def _unigram(texts: Iterable[str], vocab_size: int) -> Backend:
+    backend = _byte_level(models.Unigram())
+    trainer = trainers.UnigramTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(SPECIAL),
+        unk_token="<unk>",
+        initial_alphabet=byte_alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    learnt = json.loads(backend.to_str())["model"]["vocab"][len(SPECIAL) :]
+    # The trainer walks through hash tables: bytes that the text lacks get scores just above the
+    # lowest in random order, and sums differ in their last digits. Here neither is left.
+    lowest = min(score for _, score in learnt)
+    scores = {
+        piece: round(lowest if len(piece) == 1 and score < lowest + 0.03 else score, 6)
+        for piece, score in learnt
+    }
+    pieces = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
+    vocab = [*((token, 0.0) for token in SPECIAL), *pieces]
+    return _with_special(_byte_level(models.Unigram(vocab, unk_id=1)))
+
+
+def _bytes(texts: Iterable[str], vocab_size: int) -> Backend:
+    del texts, vocab_size  # nothing to learn
+    tokens = [*SPECIAL, *byte_alphabet()]
+    vocab = {token: id for id, token in enumerate(tokens)}
+    backend = _byte_level(models.BPE(vocab=vocab, merges=[]), words=False)
+    return _with_special(backend)
+
+
+def _wordpiece(texts: Iterable[str], vocab_size: int) -> Backend:
+    words = pre_tokenizers.BertPreTokenizer()
+    counts: collections.Counter[str] = collections.Counter()
+    for text in texts:
+        counts.update(word for word, _ in words.pre_tokenize_str(text))
+    # The trainer would number these in the order of a hash table, and ties go by number.
+    inside = sorted({f"##{character}" for word in counts for character in word[1:]})
+    backend = Backend(models.WordPiece(unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[*SPECIAL, *inside],
+        continuing_subword_prefix="##",
+        show_progress=False,
+    )
+    backend.train_from_iterator((" ".join([w] * n) for w, n in sorted(counts.items())), trainer)
+    learnt = json.loads(backend.to_str())["model"]["vocab"]
+    backend = Backend(models.WordPiece(learnt, unk_token="<unk>"))
+    backend.pre_tokenizer = words
+    backend.decoder = decoders.WordPiece(prefix="##", cleanup=True)
+    return _with_special(backend)
+
+
+def _characters(texts: Iterable[str], vocab_size: int) -> Backend:
+    counts: collections.Counter[str] = collections.Counter()
+    for text in texts:
+        counts.update(text)
+    common = sorted(counts, key=lambda character: (-counts[character], character))
+    tokens = [*SPECIAL, *common[: vocab_size - len(SPECIAL)]]
+    vocab = {token: id for id, token in enumerate(tokens)}
+    backend = Backend(models.WordLevel(vocab, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    backend.decoder = decoders.Fuse()
+    return _with_special(backend)
+
+
+MAKE: dict[str, Callable[[Iterable[str], int], Backend]] = {
+    "bpe": _bpe,
+    "unigram": _unigram,
+    "bytes": _bytes,
+    "wordpiece": _wordpiece,
+    "characters": _characters,
+}
+"""From texts and the size of the vocabulary to a trained tokenizer, by kind."""

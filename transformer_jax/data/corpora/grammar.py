@@ -1,0 +1,234 @@
+"""Synchronous grammars: rules that write a sentence in two languages at once."""
+
+import random
+import re
+from bisect import bisect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import NamedTuple
+
+__all__ = ["Derivation", "Grammar", "Rule"]
+
+Words = tuple[str, ...]
+Pair = tuple[str, str]
+
+_SYMBOL = re.compile(r"<(.+)>")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One way to write a symbol; a part is a word, or the number of a child."""
+
+    children: Words
+    source: tuple[str | int, ...]
+    target: tuple[str | int, ...]
+    weight: float
+    tag: str  # "kind:word", or "" for a word whose company is of no interest
+    join: str  # two kinds; the words so tagged among the rule and its children are a pair
+
+
+class Derivation(NamedTuple):
+    """What a symbol was written as in both languages, and which words met on the way."""
+
+    source: Words
+    target: Words
+    tags: Words
+    pairs: tuple[Pair, ...]
+
+
+def _join(kinds: str, tags: Words) -> tuple[Pair, ...]:
+    """Every pair of tags of the two kinds."""
+    first, second = kinds
+    return tuple((a, b) for a in tags if a[0] == first for b in tags if b[0] == second)
+
+
+@dataclass
+class Grammar:
+    """Rules by symbol; symbols are written ``<like this>``, no symbol may contain itself.
+
+    Example:
+        >>> grammar = Grammar()
+        >>> grammar.rule("np", "o <n> <a>", "the <a> <n>")
+        >>> for pt, en in [("carro", "car"), ("livro", "book")]:
+        ...     grammar.rule("n", pt, en)
+        >>> grammar.rule("a", "novo", "new")
+        >>> grammar.count("np"), grammar.distinct("np")
+        (2, 2)
+        >>> [" ".join(d.target) for d in grammar.parse("np", ("o", "carro", "novo"))]
+        ['the new car']
+    """
+
+    rules: dict[str, list[Rule]] = field(default_factory=dict)
+    _choices: dict[str, tuple[list[float], list[Derivation | Rule]]] = field(default_factory=dict)
+    _index: dict[str, dict[str, list[Rule]]] = field(default_factory=dict)
+
+    def rule(
+        self,
+        symbol: str,
+        source: str,
+        target: str,
+        weight: float = 1.0,
+        *,
+        tag: str = "",
+        join: str = "",
+    ) -> None:
+        """Adds a rule; both sides must name the same symbols, in any order."""
+        parts = [_SYMBOL.fullmatch(word) or word for word in source.split()]
+        children = tuple(part[1] for part in parts if not isinstance(part, str))
+        if not parts or len(set(children)) < len(children):
+            raise ValueError(f"{symbol}: empty source or a symbol twice in {source!r}")
+        number = {child: i for i, child in enumerate(children)}
+
+        def numbered(text: str) -> tuple[str | int, ...]:
+            found = ((word, _SYMBOL.fullmatch(word)) for word in text.split())
+            return tuple(number[match[1]] if match else word for word, match in found)
+
+        left, right = numbered(source), numbered(target)
+        if sorted(p for p in right if isinstance(p, int)) != list(range(len(children))):
+            raise ValueError(f"{symbol}: the symbols of {source!r} and {target!r} differ")
+        self.rules.setdefault(symbol, []).append(Rule(children, left, right, weight, tag, join))
+
+    def copy(self, symbol: str, weights: Mapping[str, float]) -> None:
+        """Adds, for each named symbol, a rule that writes ``symbol`` as that one."""
+        for child, weight in weights.items():
+            if child in self.rules:
+                self.rule(symbol, f"<{child}>", f"<{child}>", weight)
+
+    def _combine(self, rule: Rule, children: list[Derivation]) -> Derivation:
+        if rule.source == rule.target == (0,) and not rule.tag and not rule.join:
+            return children[0]
+        source: list[str] = []
+        for part in rule.source:
+            source.extend((part,) if isinstance(part, str) else children[part].source)
+        target: list[str] = []
+        for part in rule.target:
+            target.extend((part,) if isinstance(part, str) else children[part].target)
+        tags: Words = (rule.tag,) if rule.tag else ()
+        pairs: tuple[Pair, ...] = ()
+        for child in children:
+            tags += child.tags
+            pairs += child.pairs
+        if rule.join:
+            pairs += _join(rule.join, tags)
+            tags = tuple(tag for tag in tags if tag[0] == rule.join[0] and rule.join == "na")
+        return Derivation(tuple(source), tuple(target), tags, pairs)
+
+    def sample(self, symbol: str, draw: random.Random) -> Derivation:
+        """A derivation by chance: at every symbol a rule in proportion to its weight."""
+        ready = self._choices.get(symbol)
+        if ready is None:  # what writes words alone is combined once
+            rules = self.rules[symbol]
+            sums = list(accumulate(rule.weight for rule in rules))
+            options = [rule if rule.children else self._combine(rule, []) for rule in rules]
+            ready = self._choices[symbol] = sums, options
+        sums, options = ready
+        last = len(options) - 1
+        chosen = options[min(bisect(sums, draw.random() * sums[-1]), last) if last else 0]
+        if isinstance(chosen, Derivation):
+            return chosen
+        return self._combine(chosen, [self.sample(child, draw) for child in chosen.children])
+
+    def _first(self, symbol: str) -> dict[str, list[Rule]]:
+        """The rules of a symbol by the first word of what they write."""
+        if symbol not in self._index:
+            table: dict[str, list[Rule]] = {}
+            for rule in self.rules[symbol]:
+                head = rule.source[0]
+                words = [head] if isinstance(head, str) else self._first(rule.children[head])
+                for word in words:
+                    table.setdefault(word, []).append(rule)
+            self._index[symbol] = table
+        return self._index[symbol]
+
+    def parse(self, symbol: str, words: Words) -> list[Derivation]:
+        """Every derivation of exactly these words; one, if the grammar is unambiguous."""
+        memo: dict[tuple[str, int], list[tuple[int, Derivation]]] = {}
+
+        def symbol_at(name: str, start: int) -> list[tuple[int, Derivation]]:
+            if (name, start) not in memo:
+                word = words[start] if start < len(words) else ""
+                memo[name, start] = [
+                    (end, self._combine(rule, children))
+                    for rule in self._first(name).get(word, ())
+                    for end, children in parts_at(rule, 0, start)
+                ]
+            return memo[name, start]
+
+        def parts_at(rule: Rule, i: int, at: int) -> Iterator[tuple[int, list[Derivation]]]:
+            if i == len(rule.source):
+                yield at, []
+                return
+            part = rule.source[i]
+            if isinstance(part, str):
+                if at < len(words) and words[at] == part:
+                    yield from parts_at(rule, i + 1, at + 1)
+                return
+            for middle, child in symbol_at(rule.children[part], at):
+                for end, rest in parts_at(rule, i + 1, middle):
+                    yield end, [child, *rest]
+
+        return [found for end, found in symbol_at(symbol, 0) if end == len(words)]
+
+    def count(self, symbol: str) -> int:
+        """How many derivations there are: a sum over rules of a product over children."""
+        memo: dict[str, int] = {}
+
+        def ways(name: str) -> int:
+            if name not in memo:
+                memo[name] = 0
+                for rule in self.rules[name]:
+                    product = 1
+                    for child in rule.children:
+                        product *= ways(child)
+                    memo[name] += product
+            return memo[name]
+
+        return ways(symbol)
+
+    def distinct(self, symbol: str) -> int:
+        """How many different sources there are, counted without listing them.
+
+        The sources are read word by word by a deterministic automaton whose state is the set of
+        all that may still follow. Equal to `count` if and only if no source has two derivations,
+        so then each source has one translation.
+        """
+        memo: dict[frozenset[Words], int] = {}
+
+        def after(state: frozenset[Words]) -> dict[str, set[Words]]:
+            found: dict[str, set[Words]] = {}
+            stack = list(state)
+            while stack:
+                head, *rest = stack.pop()
+                if head[0] != "<":
+                    found.setdefault(head, set()).add(tuple(rest))
+                    continue
+                for rule in self.rules[head[1:]]:
+                    written = (
+                        p if isinstance(p, str) else f"<{rule.children[p]}" for p in rule.source
+                    )
+                    stack.append((*written, *rest))
+            return found
+
+        def size(state: frozenset[Words]) -> int:
+            if state not in memo:
+                ends = () in state
+                memo[state] = ends + sum(
+                    size(frozenset(following)) for following in after(state - {()}).values()
+                )
+            return memo[state]
+
+        return size(frozenset({(f"<{symbol}",)}))
+
+    def words(self, symbol: str) -> tuple[set[str], set[str]]:
+        """The words of either language that occur in what a symbol may be written as."""
+        seen, new = {symbol}, [symbol]
+        source: set[str] = set()
+        target: set[str] = set()
+        while new:
+            for rule in self.rules[new.pop()]:
+                source.update(part for part in rule.source if isinstance(part, str))
+                target.update(part for part in rule.target if isinstance(part, str))
+                new.extend(set(rule.children) - seen)
+                seen.update(rule.children)
+        return source, target

@@ -1,0 +1,201 @@
+"""``phrasebook``: Portuguese sentences with their English, as many as one likes, from a grammar.
+
+Each Portuguese sentence has one translation. Some words have two meanings (*banco* is a bank or a
+bench, *manga* a mango or a sleeve) and only the rest of the sentence tells which.
+"""
+
+import hashlib
+import random
+from functools import cache
+from typing import Literal, get_args
+
+from ...errors import ConfigError, DataError
+from .clauses import add_clauses
+from .grammar import Grammar, Pair, Words
+from .phrases import add_phrases
+from .spelling import read_portuguese, write_english, write_portuguese
+from .verbs import add_verbs
+
+__all__ = [
+    "L1_PAIRS",
+    "Split",
+    "combinations",
+    "generate",
+    "grammar",
+    "is_held_out",
+    "size",
+    "split_of",
+    "translate",
+    "word_forms",
+]
+
+Split = Literal["train", "valid", "test", "test_unseen"]
+
+# The four sentences of the lecture (row L1); the last two differ in the order of words alone.
+L1_PAIRS: tuple[tuple[str, str], ...] = (
+    ("Ela gosta de viajar.", "She likes to travel."),
+    ("Lucas mora no Rio.", "Lucas lives in Rio."),
+    ("Lucas irá viajar ao Rio em Dezembro.", "Lucas will travel to Rio in December."),
+    ("Em Dezembro, Lucas irá viajar ao Rio.", "Lucas will travel to Rio in December."),
+)
+_L1_TARGETS = frozenset(english for _, english in L1_PAIRS)
+
+_HELD_OUT = 0.05  # of the combinations of two words
+_ASIDE = 0.1  # of the sentences, for each of valid and test
+_PATIENCE = 50_000  # draws without anything new before a split is taken to be exhausted
+
+
+@cache
+def grammar() -> Grammar:
+    """The whole grammar; a sentence is an ``<S>``.
+
+    Example:
+        >>> words = "o menino comeu uma manga madura .".split()
+        >>> [" ".join(d.target) for d in grammar().parse("S", tuple(words))]
+        ['the boy ate a ripe mango .']
+    """
+    g = Grammar()
+    add_phrases(g)
+    add_verbs(g)
+    add_clauses(g)
+    return g
+
+
+@cache
+def _known() -> set[str]:
+    return grammar().words("S")[0]
+
+
+def _fraction(text: str) -> float:
+    """A number in [0, 1) that any machine makes of the same text."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") / 2**48
+
+
+@cache
+def is_held_out(pair: Pair) -> bool:
+    """Whether two words never meet in ``train``, ``valid`` and ``test``.
+
+    Example:
+        >>> is_held_out(("v:viajar", "n:Rio"))
+        False
+    """
+    return _fraction("|".join(pair)) < _HELD_OUT
+
+
+def _split(target: str, pairs: tuple[Pair, ...]) -> Split:
+    if target in _L1_TARGETS:
+        return "train"
+    if any(map(is_held_out, pairs)):
+        return "test_unseen"
+    place = _fraction(target)
+    return "test" if place < _ASIDE else "valid" if place < 2 * _ASIDE else "train"
+
+
+def generate(split: Split, count: int, seed: int = 0) -> list[tuple[str, str]]:
+    """``count`` different pairs of a split, in an order that depends on ``seed`` alone.
+
+    A sentence belongs to one split whatever the seed: decided by a hash of its English, so no
+    translation is shared between splits either. A sentence in which a held-out combination (verb
+    and object, noun and adjective) occurs belongs to ``test_unseen``, any other to one of the
+    rest. Fewer pairs are the beginning of more; ``train`` begins with `L1_PAIRS`.
+
+    Args:
+        split: Which part of the corpus.
+        count: How many pairs.
+        seed: Another one draws other pairs of the same split.
+
+    Raises:
+        ConfigError: No such split, or a negative count.
+        DataError: The split has not so many pairs that can be found by chance.
+
+    Example:
+        >>> generate("train", 3)[2]
+        ('Lucas irá viajar ao Rio em Dezembro.', 'Lucas will travel to Rio in December.')
+    """
+    if split not in get_args(Split) or count < 0:
+        raise ConfigError(
+            f"phrasebook: no {count} pairs of {split!r}; "
+            f"the splits are {', '.join(get_args(Split))} and a count is 0 or more"
+        )
+    g, draw = grammar(), random.Random(f"phrasebook {seed}")
+    found = dict(L1_PAIRS) if split == "train" else {}
+    idle = 0
+    while len(found) < count:
+        derivation = g.sample("S", draw)
+        target = write_english(derivation.target)
+        before = len(found)
+        if _split(target, derivation.pairs) == split:
+            found.setdefault(write_portuguese(derivation.source), target)
+        idle = 0 if len(found) > before else idle + 1
+        if idle > _PATIENCE:
+            raise DataError(
+                f"phrasebook: found only {len(found)} pairs of {split!r}, not {count}; ask for fewer"
+            )
+    return list(found.items())[:count]
+
+
+def _parse(source: str) -> tuple[Words, tuple[Pair, ...]] | None:
+    found = grammar().parse("S", read_portuguese(source, _known()))
+    if not found or write_portuguese(found[0].source) != source:
+        return None
+    return found[0].target, found[0].pairs
+
+
+def translate(source: str) -> str | None:
+    """The translation of a Portuguese sentence, or None where the grammar does not make it.
+
+    Example:
+        >>> translate("O gato dormiu no banco."), translate("Ela sentou no banco.")
+        (None, 'She sat on the bench.')
+        >>> translate("Ela trabalha no banco.")
+        'She works at the bank.'
+    """
+    parsed = _parse(source)
+    return write_english(parsed[0]) if parsed else None
+
+
+def combinations(source: str) -> frozenset[Pair]:
+    """The pairs of words that a sentence brings together, as verb and object, noun and adjective.
+
+    Only pairs that may be held out: words of two meanings are never asked to be guessed.
+
+    Raises:
+        DataError: The grammar does not make this sentence.
+
+    Example:
+        >>> sorted(combinations("Ela comprou um carro novo."))
+        [('n:carro', 'a:novo'), ('v:comprar', 'n:carro')]
+    """
+    parsed = _parse(source)
+    if parsed is None:
+        raise DataError(f"phrasebook: {source!r} is not a sentence of its language")
+    return frozenset(parsed[1])
+
+
+def split_of(source: str) -> Split | None:
+    """The split that a sentence belongs to, or None where the grammar does not make it.
+
+    Example:
+        >>> split_of("Em Dezembro, Lucas irá viajar ao Rio.")
+        'train'
+    """
+    parsed = _parse(source)
+    return _split(write_english(parsed[0]), parsed[1]) if parsed else None
+
+
+def size() -> int:
+    """How many pairs there are in all: exact, as no sentence is derived in two ways."""
+    return grammar().count("S")
+
+
+def word_forms() -> tuple[set[str], set[str]]:
+    """The different written words of Portuguese and of English, without stops.
+
+    Example:
+        >>> portuguese, english = word_forms()
+        >>> "mangas" in portuguese, "sleeves" in english
+        (True, True)
+    """
+    portuguese, english = grammar().words("S")
+    stops = {".", ",", "?"}
+    return portuguese - stops, english - stops

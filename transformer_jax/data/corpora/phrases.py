@@ -1,0 +1,231 @@
+"""The noun phrases, subjects and times of ``phrasebook``.
+
+Symbols are named by what they agree in: ``NP.fruit.fs`` is a noun phrase about fruit, feminine
+singular.
+"""
+
+from functools import cache
+
+from . import words
+from .grammar import Grammar
+from .morphology import english_plural, portuguese_adjective, portuguese_plural
+from .spelling import expand
+
+__all__ = ["GENDERS", "add_phrases"]
+
+GENDERS = ("ms", "fs", "mp", "fp")
+MASS = ("food", "drink", "remedy")  # with "the" or with nothing, never counted
+UNOWNED = ("someone", "place", "building", "transport", "bank", "cape", "leaf", "tree", "show")
+BARE = ("sport", "subject", "drums")  # never with an article
+ABSOLUTE = "delicioso vermelho azul verde amarelo preto branco quebrado rasgado aceso marcado descarregado internacional elétrico público triangular"
+
+
+def _entries(table: str, comma: str = ",") -> list[list[str]]:
+    """``a:b:c, d:e:f`` as lists."""
+    return [entry.strip().split(":") for entry in table.split(comma) if entry.strip()]
+
+
+@cache
+def _ambiguous() -> set[str]:
+    """Nouns that stand in two classes."""
+    nouns = [entry[0] for table in words.NOUNS.values() for entry in _entries(table)]
+    return {noun for noun in nouns if nouns.count(noun) > 1}
+
+
+def _nouns(g: Grammar) -> None:
+    kinds = {
+        portuguese: (kind, english)
+        for kind, table in words.ADJECTIVES.items()
+        for portuguese, english in _entries(table)
+    }
+    for name, table in words.NOUNS.items():
+        for portuguese, gender, english in _entries(table):
+            tag = "" if portuguese in _ambiguous() else f"n:{portuguese}"
+            g.rule(f"N.{name}.{gender}s", portuguese, english, tag=tag)
+            if name not in MASS + BARE:
+                plural = portuguese_plural(portuguese)
+                g.rule(f"N.{name}.{gender}p", plural, english_plural(english), tag=tag)
+        for adjective in words.CLASS_ADJECTIVES.get(name, "").split():
+            kind, english = kinds[adjective]
+            for agreement, form in portuguese_adjective(adjective).items():
+                for symbol in (f"A.{name}.{agreement}", f"A.{name}.{agreement}.{kind}"):
+                    g.rule(symbol, form, english, tag=f"a:{adjective}")
+                if adjective.endswith("o"):  # a form that shows the gender of who says "eu"
+                    g.rule(f"V.{name}.{agreement}.{kind}.shown", form, english)
+                very = f"V.{name}.{agreement}.{kind}"
+                g.rule(very, form, english, tag=f"a:{adjective}")
+                if adjective not in ABSOLUTE.split():
+                    g.rule(very, f"muito {form}", f"very {english}", 0.3, tag=f"a:{adjective}")
+
+
+def _determiners(g: Grammar) -> None:
+    for line in words.DETERMINERS.strip().splitlines():
+        portuguese, english, weight = (cell.strip() for cell in line.split("|"))
+        singular, plural = english.split()
+        for agreement, form in zip(GENDERS, portuguese.split(), strict=True):
+            if form == "-":
+                continue
+            target = singular if agreement[1] == "s" else plural
+            g.rule(f"D.{agreement}", form, target, float(weight))
+            if target not in ("my", "our"):
+                g.rule(f"DU.{agreement}", form, target, float(weight))
+            # After a preposition a possessive keeps its article: "no meu quarto".
+            article = {"ms": "o", "fs": "a", "mp": "os", "fp": "as"}[agreement]
+            owned = f"{article} {form}" if target in ("my", "our") else form
+            g.rule(f"DP.{agreement}", owned, target, float(weight))
+    for i, (portuguese, english) in enumerate(_entries(words.NUMBERS, " ")):
+        feminine = portuguese.replace("dois", "duas")
+        g.rule("Number.m", portuguese, english, 1.0 if i < 9 else 0.2)
+        g.rule("Number.f", feminine, english, 1.0 if i < 9 else 0.2)
+        g.rule("Price", portuguese, english)
+        g.rule("Age", portuguese, english)
+        if i < 11:
+            g.rule("Hour", feminine, english)
+            g.rule("Few", portuguese, english)
+    numbers = _entries(words.NUMBERS, " ")
+    for tens, tens_english in numbers[-8:]:
+        for one, one_english in [["um", "one"], *numbers[:8]]:
+            g.rule("Age", f"{tens} e {one}", f"{tens_english}-{one_english}", 0.7)
+
+
+def _noun_phrases(g: Grammar) -> None:
+    _determiners(g)
+    for name in words.NOUNS:
+        for agreement in GENDERS:
+            noun, adjective = f"N.{name}.{agreement}", f"A.{name}.{agreement}"
+            if noun not in g.rules:
+                continue
+            size = len(g.rules[noun]) * (1.0 if agreement[1] == "s" else 0.5)
+            core = f"NB.{name}.{agreement}"
+            g.copy(core, {noun: 2.0})
+            if adjective in g.rules:
+                g.rule(core, f"<{noun}> <{adjective}>", f"<{adjective}> <{noun}>", join="na")
+            article = {"ms": "o", "fs": "a", "mp": "os", "fp": "as"}[agreement]
+            if name in BARE:
+                g.copy(f"NP.{name}", {noun: 1.0})
+                g.copy(f"NPP.{name}", {noun: 1.0})
+                continue
+            full = f"NP.{name}.{agreement}"
+            if name in MASS:
+                g.copy(f"NP.{name}", {core: 2 * size})
+                for symbol in (full, f"ND.{name}.{agreement}"):
+                    inner = core if symbol == full else noun
+                    g.rule(symbol, f"{article} <{inner}>", f"the <{inner}>")
+            else:
+                _counted(g, name, agreement, core, article)
+            g.copy(f"NP.{name}", {full: size})
+            g.copy(f"NPP.{name}", {f"NPP.{name}.{agreement}": size})
+
+
+def _counted(g: Grammar, name: str, agreement: str, core: str, article: str) -> None:
+    """Phrases about what can be counted."""
+    noun, full = f"N.{name}.{agreement}", f"NP.{name}.{agreement}"
+    size = len(g.rules[noun])
+    after = f"NPP.{name}.{agreement}"
+    unowned = name in UNOWNED
+    for symbol, kind in ((full, "DU" if unowned else "D"), (after, "DU" if unowned else "DP")):
+        text = f"<{kind}.{agreement}> <{core}>"
+        g.rule(symbol, text, text, 6.0)
+    owners = (("ele", "his"), ("ela", "her"), ("eles", "their"))
+    for owner, english in () if unowned else owners:
+        for symbol in (full, after):
+            g.rule(symbol, f"{article} <{core}> de {owner}", f"{english} <{core}>", 0.35)
+    # Subjects of "to be": something definite.
+    g.rule(f"ND.{name}.{agreement}", f"{article} <{noun}>", f"the <{noun}>", 3.0)
+    for owner, english in () if unowned else owners[:2]:
+        source = f"{article} <{noun}> de {owner}"
+        g.rule(f"ND.{name}.{agreement}", source, f"{english} <{noun}>", 0.4)
+    # Something new: what there is, what one has.
+    if agreement[1] == "s":
+        one = {"ms": "um", "fs": "uma"}[agreement]
+        g.rule(f"NI.{name}.s", f"{one} <{core}>", f"a <{core}>", float(size))
+        g.rule(f"NI.{name}", f"{one} <{core}>", f"a <{core}>", float(size))
+    else:
+        number = f"Number.{agreement[0]}"
+        for symbol in (f"NI.{name}.p", f"NI.{name}"):
+            g.rule(symbol, f"<{number}> <{core}>", f"<{number}> <{core}>", float(size))
+        g.rule(full, f"<{number}> <{core}>", f"<{number}> <{core}>", 3.0)
+        g.rule(after, f"<{number}> <{core}>", f"<{number}> <{core}>", 1.0)
+
+
+def _places(g: Grammar) -> None:
+    for symbol, table in (("town", words.TOWNS), ("country", words.COUNTRIES)):
+        for portuguese, english in _entries(table):
+            tag = f"n:{portuguese.split()[-1]}"
+            for name in (f"NPP.{symbol}", f"NP.{symbol}"):
+                g.rule(name, portuguese, english, tag=tag)
+    for preposition, table in words.PLACES.items():
+        for portuguese, gender, english in _entries(table):
+            article = {"m": "o", "f": "a"}[gender]
+            g.rule("LOC", f"em {article} {portuguese}", f"{preposition} the {english}")
+
+
+def _adverbs(g: Grammar) -> None:
+    for portuguese, english in _entries(words.MONTHS):
+        g.rule("Month", portuguese, english)
+    for portuguese, english in _entries(words.WEEKDAYS):
+        g.rule("Weekday", portuguese, english)
+    rows = [
+        [cell.strip() for cell in line.split("|")] for line in words.ADVERBS.split("\n") if line
+    ]
+    for tense in ("pres", "past", "fut"):
+        g.rule(f"ADV.{tense}", "em <Month>", "in <Month>", 4.0)
+        g.rule(f"ADV.{tense}", "a as <Hour> horas", "at <Hour> o'clock", 1.5)
+        if tense != "pres":
+            g.rule(f"ADV.{tense}", "em <Weekday>", "on <Weekday>", 3.0)
+    g.rule("ADVS.past", "há <Few> dias", "<Few> days ago")
+    for tense, portuguese, english in rows:
+        source = " ".join(expand(portuguese.split()))
+        tense, long = tense.removeprefix("long "), tense.startswith("long ")
+        if long:
+            g.rule(f"ADVL.{tense}", source, english)
+        if tense == "all":
+            for each in ("pres", "past", "fut"):
+                g.rule(f"ADV.{each}", source, english)
+        else:
+            g.rule(f"ADVS.{tense}", source, english)
+    for tense in ("pres", "past", "fut", "prog"):
+        g.copy(f"ADV.{tense}", {f"ADVS.{tense}": 4.0})
+    for tense in ("past", "fut"):
+        g.rule(f"ADVM.{tense}", "em <Month>", "in <Month>")
+        g.copy(f"ADVM.{tense}", {f"ADVL.{tense}": 1.0})
+
+
+def _subjects(g: Grammar) -> None:
+    for gender, names in words.NAMES.items():
+        for name in names.split():
+            g.rule(f"Name.{gender}", name, name)
+    g.copy("Name", {"Name.m": 1.0, "Name.f": 1.0})
+    pronouns = "1s eu I mf,2s você you mf,3s ele he m,3s ela she f,1p nós we mf,2p vocês you mf"
+    for entry in (pronouns + ",3p eles they m,3p elas they f").split(","):
+        person, portuguese, english, genders = entry.split()
+        g.rule(f"S.h.{person}", portuguese, english, 2.0)
+        for gender in genders:
+            g.rule(f"SG.{person}.{gender}", portuguese, english, 2.0)
+    g.copy("S.h.3s", {"Name": 4.0})
+    g.rule("S.h.1p", "<Name> e eu", "<Name> and I", 1.0)
+    for first, second in ("mf", "fm"):
+        pair = f"<Name.{first}> e <Name.{second}>", f"<Name.{first}> and <Name.{second}>"
+        for symbol in ("S.h.3p", "SG.3p.m"):
+            g.rule(symbol, *pair, 1.0)
+    for gender in "mf":
+        g.copy(f"SG.3s.{gender}", {f"Name.{gender}": 4.0})
+    for subject, names in {
+        "h": ("someone", "person", "trade"),
+        "a": ("animal",),
+        "t": ("thing",),
+        "v": ("transport",),
+        "b": ("building",),
+    }.items():
+        for agreement in GENDERS:
+            phrases = {f"NP.{name}.{agreement}": 1.0 for name in names}
+            g.copy(f"S.{subject}.3{agreement[1]}", phrases)
+
+
+def add_phrases(g: Grammar) -> None:
+    """Adds nouns and all that is made of them."""
+    _nouns(g)
+    _noun_phrases(g)
+    _places(g)
+    _adverbs(g)
+    _subjects(g)

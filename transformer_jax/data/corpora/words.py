@@ -1,0 +1,422 @@
+"""The lexicon of ``phrasebook``, as tables that are read as they stand.
+
+A noun is ``portuguese:gender:english``. A noun in two classes has two meanings, and the classes
+share no verb and no adjective, so its company always tells which one is meant.
+"""
+
+__all__ = [
+    "ADJECTIVES",
+    "ADVERBS",
+    "CLASS_ADJECTIVES",
+    "COUNTRIES",
+    "DETERMINERS",
+    "MONTHS",
+    "NAMES",
+    "NOUNS",
+    "NUMBERS",
+    "PLACES",
+    "TOWNS",
+    "VERBS",
+    "WEEKDAYS",
+]
+
+NOUNS = {
+    "someone": "menino:m:boy, menina:f:girl, homem:m:man, mulher:f:woman, criança:f:child",
+    "person": (
+        "aluno:m:student, aluna:f:student, irmão:m:brother, irmã:f:sister, vizinho:m:neighbor, vizinha:f:neighbor, "
+        "amigo:m:friend, amiga:f:friend, tio:m:uncle, tia:f:aunt, avô:m:grandfather, "
+        "avó:f:grandmother, primo:m:cousin, prima:f:cousin, filho:m:son, filha:f:daughter, "
+        "pai:m:father, mãe:f:mother"
+    ),
+    "trade": (
+        "professor:m:teacher, professora:f:teacher, médico:m:doctor, médica:f:doctor, "
+        "cozinheiro:m:cook, cozinheira:f:cook, advogado:m:lawyer, advogada:f:lawyer, "
+        "engenheiro:m:engineer, engenheira:f:engineer, enfermeiro:m:nurse, enfermeira:f:nurse, "
+        "pintor:m:painter, pintora:f:painter, escritor:m:writer, escritora:f:writer, "
+        "cantor:m:singer, cantora:f:singer, padeiro:m:baker, padeira:f:baker, ator:m:actor, "
+        "atriz:f:actress"
+    ),
+    "animal": (
+        "gato:m:cat, cachorro:m:dog, cavalo:m:horse, pássaro:m:bird, vaca:f:cow, pato:m:duck, "
+        "galinha:f:hen, ovelha:f:sheep, coelho:m:rabbit, macaco:m:monkey, urso:m:bear, "
+        "leão:m:lion, tartaruga:f:turtle, raposa:f:fox, elefante:m:elephant"
+    ),
+    "fruit": (
+        "maçã:f:apple, laranja:f:orange, banana:f:banana, uva:f:grape, pera:f:pear, "
+        "limão:m:lemon, melancia:f:watermelon, abacaxi:m:pineapple, morango:m:strawberry, "
+        "pêssego:m:peach, tomate:m:tomato, cebola:f:onion, cenoura:f:carrot, batata:f:potato"
+    ),
+    "dish": (
+        "bolo:m:cake, sanduíche:m:sandwich, omelete:f:omelet, biscoito:m:cookie, torta:f:pie, "
+        "salada:f:salad, sopa:f:soup, pizza:f:pizza"
+    ),
+    "food": (
+        "pão:m:bread, arroz:m:rice, carne:f:meat, queijo:m:cheese, peixe:m:fish, "
+        "frango:m:chicken, chocolate:m:chocolate, mel:m:honey, manteiga:f:butter"
+    ),
+    "drink": (
+        "café:m:coffee, água:f:water, leite:m:milk, chá:m:tea, suco:m:juice, vinho:m:wine, "
+        "cerveja:f:beer"
+    ),
+    "clothes": (
+        "camisa:f:shirt, vestido:m:dress, casaco:m:coat, saia:f:skirt, chapéu:m:hat, meia:f:sock, "
+        "sapato:m:shoe, bota:f:boot, luva:f:glove, gravata:f:tie, cinto:m:belt, blusa:f:blouse, "
+        "jaqueta:f:jacket, lenço:m:scarf"
+    ),
+    "furniture": (
+        "mesa:f:table, cadeira:f:chair, cama:f:bed, sofá:m:sofa, armário:m:closet, "
+        "espelho:m:mirror, tapete:m:rug, lâmpada:f:lamp, prateleira:f:shelf, porta:f:door, "
+        "janela:f:window"
+    ),
+    "text": (
+        "livro:m:book, jornal:m:newspaper, revista:f:magazine, romance:m:novel, poema:m:poem, "
+        "mensagem:f:message, relatório:m:report, contrato:m:contract, artigo:m:article, "
+        "bilhete:m:note, dicionário:m:dictionary, diário:m:diary"
+    ),
+    "device": (
+        "computador:m:computer, telefone:m:telephone, rádio:m:radio, relógio:m:clock, "
+        "câmera:f:camera, televisão:f:television, impressora:f:printer, geladeira:f:refrigerator, "
+        "fogão:m:stove, ventilador:m:fan"
+    ),
+    "thing": (
+        "chave:f:key, carteira:f:wallet, bolsa:f:bag, mochila:f:backpack, "
+        "guarda-chuva:m:umbrella, anel:m:ring, caneta:f:pen, lápis:m:pencil, caixa:f:box, "
+        "garrafa:f:bottle, copo:m:glass, faca:f:knife, garfo:m:fork, colher:f:spoon, "
+        "brinquedo:m:toy, presente:m:gift, moeda:f:coin, mala:f:suitcase, cobertor:m:blanket, "
+        "toalha:f:towel"
+    ),
+    "vehicle": (
+        "carro:m:car, bicicleta:f:bicycle, moto:f:motorcycle, caminhão:m:truck, barco:m:boat, "
+        "trator:m:tractor"
+    ),
+    "transport": (
+        "ônibus:m:bus, trem:m:train, avião:m:plane, navio:m:ship, voo:m:flight, balsa:f:ferry"
+    ),
+    "building": (
+        "escola:f:school, igreja:f:church, hotel:m:hotel, museu:m:museum, loja:f:store, "
+        "restaurante:m:restaurant, biblioteca:f:library, teatro:m:theater, mercado:m:market, "
+        "farmácia:f:pharmacy, padaria:f:bakery, castelo:m:castle, universidade:f:university, "
+        "hospital:m:hospital, fábrica:f:factory"
+    ),
+    "place": (
+        "aeroporto:m:airport, praça:f:square, ponte:f:bridge, parque:m:park, praia:f:beach, "
+        "cidade:f:city, aldeia:f:village, ilha:f:island, montanha:f:mountain, floresta:f:forest, "
+        "lago:m:lake, fazenda:f:farm"
+    ),
+    "show": "filme:m:movie, jogo:m:game, peça:f:play, concerto:m:concert, programa:m:program",
+    "instrument": (
+        "violão:m:guitar, piano:m:piano, flauta:f:flute, violino:m:violin, tambor:m:drum, "
+        "trompete:m:trumpet"
+    ),
+    "sport": "futebol:m:soccer, tênis:m:tennis, basquete:m:basketball, xadrez:m:chess",
+    "subject": (
+        "inglês:m:English, português:m:Portuguese, matemática:f:mathematics, física:f:physics, "
+        "química:f:chemistry, música:f:music"
+    ),
+    "flower": "flor:f:flower, orquídea:f:orchid, girassol:m:sunflower, tulipa:f:tulip",
+    "tree": "árvore:f:tree, arbusto:m:bush, pinheiro:m:pine, carvalho:m:oak",
+    "idea": (
+        "problema:m:problem, pergunta:f:question, resposta:f:answer, ideia:f:idea, "
+        "plano:m:plan, lição:f:lesson, exercício:m:exercise, palavra:f:word, erro:m:mistake, "
+        "regra:f:rule"
+    ),
+    "toss": "bola:f:ball, pedra:f:stone",
+    "photo": "foto:f:picture",
+    "remedy": "remédio:m:medicine",
+    # Two meanings each.
+    "mango": "manga:f:mango",
+    "sleeve": "manga:f:sleeve",
+    "bank": "banco:m:bank",
+    "bench": "banco:m:bench",
+    "candle": "vela:f:candle",
+    "sail": "vela:f:sail",
+    "cable": "cabo:m:cable",
+    "cape": "cabo:m:cape",
+    "letter": "carta:f:letter",
+    "card": "carta:f:card",
+    "battery": "bateria:f:battery",
+    "drums": "bateria:f:the drums",
+    "plant": "planta:f:plant",
+    "floorplan": "planta:f:blueprint",
+    "plate": "prato:m:plate",
+    "meal": "prato:m:dish",
+    "leaf": "folha:f:leaf",
+    "sheet": "folha:f:sheet",
+    "hammock": "rede:f:hammock",
+    "net": "rede:f:net",
+}
+
+# Where things lie: portuguese:gender:english, by the English preposition.
+PLACES = {
+    "on": "mesa:f:table, cadeira:f:chair, cama:f:bed, sofá:m:sofa, prateleira:f:shelf, "
+    "tapete:m:rug, banco:m:bench",
+    "in": "caixa:f:box, bolsa:f:bag, mochila:f:backpack, mala:f:suitcase, armário:m:closet, "
+    "carro:m:car, jardim:m:garden, cozinha:f:kitchen, sala:f:living room, quarto:m:bedroom, "
+    "gaveta:f:drawer, garagem:f:garage, escritório:m:office",
+}
+
+# "ser" for what lasts, "estar" for what passes.
+ADJECTIVES = {
+    "ser": (
+        "alto:tall, jovem:young, simpático:nice, inteligente:intelligent, rico:rich, pobre:poor, "
+        "famoso:famous, velho:old, gentil:kind, tímido:shy, corajoso:brave, preguiçoso:lazy, "
+        "grande:big, pequeno:small, preto:black, branco:white, manso:tame, rápido:fast, "
+        "doce:sweet, delicioso:delicious, vermelho:red, azul:blue, verde:green, amarelo:yellow, "
+        "novo:new, caro:expensive, barato:cheap, elegante:elegant, bonito:beautiful, "
+        "pesado:heavy, leve:light, moderno:modern, interessante:interesting, longo:long, "
+        "importante:important, difícil:difficult, fácil:easy, útil:useful, lento:slow, "
+        "antigo:ancient, tranquilo:quiet, chato:boring, engraçado:funny, simples:simple, bom:good, "
+        "perigoso:dangerous, comprido:long, curto:short, elétrico:electric, rochoso:rocky, "
+        "urgente:urgent, confortável:comfortable, internacional:international, "
+        "público:public, perfumado:scented, triangular:triangular, tropical:tropical, "
+        "detalhado:detailed, vegetariano:vegetarian, redondo:round, raro:rare"
+    ),
+    "estar": (
+        "feliz:happy, cansado:tired, triste:sad, doente:sick, ocupado:busy, quente:hot, frio:cold, "
+        "limpo:clean, sujo:dirty, molhado:wet, seco:dry, quebrado:broken, cheio:full, "
+        "vazio:empty, maduro:ripe, podre:rotten, faminto:hungry, rasgado:torn, aceso:lit, "
+        "marcado:marked, descarregado:dead, afinado:tuned"
+    ),
+}
+
+CLASS_ADJECTIVES = {
+    "someone": "alto jovem simpático inteligente rico pobre gentil tímido corajoso feliz cansado "
+    "triste doente ocupado",
+    "person": "alto jovem simpático inteligente rico pobre famoso gentil tímido corajoso "
+    "preguiçoso feliz cansado triste doente ocupado",
+    "trade": "alto jovem simpático inteligente rico famoso gentil velho feliz cansado ocupado",
+    "animal": "grande pequeno preto branco manso rápido velho faminto cansado doente bonito",
+    "fruit": "doce delicioso verde grande pequeno barato maduro podre",
+    "dish": "delicioso doce grande pequeno barato caro quente frio",
+    "food": "delicioso barato caro bom quente frio",
+    "drink": "doce delicioso bom caro barato quente frio",
+    "clothes": "vermelho azul verde amarelo preto branco novo velho caro barato elegante bonito "
+    "limpo sujo molhado seco",
+    "furniture": "novo velho grande pequeno caro barato bonito pesado moderno quebrado limpo sujo",
+    "text": "interessante longo importante novo velho difícil fácil útil chato engraçado",
+    "device": "novo velho caro barato moderno útil pequeno pesado quebrado",
+    "thing": "novo velho grande pequeno bonito vermelho azul preto caro barato leve pesado",
+    "vehicle": "rápido lento novo velho azul vermelho branco amarelo caro sujo limpo",
+    "transport": "rápido lento novo moderno cheio vazio",
+    "building": "grande pequeno moderno famoso antigo bonito novo cheio vazio",
+    "place": "grande pequeno famoso bonito tranquilo perigoso",
+    "show": "interessante longo chato engraçado famoso bom",
+    "instrument": "novo velho caro antigo bonito afinado",
+    "flower": "bonito pequeno raro vermelho amarelo branco",
+    "tree": "alto verde seco antigo bonito",
+    "idea": "difícil fácil importante simples interessante",
+    "toss": "pequeno grande pesado leve redondo",
+    "photo": "bonito antigo engraçado",
+    "mango": "doce delicioso maduro",
+    "sleeve": "comprido curto rasgado",
+    "bank": "internacional famoso público",
+    "bench": "confortável pesado quebrado",
+    "candle": "perfumado aceso",
+    "sail": "triangular molhado",
+    "cable": "elétrico novo",
+    "cape": "rochoso perigoso",
+    "letter": "longo urgente",
+    "card": "marcado",
+    "battery": "descarregado barato",
+    "plant": "tropical verde seco",
+    "floorplan": "detalhado",
+    "plate": "limpo sujo branco",
+    "meal": "delicioso vegetariano",
+}
+
+# portuguese | english | who: h a person, a an animal, t a thing, v transport, b a building | what it is done
+# to: "class class", or "preposition/preposition: class"; "-" nothing. Marks: "=" never
+# "is doing"; "~" a state, true for long; "!" nothing one would want; "*" a verb that its object gives another meaning.
+VERBS = """
+comprar | buy | h | fruit dish food drink clothes furniture text device thing vehicle mango
+vender | sell | h | fruit dish clothes furniture text device thing vehicle instrument
+comer | eat | ha | fruit dish food mango
+beber | drink | ha | drink
+descascar | peel | h | fruit mango
+lavar | wash | h | fruit clothes vehicle plate
+provar | taste | h | dish food drink meal
+preparar | prepare | h | dish meal
+vestir | put on | h | clothes
+usar | use | h | device
+procurar | look for | h | someone person clothes text thing
+encontrar | find | h | animal clothes text thing
+esquecer | forget | h | !text thing clothes idea
+trazer | bring | h | dish text thing clothes
+guardar | keep | h | text thing letter
+roubar | steal | h | !clothes device thing vehicle
+quebrar | break | h | !furniture device plate
+consertar | repair | h | furniture device vehicle bench
+limpar | clean | h | furniture device building
+pintar | paint | h | furniture building bench
+vigiar | guard | h | building vehicle
+abrir | open | h | building
+fechar | close | h | building
+ler | read | h | text letter
+escrever | write | h | text letter
+corrigir | correct | h | text idea
+traduzir | translate | h | text
+copiar | copy | h | text idea
+enviar | send | h | text letter
+receber | receive | h | text letter thing
+explicar | explain | h | idea
+entender | understand | h | =idea
+discutir | discuss | h | idea show
+ouvir | hear | h | =someone person animal instrument
+ver | see | h | =someone person animal flower tree show building
+visitar | visit | h | person trade building place
+ajudar | help | h | someone person trade
+chamar | call | h | someone person trade
+esperar | wait for | h | someone person trade
+seguir | follow | h | someone person animal
+pagar | pay | h | trade
+conduzir | drive | h | vehicle
+estacionar | park | h | vehicle
+estudar | study | h | subject
+aprender | learn | h | subject
+ensinar | teach | h | subject
+colher | pick | h | fruit flower
+plantar | plant | h | flower tree
+desenhar | draw | h | animal flower tree building
+alimentar | feed | h | animal
+fotografar | photograph | h | animal flower tree building place
+afinar | tune | h | instrument
+gostar | like | h | =~de/: fruit animal show instrument subject text
+assistir | watch | h | a/: show
+entrar | go | h | em/into: building
+sair | come | h | de/out of: building
+ir | go | ha | a/to: building place
+voltar | return | h | a/to: building place town country
+viajar | travel | h | a/to: town country
+viajar | travel | h | -
+chegar | arrive | h | a/in: town country
+morar | live | h | =~em/in: town country
+trabalhar | work | h | em/in: town country
+telefonar | make a call | h | -
+falar | talk | h | com/to: someone person trade
+dormir | sleep | ha | -
+correr | run | ha | -
+trabalhar | work | h | -
+cozinhar | cook | h | -
+dançar | dance | h | -
+cantar | sing | h | -
+nadar | swim | ha | -
+descansar | rest | ha | -
+brincar | play | ha | -
+cair | fall | t | -
+desaparecer | disappear | t | -
+chegar | arrive | hvb | -
+partir | leave | v | -
+parar | stop | v | -
+abrir | open | b | -
+fechar | close | b | -
+fazer | make | h | *dish
+tocar | play | h | *instrument drums
+tocar | touch | h | *furniture
+perder | miss | h | !*transport
+perder | lose | h | !*thing clothes
+tomar | drink | h | *drink
+tomar | take | h | *transport remedy
+jogar | play | h | *sport
+jogar | throw | h | *toss
+tirar | take | h | *photo
+tirar | take off | h | *clothes
+rasgar | tear | h | !sleeve
+dobrar | fold | h | sleeve clothes
+costurar | sew | h | sleeve clothes
+trabalhar | work | h | em/at: bank
+entrar | go | h | em/into: bank
+assaltar | rob | h | !bank
+sentar | sit | h | em/on: bench
+acender | light | h | candle
+apagar | blow out | h | candle
+içar | hoist | h | sail
+baixar | lower | h | sail
+conectar | connect | h | cable
+cortar | cut | h | cable tree fruit
+contornar | sail around | h | cape
+avistar | sight | h | cape
+embaralhar | shuffle | h | card
+virar | turn over | h | card
+carregar | charge | h | battery
+trocar | replace | h | battery device
+regar | water | h | plant flower
+podar | prune | h | plant tree
+aprovar | approve | h | floorplan text
+secar | dry | h | plate clothes
+servir | serve | h | meal dish
+varrer | sweep up | h | leaf
+imprimir | print | h | sheet text
+descansar | rest | h | em/in: hammock
+dormir | sleep | h | em/in: hammock
+lançar | cast | h | net
+puxar | pull | h | net
+"""
+
+# tense | portuguese | english; "all" serves present, past and future. Those of "pres" and "past"
+# tell the tense by themselves; "long" ones also suit what is true for long.
+ADVERBS = """
+all | de manhã | in the morning
+all | à noite | at night
+all | à tarde | in the afternoon
+pres | todos os dias | every day
+pres | toda semana | every week
+pres | todos os meses | every month
+pres | todos os anos | every year
+past | ontem | yesterday
+past | ontem à noite | last night
+past | anteontem | the day before yesterday
+past | na semana passada | last week
+long past | no mês passado | last month
+long past | no ano passado | last year
+fut | amanhã | tomorrow
+fut | depois de amanhã | the day after tomorrow
+fut | na próxima semana | next week
+long fut | no próximo mês | next month
+long fut | no próximo ano | next year
+long fut | em breve | soon
+prog | agora | now
+prog | neste momento | right now
+"""
+
+DETERMINERS = """
+o a os as | the the | 6
+um uma - - | a - | 4
+este esta estes estas | this these | 1.5
+aquele aquela aqueles aquelas | that those | 1.5
+nosso nossa nossos nossas | our our | 1
+meu minha meus minhas | my my | 2
+- - muitos muitas | - many | 2
+"""
+
+NAMES = {
+    "m": "Lucas João Pedro Rafael Miguel Tiago Bruno Daniel Gabriel André Carlos",
+    "f": "Ana Maria Beatriz Sofia Helena Laura Júlia Marta Inês Teresa Isabel",
+}
+
+TOWNS = (
+    "o Rio:Rio, o Porto:Porto, o Recife:Recife, Lisboa:Lisbon, Coimbra:Coimbra, Londres:London, "
+    "Paris:Paris, Roma:Rome, Madri:Madrid, Berlim:Berlin, Brasília:Brasilia, Salvador:Salvador, "
+    "Curitiba:Curitiba, Tóquio:Tokyo, Dallas:Dallas, Nova York:New York, Praga:Prague, "
+    "Viena:Vienna, Atenas:Athens, Milão:Milan"
+)
+COUNTRIES = (
+    "o Brasil:Brazil, Portugal:Portugal, a França:France, a Itália:Italy, a Espanha:Spain, "
+    "a Alemanha:Germany, o Japão:Japan, o Canadá:Canada, o México:Mexico, a Grécia:Greece, "
+    "a Índia:India, o Egito:Egypt, a China:China, o Peru:Peru, a Suíça:Switzerland, Angola:Angola, "
+    "Cuba:Cuba"
+)
+MONTHS = (
+    "Janeiro:January, Fevereiro:February, Março:March, Abril:April, Maio:May, Junho:June, "
+    "Julho:July, Agosto:August, Setembro:September, Outubro:October, Novembro:November, "
+    "Dezembro:December"
+)
+WEEKDAYS = (
+    "a segunda-feira:Monday, a terça-feira:Tuesday, a quarta-feira:Wednesday, "
+    "a quinta-feira:Thursday, a sexta-feira:Friday, o sábado:Saturday, o domingo:Sunday"
+)
+NUMBERS = (
+    "dois:two três:three quatro:four cinco:five seis:six sete:seven oito:eight nove:nine dez:ten "
+    "onze:eleven doze:twelve treze:thirteen catorze:fourteen quinze:fifteen dezesseis:sixteen "
+    "dezessete:seventeen dezoito:eighteen dezenove:nineteen vinte:twenty trinta:thirty "
+    "quarenta:forty cinquenta:fifty sessenta:sixty setenta:seventy oitenta:eighty noventa:ninety"
+)

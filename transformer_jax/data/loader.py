@@ -1,0 +1,125 @@
+"""Batches of arrays from a store and a plan, made ahead of time in the background."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from transformer_jax.data.plan import BatchPlan, BucketPlan
+from transformer_jax.data.store import PairStore, TokenStore
+
+__all__ = ["Batch", "Rows", "batches", "make_batch"]
+
+Batch = dict[str, np.ndarray]
+Rows = Callable[[int], np.ndarray]
+"""From the number of rows of the global batch to the indices of those that this process holds."""
+
+
+def make_batch(
+    store: PairStore, indices: Int[np.ndarray, " B"], S: int, T: int, pad: int = 0
+) -> Batch:
+    """The arrays of one batch: both sides padded to ``S`` and ``T``, with their lengths.
+
+    A row of index -1 holds nothing but padding and has length 0.
+
+    Returns:
+        ``source`` int32 ``[B S]``, ``source_lengths`` int32 ``[B]``, ``target`` int32 ``[B T]``,
+        ``target_lengths`` int32 ``[B]``.
+
+    Example:
+        >>> side = TokenStore(np.array([5, 3, 6, 7, 3]), np.array([0, 2, 5]))
+        >>> store = PairStore(side, side, np.arange(2), {})
+        >>> batch = make_batch(store, np.array([1, -1]), 4, 3)
+        >>> batch["source"], batch["source_lengths"]
+        (array([[6, 7, 3, 0],
+               [0, 0, 0, 0]], dtype=int32), array([3, 0], dtype=int32))
+    """
+    source, source_lengths = _padded(store.source, indices, S, pad)
+    target, target_lengths = _padded(store.target, indices, T, pad)
+    return {
+        "source": source,
+        "source_lengths": source_lengths,
+        "target": target,
+        "target_lengths": target_lengths,
+    }
+
+
+def batches(
+    store: PairStore,
+    plan: BucketPlan,
+    *,
+    start: int = 0,
+    stop: int | None = None,
+    rows: Rows | None = None,
+    pad: int = 0,
+    prefetch: int = 8,
+) -> Iterator[Batch]:
+    """The batches of steps ``start`` to ``stop``, or without end, made in a background thread.
+
+    The step is all the state there is: ``batches(..., start=n)`` goes on exactly where another
+    iterator was before step ``n``.
+
+    Args:
+        store: The sentences.
+        plan: Which of them make up which batch.
+        start: The first step.
+        stop: The step before which to end; None goes on through epoch after epoch.
+        rows: Which rows of each global batch this process holds; None is all. Together, processes
+            whose rows part the global batch hold each example exactly once.
+        pad: The id that fills up rows.
+        prefetch: How many batches are made ahead; 0 makes each when it is asked for.
+    """
+
+    def make(batch: BatchPlan) -> Batch:
+        indices = batch.indices if rows is None else batch.indices[rows(len(batch.indices))]
+        return make_batch(store, indices, batch.S, batch.T, pad)
+
+    if prefetch == 0:
+        step = start
+        while stop is None or step < stop:
+            yield make(plan.batch(step))
+            step += 1
+        return
+    iterator = _prefetched(_Steps(plan, stop), make, start, prefetch)
+    try:
+        yield from iterator
+    finally:
+        iterator.close()
+
+
+class _Steps:
+    """A plan as a sequence of steps, which is what grain reads from."""
+
+    def __init__(self, plan: BucketPlan, stop: int | None):
+        self._plan, self._stop = plan, stop
+
+    def __len__(self) -> int:
+        # Grain counts with C integers; no run takes this many steps.
+        return 2**48 if self._stop is None else self._stop
+
+    def __getitem__(self, step: Any) -> BatchPlan:
+        return self._plan.batch(int(step))
+
+
+def _prefetched(steps: _Steps, make: Callable[[BatchPlan], Batch], start: int, ahead: int) -> Any:
+    import grain  # late: it takes a second to import
+
+    options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=ahead)
+    data = grain.MapDataset.source(steps).map(make).to_iter_dataset(options)
+    iterator = iter(data)
+    iterator.set_state({"next_index": start})
+    return iterator
+
+
+def _padded(
+    store: TokenStore, indices: Int[np.ndarray, " B"], width: int, pad: int
+) -> tuple[Int[np.ndarray, "B width"], Int[np.ndarray, " B"]]:
+    rows = np.maximum(indices, 0)
+    begins = store.offsets[rows]
+    lengths = np.where(indices < 0, 0, store.offsets[rows + 1] - begins)
+    columns = np.arange(width)
+    valid = columns[None, :] < lengths[:, None]
+    places = np.minimum(begins[:, None] + columns[None, :], len(store.ids) - 1)
+    ids = np.where(valid, store.ids[places], pad).astype(np.int32)
+    return ids, lengths.astype(np.int32)

@@ -1,0 +1,72 @@
+"""Byte-pair encoding in a few lines: the reference for the merges that a tokenizer learns."""
+
+import collections
+import itertools
+
+__all__ = ["bpe_merges", "merge_lines"]
+
+Words = dict[tuple[str, ...], int]
+
+
+def bpe_merges(text: str, count: int) -> list[tuple[str, str]]:
+    """The first ``count`` merges of byte-pair encoding: each joins the most frequent pair.
+
+    Words are what whitespace parts, and no pair crosses them. Among pairs that are equally
+    frequent the first in the order of code points is taken, so the result is a function of the
+    text alone (Sennrich et al. 2016; row B22). Stops early when no pair is left.
+
+    Example:
+        >>> bpe_merges("Peter Piper picked a peck of pickled peppers", 5)
+        [('p', 'e'), ('c', 'k'), ('e', 'd'), ('i', 'ck'), ('p', 'ick')]
+    """
+    words: Words = collections.Counter(tuple(word) for word in text.split())
+    merges: list[tuple[str, str]] = []
+    for _ in range(count):
+        pairs = _pair_counts(words)
+        if not pairs:
+            break
+        best = min(pairs, key=lambda pair: (-pairs[pair], pair))
+        merges.append(best)
+        words = _merged(words, best)
+    return merges
+
+
+def merge_lines(text: str, count: int) -> list[str]:
+    """The text after 0, 1, ... ``count`` merges, the pieces of a word parted by spaces.
+
+    Example:
+        >>> merge_lines("peck of peppers", 1)
+        ['p e c k  o f  p e p p e r s', 'pe c k  o f  pe p pe r s']
+    """
+    words = [tuple(word) for word in text.split()]
+    lines = ["  ".join(" ".join(word) for word in words)]
+    for pair in bpe_merges(text, count):
+        words = [_join(word, pair) for word in words]
+        lines.append("  ".join(" ".join(word) for word in words))
+    return lines
+
+
+def _pair_counts(words: Words) -> dict[tuple[str, str], int]:
+    counts: dict[tuple[str, str], int] = collections.Counter()
+    for word, count in words.items():
+        for pair in itertools.pairwise(word):
+            counts[pair] += count
+    return counts
+
+
+def _merged(words: Words, pair: tuple[str, str]) -> Words:
+    out: Words = collections.Counter()
+    for word, count in words.items():
+        out[_join(word, pair)] += count
+    return out
+
+
+def _join(word: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:
+    out: list[str] = []
+    for piece in word:
+        # A piece just made cannot be the left half again: it is longer than that half.
+        if out and (out[-1], piece) == pair:
+            out[-1] += piece
+        else:
+            out.append(piece)
+    return tuple(out)

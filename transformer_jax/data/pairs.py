@@ -1,0 +1,93 @@
+"""Sentence pairs in memory: collected, counted, and parted into training and validation."""
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable
+from typing import SupportsIndex
+
+from transformer_jax.errors import DataError
+
+__all__ = ["Pairs", "collect", "hold_out"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pairs:
+    """Sentences and their translations, with what was left out on the way."""
+
+    sources: list[str]
+    targets: list[str]
+    name: str
+    counts: dict[str, int] = dataclasses.field(default_factory=dict)  # dropped pairs by reason
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def __getitem__(self, index: SupportsIndex) -> tuple[str, str]:
+        return self.sources[index], self.targets[index]
+
+
+def collect(rows: Iterable[tuple[str, str]], name: str, lowercase: bool = False) -> Pairs:
+    """Pairs from rows: trimmed, lower-cased if asked, those with an empty side counted out.
+
+    Raises:
+        DataError: No pair is left.
+
+    Example:
+        >>> collect([("Um", "One "), ("dois", "")], "example", lowercase=True)
+        Pairs(sources=['um'], targets=['one'], name='example', counts={'empty': 1})
+    """
+    sources, targets, empty = [], [], 0
+    for source, target in rows:
+        source, target = source.strip(" \t"), target.strip(" \t")
+        if not source or not target or source.isspace() or target.isspace():
+            empty += 1
+            continue
+        sources.append(source.lower() if lowercase else source)
+        targets.append(target.lower() if lowercase else target)
+    if not sources:
+        read = f"all {empty} of its pairs have an empty side" if empty else "it is empty"
+        raise DataError(f"{name}: no sentence pairs: {read}")
+    return Pairs(sources, targets, name, {"empty": empty} if empty else {})
+
+
+def hold_out(pairs: Pairs, count: int) -> tuple[Pairs, Pairs | None]:
+    """Training and validation pairs: about ``count``, at most a tenth, go to validation.
+
+    Which ones is a function of the source sentences alone; equal sources stay together, so no
+    validation sentence was trained on.
+
+    Example:
+        >>> pairs = Pairs([f"s{i}" for i in range(100)], [f"t{i}" for i in range(100)], "example")
+        >>> train, valid = hold_out(pairs, 5)
+        >>> len(train), len(valid)
+        (95, 5)
+    """
+    count = min(count, len(pairs) // 10)
+    keys = [hashlib.blake2b(source.encode(), digest_size=16).digest() for source in pairs.sources]
+    rest = count
+    chosen: set[bytes] = set()
+    sizes: dict[bytes, int] = {}
+    for key in keys:
+        sizes[key] = sizes.get(key, 0) + 1
+    for key in sorted(sizes):
+        if rest <= 0:
+            break
+        if sizes[key] <= rest:
+            chosen.add(key)
+            rest -= sizes[key]
+    if not chosen:
+        return pairs, None
+    inside = [key in chosen for key in keys]
+    return (
+        _select(pairs, [not held for held in inside], pairs.name, pairs.counts),
+        _select(pairs, inside, f"{pairs.name} (held out)", {}),
+    )
+
+
+def _select(pairs: Pairs, keep: list[bool], name: str, counts: dict[str, int]) -> Pairs:
+    return Pairs(
+        [text for text, kept in zip(pairs.sources, keep, strict=True) if kept],
+        [text for text, kept in zip(pairs.targets, keep, strict=True) if kept],
+        name,
+        counts,
+    )

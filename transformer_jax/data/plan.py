@@ -1,0 +1,194 @@
+"""Which examples make up batch ``step``: a pure function of the lengths, the seed and the step."""
+
+import hashlib
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+
+from transformer_jax.data.shapes import choose_shapes
+from transformer_jax.errors import ConfigError, DataError
+
+__all__ = ["BatchPlan", "BucketPlan", "Shape", "shuffled"]
+
+
+class Shape(NamedTuple):
+    """The arrays of a batch are ``[rows S]`` and ``[rows T]``."""
+
+    rows: int
+    S: int
+    T: int
+
+
+class BatchPlan(NamedTuple):
+    """The rows of one batch: which example each holds, -1 for none, and the padded lengths."""
+
+    indices: Int[np.ndarray, " B"]
+    S: int
+    T: int
+
+
+class BucketPlan:
+    """Batches of examples of like lengths, in a finite set of shapes under a token budget.
+
+    In every epoch each example comes exactly once. An example belongs to the first shape that
+    holds both its sides; a shape has as many rows as the budget allows. Examples left over at the
+    end of a shape's last batch move up to the next shape where that wastes less than empty rows.
+    The composition of batches and their order are drawn anew for every epoch, by arithmetic that
+    does not depend on the version of any library.
+
+    Example:
+        >>> lengths = np.array([3, 9, 4, 5, 8, 2])
+        >>> plan = BucketPlan(lengths, lengths, tokens=16, multiple=8)
+        >>> plan.shapes
+        [Shape(rows=2, S=8, T=8), Shape(rows=1, S=16, T=16)]
+        >>> plan.steps_per_epoch
+        4
+        >>> sorted(int(i) for step in range(4) for i in plan.batch(step).indices if i >= 0)
+        [0, 1, 2, 3, 4, 5]
+    """
+
+    shapes: list[Shape]
+    steps_per_epoch: int
+    fingerprint: str
+
+    def __init__(
+        self,
+        source_lengths: Int[np.ndarray, " count"],
+        target_lengths: Int[np.ndarray, " count"],
+        *,
+        tokens: int = 4096,
+        buckets: int = 6,
+        multiple: int = 4,
+        rows_multiple: int = 1,
+        seed: int = 0,
+        shuffle: bool = True,
+    ):
+        """Plans for examples of these lengths.
+
+        Args:
+            source_lengths: Tokens of each source.
+            target_lengths: Tokens of each target.
+            tokens: Most tokens of a side of a batch, padding included: ``rows * max(S, T)``.
+            buckets: Most shapes; they are chosen from the lengths (``choose_shapes``).
+            multiple: Padded lengths are multiples of it; 8 suits accelerators, and pads more.
+            rows_multiple: Rows are a multiple of it, so that they divide over devices and
+                micro-batches.
+            seed: Of the order.
+            shuffle: False takes the examples of each shape, and the shapes, in their order.
+
+        Raises:
+            ConfigError: The budget has no room for ``rows_multiple`` of the longest example.
+            DataError: There are no examples.
+        """
+        source_lengths = np.asarray(source_lengths, np.int64)
+        target_lengths = np.asarray(target_lengths, np.int64)
+        if not len(source_lengths):
+            raise DataError("there are no examples to make batches of")
+        for name, value in (("buckets", buckets), ("multiple", multiple), ("rows", rows_multiple)):
+            if value < 1:
+                raise ConfigError(f"{name} is {value}: at least 1")
+        sizes = choose_shapes(source_lengths, target_lengths, buckets, multiple)
+        longest = max(sizes[-1])
+        if tokens < longest * rows_multiple:
+            raise ConfigError(
+                f"a budget of {tokens} tokens a batch has no room for {rows_multiple} "
+                f"row{'s' * (rows_multiple > 1)} of the longest sentence ({longest} padded): raise "
+                f"it to {longest * rows_multiple} or more, or lower data.read.max_length"
+            )
+        self.shapes = [
+            Shape(tokens // max(S, T) // rows_multiple * rows_multiple, S, T) for S, T in sizes
+        ]
+        self._seed, self._shuffle = seed, shuffle
+        self._lengths = source_lengths + target_lengths
+        fits = [(source_lengths <= S) & (target_lengths <= T) for S, T in sizes]
+        self._bucket = np.argmax(fits, axis=0)
+        self._moves = _moves(np.bincount(self._bucket, minlength=len(sizes)), self.shapes)
+        settings = (tokens, buckets, multiple, rows_multiple, seed, shuffle)
+        digest = hashlib.sha256(repr(settings).encode())
+        digest.update(source_lengths.astype("<i8").tobytes())
+        digest.update(target_lengths.astype("<i8").tobytes())
+        self.fingerprint = digest.hexdigest()[:16]
+        self._cached: tuple[int, list[BatchPlan]] = (0, self._epoch(0))
+        self.steps_per_epoch = len(self._cached[1])
+
+    def __repr__(self) -> str:
+        return (
+            f"BucketPlan({len(self._bucket)} examples, {self.steps_per_epoch} steps an epoch, "
+            f"fill {self.fill:.3f}, shapes {[tuple(shape) for shape in self.shapes]})"
+        )
+
+    @property
+    def fill(self) -> float:
+        """The share of an epoch's token positions that are not padding."""
+        padded = sum(len(b.indices) * (b.S + b.T) for b in self.epoch(0))
+        return float(self._lengths.sum() / padded)
+
+    def batch(self, step: int) -> BatchPlan:
+        """The rows of batch ``step``, counted from 0 over all epochs."""
+        epoch, position = divmod(step, self.steps_per_epoch)
+        return self.epoch(epoch)[position]
+
+    def epoch(self, epoch: int) -> list[BatchPlan]:
+        """All batches of an epoch, in order."""
+        # One assignment of one tuple, so that threads never see a number without its batches.
+        cached = self._cached
+        if cached[0] != epoch:
+            self._cached = cached = (epoch, self._epoch(epoch))
+        return cached[1]
+
+    def _epoch(self, epoch: int) -> list[BatchPlan]:
+        order = np.arange(len(self._bucket))
+        if self._shuffle:
+            order = shuffled(len(order), self._seed, 2 * epoch)
+        batches = []
+        carried = order[:0]
+        for k, shape in enumerate(self.shapes):
+            members = np.concatenate([carried, order[self._bucket[order] == k]])
+            stay = len(members) - self._moves[k]
+            carried = members[stay:]
+            for start in range(0, stay, shape.rows):
+                rows = members[start : min(start + shape.rows, stay)]
+                padded = np.full(shape.rows, -1, np.int64)
+                padded[: len(rows)] = rows
+                batches.append(BatchPlan(padded, shape.S, shape.T))
+        if self._shuffle:
+            batches = [batches[i] for i in shuffled(len(batches), self._seed, 2 * epoch + 1)]
+        return batches
+
+
+def shuffled(count: int, seed: int, stream: int) -> Int[np.ndarray, " count"]:
+    """A permutation of ``range(count)`` that is a pure function of its arguments.
+
+    Numbers are ordered by SplitMix64 of (seed, stream, number) (Steele et al. 2014).
+
+    Example:
+        >>> shuffled(6, seed=0, stream=0)
+        array([0, 2, 5, 4, 3, 1])
+    """
+    state = np.array([seed % 2**64, stream], np.uint64)
+    start = _splitmix(_splitmix(state[:1]) + state[1:])
+    keys = _splitmix(start + np.arange(count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15))
+    return np.argsort(keys, kind="stable")
+
+
+def _splitmix(x: np.ndarray) -> np.ndarray:
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def _moves(counts: Int[np.ndarray, " K"], shapes: list[Shape]) -> list[int]:
+    """How many left-over examples of each shape move up to the next one."""
+    moves, carried = [], 0
+    for k, shape in enumerate(shapes):
+        left = (int(counts[k]) + carried) % shape.rows
+        carried = 0
+        if k + 1 < len(shapes):
+            larger = shapes[k + 1].S + shapes[k + 1].T
+            size = shape.S + shape.T
+            if left * (larger - size) < (shape.rows - left) * size:
+                carried = left
+        moves.append(carried)
+    return moves

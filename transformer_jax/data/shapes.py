@@ -1,0 +1,61 @@
+"""Which few shapes batches take: chosen to waste little on padding."""
+
+import numpy as np
+from jaxtyping import Int
+
+__all__ = ["choose_shapes"]
+
+_CANDIDATES = 24  # lengths a side from which shapes are made; the search grows with its 4th power
+
+
+def choose_shapes(
+    source_lengths: Int[np.ndarray, " count"],
+    target_lengths: Int[np.ndarray, " count"],
+    count: int,
+    multiple: int = 8,
+) -> list[tuple[int, int]]:
+    """At most ``count`` shapes ``(S, T)``, each fitting into the next, with the least padding.
+
+    An example takes the first shape that holds both its sides. Among all chains of multiples of
+    ``multiple`` that one is returned for which the sum of ``S + T`` over all examples is least;
+    where lengths are many, the candidates are their quantiles. The last shape holds everything.
+
+    Example:
+        >>> lengths = np.array([3, 4, 4, 5, 30])
+        >>> choose_shapes(lengths, lengths, 2)
+        [(8, 8), (32, 32)]
+    """
+    S = _candidates(source_lengths, multiple)
+    T = _candidates(target_lengths, multiple)
+    # held[i, j]: examples that shape (S[i], T[j]) holds.
+    held = np.zeros((len(S), len(T)), np.int64)
+    np.add.at(held, (np.searchsorted(S, source_lengths), np.searchsorted(T, target_lengths)), 1)
+    count_held = held.cumsum(0).cumsum(1).ravel()
+    size = (S[:, None] + T[None, :]).ravel()
+    i, j = np.divmod(np.arange(len(size)), len(T))
+    inside = (i[:, None] <= i[None, :]) & (j[:, None] <= j[None, :])  # [smaller, larger]
+    step = np.where(
+        inside, (count_held[None, :] - count_held[:, None]) * size[None, :], np.iinfo(np.int64).max
+    )
+    cost = count_held * size
+    chains = []  # chains[k][c]: which shape precedes c, in the best chain of k + 2 that ends in c
+    costs = [cost[-1]]
+    for _ in range(count - 1):
+        reach = step + np.where(inside, cost[:, None], 0)
+        chains.append(reach.argmin(0))
+        cost = reach.min(0)
+        costs.append(cost[-1])
+    best = int(np.argmin(costs))  # the first of equals, and so the fewest shapes
+    path = [len(size) - 1]
+    for previous in reversed(chains[:best]):
+        path.append(int(previous[path[-1]]))
+    return [(int(S[i[c]]), int(T[j[c]])) for c in reversed(path)]
+
+
+def _candidates(lengths: Int[np.ndarray, " count"], multiple: int) -> Int[np.ndarray, " some"]:
+    rounded = -(-lengths // multiple) * multiple
+    found = np.unique(rounded)
+    if len(found) > _CANDIDATES:
+        points = np.quantile(rounded, np.linspace(0, 1, _CANDIDATES), method="higher")
+        found = np.unique(points.astype(np.int64))
+    return found

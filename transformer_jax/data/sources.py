@@ -1,0 +1,194 @@
+"""Sentence pairs from wherever they are: a built-in corpus, aligned files, TSV, JSONL, TFDS."""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Literal
+
+from transformer_jax.data import aligned, tables, tfds
+from transformer_jax.data.pairs import Pairs, collect, hold_out
+from transformer_jax.errors import ConfigError, DataError
+
+__all__ = ["Files", "PairData", "Pairs", "ReadOptions", "Splits", "load_splits", "read_pairs"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Files:
+    """Pairs in text files: two aligned ones, or one that holds both sides."""
+
+    source: str | None = None  # text file, a sentence a line (.gz is unpacked)
+    target: str | None = None  # its translations, line by line
+    pairs: str | None = None  # instead: one file of both, .tsv or .jsonl (.gz is unpacked)
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadOptions:
+    """How pairs are read."""
+
+    fields: tuple[str, str] | None = None  # JSONL keys (source target); TFDS, corpus: languages
+    columns: tuple[int, int] | None = None  # of TSV, from 1; None is 1 2 of exactly two
+    format: Literal["auto", "tsv", "jsonl"] = "auto"  # of a file of pairs; auto goes by its name
+    lowercase: bool = False  # lower-case both sides
+    max_length: int = 256  # longest sentence in tokens, with its end token
+    over_long: Literal["drop", "cut"] = "drop"  # what becomes of longer ones (always counted)
+    holdout: int = 1000  # validation pairs taken from training where none are given; at most 1/10
+    size: int = 20_000  # training pairs of the built-in corpus
+
+
+@dataclasses.dataclass(frozen=True)
+class PairData:
+    """Where sentence pairs come from; give one of corpus, source and target, pairs, tfds."""
+
+    corpus: Literal["phrasebook"] | None = None  # built-in: Portuguese-English, made on the spot
+    source: str | None = None  # training text, a sentence a line (.gz is unpacked)
+    target: str | None = None  # its translations, line by line
+    pairs: str | None = None  # one file of both, .tsv or .jsonl (.gz is unpacked)
+    tfds: str | None = None  # a TensorFlow Datasets name, e.g. ted_hrlr_translate/pt_to_en
+    tfds_dir: str | None = None  # where it lies; None is TFDS_DATA_DIR or ~/tensorflow_datasets
+    valid: Files = Files()  # validation pairs; without them a part of training is held out
+    test: Files = Files()  # test pairs
+    read: ReadOptions = ReadOptions()
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class Splits:
+    """All pairs of a run; ``tests`` by name."""
+
+    train: Pairs
+    valid: Pairs | None
+    tests: dict[str, Pairs]
+
+
+def check(data: PairData) -> None:
+    """Refuses settings that give data in two ways at once, or by halves.
+
+    Raises:
+        ConfigError: It names the settings.
+    """
+    files = Files(data.source, data.target, data.pairs)
+    ways = [name for name in ("corpus", "tfds") if getattr(data, name) is not None]
+    ways += [name for name in ("source", "target", "pairs") if getattr(files, name) is not None]
+    if len(ways) > 1 and ways != ["source", "target"]:
+        raise ConfigError(
+            f"data is given in more than one way ({', '.join(f'data.{w}' for w in ways)}): keep one"
+        )
+    for where, group in (("data", files), ("data.valid", data.valid), ("data.test", data.test)):
+        _check_files(group, where)
+    if data.tfds_dir is not None and data.tfds is None:
+        raise ConfigError("data.tfds_dir is given without data.tfds, the name of the data set")
+    read = data.read
+    for name, least in (("max_length", 2), ("holdout", 0), ("size", 1)):
+        if getattr(read, name) < least:
+            raise ConfigError(f"data.read.{name} is {getattr(read, name)}: at least {least}")
+    if read.columns is not None and (min(read.columns) < 1 or read.columns[0] == read.columns[1]):
+        raise ConfigError(
+            f"data.read.columns {read.columns[0]} {read.columns[1]}: two different numbers from 1"
+        )
+
+
+def _check_files(files: Files, where: str) -> None:
+    if (files.source is None) != (files.target is None):
+        missing = "source" if files.source is None else "target"
+        raise ConfigError(f"{where}.{missing} is missing: aligned text needs source and target")
+    if files.source is not None and files.pairs is not None:
+        raise ConfigError(f"{where}.pairs is given beside {where}.source: keep one of them")
+
+
+def load_splits(data: PairData) -> Splits:
+    """Training, validation and test pairs, as the settings ask.
+
+    Validation pairs come from ``data.valid``; or from the data set's own validation split; or a
+    part of training is held out, chosen by a hash of the source sentence and so the same whatever
+    the order of the lines. All pairs that share a source sentence go the same way.
+
+    Raises:
+        ConfigError: No data was asked for.
+        DataError: A file cannot be read as asked, or nothing is left to train on.
+    """
+    if data.corpus is not None:
+        splits = _phrasebook(data.read)
+    elif data.tfds is not None:
+        splits = _tfds(data)
+    elif data.source is not None or data.pairs is not None:
+        train = read_pairs(Files(data.source, data.target, data.pairs), data.read, "data")
+        splits = Splits(train, None, {})
+    else:
+        raise ConfigError(
+            "no training data: give data.source and data.target, data.pairs, data.tfds, or "
+            "data.corpus phrasebook"
+        )
+    train, valid, tests = splits.train, splits.valid, dict(splits.tests)
+    if data.valid != Files():
+        valid = read_pairs(data.valid, data.read, "data.valid")
+    elif valid is None:
+        train, valid = hold_out(train, data.read.holdout)
+    if data.test != Files():
+        tests["test"] = read_pairs(data.test, data.read, "data.test")
+    return Splits(train, valid, tests)
+
+
+def read_pairs(files: Files, read: ReadOptions = ReadOptions(), where: str = "data") -> Pairs:
+    """The pairs of two aligned files, or of one TSV or JSONL file.
+
+    Blanks at either end of a sentence go; a pair with an empty side is dropped and counted.
+
+    Args:
+        files: The files.
+        read: Columns, keys and format of a file of pairs; lower-casing.
+        where: The setting that holds ``files``, for messages.
+
+    Raises:
+        DataError: A file cannot be read; two files differ in their number of lines; nothing is
+            left.
+    """
+    _check_files(files, where)
+    if files.source is not None and files.target is not None:
+        rows: Iterable[tuple[str, str]] = aligned.read_aligned(files.source, files.target, where)
+        name = f"{files.source} {files.target}"
+    elif files.pairs is not None:
+        flag = f"{where}.pairs"
+        if tables.table_format(files.pairs, read.format, flag) == "tsv":
+            rows = tables.read_tsv(files.pairs, read.columns, flag)
+        else:
+            rows = tables.read_jsonl(files.pairs, read.fields or ("source", "target"), flag)
+        name = files.pairs
+    else:
+        raise ConfigError(f"{where}: give {where}.source and {where}.target, or {where}.pairs")
+    return collect(rows, name, read.lowercase)
+
+
+def _phrasebook(read: ReadOptions) -> Splits:
+    from transformer_jax.data.corpora import phrasebook
+
+    fields = read.fields or ("pt", "en")
+    if sorted(fields) != ["en", "pt"]:
+        raise ConfigError(f"data.read.fields {' '.join(fields)}: phrasebook has pt and en")
+    flip = fields == ("en", "pt")
+
+    def make(split: phrasebook.Split, count: int) -> Pairs:
+        rows = phrasebook.generate(split, count, 0)
+        if flip:
+            rows = [(target, source) for source, target in rows]
+        return collect(rows, f"phrasebook {split}", read.lowercase)
+
+    return Splits(
+        make("train", read.size),
+        make("valid", 500),
+        {"test": make("test", 1000), "test_unseen": make("test_unseen", 1000)},
+    )
+
+
+def _tfds(data: PairData) -> Splits:
+    assert data.tfds is not None
+    reader = tfds.open_translation(data.tfds, data.tfds_dir, data.read.fields)
+
+    def make(split: str) -> Pairs:
+        return collect(reader.rows(split), f"{data.tfds} {split}", data.read.lowercase)
+
+    if "train" not in reader.splits:
+        raise DataError(f"{data.tfds}: no split is called train, only {', '.join(reader.splits)}")
+    names = [name for name in ("validation", "valid", "dev", "val") if name in reader.splits]
+    tests = {"test": make("test")} if "test" in reader.splits else {}
+    return Splits(make("train"), make(names[0]) if names else None, tests)

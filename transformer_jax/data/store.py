@@ -1,0 +1,207 @@
+"""Sentences as ids, made once: a flat array of ids and the offsets at which sentences begin."""
+
+import dataclasses
+import hashlib
+import json
+import operator
+import os
+import pathlib
+import shutil
+from collections.abc import Sequence
+from typing import Literal, SupportsIndex
+
+import numpy as np
+from jaxtyping import Int, Integer
+
+from transformer_jax.data.pairs import Pairs
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.errors import DataError
+
+__all__ = ["PairStore", "TokenStore", "build_store"]
+
+_CHUNK = 8192  # texts encoded at a time, which bounds the memory of Python lists
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenStore:
+    """Sentences of ids: number ``i`` is ``ids[offsets[i]:offsets[i + 1]]``, its end token last."""
+
+    ids: Integer[np.ndarray, " total"]
+    offsets: Int[np.ndarray, " ends"]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: SupportsIndex) -> Integer[np.ndarray, " length"]:
+        i = operator.index(index)
+        return self.ids[self.offsets[i] : self.offsets[i + 1]]
+
+    @property
+    def lengths(self) -> Int[np.ndarray, " count"]:
+        """Tokens of each sentence, with its end token."""
+        return np.diff(self.offsets)
+
+
+@dataclasses.dataclass(frozen=True)
+class PairStore:
+    """Both sides of sentence pairs as ids.
+
+    Attributes:
+        source: Source sentences.
+        target: Their translations.
+        kept: Which of the given pairs each one was; over-long pairs may have been dropped.
+        counts: Pairs that were over-long, by what became of them.
+    """
+
+    source: TokenStore
+    target: TokenStore
+    kept: Int[np.ndarray, " count"]
+    counts: dict[str, int]
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @property
+    def source_lengths(self) -> Int[np.ndarray, " count"]:
+        """Tokens of each source sentence, with its end token."""
+        return self.source.lengths
+
+    @property
+    def target_lengths(self) -> Int[np.ndarray, " count"]:
+        """Tokens of each target sentence, with its end token."""
+        return self.target.lengths
+
+
+def build_store(
+    pairs: Pairs,
+    tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer | None = None,
+    *,
+    max_length: int = 256,
+    over_long: Literal["drop", "cut"] = "drop",
+    cache: str | pathlib.Path | None = None,
+) -> PairStore:
+    """The ids of sentence pairs, each sentence with its end token.
+
+    Args:
+        pairs: Sentences and their translations.
+        tokenizer: Of the sources, and of the targets if there is no other.
+        target_tokenizer: Of the targets.
+        max_length: Longest sentence in tokens, with its end token.
+        over_long: A pair with a longer side is dropped, or that side is cut (its end token stays).
+        cache: A folder that keeps the arrays, memory-mapped, under a name made of the texts, the
+            tokenizers and the limits; damaged ones are made anew. None keeps them in memory.
+
+    Raises:
+        DataError: The cache cannot be written.
+    """
+    target_tokenizer = target_tokenizer or tokenizer
+    if cache is None:
+        return _encode_pairs(pairs, tokenizer, target_tokenizer, max_length, over_long)
+    key = _key(pairs, tokenizer.sha256, target_tokenizer.sha256, str(max_length), over_long)
+    folder = pathlib.Path(cache) / key
+    store = _open(folder)
+    if store is None:
+        made = _encode_pairs(pairs, tokenizer, target_tokenizer, max_length, over_long)
+        _write(made, folder)
+        store = _open(folder) or made
+    return store
+
+
+def _encode_pairs(
+    pairs: Pairs, first: Tokenizer, second: Tokenizer, max_length: int, over_long: str
+) -> PairStore:
+    source = _encode(pairs.sources, first)
+    target = _encode(pairs.targets, second)
+    long = (source.lengths > max_length) | (target.lengths > max_length)
+    counts = {}
+    kept = np.arange(len(long))
+    if long.any():
+        counts[f"over_long_{'cut' if over_long == 'cut' else 'dropped'}"] = int(long.sum())
+        if over_long == "drop":
+            kept = np.flatnonzero(~long)
+        source = _shortened(source, kept, max_length)
+        target = _shortened(target, kept, max_length)
+    return PairStore(source, target, kept, counts)
+
+
+def _encode(texts: Sequence[str], tokenizer: Tokenizer) -> TokenStore:
+    dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32
+    parts: list[np.ndarray] = []
+    lengths: list[int] = []
+    for start in range(0, len(texts), _CHUNK):
+        rows = tokenizer.encode_batch(texts[start : start + _CHUNK])
+        lengths.extend(len(row) + 1 for row in rows)
+        flat = [id for row in rows for id in (*row, tokenizer.eos)]
+        parts.append(np.array(flat, dtype))
+    ids = np.concatenate(parts) if parts else np.zeros(0, dtype)
+    return TokenStore(ids, _offsets(np.array(lengths, np.int64)))
+
+
+def _shortened(store: TokenStore, kept: Int[np.ndarray, " kept"], limit: int) -> TokenStore:
+    rows = [store[i] for i in kept]
+    rows = [row if len(row) <= limit else np.append(row[: limit - 1], row[-1]) for row in rows]
+    ids = np.concatenate(rows) if rows else store.ids[:0]
+    return TokenStore(ids, _offsets(np.array([len(row) for row in rows], np.int64)))
+
+
+def _offsets(lengths: Int[np.ndarray, " count"]) -> Int[np.ndarray, " count+1"]:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+
+
+def _key(pairs: Pairs, *settings: str) -> str:
+    digest = hashlib.sha256("\0".join(settings).encode())
+    for side in (pairs.sources, pairs.targets):
+        for start in range(0, len(side), _CHUNK):
+            # No text holds a NUL, so it parts them without ambiguity.
+            digest.update("\0".join(side[start : start + _CHUNK]).encode() + b"\0")
+        digest.update(b"\0\0")
+    return digest.hexdigest()[:24]
+
+
+def _arrays(store: PairStore) -> dict[str, np.ndarray]:
+    return {
+        "source_ids": store.source.ids,
+        "source_offsets": store.source.offsets,
+        "target_ids": store.target.ids,
+        "target_offsets": store.target.offsets,
+        "kept": store.kept,
+    }
+
+
+def _write(store: PairStore, folder: pathlib.Path) -> None:
+    """Writes a folder under another name and renames it, so that it is whole or not there."""
+    draft = folder.with_name(f".{folder.name}.{os.getpid()}")
+    try:
+        draft.mkdir(parents=True, exist_ok=True)
+        for name, array in _arrays(store).items():
+            np.save(draft / f"{name}.npy", array)
+        files = {path.name: _sha256(path) for path in sorted(draft.glob("*.npy"))}
+        note = {"files": files, "counts": store.counts}
+        (draft / "store.json").write_text(json.dumps(note, indent=1), encoding="utf-8")
+        if _open(folder) is None:  # else another process was first, with the same content
+            shutil.rmtree(folder, ignore_errors=True)
+            draft.rename(folder)
+    except OSError as error:
+        if _open(folder) is None:
+            raise DataError(f"{folder}: cannot be written: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _open(folder: pathlib.Path) -> PairStore | None:
+    """The store in a folder, memory-mapped; None if it is missing or not what was written."""
+    try:
+        note = json.loads((folder / "store.json").read_text(encoding="utf-8"))
+        if any(_sha256(folder / name) != digest for name, digest in note["files"].items()):
+            return None
+        names = ("source_ids", "source_offsets", "target_ids", "target_offsets", "kept")
+        arrays = [np.load(folder / f"{name}.npy", mmap_mode="r") for name in names]
+    except (OSError, ValueError, KeyError):
+        return None
+    return PairStore(TokenStore(*arrays[:2]), TokenStore(*arrays[2:4]), arrays[4], note["counts"])
+
+
+def _sha256(path: pathlib.Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,107 @@
+"""Pairs that lie in one file: tab-separated columns, or a JSON object a line."""
+
+import json
+import pathlib
+from collections.abc import Iterator
+from typing import Literal
+
+from transformer_jax.data.text import read_lines
+from transformer_jax.errors import ConfigError, DataError
+
+__all__ = ["read_jsonl", "read_tsv", "table_format"]
+
+
+def table_format(
+    path: str | pathlib.Path, format: str = "auto", flag: str = ""
+) -> Literal["tsv", "jsonl"]:
+    """How a file of pairs is written, by its name where ``format`` is ``auto``.
+
+    Raises:
+        ConfigError: The name ends in nothing known.
+
+    Example:
+        >>> table_format("pairs.tsv.gz"), table_format("spa.txt", "tsv")
+        ('tsv', 'tsv')
+    """
+    suffix = pathlib.Path(str(path).removesuffix(".gz")).suffix.lower()
+    found = format if format != "auto" else suffix.lstrip(".")
+    if found in ("tsv", "tab"):
+        return "tsv"
+    if found in ("jsonl", "ndjson"):
+        return "jsonl"
+    raise ConfigError(
+        f"{flag} {path}: the name ends in neither .tsv nor .jsonl: give data.read.format, tsv or "
+        f"jsonl"
+    )
+
+
+def read_tsv(
+    path: str | pathlib.Path, columns: tuple[int, int] | None = None, flag: str = ""
+) -> Iterator[tuple[str, str]]:
+    """The pairs of a tab-separated file; nothing is quoted or escaped. Empty lines are empty pairs.
+
+    Args:
+        path: The file.
+        columns: Which two, counted from 1; None is the two columns of a file that has no others.
+        flag: The setting that named the file, for messages.
+
+    Raises:
+        DataError: A line has another number of columns than asked, or than the first line.
+    """
+    wanted = 2 if columns is None else 0
+    first, second = columns or (1, 2)
+    for number, line in enumerate(read_lines(path, flag), 1):
+        if not line:
+            yield "", ""
+            continue
+        cells = line.split("\t")
+        if not wanted:
+            wanted = max(len(cells), first, second)
+        if len(cells) != wanted:
+            hint = "; choose two with data.read.columns" if columns is None else ""
+            raise DataError(f"{path}:{number}: {len(cells)} columns, and {wanted} are wanted{hint}")
+        yield cells[first - 1], cells[second - 1]
+
+
+def read_jsonl(
+    path: str | pathlib.Path, fields: tuple[str, str] = ("source", "target"), flag: str = ""
+) -> Iterator[tuple[str, str]]:
+    """The pairs of a file that holds a JSON object a line. Empty lines are empty pairs.
+
+    Raises:
+        DataError: A line is no JSON object, or lacks a field, or the field is not text.
+    """
+    for number, line in enumerate(read_lines(path, flag), 1):
+        if not line:
+            yield "", ""
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path}:{number}: not JSON: {error}") from None
+        if not isinstance(row, dict):
+            raise DataError(f"{path}:{number}: a JSON object is wanted, not {type(row).__name__}")
+        yield _text(row, fields[0], path, number), _text(row, fields[1], path, number)
+
+
+def _text(row: dict[str, object], field: str, path: str | pathlib.Path, number: int) -> str:
+    if field not in row:
+        raise DataError(
+            f"{path}:{number}: no field {field!r}, only {', '.join(map(repr, row)) or 'none'}: "
+            f"name the two with data.read.fields"
+        )
+    text = row[field]
+    if not isinstance(text, str):
+        raise DataError(
+            f"{path}:{number}: field {field!r} is {type(text).__name__}, and text is wanted"
+        )
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise DataError(
+            f"{path}:{number}: field {field!r} holds half a character (a lone surrogate)"
+        ) from None
+    if "\0" in text or "\n" in text:
+        what = "NUL" if "\0" in text else "a line break"
+        raise DataError(f"{path}:{number}: field {field!r} holds {what}")
+    return text

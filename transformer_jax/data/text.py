@@ -1,0 +1,94 @@
+"""Lines of text files, counted as ``wc -l`` counts them and refused where they are not text."""
+
+import codecs
+import gzip
+import io
+import pathlib
+import zlib
+from collections.abc import Iterable, Iterator
+
+from transformer_jax.errors import DataError
+
+__all__ = ["decode_lines", "open_bytes", "read_lines"]
+
+
+def decode_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
+    r"""The text of raw lines, without their ends.
+
+    Only ``\n`` ends a line: a lone carriage return and the Unicode separators, at which
+    ``str.splitlines`` would cut, are characters like any other, so two aligned files stay
+    aligned. One ``\r`` before the end is dropped (CRLF), and a byte order mark at the very start.
+
+    Args:
+        lines: Byte strings that each end with ``\n``, but perhaps the last: a file opened in
+            binary mode, or ``sys.stdin.buffer``.
+        name: What messages call it.
+
+    Raises:
+        DataError: A line is not UTF-8, or holds a NUL character; with ``name:line``.
+
+    Example:
+        >>> list(decode_lines([b"\xef\xbb\xbfone\r\n", b"\n", b"two\rthree"], "example"))
+        ['one', '', 'two\rthree']
+        >>> list(decode_lines([b"caf\xe9\n"], "menu.txt"))
+        Traceback (most recent call last):
+        ...
+        transformer_jax.errors.DataError: menu.txt:1: not UTF-8 (byte 0xe9 at column 4): ...
+    """
+    for number, raw in enumerate(lines, 1):
+        if number == 1:
+            raw = raw.removeprefix(codecs.BOM_UTF8)
+        raw = raw.removesuffix(b"\n").removesuffix(b"\r")
+        if b"\0" in raw:
+            raise DataError(
+                f"{name}:{number}: a NUL character at column {raw.index(0) + 1}: this is not text, "
+                f"or it is UTF-16; convert it to UTF-8"
+            )
+        try:
+            yield raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{name}:{number}: not UTF-8 (byte {raw[error.start]:#04x} at column "
+                f"{error.start + 1}): convert the file, e.g. iconv -f latin1 -t utf-8"
+            ) from None
+
+
+def open_bytes(path: str | pathlib.Path, flag: str = "") -> io.BufferedIOBase:
+    """A file opened for reading bytes, unpacked on the way if its name ends in ``.gz``.
+
+    Args:
+        path: The file.
+        flag: The setting that named it, for the message.
+
+    Raises:
+        DataError: The file is missing, a folder, or may not be read.
+    """
+    path = pathlib.Path(path)
+    where = f"{flag} {path}" if flag else str(path)
+    if path.is_dir():
+        raise DataError(f"{where}: this is a folder, and a file is needed")
+    try:
+        if path.suffix == ".gz":
+            return gzip.open(path, "rb")
+        return open(path, "rb")
+    except FileNotFoundError:
+        raise DataError(f"{where}: no such file (looked from {pathlib.Path.cwd()})") from None
+    except OSError as error:
+        raise DataError(f"{where}: cannot be read: {error.strerror or error}") from None
+
+
+def read_lines(path: str | pathlib.Path, flag: str = "") -> Iterator[str]:
+    """The lines of a text file, one at a time; see ``decode_lines`` and ``open_bytes``.
+
+    Their number is that of ``wc -l``, plus one if the last line has no end.
+
+    Raises:
+        DataError: The file cannot be read, is not UTF-8, holds NUL, or is a damaged ``.gz``.
+    """
+    with open_bytes(path, flag) as file:
+        try:
+            yield from decode_lines(file, str(path))
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise DataError(f"{path}: the .gz is cut or damaged ({error}): fetch it anew") from None
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None

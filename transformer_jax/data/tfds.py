@@ -1,0 +1,195 @@
+"""Translation data sets that TensorFlow Datasets prepared on disk, read without TensorFlow.
+
+Nothing here touches the network: what is not prepared is refused at once.
+"""
+
+import importlib
+import json
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+from transformer_jax.errors import ConfigError, DataError
+
+__all__ = ["TranslationReader", "find_prepared", "open_translation"]
+
+
+class TranslationReader:
+    """The pairs of a prepared data set, split by split.
+
+    Attributes:
+        splits: The names of its splits.
+        fields: The languages of source and target.
+    """
+
+    splits: list[str]
+    fields: tuple[str, str]
+
+    def __init__(self, folder: pathlib.Path, fields: tuple[str, str] | None = None):
+        """Opens the data set that was prepared in ``folder``, the one with dataset_info.json.
+
+        Args:
+            folder: Of one version of one configuration.
+            fields: Languages of source and target; None is the data set's own order.
+
+        Raises:
+            ConfigError: The package is not installed, or a language is not there.
+            DataError: The folder cannot be read, or is not in array_record.
+        """
+        package = _package()
+        self._folder = folder
+        _check_format(folder)
+        try:
+            self._builder = package.builder_from_directory(str(folder))
+            self.splits = list(self._builder.info.splits)
+            self.fields = _choose_fields(self._builder.info, fields)
+        except (ConfigError, DataError):
+            raise
+        except Exception as error:  # the package has no error class of its own
+            raise DataError(f"{folder}: cannot be read as a data set: {_line(error)}") from None
+
+    def rows(self, split: str) -> Iterator[tuple[str, str]]:
+        """The pairs of a split.
+
+        Raises:
+            DataError: A shard is missing, cut or damaged, or a text is not UTF-8.
+        """
+        self._check_shards(split)
+        source, target = self.fields
+        data = self._builder.as_data_source(split=split)
+        for i in range(len(data)):
+            try:
+                row = data[i]
+                yield _text(row[source]), _text(row[target])
+            except UnicodeDecodeError:
+                raise DataError(f"{self._folder} {split}: record {i} is not UTF-8") from None
+            except Exception as error:  # so does array_record
+                raise DataError(
+                    f"{self._folder} {split}: record {i} cannot be read ({_line(error)}): prepare "
+                    f"the data set anew"
+                ) from None
+
+    def _check_shards(self, split: str) -> None:
+        """A cut shard opens without an error and without records, so records are counted."""
+        module = importlib.import_module("array_record.python.array_record_module")
+        info = self._builder.info.splits[split]
+        for path, wanted in zip(info.filepaths, info.shard_lengths, strict=True):
+            if not pathlib.Path(path).is_file():
+                raise DataError(f"{path}: the shard is missing: prepare the data set anew")
+            try:
+                reader = module.ArrayRecordReader(str(path))
+                found = reader.num_records()
+                reader.close()  # which is where a cut shard may be noticed, or not
+            except Exception as error:
+                raise DataError(
+                    f"{path}: damaged ({_line(error)}): prepare the data set anew"
+                ) from None
+            if found != wanted:
+                raise DataError(
+                    f"{path}: {found} records where dataset_info.json has {wanted}: the shard is "
+                    f"cut or damaged: prepare the data set anew"
+                )
+
+
+def open_translation(
+    name: str, data_dir: str | None = None, fields: tuple[str, str] | None = None
+) -> TranslationReader:
+    """A data set by its name; see ``find_prepared`` and ``TranslationReader``."""
+    _package()
+    return TranslationReader(find_prepared(name, data_dir), fields)
+
+
+def find_prepared(name: str, data_dir: str | None = None) -> pathlib.Path:
+    """The folder in which a data set was prepared: the newest version, unless one is named.
+
+    Args:
+        name: ``data_set``, ``data_set/configuration`` or either with ``:version``.
+        data_dir: Where data sets are; None is TFDS_DATA_DIR or ``~/tensorflow_datasets``. It may
+            also be the folder of the version itself.
+
+    Raises:
+        DataError: It is not there, with the command that prepares it; or it has several
+            configurations and none is named.
+    """
+    default = os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
+    root = pathlib.Path(data_dir or default).expanduser()
+    path, _, version = name.partition(":")
+    if (root / "dataset_info.json").is_file():
+        return root
+    base = root / path
+    found = sorted(
+        info.parent
+        for pattern in ("*/dataset_info.json", "*/*/dataset_info.json")
+        for info in base.glob(pattern)
+        if version in ("", info.parent.name)
+    )
+    configurations = sorted({folder.parent for folder in found})
+    if len(configurations) > 1:
+        names = ", ".join(str(folder.relative_to(root)) for folder in configurations)
+        raise DataError(f"data.tfds {name}: it has several configurations, name one: {names}")
+    if not found:
+        raise DataError(
+            f"data.tfds {name}: not prepared in {root}. Where there is network, run: python -c "
+            f'"import tensorflow_datasets as tfds; tfds.builder({path!r}, data_dir={str(root)!r}, '
+            f"file_format='array_record').download_and_prepare()\" ; or point data.tfds_dir at "
+            f"where it is"
+        )
+    return max(found, key=lambda folder: _version(folder.name))
+
+
+def _version(name: str) -> tuple[int, ...]:
+    return tuple(int(part) if part.isdigit() else -1 for part in name.split("."))
+
+
+def _package() -> Any:
+    try:
+        # array_record is what the data is read with, and what TFDS leaves to the user to install.
+        importlib.import_module("array_record.python.array_record_module")
+        return importlib.import_module("tensorflow_datasets")
+    except ImportError as error:
+        raise ConfigError(
+            f"data.tfds needs packages that are not installed ({error.name}): "
+            f"pip install 'transformer-jax[tfds]'"
+        ) from None
+
+
+def _check_format(folder: pathlib.Path) -> None:
+    try:
+        info = json.loads((folder / "dataset_info.json").read_text(encoding="utf-8"))
+        format = info.get("fileFormat", "tfrecord")
+    except (OSError, ValueError, AttributeError) as error:
+        raise DataError(f"{folder}/dataset_info.json: cannot be read: {_line(error)}") from None
+    if format != "array_record":
+        raise DataError(
+            f"{folder}: prepared as {format}, which needs TensorFlow: prepare it again with "
+            f"file_format='array_record' in another data_dir"
+        )
+
+
+def _choose_fields(info: Any, fields: tuple[str, str] | None) -> tuple[str, str]:
+    languages = list(info.features)
+    if fields is None:
+        if info.supervised_keys:
+            source, target = info.supervised_keys[:2]
+            return str(source), str(target)
+        if len(languages) != 2:
+            raise ConfigError(
+                f"data.tfds has the fields {', '.join(languages)}: choose two with data.read.fields"
+            )
+        return languages[0], languages[1]
+    for field in fields:
+        if field not in languages:
+            raise ConfigError(
+                f"data.read.fields {' '.join(fields)}: {info.name} has {', '.join(languages)}"
+            )
+    return fields
+
+
+def _text(value: Any) -> str:
+    text = value.decode("utf-8") if isinstance(value, bytes) else str(value)
+    return " ".join(text.split("\n"))
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200]

@@ -1,0 +1,232 @@
+"""Text to ids and back, over Hugging Face ``tokenizers``: training, loading, encoding, decoding."""
+
+import hashlib
+import os
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, get_args
+
+import tokenizers
+
+from transformer_jax.data import backends
+from transformer_jax.data.backends import SPECIAL
+from transformer_jax.errors import ConfigError, DataError
+
+__all__ = ["SPECIAL", "Kind", "Tokenizer", "load_tokenizer", "train_tokenizer"]
+
+Kind = Literal["bpe", "wordpiece", "unigram", "bytes", "characters"]
+
+# In this order of preference; the last resort is said in ``Tokenizer``.
+_NAMES = {
+    "pad": ("<pad>", "[PAD]", "<|pad|>"),
+    "unk": ("<unk>", "[UNK]", "<|unk|>"),
+    "bos": ("<bos>", "<s>", "[BOS]", "[CLS]", "<|begin_of_text|>", "<|endoftext|>"),
+    "eos": ("<eos>", "</s>", "[EOS]", "[SEP]", "<|end_of_text|>", "<|endoftext|>"),
+}
+
+
+class Tokenizer:
+    """Text to ids and back.
+
+    Ids of text never hold a special token, also where the text spells one out (``"</s>"``): what
+    would become one is ``unk``, or left out where there is none.
+
+    Attributes:
+        vocab_size: One more than the largest id.
+        pad: Fills up rows; the id of ``eos`` where the file has no such token.
+        unk: What the vocabulary lacks, or None.
+        bos: What a decoder starts with; the id of ``pad`` where the file has none (T5, Marian).
+        eos: Ends every sentence.
+        sha256: Of the file that ``save`` writes.
+    """
+
+    vocab_size: int
+    pad: int
+    unk: int | None
+    bos: int
+    eos: int
+    sha256: str
+
+    def __init__(self, text: str, special: Mapping[str, str] | None = None):
+        """The tokenizer that a ``tokenizer.json`` describes, without its truncation and padding.
+
+        Args:
+            text: What the file holds; kept as it is, because numbers change when written anew.
+            special: Names of special tokens by role (pad, unk, bos, eos) that are not the usual.
+
+        Raises:
+            DataError: There is no token that ends sentences, or a named one is missing.
+            Exception: The text describes no tokenizer; ``load_tokenizer`` says so in one line.
+        """
+        backend = tokenizers.Tokenizer.from_str(text)
+        backend.no_truncation()
+        backend.no_padding()
+        self._text = text
+        # Not part of the file: special tokens that text spells out are text.
+        backend.encode_special_tokens = True
+        self._backend = backend
+        vocab = backend.get_vocab()
+        found = _special_ids(vocab, special or {})
+        if "eos" not in found:
+            raise DataError(
+                f"the tokenizer has no token that ends a sentence (looked for "
+                f"{', '.join(_NAMES['eos'])}): name it with special={{'eos': ...}}"
+            )
+        self.vocab_size = max(vocab.values()) + 1
+        self.eos = found["eos"]
+        self.pad = found.get("pad", self.eos)
+        self.bos = found.get("bos", self.pad)
+        self.unk = found.get("unk")
+        self.sha256 = hashlib.sha256(self._text.encode()).hexdigest()
+        self._special = frozenset({self.pad, self.bos, self.eos})
+
+    def __repr__(self) -> str:
+        return f"Tokenizer(vocab_size={self.vocab_size}, sha256={self.sha256[:12]!r})"
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, without special tokens."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of many texts, without special tokens; each as if it were alone."""
+        encodings = self._backend.encode_batch(list(texts), add_special_tokens=False)
+        return [self._only_text(encoding.ids) for encoding in encodings]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids; special tokens leave no trace."""
+        return self.decode_batch([ids])[0]
+
+    def decode_batch(self, rows: Iterable[Iterable[int]]) -> list[str]:
+        """The texts of many rows of ids; special tokens leave no trace."""
+        kept = [[int(i) for i in ids if int(i) not in self._special] for ids in rows]
+        return [self._backend.decode(ids, skip_special_tokens=True) for ids in kept]
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """What to call each id where people read it, such as the axes of a picture."""
+        return [_readable(self._backend, int(i), self._special) for i in ids]
+
+    def save(self, path: str | pathlib.Path) -> None:
+        """Writes ``tokenizer.json``, whole or not at all."""
+        path = pathlib.Path(path)
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            with open(draft, "w", encoding="utf-8", newline="") as file:
+                file.write(self._text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(draft, path)
+        except OSError as error:
+            draft.unlink(missing_ok=True)
+            raise DataError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+    def _only_text(self, ids: list[int]) -> list[int]:
+        if self._special.isdisjoint(ids):
+            return ids
+        instead = [] if self.unk is None else [self.unk]
+        return [j for i in ids for j in (instead if i in self._special else [i])]
+
+
+def train_tokenizer(kind: Kind, texts: Iterable[str], vocab_size: int = 8000) -> Tokenizer:
+    """A tokenizer learnt from texts; the special tokens are ``SPECIAL``, ids 0 to 3.
+
+    - ``bpe``: merges of frequent pairs over bytes (Sennrich et al. 2016; Radford et al. 2019).
+      ``decode(encode(text)) == text`` for every text. Equally frequent pairs merge in the order of
+      their ids.
+    - ``unigram``: the likeliest pieces over bytes (Kudo 2018); as lossless.
+    - ``bytes``: id ``4 + byte``; as lossless, nothing to learn, ``vocab_size`` is 260.
+    - ``wordpiece``: pieces of words, ``##`` before those that do not begin one (Schuster and
+      Nakajima 2012). Words are what whitespace and punctuation part, so decoding restores
+      neither double spaces nor unknown characters.
+    - ``characters``: the most frequent characters; others become ``unk``.
+
+    The result is a function of the texts. It has fewer than ``vocab_size`` tokens where the text
+    has no more.
+
+    Raises:
+        ConfigError: ``vocab_size`` has no room for what the kind needs, or there is no text.
+
+    Example:
+        >>> tokenizer = train_tokenizer("bpe", ["low lower lowest"] * 3, 270)
+        >>> tokenizer.decode(tokenizer.encode("the  lowest étude"))
+        'the  lowest étude'
+    """
+    if kind not in get_args(Kind):
+        raise ConfigError(f"tokenizer kind {kind!r}: allowed are {', '.join(get_args(Kind))}")
+    least = len(SPECIAL) + (256 if kind in ("bpe", "unigram", "bytes") else 1)
+    if vocab_size < least:
+        raise ConfigError(f"a {kind} vocabulary of {vocab_size}: at least {least} are needed")
+    tokenizer = Tokenizer(backends.MAKE[kind](texts, vocab_size).to_str())
+    if tokenizer.vocab_size > vocab_size and kind != "bytes":
+        raise ConfigError(
+            f"a {kind} vocabulary of {vocab_size}: the characters of the text alone need "
+            f"{tokenizer.vocab_size}"
+        )
+    return tokenizer
+
+
+def load_tokenizer(
+    path: str | pathlib.Path,
+    *,
+    sha256: str | None = None,
+    special: Mapping[str, str] | None = None,
+) -> Tokenizer:
+    """The tokenizer of a ``tokenizer.json``, ours or any other.
+
+    Args:
+        path: The file.
+        sha256: What the file's checksum must be, if known: a damaged file that still loads would
+            silently encode text otherwise.
+        special: Names of special tokens by role (pad, unk, bos, eos) that are not the usual.
+
+    Raises:
+        DataError: The file is missing, no tokenizer, or not the one that is expected.
+    """
+    path = pathlib.Path(path)
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such tokenizer file") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
+    if sha256 is not None and hashlib.sha256(raw).hexdigest() != sha256:
+        raise DataError(
+            f"{path}: this is not the tokenizer that is expected, or it is damaged: its sha256 "
+            f"begins {hashlib.sha256(raw).hexdigest()[:12]}, and should {sha256[:12]}"
+        )
+    try:
+        text = raw.decode("utf-8")
+        tokenizer = Tokenizer(text, special)
+        # What loads may still fail at the first text, or name ids it cannot turn back.
+        tokenizer.decode(tokenizer.encode("A probe, 1 2."))
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+    except Exception as error:  # the library raises bare Exception
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(f"{path}: not a usable tokenizer.json: {reason}") from None
+    return tokenizer
+
+
+def _special_ids(vocab: Mapping[str, int], given: Mapping[str, str]) -> dict[str, int]:
+    unknown = sorted(set(given) - set(_NAMES))
+    if unknown:
+        raise DataError(f"special token {unknown[0]!r}: the roles are {', '.join(_NAMES)}")
+    found = {}
+    for role, names in _NAMES.items():
+        if role in given and given[role] not in vocab:
+            raise DataError(f"the tokenizer has no token {given[role]!r} to be {role}")
+        for name in (given[role],) if role in given else names:
+            if name in vocab:
+                found[role] = vocab[name]
+                break
+    return found
+
+
+def _readable(backend: tokenizers.Tokenizer, id: int, special: frozenset[int]) -> str:
+    token = backend.id_to_token(id) or f"#{id}"
+    if id in special:
+        return token
+    # Alone, a piece of a byte-level vocabulary may be half a character, which decodes to U+FFFD.
+    text = backend.decode([id], skip_special_tokens=False)
+    if text and "\ufffd" not in text:
+        return token if token.startswith("##") else text
+    return token

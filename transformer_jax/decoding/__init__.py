@@ -1,0 +1,1 @@
+"""From logits to sequences: greedy, sampled, by beam, and by exhaustive search."""

@@ -1,0 +1,223 @@
+"""Beam search as one compiled loop, over anything that maps tokens and a state to logits."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer_jax.decoding.lengths import Normalization, best_attainable, length_penalty
+from transformer_jax.functional import logits as processors
+
+__all__ = ["Hypotheses", "beam_search"]
+
+Step = Callable[[Array, Any], tuple[Array, Any]]  # tokens [R], state -> logits [R V], state
+Reorder = Callable[[Any, Array], Any]  # state, parents [B M] -> state
+
+
+class Hypotheses(NamedTuple):
+    """The best finished hypotheses of each sentence, best first."""
+
+    tokens: Int[Array, "B P T"]  # EOS included, then padding
+    lengths: Int[Array, "B P"]  # tokens, EOS included; 0 where there is no such hypothesis
+    log_probs: Float[Array, "B P"]  # of the whole sequence, EOS included
+    scores: Float[Array, "B P"]  # the same, normalised for length
+
+
+class _Live(NamedTuple):
+    """Hypotheses that may still grow, and how they came to be."""
+
+    last: Int[Array, "B M"]
+    log_probs: Float[Array, "B M"]
+    parents: Int[Array, "T B M"]  # beam m of step t goes on from beam parents[t, b, m]
+    tokens: Int[Array, "T B M"]
+
+
+class _Finished(NamedTuple):
+    """The best that have ended: EOS follows live beam ``beam`` as token number ``length``."""
+
+    scores: Float[Array, "B P"]
+    log_probs: Float[Array, "B P"]
+    lengths: Int[Array, "B P"]
+    beams: Int[Array, "B P"]
+
+
+class _Loop(NamedTuple):
+    t: Int[Array, ""]
+    live: _Live
+    finished: _Finished
+    done: Bool[Array, " B"]
+    state: Any
+
+
+def beam_search(
+    step: Step,
+    state: Any,
+    first: Int[Array, " B"],
+    *,
+    beams: int,
+    length: int,
+    eos: int,
+    pad: int,
+    reorder: Reorder,
+    keep: int = 1,
+    limits: Int[Array, " B"] | None = None,
+    minimum: int = 1,
+    normalization: Normalization = "gnmt",
+    alpha: Float[Array, "..."] | float | int = 0.6,
+    forbidden: tuple[int, ...] = (),
+    stop_early: bool = True,
+) -> Hypotheses:
+    """The ``keep`` best complete sequences that a beam of ``beams`` live hypotheses meets.
+
+    Each step scores every continuation of every live hypothesis. Continuations by EOS that are
+    among the ``beams`` best leave the beam for the finished ones; of the others the ``beams`` best
+    live on, so the beam never starves and a finished hypothesis never changes. In the last step
+    that a sentence's limit allows, EOS is the only continuation and its probability is paid: every
+    hypothesis returned is complete, and ``log_probs`` is what teacher forcing gives it. With
+    ``beams >= V ** (length - 1)`` the search is exact (row B31).
+
+    A sentence is done when no live hypothesis can reach the worst of the ``keep`` finished ones
+    (:func:`best_attainable`); what it returns is what going on to the limit would. Sentences do
+    not influence one another. Ties go to the shorter, then to the better-placed hypothesis.
+
+    Args:
+        step: Maps the last tokens ``[R]`` and a state to logits ``[R V]`` and the next state;
+            ``R = B M`` rows, the beams of a sentence side by side.
+        state: Before the first token, with ``R`` rows.
+        first: The token that starts each sentence, usually BOS.
+        beams: M, the number of live hypotheses.
+        length: T, the most tokens of any hypothesis, EOS included.
+        eos: Ends a hypothesis.
+        pad: Fills what follows.
+        reorder: Maps a state and ``parents [B M]`` to the state whose beam m goes on from beam
+            ``parents[b, m]``.
+        keep: P, how many hypotheses are returned.
+        limits: The most tokens of each sentence, EOS included; 0 marks a row of padding.
+        minimum: The fewest tokens, EOS included, where the limit leaves the choice.
+        normalization: How scores are divided by length, see :func:`length_penalty`.
+        alpha: Its exponent, 0 or more; one for all or one a sentence.
+        forbidden: Tokens that are never chosen. Probabilities are not renormalised for it.
+        stop_early: False goes on to the limits, which costs time and changes nothing.
+    """
+    B, M = first.shape[0], beams
+    limits = jnp.full((B,), length, jnp.int32) if limits is None else jnp.minimum(limits, length)
+    alpha = jnp.broadcast_to(jnp.asarray(alpha, jnp.float32), (B,))
+    out_of = jnp.full((B, keep), -jnp.inf)
+    nothing = jnp.zeros((B, keep), jnp.int32)
+    # All beams start equal: only the first counts, or they would stay copies of one another.
+    start = jnp.where(jnp.arange(M) == 0, 0.0, -jnp.inf)
+    trail = jnp.zeros((length, B, M), jnp.int32)
+    loop = _Loop(
+        t=jnp.int32(0),
+        live=_Live(
+            last=jnp.broadcast_to(first[:, None], (B, M)).astype(jnp.int32),
+            log_probs=jnp.broadcast_to(start[None], (B, M)),
+            parents=trail,
+            tokens=trail,
+        ),
+        finished=_Finished(out_of, out_of, nothing, nothing),
+        done=limits <= 0,
+        state=state,
+    )
+
+    def body(loop: _Loop) -> _Loop:
+        t, live = loop.t, loop.live
+        logits, state = step(live.last.reshape(B * M), loop.state)
+        last = t + 1 >= limits
+        ends, onward, parents, tokens = _continuations(logits, live.log_probs, eos, forbidden)
+        # An end counts if it is among the M best continuations; in the last step, any does.
+        better = (onward[:, None, :] > ends[:, :, None]).sum(-1)
+        better += (ends[:, None, :] > ends[:, :, None]).sum(-1)
+        may_end = ((better < M) & (t + 1 >= minimum)) | last[:, None]
+        ends = jnp.where(may_end & ~loop.done[:, None], ends, -jnp.inf)
+        scores = ends / length_penalty(t + 1, normalization, alpha[:, None])
+        finished = _admit(loop.finished, scores, ends, t + 1)
+        hope = best_attainable(onward[:, 0], limits, normalization, alpha)
+        settled = stop_early & (finished.scores[:, -1] >= hope)
+        here = (t, jnp.int32(0), jnp.int32(0))
+        return _Loop(
+            t=t + 1,
+            live=_Live(
+                last=tokens,
+                log_probs=onward,
+                parents=lax.dynamic_update_slice(live.parents, parents[None], here),
+                tokens=lax.dynamic_update_slice(live.tokens, tokens[None], here),
+            ),
+            finished=finished,
+            done=loop.done | last | settled,
+            state=reorder(state, parents),
+        )
+
+    loop = lax.while_loop(lambda loop: ~loop.done.all() & (loop.t < length), body, loop)
+    return _read_back(loop, eos, pad)
+
+
+def _continuations(
+    logits: Float[Array, "R V"],
+    log_probs: Float[Array, "B M"],
+    eos: int,
+    forbidden: tuple[int, ...],
+) -> tuple[Float[Array, "B M"], Float[Array, "B M"], Int[Array, "B M"], Int[Array, "B M"]]:
+    """Log-probabilities of ending each hypothesis, and of the M best ways to go on.
+
+    The latter with the beam each goes on from and the token it goes on with. Only the best of each
+    row are compared across rows, and only their log-probabilities are ever computed.
+    """
+    B, M = log_probs.shape
+    V = logits.shape[1]
+    most = min(M, V)
+    logits = logits.astype(jnp.float32)
+    total = jax.nn.logsumexp(logits, axis=-1).reshape(B, M)
+    ends = log_probs + logits[:, eos].reshape(B, M) - total
+    barred = np.isin(np.arange(V), (eos, *forbidden))
+    values, tokens = processors.top_k_two_stage(jnp.where(barred[None], -jnp.inf, logits), most)
+    values = values.reshape(B, M, most) + (log_probs - total)[:, :, None]
+    onward, place = lax.top_k(values.reshape(B, M * most), M)
+    tokens = jnp.take_along_axis(tokens.reshape(B, M * most), place, axis=1)
+    return ends, onward, place // most, tokens.astype(jnp.int32)
+
+
+def _admit(
+    finished: _Finished, scores: Float[Array, "B M"], ends: Float[Array, "B M"], length: Array
+) -> _Finished:
+    """The best of what had finished before and of what ends now, the older first among equals."""
+    B, M = scores.shape
+    P = finished.scores.shape[1]
+    beams = jnp.broadcast_to(jnp.arange(M, dtype=jnp.int32)[None], (B, M))
+    lengths = jnp.broadcast_to(length, (B, M))
+    best, place = lax.top_k(jnp.concatenate([finished.scores, scores], axis=1), P)
+
+    def pick(old, new):
+        return jnp.take_along_axis(jnp.concatenate([old, new], axis=1), place, axis=1)
+
+    return _Finished(
+        scores=best,
+        log_probs=pick(finished.log_probs, ends),
+        lengths=pick(finished.lengths, lengths),
+        beams=pick(finished.beams, beams),
+    )
+
+
+def _read_back(loop: _Loop, eos: int, pad: int) -> Hypotheses:
+    """The tokens of the finished hypotheses, followed from their ends to the start."""
+    found = loop.finished.log_probs > -jnp.inf
+    lengths = jnp.where(found, loop.finished.lengths, 0)
+
+    def back(beams, at):
+        t, parents, tokens = at
+        # At step t = length - 1 stands EOS; before it, the tokens of the beam it followed.
+        inside = t < lengths - 1
+        token = jnp.where(inside, jnp.take_along_axis(tokens, beams, axis=1), pad)
+        token = jnp.where(t == lengths - 1, eos, token)
+        return jnp.where(inside, jnp.take_along_axis(parents, beams, axis=1), beams), token
+
+    steps = jnp.arange(loop.live.tokens.shape[0])
+    trail = (steps, loop.live.parents, loop.live.tokens)
+    _, tokens = lax.scan(back, loop.finished.beams, trail, reverse=True)
+    return Hypotheses(
+        jnp.moveaxis(tokens, 0, -1), lengths, loop.finished.log_probs, loop.finished.scores
+    )

@@ -1,0 +1,123 @@
+"""Exact search over every sequence: slow, small, and what the other searches are tested against."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from transformer_jax.decoding.lengths import Normalization, length_penalty
+from transformer_jax.errors import ConfigError
+
+__all__ = ["Exact", "exhaustive_search", "sequences"]
+
+# Decoder inputs [R T], the first token included, to logits [R T V]: teacher forcing, no cache.
+Scorer = Callable[[Int[np.ndarray, "R T"]], Float[np.ndarray, "R T V"]]
+
+
+class Exact(NamedTuple):
+    """A complete sequence and what it is worth."""
+
+    tokens: tuple[int, ...]  # EOS included
+    log_prob: float
+    score: float  # normalised for length
+
+
+def sequences(vocab: int, length: int, limit: int = 1_000_000) -> int:
+    """How many sequences of ``length`` tokens there are: ``Kᴺ`` (row B30).
+
+    Raises:
+        ConfigError: There are more than ``limit``.
+
+    Example:
+        >>> sequences(5, 4)
+        625
+        >>> sequences(37_000, 25)
+        Traceback (most recent call last):
+        transformer_jax.errors.ConfigError: exhaustive search over 37000 tokens and 25 steps has
+        37000^25 = 10^114.2 sequences: at most 1000000 are searched; use beam search
+    """
+    digits = length * math.log10(vocab)
+    if digits > 300 or vocab**length > limit:
+        raise ConfigError(
+            f"exhaustive search over {vocab} tokens and {length} steps has {vocab}^{length} = "
+            f"10^{digits:.1f} sequences: at most {limit} are searched; use beam search"
+        )
+    return vocab**length
+
+
+def exhaustive_search(
+    scorer: Scorer,
+    *,
+    first: int,
+    vocab: int,
+    length: int,
+    eos: int,
+    keep: int = 1,
+    normalization: Normalization = "gnmt",
+    alpha: float | int = 0.6,
+    forbidden: tuple[int, ...] = (),
+    limit: int = 1_000_000,
+    rows: int = 4096,
+) -> list[Exact]:
+    """The ``keep`` best of all sequences of at most ``length`` tokens that end with EOS.
+
+    It asks for the logits of whole prefixes, so it shares neither cache nor loop with the searches
+    that it judges. Ties go to the shorter, then to the lower tokens.
+
+    Args:
+        scorer: Maps decoder inputs ``[R T]``, the first token included, to logits ``[R T V]``.
+        first: The token that starts every sequence, usually BOS.
+        vocab: K, the number of tokens, EOS included.
+        length: N, the most tokens, EOS included.
+        eos: Ends a sequence.
+        keep: How many sequences are returned.
+        normalization: How scores are divided by length, see :func:`length_penalty`.
+        alpha: Its exponent.
+        forbidden: Tokens that are never chosen. Probabilities are not renormalised for it.
+        limit: The most sequences that are searched.
+        rows: Prefixes that are scored at once.
+
+    Raises:
+        ConfigError: ``vocab ** length`` is more than ``limit``.
+    """
+    sequences(vocab, length, limit)
+    letters = np.array([v for v in range(vocab) if v not in (eos, *forbidden)], np.int32)
+    K = len(letters)
+    N = length if K else 1  # nothing but EOS can follow
+    prefixes = np.full((K ** (N - 1), N), first, np.int32)
+    for t in range(1, N):
+        prefixes[:, t] = np.tile(np.repeat(letters, K ** (N - 1 - t)), K ** (t - 1))
+    parts = [prefixes[i : i + rows] for i in range(0, len(prefixes), rows)]
+    log_probs = np.concatenate([_log_probs(scorer(part)) for part in parts])
+    found = _complete(prefixes, log_probs, eos, normalization, alpha)
+    return sorted(found, key=lambda e: (-e.score, len(e.tokens), e.tokens))[:keep]
+
+
+def _complete(
+    prefixes: Int[np.ndarray, "R T"],
+    log_probs: Float[np.ndarray, "R T V"],
+    eos: int,
+    normalization: Normalization,
+    alpha: float | int,
+) -> list[Exact]:
+    """Every distinct prefix of ``prefixes``, completed by EOS."""
+    R, N = prefixes.shape
+    follow = prefixes[:, 1:, None]
+    steps = np.take_along_axis(log_probs[:, :-1], follow, axis=2)[:, :, 0]
+    so_far = np.concatenate([np.zeros((R, 1)), np.cumsum(steps, axis=1)], axis=1)
+    penalties = np.asarray(length_penalty(np.arange(1, N + 1), normalization, alpha)).tolist()
+    found = {}
+    for n in range(N):
+        total = so_far[:, n] + log_probs[:, n, eos]
+        for prefix, log_prob in zip(prefixes[:, 1 : n + 1].tolist(), total.tolist(), strict=True):
+            tokens = (*prefix, eos)
+            found[tokens] = Exact(tokens, log_prob, log_prob / penalties[n])
+    return list(found.values())
+
+
+def _log_probs(logits: Float[np.ndarray, "R T V"]) -> Float[np.ndarray, "R T V"]:
+    logits = np.asarray(logits, np.float64)
+    top = logits.max(-1, keepdims=True)
+    return logits - top - np.log(np.exp(logits - top).sum(-1, keepdims=True))

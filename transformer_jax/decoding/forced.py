@@ -1,0 +1,54 @@
+"""What a model thinks of given translations: teacher forcing, token by token."""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+__all__ = ["Forced", "Score", "TraceStep", "forced_scores"]
+
+
+class Forced(NamedTuple):
+    """Log-probabilities of given tokens and of the most probable ones instead."""
+
+    log_probs: Float[Array, "B T"]
+    best: Float[Array, "B T K"]
+    best_tokens: Int[Array, "B T K"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """What a translation is worth to the model."""
+
+    log_prob: float  # of the whole, EOS included: the sum of the tokens'
+    tokens: tuple[int, ...]  # EOS included
+    log_probs: tuple[float, ...]  # of each token, given those before it
+
+
+@dataclasses.dataclass(frozen=True)
+class TraceStep:
+    """One step of a translation: what was written, and what the model thought of it (row L13)."""
+
+    piece: str
+    token: int
+    log_prob: float
+    best: tuple[tuple[str, float], ...]  # the most probable pieces, and their log-probabilities
+
+
+def forced_scores(
+    logits: Float[Array, "B T V"], target: Int[Array, "B T"], best: int = 0
+) -> Forced:
+    """Log-probabilities of ``target`` and of the ``best`` most probable tokens at each place.
+
+    Example:
+        >>> out = forced_scores(jnp.log(jnp.array([[[0.7, 0.2, 0.1]]])), jnp.array([[1]]), best=2)
+        >>> jnp.exp(out.log_probs).round(3), out.best_tokens
+        (Array([[0.2]], dtype=float32), Array([[[0, 1]]], dtype=int32))
+    """
+    total = jax.nn.logsumexp(logits, axis=-1)
+    chosen = jnp.take_along_axis(logits, target[:, :, None], axis=2)[:, :, 0]
+    values, tokens = lax.top_k(logits, min(best, logits.shape[-1]))
+    return Forced(chosen - total, values - total[:, :, None], tokens)

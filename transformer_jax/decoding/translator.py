@@ -1,0 +1,343 @@
+"""Lines of text in, translations out: in order, a finite set of compiled shapes in between."""
+
+import collections
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from transformer_jax.decoding.beam import Hypotheses, beam_search
+from transformer_jax.decoding.forced import Forced, Score, TraceStep, forced_scores
+from transformer_jax.decoding.generate import generate
+from transformer_jax.decoding.lengths import length_penalty
+from transformer_jax.decoding.options import Batching, Search
+from transformer_jax.errors import ConfigError, DataError
+
+__all__ = ["Hypothesis", "TextTokenizer", "Translation", "Translator"]
+
+# Batches under way at once: the device works on one while the next is made ready.
+AHEAD = 2
+
+
+@runtime_checkable
+class TextTokenizer(Protocol):
+    """What is needed of a tokenizer; ids of special tokens are attributes."""
+
+    vocab_size: int
+    pad: int
+    bos: int
+    eos: int
+    unk: int | None
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of many texts, without special tokens."""
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids, without special tokens."""
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """What to call each id where people read it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Hypothesis:
+    """One way to translate a line."""
+
+    text: str
+    tokens: tuple[int, ...]  # EOS included, unless greedy search met its limit
+    score: float  # log_prob, normalised for length
+    log_prob: float  # of all tokens, under the model
+
+
+@dataclasses.dataclass(frozen=True)
+class Translation:
+    """What became of a line: at least one hypothesis, best first."""
+
+    source: str
+    hypotheses: tuple[Hypothesis, ...]
+    cut: bool = False  # whether only the beginning of the line was read
+
+    @property
+    def text(self) -> str:
+        """The best translation."""
+        return self.hypotheses[0].text
+
+    @property
+    def score(self) -> float:
+        """Its log-probability, normalised for length."""
+        return self.hypotheses[0].score
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """Its tokens."""
+        return self.hypotheses[0].tokens
+
+    @property
+    def alternatives(self) -> tuple[Hypothesis, ...]:
+        """The next best, if more than one was asked for."""
+        return self.hypotheses[1:]
+
+
+class Translator:
+    """A trained model and its tokenizer, as a function of lines of text.
+
+    Encoder and search are one compiled function for each shape, compiled when first needed and
+    kept. What a line becomes depends neither on its neighbours nor on the order of lines.
+
+    Attributes:
+        params: The parameters in use; assign others of the same shapes to use those.
+        longest: The most tokens of a source, EOS included.
+        counts: Lines seen so far: ``lines``, ``empty`` and ``cut``.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: TextTokenizer,
+        *,
+        search: Search | None = None,
+        batching: Batching | None = None,
+    ):
+        """Takes ``model``, an encoder-decoder or the pair ``(graph, params)`` it splits into.
+
+        Raises:
+            ConfigError: The tokenizer has more tokens than the model.
+        """
+        if isinstance(model, tuple):
+            self.graph, self.params = model
+            model = nnx.merge(self.graph, self.params)
+        else:
+            self.graph, state = nnx.split(model)
+            self.params = nnx.to_pure_dict(state)
+        config = model.config
+        self.vocab = config.decoder_vocab or config.vocab
+        if tokenizer.vocab_size > min(self.vocab, config.vocab):
+            raise ConfigError(
+                f"the tokenizer has {tokenizer.vocab_size} tokens but the model "
+                f"{min(self.vocab, config.vocab)}: use the tokenizer it was trained with"
+            )
+        self.tokenizer = tokenizer
+        self.search = search or Search()
+        self.batching = batching or Batching()
+        sizes, self.most = self.batching.source_lengths, config.positions.max_length
+        self.longest = min(sizes[-1], self.most)
+        self.shapes = (*(size for size in sizes if size < self.longest), self.longest)
+        self.counts: collections.Counter[str] = collections.Counter()
+        shaping = ("length", "beams", "keep", "normalization", "minimum", "forbidden")
+        self._decode = jax.jit(self._decode_batch, static_argnames=shaping)
+        self._force = jax.jit(self._force_batch, static_argnames="best")
+
+    def translate(self, lines: Iterable[str], search: Search | None = None) -> list[Translation]:
+        """A translation of each line, in the order of the lines. An empty line stays empty.
+
+        Raises:
+            DataError: A line is too long and ``batching.too_long`` is ``refuse``.
+        """
+        return list(self.stream(lines, search))
+
+    def stream(self, lines: Iterable[str], search: Search | None = None) -> Iterator[Translation]:
+        """The same, window after window, each as soon as it is read and done: for pipes."""
+        lines = iter(lines)
+        while window := list(itertools.islice(lines, self.batching.window)):
+            yield from self._window(window, search or self.search)
+
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Score]:
+        """The log-probability of each target given its source, by teacher forcing.
+
+        Raises:
+            DataError: Numbers of lines that differ, or a target too long to be scored whole.
+        """
+        if len(sources) != len(targets):
+            raise DataError(
+                f"{len(sources)} sources but {len(targets)} targets: they must be one a line, in "
+                f"the same order"
+            )
+        read, _ = self.encode(sources)
+        written = [[*ids, self.tokenizer.eos] for ids in self.tokenizer.encode_batch(targets)]
+        for i, ids in enumerate(written):
+            if len(ids) > self.longest:
+                raise DataError(
+                    f"target {i + 1} has {len(ids) - 1} tokens: at most {self.longest - 1} are "
+                    f"scored; leave the pair out"
+                )
+        scores: dict[int, Score] = {}
+        both = [max(len(s), len(t)) for s, t in zip(read, written, strict=True)]
+        for which, shape in self.batches(range(len(both)), both):
+            chosen = [written[i] for i in which]
+            out = self._forced([read[i] for i in which], chosen, *shape)
+            for i, ids, row in zip(which, chosen, np.asarray(out.log_probs), strict=False):
+                tokens = row[: len(ids)].tolist()
+                scores[i] = Score(float(sum(tokens)), tuple(ids), tuple(tokens))
+        return [scores[i] for i in range(len(both))]
+
+    def trace(
+        self, line: str, search: Search | None = None, best: int = 5
+    ) -> tuple[Translation, list[TraceStep]]:
+        """A translation and its steps, each with the ``best`` most probable tokens (row L13)."""
+        [translation] = self._window([line], search or self.search)
+        tokens = list(translation.tokens)
+        if not tokens:
+            return translation, []
+        [source], _ = self.encode([line])
+        size = max(self.shape(len(source)), self.shape(min(len(tokens), self.longest)))
+        out = jax.tree.map(np.asarray, self._forced([source], [tokens], 1, size, best))
+        pieces = self.tokenizer.pieces
+        steps = []
+        for t, token in enumerate(tokens[:size]):
+            names = zip(
+                pieces(out.best_tokens[0, t].tolist()), out.best[0, t].tolist(), strict=True
+            )
+            step = TraceStep(pieces([token])[0], token, float(out.log_probs[0, t]), tuple(names))
+            steps.append(step)
+        return translation, steps
+
+    def encode(self, lines: Sequence[str], before: int = 0) -> tuple[list[list[int]], list[bool]]:
+        """Each line's ids with EOS, and whether it was cut; ``before`` lines came earlier.
+
+        Raises:
+            DataError: A line is too long and ``batching.too_long`` is ``refuse``.
+        """
+        room = self.longest - 1
+        encoded = self.tokenizer.encode_batch(list(lines))
+        cut = [len(ids) > room for ids in encoded]
+        if any(cut) and self.batching.too_long == "refuse":
+            i = cut.index(True)
+            raise DataError(
+                f"line {before + i + 1} has {len(encoded[i])} tokens: at most {room} are read; "
+                f"split it, or let it be cut"
+            )
+        return [[*ids[:room], self.tokenizer.eos] for ids in encoded], cut
+
+    def shape(self, length: int) -> int:
+        """What a sequence of so many tokens is filled up to."""
+        return next(size for size in self.shapes if size >= length)
+
+    def batches(
+        self, which: Iterable[int], lengths: Sequence[int]
+    ) -> Iterator[tuple[list[int], tuple[int, int]]]:
+        """Lines to be done together, and their shape: rows and tokens.
+
+        Lines of similar length meet, so that few wait for others.
+        """
+        by_size = collections.defaultdict(list)
+        for i in sorted(which, key=lambda i: lengths[i]):
+            by_size[self.shape(lengths[i])].append(i)
+        for size, members in by_size.items():
+            fit = [rows for rows in self.batching.rows if rows * size <= self.batching.tokens]
+            allowed = fit or self.batching.rows[:1]
+            # One number of rows for all of them: another would take seconds to compile.
+            rows = next((rows for rows in allowed if rows >= len(members)), allowed[-1])
+            for start in range(0, len(members), rows):
+                yield members[start : start + rows], (rows, size)
+
+    def forbidden(self, unknown: bool = True) -> tuple[int, ...]:
+        """Tokens that no translation holds: padding, BOS, and what has no text."""
+        out = {self.tokenizer.pad, self.tokenizer.bos}
+        out |= set(range(self.tokenizer.vocab_size, self.vocab))
+        if not unknown and self.tokenizer.unk is not None:
+            out.add(self.tokenizer.unk)
+        return tuple(sorted(out - {self.tokenizer.eos}))
+
+    def _window(self, lines: list[str], search: Search) -> Iterator[Translation]:
+        sources, cut = self.encode(lines, self.counts["lines"])
+        lengths = [len(ids) for ids in sources]
+        real = [i for i, n in enumerate(lengths) if n > 1]
+        self.counts.update(lines=len(lines), empty=len(lines) - len(real), cut=sum(cut))
+        found: dict[int, tuple[Hypothesis, ...]] = {}
+        under_way: collections.deque[tuple[list[int], Hypotheses]] = collections.deque()
+        for which, shape in self.batches(real, lengths):
+            under_way.append((which, self._submit([sources[i] for i in which], *shape, search)))
+            if len(under_way) >= AHEAD:
+                found.update(self._read(*under_way.popleft()))
+        while under_way:
+            found.update(self._read(*under_way.popleft()))
+        nothing = (Hypothesis("", (), 0.0, 0.0),)
+        for i, line in enumerate(lines):
+            yield Translation(line, found.get(i, nothing), cut[i])
+
+    def _submit(self, sources: list[list[int]], rows: int, size: int, search: Search) -> Hypotheses:
+        """Starts decoding a batch; the outcome is not waited for."""
+        limits = np.zeros(rows, np.int32)
+        limits[: len(sources)] = [search.limit(len(ids), self.most) for ids in sources]
+        return self._decode(
+            self.params,
+            *self._fill(sources, rows, size),
+            limits,
+            np.float32(search.alpha),
+            length=search.limit(size, self.most),
+            beams=search.beams,
+            keep=search.nbest,
+            normalization=search.normalization,
+            minimum=search.minimum,
+            forbidden=self.forbidden(search.unknown),
+        )
+
+    def _decode_batch(
+        self, params, source, lengths, limits, alpha, *, length, beams, keep, normalization, **how
+    ) -> Hypotheses:
+        model, special = nnx.merge(self.graph, params), self.tokenizer
+        cache = model.start(source, lengths, length, beams=beams)
+        first = jnp.full(source.shape[0], special.bos, jnp.int32)
+        how |= {"length": length, "eos": special.eos, "pad": special.pad, "limits": limits}
+        if beams > 1:
+            how |= {"beams": beams, "keep": keep, "normalization": normalization, "alpha": alpha}
+            return beam_search(
+                model.step,
+                cache,
+                first,
+                reorder=lambda cache, parents: cache.reorder(parents),
+                **how,
+            )
+        out = generate(model.step, cache, first, **how)
+        scores = out.log_probs / length_penalty(out.lengths, normalization, alpha)
+        return Hypotheses(
+            out.tokens[:, None], out.lengths[:, None], out.log_probs[:, None], scores[:, None]
+        )
+
+    def _read(
+        self, which: list[int], out: Hypotheses
+    ) -> Iterator[tuple[int, tuple[Hypothesis, ...]]]:
+        """The hypotheses of each line of a batch as text; waits for the batch."""
+        tokens, lengths, log_probs, scores = (np.asarray(part).tolist() for part in out)
+        for row, i in enumerate(which):
+            ways = zip(tokens[row], lengths[row], scores[row], log_probs[row], strict=True)
+            yield i, tuple(self._hypothesis(ids[:n], *worth) for ids, n, *worth in ways if n)
+
+    def _hypothesis(self, ids: list[int], score: float, log_prob: float) -> Hypothesis:
+        # A line of text stays a line.
+        text = self.tokenizer.decode(ids).replace("\r", " ").replace("\n", " ")
+        return Hypothesis(text, tuple(ids), score, log_prob)
+
+    def _forced(
+        self,
+        sources: list[list[int]],
+        targets: list[list[int]],
+        rows: int,
+        size: int,
+        best: int = 0,
+    ) -> Forced:
+        source, lengths = self._fill(sources, rows, size)
+        target, _ = self._fill(targets, rows, size)
+        return self._force(self.params, source, lengths, target, best=best)
+
+    def _force_batch(self, params, source, lengths, target, *, best) -> Forced:
+        model = nnx.merge(self.graph, params)
+        first = jnp.full((source.shape[0], 1), self.tokenizer.bos, target.dtype)
+        inputs = jnp.concatenate([first, target[:, :-1]], axis=1)
+        return forced_scores(model(source, inputs, lengths), target, best)
+
+    def _fill(
+        self, sequences: list[list[int]], rows: int, size: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Sequences as rows of one array, and their lengths, 0 for rows of padding."""
+        tokens = np.full((rows, size), self.tokenizer.pad, np.int32)
+        lengths = np.zeros(rows, np.int32)
+        for row, ids in enumerate(sequences):
+            tokens[row, : len(ids)] = ids
+            lengths[row] = len(ids)
+        return tokens, lengths

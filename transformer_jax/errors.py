@@ -1,0 +1,45 @@
+"""Mistakes a user can make, each with the exit code that a command ends with.
+
+A message is one line and says what is wrong, where (file:line or flag), what is allowed and what
+to do. Commands print it without a traceback.
+"""
+
+__all__ = ["CheckpointError", "ConfigError", "DataError", "NumericsError", "Stopped", "UserError"]
+
+
+class UserError(Exception):
+    """The base of all mistakes that are the user's to mend; ``exit_code`` ends the command."""
+
+    exit_code = 2
+
+
+class ConfigError(UserError):
+    """A setting or flag that cannot be; exit code 2."""
+
+    exit_code = 2
+
+
+class DataError(UserError):
+    """A file or corpus that cannot be read as asked; exit code 3."""
+
+    exit_code = 3
+
+
+class CheckpointError(UserError):
+    """A run directory or checkpoint that is missing, damaged, foreign or cannot be written; 4."""
+
+    exit_code = 4
+
+
+class NumericsError(UserError):
+    """Training that no longer produces finite numbers; exit code 5."""
+
+    exit_code = 5
+
+
+class Stopped(UserError):
+    """Work ended early and in order after a signal; the exit code is ``128 + signal``."""
+
+    def __init__(self, message: str, signal: int):
+        super().__init__(message)
+        self.exit_code = 128 + signal

@@ -1,0 +1,89 @@
+"""Corpus sacreBLEU and chrF of raw, detokenized text, each with its signature."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from sacrebleu.metrics import BLEU, CHRF
+
+from transformer_jax.errors import DataError
+
+__all__ = ["Scores", "translation_scores"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """Two corpus scores, 0 to 100, and the signatures without which they mean nothing."""
+
+    bleu: float
+    chrf: float
+    signature: str  # of sacreBLEU
+    chrf_signature: str
+    sentences: int
+    length_ratio: float  # words written / words in the references, as sacreBLEU splits them
+
+    def __str__(self) -> str:
+        return (
+            f"sacreBLEU {self.bleu:.1f} ({self.signature}) "
+            f"chrF {self.chrf:.1f} ({self.chrf_signature})"
+        )
+
+    def to_dict(self) -> dict[str, float | int | str]:
+        """The same under names that no one takes for another score."""
+        return {
+            "sacrebleu": self.bleu,
+            "sacrebleu_signature": self.signature,
+            "chrf": self.chrf,
+            "chrf_signature": self.chrf_signature,
+            "sentences": self.sentences,
+            "length_ratio": self.length_ratio,
+        }
+
+
+def translation_scores(
+    hypotheses: Sequence[str],
+    references: Sequence[str] | Sequence[Sequence[str]],
+    *,
+    lowercase: bool = False,
+    tokenize: str = "13a",
+) -> Scores:
+    """How close translations come to their references, counted over the whole corpus.
+
+    Both are raw text, cased and detokenized: sacreBLEU splits words itself and says so in its
+    signature (Post 2018). A score on text tokenized or lower-cased beforehand compares with
+    nothing published; ``lowercase`` is part of the signature.
+
+    Args:
+        hypotheses: One translation a sentence.
+        references: One reference a sentence, or several lists of them.
+        lowercase: Compare without case (``case:lc`` in the signature).
+        tokenize: How sacreBLEU splits words: ``13a``, ``intl``, ``zh``, ``ja-mecab``, ``none``, …
+
+    Raises:
+        DataError: Nothing to score, or a list of references of another length.
+
+    Example:
+        >>> scores = translation_scores(["The dog sleeps today."], ["The dog sleeps today."])
+        >>> print(scores)
+        sacreBLEU 100.0 (nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:...) chrF 100.0 (...)
+    """
+    streams = [list(references)] if not references or isinstance(references[0], str) else references
+    if not hypotheses:
+        raise DataError("there is no translation to score: the test set is empty")
+    for stream in streams:
+        if len(stream) != len(hypotheses):
+            raise DataError(
+                f"{len(hypotheses)} translations but {len(stream)} references: "
+                f"they must be one a line, in the same order"
+            )
+    bleu = BLEU(lowercase=lowercase, tokenize=tokenize)
+    chrf = CHRF(lowercase=lowercase)
+    words = bleu.corpus_score(list(hypotheses), [list(stream) for stream in streams])
+    letters = chrf.corpus_score(list(hypotheses), [list(stream) for stream in streams])
+    return Scores(
+        bleu=float(words.score),
+        chrf=float(letters.score),
+        signature=str(bleu.get_signature()),
+        chrf_signature=str(chrf.get_signature()),
+        sentences=len(hypotheses),
+        length_ratio=float(words.ratio),
+    )

@@ -1,0 +1,1 @@
+"""Pure functions of arrays: the mathematics, without parameters, meshes, files or text."""

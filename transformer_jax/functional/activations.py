@@ -1,0 +1,143 @@
+"""Activation functions by name."""
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+_CUBIC = 0.044715
+_SLOPE = math.sqrt(2 / math.pi)
+
+
+def relu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """``max(x, 0)``, with gradient 0 at 0 (row U8).
+
+    Example:
+        >>> relu(jnp.array([-1.0, 2.0]))
+        Array([0., 2.], dtype=float32)
+    """
+    return jax.nn.relu(x)
+
+
+def silu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """``x · sigmoid(x)``, also called swish.
+
+    Source: Elfwing et al. 2017, https://arxiv.org/abs/1702.03118.
+
+    Example:
+        >>> f"{silu(jnp.float32(1.0)):.4f}"
+        '0.7311'
+    """
+    return jax.nn.silu(x)
+
+
+def quick_gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """``x · sigmoid(1.702 x)``, the sigmoid approximation of :func:`gelu`.
+
+    Source: Hendrycks and Gimpel 2016, https://arxiv.org/abs/1606.08415.
+
+    Example:
+        >>> f"{quick_gelu(jnp.float32(1.0)):.4f}"
+        '0.8458'
+    """
+    return x * jax.nn.sigmoid(1.702 * x)
+
+
+def tanh(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """``tanh(x)``.
+
+    Example:
+        >>> f"{tanh(jnp.float32(1.0)):.4f}"
+        '0.7616'
+    """
+    return jnp.tanh(x)
+
+
+def gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """``x Φ(x)``, where ``Φ`` is the standard normal distribution, by the error function.
+
+    Source: Hendrycks and Gimpel 2016, https://arxiv.org/abs/1606.08415.
+
+    Example:
+        >>> f"{gelu(jnp.float32(1.0)):.4f}"
+        '0.8413'
+    """
+    return _gelu(x)
+
+
+def gelu_tanh(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """``x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³)))``, the tanh approximation of :func:`gelu`.
+
+    Source: Hendrycks and Gimpel 2016, https://arxiv.org/abs/1606.08415; the GELU of GPT-2.
+
+    Example:
+        >>> f"{gelu_tanh(jnp.float32(1.0)):.4f}"
+        '0.8412'
+    """
+    return _gelu_tanh(x)
+
+
+def _widen(x):
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def _normal(x):
+    return 0.5 * (1 + lax.erf(x * math.sqrt(0.5)))
+
+
+def _near_normal(x):
+    # (1 + tanh(z)) / 2 = sigmoid(2z), which XLA:CPU computes faster.
+    return jax.nn.sigmoid(2 * _SLOPE * (x + _CUBIC * x * x * x))
+
+
+# The backward passes of both GELUs are computed again from x, so that x is all that is kept
+# between the passes; reverse mode only, on every platform.
+
+
+@jax.custom_vjp
+def _gelu(x):
+    w = _widen(x)
+    return (w * _normal(w)).astype(x.dtype)
+
+
+def _gelu_forward(x):
+    return _gelu(x), x
+
+
+def _gelu_backward(x, g):
+    w = _widen(x)
+    density = jnp.exp(-0.5 * w * w) / math.sqrt(2 * math.pi)
+    return ((g * (_normal(w) + w * density)).astype(x.dtype),)
+
+
+@jax.custom_vjp
+def _gelu_tanh(x):
+    w = _widen(x)
+    return (w * _near_normal(w)).astype(x.dtype)
+
+
+def _gelu_tanh_forward(x):
+    return _gelu_tanh(x), x
+
+
+def _gelu_tanh_backward(x, g):
+    w = _widen(x)
+    s = _near_normal(w)
+    slope = 2 * _SLOPE * (1 + 3 * _CUBIC * w * w)
+    return ((g * (s + w * s * (1 - s) * slope)).astype(x.dtype),)
+
+
+_gelu.defvjp(_gelu_forward, _gelu_backward)
+_gelu_tanh.defvjp(_gelu_tanh_forward, _gelu_tanh_backward)
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": relu,
+    "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
+    "silu": silu,
+    "quick_gelu": quick_gelu,
+    "tanh": tanh,
+}

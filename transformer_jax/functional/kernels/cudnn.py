@@ -1,0 +1,106 @@
+"""Attention by cuDNN's fused kernels, on NVIDIA GPUs in half precision."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from transformer_jax.functional.masks import Mask
+
+__all__ = ["run", "supports"]
+
+
+def supports(
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: Mask | None,
+    bias: Array | None,
+    softcap: float | None,
+    platform: str,
+) -> str | None:
+    """Why this kernel cannot take a case; None if it can."""
+    H, U = q.shape[3], v.shape[3]
+    if platform != "gpu":
+        return f"it needs a GPU, and this runs on {platform}"
+    if q.dtype not in (jnp.bfloat16, jnp.float16):
+        return f"it needs bfloat16 or float16, not {q.dtype}"
+    if not q.dtype == k.dtype == v.dtype:
+        return f"it needs one dtype, not {q.dtype}, {k.dtype} and {v.dtype}"
+    if H != U:
+        return f"value heads of size {U} differ from query heads of size {H}"
+    if H % 8 or _largest_head() < H:
+        return f"heads of size {H} are no multiple of 8 up to {_largest_head()}"
+    if softcap is not None:
+        return "it takes no soft cap"
+    if bias is not None:
+        return "its gradient of a bias is limited to a batch of one"
+    return None if mask is None else _refuses(mask, q.shape[2], k.shape[2])
+
+
+def _refuses(mask: Mask, T: int, S: int) -> str | None:
+    if mask.dense is not None:
+        return "a dense mask would become a dense bias"
+    if mask.q_segments is not None:
+        return "it takes no segments"
+    if mask.positional and not (isinstance(mask.offset, int) and mask.offset == 0 and T == S):
+        return "causality and windows need as many queries as keys, from position 0"
+    if mask.window is not None and not mask.causal:
+        return "it takes windows only to the left"
+    if mask.window is not None and mask.kv_lengths is not None:
+        return "windows beyond the last key would leave queries blind"
+    return None
+
+
+def _largest_head() -> int:
+    capability = getattr(jax.devices()[0], "compute_capability", "0")
+    return 256 if float(capability) >= 9.0 else 128
+
+
+def run(
+    q: Float[Array, "B N T H"],
+    k: Float[Array, "B K S H"],
+    v: Float[Array, "B K S U"],
+    mask: Mask | None = None,
+    bias: None = None,
+    scale: float = 1.0,
+    softcap: None = None,
+    implementation: str = "cudnn",
+) -> Float[Array, "B N T U"]:
+    """The same as :func:`.xla.run`, for what :func:`supports` does not refuse."""
+    T, S = q.shape[2], k.shape[2]
+    mask = Mask() if mask is None else mask
+    arrays, settings = arguments(q, k, v, mask)
+    y = jax.nn.dot_product_attention(
+        *arrays, scale=scale, implementation=implementation, **settings
+    )
+    y = y[:, :T].swapaxes(1, 2)
+    # The kernel gives blind queries some average: they become zero here, and as no gradient
+    # passes the selection, nor do they send any.
+    seeing = mask.seeing(T, S)
+    return y if seeing is None else jnp.where(seeing, y, 0)
+
+
+def arguments(
+    q: Array, k: Array, v: Array, mask: Mask
+) -> tuple[tuple[Array, Array, Array], dict[str, Any]]:
+    """What ``jax.nn.dot_product_attention`` is called with: heads inside, lengths even."""
+    S = k.shape[2]
+    lengths = mask.kv_lengths
+    if S % 2 and lengths is None:
+        lengths = jnp.full((q.shape[0],), S, jnp.int32)
+    if lengths is not None:
+        # No key at all would make the kernel's normaliser infinite.
+        lengths = jnp.clip(jnp.broadcast_to(lengths, (q.shape[0],)), 1, S).astype(jnp.int32)
+    # Odd lengths are refused in training.
+    arrays = tuple(
+        jnp.pad(x.swapaxes(1, 2), ((0, 0), (0, x.shape[2] % 2), (0, 0), (0, 0))) for x in (q, k, v)
+    )
+    window = None if mask.window is None else (mask.window - 1, 0)
+    settings = {
+        "is_causal": mask.causal,
+        "key_value_seq_lengths": lengths,
+        "local_window_size": window,
+    }
+    return arrays, settings  # type: ignore[return-value]

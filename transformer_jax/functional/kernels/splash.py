@@ -1,0 +1,114 @@
+"""Attention by the splash kernels of Pallas, on TPUs: masked blocks are skipped."""
+
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from transformer_jax.functional.masks import Mask
+
+__all__ = ["run", "supports"]
+
+LANES = 128  # of a TPU's vector unit: lengths are multiples of it
+
+
+def supports(
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: Mask | None,
+    bias: Array | None,
+    softcap: float | None,
+    platform: str,
+) -> str | None:
+    """Why this kernel cannot take a case; None if it can."""
+    T, S = q.shape[2], k.shape[2]
+    if platform != "tpu":
+        return f"it needs a TPU, and this runs on {platform}"
+    if T % LANES or S % LANES:
+        return f"{T} queries and {S} keys are not both multiples of {LANES}"
+    if bias is not None:
+        return "it takes no bias"
+    if mask is None:
+        return None
+    if mask.dense is not None:
+        return "it takes no dense mask"
+    if mask.positional and not (isinstance(mask.offset, int) and mask.offset == 0 and T == S):
+        return "causality and windows need as many queries as keys, from position 0"
+    return None
+
+
+def run(
+    q: Float[Array, "B N T H"],
+    k: Float[Array, "B K S H"],
+    v: Float[Array, "B K S U"],
+    mask: Mask | None = None,
+    bias: None = None,
+    scale: float = 1.0,
+    softcap: float | None = None,
+    interpret: bool = False,
+) -> Float[Array, "B N T U"]:
+    """The same as :func:`.xla.run`, for what :func:`supports` does not refuse."""
+    from jax.experimental.pallas.ops.tpu import splash_attention as splash
+
+    B, N, T, _ = q.shape
+    S = k.shape[2]
+    mask = Mask() if mask is None else mask
+    kernel = splash.make_splash_mha_single_device(
+        splash.MultiHeadMask([_structure(mask.causal, mask.window, T, S)] * N),
+        block_sizes=_block_sizes(T, S),
+        attn_logits_soft_cap=softcap,
+        interpret=interpret,
+    )
+    ids = segment_ids(mask, B, T, S)
+    q = q * jnp.asarray(scale, q.dtype)
+    if ids is None:
+        return jax.vmap(kernel)(q, k, v)
+    y = jax.vmap(kernel)(q, k, v, segment_ids=splash.SegmentIds(*ids))
+    # The kernel gives blind queries some average: they become zero here, and as no gradient
+    # passes the selection, nor do they send any.
+    return jnp.where(mask.seeing(T, S), y, 0)
+
+
+def segment_ids(mask: Mask, B: int, T: int, S: int) -> tuple[Array, Array] | None:
+    """Lengths and segments as ids ``[B T]`` and ``[B S]``, equal where a query may look.
+
+    The kernel divides by zero in a row that sees nothing, so a blind query gets the id of some
+    key in reach: its own position's, or the first where positions do not matter.
+    """
+    if mask.kv_lengths is None and mask.q_lengths is None and mask.q_segments is None:
+        return None
+    ones = jnp.ones((B, T), jnp.int32), jnp.ones((B, S), jnp.int32)
+    q, kv = ones if mask.q_segments is None else (mask.q_segments, mask.kv_segments)
+    if mask.kv_lengths is not None:
+        kv = jnp.where(jnp.arange(S)[None] < mask.kv_lengths[:, None], kv, 0)
+    seeing = mask.seeing(T, S)
+    harmless = kv if mask.positional else jnp.broadcast_to(kv[:, :1], (B, T))
+    return jnp.where(seeing[:, 0, :, 0], q, harmless), kv
+
+
+@lru_cache
+def _structure(causal: bool, window: int | None, T: int, S: int) -> Any:
+    from jax.experimental.pallas.ops.tpu import splash_attention as splash
+
+    if window is not None:
+        return splash.LocalMask((T, S), (window - 1, 0 if causal else window - 1), offset=0)
+    return splash.CausalMask((T, S)) if causal else splash.FullMask((T, S))
+
+
+def _block_sizes(T: int, S: int) -> Any:
+    from jax.experimental.pallas.ops.tpu import splash_attention as splash
+
+    t, s = (max(n for n in (128, 256, 512, 1024) if length % n == 0) for length in (T, S))
+    inner = min(s, 512)
+    return splash.BlockSizes(
+        block_q=t,
+        block_kv=s,
+        block_kv_compute=inner,
+        block_q_dkv=t,
+        block_kv_dkv=s,
+        block_kv_dkv_compute=inner,
+        use_fused_bwd_kernel=True,
+    )

@@ -1,0 +1,174 @@
+"""Attention as three matrix products around a softmax, the whole ``[B N T S]`` held at once.
+
+Heads come first: queries ``[B N T H]``, keys ``[B K S H]``, values ``[B K S U]``. The products
+here are those of the other kernels too.
+"""
+
+import math
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Key
+
+from transformer_jax.functional.masks import Mask
+
+__all__ = ["HIDDEN", "keys_product", "run", "scores", "supports", "values_product", "weights"]
+
+# What a hidden score becomes: its exponential is zero beside any score that can be seen, and
+# differences stay finite where -inf would give NaN. Rows whose largest score is not above
+# BLIND see nothing.
+HIDDEN = -1e30
+BLIND = -1e29
+
+
+def supports(*_: Any) -> None:
+    """None: there is nothing that this kernel cannot take."""
+
+
+def run(
+    q: Float[Array, "B N T H"],
+    k: Float[Array, "B K S H"],
+    v: Float[Array, "B K S U"],
+    mask: Mask | None = None,
+    bias: Float[Array, "#B #N #T S"] | None = None,
+    scale: float = 1.0,
+    softcap: float | None = None,
+    dropout_rate: float = 0.0,
+    key: Key[Array, ""] | None = None,
+) -> Float[Array, "B N T U"]:
+    """``softmax(q kᵀ · scale + bias) v`` where the mask allows; zero where it allows nothing.
+
+    Dropout and a soft cap take the plain path through autodiff, all else one with its own
+    backward.
+    """
+    allowed = None if mask is None else mask.array(q.shape[2], k.shape[2])
+    dropout = key is not None and dropout_rate > 0.0
+    if softcap is None and not dropout:
+        return _attend(q, k, v, bias, allowed, scale)
+    w = weights(q, k, allowed, bias, scale, softcap)
+    if dropout:
+        keep = jax.random.bernoulli(key, 1.0 - dropout_rate, w.shape)
+        w = jnp.where(keep, w / (1.0 - dropout_rate), 0.0)
+    return values_product(w.astype(v.dtype), v).astype(q.dtype)
+
+
+def weights(
+    q: Float[Array, "B N T H"],
+    k: Float[Array, "B K S H"],
+    allowed: Bool[Array, "#B #N #T #S"] | None,
+    bias: Float[Array, "#B #N #T S"] | None,
+    scale: float,
+    softcap: float | None,
+) -> Float[Array, "B N T S"]:
+    """The softmax itself, in float32; a row of zeros for a query that may look nowhere."""
+    e, r = _exponentials(scores(q, k, scale, softcap), bias, allowed)
+    return e * r
+
+
+def scores(
+    q: Float[Array, "B N T H"], k: Float[Array, "B K S H"], scale: float, softcap: float | None
+) -> Float[Array, "B N T S"]:
+    """``q kᵀ · scale`` in float32, soft-capped to ``±softcap`` if asked (before bias and mask)."""
+    # Scaling q instead of the scores touches T·H numbers instead of T·S; in bfloat16 it would
+    # round, unless the scale is a power of two.
+    if q.dtype == jnp.float32 or math.frexp(scale)[0] == 0.5:
+        s = keys_product(q * jnp.asarray(scale, q.dtype), k)
+    else:
+        s = keys_product(q, k) * scale
+    return s if softcap is None else softcap * jnp.tanh(s / softcap)
+
+
+def keys_product(q: Float[Array, "B N T H"], k: Float[Array, "B K S H"]) -> Float[Array, "B N T S"]:
+    """``q kᵀ`` in float32; query head ``n`` meets key head ``n // G``."""
+    q, shape = _grouped(q, k)
+    s = jnp.matmul(q, k.swapaxes(2, 3), preferred_element_type=jnp.float32)
+    return s.reshape(*shape, k.shape[2])
+
+
+def values_product(
+    w: Float[Array, "B N T S"], v: Float[Array, "B K S U"]
+) -> Float[Array, "B N T U"]:
+    """``w v`` in float32; query head ``n`` reads value head ``n // G``."""
+    w, shape = _grouped(w, v)
+    y = jnp.matmul(w, v, preferred_element_type=jnp.float32)
+    return y.reshape(*shape, v.shape[3])
+
+
+def rows_product(
+    w: Float[Array, "B N T S"], x: Float[Array, "B N T X"], like: Float[Array, "B K S _"]
+) -> Float[Array, "B K S X"]:
+    """``wᵀ x`` in float32, summed over the query heads that share a head of ``like``."""
+    w, _ = _grouped(w, like)
+    x, _ = _grouped(x, like)
+    return jnp.matmul(w.swapaxes(2, 3), x, preferred_element_type=jnp.float32)
+
+
+def _grouped(x: Array, like: Array) -> tuple[Array, tuple[int, int, int]]:
+    """Query heads that share a key head, one under the other: ``[B K G*T X]``; and ``B N T``."""
+    B, N, T, X = x.shape
+    K = like.shape[1]
+    return (x if N == K else x.reshape(B, K, N // K * T, X)), (B, N, T)
+
+
+def _exponentials(s: Array, bias: Array | None, allowed: Array | None) -> tuple[Array, Array]:
+    """``exp(s - max)`` of each row, and the reciprocal of its sum, zero for a blind row."""
+    if bias is not None:
+        s = s + bias.astype(s.dtype)
+    if allowed is not None:
+        s = jnp.where(allowed, s, HIDDEN)
+    top = jax.lax.stop_gradient(s.max(-1, keepdims=True))
+    e = jnp.exp(s - jnp.maximum(top, HIDDEN))
+    total = e.sum(-1, keepdims=True)
+    # A blind row's e are ones: nothing is lost by that, as everything made of them meets r.
+    if bias is None and allowed is None:
+        return e, 1.0 / total
+    seen = top > BLIND
+    return e, jnp.where(seen, 1.0 / jnp.where(seen, total, 1.0), 0.0)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(5,))
+def _attend(
+    q: Array, k: Array, v: Array, bias: Array | None, allowed: Array | None, scale: float
+) -> Array:
+    return _forward(q, k, v, bias, allowed, scale)[0]
+
+
+def _forward(
+    q: Array, k: Array, v: Array, bias: Array | None, allowed: Array | None, scale: float
+) -> tuple[Array, Any]:
+    e, r = _exponentials(scores(q, k, scale, None), bias, allowed)
+    e = e.astype(v.dtype)
+    # Divided after the product: T·U divisions instead of T·S.
+    y = values_product(e, v) * r
+    return y.astype(q.dtype), (q, k, v, bias, e, r, y)
+
+
+def _backward(scale: float, saved: Any, g: Array) -> tuple[Array | None, ...]:
+    """``dS = P ∘ (dP - Σ P ∘ dP)`` with ``P = e r`` never formed, and ``Σ P ∘ dP = g · y``."""
+    q, k, v, bias, e, r, y = saved
+    gr = g.astype(jnp.float32) * r
+    centre = (gr * y).sum(-1, keepdims=True)
+    gr = gr.astype(v.dtype)
+    ds = e * (keys_product(gr, v) - centre)
+    d = ds.astype(q.dtype)
+    dq = values_product(d, k) * scale
+    dk = rows_product(d, q, k) * scale
+    dv = rows_product(e, gr, v)
+    return (
+        dq.astype(q.dtype),
+        dk.astype(k.dtype),
+        dv.astype(v.dtype),
+        None if bias is None else _sum_to(ds, bias),
+        None,
+    )
+
+
+def _sum_to(x: Array, like: Array) -> Array:
+    """``x`` summed over the dimensions along which ``like`` was broadcast."""
+    axes = tuple(i for i, n in enumerate(like.shape) if n == 1 and x.shape[i] != 1)
+    return x.sum(axes, keepdims=True).astype(like.dtype)
+
+
+_attend.defvjp(_forward, _backward)

@@ -1,0 +1,267 @@
+"""Logits to logits, and logits to tokens: what generation does between model and text.
+
+A forbidden token has logit −∞, so its probability is 0. Processors keep at least one token,
+except that :func:`forbid` and :func:`no_repeat_ngram` forbid all that they are told to.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int, Key
+
+# A number for all rows or one for each.
+Each = Float[Array, ""] | Float[Array, " B"] | float
+EachInt = Int[Array, ""] | Int[Array, " B"] | int
+
+
+def argmax(x: Float[Array, "*rows V"]) -> Int[Array, "*rows"]:
+    """The first place of the maximum of each row, exactly as :func:`jax.numpy.argmax`.
+
+    By ``max`` and a comparison, which XLA:CPU runs many times faster than its argmax.
+
+    Example:
+        >>> argmax(jnp.array([[1.0, 3.0, 3.0]]))
+        Array([1], dtype=int32)
+    """
+    places = lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
+    here = (x == x.max(-1, keepdims=True)) | (x != x)
+    return jnp.where(here, places, x.shape[-1]).min(-1)
+
+
+def top_k_two_stage(
+    x: Float[Array, "*rows V"], k: int, group: int = 64
+) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:
+    """The ``k`` largest of each row, descending, and their places: :func:`jax.lax.top_k`, faster.
+
+    First the ``k`` groups of ``group`` neighbours with the largest maxima, then the ``k`` largest
+    within those. Equal values come in the order of their places, as in ``lax.top_k``: a group
+    left out has ``k`` others with something at least as large, and earlier where equal.
+
+    Example:
+        >>> top_k_two_stage(jnp.array([0.0, 5.0, 1.0, 5.0, 2.0]), 3, group=2)
+        (Array([5., 5., 2.], dtype=float32), Array([1, 3, 4], dtype=int32))
+    """
+    *rows, V = x.shape
+    groups = -(-V // group)
+    if groups <= k:
+        return _top_k(x, k)
+    pad = [(0, 0)] * len(rows) + [(0, groups * group - V)]
+    cut = jnp.pad(x, pad, constant_values=-jnp.inf).reshape(*rows, groups, group)
+    # In ascending order, so that equal candidates stay in the order of their places.
+    best = jnp.sort(_top_k(cut.max(-1), k)[1], axis=-1)
+    candidates = jnp.take_along_axis(cut, best[..., None], axis=-2)
+    values, at = _top_k(candidates.reshape(*rows, k * group), k)
+    return values, jnp.take_along_axis(best, at // group, axis=-1) * group + at % group
+
+
+def _top_k(x, k: int):
+    values, places = lax.top_k(x, k)
+    return values, places
+
+
+def sample(logits: Float[Array, "B V"], key: Key[Array, ""] | Key[Array, " B"]) -> Int[Array, " B"]:
+    """One token for each row, drawn from ``softmax(logits)``.
+
+    With a key for each row, what a row draws does not depend on the other rows.
+
+    Source: the Gumbel-max trick; Maddison et al. 2014, https://arxiv.org/abs/1411.0030.
+
+    Example:
+        >>> sample(jnp.array([[0.0, -jnp.inf]]), jax.random.key(0))
+        Array([0], dtype=int32)
+    """
+    if key.ndim:
+        noise = jax.vmap(lambda k: jax.random.gumbel(k, logits.shape[1:], logits.dtype))(key)
+    else:
+        noise = jax.random.gumbel(key, logits.shape, logits.dtype)
+    return argmax(logits + noise)
+
+
+def temperature(logits: Float[Array, "B V"], t: Each) -> Float[Array, "B V"]:
+    """``logits / t``; where ``t`` is 0 (below 1e-20), only the first maximum stays: greedy.
+
+    Source: row B34.
+
+    Example:
+        >>> temperature(jnp.array([[1.0, 2.0]]), 0.5)
+        Array([[2., 4.]], dtype=float32)
+        >>> temperature(jnp.array([[1.0, 2.0]]), 0.0)
+        Array([[-inf,   2.]], dtype=float32)
+    """
+    t = _column(t, logits)
+    zero = t < 1e-20
+    greedy = _only(logits, _is(argmax(logits), logits))
+    return jnp.where(zero, greedy, logits / jnp.where(zero, 1, t))
+
+
+def top_k(logits: Float[Array, "B V"], k: EachInt) -> Float[Array, "B V"]:
+    """The ``k`` largest logits of each row, the earlier ones where equal; the rest forbidden.
+
+    Below 1 counts as 1, and above ``V`` as ``V``. Source: row B32; Fan et al. 2018,
+    https://arxiv.org/abs/1805.04833.
+
+    Example:
+        >>> top_k(jnp.array([[1.0, 2.0, 3.0]]), 2)
+        Array([[-inf,   2.,   3.]], dtype=float32)
+    """
+    V = logits.shape[1]
+    if isinstance(k, int):
+        k = min(max(k, 1), V)
+        least = top_k_two_stage(logits, k)[0][:, -1:]
+        return _only(logits, _first(logits, least, jnp.full((1, 1), k)))
+    k = jnp.broadcast_to(jnp.clip(k, 1, V).reshape(-1, 1), (logits.shape[0], 1))
+    least = jnp.take_along_axis(_descending(logits), k - 1, axis=1)
+    return _only(logits, _first(logits, least, k))
+
+
+def top_p(logits: Float[Array, "B V"], p: Each) -> Float[Array, "B V"]:
+    """The fewest most likely tokens whose probabilities reach ``p``; the rest forbidden.
+
+    The token that crosses ``p`` stays, so one always does; ``p = 1`` forbids nothing. A sum
+    within one part in a million of ``p`` has reached it, whatever the rounding. Where equal, the
+    earlier tokens stay. Source: row B33; Holtzman et al. 2019, https://arxiv.org/abs/1904.09751.
+
+    Example:
+        >>> top_p(jnp.log(jnp.array([[0.5, 0.25, 0.15, 0.1]])), 0.7) > -jnp.inf
+        Array([[ True,  True, False, False]], dtype=bool)
+    """
+    p = _column(p, logits)
+    ordered = _descending(logits)
+    likely = jax.nn.softmax(ordered, axis=-1)
+    before = jnp.cumsum(likely, axis=-1) - likely
+    count = jnp.maximum((before < p * (1 - 1e-6)).sum(-1, keepdims=True), 1)
+    least = jnp.take_along_axis(ordered, count - 1, axis=1)
+    return _only(logits, _first(logits, least, count) | (p >= 1))
+
+
+def min_p(logits: Float[Array, "B V"], p: Each) -> Float[Array, "B V"]:
+    """Tokens at least ``p`` times as likely as the likeliest; the rest forbidden.
+
+    Source: Nguyen et al. 2024, https://arxiv.org/abs/2407.01082.
+
+    Example:
+        >>> min_p(jnp.log(jnp.array([[0.6, 0.3, 0.1]])), 0.4) > -jnp.inf
+        Array([[ True,  True, False]], dtype=bool)
+    """
+    p = jnp.clip(_column(p, logits), 0, 1)
+    return _only(logits, logits >= logits.max(-1, keepdims=True) + jnp.log(p))
+
+
+def repetition_penalty(
+    logits: Float[Array, "B V"],
+    tokens: Int[Array, "B T"],
+    valid: Bool[Array, "B T"] | Int[Array, " B"],
+    penalty: Each,
+) -> Float[Array, "B V"]:
+    """Logits of the tokens seen divided by ``penalty`` if positive, multiplied by it if not.
+
+    Source: Keskar et al. 2019, https://arxiv.org/abs/1909.05858, with the sign seen to as in
+    Hugging Face ``transformers``.
+
+    Args:
+        logits: Of the next token.
+        tokens: What was seen.
+        valid: Which of ``tokens`` count, or how many of each row.
+        penalty: Above 1 to discourage.
+
+    Example:
+        >>> seen, lengths = jnp.array([[0, 1, 2]]), jnp.array([2])
+        >>> repetition_penalty(jnp.array([[2.0, -2.0, 2.0]]), seen, lengths, 2.0)
+        Array([[ 1., -4.,  2.]], dtype=float32)
+    """
+    if valid.ndim == 1:
+        valid = jnp.arange(tokens.shape[1])[None] < valid[:, None]
+    penalty = _column(penalty, logits)
+    changed = jnp.where(logits > 0, logits / penalty, logits * penalty)
+    return jnp.where(_present(logits, tokens, valid), changed, logits)
+
+
+def no_repeat_ngram(
+    logits: Float[Array, "B V"], tokens: Int[Array, "B T"], length: EachInt, n: int
+) -> Float[Array, "B V"]:
+    """Forbids each token that would end a run of ``n`` tokens already among ``tokens[:length]``.
+
+    Source: Paulus et al. 2017, https://arxiv.org/abs/1705.04304.
+
+    Raises:
+        ValueError: ``n`` is below 1.
+
+    Example:
+        >>> seen = jnp.array([[3, 1, 2, 3, 0]])  # 3 was followed by 1
+        >>> no_repeat_ngram(jnp.zeros((1, 5)), seen, 4, 2)
+        Array([[  0., -inf,   0.,   0.,   0.]], dtype=float32)
+    """
+    if n < 1:
+        raise ValueError(f"n is {n}; a run has at least 1 token")
+    B, T = tokens.shape
+    if n > T:
+        return logits
+    length = jnp.broadcast_to(jnp.asarray(length, jnp.int32).reshape(-1, 1), (B, 1))
+    ends = jnp.arange(n - 1, T)[None]
+    same = ends < length
+    for back in range(1, n):
+        last = jnp.take_along_axis(tokens, jnp.clip(length - back, 0, T - 1), axis=1)
+        same = same & (tokens[:, n - 1 - back : T - back] == last)
+    return jnp.where(_present(logits, tokens[:, n - 1 :], same), -jnp.inf, logits)
+
+
+def forbid(
+    logits: Float[Array, "B V"], ids: Int[Array, " n"] | Int[Array, "B n"]
+) -> Float[Array, "B V"]:
+    """Forbids the tokens ``ids``, in all rows or of each row its own; negative ones are skipped.
+
+    Example:
+        >>> forbid(jnp.zeros((1, 3)), jnp.array([1, -1]))
+        Array([[  0., -inf,   0.]], dtype=float32)
+    """
+    ids = (
+        jnp.broadcast_to(ids, (logits.shape[0], ids.shape[-1]))
+        if ids.ndim == 2
+        else (jnp.broadcast_to(ids[None], (logits.shape[0], ids.shape[0])))
+    )
+    return jnp.where(_present(logits, ids, ids >= 0), -jnp.inf, logits)
+
+
+def force(logits: Float[Array, "B V"], id: EachInt) -> Float[Array, "B V"]:
+    """Leaves no choice but ``id``, with logit 0; rows with a negative ``id`` stay as they are.
+
+    Example:
+        >>> force(jnp.zeros((2, 3)), jnp.array([1, -1]))
+        Array([[-inf,   0., -inf],
+               [  0.,   0.,   0.]], dtype=float32)
+    """
+    wanted = jnp.broadcast_to(jnp.asarray(id, jnp.int32).reshape(-1), logits.shape[:1])
+    forced = jnp.where(_is(wanted, logits), 0.0, -jnp.inf).astype(logits.dtype)
+    return jnp.where(wanted[:, None] < 0, logits, forced)
+
+
+def _column(value, logits):
+    """One number for each row, or for all of them, against ``[B V]``."""
+    return jnp.asarray(value, logits.dtype).reshape(-1, 1)
+
+
+def _only(logits, keep):
+    return jnp.where(keep, logits, -jnp.inf)
+
+
+def _is(ids, logits):
+    return lax.broadcasted_iota(jnp.int32, logits.shape, 1) == ids[:, None]
+
+
+def _descending(logits):
+    return -jnp.sort(-logits, axis=-1)
+
+
+def _first(logits, least, count):
+    """The ``count`` largest, of which ``least`` is the last; of its equals the earliest."""
+    above, equal = logits > least, logits == least
+    room = count - above.sum(-1, keepdims=True)
+    return above | (equal & (jnp.cumsum(equal, axis=-1) <= room))
+
+
+def _present(logits, ids, valid):
+    """Which tokens of the vocabulary are among the valid ``ids`` of their row."""
+    V = logits.shape[1]
+    rows = lax.broadcasted_iota(jnp.int32, ids.shape, 0)
+    found = jnp.zeros(logits.shape, bool)
+    return found.at[rows, jnp.where(valid, ids, V)].set(True, mode="drop")

@@ -1,0 +1,271 @@
+"""Cross-entropy as a sum and its weight, alone or fused with the output projection."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from transformer_jax.functional.linear import product, row_sums
+
+
+def token_losses(
+    logits: Float[Array, "*rows V"], targets: Int[Array, "*rows"], smoothing: float = 0.0
+) -> Float[Array, "*rows"]:
+    """The cross-entropy of every row, in nats: ``−Σ_v q_v log softmax(logits)_v``.
+
+    The wanted distribution ``q`` gives ``1 − s`` to the target and spreads ``s = smoothing``
+    evenly over all ``V`` tokens, the target among them; ``s = 0`` is ``−log p(target)``.
+    Computed in float32, or in float64 for float64 logits. A forbidden token (logit −∞) is fine
+    without smoothing, and makes the loss infinite with it. The gradient is our own, and
+    reverse-mode only: ``softmax(logits) − q``.
+
+    Source: Szegedy et al. 2015, https://arxiv.org/abs/1512.00567, section 7.
+
+    Example:
+        >>> token_losses(jnp.zeros((1, 4)), jnp.array([2])) == jnp.log(4.0)
+        Array([ True], dtype=bool)
+    """
+    return _token_losses(logits, targets, smoothing)
+
+
+def cross_entropy(
+    logits: Float[Array, "*rows V"],
+    targets: Int[Array, "*rows"],
+    weights: Float[Array, "*rows"] | None = None,
+    smoothing: float = 0.0,
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """The weighted sum of :func:`token_losses`, and the sum of the weights.
+
+    Divide once, after adding up both over all micro-batches and devices. A row of weight 0 adds
+    exactly nothing to the sum or to any gradient, whatever its logits (NaN too) and target.
+    Targets elsewhere are in ``[0, V)``.
+
+    Example:
+        >>> targets, weights = jnp.array([0, 1]), jnp.array([1.0, 0.0])
+        >>> total, weight = cross_entropy(jnp.zeros((2, 4)), targets, weights)
+        >>> f"{total:.4f} {weight:.1f}"
+        '1.3863 1.0'
+    """
+    losses = token_losses(logits, targets, smoothing)
+    weights = jnp.ones_like(losses) if weights is None else weights.astype(losses.dtype)
+    return _weighted(losses, weights).sum(), weights.sum()
+
+
+def linear_logits(
+    x: Float[Array, "*rows D"],
+    table: Float[Array, "V D"],
+    *,
+    bias: Float[Array, " V"] | None = None,
+    scale: float = 1.0,
+    softcap: float | None = None,
+) -> Float[Array, "*rows V"]:
+    """The score of every token: ``z = scale · x tableᵀ + bias``, then ``c tanh(z / c)`` if capped.
+
+    The product is of numbers in the dtype of ``x``, the result at least float32.
+
+    Args:
+        x: What the model ends with.
+        table: One row a token, often the embedding itself.
+        bias: Added after scaling.
+        scale: Multiplies the product.
+        softcap: The bound ``c`` on the size of a logit, as in Gemma 2.
+
+    Example:
+        >>> linear_logits(jnp.array([[1.0, 2.0]]), jnp.eye(2), scale=0.5)
+        Array([[0.5, 1. ]], dtype=float32)
+    """
+    z = product(x, table.astype(x.dtype), x.ndim - 1, 1)
+    if scale != 1.0:
+        z = z * scale
+    if bias is not None:
+        z = z + bias.astype(z.dtype).reshape((1,) * (z.ndim - 1) + bias.shape)
+    return z if softcap is None else softcap * jnp.tanh(z / softcap)
+
+
+def linear_cross_entropy(
+    x: Float[Array, "*rows D"],
+    table: Float[Array, "V D"],
+    targets: Int[Array, "*rows"],
+    weights: Float[Array, "*rows"] | None = None,
+    *,
+    bias: Float[Array, " V"] | None = None,
+    scale: float = 1.0,
+    softcap: float | None = None,
+    smoothing: float = 0.0,
+    chunk: int | None = None,
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """:func:`cross_entropy` of :func:`linear_logits`, without keeping the logits.
+
+    The gradients are made in the forward pass, while the logits are at hand, so the backward
+    pass only multiplies them by its cotangent. Where nothing is differentiated, only the loss is
+    computed. Reverse-mode only.
+
+    Args:
+        x: What the model ends with.
+        table: One row a token.
+        targets: The tokens wanted, in ``[0, V)`` where the weight is not 0.
+        weights: Of each row; 1 by default.
+        bias: As in :func:`linear_logits`.
+        scale: As in :func:`linear_logits`.
+        softcap: As in :func:`linear_logits`.
+        smoothing: As in :func:`token_losses`.
+        chunk: Rows whose logits are held at a time; None holds those of all rows once.
+
+    Returns:
+        The weighted sum of the losses, and the sum of the weights.
+
+    Example:
+        >>> x, table, targets = jnp.ones((6, 3)), jnp.ones((4, 3)), jnp.arange(6) % 4
+        >>> total, weight = linear_cross_entropy(x, table, targets, chunk=4)
+        >>> f"{total / weight:.4f}"
+        '1.3863'
+    """
+    D = x.shape[-1]
+    wide = jnp.promote_types(x.dtype, jnp.float32)
+    weights = jnp.ones(targets.shape, wide) if weights is None else weights.astype(wide)
+    head = _Head(scale, softcap, smoothing, chunk)
+    flat = x.reshape(-1, D), table, bias, targets.reshape(-1), weights.reshape(-1)
+    return _fused(head, *flat), weights.sum()
+
+
+def _weighted(losses, weights):
+    # By selection: a product would let NaN through where the weight is 0.
+    return jnp.where(weights != 0, weights * losses, 0)
+
+
+def _losses(z, targets, smoothing: float):
+    """The loss of each row of logits that are wide enough, and what its softmax is made of."""
+    high = z.max(-1, keepdims=True)
+    exps = jnp.exp(z - high)
+    total = exps.sum(-1, keepdims=True)
+    wanted = jnp.take_along_axis(z, targets[..., None], axis=-1)
+    losses = jnp.log(total) + high - wanted
+    if smoothing:
+        losses = losses + smoothing * (wanted - z.mean(-1, keepdims=True))
+    return losses[..., 0], high, total
+
+
+def _slope(z, high, total, targets, factor, smoothing: float):
+    """The gradient of ``Σ factor · loss`` in the logits."""
+    factor = factor[..., None]
+    # In the words of _losses, so that the exponentials are taken once. The one-hot is a
+    # comparison: scattering is slower, or as slow, on every platform.
+    softmax = jnp.exp(z - high) * (factor / total)
+    here = lax.broadcasted_iota(targets.dtype, z.shape, z.ndim - 1) == targets[..., None]
+    slope = softmax - jnp.where(here, (1 - smoothing) * factor, 0)
+    if smoothing:
+        slope = slope - smoothing / z.shape[-1] * factor
+    return jnp.where(factor != 0, slope, 0)
+
+
+def _widen(x):
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def _token_losses(logits, targets, smoothing):
+    return _losses(_widen(logits), targets, smoothing)[0]
+
+
+def _token_forward(logits, targets, smoothing):
+    losses, high, total = _losses(_widen(logits), targets, smoothing)
+    return losses, (logits, high, total, targets)
+
+
+def _token_backward(smoothing, saved, g):
+    logits, high, total, targets = saved
+    slope = _slope(_widen(logits), high, total, targets, g, smoothing)
+    return slope.astype(logits.dtype), None
+
+
+_token_losses = jax.custom_vjp(_token_losses, nondiff_argnums=(2,))
+_token_losses.defvjp(_token_forward, _token_backward)
+
+
+class _Head(NamedTuple):
+    """What :func:`linear_cross_entropy` does besides multiplying."""
+
+    scale: float
+    softcap: float | None
+    smoothing: float
+    chunk: int | None
+
+    def logits(self, x, table, bias):
+        return linear_logits(x, table, bias=bias, scale=self.scale, softcap=self.softcap)
+
+
+def _chunks(head: _Head, x, targets, weights):
+    """The rows as ``[chunks, rows, ...]``, with rows of weight 0 to fill the last."""
+    rows = len(targets)
+    size = max(1, min(head.chunk or rows, rows))
+    count = -(-rows // size)
+
+    def cut(a):
+        a = jnp.pad(a, ((0, count * size - rows),) + ((0, 0),) * (a.ndim - 1))
+        # Chunk i is every count-th row from i on: each device then works on each chunk.
+        return a.reshape(size, count, *a.shape[1:]).swapaxes(0, 1)
+
+    return cut(x), cut(targets), cut(weights)
+
+
+def _join(chunks, rows: int):
+    return chunks.swapaxes(0, 1).reshape(-1, *chunks.shape[2:])[:rows]
+
+
+def _block_losses(head: _Head, table, bias, x, targets, weights):
+    return _weighted(_losses(head.logits(x, table, bias), targets, head.smoothing)[0], weights)
+
+
+def _block_gradients(head: _Head, table, bias, x, targets, weights):
+    z = head.logits(x, table, bias)
+    losses, high, total = _losses(z, targets, head.smoothing)
+    d = _slope(z, high, total, targets, weights, head.smoothing)
+    if head.softcap is not None:
+        d = d * (1 - jnp.square(z / head.softcap))
+    dbias = None if bias is None else row_sums(d)
+    d = (d if head.scale == 1.0 else d * head.scale).astype(x.dtype)
+    dx = product(d, table.astype(x.dtype), 1, 0).astype(x.dtype)
+    # The gradient of the table stays transposed until it is whole: see `outer`.
+    return losses, dx, product(x, d, 0, 0), dbias
+
+
+def _fused(head, x, table, bias, targets, weights):
+    def add(total, chunk):
+        return total + _block_losses(head, table, bias, *chunk).sum(), None
+
+    chunks = _chunks(head, x, targets, weights)
+    if len(chunks[0]) == 1:
+        return add(0, [c[0] for c in chunks])[0]
+    return lax.scan(add, jnp.zeros((), weights.dtype), chunks)[0]
+
+
+def _fused_forward(head, x, table, bias, targets, weights):
+    def add(sums, chunk):
+        losses, dx, *more = _block_gradients(head, table, bias, *chunk)
+        sums = jax.tree.map(jnp.add, sums, (_weighted(losses, chunk[2]).sum(), *more))
+        return sums, (dx, jnp.where(chunk[2] != 0, losses, 0))
+
+    chunks = _chunks(head, x, targets, weights)
+    wide = weights.dtype
+    dbias = None if bias is None else jnp.zeros(bias.shape, wide)
+    sums = (jnp.zeros((), wide), jnp.zeros(table.shape[::-1], wide), dbias)
+    if len(chunks[0]) == 1:
+        sums, rows = add(sums, [c[0] for c in chunks])
+        rows = jax.tree.map(lambda a: a[None], rows)
+    else:
+        sums, rows = lax.scan(add, sums, chunks)
+    total, dtable, dbias = sums
+    dx, dweights = (_join(a, len(targets)) for a in rows)
+    dtable = lax.optimization_barrier(dtable).T.astype(table.dtype)
+    dbias = None if bias is None or dbias is None else dbias.astype(bias.dtype)
+    return total, (dx, dtable, dbias, dweights)
+
+
+def _fused_backward(head, saved, g):
+    dx, dtable, dbias, dweights = jax.tree.map(lambda a: g.astype(a.dtype) * a, saved)
+    return dx, dtable, dbias, None, dweights
+
+
+_fused = jax.custom_vjp(_fused, nondiff_argnums=(0,))
+_fused.defvjp(_fused_forward, _fused_backward)

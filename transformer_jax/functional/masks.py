@@ -1,0 +1,272 @@
+"""What a query may look at: causality, windows, lengths and segments, kept symbolic.
+
+Kernels read the structure; the boolean array is built only by the kernel that needs it.
+True means *may look* (the opposite of PyTorch's ``key_padding_mask``).
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+__all__ = ["Mask", "causal", "dense", "lengths", "segments", "window"]
+
+_STATIC = ("causal", "window")
+_ARRAYS = ("kv_lengths", "q_lengths", "q_segments", "kv_segments", "dense")
+
+
+@dataclasses.dataclass(frozen=True)
+class Mask:
+    """The conjunction of what its fields say; a pytree, so it passes through ``jax.jit``.
+
+    Query ``t`` of a call stands at position ``t + offset``, key ``s`` at position ``s``. An
+    ``offset`` that is a Python int stays one under ``jax.jit`` and ``jax.checkpoint``, so that
+    kernels can still skip what a causal mask hides; an array is traced, as decoding needs.
+
+    Attributes:
+        causal: Only keys at or before the query's own position. The query sees itself.
+        window: Only keys fewer than this many positions away, on either side.
+        kv_lengths: Only the first so many keys of each row.
+        q_lengths: Queries from this index on look at nothing.
+        q_segments: Packed rows: a query sees keys of its own segment, and segment 0 is padding,
+            which looks at nothing and is seen by nothing.
+        kv_segments: The segments of the keys; given together with ``q_segments``.
+        dense: Anything else, as an array that broadcasts to ``[B N T S]``.
+        offset: The position of the first query.
+
+    Example:
+        >>> mask = causal() & lengths(jnp.array([2]))
+        >>> mask.array(3, 3)[0, 0].astype(int)
+        Array([[1, 0, 0],
+               [1, 1, 0],
+               [1, 1, 0]], dtype=int32)
+    """
+
+    # Any, because JAX rebuilds pytrees with placeholders that no narrower type admits.
+    causal: bool = False
+    window: int | None = None
+    kv_lengths: Any = None  # Int[B]
+    q_lengths: Any = None  # Int[B]
+    q_segments: Any = None  # Int[B T]
+    kv_segments: Any = None  # Int[B S]
+    dense: Any = None  # Bool[#B #N #T #S]
+    offset: Any = 0  # int, or Int[]
+
+    @property
+    def positional(self) -> bool:
+        """Whether positions matter, and with them ``offset``."""
+        return self.causal or self.window is not None
+
+    def __and__(self, other: "Mask") -> "Mask":
+        """May look only where both allow it.
+
+        Raises:
+            ValueError: Windows at two different offsets, which no single mask can say.
+        """
+        window, offset = _both_positions(self, other)
+        q_segments, kv_segments = self.q_segments, self.kv_segments
+        dense = _both(self.dense, other.dense, jnp.logical_and)
+        if q_segments is None:
+            q_segments, kv_segments = other.q_segments, other.kv_segments
+        elif other.q_segments is not None:
+            # Two packings at once: one of them has to become an array.
+            dense = _both(
+                dense, _same_segment(other.q_segments, other.kv_segments), jnp.logical_and
+            )
+        return Mask(
+            causal=self.causal or other.causal,
+            window=window,
+            kv_lengths=_both(self.kv_lengths, other.kv_lengths, jnp.minimum),
+            q_lengths=_both(self.q_lengths, other.q_lengths, jnp.minimum),
+            q_segments=q_segments,
+            kv_segments=kv_segments,
+            dense=dense,
+            offset=offset,
+        )
+
+    def array(self, T: int, S: int) -> Bool[Array, "#B #N {T} {S}"] | None:
+        """The mask as an array, or None if it forbids nothing at all."""
+        found = self.block(0, T, 0, S)
+        if found is None:
+            return None
+        return jnp.broadcast_to(found, (*found.shape[:2], T, S))
+
+    def seeing(self, T: int, S: int) -> Bool[Array, "#B #N {T} 1"] | None:
+        """Which queries see any key at all, or None if nothing is forbidden."""
+        found = self.array(T, S)
+        return None if found is None else found.any(-1, keepdims=True)
+
+    def block(self, t0: Any, t: int, s0: Any, s: int) -> Bool[Array, "#B #N #t #s"] | None:
+        """Queries ``t0 .. t0 + t`` against keys ``s0 .. s0 + s``; the starts may be traced.
+
+        Blocks must lie inside the arrays that the mask holds (see :meth:`padded`). Dimensions
+        that do not matter have size 1; None means that nothing is forbidden.
+        """
+        rows = jnp.arange(t, dtype=jnp.int32)[:, None] + t0
+        cols = jnp.arange(s, dtype=jnp.int32)[None, :] + s0
+        parts: list[Array] = []
+        if self.positional:
+            ahead = cols - (rows + self.offset)
+            if self.causal:
+                parts.append((ahead <= 0)[None, None])
+            if self.window is not None:
+                parts.append((jnp.abs(ahead) < self.window)[None, None])
+        if self.kv_lengths is not None:
+            parts.append(cols[None, None] < self.kv_lengths[:, None, None, None])
+        if self.q_lengths is not None:
+            parts.append(rows[None, None] < self.q_lengths[:, None, None, None])
+        if self.q_segments is not None:
+            q, kv = _cut(self.q_segments, 1, t0, t), _cut(self.kv_segments, 1, s0, s)
+            parts.append(_same_segment(q, kv))
+        if self.dense is not None:
+            parts.append(_cut(_cut(self.dense, 2, t0, t), 3, s0, s))
+        allowed = None
+        for part in parts:
+            allowed = _both(allowed, part, jnp.logical_and)
+        return allowed
+
+    def padded(self, T: int, S: int, more_T: int, more_S: int) -> "Mask":
+        """The same mask for ``more_T`` more queries and ``more_S`` more keys, which nothing sees.
+
+        What the added queries look at is left open.
+        """
+        if more_T == 0 and more_S == 0:
+            return self
+        ends = self.kv_lengths
+        if more_S:
+            ends = jnp.full((1,), S, jnp.int32) if ends is None else jnp.minimum(ends, S)
+        dense = self.dense
+        if dense is not None:
+            after = [
+                0 if size == 1 else more
+                for size, more in zip(dense.shape, (0, 0, more_T, more_S), strict=True)
+            ]
+            dense = jnp.pad(dense, [(0, more) for more in after])
+        q_segments, kv_segments = self.q_segments, self.kv_segments
+        if q_segments is not None:
+            q_segments = jnp.pad(q_segments, ((0, 0), (0, more_T)))
+            kv_segments = jnp.pad(kv_segments, ((0, 0), (0, more_S)))
+        return dataclasses.replace(
+            self, kv_lengths=ends, dense=dense, q_segments=q_segments, kv_segments=kv_segments
+        )
+
+
+def causal(offset: int | Int[Array, ""] = 0) -> Mask:
+    """Each query sees keys up to its own position, ``s <= t + offset``, itself included.
+
+    Were the query itself hidden too, the first row would be empty (rows U10, H10).
+
+    Example:
+        >>> causal().array(2, 3)[0, 0].astype(int)
+        Array([[1, 0, 0],
+               [1, 1, 0]], dtype=int32)
+        >>> causal(offset=1).array(1, 3)[0, 0].astype(int)
+        Array([[1, 1, 0]], dtype=int32)
+    """
+    return Mask(causal=True, offset=offset)
+
+
+def lengths(kv: Int[Array, "B"] | None, q: Int[Array, "B"] | None = None) -> Mask:
+    """Each query sees the first ``kv`` keys; queries from ``q`` on see nothing.
+
+    Example:
+        >>> lengths(jnp.array([1]), jnp.array([2])).array(3, 2)[0, 0].astype(int)
+        Array([[1, 0],
+               [1, 0],
+               [0, 0]], dtype=int32)
+    """
+    return Mask(kv_lengths=kv, q_lengths=q)
+
+
+def segments(q: Int[Array, "B T"], kv: Int[Array, "B S"]) -> Mask:
+    """In packed rows, a query sees keys of its own segment; segment 0 is padding.
+
+    Example:
+        >>> ids = jnp.array([[1, 1, 2, 0]])
+        >>> segments(ids, ids).array(4, 4)[0, 0].astype(int)
+        Array([[1, 1, 0, 0],
+               [1, 1, 0, 0],
+               [0, 0, 1, 0],
+               [0, 0, 0, 0]], dtype=int32)
+    """
+    return Mask(q_segments=q, kv_segments=kv)
+
+
+def window(size: int, offset: int | Int[Array, ""] = 0) -> Mask:
+    """Each query sees keys fewer than ``size`` positions away on either side.
+
+    Example:
+        >>> window(2).array(3, 3)[0, 0].astype(int)
+        Array([[1, 1, 0],
+               [1, 1, 1],
+               [0, 1, 1]], dtype=int32)
+    """
+    if size < 1:
+        raise ValueError(f"window is {size}: at least 1 is needed, the query's own position")
+    return Mask(window=size, offset=offset)
+
+
+def dense(array: Bool[Array, "#B #N #T #S"]) -> Mask:
+    """Any mask at all, as an array that broadcasts to ``[B N T S]``.
+
+    Example:
+        >>> dense(jnp.eye(2, dtype=bool)[None, None]).array(2, 2)[0, 0].astype(int)
+        Array([[1, 0],
+               [0, 1]], dtype=int32)
+    """
+    return Mask(dense=array)
+
+
+def _both(a: Array | None, b: Array | None, combine: Any) -> Array | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return combine(a, b)
+
+
+def _both_positions(a: Mask, b: Mask) -> tuple[int | None, Any]:
+    """The window and the offset of ``a & b``."""
+    sizes = [m.window for m in (a, b) if m.window is not None]
+    size = min(sizes) if sizes else None
+    if not (a.positional and b.positional):
+        return size, a.offset if a.positional else b.offset
+    known = isinstance(a.offset, int) and isinstance(b.offset, int)
+    if a.offset is b.offset or (known and a.offset == b.offset):
+        return size, a.offset
+    if sizes:
+        raise ValueError(
+            f"masks with windows at two offsets, {a.offset} and {b.offset}, cannot be combined: "
+            "give both the same offset, or one of them as a dense mask"
+        )
+    # Two causal masks: the one that lets see less.
+    return None, min(a.offset, b.offset) if known else jnp.minimum(a.offset, b.offset)
+
+
+def _same_segment(q: Array, kv: Array) -> Array:
+    return ((q[:, :, None] == kv[:, None, :]) & (q != 0)[:, :, None])[:, None]
+
+
+def _cut(x: Array, axis: int, start: Any, size: int) -> Array:
+    """``size`` entries of an axis from ``start``, unless it broadcasts or is wanted whole."""
+    if x.shape[axis] == 1 or (isinstance(start, int) and start == 0 and x.shape[axis] == size):
+        return x
+    return jax.lax.dynamic_slice_in_dim(x, start, size, axis)
+
+
+def _flatten(mask: Mask) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
+    key = jax.tree_util.GetAttrKey
+    # A Python int is part of the structure, an array is a leaf.
+    fixed = mask.offset if isinstance(mask.offset, int) else None
+    leaves = [(key(name), getattr(mask, name)) for name in _ARRAYS]
+    leaves.append((key("offset"), mask.offset if fixed is None else None))
+    return leaves, (*(getattr(mask, name) for name in _STATIC), fixed)
+
+
+def _unflatten(static: tuple[Any, ...], leaves: Any) -> Mask:
+    *arrays, offset = leaves
+    *flags, fixed = static
+    return Mask(*flags, *arrays, offset if fixed is None else fixed)
+
+
+jax.tree_util.register_pytree_with_keys(Mask, _flatten, _unflatten)

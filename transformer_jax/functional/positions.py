@@ -1,0 +1,202 @@
+"""How order is told: sinusoids, rotations, and biases that depend on distance."""
+
+import math
+from typing import Any, Literal
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+__all__ = [
+    "alibi_bias",
+    "alibi_slopes",
+    "relative_buckets",
+    "rotary",
+    "rotary_frequencies",
+    "sinusoidal",
+]
+
+# Of Llama 3.1: factor, low and high frequency factor, and the length of the original training.
+RotaryScaling = tuple[float, float, float, int]
+
+
+def sinusoidal(
+    length: int,
+    width: int,
+    layout: Literal["interleaved", "halves"] = "interleaved",
+    start: int = 0,
+    base: float = 10_000.0,
+) -> Float[Array, "{length} {width}"]:
+    """Positions as points on circles: ``sin(t / base^(2i/D))`` and the same with ``cos``.
+
+    Angles are made in float64, because in float32 they lose all meaning long before position
+    100,000. An odd width ends with the sine of a pair.
+
+    Vaswani et al. 2017, 3.5; rows L14, U9, and B16 as the book has it (Bishop 12.25): the exponent
+    printed on that slide does not depend on the column.
+
+    Args:
+        length: How many positions.
+        width: D.
+        layout: ``interleaved`` puts pair ``i`` in columns ``2i`` and ``2i + 1`` (the paper);
+            ``halves`` puts all sines before all cosines (tensor2tensor, Marian).
+        start: The first position.
+        base: The wavelengths go from ``2π`` to ``2π · base``.
+
+    Example:
+        >>> sinusoidal(2, 4).round(4)
+        Array([[0.    , 1.    , 0.    , 1.    ],
+               [0.8415, 0.5403, 0.01  , 0.9999]], dtype=float32)
+        >>> sinusoidal(2, 4, "halves")[1].round(4)
+        Array([0.8415, 0.01  , 0.5403, 0.9999], dtype=float32)
+    """
+    if layout not in ("interleaved", "halves"):
+        raise ValueError(f"layout is {layout!r}: allowed are 'interleaved' and 'halves'")
+    angles = np.arange(start, start + length)[:, None] / base ** (np.arange(0, width, 2) / width)
+    sines, cosines = np.sin(angles), np.cos(angles)[:, : width // 2]
+    if layout == "halves":
+        table = np.concatenate([sines, cosines], axis=1)
+    else:
+        table = np.empty((length, width))
+        table[:, 0::2], table[:, 1::2] = sines, cosines
+    return jnp.asarray(table, jnp.float32)
+
+
+def rotary_frequencies(
+    size: int, base: float = 10_000.0, scaling: RotaryScaling | None = None
+) -> Float[np.ndarray, "{size//2}"]:
+    """Radians per position of each pair of a rotary head, ``base^(-2i/H)``.
+
+    With ``scaling`` as in Llama 3.1, wavelengths longer than ``old length / low`` are stretched by
+    ``factor``, those shorter than ``old length / high`` stay, and between them it is blended.
+
+    Example:
+        >>> rotary_frequencies(4)
+        array([1.  , 0.01])
+    """
+    frequencies = base ** (-np.arange(0, size, 2) / size)
+    if scaling is None:
+        return frequencies
+    factor, low, high, old_length = scaling
+    turns = old_length * frequencies / (2 * np.pi)  # within the original length
+    keep = np.clip((turns - low) / (high - low), 0.0, 1.0)
+    return frequencies * (keep + (1 - keep) / factor)
+
+
+def rotary(
+    x: Float[Array, "B T N H"],
+    positions: Int[Array, "#B T"],
+    base: float = 10_000.0,
+    scaling: RotaryScaling | None = None,
+) -> Float[Array, "B T N H"]:
+    """Heads turned by an angle that grows with position, so that ``q · k`` sees only ``t - s``.
+
+    Pairs are ``(x[i], x[i + H/2])``, the convention of GPT-NeoX and of Hugging Face. Norms are
+    kept. Su et al. 2021, arXiv:2104.09864.
+
+    Raises:
+        ValueError: An odd head size, which has no pairs.
+
+    Example:
+        >>> x = jnp.array([1.0, 0.0])[None, None, None]
+        >>> rotary(x, jnp.array([[1]]))[0, 0, 0].round(4)
+        Array([0.5403, 0.8415], dtype=float32)
+    """
+    H = x.shape[-1]
+    if H % 2:
+        raise ValueError(f"rotary positions need an even head size, not H = {H}")
+    frequencies = jnp.asarray(rotary_frequencies(H, base, scaling), jnp.float32)
+    angles = positions.astype(jnp.float32)[:, :, None, None] * frequencies[None, None, None]
+    cos, sin = jnp.cos(angles), jnp.sin(angles)
+    a, b = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)
+
+
+def alibi_slopes(heads: int) -> Float[np.ndarray, "{heads}"]:
+    """How fast each head forgets: ``2^(-8n/N)`` for ``n = 1 .. N``.
+
+    For a number that is no power of two, the slopes of the power below, then every other one of
+    the power above, as the authors do. Press et al. 2021, arXiv:2108.12409.
+
+    Example:
+        >>> alibi_slopes(4)
+        array([0.25      , 0.0625    , 0.015625  , 0.00390625])
+        >>> alibi_slopes(3)
+        array([0.0625    , 0.00390625, 0.25      ])
+    """
+    power = 2 ** int(math.log2(heads))
+    slopes = 2.0 ** (-8.0 / power * np.arange(1, power + 1))
+    extra = 2.0 ** (-4.0 / power * np.arange(1, 2 * (heads - power), 2))
+    return np.concatenate([slopes, extra])
+
+
+def alibi_bias(
+    T: int, S: int, heads: int, offset: int | Int[Array, ""] = 0
+) -> Float[Array, "1 {heads} {T} {S}"]:
+    """The scores' bias that falls linearly with distance, ``-slope · |t + offset - s|``.
+
+    Example:
+        >>> alibi_bias(2, 2, 1)[0, 0]
+        Array([[-0.        , -0.00390625],
+               [-0.00390625, -0.        ]], dtype=float32)
+    """
+    slopes = jnp.asarray(alibi_slopes(heads), jnp.float32)[None, :, None, None]
+    return -slopes * jnp.abs(_distances(T, S, offset))[None, None].astype(jnp.float32)
+
+
+def relative_buckets(
+    T: int,
+    S: int,
+    bidirectional: bool = True,
+    buckets: int = 32,
+    max_distance: int = 128,
+    offset: int | Int[Array, ""] = 0,
+) -> Int[Array, "{T} {S}"]:
+    """Which bucket the distance from each query to each key falls into.
+
+    Half of a direction's buckets hold one distance each, the others grow geometrically up to
+    ``max_distance``, beyond which all share the last. Bidirectional: keys ahead use the upper
+    half of the buckets. Otherwise keys ahead share bucket 0 with the query's own position.
+
+    Raffel et al. 2020 (T5), 2.1. The edges are found on the host, so a traced ``offset`` falls
+    into the same buckets as a fixed one.
+
+    Raises:
+        ValueError: Too few buckets to halve, or more than there are distances.
+
+    Example:
+        >>> relative_buckets(1, 6, bidirectional=False, buckets=4, max_distance=8, offset=5)
+        Array([[3, 3, 2, 2, 1, 0]], dtype=int32)
+    """
+    if buckets < (4 if bidirectional else 2) or max_distance <= buckets:
+        raise ValueError(
+            f"{buckets} buckets up to distance {max_distance}: at least 4 are needed (2 in one "
+            "direction), and fewer than the distance"
+        )
+    ahead = _distances(T, S, offset)
+    upper = jnp.zeros_like(ahead)
+    if bidirectional:
+        buckets //= 2
+        upper = jnp.where(ahead > 0, buckets, 0)
+        distance = jnp.abs(ahead)
+    else:
+        distance = jnp.maximum(-ahead, 0)
+    table = jnp.asarray(_bucket_of_distance(buckets, max_distance))
+    return upper + table[jnp.minimum(distance, max_distance)]
+
+
+def _bucket_of_distance(buckets: int, max_distance: int) -> Int[np.ndarray, " distances"]:
+    """The bucket of each distance ``0 .. max_distance``, all larger ones being like the last."""
+    exact = buckets // 2
+    distance = np.arange(max_distance + 1)
+    # In float32, in T5's order of operations: published weights were trained with its rounding.
+    far = np.log(np.maximum(distance, 1).astype(np.float32) / np.float32(exact))
+    far = far / np.float32(math.log(max_distance / exact)) * np.float32(buckets - exact)
+    far = np.minimum(exact + far.astype(np.int32), buckets - 1)
+    return np.where(distance < exact, distance, far).astype(np.int32)
+
+
+def _distances(T: int, S: int, offset: Any) -> Int[Array, "{T} {S}"]:
+    """``s - (t + offset)``."""
+    queries = jnp.arange(T, dtype=jnp.int32)[:, None] + offset
+    return jnp.arange(S, dtype=jnp.int32)[None, :] - queries

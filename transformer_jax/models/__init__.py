@@ -1,0 +1,1 @@
+"""What a user instantiates: whole models, built of ``modules``."""

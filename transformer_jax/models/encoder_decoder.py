@@ -1,0 +1,214 @@
+"""The encoder-decoder Transformer: reads one sequence, writes another."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Float32, Int, Key
+
+from transformer_jax.config import TransformerConfig
+from transformer_jax.errors import ConfigError
+from transformer_jax.functional.masks import Mask
+from transformer_jax.modules.cache import Cache
+from transformer_jax.modules.linear import Table
+from transformer_jax.modules.stack import Stack
+
+__all__ = ["EncoderDecoder", "Head", "OutputTable"]
+
+
+class OutputTable(NamedTuple):
+    """How vectors become logits: ``softcap(scale · x tableᵀ + bias)``."""
+
+    table: Array  # [V D]
+    bias: Array | None  # [V]
+    scale: float
+    softcap: float | None
+
+
+class Head(nnx.Module):
+    """What the output has of its own: a table unless tied, and perhaps a bias."""
+
+    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
+        V, D = config.vocab, config.width
+        init = jax.nn.initializers.normal(D**-0.5)
+        tied = config.head.tied
+        self.table = None if tied else nnx.Param(init(rngs.params(), (V, D), jnp.float32))
+        self.bias = nnx.Param(jnp.zeros(V)) if config.head.bias else None
+
+
+class EncoderDecoder(nnx.Module):
+    """Scores a target sequence, token by token, given a source sequence.
+
+    Vaswani et al. 2017, figure 1; rows L11-L16, U7-U12, B37, H9. Lengths say how many tokens of a
+    row are real; what stands after them is never looked at.
+    """
+
+    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
+        for side in ("encoder_layers", "decoder_layers"):
+            if getattr(config, side) < 1:
+                raise ConfigError(f"{side} is 0: an encoder-decoder needs at least 1 layer a side")
+        self.config = config
+        decoder, D = config.decoder(), config.width
+        # Scaled embeddings start at unit size whatever the scale.
+        spread = D**-0.5 if config.embedding.scale is None else 0.02
+        self.embedding = Table(config.vocab, D, scale=spread, rngs=rngs)
+        shared = config.embedding.shared
+        self.decoder_embedding = (
+            None if shared else Table(decoder.vocab, D, scale=spread, rngs=rngs)
+        )
+        self.encoder = Stack(config, config.encoder_layers, decoder=False, cross=False, rngs=rngs)
+        self.decoder = Stack(decoder, config.decoder_layers, decoder=True, cross=True, rngs=rngs)
+        self.head = Head(decoder, rngs=rngs)
+
+    def __call__(
+        self,
+        source: Int[Array, "B S"],
+        target: Int[Array, "B T"],
+        source_lengths: Int[Array, " B"],
+        target_lengths: Int[Array, " B"] | None = None,
+        *,
+        key: Key[Array, ""] | None = None,
+    ) -> Float32[Array, "B T V"]:
+        """Logits of the token that follows each of ``target``, which is already shifted right."""
+        return self.logits(self.hidden(source, target, source_lengths, target_lengths, key=key))
+
+    def hidden(
+        self,
+        source: Int[Array, "B S"],
+        target: Int[Array, "B T"],
+        source_lengths: Int[Array, " B"],
+        target_lengths: Int[Array, " B"] | None = None,
+        *,
+        key: Key[Array, ""] | None = None,
+    ) -> Float[Array, "B T D"]:
+        """What the head reads: the decoder's output for each of ``target``."""
+        keys = (None, None) if key is None else jax.random.split(key)
+        memory = self.encode(source, source_lengths, key=keys[0])
+        return self.decode(
+            target, memory, source_lengths, target_lengths=target_lengths, key=keys[1]
+        )
+
+    def encode(
+        self,
+        source: Int[Array, "B S"],
+        source_lengths: Int[Array, " B"],
+        *,
+        key: Key[Array, ""] | None = None,
+        observe=None,
+    ) -> Float[Array, "B S D"]:
+        """A contextual vector for each source token."""
+        return self.encoder(
+            self.embed(source, self.embedding),
+            Mask(kv_lengths=source_lengths),
+            positions=self.places(source, source_lengths),
+            key=key,
+            observe=observe,
+        )
+
+    def decode(
+        self,
+        target: Int[Array, "B T"],
+        memory: Float[Array, "B S D"],
+        source_lengths: Int[Array, " B"],
+        *,
+        target_lengths: Int[Array, " B"] | None = None,
+        key: Key[Array, ""] | None = None,
+        observe=None,
+    ) -> Float[Array, "B T D"]:
+        """A vector for each target token, from what stands before it and from ``memory``."""
+        mask = None if target_lengths is None else Mask(kv_lengths=target_lengths)
+        return self.decoder(
+            self.embed(target, self.target_embedding),
+            mask,
+            memory=memory,
+            memory_mask=Mask(kv_lengths=source_lengths),
+            key=key,
+            observe=observe,
+        )
+
+    def logits(self, hidden: Float[Array, "*rows D"]) -> Float32[Array, "*rows V"]:
+        """Scores over the vocabulary, in float32."""
+        table, bias, scale, softcap = self.output_table()
+        if scale != 1.0:
+            hidden = hidden * scale
+        contract = (((hidden.ndim - 1,), (1,)), ((), ()))
+        out = jax.lax.dot_general(
+            hidden, table.astype(hidden.dtype), contract, preferred_element_type=jnp.float32
+        )
+        if bias is not None:
+            out = out + bias.reshape((1,) * (out.ndim - 1) + bias.shape)
+        return out if softcap is None else softcap * jnp.tanh(out / softcap)
+
+    def output_table(self) -> OutputTable:
+        """What :meth:`logits` multiplies by, for losses that never hold all logits at once."""
+        head, config = self.head, self.config.head
+        table = self.target_embedding.table if head.table is None else head.table
+        bias = None if head.bias is None else head.bias[...]
+        return OutputTable(table[...], bias, config.scale, config.softcap)
+
+    def start(
+        self,
+        source: Int[Array, "B S"],
+        source_lengths: Int[Array, " B"],
+        length: int,
+        *,
+        beams: int = 1,
+    ) -> Cache:
+        """A cache to decode up to ``length`` tokens of ``B`` sentences, ``beams`` rows each.
+
+        The source is encoded here, and each block's cross-attention keys and values computed,
+        once.
+        """
+        memory = self.encode(source, source_lengths)
+        real = jnp.arange(source.shape[1])[None] < source_lengths[:, None]
+        return self.decoder.start(
+            source.shape[0], length, beams=beams, memory=memory, memory_mask=real[:, None, None]
+        )
+
+    def step(self, tokens: Int[Array, " R"], cache: Cache) -> tuple[Float32[Array, "R V"], Cache]:
+        """Logits of the token that follows ``tokens``, one of each row, and the cache with them."""
+        x = self.embed(tokens, self.target_embedding)
+        hidden, cache = self.decoder.advance(x, cache)
+        return self.logits(hidden), cache
+
+    def attention_maps(
+        self,
+        source: Int[Array, "B S"],
+        target: Int[Array, "B T"],
+        source_lengths: Int[Array, " B"],
+        target_lengths: Int[Array, " B"] | None = None,
+    ) -> dict[str, Float32[Array, "L B N _ _"]]:
+        """The weights of every layer and head: ``encoder``, ``decoder`` and ``cross`` (row U13).
+
+        They are exact whichever kernel the forward pass runs.
+        """
+        maps: dict[str, list] = {"encoder": [], "decoder": [], "cross": []}
+        see = lambda name: lambda weights: maps[name].append(weights)
+        memory = self.encode(source, source_lengths, observe=(see("encoder"), see("encoder")))
+        self.decode(
+            target,
+            memory,
+            source_lengths,
+            target_lengths=target_lengths,
+            observe=(see("decoder"), see("cross")),
+        )
+        return {name: jnp.stack(layers) for name, layers in maps.items()}
+
+    @property
+    def target_embedding(self) -> Table:
+        """The decoder's table of token vectors."""
+        return self.embedding if self.decoder_embedding is None else self.decoder_embedding
+
+    def embed(self, tokens: Int[Array, "*where"], table: Table) -> Float[Array, "*where D"]:
+        """Scaled token vectors, without positions (rows L5, L6)."""
+        return table(tokens) * self.config.embedding_scale
+
+    def places(
+        self, tokens: Int[Array, "B S"], lengths: Int[Array, " B"]
+    ) -> Int[Array, "#B S"] | None:
+        """Where tokens stand; padding before or after them does not count with ``skip_padding``."""
+        if not self.config.positions.skip_padding:
+            return None
+        steps = jnp.arange(tokens.shape[1])[None]
+        return jnp.where(steps < lengths[:, None], steps, -1)

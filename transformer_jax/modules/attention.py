@@ -1,0 +1,179 @@
+"""Multi-head attention: projections around :func:`attend_heads_first`."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from transformer_jax.config import TransformerConfig
+from transformer_jax.functional.attention import attend_heads_first, attention_weights
+from transformer_jax.functional.linear import linear
+from transformer_jax.functional.masks import Mask
+from transformer_jax.functional.positions import rotary
+from transformer_jax.modules.linear import Linear
+from transformer_jax.modules.norm import Norm
+
+__all__ = ["Attention", "Observe"]
+
+# Called with the weights of each attention that runs, [B N T S].
+Observe = Callable[[Float[Array, "B N T S"]], None]
+
+
+class Attention(nnx.Module):
+    """``Concat(head₁ … head_N) W^O``, each head attending with its own slice of the projections.
+
+    The fused kernel ``[D, N H]`` is the per-head ``[D, H]`` kernels side by side (row L10).
+    Vaswani et al. 2017, section 3.2.2; rows U6, B10, T12.
+    """
+
+    def __init__(self, config: TransformerConfig, *, rotate: bool = False, rngs: nnx.Rngs):
+        att, D = config.attention, config.width
+        self.attention, self.scores, self.positions = att, config.scores, config.positions
+        self.rotate = rotate
+        self.N, self.K = att.heads, att.kv_heads or att.heads
+        self.H = config.head_dim
+        self.U = att.value_dim or self.H
+        self.query = Linear(D, self.N * self.H, bias=att.bias, rngs=rngs)
+        self.key = Linear(D, self.K * self.H, bias=att.bias, rngs=rngs)
+        self.value = Linear(D, self.K * self.U, bias=att.bias, rngs=rngs)
+        self.out = Linear(self.N * self.U, D, bias=att.out_bias, rngs=rngs)
+        self.query_norm = Norm(config.norm, self.H) if att.qk_norm else None
+        self.key_norm = Norm(config.norm, self.H) if att.qk_norm else None
+
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        memory: Float[Array, "B S D"] | None = None,
+        mask: Mask | None = None,
+        *,
+        bias: Float[Array, "#B #N #T #S"] | None = None,
+        positions: Int[Array, "#B T"] | None = None,
+        key: Key[Array, ""] | None = None,
+        observe: Observe | None = None,
+    ) -> Float[Array, "B T D"]:
+        """Reads ``memory``, or ``x`` itself, from every position of ``x``."""
+        if memory is None:
+            q, k, v = self.split(linear(x, *self.joint()))
+        else:
+            q = self.heads(self.query(x), self.N)
+            k, v = self.heads(self.key(memory), self.K), self.heads(self.value(memory), self.K)
+        q, k = self.place(q, k, positions)
+        if observe is not None:
+            qkv = (q.swapaxes(1, 2), k.swapaxes(1, 2))
+            scores = self.scores
+            observe(
+                attention_weights(*qkv, mask, bias=bias, scale=scores.scale, softcap=scores.softcap)
+            )
+        return self.out(self.merge(self.attend(q, k, v, mask, bias, key)))
+
+    def attend(self, q, k, v, mask=None, bias=None, key=None):
+        """Mixes values, heads first, as the configuration says scores are made."""
+        return attend_heads_first(
+            q,
+            k,
+            v,
+            mask,
+            bias=bias,
+            scale=self.scores.scale,
+            softcap=self.scores.softcap,
+            implementation=self.attention.implementation,
+            dropout_rate=self.attention.dropout,
+            key=key,
+        )
+
+    def joint(self) -> tuple[Float[Array, "D F"], Float[Array, " F"] | None]:
+        """The query, key and value projections side by side: one product instead of three."""
+        kernels, biases = zip(
+            *(p.weights() for p in (self.query, self.key, self.value)), strict=True
+        )
+        bias = None if biases[0] is None else jnp.concatenate(biases)
+        return jnp.concatenate(kernels, axis=1), bias
+
+    def split(self, qkv: Float[Array, "B T F"]) -> tuple[Array, Array, Array]:
+        """Queries, keys and values, heads first, out of the joint projection."""
+        ends = self.N * self.H, (self.N + self.K) * self.H
+        q, k, v = jnp.split(qkv, ends, axis=-1)
+        return self.heads(q, self.N), self.heads(k, self.K), self.heads(v, self.K)
+
+    def heads(self, x: Float[Array, "B T F"], heads: int) -> Float[Array, "B N T H"]:
+        """``[B T N·H]`` as ``[B N T H]``."""
+        return x.reshape(*x.shape[:-1], heads, -1).swapaxes(1, 2)
+
+    def merge(self, x: Float[Array, "B N T U"]) -> Float[Array, "B T F"]:
+        """Heads side by side again."""
+        return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)
+
+    def place(self, q, k, positions):
+        """Normalises and rotates query and key heads, where the configuration asks for it."""
+        if self.query_norm is not None:
+            q, k = self.query_norm(q), self.key_norm(k)
+        if self.rotate:
+            base, scaling = self.positions.rotary_base, self.positions.rotary_scaling
+            turn = lambda x: rotary(x.swapaxes(1, 2), positions, base, scaling).swapaxes(1, 2)
+            q, k = turn(q), turn(k)
+        return q, k
+
+    def read(self, memory: Float[Array, "B S D"]) -> tuple[Array, Array]:
+        """Keys and values of ``memory``, heads first, for any number of later queries."""
+        k, v = self.heads(self.key(memory), self.K), self.heads(self.value(memory), self.K)
+        if self.key_norm is not None:
+            k = self.key_norm(k)
+        return k, v
+
+    def ask(
+        self,
+        x: Float[Array, "R D"],
+        keys: Float[Array, "B K S H"],
+        values: Float[Array, "B K S U"],
+        visible: Bool[Array, "#B 1 1 S"] | None,
+    ) -> Float[Array, "R D"]:
+        """Reads what :meth:`read` made, from one token of each of ``R = B M`` rows."""
+        q = self.beams(self.query(x), keys.shape[0], self.N)
+        if self.query_norm is not None:
+            q = self.query_norm(q)
+        mask = None if visible is None else Mask(dense=visible)
+        return self.out(self.rows(self.attend(q, keys, values, mask)))
+
+    def advance(
+        self,
+        x: Float[Array, "R D"],
+        keys: Float[Array, "B K M S H"],
+        values: Float[Array, "B K M S U"],
+        joint: tuple,
+        at: Int[Array, ""],
+        visible: Bool[Array, "#B 1 #M J"],
+        bias: Float[Array, "1 N 1 J"] | None,
+    ) -> tuple[Float[Array, "R D"], Array, Array]:
+        """Reads its own past from one new token of each row, which joins that past at step ``at``.
+
+        Returns what was read, and the keys and values with the new token's among them.
+        """
+        B, K, M, S, _ = keys.shape
+        ends = self.N * self.H, (self.N + self.K) * self.H
+        q, k, v = jnp.split(linear(x, *joint), ends, axis=-1)
+        q, k = self.beams(q, B, self.N), self.beams(k, B, self.K)
+        q, k = self.place(q, k, jnp.broadcast_to(at, (1, M)))
+        zero = jnp.int32(0)
+        start = (zero, zero, zero, at, zero)
+        keys = jax.lax.dynamic_update_slice(keys, k[:, :, :, None].astype(keys.dtype), start)
+        v = self.beams(v, B, self.K)[:, :, :, None]
+        values = jax.lax.dynamic_update_slice(values, v.astype(values.dtype), start)
+        read = self.attend(
+            q,
+            keys.reshape(B, K, M * S, -1),
+            values.reshape(B, K, M * S, -1),
+            Mask(dense=visible),
+            bias,
+        )
+        return self.out(self.rows(read)), keys, values
+
+    def beams(self, x: Float[Array, "R F"], B: int, heads: int) -> Float[Array, "B N M H"]:
+        """Rows of ``M`` beams each as ``M`` queries of their sentence, heads first."""
+        return x.reshape(B, x.shape[0] // B, heads, -1).swapaxes(1, 2)
+
+    def rows(self, x: Float[Array, "B N M U"]) -> Float[Array, "R F"]:
+        """The opposite of :meth:`beams`, heads side by side."""
+        B, N, M, U = x.shape
+        return x.swapaxes(1, 2).reshape(B * M, N * U)

@@ -1,0 +1,108 @@
+"""A residual block: self-attention, in a decoder cross-attention, then feed-forward."""
+
+from collections.abc import Callable
+
+import jax
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from transformer_jax.config import TransformerConfig
+from transformer_jax.functional.dropout import dropout
+from transformer_jax.functional.masks import Mask
+from transformer_jax.modules.attention import Attention, Observe
+from transformer_jax.modules.cache import LayerCache
+from transformer_jax.modules.feed_forward import FeedForward
+from transformer_jax.modules.norm import Norm
+
+__all__ = ["Block"]
+
+
+class Block(nnx.Module):
+    """The parts of one layer, each joined to the residual stream as ``norm.place`` says.
+
+    ``post``: ``norm(x + f(x))``; ``pre``: ``x + f(norm(x))``; ``sandwich``:
+    ``x + norm'(f(norm(x)))``. Vaswani et al. 2017, figure 1; rows L11, B11, B12, T14.
+    """
+
+    def __init__(self, config: TransformerConfig, *, cross: bool, rngs: nnx.Rngs):
+        self.config = config.norm
+        rotate = config.positions.kind == "rotary"
+        self.self_attention = Attention(config, rotate=rotate, rngs=rngs)
+        self.cross_attention = Attention(config, rngs=rngs) if cross else None
+        self.feed_forward = FeedForward(config, rngs=rngs)
+        D, sandwich = config.width, config.norm.place == "sandwich"
+        for part in ("self_attention", "cross_attention", "feed_forward"):
+            here = getattr(self, part) is not None
+            setattr(self, f"{part}_norm", Norm(config.norm, D) if here else None)
+            after = Norm(config.norm, D) if here and sandwich else None
+            setattr(self, f"{part}_norm_after", after)
+
+    def residual(
+        self,
+        part: str,
+        x: Float[Array, "*rows D"],
+        f: Callable[[Float[Array, "*rows D"]], Float[Array, "*rows D"]],
+        key: Key[Array, ""] | None = None,
+    ) -> Float[Array, "*rows D"]:
+        """``x`` with what ``f`` makes of it."""
+        norm, after = getattr(self, f"{part}_norm"), getattr(self, f"{part}_norm_after")
+        rate = self.config.dropout
+        if self.config.place == "post":
+            return norm(x + dropout(f(x), rate, key))
+        y = f(norm(x))
+        return x + dropout(y if after is None else after(y), rate, key)
+
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        mask: Mask | None = None,
+        *,
+        bias: Float[Array, "#B #N #T #T"] | None = None,
+        positions: Int[Array, "#B T"] | None = None,
+        memory: Float[Array, "B S D"] | None = None,
+        memory_mask: Mask | None = None,
+        key: Key[Array, ""] | None = None,
+        observe: tuple[Observe, Observe] | None = None,
+    ) -> Float[Array, "B T D"]:
+        """The block's output; ``observe`` is told the weights of self- and cross-attention."""
+        keys = (None,) * 6 if key is None else tuple(jax.random.split(key, 6))
+        see, see_across = (None, None) if observe is None else observe
+
+        def look_back(y):
+            return self.self_attention(
+                y, None, mask, bias=bias, positions=positions, key=keys[1], observe=see
+            )
+
+        def look_across(y):
+            return self.cross_attention(y, memory, memory_mask, key=keys[3], observe=see_across)
+
+        x = self.residual("self_attention", x, look_back, keys[0])
+        if self.cross_attention is not None:
+            x = self.residual("cross_attention", x, look_across, keys[2])
+        return self.residual("feed_forward", x, lambda y: self.feed_forward(y, keys[5]), keys[4])
+
+    def advance(
+        self,
+        x: Float[Array, "R D"],
+        cache: LayerCache,
+        at: Int[Array, ""],
+        visible: Bool[Array, "#B 1 #M J"],
+        bias: Float[Array, "1 N 1 J"] | None,
+        memory_mask: Bool[Array, "B 1 1 S"] | None,
+    ) -> tuple[Float[Array, "R D"], Array, Array]:
+        """The output for one new token of each row, and its layer's keys and values with it."""
+        past = cache.keys, cache.values
+
+        def look_back(y):
+            nonlocal past
+            y, *past = self.self_attention.advance(y, *past, cache.joint, at, visible, bias)
+            return y
+
+        def look_across(y):
+            read = cache.memory_keys, cache.memory_values
+            return self.cross_attention.ask(y, *read, memory_mask)
+
+        x = self.residual("self_attention", x, look_back)
+        if self.cross_attention is not None:
+            x = self.residual("cross_attention", x, look_across)
+        return self.residual("feed_forward", x, self.feed_forward), *past

@@ -1,0 +1,39 @@
+"""Linear maps that hold their kernel, and a table of vectors."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from transformer_jax.functional.linear import linear
+
+__all__ = ["Linear", "Table"]
+
+
+class Linear(nnx.Module):
+    """``x W + b``, with Glorot-uniform ``W`` and ``b`` of zeros."""
+
+    def __init__(self, inputs: int, outputs: int, *, bias: bool = True, rngs: nnx.Rngs):
+        init = jax.nn.initializers.glorot_uniform()
+        self.kernel = nnx.Param(init(rngs.params(), (inputs, outputs), jnp.float32))
+        self.bias = nnx.Param(jnp.zeros(outputs)) if bias else None
+
+    def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows F"]:
+        """The map of each row of ``x``."""
+        return linear(x, *self.weights())
+
+    def weights(self) -> tuple[Float[Array, "D F"], Float[Array, " F"] | None]:
+        """The kernel and the bias, if there is one."""
+        return self.kernel[...], None if self.bias is None else self.bias[...]
+
+
+class Table(nnx.Module):
+    """A row for each index: tokens, positions, segments or distance buckets."""
+
+    def __init__(self, rows: int, width: int, *, scale: float, rngs: nnx.Rngs):
+        init = jax.nn.initializers.normal(scale)
+        self.table = nnx.Param(init(rngs.params(), (rows, width), jnp.float32))
+
+    def __call__(self, indices: Int[Array, "*where"]) -> Float[Array, "*where D"]:
+        """The rows at ``indices``; one beyond the table gives the last."""
+        return jnp.take(self.table[...], indices, axis=0, mode="clip")

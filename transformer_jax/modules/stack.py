@@ -1,0 +1,252 @@
+"""A stack of blocks, from token vectors to contextual ones."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from transformer_jax.config import TransformerConfig
+from transformer_jax.functional import positions as positional
+from transformer_jax.functional.dropout import dropout
+from transformer_jax.functional.masks import Mask
+from transformer_jax.modules.attention import Observe
+from transformer_jax.modules.block import Block
+from transformer_jax.modules.cache import Cache, LayerCache
+from transformer_jax.modules.linear import Table
+from transformer_jax.modules.norm import Norm
+
+__all__ = ["Stack", "stack_blocks", "unstack_blocks"]
+
+
+class Stack(nnx.Module):
+    """Positions, ``L`` blocks and a final norm.
+
+    Looped, each block keeps its own parameters: fastest to run on CPU. Scanned, their parameters
+    lie along a leading axis and XLA compiles a single block: fastest to compile. The two layouts
+    convert by :func:`stack_blocks` and :func:`unstack_blocks`.
+    """
+
+    def __init__(
+        self, config: TransformerConfig, layers: int, *, decoder: bool, cross: bool, rngs: nnx.Rngs
+    ):
+        self.config, self.layers, self.decoder = config, layers, decoder
+        D, places, embedding = config.width, config.positions, config.embedding
+        spread = D**-0.5 if embedding.scale is None else 0.02
+        learned, relative = places.kind == "learned", places.kind == "relative"
+        rows, heads = places.max_length + places.offset, config.attention.heads
+        table = lambda use, rows, width, scale: (
+            Table(rows, width, scale=scale, rngs=rngs) if use else None
+        )
+        self.positions = table(learned, rows, D, spread)
+        self.segments = table(embedding.segments, embedding.segments, D, spread)
+        self.embedding_norm = Norm(config.norm, D) if embedding.norm else None
+        self.relative = table(relative, places.buckets, heads, D**-0.5)
+        if config.compute.scan and layers:
+            make = nnx.vmap(lambda rngs: Block(config, cross=cross, rngs=rngs))
+            self.blocks = make(rngs.split(layers))
+        else:
+            made = [Block(config, cross=cross, rngs=rngs) for _ in range(layers)]
+            self.blocks = nnx.List(made)
+        self.final_norm = Norm(config.norm, D) if config.final_norm else None
+
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        mask: Mask | None = None,
+        *,
+        positions: Int[Array, "#B T"] | None = None,
+        segments: Int[Array, "B T"] | None = None,
+        memory: Float[Array, "B S D"] | None = None,
+        memory_mask: Mask | None = None,
+        key: Key[Array, ""] | None = None,
+        observe: tuple[Observe, Observe] | None = None,
+    ) -> Float[Array, "B T D"]:
+        """Contextual vectors of token vectors ``x``.
+
+        Args:
+            x: Scaled token embeddings, without positions.
+            mask: Who may look at whom; a decoder adds causality itself.
+            positions: Where each token stands; None is 0, 1, 2, …
+            segments: Rows of the segment table (BERT's token types); None is 0.
+            memory: What cross-attention reads.
+            memory_mask: Which of it is real.
+            key: Dropout, if given.
+            observe: Told the weights of each block's self- and cross-attention, in order.
+        """
+        keys = (None, None) if key is None else jax.random.split(key)
+        if positions is None:
+            positions = jnp.arange(x.shape[1])[None]
+        x = self.enter(x, positions, segments, keys[0])
+        if self.decoder:
+            causal = Mask(causal=True)
+            mask = causal if mask is None else mask & causal
+        context = {
+            "bias": self.bias(x.shape[1]),
+            "positions": positions,
+            "memory": memory,
+            "memory_mask": memory_mask,
+        }
+        x = self.run(x, mask, context, keys[1], observe)
+        return x if self.final_norm is None else self.final_norm(x)
+
+    def enter(
+        self,
+        x: Float[Array, "B T D"],
+        positions: Int[Array, "#B T"],
+        segments: Int[Array, "B T"] | None = None,
+        key: Key[Array, ""] | None = None,
+    ) -> Float[Array, "B T D"]:
+        """Token vectors with positions and segments, as the first block sees them."""
+        places = self.config.positions
+        if self.positions is not None:
+            x = x + self.positions(positions + places.offset)
+        elif places.kind.startswith("sinusoidal"):
+            layout = "halves" if places.kind.endswith("halves") else "interleaved"
+            table = positional.sinusoidal(places.max_length, self.config.width, layout)
+            x = x + jnp.take(jnp.asarray(table), positions, axis=0, mode="clip").astype(x.dtype)
+        if self.segments is not None:
+            rows = jnp.zeros((1, 1), jnp.int32) if segments is None else segments
+            x = x + self.segments(rows)
+        if self.embedding_norm is not None:
+            x = self.embedding_norm(x)
+        x = x.astype(self.config.compute.dtype)
+        return dropout(x, self.config.embedding.dropout, key)
+
+    def bias(self, S: int, at: Int[Array, ""] | None = None) -> Float[Array, "1 N T S"] | None:
+        """What positions add to scores: of all queries, or of the one that stands ``at``."""
+        places, heads = self.config.positions, self.config.attention.heads
+        T, offset = (S, 0) if at is None else (1, at)
+        if places.kind == "alibi":
+            return positional.alibi_bias(T, S, heads, offset)
+        if self.relative is None:
+            return None
+        buckets = positional.relative_buckets(
+            T, S, not self.decoder, places.buckets, places.max_distance, offset
+        )
+        return self.relative(buckets).transpose(2, 0, 1)[None]
+
+    def window(self, layer: int) -> int | None:
+        """How far layer ``layer`` looks."""
+        local = layer % self.config.scores.window_every == 0
+        return self.config.scores.window if local else None
+
+    def run(self, x, mask, context: dict[str, Any], key, observe):
+        """All blocks in turn."""
+        keys = [None] * self.layers if key is None else jax.random.split(key, self.layers)
+        if self.config.compute.scan and self.layers and observe is None:
+            return self.scan(x, mask, context, None if key is None else keys)
+
+        def body(block, x, mask, key):
+            return block(x, mask, key=key, observe=observe, **context)
+
+        if self.config.compute.remat and observe is None:
+            body = jax.checkpoint(body)
+        for i, block in enumerate(self.each_block()):
+            x = body(block, x, self.masked(mask, self.window(i), x.shape[1]), keys[i])
+        return x
+
+    def scan(self, x, mask, context, keys):
+        """One block's code, run over stacked parameters."""
+        scores, T = self.config.scores, x.shape[1]
+        mixed = scores.window is not None and scores.window_every > 1
+        near = self.masked(mask, scores.window, T)
+        if mixed:
+            # Which layers are local is data here, so the mask that differs has to be an array.
+            local = jnp.arange(self.layers) % scores.window_every == 0
+            everyone = jnp.ones((1, 1, T, T), bool)
+            far = everyone if mask is None else mask.array(T, T)
+            far = everyone if far is None else far
+        else:
+            local = None
+
+        def body(x, layer):
+            block, key, local = layer
+            here = Mask(dense=jnp.where(local, near.array(T, T), far)) if mixed else near
+            return block(x, here, key=key, **context), None
+
+        if self.config.compute.remat:
+            body = jax.checkpoint(body)
+        return jax.lax.scan(body, x, (self.blocks, keys, local))[0]
+
+    @staticmethod
+    def masked(mask: Mask | None, window: int | None, T: int) -> Mask | None:
+        """``mask``, narrowed to ``window`` where that forbids anything."""
+        if window is None or window >= T:
+            return mask
+        return Mask(window=window) if mask is None else mask & Mask(window=window)
+
+    def each_block(self) -> list[Block]:
+        """The blocks one by one, whichever way their parameters lie."""
+        if not self.config.compute.scan or not self.layers:
+            return list(self.blocks)
+        return [jax.tree.map(lambda a, i=i: a[i], self.blocks) for i in range(self.layers)]
+
+    def start(
+        self,
+        sentences: int,
+        length: int,
+        *,
+        beams: int = 1,
+        memory: Float[Array, "B S D"] | None = None,
+        memory_mask: Bool[Array, "B 1 1 S"] | None = None,
+    ) -> Cache:
+        """An empty cache with room for ``length`` tokens; cross-attention reads ``memory`` once."""
+        att, dtype = self.config.attention, jnp.dtype(self.config.compute.dtype)
+        K, H = att.kv_heads or att.heads, self.config.head_dim
+        room = (sentences, K, beams, length)
+        layers = []
+        for block in self.each_block():
+            read = (None, None) if memory is None else block.cross_attention.read(memory)
+            layers.append(
+                LayerCache(
+                    jnp.zeros((*room, H), dtype),
+                    jnp.zeros((*room, att.value_dim or H), dtype),
+                    *read,
+                    block.self_attention.joint(),
+                )
+            )
+        ancestry = jnp.zeros((sentences, beams, length), jnp.int32) if beams > 1 else None
+        return Cache(tuple(layers), jnp.int32(0), memory_mask, ancestry)
+
+    def advance(self, x: Float[Array, "R D"], cache: Cache) -> tuple[Float[Array, "R D"], Cache]:
+        """Contextual vectors of one more token of each row, and the cache with it."""
+        at, R = cache.length, x.shape[0]
+        x = self.enter(x[:, None], jnp.broadcast_to(at, (1, 1)))[:, 0]
+        cache = cache.claim()
+        bias = self.bias(cache.size, at)
+        if bias is not None and cache.ancestry is not None:
+            bias = jnp.tile(bias, (1, 1, 1, cache.ancestry.shape[1]))
+        visible = {w: cache.visible(w) for w in {self.window(i) for i in range(self.layers)}}
+        layers = []
+        for i, (block, layer) in enumerate(zip(self.each_block(), cache.layers, strict=True)):
+            seen = visible[self.window(i)]
+            x, keys, values = block.advance(x, layer, at, seen, bias, cache.memory_mask)
+            layers.append(dataclasses.replace(layer, keys=keys, values=values))
+        x = x if self.final_norm is None else self.final_norm(x)
+        assert x.shape[0] == R
+        return x, dataclasses.replace(cache, layers=tuple(layers), length=at + 1)
+
+
+def stack_blocks(blocks: dict[int, Any]) -> Any:
+    """Parameters of separate blocks, ``{0: …, 1: …}``, as those of a scanned stack.
+
+    Example:
+        >>> stack_blocks({0: {"gain": jnp.zeros(2)}, 1: {"gain": jnp.ones(2)}})["gain"].shape
+        (2, 2)
+    """
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *(blocks[i] for i in sorted(blocks)))
+
+
+def unstack_blocks(stacked: Any) -> dict[int, Any]:
+    """The opposite of :func:`stack_blocks`.
+
+    Example:
+        >>> blocks = {0: {"gain": jnp.zeros(2)}, 1: {"gain": jnp.ones(2)}}
+        >>> unstack_blocks(stack_blocks(blocks))[1]["gain"]
+        Array([1., 1.], dtype=float32)
+    """
+    layers = jax.tree.leaves(stacked)[0].shape[0]
+    return {i: jax.tree.map(lambda a, i=i: a[i], stacked) for i in range(layers)}

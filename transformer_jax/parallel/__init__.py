@@ -1,0 +1,1 @@
+"""Meshes of devices and processes, and where every array lives on them."""

@@ -1,0 +1,246 @@
+"""Devices in a mesh, processes that work as one, and the rows that each of them holds."""
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import AxisType, Mesh
+from jaxtyping import Int
+
+from transformer_jax.errors import ConfigError
+from transformer_jax.parallel.sharding import batch_sharding, row_multiple
+
+__all__ = [
+    "DistributedConfig",
+    "MeshConfig",
+    "barrier",
+    "initialize",
+    "is_main",
+    "local_rows",
+    "make_mesh",
+    "put_batch",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+    """How many devices share each kind of work; their product is the number of devices."""
+
+    data: int = -1  # groups that each read their own rows; -1 is as many as the rest leaves
+    fsdp: int = 1  # devices that share rows and also split the parameters between them
+    tensor: int = 1  # devices that split heads, feed-forward and vocabulary between them
+
+
+@dataclasses.dataclass(frozen=True)
+class DistributedConfig:
+    """Which of several processes this is; all None asks the environment."""
+
+    coordinator: str | None = None  # host:port of process 0
+    processes: int | None = None  # how many there are
+    process: int | None = None  # which this is, from 0
+    local_devices: int | None = None  # devices this process uses; None is all it sees
+    heartbeat: int = 30  # seconds of silence after which a process counts as dead
+
+
+def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
+    """The devices as ``data x fsdp x tensor``, left to the compiler to spread work over.
+
+    Args:
+        config: The size of each axis.
+        devices: All of every process, if None.
+
+    Raises:
+        ConfigError: The sizes do not multiply to the number of devices.
+
+    Example:
+        >>> make_mesh(MeshConfig(), jax.devices()[:1]).axis_names
+        ('data', 'fsdp', 'tensor')
+    """
+    devices = jax.devices() if devices is None else devices
+    n, data, fsdp, tensor = len(devices), config.data, config.fsdp, config.tensor
+    for name, size in (("fsdp", fsdp), ("tensor", tensor), ("data", data)):
+        if size < 1 and not (name == "data" and size == -1):
+            allowed = "-1 (the rest) or 1 and more" if name == "data" else "1 and more"
+            raise ConfigError(f"mesh.{name} is {size}: allowed are {allowed}")
+    if n % (fsdp * tensor):
+        divisors = ", ".join(str(d) for d in range(1, n + 1) if n % d == 0)
+        raise ConfigError(
+            f"mesh.fsdp {fsdp} x mesh.tensor {tensor} = {fsdp * tensor} does not divide the {n} "
+            f"devices: their product must be one of {divisors}"
+        )
+    rest = n // (fsdp * tensor)
+    if data not in (-1, rest):
+        raise ConfigError(
+            f"mesh {data} x {fsdp} x {tensor} = {data * fsdp * tensor} devices, but there are {n}: "
+            f"with mesh.fsdp {fsdp} and mesh.tensor {tensor}, mesh.data must be {rest} (or -1)"
+        )
+    return jax.make_mesh(
+        (rest, fsdp, tensor),
+        ("data", "fsdp", "tensor"),
+        axis_types=(AxisType.Auto,) * 3,
+        devices=devices,
+    )
+
+
+def _from_environment(environ: Mapping[str, str]) -> str | None:
+    """Which launcher started several processes, by the variables it leaves; None is none."""
+    if "JAX_COORDINATOR_ADDRESS" in environ:
+        return "JAX_COORDINATOR_ADDRESS"
+    if int(environ.get("SLURM_NTASKS", "1")) > 1 and "SLURM_STEP_NODELIST" in environ:
+        return "SLURM"
+    if int(environ.get("OMPI_COMM_WORLD_SIZE", "1")) > 1:
+        return "Open MPI"
+    hosts = environ.get("TPU_PROCESS_ADDRESSES", environ.get("TPU_WORKER_HOSTNAMES", ""))
+    if "," in hosts or "MEGASCALE_COORDINATOR_ADDRESS" in environ:
+        return "TPU"
+    return None
+
+
+def initialize(config: DistributedConfig = DistributedConfig()) -> bool:
+    """Joins this process to the others of its run, before any device is used; False if alone.
+
+    With flags, by them; else as SLURM, Open MPI, a TPU pod or the variables
+    ``JAX_COORDINATOR_ADDRESS``, ``JAX_NUM_PROCESSES`` and ``JAX_PROCESS_ID`` say. A single process
+    does nothing.
+
+    Raises:
+        ConfigError: Some of the flags (or variables) without the others, or out of range.
+    """
+    given = {
+        "coordinator": config.coordinator,
+        "processes": config.processes,
+        "process": config.process,
+    }
+    source = "distributed."
+    launcher = None
+    if all(value is None for value in given.values()):
+        launcher = _from_environment(os.environ)
+        if launcher is None:
+            return False
+        if launcher == "JAX_COORDINATOR_ADDRESS":
+            source, names = "", ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+            given = {name: _number(name, os.environ.get(name)) for name in names}
+    if launcher in (None, "JAX_COORDINATOR_ADDRESS"):
+        _check_processes(given, source)
+    address, processes, process = (cast(Any, value) for value in given.values())
+    if processes == 1:
+        return False
+    local = None if config.local_devices is None else list(range(config.local_devices))
+    # None is: look for the launcher.
+    detect = "deactivate" if launcher in (None, "JAX_COORDINATOR_ADDRESS") else None
+    jax.distributed.initialize(
+        address,
+        processes,
+        process,
+        local_device_ids=local,
+        heartbeat_timeout_seconds=config.heartbeat,
+        cluster_detection_method=detect,
+    )
+    return True
+
+
+def _number(name: str, value: str | None) -> str | int | None:
+    if value is None or name == "JAX_COORDINATOR_ADDRESS":
+        return value
+    try:
+        return int(value)
+    except ValueError:
+        raise ConfigError(f"{name} is {value!r}: a whole number is needed") from None
+
+
+def _check_processes(given: Mapping[str, Any], source: str) -> None:
+    missing = [source + name for name, value in given.items() if value is None]
+    if missing:
+        present = [source + name for name, value in given.items() if value is not None]
+        raise ConfigError(
+            f"{', '.join(present)} given without {', '.join(missing)}: several processes need all "
+            f"three, a single one none"
+        )
+    (_, address), (many, processes), (which, process) = given.items()
+    if ":" not in address:
+        raise ConfigError(f"the coordinator is {address!r}: it must be host:port")
+    if processes < 1 or not 0 <= process < processes:
+        raise ConfigError(
+            f"{source}{which} is {process} of {source}{many} {processes}: "
+            f"allowed are 0 to {max(processes - 1, 0)}"
+        )
+
+
+def is_main() -> bool:
+    """Whether this process is the one that writes and prints."""
+    return jax.process_index() == 0
+
+
+def barrier(name: str) -> None:
+    """Waits until every process has come to the same ``name``."""
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices(name)
+
+
+def local_rows(mesh: Mesh, rows: int) -> Int[np.ndarray, "R"]:
+    """Which rows of a batch of ``rows`` the devices of this process hold, in order.
+
+    Asked of the mesh: with a tensor axis across processes, several need the same rows.
+
+    Raises:
+        ConfigError: The rows do not divide over the mesh.
+
+    Example:
+        >>> local_rows(make_mesh(MeshConfig(), jax.devices()[:1]), 3)
+        array([0, 1, 2])
+    """
+    parts = row_multiple(mesh)
+    if rows % parts:
+        raise ConfigError(
+            f"a batch of {rows} rows does not divide by {parts} (mesh data x fsdp): "
+            f"choose a multiple of {parts}"
+        )
+    held = batch_sharding(mesh).addressable_devices_indices_map((rows,)).values()
+    return np.unique(np.concatenate([np.arange(rows)[index] for index in held]))
+
+
+def put_batch(
+    batch: Mapping[str, np.ndarray], mesh: Mesh, rows: int | None = None
+) -> dict[str, jax.Array]:
+    """A batch on the devices of the mesh, split by rows.
+
+    Args:
+        batch: Arrays that hold either all rows or only those of :func:`local_rows`.
+        mesh: Where it goes.
+        rows: Of the whole batch; None is as many as the arrays have, in a single process.
+
+    Raises:
+        ConfigError: The rows do not divide over the mesh, or an array has neither all rows nor
+            the local ones.
+    """
+    if rows is None:
+        if jax.process_count() > 1:
+            raise ConfigError("put_batch in several processes needs the rows of the whole batch")
+        rows = len(next(iter(batch.values())))
+    sharding, held = batch_sharding(mesh), local_rows(mesh, rows)
+    # Where each row of the whole batch lies in an array of the local ones.
+    place = np.zeros(rows, np.int64)
+    place[held] = np.arange(len(held))
+
+    def put(name: str, x: np.ndarray) -> jax.Array:
+        if len(x) not in (rows, len(held)):
+            raise ConfigError(
+                f"batch[{name!r}] has {len(x)} rows: allowed are all {rows} or the {len(held)} "
+                f"that this process holds"
+            )
+        where = np.arange(rows) if len(x) == rows else place
+
+        def part(index: Any) -> np.ndarray:
+            lines = where[index[0]]
+            # Rows held together are one slice, which is no copy.
+            if len(lines) and lines[-1] - lines[0] + 1 == len(lines):
+                return x[lines[0] : lines[-1] + 1]
+            return x[lines]
+
+        return jax.make_array_from_callback((rows, *x.shape[1:]), sharding, part)
+
+    return {name: put(name, np.asarray(x)) for name, x in batch.items()}

@@ -1,0 +1,352 @@
+"""Checkpoints that are written in the background, verified before use, and fit any mesh.
+
+Orbax writes the arrays; a manifest (``manifest.py``) seals them. What cannot be verified is named
+and the checkpoint before it is used.
+"""
+
+import contextlib
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.training import manifest, trees
+from transformer_jax.training.stored import (
+    DAMAGED,
+    SCRATCH,
+    Finding,
+    Loaded,
+    Score,
+    checkpoint_name,
+    dispose,
+    examined,
+    explained,
+    load_params,
+    orbax,
+    read_item,
+    score_of,
+    steps,
+    verify,
+)
+
+__all__ = [
+    "Checkpointer",
+    "Finding",
+    "Loaded",
+    "Restored",
+    "Score",
+    "load_params",
+    "steps",
+    "verify",
+]
+
+log = logging.getLogger(__name__)
+
+_DELETING = "deleting_"
+
+
+class Restored(NamedTuple):
+    """What training goes on from."""
+
+    step: int
+    state: Any
+    manifest: dict[str, Any]
+
+
+def _finite(score: Score | None) -> dict[str, Any] | None:
+    return score._asdict() if score is not None and np.isfinite(score.value) else None
+
+
+def _items(state: Any) -> dict[str, dict[str, Any]]:
+    """A state as Orbax items of named leaves; parameters lie apart, to be read alone."""
+    items = {
+        "params": trees.named(state.params),
+        "optimizer": trees.named({"step": state.step, "state": state.opt_state}),
+    }
+    if state.average is not None:
+        items["average"] = trees.named(state.average)
+    return items
+
+
+def _from_items(template: Any, items: Mapping[str, Mapping[str, Any]]) -> Any:
+    rest = trees.with_leaves(
+        {"step": template.step, "state": template.opt_state}, items["optimizer"]
+    )
+    average = template.average
+    return template._replace(
+        step=rest["step"],
+        params=trees.with_leaves(template.params, items["params"]),
+        opt_state=rest["state"],
+        average=None if average is None else trees.with_leaves(average, items["average"]),
+    )
+
+
+def _tree(items: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {
+        f"{item}/{name}": {"shape": list(leaf.shape), "dtype": str(np.dtype(leaf.dtype))}
+        for item, leaves in items.items()
+        for name, leaf in leaves.items()
+    }
+
+
+class Checkpointer:
+    """Writes and restores the checkpoints of one run.
+
+    Args:
+        directory: Where they lie; created if missing.
+        keep_last: As many of the newest are kept, and the best beside them.
+        describe: What every manifest also says, such as the configuration.
+
+    Raises:
+        CheckpointError: The directory cannot be created or written.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        keep_last: int = 3,
+        describe: Mapping[str, Any] | None = None,
+    ):
+        if keep_last < 1:
+            raise ConfigError(f"keep_last is {keep_last}: at least 1 checkpoint must be kept")
+        self.directory = Path(directory).absolute()
+        self.keep_last = keep_last
+        self.describe = dict(describe or {})
+        self._pending: tuple[Path, dict[str, Any], tuple[str, ...]] | None = None
+        self._primary = jax.process_index() == 0
+        if self._primary:
+            self._prepare()
+        self._writer = self._new_writer()
+
+    def _new_writer(self) -> Any:
+        ocp = orbax()
+        return ocp.AsyncCheckpointer(
+            ocp.CompositeCheckpointHandler(),
+            async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
+        )
+
+    def _prepare(self) -> None:
+        probe = self.directory / f".probe.{os.getpid()}"
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            # Whether checkpoints can be written is known before the first step, not after an hour.
+            probe.write_bytes(bytes(4096))
+            probe.unlink()
+        except OSError as error:
+            raise explained(
+                error, f"{self.directory}: checkpoints cannot be written here"
+            ) from None
+        for path in self.directory.iterdir():
+            if SCRATCH in path.name or path.name.startswith(_DELETING):
+                shutil.rmtree(path, ignore_errors=True)
+
+    def save(self, step: int, state: Any, *, score: Score | None = None) -> None:
+        """Begins to write ``state``; its buffers may be donated as soon as this returns.
+
+        Args:
+            step: The number of steps that made the state.
+            state: A ``TrainState``: step, params, opt_state, average.
+            score: How good it is, where that is known.
+
+        Raises:
+            CheckpointError: This save or the one before could not be written.
+        """
+        ocp = orbax()
+        self.wait()
+        if self._primary and (self.directory / checkpoint_name(step)).exists():
+            self._move_aside(self.directory / checkpoint_name(step))
+        items = _items(state)
+        fields = self.describe | {
+            "step": step,
+            "tree": _tree(items),
+            "score": _finite(score),
+            "versions": manifest.versions(),
+            "devices": jax.device_count(),
+            "processes": jax.process_count(),
+        }
+        self._pending = (self.directory / checkpoint_name(step), fields, tuple(items))
+        args = {
+            item: ocp.args.PyTreeSave(trees.nested(leaves, numbers=False))
+            for item, leaves in items.items()
+        }
+        with self._failures():
+            self._writer.save(self._pending[0], args=ocp.args.Composite(**args))
+
+    def set_score(self, step: int, score: Score) -> None:
+        """Adds to a checkpoint on the disk how good it turned out to be; its arrays stay.
+
+        Raises:
+            CheckpointError: It is missing or damaged, or cannot be written.
+        """
+        self.wait()
+        if not self._primary:
+            return
+        path = self.directory / checkpoint_name(step)
+        fields = manifest.read(path) | {"score": _finite(score)}
+        try:
+            manifest.rewrite(path, fields)
+        except OSError as error:
+            raise explained(error, f"{path}: its score cannot be written") from None
+
+    def _seal(self) -> None:
+        # Orbax calls this on the first process when all processes have written, before the rename
+        # that makes the directory a checkpoint: no checkpoint is ever seen without its manifest.
+        if self._pending is None:
+            return
+        final, fields, items = self._pending
+        scratch = [path for path in final.parent.glob(f"{final.name}{SCRATCH}*") if path.is_dir()]
+        manifest.write(scratch[0] if scratch else final, items, fields)
+
+    def wait(self) -> None:
+        """Waits until the last save lies on the disk, then removes what need not be kept.
+
+        Raises:
+            CheckpointError: It could not be written.
+        """
+        if self._pending is None:
+            return
+        with self._failures():
+            self._writer.wait_until_finished()
+        self._pending = None
+        if self._primary:
+            manifest.flush_directory(self.directory)
+            self._prune()
+
+    @contextlib.contextmanager
+    def _failures(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            path = self._pending[0] if self._pending else self.directory
+            what = f"{path}: the checkpoint could not be written (earlier ones are intact)"
+            failure = explained(error, what)
+            self._pending = None
+            self._writer = None
+            dispose(error)
+            self._writer = self._new_writer()
+            for scratch in self.directory.glob(f"{path.name}{SCRATCH}*"):
+                # What was half written takes up the space that is missing.
+                shutil.rmtree(scratch, ignore_errors=True)
+            raise failure from None
+
+    def _prune(self) -> None:
+        known: dict[int, Score | None] = {}
+        for step in steps(self.directory):
+            with contextlib.suppress(CheckpointError):
+                known[step] = score_of(manifest.read(self.directory / checkpoint_name(step)))
+        kept = set(list(known)[: self.keep_last])
+        best: int | None = None
+        for step, score in known.items():
+            # Newest first, so that among equals the oldest stays the best, as it was reported.
+            if score is not None and (best is None or not known[best].beats(score)):  # type: ignore[union-attr]
+                best = step
+        for step in known.keys() - kept - {best}:
+            # Renamed first: a kill in the middle leaves rubbish, not half a checkpoint.
+            path = self.directory / checkpoint_name(step)
+            rubbish = self.directory / f"{_DELETING}{step:08d}"
+            with contextlib.suppress(OSError):
+                path.rename(rubbish)
+                shutil.rmtree(rubbish, ignore_errors=True)
+
+    def restore(self, template: Any) -> Restored | None:
+        """The newest state that verifies, laid out as ``template`` is; None if none was ever saved.
+
+        Args:
+            template: A ``TrainState`` of arrays or ``jax.ShapeDtypeStruct``; where a leaf has a
+                sharding, the restored one has it too, whatever mesh wrote it.
+
+        Raises:
+            CheckpointError: All are damaged, or the newest good one does not fit the template.
+        """
+        self.wait()
+        step = _agreed(self._choose() if self._primary else None)
+        if step is None:
+            return None
+        path = self.directory / checkpoint_name(step)
+        fields = manifest.read(path)
+        items = _items(template)
+        _check_fit(path, fields, items)
+        try:
+            restored = {item: read_item(path / item, leaves) for item, leaves in items.items()}
+        except Exception as error:
+            raise explained(error, f"{path}: verified, but could not be restored") from error
+        return Restored(step, _from_items(template, restored), fields)
+
+    def _choose(self) -> int | CheckpointError | None:
+        found = steps(self.directory)
+        problems = []
+        for step in found:
+            path = self.directory / checkpoint_name(step)
+            _, problem = examined(path)
+            if problem is None:
+                return step
+            problems.append(problem)
+            log.warning("damaged checkpoint: %s; trying the one before", problem)
+            if len(problems) < len(found):
+                self._move_aside(path)
+        if problems:
+            return CheckpointError(
+                f"no checkpoint in {self.directory} can be restored: {'; '.join(problems)}"
+            )
+        return None
+
+    def _move_aside(self, path: Path) -> None:
+        # The number must be free again, for training comes by it once more.
+        target = path.with_name(DAMAGED + path.name)
+        try:
+            if target.exists():
+                shutil.rmtree(target, ignore_errors=True)
+            path.rename(target)
+        except OSError as error:
+            raise explained(error, f"{path}: a damaged checkpoint cannot be renamed") from None
+
+    def close(self) -> None:
+        """Waits for the last save and gives back Orbax's threads."""
+        try:
+            self.wait()
+        finally:
+            self._writer.close()
+
+
+def _agreed(choice: int | CheckpointError | None) -> int | None:
+    """The first process's choice, on every process: only one looks, so none can disagree."""
+    if jax.process_count() > 1:
+        from jax.experimental import multihost_utils
+
+        code = choice if isinstance(choice, int) else -2 if choice else -1
+        code = int(multihost_utils.broadcast_one_to_all(np.array(code, np.int64)))
+        if code >= 0:
+            return code
+        if code == -2 and choice is None:
+            choice = CheckpointError("no checkpoint can be restored: see the first process")
+    if isinstance(choice, CheckpointError):
+        raise choice
+    return choice
+
+
+def _check_fit(path: Path, fields: Mapping[str, Any], items: Mapping[str, Any]) -> None:
+    stored = fields["tree"]
+    wanted = _tree(items)
+    for name, leaf in wanted.items():
+        if name not in stored:
+            raise CheckpointError(
+                f"{path}: has no {name}: it was written with another model or optimizer"
+            )
+        if stored[name] != leaf:
+            was = f"{stored[name]['dtype']}{stored[name]['shape']}"
+            raise CheckpointError(
+                f"{path}: {name} is {was}, but this model has {leaf['dtype']}{leaf['shape']}"
+            )
+    extra = [name for name in stored if name.split("/")[0] in items and name not in wanted]
+    if extra:
+        raise CheckpointError(
+            f"{path}: has {extra[0]}, which this model has not: it was written with another model "
+            "or optimizer"
+        )

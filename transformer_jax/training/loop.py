@@ -1,0 +1,349 @@
+"""The training loop: steps, measurements, checkpoints, and every way to end in order."""
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import jax
+
+from transformer_jax.errors import ConfigError, NumericsError, Stopped
+from transformer_jax.training.checkpoint import Checkpointer, Score
+from transformer_jax.training.metrics import MetricsLog
+from transformer_jax.training.progress import Progress, duration
+from transformer_jax.training.signals import StopSignals
+from transformer_jax.training.state import TrainState
+
+__all__ = ["Fitted", "LoopConfig", "PreparedStep", "best_so_far", "fit"]
+
+log = logging.getLogger(__name__)
+
+_HIGHER = ("sacrebleu", "chrf", "accuracy")
+
+
+@dataclasses.dataclass(frozen=True)
+class LoopConfig:
+    """When to look, when to save, when to stop."""
+
+    evaluate_every: int = 1000  # steps between evaluations; 0 is at the end only
+    checkpoint_every: int = 1000  # steps between checkpoints; 0 is at the end only
+    keep_last: int = 3  # newest checkpoints that are kept, beside the best
+    best: Literal["valid_loss", "sacrebleu"] = "valid_loss"  # what makes a checkpoint the best
+    patience: int | None = None  # evaluations without a new best before stopping; None is never
+    max_skipped: int = 20  # steps in a row that are not finite before giving up
+    tensorboard: bool = False  # also write TensorBoard files
+
+    def __post_init__(self) -> None:
+        for name, least in (("evaluate_every", 0), ("checkpoint_every", 0), ("keep_last", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"loop.{name} is {getattr(self, name)}: at least {least}")
+        if self.patience is not None and self.patience < 1:
+            raise ConfigError(f"loop.patience is {self.patience}: at least 1, or None")
+        if self.max_skipped < 1:
+            raise ConfigError(f"loop.max_skipped is {self.max_skipped}: at least 1")
+
+
+class Fitted(NamedTuple):
+    """What training ended with."""
+
+    state: TrainState
+    step: int
+    best: Score | None
+    best_step: int | None
+    early: bool  # whether patience ran out
+    late_compiles: int  # batch shapes that were not compiled before the first step
+
+
+class PreparedStep:
+    """A training step, compiled ahead for known batch shapes; it says so when another comes.
+
+    Args:
+        step: ``(state, batch, key) -> (state, metrics)``. If it has no ``lower``, as under
+            ``pmap``, it must leave its state intact.
+
+    Attributes:
+        late: Shapes that were compiled only when a batch had them.
+    """
+
+    def __init__(self, step: Callable[..., Any]):
+        self._step = step
+        self._compiled: dict[Any, Callable[..., Any]] = {}
+        self.late: list[str] = []
+
+    @staticmethod
+    def _shape(batch: dict[str, Any]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        return tuple((name, tuple(array.shape)) for name, array in sorted(batch.items()))
+
+    def prepare(
+        self,
+        state: TrainState,
+        examples: Iterable[dict[str, Any]],
+        key: Any,
+        stopped: Callable[[], Any] = lambda: False,
+    ) -> None:
+        """Compiles for the shapes of ``examples``, several at a time, without taking a step."""
+        # Several processes must compile in the same order.
+        workers = 1 if jax.process_count() > 1 else min(4, os.cpu_count() or 1)
+        with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+            waiting = {}
+            for batch in examples:
+                if stopped():
+                    break
+                if not hasattr(self._step, "lower"):
+                    jax.block_until_ready(self._step(state, batch, key))
+                    self._compiled[self._shape(batch)] = self._step
+                    continue
+                lowered = self._step.lower(state, batch, key)
+                waiting[self._shape(batch)] = pool.submit(lowered.compile)
+            for shape, future in waiting.items():
+                self._compiled[shape] = future.result()
+
+    def __call__(self, state: TrainState, batch: dict[str, Any], key: Any) -> Any:
+        """Takes a step."""
+        shape = self._shape(batch)
+        if shape not in self._compiled:
+            began = time.monotonic()
+            self.prepare(state, [batch], key)
+            words = ", ".join(f"{name} {list(size)}" for name, size in shape)
+            self.late.append(words)
+            log.warning(
+                "compiled after warm-up, %.1f s, for the batch shape %s",
+                time.monotonic() - began,
+                words,
+            )
+        return self._compiled[shape](state, batch, key)
+
+
+def _better(name: str) -> Literal["lower", "higher"]:
+    return "higher" if name in _HIGHER else "lower"
+
+
+def best_so_far(history: Iterable[dict[str, Any]], name: str) -> tuple[Score | None, int, int]:
+    """The best score in a run's measurements, its step, and how many evaluations came after it.
+
+    Example:
+        >>> best_so_far([{"step": 1, "loss": 2.0}, {"step": 2, "loss": 3.0}], "loss")
+        (Score(name='loss', value=2.0, better='lower'), 1, 1)
+    """
+    best, best_step, since = None, 0, 0
+    for record in history:
+        if name not in record:
+            continue
+        value = record[name]
+        score = Score(name, float("nan") if value is None else value, _better(name))
+        if score.beats(best):
+            best, best_step, since = score, record["step"], 0
+        else:
+            since += 1
+    return best, best_step, since
+
+
+def fit(
+    state: TrainState,
+    step: Callable[..., Any],
+    batches: Callable[[int], Iterator[dict[str, Any]]],
+    *,
+    steps: int,
+    key: Any,
+    checkpointer: Checkpointer,
+    metrics: Path,
+    config: LoopConfig = LoopConfig(),
+    start: int = 0,
+    examples: Iterable[dict[str, Any]] = (),
+    evaluate: Callable[[TrainState], dict[str, float]] | None = None,
+    steps_per_epoch: int | None = None,
+) -> Fitted:
+    """Trains up to step ``steps`` and leaves the best and the last checkpoints.
+
+    Stopped at any step and begun again from its checkpoint, it takes the same steps on the same
+    batches with the same keys: the state in the end is the same bit by bit.
+
+    Args:
+        state: The state after ``start`` steps; it is used up.
+        step: ``(state, batch, key) -> (state, metrics)``, compiled, e.g. by ``compile_step``.
+        batches: From a number of steps done to the batches that follow, on the devices.
+        steps: The last step, counted from the very first.
+        key: For dropout; the step folds it with its number. None is no dropout.
+        checkpointer: Of the run.
+        metrics: Where measurements go, a JSON object a line.
+        config: When to look, save and stop.
+        start: Steps that ``state`` has behind it.
+        examples: A batch of every shape, compiled for before the first step.
+        evaluate: From a state to scores by name, such as ``valid_loss``.
+        steps_per_epoch: For telling the epoch.
+
+    Raises:
+        Stopped: By SIGTERM or SIGINT, after saving.
+        NumericsError: Too many steps in a row were not finite.
+        CheckpointError: A checkpoint or the measurements could not be written.
+    """
+    main = jax.process_index() == 0
+    board = metrics.parent / "tensorboard" if config.tensorboard else None
+    records = MetricsLog(metrics, start, tensorboard=board, writes=main)
+    progress = Progress(steps, start, quiet=not main)
+    with contextlib.closing(records), StopSignals() as stop, progress:
+        loop = _Loop(
+            PreparedStep(step), key, checkpointer, records, progress, config, evaluate, start
+        )
+        loop.per_epoch = steps_per_epoch
+        return loop.run(state, batches, steps, list(examples), stop)
+
+
+class _Loop:
+    def __init__(
+        self,
+        step: PreparedStep,
+        key: Any,
+        checkpointer: Checkpointer,
+        records: MetricsLog,
+        progress: Progress,
+        config: LoopConfig,
+        evaluate: Callable[[TrainState], dict[str, float]] | None,
+        start: int,
+    ):
+        self.step, self.key, self.config = step, key, config
+        self.checkpointer, self.records, self.progress = checkpointer, records, progress
+        self.evaluate = evaluate
+        self.start = self.saved = start
+        self.per_epoch: int | None = None
+        self.pending: tuple[int, dict[str, Any]] | None = None
+        history = records.history
+        self.best, self.best_step, self.since = best_so_far(history, config.best)
+        trained = [record for record in history if "loss" in record]
+        self.skipped = 0
+        for record in reversed(trained):
+            if not record.get("skipped"):
+                break
+            self.skipped += 1
+        self.clock = time.monotonic()
+        self.rate: float | None = None
+
+    def run(
+        self,
+        state: TrainState,
+        batches: Callable[[int], Iterator[dict[str, Any]]],
+        steps: int,
+        examples: list[dict[str, Any]],
+        stop: StopSignals,
+    ) -> Fitted:
+        began = time.monotonic()
+        self.step.prepare(state, examples, self.key, lambda: stop.received)
+        if examples:
+            took = duration(time.monotonic() - began)
+            self.progress.say(f"compiled {len(examples)} batch shapes in {took}")
+        if stop.received:
+            raise self._stopped(stop.received, self.start)
+        self._look_again(state, steps)
+        self.progress.begin()
+        self.clock = time.monotonic()
+        number, early = self.start, self._patience_over()
+        with contextlib.closing(batches(self.start)) as iterator:  # type: ignore[type-var]
+            while number < steps and not early:
+                number += 1
+                state, measured = self.step(state, next(iterator), self.key)
+                # The measurements of the step before: the device is never waited for.
+                self._record()
+                self.pending = (number, measured)
+                signal = stop.reached(number)
+                last = number == steps
+                early = self._after(state, number, last=last, stopping=bool(signal)) and not last
+                if signal:
+                    raise self._stopped(signal, number)
+        self.checkpointer.wait()
+        return Fitted(state, number, self.best, self.best_step or None, early, len(self.step.late))
+
+    def _stopped(self, signal: int, number: int) -> Stopped:
+        self.checkpointer.wait()
+        where = "nothing was trained yet" if number == 0 else f"the state of step {number} is saved"
+        run = self.records.path.parent
+        return Stopped(f"stopped by a signal; {where}: go on with `resume {run}`", signal)
+
+    def _after(self, state: TrainState, number: int, *, last: bool, stopping: bool) -> bool:
+        """Evaluates and saves where that is due; whether patience is over."""
+        config = self.config
+        every = config.evaluate_every
+        look = self.evaluate is not None and (last or bool(every and number % every == 0))
+        look = look and not stopping  # resuming makes up for it
+        save = (
+            last
+            or stopping
+            or bool(config.checkpoint_every and number % config.checkpoint_every == 0)
+        )
+        if not (look or save):
+            return False
+        # What a checkpoint has behind it must be on the disk before it.
+        self._record()
+        score = self._look(state, number) if look else None
+        over = self._patience_over()
+        if save or over or (score is not None and self.best_step == number):
+            self.checkpointer.save(number, state, score=score)
+            self.saved = number
+        self.clock = time.monotonic()
+        return over
+
+    def _patience_over(self) -> bool:
+        return self.config.patience is not None and self.since >= self.config.patience
+
+    def _look(self, state: TrainState, number: int) -> Score | None:
+        assert self.evaluate is not None
+        began = time.monotonic()
+        scores = self.evaluate(state)
+        took = time.monotonic() - began
+        self.records.write({"step": number, **scores, "evaluation_seconds": round(took, 3)})
+        self.best, self.best_step, self.since = best_so_far(self.records.history, self.config.best)
+        words = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
+        mark = "  best" if self.best_step == number else ""
+        self.progress.say(f"step {number}  {words}  ({duration(took)}){mark}")
+        name = self.config.best
+        return Score(name, scores[name], _better(name)) if name in scores else None
+
+    def _look_again(self, state: TrainState, steps: int) -> None:
+        """Makes up for the evaluation that a signal cut off, so that nothing depends on it."""
+        every, start = self.config.evaluate_every, self.start
+        due = start > 0 and (start == steps or (every and start % every == 0))
+        if self.evaluate is None or not due:
+            return
+        if any(r["step"] == start and "loss" not in r for r in self.records.history):
+            return
+        score = self._look(state, start)
+        if score is not None:
+            self.checkpointer.set_score(start, score)
+
+    def _record(self) -> None:
+        if self.pending is None:
+            return
+        number, measured = self.pending
+        self.pending = None
+        values = {name: jax.device_get(value).item() for name, value in measured.items()}
+        now = time.monotonic()
+        tokens = values.pop("weight", None)
+        if tokens is not None:
+            rate = tokens / max(now - self.clock, 1e-9)
+            self.rate = rate if self.rate is None else 0.95 * self.rate + 0.05 * rate
+        self.clock = now
+        record: dict[str, Any] = {"step": number}
+        if self.per_epoch:
+            record["epoch"] = round(number / self.per_epoch, 4)
+        record |= values
+        if tokens is not None:
+            record |= {"tokens": tokens, "tokens_per_second": round(self.rate or 0.0, 1)}
+        self.records.write(record)
+        self.progress.step(self.records.history[-1])
+        self._count_skipped(number, bool(values.get("skipped")))
+
+    def _count_skipped(self, number: int, skipped: bool) -> None:
+        self.skipped = self.skipped + 1 if skipped else 0
+        if skipped:
+            self.progress.say(f"step {number}  not finite, skipped ({self.skipped} in a row)")
+        if self.skipped >= self.config.max_skipped:
+            raise NumericsError(
+                f"{self.skipped} steps in a row up to step {number} had a loss or gradient that is "
+                f"not finite: lower optimizer.learning_rate, lengthen optimizer.schedule.warm_up, "
+                f"lower optimizer.clip, or compute in float32; the last checkpoint is of step "
+                f"{self.saved}"
+            )

@@ -1,0 +1,164 @@
+"""What a checkpoint says about itself, and whether its files still say the same.
+
+``manifest.json`` is the last file written into a checkpoint, and a checkpoint without one does not
+count. It holds the step, the name, shape and type of every array, the size and SHA-256 of every
+file, and what is needed to go on: configuration, tokenizer, data position, seed, versions.
+"""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.errors import CheckpointError
+
+__all__ = [
+    "MANIFEST",
+    "SCHEMA",
+    "file_record",
+    "flush_directory",
+    "problem",
+    "read",
+    "rewrite",
+    "versions",
+    "write",
+    "write_durably",
+]
+
+MANIFEST = "manifest.json"
+SCHEMA = 1
+
+
+def versions() -> dict[str, str]:
+    """The versions of what computes and what writes.
+
+    Example:
+        >>> sorted(versions())
+        ['flax', 'jax', 'orbax-checkpoint', 'transformer_jax']
+    """
+    from importlib import metadata
+
+    import transformer_jax
+
+    names = ("jax", "flax", "orbax-checkpoint")
+    return {name: metadata.version(name) for name in names} | {
+        "transformer_jax": transformer_jax.__version__
+    }
+
+
+def file_record(path: Path, *, flush: bool = False) -> dict[str, Any]:
+    """Size and SHA-256 of a file, which is flushed to the disk on request."""
+    digest = hashlib.sha256()
+    size = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+            size += len(block)
+        if flush:
+            os.fsync(file.fileno())
+    return {"bytes": size, "sha256": digest.hexdigest()}
+
+
+def _encode(fields: dict[str, Any]) -> str:
+    return json.dumps(fields, indent=1, sort_keys=True, allow_nan=False)
+
+
+def write(directory: Path, items: tuple[str, ...], fields: dict[str, Any]) -> None:
+    """Seals ``directory``: records every file below its ``items``, then renames the manifest in.
+
+    Args:
+        directory: The checkpoint, all of whose files are written.
+        items: The sub-directories that hold arrays; what lies beside them is never read.
+        fields: What the manifest says beyond the schema and the files.
+    """
+    names = sorted(
+        path.relative_to(directory).as_posix()
+        for item in items
+        for path in (directory / item).rglob("*")
+        if path.is_file()
+    )
+    fields = fields | {
+        "schema": SCHEMA,
+        "files": {name: file_record(directory / name, flush=True) for name in names},
+    }
+    rewrite(directory, fields)
+
+
+def rewrite(directory: Path, fields: dict[str, Any]) -> None:
+    """Replaces the manifest of a checkpoint whose files have not changed."""
+    # The manifest vouches for itself too: its digest is that of all the rest.
+    digest = hashlib.sha256(_encode(fields).encode()).hexdigest()
+    write_durably(directory / MANIFEST, _encode(fields | {"digest": digest}))
+
+
+def write_durably(path: Path, text: str) -> None:
+    """Writes a file so that after a crash it holds the old text or the new, never a part."""
+    scratch = path.with_name(path.name + ".tmp")
+    with scratch.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    scratch.replace(path)
+    flush_directory(path.parent)
+
+
+def flush_directory(path: Path) -> None:
+    """Makes renames in ``path`` last through a power cut, where the system can."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(handle)
+    except OSError:
+        pass  # some network file systems cannot
+    finally:
+        os.close(handle)
+
+
+def read(directory: Path) -> dict[str, Any]:
+    """The manifest of a checkpoint, whose every byte is vouched for by its own digest.
+
+    Raises:
+        CheckpointError: Missing, unreadable, altered, or written by a later version.
+    """
+    path = directory / MANIFEST
+    try:
+        text = path.read_bytes().decode("utf-8")
+        fields = json.loads(text)
+        claimed = fields.pop("digest")
+        schema = int(fields["schema"])
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"{directory}: {MANIFEST} is missing (the save did not finish)"
+        ) from None
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise CheckpointError(f"{path}: damaged (not the JSON that was written)") from None
+    digest = hashlib.sha256(_encode(fields).encode("utf-8", "surrogatepass")).hexdigest()
+    if digest != claimed or _encode(fields | {"digest": digest}) != text:
+        raise CheckpointError(f"{path}: damaged (its digest differs)")
+    if schema > SCHEMA:
+        raise CheckpointError(
+            f"{path}: has schema {schema}, this version reads up to {SCHEMA}: install a newer one"
+        )
+    return fields
+
+
+def problem(directory: Path, fields: dict[str, Any]) -> str | None:
+    """The first file of a checkpoint that is not as its manifest says, in words, or None."""
+    for name, record in fields["files"].items():
+        path = directory / name
+        try:
+            size = path.stat().st_size
+            if size != record["bytes"]:
+                return f"{name} has {size} bytes instead of {record['bytes']}"
+            if file_record(path) != record:
+                return f"{name} is damaged (SHA-256 differs)"
+        except FileNotFoundError:
+            return f"{name} is missing"
+        except OSError as error:
+            return f"{name} cannot be read: {error.strerror}"
+    return None

@@ -1,0 +1,124 @@
+"""What a run measured: one JSON object a line, each step once, also after kills and resumes."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.training import manifest
+
+__all__ = ["MetricsLog", "read_metrics"]
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics file; one that a kill cut short ends the list.
+
+    Raises:
+        CheckpointError: The file cannot be read.
+    """
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+    records = []
+    for line in text.split("\n"):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            break
+        if not isinstance(record, dict) or not isinstance(record.get("step"), int):
+            break
+        records.append(record)
+    return records
+
+
+def _plain(value: Any) -> Any:
+    """A value that JSON has: what is not finite becomes null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+class MetricsLog:
+    """Appends to ``metrics.jsonl``, and to TensorBoard on request.
+
+    Lines after ``start`` belong to steps that will be taken again, so they go.
+
+    Args:
+        path: The file.
+        start: The step from which training goes on.
+        tensorboard: Where TensorBoard's files go; None writes none.
+        writes: False only remembers, as all processes but the first do.
+
+    Attributes:
+        history: All lines so far.
+
+    Raises:
+        CheckpointError: The file cannot be read or written.
+        ConfigError: TensorBoard is asked for and ``tensorboardX`` is not installed.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        start: int = 0,
+        *,
+        tensorboard: Path | None = None,
+        writes: bool = True,
+    ):
+        self.path = path
+        self.history = [line for line in read_metrics(path) if line["step"] <= start]
+        self._board = None
+        self._file: IO[str] | None = None
+        if not writes:
+            return
+        if tensorboard is not None:
+            try:
+                from tensorboardX import SummaryWriter
+            except ImportError:
+                raise ConfigError(
+                    "TensorBoard is asked for, but tensorboardX is not installed: "
+                    "pip install 'transformer-jax[tensorboard]', or leave the flag out"
+                ) from None
+            self._board = SummaryWriter(str(tensorboard), purge_step=start + 1)
+        try:
+            text = "".join(self._line(record) for record in self.history)
+            manifest.write_durably(path, text)
+            self._file = path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from None
+
+    @staticmethod
+    def _line(record: Mapping[str, Any]) -> str:
+        return json.dumps(dict(record), allow_nan=False) + "\n"
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Appends one record, which has a ``step``; it survives a kill of the process.
+
+        Raises:
+            CheckpointError: The disk is full.
+        """
+        plain = {name: _plain(value) for name, value in record.items()}
+        self.history.append(plain)
+        if self._file is None:
+            return
+        try:
+            self._file.write(self._line(plain))
+            self._file.flush()
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: cannot be written: {error.strerror}") from None
+        if self._board is not None:
+            for name, value in plain.items():
+                if name != "step" and isinstance(value, int | float):
+                    self._board.add_scalar(name, value, plain["step"])
+
+    def close(self) -> None:
+        """Closes the files."""
+        if self._file is not None:
+            self._file.close()
+        if self._board is not None:
+            self._board.close()

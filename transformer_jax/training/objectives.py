@@ -1,0 +1,78 @@
+"""What training minimises: ``(model, batch, key) -> (sum, weight, further sums)``."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from transformer_jax.errors import ConfigError
+from transformer_jax.functional.losses import cross_entropy, linear_cross_entropy
+
+__all__ = ["make_decoder_inputs", "target_weights", "translation"]
+
+
+def make_decoder_inputs(target: Int[Array, "B T"], bos: int) -> Int[Array, "B T"]:
+    """What the decoder reads while it predicts ``target``: ``bos``, then all but the last token.
+
+    The only place where targets are shifted. Position t reads token t - 1, so that under a causal
+    mask, diagonal included, it sees exactly the tokens before the one it predicts (row U10).
+
+    Example:
+        >>> make_decoder_inputs(jnp.array([[5, 6, 2]]), bos=1)
+        Array([[1, 5, 6]], dtype=int32)
+    """
+    return jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=bos)
+
+
+def target_weights(lengths: Int[Array, "B"], length: int) -> Float[Array, "B T"]:
+    """1 where a target is a token and 0 where it is padding; a row of length 0 weighs nothing.
+
+    Example:
+        >>> target_weights(jnp.array([2, 0]), 3)
+        Array([[1., 1., 0.],
+               [0., 0., 0.]], dtype=float32)
+    """
+    return (jnp.arange(length)[None] < lengths[:, None]).astype(jnp.float32)
+
+
+def translation(
+    bos: int, smoothing: float = 0.0, chunk: int | None = None
+) -> Callable[..., tuple[Array, Array, dict[str, Array]]]:
+    """The cross-entropy of a target text given its source, in nats, as sum and number of tokens.
+
+    Args:
+        bos: The token that decoder inputs begin with.
+        smoothing: Probability spread evenly over the vocabulary (Vaswani et al. 2017: 0.1).
+        chunk: Tokens whose scores are held at a time; 0 holds those of the whole batch, None lets
+            the loss choose.
+
+    Returns:
+        ``objective(model, batch, key)``. The batch holds ``source``, ``source_lengths``,
+        ``target`` (without BOS, with EOS) and ``target_lengths``.
+
+    Raises:
+        ConfigError: Smoothing outside [0, 1) or a negative chunk.
+    """
+    if not 0.0 <= smoothing < 1.0:
+        raise ConfigError(f"label smoothing is {smoothing}: allowed are 0 up to, not including, 1")
+    if chunk is not None and chunk < 0:
+        raise ConfigError(f"loss chunk is {chunk}: allowed are 0 (everything at once) and more")
+
+    def objective(model: Any, batch: dict[str, Any], key: Array | None = None):
+        names = "source", "source_lengths", "target", "target_lengths"
+        source, source_lengths, target, lengths = (jnp.asarray(batch[name]) for name in names)
+        weights = target_weights(lengths, target.shape[1])
+        inputs = source, make_decoder_inputs(target, bos), source_lengths, lengths
+        if chunk == 0:
+            total, weight = cross_entropy(model(*inputs, key=key), target, weights, smoothing)
+            return total, weight, {}
+        hidden = model.hidden(*inputs, key=key)
+        table, bias, scale, softcap = model.output_table()
+        total, weight = linear_cross_entropy(
+            hidden, table, target, weights,
+            bias=bias, scale=scale, softcap=softcap, smoothing=smoothing, chunk=chunk,
+        )  # fmt: skip
+        return total, weight, {}
+
+    return objective

@@ -1,0 +1,281 @@
+"""Optimizers by name, and learning-rate schedules as functions of the update's number."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, get_args
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int, PyTree
+
+from transformer_jax.errors import ConfigError
+from transformer_jax.parallel.sharding import path_name
+
+__all__ = [
+    "OptimizerConfig",
+    "ScheduleConfig",
+    "constant",
+    "cosine",
+    "inverse_sqrt",
+    "learning_rate",
+    "make_optimizer",
+    "make_schedule",
+    "noam",
+]
+
+
+Kind = Literal["noam", "inverse_sqrt", "cosine", "constant"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ScheduleConfig:
+    """How the learning rate changes; all schedules rise in a straight line first."""
+
+    kind: Kind = "noam"
+    warm_up: int = 4000  # updates until the peak
+    final: float = 0.0  # cosine only: the rate at the end, as a part of the peak
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig:
+    """The optimizer; the defaults are those of Vaswani et al. 2017, with clipping."""
+
+    name: Literal["adam", "adamw", "adafactor", "lion", "sgd"] = "adam"
+    learning_rate: float | None = None  # at the peak; None (noam only): (width * warm_up) ** -0.5
+    schedule: ScheduleConfig = ScheduleConfig()
+    beta1: float | None = None  # momentum; None: adam(w) 0.9, lion 0.9, sgd 0.9
+    beta2: float | None = None  # None: adam(w) 0.98, lion 0.99, adafactor 0.8 (its decay exponent)
+    eps: float | None = None  # None: adam(w) 1e-9, adafactor 1e-30
+    weight_decay: float = 0.0  # times the learning rate; of kernels and tables, not of vectors
+    clip: float | None = 1.0  # longest gradient, all parameters together; None is no limit
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+
+# What each optimizer takes, and its values where none are given.
+_DEFAULTS: dict[str, dict[str, float]] = {
+    "adam": {"beta1": 0.9, "beta2": 0.98, "eps": 1e-9},
+    "adamw": {"beta1": 0.9, "beta2": 0.98, "eps": 1e-9},
+    "adafactor": {"beta2": 0.8, "eps": 1e-30},
+    "lion": {"beta1": 0.9, "beta2": 0.99},
+    "sgd": {"beta1": 0.9},
+}
+
+
+def _check(config: OptimizerConfig) -> None:
+    name, schedule = config.name, config.schedule
+    if name not in _DEFAULTS:
+        raise ConfigError(f"optimizer.name is {name}: allowed are {', '.join(_DEFAULTS)}")
+    if schedule.kind not in (kinds := get_args(Kind)):
+        raise ConfigError(
+            f"optimizer.schedule.kind is {schedule.kind}: allowed are {', '.join(kinds)}"
+        )
+    for field in ("beta1", "beta2", "eps"):
+        value = getattr(config, field)
+        if value is None:
+            continue
+        if field not in _DEFAULTS[name]:
+            raise ConfigError(f"optimizer.{field} is given, but {name} has none: leave it out")
+        if not (0.0 <= value < 1.0):
+            raise ConfigError(
+                f"optimizer.{field} is {value}: allowed are 0 up to, not including, 1"
+            )
+    if name == "adam" and config.weight_decay:
+        raise ConfigError("optimizer.weight_decay with adam: choose adamw")
+    if not (math.isfinite(config.weight_decay) and config.weight_decay >= 0.0):
+        raise ConfigError(f"optimizer.weight_decay is {config.weight_decay}: 0 or more is allowed")
+    if config.clip is not None and not config.clip > 0.0:
+        raise ConfigError(f"optimizer.clip is {config.clip}: it must be above 0, or None")
+    rate = config.learning_rate
+    if rate is None and schedule.kind != "noam":
+        raise ConfigError(f"the {schedule.kind} schedule needs optimizer.learning_rate, its peak")
+    if rate is not None and not (math.isfinite(rate) and rate >= 0.0):
+        raise ConfigError(f"optimizer.learning_rate is {rate}: a number of 0 or more is allowed")
+    if schedule.warm_up < 0 or (
+        schedule.warm_up == 0 and schedule.kind in ("noam", "inverse_sqrt")
+    ):
+        raise ConfigError(
+            f"optimizer.schedule.warm_up is {schedule.warm_up}: noam and inverse_sqrt need at "
+            f"least 1, cosine and constant 0"
+        )
+    if schedule.final and schedule.kind != "cosine":
+        raise ConfigError(f"optimizer.schedule.final is for cosine, not {schedule.kind}")
+    if not 0.0 <= schedule.final <= 1.0:
+        raise ConfigError(f"optimizer.schedule.final is {schedule.final}: allowed are 0 to 1")
+
+
+Step = Int[Array, ""] | int
+Rate = Float[Array, ""]
+
+
+def noam(step: Step, width: int, warm_up: int) -> Rate:
+    """The rate of Vaswani et al. 2017: ``width^-½ · min(step^-½, step · warm_up^-1½)``.
+
+    Args:
+        step: The number of the update, from 1.
+        width: Of the model.
+        warm_up: Updates until the peak, ``(width · warm_up)^-½``.
+
+    Example:
+        >>> print(f"{noam(1, 512, 4000):.6e} {noam(4000, 512, 4000):.5e}")
+        1.746928e-07 6.98771e-04
+    """
+    return inverse_sqrt(step, (width * warm_up) ** -0.5, warm_up)
+
+
+def inverse_sqrt(step: Step, peak: float, warm_up: int) -> Rate:
+    """``peak · min(step / warm_up, √(warm_up / step))``.
+
+    Example:
+        >>> [float(inverse_sqrt(step, 1.0, 4)) for step in (1, 2, 4, 16)]
+        [0.25, 0.5, 1.0, 0.5]
+    """
+    n = jnp.asarray(step, jnp.float32)
+    return peak * jnp.minimum(n / warm_up, jnp.sqrt(warm_up / n))
+
+
+def cosine(step: Step, peak: float, warm_up: int, total: int, final: float = 0.0) -> Rate:
+    """Up to ``peak`` in a line, then down half a cosine to ``final · peak`` at ``total``.
+
+    Example:
+        >>> [round(float(cosine(step, 1.0, 2, 10)), 3) for step in (1, 2, 6, 10, 11)]
+        [0.5, 1.0, 0.5, 0.0, 0.0]
+    """
+    n = jnp.asarray(step, jnp.float32)
+    done = jnp.clip((n - warm_up) / max(total - warm_up, 1), 0.0, 1.0)
+    fall = final + (1.0 - final) * 0.5 * (1.0 + jnp.cos(jnp.pi * done))
+    return peak * jnp.where(n < warm_up, n / max(warm_up, 1), fall)
+
+
+def constant(step: Step, peak: float, warm_up: int) -> Rate:
+    """Up to ``peak`` in a line, and there it stays.
+
+    Example:
+        >>> [float(constant(step, 1.0, 4)) for step in (1, 4, 400)]
+        [0.25, 1.0, 1.0]
+    """
+    n = jnp.asarray(step, jnp.float32)
+    return peak * jnp.minimum(n / max(warm_up, 1), 1.0)
+
+
+def make_schedule(config: OptimizerConfig, width: int, total_steps: int) -> Callable[[Step], Rate]:
+    """The learning rate as a function of how many updates were made before, from 0.
+
+    Args:
+        config: Which schedule, and its peak.
+        width: Of the model.
+        total_steps: Of the run, at which a cosine ends.
+
+    Raises:
+        ConfigError: A cosine whose warm-up is as long as the run.
+
+    Example:
+        >>> rate = make_schedule(OptimizerConfig(), width=512, total_steps=100_000)
+        >>> print(f"{rate(0):.6e}")
+        1.746928e-07
+    """
+    kind, warm_up = config.schedule.kind, config.schedule.warm_up
+    peak = config.learning_rate
+    if peak is None:
+        return lambda count: noam(count + 1, width, warm_up)
+    if kind == "cosine":
+        if warm_up >= total_steps:
+            raise ConfigError(
+                f"optimizer.schedule.warm_up is {warm_up}, but the run has {total_steps} steps: "
+                f"warm up in fewer"
+            )
+        final = config.schedule.final
+        return lambda count: cosine(count + 1, peak, warm_up, total_steps, final)
+    shape = constant if kind == "constant" else inverse_sqrt
+    return lambda count: shape(count + 1, peak, warm_up)
+
+
+class RateState(NamedTuple):
+    """How many updates were made, and the rate of the last."""
+
+    count: Int[Any, ""] | Any
+    learning_rate: Float[Any, ""] | Any
+
+
+def _scale_by_rate(schedule: Callable[[Step], Rate]) -> optax.GradientTransformation:
+    def init(params: PyTree) -> RateState:
+        return RateState(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.float32))
+
+    def update(updates: PyTree, state: RateState, params: PyTree = None):
+        rate = jnp.asarray(schedule(state.count), jnp.float32)
+        updates = jax.tree.map(lambda u: -rate.astype(u.dtype) * u, updates)
+        return updates, RateState(state.count + 1, rate)
+
+    return optax.GradientTransformation(init, update)
+
+
+def learning_rate(opt_state: PyTree) -> Rate | None:
+    """The rate of the last update; None if the optimizer is not of :func:`make_optimizer`.
+
+    Example:
+        >>> tx = make_optimizer(OptimizerConfig("sgd", 0.1, ScheduleConfig("constant", 0)), 8, 10)
+        >>> params = {"kernel": jnp.ones((2, 2))}
+        >>> _, state = tx.update(params, tx.init(params), params)
+        >>> print(learning_rate(state))
+        0.1
+    """
+    is_rate = lambda node: isinstance(node, RateState)
+    found = [node for node in jax.tree.leaves(opt_state, is_leaf=is_rate) if is_rate(node)]
+    return found[0].learning_rate if found else None
+
+
+def decayed(params: PyTree) -> PyTree:
+    """Which parameters weight decay pulls at: kernels and tables, not gains and biases.
+
+    Told by name, not by rank: in a scanned stack a bias is a matrix.
+
+    Example:
+        >>> decayed({"up": {"kernel": 0, "bias": 0}})
+        {'up': {'bias': False, 'kernel': True}}
+    """
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: path_name(path).rpartition("/")[2] in ("kernel", "table"), params
+    )
+
+
+def make_optimizer(
+    config: OptimizerConfig, width: int, total_steps: int
+) -> optax.GradientTransformation:
+    """Clipping, the optimizer, decoupled weight decay and the schedule, in this order.
+
+    Adafactor (Shazeer and Stern 2018) runs with its factored second moment and update clipping,
+    without momentum and without scaling by the parameters' size, so learning rates mean the same
+    as Adam's.
+
+    Args:
+        config: Which.
+        width: Of the model, for the Noam schedule.
+        total_steps: Of the run, for the cosine schedule.
+
+    Raises:
+        ConfigError: A cosine whose warm-up is as long as the run.
+    """
+    values = _DEFAULTS[config.name] | {
+        name: getattr(config, name)
+        for name in _DEFAULTS[config.name]
+        if getattr(config, name) is not None
+    }
+    parts = []
+    if config.clip is not None:
+        parts.append(optax.clip_by_global_norm(config.clip))
+    if config.name in ("adam", "adamw"):
+        parts.append(optax.scale_by_adam(values["beta1"], values["beta2"], values["eps"]))
+    elif config.name == "lion":
+        parts.append(optax.scale_by_lion(values["beta1"], values["beta2"]))
+    elif config.name == "sgd":
+        parts.append(optax.trace(values["beta1"]))
+    else:
+        parts.append(optax.scale_by_factored_rms(decay_rate=values["beta2"], epsilon=values["eps"]))
+        parts.append(optax.clip_by_block_rms(1.0))
+    if config.weight_decay:
+        parts.append(optax.add_decayed_weights(config.weight_decay, decayed))
+    parts.append(_scale_by_rate(make_schedule(config, width, total_steps)))
+    return optax.chain(*parts)

@@ -1,0 +1,111 @@
+"""How far training is: one live line on a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+__all__ = ["Progress", "duration", "progress_line"]
+
+
+def duration(seconds: float | int) -> str:
+    """Seconds in words.
+
+    Example:
+        >>> duration(59.4), duration(3599), duration(7260)
+        ('59s', '59m59s', '2h01m')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+
+
+def progress_line(record: Mapping[str, Any], steps: int, left: float | int | None) -> str:
+    """One line of progress.
+
+    Args:
+        record: ``step``, ``epoch``, ``loss``, ``tokens_per_second``, ``learning_rate``.
+        steps: The last step.
+        left: Seconds until then, where known.
+
+    Example:
+        >>> progress_line({"step": 5, "epoch": 0.5, "loss": 4.2, "learning_rate": 1e-4}, 10, 62)
+        'step 5/10  epoch 0.50  loss 4.2000  rate 0.0001  1m02s left'
+    """
+    parts = [f"step {record['step']}/{steps}"]
+    if record.get("epoch") is not None:
+        parts.append(f"epoch {record['epoch']:.2f}")
+    loss = record.get("loss")
+    parts.append("loss not finite" if loss is None else f"loss {loss:.4f}")
+    if record.get("tokens_per_second") is not None:
+        parts.append(f"{record['tokens_per_second']:,.0f} tokens/s")
+    if record.get("learning_rate") is not None:
+        parts.append(f"rate {record['learning_rate']:.3g}")
+    if left is not None:
+        parts.append(f"{duration(left)} left")
+    return "  ".join(parts)
+
+
+class Progress:
+    """Shows progress while entered, and lines that stay.
+
+    Args:
+        steps: The last step.
+        start: The step before the first.
+        every: Seconds between plain lines.
+        quiet: Show nothing, as in all processes but the first.
+        console: Where to; standard error if None, so that results can be piped.
+    """
+
+    def __init__(
+        self,
+        steps: int,
+        start: int = 0,
+        *,
+        every: float = 10.0,
+        quiet: bool = False,
+        console: Console | None = None,
+    ):
+        self._steps, self._start, self._every = steps, start, every
+        self._console = console or Console(file=sys.stderr, quiet=quiet, highlight=False)
+        live = self._console.is_terminal and not quiet
+        self._live = Live(console=self._console, refresh_per_second=4) if live else None
+        self._began = self._shown = time.monotonic()
+        self._first = True
+
+    def __enter__(self) -> "Progress":
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def begin(self) -> None:
+        """Starts the clock that tells the time left: compilation is over."""
+        self._began = time.monotonic()
+
+    def step(self, record: Mapping[str, Any]) -> None:
+        """Shows a step; off a terminal only the first, the last, and one in a while."""
+        now = time.monotonic()
+        done = record["step"] - self._start
+        left = (now - self._began) / done * (self._steps - record["step"]) if done > 1 else None
+        line = progress_line(record, self._steps, left)
+        if self._live is not None:
+            self._live.update(Text(line, no_wrap=True, overflow="ellipsis"))
+            return
+        if self._first or now - self._shown >= self._every or record["step"] == self._steps:
+            self._first, self._shown = False, now
+            self.say(line)
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self._console.print(text, markup=False, soft_wrap=True)

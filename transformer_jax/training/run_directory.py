@@ -1,0 +1,104 @@
+"""The directory of a run, which says all that using or resuming it needs."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.training import manifest
+
+__all__ = ["RunDirectory"]
+
+
+class RunDirectory:
+    """Where each file of a run lies.
+
+    Example:
+        >>> RunDirectory("runs/base").metrics.name
+        'metrics.jsonl'
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path = Path(path)
+        self.config = self.path / "config.json"
+        self.tokenizer = self.path / "tokenizer.json"
+        self.checkpoints = self.path / "checkpoints"
+        self.metrics = self.path / "metrics.jsonl"
+        self.results = self.path / "results.json"
+        self.curves = self.path / "curves.png"
+        self.log = self.path / "error.log"
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str], *, overwrite: bool = False) -> "RunDirectory":
+        """A new run directory.
+
+        Args:
+            path: Where; missing or empty.
+            overwrite: Whether a run that is there already is deleted. What is no run never is.
+
+        Raises:
+            ConfigError: There is something at ``path``.
+            CheckpointError: It cannot be written.
+        """
+        run = cls(path)
+        try:
+            if run.path.is_dir() and any(run.path.iterdir()):
+                if not run.config.exists():
+                    raise ConfigError(f"{path}: is not empty and no run: choose another --output")
+                if not overwrite:
+                    raise ConfigError(
+                        f"{path}: holds a run already: go on with `resume {path}`, choose another "
+                        f"--output, or delete it with --overwrite"
+                    )
+                shutil.rmtree(run.path)
+            run.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from None
+        return run
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> "RunDirectory":
+        """The run that is at ``path``.
+
+        Raises:
+            CheckpointError: There is none.
+        """
+        run = cls(path)
+        if not run.path.is_dir():
+            raise CheckpointError(f"{path}: no such run directory")
+        for needed in (run.config, run.tokenizer):
+            if not needed.is_file():
+                raise CheckpointError(f"{path}: not a run directory (it has no {needed.name})")
+        return run
+
+    def read_config(self) -> dict[str, Any]:
+        """What ``config.json`` says.
+
+        Raises:
+            CheckpointError: It is missing or damaged.
+        """
+        return self._read(self.config)
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        try:
+            fields = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+        except (ValueError, RecursionError):
+            raise CheckpointError(f"{path}: damaged (not JSON)") from None
+        if not isinstance(fields, dict):
+            raise CheckpointError(f"{path}: damaged (not an object)")
+        return fields
+
+    def write(self, path: Path, fields: dict[str, Any]) -> None:
+        """Writes a JSON file of the run, whole or not at all.
+
+        Raises:
+            CheckpointError: It cannot be written.
+        """
+        try:
+            manifest.write_durably(path, json.dumps(fields, indent=1, ensure_ascii=False) + "\n")
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from None

@@ -1,0 +1,74 @@
+"""A wish to stop that is heard between two steps: SIGTERM and Ctrl-C, in one process or many."""
+
+import os
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+import jax
+
+__all__ = ["StopSignals"]
+
+
+class StopSignals:
+    """While entered, SIGTERM and SIGINT set a flag instead of ending the process.
+
+    A second signal ends it at once. With ``jax.distributed`` all processes learn of a signal that
+    any of them got, at one common step: JAX's own handler of SIGTERM does that and is left in
+    place, and SIGINT is passed on to it.
+
+    Example:
+        >>> with StopSignals() as stop:
+        ...     stop.reached(1)
+        ...     signal.raise_signal(signal.SIGTERM)
+        ...     stop.reached(2)
+        15
+    """
+
+    def __init__(self) -> None:
+        self._received: int | None = None
+        self._many = jax.process_count() > 1
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "StopSignals":
+        # Handlers can be set by the main thread alone; elsewhere signals stay as they are.
+        if threading.current_thread() is threading.main_thread():
+            heard = (signal.SIGINT,) if self._many else (signal.SIGINT, signal.SIGTERM)
+            for number in heard:
+                self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        if self._received is not None:
+            os._exit(128 + number)
+        self._received = number
+        name = signal.Signals(number).name
+        # Nothing but a plain write is safe in the midst of whatever was interrupted.
+        note = f"\n{name}: saving after this step; once more ends at once\n"
+        os.write(2, note.encode())
+        if self._many:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    @property
+    def received(self) -> int | None:
+        """The signal that this process got, if it may stop by itself; else ask ``reached``."""
+        return None if self._many else self._received
+
+    def reached(self, step: int) -> int | None:
+        """The signal to stop by after ``step``, or None; in many processes all get the same step.
+
+        Every process must ask at every step.
+        """
+        if not self._many:
+            return self._received
+        from jax.experimental import multihost_utils
+
+        if multihost_utils.reached_preemption_sync_point(step):
+            return self._received or signal.SIGTERM
+        return None

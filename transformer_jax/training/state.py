@@ -1,0 +1,192 @@
+"""All that training changes, as one plain tree of arrays, and its creation on a mesh."""
+
+import hashlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Int, PyTree, UInt32
+
+from transformer_jax.parallel.sharding import param_shardings, path_name, shardings_like
+
+__all__ = [
+    "TrainState",
+    "abstract_state",
+    "create_state",
+    "device_digest",
+    "digest",
+    "split",
+]
+
+
+class TrainState(NamedTuple):
+    """All that training changes; the batches and keys of a run follow from ``step`` alone."""
+
+    step: Int[Any, ""] | Any
+    params: PyTree
+    opt_state: PyTree
+    average: PyTree | None = None  # of the parameters over time; None where none is kept
+
+
+def split(model: nnx.Module) -> tuple[Any, dict[Any, Any]]:
+    """A model as its static graph and a plain nested dict of parameters.
+
+    ``nnx.merge(graph, params)`` is the model again, inside or outside ``jax.jit``.
+
+    Example:
+        >>> graph, params = split(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
+        >>> {name: leaf.shape for name, leaf in params.items()}
+        {'bias': (3,), 'kernel': (2, 3)}
+        >>> nnx.merge(graph, params)(jnp.ones((1, 2))).shape
+        (1, 3)
+    """
+    graph, params = nnx.split(model)
+    return graph, nnx.to_pure_dict(params)
+
+
+def abstract_state(
+    make_model: Callable[[], nnx.Module],
+    tx: optax.GradientTransformation,
+    mesh: Mesh,
+    *,
+    average: bool = False,
+) -> tuple[Any, TrainState, TrainState]:
+    """The graph, and the state's shapes and shardings, without any memory being used.
+
+    Args:
+        make_model: Builds the model, from its own seed.
+        tx: The optimizer.
+        mesh: Where the state will live.
+        average: Whether a running average of the parameters is kept.
+
+    Returns:
+        ``(graph, shapes, shardings)``: the model's static graph, a :class:`TrainState` of
+        ``jax.ShapeDtypeStruct`` that know their sharding (what a restore is given), and a
+        :class:`TrainState` of shardings alone.
+
+    Raises:
+        ConfigError: A parameter for which the sharding table has no rule.
+    """
+    graph, params = split(nnx.eval_shape(make_model))
+    params = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), params)
+    shapes = TrainState(
+        step=jax.ShapeDtypeStruct((), jnp.int32),
+        params=params,
+        opt_state=jax.eval_shape(tx.init, params),
+        average=params if average else None,
+    )
+    of_params = param_shardings(params, mesh)
+    shardings = TrainState(
+        step=NamedSharding(mesh, P()),
+        params=of_params,
+        opt_state=shardings_like(shapes.opt_state, params, of_params, mesh),
+        average=of_params if average else None,
+    )
+    shapes = jax.tree.map(
+        lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), shapes, shardings
+    )
+    return graph, shapes, shardings
+
+
+def create_state(
+    make_model: Callable[[], nnx.Module],
+    tx: optax.GradientTransformation,
+    mesh: Mesh,
+    *,
+    average: bool = False,
+    params: PyTree | None = None,
+) -> tuple[Any, TrainState, TrainState]:
+    """A fresh state, every array born where it will live: no device ever holds the whole.
+
+    Args:
+        make_model: Builds the model, from its own seed.
+        tx: The optimizer.
+        mesh: Where the state lives.
+        average: Whether a running average of the parameters is kept; it starts at the parameters.
+        params: Parameters to begin with, e.g. of a published model; None is what ``make_model``
+            draws.
+
+    Returns:
+        ``(graph, state, shardings)``; the last pins the compiled step's inputs and outputs.
+
+    Raises:
+        ConfigError: A parameter for which the sharding table has no rule.
+    """
+    graph, _, shardings = abstract_state(make_model, tx, mesh, average=average)
+
+    def finish(params: PyTree) -> TrainState:
+        kept = jax.tree.map(jnp.copy, params) if average else None
+        return TrainState(jnp.zeros((), jnp.int32), params, tx.init(params), kept)
+
+    if params is None:
+        draw = jax.jit(lambda: finish(split(make_model())[1]), out_shardings=shardings)
+        return graph, draw(), shardings
+    params = jax.tree.map(lambda a, s: _place(np.asarray(a), s), params, shardings.params)
+    return graph, jax.jit(finish, out_shardings=shardings)(params), shardings
+
+
+def _place(array: np.ndarray, sharding: NamedSharding) -> Array:
+    # Every process holds the whole host array and gives its devices their parts.
+    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+
+
+def digest(tree: PyTree) -> str:
+    """The SHA-256 of a tree: of its paths, types, shapes and every bit, in order of paths.
+
+    It does not depend on the sharding. Arrays spread over processes are gathered, so all
+    processes must call it together.
+
+    Example:
+        >>> digest({"a": jnp.zeros(2)}) == digest({"a": np.zeros(2, np.float32)})
+        True
+        >>> digest({"a": jnp.zeros(2)}) == digest({"a": -jnp.zeros(2)})
+        False
+    """
+    total = hashlib.sha256()
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    for name, leaf in sorted((path_name(path), leaf) for path, leaf in leaves):
+        if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+            leaf = multihost_utils.process_allgather(leaf, tiled=True)
+        array = np.asarray(leaf)
+        total.update(f"{name} {array.dtype} {array.shape}\n".encode())
+        total.update(np.ascontiguousarray(array).tobytes())
+    return total.hexdigest()
+
+
+def _mix(x: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
+    # The finaliser of a 32-bit hash: every input bit reaches every output bit.
+    x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
+    x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
+    return x ^ (x >> 16)
+
+
+def device_digest(array: Array) -> UInt32[Array, "2"]:
+    """64 bits that tell an array's contents apart, computed where the array lives.
+
+    ``Σ mix(bits + mix(position))`` modulo 2³², twice. Sums of integers have no order, so the
+    digest is the same for every sharding; it changes when any bit does or values trade places.
+
+    Example:
+        >>> a, b = jnp.array([1.0, 2.0]), jnp.array([2.0, 1.0])
+        >>> bool((device_digest(a) == device_digest(b)).all())
+        False
+    """
+    if array.dtype == jnp.bool_:
+        array = array.astype(jnp.uint8)
+    word = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[array.dtype.itemsize]
+    bits = jax.lax.bitcast_convert_type(array, word).astype(jnp.uint32)
+    position, stride = jnp.zeros(array.shape, jnp.uint32), 1
+    for axis in reversed(range(array.ndim)):
+        along = jax.lax.broadcasted_iota(jnp.uint32, array.shape, axis)
+        position = position + along * jnp.uint32(stride % 2**32)
+        stride *= array.shape[axis]
+    first = _mix(bits + _mix(position))
+    second = _mix(first ^ jnp.uint32(0x9E3779B9) ^ position)
+    return jnp.stack([first.sum(dtype=jnp.uint32), second.sum(dtype=jnp.uint32)])

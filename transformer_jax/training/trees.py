@@ -1,0 +1,62 @@
+"""Trees of arrays as flat dictionaries of names, and back."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from transformer_jax.parallel.sharding import path_name
+
+__all__ = ["named", "nested", "with_leaves"]
+
+
+def named(tree: Any) -> dict[str, Any]:
+    """The leaves of any tree by name, in the tree's order; empty nodes vanish.
+
+    Names do not tell a dictionary from a tuple or a named tuple, so that what is stored under them
+    outlives the Python types of an optimizer.
+
+    Example:
+        >>> named({"blocks": {0: {"kernel": 1}}, "rest": (2, None)})
+        {'blocks/0/kernel': 1, 'rest/0': 2}
+    """
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {path_name(path): leaf for path, leaf in leaves}
+
+
+def with_leaves(tree: Any, leaves: Mapping[str, Any]) -> Any:
+    """A tree of the same structure whose leaves come from ``leaves`` by name.
+
+    Example:
+        >>> with_leaves({"a": (1, 2)}, {"a/1": 20, "a/0": 10})
+        {'a': (10, 20)}
+    """
+    return jax.tree.unflatten(jax.tree.structure(tree), [leaves[name] for name in named(tree)])
+
+
+def nested(leaves: Mapping[str, Any], *, numbers: bool = True) -> dict[Any, Any]:
+    """Nested dictionaries from names; a level of numbers alone gets ``int`` keys, in order.
+
+    Example:
+        >>> nested({"blocks/10/kernel": 1, "blocks/2/kernel": 2, "table": 3})
+        {'blocks': {2: {'kernel': 2}, 10: {'kernel': 1}}, 'table': 3}
+        >>> nested({"blocks/0": 1}, numbers=False)
+        {'blocks': {'0': 1}}
+    """
+    tree: dict[Any, Any] = {}
+    for name, leaf in leaves.items():
+        *parents, last = name.split("/")
+        node = tree
+        for part in parents:
+            node = node.setdefault(part, {})
+        node[last] = leaf
+    return _numbered(tree) if numbers else tree
+
+
+def _numbered(tree: Any) -> Any:
+    if not isinstance(tree, dict):
+        return tree
+    tree = {key: _numbered(child) for key, child in tree.items()}
+    if tree and all(key.isdigit() for key in tree):
+        return {int(key): tree[key] for key in sorted(tree, key=int)}
+    return tree

@@ -1,0 +1,133 @@
+"""The architecture as a block diagram in text, data flowing upwards as in the paper's figure 1."""
+
+from transformer_jax.accounting import parts as parts_of
+from transformer_jax.config import TransformerConfig
+
+__all__ = ["diagram"]
+
+GUTTER = 7
+
+
+def diagram(config: TransformerConfig) -> str:
+    """Encoder and decoder side by side, each with its blocks' parts, sizes and data shapes.
+
+    Source: Vaswani et al. 2017, figure 1 (row H12).
+
+    Example:
+        >>> import dataclasses
+        >>> from transformer_jax.config import PRESETS
+        >>> print(diagram(dataclasses.replace(PRESETS["bert_base"], encoder_layers=2)))
+        vectors [B, S, 768]
+        ┌ encoder block × 2, 7,087,872 parameters each ┐
+        │ add, layer norm                              │
+        │ feed-forward  768 → 3072 → 768, gelu         │
+        │ add, layer norm                              │
+        │ self-attention  12 heads of 64               │
+        └──────────────────────────────────────────────┘
+        layer norm
+        + segment vectors  2 × 768
+        + positions  learned, 512 × 768
+        embedding  30522 × 768
+        source tokens [B, S]
+    """
+    D = config.width
+    encoder, decoder = [], []
+    if config.encoder_layers:
+        name = "memory" if config.decoder_layers else "vectors"
+        encoder = _stack(config, "encoder", ["self_attention", "feed_forward"])
+        encoder.insert(0, f"{name} [B, S, {D}]")
+        encoder.append("source tokens [B, S]")
+    if config.decoder_layers:
+        cross = ["cross_attention"] if config.encoder_layers else []
+        decoder = _stack(config.decoder(), "decoder", ["self_attention", *cross, "feed_forward"])
+        decoder.insert(0, _head(config.decoder()))
+        decoder.insert(0, f"logits [B, T, {config.decoder().vocab}]")
+        decoder.append("target tokens, shifted right [B, T]")
+    if encoder and decoder:
+        return _beside(encoder, decoder)
+    return "\n".join(encoder or decoder)
+
+
+def _stack(config: TransformerConfig, name: str, parts: list[str]) -> list[str]:
+    """One stack's lines, from its output at the top to its embedding."""
+    norm = f"{config.norm.kind.replace('rms', 'RMS')} norm"
+    inside: list[str] = []
+    for part in parts:
+        line = _feed_forward(config) if part == "feed_forward" else _attention(config, part)
+        place = config.norm.place
+        below = [] if place == "post" else [norm]
+        above = {"post": [f"add, {norm}"], "pre": ["add"], "sandwich": ["add", norm]}[place]
+        inside = [*above, line, *below, *inside]
+    layers = config.encoder_layers if name == "encoder" else config.decoder_layers
+    own = [p.parameters for p in parts_of(config) if p.stack == name and p.in_block]
+    title = f" {name} block × {layers}, {sum(own) // layers:,} parameters each "
+    width = max(len(title), *(len(line) + 2 for line in inside), 44)
+    box = [f"┌{title:─<{width}}┐", *(f"│ {line:<{width - 2}} │" for line in inside)]
+    box.append(f"└{'─' * width}┘")
+    return ([norm] if config.final_norm else []) + box + _entrance(config, norm)
+
+
+def _entrance(config: TransformerConfig, norm: str) -> list[str]:
+    D, places, embedding = config.width, config.positions, config.embedding
+    lines = [norm] if embedding.norm else []
+    if embedding.segments:
+        lines.append(f"+ segment vectors  {embedding.segments} × {D}")
+    if places.kind == "learned":
+        lines.append(f"+ positions  learned, {places.max_length + places.offset} × {D}")
+    elif places.kind.startswith("sinusoidal"):
+        lines.append(f"+ positions  {places.kind.replace('_', ', ')}")
+    scale = config.embedding_scale
+    times = "" if scale == 1.0 else f", times {scale:.4g}"
+    lines.append(f"embedding  {config.vocab} × {D}{times}")
+    return lines
+
+
+def _attention(config: TransformerConfig, part: str) -> str:
+    attention = config.attention
+    kv_heads = attention.kv_heads or attention.heads
+    text = f"{part.replace('_', '-')}  {attention.heads} heads of {config.head_dim}"
+    if kv_heads != attention.heads:
+        text += f", {kv_heads} of keys and values"
+    if attention.value_dim and attention.value_dim != config.head_dim:
+        text += f", values of {attention.value_dim}"
+    if part == "self_attention":
+        if config.positions.kind in ("rotary", "alibi", "relative"):
+            text += f", {config.positions.kind}"
+        if config.scores.window is not None:
+            text += f", window {config.scores.window}"
+    return text
+
+
+def _feed_forward(config: TransformerConfig) -> str:
+    ff, D = config.feed_forward, config.width
+    gated = "gated " if ff.gated else ""
+    return f"feed-forward  {D} → {ff.width} → {D}, {gated}{ff.activation.replace('_', ' ')}"
+
+
+def _head(config: TransformerConfig) -> str:
+    head = config.head
+    text = f"linear  {config.width} → {config.vocab}"
+    text += ", tied to the embedding" if head.tied else ""
+    return text + (", bias" if head.bias else "")
+
+
+def _beside(encoder: list[str], decoder: list[str]) -> str:
+    """Two columns that stand on one ground, and the memory's way to cross-attention."""
+    height = max(len(encoder), len(decoder))
+    left = [""] * (height - len(encoder)) + encoder
+    right = [""] * (height - len(decoder)) + decoder
+    start = height - len(encoder)
+    end = next(i for i, line in enumerate(right) if "cross-attention" in line)
+    width = max(map(len, left))
+    lines = []
+    for i, (a, b) in enumerate(zip(left, right, strict=True)):
+        pad, gap = " ", " " * GUTTER
+        if i == start:
+            pad, gap = "─", "──┐" + " " * (GUTTER - 3)
+            a = f"{a} "
+        elif start < i < end:
+            gap = "  │" + " " * (GUTTER - 3)
+        elif i == end:
+            gap = "  └" + "─" * (GUTTER - 4) + "▶"
+        lines.append(f"{a:{pad}<{width}}{gap}{b}".rstrip())
+    return "\n".join(lines)

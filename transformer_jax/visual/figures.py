@@ -1,0 +1,62 @@
+"""Figures without a screen, written as PNG, as SVG or as a page that needs nothing but itself."""
+
+import base64
+import html
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from transformer_jax.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["new_figure", "save"]
+
+SUFFIXES = (".png", ".svg", ".html")
+
+
+def new_figure(width: float, height: float) -> "Figure":
+    """An empty figure, in inches; it belongs to no window and is forgotten when unused."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height))
+    FigureCanvasAgg(figure)
+    figure.set_layout_engine("constrained")
+    return figure
+
+
+def save(figure: "Figure", path: Path, *, title: str = "") -> None:
+    """Writes ``figure`` as the suffix of ``path`` says: ``.png``, ``.svg`` or ``.html``.
+
+    The same figure gives the same bytes. An HTML page holds the picture itself.
+
+    Raises:
+        ConfigError: Any other suffix.
+    """
+    if path.suffix not in SUFFIXES:
+        raise ConfigError(f"{path}: pictures are written as {', '.join(SUFFIXES)}")
+    if path.suffix == ".html":
+        held = io.BytesIO()
+        figure.savefig(held, format="png", dpi=150, metadata={"Software": None})
+        path.write_text(_page(held.getvalue(), title or path.stem), encoding="utf-8")
+    elif path.suffix == ".svg":
+        import matplotlib
+
+        # Without a salt, identifiers in the file would be random.
+        with matplotlib.rc_context({"svg.hashsalt": "transformer_jax"}):
+            figure.savefig(path, metadata={"Date": None})
+    else:
+        figure.savefig(path, dpi=150, metadata={"Software": None})
+
+
+def _page(png: bytes, title: str) -> str:
+    title = html.escape(title)
+    data = base64.b64encode(png).decode("ascii")
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{title}</title>\n'
+        '<body style="margin:2rem;text-align:center">\n'
+        f'<img alt="{title}" style="max-width:100%" src="data:image/png;base64,{data}">\n'
+        "</body>\n</html>\n"
+    )

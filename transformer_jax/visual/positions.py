@@ -1,0 +1,82 @@
+"""Pictures of what positions add and of what masks allow."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from transformer_jax.functional.masks import Mask
+from transformer_jax.visual.figures import new_figure, save
+
+__all__ = ["mask_picture", "position_picture"]
+
+
+def position_picture(
+    table: Float[np.ndarray, "T D"], path: Path, *, title: str = "Position encoding"
+) -> None:
+    """Writes a heat map of position vectors: one row a position, one column a dimension.
+
+    Rows B16, H8 and L14: sines and cosines of the position, slower from left to right.
+    """
+    T, D = table.shape
+    most = float(np.abs(table).max()) or 1.0
+    figure = new_figure(8.0, min(max(2.5, 8.0 * T / D), 8.0))
+    ax = figure.subplots()
+    image = ax.imshow(table, cmap="RdBu_r", vmin=-most, vmax=most, aspect="auto")
+    ax.set(xlabel="dimension", ylabel="position", title=title)
+    figure.colorbar(image, ax=ax, pad=0.01)
+    save(figure, path, title=title)
+
+
+def mask_picture(
+    masks: Mapping[str, Mask | Bool[np.ndarray, "T S"]],
+    path: Path,
+    *,
+    length: int,
+    keys: int | None = None,
+    tokens: Sequence[str] | None = None,
+) -> None:
+    """Writes masks side by side as matrices: row ``t`` is filled where query ``t`` may look.
+
+    Args:
+        masks: By title; of a batch, the first row is drawn.
+        path: Where to; its suffix says PNG, SVG or HTML.
+        length: How many queries, T.
+        keys: How many keys, S; as many as queries if None.
+        tokens: Names of both rows and columns.
+    """
+    S = length if keys is None else keys
+    figure = new_figure(0.6 + 3.1 * len(masks), 3.6)
+    axes = figure.subplots(1, len(masks), squeeze=False)[0]
+    for ax, (title, mask) in zip(axes, masks.items(), strict=True):
+        ax.imshow(visible(mask, length, S), cmap="Blues", vmin=0, vmax=1.4, aspect="equal")
+        ax.set_xticks(np.arange(S + 1) - 0.5, minor=True)
+        ax.set_yticks(np.arange(length + 1) - 0.5, minor=True)
+        ax.grid(which="minor", color="white", linewidth=1.2)
+        ax.tick_params(which="both", length=0, labelsize=8)
+        if tokens is None:
+            ax.set(xlabel="key", ylabel="query")
+        else:
+            ax.set_xticks(range(S), tokens[:S], rotation=60)
+            ax.set_yticks(range(length), tokens[:length])
+        ax.set_title(title, fontsize=10)
+    save(figure, path, title=", ".join(masks))
+
+
+def visible(
+    mask: Mask | Bool[np.ndarray, "T S"], length: int, keys: int
+) -> Bool[np.ndarray, "T S"]:
+    """Which of ``keys`` keys each of ``length`` queries of the first row and head may look at.
+
+    Example:
+        >>> visible(Mask(causal=True), 2, 2)
+        array([[ True, False],
+               [ True,  True]])
+    """
+    if isinstance(mask, np.ndarray):
+        return mask
+    dense = mask.array(length, keys)
+    if dense is None:
+        return np.ones((length, keys), bool)
+    return np.broadcast_to(np.asarray(dense)[0, 0], (length, keys))
