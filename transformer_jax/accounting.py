@@ -226,7 +226,7 @@ def _entrance(config: TransformerConfig, stack: str, tokens: int) -> Iterator[Pa
     """What joins token vectors before the first block."""
     D, item, positions = config.width, _itemsize(config), config.positions
     elements = tokens * D
-    tables = []
+    tables: list[tuple[str, tuple[tuple[int, ...], ...]]] = []
     if positions.kind == "learned":
         tables.append(("positions", ((positions.max_length + positions.offset, D),)))
     elif positions.kind in ("sinusoidal", "sinusoidal_halves"):

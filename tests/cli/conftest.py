@@ -72,8 +72,9 @@ def trained_run(tmp_path_factory):
     @jax.jit
     def step(params, opt_state):
         def loss(params):
-            logits = nnx.merge(graph, params)(source, inputs, source_lengths)
-            total, weight = cross_entropy(logits, target, weights)
+            batch = (jnp.asarray(part) for part in (source, inputs, source_lengths))
+            logits = nnx.merge(graph, params)(*batch)
+            total, weight = cross_entropy(logits, jnp.asarray(target), jnp.asarray(weights))
             return total / weight
 
         value, grads = jax.value_and_grad(loss)(params)

@@ -4,6 +4,7 @@ import itertools
 import os
 import pathlib
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -61,9 +62,8 @@ def test_a_batch_is_its_sentences_and_padding(store, plan):
 @pytest.mark.parametrize("prefetch", [0, 4])
 def test_batches_are_those_of_the_plan_from_any_step(store, plan, prefetch):
     whole = [make_batch(store, *plan.batch(step)) for step in range(2 * plan.steps_per_epoch)]
-    for start in (0, 1, plan.steps_per_epoch, 2 * plan.steps_per_epoch - 2):
+    for start in (0, 1, plan.steps_per_epoch, len(whole) - 2, len(whole), len(whole) + 1):
         read = list(batches(store, plan, start=start, stop=len(whole), prefetch=prefetch))
-        assert len(read) == len(whole) - start
         for a, b in zip(read, whole[start:], strict=True):
             equal(a, b)
     endless = batches(store, plan, start=3, prefetch=prefetch)
@@ -78,7 +78,11 @@ def test_nothing_is_left_of_a_loader_that_was_closed(store, plan):
         reader = batches(store, plan)
         next(reader)
         reader.close()
-    assert threading.active_count() <= before + 1
+    for _ in range(100):  # a thread ends when it next looks at its orders
+        if threading.active_count() <= before:
+            return
+        time.sleep(0.05)
+    pytest.fail(f"still running: {threading.enumerate()}")
 
 
 @pytest.mark.parametrize("processes", [1, 2, 4])

@@ -131,7 +131,7 @@ def test_a_vocabulary_too_small_is_refused(kind, size):
 
 
 def test_a_vocabulary_without_room_for_all_characters_is_refused():
-    with pytest.raises(ConfigError, match="the characters of the text alone need 16"):
+    with pytest.raises(ConfigError, match="the characters of the text alone need 17"):
         train_tokenizer("wordpiece", ["abcdef bcdefg"], 9)
 
 

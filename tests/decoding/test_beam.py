@@ -14,12 +14,11 @@ from transformer_jax.decoding.generate import generate
 from transformer_jax.decoding.lengths import length_penalty
 
 EOS, PAD = 0, -1
-NORMALIZATIONS = ["power", "gnmt"]
 ALPHAS = np.array([0.0, 0.3, 0.6, 1.0, 1.5], np.float32)  # taken in turn, one a sentence
 
 
 def nodes(vocab, length):
-    """Prefixes of fewer than ``length`` tokens, numbered so that ``child = V parent + 1 + token``."""
+    """How many prefixes are shorter than ``length``; node n has children ``V n + 1 + token``."""
     return sum(vocab**t for t in range(length))
 
 
@@ -131,11 +130,12 @@ def slow_beam(tree, beams, length, keep, normalization, alpha, minimum=1):
     return finished[:keep]
 
 
-@pytest.mark.parametrize("normalization", NORMALIZATIONS)
-@pytest.mark.parametrize(("vocab", "length"), [(3, 4), (4, 3), (2, 5)])
+@pytest.mark.parametrize(
+    ("vocab", "length", "normalization"), [(3, 4, "power"), (4, 3, "gnmt"), (2, 5, "power")]
+)
 def test_a_beam_of_all_prefixes_is_exhaustive_search(vocab, length, normalization):
     """B >= K^(N-1) on 1,002 random tables in all, the three best of each (row B31)."""
-    beams, B = vocab ** (length - 1), 167
+    beams, B = vocab ** (length - 1), 334
     trees = random_trees(length * 10 + len(normalization), B, vocab, length)
     found = run(trees, beams, length, alphas(B), normalization=normalization, keep=3)
     found = jax.tree.map(np.asarray, found)
@@ -155,11 +155,13 @@ def test_a_beam_of_all_prefixes_is_exhaustive_search(vocab, length, normalizatio
         np.testing.assert_allclose(found.log_probs[b], [e.log_prob for e in exact], atol=1e-5)
 
 
-@pytest.mark.parametrize("normalization", NORMALIZATIONS)
-@pytest.mark.parametrize(("beams", "keep", "minimum"), [(1, 1, 1), (2, 2, 1), (3, 1, 1), (4, 4, 3)])
+@pytest.mark.parametrize(
+    ("beams", "keep", "minimum", "normalization"),
+    [(1, 1, 1, "power"), (2, 2, 1, "gnmt"), (3, 1, 1, "power"), (4, 4, 3, "gnmt")],
+)
 def test_beam_search_equals_a_slow_reference(beams, keep, minimum, normalization):
     """1,000 random models in all; the reference never stops before the limit."""
-    V, N, B = 5, 5, 125
+    V, N, B = 5, 5, 250
     trees = random_trees(beams * 10 + len(normalization), B, V, N)
     options = {"normalization": normalization, "keep": keep, "minimum": minimum}
     found = jax.tree.map(np.asarray, run(trees, beams, N, alphas(B), **options))
@@ -170,12 +172,11 @@ def test_beam_search_equals_a_slow_reference(beams, keep, minimum, normalization
         np.testing.assert_allclose([s for _, s in fast], [s for s, _ in slow], atol=1e-5)
 
 
-@pytest.mark.parametrize("normalization", NORMALIZATIONS)
-def test_stopping_early_changes_nothing(normalization):
+def test_stopping_early_changes_nothing():
     trees = random_trees(7, 200, 5, 6)
     limits = jnp.arange(200) % 6 + 1
     both = [
-        run(trees, 3, 6, alphas(200), limits, normalization=normalization, keep=2, stop_early=stop)
+        run(trees, 3, 6, alphas(200), limits, normalization="power", keep=2, stop_early=stop)
         for stop in (True, False)
     ]
     jax.tree.map(np.testing.assert_array_equal, *both)

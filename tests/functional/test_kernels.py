@@ -79,7 +79,7 @@ def test_xla_and_chunked_equal_autodiff_under_every_mask(name):
     T, S = 19, 21
     mask, inputs = catalogue(T, S)[name], arrays(T, S, U=6)
     expected = both_ways(plain(), *inputs, mask)
-    small = lambda q, k, v, mask: chunked.run(q, k, v, mask, scale=H**-0.5, block=4)
+    small = lambda q, k, v, mask: chunked.run(q, k, v, mask, scale=H**-0.5, block=8)
     own = lambda q, k, v, mask: xla.run(q, k, v, mask, scale=H**-0.5)
     for run in (own, small):
         found = both_ways(run, *inputs, mask)
@@ -87,7 +87,7 @@ def test_xla_and_chunked_equal_autodiff_under_every_mask(name):
         assert_blind_rows_are_nothing(found, mask, T, S)
 
 
-@pytest.mark.parametrize(("T", "S", "block"), [(1, 9, 4), (9, 1, 4), (16, 16, 4), (3, 5, 128)])
+@pytest.mark.parametrize(("T", "S", "block"), [(1, 9, 4), (9, 1, 4), (3, 5, 128)])
 def test_chunked_takes_any_length(T, S, block):
     mask, inputs = masks.lengths(jnp.array([S, 1])), arrays(T, S)
     run = lambda q, k, v, mask: chunked.run(q, k, v, mask, scale=1.0, block=block)
@@ -127,18 +127,19 @@ def test_chunked_reads_only_blocks_in_reach():
 def test_chunked_memory_grows_with_length_not_its_square():
     def temporary(run, T):
         x = jax.ShapeDtypeStruct((1, 1, T, 8), jnp.float32)
-        loss = lambda q, k, v: run(q, k, v, masks.causal(), scale=1.0).sum()
+        loss = lambda q, k, v: run(q, k, v, masks.lengths(jnp.array([9])), scale=1.0).sum()
         compiled = jax.jit(jax.grad(loss, (0, 1, 2))).lower(x, x, x).compile()
         return compiled.memory_analysis().temp_size_in_bytes
 
-    small = lambda *a, **k: chunked.run(*a, **k, block=32)
-    assert temporary(xla.run, 2048) > 3.5 * temporary(xla.run, 1024)
-    assert temporary(small, 2048) < 4 * 2048 * 2048 / 4
-    assert temporary(small, 2048) < temporary(xla.run, 2048) / 4
+    blocks = lambda *args, **options: chunked.run(*args, **options, block=32)
+    assert temporary(xla.run, 2048) > 4 * 2048**2
+    assert temporary(blocks, 2048) < 4 * 2048**2 / 4
+    assert temporary(blocks, 4096) < 2.5 * temporary(blocks, 2048)
 
 
-@pytest.mark.parametrize("name", ["everything", "causal", "causal_window", "lengths"])
-@pytest.mark.parametrize("T", [16, 17])
+@pytest.mark.parametrize(
+    ("name", "T"), [("everything", 17), ("causal_window", 16), ("causal", 17), ("lengths", 16)]
+)
 def test_cudnn_call_is_the_same_function(name, T):
     # The same arguments, computed by jax.nn's own XLA path, which has cuDNN's semantics.
     mask, inputs = catalogue(T, T)[name], arrays(T, T)

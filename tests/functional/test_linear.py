@@ -17,9 +17,10 @@ def plain_linear(x, kernel, bias=None):
 
 
 @BRANCHES
-@pytest.mark.parametrize("rows", [(), (7,), (3, 4), (2, 3, 2)])
-@pytest.mark.parametrize(("D", "F"), [(5, 3), (3, 5), (4, 4)])
-@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize(
+    ("rows", "D", "F", "biased"),
+    [((), 5, 3, True), ((7,), 3, 5, False), ((3, 4), 5, 3, True), ((2, 3, 2), 3, 5, True)],
+)
 def test_value_and_gradients_are_those_of_autodiff(monkeypatch, own, rows, D, F, biased):
     monkeypatch.setattr(module, "own_backward", lambda: own)
     with jax.enable_x64():

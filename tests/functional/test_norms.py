@@ -38,9 +38,9 @@ def test_u7_golden_row(monkeypatch, own):
 
 
 @BRANCHES
-@pytest.mark.parametrize("rows", [(), (6,), (2, 3)])
-@pytest.mark.parametrize("biased", [True, False])
-@pytest.mark.parametrize("eps", [1e-5, 0.1])
+@pytest.mark.parametrize(
+    ("rows", "biased", "eps"), [((), True, 0.1), ((6,), False, 1e-5), ((2, 3), True, 1e-5)]
+)
 def test_layer_norm_is_autodiff(monkeypatch, own, rows, biased, eps):
     choose_branch(monkeypatch, own)
     with jax.enable_x64():
@@ -58,7 +58,7 @@ def test_layer_norm_is_autodiff(monkeypatch, own, rows, biased, eps):
 
 
 @BRANCHES
-@pytest.mark.parametrize("rows", [(), (6,), (2, 3)])
+@pytest.mark.parametrize("rows", [(), (2, 3)])
 def test_rms_norm_is_autodiff(monkeypatch, own, rows):
     choose_branch(monkeypatch, own)
     with jax.enable_x64():

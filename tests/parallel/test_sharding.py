@@ -108,7 +108,7 @@ def test_every_parameter_of_the_presets_has_a_rule_and_no_big_one_is_whole(prese
         strict=True,
     ):
         held = math.prod(where.shard_shape(leaf.shape))
-        assert held * 8 == leaf.size or leaf.size < 20_000, (leaf.shape, where)
+        assert held * 8 == leaf.size or leaf.ndim < 2 or leaf.size < 1000, (leaf.shape, where)
 
 
 def test_copies_of_parameters_are_found_by_path_suffix_and_shape():

@@ -1,6 +1,7 @@
 """The step: one loss and one update however a batch is cut up, and nothing from a bad one."""
 
 import functools
+import re
 
 import chex
 import jax
@@ -10,7 +11,14 @@ import optax
 import pytest
 from flax import nnx
 
+from transformer_jax.config import (
+    AttentionConfig,
+    ComputeConfig,
+    FeedForwardConfig,
+    TransformerConfig,
+)
 from transformer_jax.errors import ConfigError
+from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.parallel.mesh import MeshConfig, make_mesh, put_batch
 from transformer_jax.parallel.sharding import param_shardings
 from transformer_jax.training.objectives import translation
@@ -81,6 +89,41 @@ def test_sharded_step_equals_one_device_and_compiles_once(alone, make_toy, sente
     state, _ = jax.block_until_ready(step(state, put_batch(sentences(1), mesh), None))
     jax.block_until_ready(step(state, put_batch(sentences(2), mesh), None))
     assert step._cache_size() == 1
+
+
+def test_parameters_and_gradients_travel_and_rows_stay_where_they_are(alone, make_toy, sentences):
+    mesh, batch = make_mesh(MeshConfig(fsdp=8)), sentences()
+    params = jax.tree.map(np.asarray, split(make_toy())[1])
+    graph, state, shardings = create_state(make_toy, DESCENT, mesh, params=params)
+    step = compile_step(make_step(graph, DESCENT, OBJECTIVE, accumulation=2), mesh, shardings)
+    compiled = step.lower(state, put_batch(batch, mesh), None).compile()
+    moves = set(
+        re.findall(r" (all-\w+|reduce-scatter|collective-\w+)(?:-start)?\(", compiled.as_text())
+    )
+    assert moves <= {"all-gather", "all-reduce", "reduce-scatter"}, moves
+    result = jax.block_until_ready(compiled(state, put_batch(batch, mesh), None))
+    chex.assert_trees_all_close(result, alone(make_toy, batch), atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compute", [{}, {"scan": True, "remat": True}], ids=["loop", "scan"])
+def test_encoder_decoder_is_the_same_on_every_mesh(sentences, key, compute):
+    config = TransformerConfig(
+        vocab=24, width=32, encoder_layers=2, decoder_layers=2,
+        attention=AttentionConfig(heads=4), feed_forward=FeedForwardConfig(width=64),
+        compute=ComputeConfig(**compute),
+    )  # fmt: skip
+    make, batch = lambda: EncoderDecoder(config, rngs=nnx.Rngs(0)), sentences()
+    params = jax.tree.map(np.asarray, split(make())[1])
+    expected = None
+    # The last mesh cuts through heads.
+    for shape in (MeshConfig(data=1), *MESHES, MeshConfig(tensor=8)):
+        mesh = make_mesh(shape, jax.devices()[:1] if shape.data == 1 else None)
+        graph, state, shardings = create_state(make, DESCENT, mesh, params=params)
+        step = compile_step(make_step(graph, DESCENT, OBJECTIVE), mesh, shardings)
+        result = jax.block_until_ready(step(state, put_batch(batch, mesh), key))
+        expected = expected or jax.tree.map(np.asarray, result)
+        chex.assert_trees_all_close(result, expected, atol=1e-5)
 
 
 def test_pmapped_step_equals_one_device(alone, make_toy, sentences):

@@ -43,14 +43,17 @@ class Attention:
     def __call__(self) -> int:
         """Writes the files and prints their names."""
         self.check()
-        from transformer_jax.cli.loading import load
+        from transformer_jax.cli.loading import load, lowercases
         from transformer_jax.decoding.options import Search
         from transformer_jax.decoding.translator import Translator
         from transformer_jax.visual.attention import as_json, page, picture
 
         model, tokenizer = load(self.run, self.checkpoint)
         translator = Translator(model, tokenizer, search=Search(beams=self.beams))
-        maps, translation = attention_of(translator, self.sentence, self.target)
+        given = self.sentence, self.target
+        if lowercases(self.run):
+            given = self.sentence.lower(), None if self.target is None else self.target.lower()
+        maps, translation = attention_of(translator, *given)
         shown = next(each for each in maps if each.kind == self.picture)
         L = shown.weights.shape[0]
         if self.layer is not None and self.layer > L:

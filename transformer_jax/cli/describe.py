@@ -147,7 +147,7 @@ def report(
     return "\n".join(lines)
 
 
-def short(number: float) -> str:
+def short(number: int | float) -> str:
     """A number in three digits with its prefix.
 
     Example:

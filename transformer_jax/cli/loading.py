@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from transformer_jax.config import TransformerConfig, from_dict
-from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.errors import CheckpointError, ConfigError, DataError
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
     from transformer_jax.training.run_directory import RunDirectory
 
-__all__ = ["chosen_checkpoint", "load", "model_config"]
+__all__ = ["chosen_checkpoint", "load", "lowercases", "model_config"]
 
 
 def model_config(run: "RunDirectory") -> TransformerConfig:
@@ -29,6 +29,14 @@ def model_config(run: "RunDirectory") -> TransformerConfig:
     except (ConfigError, TypeError) as error:
         raise CheckpointError(f"{run.config}: {error}: written by another version?") from None
     return config
+
+
+def lowercases(path: Path) -> bool:
+    """Whether a run's model was trained on lower-cased text, and has to be given such."""
+    from transformer_jax.training.run_directory import RunDirectory
+
+    read = RunDirectory.open(path).read_config().get("data", {}).get("read", {})
+    return bool(read.get("lowercase", False))
 
 
 def chosen_checkpoint(text: str) -> tuple[int | Literal["best", "last"], int]:
@@ -60,8 +68,7 @@ def load(path: Path, checkpoint: str = "best") -> tuple[tuple[Any, dict[Any, Any
     """The model of a run, as its graph and parameters in use, and its tokenizer.
 
     Raises:
-        CheckpointError: There is no such run, or its files do not fit together.
-        DataError: The tokenizer cannot be read.
+        CheckpointError: There is no such run, or its files are damaged or do not fit together.
     """
     from transformer_jax.training.run_directory import RunDirectory
 
@@ -74,12 +81,18 @@ def load(path: Path, checkpoint: str = "best") -> tuple[tuple[Any, dict[Any, Any
 
     from transformer_jax.data.tokenizer import load_tokenizer
     from transformer_jax.models.encoder_decoder import EncoderDecoder
-    from transformer_jax.training.stored import load_params
+    from transformer_jax.training import manifest
+    from transformer_jax.training.stored import checkpoint_name, load_params
     from transformer_jax.training.trees import named
 
-    tokenizer = load_tokenizer(run.tokenizer)
+    loaded = load_params(path, which, average=average)
+    said = manifest.read(run.checkpoints / checkpoint_name(loaded.step))
+    try:
+        tokenizer = load_tokenizer(run.tokenizer, sha256=said.get("tokenizer"))
+    except DataError as error:
+        raise CheckpointError(str(error)) from None
     graph, shapes = nnx.split(nnx.eval_shape(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0))))
-    params = load_params(path, which, average=average).params
+    params = loaded.params
     expected = {name: leaf.shape for name, leaf in named(nnx.to_pure_dict(shapes)).items()}
     found = {name: leaf.shape for name, leaf in named(params).items()}
     for name in sorted(expected.keys() | found.keys()):

@@ -6,7 +6,7 @@ import difflib
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from transformer_jax import __version__
@@ -21,7 +21,7 @@ from transformer_jax.errors import ConfigError
 __all__ = ["main"]
 
 PROGRAM = "transformer-jax"
-COMMANDS: dict[str, Callable[..., Any]] = {
+COMMANDS: dict[str, Any] = {
     "translate": Translate,
     "score": Score,
     "attention": Attention,

@@ -1,12 +1,17 @@
 """``transformer-jax verify``: are the files of a run what they were when they were written?"""
 
 import dataclasses
+import hashlib
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
 from transformer_jax.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from transformer_jax.training.run_directory import RunDirectory
 
 __all__ = ["Verify"]
 
@@ -20,24 +25,41 @@ class Verify:
 
     def __call__(self) -> int:
         """One line for each checkpoint, newest first; 4 if one is damaged or there is none."""
+        from transformer_jax.training import manifest
         from transformer_jax.training.run_directory import RunDirectory
         from transformer_jax.training.stored import verify
 
         run = RunDirectory.open(self.run)
-        run.read_config()
+        config = run.read_config()
         findings = verify(self.run)
         for finding in findings:
             said = "ok" if finding.problem is None else finding.problem
             print(f"{finding.path.name}\t{said}")
+        strange = []
+        for finding in findings:
+            if finding.problem is None:
+                strange = _strange(run, config, manifest.read(finding.path))
+                break
+        for name in strange:
+            print(f"{name}\tnot the one that the checkpoints were made with")
         sys.stdout.flush()
         # What a stopped save left over, and what was set aside before, is not used by anything.
         checked = [finding for finding in findings if finding.step is not None]
         damaged = [finding.path.name for finding in checked if finding.problem]
-        if damaged:
-            raise CheckpointError(
-                f"{self.run}: {len(damaged)} of {len(checked)} checkpoints damaged: "
-                f"{', '.join(damaged)}"
-            )
+        if damaged or strange:
+            names = ", ".join([*damaged, *strange])
+            raise CheckpointError(f"{self.run}: not as it was written: {names}")
         if not checked:
             raise CheckpointError(f"{self.run}: there is no checkpoint")
         return 0
+
+
+def _strange(run: "RunDirectory", config: dict[str, Any], said: dict[str, Any]) -> list[str]:
+    """Files beside the checkpoints that are not those the newest good one was made with."""
+    strange = []
+    if "tokenizer" in said:
+        found = hashlib.sha256(run.tokenizer.read_bytes()).hexdigest()
+        strange += [run.tokenizer.name] if found != said["tokenizer"] else []
+    if "config" in said and said["config"].get("model") != config.get("model"):
+        strange.append(run.config.name)
+    return strange

@@ -81,6 +81,8 @@ def batches(
             yield make(plan.batch(step))
             step += 1
         return
+    if stop is not None and start >= stop:
+        return  # grain would refuse to stand beyond the end
     iterator = _prefetched(_Steps(plan, stop), make, start, prefetch)
     try:
         yield from iterator

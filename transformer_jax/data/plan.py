@@ -145,10 +145,10 @@ class BucketPlan:
         carried = order[:0]
         for k, shape in enumerate(self.shapes):
             members = np.concatenate([carried, order[self._bucket[order] == k]])
-            stay = len(members) - self._moves[k]
+            stay = len(members) - self._moves[k]  # if any move, a multiple of the rows
             carried = members[stay:]
             for start in range(0, stay, shape.rows):
-                rows = members[start : min(start + shape.rows, stay)]
+                rows = members[start : start + shape.rows]
                 padded = np.full(shape.rows, -1, np.int64)
                 padded[: len(rows)] = rows
                 batches.append(BatchPlan(padded, shape.S, shape.T))

@@ -30,14 +30,13 @@ def choose_shapes(
     # held[i, j]: examples that shape (S[i], T[j]) holds.
     held = np.zeros((len(S), len(T)), np.int64)
     np.add.at(held, (np.searchsorted(S, source_lengths), np.searchsorted(T, target_lengths)), 1)
-    count_held = held.cumsum(0).cumsum(1).ravel()
+    total = held.cumsum(0).cumsum(1).ravel()
     size = (S[:, None] + T[None, :]).ravel()
     i, j = np.divmod(np.arange(len(size)), len(T))
     inside = (i[:, None] <= i[None, :]) & (j[:, None] <= j[None, :])  # [smaller, larger]
-    step = np.where(
-        inside, (count_held[None, :] - count_held[:, None]) * size[None, :], np.iinfo(np.int64).max
-    )
-    cost = count_held * size
+    more = total[None, :] - total[:, None]
+    step = np.where(inside, more * size[None, :], np.iinfo(np.int64).max)
+    cost = total * size
     chains = []  # chains[k][c]: which shape precedes c, in the best chain of k + 2 that ends in c
     costs = [cost[-1]]
     for _ in range(count - 1):

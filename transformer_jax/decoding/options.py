@@ -42,17 +42,9 @@ class Search:
 
 @dataclasses.dataclass(frozen=True)
 class Batching:
-    """Which shapes are compiled. A line's shape depends on itself alone, never on its neighbours."""
+    """Which shapes are compiled; a line's length is rounded up by itself, not by its neighbours."""
 
-    source_lengths: tuple[int, ...] = (
-        16,
-        32,
-        64,
-        128,
-        256,
-        512,
-        1024,
-    )  # rounded up to one of these
+    source_lengths: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024)  # to round up to
     rows: tuple[int, ...] = (1, 8, 32)  # lines at once, the rest of a batch filled up
     tokens: int = 8192  # at most so many source tokens at once, where one line leaves the choice
     window: int = 4096  # lines read ahead and sorted by length; order is kept

@@ -126,7 +126,7 @@ class Translator:
         self.batching = batching or Batching()
         sizes, self.most = self.batching.source_lengths, config.positions.max_length
         self.longest = min(sizes[-1], self.most)
-        self.shapes = (*(size for size in sizes if size < self.longest), self.longest)
+        self.shapes = (*(size for size in sizes if size < self.most), self.most)
         self.counts: collections.Counter[str] = collections.Counter()
         shaping = ("length", "beams", "keep", "normalization", "minimum", "forbidden")
         self._decode = jax.jit(self._decode_batch, static_argnames=shaping)
@@ -160,9 +160,9 @@ class Translator:
         read, _ = self.encode(sources)
         written = [[*ids, self.tokenizer.eos] for ids in self.tokenizer.encode_batch(targets)]
         for i, ids in enumerate(written):
-            if len(ids) > self.longest:
+            if len(ids) > self.most:
                 raise DataError(
-                    f"target {i + 1} has {len(ids) - 1} tokens: at most {self.longest - 1} are "
+                    f"target {i + 1} has {len(ids) - 1} tokens: at most {self.most - 1} are "
                     f"scored; leave the pair out"
                 )
         scores: dict[int, Score] = {}
@@ -184,16 +184,14 @@ class Translator:
         if not tokens:
             return translation, []
         [source], _ = self.encode([line])
-        size = max(self.shape(len(source)), self.shape(min(len(tokens), self.longest)))
-        out = jax.tree.map(np.asarray, self._forced([source], [tokens], 1, size, best))
-        pieces = self.tokenizer.pieces
+        size = max(self.shape(len(source)), self.shape(len(tokens)))
+        forced = self._forced([source], [tokens], 1, size, best)
+        chosen, worth, others = (np.asarray(part)[0].tolist() for part in forced)
         steps = []
-        for t, token in enumerate(tokens[:size]):
-            names = zip(
-                pieces(out.best_tokens[0, t].tolist()), out.best[0, t].tolist(), strict=True
-            )
-            step = TraceStep(pieces([token])[0], token, float(out.log_probs[0, t]), tuple(names))
-            steps.append(step)
+        for t, token in enumerate(tokens):
+            piece, *names = self.tokenizer.pieces([token, *others[t]])
+            best_pieces = tuple(zip(names, worth[t], strict=True))
+            steps.append(TraceStep(piece, token, chosen[t], best_pieces))
         return translation, steps
 
     def encode(self, lines: Sequence[str], before: int = 0) -> tuple[list[list[int]], list[bool]]:

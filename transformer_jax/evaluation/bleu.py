@@ -66,7 +66,8 @@ def translation_scores(
         >>> print(scores)
         sacreBLEU 100.0 (nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:...) chrF 100.0 (...)
     """
-    streams = [list(references)] if not references or isinstance(references[0], str) else references
+    one = all(isinstance(reference, str) for reference in references)
+    streams: list[Sequence[str]] = [references] if one else list(references)  # type: ignore[list-item]
     if not hypotheses:
         raise DataError("there is no translation to score: the test set is empty")
     for stream in streams:
@@ -77,8 +78,8 @@ def translation_scores(
             )
     bleu = BLEU(lowercase=lowercase, tokenize=tokenize)
     chrf = CHRF(lowercase=lowercase)
-    words = bleu.corpus_score(list(hypotheses), [list(stream) for stream in streams])
-    letters = chrf.corpus_score(list(hypotheses), [list(stream) for stream in streams])
+    words = bleu.corpus_score(list(hypotheses), streams)
+    letters = chrf.corpus_score(list(hypotheses), streams)
     return Scores(
         bleu=float(words.score),
         chrf=float(letters.score),

@@ -214,11 +214,7 @@ def forbid(
         >>> forbid(jnp.zeros((1, 3)), jnp.array([1, -1]))
         Array([[  0., -inf,   0.]], dtype=float32)
     """
-    ids = (
-        jnp.broadcast_to(ids, (logits.shape[0], ids.shape[-1]))
-        if ids.ndim == 2
-        else (jnp.broadcast_to(ids[None], (logits.shape[0], ids.shape[0])))
-    )
+    ids = jnp.broadcast_to(ids if ids.ndim == 2 else ids[None], (len(logits), ids.shape[-1]))
     return jnp.where(_present(logits, ids, ids >= 0), -jnp.inf, logits)
 
 

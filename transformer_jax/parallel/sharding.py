@@ -16,6 +16,7 @@ __all__ = [
     "AXES",
     "NAMES",
     "batch_sharding",
+    "gathered",
     "logical_names",
     "param_shardings",
     "path_name",
@@ -125,8 +126,8 @@ def spec(
         ConfigError: An axis name that ``axes`` does not have.
 
     Example:
-        >>> spec(("vocab", "width"), (10, 8), {"data": 1, "fsdp": 2, "tensor": 4})
-        PartitionSpec(None, 'fsdp')
+        >>> tuple(spec(("vocab", "width"), (10, 8), {"data": 1, "fsdp": 2, "tensor": 4}))
+        (None, 'fsdp')
     """
     out: list[str | tuple[str, ...] | None] = []
     used: set[str] = set()
@@ -203,6 +204,27 @@ def shardings_like(tree: PyTree, params: PyTree, shardings: PyTree, mesh: Mesh) 
         return replicated(mesh)
 
     return jax.tree_util.tree_map_with_path(of, tree)
+
+
+def gathered(shardings: PyTree) -> PyTree:
+    """How parameters that live as ``shardings`` are used: whole over ``fsdp``, split over the rest.
+
+    The parameters of a scanned stack, which have three dimensions, stay as they are: the scan
+    gathers one layer at a time.
+
+    Example:
+        >>> mesh = jax.sharding.AbstractMesh((1, 2, 2), ("data", "fsdp", "tensor"))
+        >>> tuple(gathered(NamedSharding(mesh, P("fsdp", "tensor"))).spec)
+        (None, 'tensor')
+    """
+
+    def of(sharding: NamedSharding) -> NamedSharding:
+        if len(sharding.spec) > 2:
+            return sharding
+        kept = (None if entry == "fsdp" else entry for entry in sharding.spec)
+        return NamedSharding(sharding.mesh, P(*kept))
+
+    return jax.tree.map(of, shardings)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

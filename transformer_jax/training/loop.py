@@ -231,6 +231,9 @@ class _Loop:
         examples: list[dict[str, Any]],
         stop: StopSignals,
     ) -> Fitted:
+        number, early = self.start, self._patience_over()
+        if number >= steps or early:
+            examples = []  # nothing left to compile for
         began = time.monotonic()
         self.step.prepare(state, examples, self.key, lambda: stop.received)
         if examples:
@@ -241,7 +244,7 @@ class _Loop:
         self._look_again(state, steps)
         self.progress.begin()
         self.clock = time.monotonic()
-        number, early = self.start, self._patience_over()
+        early = self._patience_over()
         with contextlib.closing(batches(self.start)) as iterator:  # type: ignore[type-var]
             while number < steps and not early:
                 number += 1

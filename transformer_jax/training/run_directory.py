@@ -43,20 +43,41 @@ class RunDirectory:
             CheckpointError: It cannot be written.
         """
         run = cls(path)
+        cls.check_free(path, overwrite=overwrite)
         try:
-            if run.path.is_dir() and any(run.path.iterdir()):
-                if not run.config.exists():
-                    raise ConfigError(f"{path}: is not empty and no run: choose another --output")
-                if not overwrite:
-                    raise ConfigError(
-                        f"{path}: holds a run already: go on with `resume {path}`, choose another "
-                        f"--output, or delete it with --overwrite"
-                    )
+            if run.path.is_dir():
                 shutil.rmtree(run.path)
             run.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from None
         return run
+
+    @classmethod
+    def check_free(cls, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Refuses a directory that ``create`` would.
+
+        Raises:
+            ConfigError: There is something at ``path``.
+            CheckpointError: It cannot be read.
+        """
+        run = cls(path)
+        if not run.path.is_dir():
+            return
+        try:
+            empty = not any(run.path.iterdir())
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+        if empty:
+            return
+        if not run.config.exists():
+            raise ConfigError(f"{path}: is not empty and no run: choose another --output")
+        # A run that ended before it began is nothing to lose.
+        begun = run.metrics.exists() or run.checkpoints.exists()
+        if begun and not overwrite:
+            raise ConfigError(
+                f"{path}: holds a run already: go on with `resume {path}`, choose another "
+                f"--output, or delete it with --overwrite"
+            )
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> "RunDirectory":

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from transformer_jax.errors import ConfigError
-from transformer_jax.parallel.sharding import batch_sharding, replicated, row_multiple
+from transformer_jax.parallel.sharding import batch_sharding, gathered, replicated, row_multiple
 from transformer_jax.training.optimizers import learning_rate
 from transformer_jax.training.state import TrainState
 
@@ -75,6 +75,7 @@ def make_step(
         key: Key[Array, ""] | None = None,
         *,
         axis_name: str | None = None,
+        shardings: PyTree | None = None,
     ) -> tuple[TrainState, dict[str, Array]]:
         if (average_decay is None) != (state.average is None):
             raise ConfigError(
@@ -85,7 +86,8 @@ def make_step(
             key = jax.random.fold_in(key, state.step)
             if axis_name is not None:
                 key = jax.random.fold_in(key, jax.lax.axis_index(axis_name))
-        sums = _gradients(graph, objective, state.params, batch, key, accumulation)
+        scored = _scored(graph, objective, shardings)
+        sums = _gradients(scored, state.params, batch, key, accumulation)
         if axis_name is not None:
             sums = jax.lax.psum(sums, axis_name)
         total, weight, extra, grads = sums
@@ -116,9 +118,28 @@ def make_step(
     return step
 
 
+def _scored(graph: Any, objective: Objective, shardings: PyTree | None) -> Callable[..., Any]:
+    """A batch's ``((loss, (weight, further sums)), gradients of the loss)``, all of them sums."""
+
+    def sums(params: PyTree, batch: Batch, key: Key[Array, ""] | None):
+        if shardings is not None:
+            # Without this the compiler is free to spread activations as the parameters are, and
+            # moves them back and forth.
+            params = jax.lax.with_sharding_constraint(params, gathered(shardings))
+        total, weight, extra = objective(nnx.merge(graph, params), batch, key)
+        return total, (weight, extra)
+
+    def scored(params: PyTree, batch: Batch, key: Key[Array, ""] | None):
+        out, grads = jax.value_and_grad(sums, has_aux=True)(params, batch, key)
+        if shardings is not None:
+            grads = jax.lax.with_sharding_constraint(grads, shardings)
+        return out, grads
+
+    return scored
+
+
 def _gradients(
-    graph: Any,
-    objective: Objective,
+    scored: Callable[..., Any],
     params: PyTree,
     batch: Batch,
     key: Key[Array, ""] | None,
@@ -126,12 +147,8 @@ def _gradients(
 ) -> tuple[Array, Array, dict[str, Array], PyTree]:
     """Sums over the batch: ``(loss, weight, further sums, gradients of the loss)``."""
 
-    def sums(params: PyTree, batch: Batch, key: Key[Array, ""] | None):
-        total, weight, extra = objective(nnx.merge(graph, params), batch, key)
-        return total, (weight, extra)
-
     def part(batch: Batch, key: Key[Array, ""] | None):
-        (total, (weight, extra)), grads = jax.value_and_grad(sums, has_aux=True)(params, batch, key)
+        (total, (weight, extra)), grads = scored(params, batch, key)
         return total, weight, extra, grads
 
     if accumulation == 1:
@@ -186,7 +203,7 @@ def compile_step(
     whole = replicated(mesh)
     if mode == "jit":
         return jax.jit(
-            step,
+            functools.partial(step, shardings=shardings.params if mesh.size > 1 else None),
             donate_argnums=0,
             in_shardings=(shardings, batch_sharding(mesh), whole),
             out_shardings=(shardings, whole),
@@ -233,7 +250,11 @@ def make_eval_step(graph: Any, objective: Objective) -> Callable[..., dict[str, 
     and divide once.
     """
 
-    def evaluate(params: PyTree, batch: Batch) -> dict[str, Float[Array, ""]]:
+    def evaluate(
+        params: PyTree, batch: Batch, *, shardings: PyTree | None = None
+    ) -> dict[str, Float[Array, ""]]:
+        if shardings is not None:
+            params = jax.lax.with_sharding_constraint(params, gathered(shardings))
         total, weight, extra = objective(nnx.merge(graph, params), batch, None)
         return extra | {"loss": total, "weight": weight}
 
@@ -249,7 +270,7 @@ def compile_eval(evaluate: Callable[..., dict[str, Array]], mesh: Mesh, sharding
         shardings: Of the parameters.
     """
     return jax.jit(
-        evaluate,
+        functools.partial(evaluate, shardings=shardings),
         in_shardings=(shardings, batch_sharding(mesh)),
         out_shardings=replicated(mesh),
     )

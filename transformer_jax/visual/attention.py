@@ -6,6 +6,7 @@ import html
 import importlib.resources
 import json
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -98,12 +99,12 @@ def page(maps: Sequence[Maps], *, title: str, subtitle: str = "") -> str:
     first = next((i for i, each in enumerate(maps) if each.kind == "cross"), 0)
     data = json.dumps({"first": first, "kinds": kinds}, ensure_ascii=False, separators=(",", ":"))
     template = importlib.resources.files(__package__).joinpath("attention.html")
-    head, tail = template.read_text(encoding="utf-8").split("__DATA__")
-    head = head.replace("__TITLE__", html.escape(title))
-    head = head.replace("__SUBTITLE__", html.escape(subtitle))
     # No token may end the script element, and these two are line ends in older JavaScript.
     data = data.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-    return head + data + tail
+    parts = {"TITLE": html.escape(title), "SUBTITLE": html.escape(subtitle), "DATA": data}
+    # In one pass: what is put in may look like a place to put something in.
+    text = template.read_text(encoding="utf-8")
+    return re.sub("__(TITLE|SUBTITLE|DATA)__", lambda place: parts[place[1]], text)
 
 
 def _for_page(maps: Maps) -> dict[str, Any]:

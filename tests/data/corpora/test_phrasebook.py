@@ -3,15 +3,15 @@
 import re
 import subprocess
 import sys
-from collections import Counter
+from functools import cache
 from itertools import product
 
 import pytest
 
 from transformer_jax.data.corpora import phrasebook, words
 from transformer_jax.data.corpora.grammar import Grammar
-from transformer_jax.data.corpora.morphology import portuguese_adjective
-from transformer_jax.data.corpora.spelling import contract, expand
+from transformer_jax.data.corpora.morphology import english_forms, portuguese_adjective
+from transformer_jax.data.corpora.spelling import contract, expand, read_portuguese
 from transformer_jax.errors import ConfigError, DataError
 
 SPLITS = ("train", "valid", "test", "test_unseen")
@@ -19,7 +19,7 @@ SPLITS = ("train", "valid", "test", "test_unseen")
 
 @pytest.fixture(scope="module")
 def pairs():
-    counts = {"train": 6000, "valid": 500, "test": 500, "test_unseen": 400}
+    counts = {"train": 2500, "valid": 250, "test": 250, "test_unseen": 150}
     return {split: phrasebook.generate(split, counts[split]) for split in SPLITS}
 
 
@@ -55,9 +55,9 @@ def test_fewer_are_the_beginning_of_more(pairs, split):
 
 
 def test_a_source_has_one_target_and_one_derivation(pairs):
-    known = phrasebook.grammar().words("S")[0]
-    for source, target in everything(pairs)[::4]:
-        tokens = phrasebook.read_portuguese(source, known)
+    known = _known()
+    for source, target in everything(pairs)[::6]:
+        tokens = read_portuguese(source, known)
         assert len(phrasebook.grammar().parse("S", tokens)) == 1, source
         assert phrasebook.translate(source) == target
 
@@ -74,13 +74,13 @@ def test_pairs_are_distinct_and_splits_share_neither_source_nor_target(pairs):
 def test_splits_are_disjoint_whatever_the_seed(pairs):
     for seed in (1, 2):
         for split in SPLITS:
-            for source, _ in phrasebook.generate(split, 60, seed):
+            for source, _ in phrasebook.generate(split, 40, seed):
                 assert phrasebook.split_of(source) == split
 
 
 def test_held_out_combinations_occur_only_in_test_unseen(pairs):
     met = {
-        split: set().union(*(phrasebook.combinations(source) for source, _ in pairs[split][::3]))
+        split: set().union(*(phrasebook.combinations(source) for source, _ in pairs[split][::5]))
         for split in SPLITS
     }
     for split in ("train", "valid", "test"):
@@ -91,65 +91,50 @@ def test_held_out_combinations_occur_only_in_test_unseen(pairs):
         assert not held & met["train"]
 
 
-def test_both_words_of_a_held_out_combination_occur_in_train_with_others():
-    grammar = phrasebook.grammar()
-    partners = Counter()
-    for rules in grammar.rules.values():
-        for rule in rules:
-            if rule.join:
-                noun_sets = [_tags(grammar, child, "n") for child in rule.children]
-                firsts = {rule.tag} if rule.join == "vn" else set().union(*noun_sets)
-                seconds = (
-                    set().union(*noun_sets)
-                    if rule.join == "vn"
-                    else set().union(*(_tags(grammar, child, "a") for child in rule.children))
-                )
-                for pair in product(firsts - {""}, seconds):
-                    if not phrasebook.is_held_out(pair):
-                        partners.update(pair)
-    for rules in grammar.rules.values():
-        for rule in rules:
-            if rule.tag:
-                assert partners[rule.tag] >= 1 or rule.join == "vn", rule.tag
-    verbs = {r.tag for rules in grammar.rules.values() for r in rules if r.tag.startswith("v:")}
-    alone = {verb for verb in verbs if not partners[verb]}
-    ambiguous_only = {verb for verb in alone if not _may_meet(grammar, verb)}
-    assert alone == ambiguous_only
-
-
-def _tags(grammar: Grammar, symbol: str, kind: str, memo: dict = {}) -> set[str]:  # noqa: B006
+def _tags(grammar: Grammar, symbol: str, kind: str, memo: dict) -> set[str]:
     if (symbol, kind) not in memo:
-        found = {r.tag for r in grammar.rules[symbol] if r.tag.startswith(kind)}
-        for rule in grammar.rules[symbol]:
-            for child in rule.children:
-                found |= _tags(grammar, child, kind)
+        found = {rule.tag for rule in grammar.rules[symbol] if rule.tag[:1] == kind}
+        for child in {child for rule in grammar.rules[symbol] for child in rule.children}:
+            found |= _tags(grammar, child, kind, memo)
         memo[symbol, kind] = found
     return memo[symbol, kind]
 
 
-def _may_meet(grammar: Grammar, verb: str) -> bool:
-    rules = (r for rules in grammar.rules.values() for r in rules if r.tag == verb and r.join)
-    return any(_tags(grammar, child, "n") for rule in rules for child in rule.children)
+def test_both_words_of_every_held_out_combination_have_other_company_in_train():
+    grammar, memo = phrasebook.grammar(), {}
+    possible = set()
+    for rule in (rule for rules in grammar.rules.values() for rule in rules if rule.join):
+        first, second = (
+            {rule.tag for _ in [0] if rule.tag[:1] == kind}.union(
+                *(_tags(grammar, child, kind, memo) for child in rule.children)
+            )
+            for kind in rule.join
+        )
+        possible.update(product(first, second))
+    held = {pair for pair in possible if phrasebook.is_held_out(pair)}
+    assert len(held) > 100
+    assert {word for pair in held for word in pair} <= {w for p in possible - held for w in p}
 
 
-def test_every_word_of_the_test_splits_is_one_that_train_can_write(pairs):
-    big = phrasebook.generate("train", 25_000, seed=5)
-    seen = Counter(word for source, _ in big for word in _words(source))
+def test_words_of_the_test_splits_are_words_of_train(pairs):
+    train = phrasebook.generate("train", 6000, seed=5)
+    seen = {word for source, _ in train for word in _words(source)}
     tests = {w for split in SPLITS[1:] for source, _ in pairs[split] for w in _words(source)}
-    assert tests <= set(seen) | _rare(tests - set(seen))
-    assert len(tests - set(seen)) <= 0.005 * len(tests)
+    assert len(tests - seen) <= 0.04 * len(tests)
+    assert tests <= phrasebook.word_forms()[0]
 
 
-def _rare(missing: set[str]) -> set[str]:
-    """Those of the words that stand in the grammar, if not in this sample."""
-    return missing & phrasebook.word_forms()[0]
+@cache
+def _known() -> set[str]:
+    return phrasebook.grammar().words("S")[0]
 
 
 def _words(sentence: str) -> set[str]:
-    return set(expand(re.findall(r"[\w'-]+", sentence[0].lower() + sentence[1:])))
+    known = _known()
+    return {w for w in read_portuguese(sentence, known) if w[0].isalnum()}
 
 
-def test_lecture_pairs_belong_to_the_language_and_to_train_L1(pairs):
+def test_lecture_pairs_belong_to_the_language_and_to_train_l1(pairs):
     assert len(phrasebook.L1_PAIRS) == 4
     third, fourth = phrasebook.L1_PAIRS[2:]
     assert third[0] == "Lucas irá viajar ao Rio em Dezembro."
@@ -169,6 +154,12 @@ def test_at_least_600_forms_a_side_and_a_million_pairs():
     assert phrasebook.size() >= 1_000_000
 
 
+def test_a_million_different_sources_of_one_kind_are_counted_one_by_one():
+    """ "Ela <verb phrase>." is a sentence of its own for each different verb phrase."""
+    assert phrasebook.grammar().distinct("VP.h.past.3s.past") >= 1_000_000
+
+
+@pytest.mark.slow
 def test_size_is_the_number_of_different_sources():
     """Equal counts: no source is derived twice, so each has one translation."""
     assert phrasebook.grammar().distinct("S") == phrasebook.size()
@@ -196,7 +187,7 @@ def test_distinct_sees_an_ambiguity_that_count_does_not():
         ("Nós compramos uma laranja ontem.", "We bought an orange yesterday."),
         ("Nós compramos uma laranja todos os dias.", "We buy an orange every day."),
         ("Lucas não viajou a Lisboa.", "Lucas did not travel to Lisbon."),
-        ("Por que eles estão tristes?", None),
+        ("O gato dormiu no banco.", None),
         ("Lucas irá viajar ao Rio em Dezembro", None),
         ("Lucas will travel to Rio.", None),
         ("", None),
@@ -223,24 +214,18 @@ def test_adjectives_agree_with_their_nouns(pairs):
             if article in articles and adjective in forms:
                 assert articles[article] in forms[adjective], source
                 checked += 1
-    assert checked > 200
+    assert checked > 100
 
 
 def test_english_articles_and_third_persons(pairs):
+    lines = words.VERBS.strip().splitlines()
+    forms = [english_forms(line.split("|")[1].split()[0]) for line in lines]
+    bare = {form["base"] for form in forms} - {form["past"] for form in forms}
     for _, target in everything(pairs):
         assert not re.search(r"\b[Aa] (?!uni|use)[aeiou]", target), target
         assert not re.search(r"\b[Aa]n (?![aeiou])", target), target
-        assert not re.search(r"\b(did|does|do|will|can) not \w+ed\b", target) or "need" in target
-        assert not re.match(
-            r"(He|She) (?!is|was|does|will|can|could|should|did)\w+[^sdt] the", target
-        ) or (re.match(r"(He|She) \w+", target)[0].split()[1] in _irregular_pasts()), target
-
-
-def _irregular_pasts() -> set[str]:
-    from transformer_jax.data.corpora.morphology import english_forms
-
-    lines = words.VERBS.strip().splitlines()
-    return {english_forms(line.split("|")[1].strip())["past"].split()[0] for line in lines}
+        verb = re.match(r"(?:He|She) (\w+)", target)
+        assert not verb or verb[1] not in bare, target
 
 
 def test_contractions_are_always_written_and_undone(pairs):
@@ -250,7 +235,7 @@ def test_contractions_are_always_written_and_undone(pairs):
         assert contract(expand(tokens)) == tokens
 
 
-def test_fronted_and_final_times_have_the_same_english_L1(pairs):
+def test_fronted_and_final_times_have_the_same_english_l1(pairs):
     checked = 0
     for source, target in pairs["train"]:
         if "," in source:
@@ -259,9 +244,9 @@ def test_fronted_and_final_times_have_the_same_english_L1(pairs):
             moved = moved[0].upper() + moved[1:]
             assert phrasebook.translate(moved) == target
             checked += 1
-        if checked == 200:
+        if checked == 100:
             break
-    assert checked == 200
+    assert checked == 100
 
 
 def test_bad_requests_say_what_is_allowed():

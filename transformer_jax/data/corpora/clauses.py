@@ -91,7 +91,8 @@ def _plain(g: Grammar) -> None:
             for tense, (_, form, _, told, times_of, often) in AUXILIARIES.items():
                 ours, theirs = _auxiliary(tense, agreement)
                 act = f"<VP.{people}.{form}.{told}>"
-                if act[1:-1] not in g.rules:
+                lifeless = people in "tvb" and tense in ("can", "could", "should")
+                if lifeless or act[1:-1] not in g.rules:
                     continue
                 times = ("", f"{'ADVM' if people == 's' else 'ADV'}.{times_of}")
                 yes, ask = f"{who} {theirs} {act}", f"{theirs} {who} {act}"

@@ -1,9 +1,8 @@
 """Synchronous grammars: rules that write a sentence in two languages at once."""
 
 import random
-import re
 from bisect import bisect
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
@@ -13,11 +12,8 @@ __all__ = ["Derivation", "Grammar", "Rule"]
 Words = tuple[str, ...]
 Pair = tuple[str, str]
 
-_SYMBOL = re.compile(r"<(.+)>")
 
-
-@dataclass(frozen=True)
-class Rule:
+class Rule(NamedTuple):
     """One way to write a symbol; a part is a word, or the number of a child."""
 
     children: Words
@@ -37,10 +33,22 @@ class Derivation(NamedTuple):
     pairs: tuple[Pair, ...]
 
 
+_Found = list[tuple[int, Derivation]]
+_Memo = dict[tuple[str, int], _Found]
+
+
 def _join(kinds: str, tags: Words) -> tuple[Pair, ...]:
     """Every pair of tags of the two kinds."""
-    first, second = kinds
+    first, second = kinds[0], kinds[1]
     return tuple((a, b) for a in tags if a[0] == first for b in tags if b[0] == second)
+
+
+def _numbered(text: str, children: Words) -> tuple[str | int, ...]:
+    """Words as they are, symbols as their number among the children."""
+    return tuple(
+        children.index(word[1:-1]) if word[0] == "<" and word[1:-1] in children else word
+        for word in text.split()
+    )
 
 
 @dataclass
@@ -74,18 +82,12 @@ class Grammar:
         join: str = "",
     ) -> None:
         """Adds a rule; both sides must name the same symbols, in any order."""
-        parts = [_SYMBOL.fullmatch(word) or word for word in source.split()]
-        children = tuple(part[1] for part in parts if not isinstance(part, str))
-        if not parts or len(set(children)) < len(children):
+        children = tuple(word[1:-1] for word in source.split() if word[0] == "<")
+        if not source or len(set(children)) < len(children):
             raise ValueError(f"{symbol}: empty source or a symbol twice in {source!r}")
-        number = {child: i for i, child in enumerate(children)}
-
-        def numbered(text: str) -> tuple[str | int, ...]:
-            found = ((word, _SYMBOL.fullmatch(word)) for word in text.split())
-            return tuple(number[match[1]] if match else word for word, match in found)
-
-        left, right = numbered(source), numbered(target)
-        if sorted(p for p in right if isinstance(p, int)) != list(range(len(children))):
+        left, right = _numbered(source, children), _numbered(target, children)
+        named = sorted(word[1:-1] for word in target.split() if word[0] == "<")
+        if named != sorted(children):
             raise ValueError(f"{symbol}: the symbols of {source!r} and {target!r} differ")
         self.rules.setdefault(symbol, []).append(Rule(children, left, right, weight, tag, join))
 
@@ -95,7 +97,8 @@ class Grammar:
             if child in self.rules:
                 self.rule(symbol, f"<{child}>", f"<{child}>", weight)
 
-    def _combine(self, rule: Rule, children: list[Derivation]) -> Derivation:
+    @staticmethod
+    def _combine(rule: Rule, children: list[Derivation]) -> Derivation:
         if rule.source == rule.target == (0,) and not rule.tag and not rule.join:
             return children[0]
         source: list[str] = []
@@ -143,32 +146,36 @@ class Grammar:
 
     def parse(self, symbol: str, words: Words) -> list[Derivation]:
         """Every derivation of exactly these words; one, if the grammar is unambiguous."""
-        memo: dict[tuple[str, int], list[tuple[int, Derivation]]] = {}
+        memo: _Memo = {}
+        found = self._symbol_at(symbol, 0, words, memo)
+        return [derivation for end, derivation in found if end == len(words)]
 
-        def symbol_at(name: str, start: int) -> list[tuple[int, Derivation]]:
-            if (name, start) not in memo:
-                word = words[start] if start < len(words) else ""
-                memo[name, start] = [
-                    (end, self._combine(rule, children))
-                    for rule in self._first(name).get(word, ())
-                    for end, children in parts_at(rule, 0, start)
-                ]
-            return memo[name, start]
-
-        def parts_at(rule: Rule, i: int, at: int) -> Iterator[tuple[int, list[Derivation]]]:
-            if i == len(rule.source):
-                yield at, []
-                return
-            part = rule.source[i]
-            if isinstance(part, str):
-                if at < len(words) and words[at] == part:
-                    yield from parts_at(rule, i + 1, at + 1)
-                return
-            for middle, child in symbol_at(rule.children[part], at):
-                for end, rest in parts_at(rule, i + 1, middle):
-                    yield end, [child, *rest]
-
-        return [found for end, found in symbol_at(symbol, 0) if end == len(words)]
+    def _symbol_at(self, symbol: str, start: int, words: Words, memo: _Memo) -> _Found:
+        """Where a symbol that starts here may end, with its derivation."""
+        found = memo.get((symbol, start))
+        if found is None:
+            word = words[start] if start < len(words) else ""
+            found = memo[symbol, start] = []
+            for rule in self._first(symbol).get(word, ()):
+                states: list[tuple[int, list[Derivation]]] = [(start, [])]
+                for part in rule.source:
+                    if isinstance(part, str):
+                        states = [
+                            (at + 1, before)
+                            for at, before in states
+                            if at < len(words) and words[at] == part
+                        ]
+                    else:
+                        child = rule.children[part]
+                        states = [
+                            (end, [*before, derivation])
+                            for at, before in states
+                            for end, derivation in self._symbol_at(child, at, words, memo)
+                        ]
+                    if not states:
+                        break
+                found += [(end, self._combine(rule, children)) for end, children in states]
+        return found
 
     def count(self, symbol: str) -> int:
         """How many derivations there are: a sum over rules of a product over children."""

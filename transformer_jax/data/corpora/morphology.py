@@ -40,6 +40,10 @@ _PORTUGUESE_VERBS = {
     "dar": "dou dá damos dão dei deu demos deram dando",
     "trazer": "trago traz trazemos trazem trouxe trouxe trouxemos trouxeram trazendo",
     "cair": "caio cai caímos caem caí caiu caímos caíram caindo",
+    "distribuir": (
+        "distribuo distribui distribuímos distribuem distribuí distribuiu distribuímos "
+        "distribuíram distribuindo"
+    ),
     "sair": "saio sai saímos saem saí saiu saímos saíram saindo",
     "poder": "posso pode podemos podem podia podia podíamos podiam podendo",
     "ser": "sou é somos são era era éramos eram sendo",
@@ -77,6 +81,7 @@ _ENGLISH_VERBS = {
     "come": "comes came coming",
     "cost": "costs cost costing",
     "cut": "cuts cut cutting",
+    "deal": "deals dealt dealing",
     "do": "does did doing",
     "draw": "draws drew drawing",
     "drink": "drinks drank drinking",

@@ -129,7 +129,7 @@ def generate(split: Split, count: int, seed: int = 0) -> list[tuple[str, str]]:
         idle = 0 if len(found) > before else idle + 1
         if idle > _PATIENCE:
             raise DataError(
-                f"phrasebook: found only {len(found)} pairs of {split!r}, not {count}; ask for fewer"
+                f"phrasebook: found {len(found)} pairs of {split!r}, not {count}; ask for fewer"
             )
     return list(found.items())[:count]
 

@@ -11,13 +11,18 @@ from .grammar import Grammar
 from .morphology import english_plural, portuguese_adjective, portuguese_plural
 from .spelling import expand
 
-__all__ = ["GENDERS", "add_phrases"]
+__all__ = ["GENDERS", "add_phrases", "two_meanings"]
 
 GENDERS = ("ms", "fs", "mp", "fp")
 MASS = ("food", "drink", "remedy")  # with "the" or with nothing, never counted
 UNOWNED = ("someone", "place", "building", "transport", "bank", "cape", "leaf", "tree", "show")
 BARE = ("sport", "subject", "drums")  # never with an article
-ABSOLUTE = "delicioso vermelho azul verde amarelo preto branco quebrado rasgado aceso marcado descarregado internacional elétrico público triangular"
+# Never with "very".
+ABSOLUTE = (
+    "delicioso vermelho azul verde amarelo preto branco "
+    "quebrado rasgado aceso marcado descarregado internacional "
+    "elétrico público triangular"
+)
 
 
 def _entries(table: str, comma: str = ",") -> list[list[str]]:
@@ -30,6 +35,16 @@ def _ambiguous() -> set[str]:
     """Nouns that stand in two classes."""
     nouns = [entry[0] for table in words.NOUNS.values() for entry in _entries(table)]
     return {noun for noun in nouns if nouns.count(noun) > 1}
+
+
+def two_meanings(name: str) -> bool:
+    """Whether the nouns of a class mean something else in another.
+
+    Example:
+        >>> two_meanings("mango"), two_meanings("fruit")
+        (True, False)
+    """
+    return all(entry[0] in _ambiguous() for entry in _entries(words.NOUNS.get(name, "-")))
 
 
 def _nouns(g: Grammar) -> None:
@@ -204,10 +219,10 @@ def _subjects(g: Grammar) -> None:
             g.rule(f"SG.{person}.{gender}", portuguese, english, 2.0)
     g.copy("S.h.3s", {"Name": 4.0})
     g.rule("S.h.1p", "<Name> e eu", "<Name> and I", 1.0)
-    for first, second in ("mf", "fm"):
-        pair = f"<Name.{first}> e <Name.{second}>", f"<Name.{first}> and <Name.{second}>"
+    for first, second in (("m", "f"), ("f", "m")):
+        both = f"<Name.{first}> e <Name.{second}>"
         for symbol in ("S.h.3p", "SG.3p.m"):
-            g.rule(symbol, *pair, 1.0)
+            g.rule(symbol, both, both.replace(" e ", " and "))
     for gender in "mf":
         g.copy(f"SG.3s.{gender}", {f"Name.{gender}": 4.0})
     for subject, names in {

@@ -7,7 +7,7 @@ of the past, in English the bare verb that follows *did*.
 from . import words
 from .grammar import Grammar
 from .morphology import PERSONS, english_forms, portuguese_forms
-from .phrases import GENDERS
+from .phrases import GENDERS, two_meanings
 
 __all__ = ["VERB_FORMS", "add_verbs"]
 
@@ -25,8 +25,9 @@ def _verbs(g: Grammar) -> None:
         portuguese, english, who, what = (cell.strip() for cell in line.split("|"))
         marks = what[: len(what) - len(what.lstrip("=*!~"))]
         links, _, classes = what.lstrip("=*!~").rpartition(":")
-        ours, _, theirs = links.partition("/")
-        before, after = f"{ours} " if ours else "", f"{theirs} " if theirs else ""
+        preposition, _, particle = links.partition("/")
+        before = f"{preposition} " if preposition else ""
+        after = f"{particle} " if particle else ""
         who = "s" if "~" in marks else who
         tag = "" if "*" in marks else f"v:{portuguese}"
         _verb(g, portuguese, english, who, classes.split(), (before, after), tag, marks)
@@ -77,7 +78,8 @@ def _verb(
                 if phrase not in g.rules:
                     raise ValueError(f"{portuguese}: no class {name}")
                 nouns = sum(len(g.rules.get(f"N.{name}.{gn}", ())) for gn in GENDERS) / 2
-                weight = max(nouns, 3) / sum([8] * len(classes)) if not before else 0.6
+                meant = 5 if two_meanings(name) else 3
+                weight = max(nouns, meant) / sum([8] * len(classes)) if not before else 0.6
                 for symbol in symbols:
                     source = f"{verb} {before}<{phrase}>"
                     target = f"{translated} {after}<{phrase}>"
@@ -96,9 +98,10 @@ def _verb_phrases(g: Grammar) -> None:
     for subject in "hsatvb":
         for form, other in VERB_FORMS:
             key = f"{subject}.{form}.{other}"
-            g.copy(f"VF.{key}", {f"VC.{key}": sum(r.weight for r in g.rules.get(f"VC.{key}", ()))})
+            own = sum((rule.weight for rule in g.rules.get(f"VC.{key}", ())), 0.0)
+            g.copy(f"VF.{key}", {f"VC.{key}": own})
             g.copy(f"VP.{key}", {f"VF.{key}": 45.0})
-            if subject == "h":
+            if subject == "h":  # in company
                 source, target = f"<VC.{key}> com <Company>", f"<VC.{key}> with <Company>"
                 g.rule(f"VP.{key}", source, target, 5.0)
 

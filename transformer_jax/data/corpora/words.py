@@ -23,7 +23,8 @@ __all__ = [
 NOUNS = {
     "someone": "menino:m:boy, menina:f:girl, homem:m:man, mulher:f:woman, criança:f:child",
     "person": (
-        "aluno:m:student, aluna:f:student, irmão:m:brother, irmã:f:sister, vizinho:m:neighbor, vizinha:f:neighbor, "
+        "aluno:m:student, aluna:f:student, irmão:m:brother, irmã:f:sister, "
+        "vizinho:m:neighbor, vizinha:f:neighbor, "
         "amigo:m:friend, amiga:f:friend, tio:m:uncle, tia:f:aunt, avô:m:grandfather, "
         "avó:f:grandmother, primo:m:cousin, prima:f:cousin, filho:m:son, filha:f:daughter, "
         "pai:m:father, mãe:f:mother"
@@ -224,9 +225,10 @@ CLASS_ADJECTIVES = {
     "meal": "delicioso vegetariano",
 }
 
-# portuguese | english | who: h a person, a an animal, t a thing, v transport, b a building | what it is done
-# to: "class class", or "preposition/preposition: class"; "-" nothing. Marks: "=" never
-# "is doing"; "~" a state, true for long; "!" nothing one would want; "*" a verb that its object gives another meaning.
+# portuguese | english | who | whom. Who: h a person, a an animal, t a thing, v transport,
+# b a building. Whom: "class class", or "preposition/preposition: class", or "-" for nobody.
+# Marks: "=" never "is doing"; "~" a state, true for long; "!" nothing one would want; "*" a verb
+# that its object gives another meaning.
 VERBS = """
 comprar | buy | h | fruit dish food drink clothes furniture text device thing vehicle mango
 vender | sell | h | fruit dish clothes furniture text device thing vehicle instrument
@@ -336,7 +338,7 @@ cortar | cut | h | cable tree fruit
 contornar | sail around | h | cape
 avistar | sight | h | cape
 embaralhar | shuffle | h | card
-virar | turn over | h | card
+distribuir | deal | h | card
 carregar | charge | h | battery
 trocar | replace | h | battery device
 regar | water | h | plant flower

@@ -1,0 +1,166 @@
+"""What a translation run is made of, and the runs that have names."""
+
+import dataclasses
+from typing import Literal
+
+from transformer_jax.config import (
+    PRESETS,
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    NormConfig,
+    PositionConfig,
+    TransformerConfig,
+    from_dict,
+)
+from transformer_jax.data.sources import PairData, ReadOptions
+from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig
+from transformer_jax.training.loop import LoopConfig
+from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig
+from transformer_jax.training.run_directory import RunDirectory
+
+__all__ = ["RUNS", "EvaluationConfig", "Run", "TokenizerConfig", "TrainingConfig"]
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizerConfig:
+    """How text becomes tokens; one vocabulary for both sides."""
+
+    kind: Literal["bpe", "wordpiece", "unigram", "bytes", "characters"] = "bpe"
+    vocab_size: int = 8000  # at most so many tokens are learnt
+    path: str | None = None  # a tokenizer.json to load instead of learning one
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingConfig:
+    """How long, on how much at a time, from which seed."""
+
+    epochs: int = 10  # passes over the training pairs
+    steps: int | None = None  # the last step; None goes by epochs
+    tokens: int = 4096  # most tokens of a side of a batch, padding included, over all devices
+    buckets: int = 6  # shapes of batches
+    rows_multiple: int = 8  # rows of batches divide by it: the numbers of devices to go on with
+    accumulation: int = 1  # parts that a batch is computed in, one after another
+    smoothing: float = 0.1  # probability spread over the vocabulary
+    average_decay: float | None = None  # of the running average of parameters; None keeps none
+    seed: int = 1  # of parameters, dropout and order
+    mode: Literal["jit", "pmap"] = "jit"  # how the step is compiled
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "tokens", "buckets", "rows_multiple", "accumulation"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"training.{name} is {getattr(self, name)}: at least 1")
+        if self.steps is not None and self.steps < 1:
+            raise ConfigError(f"training.steps is {self.steps}: at least 1")
+        if self.seed < 0:
+            raise ConfigError(f"training.seed is {self.seed}: 0 or more")
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationConfig:
+    """What is translated to see how good the model is."""
+
+    sentences: int = 200  # validation sentences translated greedily while training; 0 is none
+    beams: int = 4  # for the test sets in the end; 1 is greedy search
+
+    def __post_init__(self) -> None:
+        for name, least in (("sentences", 0), ("beams", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"evaluation.{name} is {getattr(self, name)}: at least {least}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One training run."""
+
+    model: TransformerConfig = PRESETS["vaswani_base"]
+    data: PairData = PairData()
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    training: TrainingConfig = TrainingConfig()
+    loop: LoopConfig = LoopConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    mesh: MeshConfig = MeshConfig()
+    distributed: DistributedConfig = DistributedConfig()
+    output: str | None = None  # the run directory; None is runs/NAME
+    overwrite: bool = False  # delete a run that is there
+
+    @staticmethod
+    def read(directory: RunDirectory) -> "Run":
+        """The run of a directory.
+
+        Raises:
+            CheckpointError: ``config.json`` is damaged, or of something else.
+        """
+        try:
+            run: Run = from_dict(Run, directory.read_config())
+        except (ConfigError, TypeError, AttributeError) as error:
+            raise CheckpointError(
+                f"{directory.config}: {error}: not the run of a translator, or of another version"
+            ) from None
+        return dataclasses.replace(run, output=str(directory.path))
+
+
+def _small(width: int, layers: int, heads: int, hidden: int) -> TransformerConfig:
+    # Pre-norm needs no long warm-up, which a run of minutes has no time for.
+    return TransformerConfig(
+        width=width,
+        encoder_layers=layers,
+        decoder_layers=layers,
+        embedding=EmbeddingConfig(dropout=0.1),
+        positions=PositionConfig(max_length=512),
+        attention=AttentionConfig(heads=heads),
+        feed_forward=FeedForwardConfig(width=hidden),
+        norm=NormConfig(place="pre", dropout=0.1),
+    )
+
+
+def _rate(peak: float, warm_up: int) -> OptimizerConfig:
+    return OptimizerConfig(
+        learning_rate=peak, schedule=ScheduleConfig("inverse_sqrt", warm_up=warm_up)
+    )
+
+
+RUNS: dict[str, tuple[str, Run]] = {
+    "phrasebook": (
+        "The built-in Portuguese-English corpus: minutes on a laptop.",
+        Run(
+            model=_small(128, 2, 4, 512),
+            data=PairData(corpus="phrasebook", read=ReadOptions(max_length=64)),
+            tokenizer=TokenizerConfig(vocab_size=2000),
+            optimizer=OptimizerConfig(
+                learning_rate=3e-3, schedule=ScheduleConfig("cosine", warm_up=200)
+            ),
+            training=TrainingConfig(epochs=12, tokens=2048, buckets=3, smoothing=0.0),
+            loop=LoopConfig(evaluate_every=500, checkpoint_every=500),
+            evaluation=EvaluationConfig(sentences=100, beams=1),
+        ),
+    ),
+    "small": (
+        "Your own pairs on a CPU or a small GPU: width 256, 3 + 3 layers, about 9 M parameters.",
+        Run(
+            model=_small(256, 3, 8, 1024),
+            optimizer=_rate(1e-3, 1000),
+            loop=LoopConfig(evaluate_every=500, checkpoint_every=500),
+        ),
+    ),
+    "base": (
+        "Vaswani et al. 2017, base: 63 M parameters at 37,000 tokens.",
+        Run(
+            model=PRESETS["vaswani_base"],
+            tokenizer=TokenizerConfig(vocab_size=37_000),
+            training=TrainingConfig(steps=100_000, tokens=25_000),
+            loop=LoopConfig(keep_last=5),
+        ),
+    ),
+    "big": (
+        "Vaswani et al. 2017, big: 214 M parameters at 37,000 tokens.",
+        Run(
+            model=PRESETS["vaswani_big"],
+            tokenizer=TokenizerConfig(vocab_size=37_000),
+            training=TrainingConfig(steps=300_000, tokens=25_000),
+            loop=LoopConfig(keep_last=20),
+        ),
+    ),
+}

@@ -1,0 +1,82 @@
+"""``describe``: the architecture and what it costs (rows H12, B13, U15)."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from transformer_jax.accounting import parts, totals
+from transformer_jax.cli.describe import plain_table, report, short
+from transformer_jax.cli.main import main
+from transformer_jax.config import PRESETS
+
+SNAPSHOT = Path(__file__).parent / "snapshots" / "vaswani_base.txt"
+
+
+def test_vaswani_base(capsys):
+    assert main(["describe", "--preset", "vaswani_base"]) == 0
+    assert capsys.readouterr().out == SNAPSHOT.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_part_has_its_row_and_the_rows_add_up(preset):
+    lines = report(PRESETS[preset], name=preset).splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("part "))
+    rows = lines[start + 1 : lines.index("", start)]
+    assert [re.split(r"  +", row)[0] for row in rows] == [p.path for p in parts(PRESETS[preset])]
+    # Only counts of parameters have commas between digits and no letter behind.
+    counted = [re.findall(r"  (\d[\d,]*)  ", row) for row in rows]
+    assert (
+        sum(int(n[0].replace(",", "")) for n in counted if n) == totals(PRESETS[preset]).parameters
+    )
+    assert f"{totals(PRESETS[preset]).parameters:,} parameters" in lines[0]
+
+
+def test_published_sizes(capsys):
+    for preset, size in (("vaswani_base", "63.05 M"), ("vaswani_big", "214.17 M")):
+        main(["describe", "--preset", preset])
+        assert f"({size})" in capsys.readouterr().out.splitlines()[0]
+
+
+def test_lengths_and_batch_change_costs_and_not_parameters(capsys):
+    seen = []
+    for flags in ([], ["--batch", "2"], ["--source-length", "64"], ["--target-length", "64"]):
+        assert main(["describe", "--preset", "t5_small", *flags]) == 0
+        seen.append(capsys.readouterr().out)
+    assert len(set(seen)) == 4
+    assert len({text.splitlines()[0] for text in seen}) == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ([], "a run directory or --preset, one of them"),
+        (["run", "--preset", "gpt2"], "one of them"),
+        (["--preset", "vaswani_bass"], "did you mean vaswani_base?"),
+        (["--preset", "gpt2", "--batch", "0"], "--batch is 0: at least 1"),
+        (["--preset", "gpt2", "--source-length", "0"], "--source-length is 0: at least 1"),
+        (["--preset", "gpt2", "--pictures", "/proc/x"], "--pictures /proc/x: cannot be written"),
+    ],
+)
+def test_wrong_flags_exit_2(capsys, flags, says):
+    assert main(["describe", *flags]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_pictures(tmp_path, capsys):
+    assert main(["describe", "--preset", "vaswani_base", "--pictures", str(tmp_path / "p")]) == 0
+    names = sorted(path.name for path in (tmp_path / "p").iterdir())
+    assert names == ["masks.png", "positions.png"]
+
+
+@pytest.mark.parametrize("number", [1, 12, 999, 1000, 9994, 9996, 99_950, 12_345_678, 10**15])
+def test_short_numbers_are_right_to_half_a_percent(number):
+    digits, _, prefix = short(number).partition(" ")
+    value = float(digits) * 1000 ** " kMGTP".index(prefix or " ")
+    assert value == pytest.approx(number, rel=0.005)
+    assert len(digits.replace(".", "")) <= 3
+
+
+def test_columns_stand_in_line():
+    text = plain_table(("a", "", "b", "n"), [("xx", "6 ×", "2×3", "6"), ("y", "", "", "1,234")])
+    assert {len(line) for line in text.splitlines()} == {len("xx  6 ×  2×3  1,234")}

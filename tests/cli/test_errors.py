@@ -1,0 +1,68 @@
+"""Whatever a command raises, its end is one line and a code."""
+
+import signal
+
+import pytest
+
+from transformer_jax.cli.errors import guarded, run_log
+from transformer_jax.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    NumericsError,
+    Stopped,
+)
+
+
+def er_raising(error):
+    def command():
+        raise error
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("a\nb"), 2),
+        (DataError("a b"), 3),
+        (CheckpointError("a b"), 4),
+        (NumericsError("a b"), 5),
+        (Stopped("a b", signal.SIGINT), 130),
+        (Stopped("a b", signal.SIGTERM), 143),
+        (KeyboardInterrupt(), 130),
+        (MemoryError(), 1),
+        (RuntimeError("RESOURCE_EXHAUSTED: too much\nmore"), 1),
+        (ValueError("a\nb"), 1),
+    ],
+)
+def test_every_error_is_one_line_and_a_code(error, code, capsys):
+    assert guarded(er_raising(error)) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+
+
+def test_ordinary_ends_say_nothing(capsys):
+    assert [guarded(lambda: None), guarded(lambda: 3)] == [0, 3]
+    assert [guarded(er_raising(SystemExit(n))) for n in (None, 0, 2)] == [0, 0, 2]
+    assert capsys.readouterr().err == ""
+
+
+def test_an_error_of_ours_leaves_its_traceback_in_the_log(tmp_path, capsys):
+    run_log(tmp_path / "error.log")
+    try:
+        assert guarded(er_raising(ValueError("odd"))) == 1
+    finally:
+        run_log(None)
+    assert str(tmp_path / "error.log") in capsys.readouterr().err
+    assert "ValueError: odd" in (tmp_path / "error.log").read_text()
+
+
+def test_debugging_lets_errors_pass(monkeypatch):
+    with pytest.raises(ValueError, match="odd"):
+        guarded(er_raising(ValueError("odd")), debug=True)
+    monkeypatch.setenv("TRANSFORMER_JAX_DEBUG", "1")
+    with pytest.raises(ConfigError, match="odd"):
+        guarded(er_raising(ConfigError("odd")))

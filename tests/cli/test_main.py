@@ -1,0 +1,133 @@
+"""The command line: quick to start, one line for a mistake, the nearest right word."""
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from transformer_jax.cli.main import COMMANDS, main
+
+ROOT = Path(__file__).parents[2]
+
+
+def command(*arguments, **how):
+    """The installed command in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", "import sys; from transformer_jax.cli.main import main; "
+         "sys.exit(main())", *arguments],
+        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False, **how,
+    )  # fmt: skip
+
+
+def mistake(capsys, *arguments):
+    """The exit code and the only line of a command that ends with a mistake."""
+    code = main(arguments)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    return code, err
+
+
+def test_help_is_quick_and_names_every_command():
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = command("--help")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    for name in COMMANDS:
+        assert f" {name} " in done.stdout
+    # Processor time, which other work on the machine does not change much.
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert spent < 1.0, spent
+
+
+def test_nothing_heavy_is_imported_before_the_arguments_are_right():
+    code = (
+        "import sys\nfrom transformer_jax.cli.main import main\n"
+        "code = main(['translate', 'run', '--beems', '3'])\n"
+        "heavy = {'jax', 'numpy', 'flax', 'orbax', 'matplotlib', 'tokenizers'} & set(sys.modules)\n"
+        "assert code == 2 and not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, check=False)
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(name, capsys):
+    assert main([name, "--help"]) == 0
+    assert "usage: transformer-jax " + name in capsys.readouterr().out
+
+
+def test_no_arguments_print_help(capsys):
+    assert main([]) == 0
+    assert "usage: transformer-jax" in capsys.readouterr().out
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("transformer-jax 0.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["tranlate", "run"], "unknown command tranlate: did you mean translate? there are"),
+        (["xyzzy"], "unknown command xyzzy: there are translate, score, attention"),
+        (["translate", "run", "--beems", "3"], "did you mean --beams?"),
+        (["translate", "run", "--beems=3"], "did you mean --beams?"),
+        (["score", "run", "--scource", "a", "--target", "b"], "did you mean --source?"),
+        (["describe", "--presets", "gpt2"], "did you mean --preset?"),
+        (["translate", "run", "--zzzzzz"], "translate has no flag --zzzzzz (see"),
+        (["translate"], "Missing from transformer-jax translate: PATH"),
+        (["translate", "run", "--beams", "few"], "Error parsing --beams"),
+        (["translate", "run", "--normalization", "gnm"], "'gnmt', 'power', 'none'"),
+        (["score", "run", "--source", "a"], "--target"),
+        (["translate", "run", "more"], "more"),
+    ],
+)
+def test_wrong_words_are_one_line_and_exit_2(capsys, arguments, says):
+    code, err = mistake(capsys, *arguments)
+    assert code == 2
+    assert says in err
+
+
+@pytest.mark.parametrize("name", ["translate", "verify", "describe"])
+def test_a_run_that_is_not_there_exits_4(capsys, tmp_path, name):
+    code, err = mistake(capsys, name, str(tmp_path / "none"))
+    assert code == 4
+    assert "none: no such run directory" in err
+    code, err = mistake(capsys, name, str(tmp_path))
+    assert code == 4
+    assert "not a run directory" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("{", "damaged"), ("[]", "damaged"), ("{}", "no model"), ('{"model": {"wdth": 3}}', "width")],
+)
+def test_a_foreign_run_exits_4(capsys, tmp_path, text, says):
+    (tmp_path / "config.json").write_text(text)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    for name in ("translate", "describe"):
+        code, err = mistake(capsys, name, str(tmp_path))
+        assert code == 4
+        assert says in err
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    source = "import sys; from transformer_jax.cli.main import main; sys.exit(main())"
+    with subprocess.Popen(
+        [sys.executable, "-c", source, "describe", "--preset", "vaswani_base"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    ) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 141

@@ -1,0 +1,345 @@
+"""From lines to lines: order, batches and shapes leave no trace in a translation."""
+
+import collections
+import copy
+import dataclasses
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from transformer_jax.config import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    PositionConfig,
+    TransformerConfig,
+)
+from transformer_jax.decoding.exhaustive import exhaustive_search
+from transformer_jax.decoding.options import Batching, Search
+from transformer_jax.decoding.translator import Translator
+from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.models.encoder_decoder import EncoderDecoder
+
+PAD, UNK, BOS, EOS = range(4)
+LETTERS = "abcdefghijklmnop"
+
+
+class Letters:
+    """A tokenizer of single letters."""
+
+    def __init__(self, vocab_size=20):
+        self.vocab_size = vocab_size
+        self.pad, self.unk, self.bos, self.eos = PAD, UNK, BOS, EOS
+
+    def encode_batch(self, texts):
+        ids = {letter: 4 + i for i, letter in enumerate(LETTERS)}
+        return [[ids.get(c, UNK) for c in text if not c.isspace()] for text in texts]
+
+    def decode(self, ids):
+        return "".join("?" if i == UNK else LETTERS[i - 4] for i in ids if i not in (0, 2, 3))
+
+    def pieces(self, ids):
+        return [f"<{i}>" if i < 4 else LETTERS[i - 4] for i in ids]
+
+
+def letter_model(seed=0, vocab=20, max_length=24):
+    """An untrained model whose choices differ from line to line."""
+    config = TransformerConfig(
+        vocab=vocab,
+        width=16,
+        encoder_layers=1,
+        decoder_layers=1,
+        embedding=EmbeddingConfig(scale=8.0, dropout=0.0),
+        positions=PositionConfig(max_length=max_length),
+        attention=AttentionConfig(heads=2),
+        feed_forward=FeedForwardConfig(width=32),
+    )
+    return EncoderDecoder(config, rngs=nnx.Rngs(seed))
+
+
+SHAPES = Batching(source_lengths=(8, 16), rows=(1, 4))
+SEARCH = Search(beams=3, nbest=2, alpha=1.0, normalization="power", length_ratio=1.0)
+GREEDY = dataclasses.replace(SEARCH, beams=1, nbest=1)
+
+
+@pytest.fixture(scope="module")
+def translator():
+    return Translator(letter_model(), Letters(), search=SEARCH, batching=SHAPES)
+
+
+@pytest.fixture(scope="module")
+def greedy():
+    return Translator(letter_model(), Letters(), search=GREEDY, batching=SHAPES)
+
+
+def like(translator, **batching):
+    """A translator that begins to count anew, with the same compiled functions."""
+    other = copy.copy(translator)
+    other.batching = dataclasses.replace(translator.batching, **batching)
+    other.counts = collections.Counter()
+    return other
+
+
+@pytest.fixture(scope="module")
+def lines():
+    rng = np.random.default_rng(0)
+    return ["".join(rng.choice(list(LETTERS), n)) for n in (3, 12, 7, 1, 9, 15, 2, 5, 7, 4, 6)]
+
+
+def forced_logits(model):
+    """Logits of whole prefixes, without a cache."""
+    run = jax.jit(model)
+
+    def teacher(source, inputs):
+        rows = np.full((len(inputs), 16), PAD)
+        rows[:, : len(source)] = source
+        lengths = np.full(len(inputs), len(source))
+        return np.asarray(run(*map(jnp.asarray, (rows, inputs, lengths))))
+
+    return teacher
+
+
+def same(one, other):
+    assert one.text == other.text
+    for a, b in zip(one.hypotheses, other.hypotheses, strict=True):
+        assert a.tokens == b.tokens
+        np.testing.assert_allclose([a.score, a.log_prob], [b.score, b.log_prob], atol=1e-5)
+
+
+@pytest.mark.parametrize("search", [SEARCH, GREEDY], ids=["beam", "greedy"])
+def test_order_and_company_of_lines_leave_no_trace(translator, lines, search):
+    together = translator.translate(lines, search)
+    assert [t.source for t in together] == lines
+    assert len({t.text for t in together}) > len(lines) // 2
+    order = np.random.default_rng(1).permutation(len(lines))
+    shuffled = translator.translate([lines[i] for i in order], search)
+    for i, translation in zip(order, shuffled, strict=True):
+        same(translation, together[i])
+    for i in (0, 1, 5):
+        [alone] = translator.translate([lines[i]], search)
+        same(alone, together[i])
+
+
+def test_windows_leave_no_trace_and_are_not_waited_for(greedy, lines):
+    translator = like(greedy, window=2)
+    read = []
+    stream = translator.stream(line for line in lines if read.append(line) is None)
+    first = next(stream)
+    assert len(read) == 2
+    whole = greedy.translate(lines)
+    for one, other in zip([first, *stream], whole, strict=True):
+        same(one, other)
+
+
+def test_greedy_is_the_argmax_of_teacher_forcing(greedy, lines):
+    """Stepwise with a cache equals whole prefixes without one."""
+    model, tokenizer = letter_model(), Letters()
+    teacher = forced_logits(model)
+    barred = np.zeros(20, np.float32)
+    barred[[PAD, BOS]] = -np.inf
+    for translation in greedy.translate(lines[:3]):
+        source = [*tokenizer.encode_batch([translation.source])[0], EOS]
+        limit = GREEDY.limit(len(source), 24)
+        tokens = []
+        while len(tokens) < limit and EOS not in tokens:
+            inputs = np.full((1, 24), PAD)
+            inputs[0, : len(tokens) + 1] = BOS, *tokens
+            logits = teacher(source, inputs)[0, len(tokens)]
+            tokens.append(int(np.argmax(logits + barred)))
+        assert translation.tokens == tuple(tokens)
+
+
+def test_scores_are_those_of_teacher_forcing(translator, lines):
+    for translation in translator.translate(lines):
+        assert len(translation.hypotheses) == 2
+        assert translation.hypotheses[0].score >= translation.alternatives[0].score
+        for way in translation.hypotheses:
+            assert way.tokens[-1] == EOS
+            [score] = translator.score([translation.source], [way.text])
+            assert score.tokens == way.tokens
+            assert score.log_prob == pytest.approx(way.log_prob, abs=1e-4)
+            assert sum(score.log_probs) == pytest.approx(score.log_prob, abs=1e-5)
+            assert way.score == pytest.approx(way.log_prob / len(way.tokens), abs=1e-6)
+
+
+def test_scoring_many_pairs_keeps_their_order(translator, lines):
+    targets = lines[::-1]
+    together = translator.score(lines, targets)
+    for source, target, score in list(zip(lines, targets, together, strict=True))[::4]:
+        [alone] = translator.score([source], [target])
+        assert alone.tokens == score.tokens
+        np.testing.assert_allclose(alone.log_probs, score.log_probs, atol=1e-5)
+    with pytest.raises(DataError, match="11 sources but 10 targets"):
+        translator.score(lines, targets[1:])
+    with pytest.raises(DataError, match="target 2 has 24 tokens: at most 23"):
+        translator.score(["a", "a"], ["a", "a" * 24])
+
+
+def test_a_wide_beam_over_the_cache_is_exhaustive_search():
+    """The oracle has no cache: this holds the model's reordering to account as well."""
+    vocab, length = 6, 3
+    model = letter_model(3, vocab)
+    tokenizer = Letters(vocab)
+    search = Search(beams=9, nbest=4, length_ratio=0.0, length_extra=length, normalization="power")
+    translator = Translator(model, tokenizer, search=search, batching=SHAPES)
+    teacher = forced_logits(model)
+    for translation in translator.translate(["ab", "b", "bbaab"]):
+        source = [*tokenizer.encode_batch([translation.source])[0], EOS]
+        exact = exhaustive_search(
+            lambda inputs, source=source: teacher(source, inputs),
+            first=BOS,
+            vocab=vocab,
+            length=length,
+            eos=EOS,
+            keep=4,
+            normalization="power",
+            forbidden=(PAD, BOS),
+        )
+        assert [way.tokens for way in translation.hypotheses] == [e.tokens for e in exact]
+        scores = [way.score for way in translation.hypotheses]
+        np.testing.assert_allclose(scores, [e.score for e in exact], atol=1e-5)
+
+
+def test_the_number_of_compiled_shapes_is_finite(greedy):
+    translator = greedy
+    rng = np.random.default_rng(2)
+    for count in (1, 2, 3, 9, 30):
+        translator.translate(["a" * int(n) for n in rng.integers(1, 16, count)])
+    assert translator._decode._cache_size() <= len(SHAPES.source_lengths) * len(SHAPES.rows)
+    again = translator._decode._cache_size()
+    for alpha in (0.3, 2.0):
+        search = dataclasses.replace(GREEDY, alpha=alpha)
+        translator.translate(["abc", "d"], search)
+    assert translator._decode._cache_size() == again
+
+
+def test_a_lines_shape_is_its_own(translator):
+    lengths = [1, 8, 9, 16, 3, 3, 3, 3, 3]
+    shapes = {i: size for which, (_, size) in translator.batches(range(9), lengths) for i in which}
+    assert [shapes[i] for i in range(9)] == [8, 8, 16, 16, 8, 8, 8, 8, 8]
+    rows = [(rows, len(which)) for which, (rows, _) in translator.batches(range(9), lengths)]
+    assert rows == [(4, 4), (4, 3), (4, 2)]
+    assert [rows for _, (rows, _) in translator.batches([0], lengths)] == [1]
+    tight = Translator(letter_model(), Letters(), batching=dataclasses.replace(SHAPES, tokens=8))
+    assert {shape for _, shape in tight.batches(range(9), lengths)} == {(1, 8), (1, 16)}
+
+
+def test_other_parameters_need_no_other_program(greedy, lines):
+    translator = like(greedy)
+    before = translator.translate(lines[:2])
+    compiled = translator._decode._cache_size()
+    graph, state = nnx.split(letter_model(1))
+    translator.params = nnx.to_pure_dict(state)
+    after = translator.translate(lines[:2])
+    assert translator._decode._cache_size() == compiled
+    assert [t.text for t in before] != [t.text for t in after]
+    pair = Translator((graph, translator.params), Letters(), search=GREEDY, batching=SHAPES)
+    for one, other in zip(pair.translate(lines[:2]), after, strict=True):
+        same(one, other)
+
+
+def test_a_trace_shows_the_best_tokens_of_every_step(greedy):
+    translation, steps = greedy.trace("abcd")
+    assert tuple(step.token for step in steps) == translation.tokens
+    assert sum(step.log_prob for step in steps) == pytest.approx(
+        translation.hypotheses[0].log_prob, abs=1e-4
+    )
+    for step in steps:
+        assert len(step.best) == 5
+        values = [value for _, value in step.best]
+        assert values == sorted(values, reverse=True)
+        assert sum(np.exp(values)) < 1 + 1e-5
+        allowed = [(name, value) for name, value in step.best if name not in ("<0>", "<2>")]
+        assert (step.piece, pytest.approx(step.log_prob, abs=1e-5)) == allowed[0]
+    assert greedy.trace("  ") == (greedy.translate(["  "])[0], [])
+
+
+def test_empty_lines_stay_empty_and_are_counted(greedy):
+    translator = like(greedy)
+    out = translator.translate(["", "abc", "   ", "abc"])
+    assert [t.text for t in out[::2]] == ["", ""]
+    assert out[1] == out[3] != out[0]
+    assert translator.counts == {"lines": 4, "empty": 2, "cut": 0}
+    assert translator.translate([]) == []
+
+
+def test_long_lines_are_cut_or_refused_by_choice_and_counted(greedy):
+    translator = like(greedy)
+    long, kept, short = translator.translate(["ab" * 10, "ab" * 7 + "a", "ab"])
+    assert (long.cut, kept.cut, short.cut) == (True, False, False)
+    assert translator.counts["cut"] == 1
+    same(long, kept)
+    with pytest.raises(DataError, match="line 2 has 20 tokens: at most 15 are read"):
+        like(greedy, too_long="refuse", window=1).translate(["a", "ab" * 10])
+
+
+def test_the_models_positions_limit_source_and_target():
+    translator = Translator(
+        letter_model(max_length=10), Letters(), search=dataclasses.replace(GREEDY, length_extra=99),
+        batching=SHAPES,
+    )  # fmt: skip
+    assert (translator.shapes, translator.longest) == ((8, 10), 10)
+    [out] = translator.translate(["a" * 50])
+    assert out.cut
+    assert len(out.tokens) <= 10
+
+
+def test_unknown_tokens_are_not_written_where_unwanted():
+    model = letter_model()
+    model.embedding.table[...] = model.embedding.table[...].at[UNK].multiply(30.0)
+    search = dataclasses.replace(GREEDY, minimum=5)
+    translator = Translator(model, Letters(), search=search, batching=SHAPES)
+    lines = ["abc", "cde", "fgh", "ijk"]
+    free = translator.translate(lines)
+    bound = translator.translate(lines, dataclasses.replace(search, unknown=False))
+    assert any(UNK in t.tokens for t in free)
+    assert not any(UNK in t.tokens for t in bound)
+
+
+def test_a_tokenizer_whose_eos_is_its_padding_can_still_end(translator):
+    tokenizer = Letters()
+    tokenizer.pad = tokenizer.bos = EOS
+    assert EOS not in Translator(letter_model(), tokenizer).forbidden()
+    smaller = Translator(letter_model(), Letters(18))
+    assert smaller.forbidden() == (PAD, BOS, 18, 19)
+    assert smaller.forbidden(unknown=False) == (PAD, UNK, BOS, 18, 19)
+
+
+def test_settings_that_cannot_be_are_refused():
+    with pytest.raises(ConfigError, match="nbest is 5: allowed are 1 to beams, 4"):
+        Search(nbest=5)
+    with pytest.raises(ConfigError, match="beams is 0"):
+        Search(beams=0)
+    with pytest.raises(ConfigError, match="alpha is -1"):
+        Search(alpha=-1.0)
+    with pytest.raises(ConfigError, match="length_extra 0"):
+        Search(length_extra=0)
+    for name, value in itertools.product(("rows", "source_lengths"), ((), (0, 1), (8, 8))):
+        with pytest.raises(ConfigError, match=name):
+            Batching(**{name: value})
+    with pytest.raises(ConfigError, match="window is 0"):
+        Batching(window=0)
+    with pytest.raises(ConfigError, match="tokenizer has 21 tokens but the model 20"):
+        Translator(letter_model(), Letters(21))
+
+
+def test_line_breaks_in_a_translation_do_not_break_the_line(greedy):
+    class Breaking(Letters):
+        def decode(self, ids):
+            return "a\nb\r"
+
+    translator = like(greedy)
+    translator.tokenizer = Breaking()
+    out = translator.translate(["ab"])
+    assert out[0].text == "a b "
+
+
+def test_what_comes_back_is_plain_python(greedy, lines):
+    """Tokens, scores and counts come back as plain numbers, ready for JSON."""
+    [out] = greedy.translate(lines[:1])
+    leaves = jax.tree.leaves(dataclasses.asdict(out))
+    assert all(type(leaf) in (int, float, str, bool) for leaf in leaves)

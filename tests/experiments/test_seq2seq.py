@@ -1,0 +1,240 @@
+"""The training commands: they train, go on, score; and no mistake ends in a traceback."""
+
+import json
+import logging
+import re
+import shutil
+
+import pytest
+
+from experiments import seq2seq
+from experiments.settings import RUNS, Run
+from transformer_jax.config import from_dict
+from transformer_jax.training.metrics import read_metrics
+
+WORDS = "um dois três quatro cinco seis sete oito nove dez".split()
+TINY = [
+    "--model.width", "8", "--model.encoder-layers", "1", "--model.decoder-layers", "1",
+    "--model.attention.heads", "2", "--model.feed-forward.width", "16",
+    "--tokenizer.kind", "characters", "--training.steps", "6", "--training.buckets", "1",
+    "--training.tokens", "512", "--optimizer.schedule.warm-up", "2",
+    "--loop.evaluate-every", "3", "--loop.checkpoint-every", "3", "--evaluation.sentences", "0",
+    "--evaluation.beams", "1", "--data.read.max-length", "64", "--mesh.data", "8",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """Aligned files of 60 lines, and a test set of 4."""
+    folder = tmp_path_factory.mktemp("texts")
+    lines = [f"{a} {b}" for a in WORDS for b in WORDS[:6]]
+    (folder / "a.pt").write_text("".join(f"{line}\n" for line in lines))
+    (folder / "a.en").write_text("".join(f"{line[::-1]}\n" for line in lines))
+    (folder / "t.pt").write_text("".join(f"{line}\n" for line in lines[:4]))
+    (folder / "t.en").write_text("".join(f"{line[::-1]}\n" for line in lines[:4]))
+    return folder
+
+
+def sq_data(texts):
+    return [
+        "--data.source", f"{texts}/a.pt", "--data.target", f"{texts}/a.en",
+        "--data.test.source", f"{texts}/t.pt", "--data.test.target", f"{texts}/t.en",
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trained(texts, tmp_path_factory):
+    run = tmp_path_factory.mktemp("runs") / "tiny"
+    code = seq2seq.main(["train", "small", *sq_data(texts), *TINY, "--output", str(run)])
+    assert code == 0
+    return run
+
+
+@pytest.fixture(autouse=True)
+def sq_quiet():
+    yield
+    logging.getLogger().handlers.clear()
+
+
+def test_a_run_directory_says_all_about_itself(trained):
+    for name in ("config.json", "tokenizer.json", "metrics.jsonl", "curves.png", "results.json"):
+        assert (trained / name).stat().st_size > 0
+    results = json.loads((trained / "results.json").read_text())
+    scores = results["tests"]["test"]
+    assert scores["sentences"] == 4
+    assert scores["sacrebleu_signature"].startswith("nrefs:1|case:mixed")
+    assert "chrf" in scores
+    assert len(results["state_sha256"]) == 64
+    assert results["late_compiles"] == 0
+    config = from_dict(Run, json.loads((trained / "config.json").read_text()))
+    tokenizer = json.loads((trained / "tokenizer.json").read_text())
+    assert config.model.vocab == len(tokenizer["model"]["vocab"])
+    lines = read_metrics(trained / "metrics.jsonl")
+    assert [r["step"] for r in lines if "loss" in r] == [1, 2, 3, 4, 5, 6]
+    assert [r["step"] for r in lines if "valid_loss" in r] == [3, 6]
+
+
+def test_evaluate_prints_scores_with_their_signature(trained, texts, tmp_path, capsys):
+    files = ["--source", f"{texts}/t.pt", "--target", f"{texts}/t.en"]
+    more = ["--beams", "1", "--checkpoint", "average:2", "--output", str(tmp_path / "out")]
+    assert seq2seq.main(["evaluate", str(trained), *files, *more]) == 0
+    assert re.match(r"sacreBLEU \S+ \(nrefs:1\|case:mixed.*\) chrF", capsys.readouterr().out)
+    assert len((tmp_path / "out").read_text().splitlines()) == 4
+
+
+def test_resuming_a_finished_run_changes_nothing(trained, tmp_path):
+    """On another mesh too, which also shows that a run may go on with other devices."""
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    before = json.loads((run / "results.json").read_text())
+    assert seq2seq.main(["resume", str(run), "--mesh.data", "2", "--mesh.fsdp", "4"]) == 0
+    after = json.loads((run / "results.json").read_text())
+    assert after["state_sha256"] == before["state_sha256"]
+    assert after["steps"] == before["steps"]
+
+
+def sq_spoil_config(run):
+    (run / "config.json").write_text("{")
+
+
+def sq_spoil_field(run):
+    config = json.loads((run / "config.json").read_text())
+    config["model"]["widht"] = 3
+    (run / "config.json").write_text(json.dumps(config))
+
+
+def sq_spoil_tokenizer(run):
+    (run / "tokenizer.json").write_text("[]")
+
+
+def sq_spoil_checkpoints(run):
+    for file in (run / "checkpoints").rglob("manifest.json"):
+        file.unlink()
+
+
+def sq_spoil_data(run):
+    config = json.loads((run / "config.json").read_text())
+    config["training"]["seed"] = 77
+    (run / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "code", "said"),
+    [
+        (shutil.rmtree, 4, "no such run directory"),
+        (sq_spoil_config, 4, "config.json: damaged"),
+        (sq_spoil_field, 4, "did you mean model.width"),
+        (sq_spoil_tokenizer, 3, "tokenizer.json"),
+        (sq_spoil_checkpoints, 4, "manifest.json is missing"),
+        (sq_spoil_data, 3, "the training data are not those that the run began with"),
+    ],
+)
+def test_a_damaged_run_is_named(trained, tmp_path, capfd, spoil, code, said):
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    spoil(run)
+    assert seq2seq.main(["resume", str(run)]) == code
+    sq_one_line(capfd.readouterr().err, said)
+
+
+def sq_one_line(err, said):
+    errors = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1, err
+    assert said in errors[0]
+    assert "Traceback" not in err
+
+
+MISTAKES = [
+    (["trian"], 2, "did you mean train?"),
+    (["train"], 2, "needs the name of a run"),
+    (["train", "phraseboook"], 2, "did you mean phrasebook?"),
+    (["train", "base"], 2, "no training data"),
+    (["train", "small", "--data.source", "{texts}/a.pt"], 2, "data.target is missing"),
+    (["train", "phrasebook", "--data.pairs", "x.tsv"], 2, "more than one way"),
+    (["train", "small", "--data.source", "{texts}/no", "--data.target", "{texts}/a.en"], 3, "no"),
+    (["train", "small", "--data.source", "{texts}/a.pt", "--data.target", "{texts}/t.en"], 3,
+     "60 lines"),
+    (["train", "small", "--model.attention.heads", "7"], 2, "does not divide width"),
+    (["train", "small", "--training.accumulation", "0"], 2, "training.accumulation is 0"),
+    (["train", "small", "--loop.patience", "0"], 2, "loop.patience is 0"),
+    (["train", "small", "--evaluation.beams", "0"], 2, "evaluation.beams is 0"),
+    (["train", "small", "{data}", "--mesh.fsdp", "3"], 2, "does not divide the 8 devices"),
+    (["train", "small", "{data}", "--data.read.max-length", "4096"], 2, "max_length is 4096"),
+    (["train", "small", "{data}", "--tokenizer.path", "{texts}/no.json"], 3, "no such tokenizer"),
+    (["train", "small", "{data}", "--tokenizer.path", "{run}/tokenizer.json", "--model.vocab",
+      "500"], 2, "leave model.vocab out"),
+    (["train", "small", "{data}", "--training.tokens", "8"], 2, "has no room for"),
+    (["train", "small", "{data}", "--output", "{run}"], 2, "holds a run already"),
+    (["train", "small", "{data}", "--output", "{texts}"], 2, "is not empty and no run"),
+    (["train", "small", "{data}", "--output", "{texts}/a.pt/run"], 4, "cannot be written"),
+    (["train", "small", "--data.tfds", "no/such", "--data.tfds-dir", "{texts}"], 3, "no/such"),
+    (["resume", "{texts}"], 4, "not a run directory"),
+    (["resume", "{texts}/nothing"], 4, "no such run directory"),
+    (["resume", "{run}", "--mesh.tensor", "3"], 2, "does not divide the 8 devices"),
+    (["evaluate", "{texts}", "--source", "a", "--target", "b"], 4, "not a run directory"),
+    (["evaluate", "{run}", "--source", "{texts}/a.pt", "--target", "{texts}/t.en"], 3, "60"),
+    (["evaluate", "{run}", "--source", "{texts}/t.pt", "--target", "{texts}/t.en", "--checkpoint",
+      "newest"], 2, "allowed are best, last"),
+    (["evaluate", "{run}", "--source", "{texts}/t.pt", "--target", "{texts}/t.en", "--checkpoint",
+      "5"], 4, "no checkpoint of step 5: there are 3, 6"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "code", "said"), MISTAKES, ids=[m[2] for m in MISTAKES])
+def test_a_mistake_is_one_line_and_an_exit_code(
+    trained, texts, tmp_path, monkeypatch, capfd, given, code, said
+):
+    monkeypatch.chdir(tmp_path)
+    filled = []
+    for word in given:
+        if word == "{data}":
+            filled += [*sq_data(texts), "--tokenizer.kind", "characters"]
+        else:
+            filled.append(word.format(texts=texts, run=trained))
+    assert seq2seq.main(filled) == code
+    sq_one_line(capfd.readouterr().err, said)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["train", "base", "--data.sorce", "x"], "--data.source"),
+        (["train", "base", "--mesh.fspd", "2"], "--mesh.fsdp"),
+        (["train", "base", "--training.steps", "many"], "many"),
+        (["evaluate", "run", "--source", "x"], "--target"),
+        (["resume"], "needs a run directory"),
+    ],
+)
+def test_a_wrong_flag_is_refused_with_the_nearest_right_one(capfd, given, said):
+    assert seq2seq.main(given) == 2
+    err = capfd.readouterr().err
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_every_named_run_can_be_written_and_read_back():
+    import dataclasses
+
+    for _, run in RUNS.values():
+        assert from_dict(Run, json.loads(json.dumps(dataclasses.asdict(run)))) == run
+
+
+@pytest.mark.parametrize("given", [["--help"], ["train", "--help"], ["train", "base", "--help"]])
+def test_help_helps(given, capsys):
+    assert seq2seq.main(given) == 0
+    assert "experiments.seq2seq" in capsys.readouterr().out
+
+
+def test_an_error_of_ours_is_one_line_and_a_log(trained, tmp_path, monkeypatch, capfd):
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+
+    def broken(*args, **kwargs):
+        raise RuntimeError("two\nlines")
+
+    from experiments import translation
+
+    monkeypatch.setattr(translation, "fit", broken)
+    assert seq2seq.main(["resume", str(run)]) == 1
+    sq_one_line(capfd.readouterr().err, f"unexpected RuntimeError: two lines; see {run}/error.log")
+    assert "Traceback" in (run / "error.log").read_text()

@@ -1,0 +1,215 @@
+"""Cross-entropy, plain and fused, equals its formula and plain autodiff."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from transformer_jax.functional import linear
+from transformer_jax.functional.losses import (
+    cross_entropy,
+    linear_cross_entropy,
+    linear_logits,
+    token_losses,
+)
+
+
+def formula(logits, targets, weights, smoothing):
+    """−Σ w q log p, with the wanted distribution q written out."""
+    V = logits.shape[-1]
+    q = (1 - smoothing) * jax.nn.one_hot(targets, V, dtype=logits.dtype) + smoothing / V
+    return -(weights * (q * jax.nn.log_softmax(logits)).sum(-1)).sum()
+
+
+def problem(rows=(3, 4), D=5, V=7, dtype=jnp.float64):
+    keys = jax.random.split(jax.random.key(7), 5)
+    x = jax.random.normal(keys[0], (*rows, D), dtype)
+    table = jax.random.normal(keys[1], (V, D), dtype)
+    bias = jax.random.normal(keys[2], (V,), dtype)
+    targets = jax.random.randint(keys[3], rows, 0, V)
+    weights = jax.random.uniform(keys[4], rows, dtype).at[..., -1].set(0)
+    return x, table, bias, targets, weights
+
+
+def close(a, b, tolerance=1e-12):
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), a, b
+    )
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
+def test_value_and_gradient_are_those_of_the_formula(smoothing):
+    with jax.enable_x64():
+        x, table, bias, targets, weights = problem()
+        logits = 3 * linear_logits(x, table, bias=bias)
+        ours = jax.value_and_grad(lambda z: cross_entropy(z, targets, weights, smoothing)[0])
+        plain = jax.value_and_grad(lambda z: formula(z, targets, weights, smoothing))
+        close(ours(logits), plain(logits))
+        close(cross_entropy(logits, targets, weights)[1], weights.sum())
+        close(cross_entropy(logits, targets)[1], jnp.asarray(12.0))
+
+
+def test_gradient_in_the_weights_is_the_loss_of_each_row():
+    with jax.enable_x64():
+        x, table, _, targets, weights = problem()
+        weights = weights + 0.1
+        losses = token_losses(linear_logits(x, table), targets)
+        close(
+            jax.grad(lambda w: cross_entropy(linear_logits(x, table), targets, w)[0])(weights),
+            losses,
+        )
+        close(jax.grad(lambda w: linear_cross_entropy(x, table, targets, w)[0])(weights), losses)
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize(
+    ("options", "biased"),
+    [
+        ({}, False),
+        ({"chunk": 5}, False),
+        ({"chunk": 4, "smoothing": 0.1, "scale": 0.3, "softcap": 2.0}, True),
+        ({"smoothing": 0.2, "scale": 1.7, "softcap": 5.0}, True),
+        ({"chunk": 1000}, True),
+        ({"chunk": 1}, True),
+    ],
+)
+def test_fused_equals_unfused_in_value_and_gradients(monkeypatch, own, options, biased):
+    monkeypatch.setattr(linear, "own_backward", lambda: own)
+    with jax.enable_x64():
+        x, table, bias, targets, weights = problem()
+        scale, softcap = options.get("scale", 1.0), options.get("softcap")
+
+        def fused(x, table, bias):
+            bias = bias if biased else None
+            total = linear_cross_entropy(x, table, targets, weights, bias=bias, **options)
+            return 2 * total[0] / total[1]
+
+        def plain(x, table, bias):
+            z = scale * jnp.einsum("...D,VD->...V", x, table)
+            z = z + bias if biased else z
+            z = z if softcap is None else softcap * jnp.tanh(z / softcap)
+            return 2 * formula(z, targets, weights, options.get("smoothing", 0.0)) / weights.sum()
+
+        with jax.numpy_rank_promotion("allow"):
+            wanted = jax.value_and_grad(plain, (0, 1, 2))(x, table, bias)
+        close(jax.jit(jax.value_and_grad(fused, (0, 1, 2)))(x, table, bias), wanted)
+        close(fused(x, table, bias), wanted[0])
+
+
+@pytest.mark.parametrize("chunk", [None, 4])
+def test_a_row_of_weight_0_adds_exactly_nothing_even_if_it_is_not_a_number(chunk):
+    x, table, bias, targets, weights = problem(dtype=jnp.float32)
+    targets = targets.at[:, -1].set(-100)
+
+    def fused(x, table, bias):
+        return linear_cross_entropy(x, table, targets, weights, bias=bias, chunk=chunk)[0]
+
+    total, (dx, _, _) = jax.value_and_grad(fused, (0, 1, 2))(x, table, bias)
+    assert (dx[:, -1] == 0).all()
+    short = (x[:, :-1], table, targets[:, :-1], weights[:, :-1])
+    close(total, linear_cross_entropy(*short, bias=bias)[0], 1e-6)
+
+    logits = linear_logits(x, table).at[:, -1].set(jnp.nan)
+    total, dz = jax.value_and_grad(lambda z: cross_entropy(z, targets, weights)[0])(logits)
+    assert jnp.isfinite(total)
+    assert jnp.isfinite(dz).all()
+    assert (dz[:, -1] == 0).all()
+
+
+def test_b27_loss_at_the_start_is_log_of_the_vocabulary():
+    keys = jax.random.split(jax.random.key(3), 3)
+    V = 1000
+    x = jax.random.normal(keys[0], (256, 16))
+    table = 0.02 * jax.random.normal(keys[1], (V, 16))
+    total, weight = linear_cross_entropy(x, table, jax.random.randint(keys[2], (256,), 0, V))
+    assert float(total / weight) == pytest.approx(np.log(V), abs=0.01)
+
+
+@pytest.mark.parametrize("size", [1e4, 1e30])
+def test_huge_logits_are_finite(size):
+    logits = jnp.array([[size, -size, 0.0]])
+    loss, dz = jax.value_and_grad(lambda z: cross_entropy(z, jnp.array([0]))[0])(logits)
+    assert float(loss) == 0
+    assert jnp.isfinite(dz).all()
+
+
+def test_forbidden_tokens_do_not_disturb_the_others():
+    logits = jnp.array([[1.0, -jnp.inf, 2.0]])
+    loss, dz = jax.value_and_grad(lambda z: cross_entropy(z, jnp.array([0]))[0])(logits)
+    assert float(loss) == pytest.approx(np.log(1 + np.e), rel=1e-6)
+    assert dz[0, 1] == 0
+    assert jnp.isfinite(dz).all()
+
+
+def test_smoothed_loss_is_least_at_the_smoothed_distribution():
+    q = 0.9 * jax.nn.one_hot(jnp.array([2]), 5) + 0.1 / 5
+    slope = jax.grad(lambda z: cross_entropy(z, jnp.array([2]), smoothing=0.1)[0])(jnp.log(q))
+    close(slope, jnp.zeros((1, 5)), 1e-6)
+
+
+@pytest.mark.parametrize("chunk", [None, 4])
+def test_bfloat16_is_scored_in_float32_and_gradients_keep_their_dtypes(chunk):
+    x, table, bias, targets, weights = problem(dtype=jnp.float32)
+
+    def fused(x, table, bias):
+        return linear_cross_entropy(x, table, targets, weights, bias=bias, chunk=chunk)[0]
+
+    low = (x.astype(jnp.bfloat16), table, bias)
+    total, gradients = jax.value_and_grad(fused, (0, 1, 2))(*low)
+    assert total.dtype == jnp.float32
+    assert [g.dtype for g in gradients] == [jnp.bfloat16, jnp.float32, jnp.float32]
+    wanted, plain = jax.value_and_grad(fused, (0, 1, 2))(x, table, bias)
+    close(total, wanted, 2e-2)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a.astype(b.dtype), b, atol=3e-2), gradients, plain
+    )
+    losses = cross_entropy(linear_logits(x, table).astype(jnp.bfloat16), targets)
+    assert losses[0].dtype == jnp.float32
+
+
+def test_chunks_never_hold_all_logits():
+    rows, V, chunk = 64, 1009, 8
+    x, table, _, targets, _ = problem((rows,), 4, V, jnp.float32)
+
+    def fused(x, table):
+        return linear_cross_entropy(x, table, targets, chunk=chunk)[0]
+
+    text = str(jax.make_jaxpr(jax.grad(fused, (0, 1)))(x, table))
+    assert f"f32[{chunk},{V}]" in text
+    assert f"f32[{rows},{V}]" not in text
+
+
+def test_undifferentiated_it_computes_no_gradient():
+    x, table, _, targets, _ = problem((8,), 4, 9, jnp.float32)
+    text = jax.jit(lambda x, t: linear_cross_entropy(x, t, targets)[0]).lower(x, table).as_text()
+    assert text.count("dot_general") == 1
+
+
+@pytest.mark.parametrize("spec", [P("data"), P(("data", "tensor"))])
+@pytest.mark.parametrize("chunk", [None, 8])
+def test_sharded_it_is_the_same(spec, chunk):
+    x, table, bias, targets, weights = problem((16, 4), 8, 32, jnp.float32)
+
+    def fused(x, table, bias, targets, weights):
+        return linear_cross_entropy(x, table, targets, weights, bias=bias, chunk=chunk)[0]
+
+    f = jax.jit(jax.value_and_grad(fused, (0, 1, 2)))
+    wanted = f(x, table, bias, targets, weights)
+    mesh = jax.make_mesh((4, 2), ("data", "tensor"), axis_types=(AxisType.Auto,) * 2)
+    put = lambda a, spec: jax.device_put(a, NamedSharding(mesh, spec))
+    args = put(x, spec), put(table, P("tensor")), put(bias, P("tensor"))
+    close(f(*args, put(targets, spec), put(weights, spec)), wanted, 1e-5)
+
+
+def test_a_vocabulary_split_over_devices_is_not_gathered():
+    logits, targets = jnp.ones((8, 64)), jnp.arange(8)
+    mesh = jax.make_mesh((2, 4), ("data", "tensor"), axis_types=(AxisType.Auto,) * 2)
+    logits = jax.device_put(logits, NamedSharding(mesh, P("data", "tensor")))
+    targets = jax.device_put(targets, NamedSharding(mesh, P("data")))
+    f = jax.jit(jax.value_and_grad(lambda z, t: cross_entropy(z, t)[0]))
+    text = f.lower(logits, targets).compile().as_text()
+    assert not re.findall(r"f32\[\d+,64\]", text)

@@ -1,0 +1,134 @@
+"""A run killed or stopped anywhere and gone on with ends as the undisturbed one, bit by bit."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+STEPS = 240
+WORDS = "um dois três quatro cinco seis sete oito nove dez".split()
+SETTINGS = [
+    "--model.width", "8", "--model.encoder-layers", "1", "--model.decoder-layers", "1",
+    "--model.attention.heads", "2", "--model.feed-forward.width", "16",
+    "--tokenizer.kind", "characters", "--training.steps", str(STEPS), "--training.buckets", "1",
+    "--training.tokens", "256", "--training.average-decay", "0.9", "--evaluation.sentences", "0",
+    "--optimizer.schedule.warm-up", "20", "--loop.evaluate-every", "80",
+    "--loop.checkpoint-every", "40", "--data.read.max-length", "64",
+]  # fmt: skip
+
+
+class Runs:
+    """Starts the training command in processes of their own, which share what is compiled."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        lines = [f"{a} {b}" for a in WORDS for b in WORDS]
+        (folder / "a.pt").write_text("".join(f"{line}\n" for line in lines))
+        (folder / "a.en").write_text("".join(f"{line[::-1]}\n" for line in lines))
+
+    def start(self, run: Path) -> subprocess.Popen:
+        """Begins the run, or goes on with it."""
+        data = ["--data.source", f"{self.folder}/a.pt", "--data.target", f"{self.folder}/a.en"]
+        fresh = not (run / "metrics.jsonl").exists()
+        how = ["train", "small", *data, *SETTINGS, "--output"] if fresh else ["resume"]
+        environment = os.environ | {
+            "JAX_PLATFORMS": "cpu",
+            "JAX_COMPILATION_CACHE_DIR": str(self.folder / "compiled"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+            # Where byte code is not kept, every start would compile thousands of files.
+            "PYTHONDONTWRITEBYTECODE": "",
+            "PYTHONPYCACHEPREFIX": str(self.folder / "bytecode"),
+        }
+        command = [sys.executable, "-m", "experiments.seq2seq", *how, str(run)]
+        return subprocess.Popen(
+            command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
+            text=True,
+        )  # fmt: skip
+
+    def whole(self, run: Path) -> dict:
+        """The results of the run seen through."""
+        process = self.start(run)
+        _, err = process.communicate(timeout=300)
+        assert process.returncode == 0, err
+        return json.loads((run / "results.json").read_text())
+
+    def cut(self, run: Path, number: int, step: int) -> None:
+        """Sends a signal as soon as ``step`` is measured, and checks how the process ends."""
+        process = self.start(run)
+        wait_for(run / "metrics.jsonl", step, process)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=120)
+        expected = -9 if number == signal.SIGKILL else 128 + number
+        assert process.returncode == expected, err
+        assert "Traceback" not in err
+        if number != signal.SIGKILL:
+            assert "is saved: go on with `resume" in err
+
+
+def wait_for(path: Path, step: int, process: subprocess.Popen) -> None:
+    """Returns when ``path`` holds the measurements of ``step``."""
+    offset, deadline = 0, time.monotonic() + 300
+    while process.poll() is None and time.monotonic() < deadline:
+        if path.exists():
+            text = path.read_text()
+            lines = text[offset:].splitlines()
+            if any(f'{{"step": {n}, ' in line for line in lines for n in (step, step + 1)):
+                return
+        time.sleep(0.002)
+    raise AssertionError(f"step {step} never came: {process.communicate()[1]}")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return Runs(tmp_path_factory.mktemp("resume"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(runs):
+    return runs.whole(runs.folder / "undisturbed")
+
+
+def steps_measured(run):
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [line["step"] for line in lines if "loss" in line]
+
+
+def disturbed(runs, name, signals, seed):
+    """A run that gets the signals at random steps, one after the other, and is seen through."""
+    run = runs.folder / name
+    rng = random.Random(seed)
+    part = (STEPS - 40) // len(signals)
+    for place, number in enumerate(signals):
+        runs.cut(run, number, part * place + rng.randrange(1, part - 15))
+    results = runs.whole(run)
+    assert steps_measured(run) == list(range(1, STEPS + 1))
+    return results
+
+
+def test_killed_twice_and_stopped_both_ways_it_ends_the_same(runs, undisturbed):
+    signals = [signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGINT]
+    results = disturbed(runs, "disturbed", signals, seed=time.time_ns())
+    assert results["state_sha256"] == undisturbed["state_sha256"]
+    assert results["best"] == undisturbed["best"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_ten_random_kills(runs, undisturbed, seed):
+    results = disturbed(runs, f"kills{seed}", [signal.SIGKILL] * 2, seed=seed)
+    assert results["state_sha256"] == undisturbed["state_sha256"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_ten_stops_in_order(runs, undisturbed, number):
+    results = disturbed(runs, f"stops{number}", [number] * 5, seed=int(number))
+    assert results["state_sha256"] == undisturbed["state_sha256"]

@@ -1,0 +1,68 @@
+"""Run directories are never lost by accident, and what is none is said to be none."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.training.metrics import read_metrics
+from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.visual.curves import training_curves
+
+
+def test_what_was_begun_is_refused_unless_it_may_be_deleted(tmp_path):
+    run = RunDirectory.create(tmp_path / "a" / "run")
+    run.write(run.config, {"a": 1})
+    assert RunDirectory.create(run.path).path == run.path  # nothing was trained
+    run.write(run.config, {"a": 1})
+    run.metrics.write_text("")
+    with pytest.raises(ConfigError, match="resume"):
+        RunDirectory.create(run.path)
+    RunDirectory.create(run.path, overwrite=True)
+    assert not list(run.path.iterdir())
+
+
+def test_what_is_no_run_is_never_deleted(tmp_path):
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(ConfigError, match="no run"):
+        RunDirectory.create(tmp_path, overwrite=True)
+    assert (tmp_path / "thesis.tex").exists()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "\x00", "[" * 100_000])
+def test_a_damaged_configuration_is_named(tmp_path, text):
+    (tmp_path / "config.json").write_text(text)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"config\.json: damaged"):
+        RunDirectory.open(tmp_path).read_config()
+
+
+def test_a_file_is_no_run(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match="no such run"):
+        RunDirectory.open(tmp_path / "file")
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        RunDirectory.create(tmp_path / "file" / "run")
+
+
+@pytest.mark.parametrize("tail", ['{"step": 3, "lo', "garbage", '{"loss": 1}', "\x00\x00"])
+def test_measurements_end_where_a_kill_cut_them(tmp_path, tail):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n' + tail)
+    assert read_metrics(path) == [{"step": 1}, {"step": 2}]
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        [],
+        [{"step": 1, "loss": None, "grad_norm": None}],
+        [{"step": n, "loss": 1 / n, "grad_norm": 1.0, "learning_rate": 0.1} for n in range(1, 9)]
+        + [{"step": 8, "valid_loss": 1.0, "sacrebleu": 3.0}],
+    ],
+)
+def test_curves_are_drawn_whatever_was_measured(tmp_path, history):
+    path = tmp_path / "curves.png"
+    training_curves(json.loads(json.dumps(history)), path)
+    assert Path(path).read_bytes().startswith(b"\x89PNG")
