@@ -118,6 +118,7 @@ def resume(arguments: Sequence[str]) -> int:
         run = Run.read(directory)
         default = Resume(arguments[0], run.loop, run.mesh, DistributedConfig())
     asked = tyro.cli(Resume, prog=f"{PROGRAM} resume", args=list(arguments), default=default)
+    assert asked is not None
     from experiments import translation
 
     directory = RunDirectory.open(asked.run)

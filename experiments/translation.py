@@ -85,6 +85,7 @@ def begin(run: Run, *, vocab_given: bool) -> tuple[Run, RunDirectory, Splits]:
         )
         directory.write(directory.config, dataclasses.asdict(run))
     barrier("begun")
+    assert run.output is not None
     directory = RunDirectory.open(run.output)
     return Run.read(directory), directory, splits
 

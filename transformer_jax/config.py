@@ -258,7 +258,8 @@ def from_dict(cls: type, values: dict[str, Any], where: str = "") -> Any:
             hint = f"; did you mean {where}{near[0]}?" if near else ""
             raise ConfigError(f"unknown setting {where}{name}{hint}")
         kind = hints[name]
-        nested = [k for k in (kind, *typing.get_args(kind)) if dataclasses.is_dataclass(k)]
+        kinds = (kind, *typing.get_args(kind))
+        nested = [k for k in kinds if isinstance(k, type) and dataclasses.is_dataclass(k)]
         if isinstance(value, dict) and nested:
             value = from_dict(nested[0], value, f"{where}{name}.")
         elif isinstance(value, list):

@@ -37,7 +37,7 @@ class NumericsError(UserError):
     exit_code = 5
 
 
-class Stopped(UserError):
+class Stopped(UserError):  # noqa: N818  (it is the user who stopped it: no error)
     """Work ended early and in order after a signal; the exit code is ``128 + signal``."""
 
     def __init__(self, message: str, signal: int):

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from experiments.benchmarking.worker import serve
+from experiments.benchmarking.worker import Setup, serve
 from transformer_jax.config import (
     AttentionConfig,
     EmbeddingConfig,
@@ -168,7 +168,7 @@ def decode(folder, vocab, width, heads, layers, hidden, batch, length, new, beam
     return run, {}
 
 
-CASES = {"train": train, "decode": decode}
+CASES: dict[str, Setup] = {"train": train, "decode": decode}
 
 if __name__ == "__main__":
     serve(CASES)

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-
-from experiments.benchmarking.worker import serve
+from experiments.benchmarking.worker import Setup, serve
 
 THREADS = int(os.environ.get("OMP_NUM_THREADS", "1"))
 torch.set_num_threads(THREADS)
@@ -243,7 +242,7 @@ def ctranslate2(
     return run, {"compute_type": translator.compute_type}
 
 
-CASES = {"train": train, "generate": generate, "ctranslate2": ctranslate2}
+CASES: dict[str, Setup] = {"train": train, "generate": generate, "ctranslate2": ctranslate2}
 
 if __name__ == "__main__":
     serve(CASES)

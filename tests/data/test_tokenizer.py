@@ -197,6 +197,14 @@ def test_special_tokens_of_other_files_are_found_by_their_usual_names(tmp_path):
     assert gpt.encode("a <|endoftext|> b") == [1, 2]
 
 
+def test_the_vocabulary_reaches_to_the_largest_id(tmp_path):
+    path = foreign(tmp_path, ["</s>"], "a")
+    path.write_text(path.read_text().replace('"c":3', '"c":30').replace('"c": 3', '"c": 30'))
+    tokenizer = load_tokenizer(path)
+    assert tokenizer.vocab_size == 31
+    assert tokenizer.encode("c") == [30]
+
+
 def test_special_tokens_may_be_named(tmp_path):
     path = foreign(tmp_path, ["(end)", "(pad)"], "a")
     with pytest.raises(DataError, match="no token that ends a sentence"):

@@ -12,7 +12,7 @@ from experiments.settings import RUNS, Run
 from transformer_jax.config import from_dict
 from transformer_jax.training.metrics import read_metrics
 
-WORDS = "um dois três quatro cinco seis sete oito nove dez".split()
+WORDS = ["um", "dois", "três", "quatro", "cinco", "seis", "sete", "oito", "nove", "dez"]
 TINY = [
     "--model.width", "8", "--model.encoder-layers", "1", "--model.decoder-layers", "1",
     "--model.attention.heads", "2", "--model.feed-forward.width", "16",

@@ -123,13 +123,13 @@ def test_stopped_at_any_step_and_resumed_it_is_the_undisturbed_run(bench, tmp_pa
 
 
 def test_a_crash_between_checkpoints_leaves_no_line_twice(bench):
-    bench.hook = lambda n: n == 5 and 1 / 0
+    bench.hook = lambda n: n == 7 and 1 / 0
     with pytest.raises(ZeroDivisionError):
-        bench.run(10)
+        bench.run(10, checkpoint_every=4)
     with (bench.path / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 6, "lo')  # a kill in the midst of a line
+        file.write('{"step": 7, "lo')  # a kill in the midst of a line
     bench.hook = lambda n: None
-    bench.run(10)
+    bench.run(10, checkpoint_every=4)
     assert [r["step"] for r in lp_train_lines(bench.path)] == list(range(1, 11))
 
 

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 STEPS = 240
-WORDS = "um dois três quatro cinco seis sete oito nove dez".split()
+WORDS = ["um", "dois", "três", "quatro", "cinco", "seis", "sete", "oito", "nove", "dez"]
 SETTINGS = [
     "--model.width", "8", "--model.encoder-layers", "1", "--model.decoder-layers", "1",
     "--model.attention.heads", "2", "--model.feed-forward.width", "16",

@@ -97,10 +97,10 @@ def test_parameters_and_gradients_travel_and_rows_stay_where_they_are(alone, mak
     graph, state, shardings = create_state(make_toy, DESCENT, mesh, params=params)
     step = compile_step(make_step(graph, DESCENT, OBJECTIVE, accumulation=2), mesh, shardings)
     compiled = step.lower(state, put_batch(batch, mesh), None).compile()
-    moves = set(
-        re.findall(r" (all-\w+|reduce-scatter|collective-\w+)(?:-start)?\(", compiled.as_text())
-    )
-    assert moves <= {"all-gather", "all-reduce", "reduce-scatter"}, moves
+    pattern = r"= \(?(\w+)\[.* (all-\w+|reduce-scatter|collective-\w+)(?:-start)?\("
+    moves = set(re.findall(pattern, compiled.as_text()))
+    assert {name for _, name in moves} <= {"all-gather", "all-reduce", "reduce-scatter"}, moves
+    assert {kind for kind, _ in moves} == {"f32"}, f"token ids travel: {moves}"
     result = jax.block_until_ready(compiled(state, put_batch(batch, mesh), None))
     chex.assert_trees_all_close(result, alone(make_toy, batch), atol=1e-5)
 

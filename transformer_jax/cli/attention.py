@@ -43,21 +43,20 @@ class Attention:
     def __call__(self) -> int:
         """Writes the files and prints their names."""
         self.check()
-        from transformer_jax.cli.loading import load, lowercases
+        from transformer_jax.cli.loading import as_trained, load
         from transformer_jax.decoding.options import Search
         from transformer_jax.decoding.translator import Translator
         from transformer_jax.visual.attention import as_json, page, picture
 
         model, tokenizer = load(self.run, self.checkpoint)
         translator = Translator(model, tokenizer, search=Search(beams=self.beams))
-        given = self.sentence, self.target
-        if lowercases(self.run):
-            given = self.sentence.lower(), None if self.target is None else self.target.lower()
-        maps, translation = attention_of(translator, *given)
+        prepare = as_trained(self.run)
+        target = None if self.target is None else prepare(self.target)
+        maps, translation = attention_of(translator, prepare(self.sentence), target)
         shown = next(each for each in maps if each.kind == self.picture)
         L = shown.weights.shape[0]
         if self.layer is not None and self.layer > L:
-            raise ConfigError(f"--layer {self.layer}: there are {L} layers, from 1 to {L}")
+            raise ConfigError(f"--layer {self.layer}: the layers are 1 to {L}")
         layer = None if self.all_layers else L - 1 if self.layer is None else self.layer - 1
         files = {".html": page(maps, title=self.sentence, subtitle=translation)}
         if self.json:

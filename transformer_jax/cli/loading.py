@@ -1,5 +1,6 @@
 """What a run directory holds, as what sub-commands need."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,7 +11,7 @@ if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
     from transformer_jax.training.run_directory import RunDirectory
 
-__all__ = ["chosen_checkpoint", "load", "lowercases", "model_config"]
+__all__ = ["as_trained", "chosen_checkpoint", "load", "model_config"]
 
 
 def model_config(run: "RunDirectory") -> TransformerConfig:
@@ -31,12 +32,18 @@ def model_config(run: "RunDirectory") -> TransformerConfig:
     return config
 
 
-def lowercases(path: Path) -> bool:
-    """Whether a run's model was trained on lower-cased text, and has to be given such."""
+def as_trained(path: Path) -> Callable[[str], str]:
+    """A function from a line to what a run's model was trained on: trimmed, perhaps lower-cased."""
     from transformer_jax.training.run_directory import RunDirectory
 
     read = RunDirectory.open(path).read_config().get("data", {}).get("read", {})
-    return bool(read.get("lowercase", False))
+    lower = bool(read.get("lowercase", False))
+
+    def prepare(line: str) -> str:
+        line = "" if line.isspace() else line.strip(" \t")
+        return line.lower() if lower else line
+
+    return prepare
 
 
 def chosen_checkpoint(text: str) -> tuple[int | Literal["best", "last"], int]:

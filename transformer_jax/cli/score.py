@@ -31,7 +31,7 @@ class Score:
         """One row a line, with the end of the sentence as a token; the last is the corpus."""
         import sys
 
-        from transformer_jax.cli.loading import load, lowercases
+        from transformer_jax.cli.loading import as_trained, load
         from transformer_jax.data.aligned import read_aligned
         from transformer_jax.data.text import open_bytes
         from transformer_jax.decoding.translator import Translator
@@ -47,9 +47,8 @@ class Score:
             out.write("\t".join(cells).encode() + b"\n")
 
         write((*HEADER, "token_log_probs") if self.tokens else HEADER)
-        if lowercases(self.run):
-            pairs = [(source.lower(), target.lower()) for source, target in pairs]
-        scores = translator.score([s for s, _ in pairs], [t for _, t in pairs])
+        prepare = as_trained(self.run)
+        scores = translator.score([prepare(s) for s, _ in pairs], [prepare(t) for _, t in pairs])
         for number, score in enumerate(scores, 1):
             cells = row(str(number), score.log_prob, len(score.tokens))
             if self.tokens:

@@ -67,15 +67,13 @@ class Translate:
         """Reads, translates and writes until the input ends."""
         self.check()
         search, batching = self.options()
-        from transformer_jax.cli.loading import load, lowercases
+        from transformer_jax.cli.loading import as_trained, load
         from transformer_jax.data.text import decode_lines
         from transformer_jax.decoding.translator import Translator
 
         model, tokenizer = load(self.run, self.checkpoint)
         translator = Translator(model, tokenizer, search=search, batching=batching)
-        lines: Iterable[str] = decode_lines(sys.stdin.buffer, "<stdin>")
-        if lowercases(self.run):
-            lines = map(str.lower, lines)
+        lines = map(as_trained(self.run), decode_lines(sys.stdin.buffer, "<stdin>"))
         # Text is UTF-8 whatever the locale says.
         out = sys.stdout.buffer
         with Counter() as counter:

@@ -72,8 +72,8 @@ def check(data: PairData) -> None:
     ways += [name for name in ("source", "target", "pairs") if getattr(files, name) is not None]
     if len(ways) > 1 and ways != ["source", "target"]:
         raise ConfigError(
-            f"data is given in more than one way ({', '.join(f'data.{w}' for w in ways)}): keep one, "
-            f"and set the others to None"
+            f"data is given in more than one way ({', '.join(f'data.{w}' for w in ways)}): keep "
+            f"one, and set the others to None"
         )
     for where, group in (("data", files), ("data.valid", data.valid), ("data.test", data.test)):
         _check_files(group, where)

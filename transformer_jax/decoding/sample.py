@@ -1,5 +1,6 @@
 """Translations drawn at random instead of searched for."""
 
+import functools
 import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -38,7 +39,6 @@ def sample_lines(
     """
     search = translator.search if search is None else search
     sampling = Sampling() if sampling is None else sampling
-    draw = jax.jit(_batch, static_argnames=("graph", "length", "eos", "pad", "bos", "forbidden"))
     lines, before = iter(lines), 0
     while window := list(itertools.islice(lines, translator.batching.window)):
         sources, cut = translator.encode(window, before)
@@ -53,7 +53,7 @@ def sample_lines(
                 source[row, : lengths[i]] = sources[i]
                 counts[row], seeds[row] = lengths[i], before + i
                 limits[row] = search.limit(lengths[i], translator.most)
-            out = draw(
+            out = _draw(
                 translator.params,
                 source,
                 counts,
@@ -75,7 +75,8 @@ def sample_lines(
         before += len(window)
 
 
-def _batch(
+@functools.partial(jax.jit, static_argnames=("graph", "length", "eos", "pad", "bos", "forbidden"))
+def _draw(
     params: Any,
     source: Array,
     lengths: Array,

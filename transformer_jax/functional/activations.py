@@ -89,8 +89,9 @@ def _normal(x):
 
 
 def _near_normal(x):
-    # (1 + tanh(z)) / 2 = sigmoid(2z), which XLA:CPU computes faster.
-    return jax.nn.sigmoid(2 * _SLOPE * (x + _CUBIC * x * x * x))
+    """An approximation of ``Φ`` by a tanh, and the slope of that tanh."""
+    t = jnp.tanh(_SLOPE * (x + _CUBIC * x * x * x))
+    return 0.5 * (1 + t), 1 - t * t
 
 
 # The backward passes of both GELUs are computed again from x, so that x is all that is kept
@@ -116,7 +117,7 @@ def _gelu_backward(x, g):
 @jax.custom_vjp
 def _gelu_tanh(x):
     w = _widen(x)
-    return (w * _near_normal(w)).astype(x.dtype)
+    return (w * _near_normal(w)[0]).astype(x.dtype)
 
 
 def _gelu_tanh_forward(x):
@@ -125,9 +126,9 @@ def _gelu_tanh_forward(x):
 
 def _gelu_tanh_backward(x, g):
     w = _widen(x)
-    s = _near_normal(w)
-    slope = 2 * _SLOPE * (1 + 3 * _CUBIC * w * w)
-    return ((g * (s + w * s * (1 - s) * slope)).astype(x.dtype),)
+    p, flat = _near_normal(w)
+    slope = 0.5 * _SLOPE * (1 + 3 * _CUBIC * w * w)
+    return ((g * (p + w * flat * slope)).astype(x.dtype),)
 
 
 _gelu.defvjp(_gelu_forward, _gelu_backward)

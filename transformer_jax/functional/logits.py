@@ -106,12 +106,11 @@ def top_k(logits: Float[Array, "B V"], k: EachInt) -> Float[Array, "B V"]:
     """
     V = logits.shape[1]
     if isinstance(k, int):
-        k = min(max(k, 1), V)
-        least = top_k_two_stage(logits, k)[0][:, -1:]
-        return _only(logits, _first(logits, least, jnp.full((1, 1), k)))
-    k = jnp.broadcast_to(jnp.clip(k, 1, V).reshape(-1, 1), (logits.shape[0], 1))
-    least = jnp.take_along_axis(_descending(logits), k - 1, axis=1)
-    return _only(logits, _first(logits, least, k))
+        places = top_k_two_stage(logits, min(max(k, 1), V))[1]
+        return _only(logits, _present(logits, places, jnp.ones_like(places, bool)))
+    order, k = _order(logits), jnp.clip(k, 1, V).reshape(-1, 1)
+    least = _bisect(lambda limit: (order >= limit).sum(-1, keepdims=True) >= k, len(logits))
+    return _only(logits, _first(order, least, k - (order > least).sum(-1, keepdims=True)))
 
 
 def top_p(logits: Float[Array, "B V"], p: Each) -> Float[Array, "B V"]:
@@ -125,13 +124,14 @@ def top_p(logits: Float[Array, "B V"], p: Each) -> Float[Array, "B V"]:
         >>> top_p(jnp.log(jnp.array([[0.5, 0.25, 0.15, 0.1]])), 0.7) > -jnp.inf
         Array([[ True,  True, False, False]], dtype=bool)
     """
-    p = _column(p, logits)
-    ordered = _descending(logits)
-    likely = jax.nn.softmax(ordered, axis=-1)
-    before = jnp.cumsum(likely, axis=-1) - likely
-    count = jnp.maximum((before < p * (1 - 1e-6)).sum(-1, keepdims=True), 1)
-    least = jnp.take_along_axis(ordered, count - 1, axis=1)
-    return _only(logits, _first(logits, least, count) | (p >= 1))
+    p = jnp.asarray(p, jnp.float32).reshape(-1, 1)
+    order, likely = _order(logits), jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
+    mass = lambda here: jnp.where(here, likely, 0).sum(-1, keepdims=True)
+    enough = jnp.maximum(p * (1 - 1e-6), 0)
+    least = _bisect(lambda limit: mass(order >= limit) >= enough, len(logits))
+    each = jnp.where(order == least, likely, 0).max(-1, keepdims=True)
+    room = jnp.ceil((enough - mass(order > least)) / jnp.where(each > 0, each, 1))
+    return _only(logits, _first(order, least, jnp.maximum(room, 1)) | (p >= 1))
 
 
 def min_p(logits: Float[Array, "B V"], p: Each) -> Float[Array, "B V"]:
@@ -244,15 +244,36 @@ def _is(ids, logits):
     return lax.broadcasted_iota(jnp.int32, logits.shape, 1) == ids[:, None]
 
 
-def _descending(logits):
-    return -jnp.sort(-logits, axis=-1)
+def _order(logits):
+    """Integers in the order of the logits (rounded to float32), equal where those are."""
+    x = logits.astype(jnp.float32)
+    bits = lax.bitcast_convert_type(jnp.where(x == 0, 0.0, x), jnp.int32)
+    return jnp.where(bits < 0, bits ^ jnp.int32(0x7FFFFFFF), bits)
 
 
-def _first(logits, least, count):
-    """The ``count`` largest, of which ``least`` is the last; of its equals the earliest."""
-    above, equal = logits > least, logits == least
-    room = count - above.sum(-1, keepdims=True)
-    return above | (equal & (jnp.cumsum(equal, axis=-1) <= room))
+def _bisect(enough, rows: int):
+    """The greatest limit for each row that lets enough through, by bisection.
+
+    Sorting a vocabulary takes XLA:CPU many times as long as these 32 passes over it.
+    """
+
+    def halve(_, bounds):
+        low, high = bounds
+        middle = (low & high) + ((low ^ high) >> 1)  # their mean, without overflow
+        fine = enough(middle)
+        return jnp.where(fine, middle, low), jnp.where(fine, high, middle)
+
+    ends = jnp.iinfo(jnp.int32)
+    bounds = tuple(jnp.full((rows, 1), end, jnp.int32) for end in (ends.min, ends.max))
+    return lax.fori_loop(0, 32, halve, bounds)[0]
+
+
+def _first(order, least, room):
+    """What is above ``least``, and of what equals it the first ``room`` of each row."""
+    equal = order == least
+    crowded = (equal.sum(-1, keepdims=True) > room).any()
+    early = lambda equal: equal & (jnp.cumsum(equal, axis=-1) <= room)
+    return (order > least) | lax.cond(crowded, early, lambda equal: equal, equal)
 
 
 def _present(logits, ids, valid):

@@ -264,9 +264,11 @@ def _flatten(mask: Mask) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
 
 
 def _unflatten(static: tuple[Any, ...], leaves: Any) -> Mask:
-    *arrays, offset = leaves
+    names = (*_STATIC, *_ARRAYS, "offset")
     *flags, fixed = static
-    return Mask(*flags, *arrays, offset if fixed is None else fixed)
+    *arrays, offset = leaves
+    values = (*flags, *arrays, offset if fixed is None else fixed)
+    return Mask(**dict(zip(names, values, strict=True)))
 
 
 jax.tree_util.register_pytree_with_keys(Mask, _flatten, _unflatten)

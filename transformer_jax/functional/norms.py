@@ -55,18 +55,31 @@ def _as_row(v, x):
     return v.astype(x.dtype).reshape((1,) * (x.ndim - 1) + v.shape)
 
 
+def _mean(x):
+    """The mean of each row, kept as an axis of 1; on CPU as a product, which is faster."""
+    if not own_backward():
+        return x.mean(-1, keepdims=True)
+    D = x.shape[-1]
+    return lax.dot_general(
+        x,
+        jnp.full((D, 1), 1 / D, x.dtype),
+        (((x.ndim - 1,), (0,)), ((), ())),
+        precision=lax.Precision.HIGHEST,
+    )
+
+
 def _standard(x, eps):
-    """Rows at mean 0 and variance 1, and what they were multiplied by."""
+    """Rows at mean 0 and variance 1, their means, and what they were multiplied by."""
     x = _widen(x)
-    centred = x - x.mean(-1, keepdims=True)
-    scale = lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + eps)
-    return centred * scale, scale
+    mean = _mean(x)
+    scale = lax.rsqrt(_mean(jnp.square(x - mean)) + eps)
+    return (x - mean) * scale, mean, scale
 
 
 def _unit(x, eps):
     """Rows at root mean square 1, and what they were multiplied by."""
     x = _widen(x)
-    scale = lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + eps)
+    scale = lax.rsqrt(_mean(jnp.square(x)) + eps)
     return x * scale, scale
 
 
@@ -83,23 +96,24 @@ def _rms(x, gain, eps):
     return _scaled(_unit(x, eps)[0], gain, None, x.dtype)
 
 
+# Backward passes normalise x again, which is cheaper than to write and read the result.
+
 _layer_norm = jax.custom_vjp(_layer, nondiff_argnums=(3,))
 
 
 def _layer_forward(x, gain, bias, eps):
-    n, scale = _standard(x, eps)
-    # An empty array carries the dtype of x: only arrays may be saved.
-    saved = n, scale, gain, bias, jnp.empty(0, x.dtype)
-    return _scaled(n, gain, bias, x.dtype), saved
+    n, mean, scale = _standard(x, eps)
+    return _scaled(n, gain, bias, x.dtype), (x, mean, scale, gain, bias)
 
 
 def _layer_backward(eps, saved, g):
-    n, scale, gain, bias, like = saved
-    g = g.astype(n.dtype)
+    x, mean, scale, gain, bias = saved
+    n = (_widen(x) - mean) * scale
+    g = _widen(g)
     h = g * _as_row(gain, n)
-    dx = scale * (h - h.mean(-1, keepdims=True) - n * (h * n).mean(-1, keepdims=True))
+    dx = scale * (h - _mean(h) - n * _mean(h * n))
     dbias = None if bias is None else row_sums(g, bias.dtype)
-    return dx.astype(like.dtype), row_sums(g * n, gain.dtype), dbias
+    return dx.astype(x.dtype), row_sums(g * n, gain.dtype), dbias
 
 
 _layer_norm.defvjp(_layer_forward, _layer_backward)
@@ -109,15 +123,15 @@ _rms_norm = jax.custom_vjp(_rms, nondiff_argnums=(2,))
 
 def _rms_forward(x, gain, eps):
     n, scale = _unit(x, eps)
-    return _scaled(n, gain, None, x.dtype), (n, scale, gain, jnp.empty(0, x.dtype))
+    return _scaled(n, gain, None, x.dtype), (x, scale, gain)
 
 
 def _rms_backward(eps, saved, g):
-    n, scale, gain, like = saved
-    g = g.astype(n.dtype)
+    x, scale, gain = saved
+    n, g = _widen(x) * scale, _widen(g)
     h = g * _as_row(gain, n)
-    dx = scale * (h - n * (h * n).mean(-1, keepdims=True))
-    return dx.astype(like.dtype), row_sums(g * n, gain.dtype)
+    dx = scale * (h - n * _mean(h * n))
+    return dx.astype(x.dtype), row_sums(g * n, gain.dtype)
 
 
 _rms_norm.defvjp(_rms_forward, _rms_backward)

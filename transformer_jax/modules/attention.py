@@ -107,7 +107,7 @@ class Attention(nnx.Module):
 
     def place(self, q, k, positions):
         """Normalises and rotates query and key heads, where the configuration asks for it."""
-        if self.query_norm is not None:
+        if self.query_norm is not None and self.key_norm is not None:
             q, k = self.query_norm(q), self.key_norm(k)
         if self.rotate:
             base, scaling = self.positions.rotary_base, self.positions.rotary_scaling

@@ -73,11 +73,9 @@ class Block(nnx.Module):
                 y, None, mask, bias=bias, positions=positions, key=keys[1], observe=see
             )
 
-        def look_across(y):
-            return self.cross_attention(y, memory, memory_mask, key=keys[3], observe=see_across)
-
         x = self.residual("self_attention", x, look_back, keys[0])
-        if self.cross_attention is not None:
+        if (across := self.cross_attention) is not None:
+            look_across = lambda y: across(y, memory, memory_mask, key=keys[3], observe=see_across)
             x = self.residual("cross_attention", x, look_across, keys[2])
         return self.residual("feed_forward", x, lambda y: self.feed_forward(y, keys[5]), keys[4])
 
@@ -91,18 +89,19 @@ class Block(nnx.Module):
         memory_mask: Bool[Array, "B 1 1 S"] | None,
     ) -> tuple[Float[Array, "R D"], Array, Array]:
         """The output for one new token of each row, and its layer's keys and values with it."""
-        past = cache.keys, cache.values
+        keys, values = cache.keys, cache.values
 
         def look_back(y):
-            nonlocal past
-            y, *past = self.self_attention.advance(y, *past, cache.joint, at, visible, bias)
+            nonlocal keys, values
+            y, keys, values = self.self_attention.advance(
+                y, keys, values, cache.joint, at, visible, bias
+            )
             return y
 
-        def look_across(y):
-            read = cache.memory_keys, cache.memory_values
-            return self.cross_attention.ask(y, *read, memory_mask)
-
         x = self.residual("self_attention", x, look_back)
-        if self.cross_attention is not None:
-            x = self.residual("cross_attention", x, look_across)
-        return self.residual("feed_forward", x, self.feed_forward), *past
+        if (across := self.cross_attention) is not None:
+            assert cache.memory_keys is not None
+            assert cache.memory_values is not None
+            read = cache.memory_keys, cache.memory_values
+            x = self.residual("cross_attention", x, lambda y: across.ask(y, *read, memory_mask))
+        return self.residual("feed_forward", x, self.feed_forward), keys, values

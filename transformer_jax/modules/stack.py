@@ -1,7 +1,7 @@
 """A stack of blocks, from token vectors to contextual ones."""
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +46,7 @@ class Stack(nnx.Module):
         self.relative = table(relative, places.buckets, heads, D**-0.5)
         if config.compute.scan and layers:
             make = nnx.vmap(lambda rngs: Block(config, cross=cross, rngs=rngs))
-            self.blocks = make(rngs.split(layers))
+            self.blocks: Any = make(rngs.split(layers))
         else:
             made = [Block(config, cross=cross, rngs=rngs) for _ in range(layers)]
             self.blocks = nnx.List(made)
@@ -104,7 +104,9 @@ class Stack(nnx.Module):
         if self.positions is not None:
             x = x + self.positions(positions + places.offset)
         elif places.kind.startswith("sinusoidal"):
-            layout = "halves" if places.kind.endswith("halves") else "interleaved"
+            layout: Literal["halves", "interleaved"] = (
+                "halves" if places.kind.endswith("halves") else "interleaved"
+            )
             table = positional.sinusoidal(places.max_length, self.config.width, layout)
             x = x + jnp.take(jnp.asarray(table), positions, axis=0, mode="clip").astype(x.dtype)
         if self.segments is not None:
@@ -151,25 +153,26 @@ class Stack(nnx.Module):
     def scan(self, x, mask, context, keys):
         """One block's code, run over stacked parameters."""
         scores, T = self.config.scores, x.shape[1]
-        mixed = scores.window is not None and scores.window_every > 1
         near = self.masked(mask, scores.window, T)
-        if mixed:
-            # Which layers are local is data here, so the mask that differs has to be an array.
-            local = jnp.arange(self.layers) % scores.window_every == 0
-            everyone = jnp.ones((1, 1, T, T), bool)
-            far = everyone if mask is None else mask.array(T, T)
-            far = everyone if far is None else far
-        else:
-            local = None
+        # Which layers are local is data here, so a mask that differs has to be an array.
+        local = jnp.arange(self.layers) % scores.window_every == 0
+        mixed = scores.window_every > 1 and near is not mask
+        whole = lambda mask: self.whole(mask, T)
 
         def body(x, layer):
             block, key, local = layer
-            here = Mask(dense=jnp.where(local, near.array(T, T), far)) if mixed else near
+            here = Mask(dense=jnp.where(local, whole(near), whole(mask))) if mixed else near
             return block(x, here, key=key, **context), None
 
         if self.config.compute.remat:
             body = jax.checkpoint(body)
         return jax.lax.scan(body, x, (self.blocks, keys, local))[0]
+
+    @staticmethod
+    def whole(mask: Mask | None, T: int) -> Bool[Array, "#B #N T T"]:
+        """``mask`` as an array, where it forbids nothing too."""
+        dense = None if mask is None else mask.array(T, T)
+        return jnp.ones((1, 1, T, T), bool) if dense is None else dense
 
     @staticmethod
     def masked(mask: Mask | None, window: int | None, T: int) -> Mask | None:
@@ -199,13 +202,15 @@ class Stack(nnx.Module):
         room = (sentences, K, beams, length)
         layers = []
         for block in self.each_block():
-            read = (None, None) if memory is None else block.cross_attention.read(memory)
+            across = block.cross_attention
+            read = (None, None) if memory is None or across is None else across.read(memory)
             layers.append(
                 LayerCache(
-                    jnp.zeros((*room, H), dtype),
-                    jnp.zeros((*room, att.value_dim or H), dtype),
-                    *read,
-                    block.self_attention.joint(),
+                    keys=jnp.zeros((*room, H), dtype),
+                    values=jnp.zeros((*room, att.value_dim or H), dtype),
+                    memory_keys=read[0],
+                    memory_values=read[1],
+                    joint=block.self_attention.joint(),
                 )
             )
         ancestry = jnp.zeros((sentences, beams, length), jnp.int32) if beams > 1 else None

@@ -8,6 +8,7 @@ import contextlib
 import logging
 import os
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -231,10 +232,19 @@ class Checkpointer:
             self._writer = None
             dispose(error)
             self._writer = self._new_writer()
-            for scratch in self.directory.glob(f"{path.name}{SCRATCH}*"):
-                # What was half written takes up the space that is missing.
-                shutil.rmtree(scratch, ignore_errors=True)
+            self._clear(path.name)
             raise failure from None
+
+    def _clear(self, name: str) -> None:
+        # What was half written takes up the space that is missing. Writes that have not failed
+        # yet may still put files there.
+        for _ in range(30):
+            left = [*self.directory.glob(f"{name}{SCRATCH}*")]
+            for scratch in left:
+                shutil.rmtree(scratch, ignore_errors=True)
+            if not left:
+                return
+            time.sleep(0.1)
 
     def _prune(self) -> None:
         known: dict[int, Score | None] = {}

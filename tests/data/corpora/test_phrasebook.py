@@ -187,6 +187,10 @@ def test_distinct_sees_an_ambiguity_that_count_does_not():
         ("Nós compramos uma laranja ontem.", "We bought an orange yesterday."),
         ("Nós compramos uma laranja todos os dias.", "We buy an orange every day."),
         ("Lucas não viajou a Lisboa.", "Lucas did not travel to Lisbon."),
+        ("Quando nós dançamos?", None),  # now or then: nothing tells, so it is not said
+        ("Quando nós iremos dançar?", "When will we dance?"),
+        ("Nós iremos ao museu amanhã.", "We will go to the museum tomorrow."),
+        ("Nós iremos ir ao museu amanhã.", None),
         ("O gato dormiu no banco.", None),
         ("Lucas irá viajar ao Rio em Dezembro", None),
         ("Lucas will travel to Rio.", None),

@@ -97,6 +97,11 @@ def _plain(g: Grammar) -> None:
                 times = ("", f"{'ADVM' if people == 's' else 'ADV'}.{times_of}")
                 yes, ask = f"{who} {theirs} {act}", f"{theirs} {who} {act}"
                 _say(g, f"{who} {ours} {act}", yes, ask, times, w * often)
+                if tense == "fut" and people in "ha":
+                    yes, ask = f"{who} will <Going>", f"will {who} <Going>"
+                    _say(g, f"{who} {ours} <Going>", yes, ask, times, w * 0.15)
+                    no = f"{who} will not <Going>"
+                    _say(g, f"{who} não {ours} <Going>", no, "", times, w * 0.05)
                 refuse = f"{who} cannot {act}" if theirs == "can" else f"{who} {theirs} not {act}"
                 _say(g, f"{who} não {ours} {act}", refuse, "", times, w * often * 0.3)
 

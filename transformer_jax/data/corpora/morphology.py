@@ -14,6 +14,7 @@ _PORTUGUESE_PLURALS = {"pão": "pães", "irmão": "irmãos", "avô": "avôs", "m
 
 _ENGLISH_PLURALS = {
     "child": "children",
+    "father": "parents",  # "os pais" are both of them
     "man": "men",
     "woman": "women",
     "knife": "knives",

@@ -225,7 +225,7 @@ def _subjects(g: Grammar) -> None:
             g.rule(symbol, both, both.replace(" e ", " and "))
     for gender in "mf":
         g.copy(f"SG.3s.{gender}", {f"Name.{gender}": 4.0})
-    for subject, names in {
+    for subject, classes in {
         "h": ("someone", "person", "trade"),
         "a": ("animal",),
         "t": ("thing",),
@@ -233,7 +233,7 @@ def _subjects(g: Grammar) -> None:
         "b": ("building",),
     }.items():
         for agreement in GENDERS:
-            phrases = {f"NP.{name}.{agreement}": 1.0 for name in names}
+            phrases = {f"NP.{name}.{agreement}": 1.0 for name in classes}
             g.copy(f"S.{subject}.3{agreement[1]}", phrases)
 
 

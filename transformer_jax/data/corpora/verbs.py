@@ -17,6 +17,7 @@ FINITE += [(f"pres.{person}", "base") for person in ("1s", "1p", "3p")]
 FINITE += [(f"past.{person}", form) for person in PERSONS for form in ("past", "base")]
 VERB_FORMS = [*FINITE, ("inf", "base"), ("ger", "ing")]
 
+PEOPLE = ("someone", "person", "trade")
 WANTING = "querer|want to,gostar de|like to,precisar|need to,ter que|have to,começar a|start to"
 
 
@@ -68,6 +69,8 @@ def _verb(
             key = f"{subject}.{form}.{other}"
             alone = before == "com " or "=" in marks or portuguese == "dormir"
             symbols = [f"VF.{key}"] if alone else [f"VC.{key}"]
+            if portuguese == "ir" and form == "inf":  # never "irá ir"
+                symbols = []
             if form == "inf" and subject in "hs" and portuguese != "gostar" and "!" not in marks:
                 symbols.append("Wish")
             if classes == ["-"]:
@@ -84,9 +87,9 @@ def _verb(
                     source = f"{verb} {before}<{phrase}>"
                     target = f"{translated} {after}<{phrase}>"
                     g.rule(symbol, source, target, weight, tag=tag, join="vn")
-                if not before and tag and name not in ("person", "trade") and subject == "h":
+                if not before and tag and name not in PEOPLE and subject == "h":
                     g.rule(f"VT.{name}.{form}.{other}", verb, translated, tag=tag)
-        if not before and tag and classes != ["-"] and set(classes) - {"person", "trade"}:
+        if not before and tag and classes != ["-"] and set(classes) - {*PEOPLE}:
             g.rule(f"VT.{form}.{other}", verb, translated)
         if portuguese == "fazer":  # "made a cake", but "what did she do?"
             g.rule(f"VT.{form}.{other}", verb, english_forms("do")[other], 2.0)
@@ -106,7 +109,15 @@ def _verb_phrases(g: Grammar) -> None:
                 g.rule(f"VP.{key}", source, target, 5.0)
 
 
+def _going(g: Grammar) -> None:
+    """What follows the future of "ir", which is its own auxiliary: "irá ao museu"."""
+    for name in ("building", "place"):
+        going = f"<NPP.{name}>"
+        g.rule("Going", f"a {going}", f"go to {going}", tag="v:ir", join="vn")
+
+
 def add_verbs(g: Grammar) -> None:
     """Adds verbs with their objects, companions and complements."""
     _verbs(g)
     _verb_phrases(g)
+    _going(g)

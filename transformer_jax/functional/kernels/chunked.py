@@ -30,9 +30,7 @@ BLOCK = 128  # keys at a time; measured best on CPU, see benchmarks
 PIECES = 8  # of queries at most, each compiled once: half of a causal square, less 1/16
 
 
-def supports(
-    q: Array, k: Array, v: Array, mask: Mask | None, bias: Array | None, *_: Any
-) -> str | None:
+def supports(q: Any, k: Any, v: Any, mask: Mask | None, bias: Any, *_: Any) -> str | None:
     """Why this kernel cannot take a case; None if it can."""
     if bias is not None:
         # The gradient of a bias is itself [T S], and so is the bias: nothing would be saved.

@@ -1,6 +1,6 @@
 """Attention by cuDNN's fused kernels, on NVIDIA GPUs in half precision."""
 
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +12,11 @@ __all__ = ["run", "supports"]
 
 
 def supports(
-    q: Array,
-    k: Array,
-    v: Array,
+    q: Any,
+    k: Any,
+    v: Any,
     mask: Mask | None,
-    bias: Array | None,
+    bias: Any,
     softcap: float | None,
     platform: str,
 ) -> str | None:
@@ -66,15 +66,14 @@ def run(
     bias: None = None,
     scale: float = 1.0,
     softcap: None = None,
-    implementation: str = "cudnn",
+    implementation: Literal["cudnn", "xla"] = "cudnn",
 ) -> Float[Array, "B N T U"]:
     """The same as :func:`.xla.run`, for what :func:`supports` does not refuse."""
     T, S = q.shape[2], k.shape[2]
     mask = Mask() if mask is None else mask
-    arrays, settings = arguments(q, k, v, mask)
-    y = jax.nn.dot_product_attention(
-        *arrays, scale=scale, implementation=implementation, **settings
-    )
+    (q, k, v), settings = arguments(q, k, v, mask)
+    attend: Any = jax.nn.dot_product_attention
+    y = attend(q, k, v, scale=scale, implementation=implementation, **settings)
     y = y[:, :T].swapaxes(1, 2)
     # The kernel gives blind queries some average: they become zero here, and as no gradient
     # passes the selection, nor do they send any.
@@ -93,14 +92,15 @@ def arguments(
     if lengths is not None:
         # No key at all would make the kernel's normaliser infinite.
         lengths = jnp.clip(jnp.broadcast_to(lengths, (q.shape[0],)), 1, S).astype(jnp.int32)
-    # Odd lengths are refused in training.
-    arrays = tuple(
-        jnp.pad(x.swapaxes(1, 2), ((0, 0), (0, x.shape[2] % 2), (0, 0), (0, 0))) for x in (q, k, v)
-    )
+
+    def even(x: Array) -> Array:
+        # Odd lengths are refused in training.
+        return jnp.pad(x.swapaxes(1, 2), ((0, 0), (0, x.shape[2] % 2), (0, 0), (0, 0)))
+
     window = None if mask.window is None else (mask.window - 1, 0)
     settings = {
         "is_causal": mask.causal,
         "key_value_seq_lengths": lengths,
         "local_window_size": window,
     }
-    return arrays, settings  # type: ignore[return-value]
+    return (even(q), even(k), even(v)), settings

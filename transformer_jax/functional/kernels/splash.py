@@ -15,11 +15,11 @@ LANES = 128  # of a TPU's vector unit: lengths are multiples of it
 
 
 def supports(
-    q: Array,
-    k: Array,
-    v: Array,
+    q: Any,
+    k: Any,
+    v: Any,
     mask: Mask | None,
-    bias: Array | None,
+    bias: Any,
     softcap: float | None,
     platform: str,
 ) -> str | None:
@@ -69,7 +69,8 @@ def run(
     y = jax.vmap(kernel)(q, k, v, segment_ids=splash.SegmentIds(*ids))
     # The kernel gives blind queries some average: they become zero here, and as no gradient
     # passes the selection, nor do they send any.
-    return jnp.where(mask.seeing(T, S), y, 0)
+    seeing = mask.seeing(T, S)
+    return y if seeing is None else jnp.where(seeing, y, 0)
 
 
 def segment_ids(mask: Mask, B: int, T: int, S: int) -> tuple[Array, Array] | None:
@@ -78,13 +79,14 @@ def segment_ids(mask: Mask, B: int, T: int, S: int) -> tuple[Array, Array] | Non
     The kernel divides by zero in a row that sees nothing, so a blind query gets the id of some
     key in reach: its own position's, or the first where positions do not matter.
     """
-    if mask.kv_lengths is None and mask.q_lengths is None and mask.q_segments is None:
+    seeing = mask.seeing(T, S)
+    held = (mask.kv_lengths, mask.q_lengths, mask.q_segments)
+    if seeing is None or all(x is None for x in held):
         return None
     ones = jnp.ones((B, T), jnp.int32), jnp.ones((B, S), jnp.int32)
     q, kv = ones if mask.q_segments is None else (mask.q_segments, mask.kv_segments)
     if mask.kv_lengths is not None:
         kv = jnp.where(jnp.arange(S)[None] < mask.kv_lengths[:, None], kv, 0)
-    seeing = mask.seeing(T, S)
     harmless = kv if mask.positional else jnp.broadcast_to(kv[:, :1], (B, T))
     return jnp.where(seeing[:, 0, :, 0], q, harmless), kv
 
