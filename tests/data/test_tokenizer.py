@@ -175,11 +175,12 @@ def test_truncation_and_padding_of_a_file_are_switched_off(made, tmp_path):
     assert load_tokenizer(path).encode_batch(TEXTS) == made["bpe"].encode_batch(TEXTS)
 
 
-def foreign(tmp_path, names, unk="x"):
+def foreign(tmp_path, names, unk="x", added=True):
     vocab = {name: i for i, name in enumerate([*names, *"abc"])}
     backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab, unk_token=unk))
     backend.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    backend.add_special_tokens(list(names))
+    if added:
+        backend.add_special_tokens(list(names))
     path = tmp_path / "tokenizer.json"
     backend.save(str(path))
     return path
@@ -203,6 +204,12 @@ def test_the_vocabulary_reaches_to_the_largest_id(tmp_path):
     tokenizer = load_tokenizer(path)
     assert tokenizer.vocab_size == 31
     assert tokenizer.encode("c") == [30]
+
+
+def test_special_tokens_that_a_file_does_not_mark_leave_no_trace_either(tmp_path):
+    tokenizer = load_tokenizer(foreign(tmp_path, ["<pad>", "</s>"], "a", added=False))
+    assert tokenizer.decode([2, 1, 3, 0, 0]) == "a b"
+    assert tokenizer.encode("a </s> b") == [2, 3]
 
 
 def test_special_tokens_may_be_named(tmp_path):

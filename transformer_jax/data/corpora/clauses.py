@@ -1,8 +1,8 @@
 """The clauses of ``phrasebook``: tense, negation, questions, and where the time goes."""
 
-from .grammar import Grammar
-from .morphology import english_forms, portuguese_forms
-from .phrases import GENDERS
+from transformer_jax.data.corpora.grammar import Grammar
+from transformer_jax.data.corpora.morphology import english_forms, portuguese_forms
+from transformer_jax.data.corpora.phrases import GENDERS
 
 __all__ = ["add_clauses"]
 

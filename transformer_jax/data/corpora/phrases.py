@@ -6,10 +6,14 @@ singular.
 
 from functools import cache
 
-from . import words
-from .grammar import Grammar
-from .morphology import english_plural, portuguese_adjective, portuguese_plural
-from .spelling import expand
+from transformer_jax.data.corpora import words
+from transformer_jax.data.corpora.grammar import Grammar
+from transformer_jax.data.corpora.morphology import (
+    english_plural,
+    portuguese_adjective,
+    portuguese_plural,
+)
+from transformer_jax.data.corpora.spelling import expand
 
 __all__ = ["GENDERS", "add_phrases", "two_meanings"]
 

@@ -4,10 +4,10 @@
 of the past, in English the bare verb that follows *did*.
 """
 
-from . import words
-from .grammar import Grammar
-from .morphology import PERSONS, english_forms, portuguese_forms
-from .phrases import GENDERS, two_meanings
+from transformer_jax.data.corpora import words
+from transformer_jax.data.corpora.grammar import Grammar
+from transformer_jax.data.corpora.morphology import PERSONS, english_forms, portuguese_forms
+from transformer_jax.data.corpora.phrases import GENDERS, two_meanings
 
 __all__ = ["VERB_FORMS", "add_verbs"]
 
