@@ -9,12 +9,12 @@ import random
 from functools import cache
 from typing import Literal, get_args
 
-from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.data.corpora.clauses import add_clauses
 from transformer_jax.data.corpora.grammar import Grammar, Pair, Words
 from transformer_jax.data.corpora.phrases import add_phrases
 from transformer_jax.data.corpora.spelling import read_portuguese, write_english, write_portuguese
 from transformer_jax.data.corpora.verbs import add_verbs
+from transformer_jax.errors import ConfigError, DataError
 
 __all__ = [
     "L1_PAIRS",
