@@ -102,17 +102,19 @@ class Run:
         return dataclasses.replace(run, output=str(directory.path))
 
 
-def _small(width: int, layers: int, heads: int, hidden: int) -> TransformerConfig:
+def _small(
+    width: int, layers: int, heads: int, hidden: int, dropout: float = 0.1
+) -> TransformerConfig:
     # Pre-norm needs no long warm-up, which a run of minutes has no time for.
     return TransformerConfig(
         width=width,
         encoder_layers=layers,
         decoder_layers=layers,
-        embedding=EmbeddingConfig(dropout=0.1),
+        embedding=EmbeddingConfig(dropout=dropout),
         positions=PositionConfig(max_length=512),
         attention=AttentionConfig(heads=heads),
         feed_forward=FeedForwardConfig(width=hidden),
-        norm=NormConfig(place="pre", dropout=0.1),
+        norm=NormConfig(place="pre", dropout=dropout),
     )
 
 
@@ -126,13 +128,15 @@ RUNS: dict[str, tuple[str, Run]] = {
     "phrasebook": (
         "The built-in Portuguese-English corpus: minutes on a laptop.",
         Run(
-            model=_small(128, 2, 4, 512),
-            data=PairData(corpus="phrasebook", read=ReadOptions(max_length=64)),
-            tokenizer=TokenizerConfig(vocab_size=2000),
+            # No dropout: the corpus is as large as one likes, and nothing is seen often enough
+            # to be learnt by heart.
+            model=_small(128, 2, 4, 512, dropout=0.0),
+            data=PairData(corpus="phrasebook", read=ReadOptions(max_length=64, size=60_000)),
+            tokenizer=TokenizerConfig(vocab_size=3000),
             optimizer=OptimizerConfig(
                 learning_rate=3e-3, schedule=ScheduleConfig("cosine", warm_up=200)
             ),
-            training=TrainingConfig(epochs=12, tokens=2048, buckets=3, smoothing=0.0),
+            training=TrainingConfig(steps=1000, tokens=2048, buckets=3, smoothing=0.0),
             loop=LoopConfig(evaluate_every=500, checkpoint_every=500),
             evaluation=EvaluationConfig(sentences=100, beams=1),
         ),
