@@ -19,11 +19,11 @@ demo: $(STAMP)
 
 ## The tests that run on every change: under 10 minutes on 2 cores.
 test: $(STAMP)
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n auto --maxprocesses 4
 
 ## Those, the slow ones, and comparisons with other frameworks where they are installed.
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -q -m ""
+	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 -m ""
 
 ## Style and types.
 check: $(STAMP)

@@ -45,6 +45,8 @@ class Evaluate:
     """best, last, a step, or average:N (the mean of the last N)."""
     beams: int = 4
     """Hypotheses of beam search; 1 is greedy search."""
+    lowercase: bool = False
+    """Score without regard to case, which the signature then says."""
     output: str | None = None
     """Where the translations go, one a line."""
 
@@ -149,7 +151,9 @@ def evaluate(arguments: Sequence[str]) -> int:
     sources = [source.lower() if lowercase else source for source, _ in pairs]
     translator = Translator(model, tokenizer, search=search)
     targets = [target for _, target in pairs]
-    scores, texts = score_pairs(translator, sources, targets, lowercase=lowercase)
+    scores, texts = score_pairs(
+        translator, sources, targets, lowercase=lowercase or asked.lowercase
+    )
     if asked.output is not None:
         try:
             Path(asked.output).write_text("".join(f"{text}\n" for text in texts), "utf-8")

@@ -80,6 +80,8 @@ def test_evaluate_prints_scores_with_their_signature(trained, texts, tmp_path, c
     assert seq2seq.main(["evaluate", str(trained), *files, *more]) == 0
     assert re.match(r"sacreBLEU \S+ \(nrefs:1\|case:mixed.*\) chrF", capsys.readouterr().out)
     assert len((tmp_path / "out").read_text().splitlines()) == 4
+    assert seq2seq.main(["evaluate", str(trained), *files, "--beams", "1", "--lowercase"]) == 0
+    assert "|case:lc|" in capsys.readouterr().out
 
 
 def test_resuming_a_finished_run_changes_nothing(trained, tmp_path):

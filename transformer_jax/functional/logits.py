@@ -127,7 +127,8 @@ def top_p(logits: Float[Array, "B V"], p: Each) -> Float[Array, "B V"]:
     p = jnp.asarray(p, jnp.float32).reshape(-1, 1)
     order, likely = _order(logits), jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
     mass = lambda here: jnp.where(here, likely, 0).sum(-1, keepdims=True)
-    enough = jnp.maximum(p * (1 - 1e-6), 0)
+    # Something is always wanted, or p = 0 would be reached by no token at all.
+    enough = jnp.maximum(p * (1 - 1e-6), jnp.finfo(jnp.float32).tiny)
     least = _bisect(lambda limit: mass(order >= limit) >= enough, len(logits))
     each = jnp.where(order == least, likely, 0).max(-1, keepdims=True)
     room = jnp.ceil((enough - mass(order > least)) / jnp.where(each > 0, each, 1))

@@ -1,10 +1,11 @@
 """What a decoder keeps between tokens."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Int
 
 __all__ = ["Cache", "LayerCache"]
 
@@ -14,10 +15,10 @@ __all__ = ["Cache", "LayerCache"]
 class LayerCache:
     """One block's keys and values, heads first so that no product has to move them."""
 
-    keys: Float[Array, "B K M S H"]  # of its own past
-    values: Float[Array, "B K M S U"]
-    memory_keys: Float[Array, "B K R H"] | None  # of what was encoded, computed once
-    memory_values: Float[Array, "B K R U"] | None
+    keys: Any  # [B K M S H], of its own past
+    values: Any  # [B K M S U]
+    memory_keys: Any  # [B K R H] or None, of what was encoded, computed once
+    memory_values: Any  # [B K R U] or None
     joint: tuple  # query, key and value projections side by side: kernel, bias or None
 
 
@@ -31,9 +32,9 @@ class Cache:
     """
 
     layers: tuple[LayerCache, ...]
-    length: Int[Array, ""]  # tokens read so far
-    memory_mask: Bool[Array, "B 1 1 R"] | None  # which of the encoded positions are real
-    ancestry: Int[Array, "B M S"] | None  # none for a single beam
+    length: Any  # [], tokens read so far
+    memory_mask: Any  # [B 1 1 R] or None: which of the encoded positions are real
+    ancestry: Any  # [B M S], or None for a single beam
 
     @property
     def size(self) -> int:
