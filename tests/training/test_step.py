@@ -106,18 +106,24 @@ def test_parameters_and_gradients_travel_and_rows_stay_where_they_are(alone, mak
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("compute", [{}, {"scan": True, "remat": True}], ids=["loop", "scan"])
-def test_encoder_decoder_is_the_same_on_every_mesh(sentences, key, compute):
+@pytest.mark.parametrize(
+    ("compute", "shapes"),
+    [
+        (ComputeConfig(), (*MESHES, MeshConfig(tensor=8))),  # the last cuts through heads
+        (ComputeConfig(scan=True, remat=True), (MeshConfig(fsdp=8), MeshConfig(2, 2, 2))),
+    ],
+    ids=["loop", "scan"],
+)
+def test_encoder_decoder_is_the_same_on_every_mesh(sentences, key, compute, shapes):
     config = TransformerConfig(
         vocab=24, width=32, encoder_layers=2, decoder_layers=2,
         attention=AttentionConfig(heads=4), feed_forward=FeedForwardConfig(width=64),
-        compute=ComputeConfig(**compute),
+        compute=compute,
     )  # fmt: skip
     make, batch = lambda: EncoderDecoder(config, rngs=nnx.Rngs(0)), sentences()
     params = jax.tree.map(np.asarray, split(make())[1])
     expected = None
-    # The last mesh cuts through heads.
-    for shape in (MeshConfig(data=1), *MESHES, MeshConfig(tensor=8)):
+    for shape in (MeshConfig(data=1), *shapes):
         mesh = make_mesh(shape, jax.devices()[:1] if shape.data == 1 else None)
         graph, state, shardings = create_state(make, DESCENT, mesh, params=params)
         step = compile_step(make_step(graph, DESCENT, OBJECTIVE), mesh, shardings)

@@ -116,31 +116,31 @@ class Attention(nnx.Module):
         return q, k
 
     def read(self, memory: Float[Array, "B S D"]) -> tuple[Array, Array]:
-        """Keys and values of ``memory``, heads first, for any number of later queries."""
+        """Keys and values of ``memory`` for any number of later queries, ``[B·K S H]``."""
         k, v = self.heads(self.key(memory), self.K), self.heads(self.value(memory), self.K)
         if self.key_norm is not None:
             k = self.key_norm(k)
-        return k, v
+        flat = lambda x: x.reshape(-1, *x.shape[2:])
+        return flat(k), flat(v)
 
     def ask(
         self,
         x: Float[Array, "R D"],
-        keys: Float[Array, "B K S H"],
-        values: Float[Array, "B K S U"],
+        keys: Float[Array, "BK S H"],
+        values: Float[Array, "BK S U"],
         visible: Bool[Array, "#B 1 1 S"] | None,
     ) -> Float[Array, "R D"]:
         """Reads what :meth:`read` made, from one token of each of ``R = B M`` rows."""
-        q = self.beams(self.query(x), keys.shape[0], self.N)
+        q = self.beams(self.query(x), keys.shape[0] // self.K, self.N)
         if self.query_norm is not None:
             q = self.query_norm(q)
-        mask = None if visible is None else Mask(dense=visible)
-        return self.out(self.rows(self.attend(q, keys, values, mask)))
+        return self.out(self.rows(self.look_up(q, keys, values, visible, None)))
 
     def advance(
         self,
         x: Float[Array, "R D"],
-        keys: Float[Array, "B K M S H"],
-        values: Float[Array, "B K M S U"],
+        keys: Float[Array, "BK J H"],
+        values: Float[Array, "BK J U"],
         joint: tuple,
         at: Int[Array, ""],
         visible: Bool[Array, "#B 1 #M J"],
@@ -150,24 +150,37 @@ class Attention(nnx.Module):
 
         Returns what was read, and the keys and values with the new token's among them.
         """
-        B, K, M, S, _ = keys.shape
-        ends = self.N * self.H, (self.N + self.K) * self.H
+        B, ends = keys.shape[0] // self.K, (self.N * self.H, (self.N + self.K) * self.H)
+        M = x.shape[0] // B
         q, k, v = jnp.split(linear(x, *joint), ends, axis=-1)
         q, k = self.beams(q, B, self.N), self.beams(k, B, self.K)
         q, k = self.place(q, k, jnp.broadcast_to(at, (1, M)))
-        zero = jnp.int32(0)
-        start = (zero, zero, zero, at, zero)
-        keys = jax.lax.dynamic_update_slice(keys, k[:, :, :, None].astype(keys.dtype), start)
-        v = self.beams(v, B, self.K)[:, :, :, None]
-        values = jax.lax.dynamic_update_slice(values, v.astype(values.dtype), start)
-        read = self.attend(
-            q,
-            keys.reshape(B, K, M * S, -1),
-            values.reshape(B, K, M * S, -1),
-            Mask(dense=visible),
-            bias,
-        )
-        return self.out(self.rows(read)), keys, values
+        v = self.beams(v, B, self.K)
+
+        def join(past, new):
+            new = new.reshape(-1, M, new.shape[-1]).astype(past.dtype)
+            return jax.lax.dynamic_update_slice(past, new, (jnp.int32(0), at * M, jnp.int32(0)))
+
+        keys, values = join(keys, k), join(values, v)
+        return self.out(self.rows(self.look_up(q, keys, values, visible, bias))), keys, values
+
+    def look_up(
+        self,
+        q: Float[Array, "B N M H"],
+        keys: Float[Array, "BK J H"],
+        values: Float[Array, "BK J U"],
+        visible: Bool[Array, "#B 1 #M J"] | None,
+        bias: Float[Array, "1 N 1 J"] | None,
+    ) -> Float[Array, "B N M U"]:
+        """What queries read from a cache: all heads of all sentences as those of one sentence."""
+        B, N, M, H = q.shape
+        if visible is not None and visible.shape[0] > 1:
+            visible = jnp.repeat(visible[:, 0], N, axis=0)[None]
+        if bias is not None:
+            bias = jnp.tile(bias, (1, B, 1, 1))
+        mask = None if visible is None else Mask(dense=visible)
+        read = self.attend(q.reshape(1, B * N, M, H), keys[None], values[None], mask, bias)
+        return read.reshape(B, N, M, -1)
 
     def beams(self, x: Float[Array, "R F"], B: int, heads: int) -> Float[Array, "B N M H"]:
         """Rows of ``M`` beams each as ``M`` queries of their sentence, heads first."""

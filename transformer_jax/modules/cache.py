@@ -13,12 +13,16 @@ __all__ = ["Cache", "LayerCache"]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class LayerCache:
-    """One block's keys and values, heads first so that no product has to move them."""
+    """One block's keys and values, as the products want them: XLA:CPU copies any other layout.
 
-    keys: Any  # [B K M S H], of its own past
-    values: Any  # [B K M S U]
-    memory_keys: Any  # [B K R H] or None, of what was encoded, computed once
-    memory_values: Any  # [B K R U] or None
+    Sentences and heads are one axis. Step ``s`` of beam ``m`` has the slot ``s M + m`` of the
+    ``J = S M`` slots.
+    """
+
+    keys: Any  # [B·K J H], of its own past
+    values: Any  # [B·K J U]
+    memory_keys: Any  # [B·K R H] or None, of what was encoded, computed once
+    memory_values: Any  # [B·K R U] or None
     joint: tuple  # query, key and value projections side by side: kernel, bias or None
 
 
@@ -39,7 +43,12 @@ class Cache:
     @property
     def size(self) -> int:
         """How many tokens there is room for."""
-        return self.layers[0].keys.shape[3]
+        return self.layers[0].keys.shape[1] // self.beams
+
+    @property
+    def beams(self) -> int:
+        """M, the rows of each sentence."""
+        return 1 if self.ancestry is None else self.ancestry.shape[1]
 
     def reorder(self, parents: Int[Array, "B M"]) -> "Cache":
         """The cache in which beam ``m`` goes on from what was beam ``parents[b, m]``."""
@@ -59,7 +68,7 @@ class Cache:
         return dataclasses.replace(self, ancestry=ancestry)
 
     def visible(self, window: int | None = None) -> Bool[Array, "#B 1 #M J"]:
-        """Which of the ``J = M S`` slots each beam may look at, its own newest token included."""
+        """Which of the slots each beam may look at, its own newest token included."""
         steps = jnp.arange(self.size)
         seen = steps <= self.length
         if window is not None:
@@ -67,6 +76,6 @@ class Cache:
         if self.ancestry is None:
             return seen[None, None, None, :]
         B, M, S = self.ancestry.shape
-        slots = jnp.arange(M, dtype=self.ancestry.dtype)[None, None, :, None]
-        mine = (self.ancestry[:, :, None, :] == slots) & seen[None, None, None, :]
-        return mine.reshape(B, 1, M, M * S)
+        beams = jnp.arange(M, dtype=self.ancestry.dtype)[None, None, None, :]
+        mine = (self.ancestry[:, :, :, None] == beams) & seen[None, None, :, None]
+        return mine.reshape(B, 1, M, S * M)

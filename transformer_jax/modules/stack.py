@@ -199,7 +199,7 @@ class Stack(nnx.Module):
         """An empty cache with room for ``length`` tokens; cross-attention reads ``memory`` once."""
         att, dtype = self.config.attention, jnp.dtype(self.config.compute.dtype)
         K, H = att.kv_heads or att.heads, self.config.head_dim
-        room = (sentences, K, beams, length)
+        room = (sentences * K, length * beams)
         layers = []
         for block in self.each_block():
             across = block.cross_attention
@@ -222,8 +222,8 @@ class Stack(nnx.Module):
         x = self.enter(x[:, None], jnp.broadcast_to(at, (1, 1)))[:, 0]
         cache = cache.claim()
         bias = self.bias(cache.size, at)
-        if bias is not None and cache.ancestry is not None:
-            bias = jnp.tile(bias, (1, 1, 1, cache.ancestry.shape[1]))
+        if bias is not None:
+            bias = jnp.repeat(bias, cache.beams, axis=3)
         visible = {w: cache.visible(w) for w in {self.window(i) for i in range(self.layers)}}
         layers = []
         for i, (block, layer) in enumerate(zip(self.each_block(), cache.layers, strict=True)):
