@@ -159,6 +159,14 @@ def test_t3_a_cut_shard_is_never_silently_shorter(copied, share):
     assert "\n" not in str(error.value)
 
 
+def test_t3_a_whole_shard_with_other_records_is_told_by_their_number(copied):
+    folder = copied / "tiny_translate" / "1.0.0"
+    train, other = (next(folder.glob(f"*{part}.array_record*")) for part in ("train", "test"))
+    shutil.copy(other, train)
+    with pytest.raises(DataError, match=r"train.*: 6 records where dataset_info\.json has 30"):
+        read_all(copied)
+
+
 def test_t3_a_missing_shard_is_named(copied):
     shard = next((copied / "tiny_translate" / "1.0.0").glob("*train.array_record*"))
     shard.unlink()
