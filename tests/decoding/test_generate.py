@@ -153,3 +153,13 @@ def test_settings_of_rows_are_their_own(table, key):
     assert kinds[1] == 2
     assert kinds[2] == V
     assert out[0, 0] == int(jnp.argmax(table[3]))  # temperature 0 is greedy
+
+
+def test_padding_that_looks_like_eos_does_not_finish_a_row(table):
+    first, limits = jnp.array([2, 3, 4, 5]), jnp.array([1, 2, 7, 7])
+    apart = make(table, first, limits=limits, forbidden=(EOS,))
+    same = generate(
+        chain(table), None, first, length=T, eos=EOS, pad=EOS, limits=limits, forbidden=(EOS,)
+    )
+    np.testing.assert_array_equal(same.lengths, apart.lengths)
+    assert not same.finished.any()
