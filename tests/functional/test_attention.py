@@ -97,7 +97,8 @@ def test_row_b10_heads_in_a_loop_equal_heads_at_once():
 def test_heads_first_is_the_same_transposed():
     q, k, v = arrays()
     first = attend_heads_first(*(x.swapaxes(1, 2) for x in (q, k, v)), masks.causal())
-    np.testing.assert_array_equal(attend(q, k, v, masks.causal()), first.swapaxes(1, 2))
+    whole = attend(q, k, v, masks.causal())
+    np.testing.assert_allclose(whole, first.swapaxes(1, 2), atol=1e-6)
 
 
 def test_row_u5_shapes_and_large_logits():

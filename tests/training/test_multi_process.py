@@ -58,7 +58,7 @@ rows = local_rows(mesh, 16)
 batches = [{k: v[rows] for k, v in toys.draw_sentences(n).items()} for n in range(test.STEPS)]
 found = test.train(mesh, lambda: toys.Toy(toys.nnx.Rngs(0)), batches, 16)
 barrier("trained")
-print(json.dumps(found | {"held": held, "main": is_main()}))
+print("REPORT", json.dumps(found | {"held": held, "main": is_main()}))
 """
 
 
@@ -88,9 +88,8 @@ def pair():
             process.kill()
     for process, (_, errors) in zip(running, said, strict=True):
         assert process.returncode == 0, errors[-3000:]
-    # Gloo writes to stdout too, whenever it likes.
-    found = [[line for line in out.splitlines() if line.startswith("{")] for out, _ in said]
-    return [json.loads(lines[-1]) for lines in found]
+    # Gloo writes to stdout too, also on the same line.
+    return [json.JSONDecoder().raw_decode(out.split("REPORT ")[1])[0] for out, _ in said]
 
 
 def test_two_processes_train_as_one(pair, make_toy, sentences):
