@@ -136,8 +136,8 @@ RUNS: dict[str, tuple[str, Run]] = {
             optimizer=OptimizerConfig(
                 learning_rate=3e-3, schedule=ScheduleConfig("cosine", warm_up=200)
             ),
-            training=TrainingConfig(steps=800, tokens=2048, buckets=3, smoothing=0.0),
-            loop=LoopConfig(evaluate_every=400, checkpoint_every=400),
+            training=TrainingConfig(steps=700, tokens=2048, buckets=3, smoothing=0.0),
+            loop=LoopConfig(evaluate_every=350, checkpoint_every=350),
             evaluation=EvaluationConfig(sentences=100, beams=1),
         ),
     ),
