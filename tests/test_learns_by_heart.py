@@ -1,0 +1,73 @@
+"""Row L1: the four pairs of the lecture, learnt by heart in under a minute and given back."""
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from transformer_jax.config import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    NormConfig,
+    PositionConfig,
+    TransformerConfig,
+)
+from transformer_jax.data.corpora.phrasebook import L1_PAIRS
+from transformer_jax.data.loader import make_batch
+from transformer_jax.data.pairs import collect
+from transformer_jax.data.store import build_store
+from transformer_jax.data.tokenizer import train_tokenizer
+from transformer_jax.decoding.options import Search
+from transformer_jax.decoding.translator import Translator
+from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.training.objectives import translation
+from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig, make_optimizer
+from transformer_jax.training.state import TrainState, split
+from transformer_jax.training.step import make_step
+
+STEPS = 120
+
+
+@pytest.fixture(scope="module")
+def learnt():
+    texts = [text for pair in L1_PAIRS for text in pair]
+    tokenizer = train_tokenizer("bpe", texts, 300)
+    config = TransformerConfig(
+        vocab=tokenizer.vocab_size,
+        width=32,
+        encoder_layers=1,
+        decoder_layers=1,
+        embedding=EmbeddingConfig(dropout=0.0),
+        positions=PositionConfig(max_length=64),
+        attention=AttentionConfig(heads=4),
+        feed_forward=FeedForwardConfig(width=64),
+        norm=NormConfig(place="pre", dropout=0.0),
+    )
+    pairs = collect(L1_PAIRS, "lecture")
+    store = build_store(pairs, tokenizer)
+    S, T = int(store.source_lengths.max()), int(store.target_lengths.max())
+    batch = make_batch(store, np.arange(4), S, T, tokenizer.pad)
+    graph, params = split(EncoderDecoder(config, rngs=nnx.Rngs(0)))
+    rate = OptimizerConfig(learning_rate=1e-2, schedule=ScheduleConfig("constant", warm_up=20))
+    tx = make_optimizer(rate, config.width, STEPS)
+    step = jax.jit(make_step(graph, tx, translation(tokenizer.bos)))
+    state, losses = TrainState(np.int32(0), params, tx.init(params), None), []
+    for _ in range(STEPS):
+        state, metrics = step(state, batch, None)
+        losses.append(float(metrics["loss"]))
+    return Translator((graph, state.params), tokenizer), losses
+
+
+def test_the_loss_begins_at_chance_and_ends_at_nothing(learnt):
+    """Row B27: before training every token is about as likely as any other."""
+    translator, losses = learnt
+    assert losses[0] < 2 * np.log(translator.vocab)
+    assert losses[-1] < 0.05
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+def test_all_four_references_come_back(learnt, beams):
+    sources, targets = zip(*L1_PAIRS, strict=True)
+    found = learnt[0].translate(sources, Search(beams=beams))
+    assert [translation.text for translation in found] == list(targets)
