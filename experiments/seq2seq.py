@@ -156,7 +156,9 @@ def evaluate(arguments: Sequence[str]) -> int:
     )
     if asked.output is not None:
         try:
-            Path(asked.output).write_text("".join(f"{text}\n" for text in texts), "utf-8")
+            Path(asked.output).write_text(
+                "".join(text.replace("\n", " ") + "\n" for text in texts), "utf-8"
+            )
         except OSError as error:
             raise ConfigError(f"--output {asked.output}: {error.strerror}") from None
     print(scores)

@@ -160,9 +160,11 @@ class Translate:
 
     def line(self, translation: "Translation") -> str:
         """One line of output: texts, and scores if asked for, separated by tabs."""
+        # A model of bytes can write a line feed; one line in is one line out all the same.
         if self.nbest == 1 and not self.scores:
-            return translation.text
-        pairs = ((h.text.replace("\t", " "), f"{h.score:.4f}") for h in translation.hypotheses)
+            return translation.text.replace("\n", " ")
+        clean = lambda text: text.replace("\n", " ").replace("\t", " ")
+        pairs = ((clean(h.text), f"{h.score:.4f}") for h in translation.hypotheses)
         return "\t".join(itertools.chain.from_iterable(pairs))
 
 
