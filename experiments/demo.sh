@@ -5,7 +5,10 @@ set -euo pipefail
 bin=${1:+$1/}
 run=${DEMO_RUN:-runs/phrasebook}
 start=$SECONDS
-short=(${DEMO_STEPS:+--training.steps "$DEMO_STEPS"})
+short=()
+if [ -n "${DEMO_STEPS:-}" ]; then
+  short=(--training.steps "$DEMO_STEPS" --optimizer.schedule.warm-up $((DEMO_STEPS / 4)))
+fi
 "${bin}python" -m experiments.seq2seq train phrasebook --output "$run" --overwrite "${short[@]}"
 
 echo
