@@ -5,7 +5,7 @@
 
 Writes ``benchmarks/results/NAME.json`` with hardware, versions and commit, and prints a table of
 ratios: how many times as fast as the base case, medians over rounds. Peers that are not installed
-are left out, and said so. About 5 minutes each on 2 cores.
+are left out, and said so. About 2 minutes each.
 """
 
 import dataclasses

@@ -142,7 +142,7 @@ RUNS: dict[str, tuple[str, Run]] = {
         ),
     ),
     "small": (
-        "Your own pairs on a CPU or a small GPU: width 256, 3 + 3 layers, about 9 M parameters.",
+        "Your own pairs on a CPU or a small GPU: width 256, 3 + 3 layers, 7.6 M parameters.",
         Run(
             model=_small(256, 3, 8, 1024),
             optimizer=_rate(1e-3, 1000),
