@@ -50,6 +50,7 @@ class PositionConfig:
     skip_padding: bool = False  # positions count valid tokens only (RoBERTa)
     rotary_base: float = 10_000.0
     rotary_scaling: tuple[float, float, float, int] | None = None  # factor, low, high, old length
+    rotary_interpolation: float = 1.0  # positions are divided by it, for texts longer by it
     buckets: int = 32  # of relative distances (T5)
     max_distance: int = 128  # beyond which all distances share a bucket (T5)
 
@@ -222,6 +223,10 @@ def check(config: TransformerConfig) -> None:
     if config.positions.kind == "rotary" and config.head_dim % 2:
         raise ConfigError(f"rotary positions need an even head size, not {config.head_dim}")
     places = config.positions
+    if places.rotary_interpolation < 1:
+        raise ConfigError(
+            f"positions.rotary_interpolation is {places.rotary_interpolation}: 1 (none) or more"
+        )
     if places.kind == "relative" and not 4 <= places.buckets < places.max_distance:
         raise ConfigError(
             f"positions.buckets is {places.buckets}: relative positions need at least 4, and fewer "
@@ -282,6 +287,27 @@ def _vaswani(**sizes: Any) -> TransformerConfig:
     )
 
 
+def _gpt2(
+    width: int,
+    layers: int,
+    heads: int,
+    context: int = 1024,
+    dropout: float = 0.1,
+    bias: bool = True,
+) -> TransformerConfig:
+    return TransformerConfig(
+        vocab=50_257,
+        width=width,
+        encoder_layers=0,
+        decoder_layers=layers,
+        embedding=EmbeddingConfig(scale=1.0, dropout=dropout),
+        positions=PositionConfig(kind="learned", max_length=context),
+        attention=AttentionConfig(heads=heads, bias=bias, out_bias=bias, dropout=dropout),
+        feed_forward=FeedForwardConfig(width=4 * width, activation="gelu_tanh", bias=bias),
+        norm=NormConfig(place="pre", eps=1e-5, bias=bias, dropout=dropout),
+    )
+
+
 PRESETS: dict[str, TransformerConfig] = {
     # Vaswani et al. 2017, table 3: 63.05 M and 214.2 M parameters at V = 37,000 (row U15).
     "vaswani_base": _vaswani(width=512, heads=8, hidden=2048, dropout=0.1),
@@ -326,15 +352,25 @@ PRESETS: dict[str, TransformerConfig] = {
         norm=NormConfig(eps=1e-12),
         head=HeadConfig(bias=True),
     ),
-    "gpt2": TransformerConfig(
-        vocab=50_257,
+    # Radford et al. 2019: 124, 355, 774 and 1,558 M parameters.
+    "gpt2": _gpt2(width=768, layers=12, heads=12),
+    "gpt2_medium": _gpt2(width=1024, layers=24, heads=16),
+    "gpt2_large": _gpt2(width=1280, layers=36, heads=20),
+    "gpt2_xl": _gpt2(width=1600, layers=48, heads=25),
+    # The character model of nanoGPT: no biases, a context of 256.
+    "char": dataclasses.replace(
+        _gpt2(width=384, layers=6, heads=6, context=256, dropout=0.2, bias=False), vocab=65
+    ),
+    # What decoders are made of since Llama: RMS norm, rotations, gates and shared key heads.
+    "modern": TransformerConfig(
+        vocab=32_000,
         width=768,
         encoder_layers=0,
         decoder_layers=12,
-        embedding=EmbeddingConfig(scale=1.0),
-        positions=PositionConfig(kind="learned", max_length=1024),
-        attention=AttentionConfig(heads=12, dropout=0.1),
-        feed_forward=FeedForwardConfig(width=3072, activation="gelu_tanh"),
-        norm=NormConfig(place="pre", eps=1e-5),
+        embedding=EmbeddingConfig(scale=1.0, dropout=0.0),
+        positions=PositionConfig(kind="rotary", max_length=2048),
+        attention=AttentionConfig(heads=12, kv_heads=4, bias=False, out_bias=False),
+        feed_forward=FeedForwardConfig(width=2048, activation="silu", gated=True, bias=False),
+        norm=NormConfig(kind="rms", place="pre", dropout=0.0),
     ),
 }

@@ -234,9 +234,9 @@ def test_an_error_of_ours_is_one_line_and_a_log(trained, tmp_path, monkeypatch, 
     def broken(*args, **kwargs):
         raise RuntimeError("two\nlines")
 
-    from experiments import translation
+    from experiments import job
 
-    monkeypatch.setattr(translation, "fit", broken)
+    monkeypatch.setattr(job, "fit", broken)
     assert seq2seq.main(["resume", str(run)]) == 1
     sq_one_line(capfd.readouterr().err, f"unexpected RuntimeError: two lines; see {run}/error.log")
     assert "Traceback" in (run / "error.log").read_text()

@@ -1,7 +1,7 @@
 """Batches of arrays from a store and a plan, made ahead of time in the background."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int
@@ -9,11 +9,19 @@ from jaxtyping import Int
 from transformer_jax.data.plan import BatchPlan, BucketPlan
 from transformer_jax.data.store import PairStore, TokenStore
 
-__all__ = ["Batch", "Rows", "batches", "make_batch"]
+__all__ = ["Batch", "Plan", "Rows", "batches", "make_batch", "prefetched"]
 
 Batch = dict[str, np.ndarray]
 Rows = Callable[[int], np.ndarray]
 """From the number of rows of the global batch to the indices of those that this process holds."""
+
+
+@runtime_checkable
+class Plan(Protocol):
+    """Says which examples make up batch ``step``: a pure function of the step."""
+
+    def batch(self, step: int) -> Any:
+        """What ``make`` turns into the arrays of batch ``step``."""
 
 
 def make_batch(
@@ -75,6 +83,26 @@ def batches(
         indices = batch.indices if rows is None else batch.indices[rows(len(batch.indices))]
         return make_batch(store, indices, batch.S, batch.T, pad)
 
+    return prefetched(plan, make, start=start, stop=stop, prefetch=prefetch)
+
+
+def prefetched(
+    plan: Plan,
+    make: Callable[[Any], Batch],
+    *,
+    start: int = 0,
+    stop: int | None = None,
+    prefetch: int = 8,
+) -> Iterator[Batch]:
+    """``make(plan.batch(step))`` for steps ``start`` to ``stop``, made in a background thread.
+
+    Args:
+        plan: Any plan.
+        make: From what the plan says of a batch to its arrays.
+        start: The first step.
+        stop: The step before which to end; None goes on through epoch after epoch.
+        prefetch: How many batches are made ahead; 0 makes each when it is asked for.
+    """
     if prefetch == 0:
         step = start
         while stop is None or step < stop:
@@ -83,7 +111,12 @@ def batches(
         return
     if stop is not None and start >= stop:
         return  # grain would refuse to stand beyond the end
-    iterator = _prefetched(_Steps(plan, stop), make, start, prefetch)
+    import grain  # late: it takes a second to import
+
+    options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=prefetch)
+    data = grain.MapDataset.source(_Steps(plan, stop)).map(make).to_iter_dataset(options)
+    iterator: Any = iter(data)
+    iterator.set_state({"next_index": start})
     try:
         yield from iterator
     finally:
@@ -93,25 +126,15 @@ def batches(
 class _Steps:
     """A plan as a sequence of steps, which is what grain reads from."""
 
-    def __init__(self, plan: BucketPlan, stop: int | None):
+    def __init__(self, plan: Plan, stop: int | None):
         self._plan, self._stop = plan, stop
 
     def __len__(self) -> int:
         # Grain counts with C integers; no run takes this many steps.
         return 2**48 if self._stop is None else self._stop
 
-    def __getitem__(self, step: Any) -> BatchPlan:
+    def __getitem__(self, step: Any) -> Any:
         return self._plan.batch(int(step))
-
-
-def _prefetched(steps: _Steps, make: Callable[[BatchPlan], Batch], start: int, ahead: int) -> Any:
-    import grain  # late: it takes a second to import
-
-    options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=ahead)
-    data = grain.MapDataset.source(steps).map(make).to_iter_dataset(options)
-    iterator = iter(data)
-    iterator.set_state({"next_index": start})
-    return iterator
 
 
 def _padded(

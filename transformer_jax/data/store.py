@@ -7,7 +7,7 @@ import operator
 import os
 import pathlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, SupportsIndex
 
 import numpy as np
@@ -17,9 +17,10 @@ from transformer_jax.data.pairs import Pairs
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import DataError
 
-__all__ = ["PairStore", "TokenStore", "build_store"]
+__all__ = ["PairStore", "TokenStore", "build_store", "id_dtype", "open_arrays", "write_arrays"]
 
 _CHUNK = 8192  # texts encoded at a time, which bounds the memory of Python lists
+_NAMES = ("source_ids", "source_offsets", "target_ids", "target_offsets", "kept")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,6 +109,11 @@ def build_store(
     return store
 
 
+def id_dtype(tokenizer: Tokenizer) -> np.dtype:
+    """The smallest integers that hold all ids: uint16 or int32."""
+    return np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32)
+
+
 def _encode_pairs(
     pairs: Pairs, first: Tokenizer, second: Tokenizer, max_length: int, over_long: str
 ) -> PairStore:
@@ -126,7 +132,7 @@ def _encode_pairs(
 
 
 def _encode(texts: Sequence[str], tokenizer: Tokenizer) -> TokenStore:
-    dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32
+    dtype = id_dtype(tokenizer)
     parts: list[np.ndarray] = []
     lengths: list[int] = []
     for start in range(0, len(texts), _CHUNK):
@@ -159,47 +165,64 @@ def _key(pairs: Pairs, *settings: str) -> str:
     return digest.hexdigest()[:24]
 
 
-def _arrays(store: PairStore) -> dict[str, np.ndarray]:
-    return {
-        "source_ids": store.source.ids,
-        "source_offsets": store.source.offsets,
-        "target_ids": store.target.ids,
-        "target_offsets": store.target.offsets,
-        "kept": store.kept,
-    }
-
-
 def _write(store: PairStore, folder: pathlib.Path) -> None:
-    """Writes a folder under another name and renames it, so that it is whole or not there."""
+    arrays = (store.source.ids, store.source.offsets, store.target.ids, store.target.offsets)
+
+    def fill(draft: pathlib.Path) -> dict[str, int]:
+        for name, array in zip(_NAMES, (*arrays, store.kept), strict=True):
+            np.save(draft / f"{name}.npy", array)
+        return store.counts
+
+    write_arrays(folder, fill)
+
+
+def _open(folder: pathlib.Path) -> PairStore | None:
+    found = open_arrays(folder, _NAMES)
+    if found is None:
+        return None
+    arrays, counts = found
+    return PairStore(TokenStore(*arrays[:2]), TokenStore(*arrays[2:4]), arrays[4], counts)
+
+
+def write_arrays(folder: pathlib.Path, fill: Callable[[pathlib.Path], dict[str, int]]) -> None:
+    """Writes a folder under another name and renames it, so that it is whole or not there.
+
+    Args:
+        folder: Where the arrays are to be.
+        fill: Writes ``*.npy`` files to the folder it is given, and returns counts to keep.
+
+    Raises:
+        DataError: The folder cannot be written.
+    """
     draft = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         draft.mkdir(parents=True, exist_ok=True)
-        for name, array in _arrays(store).items():
-            np.save(draft / f"{name}.npy", array)
+        counts = fill(draft)
         files = {path.name: _sha256(path) for path in sorted(draft.glob("*.npy"))}
-        note = {"files": files, "counts": store.counts}
+        note = {"files": files, "counts": counts}
         (draft / "store.json").write_text(json.dumps(note, indent=1), encoding="utf-8")
-        if _open(folder) is None:  # else another process was first, with the same content
+        if open_arrays(folder, ()) is None:  # else another process was first, with the same content
             shutil.rmtree(folder, ignore_errors=True)
             draft.rename(folder)
     except OSError as error:
-        if _open(folder) is None:
+        if open_arrays(folder, ()) is None:
             raise DataError(f"{folder}: cannot be written: {error.strerror or error}") from None
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def _open(folder: pathlib.Path) -> PairStore | None:
-    """The store in a folder, memory-mapped; None if it is missing or not what was written."""
+def open_arrays(
+    folder: pathlib.Path, names: Sequence[str]
+) -> tuple[list[np.ndarray], dict[str, int]] | None:
+    """Arrays of a folder, memory-mapped, and its counts; None if it is not what was written."""
     try:
         note = json.loads((folder / "store.json").read_text(encoding="utf-8"))
         if any(_sha256(folder / name) != digest for name, digest in note["files"].items()):
             return None
-        names = ("source_ids", "source_offsets", "target_ids", "target_offsets", "kept")
         arrays = [np.load(folder / f"{name}.npy", mmap_mode="r") for name in names]
+        return arrays, note["counts"]
     except (OSError, ValueError, KeyError):
         return None
-    return PairStore(TokenStore(*arrays[:2]), TokenStore(*arrays[2:4]), arrays[4], note["counts"])
 
 
 def _sha256(path: pathlib.Path) -> str:

@@ -1,4 +1,4 @@
-"""Translation data sets that TensorFlow Datasets prepared on disk, read without TensorFlow.
+"""Data sets of text that TensorFlow Datasets prepared on disk, read without TensorFlow.
 
 Nothing here touches the network: what is not prepared is refused at once.
 """
@@ -7,68 +7,46 @@ import importlib
 import json
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from transformer_jax.errors import ConfigError, DataError
 
-__all__ = ["TranslationReader", "find_prepared", "open_translation"]
+__all__ = ["TextReader", "TranslationReader", "find_prepared", "open_text", "open_translation"]
 
 
-class TranslationReader:
-    """The pairs of a prepared data set, split by split.
-
-    Attributes:
-        splits: The names of its splits.
-        fields: The languages of source and target.
-    """
+class _Reader:
+    """The records of a prepared data set, split by split."""
 
     splits: list[str]
-    fields: tuple[str, str]
 
-    def __init__(self, folder: pathlib.Path, fields: tuple[str, str] | None = None):
-        """Opens the data set that was prepared in ``folder``, the one with dataset_info.json.
-
-        Args:
-            folder: Of one version of one configuration.
-            fields: Languages of source and target; None is the data set's own order.
-
-        Raises:
-            ConfigError: The package is not installed, or a language is not there.
-            DataError: The folder cannot be read, or is not in array_record.
-        """
+    def __init__(self, folder: pathlib.Path):
         package = _package()
-        self._folder = folder
+        self.folder = folder
         _check_format(folder)
         try:
             self._builder = package.builder_from_directory(str(folder))
             self.splits = list(self._builder.info.splits)
-            self.fields = _choose_fields(self._builder.info, fields)
-        except (ConfigError, DataError):
-            raise
+            self._features = list(self._builder.info.features)
         except Exception as error:  # the package has no error class of its own
             raise DataError(f"{folder}: cannot be read as a data set: {_line(error)}") from None
 
-    def rows(self, split: str) -> Iterator[tuple[str, str]]:
-        """The pairs of a split.
-
-        Raises:
-            DataError: A shard is missing, cut or damaged, or a text is not UTF-8.
-        """
+    def _records(self, split: str, fields: Sequence[str]) -> Iterator[tuple[str, ...]]:
+        """The named texts of each record of a split, as they are."""
         self._check_shards(split)
-        source, target = self.fields
         data = self._builder.as_data_source(split=split)
         for i in range(len(data)):
             try:
                 row = data[i]
-                yield _text(row[source]), _text(row[target])
+                texts = tuple(_text(row[field]) for field in fields)
             except UnicodeDecodeError:
-                raise DataError(f"{self._folder} {split}: record {i} is not UTF-8") from None
+                raise DataError(f"{self.folder} {split}: record {i} is not UTF-8") from None
             except Exception as error:  # so does array_record
                 raise DataError(
-                    f"{self._folder} {split}: record {i} cannot be read ({_line(error)}): prepare "
+                    f"{self.folder} {split}: record {i} cannot be read ({_line(error)}): prepare "
                     f"the data set anew"
                 ) from None
+            yield texts
 
     def _check_shards(self, split: str) -> None:
         """A cut shard opens without an error and without records, so records are counted."""
@@ -90,6 +68,85 @@ class TranslationReader:
                     f"{path}: {found} records where dataset_info.json has {wanted}: the shard is "
                     f"cut or damaged: prepare the data set anew"
                 )
+
+
+class TranslationReader(_Reader):
+    """The pairs of a prepared data set, split by split.
+
+    Attributes:
+        splits: The names of its splits.
+        fields: The languages of source and target.
+    """
+
+    fields: tuple[str, str]
+
+    def __init__(self, folder: pathlib.Path, fields: tuple[str, str] | None = None):
+        """Opens the data set that was prepared in ``folder``, the one with dataset_info.json.
+
+        Args:
+            folder: Of one version of one configuration.
+            fields: Languages of source and target; None is the data set's own order.
+
+        Raises:
+            ConfigError: The package is not installed, or a language is not there.
+            DataError: The folder cannot be read, or is not in array_record.
+        """
+        super().__init__(folder)
+        self.fields = _choose_fields(self._builder.info, fields)
+
+    def rows(self, split: str) -> Iterator[tuple[str, str]]:
+        """The pairs of a split, each side on one line.
+
+        Raises:
+            DataError: A shard is missing, cut or damaged, or a text is not UTF-8.
+        """
+        for source, target in self._records(split, self.fields):
+            yield " ".join(source.split("\n")), " ".join(target.split("\n"))
+
+
+class TextReader(_Reader):
+    """The documents of a prepared data set, split by split.
+
+    Attributes:
+        splits: The names of its splits.
+    """
+
+    def __init__(self, folder: pathlib.Path, field: str = "text"):
+        """Opens the data set that was prepared in ``folder``, the one with dataset_info.json.
+
+        Args:
+            folder: Of one version of one configuration.
+            field: The feature that holds the text.
+
+        Raises:
+            ConfigError: The package is not installed, or the feature is not there or not text.
+            DataError: The folder cannot be read, or is not in array_record.
+        """
+        super().__init__(folder)
+        self._field = field
+        names = ", ".join(self._features)
+        if field not in self._features:
+            raise ConfigError(
+                f"data.read.field {field}: {self._builder.info.name} has no such feature, only "
+                f"{names}"
+            )
+        if type(self._builder.info.features[field]).__name__ != "Text":
+            raise ConfigError(f"data.read.field {field}: not a text, choose another of {names}")
+
+    def rows(self, split: str) -> Iterator[str]:
+        """The documents of a split.
+
+        Raises:
+            DataError: A shard is missing, cut or damaged, or a text is not UTF-8.
+        """
+        for (text,) in self._records(split, (self._field,)):
+            yield text
+
+
+def open_text(name: str, data_dir: str | None = None, field: str = "text") -> TextReader:
+    """A data set by its name; see ``find_prepared`` and ``TextReader``."""
+    _package()
+    return TextReader(find_prepared(name, data_dir), field)
 
 
 def open_translation(
@@ -187,8 +244,7 @@ def _choose_fields(info: Any, fields: tuple[str, str] | None) -> tuple[str, str]
 
 
 def _text(value: Any) -> str:
-    text = value.decode("utf-8") if isinstance(value, bytes) else str(value)
-    return " ".join(text.split("\n"))
+    return value.decode("utf-8") if isinstance(value, bytes) else str(value)
 
 
 def _line(error: BaseException) -> str:

@@ -89,7 +89,7 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of many texts, without special tokens; each as if it were alone."""
-        encodings = self._backend.encode_batch(list(texts), add_special_tokens=False)
+        encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [self._only_text(encoding.ids) for encoding in encodings]
 
     def decode(self, ids: Iterable[int]) -> str:

@@ -69,6 +69,7 @@ def beam_search(
     normalization: Normalization = "gnmt",
     alpha: Float[Array, "..."] | float | int = 0.6,
     forbidden: tuple[int, ...] = (),
+    free_end: bool = False,
     stop_early: bool = True,
 ) -> Hypotheses:
     """The ``keep`` best complete sequences that a beam of ``beams`` live hypotheses meets.
@@ -101,6 +102,8 @@ def beam_search(
         normalization: How scores are divided by length, see :func:`length_penalty`.
         alpha: Its exponent, 0 or more; one for all or one a sentence.
         forbidden: Tokens that are never chosen. Probabilities are not renormalised for it.
+        free_end: Whether the EOS that a limit forces costs nothing, for texts that are cut off
+            there rather than ended. ``log_probs`` is then without it.
         stop_early: False goes on to the limits, which costs time and changes nothing.
     """
     B, M = first.shape[0], beams
@@ -129,6 +132,8 @@ def beam_search(
         logits, state = step(live.last.reshape(B * M), loop.state)
         last = t + 1 >= limits
         ends, onward, parents, tokens = _continuations(logits, live.log_probs, eos, forbidden)
+        if free_end:
+            ends = jnp.where(last[:, None], live.log_probs, ends)
         # An end counts if it is among the M best continuations; in the last step, any does.
         better = (onward[:, None, :] > ends[:, :, None]).sum(-1)
         better += (ends[:, None, :] > ends[:, :, None]).sum(-1)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer_jax.functional import logits as processors
 
-__all__ = ["Generated", "Sampling", "generate"]
+__all__ = ["Generated", "Progress", "Sampling", "advance", "begin", "generate"]
 
 Step = Callable[[Array, Any], tuple[Array, Any]]  # tokens [R], state -> logits [R V], state
 
@@ -23,6 +23,8 @@ class Sampling(NamedTuple):
     top_k: Any = None  # the k most probable tokens (row B32)
     top_p: Any = None  # the fewest tokens that hold this much probability (row B33)
     min_p: Any = None  # tokens at least this fraction as probable as the most probable
+    repetition_penalty: Any = None  # of tokens that were read or written
+    no_repeat_ngram: Any = None  # no run of so many tokens twice; 0 is free
 
 
 class Generated(NamedTuple):
@@ -34,13 +36,18 @@ class Generated(NamedTuple):
     finished: Bool[Array, " R"]  # whether it ends with EOS
 
 
-class _Loop(NamedTuple):
-    t: Int[Array, ""]
+class Progress(NamedTuple):
+    """A generation under way, from which it goes on."""
+
+    t: Int[Array, ""]  # tokens written by now
     last: Int[Array, " R"]
-    tokens: Int[Array, "R T"]
+    tokens: Int[Array, "R P+T"]  # what was read, if that is told, and what is written
+    begins: Int[Array, " R"]  # where what was read begins in ``tokens``
+    limits: Int[Array, " R"]
     lengths: Int[Array, " R"]
     log_probs: Float[Array, " R"]
     finished: Bool[Array, " R"]
+    before: Int[Array, " R"]  # draws that each row has behind it
     state: Any
 
 
@@ -87,56 +94,151 @@ def generate(
         Array([[1, 2, 0, 0],
                [2, 0, 0, 0]], dtype=int32)
     """
+    keys = None
+    if key is not None:
+        seeds = jnp.arange(first.shape[0]) if seeds is None else seeds
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, seeds)
+    progress = begin(state, first, length=length, pad=pad, limits=limits)
+    progress = advance(
+        step,
+        progress,
+        length,
+        eos=eos,
+        pad=pad,
+        minimum=minimum,
+        forbidden=forbidden,
+        sampling=sampling,
+        keys=keys,
+    )
+    return Generated(progress.tokens, progress.lengths, progress.log_probs, progress.finished)
+
+
+def begin(
+    state: Any,
+    first: Int[Array, " R"],
+    *,
+    length: int,
+    pad: int,
+    limits: Int[Array, " R"] | None = None,
+    read: tuple[Int[Array, "R P"], Int[Array, " R"]] | None = None,
+    before: Int[Array, " R"] | None = None,
+) -> Progress:
+    """A generation before its first token; see :func:`generate`.
+
+    Args:
+        state: Before the first token.
+        first: The token that each row goes on from.
+        length: T, room for so many new tokens.
+        pad: Fills rows.
+        limits: The most new tokens of each row.
+        read: Prompts, ``first`` their last column, and where in it each begins: what penalties
+            for repetition look at beside what is written.
+        before: How many tokens each row wrote in an earlier generation that this one goes on from,
+            so that its draws go on too; None is 0.
+    """
     R = first.shape[0]
     limits = jnp.full((R,), length, jnp.int32) if limits is None else jnp.minimum(limits, length)
-    sampling = Sampling() if sampling is None else sampling
-    if key is not None:
-        seeds = jnp.arange(R) if seeds is None else seeds
-        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, seeds)
-    loop = _Loop(
+    room = jnp.full((R, length), pad, jnp.int32)
+    begins = jnp.zeros(R, jnp.int32) if read is None else read[1].astype(jnp.int32)
+    return Progress(
         t=jnp.int32(0),
         last=first.astype(jnp.int32),
-        tokens=jnp.full((R, length), pad, jnp.int32),
+        tokens=room if read is None else jnp.concatenate([read[0].astype(jnp.int32), room], axis=1),
+        begins=begins,
+        limits=limits.astype(jnp.int32),
         lengths=jnp.zeros(R, jnp.int32),
         log_probs=jnp.zeros(R),
         finished=jnp.zeros(R, bool),
+        before=jnp.zeros(R, jnp.int32) if before is None else before.astype(jnp.int32),
         state=state,
     )
 
-    def body(loop: _Loop) -> _Loop:
-        t = loop.t
-        logits, state = step(loop.last, loop.state)
+
+def advance(
+    step: Step,
+    progress: Progress,
+    until: Int[Array, ""] | int,
+    *,
+    eos: int,
+    pad: int,
+    read: int = 0,
+    minimum: int = 1,
+    forbidden: tuple[int, ...] = (),
+    sampling: Sampling | None = None,
+    ngrams: tuple[int, ...] = (),
+    keys: Key[Array, " R"] | None = None,
+) -> Progress:
+    """Goes on until ``until`` tokens are written, or all rows have ended; see :func:`generate`.
+
+    Cut into pieces in any way, a generation gives the same tokens.
+
+    Args:
+        step: Maps the last tokens and a state to logits and the next state.
+        progress: Where it stands; it has room for ``until`` tokens.
+        until: Counted from the first.
+        eos: Ends a row.
+        pad: Fills what follows.
+        read: P, the columns of ``progress.tokens`` that were read.
+        minimum: The fewest tokens.
+        forbidden: Tokens that are never chosen.
+        sampling: How tokens are chosen. Penalties for repetition hold for greedy rows too.
+        ngrams: The lengths above 0 in ``sampling.no_repeat_ngram``, which shape the computation.
+        keys: Randomness of each row; None is greedy.
+    """
+    sampling = Sampling() if sampling is None else sampling
+
+    def body(at: Progress) -> Progress:
+        t = at.t
+        logits, state = step(at.last, at.state)
         logits = logits.astype(jnp.float32)
         words = np.arange(logits.shape[1])
         barred = np.isin(words, forbidden)[None]
         if minimum > 1:
-            early = (t + 1 < minimum) & (t + 1 < limits)
+            early = (t + 1 < minimum) & (t + 1 < at.limits)
             barred = barred | (early[:, None] & (words == eos)[None])
-        allowed = jnp.where(barred, -jnp.inf, logits)
-        if key is None:
+        allowed = _penalised(logits, at, read + t, sampling, ngrams)
+        allowed = jnp.where(barred, -jnp.inf, allowed)
+        if keys is None:
             token = processors.argmax(allowed)
         else:
-            step_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, t)
-            token = _draw(allowed, sampling, step_keys)
-        here = (~loop.finished) & (t < limits)
+            token = _draw(allowed, sampling, jax.vmap(jax.random.fold_in)(keys, at.before + t))
+        here = (~at.finished) & (t < at.limits)
         token = jnp.where(here, token, pad).astype(jnp.int32)
         chosen = jnp.take_along_axis(logits, token[:, None], axis=1)[:, 0]
         gain = chosen - jax.nn.logsumexp(logits, axis=-1)
-        return _Loop(
+        return at._replace(
             t=t + 1,
             last=token,
-            tokens=lax.dynamic_update_slice(loop.tokens, token[:, None], (jnp.int32(0), t)),
-            lengths=loop.lengths + here,
-            log_probs=loop.log_probs + jnp.where(here, gain, 0.0),
-            finished=loop.finished | (here & (token == eos)),
+            tokens=lax.dynamic_update_slice(at.tokens, token[:, None], (jnp.int32(0), read + t)),
+            lengths=at.lengths + here,
+            log_probs=at.log_probs + jnp.where(here, gain, 0.0),
+            finished=at.finished | (here & (token == eos)),
             state=state,
         )
 
-    def goes_on(loop: _Loop) -> Bool[Array, ""]:
-        return (loop.t < length) & (~loop.finished & (loop.t < limits)).any()
+    def goes_on(at: Progress) -> Bool[Array, ""]:
+        return (at.t < until) & (~at.finished & (at.t < at.limits)).any()
 
-    loop = lax.while_loop(goes_on, body, loop)
-    return Generated(loop.tokens, loop.lengths, loop.log_probs, loop.finished)
+    return lax.while_loop(goes_on, body, progress)
+
+
+def _penalised(
+    logits: Float[Array, "R V"],
+    at: Progress,
+    known: Int[Array, ""],
+    sampling: Sampling,
+    ngrams: tuple[int, ...],
+) -> Float[Array, "R V"]:
+    """Logits with repetition discouraged and forbidden, as each row asks."""
+    if sampling.repetition_penalty is not None:
+        columns = jnp.arange(at.tokens.shape[1])[None]
+        valid = (columns >= at.begins[:, None]) & (columns < known)
+        penalty = sampling.repetition_penalty
+        logits = processors.repetition_penalty(logits, at.tokens, valid, penalty)
+    for n in ngrams:
+        cut = processors.no_repeat_ngram(logits, at.tokens, known, n)
+        logits = jnp.where((sampling.no_repeat_ngram == n)[:, None], cut, logits)
+    return logits
 
 
 def _draw(

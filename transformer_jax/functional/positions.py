@@ -63,18 +63,25 @@ def sinusoidal(
 
 
 def rotary_frequencies(
-    size: int, base: float = 10_000.0, scaling: RotaryScaling | None = None
+    size: int,
+    base: float = 10_000.0,
+    scaling: RotaryScaling | None = None,
+    interpolation: float = 1.0,
 ) -> Float[np.ndarray, "{size//2}"]:
     """Radians per position of each pair of a rotary head, ``base^(-2i/H)``.
 
     With ``scaling`` as in Llama 3.1, wavelengths longer than ``old length / low`` are stretched by
     ``factor``, those shorter than ``old length / high`` stay, and between them it is blended.
+    With ``interpolation`` all are stretched by it, so that a text longer by this factor than those
+    of the training stays within the angles seen there (Chen et al. 2023, arXiv:2306.15595).
 
     Example:
         >>> rotary_frequencies(4)
         array([1.  , 0.01])
+        >>> rotary_frequencies(4, interpolation=2.0)
+        array([0.5  , 0.005])
     """
-    frequencies = base ** (-np.arange(0, size, 2) / size)
+    frequencies = base ** (-np.arange(0, size, 2) / size) / interpolation
     if scaling is None:
         return frequencies
     factor, low, high, old_length = scaling
@@ -88,6 +95,7 @@ def rotary(
     positions: Int[Array, "#B T"],
     base: float = 10_000.0,
     scaling: RotaryScaling | None = None,
+    interpolation: float = 1.0,
 ) -> Float[Array, "B T N H"]:
     """Heads turned by an angle that grows with position, so that ``q · k`` sees only ``t - s``.
 
@@ -105,7 +113,7 @@ def rotary(
     H = x.shape[-1]
     if H % 2:
         raise ValueError(f"rotary positions need an even head size, not H = {H}")
-    frequencies = jnp.asarray(rotary_frequencies(H, base, scaling), jnp.float32)
+    frequencies = jnp.asarray(rotary_frequencies(H, base, scaling, interpolation), jnp.float32)
     angles = positions.astype(jnp.float32)[:, :, None, None] * frequencies[None, None, None]
     cos, sin = jnp.cos(angles), jnp.sin(angles)
     a, b = jnp.split(x.astype(jnp.float32), 2, axis=-1)

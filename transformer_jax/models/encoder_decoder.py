@@ -1,7 +1,5 @@
 """The encoder-decoder Transformer: reads one sequence, writes another."""
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -11,30 +9,11 @@ from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional.masks import Mask
 from transformer_jax.modules.cache import Cache
+from transformer_jax.modules.head import Head, OutputTable
 from transformer_jax.modules.linear import Table
 from transformer_jax.modules.stack import Stack
 
-__all__ = ["EncoderDecoder", "Head", "OutputTable"]
-
-
-class OutputTable(NamedTuple):
-    """How vectors become logits: ``softcap(scale · x tableᵀ + bias)``."""
-
-    table: Array  # [V D]
-    bias: Array | None  # [V]
-    scale: float
-    softcap: float | None
-
-
-class Head(nnx.Module):
-    """What the output has of its own: a table unless tied, and perhaps a bias."""
-
-    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
-        V, D = config.vocab, config.width
-        init = jax.nn.initializers.normal(D**-0.5)
-        tied = config.head.tied
-        self.table = None if tied else nnx.Param(init(rngs.params(), (V, D), jnp.float32))
-        self.bias = nnx.Param(jnp.zeros(V)) if config.head.bias else None
+__all__ = ["EncoderDecoder"]
 
 
 class EncoderDecoder(nnx.Module):
@@ -129,23 +108,11 @@ class EncoderDecoder(nnx.Module):
 
     def logits(self, hidden: Float[Array, "*rows D"]) -> Float32[Array, "*rows V"]:
         """Scores over the vocabulary, in float32."""
-        table, bias, scale, softcap = self.output_table()
-        if scale != 1.0:
-            hidden = hidden * scale
-        contract = (((hidden.ndim - 1,), (1,)), ((), ()))
-        out = jax.lax.dot_general(
-            hidden, table.astype(hidden.dtype), contract, preferred_element_type=jnp.float32
-        )
-        if bias is not None:
-            out = out + bias.reshape((1,) * (out.ndim - 1) + bias.shape)
-        return out if softcap is None else softcap * jnp.tanh(out / softcap)
+        return self.output_table().logits(hidden)
 
     def output_table(self) -> OutputTable:
         """What :meth:`logits` multiplies by, for losses that never hold all logits at once."""
-        head, config = self.head, self.config.head
-        table = self.target_embedding.table if head.table is None else head.table
-        bias = None if head.bias is None else head.bias[...]
-        return OutputTable(table[...], bias, config.scale, config.softcap)
+        return self.head.output_table(self.target_embedding)
 
     def start(
         self,

@@ -15,10 +15,12 @@ from transformer_jax.functional.positions import rotary
 from transformer_jax.modules.linear import Linear
 from transformer_jax.modules.norm import Norm
 
-__all__ = ["Attention", "Observe"]
+__all__ = ["Attention", "Keep", "Observe"]
 
 # Called with the weights of each attention that runs, [B N T S].
 Observe = Callable[[Float[Array, "B N T S"]], None]
+# Called with the keys and values of each self-attention that runs, [B K T H] and [B K T U].
+Keep = Callable[[Float[Array, "B K T H"], Float[Array, "B K T U"]], None]
 
 
 class Attention(nnx.Module):
@@ -52,6 +54,7 @@ class Attention(nnx.Module):
         positions: Int[Array, "#B T"] | None = None,
         key: Key[Array, ""] | None = None,
         observe: Observe | None = None,
+        keep: Keep | None = None,
     ) -> Float[Array, "B T D"]:
         """Reads ``memory``, or ``x`` itself, from every position of ``x``."""
         if memory is None:
@@ -60,6 +63,8 @@ class Attention(nnx.Module):
             q = self.heads(self.query(x), self.N)
             k, v = self.heads(self.key(memory), self.K), self.heads(self.value(memory), self.K)
         q, k = self.place(q, k, positions)
+        if keep is not None:
+            keep(k, v)
         if observe is not None:
             qkv = (q.swapaxes(1, 2), k.swapaxes(1, 2))
             scores = self.scores
@@ -110,8 +115,9 @@ class Attention(nnx.Module):
         if self.query_norm is not None and self.key_norm is not None:
             q, k = self.query_norm(q), self.key_norm(k)
         if self.rotate:
-            base, scaling = self.positions.rotary_base, self.positions.rotary_scaling
-            turn = lambda x: rotary(x.swapaxes(1, 2), positions, base, scaling).swapaxes(1, 2)
+            places = self.positions
+            how = places.rotary_base, places.rotary_scaling, places.rotary_interpolation
+            turn = lambda x: rotary(x.swapaxes(1, 2), positions, *how).swapaxes(1, 2)
             q, k = turn(q), turn(k)
         return q, k
 
@@ -142,24 +148,26 @@ class Attention(nnx.Module):
         keys: Float[Array, "BK J H"],
         values: Float[Array, "BK J U"],
         joint: tuple,
-        at: Int[Array, ""],
+        slot: Int[Array, ""],
+        positions: Int[Array, "#B #M"],
         visible: Bool[Array, "#B 1 #M J"],
-        bias: Float[Array, "1 N 1 J"] | None,
+        bias: Float[Array, "1 N #M J"] | None,
     ) -> tuple[Float[Array, "R D"], Array, Array]:
-        """Reads its own past from one new token of each row, which joins that past at step ``at``.
+        """Reads its own past from ``M`` new tokens of each sentence, which join that past.
 
-        Returns what was read, and the keys and values with the new token's among them.
+        They are those of ``M`` beams, or ``M`` tokens of a single one, and take the slots from
+        ``slot`` on. Returns what was read, and the keys and values with theirs among them.
         """
         B, ends = keys.shape[0] // self.K, (self.N * self.H, (self.N + self.K) * self.H)
         M = x.shape[0] // B
         q, k, v = jnp.split(linear(x, *joint), ends, axis=-1)
         q, k = self.beams(q, B, self.N), self.beams(k, B, self.K)
-        q, k = self.place(q, k, jnp.broadcast_to(at, (1, M)))
+        q, k = self.place(q, k, positions)
         v = self.beams(v, B, self.K)
 
         def join(past, new):
             new = new.reshape(-1, M, new.shape[-1]).astype(past.dtype)
-            return jax.lax.dynamic_update_slice(past, new, (jnp.int32(0), at * M, jnp.int32(0)))
+            return jax.lax.dynamic_update_slice(past, new, (jnp.int32(0), slot, jnp.int32(0)))
 
         keys, values = join(keys, k), join(values, v)
         return self.out(self.rows(self.look_up(q, keys, values, visible, bias))), keys, values
@@ -170,7 +178,7 @@ class Attention(nnx.Module):
         keys: Float[Array, "BK J H"],
         values: Float[Array, "BK J U"],
         visible: Bool[Array, "#B 1 #M J"] | None,
-        bias: Float[Array, "1 N 1 J"] | None,
+        bias: Float[Array, "1 N #M J"] | None,
     ) -> Float[Array, "B N M U"]:
         """What queries read from a cache: all heads of all sentences as those of one sentence."""
         B, N, M, H = q.shape
@@ -183,7 +191,7 @@ class Attention(nnx.Module):
         return read.reshape(B, N, M, -1)
 
     def beams(self, x: Float[Array, "R F"], B: int, heads: int) -> Float[Array, "B N M H"]:
-        """Rows of ``M`` beams each as ``M`` queries of their sentence, heads first."""
+        """Rows of ``M`` beams (or tokens) each as ``M`` queries of their sentence, heads first."""
         return x.reshape(B, x.shape[0] // B, heads, -1).swapaxes(1, 2)
 
     def rows(self, x: Float[Array, "B N M U"]) -> Float[Array, "R F"]:

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from transformer_jax.config import TransformerConfig
 from transformer_jax.functional.dropout import dropout
 from transformer_jax.functional.masks import Mask
-from transformer_jax.modules.attention import Attention, Observe
+from transformer_jax.modules.attention import Attention, Keep, Observe
 from transformer_jax.modules.cache import LayerCache
 from transformer_jax.modules.feed_forward import FeedForward
 from transformer_jax.modules.norm import Norm
@@ -63,15 +63,19 @@ class Block(nnx.Module):
         memory_mask: Mask | None = None,
         key: Key[Array, ""] | None = None,
         observe: tuple[Observe, Observe] | None = None,
+        keep: Keep | None = None,
     ) -> Float[Array, "B T D"]:
-        """The block's output; ``observe`` is told the weights of self- and cross-attention."""
+        """The block's output.
+
+        ``observe`` is told the weights of self- and cross-attention, ``keep`` the keys and values
+        of self-attention.
+        """
         keys = (None,) * 6 if key is None else tuple(jax.random.split(key, 6))
         see, see_across = (None, None) if observe is None else observe
 
         def look_back(y):
-            return self.self_attention(
-                y, None, mask, bias=bias, positions=positions, key=keys[1], observe=see
-            )
+            how = {"bias": bias, "positions": positions, "key": keys[1]}
+            return self.self_attention(y, None, mask, observe=see, keep=keep, **how)
 
         x = self.residual("self_attention", x, look_back, keys[0])
         if (across := self.cross_attention) is not None:
@@ -83,9 +87,10 @@ class Block(nnx.Module):
         self,
         x: Float[Array, "R D"],
         cache: LayerCache,
-        at: Int[Array, ""],
+        slot: Int[Array, ""],
+        positions: Int[Array, "#B #M"],
         visible: Bool[Array, "#B 1 #M J"],
-        bias: Float[Array, "1 N 1 J"] | None,
+        bias: Float[Array, "1 N #M J"] | None,
         memory_mask: Bool[Array, "B 1 1 S"] | None,
     ) -> tuple[Float[Array, "R D"], Array, Array]:
         """The output for one new token of each row, and its layer's keys and values with it."""
@@ -94,7 +99,7 @@ class Block(nnx.Module):
         def look_back(y):
             nonlocal keys, values
             y, keys, values = self.self_attention.advance(
-                y, keys, values, cache.joint, at, visible, bias
+                y, keys, values, cache.joint, slot, positions, visible, bias
             )
             return y
 

@@ -12,7 +12,7 @@ from transformer_jax.config import TransformerConfig
 from transformer_jax.functional import positions as positional
 from transformer_jax.functional.dropout import dropout
 from transformer_jax.functional.masks import Mask
-from transformer_jax.modules.attention import Observe
+from transformer_jax.modules.attention import Keep, Observe
 from transformer_jax.modules.block import Block
 from transformer_jax.modules.cache import Cache, LayerCache
 from transformer_jax.modules.linear import Table
@@ -63,6 +63,7 @@ class Stack(nnx.Module):
         memory_mask: Mask | None = None,
         key: Key[Array, ""] | None = None,
         observe: tuple[Observe, Observe] | None = None,
+        keep: Keep | None = None,
     ) -> Float[Array, "B T D"]:
         """Contextual vectors of token vectors ``x``.
 
@@ -75,6 +76,7 @@ class Stack(nnx.Module):
             memory_mask: Which of it is real.
             key: Dropout, if given.
             observe: Told the weights of each block's self- and cross-attention, in order.
+            keep: Told the keys and values of each block's self-attention, in order.
         """
         keys = (None, None) if key is None else jax.random.split(key)
         if positions is None:
@@ -83,13 +85,15 @@ class Stack(nnx.Module):
         if self.decoder:
             causal = Mask(causal=True)
             mask = causal if mask is None else mask & causal
-        context = {
-            "bias": self.bias(x.shape[1]),
+        context: dict[str, Any] = {
+            "bias": self.bias(x.shape[1], x.shape[1]),
             "positions": positions,
             "memory": memory,
             "memory_mask": memory_mask,
         }
-        x = self.run(x, mask, context, keys[1], observe)
+        if observe is not None or keep is not None:
+            context |= {"observe": observe, "keep": keep}
+        x = self.run(x, mask, context, keys[1])
         return x if self.final_norm is None else self.final_norm(x)
 
     def enter(
@@ -117,10 +121,11 @@ class Stack(nnx.Module):
         x = x.astype(self.config.compute.dtype)
         return dropout(x, self.config.embedding.dropout, key)
 
-    def bias(self, S: int, at: Int[Array, ""] | None = None) -> Float[Array, "1 N T S"] | None:
-        """What positions add to scores: of all queries, or of the one that stands ``at``."""
+    def bias(
+        self, T: int, S: int, offset: int | Int[Array, ""] = 0
+    ) -> Float[Array, "1 N T S"] | None:
+        """What positions add to scores, of ``T`` queries from the one that stands at ``offset``."""
         places, heads = self.config.positions, self.config.attention.heads
-        T, offset = (S, 0) if at is None else (1, at)
         if places.kind == "alibi":
             return positional.alibi_bias(T, S, heads, offset)
         if self.relative is None:
@@ -135,16 +140,17 @@ class Stack(nnx.Module):
         local = layer % self.config.scores.window_every == 0
         return self.config.scores.window if local else None
 
-    def run(self, x, mask, context: dict[str, Any], key, observe):
-        """All blocks in turn."""
+    def run(self, x, mask, context: dict[str, Any], key):
+        """All blocks in turn; one by one if somebody is told of each."""
         keys = [None] * self.layers if key is None else jax.random.split(key, self.layers)
-        if self.config.compute.scan and self.layers and observe is None:
+        told = "observe" in context
+        if self.config.compute.scan and self.layers and not told:
             return self.scan(x, mask, context, None if key is None else keys)
 
         def body(block, x, mask, key):
-            return block(x, mask, key=key, observe=observe, **context)
+            return block(x, mask, key=key, **context)
 
-        if self.config.compute.remat and observe is None:
+        if self.config.compute.remat and not told:
             body = jax.checkpoint(body)
         for i, block in enumerate(self.each_block()):
             x = body(block, x, self.masked(mask, self.window(i), x.shape[1]), keys[i])
@@ -216,22 +222,55 @@ class Stack(nnx.Module):
         ancestry = jnp.zeros((sentences, beams, length), jnp.int32) if beams > 1 else None
         return Cache(tuple(layers), jnp.int32(0), memory_mask, ancestry)
 
+    def prefill(
+        self,
+        x: Float[Array, "B T D"],
+        cache: Cache,
+        starts: Int[Array, " B"] | None = None,
+    ) -> tuple[Float[Array, "B T D"], Cache]:
+        """Contextual vectors of prompts read at once, and the empty cache with them.
+
+        Args:
+            x: Scaled token embeddings, without positions.
+            cache: What :meth:`start` made.
+            starts: The step at which each prompt begins, where some are filled up from the left.
+        """
+        T, mask, positions = x.shape[1], None, None
+        if starts is not None:
+            steps = jnp.arange(T)[None] - starts[:, None]
+            real = (steps >= 0).astype(jnp.int32)
+            mask, positions = Mask(q_segments=real, kv_segments=real), jnp.maximum(steps, 0)
+        past: list[tuple[Array, Array]] = []
+        out = self(x, mask, positions=positions, keep=lambda k, v: past.append((k, v)))
+        return out, cache.filled(past, starts)
+
     def advance(self, x: Float[Array, "R D"], cache: Cache) -> tuple[Float[Array, "R D"], Cache]:
-        """Contextual vectors of one more token of each row, and the cache with it."""
-        at = cache.length
-        x = self.enter(x[:, None], jnp.broadcast_to(at, (1, 1)))[:, 0]
+        """Contextual vectors of more tokens of each sentence, and the cache with them.
+
+        The rows of a sentence are its beams, one token each, or successive tokens of its only
+        beam.
+        """
+        attention = self.config.attention
+        B = cache.layers[0].keys.shape[0] // (attention.kv_heads or attention.heads)
+        rows = x.shape[0] // B
+        tokens = rows if cache.beams == 1 else 1
+        at, positions = cache.length, cache.positions(tokens)
+        positions = jnp.broadcast_to(positions, (positions.shape[0], rows))
+        x = self.enter(x.reshape(B, rows, -1), positions).reshape(x.shape)
         cache = cache.claim()
-        bias = self.bias(cache.size, at)
+        bias = self.bias(tokens, cache.size, at)
         if bias is not None:
             bias = jnp.repeat(bias, cache.beams, axis=3)
-        visible = {w: cache.visible(w) for w in {self.window(i) for i in range(self.layers)}}
+        reach = {self.window(i) for i in range(self.layers)}
+        visible = {window: cache.visible(window, tokens) for window in reach}
+        here, memory_mask = (at * cache.beams, positions), cache.memory_mask
         layers = []
         for i, (block, layer) in enumerate(zip(self.each_block(), cache.layers, strict=True)):
             seen = visible[self.window(i)]
-            x, keys, values = block.advance(x, layer, at, seen, bias, cache.memory_mask)
+            x, keys, values = block.advance(x, layer, *here, seen, bias, memory_mask)
             layers.append(dataclasses.replace(layer, keys=keys, values=values))
         x = x if self.final_norm is None else self.final_norm(x)
-        return x, dataclasses.replace(cache, layers=tuple(layers), length=at + 1)
+        return x, dataclasses.replace(cache, layers=tuple(layers), length=at + tokens)
 
 
 def stack_blocks(blocks: dict[int, Any]) -> Any:

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional.losses import cross_entropy, linear_cross_entropy
 
-__all__ = ["make_decoder_inputs", "target_weights", "translation"]
+__all__ = ["language_model", "make_decoder_inputs", "target_weights", "translation"]
 
 
 def make_decoder_inputs(target: Int[Array, "B T"], bos: int) -> Int[Array, "B T"]:
@@ -54,10 +54,7 @@ def translation(
     Raises:
         ConfigError: Smoothing outside [0, 1) or a negative chunk.
     """
-    if not 0.0 <= smoothing < 1.0:
-        raise ConfigError(f"label smoothing is {smoothing}: allowed are 0 up to, not including, 1")
-    if chunk is not None and chunk < 0:
-        raise ConfigError(f"loss chunk is {chunk}: allowed are 0 (everything at once) and more")
+    _check(smoothing, chunk)
 
     def objective(model: Any, batch: dict[str, Any], key: Array | None = None):
         names = "source", "source_lengths", "target", "target_lengths"
@@ -68,11 +65,52 @@ def translation(
             total, weight = cross_entropy(model(*inputs, key=key), target, weights, smoothing)
             return total, weight, {}
         hidden = model.hidden(*inputs, key=key)
-        table, bias, scale, softcap = model.output_table()
-        total, weight = linear_cross_entropy(
-            hidden, table, target, weights,
-            bias=bias, scale=scale, softcap=softcap, smoothing=smoothing, chunk=chunk,
-        )  # fmt: skip
-        return total, weight, {}
+        return *_fused(model, hidden, target, weights, smoothing, chunk), {}
 
     return objective
+
+
+def language_model(
+    smoothing: float = 0.0, chunk: int | None = None
+) -> Callable[..., tuple[Array, Array, dict[str, Array]]]:
+    """The cross-entropy of texts, in nats, as sum and number of tokens (row B27).
+
+    Args:
+        smoothing: Probability spread evenly over the vocabulary.
+        chunk: Tokens whose scores are held at a time; 0 holds those of the whole batch, None lets
+            the loss choose.
+
+    Returns:
+        ``objective(model, batch, key)``. The batch holds ``tokens``, the ``targets`` that follow
+        each of them and their ``weights``; and of packed rows ``segments`` and ``positions``.
+
+    Raises:
+        ConfigError: Smoothing outside [0, 1) or a negative chunk.
+    """
+    _check(smoothing, chunk)
+
+    def objective(model: Any, batch: dict[str, Any], key: Array | None = None):
+        tokens, targets, weights = (jnp.asarray(batch[n]) for n in ("tokens", "targets", "weights"))
+        packing = (batch.get("segments"), batch.get("positions"))
+        if chunk == 0:
+            logits = model(tokens, *packing, key=key)
+            return *cross_entropy(logits, targets, weights, smoothing), {}
+        hidden = model.hidden(tokens, *packing, key=key)
+        return *_fused(model, hidden, targets, weights, smoothing, chunk), {}
+
+    return objective
+
+
+def _check(smoothing: float, chunk: int | None) -> None:
+    if not 0.0 <= smoothing < 1.0:
+        raise ConfigError(f"label smoothing is {smoothing}: allowed are 0 up to, not including, 1")
+    if chunk is not None and chunk < 0:
+        raise ConfigError(f"loss chunk is {chunk}: allowed are 0 (everything at once) and more")
+
+
+def _fused(model, hidden, target, weights, smoothing, chunk):
+    table, bias, scale, softcap = model.output_table()
+    return linear_cross_entropy(
+        hidden, table, target, weights,
+        bias=bias, scale=scale, softcap=softcap, smoothing=smoothing, chunk=chunk,
+    )  # fmt: skip

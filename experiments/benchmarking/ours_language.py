@@ -1,0 +1,132 @@
+"""Our cases for language models: the library as its commands run it."""
+
+from transformer_jax import allocator
+
+allocator.keep_memory()
+
+import dataclasses
+import types
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from experiments.benchmarking.worker import Setup, serve
+from transformer_jax.config import (
+    PRESETS,
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    NormConfig,
+    PositionConfig,
+    TransformerConfig,
+)
+from transformer_jax.decoding.generate import Sampling
+from transformer_jax.decoding.programs import Programs
+from transformer_jax.models.decoder import Decoder
+from transformer_jax.training.objectives import language_model
+from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig, make_optimizer
+from transformer_jax.training.state import TrainState, split
+from transformer_jax.training.step import make_step
+
+
+def configuration(vocab: int, width: int, heads: int, layers: int, context: int, gelu: str):
+    """A GPT-2 without biases or dropout, which is nanoGPT's model."""
+    return TransformerConfig(
+        vocab=vocab,
+        width=width,
+        encoder_layers=0,
+        decoder_layers=layers,
+        embedding=EmbeddingConfig(scale=1.0, dropout=0.0),
+        positions=PositionConfig(kind="learned", max_length=context),
+        attention=AttentionConfig(heads=heads, bias=False, out_bias=False),
+        feed_forward=FeedForwardConfig(
+            width=4 * width, activation="gelu" if gelu == "exact" else "gelu_tanh", bias=False
+        ),
+        norm=NormConfig(place="pre", eps=1e-5, bias=False, dropout=0.0),
+    )
+
+
+def train(vocab, width, heads, layers, context, batch, gelu="exact", chunk=None):
+    """One AdamW step with clipping, on full rows."""
+    config = configuration(vocab, width, heads, layers, context, gelu)
+    graph, params = split(Decoder(config, rngs=nnx.Rngs(0)))
+    rate = OptimizerConfig(
+        name="adamw", learning_rate=1e-3, schedule=ScheduleConfig("constant", 0),
+        beta2=0.99, eps=1e-8, weight_decay=0.1,
+    )  # fmt: skip
+    tx = make_optimizer(rate, width, 1000)
+    step = make_step(graph, tx, language_model(chunk=chunk))
+    rng = np.random.default_rng(0)
+    draw = lambda: rng.integers(0, vocab, (batch, context)).astype(np.int32)
+    ones = np.ones((batch, context), np.float32)
+    batches = [{"tokens": draw(), "targets": draw(), "weights": ones} for _ in range(8)]
+    state = TrainState(jnp.int32(0), params, tx.init(params), None)
+    compiled = jax.jit(step, donate_argnums=0)
+    state, metrics = compiled(state, batches[0], None)
+    held = {"state": state, "at": 0}
+
+    def run(times):
+        for _ in range(times):
+            held["at"] += 1
+            batch = batches[held["at"] % len(batches)]
+            held["state"], metrics = compiled(held["state"], batch, None)
+        return float(metrics["loss"])
+
+    return run, {"parameters": sum(a.size for a in jax.tree.leaves(params))}
+
+
+def decode(preset, batch, prompt, new, dtype="float32"):
+    """What ``DecoderLanguageModel`` runs: prompts read, then exactly ``new`` tokens of each."""
+    config = PRESETS[preset]
+    compute = dataclasses.replace(config.compute, dtype=dtype)
+    config = dataclasses.replace(config, compute=compute)
+    graph, params = split(Decoder(config, rngs=nnx.Rngs(0)))
+    params = jax.tree.map(lambda a: a.astype(dtype) if a.ndim > 1 else a, params)
+    end = config.vocab - 1
+    special: Any = types.SimpleNamespace(eos=end, pad=0)
+    programs = Programs(graph, special, forbidden=(end,))
+    # A column of padding in front, as prompts of any length have.
+    rng = np.random.default_rng(1)
+    tokens = rng.integers(0, end, (batch, 1 + prompt)).astype(np.int32)
+    starts, before = np.ones(batch, np.int32), np.zeros(batch, np.int32)
+    limits = np.full(batch, new, np.int32)
+    size = 64 * -(-(prompt + new) // 64)
+    given = Sampling(temperature=np.zeros(batch, np.float32)), None, None
+    until = np.int32(new)
+
+    def run(times):
+        for _ in range(times):
+            at = programs.begin(
+                params, tokens, starts, limits, before, size=size, length=max(new, 64)
+            )
+            at = programs.go(params, at, until, *given, read=1 + prompt, ngrams=())
+            out = np.asarray(at.tokens)[:, 1 + prompt : 1 + prompt + new]
+        return out[0, :8].tolist()
+
+    run(1)
+    return run, {"weight_bytes": sum(a.nbytes for a in jax.tree.leaves(params))}
+
+
+def floor(size, new):
+    """``new`` products of a vector and a matrix of ``size`` float32 numbers: the memory's speed."""
+    matrix = jnp.ones((2048, size // 2048), jnp.float32)
+    vector = jnp.ones((1, 2048), jnp.float32)
+    product = jax.jit(lambda a, b: a @ b)
+    product(vector, matrix).block_until_ready()
+
+    def run(times):
+        for _ in range(times * new):
+            out = product(vector, matrix)
+            out.block_until_ready()
+        return float(out[0, 0])
+
+    return run, {"bytes": 4 * 2048 * (size // 2048)}
+
+
+CASES: dict[str, Setup] = {"train": train, "decode": decode, "floor": floor}
+
+if __name__ == "__main__":
+    serve(CASES)

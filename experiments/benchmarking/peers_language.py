@@ -1,0 +1,219 @@
+"""The peers' cases for language models: nanoGPT's model, Hugging Face GPT-2 and CTranslate2.
+
+Runs in the peers' own Python, so it imports nothing of ours but the worker.
+"""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from experiments.benchmarking.worker import Setup, serve
+
+THREADS = int(os.environ.get("OMP_NUM_THREADS", "1"))
+torch.set_num_threads(THREADS)
+
+
+class Norm(nn.Module):
+    """Layer norm without a bias."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        """``x`` normalised."""
+        return functional.layer_norm(x, self.weight.shape, self.weight, None, 1e-5)
+
+
+class Block(nn.Module):
+    """Attention and feed-forward as nanoGPT writes them, without biases or dropout."""
+
+    def __init__(self, width: int, heads: int, gelu: str):
+        super().__init__()
+        self.heads = heads
+        self.gelu = nn.GELU(approximate="none" if gelu == "exact" else "tanh")
+        self.ln_1, self.ln_2 = Norm(width), Norm(width)
+        self.c_attn = nn.Linear(width, 3 * width, bias=False)
+        self.c_proj = nn.Linear(width, width, bias=False)
+        self.c_fc = nn.Linear(width, 4 * width, bias=False)
+        self.down = nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x):
+        """The block's output."""
+        B, T, C = x.shape
+        q, k, v = (
+            a.view(B, T, self.heads, C // self.heads).transpose(1, 2)
+            for a in self.c_attn(self.ln_1(x)).split(C, dim=2)
+        )
+        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.c_proj(y.transpose(1, 2).contiguous().view(B, T, C))
+        return x + self.down(self.gelu(self.c_fc(self.ln_2(x))))
+
+
+class Gpt(nn.Module):
+    """nanoGPT's model, its head tied to its embedding."""
+
+    def __init__(self, vocab, width, heads, layers, context, gelu):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(vocab, width), nn.Embedding(context, width)
+        self.blocks = nn.ModuleList(Block(width, heads, gelu) for _ in range(layers))
+        self.ln_f = Norm(width)
+        self.head = nn.Linear(width, vocab, bias=False)
+        for parameter in self.parameters():
+            if parameter.ndim > 1:
+                nn.init.normal_(parameter, std=0.02)
+        self.wte.weight = self.head.weight
+
+    def forward(self, tokens, targets):
+        """The mean loss."""
+        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        logits = self.head(self.ln_f(x))
+        return functional.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1))
+
+
+def train(vocab, width, heads, layers, context, batch, gelu="exact", compiled=False):
+    """One step of nanoGPT's training loop, its AdamW fused."""
+    torch.manual_seed(0)
+    model = Gpt(vocab, width, heads, layers, context, gelu).train()
+    parameters = list(model.parameters())
+    groups = [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": 0.1},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.99), eps=1e-8, fused=True)
+    run_model = torch.compile(model) if compiled else model
+    rng = np.random.default_rng(0)
+    draw = lambda: torch.from_numpy(rng.integers(0, vocab, (batch, context)))
+    batches = [(draw(), draw()) for _ in range(8)]
+    state = {"at": 0}
+
+    def step():
+        state["at"] += 1
+        loss = run_model(*batches[state["at"] % len(batches)])
+        loss.backward()
+        nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss
+
+    step()
+
+    def run(times):
+        for _ in range(times):
+            loss = step()
+        return float(loss.detach())
+
+    return run, {"parameters": sum(p.numel() for p in parameters)}
+
+
+_models: dict[str, nn.Module] = {}
+
+
+def gpt2(dtype: str = "float32"):
+    """GPT-2 small with random weights."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    if dtype not in _models:
+        torch.manual_seed(0)
+        _models[dtype] = GPT2LMHeadModel(GPT2Config()).eval().to(getattr(torch, dtype))
+    return _models[dtype]
+
+
+def _prompts(batch: int, length: int) -> np.ndarray:
+    return np.random.default_rng(1).integers(0, 50256, (batch, length))
+
+
+def generate(batch, prompt, new, dtype="float32"):
+    """Hugging Face ``generate``: exactly ``new`` tokens of each prompt."""
+    model, ids = gpt2(dtype), torch.from_numpy(_prompts(batch, prompt))
+    mask = torch.ones_like(ids)
+
+    @torch.no_grad()
+    def run(times):
+        for _ in range(times):
+            out = model.generate(
+                input_ids=ids, attention_mask=mask, do_sample=False, pad_token_id=50256,
+                min_new_tokens=new, max_new_tokens=new,
+            )  # fmt: skip
+        assert out.shape[1] == prompt + new
+        return out[0, prompt:][:8].tolist()
+
+    run(1)
+    return run, {}
+
+
+def prefill(batch, prompt, new, dtype="float32"):
+    """Hugging Face: the prompts read, and the logits of what follows them."""
+    model, ids = gpt2(dtype), torch.from_numpy(_prompts(batch, prompt))
+
+    @torch.no_grad()
+    def run(times):
+        for _ in range(times):
+            out = model(ids, logits_to_keep=1, use_cache=True)
+        return int(out.logits[0, -1].argmax())
+
+    run(1)
+    return run, {}
+
+
+def _convert(folder: str) -> Path:
+    """The same weights as a CTranslate2 model, through its own loader."""
+    from ctranslate2.converters.transformers import GPT2Loader
+
+    where = Path(folder) / "ctranslate2"
+    if not where.exists():
+        loader = GPT2Loader()
+        spec = loader.get_model_spec(gpt2())
+        spec.register_vocabulary([f"t{i}" for i in range(50256)] + ["<|endoftext|>"])
+        for name in ("bos_token", "eos_token", "unk_token"):
+            setattr(spec.config, name, "<|endoftext|>")
+        spec.validate()
+        spec.optimize(quantization="float32")
+        where.mkdir(parents=True)
+        spec.save(str(where))
+    return where
+
+
+def ctranslate2(folder, batch, prompt, new, precision="float32"):
+    """CTranslate2: exactly ``new`` tokens of each prompt."""
+    import ctranslate2
+
+    generator = ctranslate2.Generator(
+        str(_convert(folder)),
+        device="cpu",
+        inter_threads=1,
+        intra_threads=THREADS,
+        compute_type=precision,
+    )
+    tokens = [[f"t{i}" for i in row] for row in _prompts(batch, prompt)]
+
+    def run(times):
+        for _ in range(times):
+            out = generator.generate_batch(
+                tokens, max_batch_size=0, beam_size=1, sampling_topk=1, min_length=new,
+                max_length=new, include_prompt_in_result=False,
+            )  # fmt: skip
+        assert all(len(one.sequences_ids[0]) == new for one in out)
+        return out[0].sequences_ids[0][:8]
+
+    run(1)
+    return run, {"compute_type": generator.compute_type}
+
+
+CASES: dict[str, Setup] = {
+    "train": train,
+    "generate": generate,
+    "prefill": prefill,
+    "ctranslate2": ctranslate2,
+}
+
+if __name__ == "__main__":
+    serve(CASES)

@@ -1,0 +1,146 @@
+"""The command that every family's entry point is: train, resume, and what else it does."""
+
+import dataclasses
+import difflib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
+from typing import Any, NamedTuple
+
+import tyro
+
+from transformer_jax.allocator import keep_memory
+from transformer_jax.cli.errors import guarded, leave, run_log
+from transformer_jax.errors import ConfigError, Stopped
+
+__all__ = ["Command", "Family", "main", "run_as_program"]
+
+Command = Callable[[Sequence[str]], int]
+
+
+class Family(NamedTuple):
+    """What one entry point trains. Nothing heavy is imported before flags are understood."""
+
+    program: str  # as it is called
+    doc: str  # what it prints for --help
+    runs: Callable[[], dict[str, tuple[str, Any]]]  # named runs, each with a line about it
+    begin: Callable[..., tuple[Any, Any, Any]]  # run -> run as done, its directory, its texts
+    read: Callable[[Any], tuple[Any, Any]]  # directory -> run, and a function to its texts
+    train: Callable[..., int]
+    others: Mapping[str, Command] = {}  # further commands by name
+
+
+def _train(family: Family, arguments: Sequence[str]) -> int:
+    """Begins a run and sees it through."""
+    runs = family.runs()
+    name = _named(runs, arguments)
+    run = tyro.extras.overridable_config_cli(
+        runs, prog=f"{family.program} train", description="Begin a run.", args=list(arguments)
+    )
+    run = dataclasses.replace(run, output=run.output or f"runs/{name}")
+    from transformer_jax.parallel.mesh import initialize
+
+    initialize(run.distributed)
+    # Refused before minutes of reading, not after; `begin` looks once more.
+    _check_output(run)
+    vocab_given = run.model.vocab != runs[name][1].model.vocab
+    run, directory, texts = family.begin(run, vocab_given=vocab_given)
+    run_log(directory.log)
+    return family.train(run, directory, texts, resume=False)
+
+
+def _check_output(run: Any) -> None:
+    from transformer_jax.parallel.mesh import barrier, is_main
+    from transformer_jax.training.run_directory import RunDirectory
+
+    if is_main():
+        RunDirectory.check_free(run.output, overwrite=run.overwrite)
+    barrier("output is free")
+
+
+def _named(runs: Mapping[str, Any], arguments: Sequence[str]) -> str:
+    if arguments and (arguments[0] in runs or arguments[0] in ("-h", "--help")):
+        return arguments[0]
+    known = ", ".join(runs)
+    if not arguments or arguments[0].startswith("-"):
+        raise ConfigError(f"train needs the name of a run first: {known}")
+    raise ConfigError(f"no run is called {arguments[0]}: {_near(arguments[0], runs)}")
+
+
+def _near(word: str, known: Mapping[str, Any]) -> str:
+    near = difflib.get_close_matches(word, known, 1, 0.5)
+    return (f"did you mean {near[0]}? " if near else "") + f"there are {', '.join(known)}"
+
+
+def _resume(family: Family, arguments: Sequence[str]) -> int:
+    """Goes on with a run from its newest good checkpoint, on any mesh."""
+    from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig, initialize
+    from transformer_jax.training.loop import LoopConfig
+    from transformer_jax.training.run_directory import RunDirectory
+
+    @dataclasses.dataclass(frozen=True)
+    class Resume:
+        """Go on with a run; what is not given stays as it was."""
+
+        run: tyro.conf.Positional[str]
+        """The run directory."""
+        loop: LoopConfig = LoopConfig()
+        mesh: MeshConfig = MeshConfig()
+        distributed: DistributedConfig = DistributedConfig()
+
+    default = None
+    if not arguments:
+        raise ConfigError("resume needs a run directory: resume runs/NAME")
+    if not arguments[0].startswith("-"):
+        run, _ = family.read(RunDirectory.open(arguments[0]))
+        default = Resume(arguments[0], run.loop, run.mesh, DistributedConfig())
+    prog = f"{family.program} resume"
+    asked = tyro.cli(Resume, prog=prog, args=list(arguments), default=default)
+    assert asked is not None
+    directory = RunDirectory.open(asked.run)
+    run_log(directory.log)
+    run, texts = family.read(directory)
+    run = dataclasses.replace(run, loop=asked.loop, mesh=asked.mesh, distributed=asked.distributed)
+    initialize(run.distributed)
+    return family.train(run, directory, texts(), resume=True)
+
+
+def _run(family: Family, arguments: list[str]) -> int:
+    commands: dict[str, Any] = {"train": _train, "resume": _resume}
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(family.doc)
+        return 0 if arguments else 2
+    name, rest = arguments[0], arguments[1:]
+    if name not in commands and name not in family.others:
+        known = commands | dict(family.others)
+        raise ConfigError(f"unknown command {name}: {_near(name, known)}")
+    keep_memory()
+    return commands[name](family, rest) if name in commands else family.others[name](rest)
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    del frame
+    raise Stopped("stopped by a signal before or after training", number)
+
+
+def main(family: Family, arguments: Sequence[str] | None = None) -> int:
+    """The exit code of what ``arguments``, or the command line, ask for."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    outside = threading.current_thread() is not threading.main_thread()
+    before = None if outside else signal.signal(signal.SIGTERM, _terminated)
+    try:
+        return guarded(lambda: _run(family, given))
+    finally:
+        run_log(None)
+        # Several processes share a handler of JAX's own, which stays.
+        if before is not None and signal.getsignal(signal.SIGTERM) is _terminated:
+            signal.signal(signal.SIGTERM, before)
+
+
+def run_as_program(family: Family) -> None:
+    """Does what the command line asks for, and leaves with its exit code."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    leave(main(family))

@@ -1,0 +1,265 @@
+"""What the training runs of all families share, from settings to a trained state."""
+
+import abc
+import dataclasses
+import functools
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import jax
+from flax import nnx
+
+from transformer_jax.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
+from transformer_jax.errors import CheckpointError, ConfigError, DataError
+from transformer_jax.parallel.mesh import barrier, is_main, make_mesh
+from transformer_jax.parallel.sharding import row_multiple
+from transformer_jax.training.checkpoint import Checkpointer
+from transformer_jax.training.loop import Fitted, fit
+from transformer_jax.training.metrics import read_metrics
+from transformer_jax.training.optimizers import make_optimizer
+from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.training.state import TrainState, abstract_state, create_state, digest
+from transformer_jax.training.step import compile_eval, compile_step, make_eval_step, make_step
+from transformer_jax.visual.curves import training_curves
+
+__all__ = ["Job", "begin", "learn_tokenizer", "say", "train"]
+
+Batch = dict[str, jax.Array]
+
+
+def say(text: str) -> None:
+    """A line on standard error, from the first process alone."""
+    if is_main():
+        print(text, file=sys.stderr, flush=True)
+
+
+def learn_tokenizer(settings: Any, texts: Iterable[str]) -> Tokenizer:
+    """A tokenizer trained on ``texts`` as a run's settings say, and a line about it."""
+    began = time.monotonic()
+    tokenizer = train_tokenizer(settings.kind, texts, settings.vocab_size)
+    took = time.monotonic() - began
+    say(f"tokenizer: {settings.kind}, {tokenizer.vocab_size} tokens, learnt in {took:.1f} s")
+    return tokenizer
+
+
+def begin(
+    run: Any,
+    learn: Callable[[], Tokenizer],
+    settle: Callable[[Any, Tokenizer], Any] = lambda run, tokenizer: run,
+    *,
+    vocab_given: bool,
+) -> RunDirectory:
+    """A new run directory with all that the run is made of but its state.
+
+    The model's vocabulary follows the tokenizer; ``config.json`` holds the run as it will be done.
+
+    Args:
+        run: What is asked for.
+        learn: Trains the tokenizer, if the run does not name one.
+        settle: The run with what only the tokenizer or the texts tell.
+        vocab_given: Whether the size of the model's vocabulary was asked for too.
+
+    Raises:
+        ConfigError: The tokenizer and the model that was asked for do not fit together.
+    """
+    mesh = make_mesh(run.mesh)
+    assert run.output is not None
+    if run.tokenizer.path is not None:
+        tokenizer = load_tokenizer(run.tokenizer.path)
+    elif is_main():
+        tokenizer = learn()
+    if is_main():
+        if vocab_given and tokenizer.vocab_size != run.model.vocab:
+            raise ConfigError(
+                f"the tokenizer has {tokenizer.vocab_size} tokens, but model.vocab is "
+                f"{run.model.vocab}: leave model.vocab out, and it follows the tokenizer"
+            )
+        directory = RunDirectory.create(run.output, overwrite=run.overwrite)
+        tokenizer.save(directory.tokenizer)
+        multiple = math.lcm(
+            run.training.rows_multiple, row_multiple(mesh) * run.training.accumulation
+        )
+        run = dataclasses.replace(
+            run,
+            model=dataclasses.replace(run.model, vocab=tokenizer.vocab_size),
+            training=dataclasses.replace(run.training, rows_multiple=multiple),
+        )
+        run = settle(run, tokenizer)
+        directory.write(directory.config, dataclasses.asdict(run))
+    barrier("begun")
+    return RunDirectory.open(run.output)
+
+
+class Job(abc.ABC):
+    """All the parts of a run, built from its settings and its texts alone.
+
+    A family says which model, plan, batches and objective; the rest is the same for all.
+    """
+
+    model: Any  # the class of the model: model(config, rngs=...)
+
+    def __init__(self, run: Any, directory: RunDirectory):
+        self.run, self.directory = run, directory
+        self.mesh = make_mesh(run.mesh)
+        self.tokenizer = load_tokenizer(directory.tokenizer)
+        if self.tokenizer.vocab_size > run.model.vocab:
+            raise CheckpointError(
+                f"{directory.tokenizer}: has {self.tokenizer.vocab_size} tokens, but the model "
+                f"{run.model.vocab}: it belongs to another run"
+            )
+        training = run.training
+        needed = row_multiple(self.mesh) * training.accumulation
+        if training.rows_multiple % needed:
+            raise ConfigError(
+                f"this run has batches of a multiple of {training.rows_multiple} rows, which do "
+                f"not divide by {needed} (mesh data x fsdp x accumulation): choose another mesh"
+            )
+        self.plan = self.make_plan()
+        self.steps = training.steps or training.epochs * self.plan.steps_per_epoch
+        self.make = functools.partial(_make, self.model, run.model, training.seed)
+        self.tx = make_optimizer(run.optimizer, run.model.width, self.steps)
+        self.average = training.average_decay is not None
+        self.graph, self.shapes, self.shardings = abstract_state(
+            self.make, self.tx, self.mesh, average=self.average
+        )
+
+    @abc.abstractmethod
+    def make_plan(self) -> Any:
+        """Which examples make up each batch of training."""
+
+    @abc.abstractmethod
+    def objective(self, smoothing: float) -> Any:
+        """What is minimised."""
+
+    @abc.abstractmethod
+    def examples(self) -> list[Batch]:
+        """A batch of padding for every shape of the plan."""
+
+    @abc.abstractmethod
+    def batches(self, start: int) -> Iterator[Batch]:
+        """The batches after ``start`` steps, on the devices."""
+
+    @abc.abstractmethod
+    def evaluate(self) -> Callable[[TrainState], dict[str, float]] | None:
+        """From a state to validation scores; None if there is nothing to validate on."""
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers the model learns."""
+        return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.shapes.params))
+
+    def step(self) -> Any:
+        """The compiled training step."""
+        training = self.run.training
+        raw = make_step(
+            self.graph,
+            self.tx,
+            self.objective(training.smoothing),
+            accumulation=training.accumulation,
+            average_decay=training.average_decay,
+        )
+        return compile_step(raw, self.mesh, self.shardings, training.mode)
+
+    def judge(self) -> Callable[[Any, Iterable[Batch]], tuple[float, float]]:
+        """From parameters and batches to the loss without smoothing, as sum and weight."""
+        raw = make_eval_step(self.graph, self.objective(0.0))
+        compiled = compile_eval(raw, self.mesh, self.shardings.params)
+
+        def sums(params: Any, batches: Iterable[Batch]) -> tuple[float, float]:
+            total = weight = 0.0
+            for out in [compiled(params, batch) for batch in batches]:
+                total += float(out["loss"])
+                weight += float(out["weight"])
+            return total, weight
+
+        return sums
+
+    def checkpointer(self) -> Checkpointer:
+        """Writes what a manifest needs to tell this run from others."""
+        return Checkpointer(
+            self.directory.checkpoints,
+            keep_last=self.run.loop.keep_last,
+            describe={
+                "config": dataclasses.asdict(self.run),
+                "tokenizer": self.tokenizer.sha256,
+                "data": {
+                    "fingerprint": self.plan.fingerprint,
+                    "steps_per_epoch": self.plan.steps_per_epoch,
+                },
+                "key": {"seed": self.run.training.seed, "impl": _impl()},
+            },
+        )
+
+    def state(self, checkpointer: Checkpointer, *, resume: bool) -> tuple[int, TrainState]:
+        """What training begins with: the newest good checkpoint, or fresh parameters."""
+        restored = checkpointer.restore(self.shapes) if resume else None
+        if restored is None:
+            return 0, create_state(self.make, self.tx, self.mesh, average=self.average)[1]
+        said, path = restored.manifest, self.directory.path
+        if said["data"]["fingerprint"] != self.plan.fingerprint:
+            raise DataError(f"{path}: the training data are not those that the run began with")
+        if said["tokenizer"] != self.tokenizer.sha256:
+            raise CheckpointError(f"{path}: tokenizer.json is not the one the run began with")
+        if said["key"]["impl"] != _impl():
+            raise ConfigError(f"{path}: began with the random generator {said['key']['impl']}")
+        say(f"going on after step {restored.step}")
+        return restored.step, restored.state
+
+
+def train(job: Job, finish: Callable[[Fitted], dict[str, Any]], *, resume: bool) -> int:
+    """Trains, and writes what came of it.
+
+    Args:
+        job: The run.
+        finish: What else there is to say of the trained model; called in the first process.
+        resume: Whether to go on from a checkpoint.
+    """
+    began, run, directory = time.monotonic(), job.run, job.directory
+    checkpointer = job.checkpointer()
+    try:
+        start, state = job.state(checkpointer, resume=resume)
+        fitted = fit(
+            state,
+            job.step(),
+            job.batches,
+            steps=job.steps,
+            key=jax.random.key(run.training.seed),
+            checkpointer=checkpointer,
+            metrics=directory.metrics,
+            config=run.loop,
+            start=start,
+            examples=job.examples(),
+            evaluate=job.evaluate(),
+            steps_per_epoch=job.plan.steps_per_epoch,
+        )
+    finally:
+        checkpointer.close()
+    sha256 = digest(fitted.state)
+    if is_main():
+        training_curves(read_metrics(directory.metrics), directory.curves)
+        if fitted.early:
+            say(f"stopped early: no better {run.loop.best} for {run.loop.patience} evaluations")
+        results = {
+            "steps": fitted.step,
+            "best": fitted.best._asdict() if fitted.best else None,
+            **finish(fitted),
+            "parameters": job.parameters,
+            "late_compiles": fitted.late_compiles,
+            "seconds": round(time.monotonic() - began, 1),
+            "state_sha256": sha256,
+        }
+        directory.write(directory.results, results)
+        print(f"run: {directory.path}", flush=True)
+    barrier("finished")
+    return 0
+
+
+def _impl() -> str:
+    return str(jax.random.key_impl(jax.random.key(0)))
+
+
+def _make(model: Any, config: Any, seed: int) -> Any:
+    return model(config, rngs=nnx.Rngs(seed))

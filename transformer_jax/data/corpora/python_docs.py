@@ -1,0 +1,44 @@
+"""``python-docs``: the topics of Python's own reference, which every Python brings along."""
+
+import hashlib
+from typing import Literal
+
+from transformer_jax.errors import DataError
+
+__all__ = ["Split", "generate"]
+
+Split = Literal["train", "valid", "test"]
+
+_PARTS = 10  # every tenth topic is for testing, the next one of each ten for validation
+
+
+def generate(split: Split) -> list[str]:
+    """The topics of a split, sorted by name; a function of the version of Python alone.
+
+    Which topics are held out is decided by a hash of their names: every tenth, in the order of
+    the hashes, is for testing, and as many for validation.
+
+    Raises:
+        DataError: This Python came without its documentation.
+
+    Example:
+        >>> parts = [generate(split) for split in ("train", "valid", "test")]
+        >>> [round(len(part) / sum(map(len, parts)), 1) for part in parts]
+        [0.8, 0.1, 0.1]
+    """
+    topics = _topics()
+    ranked = sorted(topics, key=lambda name: hashlib.sha256(name.encode()).digest())
+    places = {name: rank % _PARTS for rank, name in enumerate(ranked)}
+    wanted = {"test": {0}, "valid": {1}, "train": set(range(2, _PARTS))}[split]
+    return [topics[name] for name in sorted(topics) if places[name] in wanted]
+
+
+def _topics() -> dict[str, str]:
+    try:
+        from pydoc_data.topics import topics
+    except ImportError:
+        raise DataError(
+            "data.corpus python-docs: this Python came without pydoc_data: use another Python, or "
+            "another corpus"
+        ) from None
+    return dict(topics)

@@ -1,0 +1,271 @@
+"""Documents from wherever they are: text files and folders, JSONL, TFDS, a built-in corpus."""
+
+import dataclasses
+import hashlib
+import importlib
+import json
+import pathlib
+import platform
+from collections.abc import Iterator
+from typing import Literal
+
+from transformer_jax.data import tfds
+from transformer_jax.data.pieces import HoldOut, Piece, Texts, read_blocks
+from transformer_jax.data.tables import table_format
+from transformer_jax.data.text import read_lines
+from transformer_jax.errors import ConfigError, DataError
+
+__all__ = ["Piece", "TextData", "TextOptions", "TextSplits", "Texts", "open_texts", "read_texts"]
+
+_ENDINGS = (".txt", ".txt.gz", ".md")
+
+
+@dataclasses.dataclass(frozen=True)
+class TextOptions:
+    """How documents are read."""
+
+    documents: Literal["file", "blank", "line"] = "file"  # a text file, or what blank lines part
+    field: str = "text"  # the JSONL key or TFDS feature that holds the text
+    lowercase: bool = False  # lower-case everything
+    holdout: float = 0.1  # share taken for validation where none is given, 0 to 0.5
+    size: int = 20_000  # documents of the corpus in-context
+
+
+@dataclasses.dataclass(frozen=True)
+class TextData:
+    """Where documents come from; give one of corpus, text, jsonl, tfds."""
+
+    corpus: Literal["python-docs", "in-context"] | None = None  # built-in
+    text: str | None = None  # a text file (.gz is unpacked), or a folder of .txt, .txt.gz, .md
+    jsonl: str | None = None  # a file that holds a JSON object a line (.gz is unpacked)
+    tfds: str | None = None  # a TensorFlow Datasets name, e.g. lm1b
+    tfds_dir: str | None = None  # where it lies; None is TFDS_DATA_DIR or ~/tensorflow_datasets
+    valid: str | None = None  # validation text: a file, a folder or .jsonl
+    test: str | None = None  # test text, likewise
+    read: TextOptions = TextOptions()
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class TextSplits:
+    """All documents of a run; ``tests`` by name."""
+
+    train: Texts
+    valid: Texts | None
+    tests: dict[str, Texts]
+
+
+def check(data: TextData) -> None:
+    """Refuses settings that give data in two ways at once, or that cannot be.
+
+    Raises:
+        ConfigError: It names the settings.
+    """
+    ways = [name for name in ("corpus", "text", "jsonl", "tfds") if getattr(data, name) is not None]
+    if len(ways) > 1:
+        raise ConfigError(
+            f"data is given in more than one way ({', '.join(f'data.{w}' for w in ways)}): keep "
+            f"one, and set the others to None"
+        )
+    if data.tfds_dir is not None and data.tfds is None:
+        raise ConfigError("data.tfds_dir is given without data.tfds, the name of the data set")
+    read = data.read
+    if not 0 <= read.holdout <= 0.5:
+        raise ConfigError(f"data.read.holdout is {read.holdout}: a share from 0 to 0.5")
+    if read.size < 1:
+        raise ConfigError(f"data.read.size is {read.size}: at least 1")
+    if not read.field:
+        raise ConfigError("data.read.field is empty: name the field that holds the text")
+
+
+def open_texts(data: TextData) -> TextSplits:
+    """Training, validation and test documents, as the settings ask; nothing is read yet.
+
+    Validation text comes from ``data.valid``; or from the corpus' or data set's own validation
+    split; or a part of training is held out (``HoldOut``).
+
+    Raises:
+        ConfigError: No data was asked for.
+        DataError: A file is missing or empty. What is wrong inside is told on reading.
+    """
+    if data.corpus is not None:
+        splits = _corpus(data.corpus, data.read)
+    elif data.tfds is not None:
+        splits = _tfds(data.tfds, data.tfds_dir, data.read)
+    elif data.text is not None:
+        splits = TextSplits(_text(data.text, data.read, "data.text"), None, {})
+    elif data.jsonl is not None:
+        splits = TextSplits(_jsonl(data.jsonl, data.read, "data.jsonl"), None, {})
+    else:
+        raise ConfigError(
+            "no training data: give data.text, data.jsonl, data.tfds or data.corpus python-docs"
+        )
+    train, valid, tests = splits.train, splits.valid, dict(splits.tests)
+    if data.valid is not None:
+        valid = read_texts(data.valid, data.read, "data.valid")
+    elif valid is None and data.read.holdout > 0:
+        parts = HoldOut(train, data.read.holdout)
+        train, valid = parts.train, parts.valid
+    if data.test is not None:
+        tests["test"] = read_texts(data.test, data.read, "data.test")
+    return TextSplits(train, valid, tests)
+
+
+def read_texts(path: str, read: TextOptions = TextOptions(), where: str = "data.text") -> Texts:
+    """The documents of a text file or folder, or of a JSONL file, which its ending tells.
+
+    Args:
+        path: The file or folder.
+        read: How a text file parts into documents; the key of JSONL; lower-casing.
+        where: The setting that holds ``path``, for messages.
+
+    Raises:
+        DataError: It is missing or empty.
+    """
+    try:
+        jsonl = table_format(path) == "jsonl"
+    except ConfigError:
+        jsonl = False
+    return (_jsonl if jsonl else _text)(path, read, where)
+
+
+def _text(path: str, read: TextOptions, where: str) -> Texts:
+    root = pathlib.Path(path)
+    files = [root]
+    if root.is_dir():
+        found = (file for file in root.rglob("*") if file.name.lower().endswith(_ENDINGS))
+        files = sorted((file for file in found if file.is_file()), key=lambda f: f.as_posix())
+        if not files:
+            raise DataError(f"{where} {path}: no {', '.join(_ENDINGS)} file in this folder")
+    reader = {"file": _whole, "blank": _paragraphs, "line": _lines}[read.documents]
+
+    def pieces() -> Iterator[Piece]:
+        for file in files:
+            yield from reader(file, where)
+
+    return Texts(path, _identity(files, where, read.documents, read.lowercase), pieces,
+                 lowercase=read.lowercase)  # fmt: skip
+
+
+def _jsonl(path: str, read: TextOptions, where: str) -> Texts:
+    identity = _identity([pathlib.Path(path)], where, "jsonl", read.field, read.lowercase)
+
+    def pieces() -> Iterator[Piece]:
+        for number, line in enumerate(read_lines(path, where), 1):
+            yield Piece(_field(line, read.field, path, number) if line else "", True)
+
+    return Texts(path, identity, pieces, lowercase=read.lowercase)
+
+
+def _whole(path: pathlib.Path, where: str) -> Iterator[Piece]:
+    for block in read_blocks(path, where):
+        yield Piece(block, False)
+    yield Piece("", True)
+
+
+def _lines(path: pathlib.Path, where: str) -> Iterator[Piece]:
+    for line in read_lines(path, where):
+        yield Piece(line, True)
+
+
+def _paragraphs(path: pathlib.Path, where: str) -> Iterator[Piece]:
+    """What blank lines part, without them and without the end of its last line."""
+    begun = False
+    for line in read_lines(path, where):
+        if line and not line.isspace():
+            yield Piece(f"\n{line}" if begun else line, False)
+            begun = True
+        elif begun:
+            yield Piece("", True)
+            begun = False
+    if begun:
+        yield Piece("", True)
+
+
+def _field(line: str, field: str, path: str, number: int) -> str:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}:{number}: not JSON: {error}") from None
+    if not isinstance(row, dict):
+        raise DataError(f"{path}:{number}: a JSON object is wanted, not {type(row).__name__}")
+    if field not in row:
+        raise DataError(
+            f"{path}:{number}: no field {field!r}, only {', '.join(map(repr, row)) or 'none'}: "
+            f"name it with data.read.field"
+        )
+    text = row[field]
+    if not isinstance(text, str):
+        raise DataError(
+            f"{path}:{number}: field {field!r} is {type(text).__name__}, and text is wanted"
+        )
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise DataError(
+            f"{path}:{number}: field {field!r} holds half a character (a lone surrogate)"
+        ) from None
+    if "\0" in text:
+        raise DataError(f"{path}:{number}: field {field!r} holds NUL")
+    return text
+
+
+def _identity(files: list[pathlib.Path], where: str, *options: object) -> str:
+    """What stands for the content of files where it is too long to read: sizes and times."""
+    seen = []
+    for file in files:
+        try:
+            said = file.stat()
+        except FileNotFoundError:
+            raise DataError(
+                f"{where} {file}: no such file (looked from {pathlib.Path.cwd()})"
+            ) from None
+        except OSError as error:
+            raise DataError(f"{where} {file}: cannot be read: {error.strerror or error}") from None
+        if file.is_dir():
+            raise DataError(f"{where} {file}: this is a folder, and a file is needed")
+        seen.append((str(file.resolve()), said.st_size, said.st_mtime_ns))
+    if not any(size for _, size, _ in seen):
+        raise DataError(f"{where} {files[0]}: no text: it is empty")
+    return hashlib.sha256(repr((seen, options)).encode()).hexdigest()
+
+
+def _listed(documents: list[str], name: str, lowercase: bool) -> Texts:
+    digest = hashlib.sha256("\0".join(documents).encode()).hexdigest()
+    identity = f"{name} lowercase={lowercase} python={platform.python_version()} {digest}"
+    return Texts(
+        name, identity, lambda: (Piece(text, True) for text in documents), lowercase=lowercase
+    )
+
+
+def _corpus(name: str, read: TextOptions) -> TextSplits:
+    module = importlib.import_module(f"transformer_jax.data.corpora.{name.replace('-', '_')}")
+    sizes = {"train": read.size, "valid": 500, "test": 1000}
+
+    def make(split: str) -> Texts:
+        settings = (sizes[split], 0) if name == "in-context" else ()
+        return _listed(module.generate(split, *settings), f"{name} {split}", read.lowercase)
+
+    return TextSplits(make("train"), make("valid"), {"test": make("test")})
+
+
+def _tfds(name: str, folder: str | None, read: TextOptions) -> TextSplits:
+    reader = tfds.open_text(name, folder, read.field)
+    if "train" not in reader.splits:
+        raise DataError(f"{name}: no split is called train, only {', '.join(reader.splits)}")
+    files = sorted(file for file in reader.folder.iterdir() if file.is_file())
+
+    def make(split: str) -> Texts:
+        identity = _identity(files, "data.tfds", split, read.field, read.lowercase)
+        return Texts(
+            f"{name} {split}",
+            identity,
+            lambda: (Piece(text, True) for text in reader.rows(split)),
+            lowercase=read.lowercase,
+        )
+
+    names = [split for split in ("validation", "valid", "dev", "val") if split in reader.splits]
+    tests = {"test": make("test")} if "test" in reader.splits else {}
+    return TextSplits(make("train"), make(names[0]) if names else None, tests)

@@ -1,0 +1,369 @@
+"""Which tokens of a store make up batch ``step``: blocks of one stream, or packed documents."""
+
+import bisect
+import hashlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from transformer_jax.data.plan import Shape, shuffled
+from transformer_jax.data.store import TokenStore
+from transformer_jax.errors import ConfigError, DataError
+
+__all__ = ["BlockPlan", "PackPlan", "RowBatch", "make_rows"]
+
+
+class RowBatch(NamedTuple):
+    """The rows of one batch, each made of at most ``P`` pieces of the store.
+
+    Attributes:
+        indices: Which row of the plan each is, -1 for none.
+        begins: Where in the store the targets of each piece begin.
+        lengths: Targets of each piece; 0 for none.
+        skips: How many of them, from the first, have no weight: they are there as context.
+        fresh: Whether a piece begins a document, so that its first input is BOS, and else the
+            token before.
+        packed: Whether the pieces of a row must not see each other.
+    """
+
+    indices: Int[np.ndarray, " B"]
+    begins: Int[np.ndarray, "B P"]
+    lengths: Int[np.ndarray, "B P"]
+    skips: Int[np.ndarray, "B P"]
+    fresh: Bool[np.ndarray, "B P"]
+    packed: bool
+
+    def select(self, rows: Int[np.ndarray, " b"]) -> "RowBatch":
+        """Some of the rows, such as those that one process holds."""
+        indices, begins, lengths, skips, fresh = (field[rows] for field in self[:5])
+        return RowBatch(indices, begins, lengths, skips, fresh, self.packed)
+
+
+class _Plan:
+    """Rows of equal length, ``rows`` at a time, drawn anew for every epoch."""
+
+    shapes: list[Shape]
+    steps_per_epoch: int
+    fingerprint: str
+
+    def __init__(self, count: int, length: int, rows: int, seed: int, shuffle: bool):
+        self.shapes = [Shape(rows, 0, length)]  # no source
+        self.steps_per_epoch = -(-count // rows)
+        self._count, self._seed, self._shuffle = count, seed, shuffle
+        self._cached: tuple[int, np.ndarray] = (0, self._order(0))
+
+    def __repr__(self) -> str:
+        rows, _, length = self.shapes[0]
+        return (
+            f"{type(self).__name__}({self._count} rows of {length}, {rows} at a time, "
+            f"{self.steps_per_epoch} steps an epoch, fill {self.fill:.3f})"
+        )
+
+    @property
+    def fill(self) -> float:
+        """The share of an epoch's positions whose targets have weight."""
+        rows, _, length = self.shapes[0]
+        return self._weight() / (self.steps_per_epoch * rows * length)
+
+    def batch(self, step: int) -> RowBatch:
+        """The rows of batch ``step``, counted from 0 over all epochs."""
+        epoch, position = divmod(step, self.steps_per_epoch)
+        # One assignment of one tuple, so that threads never see a number without its order.
+        cached = self._cached
+        if cached[0] != epoch:
+            self._cached = cached = (epoch, self._order(epoch))
+        rows = self.shapes[0].rows
+        indices = np.full(rows, -1, np.int64)
+        chosen = cached[1][position * rows : (position + 1) * rows]
+        indices[: len(chosen)] = chosen
+        return self._rows(indices, epoch)
+
+    def _order(self, epoch: int) -> np.ndarray:
+        if not self._shuffle:
+            return np.arange(self._count)
+        return shuffled(self._count, self._seed, 2 * epoch)
+
+    def _weight(self) -> int:
+        raise NotImplementedError
+
+    def _rows(self, indices: np.ndarray, epoch: int) -> RowBatch:
+        raise NotImplementedError
+
+
+class BlockPlan(_Plan):
+    """Contiguous blocks of one stream of tokens, as in nanoGPT: targets are inputs shifted by one.
+
+    With ``shuffle`` block i of an epoch reads ``length`` tokens from ``phase + i * length`` on and
+    predicts the next of each. The phase and the order of blocks are drawn anew for every epoch, so
+    blocks are cut elsewhere each time; fewer than ``2 * length`` tokens at the two ends of the
+    stream are left out of an epoch.
+
+    Without, the blocks come in order and every token but the first is a target exactly once; the
+    last block may be partly padding. With a ``stride`` below ``length`` blocks overlap and only
+    the last ``stride`` targets of each have weight, so that every one of these has the
+    ``length - stride`` tokens before it and its own input as context, or all there are.
+
+    Example:
+        >>> plan = BlockPlan(10, length=4, rows=2, shuffle=False)
+        >>> plan.batch(1).begins.tolist(), plan.batch(1).lengths.tolist()
+        ([[9], [0]], [[1], [0]])
+    """
+
+    def __init__(
+        self,
+        total_tokens: int,
+        *,
+        length: int,
+        rows: int,
+        seed: int = 0,
+        shuffle: bool = True,
+        stride: int | None = None,
+    ):
+        """Plans for a stream of ``total_tokens``.
+
+        Args:
+            total_tokens: Tokens of the store.
+            length: Inputs of a block, and as many targets.
+            rows: Blocks of a batch.
+            seed: Of phases and order.
+            shuffle: False takes the blocks in order, and all of the stream.
+            stride: How far apart blocks begin, for evaluation; None is ``length``.
+
+        Raises:
+            ConfigError: A number that cannot be, or a stride for shuffled blocks.
+            DataError: There are too few tokens for one block.
+        """
+        _check(length, rows)
+        self._stride = length if stride is None else stride
+        if not 1 <= self._stride <= length:
+            raise ConfigError(f"stride is {stride}: 1 to {length}, the length of a block")
+        if shuffle and self._stride != length:
+            raise ConfigError(f"stride is {stride}: shuffled blocks do not overlap, leave it out")
+        least = length + 1 if shuffle else 2
+        if total_tokens < least:
+            raise DataError(
+                f"the text has {total_tokens} tokens and a block of {length} needs {least}: give "
+                f"more text, or a shorter block"
+            )
+        self._targets = total_tokens - 1
+        if shuffle:
+            count = max(1, total_tokens // length - 1)  # so many, whatever the phase
+        else:
+            count = 1 + -(-max(0, self._targets - length) // self._stride)
+        super().__init__(count, length, rows, seed, shuffle)
+        self.fingerprint = _digest("blocks", total_tokens, length, rows, seed, shuffle, stride)
+
+    def _weight(self) -> int:
+        return self._count * self.shapes[0].T if self._shuffle else self._targets
+
+    def _phase(self, epoch: int) -> int:
+        if not self._shuffle:
+            return 0
+        length = self.shapes[0].T
+        room = min(length, self._targets - self._count * length + 1)
+        return int(shuffled(room, self._seed, 2 * epoch + 1)[0])
+
+    def _rows(self, indices: np.ndarray, epoch: int) -> RowBatch:
+        length = self.shapes[0].T
+        begins = self._phase(epoch) + np.maximum(indices, 0) * self._stride + 1
+        lengths = np.where(indices < 0, 0, np.minimum(self._targets + 1 - begins, length))
+        skips = np.where(indices > 0, length - self._stride, 0)
+        begins, lengths, skips = (array[:, None] for array in (begins, lengths, skips))
+        return RowBatch(indices, begins, lengths, skips, np.zeros_like(begins, bool), False)
+
+
+class PackPlan(_Plan):
+    """Documents packed into rows, several to a row where they fit, which must not see each other.
+
+    A document longer than a row is cut into pieces; each later one begins with the token before it
+    as its first input. Pieces go, from the longest down, to the fullest row that has room for them
+    (best fit decreasing, Ding et al. 2024). They are packed once; the order of rows is drawn anew
+    for every epoch. Every token is a target exactly once in an epoch.
+
+    Example:
+        >>> plan = PackPlan(np.array([3, 9, 4, 5]), length=8, rows=2, shuffle=False)
+        >>> plan.fill, plan.batch(0).begins.tolist(), plan.batch(0).lengths.tolist()
+        (0.65625, [[3, 0], [16, 0]], [[8, 0], [5, 3]])
+    """
+
+    def __init__(
+        self,
+        document_lengths: Int[np.ndarray, " count"],
+        *,
+        length: int,
+        rows: int,
+        seed: int = 0,
+        shuffle: bool = True,
+    ):
+        """Plans for documents of these lengths.
+
+        Args:
+            document_lengths: Tokens of each document, with its end token.
+            length: Tokens of a row.
+            rows: Rows of a batch.
+            seed: Of which documents share a row, and of the order of rows.
+            shuffle: False takes the rows in the order in which they were made.
+
+        Raises:
+            ConfigError: A number that cannot be.
+            DataError: There are no tokens.
+        """
+        _check(length, rows)
+        lengths = np.asarray(document_lengths, np.int64)
+        if not lengths.sum():
+            raise DataError("there are no documents to pack")
+        begins, sizes, fresh = _pieces(lengths, length)
+        row = _best_fit(sizes, length, lambda count, size: shuffled(count, seed, 2 * size + 1))
+        order = np.argsort(row, kind="stable")
+        self._begins, self._sizes, self._fresh = begins[order], sizes[order], fresh[order]
+        self._offsets = np.concatenate([[0], np.cumsum(np.bincount(row))])
+        super().__init__(len(self._offsets) - 1, length, rows, seed, shuffle)
+        self._total = int(lengths.sum())
+        self.fingerprint = _digest("packed", lengths.astype("<i8"), length, rows, seed, shuffle)
+
+    def _weight(self) -> int:
+        return self._total
+
+    def _rows(self, indices: np.ndarray, epoch: int) -> RowBatch:
+        del epoch  # packed once
+        known = np.maximum(indices, 0)
+        counts = np.where(indices < 0, 0, self._offsets[known + 1] - self._offsets[known])
+        columns = np.arange(counts.max())
+        valid = columns < counts[:, None]
+        places = np.where(valid, self._offsets[known][:, None] + columns, 0)
+        return RowBatch(
+            indices,
+            np.where(valid, self._begins[places], 0),
+            np.where(valid, self._sizes[places], 0),
+            np.zeros_like(places),
+            self._fresh[places] & valid,
+            True,
+        )
+
+
+def make_rows(
+    store: TokenStore, batch: RowBatch, T: int, bos: int, pad: int
+) -> dict[str, np.ndarray]:
+    """The arrays of one batch. Position t reads the token before the one it predicts (row U10).
+
+    Args:
+        store: The tokens.
+        batch: Which of them; ``BlockPlan.batch``, ``PackPlan.batch``.
+        T: Length of the rows.
+        bos: The first input of a document, in packed rows.
+        pad: The id that fills up rows.
+
+    Returns:
+        ``tokens`` and ``targets`` int32 ``[B T]``, ``weights`` float32 ``[B T]``, 0 for padding
+        and for what is there as context; for packed rows also int32 ``segments`` ``[B T]``, 1, 2,
+        ... by piece and 0 for padding, and ``positions`` ``[B T]``, from 0 in each piece.
+
+    Example:
+        >>> store = TokenStore(np.array([5, 6, 3, 7, 3]), np.array([0, 3, 5]))
+        >>> plan = PackPlan(store.lengths, length=6, rows=1)
+        >>> rows = make_rows(store, plan.batch(0), 6, bos=1, pad=0)
+        >>> rows["tokens"], rows["targets"], rows["segments"]
+        (array([[1, 5, 6, 1, 7, 0]], dtype=int32),
+         array([[5, 6, 3, 7, 3, 0]], dtype=int32),
+         array([[1, 1, 1, 2, 2, 0]], dtype=int32))
+    """
+    B = len(batch.indices)
+    row, column = np.nonzero(batch.lengths)
+    begins, lengths, skips, fresh = (field[row, column] for field in batch[1:5])
+    ends = np.cumsum(batch.lengths, axis=1)
+    firsts = row * T + ends[row, column] - lengths  # places in the flat batch
+    before = np.cumsum(lengths) - lengths
+    count = np.arange(lengths.sum())
+    within = count - np.repeat(before, lengths)
+    places = np.repeat(firsts, lengths) + within
+    source = np.repeat(begins, lengths) + within
+
+    def spread(values: np.ndarray, fill: int, dtype: type = np.int32) -> np.ndarray:
+        flat: np.ndarray = np.full(B * T, fill, dtype)
+        flat[places] = values
+        return flat.reshape(B, T)
+
+    inputs = store.ids[np.maximum(source - 1, 0)]
+    tokens = spread(inputs, pad)
+    tokens.reshape(-1)[firsts[fresh]] = bos
+    made = {
+        "tokens": tokens,
+        "targets": spread(store.ids[source], pad),
+        "weights": spread(within >= np.repeat(skips, lengths), 0, np.float32),
+    }
+    if batch.packed:
+        made["segments"] = spread(np.repeat(column + 1, lengths), 0)
+        made["positions"] = spread(within, 0)
+    return made
+
+
+def _check(length: int, rows: int) -> None:
+    for name, value in (("length", length), ("rows", rows)):
+        if value < 1:
+            raise ConfigError(f"{name} is {value}: at least 1")
+
+
+def _digest(*settings: object) -> str:
+    digest = hashlib.sha256()
+    for value in settings:
+        digest.update(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode())
+        digest.update(b"\0")
+    return digest.hexdigest()[:16]
+
+
+def _pieces(
+    lengths: Int[np.ndarray, " count"], limit: int
+) -> tuple[Int[np.ndarray, " P"], Int[np.ndarray, " P"], Bool[np.ndarray, " P"]]:
+    """Where pieces of at most ``limit`` begin, how long they are, and which begin a document."""
+    counts = -(-lengths // limit)
+    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    sizes = np.minimum(np.repeat(lengths, counts) - within * limit, limit)
+    begins = np.repeat(np.cumsum(lengths) - lengths, counts) + within * limit
+    return begins, sizes, within == 0
+
+
+def _best_fit(
+    sizes: Int[np.ndarray, " P"], limit: int, draw: Callable[[int, int], np.ndarray]
+) -> Int[np.ndarray, " P"]:
+    """The row of each piece: the fullest that has room, the longest piece first.
+
+    Pieces of a size are alike, and so are rows with the same room, so both move in groups: a row
+    with room r takes r // size pieces one after the other, because after each it is the fullest.
+    ``draw(count, size)`` orders the pieces of a size.
+    """
+    row = np.empty(len(sizes), np.int64)
+    by_size = np.argsort(sizes, kind="stable")
+    bounds = np.searchsorted(sizes[by_size], np.arange(limit + 2))
+    rooms: list[int] = []  # of rows begun, ascending
+    waiting: dict[int, list[np.ndarray]] = {}  # the rows with that room, in groups
+    begun = 0
+
+    def put(group: np.ndarray, room: int) -> None:
+        if room and len(group):
+            if room not in waiting:
+                bisect.insort(rooms, room)
+            waiting.setdefault(room, []).append(group)
+
+    for size in range(limit, 0, -1):
+        members = by_size[bounds[size] : bounds[size + 1]]
+        members = members[draw(len(members), size)] if len(members) else members
+        while len(members):
+            at = bisect.bisect_left(rooms, size)
+            if at < len(rooms):
+                room = rooms.pop(at)
+                group = np.concatenate(waiting.pop(room))
+            else:
+                room = limit
+                group = np.arange(begun, begun + -(-len(members) // (limit // size)))
+                begun += len(group)
+            each = room // size
+            full, rest = divmod(min(len(members), each * len(group)), each)
+            used = full * each + rest
+            row[members[:used]] = np.repeat(group[: full + (rest > 0)], each)[:used]
+            members = members[used:]
+            put(group[:full], room - each * size)
+            put(group[full : full + (rest > 0)], room - rest * size)
+            put(group[full + (rest > 0) :], room)
+    return row

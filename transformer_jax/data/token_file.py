@@ -1,0 +1,163 @@
+"""Documents as ids, made once as a stream: texts larger than memory, in memory-mapped files."""
+
+import array
+import dataclasses
+import hashlib
+import itertools
+import pathlib
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+
+from transformer_jax.data.pieces import Piece, Texts
+from transformer_jax.data.store import TokenStore, id_dtype, open_arrays, write_arrays
+from transformer_jax.data.tokenizer import Tokenizer
+
+__all__ = ["TextStore", "build_tokens", "sample_texts"]
+
+_CHARACTERS = 1 << 20  # encoded at a time, which bounds the memory of Python lists
+_PIECES = 8192  # likewise, where documents are short
+_NAMES = ("ids", "offsets")
+
+
+@dataclasses.dataclass(frozen=True)
+class TextStore(TokenStore):
+    """Documents of ids: number ``i`` is ``ids[offsets[i]:offsets[i + 1]]``.
+
+    Attributes:
+        counts: ``documents``, ``characters``, ``bytes`` (of UTF-8) and ``unknown`` tokens of the
+            text, and what was left out of it, by reason.
+    """
+
+    counts: dict[str, int]
+
+
+def build_tokens(
+    texts: Texts, tokenizer: Tokenizer, *, cache: str | pathlib.Path | None = None, ends: bool
+) -> TextStore:
+    """The ids of documents, in the order of the texts.
+
+    A document is encoded piece by piece (``Texts``).
+
+    Args:
+        texts: The documents.
+        tokenizer: What turns them into ids.
+        cache: A folder that keeps the arrays, memory-mapped, under a name made of the identity of
+            the texts, the tokenizer and ``ends``; it is then opened without reading the texts
+            again, and damaged arrays are made anew. None keeps the ids in memory.
+        ends: Whether each document ends with EOS. Without, documents follow each other like the
+            parts of one text.
+
+    Raises:
+        DataError: The texts cannot be read, or the cache cannot be written.
+
+    Example:
+        >>> from transformer_jax.data.tokenizer import train_tokenizer
+        >>> texts = Texts("example", "1", lambda: [Piece("hi", True), Piece("you", True)])
+        >>> store = build_tokens(texts, train_tokenizer("bytes", []), ends=True)
+        >>> store.ids, store.offsets
+        (array([108, 109,   3, 125, 115, 121,   3], dtype=uint16), array([0, 3, 7]))
+    """
+    if cache is None:
+        blocks: list[np.ndarray] = []
+        offsets, counts = _encode(texts, tokenizer, ends, blocks.append)
+        return TextStore(np.concatenate(blocks), offsets, counts)
+    key = "\0".join((texts.identity, tokenizer.sha256, str(ends)))
+    folder = pathlib.Path(cache) / f"text-{hashlib.sha256(key.encode()).hexdigest()[:24]}"
+    found = open_arrays(folder, _NAMES)
+    if found is None:
+        write_arrays(folder, lambda draft: _write(draft, texts, tokenizer, ends))
+        found = open_arrays(folder, _NAMES)
+        assert found is not None
+    (ids, offsets), counts = found
+    return TextStore(ids, offsets, counts)
+
+
+def sample_texts(texts: Texts, limit: int = 1 << 25) -> list[str]:
+    """Pieces spread evenly over the texts, at most ``limit`` characters: to train a tokenizer on.
+
+    All of them where they are no more. Otherwise every second, fourth, ... piece, so that half
+    of the limit or more is used where pieces are many; reading takes one pass and as much memory.
+
+    Example:
+        >>> texts = Texts("example", "1", lambda: (Piece(f"{i}", True) for i in range(10)))
+        >>> sample_texts(texts, 5)
+        ['0', '4', '8']
+    """
+    kept: list[str] = []
+    size, step = 0, 1
+    for number, piece in enumerate(texts):
+        if number % step:
+            continue
+        kept.append(piece.text[:limit])
+        size += len(kept[-1])
+        while size > limit:
+            kept, step = kept[::2], 2 * step
+            size = sum(map(len, kept))
+    return kept
+
+
+def _write(draft: pathlib.Path, texts: Texts, tokenizer: Tokenizer, ends: bool) -> dict[str, int]:
+    total = 0
+    with open(draft / "ids.npy", "wb") as file:
+
+        def header() -> None:
+            # Written twice: it leaves room for a length that is not known at first.
+            form = {"descr": id_dtype(tokenizer).str, "fortran_order": False, "shape": (total,)}
+            np.lib.format.write_array_header_1_0(file, form)
+
+        def add(ids: np.ndarray) -> None:
+            nonlocal total
+            total += len(ids)
+            file.write(ids.data)
+
+        header()
+        offsets, counts = _encode(texts, tokenizer, ends, add)
+        file.seek(0)
+        header()
+    np.save(draft / "offsets.npy", offsets)
+    return counts
+
+
+def _encode(
+    texts: Texts, tokenizer: Tokenizer, ends: bool, add: Callable[[np.ndarray], object]
+) -> tuple[np.ndarray, dict[str, int]]:
+    """Gives blocks of ids to ``add``; the offsets of the documents, and what was counted."""
+    offsets = array.array("q", [0])
+    characters = bytes_ = unknown = total = 0
+    dtype = id_dtype(tokenizer)
+    for pieces in _groups(texts):
+        rows = tokenizer.encode_batch([piece.text for piece in pieces])
+        for row, piece in zip(rows, pieces, strict=True):
+            if piece.last and ends:
+                row.append(tokenizer.eos)
+            total += len(row)
+            if piece.last:
+                offsets.append(total)
+        ids = np.fromiter(itertools.chain.from_iterable(rows), dtype, sum(map(len, rows)))
+        characters += sum(len(piece.text) for piece in pieces)
+        bytes_ += sum(len(piece.text.encode()) for piece in pieces)
+        if tokenizer.unk is not None:
+            unknown += int(np.count_nonzero(ids == tokenizer.unk))
+        add(ids)
+    counts = {
+        "documents": len(offsets) - 1,
+        "characters": characters,
+        "bytes": bytes_,
+        "unknown": unknown,
+    }
+    return np.frombuffer(offsets, np.int64), {**counts, **texts.counts}
+
+
+def _groups(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+    """Pieces in lists of a bounded number of characters."""
+    group: list[Piece] = []
+    size = 0
+    for piece in pieces:
+        group.append(piece)
+        size += len(piece.text)
+        if size >= _CHARACTERS or len(group) >= _PIECES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group

@@ -1,0 +1,422 @@
+"""A trained decoder as a language model: prompts in, texts out, and the probability of texts."""
+
+import collections
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from transformer_jax.decoding.forced import Forced, TraceStep
+from transformer_jax.decoding.generate import Progress, Sampling
+from transformer_jax.decoding.programs import Programs
+from transformer_jax.decoding.requests import Continuation, Request, TextScore
+from transformer_jax.decoding.translator import TextTokenizer
+from transformer_jax.decoding.windows import Window, round_up, windows
+from transformer_jax.decoding.writing import Draft, settled
+from transformer_jax.errors import ConfigError, DataError
+
+__all__ = ["DecoderLanguageModel", "Shapes"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Shapes:
+    """Which shapes are compiled, and what happens where a context is full."""
+
+    rows: tuple[int, ...] = (1, 2, 4, 8, 16, 32)  # texts at once, the rest of a batch filled up
+    lengths: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)  # of prompts
+    caches: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)  # of keys
+    chunk: int = 16  # tokens between two looks at a text that is shown or may meet a stop string
+    tokens: int = 4096  # at most so many are scored at once
+    too_long: Literal["cut", "refuse"] = "cut"  # a prompt beyond the context loses its beginning
+    full: Literal["slide", "stop"] = "slide"  # a full context goes on with its latter half
+    draft: int = 0  # tokens that prompt-lookup speculation tries at once; 0 is off
+
+
+class DecoderLanguageModel:
+    """A decoder and its tokenizer, as a function of texts.
+
+    What a prompt becomes depends neither on its neighbours nor on the shapes it is computed in.
+
+    Attributes:
+        context: The most tokens the model reads at once.
+        counts: Prompts seen so far: ``prompts``, ``cut``; and for speculation ``steps`` and
+            ``tokens``.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: TextTokenizer,
+        *,
+        first: int | None = None,
+        ends: bool = True,
+        shapes: Shapes | None = None,
+        dtype: Literal["float32", "bfloat16"] | None = None,
+    ):
+        """Takes ``model``, a decoder or the pair ``(graph, params)`` it splits into.
+
+        Args:
+            model: Trained.
+            tokenizer: Of its training.
+            first: The token that texts begin with; None is BOS.
+            ends: Whether the model was told where texts end; otherwise it writes to the limit.
+            shapes: What is compiled.
+            dtype: Of weights and products; None is the model's own.
+
+        Raises:
+            ConfigError: The tokenizer has more tokens than the model.
+        """
+        graph, params = model if isinstance(model, tuple) else _parts(model)
+        module = nnx.merge(graph, params)
+        config = module.config
+        if tokenizer.vocab_size > config.vocab:
+            raise ConfigError(
+                f"the tokenizer has {tokenizer.vocab_size} tokens but the model {config.vocab}: "
+                f"use the tokenizer it was trained with"
+            )
+        if dtype is not None and dtype != config.compute.dtype:
+            config = dataclasses.replace(
+                config, compute=dataclasses.replace(config.compute, dtype=dtype)
+            )
+            graph = nnx.split(nnx.eval_shape(lambda: type(module)(config, rngs=nnx.Rngs(0))))[0]
+        # Narrowed once: inside the loop it would be done again for every token.
+        narrow = lambda a: a.astype(config.compute.dtype) if a.ndim > 1 else a
+        self.params = jax.tree.map(narrow, params)
+        self.tokenizer, self.shapes = tokenizer, shapes or Shapes()
+        self.context, self.vocab = config.positions.max_length, config.vocab
+        self.first = tokenizer.bos if first is None else first
+        barred = {tokenizer.pad, tokenizer.bos, *range(tokenizer.vocab_size, config.vocab)}
+        barred |= set() if tokenizer.unk is None else {tokenizer.unk}
+        barred = barred - {tokenizer.eos} if ends else barred | {tokenizer.eos}
+        self.forbidden = tuple(sorted(barred))
+        self.counts: collections.Counter[str] = collections.Counter()
+        self.run = Programs(graph, tokenizer, self.forbidden, self.shapes.draft)
+
+    def generate(self, requests: Sequence[Request]) -> list[list[Continuation]]:
+        """The continuations of each prompt: ``samples`` of them, or ``nbest``, best first.
+
+        Raises:
+            DataError: A prompt is longer than the context and ``shapes.too_long`` is ``refuse``.
+        """
+        drafts = [d for i, request in enumerate(requests) for d in self._drafts(request, i)]
+        found: dict[tuple[int, int], Continuation] = {}
+        for batch in self._batches([d for d in drafts if d.request.beams == 1]):
+            for _ in self._write(batch):
+                pass
+            found |= {(d.index, d.sample): d.done() for d in batch}
+        searched = collections.defaultdict(list)
+        for draft in drafts:
+            if draft.request.beams > 1:
+                searched[draft.request.beams, draft.request.nbest].append(draft)
+        for how, same in searched.items():
+            for batch in self._batches(same):
+                found |= self._best(batch, *how)
+        out: list[list[Continuation]] = [[] for _ in requests]
+        for index, place in sorted(found):
+            out[index].append(found[index, place])
+        return out
+
+    def stream(self, request: Request) -> Iterator[str]:
+        """The first continuation piece by piece, as it is written."""
+        draft = next(self._drafts(request, 0))
+        if request.beams > 1:
+            yield self._best([draft], request.beams, request.nbest)[0, 0].text
+            return
+        shown = 0
+        for _ in self._write([draft], look=True):
+            text = settled(draft.text, request.stop)
+            if len(text) > shown:
+                yield text[shown:]
+                shown = len(text)
+        if len(draft.text) > shown:
+            yield draft.text[shown:]
+
+    def score(self, texts: Sequence[str], prompts: Sequence[str] | None = None) -> list[TextScore]:
+        """The log-probability of each text, given its prompt if there are prompts.
+
+        Of a text longer than the context each token still sees at least half of it before.
+        """
+        ids = self.tokenizer.encode_batch(list(texts))
+        before = self.tokenizer.encode_batch(list(prompts or [""] * len(ids)))
+        known = [[self.first, *context] for context in before]
+        values = self.log_probs(ids, known)
+        return [
+            TextScore(float(sum(worth)), tuple(tokens), tuple(worth), len(text), len(text.encode()))
+            for text, tokens, worth in zip(texts, ids, values, strict=True)
+        ]
+
+    def log_probs(
+        self, texts: Sequence[Sequence[int]], known: Sequence[Sequence[int]]
+    ) -> list[list[float]]:
+        """The log-probability of each token of each text, after what is ``known`` before it."""
+        wholes = [[*before, *ids] for before, ids in zip(known, texts, strict=True)]
+        out: list[list[float]] = [[] for _ in wholes]
+        asked = [
+            (i, window)
+            for i, whole in enumerate(wholes)
+            for window in windows(len(known[i]), len(whole), self.context)
+        ]
+        found = dict(self._forced(wholes, asked))
+        for i, window in asked:
+            out[i] += np.asarray(found[i, window].log_probs)[window.at - window.start :].tolist()
+        return out
+
+    def trace(self, request: Request, best: int = 5) -> tuple[Continuation, list[TraceStep]]:
+        """A continuation and its steps, each with the ``best`` most probable tokens (row L13)."""
+        [[continuation, *_]] = self.generate([request])
+        read = next(self._drafts(request, 0)).read
+        whole = [*read, *continuation.tokens]
+        asked = [(0, window) for window in windows(len(read), len(whole), self.context)]
+        found = dict(self._forced([whole], asked, best))
+        steps = []
+        for _, window in asked:
+            parts = (np.asarray(part)[window.at - window.start :] for part in found[0, window])
+            tokens = whole[window.at + 1 : window.stop + 1]
+            for token, *worth, others in zip(tokens, *(p.tolist() for p in parts), strict=True):
+                piece, *names = self.tokenizer.pieces([token, *others])
+                pairs = tuple(zip(names, worth[1], strict=True))
+                steps.append(TraceStep(piece, token, worth[0], pairs))
+        return continuation, steps
+
+    def _forced(
+        self, texts: Sequence[Sequence[int]], asked: list[tuple[int, Window]], best: int = 0
+    ) -> Iterator[tuple[tuple[int, Window], Forced]]:
+        """What the model thinks of each window of each text, windows of like size together."""
+        by_size = collections.defaultdict(list)
+        for i, window in asked:
+            by_size[self._up(window.stop - window.start)].append((i, window))
+        for size, same in by_size.items():
+            fit = [n for n in self.shapes.rows if n * size <= self.shapes.tokens]
+            rows = min(max(fit, default=1), round_up(len(same), self.shapes.rows))
+            for at in range(0, len(same), rows):
+                part = same[at : at + rows]
+                inputs, targets = np.zeros((2, rows, size), np.int32)
+                for row, (i, (start, stop, _)) in enumerate(part):
+                    inputs[row, : stop - start] = texts[i][start:stop]
+                    targets[row, : stop - start] = texts[i][start + 1 : stop + 1]
+                out = jax.device_get(self.run.force(self.params, inputs, targets, best=best))
+                for row, (i, window) in enumerate(part):
+                    length = window.stop - window.start
+                    yield (i, window), Forced(*(array[row, :length] for array in out))
+
+    def _up(self, size: int) -> int:
+        return min(round_up(size, self.shapes.lengths), max(self.context, size))
+
+    def _drafts(self, request: Request, index: int) -> Iterator[Draft]:
+        """The texts that a request asks for, before their first token.
+
+        Raises:
+            DataError: The prompt is too long and ``shapes.too_long`` is ``refuse``.
+        """
+        [ids] = self.tokenizer.encode_batch([request.prompt])
+        read = [self.first, *ids]
+        self.counts["prompts"] += 1
+        if len(read) > self.context:
+            if self.shapes.too_long == "refuse":
+                raise DataError(
+                    f"the prompt has {len(ids)} tokens and the model reads {self.context - 1}: "
+                    f"shorten it, or let its beginning be cut"
+                )
+            self.counts["cut"] += 1
+        shown = self.tokenizer.decode(read)
+        for sample in range(request.samples):
+            yield Draft(request, index, sample, list(read), self.tokenizer, shown)
+
+    def _batches(self, drafts: Iterable[Draft]) -> Iterator[list[Draft]]:
+        """Texts to be written together: prompts of like length, and alike in being greedy."""
+        fast = lambda draft: self.shapes.draft > 0 and _plain(draft.request)
+        order = sorted(drafts, key=lambda d: (fast(d), d.request.temperature > 0, len(d.read)))
+        batch: list[Draft] = []
+        for draft in order:
+            alike = (
+                batch
+                and not fast(draft)
+                and ((batch[0].request.temperature > 0) == (draft.request.temperature > 0))
+            )
+            if batch and (not alike or len(batch) == self.shapes.rows[-1]):
+                yield batch
+                batch = []
+            batch.append(draft)
+        if batch:
+            yield batch
+
+    def _write(self, batch: list[Draft], look: bool = False) -> Iterator[None]:
+        """Writes texts to their ends; comes back now and then if they are looked at."""
+        look = look or any(draft.request.stop for draft in batch)
+        if len(batch) == 1 and self.shapes.draft and _plain(batch[0].request):
+            yield from self._write_ahead(batch[0], look)
+            return
+        while going := [draft for draft in batch if draft.left]:
+            yield from self._segment(going, look)
+            if self.shapes.full == "stop":
+                for draft in going:
+                    draft.reason = draft.reason or "length"
+
+    def _seen(self, draft: Draft) -> list[int]:
+        """What the model reads to go on: all, or the latter half once the context is full."""
+        ids = draft.read + draft.written
+        if len(ids) - draft.origin > self.context:
+            # A prompt that is too long fills the context; what is written since makes room.
+            keep = max(1, self.context // 2) if draft.written else self.context
+            draft.origin = len(ids) - keep
+        return ids[draft.origin :]
+
+    def _segment(self, drafts: list[Draft], look: bool) -> Iterator[None]:
+        """Reads what stands there and writes until a context is full or all have ended."""
+        seen = [self._seen(draft) for draft in drafts]
+        rows, width = round_up(len(seen), self.shapes.rows), max(map(len, seen))
+        read = 1 + (self._up(width - 1) if width > 1 else 0)
+        # A row whose context is full has to read anew, and the others with it.
+        room = min(self.context - len(ids) + 1 for ids in seen)
+        most = min(max(draft.left for draft in drafts), room)
+        length = round_up(most, self.shapes.caches)
+        tokens, starts = self._aligned(seen, rows, read)
+        limits, before = np.zeros((2, rows), np.int32)
+        for row, draft in enumerate(drafts):
+            limits[row], before[row] = min(draft.left, most), len(draft.written)
+            draft.segment = 0.0
+        size = round_up(min(read + most, max(256, 2 * read)), self.shapes.caches)
+        progress = self.run.begin(
+            self.params, tokens, starts, limits, before, size=size, length=length
+        )
+        sampling, row_ngrams = _sampling(drafts, rows, self.vocab)
+        given = (sampling, _keys(drafts, rows), row_ngrams)
+        ngrams = () if row_ngrams is None else tuple(sorted({*row_ngrams.tolist()} - {0}))
+        done, until = 0, 0
+        while until < most and any(draft.left for draft in drafts):
+            until = min(most, until + self.shapes.chunk) if look else most
+            if read - 1 + done >= size:
+                size = round_up(size + 1, self.shapes.caches)
+                progress = progress._replace(state=self.run.grow(progress.state, size=size))
+            until = min(until, size - read + 1)
+            progress = self.run.go(
+                self.params, progress, np.int32(until), *given, read=read, ngrams=ngrams
+            )
+            self._take(drafts, progress, read, done)
+            done = until
+            stopped = [i for i, draft in enumerate(drafts) if not draft.left]
+            if stopped and look:
+                limits[stopped] = 0
+                progress = progress._replace(limits=jnp.asarray(limits))
+            yield
+
+    def _take(self, drafts: list[Draft], progress: Progress, read: int, done: int) -> None:
+        tokens, lengths, worth = jax.device_get(
+            (progress.tokens, progress.lengths, progress.log_probs)
+        )
+        for row, draft in enumerate(drafts):
+            if draft.left:
+                new = tokens[row, read + done : read + int(lengths[row])].tolist()
+                draft.add(new, float(worth[row]) - draft.segment, self.tokenizer.eos)
+                draft.segment = float(worth[row])
+
+    def _write_ahead(self, draft: Draft, look: bool) -> Iterator[None]:
+        """Writes one text by prompt-lookup speculation."""
+        guess = self.shapes.draft
+        while draft.left:
+            seen = self._seen(draft)
+            most = min(draft.left, self.context - len(seen) + 1)
+            read = 1 + (self._up(len(seen) - 1) if len(seen) > 1 else 0)
+            length = round_up(most, self.shapes.caches) + guess + 1
+            tokens, starts = self._aligned([seen], 1, read)
+            at = self.run.look_begin(self.params, tokens, starts, length=length)
+            done = 0
+            while done < most and draft.left:
+                until = min(most, done + self.shapes.chunk) if look else most
+                at = self.run.look_go(self.params, at, np.int32(read + until))
+                known, worth, steps = jax.device_get((at.known, at.log_prob, at.steps))
+                new = np.asarray(at.tokens)[read + done : int(known)].tolist()
+                draft.add(new, float(worth) - draft.segment, self.tokenizer.eos)
+                draft.segment, done = float(worth), int(known) - read
+                yield
+            draft.segment = 0.0
+            self.counts.update(steps=int(steps), tokens=done)
+            if self.shapes.full == "stop":
+                draft.reason = draft.reason or "length"
+
+    def _best(
+        self, batch: list[Draft], beams: int, keep: int
+    ) -> dict[tuple[int, int], Continuation]:
+        """The continuations that beam search finds, which lie within one context."""
+        seen = [self._seen(draft) for draft in batch]
+        rows, width = round_up(len(seen), self.shapes.rows), max(map(len, seen))
+        tokens, starts = self._aligned(seen, rows, 1 + (self._up(width - 1) if width > 1 else 0))
+        limits = np.zeros(rows, np.int32)
+        for row, (draft, ids) in enumerate(zip(batch, seen, strict=True)):
+            # One step more: the end that the limit forces is none.
+            limits[row] = 1 + min(draft.left, self.context - len(ids) + 1)
+        length = round_up(int(limits.max()), self.shapes.caches)
+        how = {"beams": beams, "keep": keep, "length": length}
+        out = jax.device_get(self.run.search(self.params, tokens, starts, limits, **how))
+        found = {}
+        for row, draft in enumerate(batch):
+            ways = zip(out.tokens[row], out.lengths[row], out.log_probs[row], strict=True)
+            for place, (ids, count, worth) in enumerate(ways):
+                if not count:
+                    continue
+                cut = count == limits[row]
+                done = dataclasses.replace(draft, written=[])
+                done.add(ids[: count - cut].tolist(), float(worth), self.tokenizer.eos)
+                done.reason = done.reason or "length"
+                found[draft.index, place] = done.done()
+        return found
+
+    def _aligned(
+        self, seen: list[list[int]], rows: int, read: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Prompts that end in the same column, and where each begins."""
+        tokens = np.full((rows, read), self.tokenizer.pad, np.int32)
+        starts = np.full(rows, read - 1, np.int32)
+        for row, ids in enumerate(seen):
+            tokens[row, read - len(ids) :], starts[row] = ids, read - len(ids)
+        return tokens, starts
+
+
+def _parts(model: Any) -> tuple[Any, Any]:
+    graph, state = nnx.split(model)
+    return graph, nnx.to_pure_dict(state)
+
+
+def _plain(request: Request) -> bool:
+    """Whether a request is greedy and nothing else."""
+    return (
+        request.temperature == 0
+        and request.repetition_penalty == 1
+        and not request.no_repeat_ngram
+        and request.beams == 1
+    )
+
+
+def _sampling(drafts: list[Draft], rows: int, vocab: int) -> tuple[Sampling, np.ndarray | None]:
+    """Each row's settings; what no row asks for is left out of the computation."""
+
+    def column(name: str, nothing: float, dtype: Any = np.float32) -> np.ndarray | None:
+        values = [getattr(draft.request, name) for draft in drafts]
+        values = [nothing if value is None else value for value in values]
+        if all(value == nothing for value in values):
+            return None
+        return np.array(values + [nothing] * (rows - len(values)), dtype)
+
+    temperature = [draft.request.temperature for draft in drafts]
+    sampling = Sampling(
+        temperature=np.array(temperature + [1.0] * (rows - len(drafts)), np.float32),
+        top_k=column("top_k", vocab, np.int32),
+        top_p=column("top_p", 1.0),
+        min_p=column("min_p", 0.0),
+        repetition_penalty=column("repetition_penalty", 1.0),
+    )
+    return sampling, column("no_repeat_ngram", 0, np.int32)
+
+
+def _keys(drafts: list[Draft], rows: int) -> Any:
+    """A key for each row from its request's seed and its sample; None if all rows are greedy."""
+    if all(draft.request.temperature == 0 for draft in drafts):
+        return None
+    seeds, samples = np.zeros((2, rows), np.uint32)
+    for row, draft in enumerate(drafts):
+        seeds[row], samples[row] = draft.request.seed % 2**32, draft.sample
+    return jax.vmap(lambda seed, n: jax.random.fold_in(jax.random.key(seed), n))(seeds, samples)

@@ -1,0 +1,114 @@
+"""What a language model compiles: reading prompts, writing, searching, judging."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from transformer_jax.decoding.beam import Hypotheses, beam_search
+from transformer_jax.decoding.forced import Forced, forced_scores
+from transformer_jax.decoding.generate import Progress, advance, begin
+from transformer_jax.decoding.speculate import Speculation, speculate
+from transformer_jax.decoding.translator import TextTokenizer
+
+__all__ = ["Programs"]
+
+
+class Programs:
+    """Functions of parameters and token arrays, each compiled once for a shape and kept.
+
+    Prompts are rows that end in the same column; ``starts`` says where each begins.
+
+    Attributes:
+        begin: Reads prompts; the generation before its first token.
+        go: Goes on with it up to a number of tokens; the one given is used up.
+        grow: A cache with more room; the one given is used up.
+        search: Beam search from prompts.
+        look_begin: Reads one prompt for speculation.
+        look_go: Goes on with that; the one given is used up.
+        force: What the model thinks of given texts.
+    """
+
+    def __init__(
+        self, graph: Any, special: TextTokenizer, forbidden: tuple[int, ...], draft: int = 0
+    ):
+        """Takes the static part of a decoder, and what it may not write."""
+        self.graph, self.special, self.forbidden, self.draft = graph, special, forbidden, draft
+        self.begin = jax.jit(self._begin_batch, static_argnames=("size", "length"))
+        self.go = jax.jit(self._go_batch, static_argnames=("read", "ngrams"), donate_argnums=1)
+        self.grow = jax.jit(_grown, static_argnames="size", donate_argnums=0)
+        self.search = jax.jit(self._search_batch, static_argnames=("beams", "keep", "length"))
+        self.look_begin = jax.jit(self._look_begin_one, static_argnames="length")
+        self.look_go = jax.jit(self._look_go_one, donate_argnums=1)
+        self.force = jax.jit(self._force_batch, static_argnames="best")
+
+    def _prefilled(self, params, tokens, starts, size: int, beams: int = 1):
+        """The model, and its cache with all but the last token of each prompt."""
+        model = nnx.merge(self.graph, params)
+        cache = model.start(tokens.shape[0], size, beams=beams)
+        if tokens.shape[1] > 1:
+            cache = model.prefill(tokens[:, :-1], cache, starts)[1]
+        return model, cache
+
+    def _begin_batch(self, params, tokens, starts, limits, before, *, size, length) -> Progress:
+        _, cache = self._prefilled(params, tokens, starts, size)
+        return begin(
+            cache,
+            tokens[:, -1],
+            length=length,
+            pad=self.special.pad,
+            limits=limits,
+            read=(tokens, starts),
+            before=before,
+        )
+
+    def _go_batch(self, params, progress, until, sampling, keys, row_ngrams, *, read, ngrams):
+        special = {"eos": self.special.eos, "pad": self.special.pad, "read": read}
+        step = nnx.merge(self.graph, params).step
+        sampling = sampling._replace(no_repeat_ngram=row_ngrams)
+        how = {"sampling": sampling, "keys": keys, "ngrams": ngrams, "forbidden": self.forbidden}
+        return advance(step, progress, until, **special, **how)
+
+    def _search_batch(self, params, tokens, starts, limits, *, beams, keep, length) -> Hypotheses:
+        size = tokens.shape[1] - 1 + length
+        model, cache = self._prefilled(params, tokens, starts, size, beams)
+        return beam_search(
+            model.step,
+            cache,
+            tokens[:, -1],
+            beams=beams,
+            keep=keep,
+            length=length,
+            limits=limits,
+            eos=self.special.eos,
+            pad=self.special.pad,
+            normalization="none",
+            forbidden=tuple(t for t in self.forbidden if t != self.special.eos),
+            free_end=True,
+            reorder=lambda cache, parents: cache.reorder(parents),
+        )
+
+    def _look_begin_one(self, params, tokens, starts, *, length) -> Speculation:
+        size = tokens.shape[1] + length
+        _, cache = self._prefilled(params, tokens, starts, size)
+        return Speculation(
+            tokens=jnp.pad(tokens[0], (0, length)),
+            known=jnp.int32(tokens.shape[1]),
+            log_prob=jnp.float32(0.0),
+            finished=jnp.bool_(False),
+            steps=jnp.int32(0),
+            cache=cache,
+        )
+
+    def _look_go_one(self, params, at, until) -> Speculation:
+        extend = nnx.merge(self.graph, params).extend
+        how = {"draft": self.draft, "eos": self.special.eos}
+        return speculate(extend, at, until, forbidden=self.forbidden, **how)
+
+    def _force_batch(self, params, inputs, targets, *, best) -> Forced:
+        return forced_scores(nnx.merge(self.graph, params)(inputs), targets, best)
+
+
+def _grown(cache: Any, *, size: int) -> Any:
+    return cache.grown(size)

@@ -1,0 +1,124 @@
+"""What is asked of a language model, and what it answers: plain values, whatever the model."""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from typing import Literal, Protocol
+
+from transformer_jax.errors import ConfigError
+
+__all__ = ["Continuation", "LanguageModel", "Request", "TextScore", "perplexity"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """A prompt and how to go on from it; each request of a batch has its own settings."""
+
+    prompt: str
+    tokens: int = 128  # at most so many new ones
+    temperature: float = 1.0  # 0 is greedy (row B34)
+    top_k: int | None = None  # draw from the k most probable tokens (row B32)
+    top_p: float | None = None  # from the fewest that hold this probability (row B33)
+    min_p: float | None = None  # from those at least this fraction as probable as the first
+    repetition_penalty: float = 1.0  # above 1 makes what was read or written less probable
+    no_repeat_ngram: int = 0  # no run of so many tokens comes twice; 0 is free
+    stop: tuple[str, ...] = ()  # the text ends before the first of these
+    samples: int = 1  # texts drawn
+    seed: int = 0  # of the draws
+    beams: int = 1  # more than 1 searches instead of drawing
+    nbest: int = 1  # texts that beam search returns
+
+    def __post_init__(self) -> None:
+        for name in ("tokens", "samples", "beams", "nbest"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}: at least 1")
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise ConfigError(f"temperature is {self.temperature}: 0 (greedy) or more")
+        if self.top_k is not None and self.top_k < 1:
+            raise ConfigError(f"top_k is {self.top_k}: at least 1")
+        for name in ("top_p", "min_p"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value <= 1:
+                raise ConfigError(f"{name} is {value}: above 0 and at most 1")
+        if not (math.isfinite(self.repetition_penalty) and self.repetition_penalty > 0):
+            raise ConfigError(
+                f"repetition_penalty is {self.repetition_penalty}: above 0 (1 is none)"
+            )
+        if self.no_repeat_ngram < 0:
+            raise ConfigError(f"no_repeat_ngram is {self.no_repeat_ngram}: 0 (free) or more")
+        if any(not text for text in self.stop):
+            raise ConfigError("stop holds an empty text, which would end everything at once")
+        if self.seed < 0:
+            raise ConfigError(f"seed is {self.seed}: 0 or more")
+        if self.nbest > self.beams:
+            raise ConfigError(f"nbest is {self.nbest}: at most beams, which is {self.beams}")
+        drawn = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty",
+                 "no_repeat_ngram", "samples")  # fmt: skip
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        given = [name for name in drawn if getattr(self, name) != defaults[name]]
+        if self.beams > 1 and given:
+            raise ConfigError(
+                f"beams search for the most probable text, and {given[0]} is for draws"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Continuation:
+    """One text that follows a prompt."""
+
+    text: str  # without the prompt, and without the stop string
+    tokens: tuple[int, ...]  # as written by the model, its end token included
+    log_prob: float  # of the tokens under the model itself, whatever the sampling; in nats
+    reason: Literal["end", "stop", "length"]  # the model's own end, a stop string, or the limit
+
+
+@dataclasses.dataclass(frozen=True)
+class TextScore:
+    """How probable a text is to a model, in nats."""
+
+    log_prob: float  # of the whole: the sum of the tokens'
+    tokens: tuple[int, ...]
+    log_probs: tuple[float, ...]  # of each token, given those before it
+    characters: int  # of the text that was scored
+    bytes: int  # of the same in UTF-8
+
+    @property
+    def perplexity(self) -> float:
+        """``exp(-log_prob / tokens)``: among so many equal choices a token was, on average."""
+        return perplexity(self.log_prob, len(self.tokens))
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Bits that a byte of the text costs, which does not depend on the tokenizer."""
+        return -self.log_prob / math.log(2) / self.bytes if self.bytes else math.nan
+
+    @property
+    def bits_per_character(self) -> float:
+        """The same for each character."""
+        return -self.log_prob / math.log(2) / self.characters if self.characters else math.nan
+
+
+def perplexity(log_prob: float, tokens: int) -> float:
+    """``exp(-log_prob / tokens)``; of no tokens, nan; beyond the largest float, inf.
+
+    Example:
+        >>> perplexity(-4.0, 2)
+        7.38905609893065
+    """
+    if not tokens:
+        return math.nan
+    mean = -log_prob / tokens
+    return math.inf if mean > 709 else math.exp(mean)
+
+
+class LanguageModel(Protocol):
+    """What every language model does, neural or counted."""
+
+    def generate(self, requests: Sequence[Request]) -> list[list[Continuation]]:
+        """The continuations of each prompt: ``samples`` of them, or ``nbest``, best first."""
+
+    def stream(self, request: Request) -> Iterator[str]:
+        """The first continuation piece by piece, as it is written."""
+
+    def score(self, texts: Sequence[str], prompts: Sequence[str] | None = None) -> list[TextScore]:
+        """The log-probability of each text, given its prompt if there are prompts."""

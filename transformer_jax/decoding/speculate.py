@@ -1,0 +1,107 @@
+"""Greedy decoding several tokens at a time, by guessing that a text repeats itself."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer_jax.functional import logits as processors
+from transformer_jax.modules.cache import Cache
+
+__all__ = ["Speculation", "look_up", "speculate"]
+
+# tokens [1 T], cache -> logits of what follows each [1 T V], cache
+Extend = Callable[[Array, Cache], tuple[Array, Cache]]
+
+
+class Speculation(NamedTuple):
+    """One text under way."""
+
+    tokens: Int[Array, " N"]  # what was read, then what is written
+    known: Int[Array, ""]  # how many of them there are; the last is not in the cache yet
+    log_prob: Float[Array, ""]  # of what is written
+    finished: Bool[Array, ""]  # whether it ends with EOS
+    steps: Int[Array, ""]  # passes through the model
+    cache: Any
+
+
+def look_up(
+    tokens: Int[Array, " N"], known: Int[Array, ""] | int, count: int, longest: int = 3
+) -> Int[Array, "{count}"]:
+    """What followed where the end of a text was met before.
+
+    The place where the most of the last ``longest`` tokens agree, the latest of those; anything
+    at all where none does.
+
+    Saxena 2023, "Prompt lookup decoding".
+
+    Example:
+        >>> text = jnp.array([7, 8, 9, 1, 7, 8, 0, 0, 0])
+        >>> look_up(text, 6, 2)
+        Array([9, 1], dtype=int32)
+    """
+    N = tokens.shape[0]
+    places = jnp.arange(N, dtype=jnp.int32)
+    same, alike = places < known - 1, jnp.zeros(N, jnp.int32)
+    for back in range(longest):
+        last = tokens[jnp.maximum(known - 1 - back, 0)]
+        same = same & (jnp.roll(tokens, back) == last) & (places >= back)
+        alike = alike + same
+    best = processors.argmax(alike * N + places)
+    # The end of the text follows itself where the guess runs into it.
+    return lax.dynamic_slice(jnp.pad(tokens, (0, count)), (best + 1,), (count,)).astype(jnp.int32)
+
+
+def speculate(
+    extend: Extend,
+    at: Speculation,
+    until: Int[Array, ""] | int,
+    *,
+    draft: int,
+    eos: int,
+    forbidden: tuple[int, ...] = (),
+) -> Speculation:
+    """Goes on until ``until`` tokens are known, or EOS: the tokens of greedy decoding, sooner.
+
+    Each pass reads the last token and ``draft`` guessed ones (:func:`look_up`) and keeps those that
+    greedy decoding would have written, and one more. The weights are read once a pass, which is
+    what a step costs where memory is the limit.
+
+    Args:
+        extend: The model on several tokens at once.
+        at: Where it stands; ``tokens`` and cache have room for ``until + draft`` tokens.
+        until: Of all tokens, those that were read among them.
+        draft: How many tokens are guessed.
+        eos: Ends the text.
+        forbidden: Tokens that are never chosen.
+    """
+    until = jnp.asarray(until, jnp.int32)
+
+    def body(at: Speculation) -> Speculation:
+        guess = look_up(at.tokens, at.known, draft)
+        read = jnp.concatenate([at.tokens[at.known - 1][None], guess])
+        logits, cache = extend(read[None], at.cache)
+        logits = logits[0].astype(jnp.float32)
+        barred = np.isin(np.arange(logits.shape[1]), forbidden)[None]
+        chosen = processors.argmax(jnp.where(barred, -jnp.inf, logits)).astype(jnp.int32)
+        # A token counts if all guesses before it were right and none of them was EOS.
+        right = (guess == chosen[:-1]) & (chosen[:-1] != eos)
+        count = 1 + jnp.cumprod(right.astype(jnp.int32)).sum()
+        count = jnp.minimum(count, until - at.known)
+        kept = jnp.arange(draft + 1) < count
+        worth = jnp.take_along_axis(logits, chosen[:, None], axis=1)[:, 0]
+        worth = worth - jax.nn.logsumexp(logits, axis=-1)
+        return Speculation(
+            tokens=lax.dynamic_update_slice(at.tokens, chosen, (at.known,)),
+            known=at.known + count,
+            log_prob=at.log_prob + jnp.where(kept, worth, 0.0).sum(),
+            finished=(kept & (chosen == eos)).any(),
+            steps=at.steps + 1,
+            cache=cache.at_length(at.known - 1 + count),
+        )
+
+    return lax.while_loop(lambda at: (at.known < until) & ~at.finished, body, at)

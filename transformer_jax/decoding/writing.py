@@ -1,0 +1,92 @@
+"""Texts that are being written, token by token, and where they stop."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from transformer_jax.decoding.requests import Continuation, Request
+from transformer_jax.decoding.translator import TextTokenizer
+
+__all__ = ["Draft", "before_stop", "settled"]
+
+
+def before_stop(text: str, stop: Sequence[str]) -> tuple[str, bool]:
+    """``text`` up to the first of the stop strings in it, and whether there is one.
+
+    Example:
+        >>> before_stop("one two three", ["three", "two"])
+        ('one ', True)
+    """
+    found = [at for at in (text.find(word) for word in stop) if at >= 0]
+    return (text[: min(found)], True) if found else (text, False)
+
+
+def settled(text: str, stop: Sequence[str]) -> str:
+    r"""The beginning of ``text`` that nothing written later can take back.
+
+    What may be the beginning of a stop string is held back, and so is a character of which only
+    some bytes are written.
+
+    Example:
+        >>> settled("so far, so go", ["good"]), settled("caf\ufffd", [])
+        ('so far, so ', 'caf')
+    """
+    text = text.rstrip("\ufffd")
+    for size in range(max(map(len, stop), default=0) - 1, 0, -1):
+        if any(text.endswith(word[:size]) for word in stop if len(word) > size):
+            return text[:-size]
+    return text
+
+
+@dataclasses.dataclass
+class Draft:
+    """One text on its way: what was read, what is written, and why it ended."""
+
+    request: Request
+    index: int  # of the request
+    sample: int  # of the request's samples
+    read: list[int]  # the prompt, from the model's own first token on
+    tokenizer: TextTokenizer
+    shown: str  # the text of ``read``
+    written: list[int] = dataclasses.field(default_factory=list)
+    log_prob: float = 0.0
+    segment: float = 0.0  # of it, what was written since the model last read anew
+    origin: int = 0  # where what the model reads begins
+    reason: str | None = None  # None goes on
+
+    @property
+    def text(self) -> str:
+        """The text written so far, up to a stop string."""
+        # As a continuation: some tokenizers drop the blank that begins a text.
+        whole = self.tokenizer.decode(self.read + self.written)
+        if not whole.startswith(self.shown):
+            whole, start = self.tokenizer.decode(self.written), 0
+        else:
+            start = len(self.shown)
+        return before_stop(whole[start:], self.request.stop)[0]
+
+    @property
+    def left(self) -> int:
+        """How many more tokens may be written."""
+        return 0 if self.reason else self.request.tokens - len(self.written)
+
+    def add(self, tokens: Sequence[int], log_prob: float, eos: int) -> None:
+        """Takes in what was written since, and sees whether the text has ended."""
+        self.written += tokens
+        self.log_prob += log_prob
+        if tokens and tokens[-1] == eos:
+            self.reason = "end"
+        elif self.stopped():
+            self.reason = "stop"
+        elif len(self.written) >= self.request.tokens:
+            self.reason = "length"
+
+    def stopped(self) -> bool:
+        """Whether a stop string is written."""
+        if not self.request.stop:
+            return False
+        return before_stop(self.tokenizer.decode(self.written), self.request.stop)[1]
+
+    def done(self) -> Continuation:
+        """The text, finished."""
+        reason = self.reason or "length"
+        return Continuation(self.text, tuple(self.written), self.log_prob, reason)  # type: ignore[arg-type]

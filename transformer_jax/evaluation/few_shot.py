@@ -1,0 +1,383 @@
+"""Few-shot prompting: examples before the question, and how often the answer is right."""
+
+import collections
+import dataclasses
+import random
+import re
+import string
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, get_args
+
+from transformer_jax.decoding.requests import LanguageModel, Request, TextScore
+from transformer_jax.errors import ConfigError, DataError
+
+__all__ = [
+    "Normalize",
+    "Row",
+    "Template",
+    "accuracy",
+    "answer",
+    "choose",
+    "exact_match",
+    "make_prompt",
+    "pick",
+    "plain",
+    "token_f1",
+]
+
+Example = Mapping[str, str]  # texts by the names of their fields
+Normalize = Literal["none", "tokens", "bytes"]
+
+_BLANKS = " \t"
+
+
+@dataclasses.dataclass(frozen=True)
+class Template:
+    """How an example is written; a query is written up to its answer.
+
+    Blanks before the answer belong to the answer, because tokenizers join them with its first
+    word: prompts end before them, and `lead` is what they are.
+
+    Example:
+        >>> template = Template("Q: {question}\\nA: {reply}\\n\\n", answer="reply")
+        >>> template.ask({"question": "Why?"}), template.lead, template.stop
+        ('Q: Why?\\nA:', ' ', '\\n\\n')
+    """
+
+    example: str = "{input} -> {output}\n"  # {{ and }} are braces
+    answer: str = "output"  # the field to be found
+    header: str = ""  # what comes before all examples
+
+    def __post_init__(self) -> None:
+        try:
+            parts = list(string.Formatter().parse(self.example))
+        except ValueError as error:
+            raise ConfigError(
+                f"template {self.example!r}: {error}; fields are written {{name}}, and braces "
+                f"{{{{ and }}}}"
+            ) from None
+        for _, name, how, conversion in parts:
+            if name is not None and (how or conversion or not name.isidentifier()):
+                raise ConfigError(
+                    f"template {self.example!r}: the field {{{name}}} must be a name and "
+                    f"nothing else, such as {{input}}"
+                )
+        names = [name for _, name, *_ in parts if name is not None]
+        if names.count(self.answer) != 1:
+            raise ConfigError(
+                f"template {self.example!r}: it must have the answer {{{self.answer}}} once"
+            )
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of the fields, in order."""
+        return tuple(name for _, name in self._parts() if name is not None)
+
+    @property
+    def lead(self) -> str:
+        """The blanks between a query and its answer."""
+        before = self._before()[-1][0]
+        return before[len(before.rstrip(_BLANKS)) :]
+
+    @property
+    def stop(self) -> str:
+        """What ends an answer; empty if nothing follows it."""
+        after = self._parts()[len(self._before()) :]
+        return after[0][0] if after else ""
+
+    def write(self, example: Example) -> str:
+        """An example with its answer.
+
+        Raises:
+            DataError: The example lacks a field.
+        """
+        return _fill(self._parts(), example)
+
+    def ask(self, query: Example) -> str:
+        """A query without its answer, which need not be known.
+
+        Raises:
+            DataError: The query lacks a field.
+        """
+        *parts, (text, _) = self._before()
+        return _fill([*parts, (text.rstrip(_BLANKS), None)], query)
+
+    def _parts(self) -> list[tuple[str, str | None]]:
+        """Texts, each with the name of the field that follows it."""
+        return [(text, name) for text, name, *_ in string.Formatter().parse(self.example)]
+
+    def _before(self) -> list[tuple[str, str | None]]:
+        parts = self._parts()
+        return parts[: [name for _, name in parts].index(self.answer) + 1]
+
+
+def make_prompt(template: Template, examples: Sequence[Example], query: Example) -> str:
+    """The examples with their answers and the query without, ready to be continued.
+
+    Raises:
+        DataError: An example or the query lacks a field of the template.
+
+    Example:
+        >>> make_prompt(Template(), [{"input": "ab", "output": "ba"}], {"input": "cd"})
+        'ab -> ba\\ncd ->'
+    """
+    return template.header + "".join(map(template.write, examples)) + template.ask(query)
+
+
+def pick(
+    pool: Sequence[Example],
+    k: int,
+    query: Example,
+    template: Template | None = None,
+    *,
+    index: int,
+    seed: int = 0,
+) -> list[Example]:
+    """``k`` examples of a pool for query number ``index``, in random order, never the query.
+
+    They depend on the pool, the seed and the index; those of fewer are the first of more.
+
+    Args:
+        pool: Examples to choose from.
+        k: How many.
+        query: What asks the same is left out, whatever its answer.
+        template: How both are written.
+        index: Number of the query.
+        seed: Another one chooses others.
+
+    Raises:
+        ConfigError: A negative ``k``.
+        DataError: The pool has too few others, or a field is missing.
+
+    Example:
+        >>> pool = [{"input": a, "output": a} for a in "abcd"]
+        >>> sorted(example["input"] for example in pick(pool, 3, pool[1], index=0))
+        ['a', 'c', 'd']
+    """
+    if k < 0:
+        raise ConfigError(f"{k} examples: 0 or more")
+    template = template or Template()
+    asked = template.ask(query)
+    found: list[Example] = []
+    for place in _shuffled(len(pool), random.Random(f"few-shot {seed} {index}")):
+        if len(found) == k:
+            break
+        if template.ask(pool[place]) != asked:
+            found.append(pool[place])
+    if len(found) < k:
+        raise DataError(
+            f"query {index}: {k} examples are asked for and the pool has {len(found)} beside the "
+            f"query itself: ask for fewer"
+        )
+    return found
+
+
+def choose(
+    model: LanguageModel,
+    prompts: Sequence[str],
+    choices: Sequence[str] | Sequence[Sequence[str]],
+    normalize: Normalize = "none",
+) -> list[int]:
+    """Which choice is most probable after each prompt; the first of equals.
+
+    Args:
+        model: Scores the choices.
+        prompts: What comes before them.
+        choices: Texts, the same after all prompts or of each its own, blanks before them included.
+        normalize: What log-probabilities are divided by: nothing, which prefers short choices,
+            or their number of ``tokens`` or ``bytes``.
+
+    Raises:
+        ConfigError: No such way to normalise, no choice, or an empty one.
+    """
+    if normalize not in get_args(Normalize):
+        raise ConfigError(f"normalize {normalize!r}: allowed are {', '.join(get_args(Normalize))}")
+    own = [_texts(choices)] * len(prompts) if _all_texts(choices) else list(map(list, choices))
+    if len(own) != len(prompts):
+        raise ConfigError(f"{len(prompts)} prompts but choices for {len(own)}: some for each")
+    for prompt, texts in zip(prompts, own, strict=True):
+        if not texts or not all(texts):
+            raise ConfigError(f"the prompt that ends {prompt[-30:]!r} has no or an empty choice")
+    before = [prompt for prompt, texts in zip(prompts, own, strict=True) for _ in texts]
+    scores = iter(model.score([text for texts in own for text in texts], before))
+    best = []
+    for texts in own:
+        worth = [_worth(next(scores), normalize) for _ in texts]
+        best.append(worth.index(max(worth)))
+    return best
+
+
+def answer(
+    model: LanguageModel,
+    prompts: Sequence[str],
+    *,
+    stop: str | Sequence[str] = "\n",
+    tokens: int = 32,
+) -> list[str]:
+    """The most probable next tokens after each prompt, up to a stop string, without outer blanks.
+
+    Args:
+        model: Writes the answers, greedily.
+        prompts: What comes before them.
+        stop: What ends an answer, besides the model's own end.
+        tokens: At most so many.
+    """
+    ends = tuple(filter(None, [stop] if isinstance(stop, str) else stop))
+    asked = [Request(p, tokens=tokens, temperature=0.0, stop=ends) for p in prompts]
+    return [continuations[0].text.strip() for continuations in model.generate(asked)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """How well queries were answered after ``k`` examples each; shares are 0 to 1."""
+
+    k: int
+    accuracy: float  # answers that are the wanted text, outer blanks aside
+    count: int  # of queries
+    exact_match: float  # answers that are it once both are `plain`
+    f1: float  # mean of `token_f1`
+
+
+def accuracy(
+    model: LanguageModel,
+    pool: Sequence[Example],
+    queries: Sequence[Example],
+    template: Template | None = None,
+    *,
+    shots: Sequence[int] = (0, 1, 2, 4, 8),
+    same: str | None = None,
+    choices: Sequence[str] | None = None,
+    normalize: Normalize = "none",
+    seed: int = 0,
+    tokens: int = 32,
+) -> list[Row]:
+    """How often queries are answered rightly, for each number of examples.
+
+    Args:
+        model: Answers.
+        pool: Where examples come from.
+        queries: With their answers.
+        template: How both are written.
+        shots: Numbers of examples; those of fewer are the first of more.
+        same: A field in which examples must agree with the query, such as the rule they follow.
+        choices: The possible answers, chosen by log-probability; None writes the answer freely.
+        normalize: How choices are made comparable, see `choose`.
+        seed: Of the examples.
+        tokens: The most of a written answer.
+
+    Raises:
+        ConfigError: A setting that cannot be.
+        DataError: No queries, one without its answer, too few examples, or a missing field.
+    """
+    template = template or Template()
+    if not queries:
+        raise DataError("there is no query to answer")
+    if not shots or min(shots) < 0:
+        raise ConfigError(f"shots {tuple(shots)}: numbers of examples, each 0 or more")
+    groups = collections.defaultdict(list)
+    for example in pool:
+        groups[_field(example, same) if same else ""].append(example)
+    wanted = [_field(query, template.answer).strip() for query in queries]
+    chosen = []
+    for index, query in enumerate(queries):
+        alike = groups[_field(query, same) if same else ""]
+        chosen.append(pick(alike, max(shots), query, template, index=index, seed=seed))
+    rows = []
+    for k in shots:
+        prompts = [make_prompt(template, c[:k], q) for c, q in zip(chosen, queries, strict=True)]
+        if choices is None:
+            given = answer(model, prompts, stop=template.stop, tokens=tokens)
+        else:
+            led = [template.lead + choice for choice in choices]
+            given = [choices[i].strip() for i in choose(model, prompts, led, normalize)]
+        rows.append(_row(k, given, wanted))
+    return rows
+
+
+def plain(text: str) -> str:
+    """A text as SQuAD compares answers: lower case, no punctuation, no articles, single blanks.
+
+    Source: Rajpurkar et al. 2016, the official evaluation script.
+
+    Example:
+        >>> plain("  The Eiffel-Tower, a tower. ")
+        'eiffeltower tower'
+    """
+    text = "".join(letter for letter in text.lower() if letter not in string.punctuation)
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
+
+
+def exact_match(given: str, wanted: str | Sequence[str]) -> float:
+    """1 if an answer is one of those wanted once both are `plain`, else 0.
+
+    Example:
+        >>> exact_match("The cat!", ["dog", "cat"])
+        1.0
+    """
+    return float(any(plain(given) == plain(one) for one in _texts(wanted)))
+
+
+def token_f1(given: str, wanted: str | Sequence[str]) -> float:
+    """The harmonic mean of precision and recall over words, with the best of the wanted answers.
+
+    Two empty answers agree fully, as in SQuAD 2.0.
+
+    Example:
+        >>> token_f1("the black cat", "A cat sat")
+        0.5
+    """
+    return max(
+        (_f1(plain(given).split(), plain(one).split()) for one in _texts(wanted)), default=0.0
+    )
+
+
+def _f1(given: list[str], wanted: list[str]) -> float:
+    if not given or not wanted:
+        return float(given == wanted)
+    both = (collections.Counter(given) & collections.Counter(wanted)).total()
+    return 2 * both / (len(given) + len(wanted))
+
+
+def _row(k: int, given: Sequence[str], wanted: Sequence[str]) -> Row:
+    pairs = list(zip(given, wanted, strict=True))
+    share = lambda values: sum(values) / len(pairs)
+    return Row(
+        k=k,
+        accuracy=share(a == b for a, b in pairs),
+        count=len(pairs),
+        exact_match=share(exact_match(a, b) for a, b in pairs),
+        f1=share(token_f1(a, b) for a, b in pairs),
+    )
+
+
+def _worth(score: TextScore, normalize: Normalize) -> float:
+    if normalize == "none":
+        return score.log_prob
+    return score.log_prob / max(1, len(score.tokens) if normalize == "tokens" else score.bytes)
+
+
+def _all_texts(choices: Sequence[str] | Sequence[Sequence[str]]) -> bool:
+    return all(isinstance(choice, str) for choice in choices)
+
+
+def _texts(wanted) -> list[str]:
+    return [wanted] if isinstance(wanted, str) else list(wanted)
+
+
+def _fill(parts: Sequence[tuple[str, str | None]], example: Example) -> str:
+    return "".join(text + (_field(example, name) if name else "") for text, name in parts)
+
+
+def _field(example: Example, name: str) -> str:
+    if name not in example:
+        raise DataError(f"an example has no field {name!r}: it has {', '.join(example) or 'none'}")
+    return example[name]
+
+
+def _shuffled(count: int, draw: random.Random) -> Iterator[int]:
+    """The numbers below ``count`` in random order, without making more than are asked for."""
+    moved: dict[int, int] = {}
+    for i in range(count):
+        j = draw.randrange(i, count)
+        yield moved.get(j, j)
+        moved[j] = moved.get(i, i)

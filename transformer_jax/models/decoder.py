@@ -1,0 +1,130 @@
+"""The decoder-only Transformer: a language model."""
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Float32, Int, Key
+
+from transformer_jax.config import TransformerConfig
+from transformer_jax.errors import ConfigError
+from transformer_jax.functional.masks import Mask
+from transformer_jax.modules.cache import Cache
+from transformer_jax.modules.head import Head, OutputTable
+from transformer_jax.modules.linear import Table
+from transformer_jax.modules.stack import Stack
+
+__all__ = ["Decoder"]
+
+
+class Decoder(nnx.Module):
+    """Scores each token of a text, given those before it.
+
+    ``Y = softmax(X̃ W^(p))`` at every position, each of which sees only what stands before it.
+    Radford et al. 2018; rows B26-B29. The last tokens of a row may be padding: nothing before
+    them sees them.
+    """
+
+    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
+        if config.decoder_layers < 1 or config.encoder_layers:
+            raise ConfigError(
+                f"encoder_layers is {config.encoder_layers} and decoder_layers "
+                f"{config.decoder_layers}: a decoder-only model has 0 and at least 1"
+            )
+        self.config = config = config.decoder()
+        D = config.width
+        # Scaled embeddings start at unit size whatever the scale.
+        spread = D**-0.5 if config.embedding.scale is None else 0.02
+        self.embedding = Table(config.vocab, D, scale=spread, rngs=rngs)
+        self.decoder = Stack(config, config.decoder_layers, decoder=True, cross=False, rngs=rngs)
+        self.head = Head(config, rngs=rngs)
+
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        segments: Int[Array, "B T"] | None = None,
+        positions: Int[Array, "B T"] | None = None,
+        *,
+        key: Key[Array, ""] | None = None,
+    ) -> Float32[Array, "B T V"]:
+        """Logits of the token that follows each of ``tokens``."""
+        return self.logits(self.hidden(tokens, segments, positions, key=key))
+
+    def hidden(
+        self,
+        tokens: Int[Array, "B T"],
+        segments: Int[Array, "B T"] | None = None,
+        positions: Int[Array, "B T"] | None = None,
+        *,
+        key: Key[Array, ""] | None = None,
+        observe=None,
+    ) -> Float[Array, "B T D"]:
+        """What the head reads at each of ``tokens``.
+
+        Args:
+            tokens: The text.
+            segments: Of rows that hold several texts, which of them each token is part of; none
+                sees another, and 0 is padding.
+            positions: Where each token stands in its own text; None is 0, 1, 2, … in each row.
+            key: Dropout, if given.
+            observe: Told the weights of each block's self-attention.
+        """
+        mask = None if segments is None else Mask(q_segments=segments, kv_segments=segments)
+        return self.decoder(self.embed(tokens), mask, positions=positions, key=key, observe=observe)
+
+    def logits(self, hidden: Float[Array, "*rows D"]) -> Float32[Array, "*rows V"]:
+        """Scores over the vocabulary, in float32."""
+        return self.output_table().logits(hidden)
+
+    def output_table(self) -> OutputTable:
+        """What :meth:`logits` multiplies by, for losses that never hold all logits at once."""
+        return self.head.output_table(self.embedding)
+
+    def start(self, rows: int, length: int, *, beams: int = 1) -> Cache:
+        """An empty cache for up to ``length`` tokens of ``rows`` texts, ``beams`` of each."""
+        return self.decoder.start(rows, length, beams=beams)
+
+    def prefill(
+        self,
+        tokens: Int[Array, "B T"],
+        cache: Cache,
+        starts: Int[Array, " B"] | None = None,
+    ) -> tuple[Float[Array, "B T D"], Cache]:
+        """What the head reads at each token of prompts, and the empty cache with them.
+
+        Args:
+            tokens: The prompts, which end in the same place.
+            cache: What :meth:`start` made.
+            starts: Where each begins; what stands before it is never looked at.
+        """
+        return self.decoder.prefill(self.embed(tokens), cache, starts)
+
+    def step(self, tokens: Int[Array, " R"], cache: Cache) -> tuple[Float32[Array, "R V"], Cache]:
+        """Logits of the token that follows ``tokens``, one of each row, and the cache with them."""
+        hidden, cache = self.decoder.advance(self.embed(tokens), cache)
+        return self.logits(hidden), cache
+
+    def extend(
+        self, tokens: Int[Array, "B T"], cache: Cache
+    ) -> tuple[Float32[Array, "B T V"], Cache]:
+        """Logits of what follows each of ``T`` more tokens of each row, and the cache with them.
+
+        The same as ``T`` steps of a cache without beams.
+        """
+        B, T = tokens.shape
+        hidden, cache = self.decoder.advance(self.embed(tokens.reshape(-1)), cache)
+        return self.logits(hidden.reshape(B, T, -1)), cache
+
+    def attention_maps(
+        self,
+        tokens: Int[Array, "B T"],
+        segments: Int[Array, "B T"] | None = None,
+        positions: Int[Array, "B T"] | None = None,
+    ) -> Float32[Array, "L B N T T"]:
+        """The weights of every layer and head (row U13), exact whichever kernel runs."""
+        maps: list[Array] = []
+        see = lambda weights: maps.append(weights)
+        self.hidden(tokens, segments, positions, observe=(see, see))
+        return jnp.stack(maps)
+
+    def embed(self, tokens: Int[Array, "*where"]) -> Float[Array, "*where D"]:
+        """Scaled token vectors, without positions."""
+        return self.embedding(tokens) * self.config.embedding_scale

@@ -1,0 +1,334 @@
+"""N-gram language models: the probability of a token given the N - 1 before it, from counts."""
+
+import dataclasses
+import io
+import json
+import os
+import pathlib
+import zipfile
+import zlib
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from jaxtyping import Float, Int, Integer
+
+from transformer_jax.errors import CheckpointError, ConfigError, DataError
+from transformer_jax.models.ngram_counts import CHUNK, NgramCounts, count_ngrams, lay_out
+
+__all__ = ["AddK", "KneserNey", "NgramModel", "Smoothing", "discounts"]
+
+_FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class AddK:
+    """``p(w | h) = (c(h w) + k) / (c(h) + k V)``; 0 is what was counted and nothing else.
+
+    Where ``h`` never occurs, all tokens are as probable.
+    """
+
+    k: float | int = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.k < float("inf"):
+            raise ConfigError(f"add-k smoothing with k = {self.k}: 0 or more")
+
+
+@dataclasses.dataclass(frozen=True)
+class KneserNey:
+    """Interpolated modified Kneser-Ney; its discounts are estimated from the counts.
+
+    Source: Chen and Goodman 1999, section 3; Kneser and Ney 1995.
+    """
+
+
+Smoothing = AddK | KneserNey
+
+
+class NgramModel:
+    """The probability of each token given the ``order - 1`` before it in its document.
+
+    A document begins with a symbol of its own, so its first tokens have shorter contexts:
+    ``p(x₁) p(x₂ | x₁) Π p(xₙ | xₙ₋₂, xₙ₋₁)`` for order 3 (row B24), where the first tokens are
+    also given that the document begins. Of order 1, it is a bag of words (row B23).
+
+    Attributes:
+        counts: What it was made of.
+        smoothing: What is made of them.
+        excluded: Tokens of probability 0, such as padding; the others sum to 1.
+    """
+
+    def __init__(self, counts: NgramCounts, smoothing: Smoothing, excluded: Iterable[int] = ()):
+        """The model that counts and a smoothing make.
+
+        Raises:
+            ConfigError: Nothing is left to predict.
+            DataError: An excluded token was counted.
+        """
+        self.counts = counts
+        self.smoothing = smoothing
+        self.excluded = tuple(sorted({int(i) for i in excluded}))
+        V = counts.vocab_size
+        if any(not 0 <= i < V for i in self.excluded) or len(self.excluded) >= V:
+            raise ConfigError(
+                f"{len(self.excluded)} excluded tokens of a vocabulary of {V}: they must be "
+                f"in it, and one be left to predict"
+            )
+        counted = [i for i in self.excluded if counts.counts[0][i]]
+        if counted:
+            raise DataError(f"token {counted[0]} is never predicted, but the documents have it")
+        self._uniform = np.full(counts.base, 1 / (V - len(self.excluded)))
+        self._uniform[[*self.excluded, V]] = 0
+        self._levels = list(_levels(counts, smoothing, V - len(self.excluded)))
+
+    @classmethod
+    def train(
+        cls,
+        ids: Integer[np.ndarray, " total"],
+        offsets: Integer[np.ndarray, " ends"],
+        *,
+        order: int,
+        vocab_size: int,
+        smoothing: Smoothing | None = None,
+        excluded: Iterable[int] = (),
+    ) -> "NgramModel":
+        """The model of documents, Kneser-Ney if no other smoothing is asked for.
+
+        Args:
+            ids: Tokens of all documents, their end tokens among them if they are to be predicted.
+            offsets: Where each document begins, and where the last one ends.
+            order: One more than the tokens of a context.
+            vocab_size: One more than the largest token there may be.
+            smoothing: What becomes of the counts.
+            excluded: Tokens of probability 0, which no document has.
+
+        Raises:
+            ConfigError: An order below 1, or nothing left to predict.
+            DataError: Tokens that cannot be, or offsets that are none.
+
+        Example:
+            >>> ids, offsets = np.array([0, 1, 0, 1, 0, 2]), np.array([0, 6])
+            >>> model = NgramModel.train(ids, offsets, order=2, vocab_size=3, smoothing=AddK(0))
+            >>> model.distribution([0])
+            array([0.        , 0.66666667, 0.33333333])
+        """
+        counts = count_ngrams(ids, offsets, order=order, vocab_size=vocab_size)
+        return cls(counts, smoothing or KneserNey(), excluded)
+
+    def __repr__(self) -> str:
+        return f"NgramModel(order={self.order}, V={self.vocab_size}, {self.smoothing})"
+
+    @property
+    def order(self) -> int:
+        """One more than the tokens of a context."""
+        return self.counts.order
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest token."""
+        return self.counts.vocab_size
+
+    def log_probs(
+        self, ids: Integer[np.ndarray, " total"], offsets: Integer[np.ndarray, " ends"]
+    ) -> Float[np.ndarray, " total"]:
+        """The log-probability of each token given those before it in its document, in nats.
+
+        Raises:
+            DataError: A token outside of the vocabulary, or offsets that are none.
+        """
+        stream, age = lay_out(ids, offsets, self.vocab_size)
+        likely = np.empty(len(stream))
+        for start in range(0, len(stream), CHUNK):
+            # What comes before a piece, as far as contexts reach, is worked on again.
+            first, stop = max(0, start - self.order + 1), start + CHUNK
+            part = self._probabilities(stream[first:stop], age[first:stop])
+            likely[start:stop] = part[start - first :]
+        with np.errstate(divide="ignore"):
+            return np.log(likely[age > 0])
+
+    def _probabilities(
+        self, stream: Integer[np.ndarray, " T"], age: Integer[np.ndarray, " T"]
+    ) -> Float[np.ndarray, " T"]:
+        uniform = self._uniform[stream]
+        own, rest = self._levels[0]
+        likely = own[stream] + rest[0] * uniform
+        places = stream.astype(np.int64)
+        for n, (own, rest) in enumerate(self._levels[1:], 2):
+            inside = age >= n - 1
+            before = np.where(inside, np.concatenate([[-1], places[:-1]]), -1)
+            places = self.counts.find(n, before, stream)
+            below = likely if isinstance(self.smoothing, KneserNey) else uniform
+            likely = np.where(inside, own[places] + rest[before] * below, likely)
+        return likely
+
+    def distribution(self, context: Sequence[int]) -> Float[np.ndarray, " V"]:
+        """The probability of each token after those that a document begins with.
+
+        Of a long document, its last ``order - 1`` tokens will do.
+        """
+        V = self.vocab_size
+        symbols = [V, *context[-self.order :]][1 - self.order :] if self.order > 1 else []
+        uniform = self._uniform[:V]
+        own, rest = self._levels[0]
+        likely = own[:V] + rest[0] * uniform
+        place = 0
+        for n, (own, rest) in enumerate(self._levels[1 : len(symbols) + 1], 2):
+            # What never occurs does not after something more either.
+            place = self.counts.place(symbols[1 - n :]) if place >= 0 else -1
+            below = likely if isinstance(self.smoothing, KneserNey) else uniform
+            likely = rest[place] * below
+            if place >= 0:
+                runs, tokens = self.counts.after(n, place)
+                likely[tokens] += own[runs]
+        return likely
+
+    def save(self, path: str | pathlib.Path) -> None:
+        """Writes the counts and settings into one ``.npz``, whole or not at all.
+
+        Raises:
+            CheckpointError: The file cannot be written.
+        """
+        path = pathlib.Path(path)
+        smoothing = dataclasses.asdict(self.smoothing)
+        settings = {
+            "format": _FORMAT,
+            "vocab_size": self.vocab_size,
+            "order": self.order,
+            "smoothing": {"kind": type(self.smoothing).__name__, **smoothing},
+            "excluded": list(self.excluded),
+        }
+        arrays = {"settings": np.frombuffer(json.dumps(settings).encode(), np.uint8)}
+        for n in range(1, self.order + 1):
+            arrays[f"keys_{n}"] = self.counts.keys[n - 1]
+            arrays[f"counts_{n}"] = self.counts.counts[n - 1]
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            with open(draft, "wb") as file:
+                np.savez(file, allow_pickle=False, **arrays)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(draft, path)
+        except OSError as error:
+            draft.unlink(missing_ok=True)
+            raise CheckpointError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+    @classmethod
+    def load(cls, path: str | pathlib.Path) -> "NgramModel":
+        """The model that ``save`` wrote.
+
+        Raises:
+            CheckpointError: The file is missing, damaged or something else.
+        """
+        path = pathlib.Path(path)
+        try:
+            raw = path.read_bytes()
+        except OSError as error:
+            raise CheckpointError(f"{path}: {error.strerror or error}") from None
+        try:
+            return _read(raw)
+        except (
+            *(OSError, EOFError, ValueError, KeyError, TypeError, IndexError, RuntimeError),
+            *(AttributeError, NotImplementedError, zipfile.BadZipFile, zlib.error),
+            *(ConfigError, DataError, MemoryError, OverflowError, SyntaxError),
+        ) as error:
+            reason = " ".join(str(error).split())[:150] or type(error).__name__
+            raise CheckpointError(
+                f"{path}: no n-gram model, or a damaged one ({reason}): train it again"
+            ) from None
+
+
+def discounts(counts: Int[np.ndarray, " runs"]) -> tuple[float, float, float]:
+    """What Kneser-Ney takes from runs seen once, twice and more often.
+
+    With ``nᵢ`` runs seen ``i`` times and ``Y = n₁ / (n₁ + 2 n₂)``: ``i - (i + 1) Y nᵢ₊₁ / nᵢ``.
+    Where one of these cannot be computed or is not above 0, ``Y`` for all three; where no run was
+    seen once or none twice, 0.5, 1 and 1.5 (as in KenLM).
+
+    Source: Chen and Goodman 1999, equation 26.
+
+    Example:
+        >>> discounts(np.array([1, 1, 1, 1, 2, 2, 3, 4]))
+        (0.5, 1.25, 1.0)
+        >>> discounts(np.array([1, 1, 2]))
+        (0.5, 0.5, 0.5)
+    """
+    n1, n2, n3, n4 = (int((counts == i).sum()) for i in (1, 2, 3, 4))
+    if not (n1 and n2):
+        return 0.5, 1.0, 1.5
+    Y = n1 / (n1 + 2 * n2)
+    if n3:
+        found = (1 - 2 * Y * n2 / n1, 2 - 3 * Y * n3 / n2, 3 - 4 * Y * n4 / n3)
+        if n4 and min(found) > 0:
+            return found
+    return Y, Y, Y
+
+
+Level = tuple[Float[np.ndarray, "_"], Float[np.ndarray, "_"]]
+
+
+def _levels(counts: NgramCounts, smoothing: Smoothing, tokens: int) -> Iterable[Level]:
+    """Of runs of each length: what its count earns a run, and what a context leaves to the others.
+
+    The latter is the share that is handed out by the level below. Both have one number more, at
+    place -1: what never occurs earns nothing, and leaves everything.
+    """
+    seen = _adjusted(counts) if isinstance(smoothing, KneserNey) else list(counts.counts)
+    for n in range(1, counts.order + 1):
+        number = seen[n - 1].copy()
+        if n == 1:
+            number[counts.vocab_size] = 0  # a beginning is never predicted
+        before = counts.before(n)
+        contexts = len(counts.keys[n - 2]) if n > 1 else 1
+        total = np.bincount(before, number, contexts)
+        if isinstance(smoothing, KneserNey):
+            less = np.array([0.0, *discounts(number)])[np.minimum(number, 3)]
+            rest = np.bincount(before, less, contexts)
+        else:
+            less = np.zeros(len(number))
+            rest = np.full(contexts, smoothing.k * tokens)
+            total = total + rest
+        nothing = total == 0
+        safe = np.where(nothing, 1, total)
+        own = (number - less) / safe[before]
+        yield np.append(own, 0.0), np.append(np.where(nothing, 1, rest / safe), 1.0)
+
+
+def _adjusted(counts: NgramCounts) -> list[Int[np.ndarray, "_"]]:
+    """Of the longest runs how often they occur; of others after how many different symbols.
+
+    Nothing comes before the beginning of a document: runs that begin with it keep their counts.
+    """
+    beginning = np.arange(counts.base) == counts.vocab_size
+    endings = counts.endings()
+    adjusted = []
+    for n in range(1, counts.order):
+        if n > 1:
+            beginning = beginning[counts.before(n)]
+        different = np.bincount(endings[n], minlength=len(counts.keys[n - 1]))
+        adjusted.append(np.where(beginning, counts.counts[n - 1], different))
+    return [*adjusted, counts.counts[-1]]
+
+
+def _read(raw: bytes) -> NgramModel:
+    with np.load(io.BytesIO(raw), allow_pickle=False) as file:
+        settings = json.loads(file["settings"].tobytes())
+        if settings["format"] != _FORMAT:
+            raise ValueError(f"it has format {settings['format']}, this version reads {_FORMAT}")
+        levels = range(1, settings["order"] + 1)
+        keys = tuple(file[f"keys_{n}"] for n in levels)
+        counts = tuple(file[f"counts_{n}"] for n in levels)
+    base = settings["vocab_size"] + 1
+    if not (keys and np.array_equal(keys[0], np.arange(base))):
+        raise ValueError("its tokens are not those of its vocabulary")
+    runs = base
+    for n, (some, often) in enumerate(zip(keys, counts, strict=True), 1):
+        whole = some.dtype == often.dtype == np.int64 and some.ndim == 1 and (often >= 0).all()
+        if not (whole and some.shape == often.shape and (np.diff(some) > 0).all()):
+            raise ValueError(f"its counts of {n} tokens are out of order")
+        if n > 1 and len(some) and not 0 <= some[0] <= some[-1] < runs * base:
+            raise ValueError(f"its runs of {n} tokens have no beginning")
+        runs = len(some)
+    smoothing = dict(settings["smoothing"])
+    kinds = {"AddK": AddK, "KneserNey": KneserNey}
+    made = kinds[smoothing.pop("kind")](**smoothing)
+    return NgramModel(NgramCounts(settings["vocab_size"], keys, counts), made, settings["excluded"])

@@ -1,0 +1,204 @@
+"""Exact counts of all runs of up to N tokens, as sorted arrays that are searched by bisection."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from jaxtyping import Int, Integer
+
+from transformer_jax.errors import ConfigError, DataError
+
+__all__ = ["CHUNK", "NgramCounts", "count_ngrams", "lay_out"]
+
+CHUNK = 1 << 22  # positions worked on at a time, which bounds the memory of sorting
+Ids = Integer[np.ndarray, "_"]
+Places = Int[np.ndarray, "_"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class NgramCounts:
+    """How often each run of 1, 2, … tokens occurs.
+
+    Every document begins with a symbol of its own, which is no token and has the number
+    ``vocab_size``; no run goes across the beginning of a document. A run is called by its place
+    among all of its length. Its key is ``place of all but its last * (vocab_size + 1) + last``.
+
+    Attributes:
+        vocab_size: One more than the largest token.
+        keys: For each length the keys of its runs, ascending. Runs of one: all symbols.
+        counts: How often each occurs.
+    """
+
+    vocab_size: int
+    keys: tuple[Places, ...]
+    counts: tuple[Places, ...]
+
+    @property
+    def order(self) -> int:
+        """The longest run that is counted."""
+        return len(self.keys)
+
+    @property
+    def base(self) -> int:
+        """The number of different symbols."""
+        return self.vocab_size + 1
+
+    def find(self, n: int, before: Integer[np.ndarray, "*at"], last: Integer[np.ndarray, "*at"]):
+        """The place of each run of ``n``, -1 if it never occurs.
+
+        Args:
+            n: Length of the runs.
+            before: Places of their first ``n - 1`` tokens; -1 is nowhere, nor is what follows.
+            last: Their last tokens.
+        """
+        keys = self.keys[n - 1]
+        if n == 1:
+            return last.astype(np.int64)
+        if not len(keys):
+            return np.full(last.shape, -1)
+        wanted = before.astype(np.int64) * self.base + last
+        place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        return np.where(keys[place] == wanted, place, -1)
+
+    def place(self, run: Iterable[int]) -> int:
+        """The place of one run, -1 if it never occurs.
+
+        Example:
+            >>> ids, offsets = np.array([0, 1, 0, 1]), np.array([0, 4])
+            >>> counts = count_ngrams(ids, offsets, order=2, vocab_size=2)
+            >>> int(counts.counts[1][counts.place([0, 1])]), counts.place([1, 1])
+            (2, -1)
+        """
+        place = 0
+        for n, symbol in enumerate(run, 1):
+            place = int(self.find(n, np.array(place), np.array(symbol)))
+            if place < 0:
+                break
+        return place
+
+    def after(self, n: int, place: int) -> tuple[slice, Places]:
+        """Which runs of ``n`` continue the run of ``n - 1`` at ``place``, and their last tokens."""
+        keys = self.keys[n - 1]
+        first = place * self.base
+        low, high = np.searchsorted(keys, [first, first + self.base])
+        return slice(int(low), int(high)), keys[low:high] - first
+
+    def before(self, n: int) -> Places:
+        """For each run of ``n``, the place of its first ``n - 1`` tokens."""
+        return self.keys[n - 1] // self.base if n > 1 else np.zeros(self.base, np.int64)
+
+    def endings(self) -> list[Places]:
+        """For the runs of each length, the places of their last ``n - 1`` tokens."""
+        ends = [np.zeros(self.base, np.int64)]
+        for n in range(2, self.order + 1):
+            before, last = np.divmod(self.keys[n - 1], self.base)
+            ends.append(self.find(n - 1, ends[-1][before], last))
+        return ends
+
+
+def count_ngrams(
+    ids: Integer[np.ndarray, " total"],
+    offsets: Integer[np.ndarray, " ends"],
+    *,
+    order: int,
+    vocab_size: int,
+) -> NgramCounts:
+    """The counts of all runs of up to ``order`` symbols.
+
+    Sorting goes by pieces, so that what is needed beside the result is a few numbers for each
+    token.
+
+    Args:
+        ids: Tokens of all documents.
+        offsets: Where each document begins, and where the last one ends.
+        order: Length of the longest runs.
+        vocab_size: One more than the largest token there may be.
+
+    Raises:
+        ConfigError: An order below 1.
+        DataError: A token outside of the vocabulary, or offsets that are none.
+
+    Example:
+        >>> counts = count_ngrams(np.array([0, 1, 0]), np.array([0, 3]), order=2, vocab_size=2)
+        >>> [c.tolist() for c in counts.counts]  # 0, 1, start; then 0 1, 1 0, start 0
+        [[2, 1, 1], [1, 1, 1]]
+    """
+    if order < 1:
+        raise ConfigError(f"an n-gram order of {order}: at least 1")
+    stream, age = lay_out(ids, offsets, vocab_size)
+    base = vocab_size + 1
+    all_keys: list[Places] = [np.arange(base)]
+    all_counts: list[Places] = [np.bincount(stream, minlength=base)]
+    places = stream
+    for n in range(2, order + 1):
+        keys, counts = _distinct(part for _, part in _runs(stream, age, places, n, base))
+        all_keys.append(keys)
+        all_counts.append(counts)
+        if n < order:
+            longer = np.full(len(stream), -1, np.int32)
+            for at, part in _runs(stream, age, places, n, base):
+                different, which = np.unique(part, return_inverse=True)
+                longer[at] = np.searchsorted(keys, different)[which]
+            places = longer
+    return NgramCounts(vocab_size, tuple(all_keys), tuple(all_counts))
+
+
+def lay_out(
+    ids: Integer[np.ndarray, " total"], offsets: Integer[np.ndarray, " ends"], vocab_size: int
+) -> tuple[Ids, Ids]:
+    """Documents in a row, each behind a start symbol, and how far each symbol is from its start.
+
+    Raises:
+        DataError: A token outside of the vocabulary, or offsets that are none.
+
+    Example:
+        >>> [x.tolist() for x in lay_out(np.array([5, 6, 7]), np.array([0, 2, 3]), 8)]
+        [[8, 5, 6, 8, 7], [0, 1, 2, 0, 1]]
+    """
+    lengths = np.diff(offsets.astype(np.int64))
+    if not len(offsets) or offsets[0] != 0 or offsets[-1] != len(ids) or (lengths < 0).any():
+        raise DataError(
+            f"offsets must ascend from 0 to the number of tokens, {len(ids)}: one for the "
+            f"beginning of each document and one for the end of the last"
+        )
+    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
+        raise DataError(
+            f"tokens from {int(ids.min())} to {int(ids.max())} in a vocabulary of {vocab_size}: "
+            f"was the text encoded by another tokenizer?"
+        )
+    stream = np.insert(ids.astype(np.int32), offsets[:-1].astype(np.int64), vocab_size)
+    age = np.ones(len(stream), np.int32)
+    starts = offsets[:-1].astype(np.int64) + np.arange(len(lengths))
+    age[starts[:1]] = 0
+    age[starts[1:]] = -lengths[:-1]
+    return stream, np.cumsum(age, dtype=np.int32)
+
+
+def _runs(stream: Ids, age: Ids, places: Ids, n: int, base: int) -> Iterator[tuple[Places, Places]]:
+    """Where runs of ``n`` end, and their keys, piece by piece."""
+    for start in range(1, len(stream), CHUNK):
+        at = start + np.flatnonzero(age[start : start + CHUNK] >= n - 1)
+        yield at, places[at - 1].astype(np.int64) * base + stream[at]
+
+
+def _distinct(parts: Iterable[Places]) -> tuple[Places, Places]:
+    """The different keys of many, ascending, and how often each occurs."""
+    stack = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
+    for part in parts:
+        stack.append(np.unique(part, return_counts=True))
+        # Only neighbours of a size are merged, so that each key is copied a few times in all.
+        while len(stack) > 1 and len(stack[-2][0]) < 2 * len(stack[-1][0]):
+            stack.append(_merge(stack.pop(), stack.pop()))
+    while len(stack) > 1:
+        stack.append(_merge(stack.pop(), stack.pop()))
+    return stack[0]
+
+
+def _merge(one: tuple[Places, Places], two: tuple[Places, Places]) -> tuple[Places, Places]:
+    if not len(one[0]) or not len(two[0]):
+        return one if len(one[0]) else two
+    keys, counts = np.concatenate([one[0], two[0]]), np.concatenate([one[1], two[1]])
+    order = np.argsort(keys, kind="stable")
+    keys, counts = keys[order], counts[order]
+    first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+    return keys[first], np.add.reduceat(counts, first)
