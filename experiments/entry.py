@@ -27,7 +27,8 @@ class Family(NamedTuple):
     program: str  # as it is called
     doc: str  # what it prints for --help
     runs: Callable[[], dict[str, tuple[str, Any]]]  # named runs, each with a line about it
-    begin: Callable[..., tuple[Any, Any, Any]]  # run -> run as done, its directory, its texts
+    # What is asked for and the named run that it began as -> the run as done, directory, texts.
+    begin: Callable[[Any, Any], tuple[Any, Any, Any]]
     read: Callable[[Any], tuple[Any, Any]]  # directory -> run, and a function to its texts
     train: Callable[..., int]
     others: Mapping[str, Command] = {}  # further commands by name
@@ -46,8 +47,7 @@ def _train(family: Family, arguments: Sequence[str]) -> int:
     initialize(run.distributed)
     # Refused before minutes of reading, not after; `begin` looks once more.
     _check_output(run)
-    vocab_given = run.model.vocab != runs[name][1].model.vocab
-    run, directory, texts = family.begin(run, vocab_given=vocab_given)
+    run, directory, texts = family.begin(run, runs[name][1])
     run_log(directory.log)
     return family.train(run, directory, texts, resume=False)
 

@@ -25,7 +25,7 @@ from transformer_jax.training.state import TrainState, abstract_state, create_st
 from transformer_jax.training.step import compile_eval, compile_step, make_eval_step, make_step
 from transformer_jax.visual.curves import training_curves
 
-__all__ = ["Job", "begin", "learn_tokenizer", "say", "train"]
+__all__ = ["Job", "begin", "check_rows", "learn_tokenizer", "say", "train"]
 
 Batch = dict[str, jax.Array]
 
@@ -48,7 +48,7 @@ def learn_tokenizer(settings: Any, texts: Iterable[str]) -> Tokenizer:
 def begin(
     run: Any,
     learn: Callable[[], Tokenizer],
-    settle: Callable[[Any, Tokenizer], Any] = lambda run, tokenizer: run,
+    settle: Callable[[Any, Tokenizer], Any],
     *,
     vocab_given: bool,
 ) -> RunDirectory:
@@ -65,7 +65,6 @@ def begin(
     Raises:
         ConfigError: The tokenizer and the model that was asked for do not fit together.
     """
-    mesh = make_mesh(run.mesh)
     assert run.output is not None
     if run.tokenizer.path is not None:
         tokenizer = load_tokenizer(run.tokenizer.path)
@@ -79,15 +78,8 @@ def begin(
             )
         directory = RunDirectory.create(run.output, overwrite=run.overwrite)
         tokenizer.save(directory.tokenizer)
-        multiple = math.lcm(
-            run.training.rows_multiple, row_multiple(mesh) * run.training.accumulation
-        )
-        run = dataclasses.replace(
-            run,
-            model=dataclasses.replace(run.model, vocab=tokenizer.vocab_size),
-            training=dataclasses.replace(run.training, rows_multiple=multiple),
-        )
-        run = settle(run, tokenizer)
+        model = dataclasses.replace(run.model, vocab=tokenizer.vocab_size)
+        run = settle(dataclasses.replace(run, model=model), tokenizer)
         directory.write(directory.config, dataclasses.asdict(run))
     barrier("begun")
     return RunDirectory.open(run.output)
@@ -111,12 +103,7 @@ class Job(abc.ABC):
                 f"{run.model.vocab}: it belongs to another run"
             )
         training = run.training
-        needed = row_multiple(self.mesh) * training.accumulation
-        if training.rows_multiple % needed:
-            raise ConfigError(
-                f"this run has batches of a multiple of {training.rows_multiple} rows, which do "
-                f"not divide by {needed} (mesh data x fsdp x accumulation): choose another mesh"
-            )
+        check_rows(run)
         self.plan = self.make_plan()
         self.steps = training.steps or training.epochs * self.plan.steps_per_epoch
         self.make = functools.partial(_make, self.model, run.model, training.seed)
@@ -207,6 +194,21 @@ class Job(abc.ABC):
             raise ConfigError(f"{path}: began with the random generator {said['key']['impl']}")
         say(f"going on after step {restored.step}")
         return restored.step, restored.state
+
+
+def check_rows(run: Any) -> None:
+    """Refuses batches whose rows do not divide over devices and micro-batches.
+
+    Raises:
+        ConfigError: It says by what they have to.
+    """
+    needed = row_multiple(make_mesh(run.mesh)) * run.training.accumulation
+    if run.training.row_unit % needed:
+        raise ConfigError(
+            f"this run has batches of a multiple of {run.training.row_unit} rows, which do not "
+            f"divide by {needed} (mesh data x fsdp x accumulation): choose another mesh, or other "
+            f"batches for a new run"
+        )
 
 
 def train(job: Job, finish: Callable[[Fitted], dict[str, Any]], *, resume: bool) -> int:

@@ -83,10 +83,10 @@ def _runs() -> dict[str, tuple[str, Any]]:
     return RUNS
 
 
-def _begin(run: Any, **given: Any) -> tuple[Any, Any, Any]:
+def _begin(run: Any, named: Any) -> tuple[Any, Any, Any]:
     from experiments import translation
 
-    return translation.begin(run, **given)
+    return translation.begin(run, vocab_given=run.model.vocab != named.model.vocab)
 
 
 def _read(directory: Any) -> tuple[Any, Any]:

@@ -56,6 +56,11 @@ class TrainingConfig:
         if self.seed < 0:
             raise ConfigError(f"training.seed is {self.seed}: 0 or more")
 
+    @property
+    def row_unit(self) -> int:
+        """What the rows of every batch are a multiple of."""
+        return self.rows_multiple
+
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationConfig:

@@ -1,6 +1,8 @@
 """A translation run from texts to scores: what ``experiments.seq2seq`` puts together."""
 
+import dataclasses
 import functools
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,12 +17,14 @@ from transformer_jax.data.loader import batches, make_batch
 from transformer_jax.data.plan import BucketPlan
 from transformer_jax.data.sources import Pairs, Splits, load_splits
 from transformer_jax.data.store import PairStore, build_store
+from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.options import Search
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation.bleu import Scores, translation_scores
 from transformer_jax.models.encoder_decoder import EncoderDecoder
-from transformer_jax.parallel.mesh import is_main, local_rows, put_batch
+from transformer_jax.parallel.mesh import is_main, local_rows, make_mesh, put_batch
+from transformer_jax.parallel.sharding import row_multiple
 from transformer_jax.training.loop import Fitted
 from transformer_jax.training.objectives import translation
 from transformer_jax.training.run_directory import RunDirectory
@@ -36,8 +40,16 @@ def begin(run: Run, *, vocab_given: bool) -> tuple[Run, RunDirectory, Splits]:
     splits = load_splits(run.data)
     pairs = splits.train
     learn = lambda: job.learn_tokenizer(run.tokenizer, [*pairs.sources, *pairs.targets])
-    directory = job.begin(run, learn, vocab_given=vocab_given)
+    directory = job.begin(run, learn, _settled, vocab_given=vocab_given)
     return Run.read(directory), directory, splits
+
+
+def _settled(run: Run, tokenizer: Tokenizer) -> Run:
+    """Batches have a multiple of rows that divides over this mesh as well as over those to come."""
+    training = run.training
+    needed = row_multiple(make_mesh(run.mesh)) * training.accumulation
+    multiple = math.lcm(training.rows_multiple, needed)
+    return dataclasses.replace(run, training=dataclasses.replace(training, rows_multiple=multiple))
 
 
 def _check_lengths(run: Run) -> None:

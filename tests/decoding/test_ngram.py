@@ -7,9 +7,11 @@ import random
 
 import numpy as np
 import pytest
+import tokenizers
 from scipy import stats
+from tokenizers import decoders, models, pre_tokenizers
 
-from transformer_jax.data.tokenizer import train_tokenizer
+from transformer_jax.data.tokenizer import Tokenizer, train_tokenizer
 from transformer_jax.decoding.ngram import NgramLanguageModel, draw, processed
 from transformer_jax.decoding.requests import Request
 from transformer_jax.errors import ConfigError
@@ -224,6 +226,16 @@ def test_b31_greedy_is_far_from_optimal_where_beams_are_not():
     assert (first, math.exp(second.log_prob)) == (best, pytest.approx(0.2))
 
 
+def test_a_search_goes_on_while_something_better_may_come():
+    texts = ["ab"] * 9 + [""]  # an end is found at once, and is not the best
+    tokenizer = train_tokenizer("characters", texts, 6)
+    model = NgramLanguageModel.train(texts, tokenizer, order=3, smoothing=AddK(0))
+    best, second = one(model, beams=2, nbest=2)
+    assert (best.text, math.exp(best.log_prob)) == ("ab", pytest.approx(0.9))
+    assert (second.text, math.exp(second.log_prob)) == ("", pytest.approx(0.1))
+    assert one(model, beams=2) == [best]
+
+
 def test_beams_obey_stops_and_limits(model):
     for beams in (2, 4):
         for tokens in (1, 2, 9):
@@ -245,6 +257,18 @@ def test_what_the_vocabulary_lacks_is_scored_and_never_written():
         for answer in one(model, "a", samples=30, tokens=3) + one(model, "a", beams=3, nbest=3):
             assert tokenizer.unk not in answer.tokens
             assert not {tokenizer.pad, tokenizer.bos} & set(answer.tokens)
+
+
+def test_an_end_that_is_also_padding_and_start_is_predicted():
+    """As in GPT-2's tokenizer, which has one special token."""
+    backend = tokenizers.Tokenizer(models.WordLevel({"<|endoftext|>": 0, "a": 1, "b": 2}, "a"))
+    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    backend.decoder = decoders.Fuse()
+    tokenizer = Tokenizer(backend.to_str())
+    assert tokenizer.pad == tokenizer.bos == tokenizer.eos == 0
+    model = NgramLanguageModel.train(["ab"] * 9, tokenizer, order=2)
+    assert one(model, "a", temperature=0.0)[0] == one(model, "a", beams=3)[0]
+    assert one(model, "a", temperature=0.0)[0].tokens == (2, 0)
 
 
 def test_a_model_of_another_vocabulary_is_refused(model):

@@ -9,9 +9,18 @@ from transformer_jax.errors import CheckpointError, ConfigError, DataError
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.decoding.language import DecoderLanguageModel, Shapes
+    from transformer_jax.decoding.ngram import NgramLanguageModel
     from transformer_jax.training.run_directory import RunDirectory
 
-__all__ = ["as_trained", "chosen_checkpoint", "load", "model_config"]
+__all__ = ["as_trained", "chosen_checkpoint", "family", "load", "load_language", "model_config"]
+
+# What each family of models is for.
+_USE = {
+    "encoder-decoder": "translate",
+    "decoder": "generate",
+    "ngram": "generate",
+}
 
 
 def model_config(run: "RunDirectory") -> TransformerConfig:
@@ -22,9 +31,9 @@ def model_config(run: "RunDirectory") -> TransformerConfig:
     """
     fields = run.read_config()
     if not isinstance(fields.get("model"), dict):
-        raise CheckpointError(
-            f"{run.config}: describes no model: not the run of an encoder-decoder"
-        )
+        raise CheckpointError(f"{run.config}: describes no model: not a run of this library")
+    if fields["model"].get("kind") == "ngram":
+        raise ConfigError(f"{run.path}: an n-gram model, which has no layers and no attention")
     try:
         config: TransformerConfig = from_dict(TransformerConfig, fields["model"])
     except (ConfigError, TypeError) as error:
@@ -32,7 +41,7 @@ def model_config(run: "RunDirectory") -> TransformerConfig:
     return config
 
 
-def as_trained(path: Path) -> Callable[[str], str]:
+def as_trained(path: Path, *, trim: bool = True) -> Callable[[str], str]:
     """A function from a line to what a run's model was trained on: trimmed, perhaps lower-cased."""
     from transformer_jax.training.run_directory import RunDirectory
 
@@ -40,7 +49,8 @@ def as_trained(path: Path) -> Callable[[str], str]:
     lower = bool(read.get("lowercase", False))
 
     def prepare(line: str) -> str:
-        line = "" if line.isspace() else line.strip(" \t")
+        if trim:
+            line = "" if line.isspace() else line.strip(" \t")
         return line.lower() if lower else line
 
     return prepare
@@ -71,22 +81,53 @@ def chosen_checkpoint(text: str) -> tuple[int | Literal["best", "last"], int]:
     )
 
 
-def load(path: Path, checkpoint: str = "best") -> tuple[tuple[Any, dict[Any, Any]], "Tokenizer"]:
-    """The model of a run, as its graph and parameters in use, and its tokenizer.
+def family(run: "RunDirectory") -> str:
+    """Which kind of model a run has: ``encoder-decoder``, ``decoder`` or ``ngram``.
 
     Raises:
+        CheckpointError: ``config.json`` is damaged or describes no model of ours.
+    """
+    model = run.read_config().get("model")
+    if isinstance(model, dict) and model.get("kind") == "ngram":
+        return "ngram"
+    return "decoder" if not model_config(run).encoder_layers else "encoder-decoder"
+
+
+def load(
+    path: Path,
+    checkpoint: str = "best",
+    *,
+    kind: str = "encoder-decoder",
+    change: Callable[[TransformerConfig], TransformerConfig] = lambda config: config,
+) -> tuple[tuple[Any, dict[Any, Any]], "Tokenizer"]:
+    """The model of a run, as its graph and parameters in use, and its tokenizer.
+
+    Args:
+        path: The run directory.
+        checkpoint: Which of its checkpoints, as ``--checkpoint`` says it.
+        kind: The family that is asked for.
+        change: What becomes of its configuration; the parameters must still fit.
+
+    Raises:
+        ConfigError: The run is of another family; it says what that is for.
         CheckpointError: There is no such run, or its files are damaged or do not fit together.
     """
     from transformer_jax.training.run_directory import RunDirectory
 
     run = RunDirectory.open(path)
     which, average = chosen_checkpoint(checkpoint)
-    config = model_config(run)
+    if (other := family(run)) != kind:
+        raise ConfigError(
+            f"{path}: the run of {_article(other)}, which this command does not use: "
+            f"try transformer-jax {_USE[other]}"
+        )
+    config = change(model_config(run))
 
     import jax
     from flax import nnx
 
     from transformer_jax.data.tokenizer import load_tokenizer
+    from transformer_jax.models.decoder import Decoder
     from transformer_jax.models.encoder_decoder import EncoderDecoder
     from transformer_jax.training import manifest
     from transformer_jax.training.stored import checkpoint_name, load_params
@@ -98,7 +139,8 @@ def load(path: Path, checkpoint: str = "best") -> tuple[tuple[Any, dict[Any, Any
         tokenizer = load_tokenizer(run.tokenizer, sha256=said.get("tokenizer"))
     except DataError as error:
         raise CheckpointError(str(error)) from None
-    graph, shapes = nnx.split(nnx.eval_shape(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0))))
+    model: Any = Decoder if kind == "decoder" else EncoderDecoder
+    graph, shapes = nnx.split(nnx.eval_shape(lambda: model(config, rngs=nnx.Rngs(0))))
     params = loaded.params
     expected = {name: leaf.shape for name, leaf in named(nnx.to_pure_dict(shapes)).items()}
     found = {name: leaf.shape for name, leaf in named(params).items()}
@@ -109,6 +151,55 @@ def load(path: Path, checkpoint: str = "best") -> tuple[tuple[Any, dict[Any, Any
                 f"{_shape(expected.get(name))} by config.json: they belong to different runs"
             )
     return (graph, jax.device_put(params)), tokenizer
+
+
+def load_language(
+    path: Path,
+    checkpoint: str = "best",
+    *,
+    shapes: "Shapes | None" = None,
+    dtype: Literal["float32", "bfloat16"] | None = None,
+    change: Callable[[TransformerConfig], TransformerConfig] = lambda config: config,
+) -> "DecoderLanguageModel | NgramLanguageModel":
+    """The language model of a run, neural or counted.
+
+    Raises:
+        ConfigError: The run is of another family.
+        CheckpointError: There is no such run, or its files are damaged or do not fit together.
+    """
+    from transformer_jax.data.tokenizer import load_tokenizer
+    from transformer_jax.training.run_directory import RunDirectory
+
+    run = RunDirectory.open(path)
+    if family(run) == "ngram":
+        from transformer_jax.decoding.ngram import NgramLanguageModel
+        from transformer_jax.models.ngram import NgramModel
+
+        try:
+            tokenizer = load_tokenizer(run.tokenizer)
+        except DataError as error:
+            raise CheckpointError(str(error)) from None
+        return NgramLanguageModel(NgramModel.load(run.path / "ngram.npz"), tokenizer)
+    from transformer_jax.decoding.language import DecoderLanguageModel
+
+    model, tokenizer = load(path, checkpoint, kind="decoder", change=change)
+    first = run.read_config().get("first", "bos")
+    start = {"bos": tokenizer.bos, "eos": tokenizer.eos}
+    if first == "newline":
+        [[line_end]] = tokenizer.encode_batch(["\n"])
+        start["newline"] = line_end
+    return DecoderLanguageModel(
+        model,
+        tokenizer,
+        first=start.get(first),
+        ends=first != "newline",
+        shapes=shapes,
+        dtype=dtype,
+    )
+
+
+def _article(kind: str) -> str:
+    return f"an {kind}" if kind[0] in "aeio" else f"a {kind}"
 
 
 def _shape(shape: tuple[int, ...] | None) -> str:

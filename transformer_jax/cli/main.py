@@ -13,6 +13,7 @@ from transformer_jax import __version__
 from transformer_jax.cli.attention import Attention
 from transformer_jax.cli.describe import Describe
 from transformer_jax.cli.errors import guarded
+from transformer_jax.cli.generate import Generate
 from transformer_jax.cli.score import Score
 from transformer_jax.cli.translate import Translate
 from transformer_jax.cli.verify import Verify
@@ -23,6 +24,7 @@ __all__ = ["main"]
 PROGRAM = "transformer-jax"
 COMMANDS: dict[str, Any] = {
     "translate": Translate,
+    "generate": Generate,
     "score": Score,
     "attention": Attention,
     "describe": Describe,
@@ -48,7 +50,7 @@ def _run(arguments: list[str]) -> int | None:
     return command()
 
 
-def _parse(arguments: list[str]) -> "Translate | Score | Attention | Describe | Verify":
+def _parse(arguments: list[str]) -> Any:
     """The sub-command with its flags.
 
     Raises:

@@ -1,11 +1,15 @@
-"""``transformer-jax score``: how probable given translations are."""
+"""``transformer-jax score``: how probable given texts or translations are."""
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import tyro
+
+from transformer_jax.decoding.requests import TextScore, perplexity
+from transformer_jax.errors import ConfigError
 
 __all__ = ["Score", "row"]
 
@@ -14,51 +18,106 @@ HEADER = ("line", "log_prob", "tokens", "log_prob_per_token", "perplexity")
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """Print the log-probability of each target line given its source line, as TSV."""
+    """Print the log-probability of each line, as TSV: of a text, or of a translation."""
 
     run: tyro.conf.Positional[Path]
     """A run directory."""
-    source: Path
-    """A text file, one sentence a line."""
-    target: Path
-    """Its translation, line by line."""
+    text: tyro.conf.Positional[Path | None] = None
+    """Of a language model: a text file, each line a text of its own."""
+    source: Path | None = None
+    """Of a translator: a text file, one sentence a line ..."""
+    target: Path | None = None
+    """... and its translation, line by line."""
+    whole: bool = False
+    """Take the text file as one text instead of line by line."""
     tokens: bool = False
     """One more column: every token with its log-probability."""
     checkpoint: str = "best"
     """best, last, a step, or average:N for the mean of the last N."""
 
     def __call__(self) -> int:
-        """One row a line, with the end of the sentence as a token; the last is the corpus."""
-        import sys
+        """One row a line; the last is the corpus."""
+        from transformer_jax.cli.loading import family
+        from transformer_jax.training.run_directory import RunDirectory
 
+        kind = family(RunDirectory.open(self.run))
+        pair = self.source is not None and self.target is not None
+        if kind == "encoder-decoder" and (self.text is not None or self.whole or not pair):
+            raise ConfigError(f"{self.run} is a translator: give --source and --target")
+        if kind != "encoder-decoder" and (
+            self.text is None or self.source is not None or self.target is not None
+        ):
+            raise ConfigError(f"{self.run} is a language model: give a text file (score RUN FILE)")
+        return self.translations() if pair else self.texts()
+
+    def texts(self) -> int:
+        """What a language model makes of lines, or of a whole file; bits are of UTF-8 bytes."""
+        from transformer_jax.cli.loading import as_trained, load_language
+        from transformer_jax.data.text import read_lines
+
+        assert self.text is not None
+        lines = list(read_lines(self.text, "score"))
+        model = load_language(self.run, self.checkpoint)
+        lower = as_trained(self.run, trim=False)
+        given = [lower(line) for line in lines]
+        if self.whole:
+            given = ["".join(line + "\n" for line in given)]
+        write = _writer((*HEADER, "bits_per_byte"), self.tokens)
+        scores = model.score(given)
+        for number, score in enumerate(scores, 1):
+            cells = (*row(str(number), score.log_prob, len(score.tokens)), _bits(score))
+            write(cells, model.tokenizer, score)
+        total = TextScore(
+            math.fsum(score.log_prob for score in scores),
+            tuple(token for score in scores for token in score.tokens),
+            (),
+            sum(score.characters for score in scores),
+            sum(score.bytes for score in scores),
+        )
+        write((*row("corpus", total.log_prob, len(total.tokens)), _bits(total)))
+        return 0
+
+    def translations(self) -> int:
+        """What a translator makes of translations, the end of each sentence among its tokens."""
         from transformer_jax.cli.loading import as_trained, load
         from transformer_jax.data.aligned import read_aligned
         from transformer_jax.data.text import open_bytes
         from transformer_jax.decoding.translator import Translator
 
+        assert self.source is not None
+        assert self.target is not None
         for flag in ("source", "target"):
             open_bytes(getattr(self, flag), f"--{flag}").close()
         pairs = read_aligned(self.source, self.target, "score")
         model, tokenizer = load(self.run, self.checkpoint)
         translator = Translator(model, tokenizer)
-        out = sys.stdout.buffer
-
-        def write(cells: Iterable[str]) -> None:
-            out.write("\t".join(cells).encode() + b"\n")
-
-        write((*HEADER, "token_log_probs") if self.tokens else HEADER)
+        write = _writer(HEADER, self.tokens)
         prepare = as_trained(self.run)
         scores = translator.score([prepare(s) for s, _ in pairs], [prepare(t) for _, t in pairs])
         for number, score in enumerate(scores, 1):
-            cells = row(str(number), score.log_prob, len(score.tokens))
-            if self.tokens:
-                named = zip(tokenizer.pieces(score.tokens), score.log_probs, strict=True)
-                cells += (" ".join(f"{_visible(name)}:{value:.4f}" for name, value in named),)
-            write(cells)
+            write(row(str(number), score.log_prob, len(score.tokens)), tokenizer, score)
         total = math.fsum(score.log_prob for score in scores)
         write(row("corpus", total, sum(len(score.tokens) for score in scores)))
-        out.flush()
         return 0
+
+
+def _writer(header: tuple[str, ...], tokens: bool) -> Callable[..., None]:
+    """Writes rows to standard output, with a column of tokens if asked for; the header is done."""
+    import sys
+
+    def write(cells: Iterable[str], tokenizer: Any = None, score: Any = None) -> None:
+        if tokens and score is not None:
+            named = zip(tokenizer.pieces(score.tokens), score.log_probs, strict=True)
+            cells = (*cells, " ".join(f"{_visible(name)}:{value:.4f}" for name, value in named))
+        sys.stdout.buffer.write("\t".join(cells).encode() + b"\n")
+        sys.stdout.buffer.flush()
+
+    write((*header, "token_log_probs") if tokens else header)
+    return write
+
+
+def _bits(score: TextScore) -> str:
+    return f"{score.bits_per_byte:.4f}"
 
 
 def row(name: str, log_prob: float, tokens: int) -> tuple[str, ...]:
@@ -68,8 +127,9 @@ def row(name: str, log_prob: float, tokens: int) -> tuple[str, ...]:
         >>> row("1", -4.0, 2)
         ('1', '-4.0000', '2', '-2.0000', '7.3891')
     """
-    mean = log_prob / tokens
-    return name, f"{log_prob:.4f}", str(tokens), f"{mean:.4f}", f"{math.exp(-mean):.4f}"
+    mean = log_prob / tokens if tokens else math.nan
+    worth = perplexity(log_prob, tokens)
+    return name, f"{log_prob:.4f}", str(tokens), f"{mean:.4f}", f"{worth:.4f}"
 
 
 def _visible(piece: str) -> str:

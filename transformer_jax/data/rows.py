@@ -167,7 +167,7 @@ class BlockPlan(_Plan):
 
     def _rows(self, indices: np.ndarray, epoch: int) -> RowBatch:
         length = self.shapes[0].T
-        begins = self._phase(epoch) + np.maximum(indices, 0) * self._stride + 1
+        begins = np.where(indices < 0, 0, self._phase(epoch) + indices * self._stride + 1)
         lengths = np.where(indices < 0, 0, np.minimum(self._targets + 1 - begins, length))
         skips = np.where(indices > 0, length - self._stride, 0)
         begins, lengths, skips = (array[:, None] for array in (begins, lengths, skips))
@@ -185,7 +185,7 @@ class PackPlan(_Plan):
     Example:
         >>> plan = PackPlan(np.array([3, 9, 4, 5]), length=8, rows=2, shuffle=False)
         >>> plan.fill, plan.batch(0).begins.tolist(), plan.batch(0).lengths.tolist()
-        (0.65625, [[3, 0], [16, 0]], [[8, 0], [5, 3]])
+        (0.65625, [[3, 0], [0, 16]], [[8, 0], [3, 5]])
     """
 
     def __init__(

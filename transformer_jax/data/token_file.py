@@ -82,7 +82,7 @@ def sample_texts(texts: Texts, limit: int = 1 << 25) -> list[str]:
     Example:
         >>> texts = Texts("example", "1", lambda: (Piece(f"{i}", True) for i in range(10)))
         >>> sample_texts(texts, 5)
-        ['0', '4', '8']
+        ['0', '2', '4', '6', '8']
     """
     kept: list[str] = []
     size, step = 0, 1

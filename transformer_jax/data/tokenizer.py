@@ -1,11 +1,14 @@
 """Text to ids and back, over Hugging Face ``tokenizers``: training, loading, encoding, decoding."""
 
 import hashlib
+import json
 import os
 import pathlib
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, get_args
 
+import numpy as np
 import tokenizers
 
 from transformer_jax.data import backends
@@ -79,6 +82,7 @@ class Tokenizer:
         self.unk = found.get("unk")
         self.sha256 = hashlib.sha256(self._text.encode()).hexdigest()
         self._special = frozenset({self.pad, self.bos, self.eos})
+        self._characters = _character_ids(text)
 
     def __repr__(self) -> str:
         return f"Tokenizer(vocab_size={self.vocab_size}, sha256={self.sha256[:12]!r})"
@@ -89,6 +93,9 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of many texts, without special tokens; each as if it were alone."""
+        if self._characters is not None:  # a hundred times faster
+            raw = [np.frombuffer(text.encode("utf-32-le"), "<u4") for text in texts]
+            return [self._only_text(self._characters[row].tolist()) for row in raw]
         encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [self._only_text(encoding.ids) for encoding in encodings]
 
@@ -204,6 +211,27 @@ def load_tokenizer(
         reason = " ".join(str(error).split())[:200]
         raise DataError(f"{path}: not a usable tokenizer.json: {reason}") from None
     return tokenizer
+
+
+def _character_ids(text: str) -> np.ndarray | None:
+    """The id of every character by its code point, if the tokenizer does nothing but look it up."""
+    if '"WordLevel"' not in text:
+        return None  # most files are long, and need not be taken apart again
+    file = json.loads(text)
+    model, alone = file["model"], {"Regex": r"[\s\S]"}
+    parts = file.get("pre_tokenizer") or {}
+    if model.get("type") != "WordLevel" or file.get("normalizer") or parts.get("pattern") != alone:
+        return None
+    if parts.get("behavior") != "Isolated" or parts.get("invert"):
+        return None
+    vocab, unknown = model["vocab"], model["vocab"].get(model["unk_token"])
+    if unknown is None or not all(token["special"] for token in file.get("added_tokens", ())):
+        return None
+    ids = np.full(sys.maxunicode + 1, unknown, np.int32)
+    for token, id in vocab.items():
+        if len(token) == 1:
+            ids[ord(token)] = id
+    return ids
 
 
 def _special_ids(vocab: Mapping[str, int], given: Mapping[str, str]) -> dict[str, int]:

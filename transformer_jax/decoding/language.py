@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from transformer_jax.data.store import TokenStore
 from transformer_jax.decoding.forced import Forced, TraceStep
 from transformer_jax.decoding.generate import Progress, Sampling
 from transformer_jax.decoding.programs import Programs
@@ -149,11 +150,20 @@ class DecoderLanguageModel:
             for text, tokens, worth in zip(texts, ids, values, strict=True)
         ]
 
+    def document_log_probs(self, store: TokenStore) -> np.ndarray:
+        """The log-probability of every token of tokenized documents, one after the other."""
+        documents = [store[i] for i in range(len(store))]
+        found = self.log_probs(documents, [[self.first]] * len(store))
+        return np.concatenate([np.array(values) for values in found])
+
     def log_probs(
-        self, texts: Sequence[Sequence[int]], known: Sequence[Sequence[int]]
+        self, texts: Sequence[Sequence[int] | np.ndarray], known: Sequence[Sequence[int]]
     ) -> list[list[float]]:
         """The log-probability of each token of each text, after what is ``known`` before it."""
-        wholes = [[*before, *ids] for before, ids in zip(known, texts, strict=True)]
+        wholes = [
+            np.concatenate([np.array(before, np.int32), np.array(ids, np.int32)])
+            for before, ids in zip(known, texts, strict=True)
+        ]
         out: list[list[float]] = [[] for _ in wholes]
         asked = [
             (i, window)
@@ -183,7 +193,10 @@ class DecoderLanguageModel:
         return continuation, steps
 
     def _forced(
-        self, texts: Sequence[Sequence[int]], asked: list[tuple[int, Window]], best: int = 0
+        self,
+        texts: Sequence[Sequence[int] | np.ndarray],
+        asked: list[tuple[int, Window]],
+        best: int = 0,
     ) -> Iterator[tuple[tuple[int, Window], Forced]]:
         """What the model thinks of each window of each text, windows of like size together."""
         by_size = collections.defaultdict(list)

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
+from transformer_jax.data.store import TokenStore
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.requests import Continuation, Request, TextScore
 from transformer_jax.decoding.writing import before_stop, settled
@@ -97,6 +98,10 @@ class NgramLanguageModel:
                 yield text[sent:]
                 sent = len(text)
 
+    def document_log_probs(self, store: TokenStore) -> np.ndarray:
+        """The log-probability of every token of tokenized documents, one after the other."""
+        return self.model.log_probs(store.ids, store.offsets)
+
     def score(self, texts: Sequence[str], prompts: Sequence[str] | None = None) -> list[TextScore]:
         """The log-probability of each text, given its prompt if there are prompts.
 
@@ -159,13 +164,11 @@ class NgramLanguageModel:
                 found += [(float(log_p[i]), path, int(i), likely) for i in best]
             found.sort(key=lambda f: -f[0])
             live = []
-            for place, (log_prob, path, token, likely) in enumerate(found):
+            for log_prob, path, token, likely in found:
                 if log_prob == -np.inf or len(live) == request.beams:
                     break
-                # An end counts if it is among the best continuations.
-                if token != self.tokenizer.eos or place < request.beams:
-                    longer = self._extend(path, token, likely, request)
-                    (done if longer.reason else live).append(longer)
+                longer = self._extend(path, token, likely, request)
+                (done if longer.reason else live).append(longer)
             done = sorted(done, key=lambda path: -path.log_prob)[: request.nbest]
             # What is live only becomes less probable.
             if len(done) == request.nbest and live and live[0].log_prob <= done[-1].log_prob:

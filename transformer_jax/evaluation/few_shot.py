@@ -6,12 +6,13 @@ import random
 import re
 import string
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args, runtime_checkable
 
 from transformer_jax.decoding.requests import LanguageModel, Request, TextScore
 from transformer_jax.errors import ConfigError, DataError
 
 __all__ = [
+    "Model",
     "Normalize",
     "Row",
     "Template",
@@ -31,17 +32,22 @@ Normalize = Literal["none", "tokens", "bytes"]
 _BLANKS = " \t"
 
 
+@runtime_checkable
+class Model(LanguageModel, Protocol):
+    """Any language model, in a form that can be checked at run time."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Template:
-    """How an example is written; a query is written up to its answer.
+    r"""How an example is written; a query is written up to its answer.
 
     Blanks before the answer belong to the answer, because tokenizers join them with its first
     word: prompts end before them, and `lead` is what they are.
 
     Example:
-        >>> template = Template("Q: {question}\\nA: {reply}\\n\\n", answer="reply")
+        >>> template = Template("Q: {question}\nA: {reply}\n\n", answer="reply")
         >>> template.ask({"question": "Why?"}), template.lead, template.stop
-        ('Q: Why?\\nA:', ' ', '\\n\\n')
+        ('Q: Why?\nA:', ' ', '\n\n')
     """
 
     example: str = "{input} -> {output}\n"  # {{ and }} are braces
@@ -53,8 +59,7 @@ class Template:
             parts = list(string.Formatter().parse(self.example))
         except ValueError as error:
             raise ConfigError(
-                f"template {self.example!r}: {error}; fields are written {{name}}, and braces "
-                f"{{{{ and }}}}"
+                f"template {self.example!r}: {error}; write fields {{name}}, braces {{{{ and }}}}"
             ) from None
         for _, name, how, conversion in parts:
             if name is not None and (how or conversion or not name.isidentifier()):
@@ -112,14 +117,14 @@ class Template:
 
 
 def make_prompt(template: Template, examples: Sequence[Example], query: Example) -> str:
-    """The examples with their answers and the query without, ready to be continued.
+    r"""The examples with their answers and the query without, ready to be continued.
 
     Raises:
         DataError: An example or the query lacks a field of the template.
 
     Example:
         >>> make_prompt(Template(), [{"input": "ab", "output": "ba"}], {"input": "cd"})
-        'ab -> ba\\ncd ->'
+        'ab -> ba\ncd ->'
     """
     return template.header + "".join(map(template.write, examples)) + template.ask(query)
 
@@ -173,7 +178,7 @@ def pick(
 
 
 def choose(
-    model: LanguageModel,
+    model: Model,
     prompts: Sequence[str],
     choices: Sequence[str] | Sequence[Sequence[str]],
     normalize: Normalize = "none",
@@ -192,7 +197,8 @@ def choose(
     """
     if normalize not in get_args(Normalize):
         raise ConfigError(f"normalize {normalize!r}: allowed are {', '.join(get_args(Normalize))}")
-    own = [_texts(choices)] * len(prompts) if _all_texts(choices) else list(map(list, choices))
+    shared = all(isinstance(choice, str) for choice in choices)
+    own = [list(map(str, texts)) for texts in ([choices] * len(prompts) if shared else choices)]
     if len(own) != len(prompts):
         raise ConfigError(f"{len(prompts)} prompts but choices for {len(own)}: some for each")
     for prompt, texts in zip(prompts, own, strict=True):
@@ -208,7 +214,7 @@ def choose(
 
 
 def answer(
-    model: LanguageModel,
+    model: Model,
     prompts: Sequence[str],
     *,
     stop: str | Sequence[str] = "\n",
@@ -239,7 +245,7 @@ class Row:
 
 
 def accuracy(
-    model: LanguageModel,
+    model: Model,
     pool: Sequence[Example],
     queries: Sequence[Example],
     template: Template | None = None,
@@ -356,11 +362,7 @@ def _worth(score: TextScore, normalize: Normalize) -> float:
     return score.log_prob / max(1, len(score.tokens) if normalize == "tokens" else score.bytes)
 
 
-def _all_texts(choices: Sequence[str] | Sequence[Sequence[str]]) -> bool:
-    return all(isinstance(choice, str) for choice in choices)
-
-
-def _texts(wanted) -> list[str]:
+def _texts(wanted: str | Sequence[str]) -> list[str]:
     return [wanted] if isinstance(wanted, str) else list(wanted)
 
 

@@ -1,6 +1,7 @@
 """Documents of one rule each: what an ideal reader makes of them, and that splits are apart."""
 
 import collections
+import inspect
 import itertools
 import random
 
@@ -76,12 +77,23 @@ def test_rules_of_different_splits_are_different():
     rules = {split: set() for split in SPLITS}
     for split in SPLITS:
         pool, queries = examples(split, 300, seed=5)
+        assert len(pool) == 300 * LINES
         rules[split] = {query["rule"] for query in queries}
         assert len(rules[split]) == len(queries) == 300
         for text in rules[split]:
             assert split_of(Rule(*text.split())) == split
     for one, other in itertools.combinations(SPLITS, 2):
         assert not rules[one] & rules[other]
+
+
+def test_letters_are_mapped_in_any_order():
+    _, queries = examples("train", 2000)
+    rules = [Rule(*query["rule"].split()) for query in queries]
+    orders = collections.Counter(
+        tuple(sorted(rule.images).index(x) for x in rule.images) for rule in rules if rule.images
+    )
+    assert len(orders) == 24
+    assert max(orders.values()) < 3 * min(orders.values())
 
 
 def test_splits_have_their_shares():
@@ -128,6 +140,6 @@ def test_b41_an_ideal_reader_does_better_with_more_examples():
 def test_what_cannot_be_is_refused():
     for make in (generate, examples):
         with pytest.raises(ConfigError, match="the splits are train, valid, test"):
-            make("dev", 1)
+            inspect.unwrap(make)("dev", 1)  # before types are checked
         with pytest.raises(ConfigError, match="a count is 0 or more"):
             make("train", -1)

@@ -1,0 +1,91 @@
+"""Train a language model from any text, go on with a run, compare models on a text.
+
+    python -m experiments.decoder_only train python-docs
+    python -m experiments.decoder_only train char-cpu --data.text shakespeare.txt
+    python -m experiments.decoder_only train gpt2-small --data.text folder/ --mesh.fsdp 4
+    python -m experiments.decoder_only train ngram --data.text shakespeare.txt --model.order 5
+    python -m experiments.decoder_only resume runs/char-cpu
+    python -m experiments.decoder_only evaluate runs/char-cpu --text more.txt --beside runs/ngram
+
+``train NAME --help`` lists every setting. A run ends with perplexity and bits per character on its
+test texts, beside models that count.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import tyro
+
+from experiments import entry
+from transformer_jax.errors import ConfigError
+
+__all__ = ["Evaluate", "main"]
+
+PROGRAM = "python -m experiments.decoder_only"
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluate:
+    """Compare language models on a text: loss, perplexity, bits per character and per byte."""
+
+    run: tyro.conf.Positional[str]
+    """The run directory, of a neural or a counted model."""
+    text: str | None = None
+    """A text file or folder; None is the test (or else validation) text of the run."""
+    beside: tuple[str, ...] = ()
+    """Further runs on the same text; each reads it with its own tokenizer."""
+    ngrams: tuple[int, ...] | None = None
+    """Orders of models counted from the run's training text; None is as the run says."""
+    checkpoint: str = "best"
+    """best, last, a step, or average:N (the mean of the last N)."""
+    output: str | None = None
+    """A JSON file for the figures."""
+
+
+def evaluate(arguments: Sequence[str]) -> int:
+    """Prints a row for each model."""
+    asked = tyro.cli(Evaluate, prog=f"{PROGRAM} evaluate", args=list(arguments))
+    from experiments import language
+
+    return language.compare(asked)
+
+
+def _runs() -> dict[str, tuple[str, Any]]:
+    from experiments.language_settings import RUNS
+
+    return RUNS
+
+
+def _begin(run: Any, named: Any) -> tuple[Any, Any, Any]:
+    from experiments import language
+
+    return language.begin(run, named)
+
+
+def _read(directory: Any) -> tuple[Any, Any]:
+    from experiments.language_settings import NgramRun, read
+    from transformer_jax.data.documents import open_texts
+
+    run = read(directory)
+    if isinstance(run, NgramRun):
+        raise ConfigError(f"{directory.path}: counted in one go, there is nothing to resume")
+    return run, lambda: open_texts(run.data)
+
+
+def _train(*parts: Any, **how: Any) -> int:
+    from experiments import language
+
+    return language.train(*parts, **how)
+
+
+FAMILY = entry.Family(PROGRAM, __doc__ or "", _runs, _begin, _read, _train, {"evaluate": evaluate})
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code of what ``arguments``, or the command line, ask for."""
+    return entry.main(FAMILY, arguments)
+
+
+if __name__ == "__main__":
+    entry.run_as_program(FAMILY)

@@ -1,0 +1,271 @@
+"""A language model's run from texts to scores: what ``experiments.decoder_only`` puts together."""
+
+import dataclasses
+import functools
+import json
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments import job
+from experiments.job import say
+from experiments.language_report import Report, baselines, counted_model, judge
+from experiments.language_settings import LanguageRun, NgramRun, read
+from transformer_jax.cli.loading import load_language
+from transformer_jax.data.documents import Texts, TextSplits, open_texts, read_texts
+from transformer_jax.data.loader import prefetched
+from transformer_jax.data.rows import BlockPlan, PackPlan, RowBatch, make_rows
+from transformer_jax.data.token_file import TextStore, build_tokens, sample_texts
+from transformer_jax.data.tokenizer import Tokenizer, load_tokenizer
+from transformer_jax.decoding.requests import Request
+from transformer_jax.errors import ConfigError
+from transformer_jax.models.decoder import Decoder
+from transformer_jax.parallel.mesh import is_main, local_rows, put_batch
+from transformer_jax.training.loop import Fitted
+from transformer_jax.training.objectives import language_model
+from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.training.state import TrainState
+
+__all__ = ["begin", "count", "train"]
+
+
+def begin(
+    run: LanguageRun | NgramRun, named: LanguageRun | NgramRun
+) -> tuple[LanguageRun | NgramRun, RunDirectory, TextSplits]:
+    """A new run directory; the run as it will be done, its directory, and its texts."""
+    vocab_given = False
+    if isinstance(run, LanguageRun) and isinstance(named, LanguageRun):
+        vocab_given = run.model.vocab != named.model.vocab
+        job.check_rows(run)
+        if run.training.length > run.model.positions.max_length:
+            raise ConfigError(
+                f"training.length is {run.training.length}, but the model has positions for "
+                f"{run.model.positions.max_length} tokens: lower the one or raise "
+                f"model.positions.max_length"
+            )
+    texts = open_texts(run.data)
+    learn = lambda: job.learn_tokenizer(run.tokenizer, sample_texts(texts.train))
+    settle = functools.partial(_settled, texts)
+    directory = job.begin(run, learn, settle, vocab_given=vocab_given)
+    return read(directory), directory, texts
+
+
+def _settled(texts: TextSplits, run: Any, tokenizer: Tokenizer) -> Any:
+    """The run with the token that its texts begin with."""
+    if isinstance(run, NgramRun) or run.first != "auto":
+        return run
+    if run.training.layout == "packed":
+        first = "bos"
+    elif _several(texts.train):
+        first = "eos"
+    else:
+        first = "newline" if len(tokenizer.encode_batch(["\n"])[0]) == 1 else "eos"
+    return dataclasses.replace(run, first=first)
+
+
+def _several(texts: Texts) -> bool:
+    """Whether there is more than one document."""
+    ended = False
+    for piece in texts:
+        if ended:
+            return True
+        ended = piece.last
+    return False
+
+
+def store_of(run: Any, directory: RunDirectory, tokenizer: Tokenizer, texts: Texts) -> TextStore:
+    """A run's texts as ids, and a line about them."""
+    began = time.monotonic()
+    cache = Path(run.cache) if run.cache is not None else directory.path / "store"
+    # A single text without end is read as nanoGPT reads it: nothing is added.
+    ends = getattr(run, "first", "bos") != "newline"
+    store = build_tokens(texts, tokenizer, cache=cache, ends=ends)
+    counts = dict(store.counts)
+    documents, characters = counts.pop("documents"), counts.pop("characters")
+    counts.pop("bytes")
+    rest = "".join(f", {n} {what}" for what, n in counts.items() if n)
+    say(
+        f"{texts.name}: {documents:,} documents, {characters:,} characters, "
+        f"{len(store.ids):,} tokens{rest} ({time.monotonic() - began:.1f} s)"
+    )
+    return store
+
+
+class LanguageJob(job.Job):
+    """The parts of a language model's run."""
+
+    model = Decoder
+
+    def __init__(self, run: LanguageRun, directory: RunDirectory, texts: TextSplits):
+        self.texts = texts
+        super().__init__(run, directory)
+
+    def make_plan(self) -> BlockPlan | PackPlan:
+        """Packed documents, or blocks of one stream."""
+        self.store = self.encode(self.texts.train)
+        return self.plan_for(self.store)
+
+    def encode(self, texts: Texts) -> TextStore:
+        """Documents as ids, and a line about them."""
+        return store_of(self.run, self.directory, self.tokenizer, texts)
+
+    def plan_for(self, store: TextStore, shuffle: bool = True) -> BlockPlan | PackPlan:
+        """Rows of the documents of ``store``."""
+        training = self.run.training
+        how = {"length": training.length, "rows": training.rows, "seed": training.seed}
+        if training.layout == "blocks":
+            return BlockPlan(len(store.ids), **how, shuffle=shuffle)
+        return PackPlan(store.lengths, **how, shuffle=shuffle)
+
+    def objective(self, smoothing: float) -> Any:
+        """The cross-entropy of each token given those before it."""
+        return language_model(smoothing)
+
+    def examples(self) -> list[job.Batch]:
+        """A batch of every shape of the plan, which is one."""
+        return [self._put(self.store, self.plan.batch(0))]
+
+    def batches(self, start: int) -> Iterator[job.Batch]:
+        """The batches after ``start`` steps, on the devices."""
+        made = prefetched(self.plan, functools.partial(self._rows, self.store), start=start)
+        try:
+            for batch in made:
+                yield put_batch(batch, self.mesh, self.run.training.rows)
+        finally:
+            made.close()  # type: ignore[attr-defined]
+
+    def put_all(self, store: TextStore) -> Iterator[job.Batch]:
+        """All tokens once, in order."""
+        plan = self.plan_for(store, shuffle=False)
+        for step in range(plan.steps_per_epoch):
+            yield self._put(store, plan.batch(step))
+
+    def evaluate(self) -> Any:
+        """From a state to validation scores; None if there is nothing to validate on."""
+        if self.texts.valid is None:
+            return None
+        store, sums = self.encode(self.texts.valid), self.judge()
+
+        def scores(state: TrainState) -> dict[str, float]:
+            params = state.params if state.average is None else state.average
+            total, weight = sums(params, self.put_all(store))
+            loss = total / max(weight, 1.0)
+            bits = loss * len(store.ids) / math.log(2) / max(store.counts["characters"], 1)
+            return {"valid_loss": loss, "valid_bits_per_character": bits}
+
+        return scores
+
+    def _rows(self, store: TextStore, batch: RowBatch) -> dict[str, np.ndarray]:
+        held = batch.select(local_rows(self.mesh, len(batch.indices)))
+        special = self.tokenizer
+        return make_rows(store, held, self.run.training.length, special.bos, special.pad)
+
+    def _put(self, store: TextStore, batch: RowBatch) -> job.Batch:
+        return put_batch(self._rows(store, batch), self.mesh, len(batch.indices))
+
+
+def train(
+    run: LanguageRun | NgramRun, directory: RunDirectory, texts: TextSplits, *, resume: bool
+) -> int:
+    """Trains, scores the best checkpoint beside counted models, and writes what came of it."""
+    if isinstance(run, NgramRun):
+        return count(run, directory, texts)
+    parts = LanguageJob(run, directory, texts)
+    say(
+        f"model: {parts.parameters / 1e6:.2f} M parameters; {parts.steps} steps of "
+        f"{run.training.rows} x {run.training.length} tokens, {parts.plan.steps_per_epoch} an "
+        f"epoch, fill {parts.plan.fill:.2f}; mesh {dict(parts.mesh.shape)}"
+    )
+    return job.train(parts, functools.partial(_finish, parts), resume=resume)
+
+
+def _finish(parts: LanguageJob, fitted: Fitted) -> dict[str, Any]:
+    del fitted  # the best checkpoint is scored, not the last
+    run, directory = parts.run, parts.directory
+    model = load_language(directory.path)
+    stores = {name: parts.encode(texts) for name, texts in _judged(parts.texts).items()}
+    report = Report(run.output or "")
+    report.add("this model", judge(model, stores))
+    for name, counted in baselines(parts.store, parts.tokenizer, run.evaluation):
+        report.add(name, judge(counted, stores))
+    print(report, flush=True)
+    if run.evaluation.sample:
+        request = Request("", tokens=run.evaluation.sample, temperature=0.8, top_p=0.95)
+        [[sample]] = model.generate([request])
+        print(f"\nsample:\n{sample.text}\n", flush=True)
+    return {"scores": report.to_dict()}
+
+
+def _judged(texts: TextSplits) -> dict[str, Texts]:
+    """The texts that models are compared on: tests, or else those of validation."""
+    valid = {} if texts.valid is None else {"valid": texts.valid}
+    return dict(texts.tests) or valid
+
+
+def count(run: NgramRun, directory: RunDirectory, texts: TextSplits) -> int:
+    """Counts an n-gram model, scores it, and writes what came of it."""
+    if not is_main():
+        return 0
+
+    began = time.monotonic()
+    tokenizer = load_tokenizer(directory.tokenizer)
+    store = store_of(run, directory, tokenizer, texts.train)
+    model = counted_model(store, tokenizer, run.model)
+    model.model.save(directory.path / "ngram.npz")
+    stores = {
+        name: store_of(run, directory, tokenizer, found) for name, found in _judged(texts).items()
+    }
+    report = Report(run.output or "")
+    report.add(f"{run.model.order}-gram, {run.model.smoothing}", judge(model, stores))
+    for name, other in baselines(store, tokenizer, run.evaluation):
+        report.add(name, judge(other, stores))
+    print(report, flush=True)
+    seconds = round(time.monotonic() - began, 1)
+    directory.write(directory.results, {"scores": report.to_dict(), "seconds": seconds})
+    print(f"run: {directory.path}", flush=True)
+    return 0
+
+
+def compare(asked: Any) -> int:
+    """Prints what runs, and models counted from the first one's text, make of a text."""
+    first = RunDirectory.open(asked.run)
+    run = read(first)
+    texts = open_texts(run.data) if asked.text is None or asked.ngrams != () else None
+    if asked.text is not None:
+        judged = {"text": read_texts(asked.text, run.data.read, "--text")}
+    else:
+        assert texts is not None
+        judged = _judged(texts)
+        if not judged:
+            raise ConfigError(f"{asked.run}: has no test or validation text: give --text")
+    report = Report(asked.run)
+    for path in (asked.run, *asked.beside):
+        directory = RunDirectory.open(path)
+        checkpoint = asked.checkpoint if path == asked.run else "best"
+        model = load_language(directory.path, checkpoint)
+        settings = read(directory)
+        report.add(path, judge(model, _stores(settings, directory, judged)))
+    orders = run.evaluation.ngrams if asked.ngrams is None else asked.ngrams
+    if orders and texts is not None:
+        tokenizer = load_tokenizer(first.tokenizer)
+        stores = _stores(run, first, judged)
+        evaluation = dataclasses.replace(run.evaluation, ngrams=orders)
+        store = store_of(run, first, tokenizer, texts.train)
+        for name, counted in baselines(store, tokenizer, evaluation):
+            report.add(name, judge(counted, stores))
+    print(report, flush=True)
+    if asked.output is not None:
+        try:
+            Path(asked.output).write_text(json.dumps(report.to_dict(), indent=1) + "\n", "utf-8")
+        except OSError as error:
+            raise ConfigError(f"--output {asked.output}: {error.strerror}") from None
+    return 0
+
+
+def _stores(run: Any, directory: RunDirectory, texts: dict[str, Texts]) -> dict[str, TextStore]:
+    tokenizer = load_tokenizer(directory.tokenizer)
+    return {name: store_of(run, directory, tokenizer, found) for name, found in texts.items()}

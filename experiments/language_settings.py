@@ -1,0 +1,263 @@
+"""What a language model's run is made of, and the runs that have names."""
+
+import dataclasses
+from typing import Any, Literal
+
+from experiments.settings import TokenizerConfig
+from transformer_jax.config import (
+    PRESETS,
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    NormConfig,
+    PositionConfig,
+    TransformerConfig,
+    from_dict,
+)
+from transformer_jax.data.documents import TextData
+from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig
+from transformer_jax.training.loop import LoopConfig
+from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig
+from transformer_jax.training.run_directory import RunDirectory
+
+__all__ = [
+    "RUNS",
+    "LanguageEvaluation",
+    "LanguageRun",
+    "LanguageTraining",
+    "NgramConfig",
+    "NgramRun",
+    "read",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageTraining:
+    """How long, on how much at a time, from which seed."""
+
+    epochs: int = 10  # passes over the training text
+    steps: int | None = None  # the last step; None goes by epochs
+    rows: int = 32  # of a batch, over all devices
+    length: int = 256  # tokens of a row
+    layout: Literal["packed", "blocks"] = "packed"  # documents apart, or one stream cut anywhere
+    accumulation: int = 1  # parts that a batch is computed in, one after another
+    average_decay: float | None = None  # of the running average of parameters; None keeps none
+    seed: int = 1  # of parameters, dropout and order
+    mode: Literal["jit", "pmap"] = "jit"  # how the step is compiled
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "rows", "length", "accumulation"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"training.{name} is {getattr(self, name)}: at least 1")
+        if self.steps is not None and self.steps < 1:
+            raise ConfigError(f"training.steps is {self.steps}: at least 1")
+        if self.seed < 0:
+            raise ConfigError(f"training.seed is {self.seed}: 0 or more")
+
+    @property
+    def row_unit(self) -> int:
+        """What the rows of every batch are a multiple of."""
+        return self.rows
+
+    @property
+    def smoothing(self) -> float:
+        """Language models are trained on the text as it is."""
+        return 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageEvaluation:
+    """What is told of a model in the end."""
+
+    ngrams: tuple[int, ...] = (1, 5)  # orders of the counted models beside it; none is no row
+    ngram_tokens: int = 20_000_000  # training tokens, at most, that these are counted from
+    sample: int = 200  # tokens that the model writes in the end; 0 is none
+
+    def __post_init__(self) -> None:
+        if any(order < 1 for order in self.ngrams):
+            raise ConfigError(f"evaluation.ngrams is {self.ngrams}: orders of at least 1")
+        if self.ngram_tokens < 1:
+            raise ConfigError(f"evaluation.ngram_tokens is {self.ngram_tokens}: at least 1")
+        if self.sample < 0:
+            raise ConfigError(f"evaluation.sample is {self.sample}: 0 (none) or more")
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageRun:
+    """One training run of a decoder."""
+
+    model: TransformerConfig = PRESETS["gpt2"]
+    data: TextData = TextData()
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    training: LanguageTraining = LanguageTraining()
+    loop: LoopConfig = LoopConfig()
+    evaluation: LanguageEvaluation = LanguageEvaluation()
+    mesh: MeshConfig = MeshConfig()
+    distributed: DistributedConfig = DistributedConfig()
+    output: str | None = None  # the run directory; None is runs/NAME
+    overwrite: bool = False  # delete a run that is there
+    cache: str | None = None  # where tokenized text is kept, for several runs; None is the run
+    # What a text begins with: BOS; the end of the text before it; or, of a single text, a line end.
+    first: Literal["auto", "bos", "eos", "newline"] = "auto"
+
+
+@dataclasses.dataclass(frozen=True)
+class NgramConfig:
+    """A model that counts."""
+
+    kind: Literal["ngram"] = "ngram"
+    order: int = 5  # 1 is a bag of words
+    smoothing: Literal["kneser-ney", "add-k"] = "kneser-ney"
+    k: float = 1.0  # of add-k
+
+    def __post_init__(self) -> None:
+        if self.order < 1:
+            raise ConfigError(f"model.order is {self.order}: at least 1")
+        if self.k < 0:
+            raise ConfigError(f"model.k is {self.k}: 0 or more")
+
+
+@dataclasses.dataclass(frozen=True)
+class NgramRun:
+    """One n-gram model."""
+
+    model: NgramConfig = NgramConfig()
+    data: TextData = TextData()
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    evaluation: LanguageEvaluation = LanguageEvaluation(ngrams=())
+    distributed: DistributedConfig = DistributedConfig()
+    output: str | None = None  # the run directory; None is runs/NAME
+    overwrite: bool = False  # delete a run that is there
+    cache: str | None = None  # where tokenized text is kept, for several runs; None is the run
+
+
+def read(directory: RunDirectory) -> "LanguageRun | NgramRun":
+    """The run of a directory.
+
+    Raises:
+        CheckpointError: ``config.json`` is damaged, or of something else.
+    """
+    fields = directory.read_config()
+    model = fields.get("model")
+    counted = isinstance(model, dict) and model.get("kind") == "ngram"
+    try:
+        run: Any = from_dict(NgramRun if counted else LanguageRun, fields)
+    except (ConfigError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"{directory.config}: {error}: not the run of a language model, or of another version"
+        ) from None
+    return dataclasses.replace(run, output=str(directory.path))
+
+
+def _adamw(peak: float, warm_up: int, beta2: float = 0.99, final: float = 0.1) -> OptimizerConfig:
+    return OptimizerConfig(
+        name="adamw",
+        learning_rate=peak,
+        beta2=beta2,
+        weight_decay=0.1,
+        schedule=ScheduleConfig("cosine", warm_up=warm_up, final=final),
+    )
+
+
+def _narrow(width: int, layers: int, heads: int, context: int) -> TransformerConfig:
+    """A small decoder of the modern kind."""
+    return TransformerConfig(
+        width=width,
+        encoder_layers=0,
+        decoder_layers=layers,
+        embedding=EmbeddingConfig(scale=1.0, dropout=0.0),
+        positions=PositionConfig(kind="rotary", max_length=context),
+        attention=AttentionConfig(heads=heads, bias=False, out_bias=False),
+        feed_forward=FeedForwardConfig(width=3 * width, activation="silu", gated=True, bias=False),
+        norm=NormConfig(kind="rms", place="pre", dropout=0.0),
+    )
+
+
+def _sized(config: TransformerConfig, **sizes: Any) -> TransformerConfig:
+    """A preset at another size."""
+    attention = dataclasses.replace(config.attention, heads=sizes["heads"], dropout=0.0)
+    hidden = dataclasses.replace(config.feed_forward, width=4 * sizes["width"])
+    return dataclasses.replace(
+        config,
+        width=sizes["width"],
+        decoder_layers=sizes["layers"],
+        embedding=dataclasses.replace(config.embedding, dropout=0.0),
+        positions=dataclasses.replace(config.positions, max_length=sizes["context"]),
+        attention=attention,
+        feed_forward=hidden,
+        norm=dataclasses.replace(config.norm, dropout=0.0),
+    )
+
+
+_CHARACTERS = TokenizerConfig(kind="characters", vocab_size=10_000)
+
+RUNS: dict[str, tuple[str, Any]] = {
+    "python-docs": (
+        "The reference topics that come with Python: minutes on a laptop, no data needed.",
+        LanguageRun(
+            model=_narrow(width=192, layers=4, heads=4, context=256),
+            data=TextData(corpus="python-docs"),
+            tokenizer=TokenizerConfig(kind="bpe", vocab_size=1500),
+            optimizer=_adamw(3e-3, 50),
+            training=LanguageTraining(steps=500, rows=16, length=256),
+            loop=LoopConfig(evaluate_every=250, checkpoint_every=250),
+        ),
+    ),
+    "in-context": (
+        "Rules shown by examples: a small model that learns to learn from its prompt.",
+        LanguageRun(
+            model=_narrow(width=128, layers=3, heads=4, context=256),
+            data=TextData(corpus="in-context"),
+            tokenizer=_CHARACTERS,
+            optimizer=_adamw(2e-3, 100),
+            training=LanguageTraining(steps=1500, rows=16, length=256),
+            loop=LoopConfig(evaluate_every=500, checkpoint_every=500),
+        ),
+    ),
+    "char-cpu": (
+        "nanoGPT's character model as it trains on a CPU: 4 layers, width 128, context 64.",
+        LanguageRun(
+            model=_sized(PRESETS["char"], width=128, layers=4, heads=4, context=64),
+            tokenizer=_CHARACTERS,
+            optimizer=_adamw(1e-3, 100),
+            training=LanguageTraining(steps=2000, rows=12, length=64, layout="blocks"),
+            loop=LoopConfig(evaluate_every=250, checkpoint_every=1000),
+        ),
+    ),
+    "char": (
+        "nanoGPT's character model for a GPU: 6 layers, width 384, context 256.",
+        LanguageRun(
+            model=PRESETS["char"],
+            tokenizer=_CHARACTERS,
+            optimizer=_adamw(1e-3, 100),
+            training=LanguageTraining(steps=5000, rows=64, length=256, layout="blocks"),
+            loop=LoopConfig(evaluate_every=250, checkpoint_every=1000),
+        ),
+    ),
+    "gpt2-small": (
+        "GPT-2 small, 124 M parameters at 50,257 tokens, on text of your own.",
+        LanguageRun(
+            model=PRESETS["gpt2"],
+            tokenizer=TokenizerConfig(kind="bpe", vocab_size=50_257),
+            optimizer=_adamw(6e-4, 2000, beta2=0.95),
+            training=LanguageTraining(steps=600_000, rows=512, length=1024),
+            loop=LoopConfig(keep_last=5),
+        ),
+    ),
+    "modern": (
+        "A decoder as they are made since Llama: rotations, RMS norm, gates, shared key heads.",
+        LanguageRun(
+            model=PRESETS["modern"],
+            tokenizer=TokenizerConfig(kind="bpe", vocab_size=32_000),
+            optimizer=_adamw(6e-4, 2000, beta2=0.95),
+            training=LanguageTraining(steps=200_000, rows=128, length=2048),
+            loop=LoopConfig(keep_last=5),
+        ),
+    ),
+    "ngram": (
+        "A model that counts: n-grams of any order, which every neural model must beat.",
+        NgramRun(),
+    ),
+}

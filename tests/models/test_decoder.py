@@ -1,0 +1,255 @@
+"""Laws of the decoder: rows B26-B29, U9, U13."""
+
+import dataclasses
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from transformer_jax.config import (
+    PRESETS,
+    AttentionConfig,
+    ComputeConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    HeadConfig,
+    NormConfig,
+    PositionConfig,
+    ScoreConfig,
+    TransformerConfig,
+)
+from transformer_jax.errors import ConfigError
+from transformer_jax.functional.losses import cross_entropy
+from transformer_jax.models.decoder import Decoder
+
+V, T = 23, 12
+
+TINY = TransformerConfig(
+    vocab=V,
+    width=16,
+    encoder_layers=0,
+    decoder_layers=2,
+    embedding=EmbeddingConfig(scale=1.0),
+    positions=PositionConfig(kind="learned", max_length=32),
+    attention=AttentionConfig(heads=4),
+    feed_forward=FeedForwardConfig(width=32, activation="gelu_tanh"),
+    norm=NormConfig(place="pre"),
+)
+change = functools.partial(dataclasses.replace, TINY)
+VARIANTS = {
+    "gpt2": TINY,
+    "modern": change(
+        positions=PositionConfig(kind="rotary", max_length=32),
+        attention=AttentionConfig(heads=4, kv_heads=2, bias=False, out_bias=False, qk_norm=True),
+        feed_forward=FeedForwardConfig(width=32, activation="silu", gated=True, bias=False),
+        norm=NormConfig(place="pre", kind="rms"),
+    ),
+    "window": change(
+        positions=PositionConfig(kind="rotary", max_length=32, rotary_interpolation=2.0),
+        scores=ScoreConfig(window=3, window_every=2),
+        norm=NormConfig(place="sandwich", kind="rms", gain_offset=1.0),
+    ),
+    "alibi": change(positions=PositionConfig(kind="alibi", max_length=32)),
+    "relative": change(
+        positions=PositionConfig(kind="relative", max_length=32, buckets=4, max_distance=8)
+    ),
+    "sinusoidal": change(
+        positions=PositionConfig(max_length=32),
+        embedding=EmbeddingConfig(norm=True),
+        norm=NormConfig(place="post"),
+        head=HeadConfig(tied=False, bias=True, scale=0.5, softcap=3.0),
+    ),
+}
+variants = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
+
+
+@functools.lru_cache
+def parts(config):
+    """Graph and parameters with noise on every one: zeros and ones hide mistakes."""
+    graph = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))[0]
+    make = jax.jit(lambda: nnx.to_pure_dict(nnx.split(Decoder(config, rngs=nnx.Rngs(0)))[1]))
+    rng = np.random.default_rng(0)
+    shake = lambda a: a + 0.2 * rng.standard_normal(a.shape).astype(np.float32)
+    return graph, jax.tree.map(shake, jax.device_get(make()))
+
+
+def compiled(config, function):
+    """``function(model, ...)`` of arrays: op by op, these tests would take minutes."""
+    graph, params = parts(config)
+    run = jax.jit(lambda params, *args: function(nnx.merge(graph, params), *args))
+    return functools.partial(run, params)
+
+
+def text(rows=2, length=T, seed=0):
+    rng = np.random.default_rng(seed)
+    return jnp.asarray(rng.integers(1, V, (rows, length)), jnp.int32)
+
+
+@variants
+def test_no_position_depends_on_what_follows(config):
+    """Causality by gradient, exactly zero (row B28)."""
+
+
+    def slopes(model, vectors):
+        # Not the plain sum: a norm at the end makes that the same for all vectors.
+        weights = jnp.arange(1.0, 17.0)
+        outcome = lambda x: (model.decoder(x[None])[0] * weights[None]).sum(-1)
+        return jax.jacrev(outcome)(vectors)
+
+    vectors = jnp.asarray(np.random.default_rng(1).standard_normal((8, 16)), jnp.float32)
+    jacobian = compiled(config, slopes)(vectors)
+    seen = np.abs(np.asarray(jacobian)).sum(-1) > 0  # [query, key]
+    assert not np.triu(seen, 1).any()
+    assert np.diag(seen).all()
+
+
+@variants
+def test_packed_documents_are_as_each_alone(config):
+    """Packing = separate documents (row B29); nothing looks at padding."""
+    one, two = text(1, 5, seed=1), text(1, 4, seed=2)
+    rest = jnp.full((1, 3), 7, jnp.int32)
+    tokens = jnp.concatenate([one, two, rest], axis=1)
+    segments = jnp.array([[1] * 5 + [2] * 4 + [0] * 3])
+    positions = jnp.array([[0, 1, 2, 3, 4, 0, 1, 2, 3, 0, 0, 0]])
+    run = compiled(config, lambda model, *args: model(*args))
+    packed = run(tokens, segments, positions)
+    chex.assert_trees_all_close(packed[:, :5], run(one), atol=1e-5)
+    chex.assert_trees_all_close(packed[:, 5:9], run(two), atol=1e-5)
+    other = tokens.at[:, 9:].set(3).at[0, 0].set(5)
+    again = run(other, segments, positions)
+    chex.assert_trees_all_close(again[:, 5:9], packed[:, 5:9], atol=0, rtol=0)
+
+
+@variants
+def test_cache_is_the_full_forward_pass(config):
+    """Prefill, several tokens at once, and single steps: each gives the logits of the whole."""
+
+    def stepwise(model, tokens):
+        cache = model.start(2, 15)
+        hidden, cache = model.prefill(tokens[:, :5], cache)
+        found = [model.logits(hidden)]
+        logits, cache = model.extend(tokens[:, 5:8], cache)
+        found.append(logits)
+        for t in range(8, T):
+            logits, cache = model.step(tokens[:, t], cache.grown(17) if t == 10 else cache)
+            found.append(logits[:, None])
+        return jnp.concatenate(found, axis=1)
+
+    tokens = text()
+    whole = compiled(config, lambda model, tokens: model(tokens))(tokens)
+    chex.assert_trees_all_close(compiled(config, stepwise)(tokens), whole, atol=1e-5)
+
+
+@variants
+def test_what_fills_a_prompt_from_the_left_is_invisible(config):
+    def ending(model, tokens, starts):
+        hidden, cache = model.prefill(tokens[:, :8], model.start(2, 20), starts)
+        logits, cache = model.step(tokens[:, 8], cache)
+        more, _ = model.extend(tokens[:, 9:], cache)
+        return jnp.concatenate([logits[:, None], more], axis=1)
+
+    tokens, run = text(), compiled(config, ending)
+    found = run(tokens, jnp.array([0, 5]))
+    full = compiled(config, lambda model, tokens: model(tokens))
+    chex.assert_trees_all_close(found[0], full(tokens[:1])[0, 8:], atol=1e-5)
+    chex.assert_trees_all_close(found[1], full(tokens[1:, 5:])[0, 3:], atol=1e-5)
+    other = run(tokens.at[1, :5].set(1), jnp.array([0, 5]))
+    chex.assert_trees_all_close(other, found, atol=0, rtol=0)
+
+
+def test_beams_read_their_common_prompt():
+    def beamed(model, tokens):
+        cache = model.prefill(tokens[:, :6], model.start(2, 10, beams=3), jnp.array([0, 2]))[1]
+        rows = jnp.repeat(tokens, 3, axis=0)
+        first, cache = model.step(rows[:, 6], cache)
+        cache = cache.reorder(jnp.array([[2, 0, 1], [1, 1, 1]]))
+        return first, model.step(rows[:, 7], cache)[0]
+
+    def single(model, tokens):
+        cache = model.prefill(tokens[:, :6], model.start(2, 10), jnp.array([0, 2]))[1]
+        first, cache = model.step(tokens[:, 6], cache)
+        return first, model.step(tokens[:, 7], cache)[0]
+
+    config = VARIANTS["modern"]
+    many, one = compiled(config, beamed)(text()), compiled(config, single)(text())
+    for rows, row in zip(many, one, strict=True):
+        chex.assert_trees_all_close(rows, jnp.repeat(row, 3, axis=0), atol=1e-5)
+
+
+def test_scanned_layers_are_looped_ones():
+    config = VARIANTS["window"]
+    scanned = dataclasses.replace(config, compute=ComputeConfig(scan=True))
+    from transformer_jax.modules.stack import stack_blocks
+
+    params = dict(parts(config)[1])
+    params["decoder"] = params["decoder"] | {"blocks": stack_blocks(params["decoder"]["blocks"])}
+    graph = nnx.split(nnx.eval_shape(lambda: Decoder(scanned, rngs=nnx.Rngs(0))))[0]
+    run = jax.jit(lambda params, tokens: nnx.merge(graph, params)(tokens))
+    whole = compiled(config, lambda model, tokens: model(tokens))(text())
+    chex.assert_trees_all_close(run(params, text()), whole, atol=1e-5)
+
+    def stepwise(params, tokens):
+        model = nnx.merge(graph, params)
+        _, cache = model.prefill(tokens[:, :4], model.start(2, T))
+        return model.extend(tokens[:, 4:], cache)[0]
+
+    chex.assert_trees_all_close(jax.jit(stepwise)(params, text()), whole[:, 4:], atol=1e-5)
+
+
+def test_loss_at_the_start_is_that_of_guessing():
+    """Row B27: the loss before training is about ln K."""
+    config = dataclasses.replace(PRESETS["char"], vocab=65, decoder_layers=2)
+    run = jax.jit(lambda tokens: Decoder(config, rngs=nnx.Rngs(0))(tokens))
+    tokens = jnp.asarray(np.random.default_rng(0).integers(0, 65, (4, 64)), jnp.int32)
+    total, weight = cross_entropy(run(tokens)[:, :-1], tokens[:, 1:], jnp.ones((4, 63)))
+    assert abs(float(total / weight) - np.log(65)) < 0.15
+
+
+def test_dropout_needs_a_key_and_changes_with_it():
+    config = change(norm=NormConfig(place="pre", dropout=0.5))
+    run = compiled(config, lambda model, tokens, key: model(tokens, key=key))
+    tokens, keys = text(), jax.random.split(jax.random.key(0))
+    assert not np.allclose(run(tokens, keys[0]), run(tokens, keys[1]))
+    chex.assert_trees_all_equal(run(tokens, keys[0]), run(tokens, keys[0]))
+
+
+def test_attention_maps_are_causal_and_sum_to_one():
+    maps = compiled(VARIANTS["window"], lambda model, tokens: model.attention_maps(tokens))(text())
+    chex.assert_shape(maps, (2, 2, 4, T, T))
+    np.testing.assert_allclose(np.asarray(maps).sum(-1), 1.0, atol=1e-5)
+    assert not np.triu(np.asarray(maps), 1).any()
+    near = np.abs(np.subtract.outer(np.arange(T), np.arange(T))) < 3
+    assert not np.asarray(maps)[0][..., ~near].any()  # layer 0 has the window
+    assert np.asarray(maps)[1][..., 3, 0].all()  # layer 1 has not
+
+
+def test_interpolated_rotations_are_those_of_nearer_positions():
+    """Chen et al. 2023: position t at factor 2 turns as t / 2 does."""
+    from transformer_jax.functional.positions import rotary
+
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((1, 6, 1, 8)), jnp.float32)
+    even = jnp.arange(6)[None] * 2
+    chex.assert_trees_all_close(
+        rotary(x, even, interpolation=2.0), rotary(x, jnp.arange(6)[None]), atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    [("gpt2", 124.44), ("gpt2_medium", 354.82), ("gpt2_large", 774.03), ("gpt2_xl", 1557.61)],
+)
+def test_gpt2_has_its_published_sizes(name, millions):
+    shapes = nnx.eval_shape(lambda: Decoder(PRESETS[name], rngs=nnx.Rngs(0)))
+    sizes = [np.prod(leaf.shape) for leaf in jax.tree.leaves(nnx.state(shapes, nnx.Param))]
+    assert sum(sizes) / 1e6 == pytest.approx(millions, abs=0.01)
+
+
+def test_an_encoder_is_no_decoder():
+    with pytest.raises(ConfigError, match="encoder_layers is 2"):
+        Decoder(dataclasses.replace(TINY, encoder_layers=2), rngs=nnx.Rngs(0))
+    with pytest.raises(ConfigError, match="rotary_interpolation"):
+        change(positions=PositionConfig(kind="rotary", rotary_interpolation=0.5))

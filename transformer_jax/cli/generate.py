@@ -1,0 +1,256 @@
+"""``transformer-jax generate``: prompts in, texts out."""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import tyro
+
+from transformer_jax.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from transformer_jax.config import TransformerConfig
+    from transformer_jax.decoding.requests import Continuation, LanguageModel, Request
+
+__all__ = ["Generate", "longer"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Generate:
+    """Go on from a prompt with a language model."""
+
+    run: tyro.conf.Positional[Path]
+    """A run directory, of a decoder or an n-gram model."""
+    prompt: tyro.conf.Positional[str | None] = None
+    """What the text begins with; an empty one begins a text of its own."""
+    prompts: Path | None = None
+    """Instead: a file with a prompt a line; - is standard input."""
+    requests: Path | None = None
+    """Instead: JSON lines, each with "prompt" and settings of its own; - is standard input."""
+    tokens: int = 128
+    """At most so many new tokens."""
+    temperature: float = 1.0
+    """Less is more certain, 0 is greedy."""
+    top_k: int | None = None
+    """Draw from the k most probable tokens."""
+    top_p: float | None = None
+    """Draw from the fewest tokens that hold this probability."""
+    min_p: float | None = None
+    """Draw from tokens at least this fraction as probable as the first."""
+    repetition_penalty: float = 1.0
+    """Above 1 makes what was read or written less probable."""
+    no_repeat_ngram: int = 0
+    """No run of so many tokens comes twice; 0 is free."""
+    stop: tuple[str, ...] = ()
+    """The text ends before the first of these."""
+    samples: int = 1
+    """Texts drawn for each prompt."""
+    seed: int = 0
+    """Of the draws."""
+    beams: int = 1
+    """More than 1 searches for the most probable text instead of drawing."""
+    nbest: int = 1
+    """Texts that beam search returns."""
+    json: bool = False
+    """Write a JSON object a prompt, with log-probabilities and why each text ended."""
+    trace: bool = False
+    """Show on standard error, step by step, the five most probable tokens."""
+    checkpoint: str = "best"
+    """best, last, a step, or average:N for the mean of the last N."""
+    batch: int = 32
+    """Most prompts at once."""
+    speculate: int = 0
+    """Guess so many tokens at once from what was read; greedy texts stay the same, sooner."""
+    too_long: Literal["cut", "refuse"] = "cut"
+    """What happens to a prompt beyond the context: its beginning goes, or it is refused."""
+    full: Literal["slide", "stop"] = "slide"
+    """Where the context is full: go on with its latter half, or stop."""
+    context: int | None = None
+    """Tokens read at once; more than in training where positions allow it."""
+    interpolate: bool = False
+    """Squeeze rotary positions of a longer context into those of the training."""
+    dtype: Literal["float32", "bfloat16"] | None = None
+    """Of weights and products; None is the run's own."""
+
+    def __call__(self) -> int:
+        """Writes each text as it comes, or prompt by prompt if there are several."""
+        asked = self.asked()
+        from transformer_jax.cli.loading import load_language
+        from transformer_jax.decoding.language import Shapes
+
+        rows = tuple(sorted({n for n in (1, 2, 4, 8, 16, 32) if n < self.batch} | {self.batch}))
+        shapes = Shapes(rows=rows, too_long=self.too_long, full=self.full, draft=self.speculate)
+        change = longer(self.context, self.interpolate)
+        model = load_language(
+            self.run, self.checkpoint, shapes=shapes, dtype=self.dtype, change=change
+        )
+        if self.trace:
+            self.traces(model, asked)
+        elif len(asked) == 1 and asked[0].samples == 1 and asked[0].beams == 1 and not self.json:
+            self.show(model, asked[0])
+        else:
+            # A window at a time: a long file starts to answer before it is read to the end.
+            for start in range(0, len(asked), 8 * self.batch):
+                window = asked[start : start + 8 * self.batch]
+                for request, found in zip(window, model.generate(window), strict=True):
+                    self.write(request, found)
+                    self.note(request, [one.reason for one in found])
+        cut = getattr(model, "counts", {}).get("cut", 0)
+        if cut:
+            print(f"note: {cut} prompts were longer than the context and were cut", file=sys.stderr)
+        return 0
+
+    def asked(self) -> "list[Request]":
+        """All requests, each with its settings.
+
+        Raises:
+            ConfigError: No prompts, or prompts in two ways; a setting out of its range.
+            DataError: A file cannot be read.
+        """
+        from transformer_jax.decoding.requests import Request
+
+        given = [n for n in ("prompt", "prompts", "requests") if getattr(self, n) is not None]
+        if len(given) != 1:
+            raise ConfigError(
+                f"{'two kinds of prompts' if given else 'no prompt'}: give one of a prompt "
+                f'(generate RUN "text"), --prompts FILE and --requests FILE'
+            )
+        for name, least in (("batch", 1), ("speculate", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"--{name} is {getattr(self, name)}: at least {least}")
+        fields = {field.name for field in dataclasses.fields(Request)} - {"prompt"}
+        settings = {name: getattr(self, name) for name in fields}
+        if self.speculate and self.temperature:
+            raise ConfigError("--speculate is for greedy texts: give --temperature 0 too")
+        if self.prompt is not None:
+            return [Request(self.prompt, **settings)]
+        Request("", **settings)  # flags out of range are refused before files are read
+        if self.prompts is not None:
+            made = [Request(line, **settings) for line in _lines(self.prompts, "--prompts")]
+        else:
+            assert self.requests is not None
+            made = list(_requests(self.requests, settings))
+        if not made:
+            raise DataError(f"{self.prompts or self.requests}: no prompts, it is empty")
+        return made
+
+    def show(self, model: "LanguageModel", request: "Request") -> None:
+        """Prompt and text on standard output, as they are written."""
+        out = sys.stdout.buffer
+        out.write(request.prompt.encode())
+        out.flush()
+        text = ""
+        for piece in model.stream(request):
+            out.write(piece.encode())
+            out.flush()
+            text += piece
+        out.write(b"\n")
+        out.flush()
+
+    def write(self, request: "Request", found: "list[Continuation]") -> None:
+        """The texts of one prompt."""
+        out = sys.stdout.buffer
+        if self.json:
+            texts = [
+                {
+                    "text": one.text,
+                    "log_prob": one.log_prob,
+                    "tokens": len(one.tokens),
+                    "reason": one.reason,
+                }
+                for one in found
+            ]
+            line = json.dumps({"prompt": request.prompt, "texts": texts}, ensure_ascii=False)
+            out.write(line.encode() + b"\n")
+        else:
+            for one in found:
+                out.write((request.prompt + one.text).encode() + b"\n")
+        out.flush()
+
+    def note(self, request: "Request", reasons: list[str]) -> None:
+        """Says so if no stop string was met."""
+        if request.stop and "stop" not in reasons:
+            words = ", ".join(map(repr, request.stop))
+            print(f"note: none of the stop strings ({words}) was met", file=sys.stderr)
+
+    def traces(self, model: Any, asked: "list[Request]") -> None:
+        """The texts, telling the steps on the way (row L13)."""
+        from transformer_jax.cli.translate import traced
+
+        if not hasattr(model, "trace"):
+            raise ConfigError("--trace is for neural models: an n-gram model has no steps to tell")
+        for request in asked:
+            found, steps = model.trace(request)
+            print(traced(request.prompt, steps), file=sys.stderr, flush=True)
+            self.write(request, [found])
+
+
+def longer(
+    context: int | None, interpolate: bool
+) -> "Callable[[TransformerConfig], TransformerConfig]":
+    """What becomes of a model's configuration to read ``context`` tokens at once.
+
+    Raises:
+        ConfigError: Interpolation without a context, or of positions that are no rotations; more
+            tokens than a table of learned positions has rows.
+    """
+    if interpolate and context is None:
+        raise ConfigError("--interpolate needs --context, the length to squeeze")
+    if context is not None and context < 2:
+        raise ConfigError(f"--context is {context}: at least 2")
+
+    def change(config: "TransformerConfig") -> "TransformerConfig":
+        places = config.positions
+        if interpolate and places.kind != "rotary":
+            raise ConfigError(f"--interpolate is for rotary positions, and these are {places.kind}")
+        if context is None:
+            return config
+        if context > places.max_length and places.kind == "learned":
+            raise ConfigError(
+                f"--context is {context}, but the model has learned {places.max_length} positions "
+                f"and no more"
+            )
+        stretch = max(1.0, context / places.max_length) if interpolate else 1.0
+        stretch *= places.rotary_interpolation
+        # A table of learned positions keeps its rows; the context is what is read of it.
+        rows = places.max_length if places.kind == "learned" else context
+        places = dataclasses.replace(places, max_length=rows, rotary_interpolation=stretch)
+        return dataclasses.replace(config, positions=places)
+
+    return change
+
+
+def _lines(path: Path, flag: str) -> Iterator[str]:
+    from transformer_jax.data.text import decode_lines, read_lines
+
+    return decode_lines(sys.stdin.buffer, "<stdin>") if str(path) == "-" else read_lines(path, flag)
+
+
+def _requests(path: Path, settings: dict[str, Any]) -> "Iterator[Request]":
+    from transformer_jax.decoding.requests import Request
+
+    for number, line in enumerate(_lines(path, "--requests"), 1):
+        if not line.strip():
+            continue
+        try:
+            fields = json.loads(line)
+        except ValueError as error:
+            raise DataError(f"{path}:{number}: not JSON: {error}") from None
+        if not isinstance(fields, dict) or not isinstance(fields.get("prompt"), str):
+            raise DataError(f'{path}:{number}: needs an object with a text "prompt"')
+        unknown = sorted(fields.keys() - settings.keys() - {"prompt"})
+        if unknown:
+            raise DataError(
+                f"{path}:{number}: no setting is called {unknown[0]}: there are "
+                f"{', '.join(sorted(settings))}"
+            )
+        if "stop" in fields:
+            stop = fields["stop"]
+            fields["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
+        try:
+            yield Request(**settings | fields)
+        except (ConfigError, TypeError) as error:
+            raise DataError(f"{path}:{number}: {error}") from None
