@@ -3,6 +3,7 @@
 import abc
 import dataclasses
 import functools
+import hashlib
 import math
 import sys
 import time
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
+import numpy as np
 from flax import nnx
 
 from transformer_jax.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
@@ -25,7 +27,7 @@ from transformer_jax.training.state import TrainState, abstract_state, create_st
 from transformer_jax.training.step import compile_eval, compile_step, make_eval_step, make_step
 from transformer_jax.visual.curves import training_curves
 
-__all__ = ["Job", "begin", "check_rows", "learn_tokenizer", "say", "train"]
+__all__ = ["Job", "begin", "check_rows", "learn_tokenizer", "say", "train", "with_vocab"]
 
 Batch = dict[str, jax.Array]
 
@@ -54,12 +56,13 @@ def begin(
 ) -> RunDirectory:
     """A new run directory with all that the run is made of but its state.
 
-    The model's vocabulary follows the tokenizer; ``config.json`` holds the run as it will be done.
+    ``config.json`` holds the run as it will be done.
 
     Args:
         run: What is asked for.
         learn: Trains the tokenizer, if the run does not name one.
-        settle: The run with what only the tokenizer or the texts tell.
+        settle: The run with what only the tokenizer and the texts tell, such as the size of the
+            model's vocabulary.
         vocab_given: Whether the size of the model's vocabulary was asked for too.
 
     Raises:
@@ -71,15 +74,14 @@ def begin(
     elif is_main():
         tokenizer = learn()
     if is_main():
-        if vocab_given and tokenizer.vocab_size != run.model.vocab:
+        if vocab_given and run.model.vocab != tokenizer.vocab_size:
             raise ConfigError(
                 f"the tokenizer has {tokenizer.vocab_size} tokens, but model.vocab is "
                 f"{run.model.vocab}: leave model.vocab out, and it follows the tokenizer"
             )
+        run = settle(run, tokenizer)
         directory = RunDirectory.create(run.output, overwrite=run.overwrite)
         tokenizer.save(directory.tokenizer)
-        model = dataclasses.replace(run.model, vocab=tokenizer.vocab_size)
-        run = settle(dataclasses.replace(run, model=model), tokenizer)
         directory.write(directory.config, dataclasses.asdict(run))
     barrier("begun")
     return RunDirectory.open(run.output)
@@ -105,6 +107,7 @@ class Job(abc.ABC):
         training = run.training
         check_rows(run)
         self.plan = self.make_plan()
+        self.fingerprint = _fingerprint(self.plan.fingerprint, self.tokens())
         self.steps = training.steps or training.epochs * self.plan.steps_per_epoch
         self.make = functools.partial(_make, self.model, run.model, training.seed)
         self.tx = make_optimizer(run.optimizer, run.model.width, self.steps)
@@ -116,6 +119,10 @@ class Job(abc.ABC):
     @abc.abstractmethod
     def make_plan(self) -> Any:
         """Which examples make up each batch of training."""
+
+    @abc.abstractmethod
+    def tokens(self) -> Iterable[np.ndarray]:
+        """All that is trained on, to tell it from other text of the same lengths."""
 
     @abc.abstractmethod
     def objective(self, smoothing: float) -> Any:
@@ -173,7 +180,7 @@ class Job(abc.ABC):
                 "config": dataclasses.asdict(self.run),
                 "tokenizer": self.tokenizer.sha256,
                 "data": {
-                    "fingerprint": self.plan.fingerprint,
+                    "fingerprint": self.fingerprint,
                     "steps_per_epoch": self.plan.steps_per_epoch,
                 },
                 "key": {"seed": self.run.training.seed, "impl": _impl()},
@@ -186,7 +193,7 @@ class Job(abc.ABC):
         if restored is None:
             return 0, create_state(self.make, self.tx, self.mesh, average=self.average)[1]
         said, path = restored.manifest, self.directory.path
-        if said["data"]["fingerprint"] != self.plan.fingerprint:
+        if said["data"]["fingerprint"] != self.fingerprint:
             raise DataError(f"{path}: the training data are not those that the run began with")
         if said["tokenizer"] != self.tokenizer.sha256:
             raise CheckpointError(f"{path}: tokenizer.json is not the one the run began with")
@@ -194,6 +201,12 @@ class Job(abc.ABC):
             raise ConfigError(f"{path}: began with the random generator {said['key']['impl']}")
         say(f"going on after step {restored.step}")
         return restored.step, restored.state
+
+
+def with_vocab(run: Any, tokenizer: Tokenizer) -> Any:
+    """The run with a model of the tokenizer's vocabulary."""
+    model = dataclasses.replace(run.model, vocab=tokenizer.vocab_size)
+    return dataclasses.replace(run, model=model)
 
 
 def check_rows(run: Any) -> None:
@@ -257,6 +270,13 @@ def train(job: Job, finish: Callable[[Fitted], dict[str, Any]], *, resume: bool)
         print(f"run: {directory.path}", flush=True)
     barrier("finished")
     return 0
+
+
+def _fingerprint(plan: str, tokens: Iterable[np.ndarray]) -> str:
+    found = hashlib.sha256(plan.encode())
+    for ids in tokens:
+        found.update(np.ascontiguousarray(ids))
+    return found.hexdigest()[:16]
 
 
 def _impl() -> str:

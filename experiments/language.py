@@ -56,7 +56,10 @@ def begin(
 
 def _settled(texts: TextSplits, run: Any, tokenizer: Tokenizer) -> Any:
     """The run with the token that its texts begin with."""
-    if isinstance(run, NgramRun) or run.first != "auto":
+    if isinstance(run, NgramRun):
+        return run
+    run = job.with_vocab(run, tokenizer)
+    if run.first != "auto":
         return run
     if run.training.layout == "packed":
         first = "bos"
@@ -120,6 +123,10 @@ class LanguageJob(job.Job):
         if training.layout == "blocks":
             return BlockPlan(len(store.ids), **how, shuffle=shuffle)
         return PackPlan(store.lengths, **how, shuffle=shuffle)
+
+    def tokens(self) -> list[np.ndarray]:
+        """The ids of the training text."""
+        return [self.store.ids]
 
     def objective(self, smoothing: float) -> Any:
         """The cross-entropy of each token given those before it."""

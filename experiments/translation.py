@@ -49,7 +49,8 @@ def _settled(run: Run, tokenizer: Tokenizer) -> Run:
     training = run.training
     needed = row_multiple(make_mesh(run.mesh)) * training.accumulation
     multiple = math.lcm(training.rows_multiple, needed)
-    return dataclasses.replace(run, training=dataclasses.replace(training, rows_multiple=multiple))
+    run = dataclasses.replace(run, training=dataclasses.replace(training, rows_multiple=multiple))
+    return job.with_vocab(run, tokenizer)
 
 
 def _check_lengths(run: Run) -> None:
@@ -102,6 +103,10 @@ class TranslationJob(job.Job):
             seed=self.run.training.seed,
             shuffle=shuffle,
         )
+
+    def tokens(self) -> list[np.ndarray]:
+        """The ids of both sides."""
+        return [self.store.source.ids, self.store.target.ids]
 
     def objective(self, smoothing: float) -> Any:
         """The cross-entropy of the target given the source."""

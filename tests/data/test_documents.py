@@ -180,7 +180,7 @@ def test_settings_come_from_the_command_line():
 
 
 @pytest.mark.parametrize("count", [1, 9, 10, 999, 12345])
-def test_n1_the_end_of_a_single_document_is_held_out_as_in_nanogpt(write, monkeypatch, count):
+def test_the_end_of_a_single_document_is_held_out_as_in_nanogpt(write, monkeypatch, count):
     monkeypatch.setattr(pieces, "_LIMIT", 100)
     text = ("São Paulo é\nlonge. " * 1000)[:count].rstrip() + "."
     if count == 1:

@@ -89,7 +89,7 @@ class HoldOut:
 
     Of several documents those with the least hashes of their first piece are held out, at least
     one and never all; those that begin alike stay together. Of a single document the end is held
-    out: of n characters all from ``int(n * (1 - share))`` on (row N1).
+    out: of n characters all from ``int(n * (1 - share))`` on, as nanoGPT does.
 
     Both parts read the whole text once before they begin, for the hashes or the length.
     """

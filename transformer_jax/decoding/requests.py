@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from transformer_jax.errors import ConfigError
 
@@ -111,6 +111,7 @@ def perplexity(log_prob: float, tokens: int) -> float:
     return math.inf if mean > 709 else math.exp(mean)
 
 
+@runtime_checkable
 class LanguageModel(Protocol):
     """What every language model does, neural or counted."""
 

@@ -1,6 +1,6 @@
 """``in_context``: documents that each follow a rule of their own, to be found out while reading.
 
-A document is lines such as ``abc -> xyz``. Its rule is fresh: a mapping of four letters to four
+A document is lines such as ``ab -> yx``. Its rule is fresh: a mapping of four letters to four
 others, or to copy, or to write backwards. So nothing but the lines before tells how to go on, and
 a model that does well has learnt to learn from its context (row B41).
 """
@@ -19,9 +19,10 @@ __all__ = ["LINES", "Kind", "Rule", "Split", "examples", "generate", "split_of"]
 Split = Literal["train", "valid", "test"]
 Kind = Literal["map", "copy", "reverse"]
 
-LINES = 16  # of a document
+LINES = 14  # of a document
+_ALPHABET = string.ascii_lowercase[:16]  # few letters, so that each is soon known
 _LETTERS = 4  # that a rule knows
-_LENGTH = 3  # of inputs
+_LENGTH = 2  # of inputs
 _KINDS: tuple[Kind, ...] = ("map", "map", "copy", "reverse")  # as often as they stand here
 _ASIDE = 0.1  # of the rules, for each of valid and test
 
@@ -130,7 +131,7 @@ def _records(split: Split, index: int, seed: int, count: int) -> list[dict[str, 
 
 def _rule(draw: random.Random) -> Rule:
     kind = draw.choice(_KINDS)
-    some = draw.sample(string.ascii_lowercase, 2 * _LETTERS)
+    some = draw.sample(_ALPHABET, 2 * _LETTERS)
     if kind == "map":
         pairs = sorted(zip(some[:_LETTERS], some[_LETTERS:], strict=True))
         return Rule(kind, "".join(a for a, _ in pairs), "".join(b for _, b in pairs))
