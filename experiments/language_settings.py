@@ -208,11 +208,12 @@ RUNS: dict[str, tuple[str, Any]] = {
     "in-context": (
         "Rules shown by examples: a small model that learns to learn from its prompt.",
         LanguageRun(
-            model=_narrow(width=128, layers=3, heads=4, context=256),
+            model=_narrow(width=96, layers=2, heads=4, context=128),
             data=TextData(corpus="in-context"),
             tokenizer=_CHARACTERS,
-            optimizer=_adamw(2e-3, 100),
-            training=LanguageTraining(steps=1500, rows=16, length=256),
+            optimizer=_adamw(4e-3, 100),
+            # A row holds one document, and a prompt may be longer.
+            training=LanguageTraining(steps=2500, rows=32, length=86),
             loop=LoopConfig(evaluate_every=500, checkpoint_every=500),
         ),
     ),

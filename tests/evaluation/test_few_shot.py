@@ -11,21 +11,20 @@ from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.decoding.ngram import NgramLanguageModel
 from transformer_jax.decoding.requests import Continuation, TextScore
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.evaluation.answers import Row
+from transformer_jax.evaluation import few_shot
 from transformer_jax.evaluation.few_shot import (
-    Row,
     Template,
     accuracy,
     answer,
     choose,
-    exact_match,
     make_prompt,
     pick,
-    plain,
-    token_f1,
 )
 
 CAPITALS = {"France": "Paris", "Italy": "Rome", "Spain": "Madrid", "Peru": "Lima", "Egypt": "Cairo"}
 POOL = [{"input": a, "output": b} for a, b in CAPITALS.items()]
+LINE = Template(in_context.EXAMPLE)
 
 
 class Fake:
@@ -178,18 +177,17 @@ def test_answers_are_greedy_and_end_at_the_stop():
     assert [request.tokens for request in model.asked] == [32, 32, 5, 32]
 
 
-def test_t16_squad_scores():
-    assert plain("The  U.S. Senate, an assembly") == "us senate assembly"
-    assert plain("Theatre panda") == "theatre panda"  # no articles inside of words
-    assert exact_match("the Paris.", "paris") == 1
-    assert exact_match("Paris, France", "paris") == 0
-    assert exact_match("b", ["a", "b"]) == 1
-    # Two of three given words are right, and two of four wanted are given.
-    f1 = token_f1("big red dog", "a dog that is red")
-    assert f1 == pytest.approx(2 * (2 / 3) * (2 / 4) / (2 / 3 + 2 / 4))
-    assert token_f1("red red", "red") == pytest.approx(2 / 3)
-    assert (token_f1("cat", "dog"), token_f1("", "dog"), token_f1("the", "")) == (0, 0, 1)
-    assert token_f1("cat", ["dog", "cat nap", "cat"]) == 1
+def test_prompts_are_made_of_examples_that_agree_with_their_query():
+    pool = [example | {"kind": kind} for example in POOL for kind in "ab"]
+    queries = [{"input": "France", "kind": "a"}, {"input": "Chad", "kind": "b"}]
+    made = few_shot.prompts(pool, queries, k=4, same="kind", seed=3)
+    for index, (prompt, query) in enumerate(zip(made, queries, strict=True)):
+        alike = [example for example in pool if example["kind"] == query["kind"]]
+        chosen = pick(alike, 4, query, index=index, seed=3)
+        assert prompt == make_prompt(Template(), chosen, query)
+    for query in ({"input": "Chad", "kind": "c"}, {"input": "Chad"}):
+        with pytest.raises(DataError, match="the pool has 0|no field 'kind'"):
+            few_shot.prompts(pool, [query], k=1, same="kind")
 
 
 def test_accuracy_is_counted_for_each_number_of_examples():
@@ -236,13 +234,13 @@ def test_b41_a_model_that_looks_letters_up_rises_with_k():
     """Over the corpus of fresh rules, examples being of the rule of their query."""
 
     def look_up(prompt):
-        *shown, asked = [line.split(" ->") for line in prompt.splitlines()]
-        table = {x: y for a, b in shown for x, y in zip(a, b.strip(), strict=True)}
-        return " " + "".join(table.get(letter, "?") for letter in asked[0]) + "\n"
+        *shown, asked = [line.split(">") for line in prompt.splitlines()]
+        table = {x: y for a, b in shown for x, y in zip(a, b, strict=True)}
+        return "".join(table.get(letter, "?") for letter in asked[0]) + "\n"
 
     pool, queries = in_context.examples("test", 300)
     queries = [query for query in queries if not query["rule"].startswith("reverse")]
-    rows = accuracy(Fake(look_up), pool, queries, shots=(0, 1, 2, 4, 8), same="rule")
+    rows = accuracy(Fake(look_up), pool, queries, LINE, shots=(0, 1, 2, 4, 8), same="rule")
     right = [row.accuracy for row in rows]
     assert right[0] == 0
     assert right[1] > 0.15
@@ -274,7 +272,7 @@ def test_an_n_gram_model_does_not_learn_from_its_context():
     tokenizer = train_tokenizer("characters", texts, 60)
     model = NgramLanguageModel.train(texts, tokenizer, order=5)
     pool, queries = in_context.examples("test", 25)
-    rows = accuracy(model, pool, queries, shots=(1, 8), same="rule", tokens=8)
+    rows = accuracy(model, pool, queries, LINE, shots=(1, 8), same="rule", tokens=8)
     assert all(row.accuracy < 0.3 for row in rows)
 
 

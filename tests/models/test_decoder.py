@@ -93,7 +93,6 @@ def text(rows=2, length=T, seed=0):
 def test_no_position_depends_on_what_follows(config):
     """Causality by gradient, exactly zero (row B28)."""
 
-
     def slopes(model, vectors):
         # Not the plain sum: a norm at the end makes that the same for all vectors.
         weights = jnp.arange(1.0, 17.0)

@@ -14,6 +14,7 @@ from transformer_jax.cli.attention import Attention
 from transformer_jax.cli.describe import Describe
 from transformer_jax.cli.errors import guarded
 from transformer_jax.cli.generate import Generate
+from transformer_jax.cli.prompt import Prompt
 from transformer_jax.cli.score import Score
 from transformer_jax.cli.translate import Translate
 from transformer_jax.cli.verify import Verify
@@ -25,6 +26,7 @@ PROGRAM = "transformer-jax"
 COMMANDS: dict[str, Any] = {
     "translate": Translate,
     "generate": Generate,
+    "prompt": Prompt,
     "score": Score,
     "attention": Attention,
     "describe": Describe,

@@ -407,7 +407,7 @@ def _plain(request: Request) -> bool:
 def _sampling(drafts: list[Draft], rows: int, vocab: int) -> tuple[Sampling, np.ndarray | None]:
     """Each row's settings; what no row asks for is left out of the computation."""
 
-    def column(name: str, nothing: float, dtype: Any = np.float32) -> np.ndarray | None:
+    def column(name: str, nothing: float | int, dtype: Any = np.float32) -> np.ndarray | None:
         values = [getattr(draft.request, name) for draft in drafts]
         values = [nothing if value is None else value for value in values]
         if all(value == nothing for value in values):

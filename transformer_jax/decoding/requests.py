@@ -16,11 +16,11 @@ class Request:
 
     prompt: str
     tokens: int = 128  # at most so many new ones
-    temperature: float = 1.0  # 0 is greedy (row B34)
+    temperature: float | int = 1.0  # 0 is greedy (row B34)
     top_k: int | None = None  # draw from the k most probable tokens (row B32)
-    top_p: float | None = None  # from the fewest that hold this probability (row B33)
-    min_p: float | None = None  # from those at least this fraction as probable as the first
-    repetition_penalty: float = 1.0  # above 1 makes what was read or written less probable
+    top_p: float | int | None = None  # from the fewest that hold this probability (row B33)
+    min_p: float | int | None = None  # from those at least this fraction as probable as the first
+    repetition_penalty: float | int = 1.0  # above 1 makes what was read or written less probable
     no_repeat_ngram: int = 0  # no run of so many tokens comes twice; 0 is free
     stop: tuple[str, ...] = ()  # the text ends before the first of these
     samples: int = 1  # texts drawn

@@ -3,38 +3,30 @@
 import collections
 import dataclasses
 import random
-import re
 import string
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, Protocol, get_args, runtime_checkable
+from typing import Literal, get_args
 
 from transformer_jax.decoding.requests import LanguageModel, Request, TextScore
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.evaluation.answers import Row, judged
 
 __all__ = [
-    "Model",
+    "Example",
     "Normalize",
-    "Row",
     "Template",
     "accuracy",
     "answer",
     "choose",
-    "exact_match",
     "make_prompt",
     "pick",
-    "plain",
-    "token_f1",
+    "prompts",
 ]
 
 Example = Mapping[str, str]  # texts by the names of their fields
 Normalize = Literal["none", "tokens", "bytes"]
 
 _BLANKS = " \t"
-
-
-@runtime_checkable
-class Model(LanguageModel, Protocol):
-    """Any language model, in a form that can be checked at run time."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,7 +170,7 @@ def pick(
 
 
 def choose(
-    model: Model,
+    model: LanguageModel,
     prompts: Sequence[str],
     choices: Sequence[str] | Sequence[Sequence[str]],
     normalize: Normalize = "none",
@@ -214,7 +206,7 @@ def choose(
 
 
 def answer(
-    model: Model,
+    model: LanguageModel,
     prompts: Sequence[str],
     *,
     stop: str | Sequence[str] = "\n",
@@ -233,19 +225,48 @@ def answer(
     return [continuations[0].text.strip() for continuations in model.generate(asked)]
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """How well queries were answered after ``k`` examples each; shares are 0 to 1."""
+def prompts(
+    pool: Sequence[Example],
+    queries: Sequence[Example],
+    template: Template | None = None,
+    *,
+    k: int,
+    same: str | None = None,
+    seed: int = 0,
+) -> list[str]:
+    r"""A prompt for each query, of ``k`` examples as `pick` chooses them.
 
-    k: int
-    accuracy: float  # answers that are the wanted text, outer blanks aside
-    count: int  # of queries
-    exact_match: float  # answers that are it once both are `plain`
-    f1: float  # mean of `token_f1`
+    Args:
+        pool: Where examples come from.
+        queries: Whose answers need not be known.
+        template: How both are written.
+        k: How many examples.
+        same: A field in which examples must agree with the query, such as the rule they follow.
+        seed: Of the examples.
+
+    Raises:
+        ConfigError: A negative ``k``.
+        DataError: Too few examples, or a missing field.
+
+    Example:
+        >>> pool = [{"input": a, "output": a} for a in "aa"]
+        >>> prompts(pool, [{"input": "b"}], k=2)
+        ['a -> a\na -> a\nb ->']
+    """
+    template = template or Template()
+    groups = collections.defaultdict(list)
+    for example in pool:
+        groups[_field(example, same) if same else ""].append(example)
+    made = []
+    for index, query in enumerate(queries):
+        alike = groups[_field(query, same) if same else ""]
+        shown = pick(alike, k, query, template, index=index, seed=seed)
+        made.append(make_prompt(template, shown, query))
+    return made
 
 
 def accuracy(
-    model: Model,
+    model: LanguageModel,
     pool: Sequence[Example],
     queries: Sequence[Example],
     template: Template | None = None,
@@ -280,90 +301,24 @@ def accuracy(
         raise DataError("there is no query to answer")
     if not shots or min(shots) < 0:
         raise ConfigError(f"shots {tuple(shots)}: numbers of examples, each 0 or more")
-    groups = collections.defaultdict(list)
-    for example in pool:
-        groups[_field(example, same) if same else ""].append(example)
     wanted = [_field(query, template.answer).strip() for query in queries]
-    chosen = []
-    for index, query in enumerate(queries):
-        alike = groups[_field(query, same) if same else ""]
-        chosen.append(pick(alike, max(shots), query, template, index=index, seed=seed))
+    # All before the first answer: what cannot be asked is known before it takes time.
+    asked = [prompts(pool, queries, template, k=k, same=same, seed=seed) for k in shots]
     rows = []
-    for k in shots:
-        prompts = [make_prompt(template, c[:k], q) for c, q in zip(chosen, queries, strict=True)]
+    for k, made in zip(shots, asked, strict=True):
         if choices is None:
-            given = answer(model, prompts, stop=template.stop, tokens=tokens)
+            given = answer(model, made, stop=template.stop, tokens=tokens)
         else:
             led = [template.lead + choice for choice in choices]
-            given = [choices[i].strip() for i in choose(model, prompts, led, normalize)]
-        rows.append(_row(k, given, wanted))
+            given = [choices[i].strip() for i in choose(model, made, led, normalize)]
+        rows.append(judged(k, given, wanted))
     return rows
-
-
-def plain(text: str) -> str:
-    """A text as SQuAD compares answers: lower case, no punctuation, no articles, single blanks.
-
-    Source: Rajpurkar et al. 2016, the official evaluation script.
-
-    Example:
-        >>> plain("  The Eiffel-Tower, a tower. ")
-        'eiffeltower tower'
-    """
-    text = "".join(letter for letter in text.lower() if letter not in string.punctuation)
-    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
-
-
-def exact_match(given: str, wanted: str | Sequence[str]) -> float:
-    """1 if an answer is one of those wanted once both are `plain`, else 0.
-
-    Example:
-        >>> exact_match("The cat!", ["dog", "cat"])
-        1.0
-    """
-    return float(any(plain(given) == plain(one) for one in _texts(wanted)))
-
-
-def token_f1(given: str, wanted: str | Sequence[str]) -> float:
-    """The harmonic mean of precision and recall over words, with the best of the wanted answers.
-
-    Two empty answers agree fully, as in SQuAD 2.0.
-
-    Example:
-        >>> token_f1("the black cat", "A cat sat")
-        0.5
-    """
-    return max(
-        (_f1(plain(given).split(), plain(one).split()) for one in _texts(wanted)), default=0.0
-    )
-
-
-def _f1(given: list[str], wanted: list[str]) -> float:
-    if not given or not wanted:
-        return float(given == wanted)
-    both = (collections.Counter(given) & collections.Counter(wanted)).total()
-    return 2 * both / (len(given) + len(wanted))
-
-
-def _row(k: int, given: Sequence[str], wanted: Sequence[str]) -> Row:
-    pairs = list(zip(given, wanted, strict=True))
-    share = lambda values: sum(values) / len(pairs)
-    return Row(
-        k=k,
-        accuracy=share(a == b for a, b in pairs),
-        count=len(pairs),
-        exact_match=share(exact_match(a, b) for a, b in pairs),
-        f1=share(token_f1(a, b) for a, b in pairs),
-    )
 
 
 def _worth(score: TextScore, normalize: Normalize) -> float:
     if normalize == "none":
         return score.log_prob
     return score.log_prob / max(1, len(score.tokens) if normalize == "tokens" else score.bytes)
-
-
-def _texts(wanted: str | Sequence[str]) -> list[str]:
-    return [wanted] if isinstance(wanted, str) else list(wanted)
 
 
 def _fill(parts: Sequence[tuple[str, str | None]], example: Example) -> str:

@@ -14,7 +14,7 @@ Each = Float[Array, ""] | Float[Array, " B"] | float
 EachInt = Int[Array, ""] | Int[Array, " B"] | int
 
 
-def argmax(x: Float[Array, "*rows V"]) -> Int[Array, "*rows"]:
+def argmax(x: Float[Array, "*rows V"] | Int[Array, "*rows V"]) -> Int[Array, "*rows"]:
     """The first place of the maximum of each row, exactly as :func:`jax.numpy.argmax`.
 
     By ``max`` and a comparison, which XLA:CPU runs many times faster than its argmax.

@@ -193,6 +193,35 @@ def make_schedule(config: OptimizerConfig, width: int, total_steps: int) -> Call
     return lambda count: shape(count + 1, peak, warm_up)
 
 
+def _clip(longest: float) -> optax.GradientTransformationExtraArgs:
+    """All gradients together no longer than ``longest``, by one factor; their length may be told."""
+
+    def update(updates: PyTree, state: optax.EmptyState, params: PyTree = None, *, norm=None, **_):
+        norm = optax.tree.norm(updates) if norm is None else norm
+        factor = jnp.where(norm < longest, 1.0, longest / norm)
+        return jax.tree.map(lambda u: u * factor.astype(u.dtype), updates), state
+
+    return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
+
+
+def _scale_by_adam(beta1: float, beta2: float, eps: float) -> optax.GradientTransformation:
+    """``optax.scale_by_adam``, with one division an element instead of three."""
+
+    def update(updates: PyTree, state: optax.ScaleByAdamState, params: PyTree = None):
+        count = optax.safe_increment(state.count)
+        first = 1.0 / (1.0 - beta1**count)
+        second = jax.lax.rsqrt(1.0 - beta2**count)
+        mu = jax.tree.map(lambda g, m: (1 - beta1) * g + beta1 * m, updates, state.mu)
+        nu = jax.tree.map(lambda g, v: (1 - beta2) * (g * g) + beta2 * v, updates, state.nu)
+
+        def direction(m: Array, v: Array) -> Array:
+            return m * first.astype(m.dtype) / (jnp.sqrt(v) * second.astype(v.dtype) + eps)
+
+        return jax.tree.map(direction, mu, nu), optax.ScaleByAdamState(count, mu, nu)
+
+    return optax.GradientTransformation(optax.scale_by_adam(beta1, beta2, eps).init, update)
+
+
 class RateState(NamedTuple):
     """How many updates were made, and the rate of the last."""
 
@@ -265,9 +294,9 @@ def make_optimizer(
     }
     parts = []
     if config.clip is not None:
-        parts.append(optax.clip_by_global_norm(config.clip))
+        parts.append(_clip(config.clip))
     if config.name in ("adam", "adamw"):
-        parts.append(optax.scale_by_adam(values["beta1"], values["beta2"], values["eps"]))
+        parts.append(_scale_by_adam(values["beta1"], values["beta2"], values["eps"]))
     elif config.name == "lion":
         parts.append(optax.scale_by_lion(values["beta1"], values["beta2"]))
     elif config.name == "sgd":

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from transformer_jax.errors import ConfigError
+from transformer_jax.functional._backend import own_backward
 from transformer_jax.parallel.sharding import batch_sharding, gathered, replicated, row_multiple
 from transformer_jax.training.optimizers import learning_rate
 from transformer_jax.training.state import TrainState
@@ -92,30 +93,59 @@ def make_step(
             sums = jax.lax.psum(sums, axis_name)
         total, weight, extra, grads = sums
         share = 1.0 / jnp.where(weight > 0, weight, 1.0)
-        grads = jax.tree.map(lambda g: g * share.astype(g.dtype), grads)
-        loss, norm = total * share, optax.tree.norm(grads)
+        loss, norm = total * share, optax.tree.norm(grads) * share
 
-        updates, opt_state = tx.update(grads, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
-        average = None
-        if average_decay is not None:
-            average = _average(state.average, params, state.step, average_decay)
-        rate = learning_rate(opt_state)
-
-        new = TrainState(state.step + 1, params, opt_state, average)
-        ok = jnp.isfinite(loss) & jnp.isfinite(norm) if skip_nonfinite else jnp.bool_(True)
-        if skip_nonfinite:
-            # Selected, never multiplied: 0 * NaN is NaN.
-            kept = jax.tree.map(lambda a, b: jnp.where(ok, a, b), new, state)
-            new = kept._replace(step=state.step + 1)
+        ok = jnp.isfinite(loss) & jnp.isfinite(norm) if skip_nonfinite else None
+        alone = shardings is None and axis_name is None
+        update = functools.partial(_updated, tx, average_decay)
+        new = _where(ok, update, alone, state, grads, share, norm)
+        rate = learning_rate(new.opt_state)
         metrics = {name: value * share for name, value in extra.items()}
         metrics |= {"loss": loss, "weight": weight, "grad_norm": norm}
-        metrics["skipped"] = 1 - ok.astype(jnp.int32)
+        metrics["skipped"] = jnp.int32(0) if ok is None else 1 - ok.astype(jnp.int32)
         if rate is not None:
             metrics["learning_rate"] = rate
         return new, metrics
 
     return step
+
+
+def _updated(
+    tx: optax.GradientTransformation,
+    average_decay: float | None,
+    state: TrainState,
+    grads: PyTree,
+    share: Float[Array, ""],
+    norm: Float[Array, ""],
+) -> TrainState:
+    """The state after a step along ``share`` times ``grads``, which is ``norm`` long."""
+    grads = jax.tree.map(lambda g: g * share.astype(g.dtype), grads)
+    tell = optax.with_extra_args_support(tx).update
+    updates, opt_state = tell(grads, state.opt_state, state.params, norm=norm)
+    params = optax.apply_updates(state.params, updates)
+    average = None
+    if average_decay is not None:
+        average = _average(state.average, params, state.step, average_decay)
+    return TrainState(state.step + 1, params, opt_state, average)
+
+
+def _where(
+    ok: Bool[Array, ""] | None,
+    update: Callable[..., TrainState],
+    alone: bool,
+    state: TrainState,
+    *how: PyTree,
+) -> TrainState:
+    """The updated state if ``ok``, else the same with the next step."""
+    if ok is None:
+        return update(state, *how)
+    if alone and own_backward():
+        # Selected element by element, XLA:CPU would copy the moments before it updates them.
+        left = lambda state, *_: state._replace(step=state.step + 1)
+        return jax.lax.cond(ok, update, left, state, *how)
+    # Selected, never multiplied: 0 * NaN is NaN.
+    kept = jax.tree.map(lambda a, b: jnp.where(ok, a, b), update(state, *how), state)
+    return kept._replace(step=state.step + 1)
 
 
 def _scored(graph: Any, objective: Objective, shardings: PyTree | None) -> Callable[..., Any]:

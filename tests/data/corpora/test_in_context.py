@@ -21,7 +21,7 @@ SPLITS = ("train", "valid", "test")
 
 
 def pairs(document):
-    return [tuple(line.split(" -> ")) for line in document.splitlines()]
+    return [tuple(line.split(">")) for line in document.splitlines()]
 
 
 def oracle(shown, asked):
@@ -46,7 +46,7 @@ def test_a_document_follows_one_rule_on_different_inputs(split):
     for document in generate(split, 200):
         lines = pairs(document)
         assert len(lines) == len({a for a, _ in lines}) == LINES
-        assert document == "".join(f"{a} -> {b}\n" for a, b in lines)
+        assert document == "".join(f"{a}>{b}\n" for a, b in lines)
         letters = {letter for a, _ in lines for letter in a}
         assert len(letters) <= 4
         if all(a == b for a, b in lines):

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
+from transformer_jax.functional._backend import own_backward
 from transformer_jax.functional.masks import Mask
 
 __all__ = [
@@ -30,6 +31,12 @@ __all__ = [
 # BLIND see nothing.
 HIDDEN = -1e30
 BLIND = -1e29
+# On CPU, causal queries are cut into pieces of at least so many, from so many on: each piece meets
+# only the keys up to its last query. Measured 1.2 to 1.3 times as fast at 256 and 512, and not at
+# all at 128.
+PIECE = 64
+LONG = 192
+PIECES = 8  # at most, each compiled once
 
 
 def supports(*_: Any) -> None:
@@ -51,12 +58,34 @@ def run(
 
     The backward pass is left to autodiff: writing it out was not faster at any length measured.
     """
-    allowed = None if mask is None else mask.array(q.shape[2], k.shape[2])
+    T, S = q.shape[2], k.shape[2]
+    dropped = key is not None and dropout_rate > 0.0
+    if mask is not None and bias is None and not dropped and (plan := _plan(T, S, mask)):
+        out = []
+        for t0, t, s in plan:
+            w = weights(
+                q[:, :, t0 : t0 + t], k[:, :, :s], mask.block(t0, t, 0, s), None, scale, softcap
+            )
+            out.append(values_product(w.astype(v.dtype), v[:, :, :s]))
+        return jnp.concatenate(out, 2).astype(q.dtype)
+    allowed = None if mask is None else mask.array(T, S)
     w = weights(q, k, allowed, bias, scale, softcap)
-    if key is not None and dropout_rate > 0.0:
+    if dropped:
         keep = jax.random.bernoulli(key, 1.0 - dropout_rate, w.shape)
         w = jnp.where(keep, w / (1.0 - dropout_rate), 0.0)
     return values_product(w.astype(v.dtype), v).astype(q.dtype)
+
+
+def _plan(T: int, S: int, mask: Mask) -> list[tuple[int, int, int]]:
+    """``(first query, queries, keys)`` of each piece; nothing where it is all one."""
+    if not (own_backward() and mask.causal and isinstance(mask.offset, int) and T >= LONG):
+        return []
+    size = max(PIECE, math.ceil(T / PIECES))
+    return [
+        (t0, t, min(max(t0 + t + mask.offset, 1), S))
+        for t0 in range(0, T, size)
+        for t in (min(size, T - t0),)
+    ]
 
 
 def weights(

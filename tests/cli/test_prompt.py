@@ -1,0 +1,251 @@
+"""``prompt``: few-shot accuracy of a run, from files or the built-in task (rows B41 and T16)."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+from transformer_jax.cli.main import main
+from transformer_jax.cli.prompt import Prompt, read_examples
+from transformer_jax.config import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    PositionConfig,
+    TransformerConfig,
+)
+from transformer_jax.data.corpora.in_context import EXAMPLE
+from transformer_jax.data.tokenizer import train_tokenizer
+from transformer_jax.decoding.ngram import NgramLanguageModel
+from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.models.decoder import Decoder
+from transformer_jax.training.checkpoint import Checkpointer
+from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.training.state import TrainState, split
+
+SNAPSHOT = Path(__file__).parent / "snapshots" / "prompt.txt"
+CAPITALS = {"France": "Paris", "Italy": "Rome", "Spain": "Madrid", "Peru": "Lima", "Egypt": "Cairo"}
+TEMPLATE = ("--template", r"{land}\t=", "--answer-template", r" {city}\n")
+
+
+@pytest.fixture(scope="module")
+def counted_run(tmp_path_factory):
+    """Knows the capitals; of Spain it has read something else more often."""
+    lines = "".join(f"{land}\t= {city}\n" for land, city in CAPITALS.items())
+    texts = [lines.replace("Madrid", "Toledo the old")] * 3 + [lines]
+    tokenizer = train_tokenizer("characters", texts, 60)
+    run = RunDirectory.create(tmp_path_factory.mktemp("runs") / "counted")
+    tokenizer.save(run.tokenizer)
+    run.write(run.config, {"model": {"kind": "ngram", "order": 9}})
+    NgramLanguageModel.train(texts, tokenizer, order=9).model.save(run.path / "ngram.npz")
+    return run.path
+
+
+@pytest.fixture(scope="module")
+def neural_run(tmp_path_factory):
+    """Untrained, reads 32 tokens at once."""
+    tokenizer = train_tokenizer("characters", ["abcdefghijklmnop>\n"], 30)
+    config = TransformerConfig(
+        vocab=tokenizer.vocab_size,
+        width=8,
+        encoder_layers=0,
+        decoder_layers=1,
+        positions=PositionConfig(kind="rotary", max_length=32),
+        embedding=EmbeddingConfig(dropout=0.0),
+        attention=AttentionConfig(heads=2),
+        feed_forward=FeedForwardConfig(width=8),
+    )
+    run = RunDirectory.create(tmp_path_factory.mktemp("runs") / "untrained")
+    tokenizer.save(run.tokenizer)
+    run.write(run.config, {"model": dataclasses.asdict(config)})
+    checkpointer = Checkpointer(run.checkpoints)
+    params = split(Decoder(config, rngs=nnx.Rngs(0)))[1]
+    checkpointer.save(1, TrainState(jnp.int32(1), params, {}))
+    checkpointer.wait()
+    checkpointer.close()
+    return run.path
+
+
+@pytest.fixture
+def files(tmp_path):
+    """The same table twice: as TSV and as JSONL, each with a field that no template names."""
+    rows = [f"{land}\t{city}\t{city[0]}" for land, city in CAPITALS.items()]
+    (tmp_path / "table.tsv").write_text("\n".join(["land\tcity\tnote", *rows, ""]))
+    made = [json.dumps({"city": city, "land": land, "n": 3}) for land, city in CAPITALS.items()]
+    (tmp_path / "table.jsonl").write_text("\n\n".join(made))
+    return tmp_path
+
+
+@pytest.fixture
+def run_prompt(capsys, files, monkeypatch):
+    """The command on files of the folder; its code, output and errors."""
+    monkeypatch.chdir(files)
+
+    def call(run, *flags):
+        code = main(["prompt", str(run), *map(str, flags)])
+        return code, *capsys.readouterr()
+
+    return call
+
+
+def of_files(examples="table.tsv", queries="table.tsv"):
+    return ("--examples", examples, "--queries", queries)
+
+
+def test_t16_the_table_of_an_n_gram_model(counted_run, run_prompt):
+    code, out, err = run_prompt(counted_run, *of_files(), *TEMPLATE, "--shots", 0, 1, 4)
+    assert (code, err) == (0, "")
+    assert out == SNAPSHOT.read_text(encoding="utf-8")
+
+
+def test_rows_as_json_are_those_of_either_file(counted_run, run_prompt):
+    flags = (*TEMPLATE, "--shots", 2, "--json")
+    code, out, err = run_prompt(counted_run, *of_files("table.jsonl", "table.jsonl"), *flags)
+    assert (code, err) == (0, "")
+    same = pytest.approx(0.8)
+    wanted = {"k": 2, "accuracy": same, "count": 5, "exact_match": same, "f1": same, "cut": 0}
+    assert json.loads(out) == wanted
+    assert run_prompt(counted_run, *of_files(), *flags)[1] == out
+    few = run_prompt(counted_run, *of_files(), *flags, "--limit", 2)[1]
+    assert json.loads(few) == {**wanted, "accuracy": 1, "exact_match": 1, "f1": 1, "count": 2}
+
+
+def test_a_choice_is_the_most_probable_of_those_given(counted_run, run_prompt):
+    """Madrid is known too, less than Toledo; the long one gains by being divided."""
+    flags = (*of_files(), *TEMPLATE, "--shots", 0, "--json", "--choices", *CAPITALS.values())
+    assert json.loads(run_prompt(counted_run, *flags)[1])["accuracy"] == 1
+    longer = (*flags, "Toledo the old")
+    assert json.loads(run_prompt(counted_run, *longer)[1])["accuracy"] == pytest.approx(0.8)
+    for how in ("tokens", "bytes"):
+        row = json.loads(run_prompt(counted_run, *longer, "--normalize", how)[1])
+        assert row["accuracy"] == pytest.approx(0.8)
+
+
+def test_one_whole_prompt_is_shown_with_its_answer(counted_run, run_prompt):
+    flags = (*of_files(), *TEMPLATE, "--header", r"Capitals\n", "--shots", 1, 0, "--show")
+    code, _, err = run_prompt(counted_run, *flags)
+    head, example, asked, wanted, *rest = err.split("\n")
+    assert (code, head, asked, rest) == (0, "Capitals", "France\t= [Paris]", ["", ""])
+    assert example in {f"{land}\t= {city}" for land, city in CAPITALS.items()}
+    assert wanted == "wanted: Paris"
+    chosen = run_prompt(counted_run, *flags, "--choices", *CAPITALS.values())[2]
+    assert chosen == err
+
+
+def test_examples_change_with_the_seed_and_agree_where_asked(counted_run, run_prompt):
+    shown = lambda *flags: run_prompt(
+        counted_run, *of_files(), *TEMPLATE, "--show", "--limit", 1, "--shots", *flags
+    )[2]
+    assert shown(3, "--seed", 1) == shown(3, "--seed", 1)
+    assert len({shown(3, "--seed", seed) for seed in range(5)}) > 1
+    # Of the others only Peru's begins with a P, as it is said of France.
+    with open("table.tsv", "a", encoding="utf-8") as file:
+        file.write("Chad\tPraia\tP\n")
+    assert shown(1, "--same", "note").startswith("Chad\t= Praia\n")
+
+
+def test_b41_the_built_in_task_on_an_untrained_model(neural_run, run_prompt):
+    """Eight examples do not fit into its 32 tokens; without training nothing is right."""
+    flags = ("--task", "in-context", "--limit", 12, "--tokens", 4, "--shots", 0, 4, 8)
+    code, out, err = run_prompt(neural_run, *flags, "--json")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert [(row["k"], row["count"], row["cut"]) for row in rows] == [
+        *((0, 12, 0), (4, 12, 0), (8, 12, 12))
+    ]
+    assert all(row["accuracy"] < 0.5 for row in rows)
+    assert err == (
+        "note: 12 of 12 prompts of 8 examples were longer than the context and were cut: their "
+        "first examples were not read\n"
+    )
+    # Prompts of the longest that fits: BOS, four lines of six and a query of three.
+    assert run_prompt(neural_run, *flags[:-3], 4, "--show")[2].count("\n") == 7
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "says"),
+    [
+        ((), 2, "--examples and --queries missing: give two files, or --task in-context"),
+        (("--examples", "table.tsv"), 2, "--queries missing: give two files"),
+        (("--task", "in-context", "--queries", "table.tsv"), 2, "--task and --queries exclude"),
+        ((*of_files(), "--shots"), 2, "--shots"),
+        ((*of_files(), *TEMPLATE, "--shots", "1", "-1"), 2, "each 0 or more"),
+        ((*of_files(), *TEMPLATE, "--shots", "6"), 2, "--shots 6: table.tsv has 5 examples"),
+        ((*of_files(), *TEMPLATE, "--shots", "5"), 3, "5 examples are asked for and the pool"),
+        ((*of_files(), *TEMPLATE, "--normalize", "bytes"), 2, "--normalize is for --choices"),
+        ((*of_files(), *TEMPLATE, "--choices", " "), 2, "--choices holds an empty answer"),
+        ((*of_files(), *TEMPLATE, "--choices", "Rome"), 3, "table.tsv:2: the answer 'Paris'"),
+        ((*of_files(), *TEMPLATE, "--limit", "0"), 2, "--limit is 0: at least 1"),
+        ((*of_files(), *TEMPLATE, "--tokens", "0"), 2, "--tokens is 0: at least 1"),
+        ((*of_files(), *TEMPLATE, "--seed", "-1"), 2, "--seed is -1: at least 0"),
+        ((*of_files(), *TEMPLATE, "--same", "kind"), 3, "table.tsv:1: no field 'kind'"),
+        (of_files(), 3, "table.tsv:1: no field 'input': the header names land, city, note"),
+        (of_files("table.jsonl"), 3, "table.jsonl:1: no field 'input': it has city, land, n"),
+        ((*of_files("table.jsonl"), "--template", "{n}", "--answer-template", "{city}"), 3,
+         "table.jsonl:1: field 'n' is int, and text is wanted"),
+        ((*of_files(), "--template", "{land"), 2, "--template '{land': expected '}'"),
+        ((*of_files(), "--template", "{land!r}"), 2, "must be a name and nothing else"),
+        ((*of_files(), "--answer-template", "}"), 2, "--answer-template '}': Single '}'"),
+        ((*of_files(), "--answer-template", "x"), 2, "has 0 fields, and the answer is one"),
+        ((*of_files(), "--answer-template", "{land}{city}"), 2, "has 2 fields"),
+        ((*of_files(), "--template", "{output}"), 2, "must have the answer {output} once"),
+        (of_files("none.tsv"), 3, "--examples none.tsv: no such file"),
+        (of_files(queries="table.txt"), 2, "--queries table.txt: the name must end in .tsv or"),
+        (("--task", "in-context", "--template", "{land}"), 2, "its fields are rule, input, output"),
+        (("--task", "in-context", "--shots", "20"), 3, "20 examples are asked for"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_line(counted_run, run_prompt, monkeypatch, flags, code, says):
+    monkeypatch.setattr("transformer_jax.cli.prompt.accuracy", None)  # before anything is answered
+    found, out, err = run_prompt(counted_run, *flags)
+    assert (found, out) == (code, "")
+    assert says in err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+
+
+def test_a_translator_is_refused(trained_run, run_prompt):
+    code, _, err = run_prompt(trained_run, *of_files(), *TEMPLATE, "--shots", 1)
+    assert code == 2
+    assert "this command does not use: try transformer-jax translate" in err
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("a.tsv", "", "no rows: it is empty"),
+        ("a.tsv", "x\ty\n\n", "no rows: it is empty"),
+        ("a.tsv", "x\ty\n1\t2\n\n1\t2\t3\n", "a.tsv:4: 3 columns, and the header has 2"),
+        ("a.tsv", "x\tx\n1\t2\n", "a.tsv:1: a field is named twice: x, x"),
+        ("a.jsonl", "\n", "no rows: it is empty"),
+        ("a.jsonl", '{"x": "1"}\n{', "a.jsonl:2: not JSON"),
+        ("a.jsonl", '{"x": "1"}\n["x"]', "a.jsonl:2: a JSON object is wanted, not list"),
+        ("a.jsonl", '{"x": "1"}\n{}', "a.jsonl:2: no field 'x': it has none"),
+    ],
+)
+def test_files_are_checked_line_by_line(tmp_path, name, text, says):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError) as caught:
+        list(read_examples(tmp_path / name, ["x"], "--examples"))
+    assert says in str(caught.value)
+
+
+def test_rows_keep_their_line_numbers(tmp_path):
+    (tmp_path / "a.tsv").write_text("x\ty\n\n1\t2\n\n3\t\n")
+    rows = list(read_examples(tmp_path / "a.tsv", ["x"], "--examples"))
+    assert rows == [(3, {"x": "1", "y": "2"}), (5, {"x": "3", "y": ""})]
+
+
+def test_escapes_and_the_template_that_they_make():
+    made = Prompt(Path("run"), template=r"{a}\n\\n{{", answer_template=r"\t {b}\n\n").written()
+    assert made.example == "{a}\n\\n{{\t {b}\n\n"
+    assert (made.answer, made.lead, made.stop) == ("b", "\t ", "\n\n")
+    with pytest.raises(ConfigError, match="has 0 fields"):
+        Prompt(Path("run"), answer_template="{{b}}").written()
+
+
+def test_defaults_are_those_of_the_task():
+    assert Prompt(Path("run")).written().example == EXAMPLE

@@ -1,0 +1,317 @@
+"""``transformer-jax prompt``: queries after examples of answers, and how many come right."""
+
+import dataclasses
+import json
+import re
+import string
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import tyro
+
+from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.evaluation.few_shot import Example, Normalize, Template, accuracy, prompts
+
+if TYPE_CHECKING:
+    from transformer_jax.decoding.requests import LanguageModel
+    from transformer_jax.evaluation.answers import Row
+
+__all__ = ["Prompt", "read_examples", "unescaped"]
+
+HEADER = ("k", "accuracy", "exact match", "token F1", "queries")
+LIMIT = 300  # queries of a built-in task
+
+
+@dataclasses.dataclass(frozen=True)
+class Prompt:
+    """Answer queries after 0, 1, 2 ... examples in the prompt, and count what is right."""
+
+    run: tyro.conf.Positional[Path]
+    """A run directory, of a decoder or an n-gram model."""
+    examples: Path | None = None
+    """What is shown: .tsv with a header line, or .jsonl; fields are named as in the template."""
+    queries: Path | None = None
+    """What is asked, with the wanted answers, in the same form."""
+    task: Literal["in-context"] | None = None
+    """Instead of files: the built-in task, rules that training has not seen."""
+    template: str = "{input}>"
+    """How a query is written: fields in braces, \\n a line end, \\t a tab, \\\\ a backslash."""
+    answer_template: str = "{output}\\n"
+    """How its answer goes on, with one field; what follows the field ends a written answer."""
+    header: str = ""
+    """What comes before all examples."""
+    shots: tuple[int, ...] = (0, 1, 2, 4, 8)
+    """Numbers of examples."""
+    same: str | None = None
+    """A field in which examples agree with their query; of the task it is the rule."""
+    choices: tuple[str, ...] = ()
+    """The possible answers: the most probable is taken. Without them the model writes, greedily."""
+    normalize: Normalize = "none"
+    """Divide the log-probability of a choice by its tokens or bytes: short ones lose their lead."""
+    tokens: int = 32
+    """At most so many tokens of a written answer."""
+    seed: int = 0
+    """Of the choice of examples, and of the rules of the task."""
+    limit: int | None = None
+    """Ask only the first so many; None is all of a file, and 300 of the task."""
+    json: bool = False
+    """Write a JSON object for each number of examples."""
+    show: bool = False
+    """Show on standard error one whole prompt of the most examples, and the answer to it."""
+    checkpoint: str = "best"
+    """best, last, a step, or average:N for the mean of the last N."""
+
+    def __call__(self) -> int:
+        """Writes a row for each number of examples, as soon as it is known."""
+        self.check()
+        template = self.written()
+        pool, queries, same = self.asked(template)
+        how: dict[str, Any] = {"same": same, "seed": self.seed}
+        # Before the model is loaded: too few examples are not worth the wait.
+        asked = {k: prompts(pool, queries, template, k=k, **how) for k in self.shots}
+
+        from transformer_jax.cli.loading import load_language
+
+        model = load_language(self.run, self.checkpoint)
+        answers: dict[str, Any] = {
+            "choices": self.choices or None,
+            "normalize": self.normalize,
+            "tokens": self.tokens,
+        }
+        if self.show:
+            self.shown(model, template, asked[max(self.shots)][0], queries[0])
+        if not self.json:
+            _write("  ".join(HEADER))
+        for k in self.shots:
+            cut = _cut(model, asked[k])
+            [row] = accuracy(model, pool, queries, template, shots=(k,), **how, **answers)
+            _write(self.line(row, cut))
+            if cut:
+                print(
+                    f"note: {cut} of {row.count} prompts of {k} examples were longer than the "
+                    f"context and were cut: their first examples were not read",
+                    file=sys.stderr,
+                )
+        return 0
+
+    def check(self) -> None:
+        """Refuses flags that are out of range or do not go together.
+
+        Raises:
+            ConfigError: It says which.
+        """
+        files = {"--examples": self.examples, "--queries": self.queries}
+        given = [flag for flag, path in files.items() if path is not None]
+        if self.task is not None and given:
+            raise ConfigError(f"--task and {given[0]} exclude each other: give one of them")
+        if self.task is None and len(given) < 2:
+            missing = " and ".join(flag for flag in files if flag not in given)
+            raise ConfigError(f"{missing} missing: give two files, or --task in-context")
+        if not self.shots or min(self.shots) < 0:
+            raise ConfigError("--shots: numbers of examples, each 0 or more, such as 0 1 2 4 8")
+        if any(not choice.strip() for choice in self.choices):
+            raise ConfigError("--choices holds an empty answer")
+        if self.normalize != "none" and not self.choices:
+            raise ConfigError("--normalize is for --choices: give the possible answers")
+        for flag, least in (("seed", 0), ("limit", 1), ("tokens", 1)):
+            value = getattr(self, flag)
+            if value is not None and value < least:
+                raise ConfigError(f"--{flag} is {value}: at least {least}")
+
+    def written(self) -> Template:
+        """How examples are written.
+
+        Raises:
+            ConfigError: A template that cannot be read, or has not one answer.
+        """
+        query, answer = unescaped(self.template), unescaped(self.answer_template)
+        fields = _fields(answer, "--answer-template")
+        _fields(query, "--template")
+        if len(fields) != 1:
+            raise ConfigError(
+                f"--answer-template {self.answer_template!r}: has {len(fields)} fields, and the "
+                f"answer is one, such as {{output}}"
+            )
+        return Template(query + answer, answer=fields[0], header=unescaped(self.header))
+
+    def asked(self, template: Template) -> "tuple[list[Example], list[Example], str | None]":
+        """Examples, queries, and the field in which they must agree.
+
+        Raises:
+            ConfigError: A file is of no known kind; more examples are asked for than there are.
+            DataError: A file cannot be read, lacks a field, or is empty; an answer that is no
+                choice.
+        """
+        if self.task is not None:
+            from transformer_jax.data.corpora.in_context import examples
+
+            pool, queries = examples("test", self.limit or LIMIT, self.seed)
+            for field in template.fields:
+                if field not in queries[0]:
+                    raise ConfigError(
+                        f"--task {self.task}: has no field {field!r}: its fields are "
+                        f"{', '.join(queries[0])}"
+                    )
+            return [*pool], self.possible(enumerate(queries, 1), template, "query "), "rule"
+        assert self.examples is not None
+        assert self.queries is not None
+        needed = (*template.fields, *([self.same] if self.same else []))
+        shown = [row for _, row in read_examples(self.examples, needed, "--examples")]
+        asked = list(read_examples(self.queries, needed, "--queries"))[: self.limit]
+        if max(self.shots) > len(shown):
+            raise ConfigError(
+                f"--shots {max(self.shots)}: {self.examples} has {len(shown)} examples: ask for "
+                f"fewer"
+            )
+        return shown, self.possible(asked, template, f"{self.queries}:"), self.same
+
+    def possible(
+        self, queries: "Sequence[tuple[int, Example]] | enumerate[Any]", template: Template, at: str
+    ) -> list[Example]:
+        """The queries without their numbers, if each can be answered rightly.
+
+        Raises:
+            DataError: A wanted answer is none of the choices.
+        """
+        found = []
+        choices = {choice.strip() for choice in self.choices}
+        for number, query in queries:
+            wanted = query[template.answer].strip()
+            if choices and wanted not in choices:
+                raise DataError(
+                    f"{at}{number}: the answer {wanted!r} is none of --choices "
+                    f"{', '.join(self.choices)}"
+                )
+            found.append(query)
+        return found
+
+    def line(self, row: "Row", cut: int) -> str:
+        """The scores after so many examples, as asked for."""
+        if self.json:
+            return json.dumps({**dataclasses.asdict(row), "cut": cut})
+        values = (f"{row.accuracy:.3f}", f"{row.exact_match:.3f}", f"{row.f1:.3f}")
+        cells = zip((str(row.k), *values, str(row.count)), HEADER, strict=True)
+        return "  ".join(cell.rjust(len(name)) for cell, name in cells)
+
+    def shown(
+        self, model: "LanguageModel", template: Template, prompt: str, query: Example
+    ) -> None:
+        """One prompt and the model's answer, on standard error."""
+        from transformer_jax.evaluation.few_shot import answer, choose
+
+        if self.choices:
+            led = [template.lead + choice for choice in self.choices]
+            given = self.choices[choose(model, [prompt], led, self.normalize)[0]]
+        else:
+            [given] = answer(model, [prompt], stop=template.stop, tokens=self.tokens)
+        print(f"{prompt}{template.lead}[{given}]", file=sys.stderr)
+        print(f"wanted: {query[template.answer]}\n", file=sys.stderr, flush=True)
+
+
+def unescaped(text: str) -> str:
+    r"""A text with ``\n``, ``\t`` and ``\\`` as the characters that they stand for.
+
+    Example:
+        >>> unescaped(r"Q: {question}\nA:"), unescaped(r"C:\\new \d")
+        ('Q: {question}\nA:', 'C:\\new \\d')
+    """
+    meant = {"n": "\n", "t": "\t", "\\": "\\"}
+    return re.sub(r"\\([nt\\])", lambda found: meant[found[1]], text)
+
+
+def read_examples(
+    path: Path, needed: Sequence[str], flag: str
+) -> "Iterator[tuple[int, dict[str, str]]]":
+    """The rows of a file as texts by field, each with its line; empty lines are none.
+
+    Args:
+        path: ``.tsv`` with a header line, or ``.jsonl``; ``.gz`` is unpacked.
+        needed: Fields that each must have.
+        flag: What named the file, for messages.
+
+    Raises:
+        ConfigError: The name ends in nothing known.
+        DataError: The file cannot be read, a row does not fit or lacks a field, or there is none.
+    """
+    from transformer_jax.data.text import read_lines
+
+    suffix = Path(str(path).removesuffix(".gz")).suffix.lower()
+    if suffix not in (".tsv", ".jsonl"):
+        raise ConfigError(f"{flag} {path}: the name must end in .tsv or .jsonl")
+    lines = ((n, line) for n, line in enumerate(read_lines(path, flag), 1) if line.strip())
+    rows = (_tsv if suffix == ".tsv" else _jsonl)(path, lines, needed)
+    found = False
+    for number, row in rows:
+        found = True
+        yield number, row
+    if not found:
+        raise DataError(f"{flag} {path}: no rows: it is empty")
+
+
+def _tsv(
+    path: Path, lines: Iterator[tuple[int, str]], needed: Sequence[str]
+) -> Iterator[tuple[int, dict[str, str]]]:
+    first, head = next(lines, (1, ""))
+    names = head.split("\t")
+    if head and len({*names}) < len(names):
+        raise DataError(f"{path}:{first}: a field is named twice: {', '.join(names)}")
+    for field in needed if head else ():
+        if field not in names:
+            raise DataError(
+                f"{path}:{first}: no field {field!r}: the header names {', '.join(names)}"
+            )
+    for number, line in lines:
+        cells = line.split("\t")
+        if len(cells) != len(names):
+            raise DataError(
+                f"{path}:{number}: {len(cells)} columns, and the header has {len(names)}"
+            )
+        yield number, dict(zip(names, cells, strict=True))
+
+
+def _jsonl(
+    path: Path, lines: Iterator[tuple[int, str]], needed: Sequence[str]
+) -> Iterator[tuple[int, dict[str, str]]]:
+    for number, line in lines:
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path}:{number}: not JSON: {error}") from None
+        if not isinstance(row, dict):
+            raise DataError(f"{path}:{number}: a JSON object is wanted, not {type(row).__name__}")
+        for field in needed:
+            if field not in row:
+                raise DataError(
+                    f"{path}:{number}: no field {field!r}: it has {', '.join(row) or 'none'}"
+                )
+            if not isinstance(row[field], str):
+                raise DataError(
+                    f"{path}:{number}: field {field!r} is {type(row[field]).__name__}, and text "
+                    f"is wanted"
+                )
+        yield number, {field: row[field] for field in needed}
+
+
+def _fields(text: str, flag: str) -> list[str]:
+    """The names of the fields of a template, which is checked further once it is whole."""
+    try:
+        return [name for _, name, *_ in string.Formatter().parse(text) if name is not None]
+    except ValueError as error:
+        raise ConfigError(
+            f"{flag} {text!r}: {error}; write fields {{name}}, braces {{{{ and }}}}"
+        ) from None
+
+
+def _cut(model: Any, made: Sequence[str]) -> int:
+    """How many prompts lose their beginning; a counted model has no context to exceed."""
+    context = getattr(model, "context", None)
+    if context is None:
+        return 0
+    return sum(1 + len(ids) > context for ids in model.tokenizer.encode_batch(list(made)))
+
+
+def _write(line: str) -> None:
+    sys.stdout.buffer.write(line.encode() + b"\n")
+    sys.stdout.buffer.flush()
