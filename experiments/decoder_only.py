@@ -64,13 +64,13 @@ def _begin(run: Any, named: Any) -> tuple[Any, Any, Any]:
 
 
 def _read(directory: Any) -> tuple[Any, Any]:
+    from experiments.language import open_run
     from experiments.language_settings import NgramRun, read
-    from transformer_jax.data.documents import open_texts
 
     run = read(directory)
     if isinstance(run, NgramRun):
         raise ConfigError(f"{directory.path}: counted in one go, there is nothing to resume")
-    return run, lambda: open_texts(run.data)
+    return run, lambda: open_run(run)
 
 
 def _train(*parts: Any, **how: Any) -> int:

@@ -16,7 +16,7 @@ from experiments.job import say
 from experiments.language_report import Report, baselines, counted_model, judge
 from experiments.language_settings import LanguageRun, NgramRun, read
 from transformer_jax.cli.loading import load_language
-from transformer_jax.data.documents import Texts, TextSplits, open_texts, read_texts
+from transformer_jax.data.documents import Piece, Texts, TextSplits, open_texts, read_texts
 from transformer_jax.data.loader import prefetched
 from transformer_jax.data.rows import BlockPlan, PackPlan, RowBatch, make_rows
 from transformer_jax.data.token_file import TextStore, build_tokens, sample_texts
@@ -30,7 +30,7 @@ from transformer_jax.training.objectives import language_model
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.state import TrainState
 
-__all__ = ["begin", "count", "train"]
+__all__ = ["begin", "compare", "count", "open_run", "train"]
 
 
 def begin(
@@ -47,7 +47,7 @@ def begin(
                 f"{run.model.positions.max_length} tokens: lower the one or raise "
                 f"model.positions.max_length"
             )
-    texts = open_texts(run.data)
+    texts = open_run(run)
     learn = lambda: job.learn_tokenizer(run.tokenizer, sample_texts(texts.train))
     settle = functools.partial(_settled, texts)
     directory = job.begin(run, learn, settle, vocab_given=vocab_given)
@@ -78,6 +78,32 @@ def _several(texts: Texts) -> bool:
             return True
         ended = piece.last
     return False
+
+
+def open_run(run: LanguageRun | NgramRun) -> TextSplits:
+    """The texts of a run, of those that models are judged by as much as its settings say."""
+    texts, limit = open_texts(run.data), run.evaluation.characters
+    valid = None if texts.valid is None else _beginning(texts.valid, limit)
+    tests = {name: _beginning(test, limit) for name, test in texts.tests.items()}
+    return TextSplits(texts.train, valid, tests)
+
+
+def _beginning(texts: Texts, characters: int) -> Texts:
+    """Texts up to the character at which it is enough."""
+
+    def pieces() -> Iterator[Piece]:
+        left, begun = characters, False
+        for text, last in texts:
+            if len(text) > left:
+                say(f"{texts.name}: only the first {characters:,} characters are judged")
+                if left or begun:
+                    yield Piece(text[:left], True)
+                return
+            left, begun = left - len(text), not last
+            yield Piece(text, last)
+
+    identity = f"{texts.identity} beginning={characters}"
+    return Texts(texts.name, identity, pieces, counts=texts.counts)
 
 
 def store_of(run: Any, directory: RunDirectory, tokenizer: Tokenizer, texts: Texts) -> TextStore:
@@ -241,7 +267,7 @@ def compare(asked: Any) -> int:
     """Prints what runs, and models counted from the first one's text, make of a text."""
     first = RunDirectory.open(asked.run)
     run = read(first)
-    texts = open_texts(run.data) if asked.text is None or asked.ngrams != () else None
+    texts = open_run(run) if asked.text is None or asked.ngrams != () else None
     if asked.text is not None:
         judged = {"text": read_texts(asked.text, run.data.read, "--text")}
     else:

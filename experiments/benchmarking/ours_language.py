@@ -1,5 +1,7 @@
 """Our cases for language models: the library as its commands run it."""
 
+# ruff: noqa: E402 (the allocator is set before jax is imported)
+
 from transformer_jax import allocator
 
 allocator.keep_memory()
@@ -65,7 +67,7 @@ def train(vocab, width, heads, layers, context, batch, gelu="exact", chunk=None)
     batches = [{"tokens": draw(), "targets": draw(), "weights": ones} for _ in range(8)]
     state = TrainState(jnp.int32(0), params, tx.init(params), None)
     compiled = jax.jit(step, donate_argnums=0)
-    state, metrics = compiled(state, batches[0], None)
+    state, _ = compiled(state, batches[0], None)
     held = {"state": state, "at": 0}
 
     def run(times):

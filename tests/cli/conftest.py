@@ -1,6 +1,8 @@
-"""A run directory with a small model that knows the four sentence pairs of row L1 by heart."""
+"""The command, and run directories: of a translator that knows its lesson, of language models."""
 
 import dataclasses
+import io
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,7 @@ import pytest
 from flax import nnx
 from jax.experimental.compilation_cache import compilation_cache
 
+from transformer_jax.cli.main import main
 from transformer_jax.config import (
     AttentionConfig,
     EmbeddingConfig,
@@ -19,7 +22,9 @@ from transformer_jax.config import (
     TransformerConfig,
 )
 from transformer_jax.data.tokenizer import train_tokenizer
+from transformer_jax.decoding.ngram import NgramLanguageModel
 from transformer_jax.functional.losses import cross_entropy
+from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.training.checkpoint import Checkpointer
 from transformer_jax.training.run_directory import RunDirectory
@@ -57,6 +62,25 @@ def kept_programs(tmp_path_factory):
     for name, value in before.items():
         jax.config.update(name, value)
     compilation_cache.reset_cache()
+
+
+class Command:
+    """The command with text on standard input; its code, output lines and errors."""
+
+    def __init__(self, monkeypatch, capsysbinary):
+        self.monkeypatch, self.capsys = monkeypatch, capsysbinary
+
+    def __call__(self, *arguments, text=""):
+        raw = text if isinstance(text, bytes) else text.encode()
+        self.monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw)))
+        code = main([str(argument) for argument in arguments])
+        out, err = self.capsys.readouterr()
+        return code, out.decode().split("\n"), err.decode()
+
+
+@pytest.fixture
+def run_command(monkeypatch, capsysbinary):
+    return Command(monkeypatch, capsysbinary)
 
 
 @pytest.fixture(scope="session")
@@ -113,4 +137,58 @@ def trained_run(tmp_path_factory):
         checkpointer.save(number, TrainState(jnp.int32(number), scaled, {}))
     checkpointer.wait()
     checkpointer.close()
+    return run.path
+
+
+CONTEXT = 24
+TEXT = "a cab, a bad dad, a fed cafe\nabcdefgh\n"
+
+
+def language_run(folder, kind, positions, first):
+    """A decoder that has learnt nothing, but is far from uniform."""
+    tokenizer = train_tokenizer(kind, [TEXT], 300)
+    config = TransformerConfig(
+        vocab=tokenizer.vocab_size,
+        width=16,
+        encoder_layers=0,
+        decoder_layers=1,
+        positions=PositionConfig(kind=positions, max_length=CONTEXT),
+        embedding=EmbeddingConfig(dropout=0.0),
+        attention=AttentionConfig(heads=2),
+        feed_forward=FeedForwardConfig(width=32),
+        norm=NormConfig(place="pre", dropout=0.0),
+    )
+    run = RunDirectory.create(folder)
+    tokenizer.save(run.tokenizer)
+    run.write(run.config, {"model": dataclasses.asdict(config), "first": first})
+    params = split(Decoder(config, rngs=nnx.Rngs(1)))[1]
+    params = jax.tree.map(lambda leaf: leaf * 2 if leaf.ndim > 1 else leaf, params)
+    checkpointer = Checkpointer(run.checkpoints)
+    checkpointer.save(7, TrainState(jnp.int32(7), params, {}))
+    checkpointer.wait()
+    checkpointer.close()
+    return run.path
+
+
+@pytest.fixture(scope="session")
+def decoder_run(tmp_path_factory):
+    """Learned positions, characters, a single text that begins after a line end."""
+    folder = tmp_path_factory.mktemp("runs") / "decoder"
+    return language_run(folder, "characters", "learned", "newline")
+
+
+@pytest.fixture(scope="session")
+def rotary_run(tmp_path_factory):
+    """Rotary positions, bytes, documents that begin with BOS and end."""
+    return language_run(tmp_path_factory.mktemp("runs") / "rotary", "bytes", "rotary", "bos")
+
+
+@pytest.fixture(scope="session")
+def ngram_run(tmp_path_factory):
+    tokenizer = train_tokenizer("characters", [TEXT], 300)
+    run = RunDirectory.create(tmp_path_factory.mktemp("runs") / "ngram")
+    tokenizer.save(run.tokenizer)
+    run.write(run.config, {"model": {"kind": "ngram", "order": 3}})
+    model = NgramLanguageModel.train([TEXT] * 3, tokenizer, order=3).model
+    model.save(run.path / "ngram.npz")
     return run.path

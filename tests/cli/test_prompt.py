@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
+from transformer_jax.cli.loading import load_language
 from transformer_jax.cli.main import main
 from transformer_jax.cli.prompt import Prompt, read_examples
 from transformer_jax.config import (
@@ -21,6 +22,7 @@ from transformer_jax.data.corpora.in_context import EXAMPLE
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.decoding.ngram import NgramLanguageModel
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.evaluation.few_shot import Template, accuracy
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.training.checkpoint import Checkpointer
 from transformer_jax.training.run_directory import RunDirectory
@@ -35,25 +37,25 @@ TEMPLATE = ("--template", r"{land}\t=", "--answer-template", r" {city}\n")
 def counted_run(tmp_path_factory):
     """Knows the capitals; of Spain it has read something else more often."""
     lines = "".join(f"{land}\t= {city}\n" for land, city in CAPITALS.items())
-    texts = [lines.replace("Madrid", "Toledo the old")] * 3 + [lines]
+    texts = [lines.replace("Madrid", "Old and great Madrid")] * 3 + [lines]
     tokenizer = train_tokenizer("characters", texts, 60)
     run = RunDirectory.create(tmp_path_factory.mktemp("runs") / "counted")
     tokenizer.save(run.tokenizer)
-    run.write(run.config, {"model": {"kind": "ngram", "order": 9}})
-    NgramLanguageModel.train(texts, tokenizer, order=9).model.save(run.path / "ngram.npz")
+    run.write(run.config, {"model": {"kind": "ngram", "order": 5}})
+    NgramLanguageModel.train(texts, tokenizer, order=5).model.save(run.path / "ngram.npz")
     return run.path
 
 
 @pytest.fixture(scope="module")
 def neural_run(tmp_path_factory):
-    """Untrained, reads 32 tokens at once."""
+    """Untrained, reads 28 tokens at once."""
     tokenizer = train_tokenizer("characters", ["abcdefghijklmnop>\n"], 30)
     config = TransformerConfig(
         vocab=tokenizer.vocab_size,
         width=8,
         encoder_layers=0,
         decoder_layers=1,
-        positions=PositionConfig(kind="rotary", max_length=32),
+        positions=PositionConfig(kind="rotary", max_length=28),
         embedding=EmbeddingConfig(dropout=0.0),
         attention=AttentionConfig(heads=2),
         feed_forward=FeedForwardConfig(width=8),
@@ -105,23 +107,38 @@ def test_rows_as_json_are_those_of_either_file(counted_run, run_prompt):
     flags = (*TEMPLATE, "--shots", 2, "--json")
     code, out, err = run_prompt(counted_run, *of_files("table.jsonl", "table.jsonl"), *flags)
     assert (code, err) == (0, "")
-    same = pytest.approx(0.8)
-    wanted = {"k": 2, "accuracy": same, "count": 5, "exact_match": same, "f1": same, "cut": 0}
-    assert json.loads(out) == wanted
+    wanted = {"k": 2, "accuracy": 0.8, "count": 5, "exact_match": 0.8, "f1": 0.88, "cut": 0}
+    assert json.loads(out) == pytest.approx(wanted)
     assert run_prompt(counted_run, *of_files(), *flags)[1] == out
     few = run_prompt(counted_run, *of_files(), *flags, "--limit", 2)[1]
     assert json.loads(few) == {**wanted, "accuracy": 1, "exact_match": 1, "f1": 1, "count": 2}
 
 
 def test_a_choice_is_the_most_probable_of_those_given(counted_run, run_prompt):
-    """Madrid is known too, less than Toledo; the long one gains by being divided."""
+    """What the model writes freely for Spain is none of them."""
     flags = (*of_files(), *TEMPLATE, "--shots", 0, "--json", "--choices", *CAPITALS.values())
     assert json.loads(run_prompt(counted_run, *flags)[1])["accuracy"] == 1
-    longer = (*flags, "Toledo the old")
-    assert json.loads(run_prompt(counted_run, *longer)[1])["accuracy"] == pytest.approx(0.8)
-    for how in ("tokens", "bytes"):
-        row = json.loads(run_prompt(counted_run, *longer, "--normalize", how)[1])
-        assert row["accuracy"] == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize("how", ["none", "tokens", "bytes"])
+def test_t16_choices_are_normalised_as_asked(counted_run, run_prompt, monkeypatch, how):
+    """Names and what begins them: the row is that of the model asked directly."""
+    choices = (*CAPITALS.values(), "Pa", "Rom", "C")
+    template = Template("{land}\t= {city}\n", "city")
+    queries = [{"land": land, "city": city} for land, city in CAPITALS.items()]
+    given = {"shots": (1,), "seed": 5, "choices": choices, "normalize": how}
+    asked = []
+
+    def recorded(*arguments, **how):
+        asked.append(how)
+        return accuracy(*arguments, **how)
+
+    monkeypatch.setattr("transformer_jax.cli.prompt.accuracy", recorded)
+    flags = ("--shots", 1, "--seed", 5, "--json", "--normalize", how, "--choices", *choices)
+    out = run_prompt(counted_run, *of_files(), *TEMPLATE, *flags)[1]
+    [wanted] = accuracy(load_language(counted_run), queries, queries, template, **given)
+    assert json.loads(out) == {**dataclasses.asdict(wanted), "cut": 0}
+    assert [one["normalize"] for one in asked] == [how]
 
 
 def test_one_whole_prompt_is_shown_with_its_answer(counted_run, run_prompt):
@@ -148,21 +165,19 @@ def test_examples_change_with_the_seed_and_agree_where_asked(counted_run, run_pr
 
 
 def test_b41_the_built_in_task_on_an_untrained_model(neural_run, run_prompt):
-    """Eight examples do not fit into its 32 tokens; without training nothing is right."""
-    flags = ("--task", "in-context", "--limit", 12, "--tokens", 4, "--shots", 0, 4, 8)
-    code, out, err = run_prompt(neural_run, *flags, "--json")
+    """Its 28 tokens are BOS, four lines of six, and a query of three."""
+    flags = ("--task", "in-context", "--limit", 12, "--tokens", 1, "--json", "--shots", 4, 5)
+    code, out, err = run_prompt(neural_run, *flags)
     rows = [json.loads(line) for line in out.splitlines()]
     assert code == 0
-    assert [(row["k"], row["count"], row["cut"]) for row in rows] == [
-        *((0, 12, 0), (4, 12, 0), (8, 12, 12))
-    ]
-    assert all(row["accuracy"] < 0.5 for row in rows)
+    assert [(row["k"], row["count"], row["cut"]) for row in rows] == [(4, 12, 0), (5, 12, 12)]
+    assert all(row["accuracy"] == 0 for row in rows)  # a letter is not enough
     assert err == (
-        "note: 12 of 12 prompts of 8 examples were longer than the context and were cut: their "
+        "note: 12 of 12 prompts of 5 examples were longer than the context and were cut: their "
         "first examples were not read\n"
     )
-    # Prompts of the longest that fits: BOS, four lines of six and a query of three.
-    assert run_prompt(neural_run, *flags[:-3], 4, "--show")[2].count("\n") == 7
+    longer = run_prompt(neural_run, *flags[:-1], "--header", "a")[1]
+    assert json.loads(longer)["cut"] == 12  # one token more than there is room for
 
 
 @pytest.mark.parametrize(
@@ -177,7 +192,8 @@ def test_b41_the_built_in_task_on_an_untrained_model(neural_run, run_prompt):
         ((*of_files(), *TEMPLATE, "--shots", "5"), 3, "5 examples are asked for and the pool"),
         ((*of_files(), *TEMPLATE, "--normalize", "bytes"), 2, "--normalize is for --choices"),
         ((*of_files(), *TEMPLATE, "--choices", " "), 2, "--choices holds an empty answer"),
-        ((*of_files(), *TEMPLATE, "--choices", "Rome"), 3, "table.tsv:2: the answer 'Paris'"),
+        ((*of_files(), *TEMPLATE, "--shots", "1", "--choices", "Rome"), 3,
+         "table.tsv:2: the answer 'Paris' is none of --choices Rome"),
         ((*of_files(), *TEMPLATE, "--limit", "0"), 2, "--limit is 0: at least 1"),
         ((*of_files(), *TEMPLATE, "--tokens", "0"), 2, "--tokens is 0: at least 1"),
         ((*of_files(), *TEMPLATE, "--seed", "-1"), 2, "--seed is -1: at least 0"),
@@ -193,7 +209,7 @@ def test_b41_the_built_in_task_on_an_untrained_model(neural_run, run_prompt):
         ((*of_files(), "--answer-template", "{land}{city}"), 2, "has 2 fields"),
         ((*of_files(), "--template", "{output}"), 2, "must have the answer {output} once"),
         (of_files("none.tsv"), 3, "--examples none.tsv: no such file"),
-        (of_files(queries="table.txt"), 2, "--queries table.txt: the name must end in .tsv or"),
+        ((*of_files(queries="x.txt"), *TEMPLATE), 2, "--queries x.txt: the name must end in .tsv"),
         (("--task", "in-context", "--template", "{land}"), 2, "its fields are rule, input, output"),
         (("--task", "in-context", "--shots", "20"), 3, "20 examples are asked for"),
     ],
@@ -207,8 +223,10 @@ def test_mistakes_are_one_line(counted_run, run_prompt, monkeypatch, flags, code
     assert err.count("\n") == 1
 
 
-def test_a_translator_is_refused(trained_run, run_prompt):
-    code, _, err = run_prompt(trained_run, *of_files(), *TEMPLATE, "--shots", 1)
+def test_a_translator_is_refused(run_prompt, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model": {"encoder_layers": 1}}))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    code, _, err = run_prompt(tmp_path, *of_files(), *TEMPLATE, "--shots", 1)
     assert code == 2
     assert "this command does not use: try transformer-jax translate" in err
 

@@ -2,12 +2,10 @@
 
 import base64
 import dataclasses
-import io
 import json
 import math
 import re
 import shutil
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -17,32 +15,12 @@ from flax import nnx
 
 from transformer_jax.cli.attention import attention_of
 from transformer_jax.cli.loading import chosen_checkpoint, load
-from transformer_jax.cli.main import main
 from transformer_jax.cli.translate import traced
 from transformer_jax.config import TransformerConfig
 from transformer_jax.decoding.forced import TraceStep
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.encoder_decoder import EncoderDecoder
-
-
-class Command:
-    """The command with text on standard input; its code, output lines and errors."""
-
-    def __init__(self, monkeypatch, capsysbinary):
-        self.monkeypatch, self.capsys = monkeypatch, capsysbinary
-
-    def __call__(self, *arguments, text=""):
-        raw = text if isinstance(text, bytes) else text.encode()
-        self.monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw)))
-        code = main([str(argument) for argument in arguments])
-        out, err = self.capsys.readouterr()
-        return code, out.decode().split("\n"), err.decode()
-
-
-@pytest.fixture
-def run_command(monkeypatch, capsysbinary):
-    return Command(monkeypatch, capsysbinary)
 
 
 @pytest.fixture(scope="module")

@@ -68,6 +68,30 @@ def assert_blind_rows_are_nothing(found, mask, T, S):
         assert (np.where(blind, found[1], 0) == 0).all()
 
 
+@pytest.mark.parametrize("name", ["causal_window", "segments", "before", "far"])
+def test_causal_queries_in_pieces_equal_those_in_one(name, monkeypatch):
+    T, S = 19, 21
+    offsets = {"before": masks.causal(offset=-9), "far": masks.causal(offset=5)}
+    mask, inputs = (catalogue(T, S) | offsets)[name], arrays(T, S, U=6)
+    expected = both_ways(plain(), *inputs, mask)
+    monkeypatch.setattr(xla, "LONG", 1)
+    monkeypatch.setattr(xla, "PIECE", 8)
+    found = both_ways(plain(), *inputs, mask)
+    assert_same(found, expected)
+    assert_blind_rows_are_nothing(found, mask, T, S)
+
+
+def test_keys_that_no_query_of_a_piece_may_see_are_not_read(monkeypatch):
+    monkeypatch.setattr(xla, "LONG", 1)
+    monkeypatch.setattr(xla, "PIECE", 8)
+    q, k, v, _ = arrays(16, 16)
+    broken = k.at[:, :, -1].set(jnp.nan), v.at[:, :, -1].set(jnp.nan)
+    y = jax.jit(plain())(q, *broken, masks.causal())
+    seen = np.isfinite(y).all((0, 1, 3))
+    assert seen[:8].all()
+    assert not seen[8:].any()
+
+
 @pytest.mark.parametrize("name", catalogue(19, 21))
 def test_chunked_equals_xla_under_every_mask(name):
     T, S = 19, 21

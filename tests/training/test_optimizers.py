@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import optax.contrib
 import pytest
 
 from transformer_jax.errors import ConfigError
@@ -114,6 +115,38 @@ def test_each_optimizer_is_that_of_optax(name):
     config, expected = OPTAX[name]
     ours = make_optimizer(dataclasses.replace(config, schedule=FLAT, clip=None), 8, 100)
     chex.assert_trees_all_close(descend(ours)[0], descend(expected)[0], rtol=1e-5, atol=1e-6)
+
+
+def test_muon_is_that_of_optax_on_kernels_and_adam_elsewhere():
+    axes = lambda params: jax.tree_util.tree_map_with_path(
+        lambda path, _: optax.contrib.MuonDimensionNumbers() if path[-1].key == "kernel" else None,
+        params,
+    )
+    muon = optax.contrib.muon(0.1, consistent_rms=0.2, muon_weight_dimension_numbers=axes)
+    ours = make_optimizer(OptimizerConfig("muon", 0.1, FLAT, clip=None), 8, 100)
+    found, kernels, others = (
+        descend(tx)[0] for tx in (ours, muon, optax.adam(0.1, 0.9, 0.99, 1e-9))
+    )
+    expected = jax.tree_util.tree_map_with_path(
+        lambda path, one, two: one if path[-1].key == "kernel" else two, kernels, others
+    )
+    chex.assert_trees_all_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_muon_makes_the_singular_values_of_each_layer_alike():
+    """In a scanned stack too, where a kernel holds those of all layers."""
+    tx = make_optimizer(OptimizerConfig("muon", 1.0, FLAT, clip=None), 8, 100)
+    slopes = jax.random.normal(jax.random.key(0), (3, 4, 6))
+    apart = {str(i): {"kernel": slope} for i, slope in enumerate(slopes)}
+    together = {"blocks": {"kernel": slopes}}
+    update = lambda grads: tx.update(grads, tx.init(grads), grads)[0]
+    stacked = update(together)["blocks"]["kernel"]
+    for i, alone in update(apart).items():
+        chex.assert_trees_all_close(stacked[int(i)], alone["kernel"], atol=1e-5)
+        sizes = np.linalg.svd(alone["kernel"])[1] / (0.2 * 6**0.5)
+        assert ((sizes > 0.6) & (sizes < 1.3)).all()
+        # It goes down the slope.
+        assert float((alone["kernel"] * slopes[int(i)]).sum()) < 0
 
 
 def test_clipping_bounds_all_parameters_together():

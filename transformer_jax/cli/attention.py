@@ -1,6 +1,7 @@
-"""``transformer-jax attention``: what a model looks at while it translates a sentence."""
+"""``transformer-jax attention``: what a model looks at while it reads and writes."""
 
 import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -9,10 +10,10 @@ import tyro
 from transformer_jax.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from transformer_jax.decoding.translator import Translator
+    from transformer_jax.decoding.translator import TextTokenizer, Translator
     from transformer_jax.visual.attention import Maps
 
-__all__ = ["Attention", "attention_of"]
+__all__ = ["Attention", "attention_of", "self_attention_of"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,13 +23,13 @@ class Attention:
     run: tyro.conf.Positional[Path]
     """A run directory."""
     sentence: tyro.conf.Positional[str]
-    """What is translated."""
+    """What is translated, or what a language model reads."""
     target: str | None = None
-    """A given translation, instead of the model's own."""
+    """A given translation, instead of the translator's own."""
     output: Path = Path("attention.html")
     """The page; the picture lies beside it with the suffix .png."""
-    picture: Literal["cross", "encoder", "decoder"] = "cross"
-    """Which attention the picture shows."""
+    picture: Literal["cross", "encoder", "decoder"] | None = None
+    """Which attention the picture shows; None is cross, or of a language model what it has."""
     layer: int | None = None
     """Which layer it shows, from 1; None is the last."""
     all_layers: bool = False
@@ -43,17 +44,14 @@ class Attention:
     def __call__(self) -> int:
         """Writes the files and prints their names."""
         self.check()
-        from transformer_jax.cli.loading import as_trained, load
-        from transformer_jax.decoding.options import Search
-        from transformer_jax.decoding.translator import Translator
+        from transformer_jax.cli.loading import family
+        from transformer_jax.training.run_directory import RunDirectory
         from transformer_jax.visual.attention import as_json, page, picture
 
-        model, tokenizer = load(self.run, self.checkpoint)
-        translator = Translator(model, tokenizer, search=Search(beams=self.beams))
-        prepare = as_trained(self.run)
-        target = None if self.target is None else prepare(self.target)
-        maps, translation = attention_of(translator, prepare(self.sentence), target)
-        shown = next(each for each in maps if each.kind == self.picture)
+        decoder = family(RunDirectory.open(self.run)) == "decoder"
+        maps, translation = self.of_text() if decoder else self.of_translation()
+        kind = self.picture or ("decoder" if decoder else "cross")
+        shown = next(each for each in maps if each.kind == kind)
         L = shown.weights.shape[0]
         if self.layer is not None and self.layer > L:
             raise ConfigError(f"--layer {self.layer}: the layers are 1 to {L}")
@@ -66,15 +64,48 @@ class Attention:
             self.output.parent.mkdir(parents=True, exist_ok=True)
             for suffix, text in files.items():
                 self.output.with_suffix(suffix).write_text(text, encoding="utf-8")
-            picture(shown, png, layer=layer, title=f"{self.sentence} → {translation}")
+            title = f"{self.sentence} → {translation}" if translation else self.sentence
+            picture(shown, png, layer=layer, title=title)
         except OSError as error:
             raise ConfigError(
                 f"--output {self.output}: cannot be written: {error.strerror}"
             ) from None
-        print(translation)
+        if translation:
+            print(translation)
         for suffix in (".html", ".png", *([".json"] if self.json else [])):
             print(self.output.with_suffix(suffix))
         return 0
+
+    def of_translation(self) -> "tuple[tuple[Maps, ...], str]":
+        """What a translator looks at, and its translation."""
+        from transformer_jax.cli.loading import as_trained, load
+        from transformer_jax.decoding.options import Search
+        from transformer_jax.decoding.translator import Translator
+
+        model, tokenizer = load(self.run, self.checkpoint)
+        translator = Translator(model, tokenizer, search=Search(beams=self.beams))
+        prepare = as_trained(self.run)
+        target = None if self.target is None else prepare(self.target)
+        return attention_of(translator, prepare(self.sentence), target)
+
+    def of_text(self) -> "tuple[tuple[Maps, ...], str]":
+        """What a decoder looks at, and no translation.
+
+        Raises:
+            ConfigError: A flag that is for translators.
+        """
+        from transformer_jax.cli.loading import as_trained, first_token, load
+        from transformer_jax.training.run_directory import RunDirectory
+
+        theirs = {"target": self.target is not None, "beams": self.beams != Attention.beams}
+        theirs["picture"] = self.picture not in (None, "decoder")
+        for flag, given in theirs.items():
+            if given:
+                raise ConfigError(f"--{flag} is for translators: {self.run} is a language model")
+        model, tokenizer = load(self.run, self.checkpoint, kind="decoder")
+        first = first_token(RunDirectory.open(self.run), tokenizer)
+        text = as_trained(self.run, trim=False)(self.sentence)
+        return (self_attention_of(model, tokenizer, text, first=first),), ""
 
     def check(self) -> None:
         """Refuses what cannot be, before anything is loaded.
@@ -136,6 +167,45 @@ def attention_of(
         translator.params, row(source), row(inputs), np.asarray([len(source)], np.int32)
     )
     weights = {kind: np.asarray(array) for kind, array in weights.items()}
-    pieces = lambda ids: [piece.replace(" ", "▁") for piece in tokenizer.pieces(ids)]
+    pieces = lambda ids: _pieces(tokenizer, ids)
     start = pieces([tokenizer.bos])[0]
     return translation_maps(pieces(source), pieces(written), weights, start=start), text
+
+
+def self_attention_of(
+    model: tuple[Any, Any], tokenizer: "TextTokenizer", text: str, *, first: int
+) -> "Maps":
+    """The map of a text that a decoder reads (row U13), every token being written in turn.
+
+    Args:
+        model: A decoder's graph and parameters.
+        tokenizer: Of its training.
+        text: What it reads.
+        first: The token that texts begin with.
+
+    Raises:
+        DataError: The text is longer than the model can read.
+    """
+    import jax
+    import numpy as np
+    from flax import nnx
+
+    from transformer_jax.visual.attention import translation_maps
+
+    graph, params = model
+    [ids] = tokenizer.encode_batch([text])
+    longest = nnx.merge(graph, params).config.positions.max_length
+    if len(ids) > longest:
+        raise DataError(
+            f"the text has {len(ids)} tokens: at most {longest} are looked at; shorten it"
+        )
+    run = lambda params, tokens: nnx.merge(graph, params).attention_maps(tokens)
+    weights = jax.jit(run)(params, np.asarray([[first, *ids[:-1]]], np.int32))
+    [start] = _pieces(tokenizer, [first])
+    written = _pieces(tokenizer, ids)
+    [found] = translation_maps([], written, {"decoder": np.asarray(weights)}, start=start)
+    return found
+
+
+def _pieces(tokenizer: "TextTokenizer", ids: Iterable[int]) -> list[str]:
+    return [piece.replace(" ", "▁").replace("\n", "⏎") for piece in tokenizer.pieces(ids)]

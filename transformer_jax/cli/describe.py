@@ -24,11 +24,11 @@ class Describe:
     preset: str | None = None
     """A published architecture instead of a run, such as vaswani_base."""
     batch: int = 1
-    """Sentences at once."""
+    """Sentences or texts at once."""
     source_length: int = 32
     """Tokens of a source sentence."""
     target_length: int = 32
-    """Tokens of a target sentence."""
+    """Tokens of a target sentence, or of a text."""
     pictures: Path | None = None
     """A folder to write pictures of the positions and masks to."""
 
@@ -113,10 +113,10 @@ def report(
     head = ("part", "", "shapes", "parameters", "FLOPs", "per token", "bytes moved")
     both = bool(config.encoder_layers and config.decoder_layers)
     lengths = " and ".join(
-        f"{length} {side} tokens"
+        f"{length} {side}tokens"
         for side, length, layers in (
-            ("source", source_length, config.encoder_layers),
-            ("target", target_length, config.decoder_layers),
+            ("source ", source_length, config.encoder_layers),
+            ("target " if both else "", target_length, config.decoder_layers),
         )
         if layers
     )
@@ -142,7 +142,8 @@ def report(
         start = f"{short(cost.start)}FLOP to start, then " if both else ""
         lines.append(
             f"decoding        {start}{short(cost.flops)}FLOP a token and {short(cost.bytes)}B "
-            f"moved at least a step, with a cache of {short(cost.cache_bytes)}B a sentence"
+            f"moved at least a step, with a cache of {short(cost.cache_bytes)}B a "
+            f"{'sentence' if both else 'text'}"
         )
     return "\n".join(lines)
 

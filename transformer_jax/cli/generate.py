@@ -1,6 +1,7 @@
 """``transformer-jax generate``: prompts in, texts out."""
 
 import dataclasses
+import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -78,7 +79,11 @@ class Generate:
     def __call__(self) -> int:
         """Writes each text as it comes, or prompt by prompt if there are several."""
         asked = self.asked()
-        from transformer_jax.cli.loading import load_language
+        from transformer_jax.cli.loading import counted, load_language
+        from transformer_jax.training.run_directory import RunDirectory
+
+        if counted(RunDirectory.open(self.run)):
+            self.check_counted()
         from transformer_jax.decoding.language import Shapes
 
         rows = tuple(sorted({n for n in (1, 2, 4, 8, 16, 32) if n < self.batch} | {self.batch}))
@@ -87,20 +92,22 @@ class Generate:
         model = load_language(
             self.run, self.checkpoint, shapes=shapes, dtype=self.dtype, change=change
         )
-        if self.trace:
-            self.traces(model, asked)
-        elif len(asked) == 1 and asked[0].samples == 1 and asked[0].beams == 1 and not self.json:
+        one = len(asked) == 1 and asked[0].samples == 1 and asked[0].beams == 1
+        # Why a text ended is known of whole texts alone, and a note may be wanted.
+        if one and not (self.json or self.trace or asked[0].stop):
             self.show(model, asked[0])
         else:
-            # A window at a time: a long file starts to answer before it is read to the end.
-            for start in range(0, len(asked), 8 * self.batch):
-                window = asked[start : start + 8 * self.batch]
-                for request, found in zip(window, model.generate(window), strict=True):
-                    self.write(request, found)
-                    self.note(request, [one.reason for one in found])
-        cut = getattr(model, "counts", {}).get("cut", 0)
-        if cut:
-            print(f"note: {cut} prompts were longer than the context and were cut", file=sys.stderr)
+            written = self.traces(model, asked) if self.trace else self.texts(model, asked)
+            missed = [request for request, met in written if request.stop and not met]
+            self.note(missed, len(asked))
+        # An n-gram model reads any prompt.
+        counts, context = getattr(model, "counts", {}), getattr(model, "context", 0)
+        if counts.get("cut"):
+            print(
+                f"note: {counts['cut']} of {counts['prompts']} prompts had more than "
+                f"{context - 1} tokens and lost their beginning",
+                file=sys.stderr,
+            )
         return 0
 
     def asked(self) -> "list[Request]":
@@ -117,6 +124,7 @@ class Generate:
             raise ConfigError(
                 f"{'two kinds of prompts' if given else 'no prompt'}: give one of a prompt "
                 f'(generate RUN "text"), --prompts FILE and --requests FILE'
+                f"{'; a prompt stands before --stop' if self.stop and not given else ''}"
             )
         for name, least in (("batch", 1), ("speculate", 0)):
             if getattr(self, name) < least:
@@ -125,7 +133,10 @@ class Generate:
         settings = {name: getattr(self, name) for name in fields}
         if self.speculate and self.temperature:
             raise ConfigError("--speculate is for greedy texts: give --temperature 0 too")
+        if self.trace and max(self.samples, self.nbest) > 1:
+            raise ConfigError("--trace tells of one text: leave out --samples and --nbest")
         if self.prompt is not None:
+            _check_text(self.prompt, "the prompt")
             return [Request(self.prompt, **settings)]
         Request("", **settings)  # flags out of range are refused before files are read
         if self.prompts is not None:
@@ -140,15 +151,24 @@ class Generate:
     def show(self, model: "LanguageModel", request: "Request") -> None:
         """Prompt and text on standard output, as they are written."""
         out = sys.stdout.buffer
-        out.write(request.prompt.encode())
-        out.flush()
-        text = ""
-        for piece in model.stream(request):
+        pieces = iter(model.stream(request))
+        first = next(pieces, "")  # a prompt that is refused is not written
+        for piece in itertools.chain((request.prompt, first), pieces):
             out.write(piece.encode())
             out.flush()
-            text += piece
         out.write(b"\n")
         out.flush()
+
+    def texts(
+        self, model: "LanguageModel", asked: "list[Request]"
+    ) -> "Iterator[tuple[Request, bool]]":
+        """Writes all texts; each request, and whether it met a stop string."""
+        # A window at a time: a long file starts to answer before it is read to the end.
+        for start in range(0, len(asked), 8 * self.batch):
+            window = asked[start : start + 8 * self.batch]
+            for request, found in zip(window, model.generate(window), strict=True):
+                self.write(request, found)
+                yield request, any(one.reason == "stop" for one in found)
 
     def write(self, request: "Request", found: "list[Continuation]") -> None:
         """The texts of one prompt."""
@@ -170,22 +190,36 @@ class Generate:
                 out.write((request.prompt + one.text).encode() + b"\n")
         out.flush()
 
-    def note(self, request: "Request", reasons: list[str]) -> None:
-        """Says so if no stop string was met."""
-        if request.stop and "stop" not in reasons:
-            words = ", ".join(map(repr, request.stop))
-            print(f"note: none of the stop strings ({words}) was met", file=sys.stderr)
+    def note(self, missed: "list[Request]", asked: int) -> None:
+        """Says so if prompts met none of their stop strings."""
+        if missed:
+            words = ", ".join(sorted({repr(text) for request in missed for text in request.stop}))
+            of = "" if asked == 1 else f" after {len(missed)} of {asked} prompts"
+            print(f"note: none of the stop strings ({words}) was met{of}", file=sys.stderr)
 
-    def traces(self, model: Any, asked: "list[Request]") -> None:
-        """The texts, telling the steps on the way (row L13)."""
+    def traces(self, model: Any, asked: "list[Request]") -> "Iterator[tuple[Request, bool]]":
+        """The same, telling the steps on the way (row L13)."""
         from transformer_jax.cli.translate import traced
 
-        if not hasattr(model, "trace"):
-            raise ConfigError("--trace is for neural models: an n-gram model has no steps to tell")
         for request in asked:
             found, steps = model.trace(request)
             print(traced(request.prompt, steps), file=sys.stderr, flush=True)
             self.write(request, [found])
+            yield request, found.reason == "stop"
+
+    def check_counted(self) -> None:
+        """Refuses what an n-gram model has nothing of, instead of passing over it.
+
+        Raises:
+            ConfigError: It names the flag.
+        """
+        neural = ("trace", "speculate", "context", "interpolate", "dtype", "checkpoint",
+                  "too_long", "full")  # fmt: skip
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        for name in neural:
+            if getattr(self, name) != defaults[name]:
+                flag = name.replace("_", "-")
+                raise ConfigError(f"--{flag} is for neural models: {self.run} is an n-gram model")
 
 
 def longer(
@@ -232,25 +266,51 @@ def _lines(path: Path, flag: str) -> Iterator[str]:
 def _requests(path: Path, settings: dict[str, Any]) -> "Iterator[Request]":
     from transformer_jax.decoding.requests import Request
 
+    name = "<stdin>" if str(path) == "-" else str(path)
     for number, line in enumerate(_lines(path, "--requests"), 1):
         if not line.strip():
             continue
+        where = f"{name}:{number}"
         try:
             fields = json.loads(line)
         except ValueError as error:
-            raise DataError(f"{path}:{number}: not JSON: {error}") from None
+            raise DataError(f"{where}: not JSON: {error}") from None
         if not isinstance(fields, dict) or not isinstance(fields.get("prompt"), str):
-            raise DataError(f'{path}:{number}: needs an object with a text "prompt"')
+            raise DataError(f'{where}: needs an object with a text "prompt"')
         unknown = sorted(fields.keys() - settings.keys() - {"prompt"})
         if unknown:
             raise DataError(
-                f"{path}:{number}: no setting is called {unknown[0]}: there are "
+                f"{where}: no setting is called {unknown[0]}: there are "
                 f"{', '.join(sorted(settings))}"
             )
-        if "stop" in fields:
-            stop = fields["stop"]
-            fields["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
         try:
+            for setting, value in fields.items():
+                fields[setting] = _typed(setting, value)
             yield Request(**settings | fields)
-        except (ConfigError, TypeError) as error:
-            raise DataError(f"{path}:{number}: {error}") from None
+        except ConfigError as error:
+            raise DataError(f"{where}: {error}") from None
+
+
+def _typed(name: str, value: Any) -> Any:
+    """A setting of a JSON line, or the prompt, as a request has it."""
+    if name == "prompt":
+        _check_text(value, "the prompt")
+        return value
+    if name == "stop":
+        texts = [value] if isinstance(value, str) else value
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise ConfigError(f"stop is {value}: a text or a list of texts")
+        return tuple(texts)
+    if value is None and name in ("top_k", "top_p", "min_p"):
+        return None
+    fraction = name in ("temperature", "top_p", "min_p", "repetition_penalty")
+    if isinstance(value, bool) or not isinstance(value, (int, float) if fraction else int):
+        raise ConfigError(f"{name} is {value!r}: a {'number' if fraction else 'whole number'}")
+    return value
+
+
+def _check_text(text: str, what: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{what} holds half a character (a lone surrogate)") from None

@@ -13,13 +13,22 @@ if TYPE_CHECKING:
     from transformer_jax.decoding.ngram import NgramLanguageModel
     from transformer_jax.training.run_directory import RunDirectory
 
-__all__ = ["as_trained", "chosen_checkpoint", "family", "load", "load_language", "model_config"]
+__all__ = [
+    "as_trained",
+    "chosen_checkpoint",
+    "counted",
+    "family",
+    "first_token",
+    "load",
+    "load_language",
+    "model_config",
+]
 
-# What each family of models is for.
+# What each family of models is called, and what it is for.
 _USE = {
-    "encoder-decoder": "translate",
-    "decoder": "generate",
-    "ngram": "generate",
+    "encoder-decoder": ("a translator", "translate"),
+    "decoder": ("a decoder", "generate"),
+    "ngram": ("an n-gram model", "generate"),
 }
 
 
@@ -87,10 +96,28 @@ def family(run: "RunDirectory") -> str:
     Raises:
         CheckpointError: ``config.json`` is damaged or describes no model of ours.
     """
-    model = run.read_config().get("model")
-    if isinstance(model, dict) and model.get("kind") == "ngram":
+    if counted(run):
         return "ngram"
     return "decoder" if not model_config(run).encoder_layers else "encoder-decoder"
+
+
+def counted(run: "RunDirectory") -> bool:
+    """Whether a run's model is an n-gram model, which has no checkpoints.
+
+    Raises:
+        CheckpointError: ``config.json`` is damaged.
+    """
+    model = run.read_config().get("model")
+    return isinstance(model, dict) and model.get("kind") == "ngram"
+
+
+def first_token(run: "RunDirectory", tokenizer: "Tokenizer") -> int:
+    """The token that the texts of a decoder begin with."""
+    first = run.read_config().get("first", "bos")
+    if first == "newline":
+        [[line_end]] = tokenizer.encode_batch(["\n"])
+        return line_end
+    return tokenizer.eos if first == "eos" else tokenizer.bos
 
 
 def load(
@@ -117,9 +144,10 @@ def load(
     run = RunDirectory.open(path)
     which, average = chosen_checkpoint(checkpoint)
     if (other := family(run)) != kind:
+        name, command = _USE[other]
         raise ConfigError(
-            f"{path}: the run of {_article(other)}, which this command does not use: "
-            f"try transformer-jax {_USE[other]}"
+            f"{path}: the run of {name}, which this command does not use: "
+            f"try transformer-jax {command}"
         )
     config = change(model_config(run))
 
@@ -171,7 +199,7 @@ def load_language(
     from transformer_jax.training.run_directory import RunDirectory
 
     run = RunDirectory.open(path)
-    if family(run) == "ngram":
+    if counted(run):
         from transformer_jax.decoding.ngram import NgramLanguageModel
         from transformer_jax.models.ngram import NgramModel
 
@@ -179,27 +207,22 @@ def load_language(
             tokenizer = load_tokenizer(run.tokenizer)
         except DataError as error:
             raise CheckpointError(str(error)) from None
-        return NgramLanguageModel(NgramModel.load(run.path / "ngram.npz"), tokenizer)
+        counts = NgramModel.load(run.path / "ngram.npz")
+        try:
+            return NgramLanguageModel(counts, tokenizer)
+        except ConfigError as error:
+            raise CheckpointError(f"{path}: {error}") from None
     from transformer_jax.decoding.language import DecoderLanguageModel
 
     model, tokenizer = load(path, checkpoint, kind="decoder", change=change)
-    first = run.read_config().get("first", "bos")
-    start = {"bos": tokenizer.bos, "eos": tokenizer.eos}
-    if first == "newline":
-        [[line_end]] = tokenizer.encode_batch(["\n"])
-        start["newline"] = line_end
     return DecoderLanguageModel(
         model,
         tokenizer,
-        first=start.get(first),
-        ends=first != "newline",
+        first=first_token(run, tokenizer),
+        ends=run.read_config().get("first") != "newline",
         shapes=shapes,
         dtype=dtype,
     )
-
-
-def _article(kind: str) -> str:
-    return f"an {kind}" if kind[0] in "aeio" else f"a {kind}"
 
 
 def _shape(shape: tuple[int, ...] | None) -> str:

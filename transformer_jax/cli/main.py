@@ -92,7 +92,9 @@ def _check_flags(name: str, arguments: list[str]) -> None:
     for field in dataclasses.fields(command):
         flag = field.name.replace("_", "-")
         allowed += [flag, f"no-{flag}"] if field.type is bool else [flag]
-    for argument in arguments:
+    # What follows a lone -- is no flag, whatever it looks like.
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    for argument in arguments[:end]:
         flag = argument[2:].partition("=")[0].replace("_", "-")
         if not argument.startswith("--") or not flag or flag in allowed:
             continue

@@ -5,7 +5,7 @@ import json
 import re
 import string
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Prompt", "read_examples", "unescaped"]
 
-HEADER = ("k", "accuracy", "exact match", "token F1", "queries")
+HEADER = ("  k", "accuracy", "exact match", "token F1", "queries")
 LIMIT = 300  # queries of a built-in task
 
 
@@ -154,7 +154,8 @@ class Prompt:
                         f"--task {self.task}: has no field {field!r}: its fields are "
                         f"{', '.join(queries[0])}"
                     )
-            return [*pool], self.possible(enumerate(queries, 1), template, "query "), "rule"
+            shown: list[Example] = [*pool]
+            return shown, self.possible(enumerate(queries, 1), template, "query "), "rule"
         assert self.examples is not None
         assert self.queries is not None
         needed = (*template.fields, *([self.same] if self.same else []))
@@ -168,7 +169,7 @@ class Prompt:
         return shown, self.possible(asked, template, f"{self.queries}:"), self.same
 
     def possible(
-        self, queries: "Sequence[tuple[int, Example]] | enumerate[Any]", template: Template, at: str
+        self, queries: Iterable[tuple[int, Example]], template: Template, at: str
     ) -> list[Example]:
         """The queries without their numbers, if each can be answered rightly.
 

@@ -9,7 +9,7 @@ from typing import Any
 import tyro
 
 from transformer_jax.decoding.requests import TextScore, perplexity
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, DataError
 
 __all__ = ["Score", "row"]
 
@@ -57,6 +57,8 @@ class Score:
 
         assert self.text is not None
         lines = list(read_lines(self.text, "score"))
+        if not lines:
+            raise DataError(f"score {self.text}: no text: it is empty")
         model = load_language(self.run, self.checkpoint)
         lower = as_trained(self.run, trim=False)
         given = [lower(line) for line in lines]

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import mmap
 import operator
 import os
 import pathlib
@@ -17,7 +18,15 @@ from transformer_jax.data.pairs import Pairs
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import DataError
 
-__all__ = ["PairStore", "TokenStore", "build_store", "id_dtype", "open_arrays", "write_arrays"]
+__all__ = [
+    "PairStore",
+    "TokenStore",
+    "build_store",
+    "forget",
+    "id_dtype",
+    "open_arrays",
+    "write_arrays",
+]
 
 _CHUNK = 8192  # texts encoded at a time, which bounds the memory of Python lists
 _NAMES = ("source_ids", "source_offsets", "target_ids", "target_offsets", "kept")
@@ -223,6 +232,18 @@ def open_arrays(
         return arrays, note["counts"]
     except (OSError, ValueError, KeyError):
         return None
+
+
+def forget(array: np.ndarray) -> None:
+    """Gives back the memory that holds what was read of a memory-mapped array; others stay.
+
+    Example:
+        >>> forget(np.zeros(3))
+    """
+    held = getattr(array, "base", None)
+    # Elsewhere the system does it when it needs the memory.
+    if isinstance(held, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        held.madvise(mmap.MADV_DONTNEED)
 
 
 def _sha256(path: pathlib.Path) -> str:

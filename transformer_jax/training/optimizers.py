@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import jax
 import jax.numpy as jnp
 import optax
+import optax.contrib
 from jaxtyping import Array, Float, Int, PyTree
 
 from transformer_jax.errors import ConfigError
@@ -42,12 +43,12 @@ class ScheduleConfig:
 class OptimizerConfig:
     """The optimizer; the defaults are those of Vaswani et al. 2017, with clipping."""
 
-    name: Literal["adam", "adamw", "adafactor", "lion", "sgd"] = "adam"
+    name: Literal["adam", "adamw", "adafactor", "lion", "muon", "sgd"] = "adam"
     learning_rate: float | None = None  # at the peak; None (noam only): (width * warm_up) ** -0.5
     schedule: ScheduleConfig = ScheduleConfig()
-    beta1: float | None = None  # momentum; None: adam(w) 0.9, lion 0.9, sgd 0.9
-    beta2: float | None = None  # None: adam(w) 0.98, lion 0.99, adafactor 0.8 (its decay exponent)
-    eps: float | None = None  # None: adam(w) 1e-9, adafactor 1e-30
+    beta1: float | None = None  # momentum; None: adam(w), lion, sgd 0.9, muon 0.95
+    beta2: float | None = None  # None: adam(w) 0.98, lion, muon 0.99, adafactor 0.8 (an exponent)
+    eps: float | None = None  # None: adam(w), muon 1e-9, adafactor 1e-30
     weight_decay: float = 0.0  # times the learning rate; of kernels and tables, not of vectors
     clip: float | None = 1.0  # longest gradient, all parameters together; None is no limit
 
@@ -61,6 +62,7 @@ _DEFAULTS: dict[str, dict[str, float]] = {
     "adamw": {"beta1": 0.9, "beta2": 0.98, "eps": 1e-9},
     "adafactor": {"beta2": 0.8, "eps": 1e-30},
     "lion": {"beta1": 0.9, "beta2": 0.99},
+    "muon": {"beta1": 0.95, "beta2": 0.99, "eps": 1e-9},
     "sgd": {"beta1": 0.9},
 }
 
@@ -194,7 +196,7 @@ def make_schedule(config: OptimizerConfig, width: int, total_steps: int) -> Call
 
 
 def _clip(longest: float) -> optax.GradientTransformationExtraArgs:
-    """All gradients together no longer than ``longest``, by one factor; their length may be told."""
+    """All gradients together no longer than ``longest``; the caller may know their length."""
 
     def update(updates: PyTree, state: optax.EmptyState, params: PyTree = None, *, norm=None, **_):
         norm = optax.tree.norm(updates) if norm is None else norm
@@ -220,6 +222,34 @@ def _scale_by_adam(beta1: float, beta2: float, eps: float) -> optax.GradientTran
         return jax.tree.map(direction, mu, nu), optax.ScaleByAdamState(count, mu, nu)
 
     return optax.GradientTransformation(optax.scale_by_adam(beta1, beta2, eps).init, update)
+
+
+def _scale_by_muon(beta1: float, beta2: float, eps: float) -> optax.GradientTransformation:
+    """Kernels by Muon, all other parameters by Adam, steps of both about as long.
+
+    Muon makes all singular values of a kernel's momentum equal (Jordan et al. 2024); times
+    ``0.2 √max(rows, columns)`` its elements are as large as Adam's, so that one learning rate
+    serves both (Liu et al. 2025, arXiv:2502.16982).
+    """
+    is_kernel = lambda path: path_name(path).rpartition("/")[2] == "kernel"
+
+    def label(params: PyTree) -> PyTree:
+        name = lambda path, _: "kernels" if is_kernel(path) else "others"
+        return jax.tree_util.tree_map_with_path(name, params)
+
+    def axes(params: PyTree) -> PyTree:
+        # The last two: in a scanned stack, layers come before them.
+        of = lambda p: optax.contrib.MuonDimensionNumbers(p.ndim - 2, p.ndim - 1)
+        return jax.tree.map(of, params)
+
+    def lengthen(updates: PyTree, state: optax.EmptyState, params: PyTree = None):
+        return jax.tree.map(lambda u: 0.2 * max(u.shape[-2:]) ** 0.5 * u, updates), state
+
+    longer = optax.GradientTransformation(lambda params: optax.EmptyState(), lengthen)
+    muon = optax.contrib.scale_by_muon(beta=beta1, weight_dimension_numbers=axes)
+    return optax.partition(
+        {"kernels": optax.chain(muon, longer), "others": _scale_by_adam(0.9, beta2, eps)}, label
+    )
 
 
 class RateState(NamedTuple):
@@ -297,6 +327,8 @@ def make_optimizer(
         parts.append(_clip(config.clip))
     if config.name in ("adam", "adamw"):
         parts.append(_scale_by_adam(values["beta1"], values["beta2"], values["eps"]))
+    elif config.name == "muon":
+        parts.append(_scale_by_muon(values["beta1"], values["beta2"], values["eps"]))
     elif config.name == "lion":
         parts.append(optax.scale_by_lion(values["beta1"], values["beta2"]))
     elif config.name == "sgd":

@@ -42,7 +42,7 @@ def diagram(config: TransformerConfig) -> str:
         decoder = _stack(config.decoder(), "decoder", ["self_attention", *cross, "feed_forward"])
         decoder.insert(0, _head(config.decoder()))
         decoder.insert(0, f"logits [B, T, {config.decoder().vocab}]")
-        decoder.append("target tokens, shifted right [B, T]")
+        decoder.append("target tokens, shifted right [B, T]" if encoder else "tokens [B, T]")
     if encoder and decoder:
         return _beside(encoder, decoder)
     return "\n".join(encoder or decoder)

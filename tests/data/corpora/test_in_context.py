@@ -131,7 +131,7 @@ def test_b41_an_ideal_reader_does_better_with_more_examples():
             shown = pick(by_rule[query["rule"]], k, query, index=index)
             known = [(example["input"], example["output"]) for example in shown]
             right[k] += (oracle(known, query["input"]) == query["output"]) / len(queries)
-    assert 0.2 < right[0] < 0.4
+    assert 0.1 < right[0] < 0.3
     assert right[0] + 0.2 < right[1] < right[2] - 0.05
     assert right[2] + 0.05 < right[4] < right[8]
     assert right[8] > 0.98

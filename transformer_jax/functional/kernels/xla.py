@@ -59,8 +59,9 @@ def run(
     The backward pass is left to autodiff: writing it out was not faster at any length measured.
     """
     T, S = q.shape[2], k.shape[2]
-    dropped = key is not None and dropout_rate > 0.0
-    if mask is not None and bias is None and not dropped and (plan := _plan(T, S, mask)):
+    key = key if dropout_rate > 0.0 else None
+    plan = None if mask is None or bias is not None or key is not None else _plan(T, S, mask)
+    if mask is not None and plan:
         out = []
         for t0, t, s in plan:
             w = weights(
@@ -70,7 +71,7 @@ def run(
         return jnp.concatenate(out, 2).astype(q.dtype)
     allowed = None if mask is None else mask.array(T, S)
     w = weights(q, k, allowed, bias, scale, softcap)
-    if dropped:
+    if key is not None:
         keep = jax.random.bernoulli(key, 1.0 - dropout_rate, w.shape)
         w = jnp.where(keep, w / (1.0 - dropout_rate), 0.0)
     return values_product(w.astype(v.dtype), v).astype(q.dtype)

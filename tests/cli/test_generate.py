@@ -1,0 +1,431 @@
+"""``generate`` and what else reads language models: flags, files, notes and mistakes."""
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from transformer_jax.cli.attention import self_attention_of
+from transformer_jax.cli.loading import load, load_language
+from transformer_jax.decoding.requests import Request
+
+PROMPTS = ["a cab", "", "bad dad", "fed", "a", "abc", "cafe, a"]
+
+
+@pytest.fixture(params=["decoder", "rotary", "ngram"])
+def any_run(request):
+    return request.getfixturevalue(f"{request.param}_run")
+
+
+@pytest.fixture
+def generate(run_command):
+    """The texts of a command that succeeds, and its notes."""
+
+    def call(run, *arguments, text=""):
+        code, lines, err = run_command("generate", run, *arguments, text=text)
+        assert (code, lines.pop()) == (0, ""), err
+        return lines, err
+
+    return call
+
+
+def test_one_prompt_is_streamed_with_its_text(any_run, generate):
+    # Row B26: the text goes on from the prompt, and is what the library writes.
+    lines, err = generate(any_run, "a cab", "--tokens", 12, "--seed", 3)
+    [[found]] = load_language(any_run).generate([Request("a cab", tokens=12, seed=3)])
+    assert "\n".join(lines) == "a cab" + found.text
+    assert err == ""
+    assert generate(any_run, "a cab", "--tokens", 12, "--seed", 3) == (lines, err)
+    others = [generate(any_run, "a cab", "--tokens", 12, "--seed", seed)[0] for seed in range(4, 8)]
+    assert any(other != lines for other in others)
+
+
+def test_prompts_from_anywhere_have_the_same_texts_in_any_order(any_run, generate, tmp_path):
+    flags = ("--tokens", 9, "--json")
+    (tmp_path / "prompts").write_text("".join(f"{prompt}\n" for prompt in PROMPTS))
+    asked = [{"prompt": prompt, "tokens": 9} for prompt in PROMPTS]
+    (tmp_path / "requests").write_text("\n\n".join(json.dumps(one) for one in asked))
+    lines, err = generate(any_run, "--prompts", tmp_path / "prompts", *flags)
+    assert err == ""
+    read = [json.loads(line) for line in lines]
+    assert [one["prompt"] for one in read] == PROMPTS
+    for one in read:
+        [text] = one["texts"]
+        assert text["reason"] in ("end", "length")
+        assert 1 <= text["tokens"] <= 9
+        assert text["log_prob"] < 0
+    assert generate(any_run, "--requests", tmp_path / "requests", "--json")[0] == lines
+    # Company and order leave no trace, but for the last digits of the sums.
+    shuffled = PROMPTS[::-1]
+    text = "".join(f"{prompt}\n" for prompt in shuffled)
+    for more in ((), ("--batch", 2)):
+        again, _ = generate(any_run, "--prompts", "-", *flags, *more, text=text)
+        for one, other in zip(read, reversed([json.loads(line) for line in again]), strict=True):
+            assert other["prompt"] == one["prompt"]
+            assert other["texts"][0]["text"] == one["texts"][0]["text"]
+            assert other["texts"][0]["log_prob"] == pytest.approx(one["texts"][0]["log_prob"], 1e-4)
+
+
+def test_each_json_line_has_settings_of_its_own(any_run, generate):
+    asked = [
+        {"prompt": "a cab", "tokens": 3, "temperature": 0},
+        {"prompt": "a cab", "tokens": 8, "samples": 2, "seed": 5, "top_p": 0.9, "top_k": None},
+        {"prompt": "a cab", "beams": 2, "nbest": 2},
+    ]
+    text = "".join(f"{json.dumps(one)}\n" for one in asked)
+    lines, _ = generate(any_run, "--requests", "-", "--tokens", 6, "--json", text=text)
+    texts = [json.loads(line)["texts"] for line in lines]
+    assert [len(each) for each in texts] == [1, 2, 2]
+    assert [max(one["tokens"] for one in each) <= most
+            for each, most in zip(texts, (3, 8, 6), strict=True)] == [True] * 3  # fmt: skip
+    [greedy] = generate(any_run, "a cab", "--tokens", 3, "--temperature", 0, "--json")[0]
+    assert json.loads(greedy)["texts"][0]["text"] == texts[0][0]["text"]
+    assert texts[2][0]["log_prob"] >= texts[2][1]["log_prob"]
+
+
+def test_samples_differ_and_each_is_the_same_whatever_their_number(any_run, generate):
+    both, _ = generate(any_run, "a", "--samples", 4, "--tokens", 9, "--json")
+    one, _ = generate(any_run, "a", "--tokens", 9, "--json")
+    texts = [each["text"] for each in json.loads(both[0])["texts"]]
+    assert len(set(texts)) > 1
+    assert json.loads(one[0])["texts"][0]["text"] == texts[0]
+
+
+def test_a_stop_string_ends_the_text_before_it(any_run, generate):
+    [whole], _ = generate(any_run, "a", "--tokens", 20, "--seed", 2, "--json")
+    text = json.loads(whole)["texts"][0]["text"]
+    stop = text[3:5]
+    [cut], err = generate(any_run, "a", "--tokens", 20, "--seed", 2, "--json", "--stop", stop, "§§")
+    assert err == ""
+    [found] = json.loads(cut)["texts"]
+    assert found["reason"] == "stop"
+    assert found["text"] == text[: text.index(stop)]
+    plain, _ = generate(any_run, "a", "--tokens", 20, "--seed", 2, "--stop", stop, "§§")
+    assert "\n".join(plain) == "a" + found["text"]
+
+
+def test_stop_strings_that_are_never_met_are_one_note(any_run, generate):
+    said = "note: none of the stop strings ('§') was met"
+    _, err = generate(any_run, "a", "--tokens", 3, "--stop", "§")
+    assert err == f"{said}\n"
+    _, err = generate(any_run, "--prompts", "-", "--tokens", 3, "--stop", "§", text="a\nb\nc\n")
+    assert err == f"{said} after 3 of 3 prompts\n"
+
+
+@pytest.mark.parametrize("name", ["decoder_run", "rotary_run"])
+@pytest.mark.parametrize("guess", [1, 4])
+def test_speculation_writes_the_greedy_text(name, guess, generate, request):
+    run, prompt = request.getfixturevalue(name), "abc abc abc"
+    flags = (prompt, "--tokens", 30, "--temperature", 0)
+    assert generate(run, *flags, "--speculate", guess) == generate(run, *flags)
+
+
+def test_beams_find_no_less_probable_texts_than_greed(any_run, generate):
+    worth = []
+    for flags in (("--temperature", 0), ("--beams", 8, "--nbest", 3)):
+        [line], _ = generate(any_run, "a c", "--tokens", 4, "--json", *flags)
+        worth.append([one["log_prob"] for one in json.loads(line)["texts"]])
+    assert worth[1] == sorted(worth[1], reverse=True)
+    assert worth[1][0] >= worth[0][0] - 1e-4
+    lines, _ = generate(any_run, "a c", "--tokens", 4, "--beams", 8)
+    texts = json.loads(line)["texts"]
+    assert "\n".join(lines) == "a c" + texts[0]["text"]
+
+
+def test_a_trace_tells_the_steps_of_the_text(decoder_run, generate):
+    # Row L13.
+    plain, _ = generate(decoder_run, "ab", "--tokens", 4, "--temperature", 0)
+    lines, err = generate(decoder_run, "ab", "--tokens", 4, "--temperature", 0, "--trace")
+    assert lines == plain
+    said, head, *rows = err.rstrip("\n").split("\n")
+    assert said == "ab"
+    assert head.split()[:3] == ["step", "written", "probability"]
+    assert len(rows) == 4
+    for row in rows:
+        step, written, worth, *_ = row.split()
+        assert re.fullmatch(r"0\.\d{4}", worth), row
+
+
+@pytest.mark.parametrize("name", ["decoder_run", "rotary_run"])
+def test_long_prompts_lose_their_beginning_or_are_refused(name, generate, run_command, request):
+    run, prompt = request.getfixturevalue(name), "abcd " * 9
+    lines, err = generate(run, prompt, "--tokens", 3)
+    assert lines[0].startswith(prompt)
+    assert err == "note: 1 of 1 prompts had more than 23 tokens and lost their beginning\n"
+    code, lines, err = run_command("generate", run, prompt, "--too-long", "refuse")
+    assert (code, lines) == (3, [""])
+    only_line(err, "the prompt has 45 tokens and the model reads 23")
+
+
+def test_a_full_context_slides_or_stops(decoder_run, generate):
+    for full, tokens in (("slide", 60), ("stop", 22)):
+        # BOS and "ab" leave 21 places, and the last one read is followed by one more.
+        [line], _ = generate(decoder_run, "ab", "--tokens", 60, "--full", full, "--json")
+        [found] = json.loads(line)["texts"]
+        assert (found["tokens"], found["reason"]) == (tokens, "length")
+
+
+def test_rotations_read_further_and_learned_positions_do_not(
+    decoder_run, rotary_run, generate, run_command
+):
+    flags = ("abcd " * 9, "--temperature", 0, "--tokens", 8)
+    cut, err = generate(rotary_run, *flags)
+    assert "lost their beginning" in err
+    longer, err = generate(rotary_run, *flags, "--context", 64)
+    assert err == ""
+    squeezed, err = generate(rotary_run, *flags, "--context", 64, "--interpolate")
+    assert err == ""
+    assert len({*cut} | {*longer} | {*squeezed}) > 1
+    # Within the trained context more room changes nothing.
+    short = ("ab", "--temperature", 0, "--tokens", 8)
+    assert generate(rotary_run, *short, "--context", 64) == generate(rotary_run, *short)
+    code, _, err = run_command("generate", decoder_run, "ab", "--context", 64)
+    assert code == 2
+    only_line(err, "--context is 64, but the model has learned 24 positions and no more")
+    assert generate(decoder_run, "ab", "--context", 8, "--tokens", 30)[1] == ""
+
+
+def test_prompts_that_look_like_flags_follow_two_dashes(decoder_run, generate):
+    # The vocabulary has no dash, so that the text goes on from nothing known.
+    lines, _ = generate(decoder_run, "--tokens", 2, "--", "--prompt")
+    assert lines[0].startswith("--prompt")
+
+
+def only_line(err, says):
+    assert err.startswith("error: "), err
+    assert err.count("\n") == 1
+    assert says in err
+
+
+MISTAKES = [
+    (["{run}", "a", "--temperature", "-1"], 2, "temperature is -1.0: 0 (greedy) or more"),
+    (["{run}", "a", "--temperature", "nan"], 2, "temperature is nan"),
+    (["{run}", "a", "--top-p", "0"], 2, "top_p is 0.0: above 0 and at most 1"),
+    (["{run}", "a", "--min-p", "2"], 2, "min_p is 2.0: above 0 and at most 1"),
+    (["{run}", "a", "--top-k", "0"], 2, "top_k is 0: at least 1"),
+    (["{run}", "a", "--tokens", "0"], 2, "tokens is 0: at least 1"),
+    (["{run}", "a", "--samples", "0"], 2, "samples is 0: at least 1"),
+    (["{run}", "a", "--seed", "-1"], 2, "seed is -1: 0 or more"),
+    (["{run}", "a", "--stop", ""], 2, "stop holds an empty text"),
+    (["{run}", "a", "--beams", "2", "--temperature", "0.5"], 2, "temperature is for draws"),
+    (["{run}", "a", "--beams", "2", "--nbest", "3"], 2, "nbest is 3: at most beams"),
+    (["{run}", "a", "--trace", "--samples", "2"], 2, "--trace tells of one text"),
+    (["{run}", "a", "--speculate", "2"], 2, "--speculate is for greedy texts"),
+    (["{run}", "a", "--batch", "0"], 2, "--batch is 0: at least 1"),
+    (["{run}", "a", "--context", "1"], 2, "--context is 1: at least 2"),
+    (["{run}", "a", "--interpolate"], 2, "--interpolate needs --context"),
+    (["{run}", "a", "--interpolate", "--context", "48"], 2, "is for rotary positions"),
+    (["{run}", "a", "--full", "halt"], 2, "'slide', 'stop'"),
+    (["{run}", "a", "--tempreture", "1"], 2, "did you mean --temperature?"),
+    (["{run}", "a", "--no-jsn"], 2, "did you mean --no-json?"),
+    (["{run}", "a", "--checkpoint", "8"], 4, "no checkpoint of step 8: there are 7"),
+    (["{run}"], 2, "no prompt: give one of"),
+    (["{run}", "--stop", "b", "a"], 2, "a prompt stands before --stop"),
+    (["{run}", "a", "--prompts", "-"], 2, "two kinds of prompts"),
+    (["{run}", "--prompts", "-", "--requests", "-"], 2, "two kinds of prompts"),
+    (["{run}", "--prompts", "-"], 3, "no prompts, it is empty"),
+    (["{run}", "--requests", "{tmp}/none"], 3, "--requests {tmp}/none: no such file"),
+    (["{run}", "--prompts", "{tmp}/none", "--tokens", "0"], 2, "tokens is 0"),
+    (["{translator}", "a"], 2, "the run of a translator"),
+    (["{tmp}", "a"], 4, "not a run directory"),
+    (["{tmp}/none", "a"], 4, "no such run directory"),
+    (["{ngram}", "a", "--context", "9"], 2, "--context is for neural models"),
+    (["{ngram}", "a", "--trace"], 2, "--trace is for neural models"),
+    (["{ngram}", "a", "--dtype", "bfloat16"], 2, "--dtype is for neural models"),
+    (["{ngram}", "a", "--too-long", "refuse"], 2, "--too-long is for neural models"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "says"), MISTAKES, ids=[" ".join(m[0][1:]) or "run" for m in MISTAKES]
+)
+def test_a_mistake_is_one_line_and_an_exit_code(
+    decoder_run, ngram_run, trained_run, tmp_path, run_command, given, code, says
+):
+    places = {"run": decoder_run, "ngram": ngram_run, "translator": trained_run, "tmp": tmp_path}
+    found, lines, err = run_command("generate", *(word.format(**places) for word in given))
+    assert (found, lines) == (code, [""])
+    only_line(err, says.format(**places))
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{", "not JSON"),
+        ("[]", 'needs an object with a text "prompt"'),
+        ('{"prompt": 3}', 'needs an object with a text "prompt"'),
+        ('{"prompt": "a", "tokns": 3}', "no setting is called tokns: there are beams"),
+        ('{"prompt": "a", "tokens": 2.5}', "tokens is 2.5: a whole number"),
+        ('{"prompt": "a", "tokens": true}', "tokens is True: a whole number"),
+        ('{"prompt": "a", "tokens": null}', "tokens is None: a whole number"),
+        ('{"prompt": "a", "temperature": "0"}', "temperature is '0': a number"),
+        ('{"prompt": "a", "temperature": -1}', "temperature is -1: 0 (greedy) or more"),
+        ('{"prompt": "a", "stop": 3}', "stop is 3: a text or a list of texts"),
+        ('{"prompt": "a", "stop": ["b", 3]}', "a text or a list of texts"),
+        ('{"prompt": "a", "stop": [""]}', "stop holds an empty text"),
+        ('{"prompt": "\\ud800"}', "half a character"),
+    ],
+)
+def test_a_wrong_json_line_is_named_by_file_and_number(
+    decoder_run, run_command, tmp_path, line, says
+):
+    path = tmp_path / "asked.jsonl"
+    path.write_text(f'{{"prompt": "a"}}\n\n{line}\n')
+    code, lines, err = run_command("generate", decoder_run, "--requests", path)
+    assert (code, lines) == (3, [""])
+    only_line(err, f"{path}:3: ")
+    assert says in err
+    assert run_command("generate", decoder_run, "--requests", "-", text=path.read_text())[2] == (
+        err.replace(str(path), "<stdin>")
+    )
+
+
+# score
+
+
+def table(lines):
+    assert lines.pop() == ""
+    return [line.split("\t") for line in lines]
+
+
+def test_scores_of_lines_of_their_tokens_and_of_the_whole(any_run, run_command, tmp_path):
+    (tmp_path / "text").write_text("a cab\n\nfed cafe")
+    code, lines, err = run_command("score", any_run, tmp_path / "text", "--tokens")
+    assert (code, err) == (0, "")
+    head, *rows, total = table(lines)
+    assert head == [
+        *("line", "log_prob", "tokens", "log_prob_per_token", "perplexity", "bits_per_byte"),
+        "token_log_probs",
+    ]
+    assert [row[0] for row in rows] == ["1", "2", "3"]
+    model = load_language(any_run)
+    found = model.score(["a cab", "", "fed cafe"])
+    for row, score in zip(rows, found, strict=True):
+        assert float(row[1]) == pytest.approx(score.log_prob, abs=1e-3)
+        assert int(row[2]) == len(score.tokens)
+    assert rows[0][6].count(":") == 5
+    assert rows[0][6].split(" ")[1].startswith("▁:")
+    assert (rows[1][2], rows[1][3], rows[1][6]) == ("0", "nan", "")
+    assert float(rows[0][4]) == pytest.approx(np.exp(-float(rows[0][1]) / 5), rel=1e-3)
+    bits = -float(total[1]) / np.log(2) / len("a cabfed cafe")
+    assert float(total[5]) == pytest.approx(bits, abs=1e-3)
+    code, lines, _ = run_command("score", any_run, tmp_path / "text", "--whole")
+    _, whole, total = table(lines)
+    assert whole[1:] == total[1:]
+    [score] = model.score(["a cab\n\nfed cafe\n"])
+    assert float(whole[1]) == pytest.approx(score.log_prob, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "says"),
+    [
+        (["{run}"], 2, "is a language model: give a text file (score RUN FILE)"),
+        (["{run}", "--source", "{file}", "--target", "{file}"], 2, "is a language model"),
+        (["{ngram}", "{file}", "--source", "{file}"], 2, "is a language model"),
+        (["{translator}", "{file}"], 2, "is a translator: give --source and --target"),
+        (["{translator}", "--source", "{file}"], 2, "is a translator"),
+        (["{run}", "{file}.none"], 3, "no such file"),
+        (["{run}", "{empty}"], 3, "no text: it is empty"),
+        (["{run}", "{file}", "--wole"], 2, "did you mean --whole?"),
+    ],
+)
+def test_texts_for_language_models_and_pairs_for_translators(
+    decoder_run, ngram_run, trained_run, tmp_path, run_command, given, code, says
+):
+    (tmp_path / "file").write_text("a\n")
+    (tmp_path / "empty").write_text("")
+    places = {"run": decoder_run, "ngram": ngram_run, "translator": trained_run,
+              "file": tmp_path / "file", "empty": tmp_path / "empty"}  # fmt: skip
+    found, lines, err = run_command("score", *(word.format(**places) for word in given))
+    assert (found, lines) == (code, [""])
+    only_line(err, says)
+
+
+# describe, verify, attention, translate
+
+
+def test_what_a_decoder_costs(decoder_run, run_command):
+    code, lines, err = run_command("describe", decoder_run)
+    assert (code, err) == (0, "")
+    params = load(decoder_run, kind="decoder")[0][1]
+    count = sum(np.size(leaf) for leaf in leaves(params))
+    assert lines[0].startswith(f"{decoder_run}: {count:,} parameters")
+    text = "\n".join(lines)
+    assert "tokens [B, T]" in text
+    for absent in ("source", "target", "cross-attention", "encoder"):
+        assert absent not in text.replace(str(decoder_run), ""), absent
+
+
+def leaves(tree):
+    return [leaf for value in tree.values() for leaf in leaves(value)] if isinstance(
+        tree, dict
+    ) else [tree]  # fmt: skip
+
+
+def test_a_counted_model_has_a_file_to_verify_and_no_layers(
+    ngram_run, run_command, tmp_path, decoder_run
+):
+    assert run_command("verify", ngram_run) == (0, ["ngram.npz\tok", ""], "")
+    assert run_command("verify", decoder_run) == (0, ["step_00000007\tok", ""], "")
+    for command in (["describe"], ["attention"], ["translate"]):
+        more = ["a cab"] if command == ["attention"] else []
+        code, _, err = run_command(*command, ngram_run, *more)
+        assert code == 2
+        only_line(err, "n-gram model")
+    shutil.copytree(ngram_run, tmp_path / "run")
+    held = tmp_path / "run/ngram.npz"
+    raw = bytearray(held.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    held.write_bytes(raw)
+    for command in (["verify"], ["generate", "a"]):
+        code, _, err = run_command(command[0], tmp_path / "run", *command[1:])
+        assert code == 4
+        only_line(err, "ngram.npz")
+    held.unlink()
+    assert run_command("verify", tmp_path / "run")[0] == 4
+
+
+def test_the_page_of_a_text_shows_the_weights_of_the_forward_pass(
+    decoder_run, run_command, tmp_path
+):
+    # Row U13.
+    page, text = tmp_path / "map.html", "a cab, fed"
+    code, lines, err = run_command("attention", decoder_run, text, "--output", page, "--json")
+    assert (code, err) == (0, "")
+    assert lines == [str(page), str(page.with_suffix(".png")), str(page.with_suffix(".json")), ""]
+    assert page.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    assert f"<h1>{text}</h1>" in page.read_text()
+    held = json.loads(page.with_suffix(".json").read_text())
+    assert list(held) == ["decoder"]
+    assert held["decoder"]["rows"] == list(text.replace(" ", "▁"))
+    assert held["decoder"]["columns"] == ["⏎", *text.replace(" ", "▁")[:-1]]
+    weights = np.float32(held["decoder"]["weights"])
+    np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
+    assert not np.triu(weights, 1).any()
+    model, tokenizer = load(decoder_run, kind="decoder")
+    [first] = tokenizer.encode("\n")
+    maps = self_attention_of(model, tokenizer, text, first=first)
+    np.testing.assert_allclose(maps.weights, weights, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "says"),
+    [
+        (["a", "--target", "b"], 2, "--target is for translators"),
+        (["a", "--picture", "cross"], 2, "--picture is for translators"),
+        (["a", "--beams", "2"], 2, "--beams is for translators"),
+        (["a", "--layer", "2"], 2, "--layer 2: the layers are 1 to 1"),
+        (["abcd " * 9], 3, "the text has 45 tokens: at most 24 are looked at"),
+        (["  "], 2, "the sentence is empty"),
+    ],
+)
+def test_wrong_flags_of_attention(
+    decoder_run, run_command, tmp_path, monkeypatch, flags, code, says
+):
+    monkeypatch.chdir(tmp_path)
+    found, _, err = run_command("attention", decoder_run, *flags)
+    assert found == code
+    only_line(err, says)
+    assert not list(tmp_path.iterdir())
