@@ -213,8 +213,8 @@ RUNS: dict[str, tuple[str, Any]] = {
                 weight_decay=0.1,
                 schedule=ScheduleConfig("cosine", warm_up=30, final=0.05),
             ),
-            training=LanguageTraining(steps=800, rows=8, length=256, average_decay=0.99),
-            loop=LoopConfig(evaluate_every=200, checkpoint_every=400),
+            training=LanguageTraining(steps=700, rows=8, length=256, average_decay=0.99),
+            loop=LoopConfig(evaluate_every=175, checkpoint_every=350),
         ),
     ),
     "in-context": (

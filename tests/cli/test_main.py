@@ -77,7 +77,7 @@ def test_version(capsys):
     ("arguments", "says"),
     [
         (["tranlate", "run"], "unknown command tranlate: did you mean translate? there are"),
-        (["xyzzy"], "unknown command xyzzy: there are translate, score, attention"),
+        (["xyzzy"], "unknown command xyzzy: there are translate, generate, prompt, score"),
         (["translate", "run", "--beems", "3"], "did you mean --beams?"),
         (["translate", "run", "--beems=3"], "did you mean --beams?"),
         (["score", "run", "--scource", "a", "--target", "b"], "did you mean --source?"),

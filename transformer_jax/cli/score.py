@@ -40,6 +40,9 @@ class Score:
         from transformer_jax.cli.loading import family
         from transformer_jax.training.run_directory import RunDirectory
 
+        if (self.source is None) != (self.target is None):
+            missing = "--source" if self.source is None else "--target"
+            raise ConfigError(f"{missing} is missing: a translation is scored line by line")
         kind = family(RunDirectory.open(self.run))
         pair = self.source is not None and self.target is not None
         if kind == "encoder-decoder" and (self.text is not None or self.whole or not pair):

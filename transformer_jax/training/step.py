@@ -255,7 +255,6 @@ def _pmapped(step: Step, mesh: Mesh, shardings: TrainState) -> Any:
         in_axes=(None, 0, None),
         out_axes=(None, None),
         devices=list(mesh.devices.flat),
-        donate_argnums=0,
     )
 
     def run(state: TrainState, batch: Batch, key: Key[Array, ""] | None = None):
