@@ -295,7 +295,9 @@ def compare(asked: Any) -> int:
         try:
             Path(asked.output).write_text(json.dumps(report.to_dict(), indent=1) + "\n", "utf-8")
         except OSError as error:
-            raise ConfigError(f"--output {asked.output}: {error.strerror}") from None
+            raise ConfigError(
+                f"--output {asked.output}: cannot be written: {error.strerror}"
+            ) from None
     return 0
 
 

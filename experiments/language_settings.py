@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any, Literal
 
-from experiments.settings import TokenizerConfig
+from experiments.settings import TokenizerConfig, at_least
 from transformer_jax.config import (
     PRESETS,
     AttentionConfig,
@@ -47,13 +47,8 @@ class LanguageTraining:
     mode: Literal["jit", "pmap"] = "jit"  # how the step is compiled
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "rows", "length", "accumulation"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"training.{name} is {getattr(self, name)}: at least 1")
-        if self.steps is not None and self.steps < 1:
-            raise ConfigError(f"training.steps is {self.steps}: at least 1")
-        if self.seed < 0:
-            raise ConfigError(f"training.seed is {self.seed}: 0 or more")
+        sizes = dict.fromkeys(("epochs", "steps", "rows", "length", "accumulation"), 1)
+        at_least("training", self, **sizes, seed=0)
 
     @property
     def row_unit(self) -> int:
@@ -78,12 +73,7 @@ class LanguageEvaluation:
     def __post_init__(self) -> None:
         if any(order < 1 for order in self.ngrams):
             raise ConfigError(f"evaluation.ngrams is {self.ngrams}: orders of at least 1")
-        if self.ngram_tokens < 1:
-            raise ConfigError(f"evaluation.ngram_tokens is {self.ngram_tokens}: at least 1")
-        if self.sample < 0:
-            raise ConfigError(f"evaluation.sample is {self.sample}: 0 (none) or more")
-        if self.characters < 1:
-            raise ConfigError(f"evaluation.characters is {self.characters}: at least 1")
+        at_least("evaluation", self, ngram_tokens=1, sample=0, characters=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,10 +106,7 @@ class NgramConfig:
     k: float = 1.0  # of add-k
 
     def __post_init__(self) -> None:
-        if self.order < 1:
-            raise ConfigError(f"model.order is {self.order}: at least 1")
-        if self.k < 0:
-            raise ConfigError(f"model.k is {self.k}: 0 or more")
+        at_least("model", self, order=1, k=0)
 
 
 @dataclasses.dataclass(frozen=True)

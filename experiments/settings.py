@@ -1,7 +1,7 @@
 """What a translation run is made of, and the runs that have names."""
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 from transformer_jax.config import (
     PRESETS,
@@ -20,7 +20,19 @@ from transformer_jax.training.loop import LoopConfig
 from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig
 from transformer_jax.training.run_directory import RunDirectory
 
-__all__ = ["RUNS", "EvaluationConfig", "Run", "TokenizerConfig", "TrainingConfig"]
+__all__ = ["RUNS", "EvaluationConfig", "Run", "TokenizerConfig", "TrainingConfig", "at_least"]
+
+
+def at_least(group: str, config: Any, **least: int) -> None:
+    """Refuses fields of ``config`` below what is given for them; None passes.
+
+    Raises:
+        ConfigError: It names the setting as ``group.field``.
+    """
+    for name, bound in least.items():
+        value = getattr(config, name)
+        if value is not None and value < bound:
+            raise ConfigError(f"{group}.{name} is {value}: at least {bound}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,13 +60,8 @@ class TrainingConfig:
     mode: Literal["jit", "pmap"] = "jit"  # how the step is compiled
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "tokens", "buckets", "rows_multiple", "accumulation"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"training.{name} is {getattr(self, name)}: at least 1")
-        if self.steps is not None and self.steps < 1:
-            raise ConfigError(f"training.steps is {self.steps}: at least 1")
-        if self.seed < 0:
-            raise ConfigError(f"training.seed is {self.seed}: 0 or more")
+        sizes = dict.fromkeys(("epochs", "tokens", "buckets", "rows_multiple", "accumulation"), 1)
+        at_least("training", self, **sizes, steps=1, seed=0)
 
     @property
     def row_unit(self) -> int:
@@ -70,9 +77,7 @@ class EvaluationConfig:
     beams: int = 4  # for the test sets in the end; 1 is greedy search
 
     def __post_init__(self) -> None:
-        for name, least in (("sentences", 0), ("beams", 1)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"evaluation.{name} is {getattr(self, name)}: at least {least}")
+        at_least("evaluation", self, sentences=0, beams=1)
 
 
 @dataclasses.dataclass(frozen=True)

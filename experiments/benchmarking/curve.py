@@ -96,10 +96,10 @@ def main() -> int:
         folder = Path(name)
         here = ours(asked, folder)
         tokens = export(asked, folder)
-        command = [asked.peers, "-m", "experiments.benchmarking.curve_peer", tokens]
+        command = [str(asked.peers), "-m", "experiments.benchmarking.curve_peer", str(tokens)]
         there = folder / "peer.json"
         settings = os.environ | {"OMP_NUM_THREADS": str(os.cpu_count())}
-        subprocess.run([*command, str(asked.every), there], check=True, env=settings)
+        subprocess.run([*command, str(asked.every), str(there)], check=True, env=settings)
         peer = json.loads(there.read_text())
     result = {
         "what": "train char: 6 layers, 6 heads, 384, context 256, 64 rows, dropout .2; the first "

@@ -146,7 +146,7 @@ def test_cache_is_the_full_forward_pass(config):
 @variants
 def test_what_fills_a_prompt_from_the_left_is_invisible(config):
     def ending(model, tokens, starts):
-        hidden, cache = model.prefill(tokens[:, :8], model.start(2, 20), starts)
+        _, cache = model.prefill(tokens[:, :8], model.start(2, 20), starts)
         logits, cache = model.step(tokens[:, 8], cache)
         more, _ = model.extend(tokens[:, 9:], cache)
         return jnp.concatenate([logits[:, None], more], axis=1)

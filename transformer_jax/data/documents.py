@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import importlib
-import json
 import pathlib
 import platform
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from typing import Literal
 
 from transformer_jax.data import tfds
 from transformer_jax.data.pieces import HoldOut, Piece, Texts, read_blocks
-from transformer_jax.data.tables import table_format
+from transformer_jax.data.tables import parse_object, table_format, text_field
 from transformer_jax.data.text import read_lines
 from transformer_jax.errors import ConfigError, DataError
 
@@ -154,7 +153,11 @@ def _jsonl(path: str, read: TextOptions, where: str) -> Texts:
 
     def pieces() -> Iterator[Piece]:
         for number, line in enumerate(read_lines(path, where), 1):
-            yield Piece(_field(line, read.field, path, number) if line else "", True)
+            text = ""
+            if line:
+                row = parse_object(line, path, number)
+                text = text_field(row, read.field, path, number, "name it with data.read.field")
+            yield Piece(text, True)
 
     return Texts(path, identity, pieces, lowercase=read.lowercase)
 
@@ -182,34 +185,6 @@ def _paragraphs(path: pathlib.Path, where: str) -> Iterator[Piece]:
             begun = False
     if begun:
         yield Piece("", True)
-
-
-def _field(line: str, field: str, path: str, number: int) -> str:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}:{number}: not JSON: {error}") from None
-    if not isinstance(row, dict):
-        raise DataError(f"{path}:{number}: a JSON object is wanted, not {type(row).__name__}")
-    if field not in row:
-        raise DataError(
-            f"{path}:{number}: no field {field!r}, only {', '.join(map(repr, row)) or 'none'}: "
-            f"name it with data.read.field"
-        )
-    text = row[field]
-    if not isinstance(text, str):
-        raise DataError(
-            f"{path}:{number}: field {field!r} is {type(text).__name__}, and text is wanted"
-        )
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise DataError(
-            f"{path}:{number}: field {field!r} holds half a character (a lone surrogate)"
-        ) from None
-    if "\0" in text:
-        raise DataError(f"{path}:{number}: field {field!r} holds NUL")
-    return text
 
 
 def _identity(files: list[pathlib.Path], where: str, *options: object) -> str:

@@ -8,7 +8,7 @@ from typing import Literal
 from transformer_jax.data.text import read_lines
 from transformer_jax.errors import ConfigError, DataError
 
-__all__ = ["read_jsonl", "read_tsv", "table_format"]
+__all__ = ["parse_object", "read_jsonl", "read_tsv", "table_format", "text_field"]
 
 
 def table_format(
@@ -75,20 +75,57 @@ def read_jsonl(
         if not line:
             yield "", ""
             continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{path}:{number}: not JSON: {error}") from None
-        if not isinstance(row, dict):
-            raise DataError(f"{path}:{number}: a JSON object is wanted, not {type(row).__name__}")
-        yield _text(row, fields[0], path, number), _text(row, fields[1], path, number)
+        row = parse_object(line, path, number)
+        hint = "name the two with data.read.fields"
+        source, target = (text_field(row, name, path, number, hint) for name in fields)
+        for name, text in zip(fields, (source, target), strict=True):
+            if "\n" in text:
+                raise DataError(f"{path}:{number}: field {name!r} holds a line break")
+        yield source, target
 
 
-def _text(row: dict[str, object], field: str, path: str | pathlib.Path, number: int) -> str:
+def parse_object(line: str, path: str | pathlib.Path, number: int) -> dict[str, object]:
+    """The JSON object of one line.
+
+    Raises:
+        DataError: It is something else, with ``path:number``.
+
+    Example:
+        >>> parse_object('{"text": "one"}', "example", 1)
+        {'text': 'one'}
+    """
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}:{number}: not JSON: {error}") from None
+    if not isinstance(row, dict):
+        raise DataError(f"{path}:{number}: a JSON object is wanted, not {type(row).__name__}")
+    return row
+
+
+def text_field(
+    row: dict[str, object], field: str, path: str | pathlib.Path, number: int, hint: str
+) -> str:
+    """The text of a field.
+
+    Args:
+        row: A JSON object.
+        field: Its key.
+        path: The file it comes from.
+        number: The line.
+        hint: How to name another field.
+
+    Raises:
+        DataError: The field is missing, or is no text that can be written down.
+
+    Example:
+        >>> text_field({"text": "one"}, "text", "example", 1, "name another")
+        'one'
+    """
     if field not in row:
         raise DataError(
             f"{path}:{number}: no field {field!r}, only {', '.join(map(repr, row)) or 'none'}: "
-            f"name the two with data.read.fields"
+            f"{hint}"
         )
     text = row[field]
     if not isinstance(text, str):
@@ -101,7 +138,6 @@ def _text(row: dict[str, object], field: str, path: str | pathlib.Path, number: 
         raise DataError(
             f"{path}:{number}: field {field!r} holds half a character (a lone surrogate)"
         ) from None
-    if "\0" in text or "\n" in text:
-        what = "NUL" if "\0" in text else "a line break"
-        raise DataError(f"{path}:{number}: field {field!r} holds {what}")
+    if "\0" in text:
+        raise DataError(f"{path}:{number}: field {field!r} holds NUL")
     return text

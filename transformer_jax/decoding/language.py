@@ -11,8 +11,9 @@ import numpy as np
 from flax import nnx
 
 from transformer_jax.data.store import TokenStore
+from transformer_jax.decoding.batching import aligned, is_plain, keys_of, settings_of, together
 from transformer_jax.decoding.forced import Forced, TraceStep
-from transformer_jax.decoding.generate import Progress, Sampling
+from transformer_jax.decoding.generate import Progress
 from transformer_jax.decoding.programs import Programs
 from transformer_jax.decoding.requests import Continuation, Request, TextScore
 from transformer_jax.decoding.translator import TextTokenizer
@@ -110,7 +111,7 @@ class DecoderLanguageModel:
         """
         drafts = [d for i, request in enumerate(requests) for d in self._drafts(request, i)]
         found: dict[tuple[int, int], Continuation] = {}
-        for batch in self._batches([d for d in drafts if d.request.beams == 1]):
+        for batch in self._together([d for d in drafts if d.request.beams == 1]):
             for _ in self._write(batch):
                 pass
             found |= {(d.index, d.sample): d.done() for d in batch}
@@ -119,7 +120,7 @@ class DecoderLanguageModel:
             if draft.request.beams > 1:
                 searched[draft.request.beams, draft.request.nbest].append(draft)
         for how, same in searched.items():
-            for batch in self._batches(same):
+            for batch in self._together(same):
                 found |= self._best(batch, *how)
         out: list[list[Continuation]] = [[] for _ in requests]
         for index, place in sorted(found):
@@ -244,28 +245,13 @@ class DecoderLanguageModel:
         for sample in range(request.samples):
             yield Draft(request, index, sample, list(read), self.tokenizer, shown)
 
-    def _batches(self, drafts: Iterable[Draft]) -> Iterator[list[Draft]]:
-        """Texts to be written together: prompts of like length, and alike in being greedy."""
-        fast = lambda draft: self.shapes.draft > 0 and _plain(draft.request)
-        order = sorted(drafts, key=lambda d: (fast(d), d.request.temperature > 0, len(d.read)))
-        batch: list[Draft] = []
-        for draft in order:
-            alike = (
-                batch
-                and not fast(draft)
-                and ((batch[0].request.temperature > 0) == (draft.request.temperature > 0))
-            )
-            if batch and (not alike or len(batch) == self.shapes.rows[-1]):
-                yield batch
-                batch = []
-            batch.append(draft)
-        if batch:
-            yield batch
+    def _together(self, drafts: Iterable[Draft]) -> Iterator[list[Draft]]:
+        return together(drafts, self.shapes.rows[-1], alone=self.shapes.draft > 0)
 
     def _write(self, batch: list[Draft], look: bool = False) -> Iterator[None]:
         """Writes texts to their ends; comes back now and then if they are looked at."""
         look = look or any(draft.request.stop for draft in batch)
-        if len(batch) == 1 and self.shapes.draft and _plain(batch[0].request):
+        if len(batch) == 1 and self.shapes.draft and is_plain(batch[0].request):
             yield from self._write_ahead(batch[0], look)
             return
         while going := [draft for draft in batch if draft.left]:
@@ -292,7 +278,7 @@ class DecoderLanguageModel:
         room = min(self.context - len(ids) + 1 for ids in seen)
         most = min(max(draft.left for draft in drafts), room)
         length = round_up(most, self.shapes.caches)
-        tokens, starts = self._aligned(seen, rows, read)
+        tokens, starts = aligned(seen, rows, read, self.tokenizer.pad)
         limits, before = np.zeros((2, rows), np.int32)
         for row, draft in enumerate(drafts):
             limits[row], before[row] = min(draft.left, most), len(draft.written)
@@ -301,8 +287,8 @@ class DecoderLanguageModel:
         progress = self.run.begin(
             self.params, tokens, starts, limits, before, size=size, length=length
         )
-        sampling, row_ngrams = _sampling(drafts, rows, self.vocab)
-        given = (sampling, _keys(drafts, rows), row_ngrams)
+        sampling, row_ngrams = settings_of(drafts, rows, self.vocab)
+        given = (sampling, keys_of(drafts, rows), row_ngrams)
         ngrams = () if row_ngrams is None else tuple(sorted({*row_ngrams.tolist()} - {0}))
         done, until = 0, 0
         while until < most and any(draft.left for draft in drafts):
@@ -340,7 +326,7 @@ class DecoderLanguageModel:
             most = min(draft.left, self.context - len(seen) + 1)
             read = 1 + (self._up(len(seen) - 1) if len(seen) > 1 else 0)
             length = round_up(most, self.shapes.caches) + guess + 1
-            tokens, starts = self._aligned([seen], 1, read)
+            tokens, starts = aligned([seen], 1, read, self.tokenizer.pad)
             at = self.run.look_begin(self.params, tokens, starts, length=length)
             done = 0
             while done < most and draft.left:
@@ -362,7 +348,8 @@ class DecoderLanguageModel:
         """The continuations that beam search finds, which lie within one context."""
         seen = [self._seen(draft) for draft in batch]
         rows, width = round_up(len(seen), self.shapes.rows), max(map(len, seen))
-        tokens, starts = self._aligned(seen, rows, 1 + (self._up(width - 1) if width > 1 else 0))
+        read = 1 + (self._up(width - 1) if width > 1 else 0)
+        tokens, starts = aligned(seen, rows, read, self.tokenizer.pad)
         limits = np.zeros(rows, np.int32)
         for row, (draft, ids) in enumerate(zip(batch, seen, strict=True)):
             # One step more: the end that the limit forces is none.
@@ -383,58 +370,7 @@ class DecoderLanguageModel:
                 found[draft.index, place] = done.done()
         return found
 
-    def _aligned(
-        self, seen: list[list[int]], rows: int, read: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Prompts that end in the same column, and where each begins."""
-        tokens = np.full((rows, read), self.tokenizer.pad, np.int32)
-        starts = np.full(rows, read - 1, np.int32)
-        for row, ids in enumerate(seen):
-            tokens[row, read - len(ids) :], starts[row] = ids, read - len(ids)
-        return tokens, starts
-
 
 def _parts(model: Any) -> tuple[Any, Any]:
     graph, state = nnx.split(model)
     return graph, nnx.to_pure_dict(state)
-
-
-def _plain(request: Request) -> bool:
-    """Whether a request is greedy and nothing else."""
-    return (
-        request.temperature == 0
-        and request.repetition_penalty == 1
-        and not request.no_repeat_ngram
-        and request.beams == 1
-    )
-
-
-def _sampling(drafts: list[Draft], rows: int, vocab: int) -> tuple[Sampling, np.ndarray | None]:
-    """Each row's settings; what no row asks for is left out of the computation."""
-
-    def column(name: str, nothing: float | int, dtype: Any = np.float32) -> np.ndarray | None:
-        values = [getattr(draft.request, name) for draft in drafts]
-        values = [nothing if value is None else value for value in values]
-        if all(value == nothing for value in values):
-            return None
-        return np.array(values + [nothing] * (rows - len(values)), dtype)
-
-    temperature = [draft.request.temperature for draft in drafts]
-    sampling = Sampling(
-        temperature=np.array(temperature + [1.0] * (rows - len(drafts)), np.float32),
-        top_k=column("top_k", vocab, np.int32),
-        top_p=column("top_p", 1.0),
-        min_p=column("min_p", 0.0),
-        repetition_penalty=column("repetition_penalty", 1.0),
-    )
-    return sampling, column("no_repeat_ngram", 0, np.int32)
-
-
-def _keys(drafts: list[Draft], rows: int) -> Any:
-    """A key for each row from its request's seed and its sample; None if all rows are greedy."""
-    if all(draft.request.temperature == 0 for draft in drafts):
-        return None
-    seeds, samples = np.zeros((2, rows), np.uint32)
-    for row, draft in enumerate(drafts):
-        seeds[row], samples[row] = draft.request.seed % 2**32, draft.sample
-    return jax.vmap(lambda seed, n: jax.random.fold_in(jax.random.key(seed), n))(seeds, samples)

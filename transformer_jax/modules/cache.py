@@ -32,8 +32,9 @@ class Cache:
     """The state of incremental decoding for ``B`` sentences of ``M`` beams each.
 
     Sentences that begin with prompts of different lengths end their prompts in the same slot;
-    ``starts`` says where they begin, and what stands before is never looked at. Beams never move their keys and values. ``ancestry[b, m, s]`` tells which beam's slot holds
-    what beam ``m`` read at step ``s``; reordering the beams reorders these small numbers alone.
+    ``starts`` says where they begin, and what stands before is never looked at. Beams never move
+    their keys and values. ``ancestry[b, m, s]`` tells which beam's slot holds what beam ``m`` read
+    at step ``s``; reordering the beams reorders these small numbers alone.
     """
 
     layers: tuple[LayerCache, ...]

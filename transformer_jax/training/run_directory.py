@@ -72,7 +72,7 @@ class RunDirectory:
         if not run.config.exists():
             raise ConfigError(f"{path}: is not empty and no run: choose another --output")
         # A run that ended before it began is nothing to lose.
-        begun = run.metrics.exists() or run.checkpoints.exists()
+        begun = any(path.exists() for path in (run.metrics, run.checkpoints, run.results))
         if begun and not overwrite:
             raise ConfigError(
                 f"{path}: holds a run already: go on with `resume {path}`, choose another "

@@ -1,0 +1,98 @@
+"""Which texts are written side by side, and what each row of their batch asks for."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, Int, Key
+
+from transformer_jax.decoding.generate import Sampling
+from transformer_jax.decoding.requests import Request
+from transformer_jax.decoding.writing import Draft
+
+__all__ = ["aligned", "is_plain", "keys_of", "settings_of", "together"]
+
+
+def together(drafts: Iterable[Draft], most: int, *, alone: bool) -> Iterator[list[Draft]]:
+    """Batches of at most ``most``: prompts of like length, and alike in being greedy.
+
+    Args:
+        drafts: The texts.
+        most: Rows of a batch.
+        alone: Whether greedy texts come one by one, as speculation writes them.
+    """
+    single = lambda draft: alone and is_plain(draft.request)
+    kind = lambda draft: (single(draft), draft.request.temperature > 0)
+    batch: list[Draft] = []
+    for draft in sorted(drafts, key=lambda draft: (kind(draft), len(draft.read))):
+        full = len(batch) == most or single(draft)
+        if batch and (full or kind(batch[0]) != kind(draft)):
+            yield batch
+            batch = []
+        batch.append(draft)
+    if batch:
+        yield batch
+
+
+def aligned(
+    texts: Sequence[Sequence[int]], rows: int, width: int, pad: int
+) -> tuple[Int[np.ndarray, "{rows} {width}"], Int[np.ndarray, " {rows}"]]:
+    """Texts as rows that end in the last column, and where each begins.
+
+    Example:
+        >>> aligned([[5, 6], [7]], 2, 3, pad=0)
+        (array([[0, 5, 6],
+               [0, 0, 7]], dtype=int32), array([1, 2], dtype=int32))
+    """
+    tokens = np.full((rows, width), pad, np.int32)
+    starts = np.full(rows, width - 1, np.int32)
+    for row, ids in enumerate(texts):
+        tokens[row, width - len(ids) :], starts[row] = ids, width - len(ids)
+    return tokens, starts
+
+
+def is_plain(request: Request) -> bool:
+    """Whether a request is greedy and nothing else."""
+    return (
+        request.temperature == 0
+        and request.repetition_penalty == 1
+        and not request.no_repeat_ngram
+        and request.beams == 1
+    )
+
+
+def settings_of(
+    drafts: Sequence[Draft], rows: int, vocab: int
+) -> tuple[Sampling, Int[np.ndarray, " {rows}"] | None]:
+    """Each row's settings, and its length of runs that may not repeat.
+
+    What no row asks for is None, and left out of the computation.
+    """
+
+    def column(name: str, nothing: float | int, dtype: Any = np.float32) -> np.ndarray | None:
+        values = [getattr(draft.request, name) for draft in drafts]
+        values = [nothing if value is None else value for value in values]
+        if all(value == nothing for value in values):
+            return None
+        return np.array(values + [nothing] * (rows - len(values)), dtype)
+
+    temperature = [draft.request.temperature for draft in drafts]
+    sampling = Sampling(
+        temperature=np.array(temperature + [1.0] * (rows - len(drafts)), np.float32),
+        top_k=column("top_k", vocab, np.int32),
+        top_p=column("top_p", 1.0),
+        min_p=column("min_p", 0.0),
+        repetition_penalty=column("repetition_penalty", 1.0),
+    )
+    return sampling, column("no_repeat_ngram", 0, np.int32)
+
+
+def keys_of(drafts: Sequence[Draft], rows: int) -> Key[Array, " {rows}"] | None:
+    """A key for each row from its request's seed and its sample; None if all rows are greedy."""
+    if all(draft.request.temperature == 0 for draft in drafts):
+        return None
+    seeds, samples = np.zeros((2, rows), np.uint32)
+    for row, draft in enumerate(drafts):
+        seeds[row], samples[row] = draft.request.seed % 2**32, draft.sample
+    return jax.vmap(lambda seed, n: jax.random.fold_in(jax.random.key(seed), n))(seeds, samples)
