@@ -19,6 +19,7 @@ from transformer_jax.cli.loading import load_language
 from transformer_jax.data.documents import Piece, Texts, TextSplits, open_texts, read_texts
 from transformer_jax.data.loader import prefetched
 from transformer_jax.data.rows import BlockPlan, PackPlan, RowBatch, make_rows
+from transformer_jax.data.store import forget
 from transformer_jax.data.token_file import TextStore, build_tokens, sample_texts
 from transformer_jax.data.tokenizer import Tokenizer, load_tokenizer
 from transformer_jax.decoding.requests import Request
@@ -195,7 +196,9 @@ class LanguageJob(job.Job):
     def _rows(self, store: TextStore, batch: RowBatch) -> dict[str, np.ndarray]:
         held = batch.select(local_rows(self.mesh, len(batch.indices)))
         special = self.tokenizer
-        return make_rows(store, held, self.run.training.length, special.bos, special.pad)
+        made = make_rows(store, held, self.run.training.length, special.bos, special.pad)
+        forget(store.ids)  # in time all of a long text would stay
+        return made
 
     def _put(self, store: TextStore, batch: RowBatch) -> job.Batch:
         return put_batch(self._rows(store, batch), self.mesh, len(batch.indices))

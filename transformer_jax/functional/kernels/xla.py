@@ -32,7 +32,7 @@ __all__ = [
 HIDDEN = -1e30
 BLIND = -1e29
 # On CPU, causal queries are cut into pieces of at least so many, from so many on: each piece meets
-# only the keys up to its last query. Measured 1.2 to 1.3 times as fast at 256 and 512, and not at
+# only the keys up to its last query. Measured 1.1 to 1.3 times as fast at 256 and 512, and not at
 # all at 128.
 PIECE = 64
 LONG = 192
