@@ -87,7 +87,9 @@ def baselines(
     for order in evaluation.ngrams:
         config = NgramConfig(order=order, smoothing="add-k" if order == 1 else "kneser-ney")
         name = "unigram, add-1" if order == 1 else f"{order}-gram, Kneser-Ney"
-        yield name, counted_model(store, tokenizer, config, evaluation.ngram_tokens)
+        limit = evaluation.ngram_tokens
+        name += f", of {limit:,} tokens" if limit < len(store.ids) else ""
+        yield name, counted_model(store, tokenizer, config, limit)
 
 
 class Report:

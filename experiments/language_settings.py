@@ -66,7 +66,7 @@ class LanguageEvaluation:
     """What is told of a model in the end."""
 
     ngrams: tuple[int, ...] = (1, 5)  # orders of the counted models beside it; none is no row
-    ngram_tokens: int = 20_000_000  # training tokens, at most, that these are counted from
+    ngram_tokens: int = 4_000_000  # training tokens, at most, that these are counted from
     sample: int = 200  # tokens that the model writes in the end; 0 is none
     characters: int = 5_000_000  # of validation and test texts, at most: their beginning
 

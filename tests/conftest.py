@@ -5,6 +5,7 @@ import os
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Tests compile much and run little: LLVM at its quickest halves their time and changes no law.
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"
+os.environ["TRANSFORMER_JAX_CACHE"] = "off"  # nothing is left in the home of who runs the tests
 
 from jaxtyping import install_import_hook
 

@@ -78,7 +78,11 @@ class Generate:
 
     def __call__(self) -> int:
         """Writes each text as it comes, or prompt by prompt if there are several."""
+        from transformer_jax.cli.loading import as_trained
+
         asked = self.asked()
+        prepare = as_trained(self.run, trim=False)
+        asked = [dataclasses.replace(one, prompt=prepare(one.prompt)) for one in asked]
         from transformer_jax.cli.loading import counted, load_language
         from transformer_jax.training.run_directory import RunDirectory
 

@@ -47,8 +47,10 @@ def _run(arguments: list[str]) -> int | None:
         return 0
     command = _parse(arguments)
     from transformer_jax.allocator import keep_memory
+    from transformer_jax.compiled import keep_compiled
 
     keep_memory()
+    keep_compiled()
     return command()
 
 

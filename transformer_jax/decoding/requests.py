@@ -29,7 +29,11 @@ class Request:
     nbest: int = 1  # texts that beam search returns
 
     def __post_init__(self) -> None:
-        for name in ("tokens", "samples", "beams", "nbest"):
+        counts = ("tokens", "samples", "beams", "nbest")
+        for name in (*counts, "seed", "no_repeat_ngram"):
+            if type(getattr(self, name)) is not int:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}: a whole number is wanted")
+        for name in counts:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}: at least 1")
         if not (math.isfinite(self.temperature) and self.temperature >= 0):

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
 from transformer_jax.functional._backend import own_backward
+from transformer_jax.functional.dropout import dropout
 from transformer_jax.functional.masks import Mask
 
 __all__ = [
@@ -71,9 +72,7 @@ def run(
         return jnp.concatenate(out, 2).astype(q.dtype)
     allowed = None if mask is None else mask.array(T, S)
     w = weights(q, k, allowed, bias, scale, softcap)
-    if key is not None:
-        keep = jax.random.bernoulli(key, 1.0 - dropout_rate, w.shape)
-        w = jnp.where(keep, w / (1.0 - dropout_rate), 0.0)
+    w = dropout(w, dropout_rate, key)
     return values_product(w.astype(v.dtype), v).astype(q.dtype)
 
 

@@ -1,0 +1,139 @@
+"""A shuffled file of real sentences through the whole `translate` command, beside the peers.
+
+    python -m experiments.benchmarking.lines RUN FILE --peers PYTHON
+
+Ours is the command, from the start of Python to the last line written: at its very first start,
+and with the compiled programs that a start before has left on disk. The peers are processes
+that load a model of the run's size, with random weights, and write as many tokens of each batch
+of 32 sentences of like length as our translations of them have at most. All on one core.
+"""
+
+import dataclasses
+import json
+import os
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+__all__ = ["main"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Lines:
+    """Time `translate` on a file against transformers and CTranslate2."""
+
+    run: tyro.conf.Positional[Path]
+    """A translator's run directory."""
+    file: tyro.conf.Positional[Path]
+    """Sentences, one a line; .gz is unpacked."""
+    peers: Path
+    """A Python with torch, transformers and ctranslate2."""
+    rounds: int = 3
+    """How often each is timed, in turn."""
+    beams: tuple[int, ...] = (1, 4)
+    """Hypotheses of the searches."""
+    output: Path = Path("benchmarks/results/translate_lines_cpu.json")
+    """Where the figures go."""
+
+
+def timed(command: list[str], **how: Any) -> tuple[float, float]:
+    """Seconds of wall and of CPU time that a command takes."""
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run(command, check=True, **how)
+    wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return wall, cpu
+
+
+def work(asked: Lines, folder: Path, beams: int) -> tuple[Path, Path]:
+    """The shuffled file, and what the peers are given: sources as ids, and lengths to write."""
+    from transformer_jax.cli.loading import load
+    from transformer_jax.data.text import read_lines
+    from transformer_jax.decoding.options import Search
+    from transformer_jax.decoding.translator import Translator
+
+    lines = list(read_lines(asked.file))
+    random.Random(0).shuffle(lines)
+    text = folder / "lines.txt"
+    text.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    model, tokenizer = load(asked.run)
+    translator = Translator(model, tokenizer, search=Search(beams=beams))
+    lengths = [len(done.tokens) for done in translator.translate(lines)]
+    sources = [[*ids, tokenizer.eos] for ids in tokenizer.encode_batch(lines)]
+    config = json.loads((asked.run / "config.json").read_text())["model"]
+    sizes = {
+        "vocab": config["vocab"],
+        "width": config["width"],
+        "heads": config["attention"]["heads"],
+        "layers": config["decoder_layers"],
+        "hidden": config["feed_forward"]["width"],
+    }
+    given = folder / f"given{beams}.json"
+    given.write_text(json.dumps({"sizes": sizes, "sources": sources, "lengths": lengths}))
+    return text, given
+
+
+def main() -> int:
+    """Times all of them in turn and writes the medians."""
+    from experiments.benchmarking.harness import environment
+
+    asked = tyro.cli(Lines)
+    core = ["taskset", "-c", "1"] if sys.platform == "linux" else []
+    searches: dict[str, Any] = {}
+    lines = 0
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        settings = os.environ | {"OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
+        settings["TRANSFORMER_JAX_CACHE"] = str(folder / "cache")
+        for beams in asked.beams:
+            text, given = work(asked, folder, beams)
+            lines = text.read_text("utf-8").count("\n")
+            ours = [sys.executable, "-m", "transformer_jax.cli.main", "translate", str(asked.run)]
+            peer = [str(asked.peers), "-m", "experiments.benchmarking.lines_peer", str(folder)]
+            commands = {"ours": [*ours, "--beams", str(beams)]}
+            commands["ours_first_start"] = commands["ours"]
+            for kind in ("transformers", "ctranslate2"):
+                commands[kind] = [*peer, str(given), kind, str(beams)]
+            samples: dict[str, list[tuple[float, float]]] = {kind: [] for kind in commands}
+            for round_ in range(asked.rounds + 1):
+                for kind, command in commands.items():
+                    with text.open("rb") as file:
+                        kept = {"TRANSFORMER_JAX_CACHE": "off"} if "first" in kind else {}
+                        how = {"stdin": file, "stdout": subprocess.DEVNULL, "env": settings | kept}
+                        spent = timed([*core, *command], **how)
+                    # The first round makes the peers' models, and fills the folder of programs.
+                    if round_:
+                        samples[kind].append(spent)
+            row = {
+                kind: {
+                    "wall_s": round(statistics.median(w for w, _ in found), 2),
+                    "cpu_s": round(statistics.median(c for _, c in found), 2),
+                }
+                for kind, found in samples.items()
+            }
+            for kind in ("transformers", "ctranslate2"):
+                row[kind]["ours_is_faster_by"] = round(row[kind]["cpu_s"] / row["ours"]["cpu_s"], 2)
+            searches[f"beams {beams}"] = row
+            print(beams, json.dumps(row), flush=True)
+    result = {
+        "what": __doc__,
+        "command": "python -m experiments.benchmarking.lines RUN FILE --peers PYTHON",
+        "lines": lines,
+        "rounds": asked.rounds,
+        **environment(),
+        "searches": searches,
+    }
+    asked.output.write_text(json.dumps(result, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""Compiled programs kept on disk, so that a command compiles them once and not at every start."""
+
+import contextlib
+import hashlib
+import os
+import platform
+import sys
+from pathlib import Path
+
+__all__ = ["keep_compiled"]
+
+_MOST = 512 << 20  # bytes on disk
+
+
+def keep_compiled() -> Path | None:
+    """Lets JAX, which must not be imported yet, keep what it compiles; the folder, or None.
+
+    The folder is ``TRANSFORMER_JAX_CACHE``, else ``~/.cache/transformer_jax``; ``off`` keeps
+    nothing. Each kind of processor has its own part, because programs are made for one. The
+    oldest go where all take more than 512 MB. JAX's own settings come first.
+    """
+    asked = os.environ.get("TRANSFORMER_JAX_CACHE", "")
+    if asked == "off" or "jax" in sys.modules or "JAX_COMPILATION_CACHE_DIR" in os.environ:
+        return None
+    home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    folder = Path(asked) if asked else Path(home) / "transformer_jax"
+    folder = folder / f"xla-{_processor()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _prune(folder)
+    except OSError:
+        return None  # a home that cannot be written costs time, and nothing else
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+    return folder
+
+
+def _processor() -> str:
+    """A short name for what this machine's processor can do."""
+    told = platform.machine() + platform.processor()
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        kinds = ("model name", "flags", "Features")
+        told += "".join(sorted({line for line in lines if line.startswith(kinds)}))
+    return hashlib.sha256(told.encode()).hexdigest()[:12]
+
+
+def _prune(folder: Path) -> None:
+    found = [(path.stat(), path) for path in folder.iterdir() if path.is_file()]
+    size = sum(said.st_size for said, _ in found)
+    for said, path in sorted(found, key=lambda pair: pair[0].st_mtime):
+        if size <= _MOST:
+            break
+        with contextlib.suppress(OSError):  # another process was first
+            path.unlink()
+            size -= said.st_size
