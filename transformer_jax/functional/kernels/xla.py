@@ -36,6 +36,9 @@ BLIND = -1e29
 # only the keys up to its last query. Measured 1.1 to 1.3 times as fast at 256 and 512, and not at
 # all at 128.
 PIECE = 64
+# XLA:CPU copies the transposed operand of a product in batches. Up to so many queries a head, as in
+# decoding, those are copied instead of the keys.
+FEW = 8
 LONG = 192
 PIECES = 8  # at most, each compiled once
 
@@ -127,7 +130,10 @@ def scores(
 def keys_product(q: Float[Array, "B N T H"], k: Float[Array, "B K S H"]) -> Float[Array, "B N T S"]:
     """``q kᵀ`` in float32; query head ``n`` meets key head ``n // G``."""
     q, shape = _grouped(q, k)
-    s = jnp.matmul(q, k.swapaxes(2, 3), preferred_element_type=jnp.float32)
+    if own_backward() and q.shape[2] <= FEW:
+        s = jnp.matmul(k, q.swapaxes(2, 3), preferred_element_type=jnp.float32).swapaxes(2, 3)
+    else:
+        s = jnp.matmul(q, k.swapaxes(2, 3), preferred_element_type=jnp.float32)
     return s.reshape(*shape, k.shape[2])
 
 
