@@ -354,7 +354,7 @@ class DecoderLanguageModel:
         for row, (draft, ids) in enumerate(zip(batch, seen, strict=True)):
             # One step more: the end that the limit forces is none.
             limits[row] = 1 + min(draft.left, self.context - len(ids) + 1)
-        length = round_up(int(limits.max()), self.shapes.caches)
+        length = round_up(max(limits.tolist()), self.shapes.caches)
         how = {"beams": beams, "keep": keep, "length": length}
         out = jax.device_get(self.run.search(self.params, tokens, starts, limits, **how))
         found = {}
