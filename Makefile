@@ -36,6 +36,8 @@ bench: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,bench]'
 	$(BIN)/python -m experiments.benchmark train
 	$(BIN)/python -m experiments.benchmark decode
+	$(BIN)/python -m experiments.benchmark language-train
+	$(BIN)/python -m experiments.benchmark language-decode
 
 clean:
 	rm -rf $(VENV) runs build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
