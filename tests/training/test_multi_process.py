@@ -112,3 +112,25 @@ def test_rows_are_asked_of_the_mesh_not_of_the_process(pair):
 
 def test_one_process_is_the_main_one(pair):
     assert [one["main"] for one in pair] == [True, False]
+
+
+@pytest.mark.slow
+def test_the_whole_command_runs_on_two_processes(tmp_path):
+    """From texts to scores: one of them scores in the end, and reads the checkpoint alone."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "experiments.seq2seq", "train", "phrasebook"]
+    command += ["--output", str(tmp_path / "run"), "--training.steps", "4", "--mesh.data", "2"]
+    command += ["--optimizer.schedule.warm-up", "2", "--data.read.size", "500"]
+    command += ["--loop.evaluate-every", "2", "--loop.checkpoint-every", "2"]
+    command += ["--evaluation.sentences", "4", "--distributed.processes", "2"]
+    command += ["--distributed.coordinator", f"localhost:{port}"]
+    flags = "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=1"
+    settings = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+    how = {"env": settings, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    parts = [subprocess.Popen([*command, "--distributed.process", str(i)], **how) for i in range(2)]
+    told = [part.communicate(timeout=400)[0] for part in parts]
+    assert [part.returncode for part in parts] == [0, 0], told
+    assert "sacreBLEU" in told[0]
+    assert (tmp_path / "run" / "results.json").exists()
