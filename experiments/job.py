@@ -20,7 +20,7 @@ from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.parallel.mesh import barrier, is_main, make_mesh
 from transformer_jax.parallel.sharding import row_multiple
 from transformer_jax.training.checkpoint import Checkpointer
-from transformer_jax.training.loop import Fitted, fit
+from transformer_jax.training.loop import fit
 from transformer_jax.training.metrics import read_metrics
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.run_directory import RunDirectory
@@ -227,7 +227,7 @@ def check_rows(run: Any) -> None:
         )
 
 
-def train(job: Job, finish: Callable[[Fitted], dict[str, Any]], *, resume: bool) -> int:
+def train(job: Job, finish: Callable[[], dict[str, Any]], *, resume: bool) -> int:
     """Trains, and writes what came of it.
 
     Args:
@@ -263,7 +263,7 @@ def train(job: Job, finish: Callable[[Fitted], dict[str, Any]], *, resume: bool)
         results = {
             "steps": fitted.step,
             "best": fitted.best._asdict() if fitted.best else None,
-            **finish(fitted),
+            **finish(),
             "parameters": job.parameters,
             "late_compiles": fitted.late_compiles,
             "seconds": round(time.monotonic() - began, 1),

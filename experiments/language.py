@@ -22,11 +22,10 @@ from transformer_jax.data.rows import BlockPlan, PackPlan, RowBatch, make_rows
 from transformer_jax.data.store import forget
 from transformer_jax.data.token_file import TextStore, build_tokens, sample_texts
 from transformer_jax.data.tokenizer import Tokenizer, load_tokenizer
-from transformer_jax.decoding.requests import Request
+from transformer_jax.decoding.requests import LanguageModel, Request
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.parallel.mesh import is_main, local_rows, put_batch
-from transformer_jax.training.loop import Fitted
 from transformer_jax.training.objectives import language_model
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.state import TrainState
@@ -41,6 +40,8 @@ def begin(
     vocab_given = False
     if isinstance(run, LanguageRun) and isinstance(named, LanguageRun):
         vocab_given = run.model.vocab != named.model.vocab
+        if run.loop.best != "valid_loss":
+            raise ConfigError(f"loop.best is {run.loop.best}: language models have valid_loss")
         job.check_rows(run)
         if run.training.length > run.model.positions.max_length:
             raise ConfigError(
@@ -219,8 +220,7 @@ def train(
     return job.train(parts, functools.partial(_finish, parts), resume=resume)
 
 
-def _finish(parts: LanguageJob, fitted: Fitted) -> dict[str, Any]:
-    del fitted  # the best checkpoint is scored, not the last
+def _finish(parts: LanguageJob) -> dict[str, Any]:
     run, directory = parts.run, parts.directory
     model = load_language(directory.path)
     stores = {name: parts.encode(texts) for name, texts in _judged(parts.texts).items()}
@@ -229,11 +229,15 @@ def _finish(parts: LanguageJob, fitted: Fitted) -> dict[str, Any]:
     for name, counted in baselines(parts.store, parts.tokenizer, run.evaluation):
         report.add(name, judge(counted, stores))
     print(report, flush=True)
+    _write_sample(model, run)
+    return {"scores": report.to_dict()}
+
+
+def _write_sample(model: LanguageModel, run: LanguageRun | NgramRun) -> None:
     if run.evaluation.sample:
         request = Request("", tokens=run.evaluation.sample, temperature=0.8, top_p=0.95)
         [[sample]] = model.generate([request])
         print(f"\nsample:\n{sample.text}\n", flush=True)
-    return {"scores": report.to_dict()}
 
 
 def _judged(texts: TextSplits) -> dict[str, Texts]:
@@ -260,6 +264,7 @@ def count(run: NgramRun, directory: RunDirectory, texts: TextSplits) -> int:
     for name, other in baselines(store, tokenizer, run.evaluation):
         report.add(name, judge(other, stores))
     print(report, flush=True)
+    _write_sample(model, run)
     seconds = round(time.monotonic() - began, 1)
     directory.write(directory.results, {"scores": report.to_dict(), "seconds": seconds})
     print(f"run: {directory.path}", flush=True)

@@ -25,7 +25,6 @@ from transformer_jax.evaluation.bleu import Scores, translation_scores
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.parallel.mesh import is_main, local_rows, make_mesh, put_batch
 from transformer_jax.parallel.sharding import row_multiple
-from transformer_jax.training.loop import Fitted
 from transformer_jax.training.objectives import translation
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.state import TrainState
@@ -207,7 +206,7 @@ def train(run: Run, directory: RunDirectory, splits: Splits, *, resume: bool) ->
     return job.train(parts, functools.partial(_finish, parts), resume=resume)
 
 
-def _finish(parts: TranslationJob, fitted: Fitted) -> dict[str, Any]:
+def _finish(parts: TranslationJob) -> dict[str, Any]:
     run, loaded = parts.run, load_params(parts.directory.path)
     params = jax.device_put(loaded.params, jax.local_devices()[0])
     search = Search(beams=run.evaluation.beams)

@@ -339,3 +339,19 @@ def test_a_tokenizer_of_another_model_is_refused():
 def test_settings_out_of_range_are_refused(setting, words):
     with pytest.raises(ConfigError, match=words):
         Request("a", **setting)
+
+
+def test_a_context_that_is_full_ends_no_other_text():
+    requests = [dataclasses.replace(r, tokens=60) for r in greedy()]
+    stopping = model(full="stop")
+    together = written(stopping.generate(requests))
+    assert together == [written(stopping.generate([request]))[0] for request in requests]
+
+
+def test_a_shorter_context_is_read_whatever_the_positions():
+    short = DecoderLanguageModel(parts(), tokenizer(), context=8, shapes=Shapes(full="stop"))
+    [[one]] = short.generate([Request("abc", tokens=40, temperature=0)])
+    assert len(one.tokens) == 8 - 4 + 1
+    assert short.context == 8
+    with pytest.raises(ConfigError, match="2 texts but 1 prompts"):
+        short.score(["a", "b"], ["c"])

@@ -78,14 +78,12 @@ class Generate:
 
     def __call__(self) -> int:
         """Writes each text as it comes, or prompt by prompt if there are several."""
-        from transformer_jax.cli.loading import as_trained
-
         asked = self.asked()
-        prepare = as_trained(self.run, trim=False)
-        asked = [dataclasses.replace(one, prompt=prepare(one.prompt)) for one in asked]
-        from transformer_jax.cli.loading import counted, load_language
+        from transformer_jax.cli.loading import as_trained, counted, load_language
         from transformer_jax.training.run_directory import RunDirectory
 
+        prepare = as_trained(self.run, trim=False)
+        asked = [dataclasses.replace(one, prompt=prepare(one.prompt)) for one in asked]
         if counted(RunDirectory.open(self.run)):
             self.check_counted()
         from transformer_jax.decoding.language import Shapes
@@ -94,7 +92,12 @@ class Generate:
         shapes = Shapes(rows=rows, too_long=self.too_long, full=self.full, draft=self.speculate)
         change = longer(self.context, self.interpolate)
         model = load_language(
-            self.run, self.checkpoint, shapes=shapes, dtype=self.dtype, change=change
+            self.run,
+            self.checkpoint,
+            shapes=shapes,
+            dtype=self.dtype,
+            context=self.context,
+            change=change,
         )
         one = len(asked) == 1 and asked[0].samples == 1 and asked[0].beams == 1
         # Why a text ended is known of whole texts alone, and a note may be wanted.
@@ -253,7 +256,7 @@ def longer(
             )
         stretch = max(1.0, context / places.max_length) if interpolate else 1.0
         stretch *= places.rotary_interpolation
-        # A table of learned positions keeps its rows; the context is what is read of it.
+        # A table of learned positions keeps its rows, of which less can be read.
         rows = places.max_length if places.kind == "learned" else context
         places = dataclasses.replace(places, max_length=rows, rotary_interpolation=stretch)
         return dataclasses.replace(config, positions=places)

@@ -51,7 +51,10 @@ def model_config(run: "RunDirectory") -> TransformerConfig:
 
 
 def as_trained(path: Path, *, trim: bool = True) -> Callable[[str], str]:
-    """A function from a line to what a run's model was trained on: trimmed, perhaps lower-cased."""
+    """A function from a line to what a run's model was trained on: lower-cased, if that was.
+
+    Blanks at its ends go, unless ``trim`` is False.
+    """
     from transformer_jax.training.run_directory import RunDirectory
 
     read = RunDirectory.open(path).read_config().get("data", {}).get("read", {})
@@ -187,6 +190,7 @@ def load_language(
     *,
     shapes: "Shapes | None" = None,
     dtype: Literal["float32", "bfloat16"] | None = None,
+    context: int | None = None,
     change: Callable[[TransformerConfig], TransformerConfig] = lambda config: config,
 ) -> "DecoderLanguageModel | NgramLanguageModel":
     """The language model of a run, neural or counted.
@@ -222,6 +226,7 @@ def load_language(
         ends=run.read_config().get("first") != "newline",
         shapes=shapes,
         dtype=dtype,
+        context=context,
     )
 
 

@@ -1,5 +1,6 @@
 """Which tokens of a store make up batch ``step``: blocks of one stream, or packed documents."""
 
+import abc
 import bisect
 import hashlib
 from collections.abc import Callable
@@ -41,7 +42,7 @@ class RowBatch(NamedTuple):
         return RowBatch(indices, begins, lengths, skips, fresh, self.packed)
 
 
-class _Plan:
+class _Plan(abc.ABC):
     """Rows of equal length, ``rows`` at a time, drawn anew for every epoch."""
 
     shapes: list[Shape]
@@ -85,11 +86,13 @@ class _Plan:
             return np.arange(self._count)
         return shuffled(self._count, self._seed, 2 * epoch)
 
+    @abc.abstractmethod
     def _weight(self) -> int:
-        raise NotImplementedError
+        """Targets with weight in an epoch."""
 
+    @abc.abstractmethod
     def _rows(self, indices: np.ndarray, epoch: int) -> RowBatch:
-        raise NotImplementedError
+        """What the rows of an epoch are made of."""
 
 
 class BlockPlan(_Plan):

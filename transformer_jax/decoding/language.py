@@ -58,6 +58,7 @@ class DecoderLanguageModel:
         ends: bool = True,
         shapes: Shapes | None = None,
         dtype: Literal["float32", "bfloat16"] | None = None,
+        context: int | None = None,
     ):
         """Takes ``model``, a decoder or the pair ``(graph, params)`` it splits into.
 
@@ -68,6 +69,8 @@ class DecoderLanguageModel:
             ends: Whether the model was told where texts end; otherwise it writes to the limit.
             shapes: What is compiled.
             dtype: Of weights and products; None is the model's own.
+            context: The most tokens to read at once; None, or more than the model has positions
+                for, is as many as those.
 
         Raises:
             ConfigError: The tokenizer has more tokens than the model.
@@ -94,7 +97,8 @@ class DecoderLanguageModel:
             # traffic; of two rows, to a product.
             rows = tuple(sorted({max(2, n) for n in self.shapes.rows}))
             self.shapes = dataclasses.replace(self.shapes, rows=rows)
-        self.context, self.vocab = config.positions.max_length, config.vocab
+        longest, self.vocab = config.positions.max_length, config.vocab
+        self.context = longest if context is None else min(context, longest)
         self.first = tokenizer.bos if first is None else first
         barred = {tokenizer.pad, tokenizer.bos, *range(tokenizer.vocab_size, config.vocab)}
         barred |= set() if tokenizer.unk is None else {tokenizer.unk}
@@ -146,9 +150,14 @@ class DecoderLanguageModel:
         """The log-probability of each text, given its prompt if there are prompts.
 
         Of a text longer than the context each token still sees at least half of it before.
+
+        Raises:
+            ConfigError: More or fewer prompts than texts.
         """
+        if prompts is not None and len(prompts) != len(texts):
+            raise ConfigError(f"{len(texts)} texts but {len(prompts)} prompts: one for each")
         ids = self.tokenizer.encode_batch(list(texts))
-        before = self.tokenizer.encode_batch(list(prompts or [""] * len(ids)))
+        before = self.tokenizer.encode_batch([""] * len(ids) if prompts is None else list(prompts))
         known = [[self.first, *context] for context in before]
         values = self.log_probs(ids, known)
         return [
@@ -256,14 +265,18 @@ class DecoderLanguageModel:
             return
         while going := [draft for draft in batch if draft.left]:
             yield from self._segment(going, look)
-            if self.shapes.full == "stop":
-                for draft in going:
-                    draft.reason = draft.reason or "length"
+            self._end_full(going)
+
+    def _end_full(self, drafts: Iterable[Draft]) -> None:
+        """Ends the texts that fill their own context, where that is how it goes on."""
+        for draft in drafts:
+            if self.shapes.full == "stop" and draft.length > self.context:
+                draft.reason = draft.reason or "length"
 
     def _seen(self, draft: Draft) -> list[int]:
         """What the model reads to go on: all, or the latter half once the context is full."""
         ids = draft.read + draft.written
-        if len(ids) - draft.origin > self.context:
+        if draft.length > self.context:
             # A prompt that is too long fills the context; what is written since makes room.
             keep = max(1, self.context // 2) if draft.written else self.context
             draft.origin = len(ids) - keep
@@ -339,8 +352,7 @@ class DecoderLanguageModel:
                 yield
             draft.segment = 0.0
             self.counts.update(steps=int(steps), tokens=done)
-            if self.shapes.full == "stop":
-                draft.reason = draft.reason or "length"
+            self._end_full([draft])
 
     def _best(
         self, batch: list[Draft], beams: int, keep: int

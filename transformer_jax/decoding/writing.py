@@ -65,6 +65,11 @@ class Draft:
         return before_stop(whole[start:], self.request.stop)[0]
 
     @property
+    def length(self) -> int:
+        """How many tokens the model has before it."""
+        return len(self.read) + len(self.written) - self.origin
+
+    @property
     def left(self) -> int:
         """How many more tokens may be written."""
         return 0 if self.reason else self.request.tokens - len(self.written)
