@@ -7,10 +7,15 @@ from collections.abc import Callable, Iterable
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
-__all__ = ["MAKE", "SPECIAL", "byte_alphabet"]
+__all__ = ["BERT_SPECIAL", "MAKE", "SPECIAL", "byte_alphabet"]
+
+Special = tuple[str, ...]
 
 SPECIAL = ("<pad>", "<unk>", "<bos>", "<eos>")
 """The special tokens of a tokenizer trained here, with the ids 0, 1, 2, 3."""
+
+BERT_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+"""Those of a tokenizer for encoders, in the same order, and what stands for a hidden token."""
 
 
 def byte_alphabet() -> list[str]:
@@ -35,16 +40,16 @@ def _byte_level(model: models.Model, words: bool = True) -> Backend:
     return backend
 
 
-def _with_special(backend: Backend) -> Backend:
-    backend.add_special_tokens(list(SPECIAL))
+def _with_special(backend: Backend, special: Special) -> Backend:
+    backend.add_special_tokens(list(special))
     return backend
 
 
-def _bpe(texts: Iterable[str], vocab_size: int) -> Backend:
+def _bpe(texts: Iterable[str], vocab_size: int, special: Special) -> Backend:
     backend = _byte_level(models.BPE())
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=list(SPECIAL),
+        special_tokens=list(special),
         initial_alphabet=byte_alphabet(),
         show_progress=False,
     )
@@ -52,17 +57,17 @@ def _bpe(texts: Iterable[str], vocab_size: int) -> Backend:
     return backend
 
 
-def _unigram(texts: Iterable[str], vocab_size: int) -> Backend:
+def _unigram(texts: Iterable[str], vocab_size: int, special: Special) -> Backend:
     backend = _byte_level(models.Unigram())
     trainer = trainers.UnigramTrainer(
         vocab_size=vocab_size,
-        special_tokens=list(SPECIAL),
-        unk_token="<unk>",
+        special_tokens=list(special),
+        unk_token=special[1],
         initial_alphabet=byte_alphabet(),
         show_progress=False,
     )
     backend.train_from_iterator(texts, trainer)
-    learnt = json.loads(backend.to_str())["model"]["vocab"][len(SPECIAL) :]
+    learnt = json.loads(backend.to_str())["model"]["vocab"][len(special) :]
     # The trainer walks through hash tables: bytes that the text lacks get scores just above the
     # lowest in random order, and sums differ in their last digits. Here neither is left.
     lowest = min(score for _, score in learnt)
@@ -71,59 +76,59 @@ def _unigram(texts: Iterable[str], vocab_size: int) -> Backend:
         for piece, score in learnt
     }
     pieces = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
-    vocab = [*((token, 0.0) for token in SPECIAL), *pieces]
-    return _with_special(_byte_level(models.Unigram(vocab, unk_id=1)))
+    vocab = [*((token, 0.0) for token in special), *pieces]
+    return _with_special(_byte_level(models.Unigram(vocab, unk_id=1)), special)
 
 
-def _bytes(texts: Iterable[str], vocab_size: int) -> Backend:
+def _bytes(texts: Iterable[str], vocab_size: int, special: Special) -> Backend:
     del texts, vocab_size  # nothing to learn
-    tokens = [*SPECIAL, *byte_alphabet()]
+    tokens = [*special, *byte_alphabet()]
     vocab = {token: id for id, token in enumerate(tokens)}
     backend = _byte_level(models.BPE(vocab=vocab, merges=[]), words=False)
-    return _with_special(backend)
+    return _with_special(backend, special)
 
 
-def _wordpiece(texts: Iterable[str], vocab_size: int) -> Backend:
+def _wordpiece(texts: Iterable[str], vocab_size: int, special: Special) -> Backend:
     words = pre_tokenizers.BertPreTokenizer()
     counts: collections.Counter[str] = collections.Counter()
     for text in texts:
         counts.update(word for word, _ in words.pre_tokenize_str(text))
     # The trainer would number these in the order of a hash table, and ties go by number.
     inside = sorted({f"##{character}" for word in counts for character in word[1:]})
-    backend = Backend(models.WordPiece(unk_token="<unk>"))
+    backend = Backend(models.WordPiece(unk_token=special[1]))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
-        special_tokens=[*SPECIAL, *inside],
+        special_tokens=[*special, *inside],
         continuing_subword_prefix="##",
         show_progress=False,
     )
     backend.train_from_iterator((" ".join([w] * n) for w, n in sorted(counts.items())), trainer)
     learnt = json.loads(backend.to_str())["model"]["vocab"]
-    backend = Backend(models.WordPiece(learnt, unk_token="<unk>"))
+    backend = Backend(models.WordPiece(learnt, unk_token=special[1]))
     backend.pre_tokenizer = words
     backend.decoder = decoders.WordPiece(prefix="##", cleanup=True)
-    return _with_special(backend)
+    return _with_special(backend, special)
 
 
-def _characters(texts: Iterable[str], vocab_size: int) -> Backend:
+def _characters(texts: Iterable[str], vocab_size: int, special: Special) -> Backend:
     counts: collections.Counter[str] = collections.Counter()
     for text in texts:
         counts.update(text)
     common = sorted(counts, key=lambda character: (-counts[character], character))
-    tokens = [*SPECIAL, *common[: vocab_size - len(SPECIAL)]]
+    tokens = [*special, *common[: vocab_size - len(special)]]
     vocab = {token: id for id, token in enumerate(tokens)}
-    backend = Backend(models.WordLevel(vocab, unk_token="<unk>"))
+    backend = Backend(models.WordLevel(vocab, unk_token=special[1]))
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     backend.decoder = decoders.Fuse()
-    return _with_special(backend)
+    return _with_special(backend, special)
 
 
-MAKE: dict[str, Callable[[Iterable[str], int], Backend]] = {
+MAKE: dict[str, Callable[[Iterable[str], int, Special], Backend]] = {
     "bpe": _bpe,
     "unigram": _unigram,
     "bytes": _bytes,
     "wordpiece": _wordpiece,
     "characters": _characters,
 }
-"""From texts and the size of the vocabulary to a trained tokenizer, by kind."""
+"""From texts, the size of the vocabulary and special tokens to a trained tokenizer, by kind."""

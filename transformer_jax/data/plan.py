@@ -4,12 +4,12 @@ import hashlib
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float64, Int, UInt64
 
 from transformer_jax.data.shapes import choose_shapes
 from transformer_jax.errors import ConfigError, DataError
 
-__all__ = ["BatchPlan", "BucketPlan", "Shape", "shuffled"]
+__all__ = ["BatchPlan", "BucketPlan", "Shape", "hashed", "shuffled", "uniform"]
 
 
 class Shape(NamedTuple):
@@ -166,10 +166,33 @@ def shuffled(count: int, seed: int, stream: int) -> Int[np.ndarray, " count"]:
         >>> shuffled(6, seed=0, stream=0)
         array([0, 2, 5, 4, 3, 1])
     """
+    return np.argsort(hashed(np.arange(count), seed, stream), kind="stable")
+
+
+def hashed(
+    numbers: Int[np.ndarray, "*shape"], seed: int, stream: int
+) -> UInt64[np.ndarray, "*shape"]:
+    """A pseudo-random number for each of ``numbers``: SplitMix64 of (seed, stream, number).
+
+    Example:
+        >>> hashed(np.array([0, 1, 0]), seed=0, stream=0) % 100
+        array([47, 60, 47], dtype=uint64)
+    """
     state = np.array([seed % 2**64, stream], np.uint64)
     start = _splitmix(_splitmix(state[:1]) + state[1:])
-    keys = _splitmix(start + np.arange(count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15))
-    return np.argsort(keys, kind="stable")
+    return _splitmix(start + numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
+
+
+def uniform(
+    numbers: Int[np.ndarray, "*shape"], seed: int, stream: int
+) -> Float64[np.ndarray, "*shape"]:
+    """:func:`hashed` as a number from 0 up to, not including, 1.
+
+    Example:
+        >>> uniform(np.arange(3), seed=0, stream=0).round(3)
+        array([0.001, 0.001, 0.001])
+    """
+    return (hashed(numbers, seed, stream) >> np.uint64(11)) * 2.0**-53
 
 
 def _splitmix(x: np.ndarray) -> np.ndarray:

@@ -12,7 +12,15 @@ from typing import Any
 
 from transformer_jax.errors import ConfigError, DataError
 
-__all__ = ["TextReader", "TranslationReader", "find_prepared", "open_text", "open_translation"]
+__all__ = [
+    "LabelledReader",
+    "TextReader",
+    "TranslationReader",
+    "find_prepared",
+    "open_labelled",
+    "open_text",
+    "open_translation",
+]
 
 
 class _Reader:
@@ -141,6 +149,73 @@ class TextReader(_Reader):
         """
         for (text,) in self._records(split, (self._field,)):
             yield text
+
+
+class LabelledReader(_Reader):
+    """The sentences of a prepared data set with their labels, split by split.
+
+    Attributes:
+        splits: The names of its splits.
+    """
+
+    def __init__(
+        self, folder: pathlib.Path, texts: Sequence[str], label: str, *, numbers: bool = False
+    ):
+        """Opens the data set that was prepared in ``folder``, the one with dataset_info.json.
+
+        Args:
+            folder: Of one version of one configuration.
+            texts: The features that hold the sentences, one or two.
+            label: The feature that holds the label.
+            numbers: The label is a number to predict, not a class.
+
+        Raises:
+            ConfigError: The package is not installed, or a feature is not there or not as asked.
+            DataError: The folder cannot be read, or is not in array_record.
+        """
+        super().__init__(folder)
+        kinds = {name: self._builder.info.features[name] for name in self._features}
+        names = ", ".join(f"{name} ({type(kind).__name__})" for name, kind in kinds.items())
+        for field, option in (*zip(texts, ("text", "second"), strict=False), (label, "label")):
+            if field not in kinds:
+                raise ConfigError(
+                    f"data.read.{option} {field}: {self._builder.info.name} has no such feature, "
+                    f"only {names}"
+                )
+            kind = type(kinds[field]).__name__
+            scalar = kind in ("Scalar", "Tensor") and kinds[field].shape == ()
+            fits = scalar or (not numbers and kind in ("ClassLabel", "Text"))
+            if not (fits if option == "label" else kind == "Text"):
+                what = "a text" if option != "label" else "a number" if numbers else "a class"
+                raise ConfigError(
+                    f"data.read.{option} {field}: not {what}, choose another of {names}"
+                )
+        self._fields = (*texts, label)
+        self._names = getattr(kinds[label], "names", None)
+
+    def rows(self, split: str) -> Iterator[tuple[str, ...]]:
+        """The sentences and the label, as text, of each record; "" where a class is withheld.
+
+        Raises:
+            DataError: A shard is missing, cut or damaged, or a text is not UTF-8.
+        """
+        for *texts, label in self._records(split, self._fields):
+            if self._names is not None:
+                label = self._names[int(label)] if int(label) >= 0 else ""
+            yield *texts, label
+
+
+def open_labelled(
+    name: str,
+    data_dir: str | None,
+    texts: Sequence[str],
+    label: str,
+    *,
+    numbers: bool = False,
+) -> LabelledReader:
+    """A data set by its name; see ``find_prepared`` and ``LabelledReader``."""
+    _package()
+    return LabelledReader(find_prepared(name, data_dir), texts, label, numbers=numbers)
 
 
 def open_text(name: str, data_dir: str | None = None, field: str = "text") -> TextReader:

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import pathlib
 from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,11 +14,13 @@ from transformer_jax.data.pieces import Piece, Texts
 from transformer_jax.data.store import TokenStore, id_dtype, open_arrays, write_arrays
 from transformer_jax.data.tokenizer import Tokenizer
 
-__all__ = ["TextStore", "build_tokens", "sample_texts"]
+__all__ = ["TextStore", "build_tokens", "groups", "sample_texts", "write_ids"]
 
 _CHARACTERS = 1 << 20  # encoded at a time, which bounds the memory of Python lists
 _PIECES = 8192  # likewise, where documents are short
 _NAMES = ("ids", "offsets")
+
+Made = TypeVar("Made")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,13 +100,22 @@ def sample_texts(texts: Texts, limit: int = 1 << 25) -> list[str]:
     return kept
 
 
-def _write(draft: pathlib.Path, texts: Texts, tokenizer: Tokenizer, ends: bool) -> dict[str, int]:
+def write_ids(
+    path: pathlib.Path, dtype: np.dtype, fill: Callable[[Callable[[np.ndarray], None]], Made]
+) -> Made:
+    """Writes a NumPy file of ids block by block; what ``fill`` returns.
+
+    Args:
+        path: The file.
+        dtype: Of the ids.
+        fill: Is given a function that takes the blocks.
+    """
     total = 0
-    with open(draft / "ids.npy", "wb") as file:
+    with open(path, "wb") as file:
 
         def header() -> None:
             # Written twice: it leaves room for a length that is not known at first.
-            form = {"descr": id_dtype(tokenizer).str, "fortran_order": False, "shape": (total,)}
+            form = {"descr": dtype.str, "fortran_order": False, "shape": (total,)}
             np.lib.format.write_array_header_1_0(file, form)
 
         def add(ids: np.ndarray) -> None:
@@ -112,9 +124,16 @@ def _write(draft: pathlib.Path, texts: Texts, tokenizer: Tokenizer, ends: bool) 
             file.write(ids.data)
 
         header()
-        offsets, counts = _encode(texts, tokenizer, ends, add)
+        made = fill(add)
         file.seek(0)
         header()
+    return made
+
+
+def _write(draft: pathlib.Path, texts: Texts, tokenizer: Tokenizer, ends: bool) -> dict[str, int]:
+    offsets, counts = write_ids(
+        draft / "ids.npy", id_dtype(tokenizer), lambda add: _encode(texts, tokenizer, ends, add)
+    )
     np.save(draft / "offsets.npy", offsets)
     return counts
 
@@ -126,7 +145,7 @@ def _encode(
     offsets = array.array("q", [0])
     characters = bytes_ = unknown = total = 0
     dtype = id_dtype(tokenizer)
-    for pieces in _groups(texts):
+    for pieces in groups(texts):
         rows = tokenizer.encode_batch([piece.text for piece in pieces])
         for row, piece in zip(rows, pieces, strict=True):
             if piece.last and ends:
@@ -149,7 +168,7 @@ def _encode(
     return np.frombuffer(offsets, np.int64), {**counts, **texts.counts}
 
 
-def _groups(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+def groups(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
     """Pieces in lists of a bounded number of characters."""
     group: list[Piece] = []
     size = 0

@@ -1,5 +1,6 @@
 """Text to ids and back, over Hugging Face ``tokenizers``: training, loading, encoding, decoding."""
 
+import functools
 import hashlib
 import json
 import os
@@ -10,12 +11,13 @@ from typing import Literal, get_args
 
 import numpy as np
 import tokenizers
+from jaxtyping import Bool
 
 from transformer_jax.data import backends
-from transformer_jax.data.backends import SPECIAL
+from transformer_jax.data.backends import BERT_SPECIAL, SPECIAL
 from transformer_jax.errors import ConfigError, DataError
 
-__all__ = ["SPECIAL", "Kind", "Tokenizer", "load_tokenizer", "train_tokenizer"]
+__all__ = ["BERT_SPECIAL", "SPECIAL", "Kind", "Tokenizer", "load_tokenizer", "train_tokenizer"]
 
 Kind = Literal["bpe", "wordpiece", "unigram", "bytes", "characters"]
 
@@ -25,6 +27,7 @@ _NAMES = {
     "unk": ("<unk>", "[UNK]", "<|unk|>"),
     "bos": ("<bos>", "<s>", "[BOS]", "[CLS]", "<|begin_of_text|>", "<|endoftext|>"),
     "eos": ("<eos>", "</s>", "[EOS]", "[SEP]", "<|end_of_text|>", "<|endoftext|>"),
+    "mask": ("<mask>", "[MASK]", "<|mask|>"),
 }
 
 
@@ -40,6 +43,7 @@ class Tokenizer:
         unk: What the vocabulary lacks, or None.
         bos: What a decoder starts with; the id of ``pad`` where the file has none (T5, Marian).
         eos: Ends every sentence.
+        mask: Stands for a hidden token, or None.
         sha256: Of the file that ``save`` writes.
     """
 
@@ -48,6 +52,7 @@ class Tokenizer:
     unk: int | None
     bos: int
     eos: int
+    mask: int | None
     sha256: str
 
     def __init__(self, text: str, special: Mapping[str, str] | None = None):
@@ -55,7 +60,7 @@ class Tokenizer:
 
         Args:
             text: What the file holds; kept as it is, because numbers change when written anew.
-            special: Names of special tokens by role (pad, unk, bos, eos) that are not the usual.
+            special: Names of special tokens by role (pad, unk, bos, eos, mask), where unusual.
 
         Raises:
             DataError: There is no token that ends sentences, or a named one is missing.
@@ -80,8 +85,10 @@ class Tokenizer:
         self.pad = found.get("pad", self.eos)
         self.bos = found.get("bos", self.pad)
         self.unk = found.get("unk")
+        self.mask = found.get("mask")
         self.sha256 = hashlib.sha256(self._text.encode()).hexdigest()
-        self._special = frozenset({self.pad, self.bos, self.eos})
+        silent = {self.pad, self.bos, self.eos}
+        self._special = frozenset(silent if self.mask is None else silent | {self.mask})
         self._characters = _character_ids(text)
 
     def __repr__(self) -> str:
@@ -99,6 +106,28 @@ class Tokenizer:
         encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [self._only_text(encoding.ids) for encoding in encodings]
 
+    def encode_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
+        """The ids of many texts, and from which to before which character each comes.
+
+        The blank before a word is not part of its token's span. Tokens that are bytes of one
+        character all have its span.
+
+        Example:
+            >>> train_tokenizer("bytes", []).encode_spans(["né"])[0][1]
+            [(0, 1), (1, 2), (1, 2)]
+        """
+        found = []
+        for text, encoding in zip(
+            texts, self._backend.encode_batch(list(texts), add_special_tokens=False), strict=True
+        ):
+            ids, spans = encoding.ids, [_trimmed(text, *span) for span in encoding.offsets]
+            if not self._special.isdisjoint(ids):
+                kept = [(self._only_text([id]), span) for id, span in zip(ids, spans, strict=True)]
+                spans = [span for only, span in kept if only]
+                ids = [only[0] for only, _ in kept if only]
+            found.append((ids, spans))
+        return found
+
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids; special tokens leave no trace."""
         return self.decode_batch([ids])[0]
@@ -111,6 +140,31 @@ class Tokenizer:
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """What to call each id where people read it, such as the axes of a picture."""
         return [_readable(self._backend, int(i), self._special) for i in ids]
+
+    @functools.cached_property
+    def continues(self) -> Bool[np.ndarray, " V"]:
+        """Which ids go on with the word that the id before them is part of.
+
+        Told by the ``##`` of WordPiece, by the blank before a word of byte-level BPE, or by the
+        ``▁`` of SentencePiece; special tokens continue nothing. A vocabulary without any of these
+        marks has no words.
+        """
+        tokens = [self._backend.id_to_token(id) or "" for id in range(self.vocab_size)]
+        marks = [mark for mark in ("Ġ", "▁") if any(token.startswith(mark) for token in tokens)]
+        if any(token.startswith("##") and len(token) > 2 for token in tokens):
+            inside = [token.startswith("##") for token in tokens]
+        elif marks:
+            inside = [not token.startswith(marks[0]) for token in tokens]
+        else:
+            inside = [False] * len(tokens)
+        found = np.array(inside)
+        found[list(self.special)] = False
+        return found
+
+    @property
+    def special(self) -> frozenset[int]:
+        """The ids that are no text: padding, beginning, end, the unknown and the mask."""
+        return self._special | ({self.unk} if self.unk is not None else set())
 
     def save(self, path: str | pathlib.Path) -> None:
         """Writes ``tokenizer.json``, whole or not at all."""
@@ -133,14 +187,20 @@ class Tokenizer:
         return [j for i in ids for j in (instead if i in self._special else [i])]
 
 
-def train_tokenizer(kind: Kind, texts: Iterable[str], vocab_size: int = 8000) -> Tokenizer:
-    """A tokenizer learnt from texts; the special tokens are ``SPECIAL``, ids 0 to 3.
+def train_tokenizer(
+    kind: Kind,
+    texts: Iterable[str],
+    vocab_size: int = 8000,
+    *,
+    special: tuple[str, ...] = SPECIAL,
+) -> Tokenizer:
+    """A tokenizer learnt from texts; the special tokens, ``SPECIAL`` or others, have the first ids.
 
     - ``bpe``: merges of frequent pairs over bytes (Sennrich et al. 2016; Radford et al. 2019).
       ``decode(encode(text)) == text`` for every text. Equally frequent pairs merge in the order of
       their ids.
     - ``unigram``: the likeliest pieces over bytes (Kudo 2018); as lossless.
-    - ``bytes``: id ``4 + byte``; as lossless, nothing to learn, ``vocab_size`` is 260.
+    - ``bytes``: as lossless, nothing to learn; the ids follow those of the special tokens.
     - ``wordpiece``: pieces of words, ``##`` before those that do not begin one (Schuster and
       Nakajima 2012). Words are what whitespace and punctuation part, so decoding restores
       neither double spaces nor unknown characters.
@@ -159,10 +219,10 @@ def train_tokenizer(kind: Kind, texts: Iterable[str], vocab_size: int = 8000) ->
     """
     if kind not in get_args(Kind):
         raise ConfigError(f"tokenizer kind {kind!r}: allowed are {', '.join(get_args(Kind))}")
-    least = len(SPECIAL) + (256 if kind in ("bpe", "unigram", "bytes") else 1)
+    least = len(special) + (256 if kind in ("bpe", "unigram", "bytes") else 1)
     if vocab_size < least:
         raise ConfigError(f"a {kind} vocabulary of {vocab_size}: at least {least} are needed")
-    tokenizer = Tokenizer(backends.MAKE[kind](texts, vocab_size).to_str())
+    tokenizer = Tokenizer(backends.MAKE[kind](texts, vocab_size, special).to_str())
     if tokenizer.vocab_size > vocab_size and kind != "bytes":
         raise ConfigError(
             f"a {kind} vocabulary of {vocab_size}: the characters of the text alone need "
@@ -183,7 +243,7 @@ def load_tokenizer(
         path: The file.
         sha256: What the file's checksum must be, if known: a damaged file that still loads would
             silently encode text otherwise.
-        special: Names of special tokens by role (pad, unk, bos, eos) that are not the usual.
+        special: Names of special tokens by role (pad, unk, bos, eos, mask), where unusual.
 
     Raises:
         DataError: The file is missing, no tokenizer, or not the one that is expected.
@@ -232,6 +292,14 @@ def _character_ids(text: str) -> np.ndarray | None:
         if len(token) == 1:
             ids[ord(token)] = id
     return ids
+
+
+def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
+    """A span without the blanks that it begins with, unless it is all blank."""
+    if start < end and text[start].isspace():
+        kept = text[start:end].lstrip()
+        return (end - len(kept), end) if kept else (start, end)
+    return start, end
 
 
 def _special_ids(vocab: Mapping[str, int], given: Mapping[str, str]) -> dict[str, int]:

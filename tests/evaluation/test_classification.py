@@ -1,0 +1,151 @@
+"""Labels beside those wanted (rows H22, B36), against scikit-learn and numbers done by hand."""
+
+import numpy as np
+import pytest
+
+from transformer_jax.errors import DataError
+from transformer_jax.evaluation.classification import (
+    ClassScore,
+    accuracy,
+    confusion,
+    f1,
+    macro_f1,
+    matthews,
+    per_class,
+)
+
+# Class 0: 2 right of 3 given and 3 wanted; class 1: 1 of 3 and 2; class 2: 0 of 0 and 1.
+GIVEN = np.array([0, 0, 1, 1, 1, 0])
+WANTED = np.array([0, 0, 0, 1, 2, 1])
+
+
+def draws():
+    """Labels at random: few and many classes, one class only, and sides with different ones."""
+    rng = np.random.default_rng(0)
+    for trial in range(60):
+        ours, theirs = rng.integers(1, 6, size=2)
+        size = int(rng.integers(1, 40))
+        offset = trial % 3
+        wanted = rng.integers(0, theirs, size)
+        given = np.where(rng.random(size) < 0.5, wanted, rng.integers(offset, offset + ours, size))
+        yield given, wanted
+
+
+@pytest.fixture
+def sklearn():
+    return pytest.importorskip("sklearn.metrics")
+
+
+def test_h22_by_hand():
+    assert accuracy(GIVEN, WANTED) == pytest.approx(3 / 6)
+    assert f1(GIVEN, WANTED) == pytest.approx(2 / 5)
+    assert f1(GIVEN, WANTED, positive=0) == pytest.approx(4 / 6)
+    assert f1(GIVEN, WANTED, positive=2) == 0
+    assert macro_f1(GIVEN, WANTED) == pytest.approx((4 / 6 + 2 / 5 + 0) / 3)
+    # c = 3, s = 6, given 3 3 0, wanted 3 2 1: (18 - 15) / √((36 - 18) (36 - 14)).
+    assert matthews(GIVEN, WANTED) == pytest.approx(3 / np.sqrt(18 * 22))
+    assert confusion(GIVEN, WANTED, 3).tolist() == [[2, 1, 0], [1, 1, 0], [0, 1, 0]]
+    third = pytest.approx(1 / 3)
+    assert [(row.precision, row.recall, row.f1) for row in per_class(GIVEN, WANTED, "abc")] == [
+        (pytest.approx(2 / 3), pytest.approx(2 / 3), pytest.approx(2 / 3)),
+        (third, pytest.approx(1 / 2), pytest.approx(2 / 5)),
+        (0, 0, 0),
+    ]
+
+
+def test_h22_the_four_cells_of_matthews():
+    given = np.repeat([1, 1, 0, 0], [6, 1, 2, 3])  # right, false alarm, missed, right
+    wanted = np.repeat([1, 0, 1, 0], [6, 1, 2, 3])
+    tp, fp, fn, tn = 6, 1, 2, 3
+    spread = (tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)
+    assert matthews(given, wanted) == pytest.approx((tp * tn - fp * fn) / np.sqrt(spread))
+    assert matthews(wanted, wanted) == 1
+    assert matthews(1 - wanted, wanted) == -1
+
+
+def test_h22_matthews_counts_beyond_64_bits():
+    wanted = np.repeat([0, 1], 100_000)  # squares of 4e10: their product is no int64
+    assert matthews(wanted, wanted) == 1
+    assert matthews(wanted, np.roll(wanted, 50_000)) == 0
+
+
+def test_nothing_to_divide_by_is_zero():
+    ones = np.ones(4, int)
+    assert f1(ones, ones, positive=3) == 0
+    assert matthews(ones, ones) == 0
+    assert matthews(ones, np.array([0, 1, 1, 1])) == 0
+    assert matthews(np.array([0, 1, 1, 1]), ones) == 0
+    assert macro_f1(ones, ones) == 1  # over the one class that occurs
+    assert macro_f1(ones, ones, classes=4) == 0.25
+    assert per_class(ones, ones, ["a", "b", "c"]) == [
+        ClassScore("a", 0.0, 0.0, 0.0, 0),
+        ClassScore("b", 1.0, 1.0, 1.0, 4),
+        ClassScore("c", 0.0, 0.0, 0.0, 0),
+    ]
+
+
+def test_b36_macro_f1_weighs_rare_classes_as_frequent_ones():
+    wanted = np.repeat([0, 1], [99, 1])
+    lazy = np.zeros(100, int)
+    assert accuracy(lazy, wanted) == 0.99
+    assert macro_f1(lazy, wanted) == pytest.approx((2 * 99 / 199) / 2)
+
+
+def test_labels_may_be_any_numbers():
+    shift = lambda labels: labels.astype(np.int8) * 40 - 7
+    assert macro_f1(shift(GIVEN), shift(WANTED)) == macro_f1(GIVEN, WANTED)
+    assert matthews(shift(GIVEN), shift(WANTED)) == matthews(GIVEN, WANTED)
+    narrow = np.arange(60, dtype=np.int8)  # 60 × 60 cells are more than an int8 counts
+    np.testing.assert_array_equal(confusion(narrow, narrow, 60), np.eye(60, dtype=int))
+
+
+def test_h22_equal_to_scikit_learn(sklearn):
+    nine, names = list(range(9)), "abcdefghi"
+    close = lambda value: pytest.approx(value, abs=1e-12)
+    for given, wanted in draws():
+        assert accuracy(given, wanted) == close(sklearn.accuracy_score(wanted, given))
+        macro = {"average": "macro", "zero_division": 0}
+        assert macro_f1(given, wanted) == close(sklearn.f1_score(wanted, given, **macro))
+        over_nine = sklearn.f1_score(wanted, given, labels=nine, **macro)
+        assert macro_f1(given, wanted, classes=9) == close(over_nine)
+        table = sklearn.confusion_matrix(wanted, given, labels=nine)
+        np.testing.assert_array_equal(confusion(given, wanted, 9), table)
+        rows = np.transpose(
+            sklearn.precision_recall_fscore_support(wanted, given, labels=nine, zero_division=0)
+        )
+        for k, (row, expected) in enumerate(
+            zip(per_class(given, wanted, names), rows, strict=True)
+        ):
+            assert row.name == names[k]
+            assert [row.precision, row.recall, row.f1, row.support] == close(expected)
+            assert f1(given, wanted, positive=k) == close(expected[2])
+        if len(given) > 1:  # scikit-learn warns of a confusion matrix of one example
+            assert matthews(given, wanted) == close(sklearn.matthews_corrcoef(wanted, given))
+
+
+@pytest.mark.parametrize("score", [accuracy, f1, macro_f1, matthews])
+def test_nothing_and_counts_that_differ_are_refused(score):
+    with pytest.raises(DataError, match="empty"):
+        score(np.zeros(0, int), np.zeros(0, int))
+    with pytest.raises(DataError, match=r"1 labels given but 6 wanted"):
+        score(GIVEN[:1], WANTED)
+
+
+@pytest.mark.parametrize(
+    "score",
+    [
+        lambda given, wanted: confusion(given, wanted, 3),
+        lambda given, wanted: macro_f1(given, wanted, classes=3),
+        lambda given, wanted: per_class(given, wanted, ["a", "b", "c"]),
+    ],
+)
+def test_labels_beyond_the_classes_are_refused(score):
+    good = np.array([0, 2])
+    with pytest.raises(DataError, match=r"label given is 3: 3 classes have labels 0 to 2"):
+        score(np.array([0, 3]), good)
+    with pytest.raises(DataError, match=r"label wanted is -100: .* such as padding"):
+        score(good, np.array([0, -100]))
+    with pytest.raises(DataError, match=r"1 labels given but 2 wanted"):
+        score(good[:1], good)
+    with pytest.raises(DataError, match="empty"):
+        score(good[:0], good[:0])

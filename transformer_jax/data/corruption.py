@@ -1,0 +1,162 @@
+"""Tokens hidden for a model to find again."""
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float32, Int, Int32
+
+from transformer_jax.data.plan import uniform
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.errors import ConfigError
+
+__all__ = ["Hidden", "Masking", "hide"]
+
+
+class Hidden(NamedTuple):
+    """Rows of tokens of which some are hidden, and which.
+
+    Attributes:
+        tokens: What the model reads.
+        places: Where the hidden tokens stand, in order; 0 where there are fewer than ``P``.
+        targets: What stood there.
+        weights: 1 for a hidden token and 0 where there is none.
+    """
+
+    tokens: Int32[np.ndarray, "B T"]
+    places: Int32[np.ndarray, "B P"]
+    targets: Int32[np.ndarray, "B P"]
+    weights: Float32[np.ndarray, "B P"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Masking:
+    """Which tokens are hidden, and behind what (Devlin et al. 2019; rows B35, H18).
+
+    Attributes:
+        mask: The id that most hidden tokens become.
+        plain: The ids of text, of which others become one.
+        continues: Which ids go on with a word; None hides tokens one by one, else words are
+            hidden as a whole.
+        share: Of the tokens of a row that are hidden.
+        masked: Share of the hidden that become ``mask``.
+        random: Share of them that become any id of ``plain``; the rest stay as they are.
+    """
+
+    mask: int
+    plain: Int[np.ndarray, " plain"]
+    continues: Bool[np.ndarray, " V"] | None = None
+    share: float = 0.15
+    masked: float = 0.8
+    random: float = 0.1
+
+    @classmethod
+    def of(
+        cls, tokenizer: Tokenizer, *, whole_words: bool = False, share: float = 0.15
+    ) -> "Masking":
+        """As the recipe of BERT has it, with a tokenizer's ids.
+
+        Raises:
+            ConfigError: The tokenizer has no mask token, or whole words are asked for and its
+                ids do not tell where words begin.
+        """
+        if tokenizer.mask is None:
+            raise ConfigError(
+                "the tokenizer has no [MASK] token: learn one with this run, or give a "
+                "tokenizer.json that has [MASK] or <mask>"
+            )
+        if whole_words and not tokenizer.continues.any():
+            raise ConfigError(
+                "training.whole_words: the ids of this tokenizer do not tell where words begin: "
+                "choose tokenizer.kind wordpiece"
+            )
+        ids = np.arange(tokenizer.vocab_size)
+        plain = ids[~np.isin(ids, list(tokenizer.special))]
+        return cls(tokenizer.mask, plain, tokenizer.continues if whole_words else None, share=share)
+
+    def room(self, T: int) -> int:
+        """``P``: how many tokens are hidden, at most, of a row of ``T``."""
+        return max(1, round(self.share * T))
+
+
+def hide(
+    tokens: Int[np.ndarray, "B T"],
+    allowed: Bool[np.ndarray, "B T"],
+    masking: Masking,
+    numbers: Int[np.ndarray, " B"],
+    seed: int,
+    epoch: int,
+) -> Hidden:
+    """Rows with a share of their tokens hidden, chosen by (seed, epoch, number of the row) alone.
+
+    Of ``n`` allowed tokens ``round(share · n)`` are chosen, at least one; whole words are taken
+    in random order for as long as they fit into that number.
+
+    Args:
+        tokens: The rows.
+        allowed: Which tokens may be chosen; special ones and padding may not.
+        masking: How many, and what becomes of them.
+        numbers: What tells each row from others; the same row hides other tokens in each epoch.
+        seed: Of everything.
+        epoch: Of the choice.
+
+    Example:
+        >>> masking = Masking(mask=4, plain=np.arange(5, 10), share=0.5, masked=1.0, random=0.0)
+        >>> row = np.array([[2, 7, 8, 9, 6, 3]])
+        >>> hidden = hide(row, row > 4, masking, np.array([0]), seed=1, epoch=0)
+        >>> hidden.tokens, hidden.places, hidden.targets
+        (array([[2, 7, 8, 4, 4, 3]], dtype=int32),
+         array([[3, 4, 0]], dtype=int32),
+         array([[9, 6, 0]], dtype=int32))
+    """
+    B, T = tokens.shape
+    P = min(masking.room(T), T)
+    draw = lambda stream: uniform(numbers[:, None] * T + np.arange(T), seed, 4 * epoch + stream)
+    count = allowed.sum(1)
+    wanted = np.where(count, np.clip(np.rint(masking.share * count), 1, P), 0).astype(int)
+    order = np.where(allowed, draw(0), 2.0)
+    if masking.continues is None:
+        first = np.argsort(order, axis=1, kind="stable")[:, :P]
+        picked = np.arange(P) < wanted[:, None]
+    else:
+        first, picked = _whole_words(order, allowed, masking.continues[tokens], wanted, P)
+    # In order of place, what is not picked last.
+    places = np.sort(np.where(picked, first, T), axis=1)
+    picked = places < T
+    places = np.where(picked, places, 0)
+    targets = np.take_along_axis(tokens, places, 1)
+    fate = np.take_along_axis(draw(1), places, 1)
+    other = np.take_along_axis(draw(2), places, 1)
+    random = masking.plain[(other * len(masking.plain)).astype(int)]
+    shown = np.where(fate < masking.masked + masking.random, random, targets)
+    shown = np.where(fate < masking.masked, masking.mask, shown)
+    corrupted = tokens.astype(np.int32)
+    rows = np.broadcast_to(np.arange(B)[:, None], places.shape)
+    corrupted[rows[picked], places[picked]] = shown[picked]
+    return Hidden(
+        corrupted,
+        places.astype(np.int32),
+        np.where(picked, targets, 0).astype(np.int32),
+        picked.astype(np.float32),
+    )
+
+
+def _whole_words(
+    order: np.ndarray, allowed: np.ndarray, inside: np.ndarray, wanted: np.ndarray, P: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Places of words that together have as many tokens as wanted, or fewer if none fits."""
+    first = np.zeros((len(order), P), int)
+    picked = np.zeros((len(order), P), bool)
+    before = np.pad(allowed, ((0, 0), (1, 0)))[:, :-1]
+    begins = allowed & ~(inside & before)  # a word that was cut begins with what is left of it
+    for row, (starts, keys) in enumerate(zip(begins, order, strict=True)):
+        at = np.flatnonzero(starts)
+        # What may be chosen of a word follows its first token without a gap.
+        sizes = np.add.reduceat(allowed[row].astype(int), at) if len(at) else at
+        chosen: list[int] = []
+        for word in np.argsort(keys[at], kind="stable"):
+            if len(chosen) + sizes[word] <= wanted[row]:
+                chosen.extend(range(at[word], at[word] + sizes[word]))
+        first[row, : len(chosen)] = chosen
+        picked[row, : len(chosen)] = True
+    return first, picked

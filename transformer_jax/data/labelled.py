@@ -1,0 +1,258 @@
+"""Examples with labels, for fine-tuning, from wherever they are: files, or TFDS."""
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+from transformer_jax.data import tfds
+from transformer_jax.data.labelled_files import (
+    LabelledOptions,
+    Sentences,
+    Tagged,
+    Task,
+    collect_sentences,
+    has_second,
+    labelled_format,
+    read_sentences,
+    read_tagged,
+)
+from transformer_jax.data.squad import Answer, Questions, read_questions
+from transformer_jax.errors import ConfigError, DataError
+
+__all__ = [
+    "Answer",
+    "Labelled",
+    "LabelledData",
+    "LabelledOptions",
+    "LabelledSplits",
+    "Questions",
+    "Sentences",
+    "Tagged",
+    "Task",
+    "label_names",
+    "open_labelled",
+    "read_labelled",
+]
+
+Labelled = Sentences | Tagged | Questions
+
+_HELD_OUT = " (held out)"
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelledData:
+    """Where examples and their labels come from; give train or tfds."""
+
+    train: str | None = None  # training file: .tsv, .jsonl, .conllu or .json (SQuAD); .gz too
+    valid: str | None = None  # validation file; without it a part of training is held out
+    test: str | None = None  # test file
+    tfds: str | None = None  # a TensorFlow Datasets name, e.g. glue/sst2
+    tfds_dir: str | None = None  # where it lies; None is TFDS_DATA_DIR or ~/tensorflow_datasets
+    read: LabelledOptions = LabelledOptions()
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelledSplits:
+    """All examples of a run; ``tests`` by name."""
+
+    train: Labelled
+    valid: Labelled | None
+    tests: dict[str, Any]  # of the same kind
+
+
+def check(data: LabelledData) -> None:
+    """Refuses settings that give data in two ways at once, or that cannot be.
+
+    Raises:
+        ConfigError: It names the settings.
+    """
+    if data.train is not None and data.tfds is not None:
+        raise ConfigError(
+            "data is given in more than one way (data.train, data.tfds): keep one, and set the "
+            "other to None"
+        )
+    if data.tfds_dir is not None and data.tfds is None:
+        raise ConfigError("data.tfds_dir is given without data.tfds, the name of the data set")
+    read = data.read
+    if not 0 <= read.holdout <= 0.5:
+        raise ConfigError(f"data.read.holdout is {read.holdout}: a share from 0 to 0.5")
+    for name in ("text", "second", "label", "tag"):
+        if not getattr(read, name):
+            raise ConfigError(f"data.read.{name} is empty: name the column or field that holds it")
+
+
+def open_labelled(data: LabelledData, task: Task) -> LabelledSplits:
+    """Training, validation and test examples, as the settings ask.
+
+    Validation examples come from ``data.valid``; or from the data set's own validation split; or a
+    part of training is held out, chosen by a hash of the text and so the same whatever the order
+    of the lines. All examples of one text (first sentence, paragraph) go the same way.
+
+    Raises:
+        ConfigError: No data was asked for, or the task cannot be read from it.
+        DataError: A file cannot be read as asked.
+    """
+    read = data.read
+    has_second(task, read)
+    if data.tfds is not None:
+        splits = _tfds(data.tfds, data.tfds_dir, task, read)
+    elif data.train is not None:
+        splits = LabelledSplits(read_labelled(data.train, task, read, "data.train"), None, {})
+    else:
+        raise ConfigError(f"no training data for the task {task}: give data.train or data.tfds")
+    train, valid, tests = splits.train, splits.valid, dict(splits.tests)
+    if data.valid is not None:
+        valid = read_labelled(data.valid, task, read, "data.valid")
+    elif valid is None and read.holdout > 0:
+        train, valid = _hold_out(train, read.holdout)
+    if data.test is not None:
+        tests["test"] = read_labelled(data.test, task, read, "data.test")
+    return LabelledSplits(train, valid, tests)
+
+
+def read_labelled(
+    path: str, task: Task, read: LabelledOptions, where: str = "data.train"
+) -> Labelled:
+    """The examples of one file.
+
+    Args:
+        path: The file.
+        task: What is learnt from it.
+        read: Format, and columns or keys.
+        where: The setting that holds ``path``, for messages.
+
+    Raises:
+        ConfigError: The task cannot be read from such a file.
+        DataError: The file cannot be read as asked; it says ``path:line``, or names the question.
+    """
+    if task == "span":
+        labelled_format(path, task, read.format, where)
+        return read_questions(path, read.lowercase, where)
+    if task == "tag":
+        return read_tagged(path, read, where)
+    return read_sentences(path, task, read, where)
+
+
+def label_names(splits: LabelledSplits, task: Task) -> tuple[str, ...]:
+    """The classes or tags of the training examples: sorted, numbers by their size.
+
+    Regression and answers have none.
+
+    Raises:
+        DataError: There is only one, or a validation or test example has another.
+
+    Example:
+        >>> train = Sentences("example", ["a", "b", "c"], None, ["10", "9", "10"])
+        >>> label_names(LabelledSplits(train, None, {}), "classify")
+        ('9', '10')
+    """
+    if task in ("regress", "span"):
+        return ()
+    what = "tag" if task == "tag" else "class"
+    found = {label for _, label in _labels(splits.train)}
+    if len(found) < 2:
+        option = "tag" if task == "tag" else "label"
+        raise DataError(
+            f"{splits.train.name}: all examples have the {what} {found.pop()!r}: at least two "
+            f"are needed; is data.read.{option} the right column?"
+        )
+    names = _sorted(found)
+    for part in (splits.valid, *splits.tests.values()):
+        for i, label in _labels(part) if part is not None else ():
+            if label not in found:
+                assert part is not None
+                raise DataError(_unseen(part, i, what, label, names))
+    return names
+
+
+def _unseen(part: Labelled, i: int, what: str, label: str, names: tuple[str, ...]) -> str:
+    lines = [] if isinstance(part, Questions) else part.lines
+    file = part.name.removesuffix(_HELD_OUT)
+    place = f"{file}:{lines[i]}" if lines else f"{file}: example {i + 1}"
+    shown = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
+    do = "mend the label, or add such examples to the training file"
+    if file != part.name:
+        do = "it was held out, so add more such examples, give data.valid, or set " \
+             "data.read.holdout to 0"  # fmt: skip
+    return f"{place}: the {what} {label!r} is not among those of training ({shown}): {do}"
+
+
+def _labels(part: Labelled) -> list[tuple[int, str]]:
+    """The labels of examples, each with the number of its example."""
+    if isinstance(part, Sentences):
+        return list(enumerate(part.labels))
+    if isinstance(part, Tagged):
+        return [(i, tag) for i, tags in enumerate(part.tags) for tag in tags]
+    return []
+
+
+def _sorted(names: set[str]) -> tuple[str, ...]:
+    try:
+        return tuple(sorted(names, key=lambda name: (float(name), name)))
+    except ValueError:
+        return tuple(sorted(names))
+
+
+def _hold_out(whole: Labelled, share: float) -> tuple[Labelled, Labelled]:
+    """Training and validation examples: about ``share`` of the texts go to validation."""
+    if isinstance(whole, Sentences):
+        texts = whole.texts
+    elif isinstance(whole, Tagged):
+        texts = ["\t".join(words) for words in whole.words]
+    else:
+        texts = whole.contexts
+    keys = [hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts]
+    ordered = sorted(set(keys))
+    if len(ordered) < 2:
+        raise DataError(
+            f"{whole.name}: all {len(keys)} examples have one text, so none can be held out: give "
+            f"data.valid, or set data.read.holdout to 0"
+        )
+    bound = ordered[max(1, round(share * len(ordered))) - 1]
+    held = [key <= bound for key in keys]
+    return _part(whole, [not chosen for chosen in held], ""), _part(whole, held, _HELD_OUT)
+
+
+def _part(whole: Labelled, keep: Sequence[bool], mark: str) -> Labelled:
+    """The examples to keep, of every list that has as many."""
+    changes: dict[str, Any] = {"name": whole.name + mark}
+    for field in dataclasses.fields(whole):
+        items = getattr(whole, field.name)
+        if isinstance(items, list) and items:
+            changes[field.name] = [item for item, kept in zip(items, keep, strict=True) if kept]
+    return dataclasses.replace(whole, **changes)
+
+
+def _tfds(name: str, folder: str | None, task: Task, read: LabelledOptions) -> LabelledSplits:
+    if task in ("tag", "span"):
+        raise ConfigError(f"data.tfds has sentences with labels, not for the task {task}: give "
+                          f"data.train, a file")  # fmt: skip
+    second = has_second(task, read)
+    texts = (read.text, read.second) if second else (read.text,)
+    reader = tfds.open_labelled(name, folder, texts, read.label, numbers=task == "regress")
+    if "train" not in reader.splits:
+        raise DataError(f"{name}: no split is called train, only {', '.join(reader.splits)}")
+
+    def make(split: str) -> Sentences | None:
+        """The split, or None if its labels are withheld, which is said by -1."""
+        rows = list(enumerate(reader.rows(split)))
+        if {row[-1] for _, row in rows} in ({""}, {"-1"}, {"-1.0"}):
+            return None
+        return collect_sentences(rows, f"{name} {split}", task, second, read.lowercase)
+
+    train = make("train")
+    if train is None:
+        raise DataError(f"{name} train: no example has a label")
+    validation = ("validation", "valid", "dev", "val", "validation_matched")
+    names = [split for split in validation if split in reader.splits][:1]
+    others = [
+        split
+        for split in reader.splits
+        if split.startswith(("test", "validation_")) and split not in names
+    ]
+    tests = {split: part for split in others if (part := make(split)) is not None}
+    return LabelledSplits(train, make(names[0]) if names else None, tests)

@@ -1,0 +1,363 @@
+"""Examples with labels from files: tab-separated columns, JSONL, CoNLL-U."""
+
+import dataclasses
+import math
+import pathlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
+
+from transformer_jax.data.tables import parse_object, text_field
+from transformer_jax.data.text import read_lines
+from transformer_jax.errors import ConfigError, DataError
+
+__all__ = [
+    "LabelledOptions",
+    "Sentences",
+    "Tagged",
+    "Task",
+    "check_number",
+    "collect_sentences",
+    "has_second",
+    "labelled_format",
+    "read_sentences",
+    "read_tagged",
+]
+
+Task = Literal["classify", "pair", "regress", "tag", "span"]
+
+# What a task can be read from, and how the names of such files end.
+_FORMATS = {
+    "classify": ("tsv", "jsonl"),
+    "pair": ("tsv", "jsonl"),
+    "regress": ("tsv", "jsonl"),
+    "tag": ("conllu", "jsonl"),
+    "span": ("squad",),
+}
+_ENDINGS = {
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".conllu": "conllu",
+    ".json": "squad",
+}
+_COLUMNS = {"form": 1, "upos": 3, "xpos": 4}  # of CoNLL-U, from 0
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelledOptions:
+    """How examples and their labels are read."""
+
+    text: str = "text"  # TSV column, by its name or its number from 1; JSONL key; TFDS feature
+    second: str = "second"  # likewise the second sentence, where there are two
+    label: str = "label"  # likewise the class, or the number of a regression
+    pair: bool = False  # regression reads two sentences (the task pair always does)
+    header: bool | None = None  # TSV begins with names; None is yes if a column is given by name
+    format: Literal["auto", "tsv", "jsonl", "conllu", "squad"] = "auto"  # auto goes by the name
+    tag: str = "upos"  # tags: the CoNLL-U column, upos or xpos; the JSONL key of a list
+    lowercase: bool = False  # lower-case the text, not the labels
+    holdout: float = 0.1  # share of training for validation where none is given, 0 to 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentences:
+    """Sentences, or pairs of them, each with a label, which is text also where it is a number."""
+
+    name: str
+    texts: list[str]
+    seconds: list[str] | None
+    labels: list[str]
+    lines: list[int] = dataclasses.field(default_factory=list)  # where they come from
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tagged:
+    """Sentences as words, each with a tag."""
+
+    name: str
+    words: list[list[str]]
+    tags: list[list[str]]
+    lines: list[int] = dataclasses.field(default_factory=list)  # at which the sentences begin
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+
+def labelled_format(path: str | pathlib.Path, task: Task, format: str, flag: str = "") -> str:
+    """How a file is written, by its name where ``format`` is ``auto``.
+
+    Raises:
+        ConfigError: The name ends in nothing known, or the task needs another format.
+
+    Example:
+        >>> labelled_format("train.tsv.gz", "pair", "auto"), labelled_format("a", "tag", "conllu")
+        ('tsv', 'conllu')
+    """
+    suffix = pathlib.Path(str(path).removesuffix(".gz")).suffix.lower()
+    found = format if format != "auto" else _ENDINGS.get(suffix)
+    allowed = " or ".join(_FORMATS[task])
+    if found is None:
+        endings = ", ".join(end for end, kind in _ENDINGS.items() if kind in _FORMATS[task])
+        raise ConfigError(
+            f"{flag} {path}: the name does not tell the format (known are {endings}): give "
+            f"data.read.format, {allowed}"
+        )
+    if found not in _FORMATS[task]:
+        raise ConfigError(
+            f"{flag} {path}: the format {found} is not for the task {task}, which needs {allowed}: "
+            f"change data.read.format"
+        )
+    return found
+
+
+def has_second(task: Task, read: LabelledOptions) -> bool:
+    """Whether examples have two sentences.
+
+    Example:
+        >>> has_second("pair", LabelledOptions()), has_second("regress", LabelledOptions())
+        (True, False)
+    """
+    if read.pair and task not in ("pair", "regress"):
+        raise ConfigError(f"data.read.pair: the task {task} has no second sentence; use task pair")
+    return task == "pair" or (task == "regress" and read.pair)
+
+
+def read_sentences(
+    path: str, task: Task, read: LabelledOptions = LabelledOptions(), where: str = "data.train"
+) -> Sentences:
+    """The sentences of a TSV or JSONL file with their labels. Empty lines are skipped.
+
+    In TSV nothing is quoted or escaped, and more columns than needed are fine.
+
+    Args:
+        path: The file.
+        task: classify, pair or regress.
+        read: Format, and columns or keys.
+        where: The setting that holds ``path``, for messages.
+
+    Raises:
+        ConfigError: The columns are given in a way that cannot be.
+        DataError: A line lacks a column; a text or label is empty; a number is none; or there are
+            no lines. It says ``path:line``.
+    """
+    second = has_second(task, read)
+    fields = [("text", read.text), *([("second", read.second)] if second else [])]
+    fields.append(("label", read.label))
+    kind = labelled_format(path, task, read.format, where)
+    rows = (_tsv if kind == "tsv" else _jsonl)(path, fields, read.header, where)
+    return collect_sentences(rows, path, task, second, read.lowercase)
+
+
+def collect_sentences(
+    rows: Iterable[tuple[int, Sequence[str]]], name: str, task: Task, second: bool, lowercase: bool
+) -> Sentences:
+    """Sentences from rows of (line, [text, second if there is one, label]), each checked.
+
+    Raises:
+        DataError: A text or label is empty, a number is none, or there is nothing.
+    """
+    lines, texts, seconds, labels = [], [], [], []
+    fields = ("text", "second", "label") if second else ("text", "label")
+    for line, row in rows:
+        cells = [cell.strip() for cell in row]
+        for field, cell in zip(fields, cells, strict=True):
+            if not cell:
+                raise DataError(
+                    f"{name}:{line}: the {field} is empty: fill it in, or remove the line"
+                )
+        if task == "regress":
+            check_number(cells[-1], f"{name}:{line}")
+        *sides, label = cells
+        if lowercase:
+            sides = [side.lower() for side in sides]
+        lines.append(line)
+        texts.append(sides[0])
+        seconds.append(sides[-1])
+        labels.append(label)
+    if not texts:
+        raise DataError(f"{name}: no examples: it is empty")
+    return Sentences(name, texts, seconds if second else None, labels, lines)
+
+
+def check_number(label: str, place: str) -> float:
+    """The number that a label of a regression is.
+
+    Raises:
+        DataError: It is none, or not finite.
+
+    Example:
+        >>> check_number("3.25", "example:1")
+        3.25
+    """
+    try:
+        number = float(label)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise DataError(
+            f"{place}: the label {label[:40]!r} is no finite number, which a regression needs (as "
+            f"in 3.25): mend it, or name another column with data.read.label"
+        )
+    return number
+
+
+def _tsv(
+    path: str, fields: list[tuple[str, str]], header: bool | None, where: str
+) -> Iterator[tuple[int, list[str]]]:
+    named = [f"data.read.{option} {column}" for option, column in fields if not column.isdigit()]
+    if header is False and named:
+        raise ConfigError(f"{named[0]}: without a header columns have numbers, from 1")
+    header = bool(named) if header is None else header
+    places: list[int] = []
+    for number, line in enumerate(read_lines(path, where), 1):
+        if not line:
+            continue
+        cells = line.split("\t")
+        if not places:
+            places = [_column(cells, *field, f"{path}:{number}") for field in fields]
+            if header:
+                continue
+        for (option, column), place in zip(fields, places, strict=True):
+            if place >= len(cells):
+                raise DataError(
+                    f"{path}:{number}: {len(cells)} column{'s' * (len(cells) > 1)}, and "
+                    f"data.read.{option} {column!r} is number {place + 1}: mend the line, or "
+                    f"choose another column; columns are parted by tabs"
+                )
+        yield number, [cells[i] for i in places]
+
+
+def _column(header: list[str], option: str, column: str, place: str) -> int:
+    if column.isdigit():
+        if int(column) < 1:
+            raise ConfigError(f"data.read.{option} {column}: columns have numbers from 1")
+        return int(column) - 1
+    names = [name.strip() for name in header]
+    if names.count(column) != 1:
+        found = "twice" if column in names else "not"
+        shown = ", ".join(repr(name[:30]) for name in names[:12])
+        raise DataError(
+            f"{place}: column {column!r} is {found} in the header, which has {shown}: give "
+            f"data.read.{option}, a name or a number from 1"
+        )
+    return names.index(column)
+
+
+def _jsonl(
+    path: str, fields: list[tuple[str, str]], header: bool | None, where: str
+) -> Iterator[tuple[int, list[str]]]:
+    del header
+    for number, line in enumerate(read_lines(path, where), 1):
+        if line:
+            row = parse_object(line, path, number)
+            label = row.get(fields[-1][1])
+            if isinstance(label, bool | int | float):
+                row[fields[-1][1]] = str(label)
+            yield (
+                number,
+                [
+                    text_field(row, key, path, number, f"name it with data.read.{option}")
+                    for option, key in fields
+                ],
+            )
+
+
+def read_tagged(
+    path: str, read: LabelledOptions = LabelledOptions(), where: str = "data.train"
+) -> Tagged:
+    """The words and tags of a CoNLL-U or JSONL file.
+
+    Of CoNLL-U, comments, ranges of a multi-word token (``1-2``) and empty nodes (``1.1``) are
+    skipped. Of JSONL, ``read.text`` is the key of a list of words and ``read.tag`` of as many tags.
+
+    Raises:
+        ConfigError: There is no such column of tags.
+        DataError: A word has no tag, there are more tags than words, or there is nothing. It says
+            ``path:line``.
+    """
+    kind = labelled_format(path, "tag", read.format, where)
+    rows = (_conllu if kind == "conllu" else _word_lists)(path, read, where)
+    lines, words, tags = [], [], []
+    for line, sentence, row in rows:
+        lines.append(line)
+        words.append([word.lower() for word in sentence] if read.lowercase else sentence)
+        tags.append(row)
+    if not words:
+        raise DataError(f"{path}: no sentences: it is empty")
+    return Tagged(path, words, tags, lines)
+
+
+def _conllu(
+    path: str, read: LabelledOptions, where: str
+) -> Iterator[tuple[int, list[str], list[str]]]:
+    if read.tag not in ("upos", "xpos"):
+        raise ConfigError(f"data.read.tag {read.tag}: CoNLL-U has upos and xpos")
+    form, tag = _COLUMNS["form"], _COLUMNS[read.tag]
+    begin = 0
+    words: list[str] = []
+    tags: list[str] = []
+    for number, line in enumerate(read_lines(path, where), 1):
+        if not line or line.isspace():
+            if words:
+                yield begin, words, tags
+            words, tags = [], []
+            continue
+        if line.startswith("#"):
+            continue
+        cells = line.split("\t")
+        if len(cells) != 10:
+            raise DataError(
+                f"{path}:{number}: {len(cells)} columns, and CoNLL-U has 10, parted by tabs"
+            )
+        if "-" in cells[0] or "." in cells[0]:
+            continue
+        if cells[0] != str(len(words) + 1):
+            raise DataError(
+                f"{path}:{number}: the word has number {cells[0]!r}, and {len(words) + 1} is "
+                f"wanted: words count from 1, and an empty line ends a sentence"
+            )
+        word = cells[form].strip()
+        if not word or cells[tag] in ("", "_"):
+            what = f"has no {read.tag} tag" if word else "is empty"
+            raise DataError(
+                f"{path}:{number}: the word {word[:40]!r} {what}: fill it in"
+                + (", or choose another column with data.read.tag" if word else "")
+            )
+        begin = begin if words else number
+        words.append(word)
+        tags.append(cells[tag])
+    if words:
+        yield begin, words, tags
+
+
+def _word_lists(
+    path: str, read: LabelledOptions, where: str
+) -> Iterator[tuple[int, list[str], list[str]]]:
+    for number, line in enumerate(read_lines(path, where), 1):
+        if not line:
+            continue
+        row = parse_object(line, path, number)
+        lists = []
+        for option, key in (("text", read.text), ("tag", read.tag)):
+            found = row.get(key)
+            if not isinstance(found, list) or not found:
+                keys = ", ".join(map(repr, row)) or "none"
+                raise DataError(
+                    f"{path}:{number}: field {key!r} is no list with text in it (the fields are "
+                    f"{keys}): name it with data.read.{option}"
+                )
+            for i, item in enumerate(found, 1):
+                name = f"{key}, item {i}"
+                if not text_field({name: item}, name, path, number, "").strip():
+                    raise DataError(f"{path}:{number}: field {name!r} is empty: fill it in")
+            lists.append([item.strip() for item in found])
+        words, tags = lists
+        if len(words) != len(tags):
+            raise DataError(
+                f"{path}:{number}: {len(words)} words ({read.text!r}) and {len(tags)} tags "
+                f"({read.tag!r}): each word needs one tag"
+            )
+        yield number, words, tags

@@ -1,0 +1,255 @@
+"""Pairs of texts from documents, drawn anew for every epoch, with tokens hidden in them."""
+
+import bisect
+import hashlib
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+from jaxtyping import Int
+
+from transformer_jax.data.corruption import Masking, hide
+from transformer_jax.data.plan import BucketPlan, Shape, shuffled, uniform
+from transformer_jax.data.sentences import SentenceStore
+from transformer_jax.errors import ConfigError, DataError
+
+__all__ = ["PairBatch", "Pairing", "SentencePairs"]
+
+Pairing = Literal["next", "order", "none"]
+
+# Streams of random numbers; masks use those below, four to an epoch.
+_LABELS, _DRAWS = 1 << 40, 1 << 41
+
+
+class PairBatch(NamedTuple):
+    """Which texts make up a batch: numbers of the plan, -1 for none, and their padded length."""
+
+    indices: Int[np.ndarray, " B"]
+    T: int
+    epoch: int
+
+    def select(self, rows: Int[np.ndarray, " b"]) -> "PairBatch":
+        """Some of the rows, such as those that one process holds."""
+        return PairBatch(self.indices[rows], self.T, self.epoch)
+
+
+class SentencePairs:
+    """Texts of up to ``length`` tokens from documents, with pairs for a second objective.
+
+    A text is as many sentences of a document, one after the other, as fit; a sentence longer than
+    half a text is cut. Every sentence is part of one text, and texts come in buckets by length
+    (``BucketPlan``). What becomes of a text is drawn anew for every epoch, from the seed, the
+    epoch and its number alone:
+
+    - ``next``: it is cut in two between sentences. In half of the texts the second part is then
+      replaced by sentences of another document, as many as fit (Devlin et al. 2019; row H19). A
+      text of a single sentence is always one of those.
+    - ``order``: it is cut in two, and in half of the texts the parts change places (Lan et al.
+      2020). A text of a single sentence is cut within it.
+    - ``none``: it stays in one piece.
+
+    ``[CLS] first [SEP] second [SEP]``, and a share of the tokens hidden (``hide``). No part is
+    ever empty.
+    """
+
+    shapes: list[Shape]
+    steps_per_epoch: int
+    fingerprint: str
+
+    def __init__(
+        self,
+        store: SentenceStore,
+        masking: Masking,
+        special: tuple[int, int, int],
+        *,
+        length: int,
+        tokens: int,
+        pairing: Pairing = "next",
+        buckets: int = 4,
+        rows_multiple: int = 1,
+        seed: int = 0,
+        shuffle: bool = True,
+    ):
+        """Plans for the documents of ``store``.
+
+        Args:
+            store: The sentences.
+            masking: What is hidden.
+            special: The ids of [CLS], [SEP] and padding.
+            length: Longest text in tokens, with the special ones.
+            tokens: Most tokens of a batch, padding included.
+            pairing: Which second objective.
+            buckets: Most shapes of batches.
+            rows_multiple: Rows are a multiple of it.
+            seed: Of everything that is drawn.
+            shuffle: False takes the texts in order, and draws the same in every epoch.
+
+        Raises:
+            ConfigError: A length without room for two tokens, or no such pairing.
+            DataError: ``next`` with a single document: there is no other to take texts from.
+        """
+        if pairing not in get_args(Pairing):
+            raise ConfigError(f"pairs is {pairing}: allowed are {', '.join(get_args(Pairing))}")
+        self._special = 2 if pairing == "none" else 3
+        if length < self._special + 2:
+            raise ConfigError(f"length is {length}: a text needs at least {self._special + 2}")
+        if pairing == "next" and len(store.documents) < 3:
+            raise DataError(
+                "there is a single document, and pairs are told from those of two documents: part "
+                "documents with blank lines (data.read.documents blank), or set training.pairs to "
+                "order or none"
+            )
+        self._store, self._masking, self._ids = store, masking, special
+        self._pairing, self._seed, self._shuffle = pairing, seed, shuffle
+        room = length - self._special
+        limit = room if pairing == "none" else room // 2
+        self._begins, self._units = _units(store, limit)
+        self._texts = _texts(self._begins, self._units, room)
+        lengths = self._natural(room) + self._special
+        self._plan = BucketPlan(
+            lengths, lengths, tokens=tokens, buckets=buckets, multiple=8,
+            rows_multiple=rows_multiple, seed=seed, shuffle=shuffle,
+        )  # fmt: skip
+        self.shapes, self.steps_per_epoch = self._plan.shapes, self._plan.steps_per_epoch
+        said = (self._plan.fingerprint, masking.share, masking.continues is None, pairing, length)
+        self.fingerprint = hashlib.sha256(repr(said).encode()).hexdigest()[:16]
+        self._cached: tuple[int, np.ndarray] = (0, self._labels(0))
+
+    def __len__(self) -> int:
+        return len(self._texts) - 1
+
+    @property
+    def fill(self) -> float:
+        """The share of an epoch's token positions that are not padding, were no part replaced."""
+        return self._plan.fill
+
+    def batch(self, step: int) -> PairBatch:
+        """The rows of batch ``step``, counted from 0 over all epochs."""
+        planned = self._plan.batch(step)
+        epoch = step // self.steps_per_epoch if self._shuffle else 0
+        return PairBatch(planned.indices, planned.S, epoch)
+
+    def make(self, batch: PairBatch) -> dict[str, np.ndarray]:
+        """The arrays of one batch.
+
+        Returns:
+            ``tokens`` and ``types`` int32 ``[B T]``, ``lengths`` int32 ``[B]``; ``places`` and
+            ``targets`` int32 ``[B P]`` with ``weights`` float32 ``[B P]``; and ``follows`` int32
+            ``[B]``, 0 where the second part is what it should be and 1 where it is not, -1
+            without pairs.
+        """
+        B, T = len(batch.indices), batch.T
+        first, sep, pad = self._ids
+        labels = self._epoch_labels(batch.epoch)
+        tokens, types = np.full((B, T), pad, np.int32), np.zeros((B, T), np.int32)
+        lengths, follows = np.zeros(B, np.int32), np.full(B, -1, np.int32)
+        allowed = np.zeros((B, T), bool)
+        for row, text in enumerate(batch.indices):
+            if text < 0:
+                continue
+            at = 0
+            tokens[row, 0] = first
+            parts = self._parts(int(text), batch.epoch, bool(labels[text]), T - self._special)
+            for number, ids in enumerate(parts):
+                start, at = at + 1, at + 1 + len(ids)
+                tokens[row, start:at] = ids
+                tokens[row, at] = sep
+                allowed[row, start:at] = True
+                types[row, start : at + 1] = number
+            lengths[row] = at + 1
+            if self._pairing != "none":
+                follows[row] = labels[text]
+        # The unknown is no word that could be told.
+        allowed &= np.isin(tokens, self._masking.plain)
+        hidden = hide(tokens, allowed, self._masking, batch.indices, self._seed, batch.epoch)
+        return hidden._asdict() | {"types": types, "lengths": lengths, "follows": follows}
+
+    def _epoch_labels(self, epoch: int) -> np.ndarray:
+        # One assignment of one tuple, so that threads never see a number without its labels.
+        cached = self._cached
+        if cached[0] != epoch:
+            self._cached = cached = (epoch, self._labels(epoch))
+        return cached[1]
+
+    def _labels(self, epoch: int) -> np.ndarray:
+        """1 for the texts whose second part is not what it should be: half of them."""
+        count = len(self)
+        labels = np.zeros(count, np.int32)
+        if self._pairing == "none":
+            return labels
+        order = shuffled(count, self._seed, _LABELS + epoch)
+        if self._pairing == "next":
+            single = np.diff(self._texts)[order] == 1
+            order = np.concatenate([order[single], order[~single]])
+            labels[order[: max(count // 2, int(single.sum()))]] = 1
+        else:
+            labels[order[: count // 2]] = 1
+        return labels
+
+    def _natural(self, room: int) -> np.ndarray:
+        """Tokens of each text; of one that has to be given a second part, with as much of that."""
+        sizes = np.add.reduceat(self._units[:, 1], self._texts[:-1])
+        if self._pairing != "next":
+            return np.maximum(sizes, 1 if self._pairing == "none" else 2)
+        return np.where(np.diff(self._texts) == 1, np.minimum(2 * sizes, room), sizes)
+
+    def _parts(self, text: int, epoch: int, changed: bool, room: int) -> Sequence[np.ndarray]:
+        """The one or two parts of a text."""
+        start, stop = int(self._texts[text]), int(self._texts[text + 1])
+        ids = self._span(start, stop)
+        if self._pairing == "none":
+            return [ids]
+        draw, other = uniform(2 * text + np.arange(2), self._seed, _DRAWS + epoch)
+        if stop - start > 1:
+            cut = start + 1 + int(draw * (stop - start - 1))
+            parts = [self._span(start, cut), self._span(cut, stop)]
+        elif self._pairing == "order" and len(ids) > 1:
+            at = 1 + int(draw * (len(ids) - 1))
+            parts = [ids[:at], ids[at:]]
+        else:
+            parts = [ids, ids]
+        if self._pairing == "order":
+            return parts[::-1] if changed else parts
+        return [parts[0], self._foreign(start, other, room - len(parts[0]))] if changed else parts
+
+    def _foreign(self, unit: int, draw: float, room: int) -> np.ndarray:
+        """Sentences of another document than that of ``unit``; a first that is too long is cut."""
+        here = int(self._units[unit, 0])
+        low, high = int(self._begins[here]), int(self._begins[here + 1])
+        number = int(draw * (len(self._units) - (high - low)))
+        start = number if number < low else number + high - low
+        end = int(self._begins[int(self._units[start, 0]) + 1])
+        stop, size = start, 0
+        while stop < end and size + self._units[stop, 1] <= room:
+            size += int(self._units[stop, 1])
+            stop += 1
+        return self._span(start, max(stop, start + 1))[:room]
+
+    def _span(self, start: int, stop: int) -> np.ndarray:
+        first, last = self._units[start], self._units[stop - 1]
+        return self._store.ids[first[2] : last[2] + last[1]]
+
+
+def _units(store: SentenceStore, limit: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where each document's units begin, and of each unit its document, size and place."""
+    lengths = store.lengths
+    counts = -(-lengths // limit)
+    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    sizes = np.minimum(np.repeat(lengths, counts) - within * limit, limit)
+    places = np.repeat(store.offsets[:-1], counts) + within * limit
+    document = np.repeat(np.arange(len(store.documents) - 1), np.diff(store.documents))
+    document = np.repeat(document, counts)
+    begins = np.searchsorted(document, np.arange(len(store.documents)))
+    return begins, np.stack([document, sizes, places], axis=1)
+
+
+def _texts(begins: np.ndarray, units: np.ndarray, room: int) -> np.ndarray:
+    """The unit at which each text begins, and the end: as many units of a document as fit."""
+    ends = np.cumsum(units[:, 1]).tolist()
+    found, start, before = [0], 0, 0
+    for stop in begins[1:].tolist():
+        while start < stop:
+            start = min(stop, bisect.bisect_right(ends, before + room, start, stop))
+            before = ends[start - 1]
+            found.append(start)
+    return np.array(found)

@@ -1,0 +1,124 @@
+"""Documents as sentences of ids, in memory-mapped files: what pairs of texts are made of."""
+
+import array
+import dataclasses
+import hashlib
+import itertools
+import pathlib
+import re
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from jaxtyping import Int
+
+from transformer_jax.data.pieces import Texts
+from transformer_jax.data.store import TokenStore, id_dtype, open_arrays, write_arrays
+from transformer_jax.data.token_file import groups, write_ids
+from transformer_jax.data.tokenizer import Tokenizer
+
+__all__ = ["SentenceStore", "build_sentences", "sentences"]
+
+_NAMES = ("ids", "offsets", "documents")
+_END = re.compile(r"[.!?…]+[\"'”’)\]]*\s+|[。！？]+[」』”’）]*|\n+")
+
+
+@dataclasses.dataclass(frozen=True)
+class SentenceStore(TokenStore):
+    """Sentences of ids; document ``d`` is sentences ``documents[d]`` to ``documents[d + 1]``.
+
+    Attributes:
+        counts: ``documents``, ``sentences``, ``characters``, ``bytes`` and ``unknown`` tokens of
+            the text, and what was left out of it, by reason.
+    """
+
+    documents: Int[np.ndarray, " documents"]
+    counts: dict[str, int]
+
+
+def sentences(text: str) -> list[str]:
+    r"""The sentences of a text: what line ends, or full stops and their like before a blank, part.
+
+    Nothing is left out but blanks, and what has neither letter nor digit, such as a ruled line.
+    A full stop within a sentence ("e.g. this") parts it too.
+
+    Example:
+        >>> sentences("It rains. Does it?\nYes, 3.5 mm.")
+        ['It rains.', 'Does it?', 'Yes, 3.5 mm.']
+    """
+    ends = [0, *(match.end() for match in _END.finditer(text)), len(text)]
+    parts = (text[start:end].strip() for start, end in itertools.pairwise(ends))
+    return [part for part in parts if any(map(str.isalnum, part))]
+
+
+def build_sentences(
+    texts: Texts, tokenizer: Tokenizer, *, cache: str | pathlib.Path | None = None
+) -> SentenceStore:
+    """The ids of the sentences of documents, without special tokens, in the order of the texts.
+
+    Args:
+        texts: The documents.
+        tokenizer: What turns them into ids.
+        cache: A folder that keeps the arrays, memory-mapped, under a name made of the identity of
+            the texts and the tokenizer; it is then opened without reading the texts again. None
+            keeps them in memory.
+
+    Raises:
+        DataError: The texts cannot be read, or the cache cannot be written.
+
+    Example:
+        >>> from transformer_jax.data.pieces import Piece
+        >>> from transformer_jax.data.tokenizer import train_tokenizer
+        >>> texts = Texts("example", "1", lambda: [Piece("A. B.", True), Piece("C", True)])
+        >>> store = build_sentences(texts, train_tokenizer("characters", ["A. B. C"], 20))
+        >>> len(store), store.documents
+        (3, array([0, 2, 3]))
+    """
+    if cache is None:
+        blocks: list[np.ndarray] = []
+        offsets, documents, counts = _encode(texts, tokenizer, blocks.append)
+        return SentenceStore(np.concatenate(blocks), offsets, documents, counts)
+    key = hashlib.sha256("\0".join((texts.identity, tokenizer.sha256)).encode()).hexdigest()
+    folder = pathlib.Path(cache) / f"sentences-{key[:24]}"
+
+    def fill(draft: pathlib.Path) -> dict[str, int]:
+        offsets, documents, counts = write_ids(
+            draft / "ids.npy", id_dtype(tokenizer), lambda add: _encode(texts, tokenizer, add)
+        )
+        np.save(draft / "offsets.npy", offsets)
+        np.save(draft / "documents.npy", documents)
+        return counts
+
+    found = open_arrays(folder, _NAMES)
+    if found is None:
+        write_arrays(folder, fill)
+        found = open_arrays(folder, _NAMES)
+        assert found is not None
+    (ids, offsets, documents), counts = found
+    return SentenceStore(ids, offsets, documents, counts)
+
+
+def _encode(
+    texts: Texts, tokenizer: Tokenizer, add: Callable[[np.ndarray], object]
+) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
+    """Gives blocks of ids to ``add``; offsets of sentences and of documents, and counts."""
+    offsets, documents = array.array("q", [0]), array.array("q", [0])
+    counts = dict.fromkeys(("documents", "sentences", "characters", "bytes", "unknown"), 0)
+    for pieces in groups(texts):
+        parts = [sentences(piece.text) for piece in pieces]
+        rows = tokenizer.encode_batch([sentence for part in parts for sentence in part])
+        ids = np.fromiter(itertools.chain.from_iterable(rows), id_dtype(tokenizer))
+        following: Iterator[list[int]] = iter(rows)
+        for piece, part in zip(pieces, parts, strict=True):
+            for row in itertools.islice(following, len(part)):
+                if row:  # a tokenizer may find nothing in strange characters
+                    offsets.append(offsets[-1] + len(row))
+            if piece.last and len(offsets) - 1 > documents[-1]:
+                documents.append(len(offsets) - 1)
+        counts["characters"] += sum(len(piece.text) for piece in pieces)
+        counts["bytes"] += sum(len(piece.text.encode()) for piece in pieces)
+        if tokenizer.unk is not None:
+            counts["unknown"] += int(np.count_nonzero(ids == tokenizer.unk))
+        add(ids)
+    counts["documents"], counts["sentences"] = len(documents) - 1, len(offsets) - 1
+    made = np.frombuffer(offsets, np.int64), np.frombuffer(documents, np.int64)
+    return *made, {**counts, **texts.counts}

@@ -1,0 +1,159 @@
+"""Questions about paragraphs, with their answers, from SQuAD files."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from transformer_jax.data.text import read_lines
+from transformer_jax.errors import DataError
+
+__all__ = ["Answer", "Questions", "read_questions"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What answers a question: ``text``, which begins at character ``start`` of the paragraph."""
+
+    text: str
+    start: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Questions:
+    """Questions, the paragraph that each is about, and the answers that people gave, or none."""
+
+    name: str
+    ids: list[str]
+    questions: list[str]
+    contexts: list[str]
+    answers: list[list[Answer]]
+
+    def __len__(self) -> int:
+        return len(self.questions)
+
+
+def read_questions(path: str, lowercase: bool = False, where: str = "data.train") -> Questions:
+    """The questions of a SQuAD file, 1.1 (Rajpurkar et al. 2016) or 2.0, in its order.
+
+    Questions with ``is_impossible`` have no answers. Paragraphs stay as they are to the character,
+    because answers count them.
+
+    Raises:
+        DataError: The file is laid out otherwise, or an answer is not where it should be. It names
+            the question.
+    """
+    try:
+        whole = json.loads("\n".join(read_lines(path, where)))
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}:{error.lineno}: not JSON: {error.msg}") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not JSON: {error}") from None
+    ids: dict[str, None] = {}
+    questions, contexts, answers = [], [], []
+    for context, row, place in _rows(whole, path):
+        id = _field(row, "id", str, place)
+        place = f"{path}: question {id}"
+        if id in ids:
+            raise DataError(f"{place}: comes twice: each question needs its own id")
+        ids[id] = None
+        question = _field(row, "question", str, place).strip()
+        if not question or not context.strip():
+            what = "paragraph" if question else "question"
+            raise DataError(f"{place}: the {what} is empty: fill it in, or remove the question")
+        found = _answers(row, context, place)
+        if lowercase:
+            question, context = question.lower(), _lower(context)
+            found = [Answer(_lower(answer.text), answer.start) for answer in found]
+        questions.append(question)
+        contexts.append(context)
+        answers.append(found)
+    if not questions:
+        raise DataError(f"{path}: no questions: it is empty")
+    return Questions(path, list(ids), questions, contexts, answers)
+
+
+def _rows(whole: Any, path: str) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Each question with its paragraph, and what to call it until it has told its id."""
+    for i, article in enumerate(_list(whole, "data", path), 1):
+        place = f"{path}: article {i}"
+        for j, paragraph in enumerate(_list(article, "paragraphs", place), 1):
+            within = f"{place}, paragraph {j}"
+            context = _field(paragraph, "context", str, within)
+            for k, row in enumerate(_list(paragraph, "qas", within), 1):
+                yield context, row, f"{within}, question {k}"
+
+
+def _answers(row: dict[str, Any], context: str, place: str) -> list[Answer]:
+    if row.get("is_impossible"):
+        return []
+    found = [
+        Answer(_field(item, "text", str, place), _field(item, "answer_start", int, place))
+        for item in _list(row, "answers", place)
+    ]
+    if not found:
+        raise DataError(f'{place}: no answers: give one, or say "is_impossible": true')
+    for answer in found:
+        _check(answer, context, place)
+    return found
+
+
+def _check(answer: Answer, context: str, place: str) -> None:
+    text, start = answer.text, answer.start
+    if not text.strip():
+        raise DataError(f'{place}: an answer is empty: remove it, or say "is_impossible": true')
+    if start >= 0 and context.startswith(text, start):
+        return
+    if not 0 <= start < len(context):
+        there = f"outside its paragraph of {len(context)} characters"
+    else:
+        there = f"where the paragraph has {_shown(context[start : start + len(text)])}"
+    places = []
+    at = context.find(text)
+    while at >= 0:
+        places.append(at)
+        at = context.find(text, at + 1)
+    nearest = min(places, key=lambda at: abs(at - start), default=None)
+    elsewhere = "nowhere in it" if nearest is None else f"nearest found at {nearest}"
+    raise DataError(
+        f"{place}: the answer {_shown(text)} should begin at character {start}, {there}; it is "
+        f"{elsewhere}: mend answer_start, which counts characters (not bytes) from 0"
+    )
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:40]}...")
+
+
+def _lower(text: str) -> str:
+    """Lower case that leaves every character where it is: one letter, İ, would become two."""
+    lower = text.lower()
+    return lower if len(lower) == len(text) else "".join(
+        new if len(new := old.lower()) == 1 else old for old in text
+    )  # fmt: skip
+
+
+def _list(row: Any, key: str, place: str) -> list[Any]:
+    return _field(row, key, list, place)
+
+
+def _field(row: Any, key: str, kind: type, place: str) -> Any:
+    if not isinstance(row, dict) or key not in row:
+        have = ", ".join(map(repr, row)) if isinstance(row, dict) else type(row).__name__
+        raise DataError(
+            f"{place}: no field {key!r}, only {have or 'none'}: SQuAD has data, paragraphs, "
+            f"context, qas, id, question, answers, text, answer_start"
+        )
+    found = row[key]
+    if not isinstance(found, kind) or isinstance(found, bool):
+        raise DataError(
+            f"{place}: field {key!r} is {type(found).__name__}, and {kind.__name__} is wanted"
+        )
+    if isinstance(found, str):
+        try:
+            found.encode()
+        except UnicodeEncodeError:
+            raise DataError(
+                f"{place}: field {key!r} holds half a character (a lone surrogate)"
+            ) from None
+    return found

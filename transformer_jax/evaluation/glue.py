@@ -1,0 +1,116 @@
+"""GLUE's tasks with their scores, and the table of what was reached on them by 2019 (row H22)."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from jaxtyping import Real
+
+from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.evaluation.classification import accuracy, f1, matthews
+from transformer_jax.evaluation.correlation import pearson, spearman
+
+__all__ = ["COLUMNS", "METRICS", "TABLE", "TASKS", "Task", "average", "measured"]
+
+_Values = Real[np.ndarray, "_"]
+
+METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    "accuracy": accuracy,
+    "f1": f1,
+    "matthews": matthews,
+    "pearson": pearson,
+    "spearman": spearman,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """One of GLUE's tasks."""
+
+    training: int  # examples, rounded as in the table
+    metrics: tuple[str, ...]  # the first fills the table; GLUE's own site averages all of them
+    columns: tuple[str, ...]  # of the table, one for each test set
+
+
+# Wang et al. 2018, without WNLI, which Devlin et al. 2019 leave out.
+TASKS: dict[str, Task] = {
+    "MNLI": Task(392_000, ("accuracy",), ("MNLI-m", "MNLI-mm")),
+    "QQP": Task(363_000, ("f1", "accuracy"), ("QQP",)),
+    "QNLI": Task(108_000, ("accuracy",), ("QNLI",)),
+    "SST-2": Task(67_000, ("accuracy",), ("SST-2",)),
+    "CoLA": Task(8_500, ("matthews",), ("CoLA",)),
+    "STS-B": Task(5_700, ("spearman", "pearson"), ("STS-B",)),
+    "MRPC": Task(3_500, ("f1", "accuracy"), ("MRPC",)),
+    "RTE": Task(2_500, ("accuracy",), ("RTE",)),
+}
+
+COLUMNS: tuple[str, ...] = tuple(column for task in TASKS.values() for column in task.columns)
+
+
+def _row(*scores: float) -> dict[str, float]:
+    return dict(zip(COLUMNS, scores, strict=True))
+
+
+# Devlin et al. 2019, table 1: in percent, on the test sets.
+TABLE: dict[str, dict[str, float]] = {
+    "Pre-OpenAI SOTA": _row(80.6, 80.1, 66.1, 82.3, 93.2, 35.0, 81.0, 86.0, 61.7),
+    "BiLSTM+ELMo+Attn": _row(76.4, 76.1, 64.8, 79.8, 90.4, 36.0, 73.3, 84.9, 56.8),
+    "OpenAI GPT": _row(82.1, 81.4, 70.3, 87.4, 91.3, 45.4, 80.0, 82.3, 56.0),
+    "BERT_BASE": _row(84.6, 83.4, 71.2, 90.5, 93.5, 52.1, 85.8, 88.9, 66.4),
+    "BERT_LARGE": _row(86.7, 85.9, 72.1, 92.7, 94.9, 60.5, 86.5, 89.3, 70.1),
+}
+
+
+def average(scores: Mapping[str, float]) -> float:
+    """The mean over the table's nine columns, MNLI-m and MNLI-mm apart, not rounded.
+
+    This is the average that the table prints, 74.0, 75.1, 79.6 and 82.1, save for
+    BiLSTM+ELMo+Attn: its columns give 70.9 where the table says 71.0.
+
+    Args:
+        scores: One for each of `COLUMNS`, in any one unit.
+
+    Raises:
+        DataError: Columns are missing or unknown; it names them.
+
+    Example:
+        >>> round(average(TABLE["BERT_LARGE"]), 1)
+        82.1
+        >>> round(average(TABLE["BiLSTM+ELMo+Attn"]), 1)
+        70.9
+    """
+    wrong = [
+        f"{what} {', '.join(names)}"
+        for what, names in (
+            ("without", [name for name in COLUMNS if name not in scores]),
+            ("with unknown", [name for name in scores if name not in COLUMNS]),
+        )
+        if names
+    ]
+    if wrong:
+        raise DataError(
+            f"no GLUE average {' and '.join(wrong)}: it is over {', '.join(COLUMNS)}, "
+            f"and over fewer columns it compares with nothing published"
+        )
+    return sum(scores[name] for name in COLUMNS) / len(COLUMNS)
+
+
+def measured(task: str, given: _Values, wanted: _Values) -> dict[str, float]:
+    """A task's scores, 0 to 1, by the names of its metrics; the first is the table's.
+
+    Args:
+        task: One of `TASKS`.
+        given: Labels of the model; numbers for STS-B.
+        wanted: Those of the data, in the same order.
+
+    Raises:
+        ConfigError: There is no such task.
+        DataError: Nothing to score, or not as many given as wanted.
+
+    Example:
+        >>> measured("MRPC", np.array([1, 1, 0, 0]), np.array([1, 1, 0, 1]))
+        {'f1': 0.8, 'accuracy': 0.75}
+    """
+    if task not in TASKS:
+        raise ConfigError(f"there is no GLUE task {task!r}: allowed are {', '.join(TASKS)}")
+    return {name: METRICS[name](given, wanted) for name in TASKS[task].metrics}
