@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import functools
 import os
 import signal
 import sys
@@ -26,7 +27,8 @@ class Family(NamedTuple):
 
     program: str  # as it is called
     doc: str  # what it prints for --help
-    runs: Callable[[], dict[str, tuple[str, Any]]]  # named runs, each with a line about it
+    # What each command that begins a run offers: named runs, each with a line about it.
+    begins: Mapping[str, Callable[[], dict[str, tuple[str, Any]]]]
     # What is asked for and the named run that it began as -> the run as done, directory, texts.
     begin: Callable[[Any, Any], tuple[Any, Any, Any]]
     read: Callable[[Any], tuple[Any, Any]]  # directory -> run, and a function to its texts
@@ -34,12 +36,12 @@ class Family(NamedTuple):
     others: Mapping[str, Command] = {}  # further commands by name
 
 
-def _train(family: Family, arguments: Sequence[str]) -> int:
+def _train(family: Family, command: str, arguments: Sequence[str]) -> int:
     """Begins a run and sees it through."""
-    runs = family.runs()
-    name = _named(runs, arguments)
+    runs = family.begins[command]()
+    name = _named(command, runs, arguments)
     run = tyro.extras.overridable_config_cli(
-        runs, prog=f"{family.program} train", description="Begin a run.", args=list(arguments)
+        runs, prog=f"{family.program} {command}", description="Begin a run.", args=list(arguments)
     )
     run = dataclasses.replace(run, output=run.output or f"runs/{name}")
     from transformer_jax.parallel.mesh import initialize
@@ -61,12 +63,12 @@ def _check_output(run: Any) -> None:
     barrier("output is free")
 
 
-def _named(runs: Mapping[str, Any], arguments: Sequence[str]) -> str:
+def _named(command: str, runs: Mapping[str, Any], arguments: Sequence[str]) -> str:
     if arguments and (arguments[0] in runs or arguments[0] in ("-h", "--help")):
         return arguments[0]
     known = ", ".join(runs)
     if not arguments or arguments[0].startswith("-"):
-        raise ConfigError(f"train needs the name of a run first: {known}")
+        raise ConfigError(f"{command} needs the name of a run first: {known}")
     raise ConfigError(f"no run is called {arguments[0]}: {_near(arguments[0], runs)}")
 
 
@@ -109,16 +111,19 @@ def _resume(family: Family, arguments: Sequence[str]) -> int:
 
 
 def _run(family: Family, arguments: list[str]) -> int:
-    commands: dict[str, Any] = {"train": _train, "resume": _resume}
+    commands: dict[str, Command] = {
+        **{name: functools.partial(_train, family, name) for name in family.begins},
+        "resume": functools.partial(_resume, family),
+        **family.others,
+    }
     if not arguments or arguments[0] in ("-h", "--help"):
         print(family.doc)
         return 0 if arguments else 2
     name, rest = arguments[0], arguments[1:]
-    if name not in commands and name not in family.others:
-        known = commands | dict(family.others)
-        raise ConfigError(f"unknown command {name}: {_near(name, known)}")
+    if name not in commands:
+        raise ConfigError(f"unknown command {name}: {_near(name, commands)}")
     keep_memory()
-    return commands[name](family, rest) if name in commands else family.others[name](rest)
+    return commands[name](rest)
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:

@@ -1,13 +1,14 @@
 """What the training runs of all families share, from settings to a trained state."""
 
 import abc
+import collections
 import dataclasses
 import functools
 import hashlib
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -15,7 +16,12 @@ import numpy as np
 from flax import nnx
 
 from transformer_jax.data.store import forget
-from transformer_jax.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
+from transformer_jax.data.tokenizer import (
+    SPECIAL,
+    Tokenizer,
+    load_tokenizer,
+    train_tokenizer,
+)
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.parallel.mesh import barrier, is_main, make_mesh
 from transformer_jax.parallel.sharding import row_multiple
@@ -28,7 +34,17 @@ from transformer_jax.training.state import TrainState, abstract_state, create_st
 from transformer_jax.training.step import compile_eval, compile_step, make_eval_step, make_step
 from transformer_jax.visual.curves import training_curves
 
-__all__ = ["Job", "begin", "check_rows", "learn_tokenizer", "say", "train", "with_vocab"]
+__all__ = [
+    "Job",
+    "begin",
+    "check_best",
+    "check_rows",
+    "learn_tokenizer",
+    "say",
+    "train",
+    "with_rows",
+    "with_vocab",
+]
 
 Batch = dict[str, jax.Array]
 
@@ -41,10 +57,12 @@ def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def learn_tokenizer(settings: Any, texts: Iterable[str]) -> Tokenizer:
+def learn_tokenizer(
+    settings: Any, texts: Iterable[str], special: tuple[str, ...] = SPECIAL
+) -> Tokenizer:
     """A tokenizer trained on ``texts`` as a run's settings say, and a line about it."""
     began = time.monotonic()
-    tokenizer = train_tokenizer(settings.kind, texts, settings.vocab_size)
+    tokenizer = train_tokenizer(settings.kind, texts, settings.vocab_size, special=special)
     took = time.monotonic() - began
     say(f"tokenizer: {settings.kind}, {tokenizer.vocab_size} tokens, learnt in {took:.1f} s")
     return tokenizer
@@ -97,6 +115,7 @@ class Job(abc.ABC):
     """
 
     model: Any  # the class of the model: model(config, rngs=...)
+    frozen: Callable[[str], bool] | None = None  # which parameters, by path, stay as they are
 
     def __init__(self, run: Any, directory: RunDirectory):
         self.run, self.directory = run, directory
@@ -113,7 +132,7 @@ class Job(abc.ABC):
         self.fingerprint = _fingerprint(self.plan.fingerprint, self.tokens())
         self.steps = training.steps or training.epochs * self.plan.steps_per_epoch
         self.make = functools.partial(_make, self.model, run.model, training.seed)
-        self.tx = make_optimizer(run.optimizer, run.model.width, self.steps)
+        self.tx = make_optimizer(run.optimizer, run.model.width, self.steps, self.frozen)
         self.average = training.average_decay is not None
         self.graph, self.shapes, self.shardings = abstract_state(
             self.make, self.tx, self.mesh, average=self.average
@@ -130,6 +149,10 @@ class Job(abc.ABC):
     @abc.abstractmethod
     def objective(self, smoothing: float) -> Any:
         """What is minimised."""
+
+    def initial(self) -> Any:
+        """The parameters that training begins with; None is what the model draws."""
+        return None
 
     @abc.abstractmethod
     def examples(self) -> list[Batch]:
@@ -157,20 +180,24 @@ class Job(abc.ABC):
             self.objective(training.smoothing),
             accumulation=training.accumulation,
             average_decay=training.average_decay,
+            frozen=self.frozen,
         )
         return compile_step(raw, self.mesh, self.shardings, training.mode)
 
-    def judge(self) -> Callable[[Any, Iterable[Batch]], tuple[float, float]]:
-        """From parameters and batches to the loss without smoothing, as sum and weight."""
-        raw = make_eval_step(self.graph, self.objective(0.0))
+    def judged(self) -> Any:
+        """The objective that models are judged by."""
+        return self.objective(0.0)
+
+    def judge(self) -> Callable[[Any, Iterable[Batch]], dict[str, float]]:
+        """From parameters and batches to the sums of what is judged: loss, weight and others."""
+        raw = make_eval_step(self.graph, self.judged())
         compiled = compile_eval(raw, self.mesh, self.shardings.params)
 
-        def sums(params: Any, batches: Iterable[Batch]) -> tuple[float, float]:
-            total = weight = 0.0
+        def sums(params: Any, batches: Iterable[Batch]) -> dict[str, float]:
+            total: collections.Counter[str] = collections.Counter()
             for out in [compiled(params, batch) for batch in batches]:
-                total += float(out["loss"])
-                weight += float(out["weight"])
-            return total, weight
+                total.update({name: float(value) for name, value in out.items()})
+            return dict(total)
 
         return sums
 
@@ -194,7 +221,9 @@ class Job(abc.ABC):
         """What training begins with: the newest good checkpoint, or fresh parameters."""
         restored = checkpointer.restore(self.shapes) if resume else None
         if restored is None:
-            return 0, create_state(self.make, self.tx, self.mesh, average=self.average)[1]
+            params = self.initial()
+            made = create_state(self.make, self.tx, self.mesh, average=self.average, params=params)
+            return 0, made[1]
         said, path = restored.manifest, self.directory.path
         if said["data"]["fingerprint"] != self.fingerprint:
             raise DataError(f"{path}: the training data are not those that the run began with")
@@ -210,6 +239,24 @@ def with_vocab(run: Any, tokenizer: Tokenizer) -> Any:
     """The run with a model of the tokenizer's vocabulary."""
     model = dataclasses.replace(run.model, vocab=tokenizer.vocab_size)
     return dataclasses.replace(run, model=model)
+
+
+def with_rows(run: Any) -> Any:
+    """The run with rows of batches that divide over this mesh as well as over those to come."""
+    training = run.training
+    needed = row_multiple(make_mesh(run.mesh)) * training.accumulation
+    multiple = math.lcm(training.rows_multiple, needed)
+    return dataclasses.replace(run, training=dataclasses.replace(training, rows_multiple=multiple))
+
+
+def check_best(run: Any, allowed: Sequence[str]) -> None:
+    """Refuses a measure of checkpoints that the run does not take.
+
+    Raises:
+        ConfigError: It names those that there are.
+    """
+    if run.loop.best not in allowed:
+        raise ConfigError(f"loop.best is {run.loop.best}: this run has {', '.join(allowed)}")
 
 
 def check_rows(run: Any) -> None:

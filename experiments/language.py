@@ -40,8 +40,7 @@ def begin(
     vocab_given = False
     if isinstance(run, LanguageRun) and isinstance(named, LanguageRun):
         vocab_given = run.model.vocab != named.model.vocab
-        if run.loop.best != "valid_loss":
-            raise ConfigError(f"loop.best is {run.loop.best}: language models have valid_loss")
+        job.check_best(run, ("valid_loss",))
         job.check_rows(run)
         if run.training.length > run.model.positions.max_length:
             raise ConfigError(
@@ -82,7 +81,7 @@ def _several(texts: Texts) -> bool:
     return False
 
 
-def open_run(run: LanguageRun | NgramRun) -> TextSplits:
+def open_run(run: Any) -> TextSplits:
     """The texts of a run, of those that models are judged by as much as its settings say."""
     texts, limit = open_texts(run.data), run.evaluation.characters
     valid = None if texts.valid is None else _beginning(texts.valid, limit)
@@ -187,8 +186,8 @@ class LanguageJob(job.Job):
 
         def scores(state: TrainState) -> dict[str, float]:
             params = state.params if state.average is None else state.average
-            total, weight = sums(params, self.put_all(store))
-            loss = total / max(weight, 1.0)
+            found = sums(params, self.put_all(store))
+            loss = found["loss"] / max(found["weight"], 1.0)
             bits = loss * len(store.ids) / math.log(2) / max(store.counts["characters"], 1)
             return {"valid_loss": loss, "valid_bits_per_character": bits}
 

@@ -103,7 +103,9 @@ def _train(*parts: Any, **how: Any) -> int:
     return translation.train(*parts, **how)
 
 
-FAMILY = entry.Family(PROGRAM, __doc__ or "", _runs, _begin, _read, _train, {"evaluate": evaluate})
+FAMILY = entry.Family(
+    PROGRAM, __doc__ or "", {"train": _runs}, _begin, _read, _train, {"evaluate": evaluate}
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,8 +1,6 @@
 """A translation run from texts to scores: what ``experiments.seq2seq`` puts together."""
 
-import dataclasses
 import functools
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,8 +21,7 @@ from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation.bleu import Scores, translation_scores
 from transformer_jax.models.encoder_decoder import EncoderDecoder
-from transformer_jax.parallel.mesh import is_main, local_rows, make_mesh, put_batch
-from transformer_jax.parallel.sharding import row_multiple
+from transformer_jax.parallel.mesh import is_main, local_rows, put_batch
 from transformer_jax.training.objectives import translation
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.state import TrainState
@@ -36,6 +33,7 @@ __all__ = ["begin", "score_pairs", "train"]
 def begin(run: Run, *, vocab_given: bool) -> tuple[Run, RunDirectory, Splits]:
     """A new run directory; the run as it will be done, its directory, and its texts."""
     _check_lengths(run)
+    job.check_best(run, ("valid_loss", "sacrebleu"))
     splits = load_splits(run.data)
     pairs = splits.train
     learn = lambda: job.learn_tokenizer(run.tokenizer, [*pairs.sources, *pairs.targets])
@@ -44,12 +42,8 @@ def begin(run: Run, *, vocab_given: bool) -> tuple[Run, RunDirectory, Splits]:
 
 
 def _settled(run: Run, tokenizer: Tokenizer) -> Run:
-    """Batches have a multiple of rows that divides over this mesh as well as over those to come."""
-    training = run.training
-    needed = row_multiple(make_mesh(run.mesh)) * training.accumulation
-    multiple = math.lcm(training.rows_multiple, needed)
-    run = dataclasses.replace(run, training=dataclasses.replace(training, rows_multiple=multiple))
-    return job.with_vocab(run, tokenizer)
+    settled: Run = job.with_vocab(job.with_rows(run), tokenizer)
+    return settled
 
 
 def _check_lengths(run: Run) -> None:
@@ -161,8 +155,8 @@ class _Validation:
 
     def __call__(self, state: TrainState) -> dict[str, float]:
         params = state.params if state.average is None else state.average
-        total, weight = self.judge(params, self.job.put_all(self.store))
-        scores = {"valid_loss": total / max(weight, 1.0)}
+        found = self.judge(params, self.job.put_all(self.store))
+        scores = {"valid_loss": found["loss"] / max(found["weight"], 1.0)}
         if self.sources:
             scores["sacrebleu"] = self._bleu(params)
         return scores

@@ -1,5 +1,6 @@
 """What a run directory holds, as what sub-commands need."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from transformer_jax.training.run_directory import RunDirectory
 
 __all__ = [
+    "ENCODERS",
+    "TASKS",
+    "abstract_model",
     "as_trained",
     "chosen_checkpoint",
     "counted",
@@ -22,13 +26,28 @@ __all__ = [
     "load",
     "load_language",
     "model_config",
+    "refuse_others",
+    "task_of",
 ]
+
+ENCODERS = ("encoder", "encoder-task")  # pre-trained, fine-tuned
+
+# The command for each task of a fine-tuned encoder.
+TASKS = {
+    "classify": "classify",
+    "pair": "classify",
+    "regress": "classify",
+    "tag": "tag",
+    "span": "answer",
+}
 
 # What each family of models is called, and what it is for.
 _USE = {
     "encoder-decoder": ("a translator", "translate"),
     "decoder": ("a decoder", "generate"),
     "ngram": ("an n-gram model", "generate"),
+    "encoder": ("a pre-trained encoder", "fill-mask"),
+    "encoder-task": ("a fine-tuned encoder", "embed"),
 }
 
 
@@ -94,14 +113,59 @@ def chosen_checkpoint(text: str) -> tuple[int | Literal["best", "last"], int]:
 
 
 def family(run: "RunDirectory") -> str:
-    """Which kind of model a run has: ``encoder-decoder``, ``decoder`` or ``ngram``.
+    """Which kind of model a run has.
+
+    It is ``encoder-decoder``, ``decoder``, ``ngram``, ``encoder`` (pre-trained) or
+    ``encoder-task`` (fine-tuned).
 
     Raises:
         CheckpointError: ``config.json`` is damaged or describes no model of ours.
     """
     if counted(run):
         return "ngram"
-    return "decoder" if not model_config(run).encoder_layers else "encoder-decoder"
+    config = model_config(run)
+    if not config.encoder_layers:
+        return "decoder"
+    if config.decoder_layers:
+        return "encoder-decoder"
+    return "encoder-task" if "task" in run.read_config() else "encoder"
+
+
+def task_of(run: "RunDirectory") -> dict[str, Any]:
+    """What a fine-tuned encoder was trained for: its kind, its labels, the length of examples ...
+
+    Raises:
+        CheckpointError: ``config.json`` is damaged.
+    """
+    task = run.read_config().get("task")
+    known = isinstance(task, dict) and task.get("kind") in TASKS
+    if not known or not isinstance(task.get("labels", []), list):
+        raise CheckpointError(f"{run.config}: its task is none of {', '.join(TASKS)}: damaged?")
+    return dict(task)
+
+
+def refuse_others(run: "RunDirectory", kinds: tuple[str, ...]) -> str:
+    """The family of a run, which is one of ``kinds``.
+
+    Raises:
+        ConfigError: It is another; it says why that cannot be used, and what that is for.
+    """
+    found = family(run)
+    if found in kinds:
+        return found
+    name, command = _USE[found]
+    if found == "encoder-task":
+        command = TASKS[task_of(run)["kind"]]
+    if found in ENCODERS and not set(ENCODERS) & set(kinds):
+        raise ConfigError(
+            f"{run.path}: the run of {name}, which sees both sides of every token and so has no "
+            f"distribution of the next one: try transformer-jax {command}, or start a translator "
+            f"from it (python -m experiments.seq2seq train NAME --init {run.path})"
+        )
+    raise ConfigError(
+        f"{run.path}: the run of {name}, which this command does not use: "
+        f"try transformer-jax {command}"
+    )
 
 
 def counted(run: "RunDirectory") -> bool:
@@ -127,7 +191,7 @@ def load(
     path: Path,
     checkpoint: str = "best",
     *,
-    kind: str = "encoder-decoder",
+    kind: str | tuple[str, ...] = "encoder-decoder",
     change: Callable[[TransformerConfig], TransformerConfig] = lambda config: config,
 ) -> tuple[tuple[Any, dict[Any, Any]], "Tokenizer"]:
     """The model of a run, as its graph and parameters in use, and its tokenizer.
@@ -135,7 +199,7 @@ def load(
     Args:
         path: The run directory.
         checkpoint: Which of its checkpoints, as ``--checkpoint`` says it.
-        kind: The family that is asked for.
+        kind: The family that is asked for, or several of which it is one.
         change: What becomes of its configuration; the parameters must still fit.
 
     Raises:
@@ -146,20 +210,13 @@ def load(
 
     run = RunDirectory.open(path)
     which, average = chosen_checkpoint(checkpoint)
-    if (other := family(run)) != kind:
-        name, command = _USE[other]
-        raise ConfigError(
-            f"{path}: the run of {name}, which this command does not use: "
-            f"try transformer-jax {command}"
-        )
+    refuse_others(run, (kind,) if isinstance(kind, str) else kind)
     config = change(model_config(run))
 
     import jax
     from flax import nnx
 
     from transformer_jax.data.tokenizer import load_tokenizer
-    from transformer_jax.models.decoder import Decoder
-    from transformer_jax.models.encoder_decoder import EncoderDecoder
     from transformer_jax.training import manifest
     from transformer_jax.training.stored import checkpoint_name, load_params
     from transformer_jax.training.trees import named
@@ -170,8 +227,7 @@ def load(
         tokenizer = load_tokenizer(run.tokenizer, sha256=said.get("tokenizer"))
     except DataError as error:
         raise CheckpointError(str(error)) from None
-    model: Any = Decoder if kind == "decoder" else EncoderDecoder
-    graph, shapes = nnx.split(nnx.eval_shape(lambda: model(config, rngs=nnx.Rngs(0))))
+    graph, shapes = nnx.split(abstract_model(run, config))
     params = loaded.params
     expected = {name: leaf.shape for name, leaf in named(nnx.to_pure_dict(shapes)).items()}
     found = {name: leaf.shape for name, leaf in named(params).items()}
@@ -182,6 +238,28 @@ def load(
                 f"{_shape(expected.get(name))} by config.json: they belong to different runs"
             )
     return (graph, jax.device_put(params)), tokenizer
+
+
+def abstract_model(run: "RunDirectory", config: TransformerConfig) -> Any:
+    """The model of a run with shapes instead of parameters; a head is that of its training."""
+    from flax import nnx
+
+    from transformer_jax.models.decoder import Decoder
+    from transformer_jax.models.encoder_decoder import EncoderDecoder
+    from transformer_jax.models.heads import MaskedEncoder, TextEncoder, TokenEncoder
+
+    kind = family(run)
+    make: Any = {"decoder": Decoder, "encoder-decoder": EncoderDecoder}.get(kind)
+    if kind == "encoder":
+        masking = run.read_config().get("masking")
+        pairs = masking.get("pairs", "next") if isinstance(masking, dict) else "next"
+        make = functools.partial(MaskedEncoder, next_sentence=pairs != "none")
+    elif kind == "encoder-task":
+        task = task_of(run)
+        labels = {"regress": 1, "span": 2}.get(task["kind"], len(task.get("labels", [])))
+        model = TokenEncoder if task["kind"] in ("tag", "span") else TextEncoder
+        make = functools.partial(model, labels=labels)
+    return nnx.eval_shape(lambda: make(config, rngs=nnx.Rngs(0)))
 
 
 def load_language(

@@ -37,13 +37,14 @@ class Score:
 
     def __call__(self) -> int:
         """One row a line; the last is the corpus."""
-        from transformer_jax.cli.loading import family
+        from transformer_jax.cli.loading import refuse_others
         from transformer_jax.training.run_directory import RunDirectory
 
         if (self.source is None) != (self.target is None):
             missing = "--source" if self.source is None else "--target"
             raise ConfigError(f"{missing} is missing: a translation is scored line by line")
-        kind = family(RunDirectory.open(self.run))
+        readers = ("encoder-decoder", "decoder", "ngram")
+        kind = refuse_others(RunDirectory.open(self.run), readers)
         pair = self.source is not None and self.target is not None
         if kind == "encoder-decoder" and (self.text is not None or self.whole or not pair):
             raise ConfigError(f"{self.run} is a translator: give --source and --target")

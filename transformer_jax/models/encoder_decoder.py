@@ -80,7 +80,7 @@ class EncoderDecoder(nnx.Module):
         return self.encoder(
             self.embed(source, self.embedding),
             Mask(kv_lengths=source_lengths),
-            positions=self.places(source, source_lengths),
+            positions=self.encoder.places(source.shape[1], source_lengths),
             key=key,
             observe=observe,
         )
@@ -170,12 +170,3 @@ class EncoderDecoder(nnx.Module):
     def embed(self, tokens: Int[Array, "*where"], table: Table) -> Float[Array, "*where D"]:
         """Scaled token vectors, without positions (rows L5, L6)."""
         return table(tokens) * self.config.embedding_scale
-
-    def places(
-        self, tokens: Int[Array, "B S"], lengths: Int[Array, " B"]
-    ) -> Int[Array, "#B S"] | None:
-        """Where tokens stand; padding before or after them does not count with ``skip_padding``."""
-        if not self.config.positions.skip_padding:
-            return None
-        steps = jnp.arange(tokens.shape[1])[None]
-        return jnp.where(steps < lengths[:, None], steps, -1)

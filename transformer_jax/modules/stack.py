@@ -1,6 +1,7 @@
 """A stack of blocks, from token vectors to contextual ones."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
@@ -18,7 +19,9 @@ from transformer_jax.modules.cache import Cache, LayerCache
 from transformer_jax.modules.linear import Table
 from transformer_jax.modules.norm import Norm
 
-__all__ = ["Stack", "stack_blocks", "unstack_blocks"]
+__all__ = ["Each", "Stack", "stack_blocks", "unstack_blocks"]
+
+Each = Callable[[Float[Array, "B T D"]], object]
 
 
 class Stack(nnx.Module):
@@ -64,6 +67,7 @@ class Stack(nnx.Module):
         key: Key[Array, ""] | None = None,
         observe: tuple[Observe, Observe] | None = None,
         keep: Keep | None = None,
+        each: Each | None = None,
     ) -> Float[Array, "B T D"]:
         """Contextual vectors of token vectors ``x``.
 
@@ -77,11 +81,15 @@ class Stack(nnx.Module):
             key: Dropout, if given.
             observe: Told the weights of each block's self- and cross-attention, in order.
             keep: Told the keys and values of each block's self-attention, in order.
+            each: Told what enters the first block and what leaves each, the last after the final
+                norm.
         """
         keys = (None, None) if key is None else jax.random.split(key)
         if positions is None:
             positions = jnp.arange(x.shape[1])[None]
         x = self.enter(x, positions, segments, keys[0])
+        if each is not None:
+            each(x)
         if self.decoder:
             causal = Mask(causal=True)
             mask = causal if mask is None else mask & causal
@@ -93,8 +101,18 @@ class Stack(nnx.Module):
         }
         if observe is not None or keep is not None:
             context |= {"observe": observe, "keep": keep}
-        x = self.run(x, mask, context, keys[1])
-        return x if self.final_norm is None else self.final_norm(x)
+        x = self.run(x, mask, context, keys[1], each)
+        x = x if self.final_norm is None else self.final_norm(x)
+        if each is not None:
+            each(x)
+        return x
+
+    def places(self, T: int, lengths: Int[Array, " B"]) -> Int[Array, "#B {T}"] | None:
+        """Where tokens stand; padding before or after them does not count with ``skip_padding``."""
+        if not self.config.positions.skip_padding:
+            return None
+        steps = jnp.arange(T)[None]
+        return jnp.where(steps < lengths[:, None], steps, -1)
 
     def enter(
         self,
@@ -140,10 +158,10 @@ class Stack(nnx.Module):
         local = layer % self.config.scores.window_every == 0
         return self.config.scores.window if local else None
 
-    def run(self, x, mask, context: dict[str, Any], key):
+    def run(self, x, mask, context: dict[str, Any], key, each: Each | None = None):
         """All blocks in turn; one by one if somebody is told of each."""
         keys = [None] * self.layers if key is None else jax.random.split(key, self.layers)
-        told = "observe" in context
+        told = "observe" in context or each is not None
         if self.config.compute.scan and self.layers and not told:
             return self.scan(x, mask, context, None if key is None else keys)
 
@@ -154,6 +172,8 @@ class Stack(nnx.Module):
             body = jax.checkpoint(body)
         for i, block in enumerate(self.each_block()):
             x = body(block, x, self.masked(mask, self.window(i), x.shape[1]), keys[i])
+            if each is not None and i + 1 < self.layers:
+                each(x)
         return x
 
     def scan(self, x, mask, context, keys):

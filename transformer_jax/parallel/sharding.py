@@ -46,6 +46,8 @@ NAMES: tuple[tuple[str, Names], ...] = (
     (r"down/kernel", ("hidden", "width")),
     (r"(out|down)/bias", ("vector",)),
     (r"(\w+_)?norm(_\w+)?/(gain|bias)", ("vector",)),
+    (r"(pooler|transform|next_sentence|labels)/kernel", ("width", "vector")),
+    (r"(pooler|transform|next_sentence|labels)/bias", ("vector",)),
     (r"head/table", ("vocab", "width")),
     (r"head/bias", ("vocab",)),
 )

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 
@@ -19,11 +19,23 @@ from transformer_jax.training.progress import Progress, duration
 from transformer_jax.training.signals import StopSignals
 from transformer_jax.training.state import TrainState
 
-__all__ = ["Fitted", "LoopConfig", "PreparedStep", "best_so_far", "fit"]
+__all__ = ["Best", "Fitted", "LoopConfig", "PreparedStep", "best_so_far", "fit"]
 
 log = logging.getLogger(__name__)
 
-_HIGHER = ("sacrebleu", "chrf", "accuracy")
+Best = Literal[
+    "valid_loss",
+    "sacrebleu",
+    "masked_accuracy",
+    "accuracy",
+    "f1",
+    "macro_f1",
+    "matthews",
+    "pearson",
+    "spearman",
+    "exact_match",
+]
+_HIGHER = set(get_args(Best)) - {"valid_loss"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +45,7 @@ class LoopConfig:
     evaluate_every: int = 1000  # steps between evaluations; 0 is at the end only
     checkpoint_every: int = 1000  # steps between checkpoints; 0 is at the end only
     keep_last: int = 3  # newest checkpoints that are kept, beside the best
-    best: Literal["valid_loss", "sacrebleu"] = "valid_loss"  # what makes a checkpoint the best
+    best: Best = "valid_loss"  # what makes a checkpoint the best
     patience: int | None = None  # evaluations without a new best before stopping; None is never
     max_skipped: int = 20  # steps in a row that are not finite before giving up
     tensorboard: bool = False  # also write TensorBoard files

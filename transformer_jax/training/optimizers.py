@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import optax.contrib
 from jaxtyping import Array, Float, Int, PyTree
@@ -20,6 +21,7 @@ __all__ = [
     "constant",
     "cosine",
     "inverse_sqrt",
+    "layer_depths",
     "learning_rate",
     "make_optimizer",
     "make_schedule",
@@ -35,7 +37,7 @@ class ScheduleConfig:
     """How the learning rate changes; all schedules rise in a straight line first."""
 
     kind: Kind = "noam"
-    warm_up: int = 4000  # updates until the peak
+    warm_up: int | float = 4000  # updates until the peak; below 1 it is a part of the run
     final: float = 0.0  # cosine only: the rate at the end, as a part of the peak
 
 
@@ -51,6 +53,7 @@ class OptimizerConfig:
     eps: float | None = None  # None: adam(w), muon 1e-9, adafactor 1e-30
     weight_decay: float = 0.0  # times the learning rate; of kernels and tables, not of vectors
     clip: float | None = 1.0  # longest gradient, all parameters together; None is no limit
+    layer_decay: float = 1.0  # the rate of each layer is so much times that of the layer above
 
     def __post_init__(self) -> None:
         _check(self)
@@ -91,17 +94,21 @@ def _check(config: OptimizerConfig) -> None:
         raise ConfigError(f"optimizer.weight_decay is {config.weight_decay}: 0 or more is allowed")
     if config.clip is not None and not config.clip > 0.0:
         raise ConfigError(f"optimizer.clip is {config.clip}: it must be above 0, or None")
+    if not 0.0 < config.layer_decay <= 1.0:
+        raise ConfigError(
+            f"optimizer.layer_decay is {config.layer_decay}: above 0, and 1 is the same for all"
+        )
     rate = config.learning_rate
     if rate is None and schedule.kind != "noam":
         raise ConfigError(f"the {schedule.kind} schedule needs optimizer.learning_rate, its peak")
     if rate is not None and not (math.isfinite(rate) and rate >= 0.0):
         raise ConfigError(f"optimizer.learning_rate is {rate}: a number of 0 or more is allowed")
-    if schedule.warm_up < 0 or (
-        schedule.warm_up == 0 and schedule.kind in ("noam", "inverse_sqrt")
-    ):
+    warm_up, some = schedule.warm_up, schedule.kind in ("noam", "inverse_sqrt")
+    if not warm_up >= 0 or (warm_up == 0 and some) or (warm_up > 1 and warm_up != int(warm_up)):
         raise ConfigError(
-            f"optimizer.schedule.warm_up is {schedule.warm_up}: noam and inverse_sqrt need at "
-            f"least 1, cosine and constant 0"
+            f"optimizer.schedule.warm_up is {warm_up}: a number of updates (noam and inverse_sqrt "
+            f"need at least 1, cosine and constant 0), or the part of the run that it takes, below "
+            f"1"
         )
     if schedule.final and schedule.kind != "cosine":
         raise ConfigError(f"optimizer.schedule.final is for cosine, not {schedule.kind}")
@@ -180,6 +187,7 @@ def make_schedule(config: OptimizerConfig, width: int, total_steps: int) -> Call
         1.746928e-07
     """
     kind, warm_up = config.schedule.kind, config.schedule.warm_up
+    warm_up = max(1, round(warm_up * total_steps)) if 0 < warm_up < 1 else int(warm_up)
     peak = config.learning_rate
     if peak is None:
         return lambda count: noam(count + 1, width, warm_up)
@@ -300,8 +308,78 @@ def decayed(params: PyTree) -> PyTree:
     )
 
 
+def layer_depths(params: PyTree) -> PyTree:
+    """How far from the input each parameter is: 0 embeddings, then block by block, at last heads.
+
+    The blocks of a decoder stand above those of an encoder. The parameters of a scanned stack have
+    one number for each layer, along their first axis.
+
+    Example:
+        >>> block = {"norm": {"gain": np.zeros(2)}}
+        >>> depths = layer_depths({"embedding": 0, "encoder": {"blocks": {0: block, 1: block}}})
+        >>> depths["embedding"], depths["encoder"]["blocks"][1]
+        (0, {'norm': {'gain': 2}})
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    found = {path_name(path): leaf for path, leaf in leaves}
+
+    def blocks(side: str) -> int:
+        own = [n.split("/")[2] for n in found if n.startswith(f"{side}/blocks/")]
+        if own and not own[0].isdecimal():
+            return int(next(x.shape[0] for n, x in found.items() if n.startswith(f"{side}/blocks")))
+        return 1 + max(map(int, own), default=-1)
+
+    below = {"encoder": 1, "decoder": 1 + blocks("encoder")}
+    top = below["decoder"] + blocks("decoder")
+    tables = ("positions", "segments", "relative", "embedding_norm")
+
+    def depth(path: Any, leaf: Any) -> Any:
+        part, *rest = path_name(path).split("/")
+        if part in below and rest[0] == "blocks":
+            if rest[1].isdecimal():
+                return below[part] + int(rest[1])
+            numbers = below[part] + np.arange(leaf.shape[0])
+            return numbers.reshape(-1, *(1,) * (leaf.ndim - 1))
+        return 0 if part.endswith("embedding") or (rest and rest[0] in tables) else top
+
+    return jax.tree_util.tree_map_with_path(depth, params)
+
+
+def _scale_by_layer(decay: float) -> optax.GradientTransformation:
+    """Updates times ``decay`` to the power of how many layers are above (Howard and Ruder 2018)."""
+
+    def update(updates: PyTree, state: optax.EmptyState, params: PyTree = None):
+        depths = layer_depths(updates)
+        top = max(np.max(depth) for depth in jax.tree.leaves(depths))
+        factor = lambda u, depth: u * jnp.asarray(decay ** (top - depth), u.dtype)
+        return jax.tree.map(factor, updates, depths), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+
+
+def _only(
+    tx: optax.GradientTransformation, frozen: Callable[[str], bool]
+) -> optax.GradientTransformationExtraArgs:
+    """``tx`` for all but frozen parameters, which have no state and never change by a bit."""
+    is_frozen = lambda tree: jax.tree_util.tree_map_with_path(
+        lambda path, _: frozen(path_name(path)), tree
+    )
+    inner = optax.masked(tx, lambda tree: jax.tree.map(lambda f: not f, is_frozen(tree)))
+
+    def update(updates: PyTree, state: Any, params: PyTree = None, **extra: Any):
+        updates, state = inner.update(updates, state, params, **extra)
+        # x + -0.0 is x for every x, where x + 0.0 would make 0.0 of -0.0.
+        still = lambda u, f: jnp.full_like(u, -0.0) if f else u
+        return jax.tree.map(still, updates, is_frozen(updates)), state
+
+    return optax.GradientTransformationExtraArgs(inner.init, update)
+
+
 def make_optimizer(
-    config: OptimizerConfig, width: int, total_steps: int
+    config: OptimizerConfig,
+    width: int,
+    total_steps: int,
+    frozen: Callable[[str], bool] | None = None,
 ) -> optax.GradientTransformation:
     """Clipping, the optimizer, decoupled weight decay and the schedule, in this order.
 
@@ -313,6 +391,7 @@ def make_optimizer(
         config: Which.
         width: Of the model, for the Noam schedule.
         total_steps: Of the run, for the cosine schedule.
+        frozen: Which parameters, by path, stay as they are; they have no state.
 
     Raises:
         ConfigError: A cosine whose warm-up is as long as the run.
@@ -339,4 +418,7 @@ def make_optimizer(
     if config.weight_decay:
         parts.append(optax.add_decayed_weights(config.weight_decay, decayed))
     parts.append(_scale_by_rate(make_schedule(config, width, total_steps)))
-    return optax.chain(*parts)
+    if config.layer_decay != 1.0:
+        parts.append(_scale_by_layer(config.layer_decay))
+    made = optax.chain(*parts)
+    return made if frozen is None else _only(made, frozen)

@@ -13,7 +13,13 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional._backend import own_backward
-from transformer_jax.parallel.sharding import batch_sharding, gathered, replicated, row_multiple
+from transformer_jax.parallel.sharding import (
+    batch_sharding,
+    gathered,
+    path_name,
+    replicated,
+    row_multiple,
+)
 from transformer_jax.training.optimizers import learning_rate
 from transformer_jax.training.state import TrainState
 
@@ -37,6 +43,7 @@ def make_step(
     accumulation: int = 1,
     average_decay: float | None = None,
     skip_nonfinite: bool = True,
+    frozen: Callable[[str], bool] | None = None,
 ) -> Step:
     """One optimizer step, not compiled: ``step(state, batch, key) -> (state, metrics)``.
 
@@ -58,6 +65,7 @@ def make_step(
         accumulation: Micro-batches that a batch's rows are dealt to, one after another in memory.
         average_decay: Of the running average of parameters, which ``state.average`` then holds.
         skip_nonfinite: Whether non-finite steps are left out.
+        frozen: Which parameters, by path, have no gradient; ``tx`` must leave them alone too.
 
     Raises:
         ConfigError: ``accumulation`` below 1, a decay outside [0, 1), or, when traced, rows that
@@ -87,7 +95,7 @@ def make_step(
             key = jax.random.fold_in(key, state.step)
             if axis_name is not None:
                 key = jax.random.fold_in(key, jax.lax.axis_index(axis_name))
-        scored = _scored(graph, objective, shardings)
+        scored = _scored(graph, objective, shardings, frozen)
         sums = _gradients(scored, state.params, batch, key, accumulation)
         if axis_name is not None:
             sums = jax.lax.psum(sums, axis_name)
@@ -148,7 +156,12 @@ def _where(
     return kept._replace(step=state.step + 1)
 
 
-def _scored(graph: Any, objective: Objective, shardings: PyTree | None) -> Callable[..., Any]:
+def _scored(
+    graph: Any,
+    objective: Objective,
+    shardings: PyTree | None,
+    frozen: Callable[[str], bool] | None,
+) -> Callable[..., Any]:
     """A batch's ``((loss, (weight, further sums)), gradients of the loss)``, all of them sums."""
 
     def sums(params: PyTree, batch: Batch, key: Key[Array, ""] | None):
@@ -156,6 +169,10 @@ def _scored(graph: Any, objective: Objective, shardings: PyTree | None) -> Calla
             # Without this the compiler is free to spread activations as the parameters are, and
             # moves them back and forth.
             params = jax.lax.with_sharding_constraint(params, gathered(shardings))
+        if frozen is not None:
+            params = jax.tree_util.tree_map_with_path(
+                lambda path, p: jax.lax.stop_gradient(p) if frozen(path_name(path)) else p, params
+            )
         total, weight, extra = objective(nnx.merge(graph, params), batch, key)
         return total, (weight, extra)
 

@@ -1,0 +1,58 @@
+"""Scores of a trained encoder's run: what ``experiments.encoder_only evaluate`` does."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from experiments import finetuning, pretraining
+from experiments.encoder_settings import PretrainRun, read
+from experiments.task_scores import measure, table
+from transformer_jax.cli.loading import load
+from transformer_jax.data.documents import TextSplits, read_texts
+from transformer_jax.data.labelled import read_labelled
+from transformer_jax.errors import ConfigError
+from transformer_jax.training.run_directory import RunDirectory
+
+__all__ = ["evaluate"]
+
+
+def evaluate(asked: Any) -> int:
+    """Prints what a run makes of its test data, or of a file, and keeps it if asked to."""
+    directory = RunDirectory.open(asked.run)
+    run = read(directory)
+    if isinstance(run, PretrainRun):
+        scores = _hidden_words(run, directory, asked)
+    else:
+        scores = _task(run, directory, asked)
+    if asked.output is not None:
+        try:
+            Path(asked.output).write_text(json.dumps(scores, indent=1) + "\n", "utf-8")
+        except OSError as error:
+            raise ConfigError(
+                f"--output {asked.output}: cannot be written: {error.strerror}"
+            ) from None
+    return 0
+
+
+def _hidden_words(run: PretrainRun, directory: RunDirectory, asked: Any) -> dict[str, Any]:
+    texts = pretraining.open_run(run)
+    if asked.data is not None:
+        judged = read_texts(asked.data, run.data.read, "--data")
+        texts = TextSplits(texts.train, None, {"text": judged})
+    return pretraining.score(pretraining.PretrainJob(run, directory, texts), asked.checkpoint)
+
+
+def _task(run: Any, directory: RunDirectory, asked: Any) -> dict[str, Any]:
+    kind = run.task.kind
+    if asked.data is not None:
+        judged = {"data": read_labelled(asked.data, kind, run.data.read, "--data")}
+    else:
+        splits = finetuning.open_run(run)
+        judged = splits.tests or ({} if splits.valid is None else {"valid": splits.valid})
+    if not judged:
+        raise ConfigError(f"{asked.run}: has no test or validation examples: give --data")
+    model, tokenizer = load(directory.path, asked.checkpoint, kind="encoder-task")
+    predictor = finetuning.predictor(model, tokenizer, run)
+    scores = {name: measure(predictor, run.task, part) for name, part in judged.items()}
+    print(table(scores), flush=True)
+    return scores

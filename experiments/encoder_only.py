@@ -1,0 +1,108 @@
+r"""Pre-train an encoder on any text, fine-tune it on labelled examples, go on with a run.
+
+    python -m experiments.encoder_only pretrain python-docs
+    python -m experiments.encoder_only pretrain small --data.text corpus.txt
+    python -m experiments.encoder_only finetune classify --task.init runs/small \
+        --data.train reviews.tsv
+    python -m experiments.encoder_only finetune tag --data.train train.conllu
+    python -m experiments.encoder_only resume runs/small
+    python -m experiments.encoder_only evaluate runs/classify --data more.tsv
+
+``pretrain NAME --help`` and ``finetune TASK --help`` list every setting. Pre-training ends with
+how many hidden words and pairs of texts are told, beside guesses; fine-tuning with the scores of
+its task on validation and test examples.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import tyro
+
+from experiments import entry
+
+__all__ = ["Evaluate", "main"]
+
+PROGRAM = "python -m experiments.encoder_only"
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluate:
+    """Score a run: hidden words and pairs of a text, or the task of a labelled file."""
+
+    run: tyro.conf.Positional[str]
+    """The run directory."""
+    data: str | None = None
+    """A text file or folder, or a labelled file; None is the test (or else validation) data."""
+    checkpoint: str = "best"
+    """best, last, a step, or average:N (the mean of the last N)."""
+    output: str | None = None
+    """A JSON file for the figures."""
+
+
+def evaluate(arguments: Sequence[str]) -> int:
+    """Prints a row for each text or file."""
+    asked = tyro.cli(Evaluate, prog=f"{PROGRAM} evaluate", args=list(arguments))
+    from experiments import encoder_evaluation
+
+    return encoder_evaluation.evaluate(asked)
+
+
+def _pretrain_runs() -> dict[str, tuple[str, Any]]:
+    from experiments.encoder_settings import PRETRAIN_RUNS
+
+    return PRETRAIN_RUNS
+
+
+def _task_runs() -> dict[str, tuple[str, Any]]:
+    from experiments.encoder_settings import TASK_RUNS
+
+    return TASK_RUNS
+
+
+def _part(run: Any) -> Any:
+    """What does a run of this type."""
+    from experiments.encoder_settings import PretrainRun
+
+    if isinstance(run, PretrainRun):
+        from experiments import pretraining
+
+        return pretraining
+    from experiments import finetuning
+
+    return finetuning
+
+
+def _begin(run: Any, named: Any) -> tuple[Any, Any, Any]:
+    return _part(run).begin(run, named)
+
+
+def _read(directory: Any) -> tuple[Any, Any]:
+    from experiments.encoder_settings import read
+
+    run = read(directory)
+    return run, lambda: _part(run).open_run(run)
+
+
+def _train(run: Any, *parts: Any, **how: Any) -> int:
+    return _part(run).train(run, *parts, **how)
+
+
+FAMILY = entry.Family(
+    PROGRAM,
+    __doc__ or "",
+    {"pretrain": _pretrain_runs, "finetune": _task_runs},
+    _begin,
+    _read,
+    _train,
+    {"evaluate": evaluate},
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code of what ``arguments``, or the command line, ask for."""
+    return entry.main(FAMILY, arguments)
+
+
+if __name__ == "__main__":
+    entry.run_as_program(FAMILY)

@@ -1,0 +1,268 @@
+"""What the runs of encoders are made of, and those that have names."""
+
+import dataclasses
+from typing import Any, Literal
+
+from experiments.settings import TokenizerConfig, at_least
+from transformer_jax.config import PRESETS, TransformerConfig, bert, from_dict
+from transformer_jax.data.documents import TextData, TextOptions
+from transformer_jax.data.labelled import LabelledData, Task
+from transformer_jax.data.sentence_pairs import Pairing
+from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig
+from transformer_jax.training.loop import LoopConfig
+from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig
+from transformer_jax.training.run_directory import RunDirectory
+
+__all__ = [
+    "PRETRAIN_RUNS",
+    "TASK_RUNS",
+    "FinetuneRun",
+    "MaskingConfig",
+    "PretrainRun",
+    "PretrainTraining",
+    "TaskConfig",
+    "TaskTraining",
+    "read",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskingConfig:
+    """What is to be found again."""
+
+    share: float = 0.15  # of the tokens of a text that are hidden
+    whole_words: bool = False  # hide all tokens of a word together
+    pairs: Pairing = "next"  # the second objective: is it the next text, is the order right, none
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.share < 1.0:
+            raise ConfigError(f"masking.share is {self.share}: above 0 and below 1")
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainTraining:
+    """How long, on how much at a time, from which seed."""
+
+    epochs: int = 10  # passes over the training text
+    steps: int | None = None  # the last step; None goes by epochs
+    tokens: int = 4096  # of a batch, padding included, over all devices
+    length: int = 128  # most tokens of a text, with [CLS] and [SEP]
+    buckets: int = 4  # shapes of batches
+    rows_multiple: int = 8  # rows of batches divide by it: the numbers of devices to go on with
+    accumulation: int = 1  # parts that a batch is computed in, one after another
+    average_decay: float | None = None  # of the running average of parameters; None keeps none
+    seed: int = 1  # of parameters, dropout, order and masks
+    mode: Literal["jit", "pmap"] = "jit"  # how the step is compiled
+
+    def __post_init__(self) -> None:
+        sizes = ("epochs", "steps", "tokens", "length", "buckets", "rows_multiple", "accumulation")
+        at_least("training", self, **dict.fromkeys(sizes, 1), seed=0)
+
+    @property
+    def row_unit(self) -> int:
+        """What the rows of every batch are a multiple of."""
+        return self.rows_multiple
+
+    @property
+    def smoothing(self) -> float:
+        """Hidden words are told as they are."""
+        return 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainEvaluation:
+    """What is looked at to see how good the model is."""
+
+    characters: int = 1_000_000  # of validation and test texts, at most: their beginning
+
+    def __post_init__(self) -> None:
+        at_least("evaluation", self, characters=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainRun:
+    """One pre-training run of an encoder."""
+
+    model: TransformerConfig = PRESETS["bert_base"]
+    data: TextData = TextData(read=TextOptions(documents="blank"))
+    tokenizer: TokenizerConfig = TokenizerConfig(kind="wordpiece")
+    masking: MaskingConfig = MaskingConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    training: PretrainTraining = PretrainTraining()
+    evaluation: PretrainEvaluation = PretrainEvaluation()
+    loop: LoopConfig = LoopConfig()
+    mesh: MeshConfig = MeshConfig()
+    distributed: DistributedConfig = DistributedConfig()
+    output: str | None = None  # the run directory; None is runs/NAME
+    overwrite: bool = False  # delete a run that is there
+    cache: str | None = None  # where tokenized text is kept, for several runs; None is the run
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskConfig:
+    """What is learnt from labelled examples, and from where it starts."""
+
+    kind: Task = "classify"
+    init: str | None = None  # a run whose encoder it starts from; None starts from nothing
+    freeze: str = "none"  # none, embeddings, encoder, or N: the embeddings and the first N layers
+    reinit_last: int = 0  # so many layers, from the top, and the pooler are drawn anew
+    length: int = 128  # most tokens of an example, with [CLS] and [SEP]
+    stride: int = 64  # span: tokens that windows over a long context share
+    labels: tuple[str, ...] = ()  # their names, in order; filled in from the training file
+
+    def __post_init__(self) -> None:
+        at_least("task", self, length=8, stride=1, reinit_last=0)
+        if self.freeze not in ("none", "embeddings", "encoder") and not self.freeze.isdecimal():
+            raise ConfigError(
+                f"task.freeze is {self.freeze}: allowed are none, embeddings, encoder, or the "
+                f"number of layers to freeze together with the embeddings"
+            )
+        if (self.freeze != "none" or self.reinit_last) and self.init is None:
+            given = "freeze" if self.freeze != "none" else "reinit_last"
+            raise ConfigError(f"task.{given} is given without task.init: nothing is learnt yet")
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskTraining:
+    """How long, on how much at a time, from which seed."""
+
+    epochs: int = 3  # passes over the training examples
+    steps: int | None = None  # the last step; None goes by epochs
+    tokens: int = 1024  # of a batch, padding included, over all devices
+    buckets: int = 6  # shapes of batches
+    rows_multiple: int = 8  # rows of batches divide by it: the numbers of devices to go on with
+    accumulation: int = 1  # parts that a batch is computed in, one after another
+    average_decay: float | None = None  # of the running average of parameters; None keeps none
+    seed: int = 1  # of parameters, dropout and order
+    mode: Literal["jit", "pmap"] = "jit"  # how the step is compiled
+
+    def __post_init__(self) -> None:
+        sizes = ("epochs", "steps", "tokens", "buckets", "rows_multiple", "accumulation")
+        at_least("training", self, **dict.fromkeys(sizes, 1), seed=0)
+
+    @property
+    def row_unit(self) -> int:
+        """What the rows of every batch are a multiple of."""
+        return self.rows_multiple
+
+    @property
+    def smoothing(self) -> float:
+        """Labels are taken as they are."""
+        return 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class FinetuneRun:
+    """One run of an encoder on labelled examples."""
+
+    task: TaskConfig = TaskConfig()
+    model: TransformerConfig = bert(128, 2, vocab=8000, length=512)
+    data: LabelledData = LabelledData()
+    tokenizer: TokenizerConfig = TokenizerConfig(kind="wordpiece")
+    optimizer: OptimizerConfig = OptimizerConfig()
+    training: TaskTraining = TaskTraining()
+    loop: LoopConfig = LoopConfig()
+    mesh: MeshConfig = MeshConfig()
+    distributed: DistributedConfig = DistributedConfig()
+    output: str | None = None  # the run directory; None is runs/NAME
+    overwrite: bool = False  # delete a run that is there
+
+
+def read(directory: RunDirectory) -> PretrainRun | FinetuneRun:
+    """The run of a directory.
+
+    Raises:
+        CheckpointError: ``config.json`` is damaged, or of something else.
+    """
+    fields = directory.read_config()
+    try:
+        run: Any = from_dict(FinetuneRun if "task" in fields else PretrainRun, fields)
+    except (ConfigError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"{directory.config}: {error}: not the run of an encoder, or of another version"
+        ) from None
+    return dataclasses.replace(run, output=str(directory.path))
+
+
+def _adamw(peak: float, warm_up: int | float, final: float = 0.0) -> OptimizerConfig:
+    return OptimizerConfig(
+        name="adamw",
+        learning_rate=peak,
+        beta2=0.98,
+        eps=1e-6,
+        weight_decay=0.01,
+        schedule=ScheduleConfig("cosine", warm_up=warm_up, final=final),
+    )
+
+
+def _muon(peak: float, warm_up: int) -> OptimizerConfig:
+    return OptimizerConfig(
+        name="muon",
+        learning_rate=peak,
+        weight_decay=0.1,
+        schedule=ScheduleConfig("cosine", warm_up=warm_up, final=0.05),
+    )
+
+
+PRETRAIN_RUNS: dict[str, tuple[str, Any]] = {
+    "python-docs": (
+        "The reference topics that come with Python: minutes on a laptop, no data needed.",
+        PretrainRun(
+            model=bert(128, 2, length=128, dropout=0.1),
+            data=TextData(corpus="python-docs", read=TextOptions(documents="blank")),
+            tokenizer=TokenizerConfig(kind="wordpiece", vocab_size=3000),
+            optimizer=_muon(1e-2, 50),
+            training=PretrainTraining(steps=1200, tokens=2048, length=96),
+            loop=LoopConfig(evaluate_every=300, checkpoint_every=600),
+        ),
+    ),
+    "small": (
+        "Your own text on a CPU: width 256, 4 layers, 5.3 M parameters at 8,000 tokens.",
+        PretrainRun(
+            model=bert(256, 4, length=256, dropout=0.1),
+            tokenizer=TokenizerConfig(kind="wordpiece", vocab_size=8000),
+            optimizer=_muon(1e-2, 200),
+            training=PretrainTraining(tokens=4096),
+        ),
+    ),
+    "bert-base": (
+        "BERT base (Devlin et al. 2019): 110 M parameters at 30,522 tokens.",
+        PretrainRun(
+            tokenizer=TokenizerConfig(kind="wordpiece", vocab_size=30_522),
+            optimizer=_adamw(1e-4, 10_000),
+            training=PretrainTraining(steps=1_000_000, tokens=131_072, length=512),
+            loop=LoopConfig(keep_last=5),
+        ),
+    ),
+    "bert-large": (
+        "BERT large: 336 M parameters at 30,522 tokens.",
+        PretrainRun(
+            model=PRESETS["bert_large"],
+            tokenizer=TokenizerConfig(kind="wordpiece", vocab_size=30_522),
+            optimizer=_adamw(1e-4, 10_000),
+            training=PretrainTraining(steps=1_000_000, tokens=131_072, length=512),
+            loop=LoopConfig(keep_last=5),
+        ),
+    ),
+}
+
+
+def _task(kind: Task, length: int = 128, **training: Any) -> FinetuneRun:
+    return FinetuneRun(
+        task=TaskConfig(kind=kind, length=length),
+        optimizer=_adamw(3e-4, 0.06),
+        training=TaskTraining(**training),
+        loop=LoopConfig(evaluate_every=0, checkpoint_every=0, keep_last=1),
+    )
+
+
+TASK_RUNS: dict[str, tuple[str, Any]] = {
+    "classify": ("The class of a text: sentiment, topic, acceptability.", _task("classify")),
+    "pair": ("The class of two texts: paraphrase, entailment.", _task("pair")),
+    "regress": ("A number for a text, or with data.read.pair for two: similarity.",
+                _task("regress")),
+    "tag": ("A tag for each word: parts of speech, names.", _task("tag")),
+    "span": ("Where in a paragraph the answer to a question stands.",
+             _task("span", length=384, tokens=4096)),
+}  # fmt: skip

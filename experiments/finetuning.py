@@ -1,0 +1,352 @@
+"""An encoder's run on labelled examples: what ``experiments.encoder_only finetune`` does."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from experiments import job
+from experiments.encoder_settings import FinetuneRun, read
+from experiments.initial import Initial, starting_point
+from experiments.job import say
+from experiments.task_scores import MEASURES, measure, table
+from transformer_jax.data.examples import (
+    Examples,
+    encode_questions,
+    encode_sentences,
+    encode_tagged,
+    find_spans,
+    make_inputs,
+)
+from transformer_jax.data.labelled import (
+    Labelled,
+    LabelledSplits,
+    Questions,
+    Sentences,
+    Tagged,
+    label_names,
+    open_labelled,
+)
+from transformer_jax.data.loader import prefetched
+from transformer_jax.data.plan import BatchPlan, BucketPlan
+from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer, load_tokenizer
+from transformer_jax.encoding.predictor import Predictor
+from transformer_jax.errors import ConfigError
+from transformer_jax.models.heads import TextEncoder, TokenEncoder
+from transformer_jax.parallel.mesh import is_main, local_rows, put_batch
+from transformer_jax.training import encoder_objectives as objectives
+from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.training.state import TrainState, split
+from transformer_jax.training.stored import load_params
+
+__all__ = ["TaskJob", "begin", "open_run", "train"]
+
+
+def begin(run: FinetuneRun, named: FinetuneRun) -> tuple[FinetuneRun, RunDirectory, LabelledSplits]:
+    """A new run directory; the run as it will be done, its directory, and its examples."""
+    job.check_best(run, ("valid_loss", *MEASURES[run.task.kind]))
+    start = None if run.task.init is None else starting_point(run.task.init)
+    if start is not None:
+        run = _from(run, named, start)
+    if run.task.length > run.model.positions.max_length:
+        raise ConfigError(
+            f"task.length is {run.task.length}, but the model has positions for "
+            f"{run.model.positions.max_length} tokens: lower the one or raise "
+            f"model.positions.max_length"
+        )
+    _check_layers(run)
+    splits = open_run(run)
+    labels = label_names(splits, run.task.kind)
+
+    def learn() -> Tokenizer:
+        if start is not None:
+            return load_tokenizer(start.directory.tokenizer)
+        return job.learn_tokenizer(run.tokenizer, _texts(splits.train), BERT_SPECIAL)
+
+    def settle(run: FinetuneRun, tokenizer: Tokenizer) -> FinetuneRun:
+        run = job.with_rows(run)
+        task = dataclasses.replace(run.task, labels=labels)
+        settled: FinetuneRun = dataclasses.replace(run, task=task)
+        return settled if start is not None else job.with_vocab(settled, tokenizer)
+
+    given = start is None and run.model.vocab != named.model.vocab
+    directory = job.begin(run, learn, settle, vocab_given=given)
+    return read(directory), directory, splits  # type: ignore[return-value]
+
+
+def open_run(run: FinetuneRun) -> LabelledSplits:
+    """The examples of a run."""
+    return open_labelled(run.data, run.task.kind)
+
+
+def _from(run: FinetuneRun, named: FinetuneRun, start: Initial) -> FinetuneRun:
+    """The run with the model that it starts from, but for settings that were given."""
+    if run.tokenizer != named.tokenizer:
+        raise ConfigError(
+            "tokenizer: a run with task.init reads text as that run does: leave it out"
+        )
+    model = start.changed(run.model, named.model)
+    data = dataclasses.replace(
+        run.data, read=dataclasses.replace(run.data.read, lowercase=start.lowercase)
+    )
+    if run.data.read.lowercase and not start.lowercase:
+        raise ConfigError(
+            f"data.read.lowercase: {run.task.init} was trained on text with capitals: leave it out"
+        )
+    return dataclasses.replace(run, model=model, data=data)
+
+
+def _check_layers(run: FinetuneRun) -> None:
+    layers, freeze = run.model.encoder_layers, run.task.freeze
+    if run.task.reinit_last > layers:
+        raise ConfigError(f"task.reinit_last is {run.task.reinit_last}: there are {layers} layers")
+    if freeze.isdecimal() and int(freeze) > layers:
+        raise ConfigError(f"task.freeze is {freeze}: there are {layers} layers")
+    kept = layers if freeze == "encoder" else int(freeze) if freeze.isdecimal() else 0
+    if kept + run.task.reinit_last > layers:
+        raise ConfigError(
+            f"task.freeze is {freeze} and task.reinit_last {run.task.reinit_last}: layers drawn "
+            f"anew would never be trained"
+        )
+
+
+def frozen(freeze: str) -> Callable[[str], bool] | None:
+    """Which parameters, by path, a run leaves as they are; None is none of them.
+
+    Example:
+        >>> stays = frozen("1")
+        >>> [stays(f"encoder/blocks/{i}/feed_forward/up/kernel") for i in (0, 1)]
+        [True, False]
+    """
+    if freeze == "none":
+        return None
+    if freeze == "encoder":
+        return lambda name: not name.startswith("labels/")
+    layers = 0 if freeze == "embeddings" else int(freeze)
+    tables = ("embedding/", "encoder/positions/", "encoder/segments/", "encoder/embedding_norm/")
+
+    def stays(name: str) -> bool:
+        parts = name.split("/")
+        if parts[:2] == ["encoder", "blocks"]:
+            if not parts[2].isdecimal():
+                raise ConfigError(
+                    "task.freeze: the layers of a scanned stack cannot be frozen one by one: set "
+                    "model.compute.scan to False"
+                )
+            return int(parts[2]) < layers
+        return name.startswith(tables)
+
+    return stays
+
+
+def _texts(part: Labelled) -> list[str]:
+    """All text of the examples, to learn a tokenizer from."""
+    if isinstance(part, Tagged):
+        return [" ".join(words) for words in part.words]
+    if isinstance(part, Questions):
+        return [*part.questions, *dict.fromkeys(part.contexts)]
+    return [*part.texts, *(part.seconds or ())]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Encoded:
+    """Examples as ids with what is to be told of them: a row, or a ragged row, of each."""
+
+    examples: Examples
+    labels: np.ndarray  # [count], [count 2], or of tags: [tokens] in the order of the store
+    allowed: np.ndarray | None = None  # [tokens]: where answers may be
+
+    def batch(self, plan: BatchPlan, pad: int, rows: np.ndarray | None = None) -> dict[str, Any]:
+        indices = plan.indices if rows is None else plan.indices[rows]
+        made = make_inputs(self.examples, indices, plan.S, pad)
+        store, real = self.examples.store, indices >= 0
+        if len(self.labels) == len(self.examples):
+            nothing = np.nan if self.labels.dtype.kind == "f" else -1
+            shape = (len(indices), *self.labels.shape[1:])
+            labels = np.full(shape, nothing, self.labels.dtype)
+            labels[real] = self.labels[indices[real]]
+            made["labels"] = labels
+        inside = np.arange(plan.S) < made["lengths"][:, None]
+        at = (store.offsets[np.maximum(indices, 0)][:, None] + np.arange(plan.S))[inside]
+        if len(self.labels) != len(self.examples):
+            made["labels"] = np.full(inside.shape, -1, np.int32)
+            made["labels"][inside] = self.labels[at]
+        if self.allowed is not None:
+            made["allowed"] = np.zeros(inside.shape, bool)
+            made["allowed"][inside] = self.allowed[at]
+            made["allowed"][:, 0] = True
+        return made
+
+
+class TaskJob(job.Job):
+    """The parts of a run on labelled examples."""
+
+    def __init__(self, run: FinetuneRun, directory: RunDirectory, splits: LabelledSplits):
+        self.splits, self.kind = splits, run.task.kind
+        labels = {"regress": 1, "span": 2}.get(self.kind, len(run.task.labels))
+        token = self.kind in ("tag", "span")
+        self.model = functools.partial(TokenEncoder if token else TextEncoder, labels=labels)
+        self.frozen = frozen(run.task.freeze)
+        super().__init__(run, directory)
+
+    def make_plan(self) -> BucketPlan:
+        """Examples of like length, in a few shapes."""
+        self.encoded = self.encode(self.splits.train)
+        return self.plan_for(self.encoded)
+
+    def plan_for(self, encoded: _Encoded, shuffle: bool = True) -> BucketPlan:
+        """Batches of examples."""
+        training, lengths = self.run.training, encoded.examples.store.lengths
+        return BucketPlan(
+            lengths,
+            lengths,
+            tokens=training.tokens,
+            buckets=training.buckets,
+            rows_multiple=training.rows_multiple,
+            seed=training.seed,
+            shuffle=shuffle,
+        )
+
+    def encode(self, part: Labelled) -> _Encoded:
+        """Examples and their labels as numbers, and a line about them."""
+        task, tokenizer = self.run.task, self.tokenizer
+        numbers = {name: i for i, name in enumerate(task.labels)}
+        if isinstance(part, Sentences):
+            examples, cut = encode_sentences(part.texts, part.seconds, tokenizer, task.length)
+            say(f"{part.name}: {len(part):,} examples" + (f", {cut:,} cut" if cut else ""))
+            if self.kind == "regress":
+                return _Encoded(examples, np.array([float(x) for x in part.labels], np.float32))
+            return _Encoded(examples, np.array([numbers[x] for x in part.labels], np.int32))
+        if isinstance(part, Tagged):
+            tagged = encode_tagged(part.words, tokenizer, task.length)
+            store = tagged.examples.store
+            labels = np.full(len(store.ids), -1, np.int32)
+            rows = np.repeat(np.arange(len(tagged)), tagged.places.lengths)
+            tags = np.array([numbers[tag] for tags in part.tags for tag in tags], np.int32)
+            labels[store.offsets[rows] + tagged.places.ids] = tags
+            say(f"{part.name}: {len(part):,} sentences, {len(tags):,} words")
+            return _Encoded(tagged.examples, labels)
+        most = min(64, task.length - task.stride - 4)
+        spans = encode_questions(
+            part.questions, part.contexts, tokenizer, task.length, task.stride, most
+        )
+        found = find_spans(spans, part.answers).astype(np.int32)
+        say(f"{part.name}: {len(part):,} questions, {len(spans):,} windows")
+        return _Encoded(spans.examples, found, spans.spans[:, 0] >= 0)
+
+    def tokens(self) -> list[np.ndarray]:
+        """The ids of the training examples, and their labels."""
+        return [self.encoded.examples.store.ids, self.encoded.labels]
+
+    def objective(self, smoothing: float) -> Any:
+        """The loss of the task."""
+        del smoothing
+        return {
+            "classify": objectives.text_classes,
+            "pair": objectives.text_classes,
+            "regress": objectives.text_numbers,
+            "tag": objectives.token_tags,
+            "span": objectives.answer_spans,
+        }[self.kind]()
+
+    def initial(self) -> Any:
+        """Those of the run that this one starts from, and fresh ones where it has none."""
+        task = self.run.task
+        if task.init is None:
+            return None
+        layers = self.run.model.encoder_layers
+        anew = [f"encoder/blocks/{i}/" for i in range(layers - task.reinit_last, layers)]
+        anew += ["pooler/"] if task.reinit_last else []
+        drawn = split(self.make())[1]
+        return starting_point(task.init).given(drawn, lambda name: name.startswith(tuple(anew)))
+
+    def examples(self) -> list[job.Batch]:
+        """A batch of padding for every shape of the plan."""
+        empty = [BatchPlan(np.full(rows, -1), S, T) for rows, S, T in self.plan.shapes]
+        return [self._put(self.encoded, batch) for batch in empty]
+
+    def batches(self, start: int) -> Iterator[job.Batch]:
+        """The batches after ``start`` steps, on the devices."""
+        made = prefetched(self.plan, lambda batch: self._rows(self.encoded, batch), start=start)
+        try:
+            for step, batch in enumerate(made, start):
+                yield put_batch(batch, self.mesh, len(self.plan.batch(step).indices))
+        finally:
+            made.close()  # type: ignore[attr-defined]
+
+    def evaluate(self) -> Any:
+        """From a state to validation scores; None if there is nothing to validate on."""
+        valid = self.splits.valid
+        if valid is None:
+            return None
+        encoded, sums = self.encode(valid), self.judge()
+        plan, predictor = self.plan_for(encoded, shuffle=False), self.predictor()
+
+        def scores(state: TrainState) -> dict[str, float]:
+            params = state.params if state.average is None else state.average
+            batches = (self._put(encoded, batch) for batch in plan.epoch(0))
+            found = sums(params, batches)
+            loss = found["loss"] / max(found["weight"], 1.0)
+            return {"valid_loss": loss, **self._measured(predictor, params, valid)}
+
+        return scores
+
+    def predictor(self) -> Predictor:
+        """What tells the labels of texts, still without parameters."""
+        return predictor((self.graph, None), self.tokenizer, self.run)
+
+    def _measured(self, predictor: Predictor, params: Any, part: Labelled) -> dict[str, float]:
+        """The scores of a part, worked out in the first process."""
+        names = MEASURES[self.kind]
+        if jax.process_count() > 1:
+            params = multihost_utils.process_allgather(params, tiled=True)
+        found: Mapping[str, float] = dict.fromkeys(names, 0.0)
+        if is_main():
+            predictor.params = jax.device_put(jax.device_get(params), jax.local_devices()[0])
+            found = measure(predictor, self.run.task, part)
+        values = np.array([found[name] for name in names])
+        if jax.process_count() > 1:
+            values = multihost_utils.broadcast_one_to_all(values)
+        return dict(zip(names, map(float, values), strict=True))
+
+    def _rows(self, encoded: _Encoded, batch: BatchPlan) -> dict[str, np.ndarray]:
+        held = local_rows(self.mesh, len(batch.indices))
+        return encoded.batch(batch, self.tokenizer.pad, held)
+
+    def _put(self, encoded: _Encoded, batch: BatchPlan) -> job.Batch:
+        return put_batch(self._rows(encoded, batch), self.mesh, len(batch.indices))
+
+
+def predictor(model: tuple[Any, Any], tokenizer: Tokenizer, run: FinetuneRun) -> Predictor:
+    """What tells the labels of texts as a run does."""
+    task = run.task
+    return Predictor(model, tokenizer, kind=task.kind, length=task.length, stride=task.stride)
+
+
+def train(
+    run: FinetuneRun, directory: RunDirectory, splits: LabelledSplits, *, resume: bool
+) -> int:
+    """Trains, and scores the best checkpoint on validation and test examples."""
+    parts = TaskJob(run, directory, splits)
+    say(
+        f"model: {parts.parameters / 1e6:.2f} M parameters; {parts.steps} steps of "
+        f"{run.training.tokens} tokens, {parts.plan.steps_per_epoch} an epoch, "
+        f"{len(parts.plan.shapes)} shapes, fill {parts.plan.fill:.2f}; "
+        f"mesh {dict(parts.mesh.shape)}"
+    )
+    return job.train(parts, functools.partial(_finish, parts), resume=resume)
+
+
+def _finish(parts: TaskJob) -> dict[str, Any]:
+    """Scores on the validation and test examples."""
+    tells = parts.predictor()
+    tells.params = jax.device_put(load_params(parts.directory.path, "best").params)
+    judged = {} if parts.splits.valid is None else {"valid": parts.splits.valid}
+    judged |= parts.splits.tests
+    scores = {name: measure(tells, parts.run.task, part) for name, part in judged.items()}
+    print(table(scores), flush=True)
+    return {"scores": scores}

@@ -1,0 +1,103 @@
+"""A trained run that another one starts from."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from experiments.job import say
+from transformer_jax.cli.loading import model_config
+from transformer_jax.config import TransformerConfig
+from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.training.stored import load_params
+from transformer_jax.training.trees import named
+
+__all__ = ["Initial", "starting_point"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Initial:
+    """The run of an encoder, of which parts are taken over by the names of their parameters."""
+
+    directory: RunDirectory
+    model: TransformerConfig
+    lowercase: bool
+
+    def changed(self, asked: Any, usual: Any) -> TransformerConfig:
+        """Its configuration, with the settings of ``asked`` that are not the ``usual`` ones."""
+        changed: TransformerConfig = _changed(self.model, asked, usual)
+        return changed
+
+    def given(self, params: Any, anew: Callable[[str], bool] = lambda name: False) -> Any:
+        """``params`` with its values wherever it has them, and a line about which those are.
+
+        Args:
+            params: Nested dictionaries of arrays.
+            anew: Which parameters, by path, are left as they are.
+
+        Raises:
+            CheckpointError: Nothing fits, or one of the same name has another shape.
+        """
+        path = self.directory.path
+        known = named(load_params(path, "best").params)
+        taken, fresh = [], []
+
+        def value(name: str, here: Any) -> Any:
+            if name not in known or anew(name):
+                fresh.append(name)
+                return here
+            if known[name].shape != here.shape:
+                raise CheckpointError(
+                    f"{path}: parameter {name} is {list(known[name].shape)} there and "
+                    f"{list(here.shape)} in this run: give no model settings that change sizes"
+                )
+            taken.append(name)
+            return np.asarray(known[name], here.dtype)
+
+        leaves, tree = jax.tree_util.tree_flatten_with_path(params)
+        words = ["/".join(str(getattr(k, "key", k)) for k in where) for where, _ in leaves]
+        values = [value(w, leaf) for w, (_, leaf) in zip(words, leaves, strict=True)]
+        if not taken:
+            raise CheckpointError(f"{path}: has no parameter that this run could start from")
+        parts = ", ".join(dict.fromkeys(_part(name) for name in fresh))
+        say(f"from {path}: {len(taken)} of {len(values)} parameters; drawn anew: {parts or 'none'}")
+        return jax.tree.unflatten(tree, values)
+
+
+def starting_point(path: str) -> Initial:
+    """The run of an encoder at ``path``.
+
+    Raises:
+        ConfigError: It is no encoder.
+        CheckpointError: There is no such run, or it is damaged.
+    """
+    directory = RunDirectory.open(path)
+    model = model_config(directory)
+    if model.decoder_layers or not model.encoder_layers:
+        raise ConfigError(
+            f"{path}: not the run of an encoder: pre-train one with "
+            f"`python -m experiments.encoder_only pretrain`"
+        )
+    read = directory.read_config().get("data", {}).get("read", {})
+    return Initial(directory, model, bool(read.get("lowercase", False)))
+
+
+def _changed(base: Any, asked: Any, usual: Any) -> Any:
+    """``base``, a nested dataclass, with the fields in which ``asked`` differs from ``usual``."""
+    fields = {}
+    for field in dataclasses.fields(base):
+        old, new, plain = (getattr(config, field.name) for config in (base, asked, usual))
+        if dataclasses.is_dataclass(old):
+            fields[field.name] = _changed(old, new, plain)
+        elif new != plain:
+            fields[field.name] = new
+    return dataclasses.replace(base, **fields)
+
+
+def _part(name: str) -> str:
+    """What a parameter is part of, as short as it can be said."""
+    parts = name.split("/")
+    return "/".join(parts[:3]) if parts[1:2] == ["blocks"] else parts[0]

@@ -1,0 +1,219 @@
+"""An encoder's pre-training, from texts to scores: what ``encoder_only pretrain`` does."""
+
+import functools
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments import job
+from experiments.encoder_settings import PretrainRun, read
+from experiments.job import say
+from experiments.language import open_run
+from experiments.task_scores import aligned
+from transformer_jax.cli.loading import chosen_checkpoint
+from transformer_jax.data.corruption import Masking
+from transformer_jax.data.documents import Texts, TextSplits
+from transformer_jax.data.loader import prefetched
+from transformer_jax.data.sentence_pairs import PairBatch, SentencePairs
+from transformer_jax.data.sentences import SentenceStore, build_sentences
+from transformer_jax.data.store import forget
+from transformer_jax.data.token_file import sample_texts
+from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer
+from transformer_jax.errors import ConfigError
+from transformer_jax.models.heads import MaskedEncoder
+from transformer_jax.parallel.mesh import local_rows, put_batch
+from transformer_jax.training.encoder_objectives import masked_words
+from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.training.state import TrainState
+from transformer_jax.training.stored import load_params
+
+__all__ = ["PretrainJob", "begin", "open_run", "score", "train"]
+
+
+def begin(run: PretrainRun, named: PretrainRun) -> tuple[PretrainRun, RunDirectory, TextSplits]:
+    """A new run directory; the run as it will be done, its directory, and its texts."""
+    job.check_best(run, ("valid_loss", "masked_accuracy"))
+    if run.training.length > run.model.positions.max_length:
+        raise ConfigError(
+            f"training.length is {run.training.length}, but the model has positions for "
+            f"{run.model.positions.max_length} tokens: lower the one or raise "
+            f"model.positions.max_length"
+        )
+    texts = open_run(run)
+
+    def learn() -> Tokenizer:
+        return job.learn_tokenizer(run.tokenizer, sample_texts(texts.train), BERT_SPECIAL)
+
+    directory = job.begin(run, learn, _settled, vocab_given=run.model.vocab != named.model.vocab)
+    return read(directory), directory, texts  # type: ignore[return-value]
+
+
+def _settled(run: PretrainRun, tokenizer: Tokenizer) -> PretrainRun:
+    Masking.of(tokenizer, whole_words=run.masking.whole_words)  # refused now, not when it trains
+    settled: PretrainRun = job.with_vocab(job.with_rows(run), tokenizer)
+    return settled
+
+
+class PretrainJob(job.Job):
+    """The parts of a pre-training run."""
+
+    def __init__(self, run: PretrainRun, directory: RunDirectory, texts: TextSplits):
+        self.texts = texts
+        pairs = run.masking.pairs != "none"
+        self.model = functools.partial(MaskedEncoder, next_sentence=pairs)
+        super().__init__(run, directory)
+
+    def make_plan(self) -> SentencePairs:
+        """Texts of like length, drawn anew for every epoch."""
+        self.store = self.encode(self.texts.train)
+        return self.plan_for(self.store)
+
+    def encode(self, texts: Texts) -> SentenceStore:
+        """The sentences of documents as ids, and a line about them."""
+        began = time.monotonic()
+        cache = self.directory.path / "store" if self.run.cache is None else Path(self.run.cache)
+        store = build_sentences(texts, self.tokenizer, cache=cache)
+        counts = dict(store.counts)
+        counts.pop("bytes")
+        said = ", ".join(f"{n:,} {what}" for what, n in counts.items() if n)
+        say(f"{texts.name}: {said}, {len(store.ids):,} tokens ({time.monotonic() - began:.1f} s)")
+        return store
+
+    def plan_for(self, store: SentenceStore, shuffle: bool = True) -> SentencePairs:
+        """Texts made of the sentences of ``store``."""
+        training, masking, tokenizer = self.run.training, self.run.masking, self.tokenizer
+        return SentencePairs(
+            store,
+            Masking.of(tokenizer, whole_words=masking.whole_words, share=masking.share),
+            (tokenizer.bos, tokenizer.eos, tokenizer.pad),
+            length=training.length,
+            tokens=training.tokens,
+            pairing=masking.pairs,
+            buckets=training.buckets,
+            rows_multiple=training.rows_multiple,
+            seed=training.seed,
+            shuffle=shuffle,
+        )
+
+    def tokens(self) -> list[np.ndarray]:
+        """The ids of the training text."""
+        return [self.store.ids]
+
+    def objective(self, smoothing: float) -> Any:
+        """The cross-entropy of hidden words, and of telling pairs."""
+        del smoothing
+        return masked_words()
+
+    def judged(self) -> Any:
+        """The same with accuracies."""
+        return masked_words(accuracy=True)
+
+    def examples(self) -> list[job.Batch]:
+        """A batch of padding for every shape of the plan."""
+        empty = [PairBatch(np.full(rows, -1), T, 0) for rows, T, _ in self.plan.shapes]
+        return [self._put(self.plan, batch) for batch in empty]
+
+    def batches(self, start: int) -> Iterator[job.Batch]:
+        """The batches after ``start`` steps, on the devices."""
+        # Made in the background, where they do not know how many rows there are over all processes.
+        made = prefetched(self.plan, lambda batch: self._rows(self.plan, batch), start=start)
+        try:
+            for step, batch in enumerate(made, start):
+                yield put_batch(batch, self.mesh, len(self.plan.batch(step).indices))
+        finally:
+            made.close()  # type: ignore[attr-defined]
+
+    def put_all(self, plan: SentencePairs) -> Iterator[job.Batch]:
+        """All texts once, in order."""
+        for step in range(plan.steps_per_epoch):
+            yield self._put(plan, plan.batch(step))
+
+    def evaluate(self) -> Any:
+        """From a state to validation scores; None if there is nothing to validate on."""
+        if self.texts.valid is None:
+            return None
+        plan, sums = self.plan_for(self.encode(self.texts.valid), shuffle=False), self.judge()
+
+        def scores(state: TrainState) -> dict[str, float]:
+            params = state.params if state.average is None else state.average
+            found = sums(params, self.put_all(plan))
+            weight = max(found.pop("weight"), 1.0)
+            means = {name: value / weight for name, value in found.items()}
+            return {"valid_loss": means.pop("loss"), **means}
+
+        return scores
+
+    def _rows(self, plan: SentencePairs, batch: PairBatch) -> dict[str, np.ndarray]:
+        made = plan.make(batch.select(local_rows(self.mesh, len(batch.indices))))
+        forget(self.store.ids)  # in time all of a long text would stay
+        return made
+
+    def _put(self, plan: SentencePairs, batch: PairBatch) -> job.Batch:
+        return put_batch(self._rows(plan, batch), self.mesh, len(batch.indices))
+
+
+def train(run: PretrainRun, directory: RunDirectory, texts: TextSplits, *, resume: bool) -> int:
+    """Trains, and shows the best checkpoint beside what anyone could guess."""
+    parts = PretrainJob(run, directory, texts)
+    say(
+        f"model: {parts.parameters / 1e6:.2f} M parameters; {parts.steps} steps of "
+        f"{run.training.tokens} tokens, {parts.plan.steps_per_epoch} an epoch, "
+        f"{len(parts.plan.shapes)} shapes, fill {parts.plan.fill:.2f}; "
+        f"mesh {dict(parts.mesh.shape)}"
+    )
+    return job.train(parts, functools.partial(_finish, parts), resume=resume)
+
+
+def _finish(parts: PretrainJob) -> dict[str, Any]:
+    return {"scores": score(parts, "best")}
+
+
+def score(parts: PretrainJob, checkpoint: str) -> dict[str, dict[str, float]]:
+    """Prints and returns what a checkpoint makes of the test texts, or else of validation."""
+    texts = dict(parts.texts.tests)
+    if not texts and parts.texts.valid is not None:
+        texts = {"valid": parts.texts.valid}
+    which, average = chosen_checkpoint(checkpoint)
+    params = load_params(parts.directory.path, which, average=average).params
+    sums, scores = parts.judge(), {}
+    for name, judged in texts.items():
+        plan = parts.plan_for(parts.encode(judged), shuffle=False)
+        found = sums(params, parts.put_all(plan))
+        weight = max(found.pop("weight"), 1.0)
+        scores[name] = {what: value / weight for what, value in found.items()}
+        guess = _guesses(parts.store.ids, plan, parts.run.model.vocab)
+        scores[name] |= {"most_frequent_word": guess[0], "unigram_loss": guess[1]}
+    print(_table(scores, parts.run.masking.pairs != "none"), flush=True)
+    return scores
+
+
+def _guesses(ids: np.ndarray, plan: SentencePairs, vocab: int) -> tuple[float, float]:
+    """How often the most frequent token of training is the hidden one, and the loss of counts."""
+    counts = np.zeros(vocab, np.int64)
+    for start in range(0, len(ids), 1 << 24):
+        counts += np.bincount(ids[start : start + (1 << 24)], minlength=vocab)
+    logs = np.log((counts + 1) / (counts.sum() + vocab))
+    hits = loss = total = 0.0
+    for step in range(plan.steps_per_epoch):
+        made = plan.make(plan.batch(step))
+        targets, weights = made["targets"], made["weights"]
+        hits += float(((targets == counts.argmax()) * weights).sum())
+        loss -= float((logs[targets] * weights).sum())
+        total += float(weights.sum())
+    return hits / max(total, 1.0), loss / max(total, 1.0)
+
+
+def _table(scores: dict[str, dict[str, float]], pairs: bool) -> str:
+    """A row for each text: this model beside a guess."""
+    head = ["text", "hidden words right", "most frequent word", "perplexity", "of counts"]
+    head += ["pairs right", "chance"] if pairs else []
+    rows = [head]
+    for name, said in scores.items():
+        cells = [name, f"{said['masked_accuracy']:.1%}", f"{said['most_frequent_word']:.1%}"]
+        cells += [f"{math.exp(said['masked_loss']):.1f}", f"{math.exp(said['unigram_loss']):.1f}"]
+        rows.append([*cells, f"{said['pair_accuracy']:.1%}", "50.0%"] if pairs else cells)
+    return aligned(rows)

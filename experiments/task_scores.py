@@ -1,0 +1,101 @@
+"""How well a task is done: what is measured of each, on labelled examples."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from experiments.encoder_settings import TaskConfig
+from transformer_jax.data.labelled import Labelled, Questions, Sentences, Tagged
+from transformer_jax.encoding.predictor import Predictor
+from transformer_jax.errors import DataError
+from transformer_jax.evaluation.classification import accuracy, f1, macro_f1, matthews
+from transformer_jax.evaluation.correlation import pearson, spearman
+from transformer_jax.evaluation.spans import exact_and_f1
+
+__all__ = ["MEASURES", "aligned", "measure", "table"]
+
+# The first is what a task is known by.
+MEASURES: Mapping[str, tuple[str, ...]] = {
+    "classify": ("accuracy", "f1", "macro_f1", "matthews"),
+    "pair": ("accuracy", "f1", "macro_f1", "matthews"),
+    "regress": ("pearson", "spearman"),
+    "tag": ("accuracy", "macro_f1"),
+    "span": ("exact_match", "f1"),
+}
+
+
+def measure(predictor: Predictor, task: TaskConfig, part: Labelled) -> dict[str, float]:
+    """The measures of a task on labelled examples; shares are 0 to 1.
+
+    F1 is of the second class where there are two (GLUE's "1"), and else the mean over classes.
+
+    Raises:
+        DataError: A label that the run was not trained on.
+    """
+    if isinstance(part, Questions):
+        found = predictor.answers(part.questions, part.contexts)
+        given = {name: best[0].text for name, best in zip(part.ids, found, strict=True)}
+        texts = [[answer.text for answer in answers] for answers in part.answers]
+        score = exact_and_f1(given, dict(zip(part.ids, texts, strict=True)))
+        return {"exact_match": score.exact_match, "f1": score.f1}
+    if isinstance(part, Tagged):
+        told = [tag for sentence in predictor.tags(part.words) for tag, _ in sentence]
+        tags = [tag for tags in part.tags for tag in tags]
+        return _classes(np.array(told), _numbers(tags, task, part.name), ("accuracy", "macro_f1"))
+    assert isinstance(part, Sentences)
+    if task.kind == "regress":
+        numbers = np.asarray(predictor.numbers(part.texts, part.seconds), np.float64)
+        wanted = np.array([float(label) for label in part.labels])
+        return {"pearson": pearson(numbers, wanted), "spearman": spearman(numbers, wanted)}
+    best = predictor.classes(part.texts, part.seconds).argmax(-1)
+    return _classes(best, _numbers(part.labels, task, part.name), MEASURES["classify"])
+
+
+def _numbers(labels: list[str], task: TaskConfig, name: str) -> np.ndarray:
+    numbers = {label: i for i, label in enumerate(task.labels)}
+    for label in labels:
+        if label not in numbers:
+            raise DataError(
+                f"{name}: the label {label!r} is not among those that the run was trained on: "
+                f"{', '.join(task.labels)}"
+            )
+    return np.array([numbers[label] for label in labels])
+
+
+def _classes(given: np.ndarray, wanted: np.ndarray, names: tuple[str, ...]) -> dict[str, float]:
+    two = max(int(given.max()), int(wanted.max())) <= 1
+    ways: dict[str, Callable[..., float]] = {
+        "accuracy": accuracy,
+        "f1": f1 if two else macro_f1,
+        "macro_f1": macro_f1,
+        "matthews": matthews,
+    }
+    return {name: ways[name](given, wanted) for name in names}
+
+
+def table(scores: Mapping[str, Mapping[str, Any]]) -> str:
+    """A row for each part, a column for each measure.
+
+    Example:
+        >>> print(table({"valid": {"accuracy": 0.5, "f1": 0.25}}))
+        examples  accuracy      f1
+        valid       0.5000  0.2500
+    """
+    names = list(next(iter(scores.values()), {}))
+    rows = [["examples", *names]]
+    rows += [[part, *(f"{said[name]:.4f}" for name in names)] for part, said in scores.items()]
+    return aligned(rows)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Lines of cells under each other, the first column to the left and the others to the right.
+
+    Example:
+        >>> print(aligned([["a", "figure"], ["longer", "1"]]))
+        a       figure
+        longer       1
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    pad = lambda i, cell: cell.ljust(widths[i]) if i == 0 else cell.rjust(widths[i])
+    return "\n".join("  ".join(pad(i, cell) for i, cell in enumerate(row)) for row in rows)

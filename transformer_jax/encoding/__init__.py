@@ -1,0 +1,1 @@
+"""Using trained encoders: vectors, hidden words, classes, tags and answers of texts."""

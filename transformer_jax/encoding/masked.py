@@ -1,0 +1,143 @@
+"""Hidden words told from those around them, by a pre-trained encoder."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from transformer_jax.data.examples import Examples
+from transformer_jax.data.ragged import flattened
+from transformer_jax.data.store import TokenStore, id_dtype
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.encoding.batching import Batches
+from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.models.encoder import Encoder
+from transformer_jax.models.heads import chosen
+
+__all__ = ["MASK", "FillMask", "Word"]
+
+MASK = "[MASK]"  # what hides a word, whatever the tokenizer calls its token
+
+
+class Word(NamedTuple):
+    """What may stand behind a mask, and how probable that is."""
+
+    text: str
+    probability: float
+
+
+class FillMask:
+    """The likeliest words behind each mask of a text (row H18).
+
+    A word is hidden by ``[MASK]`` or the tokenizer's own token. Each mask is told with all others
+    still hidden. Probabilities are those of the softmax over the whole vocabulary; special tokens
+    are passed over.
+
+    Args:
+        model: Graph and parameters of a ``MaskedEncoder``.
+        tokenizer: Of its training.
+        length: Most tokens of a text, [CLS] and [SEP] among them; None is the model's positions.
+        prepare: What becomes of the text around masks, such as lower case.
+        tokens: Of a batch, padding included.
+
+    Raises:
+        ConfigError: The tokenizer has no mask.
+    """
+
+    def __init__(
+        self,
+        model: tuple[Any, Any],
+        tokenizer: Tokenizer,
+        *,
+        length: int | None = None,
+        prepare: Callable[[str], str] = str,
+        tokens: int = 1024,
+    ):
+        if tokenizer.mask is None:
+            raise ConfigError("the tokenizer of this run has no [MASK]: it hid no words")
+        self._graph, self.params = model
+        self._config = nnx.merge(*model).config
+        self._tokenizer, self._prepare, self._tokens = tokenizer, prepare, tokens
+        self._length = length or self._config.positions.max_length
+        begins = ~tokenizer.continues
+        begins[list(tokenizer.special)] = False
+        # A word of such a vocabulary begins with its blank, and so does the hidden one.
+        self._blank_is_part = bool(tokenizer.continues.any() and begins.sum() > 1)
+        self._runs: dict[tuple[int, int], Batches] = {}
+
+    def __call__(self, texts: Sequence[str], *, top: int = 5) -> list[list[list[Word]]]:
+        """Of each text, of each mask in order, the ``top`` likeliest words, the best first.
+
+        Raises:
+            ConfigError: ``top`` is less than 1 or more than the vocabulary.
+            DataError: A text has no mask, or more tokens than are read; it says which.
+        """
+        plain = self._config.vocab - len(self._tokenizer.special)
+        if not 1 <= top <= plain:
+            raise ConfigError(f"top is {top}: from 1 to {plain}, the words of the vocabulary")
+        rows = [self.encode(text, f"text {i}") for i, text in enumerate(texts, 1)]
+        if not rows:
+            return []
+        every = flattened([rows], id_dtype(self._tokenizer))
+        offsets = np.append(every.begins, len(every.ids))
+        masks = [row.count(self._tokenizer.mask) for row in rows]
+        found: list[list[list[Word]]] = [[] for _ in rows]
+        run = self._program(max(masks), top)
+        examples = Examples(TokenStore(every.ids, offsets), every.lengths)
+        for numbers, (ids, worth) in run(self.params, examples):
+            for row, number in enumerate(numbers.tolist()):
+                for place in range(masks[number]):
+                    names = self._tokenizer.pieces(ids[row, place].tolist())
+                    shares = worth[row, place].tolist()
+                    found[number].append([Word(*pair) for pair in zip(names, shares, strict=True)])
+        return found
+
+    def encode(self, text: str, name: str = "the text") -> list[int]:
+        """The ids of a text with its masks, between [CLS] and [SEP].
+
+        Raises:
+            DataError: It has no mask, or too many tokens.
+        """
+        tokenizer = self._tokenizer
+        assert tokenizer.mask is not None
+        [own] = tokenizer.pieces([tokenizer.mask])
+        parts = text.replace(own, MASK).split(MASK)
+        if len(parts) == 1:
+            raise DataError(
+                f'{name} has no {MASK}: write it in the place of a word, as in "the {MASK} dog"'
+            )
+        if self._blank_is_part:
+            parts[:-1] = [part.rstrip(" ") for part in parts[:-1]]
+        ids = [tokenizer.bos]
+        for i, part in enumerate(tokenizer.encode_batch([self._prepare(p) for p in parts])):
+            ids += [tokenizer.mask, *part] if i else part
+        ids.append(tokenizer.eos)
+        if len(ids) > self._length:
+            raise DataError(
+                f"{name} has {len(ids)} tokens: at most {self._length} are read at once; shorten it"
+            )
+        return ids
+
+    def _program(self, masks: int, top: int) -> Batches:
+        """What finds ``top`` words for up to ``masks`` masks of each row."""
+        masks = 1 << (masks - 1).bit_length()
+        if (masks, top) in self._runs:
+            return self._runs[masks, top]
+        graph, tokenizer = self._graph, self._tokenizer
+        special = np.zeros(self._config.vocab, bool)
+        special[list(tokenizer.special)] = True
+
+        def program(params: Any, batch: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
+            model = nnx.merge(graph, params)
+            tokens = batch["tokens"]
+            places = jnp.argsort(tokens != tokenizer.mask, axis=1, stable=True)[:, :masks]
+            hidden = Encoder.__call__(model, tokens, batch["lengths"], batch["types"])
+            shares = jax.nn.softmax(model.words(chosen(hidden, places)))
+            worth, ids = jax.lax.top_k(jnp.where(special[None, None], -1.0, shares), top)
+            return ids, worth
+
+        self._runs[masks, top] = Batches(program, tokens=self._tokens, pad=tokenizer.pad)
+        return self._runs[masks, top]

@@ -1,0 +1,173 @@
+"""What a fine-tuned encoder makes of texts: classes, numbers, tags, answers."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from flax import nnx
+from jaxtyping import Float, Int
+
+from transformer_jax.data.examples import (
+    Examples,
+    SpanExamples,
+    encode_questions,
+    encode_sentences,
+    encode_tagged,
+)
+from transformer_jax.data.labelled import Task
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.encoding.batching import Batches
+from transformer_jax.training.encoder_objectives import inputs
+
+__all__ = ["Found", "Predictor"]
+
+
+class Found(NamedTuple):
+    """A piece of a context that may answer a question; the empty text is "there is no answer".
+
+    ``score`` is the sum of the logits of its two ends, less those of there being no answer.
+    """
+
+    text: str
+    start: int
+    score: float
+
+
+class Predictor:
+    """Labels of texts by an encoder with the head of its task.
+
+    Texts are cut to ``length`` tokens, in which long sentences of words go on in further rows and
+    long contexts are read through overlapping windows.
+
+    Args:
+        model: Graph and parameters, of a ``TextEncoder`` or ``TokenEncoder``.
+        tokenizer: Of the run.
+        kind: The task.
+        length: Most tokens of a row.
+        stride: Tokens that windows over a long context share.
+        tokens: Of a batch, padding included.
+
+    Attributes:
+        params: The parameters in use; may be exchanged.
+    """
+
+    def __init__(
+        self,
+        model: tuple[Any, Any],
+        tokenizer: Tokenizer,
+        *,
+        kind: Task,
+        length: int = 128,
+        stride: int = 64,
+        tokens: int = 4096,
+    ):
+        graph, self.params = model
+        self._tokenizer, self._kind, self._length, self._stride = tokenizer, kind, length, stride
+
+        def program(params: Any, batch: dict[str, Any]) -> jax.Array:
+            scores = nnx.merge(graph, params)(*inputs(batch))
+            return scores if kind in ("regress", "span") else jax.nn.softmax(scores)
+
+        self._run = Batches(program, tokens=max(tokens, length), pad=tokenizer.pad)
+
+    def classes(
+        self, texts: Sequence[str], seconds: Sequence[str] | None = None
+    ) -> Float[np.ndarray, "count V"]:
+        """The probability of each class, of each text or pair of texts."""
+        return self._texts(texts, seconds)
+
+    def numbers(
+        self, texts: Sequence[str], seconds: Sequence[str] | None = None
+    ) -> Float[np.ndarray, " count"]:
+        """The number of each text or pair of texts."""
+        return self._texts(texts, seconds)[:, 0]
+
+    def _texts(self, texts: Sequence[str], seconds: Sequence[str] | None) -> np.ndarray:
+        examples, _ = encode_sentences(texts, seconds, self._tokenizer, self._length)
+        return self.rows(examples)
+
+    def rows(self, examples: Examples) -> Float[np.ndarray, "count V"]:
+        """Probabilities, or the number, of each example."""
+        out: np.ndarray | None = None
+        for rows, scores in self._run(self.params, examples):
+            if out is None:
+                out = np.zeros((len(examples), scores.shape[1]), np.float32)
+            out[rows] = scores
+        return np.zeros((0, 1), np.float32) if out is None else out
+
+    def tags(self, words: Sequence[Sequence[str]]) -> list[list[tuple[int, float]]]:
+        """The tag of each word of each sentence, and its probability."""
+        out: list[list[tuple[int, float]]] = [[(0, 0.0)] * len(sentence) for sentence in words]
+        tagged = encode_tagged(words, self._tokenizer, self._length)
+        for rows, scores in self._run(self.params, tagged.examples):
+            best, worth = scores.argmax(-1), scores.max(-1)
+            for row, number in enumerate(rows.tolist()):
+                sentence, first = int(tagged.sentence[number]), int(tagged.firsts[number])
+                for word, place in enumerate(tagged.places[number].tolist(), first):
+                    out[sentence][word] = int(best[row, place]), float(worth[row, place])
+        return out
+
+    def answers(
+        self, questions: Sequence[str], contexts: Sequence[str], *, best: int = 1, longest: int = 30
+    ) -> list[list[Found]]:
+        """The likeliest answers to each question, best first, "no answer" among them.
+
+        Args:
+            questions: The questions.
+            contexts: What each is about.
+            best: How many answers of each.
+            longest: Most tokens of an answer.
+        """
+        spans = encode_questions(
+            questions, contexts, self._tokenizer, self._length, self._stride,
+            min(64, self._length - self._stride - 4),
+        )  # fmt: skip
+        found: list[dict[tuple[int, int], float]] = [{} for _ in questions]
+        nothing = [float("inf")] * len(questions)
+        for rows, scores in self._run(self.params, spans.examples):
+            for row, number in enumerate(rows.tolist()):
+                question = int(spans.question[number])
+                begin, end = scores[row, :, 0], scores[row, :, 1]
+                # A question has no answer if no window has one.
+                nothing[question] = min(nothing[question], float(begin[0] + end[0]))
+                for place, worth in _spans(spans, number, begin, end, best, longest):
+                    known = found[question].get(place, -np.inf)
+                    found[question][place] = max(known, worth)
+        out = []
+        for question, context in enumerate(contexts):
+            ranked = [
+                Found(context[start:stop], start, worth - nothing[question])
+                for (start, stop), worth in found[question].items()
+            ]
+            ranked.append(Found("", -1, 0.0))
+            out.append(sorted(ranked, key=lambda answer: -answer.score)[:best])
+        return out
+
+
+def _spans(
+    spans: SpanExamples,
+    number: int,
+    begin: Float[np.ndarray, " T"],
+    end: Float[np.ndarray, " T"],
+    best: int,
+    longest: int,
+) -> list[tuple[tuple[int, int], float]]:
+    """The best pieces of one window, as characters, and the sums of their logits."""
+    places = spans.row_spans(number)
+    inside: Int[np.ndarray, " some"] = np.flatnonzero(places[:, 0] >= 0)
+    if not len(inside):
+        return []
+    first, last = begin[inside], end[inside]
+    total = first[:, None] + last[None, :]
+    ahead = np.arange(len(inside))[None, :] - np.arange(len(inside))[:, None]
+    total = np.where((ahead >= 0) & (ahead < longest), total, -np.inf)
+    count = min(best, total.size)
+    chosen = np.argpartition(-total.ravel(), count - 1)[:count]
+    out = []
+    for flat in chosen.tolist():
+        i, j = divmod(flat, len(inside))
+        if np.isfinite(total[i, j]):
+            where = int(places[inside[i], 0]), int(places[inside[j], 1])
+            out.append((where, float(total[i, j])))
+    return out

@@ -1,0 +1,317 @@
+"""Contextual vectors of texts, of their tokens and of single words."""
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from transformer_jax.data.examples import Examples, encode_sentences, encode_tagged
+from transformer_jax.data.ragged import runs
+from transformer_jax.data.store import TokenStore, id_dtype
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.encoding.batching import Batches
+from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.functional.masks import Mask
+from transformer_jax.models.encoder import Encoder
+from transformer_jax.models.encoder_decoder import EncoderDecoder
+
+__all__ = ["Block", "Layers", "Pool", "Vectors", "WordVectors", "cosine"]
+
+Layers = Literal["last", "all", "sum4", "concat4"] | int
+Pool = Literal["mean", "first", "none"]
+
+
+class Block(NamedTuple):
+    """The vectors of some texts.
+
+    Attributes:
+        vectors: A row for each text; without pooling one for each token of each text, one text
+            after another. With all layers there is an axis for them before the last.
+        lengths: How many tokens of each text were read, with [CLS] and [SEP].
+        ids: These tokens, one text after another.
+    """
+
+    vectors: Float[np.ndarray, "rows *layers D"]
+    lengths: Int[np.ndarray, " texts"]
+    ids: Int[np.ndarray, " total"]
+
+
+class WordVectors(NamedTuple):
+    """One word of a sentence (row B3).
+
+    Attributes:
+        sentence: As it was read.
+        start: Where in it the word begins.
+        pieces: The tokens of the word.
+        static: The mean of their rows of the embedding table, whatever stands around them.
+        layers: The mean of their vectors after each layer; layer 0 is the embeddings.
+        words: All words of the sentence, as (start, end).
+        reads: How much the word's tokens read from each of these, by layer: means over heads.
+    """
+
+    sentence: str
+    start: int
+    pieces: tuple[str, ...]
+    static: Float[np.ndarray, " D"]
+    layers: Float[np.ndarray, "L+1 D"]
+    words: tuple[tuple[int, int], ...]
+    reads: Float[np.ndarray, "L words"]
+
+    def attended(self, top: int = 5) -> list[tuple[str, float]]:
+        """The other words of the sentence that it reads most, by the mean over layers."""
+        shares = self.reads.mean(0)
+        order = np.argsort(-shares, kind="stable").tolist()
+        found = [(self.words[i], float(shares[i])) for i in order]
+        return [
+            (self.sentence[begin:end], share)
+            for (begin, end), share in found
+            if begin != self.start and self.sentence[begin:end].isalnum()
+        ][:top]
+
+
+def cosine(a: Float[np.ndarray, "*rows D"], b: Float[np.ndarray, "*rows D"]) -> np.ndarray:
+    """``a · b / (|a| |b|)`` of each row; 0 where one is nothing but zeros.
+
+    Example:
+        >>> cosine(np.array([[3.0, 4.0], [0.0, 0.0]]), np.array([[4.0, 3.0], [1.0, 0.0]]))
+        array([0.96, 0.  ])
+    """
+    size = np.linalg.norm(a, axis=-1) * np.linalg.norm(b, axis=-1)
+    return (a * b).sum(-1) / np.where(size > 0, size, 1.0)
+
+
+class Vectors:
+    """What an encoder makes of texts, of any number and length (rows B3, B36, H21).
+
+    Args:
+        model: Graph and parameters, of an encoder with any head or of an encoder-decoder, of
+            which the encoder is used.
+        tokenizer: Of its training.
+        length: Longer texts are cut to so many tokens; None is the model's positions.
+        tokens: Of a batch, padding included.
+
+    Attributes:
+        layers: L; the vectors have L + 1 layers, the first being the embeddings.
+        counts: Texts so far: ``lines``, and how many of them were ``cut``.
+    """
+
+    def __init__(
+        self,
+        model: tuple[Any, Any],
+        tokenizer: Tokenizer,
+        *,
+        length: int | None = None,
+        tokens: int = 4096,
+    ):
+        self._graph, self.params = model
+        whole = nnx.merge(*model)
+        self._seq2seq = isinstance(whole, EncoderDecoder)
+        self._tokenizer, self._tokens = tokenizer, tokens
+        self.layers, self.width = whole.config.encoder_layers, whole.config.width
+        self.length = length or whole.config.positions.max_length
+        self.counts = {"lines": 0, "cut": 0}
+        self._runs: dict[tuple[Layers, Pool, int], Batches] = {}
+
+    def embed(
+        self,
+        texts: Iterable[str],
+        *,
+        layers: Layers = "last",
+        pool: Pool = "mean",
+        block: int = 4096,
+    ) -> Iterator[Block]:
+        """The vectors of texts, ``block`` texts at a time, which bounds the memory.
+
+        Args:
+            texts: The texts, or lines of a file of any size.
+            layers: ``last``; ``all``, the embeddings first; a layer, from 0, the embeddings, to L;
+                ``sum4`` or ``concat4``, the last four added or one after another (Devlin et al.
+                2019, table 7), or as many as there are, never the embeddings.
+            pool: ``mean`` over all tokens of a text, [CLS] and [SEP] among them; ``first``, the
+                vector of [CLS]; ``none``, one vector for each token.
+            block: Texts that are read before the first vectors come.
+
+        Raises:
+            ConfigError: There is no such layer or pooling.
+        """
+        self.check(layers, pool)
+        remaining = iter(texts)
+        while chunk := list(itertools.islice(remaining, block)):
+            examples, cut = self._encode(chunk)
+            self.counts["lines"] += len(chunk)
+            self.counts["cut"] += cut
+            store = examples.store
+            yield Block(self._rows(examples, layers, pool), store.lengths, np.asarray(store.ids))
+
+    def check(self, layers: Layers, pool: Pool) -> None:
+        """Refuses layers and poolings that there are not.
+
+        Raises:
+            ConfigError: It says which there are.
+        """
+        named = ("last", "all", "sum4", "concat4")
+        if layers not in named and not (isinstance(layers, int) and 0 <= layers <= self.layers):
+            raise ConfigError(
+                f"layers {layers}: allowed are {', '.join(named)} and a number from 0, the "
+                f"embeddings, to {self.layers}"
+            )
+        if pool not in get_args(Pool):
+            raise ConfigError(f"pool {pool}: allowed are {', '.join(get_args(Pool))}")
+
+    def tagged(self, words: Sequence[Sequence[str]]) -> Float[np.ndarray, "words L+1 D"]:
+        """The vectors of every layer for the first token of each word, sentence after sentence."""
+        tagged = encode_tagged(words, self._tokenizer, self.length)
+        rows = self._rows(tagged.examples, "all", "none")
+        # Examples follow their sentences, so their words are in order.
+        example, _ = runs(tagged.places.lengths)
+        return rows[tagged.examples.store.offsets[example] + tagged.places.ids]
+
+    def word(self, sentence: str, word: str) -> list[WordVectors]:
+        """The vectors of each occurrence of a word in a sentence.
+
+        Raises:
+            DataError: The word is not in the sentence, or beyond what is read of it.
+        """
+        found = list(re.finditer(rf"(?<!\w){re.escape(word)}(?!\w)", sentence)) if word else []
+        if not found:
+            raise DataError(f'"{word}" is no word of the sentence "{sentence}"')
+        examples, _ = self._encode([sentence])
+        [(_, spans)] = self._tokenizer.encode_spans([sentence])
+        lead = 0 if self._seq2seq else 1
+        read = np.array(spans[: len(examples.store.ids) - lead - 1], int).reshape(-1, 2)
+        layers = self._rows(examples, "all", "none")
+        maps = self._maps(examples.store.ids)
+        words = tuple(m.span() for m in re.finditer(r"\w+|[^\w\s]", sentence))
+        within = lambda begin, end: lead + np.flatnonzero((read[:, 0] < end) & (read[:, 1] > begin))
+        out = []
+        for begin, end in (m.span() for m in found):
+            at = within(begin, end)
+            if not len(at):
+                raise DataError(f'"{word}" is beyond the {self.length} tokens that are read')
+            ids = examples.store.ids[at]
+            reads = maps[:, at].mean(1)
+            shares = [reads[:, within(*span)].sum(-1) for span in words]
+            out.append(
+                WordVectors(
+                    sentence,
+                    begin,
+                    tuple(self._tokenizer.pieces(ids.tolist())),
+                    np.asarray(self._table()[ids]).mean(0),
+                    layers[at].mean(0),
+                    words,
+                    np.stack(shares, 1),
+                )
+            )
+        return out
+
+    def _encode(self, texts: Sequence[str]) -> tuple[Examples, int]:
+        """The ids as the model was trained on, and how many texts were cut."""
+        if not self._seq2seq:
+            return encode_sentences(texts, None, self._tokenizer, self.length)
+        rows = self._tokenizer.encode_batch(texts)
+        kept = [[*row[: self.length - 1], self._tokenizer.eos] for row in rows]
+        lengths = np.array([len(row) for row in kept], np.int64)
+        ids = np.array([i for row in kept for i in row], id_dtype(self._tokenizer))
+        offsets = np.append(0, np.cumsum(lengths))
+        return Examples(TokenStore(ids, offsets), lengths), sum(
+            len(row) >= self.length for row in rows
+        )
+
+    def _rows(self, examples: Examples, layers: Layers, pool: Pool) -> np.ndarray:
+        """Vectors of examples, in their order."""
+        store, out = examples.store, None
+        need = 64 + 2 * int(store.lengths.sum())
+        run = self._program(layers, pool, min(self._tokens, 1 << (need - 1).bit_length()))
+        total = len(store.ids) if pool == "none" else len(store)
+        for numbers, made in run(self.params, examples):
+            if out is None:
+                shape = made.shape[1 + (pool == "none") :]
+                out = np.zeros((total, *shape), np.float32)
+            if pool != "none":
+                out[numbers] = made
+                continue
+            for row, number in zip(made, numbers.tolist(), strict=True):
+                begin, end = store.offsets[number : number + 2]
+                out[begin:end] = row[: end - begin]
+        assert out is not None
+        return out
+
+    def _program(self, layers: Layers, pool: Pool, tokens: int) -> Batches:
+        """What makes the vectors of one batch of ``tokens`` tokens."""
+        if (layers, pool, tokens) not in self._runs:
+            graph = self._graph
+
+            def program(params: Any, batch: dict[str, Any]) -> Array:
+                every = _layers(nnx.merge(graph, params), batch)
+                return _pooled(_chosen(every, layers), batch["lengths"], pool)
+
+            pad = self._tokenizer.pad
+            self._runs[layers, pool, tokens] = Batches(program, tokens=tokens, pad=pad)
+        return self._runs[layers, pool, tokens]
+
+    def _maps(self, ids: np.ndarray) -> Float[np.ndarray, "L T T"]:
+        """How much each token of one text reads from each, by layer: means over heads."""
+        graph = self._graph
+
+        def program(params: Any, tokens: Any, lengths: Any) -> Array:
+            model, maps = nnx.merge(graph, params), []
+            if isinstance(model, EncoderDecoder):
+                see = lambda weights: maps.append(weights)
+                model.encode(tokens, lengths, observe=(see, see))
+                return jnp.stack(maps).mean(2)[:, 0]
+            return model.attention_maps(tokens, lengths).mean(2)[:, 0]
+
+        row = np.asarray(ids, np.int32)[None]
+        return np.asarray(jax.jit(program)(self.params, row, np.array([row.shape[1]], np.int32)))
+
+    def _table(self) -> Array:
+        return self.params["embedding"]["table"]
+
+
+def _layers(model: Any, batch: dict[str, Any]) -> list[Array]:
+    """What enters the first block of an encoder, and what leaves each (row H21)."""
+    found: list[Array] = []
+    tokens, lengths = batch["tokens"], batch["lengths"]
+    if isinstance(model, EncoderDecoder):
+        places = model.encoder.places(tokens.shape[1], lengths)
+        model.encoder(
+            model.embed(tokens, model.embedding),
+            Mask(kv_lengths=lengths),
+            positions=places,
+            each=found.append,
+        )
+    else:
+        Encoder.__call__(model, tokens, lengths, batch["types"], each=found.append)
+    return found
+
+
+def _chosen(every: list[Array], layers: Layers) -> Float[Array, "B T *layers D"]:
+    every = [layer.astype(jnp.float32) for layer in every]
+    last = every[1:][-4:]
+    if layers == "all":
+        return jnp.stack(every, axis=2)
+    if layers == "sum4":
+        return sum(last[1:], last[0])
+    if layers == "concat4":
+        return jnp.concatenate(last, axis=-1)
+    return every[-1 if layers == "last" else layers]
+
+
+def _pooled(
+    hidden: Float[Array, "B T *layers D"], lengths: Int[Array, " B"], pool: Pool
+) -> Float[Array, "B *rest"]:
+    if pool == "none":
+        return hidden
+    if pool == "first":
+        return hidden[:, 0]
+    real = jnp.arange(hidden.shape[1])[None] < lengths[:, None]
+    real = jnp.expand_dims(real, tuple(range(2, hidden.ndim)))
+    total = jnp.where(real, hidden, 0.0).sum(1)
+    count = jnp.expand_dims(jnp.maximum(lengths, 1), tuple(range(1, total.ndim)))
+    return total / count

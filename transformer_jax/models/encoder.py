@@ -1,0 +1,94 @@
+"""The encoder-only Transformer: reads a text in both directions."""
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Float32, Int, Key
+
+from transformer_jax.config import TransformerConfig
+from transformer_jax.errors import ConfigError
+from transformer_jax.functional.masks import Mask
+from transformer_jax.modules.linear import Linear, Table
+from transformer_jax.modules.stack import Each, Stack
+
+__all__ = ["Encoder"]
+
+
+class Encoder(nnx.Module):
+    """A contextual vector for each token, from all tokens around it.
+
+    BERT without its heads: Devlin et al. 2019; rows B26, H17. Texts begin with [CLS] and every
+    part ends with [SEP]; tokens after the length of a row are padding, which nothing sees. What
+    has heads is a subclass, so that the parameters in common have the same names in all.
+    """
+
+    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
+        if config.encoder_layers < 1 or config.decoder_layers:
+            raise ConfigError(
+                f"encoder_layers is {config.encoder_layers} and decoder_layers "
+                f"{config.decoder_layers}: an encoder-only model has at least 1 and 0"
+            )
+        self.config = config
+        D = config.width
+        spread = D**-0.5 if config.embedding.scale is None else 0.02
+        self.embedding = Table(config.vocab, D, scale=spread, rngs=rngs)
+        self.encoder = Stack(config, config.encoder_layers, decoder=False, cross=False, rngs=rngs)
+        self.pooler = Linear(D, D, rngs=rngs) if config.head.pooler else None
+
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        lengths: Int[Array, " B"],
+        types: Int[Array, "B T"] | None = None,
+        *,
+        key: Key[Array, ""] | None = None,
+        observe=None,
+        each: Each | None = None,
+    ) -> Float[Array, "B T D"]:
+        """A contextual vector for each of ``tokens``.
+
+        Args:
+            tokens: The texts.
+            lengths: How many tokens of each row are real.
+            types: Which part of a pair each token belongs to, 0 or 1 (rows of the segment table);
+                None is 0.
+            key: Dropout, if given.
+            observe: Told the weights of each block's self-attention.
+            each: Told what enters the first block and what leaves each.
+        """
+        return self.encoder(
+            self.embedding(tokens) * self.config.embedding_scale,
+            Mask(kv_lengths=lengths),
+            positions=self.encoder.places(tokens.shape[1], lengths),
+            segments=types,
+            key=key,
+            observe=observe,
+            each=each,
+        )
+
+    def pooled(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B D"]:
+        """What stands for each whole text: ``tanh(W h₁ + b)``, or ``h₁`` without a pooler."""
+        first = hidden[:, 0]
+        return first if self.pooler is None else jnp.tanh(self.pooler(first))
+
+    def layers(
+        self,
+        tokens: Int[Array, "B T"],
+        lengths: Int[Array, " B"],
+        types: Int[Array, "B T"] | None = None,
+    ) -> Float[Array, "L+1 B T D"]:
+        """What every layer makes of each token (row H21); layer 0 is the embeddings."""
+        found: list[Array] = []
+        Encoder.__call__(self, tokens, lengths, types, each=found.append)
+        return jnp.stack(found)
+
+    def attention_maps(
+        self,
+        tokens: Int[Array, "B T"],
+        lengths: Int[Array, " B"],
+        types: Int[Array, "B T"] | None = None,
+    ) -> Float32[Array, "L B N T T"]:
+        """The weights of every layer and head (row U13), exact whichever kernel runs."""
+        maps: list[Array] = []
+        see = lambda weights: maps.append(weights)
+        Encoder.__call__(self, tokens, lengths, types, observe=(see, see))
+        return jnp.stack(maps)

@@ -1,0 +1,115 @@
+"""Encoders with heads: for hidden words, for whole texts, for each token."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Float32, Int, Key
+
+from transformer_jax.config import TransformerConfig
+from transformer_jax.errors import ConfigError
+from transformer_jax.functional.activations import ACTIVATIONS
+from transformer_jax.functional.dropout import dropout
+from transformer_jax.models.encoder import Encoder
+from transformer_jax.modules.head import Head, OutputTable
+from transformer_jax.modules.linear import Linear
+from transformer_jax.modules.norm import Norm
+
+__all__ = ["MaskedEncoder", "TextEncoder", "TokenEncoder", "chosen"]
+
+
+def chosen(hidden: Float[Array, "B T D"], places: Int[Array, "B P"]) -> Float[Array, "B P D"]:
+    """The vectors at some places of each row: ``hidden[b, places[b]]``.
+
+    Example:
+        >>> chosen(jnp.arange(6.0).reshape(1, 3, 2), jnp.array([[2, 0]]))[0]
+        Array([[4., 5.],
+               [0., 1.]], dtype=float32)
+    """
+    return jnp.take_along_axis(hidden, places[..., None], axis=1)
+
+
+class MaskedEncoder(Encoder):
+    """Tells hidden words from those around them, and whether one text follows another.
+
+    ``softmax(W norm(act(W' h + b')) + b)`` with the embedding table as ``W`` where tied, and
+    ``softmax(W'' pooled + b'')``, of which the first is "follows". Devlin et al. 2019; rows B35,
+    H18, H19.
+    """
+
+    def __init__(self, config: TransformerConfig, *, next_sentence: bool = True, rngs: nnx.Rngs):
+        if next_sentence and not config.head.pooler:
+            raise ConfigError("pairs of texts are told from what the pooler makes: set head.pooler")
+        super().__init__(config, rngs=rngs)
+        D, transform = config.width, config.head.transform
+        self.transform = Linear(D, D, rngs=rngs) if transform else None
+        self.transform_norm = Norm(config.norm, D) if transform else None
+        self.head = Head(config, rngs=rngs)
+        self.next_sentence = Linear(D, 2, rngs=rngs) if next_sentence else None
+
+    def words(self, hidden: Float[Array, "*rows D"]) -> Float32[Array, "*rows V"]:
+        """Scores over the vocabulary for vectors of hidden tokens, in float32."""
+        return self.output_table().logits(self.transformed(hidden))
+
+    def transformed(self, hidden: Float[Array, "*rows D"]) -> Float[Array, "*rows D"]:
+        """What :meth:`output_table` multiplies."""
+        if self.transform is None or self.transform_norm is None:
+            return hidden
+        act = ACTIVATIONS[self.config.feed_forward.activation]
+        return self.transform_norm(act(self.transform(hidden)))
+
+    def output_table(self) -> OutputTable:
+        """From vectors to scores, for losses that never hold all of them at once."""
+        return self.head.output_table(self.embedding)
+
+    def follows(self, hidden: Float[Array, "B T D"]) -> Float32[Array, "B 2"]:
+        """Scores for the second part of a pair following the first, and for not."""
+        assert self.next_sentence is not None
+        return self.next_sentence(self.pooled(hidden)).astype(jnp.float32)
+
+
+class _Labelled(Encoder):
+    """An encoder with a linear map to ``labels`` numbers, after dropout."""
+
+    def __init__(self, config: TransformerConfig, *, labels: int, rngs: nnx.Rngs):
+        super().__init__(config, rngs=rngs)
+        self.labels = Linear(config.width, labels, rngs=rngs)
+
+    def scores(
+        self, vectors: Float[Array, "*rows D"], key: Key[Array, ""] | None
+    ) -> Float32[Array, "*rows V"]:
+        """The map of each vector, in float32."""
+        vectors = dropout(vectors, self.config.norm.dropout, key)
+        return self.labels(vectors).astype(jnp.float32)
+
+
+class TextEncoder(_Labelled):
+    """Scores of classes, or one number, for each text or pair of texts, from what is pooled."""
+
+    def __call__(  # type: ignore[override]
+        self,
+        tokens: Int[Array, "B T"],
+        lengths: Int[Array, " B"],
+        types: Int[Array, "B T"] | None = None,
+        *,
+        key: Key[Array, ""] | None = None,
+    ) -> Float32[Array, "B V"]:
+        """``W dropout(pooled) + b`` (rows B36, T16)."""
+        keys = (None, None) if key is None else jax.random.split(key)
+        hidden = super().__call__(tokens, lengths, types, key=keys[0])
+        return self.scores(self.pooled(hidden), keys[1])
+
+
+class TokenEncoder(_Labelled):
+    """Scores for each token: of tags, or of being where an answer begins and ends (row B36)."""
+
+    def __call__(  # type: ignore[override]
+        self,
+        tokens: Int[Array, "B T"],
+        lengths: Int[Array, " B"],
+        types: Int[Array, "B T"] | None = None,
+        *,
+        key: Key[Array, ""] | None = None,
+    ) -> Float32[Array, "B T V"]:
+        """``W dropout(h) + b`` at every token."""
+        keys = (None, None) if key is None else jax.random.split(key)
+        return self.scores(super().__call__(tokens, lengths, types, key=keys[0]), keys[1])
