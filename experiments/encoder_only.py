@@ -7,6 +7,7 @@ r"""Pre-train an encoder on any text, fine-tune it on labelled examples, go on w
     python -m experiments.encoder_only finetune tag --data.train train.conllu
     python -m experiments.encoder_only resume runs/small
     python -m experiments.encoder_only evaluate runs/classify --data more.tsv
+    python -m experiments.encoder_only glue SST-2=runs/classify MRPC=runs/pair
 
 ``pretrain NAME --help`` and ``finetune TASK --help`` list every setting. Pre-training ends with
 how many hidden words and pairs of texts are told, beside guesses; fine-tuning with the scores of
@@ -46,6 +47,23 @@ def evaluate(arguments: Sequence[str]) -> int:
     from experiments import encoder_evaluation
 
     return encoder_evaluation.evaluate(asked)
+
+
+@dataclasses.dataclass(frozen=True)
+class Glue:
+    """Print GLUE's table, with the scores of runs as a row."""
+
+    runs: tyro.conf.Positional[tuple[str, ...]] = ()
+    """COLUMN=RUN, such as SST-2=runs/sst."""
+
+
+def glue(arguments: Sequence[str]) -> int:
+    """Prints the published rows and ours."""
+    asked = tyro.cli(Glue, prog=f"{PROGRAM} glue", args=list(arguments))
+    from experiments import glue_table
+
+    print(glue_table.glue(asked.runs))
+    return 0
 
 
 def _pretrain_runs() -> dict[str, tuple[str, Any]]:
@@ -95,7 +113,7 @@ FAMILY = entry.Family(
     _begin,
     _read,
     _train,
-    {"evaluate": evaluate},
+    {"evaluate": evaluate, "glue": glue},
 )
 
 

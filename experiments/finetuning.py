@@ -61,6 +61,8 @@ def begin(run: FinetuneRun, named: FinetuneRun) -> tuple[FinetuneRun, RunDirecto
     _check_layers(run)
     splits = open_run(run)
     labels = label_names(splits, run.task.kind)
+    if isinstance(splits.train, Questions):
+        labels = ("answer",) if all(splits.train.answers) else ("answer", "none")
 
     def learn() -> Tokenizer:
         if start is not None:
@@ -324,7 +326,9 @@ class TaskJob(job.Job):
 def predictor(model: tuple[Any, Any], tokenizer: Tokenizer, run: FinetuneRun) -> Predictor:
     """What tells the labels of texts as a run does."""
     task = run.task
-    return Predictor(model, tokenizer, kind=task.kind, length=task.length, stride=task.stride)
+    return Predictor(
+        model, tokenizer, kind=task.kind, labels=task.labels, length=task.length, stride=task.stride
+    )
 
 
 def train(

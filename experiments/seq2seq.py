@@ -86,7 +86,7 @@ def _runs() -> dict[str, tuple[str, Any]]:
 def _begin(run: Any, named: Any) -> tuple[Any, Any, Any]:
     from experiments import translation
 
-    return translation.begin(run, vocab_given=run.model.vocab != named.model.vocab)
+    return translation.begin(run, named)
 
 
 def _read(directory: Any) -> tuple[Any, Any]:

@@ -95,6 +95,7 @@ class Run:
     distributed: DistributedConfig = DistributedConfig()
     output: str | None = None  # the run directory; None is runs/NAME
     overwrite: bool = False  # delete a run that is there
+    init: str | None = None  # an encoder's run: its encoder and tokenizer are what this starts from
 
     @staticmethod
     def read(directory: RunDirectory) -> "Run":

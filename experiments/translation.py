@@ -1,5 +1,6 @@
 """A translation run from texts to scores: what ``experiments.seq2seq`` puts together."""
 
+import dataclasses
 import functools
 from collections.abc import Iterator
 from typing import Any
@@ -9,13 +10,14 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from experiments import job
+from experiments.initial import Initial, starting_point
 from experiments.job import say
 from experiments.settings import Run
 from transformer_jax.data.loader import batches, make_batch
 from transformer_jax.data.plan import BucketPlan
 from transformer_jax.data.sources import Pairs, Splits, load_splits
 from transformer_jax.data.store import PairStore, build_store
-from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.data.tokenizer import Tokenizer, load_tokenizer
 from transformer_jax.decoding.options import Search
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError, DataError
@@ -24,21 +26,44 @@ from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.parallel.mesh import is_main, local_rows, put_batch
 from transformer_jax.training.objectives import translation
 from transformer_jax.training.run_directory import RunDirectory
-from transformer_jax.training.state import TrainState
+from transformer_jax.training.state import TrainState, split
 from transformer_jax.training.stored import load_params
 
 __all__ = ["begin", "score_pairs", "train"]
 
 
-def begin(run: Run, *, vocab_given: bool) -> tuple[Run, RunDirectory, Splits]:
+def begin(run: Run, named: Run) -> tuple[Run, RunDirectory, Splits]:
     """A new run directory; the run as it will be done, its directory, and its texts."""
+    given = run.model.vocab != named.model.vocab
+    start = None if run.init is None else starting_point(run.init)
+    if start is not None:
+        run = _from(run, named, start)
     _check_lengths(run)
     job.check_best(run, ("valid_loss", "sacrebleu"))
     splits = load_splits(run.data)
     pairs = splits.train
-    learn = lambda: job.learn_tokenizer(run.tokenizer, [*pairs.sources, *pairs.targets])
-    directory = job.begin(run, learn, _settled, vocab_given=vocab_given)
+
+    def learn() -> Tokenizer:
+        if start is not None:
+            return load_tokenizer(start.directory.tokenizer)
+        return job.learn_tokenizer(run.tokenizer, [*pairs.sources, *pairs.targets])
+
+    directory = job.begin(run, learn, _settled, vocab_given=given)
     return Run.read(directory), directory, splits
+
+
+def _from(run: Run, named: Run, start: Initial) -> Run:
+    """The run with the encoder that it starts from, and a decoder of the same kind."""
+    if run.tokenizer != named.tokenizer:
+        raise ConfigError("tokenizer: a run with init reads text as that run does: leave it out")
+    plain = dataclasses.replace(start.model.head, transform=False, pooler=False)
+    both = dataclasses.replace(start.model, decoder_layers=run.model.decoder_layers, head=plain)
+    usual = dataclasses.replace(named.model, decoder_layers=run.model.decoder_layers)
+    model = dataclasses.replace(start, model=both).changed(run.model, usual)
+    read = dataclasses.replace(run.data.read, lowercase=start.lowercase or run.data.read.lowercase)
+    if start.lowercase:
+        say(f"{run.init} reads lower-cased text, and so does this run")
+    return dataclasses.replace(run, model=model, data=dataclasses.replace(run.data, read=read))
 
 
 def _settled(run: Run, tokenizer: Tokenizer) -> Run:
@@ -104,6 +129,12 @@ class TranslationJob(job.Job):
     def objective(self, smoothing: float) -> Any:
         """The cross-entropy of the target given the source."""
         return translation(self.tokenizer.bos, smoothing)
+
+    def initial(self) -> Any:
+        """Those of the encoder that this run starts from, and fresh ones where it has none."""
+        if self.run.init is None:
+            return None
+        return starting_point(self.run.init).given(split(self.make())[1])
 
     def examples(self) -> list[job.Batch]:
         """A batch of padding for every shape of the plan."""

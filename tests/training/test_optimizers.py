@@ -18,6 +18,7 @@ from transformer_jax.training.optimizers import (
     cosine,
     decayed,
     inverse_sqrt,
+    layer_depths,
     learning_rate,
     make_optimizer,
     make_schedule,
@@ -168,6 +169,79 @@ def test_weight_decay_pulls_at_kernels_and_tables_alone():
     chex.assert_trees_all_close(updates, expected, atol=1e-7)
     assert not decayed(PARAMS)["up"]["bias"]
     assert decayed(PARAMS)["embedding"]["table"]
+
+
+def _tower(scan):
+    """Parameters like those of an encoder of two layers, and gradients of ones."""
+    block = {"feed_forward": {"up": {"kernel": jnp.ones((2, 2))}}}
+    stacked = jax.tree.map(lambda a: jnp.stack([a, a]), block)
+    params = {
+        "embedding": {"table": jnp.ones((3, 2))},
+        "encoder": {
+            "blocks": stacked if scan else {"0": block, "1": block},
+            "positions": {"table": jnp.ones((4, 2))},
+            "final_norm": {"gain": jnp.ones(2)},
+        },
+        "labels": {"kernel": jnp.ones((2, 2))},
+    }
+    return params, jax.tree.map(jnp.ones_like, params)
+
+
+@pytest.mark.parametrize("scan", [False, True])
+def test_the_rate_of_each_layer_is_a_part_of_that_above_b38(scan):
+    params, grads = _tower(scan)
+    config = OptimizerConfig("sgd", 1.0, FLAT, beta1=0.0, clip=None, layer_decay=0.5)
+    tx = make_optimizer(config, 2, 10)
+    updates, _ = tx.update(grads, tx.init(params), params)
+    blocks = updates["encoder"]["blocks"]
+    kernel = lambda block: block["feed_forward"]["up"]["kernel"]
+    low, high = kernel(blocks) if scan else (kernel(blocks["0"]), kernel(blocks["1"]))
+    for found, rate in (
+        (updates["labels"]["kernel"], 1.0),
+        (updates["encoder"]["final_norm"]["gain"], 1.0),
+        (high, 0.5),
+        (low, 0.25),
+        (updates["embedding"]["table"], 0.125),
+        (updates["encoder"]["positions"]["table"], 0.125),
+    ):
+        np.testing.assert_array_equal(found, -rate)
+
+
+def test_a_decoder_stands_above_its_encoder_b38():
+    block = {"norm": {"gain": jnp.ones(2)}}
+    side = {"blocks": {"0": block, "1": block}}
+    depths = layer_depths({"encoder": side, "decoder": side, "head": {"bias": jnp.ones(2)}})
+    assert jax.tree.leaves(depths) == [3, 4, 1, 2, 5]
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon", "adafactor"])
+def test_frozen_parameters_have_no_state_and_keep_every_bit_b38(name):
+    params, grads = _tower(scan=False)
+    params["embedding"]["table"] = jnp.full((3, 2), -0.0)
+    is_frozen = lambda path: not path.startswith("labels/")
+    config = OptimizerConfig(name, 0.1, FLAT, weight_decay=0.1)
+    tx = make_optimizer(config, 2, 10, is_frozen)
+    state = tx.init(params)
+    sizes = {leaf.size for leaf in jax.tree.leaves(state)}
+    assert not sizes & {6, 8}  # the tables of three and of four rows
+    free = make_optimizer(config, 2, 10).init({"labels": params["labels"]})
+    assert len(jax.tree.leaves(state)) == len(jax.tree.leaves(free))
+    updates, _ = jax.jit(tx.update)(grads, state, params)
+    after = optax.apply_updates(params, updates)
+    kept = lambda tree: [np.asarray(leaf).tobytes() for path, leaf in
+                         jax.tree_util.tree_leaves_with_path(tree)
+                         if "labels" not in str(path)]  # fmt: skip
+    assert kept(after) == kept(params)
+    assert (after["labels"]["kernel"] != params["labels"]["kernel"]).all()
+
+
+def test_warm_up_may_be_a_part_of_the_run():
+    part, whole = (
+        OptimizerConfig(learning_rate=1.0, schedule=ScheduleConfig("cosine", warm_up))
+        for warm_up in (0.1, 20)
+    )
+    for count in (0, 10, 19, 20, 100):
+        assert make_schedule(part, 8, 200)(count) == make_schedule(whole, 8, 200)(count)
 
 
 def test_learning_rate_is_that_of_the_last_update():

@@ -323,3 +323,15 @@ def test_learns_a_batch_by_heart(make_toy, sentences):
     for _ in range(120):
         state, metrics = jax.block_until_ready(step(state, batch))
     assert metrics["loss"] < 0.1, metrics
+
+
+def test_frozen_parameters_have_no_gradient_b38():
+    """The norm that clipping goes by is that of what is trained."""
+    graph, state = fresh(make_line, DESCENT)
+    whole = make_step(graph, DESCENT, squares)(state, points())[0]
+    step = make_step(graph, DESCENT, squares, frozen=lambda name: name == "kernel")
+    after, metrics = step(state, points())
+    np.testing.assert_array_equal(after.params["kernel"], state.params["kernel"])
+    np.testing.assert_array_equal(after.params["bias"], whole.params["bias"])
+    moved = float(jnp.abs(after.params["bias"] - state.params["bias"])[0])
+    np.testing.assert_allclose(metrics["grad_norm"], moved, rtol=1e-6)

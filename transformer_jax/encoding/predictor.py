@@ -44,6 +44,7 @@ class Predictor:
         model: Graph and parameters, of a ``TextEncoder`` or ``TokenEncoder``.
         tokenizer: Of the run.
         kind: The task.
+        labels: Names of classes or tags; of answers, whether ``"none"`` is among what can be told.
         length: Most tokens of a row.
         stride: Tokens that windows over a long context share.
         tokens: Of a batch, padding included.
@@ -58,12 +59,14 @@ class Predictor:
         tokenizer: Tokenizer,
         *,
         kind: Task,
+        labels: Sequence[str] = (),
         length: int = 128,
         stride: int = 64,
         tokens: int = 4096,
     ):
         graph, self.params = model
-        self._tokenizer, self._kind, self._length, self._stride = tokenizer, kind, length, stride
+        self._tokenizer, self._length, self._stride = tokenizer, length, stride
+        self._may_have_none = "none" in labels
 
         def program(params: Any, batch: dict[str, Any]) -> jax.Array:
             scores = nnx.merge(graph, params)(*inputs(batch))
@@ -111,7 +114,10 @@ class Predictor:
     def answers(
         self, questions: Sequence[str], contexts: Sequence[str], *, best: int = 1, longest: int = 30
     ) -> list[list[Found]]:
-        """The likeliest answers to each question, best first, "no answer" among them.
+        """The likeliest answers to each question, best first.
+
+        There being none is among them if the run was trained on such questions, and where a context
+        has no tokens.
 
         Args:
             questions: The questions.
@@ -140,7 +146,8 @@ class Predictor:
                 Found(context[start:stop], start, worth - nothing[question])
                 for (start, stop), worth in found[question].items()
             ]
-            ranked.append(Found("", -1, 0.0))
+            if self._may_have_none or not ranked:
+                ranked.append(Found("", -1, 0.0))
             out.append(sorted(ranked, key=lambda answer: -answer.score)[:best])
         return out
 

@@ -102,6 +102,14 @@ class RunDirectory:
         """
         return self._read(self.config)
 
+    def read_results(self) -> dict[str, Any]:
+        """What ``results.json`` says; it is there once a run has ended.
+
+        Raises:
+            CheckpointError: It is missing or damaged.
+        """
+        return self._read(self.results)
+
     def _read(self, path: Path) -> dict[str, Any]:
         try:
             fields = json.loads(path.read_text(encoding="utf-8"))

@@ -1,0 +1,54 @@
+"""Runs on GLUE's tasks as a row of its table: what ``experiments.encoder_only glue`` prints."""
+
+from collections.abc import Sequence
+
+from experiments.task_scores import aligned
+from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.evaluation.glue import COLUMNS, TABLE, TASKS, average
+from transformer_jax.training.run_directory import RunDirectory
+
+__all__ = ["glue"]
+
+
+def glue(pairs: Sequence[str]) -> str:
+    """The published rows (Devlin et al. 2019, table 1; row H22), and that of some runs, in percent.
+
+    A run fills its column with what it reached on its validation examples; the published rows are
+    of GLUE's hidden test sets. The average is over all nine columns, and absent if one is.
+
+    Args:
+        pairs: ``COLUMN=RUN``, such as ``SST-2=runs/sst``.
+
+    Raises:
+        ConfigError: No such column, or no run after it.
+        DataError: A run that has no score of that task.
+    """
+    ours = {}
+    for pair in pairs:
+        column, equals, path = pair.partition("=")
+        if not equals or column not in COLUMNS:
+            raise ConfigError(
+                f"{pair}: give COLUMN=RUN, such as SST-2=runs/sst; the columns are "
+                f"{', '.join(COLUMNS)}"
+            )
+        ours[column] = 100 * _score(column, path)
+    rows = [["", *COLUMNS, "average"]]
+    for name, scores in TABLE.items():
+        rows.append([name, *(f"{scores[c]:.1f}" for c in COLUMNS), f"{average(scores):.1f}"])
+    if ours:
+        mean = f"{average(ours):.1f}" if len(ours) == len(COLUMNS) else ""
+        rows.append(["these runs", *(f"{ours[c]:.1f}" if c in ours else "" for c in COLUMNS), mean])
+    return aligned(rows)
+
+
+def _score(column: str, path: str) -> float:
+    [task] = [task for task in TASKS.values() if column in task.columns]
+    directory = RunDirectory.open(path)
+    scores = directory.read_results().get("scores", {}).get("valid", {})
+    measure = task.metrics[0]
+    if not isinstance(scores.get(measure), int | float):
+        raise DataError(
+            f"{path}: has no {measure} on validation examples, which is what {column} is known by: "
+            f"is it the run of another task, or not finished?"
+        )
+    return float(scores[measure])
