@@ -4,10 +4,13 @@
     python -m experiments.benchmark decode --peers /path/to/python-with-torch
     python -m experiments.benchmark language-train
     python -m experiments.benchmark language-decode
+    python -m experiments.benchmark encoder-pretrain
+    python -m experiments.benchmark encoder-finetune
+    python -m experiments.benchmark embed
 
 Writes ``benchmarks/results/NAME.json`` with hardware, versions and commit, and prints a table of
 ratios: how many times as fast as the base case, medians over rounds. Peers that are not installed
-are left out, and said so. About 2 minutes each.
+are left out, and said so. About 2 minutes each, and 5 for encoders.
 """
 
 import dataclasses
@@ -25,6 +28,8 @@ from experiments.benchmarking.harness import Bench, Row, environment, table
 PEERS = "experiments.benchmarking.peers"
 OURS_LANGUAGE = "experiments.benchmarking.ours_language"
 PEERS_LANGUAGE = "experiments.benchmarking.peers_language"
+OURS_ENCODER = "experiments.benchmarking.ours_encoder"
+PEERS_ENCODER = "experiments.benchmarking.peers_encoder"
 
 Table = tuple[str, list[Row], str]  # title, rows, unit
 
@@ -35,16 +40,32 @@ SIZE = {"vocab": 8000, "width": 256, "heads": 4, "layers": 3, "hidden": 1024}
 CHARACTERS = {"vocab": 65, "width": 128, "heads": 4, "layers": 4, "context": 64, "batch": 12}
 MIDDLE = {"vocab": 8000, "width": 384, "heads": 6, "layers": 6, "context": 256, "batch": 8}
 
+BERT_SMALL = {"vocab": 30_522, "width": 512, "heads": 8, "layers": 4, "hidden": 2048}
+MINILM = {"vocab": 30_522, "width": 384, "heads": 12, "layers": 6, "hidden": 1536}
+ENCODERS = ("encoder-pretrain", "encoder-finetune", "embed")
+TINY = {"vocab": 1000, "width": 32, "heads": 2, "layers": 1, "hidden": 64}
+
+What = Literal[
+    "train", "decode", "language-train", "language-decode", "encoder-pretrain",
+    "encoder-finetune", "embed",
+]  # fmt: skip
+
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """What to measure, and with which Pythons."""
 
-    what: tyro.conf.Positional[Literal["train", "decode", "language-train", "language-decode"]]
+    what: tyro.conf.Positional[What]
     peers: str = sys.executable  # the Python that has torch, transformers and ctranslate2
-    rounds: int = 7  # that count, after one that does not
+    rounds: int | None = None  # that count, after one that does not; None is 7, for encoders 4
+    tiny: bool = False  # encoders only: a tiny model and few texts, to see that all of it runs
     threads: int = 1  # with 1 the measure is CPU time, with more it is wall time
     output: Path = Path("benchmarks/results")  # where the JSON goes
+
+    @property
+    def turns(self) -> int:
+        """The rounds that count."""
+        return self.rounds or (4 if self.what in ENCODERS else 7)
 
 
 def train(settings: Settings) -> list[Table]:
@@ -57,7 +78,7 @@ def train(settings: Settings) -> list[Table]:
     bench.add("torch.nn.Transformer, compiled", "train", {**arguments, "compiled": True}, **peer)
     bench.add("transformer_jax", "train", arguments)
     bench.add("transformer_jax, logits not held", "train", {**arguments, "chunk": 512})
-    rows = bench.measure(settings.rounds, 64 * 64, base)
+    rows = bench.measure(settings.turns, 64 * 64, base)
     bench.close()
     return [("seq2seq training step, 64 pairs of 32 + 32 tokens", rows, "tokens")]
 
@@ -78,7 +99,7 @@ def decode(settings: Settings) -> list[Table]:
             int8 = {**arguments, "precision": "int8"}
             bench.add("CTranslate2 int8", "ctranslate2", int8, times=few, **peer)
             bench.add("transformer_jax", "decode", arguments, times=few)
-            rows = bench.measure(settings.rounds, batch * 32, base)
+            rows = bench.measure(settings.turns, batch * 32, base)
             bench.close()
             search = "greedy" if beams == 1 else f"beam {beams}"
             tables.append((f"decode, batch {batch}, {search}", rows, "tokens"))
@@ -98,7 +119,7 @@ def language_train(settings: Settings) -> list[Table]:
         bench.add("nanoGPT, compiled, tanh GELU", "train", compiled, times=times, **peer)
         bench.add("transformer_jax", "train", size, times=times, module=OURS_LANGUAGE)
         bench.add("transformer_jax, tanh GELU", "train", tanh, times=times, module=OURS_LANGUAGE)
-        rows = bench.measure(settings.rounds, size["batch"] * size["context"], "nanoGPT, eager")
+        rows = bench.measure(settings.turns, size["batch"] * size["context"], "nanoGPT, eager")
         bench.close()
         what = f"{size['batch']} texts of {size['context']}"
         tables.append((f"language model training step, {name}, {what}", rows, "tokens"))
@@ -137,7 +158,7 @@ def _language_decode(settings: Settings, folder: str, batch: int, prompt: int, n
     if new > 1:
         # All but the table of positions, of which one row is read.
         bench.add(floor, "floor", {"size": 123_653_376, "new": new}, **ours)
-    rows = bench.measure(settings.rounds, batch * (new if new > 1 else prompt), base)
+    rows = bench.measure(settings.turns, batch * (new if new > 1 else prompt), base)
     bench.close()
     if new == 1:
         return f"GPT-2 small, a prompt of {prompt}, its first token", rows, "tokens"
@@ -150,27 +171,82 @@ def _language_decode(settings: Settings, folder: str, batch: int, prompt: int, n
     return f"GPT-2 small, batch {batch}, {new} tokens after {prompt}", rows, "tokens"
 
 
+def encoder_pretrain(settings: Settings) -> list[Table]:
+    """A training step on hidden words of sentences as long as those of reviews."""
+    return [_encoder_train(settings, "pretrain", texts=640, unit="tokens")]
+
+
+def encoder_finetune(settings: Settings) -> list[Table]:
+    """A training step on two classes of sentences as long as those of SST-2."""
+    return [_encoder_train(settings, "finetune", texts=1280, unit="texts")]
+
+
+def _encoder_train(settings: Settings, case: str, texts: int, unit: str) -> Table:
+    """All texts once in every four rounds; the peers in random batches of 32, ours in buckets."""
+    bench = Bench(settings.threads)
+    size, texts = (TINY, 128) if settings.tiny else (BERT_SMALL, texts)
+    arguments = {**size, "texts": texts, "batch": 32, "deals": 4}
+    peer: dict[str, Any] = {"python": settings.peers, "module": PEERS_ENCODER}
+    base = "transformers, eager"
+    bench.add(base, case, arguments, **peer)
+    bench.add("transformers, compiled", case, {**arguments, "compiled": True}, **peer)
+    bench.add("transformer_jax", case, arguments, module=OURS_ENCODER)
+    rows = bench.measure(settings.turns, None, base)
+    bench.close()
+    what = f"{_named(settings, 'BERT small')}, {texts:,} texts, time of 1,000 real {unit}"
+    return f"encoder {case} step, {what}", rows, unit
+
+
+def embed(settings: Settings) -> list[Table]:
+    """The mean vectors of 2,000 sentences as long as those of SST-2."""
+    tables = []
+    for name, size in (("BERT small", BERT_SMALL), ("MiniLM", MINILM)):
+        bench = Bench(settings.threads)
+        size, texts = (TINY, 64) if settings.tiny else (size, 2000)
+        arguments = {**size, "texts": texts, "batch": 32}
+        peer: dict[str, Any] = {"python": settings.peers, "module": PEERS_ENCODER}
+        base = "transformers, 32 at a time"
+        bench.add(base, "embed", arguments, **peer)
+        bench.add("transformers, sorted by length", "embed", {**arguments, "ordered": True}, **peer)
+        bench.add("transformer_jax", "embed", arguments, module=OURS_ENCODER)
+        rows = bench.measure(settings.turns, texts, base)
+        bench.close()
+        title = f"mean vectors of {texts:,} sentences, {_named(settings, name)}"
+        tables.append((title, rows, "texts"))
+    return tables
+
+
+def _named(settings: Settings, name: str) -> str:
+    return f"tiny in place of {name}" if settings.tiny else name
+
+
 RUNS = {
     "train": train,
     "decode": decode,
     "language-train": language_train,
     "language-decode": language_decode,
+    "encoder-pretrain": encoder_pretrain,
+    "encoder-finetune": encoder_finetune,
+    "embed": embed,
 }
 
 
 def main() -> None:
     """Runs one benchmark and keeps its result."""
     settings = tyro.cli(Settings, description=__doc__)
+    if settings.tiny and settings.what not in ENCODERS:
+        sys.exit(f"--tiny is for {', '.join(ENCODERS)}: leave it out")
     tables = RUNS[settings.what](settings)
     facts = environment()
     python = ".".join(facts["python"].split(".")[:2])
     settings.output.mkdir(parents=True, exist_ok=True)
-    where = settings.output / f"{settings.what.replace('-', '_')}_cpu_py{python}.json"
+    name = settings.what.replace("-", "_") + ("_tiny" if settings.tiny else "")
+    where = settings.output / f"{name}_cpu_py{python}.json"
     report = {
         "command": "python -m experiments.benchmark " + " ".join(sys.argv[1:2]),
         "environment": facts,
         "threads": settings.threads,
-        "rounds": settings.rounds,
+        "rounds": settings.turns,
         "tables": [
             {"title": title, "rows": [dataclasses.asdict(row) for row in rows]}
             for title, rows, _ in tables

@@ -36,6 +36,7 @@ from transformer_jax.visual.curves import training_curves
 
 __all__ = [
     "Job",
+    "added",
     "begin",
     "check_best",
     "check_rows",
@@ -194,10 +195,7 @@ class Job(abc.ABC):
         compiled = compile_eval(raw, self.mesh, self.shardings.params)
 
         def sums(params: Any, batches: Iterable[Batch]) -> dict[str, float]:
-            total: collections.Counter[str] = collections.Counter()
-            for out in [compiled(params, batch) for batch in batches]:
-                total.update({name: float(value) for name, value in out.items()})
-            return dict(total)
+            return added([compiled(params, batch) for batch in batches])
 
         return sums
 
@@ -233,6 +231,14 @@ class Job(abc.ABC):
             raise ConfigError(f"{path}: began with the random generator {said['key']['impl']}")
         say(f"going on after step {restored.step}")
         return restored.step, restored.state
+
+
+def added(sums: Iterable[dict[str, jax.Array]]) -> dict[str, float]:
+    """Sums of batches as one."""
+    total: collections.Counter[str] = collections.Counter()
+    for one in sums:
+        total.update({name: float(value) for name, value in one.items()})
+    return dict(total)
 
 
 def with_vocab(run: Any, tokenizer: Tokenizer) -> Any:

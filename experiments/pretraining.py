@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from experiments import job
@@ -29,6 +30,7 @@ from transformer_jax.parallel.mesh import local_rows, put_batch
 from transformer_jax.training.encoder_objectives import masked_words
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.state import TrainState
+from transformer_jax.training.step import make_eval_step
 from transformer_jax.training.stored import load_params
 
 __all__ = ["PretrainJob", "begin", "open_run", "score", "train"]
@@ -179,10 +181,13 @@ def score(parts: PretrainJob, checkpoint: str) -> dict[str, dict[str, float]]:
         texts = {"valid": parts.texts.valid}
     which, average = chosen_checkpoint(checkpoint)
     params = load_params(parts.directory.path, which, average=average).params
-    sums, scores = parts.judge(), {}
+    # Of several processes only the first is here, so nothing may go over the mesh.
+    judge, params = jax.jit(make_eval_step(parts.graph, parts.judged())), jax.device_put(params)
+    scores = {}
     for name, judged in texts.items():
         plan = parts.plan_for(parts.encode(judged), shuffle=False)
-        found = sums(params, parts.put_all(plan))
+        made = (plan.make(plan.batch(step)) for step in range(plan.steps_per_epoch))
+        found = job.added(judge(params, batch) for batch in made)
         weight = max(found.pop("weight"), 1.0)
         scores[name] = {what: value / weight for what, value in found.items()}
         guess = _guesses(parts.store.ids, plan, parts.run.model.vocab)

@@ -115,21 +115,29 @@ class Bench:
         self.cases.append((name, worker, token, facts, times))
         return facts
 
-    def measure(self, rounds: int, units: int, base: str) -> list[Row]:
-        """Runs all cases ``rounds`` times, after one round that is not counted."""
+    def measure(self, rounds: int, units: int | None, base: str) -> list[Row]:
+        """Runs all cases ``rounds`` times, after one round that is not counted.
+
+        Args:
+            rounds: That count.
+            units: Of work in a run; None where each run returns how many there were in it, and
+                times are then of 1,000 of them.
+            base: The case that speeds are relative to.
+        """
         samples: dict[str, list[dict]] = {name: [] for name, *_ in self.cases}
         for turn in range(rounds + 1):
             for name, worker, token, _, times in self.cases[:: 1 if turn % 2 else -1]:
                 sample = worker.ask(do="run", id=token, times=times)
                 if turn:
+                    done = times if units is not None else sample["result"] / 1000
                     samples[name].append(
-                        {k: sample[k] / times for k in ("wall", "cpu")} | {"r": sample["result"]}
+                        {k: sample[k] / done for k in ("wall", "cpu")} | {"r": sample["result"]}
                     )
         if base not in samples:
             base = next(iter(samples))
         key = "cpu" if self.threads == 1 else "wall"
         return [
-            _row(name, samples[name], samples[base], key, units, facts)
+            _row(name, samples[name], samples[base], key, 1000 if units is None else units, facts)
             for name, _, _, facts, _ in self.cases
         ]
 

@@ -114,17 +114,31 @@ def test_one_process_is_the_main_one(pair):
     assert [one["main"] for one in pair] == [True, False]
 
 
+COMMANDS = {
+    "sacreBLEU": ["seq2seq", "train", "phrasebook", "--data.read.size", "500",
+                  "--evaluation.sentences", "4"],
+    "bits/byte": ["decoder_only", "train", "python-docs", "--evaluation.sample", "8"],
+    "hidden words right": ["encoder_only", "pretrain", "python-docs", "--training.buckets", "1"],
+    "spearman": ["encoder_only", "finetune", "regress", "--training.buckets", "1",
+                 "--data.train", "{folder}/numbers.tsv", "--model.width", "64",
+                 "--model.attention.heads", "2"],
+}  # fmt: skip
+
+
 @pytest.mark.slow
-def test_the_whole_command_runs_on_two_processes(tmp_path):
+@pytest.mark.parametrize("said", COMMANDS)
+def test_the_whole_command_runs_on_two_processes(tmp_path, said):
     """From texts to scores: one of them scores in the end, and reads the checkpoint alone."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "experiments.seq2seq", "train", "phrasebook"]
+    rows = "".join(f"the number {i}\t{i}\n" for i in range(60))
+    (tmp_path / "numbers.tsv").write_text("text\tlabel\n" + rows)
+    module, *given = (word.format(folder=tmp_path) for word in COMMANDS[said])
+    command = [sys.executable, "-m", f"experiments.{module}", *given]
     command += ["--output", str(tmp_path / "run"), "--training.steps", "4", "--mesh.data", "2"]
-    command += ["--optimizer.schedule.warm-up", "2", "--data.read.size", "500"]
+    command += ["--optimizer.schedule.warm-up", "2", "--distributed.processes", "2"]
     command += ["--loop.evaluate-every", "2", "--loop.checkpoint-every", "2"]
-    command += ["--evaluation.sentences", "4", "--distributed.processes", "2"]
     command += ["--distributed.coordinator", f"localhost:{port}"]
     flags = "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=1"
     settings = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
@@ -132,5 +146,5 @@ def test_the_whole_command_runs_on_two_processes(tmp_path):
     parts = [subprocess.Popen([*command, "--distributed.process", str(i)], **how) for i in range(2)]
     told = [part.communicate(timeout=400)[0] for part in parts]
     assert [part.returncode for part in parts] == [0, 0], told
-    assert "sacreBLEU" in told[0]
+    assert said in told[0]
     assert (tmp_path / "run" / "results.json").exists()

@@ -1,0 +1,193 @@
+"""Our cases for encoders: the library as its commands run it."""
+
+# ruff: noqa: E402 (the allocator is set before jax is imported)
+
+from transformer_jax import allocator
+
+allocator.keep_memory()
+
+import dataclasses
+import types
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from experiments.benchmarking import encoder_texts as data
+from experiments.benchmarking.worker import Setup, serve
+from experiments.encoder_settings import PretrainTraining, TaskTraining
+from transformer_jax.config import TransformerConfig, bert
+from transformer_jax.data.corruption import Masking
+from transformer_jax.data.examples import Examples, make_inputs
+from transformer_jax.data.plan import BucketPlan
+from transformer_jax.data.sentence_pairs import SentencePairs
+from transformer_jax.data.sentences import SentenceStore
+from transformer_jax.data.store import TokenStore
+from transformer_jax.encoding.vectors import Vectors
+from transformer_jax.models.encoder import Encoder
+from transformer_jax.models.heads import MaskedEncoder, TextEncoder
+from transformer_jax.training.encoder_objectives import masked_words, text_classes
+from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig, make_optimizer
+from transformer_jax.training.state import TrainState, split
+from transformer_jax.training.step import Batch, Objective, make_step
+
+PRETRAIN, TASK = PretrainTraining(), TaskTraining()  # the defaults of our runs
+
+
+def configuration(vocab: int, width: int, heads: int, layers: int, hidden: int, pooler: bool):
+    """A BERT of any size."""
+    config = bert(width, layers, vocab=vocab)
+    return dataclasses.replace(
+        config,
+        attention=dataclasses.replace(config.attention, heads=heads),
+        feed_forward=dataclasses.replace(config.feed_forward, width=hidden),
+        head=dataclasses.replace(config.head, pooler=pooler),
+    )
+
+
+def pretrain(vocab, width, heads, layers, hidden, texts, batch, deals):
+    """One AdamW step on hidden words, in buckets of as many real tokens as ``batch`` texts have."""
+    config = configuration(vocab, width, heads, layers, hidden, pooler=False)
+    ids = data.texts("reviews", texts, vocab)
+    # Every text is a document, so that none are joined.
+    words = [text[1:-1] for text in ids]
+    offsets = np.append(0, np.cumsum([len(row) for row in words]))
+    store = SentenceStore(np.concatenate(words), offsets, np.arange(texts + 1), {})
+    masking = Masking(data.MASK, np.arange(data.FIRST, vocab))
+    special = data.CLS, data.SEP, data.PAD
+    setting = {"buckets": PRETRAIN.buckets, "rows_multiple": PRETRAIN.rows_multiple}
+
+    def plan_of(tokens: int) -> SentencePairs:
+        return SentencePairs(
+            store, masking, special, length=PRETRAIN.length, tokens=tokens, pairing="none",
+            **setting,
+        )  # fmt: skip
+
+    plan, tokens = _like(plan_of, ids, batch, setting["rows_multiple"])
+    batches = [plan.make(plan.batch(step)) for step in range(plan.steps_per_epoch)]
+    count = sum(int(made["weights"].sum()) for made in batches)
+    model = MaskedEncoder(config, next_sentence=False, rngs=nnx.Rngs(0))
+    run, facts = _training(model, config, masked_words(), batches, deals, _real)
+    return run, {**facts, "token_budget": tokens, "hidden_words": count}
+
+
+def finetune(vocab, width, heads, layers, hidden, texts, batch, deals):
+    """One AdamW step on classes, in buckets of as many real tokens as ``batch`` texts have."""
+    config = configuration(vocab, width, heads, layers, hidden, pooler=True)
+    ids = data.texts("sst2", texts, vocab)
+    lengths = np.array([len(text) for text in ids])
+    store = TokenStore(np.concatenate(ids), np.append(0, np.cumsum(lengths)))
+    examples = Examples(store, lengths)
+    labels = np.arange(texts, dtype=np.int32) % 2
+    setting = {"buckets": TASK.buckets, "rows_multiple": TASK.rows_multiple}
+
+    def plan_of(tokens: int) -> BucketPlan:
+        return BucketPlan(lengths, lengths, tokens=tokens, **setting)
+
+    plan, tokens = _like(plan_of, ids, batch, setting["rows_multiple"])
+    batches = []
+    for planned in plan.epoch(0):
+        made = make_inputs(examples, planned.indices, planned.S, data.PAD)
+        made["labels"] = np.where(planned.indices < 0, -1, labels[planned.indices])
+        batches.append(made)
+    model = TextEncoder(config, labels=2, rngs=nnx.Rngs(0))
+    rows = lambda made: int((made["labels"] >= 0).sum())
+    run, facts = _training(model, config, text_classes(), batches, deals, rows)
+    return run, {**facts, "token_budget": tokens}
+
+
+def embed(vocab, width, heads, layers, hidden, texts, batch, ordered=False):
+    """What ``embed`` runs: the mean of the last layer's vectors of each text, words being ids."""
+    del batch, ordered  # what the peers need
+    config = configuration(vocab, width, heads, layers, hidden, pooler=True)
+    graph, params = split(Encoder(config, rngs=nnx.Rngs(0)))
+    ids = data.texts("sst2", texts, vocab)
+    words = [text[1:-1].tolist() for text in ids]
+    reader: Any = types.SimpleNamespace(
+        bos=data.CLS,
+        eos=data.SEP,
+        pad=data.PAD,
+        vocab_size=vocab,
+        encode_batch=lambda names: [words[int(name)] for name in names],
+    )
+    vectors = Vectors((graph, params), reader)
+    names = [str(i) for i in range(texts)]
+
+    def run(times):
+        for _ in range(times):
+            out = [block.vectors for block in vectors.embed(names)]
+        assert sum(map(len, out)) == texts
+        return texts
+
+    run(1)
+    return run, {"parameters": sum(a.size for a in jax.tree.leaves(params))}
+
+
+def _like(plan_of: Any, ids: list[np.ndarray], batch: int, rows: int) -> tuple[Any, int]:
+    """The plan whose batches have, on average, as many real tokens as ``batch`` texts."""
+    wanted = batch * sum(map(len, ids)) / len(ids)
+    least = rows * 8 * -(-max(map(len, ids)) // 8)
+    budgets = range(least, max(2 * int(wanted), least) + 1, 64)
+    real = sum(map(len, ids))
+    plans = {tokens: plan_of(tokens) for tokens in budgets}
+    best = min(plans, key=lambda tokens: abs(real / plans[tokens].steps_per_epoch - wanted))
+    return plans[best], best
+
+
+def _training(
+    model: Any,
+    config: TransformerConfig,
+    objective: Objective,
+    batches: list[Batch],
+    deals: int,
+    units: Any,
+) -> tuple[Any, dict[str, Any]]:
+    """Steps on one deal of the batches after another; how many units there were in each."""
+    graph, params = split(model)
+    rate = OptimizerConfig(
+        name="adamw", learning_rate=1e-4, schedule=ScheduleConfig("constant", 0),
+        beta2=0.999, eps=1e-8, weight_decay=0.01,
+    )  # fmt: skip
+    tx = make_optimizer(rate, config.width, 1000)
+    compiled = jax.jit(make_step(graph, tx, objective), donate_argnums=0)
+    key = jax.random.key(1)
+    state = TrainState(jnp.int32(0), params, tx.init(params), None)
+    shapes = {made["tokens"].shape: made for made in batches}
+    losses = []
+    for made in shapes.values():
+        state, metrics = compiled(state, made, key)
+        losses.append(float(metrics["loss"]))
+    held: dict[str, Any] = {"state": state, "at": 0}
+    dealt = data.parts(batches, [made["tokens"].size for made in batches], deals)
+
+    def run(times):
+        done = 0
+        for _ in range(times):
+            for made in dealt[held["at"] % len(dealt)]:
+                held["state"], metrics = compiled(held["state"], made, key)
+                done += units(made)
+            held["at"] += 1
+        assert np.isfinite(float(metrics["loss"]))
+        return done
+
+    count = sum(int((made["lengths"] > 0).sum()) for made in batches)
+    real, padded = sum(map(_real, batches)), sum(made["tokens"].size for made in batches)
+    return run, {
+        "parameters": sum(a.size for a in jax.tree.leaves(params)),
+        "first_loss": round(losses[0], 3),
+        "shapes": sorted(shapes),
+        **data.shares(real, padded, count, len(batches)),
+    }
+
+
+def _real(made: Batch) -> int:
+    """Tokens of a batch that are not padding."""
+    return int(made["lengths"].sum())
+
+
+CASES: dict[str, Setup] = {"pretrain": pretrain, "finetune": finetune, "embed": embed}
+
+if __name__ == "__main__":
+    serve(CASES)

@@ -1,0 +1,178 @@
+"""The peers' cases for encoders: Hugging Face BERT as its users train and run it.
+
+Runs in the peers' own Python, so it imports nothing of ours but the worker and the texts.
+"""
+
+import os
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel
+from transformers.utils import logging
+
+from experiments.benchmarking import encoder_texts as data
+from experiments.benchmarking.worker import Setup, serve
+
+THREADS = int(os.environ.get("OMP_NUM_THREADS", "1"))
+torch.set_num_threads(THREADS)
+logging.set_verbosity_error()
+
+Batch = dict[str, torch.Tensor]
+
+
+def configuration(vocab: int, width: int, heads: int, layers: int, hidden: int) -> BertConfig:
+    """A BERT of any size, its GELU exact and its dropout 0.1."""
+    return BertConfig(
+        vocab_size=vocab,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=hidden,
+        max_position_embeddings=512,
+        hidden_act="gelu",
+        pad_token_id=data.PAD,
+    )
+
+
+def padded(rows: list[np.ndarray]) -> Batch:
+    """Texts padded to the longest of them."""
+    length = max(map(len, rows))
+    ids = np.full((len(rows), length), data.PAD, np.int64)
+    for row, text in zip(ids, rows, strict=True):
+        row[: len(text)] = text
+    mask = np.arange(length) < np.array([[len(text)] for text in rows])
+    return {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask).long()}
+
+
+def masked(rows: list[np.ndarray], vocab: int, rng: np.random.Generator) -> Batch:
+    """``padded`` with words hidden, and -100 wherever there is nothing to tell.
+
+    As DataCollatorForLanguageModeling does it, but with as many words of every text as ours.
+    """
+    made = padded(rows)
+    ids, labels = made["input_ids"].numpy(), np.full_like(made["input_ids"].numpy(), -100)
+    for number, text in enumerate(rows):
+        places = 1 + rng.permutation(len(text) - 2)[: data.hidden(len(text))]
+        labels[number, places] = ids[number, places]
+        fate, other = rng.random(len(places)), rng.integers(data.FIRST, vocab, len(places))
+        shown = np.where(fate < 0.9, other, ids[number, places])
+        ids[number, places] = np.where(fate < 0.8, data.MASK, shown)
+    return {**made, "labels": torch.from_numpy(labels)}
+
+
+def pretrain(vocab, width, heads, layers, hidden, texts, batch, deals, compiled=False):
+    """One step on hidden words, in random batches of ``batch`` texts."""
+    torch.manual_seed(0)
+    model = BertForMaskedLM(configuration(vocab, width, heads, layers, hidden))
+    rng = np.random.default_rng(1)
+    batches = [masked(rows, vocab, rng) for rows in _groups("reviews", texts, vocab, batch)]
+    run, facts = _training(model, batches, deals, compiled, _real)
+    return run, {**facts, "hidden_words": sum(int((b["labels"] >= 0).sum()) for b in batches)}
+
+
+def finetune(vocab, width, heads, layers, hidden, texts, batch, deals, compiled=False):
+    """One step on classes, in random batches of ``batch`` texts."""
+    torch.manual_seed(0)
+    config = configuration(vocab, width, heads, layers, hidden)
+    config.num_labels = 2
+    model = BertForSequenceClassification(config)
+    batches = [
+        {**padded(rows), "labels": torch.arange(len(rows)) % 2}
+        for rows in _groups("sst2", texts, vocab, batch)
+    ]
+    return _training(model, batches, deals, compiled, lambda b: len(b["labels"]))
+
+
+def embed(vocab, width, heads, layers, hidden, texts, batch, ordered=False):
+    """The mean of the last layer's vectors of each text, in the order given or by length."""
+    torch.manual_seed(0)
+    model = BertModel(configuration(vocab, width, heads, layers, hidden)).eval()
+    ids = data.texts("sst2", texts, vocab)
+    if ordered:
+        ids = sorted(ids, key=len, reverse=True)
+    batches = [padded(ids[at : at + batch]) for at in range(0, texts, batch)]
+
+    @torch.no_grad()
+    def run(times):
+        for _ in range(times):
+            out = []
+            for made in batches:
+                states = model(**made).last_hidden_state
+                mask = made["attention_mask"][..., None].to(states.dtype)
+                out.append((states * mask).sum(1) / mask.sum(1))
+            vectors = torch.cat(out).numpy()
+        assert len(vectors) == texts
+        return texts
+
+    run(1)
+    return run, {"parameters": _count(model), **_shares(batches)}
+
+
+def _groups(kind: str, texts: int, vocab: int, batch: int) -> list[list[np.ndarray]]:
+    # The texts come shuffled, so batches of neighbours are random batches.
+    ids = data.texts(kind, texts, vocab)
+    return [ids[at : at + batch] for at in range(0, texts, batch)]
+
+
+def _training(
+    model: Any, batches: list[Batch], deals: int, compiled: bool, units: Any
+) -> tuple[Any, dict[str, Any]]:
+    """Steps on one deal of the batches after another; how many units there were in each."""
+    model.train()
+    parameters = list(model.parameters())
+    groups = [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": 0.01},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=1e-4, betas=(0.9, 0.999), eps=1e-8, fused=True)
+    run_model = torch.compile(model) if compiled else model
+    dealt = data.parts(batches, [made["input_ids"].numel() for made in batches], deals)
+    state = {"at": 0}
+
+    def step(made: Batch) -> torch.Tensor:
+        loss = run_model(**made).loss
+        loss.backward()
+        nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+    # Compiled first for one length, then for any.
+    lengths = {made["input_ids"].shape[1]: made for made in batches}
+    some = sorted(lengths)
+    losses = [float(step(lengths[length])) for length in dict.fromkeys((some[0], *some[-2:]))]
+
+    def run(times):
+        done = 0
+        for _ in range(times):
+            for made in dealt[state["at"] % len(dealt)]:
+                loss = step(made)
+                done += units(made)
+            state["at"] += 1
+        assert np.isfinite(float(loss))
+        return done
+
+    facts = {"parameters": _count(model), "first_loss": round(losses[0], 3), **_shares(batches)}
+    return run, facts
+
+
+def _count(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+def _real(made: Batch) -> int:
+    """Tokens of a batch that are not padding."""
+    return int(made["attention_mask"].sum())
+
+
+def _shares(batches: list[Batch]) -> dict[str, Any]:
+    real, padding = sum(map(_real, batches)), sum(made["input_ids"].numel() for made in batches)
+    return data.shares(real, padding, sum(len(b["input_ids"]) for b in batches), len(batches))
+
+
+CASES: dict[str, Setup] = {"pretrain": pretrain, "finetune": finetune, "embed": embed}
+
+if __name__ == "__main__":
+    serve(CASES)
