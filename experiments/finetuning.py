@@ -156,30 +156,38 @@ def _texts(part: Labelled) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class _Encoded:
-    """Examples as ids with what is to be told of them: a row, or a ragged row, of each."""
+    """Examples as ids, with what is to be told of each, or of each of their tokens."""
 
     examples: Examples
-    labels: np.ndarray  # [count], [count 2], or of tags: [tokens] in the order of the store
-    allowed: np.ndarray | None = None  # [tokens]: where answers may be
+    labels: np.ndarray | None = None  # [count ...]
+    tags: np.ndarray | None = None  # of the tokens of the store, -1 where there is nothing to tell
+    allowed: np.ndarray | None = None  # of these, where answers may be
 
-    def batch(self, plan: BatchPlan, pad: int, rows: np.ndarray | None = None) -> dict[str, Any]:
-        indices = plan.indices if rows is None else plan.indices[rows]
+    @property
+    def told(self) -> np.ndarray:
+        """The labels or the tags."""
+        told = self.labels if self.tags is None else self.tags
+        assert told is not None
+        return told
+
+    def batch(self, plan: BatchPlan, pad: int, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """The arrays of some rows of a batch; empty rows have no labels."""
+        indices = plan.indices[rows]
         made = make_inputs(self.examples, indices, plan.S, pad)
-        store, real = self.examples.store, indices >= 0
-        if len(self.labels) == len(self.examples):
-            nothing = np.nan if self.labels.dtype.kind == "f" else -1
-            shape = (len(indices), *self.labels.shape[1:])
-            labels = np.full(shape, nothing, self.labels.dtype)
-            labels[real] = self.labels[indices[real]]
-            made["labels"] = labels
         inside = np.arange(plan.S) < made["lengths"][:, None]
-        at = (store.offsets[np.maximum(indices, 0)][:, None] + np.arange(plan.S))[inside]
-        if len(self.labels) != len(self.examples):
+        begins = self.examples.store.offsets[np.maximum(indices, 0)]
+        places = (begins[:, None] + np.arange(plan.S))[inside]
+        if self.labels is not None:
+            nothing = np.nan if self.labels.dtype.kind == "f" else -1
+            labels = self.labels[np.maximum(indices, 0)]
+            labels[indices < 0] = nothing
+            made["labels"] = labels
+        if self.tags is not None:
             made["labels"] = np.full(inside.shape, -1, np.int32)
-            made["labels"][inside] = self.labels[at]
+            made["labels"][inside] = self.tags[places]
         if self.allowed is not None:
             made["allowed"] = np.zeros(inside.shape, bool)
-            made["allowed"][inside] = self.allowed[at]
+            made["allowed"][inside] = self.allowed[places]
             made["allowed"][:, 0] = True
         return made
 
@@ -231,18 +239,18 @@ class TaskJob(job.Job):
             tags = np.array([numbers[tag] for tags in part.tags for tag in tags], np.int32)
             labels[store.offsets[rows] + tagged.places.ids] = tags
             say(f"{part.name}: {len(part):,} sentences, {len(tags):,} words")
-            return _Encoded(tagged.examples, labels)
+            return _Encoded(tagged.examples, tags=labels)
         most = min(64, task.length - task.stride - 4)
         spans = encode_questions(
             part.questions, part.contexts, tokenizer, task.length, task.stride, most
         )
         found = find_spans(spans, part.answers).astype(np.int32)
         say(f"{part.name}: {len(part):,} questions, {len(spans):,} windows")
-        return _Encoded(spans.examples, found, spans.spans[:, 0] >= 0)
+        return _Encoded(spans.examples, found, allowed=spans.spans[:, 0] >= 0)
 
     def tokens(self) -> list[np.ndarray]:
         """The ids of the training examples, and their labels."""
-        return [self.encoded.examples.store.ids, self.encoded.labels]
+        return [self.encoded.examples.store.ids, self.encoded.told]
 
     def objective(self, smoothing: float) -> Any:
         """The loss of the task."""

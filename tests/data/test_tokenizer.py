@@ -1,17 +1,24 @@
 """Tokenizers: lossless where promised, special tokens out of reach of text, damage refused."""
 
 import hashlib
+import itertools
 import json
 import random
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import tokenizers
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from transformer_jax.data.tokenizer import SPECIAL, load_tokenizer, train_tokenizer
+from transformer_jax.data.tokenizer import (
+    BERT_SPECIAL,
+    SPECIAL,
+    load_tokenizer,
+    train_tokenizer,
+)
 from transformer_jax.errors import ConfigError, DataError
 
 # Row U1: two sentences of 13 and 15 words.
@@ -97,6 +104,71 @@ def test_a_text_is_encoded_as_if_alone(made, kind):
     tokenizer = made[kind]
     assert tokenizer.encode_batch(TEXTS) == [tokenizer.encode(text) for text in TEXTS]
     assert tokenizer.decode_batch(tokenizer.encode_batch(TEXTS[:2])) == TEXTS[:2]
+
+
+@pytest.fixture(scope="module")
+def for_encoders():
+    sizes = {"bpe": 400, "wordpiece": 200, "unigram": 320, "bytes": 261, "characters": 200}
+    return {kind: train_tokenizer(kind, TEXTS, sizes[kind], special=BERT_SPECIAL) for kind in KINDS}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_h18_tokenizers_for_encoders_have_a_mask(for_encoders, made, kind, tmp_path):
+    tokenizer = for_encoders[kind]
+    roles = tokenizer.pad, tokenizer.unk, tokenizer.bos, tokenizer.eos, tokenizer.mask
+    assert roles == (0, 1, 2, 3, 4)
+    assert tokenizer.pieces(range(5)) == list(BERT_SPECIAL)
+    assert tokenizer.special == set(range(5))
+    assert (made[kind].mask, made[kind].special) == (None, set(range(4)))
+    ids = tokenizer.encode(ENGLISH)
+    assert min(ids) >= 5
+    assert max(ids) < tokenizer.vocab_size
+    assert tokenizer.decode(ids) == ENGLISH
+    assert tokenizer.decode([2, *ids, 4, 3, 0]) == tokenizer.decode(ids)
+    tokenizer.save(tmp_path / "tokenizer.json")
+    again = load_tokenizer(tmp_path / "tokenizer.json")
+    assert (again.mask, again.encode(FRENCH)) == (4, tokenizer.encode(FRENCH))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("text", [*BERT_SPECIAL, "a[MASK]b", " [MASK] ", "<mask>"])
+def test_text_that_spells_a_mask_is_text(for_encoders, kind, text):
+    tokenizer = for_encoders[kind]
+    ids = tokenizer.encode(text)
+    assert not (tokenizer.special - {tokenizer.unk}) & set(ids)
+    if kind in LOSSLESS:
+        assert tokenizer.decode(ids) == text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_h18_words_begin_where_nothing_continues(for_encoders, kind):
+    """Whole words are those that blanks part, and for WordPiece punctuation too."""
+    tokenizer = for_encoders[kind]
+    continues = tokenizer.continues
+    assert continues.shape == (tokenizer.vocab_size,)
+    assert not continues[sorted(tokenizer.special)].any()
+    if kind == "characters":
+        assert not continues.any()
+        return
+    text = "A man in a blue shirt is standing on a ladder"
+    ids = tokenizer.encode(text)
+    # The first piece of a text begins a word, whatever it is.
+    starts = [i for i, id in enumerate(ids) if i == 0 or not continues[id]]
+    words = [tokenizer.decode(ids[a:b]) for a, b in itertools.pairwise([*starts, len(ids)])]
+    assert [word.strip() for word in words] == text.split()
+    assert np.mean(continues[ids]) > 0.1
+
+
+def test_u1_a_mask_of_another_file_is_found_or_named(tmp_path):
+    roberta = load_tokenizer(
+        foreign(tmp_path, ["<s>", "<pad>", "</s>", "<unk>", "<mask>"], "<unk>")
+    )
+    roles = roberta.bos, roberta.pad, roberta.eos, roberta.unk, roberta.mask
+    assert roles == (0, 1, 2, 3, 4)
+    assert roberta.encode("a <mask> b") == [5, 3, 6]
+    named = load_tokenizer(foreign(tmp_path, ["</s>", "(hole)"], "a"), special={"mask": "(hole)"})
+    assert named.mask == 1
+    assert not named.continues.any()
 
 
 def test_bytes_have_the_ids_of_bytes(made):

@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 from transformer_jax.config import PRESETS
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.models.heads import MaskedEncoder, TextEncoder, TokenEncoder
 from transformer_jax.parallel import sharding
 from transformer_jax.parallel.mesh import MeshConfig, make_mesh
 from transformer_jax.training.state import split
@@ -44,6 +45,16 @@ def spread(name, *shape, sizes=SIZES):
         ("encoder/blocks/0/feed_forward_norm_after/gain", (8,), P(None)),
         ("head/table", (10, 8), P("tensor", "fsdp")),
         ("head/bias", (10,), P("tensor")),
+        ("encoder/segments/table", (2, 8), P(None, "fsdp")),
+        ("encoder/embedding_norm/gain", (8,), P(None)),
+        ("pooler/kernel", (8, 8), P("fsdp", None)),
+        ("pooler/bias", (8,), P(None)),
+        ("transform/kernel", (8, 8), P("fsdp", None)),
+        ("transform_norm/bias", (8,), P(None)),
+        ("next_sentence/kernel", (8, 2), P("fsdp", None)),
+        ("next_sentence/bias", (2,), P(None)),
+        ("labels/kernel", (8, 3), P("fsdp", None)),
+        ("labels/bias", (3,), P(None)),
         # Scanned: the layers stay whole.
         ("encoder/blocks/feed_forward/up/kernel", (6, 8, 16), P(None, "fsdp", "tensor")),
         ("encoder/blocks/self_attention/query/bias", (6, 8), P(None, "tensor")),
@@ -109,6 +120,23 @@ def test_every_parameter_of_the_presets_has_a_rule_and_no_big_one_is_whole(prese
     ):
         held = math.prod(where.shard_shape(leaf.shape))
         assert held * 8 == leaf.size or leaf.ndim < 2 or leaf.size < 1000, (leaf.shape, where)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda config, rngs: MaskedEncoder(config, rngs=rngs),
+        lambda config, rngs: TextEncoder(config, labels=3, rngs=rngs),
+        lambda config, rngs: TokenEncoder(config, labels=3, rngs=rngs),
+    ],
+    ids=["words", "texts", "tokens"],
+)
+def test_every_parameter_of_encoders_has_a_rule_and_no_big_one_is_whole(make):
+    _, params = split(nnx.eval_shape(lambda: make(PRESETS["bert_mini"], nnx.Rngs(0))))
+    found = sharding.param_shardings(params, make_mesh(MeshConfig(fsdp=8)))
+    for leaf, where in zip(jax.tree.leaves(params), jax.tree.leaves(found), strict=True):
+        held = math.prod(where.shard_shape(leaf.shape))
+        assert held * 8 == leaf.size or leaf.ndim < 2, (leaf.shape, where)
 
 
 def test_copies_of_parameters_are_found_by_path_suffix_and_shape():

@@ -101,7 +101,7 @@ class SentencePairs:
             )
         self._store, self._masking, self._ids = store, masking, special
         self._pairing, self._seed, self._shuffle = pairing, seed, shuffle
-        room = length - self._special
+        self._room = room = length - self._special
         limit = room if pairing == "none" else room // 2
         self._begins, self._units = _units(store, limit)
         self._texts = _texts(self._begins, self._units, room)
@@ -139,6 +139,7 @@ class SentencePairs:
             without pairs.
         """
         B, T = len(batch.indices), batch.T
+        room = min(T - self._special, self._room)  # T may be rounded up beyond the longest text
         first, sep, pad = self._ids
         labels = self._epoch_labels(batch.epoch)
         tokens, types = np.full((B, T), pad, np.int32), np.zeros((B, T), np.int32)
@@ -149,7 +150,7 @@ class SentencePairs:
                 continue
             at = 0
             tokens[row, 0] = first
-            parts = self._parts(int(text), batch.epoch, bool(labels[text]), T - self._special)
+            parts = self._parts(int(text), batch.epoch, bool(labels[text]), room)
             for number, ids in enumerate(parts):
                 start, at = at + 1, at + 1 + len(ids)
                 tokens[row, start:at] = ids

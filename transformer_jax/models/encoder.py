@@ -75,7 +75,7 @@ class Encoder(nnx.Module):
         tokens: Int[Array, "B T"],
         lengths: Int[Array, " B"],
         types: Int[Array, "B T"] | None = None,
-    ) -> Float[Array, "L+1 B T D"]:
+    ) -> Float[Array, "{self.config.encoder_layers}+1 B T D"]:
         """What every layer makes of each token (row H21); layer 0 is the embeddings."""
         found: list[Array] = []
         Encoder.__call__(self, tokens, lengths, types, each=found.append)

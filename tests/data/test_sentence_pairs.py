@@ -1,0 +1,291 @@
+"""Laws of pairs of texts: rows B35, H18, H19."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from transformer_jax.data.corruption import Masking
+from transformer_jax.data.loader import prefetched
+from transformer_jax.data.sentence_pairs import SentencePairs
+from transformer_jax.data.sentences import SentenceStore
+from transformer_jax.errors import ConfigError, DataError
+
+PAD, UNK, CLS, SEP, MASK, FIRST = 0, 1, 2, 3, 4, 5
+LENGTHS = {
+    "many": [np.random.default_rng(i).integers(1, 12, 1 + i % 9).tolist() for i in range(36)],
+    "single sentences": [[1 + i % 13] for i in range(31)],
+    "single tokens": [[1]] * 25,
+    "long sentences": [[50, 3, 70], [41], [1, 90, 1, 1], [2, 2]],
+    "two documents": [[4, 3, 5], [6]],
+}
+PAIRINGS = ("next", "order", "none")
+corpora = pytest.mark.parametrize("name", LENGTHS)
+pairings = pytest.mark.parametrize("pairing", PAIRINGS)
+
+
+def counting(lengths):
+    """Token number i of all is 5 + i, so that every token tells where it was."""
+    flat = [size for sizes in lengths for size in sizes]
+    offsets = np.concatenate([[0], np.cumsum(flat)]).astype(np.int64)
+    documents = np.concatenate([[0], np.cumsum([len(sizes) for sizes in lengths])])
+    ids = np.arange(FIRST, FIRST + offsets[-1], dtype=np.int32)
+    return SentenceStore(ids, offsets, documents.astype(np.int64), {})
+
+
+def masking(store, **fields):
+    return Masking(MASK, np.arange(FIRST, FIRST + len(store.ids)), **fields)
+
+
+def pairs_of(lengths, pairing="next", length=30, **options):
+    store = counting(lengths)
+    options = {"tokens": 8 * length, "seed": 3, **options}
+    made = SentencePairs(
+        store, masking(store), (CLS, SEP, PAD), length=length, pairing=pairing, **options
+    )
+    return made, store
+
+
+def epoch(made, number=0):
+    """All rows of an epoch: (text, tokens as they were, types, follows)."""
+    found = []
+    for step in range(number * made.steps_per_epoch, (number + 1) * made.steps_per_epoch):
+        batch = made.batch(step)
+        for row, text in zip(arrays(made.make(batch)), batch.indices.tolist(), strict=True):
+            if text >= 0:
+                found.append((text, *row))
+    return sorted(found, key=lambda row: row[0])
+
+
+def arrays(made):
+    """Rows with their hidden tokens put back, as lists without padding."""
+    for b, length in enumerate(made["lengths"].tolist()):
+        tokens = made["tokens"][b].copy()
+        real = made["weights"][b] > 0
+        tokens[made["places"][b][real]] = made["targets"][b][real]
+        assert (tokens[length:] == PAD).all()
+        assert not made["types"][b, length:].any()
+        yield tokens[:length].tolist(), made["types"][b, :length].tolist(), int(made["follows"][b])
+
+
+def parts_of(tokens):
+    """What stands between the special tokens."""
+    assert tokens[0] == CLS
+    assert tokens[-1] == SEP
+    ends = [0, *(i for i, id in enumerate(tokens) if id == SEP)]
+    return [tokens[a + 1 : b] for a, b in itertools.pairwise(ends)]
+
+
+def document(store, id):
+    ends = store.offsets[store.documents[1:]]
+    return int(np.searchsorted(ends, id - FIRST, side="right"))
+
+
+def contiguous(part):
+    return part == list(range(part[0], part[0] + len(part)))
+
+
+@corpora
+@pairings
+@pytest.mark.parametrize("length", [9, 30, 64])
+def test_h19_parts_are_whole_never_empty_and_as_their_label_says(name, pairing, length):
+    made, store = pairs_of(LENGTHS[name], pairing, length)
+    begins = set((store.offsets + FIRST).tolist())
+    for number in (0, 1):
+        rows = epoch(made, number)
+        assert [row[0] for row in rows] == list(range(len(made)))
+        for _, tokens, types, follows in rows:
+            assert len(tokens) <= length
+            parts = parts_of(tokens)
+            assert all(map(len, parts))
+            assert all(map(contiguous, parts))
+            assert len(parts) == (1 if pairing == "none" else 2)
+            # The second part with its [SEP] has type 1.
+            assert sum(types) == (0 if pairing == "none" else len(parts[1]) + 1)
+            assert types == sorted(types)
+            homes = [{document(store, id) for id in (part[0], part[-1])} for part in parts]
+            assert all(len(home) == 1 for home in homes)
+            if pairing == "none":
+                assert follows == -1
+                continue
+            first, second = parts
+            if pairing == "order":
+                assert follows in (0, 1)
+                first, second = (second, first) if follows else (first, second)
+            if follows == 0 or pairing == "order":
+                assert second[0] == first[-1] + 1 or (first == second and len(first) == 1)
+            else:
+                assert homes[0] != homes[1]
+            if max(map(max, LENGTHS[name])) <= 3:  # no sentence had to be cut
+                assert {first[0], second[0]} <= begins
+
+
+@corpora
+@pytest.mark.parametrize("pairing", ["next", "order"])
+def test_h19_half_of_the_texts_are_labelled_in_every_epoch(name, pairing):
+    made, _ = pairs_of(LENGTHS[name], pairing, 64)
+    drawn = set()
+    for number in range(3):
+        follows = np.array([row[3] for row in epoch(made, number)])
+        single = 0
+        if pairing == "next":  # a text of one sentence has no second part of its own
+            single = sum(len(sizes) == 1 for sizes in LENGTHS[name])
+        if single <= len(made) // 2 and name != "long sentences":
+            assert abs(2 * follows.sum() - len(made)) <= 1
+        else:
+            assert follows.sum() >= len(made) // 2
+        drawn.add(tuple(follows.tolist()))
+    assert len(drawn) == 3 or name != "many"
+
+
+def test_h19_every_place_of_the_cut_and_every_other_document_come():
+    lengths = [[2] * 5, [3, 4], [5], [1, 1, 1]]
+    made, store = pairs_of(lengths, "next", 64)
+    cuts, others = set(), set()
+    for number in range(80):
+        for text, tokens, _, follows in epoch(made, number):
+            first, second = parts_of(tokens)
+            if text == 0:
+                cuts.add(len(first))
+                if follows:
+                    others.add(second[0])
+    assert cuts == {2, 4, 6, 8}
+    # The second part begins at any sentence of the others, as likely as at any other.
+    assert others == set((store.offsets[5:-1] + FIRST).tolist())
+
+
+@corpora
+@pairings
+def test_every_sentence_is_once_part_of_a_text_of_its_own_in_every_epoch(name, pairing):
+    made, store = pairs_of(LENGTHS[name], pairing, 20)
+    starts, ends, own = [], [], []
+    for _, tokens, _, follows in epoch(made):
+        parts = parts_of(tokens)
+        if pairing == "next" and follows:
+            own += parts[0]  # at least its beginning, the rest made room
+            starts.append(parts[0][0])
+            continue
+        both = sorted(parts)
+        if pairing == "order" and both[0] == both[-1]:
+            both = both[:1]
+        starts.append(both[0][0])
+        ends.append(both[-1][-1])
+        own += [id for part in both for id in part]
+    assert len(own) == len(set(own))
+    assert len(starts) == len(set(starts))
+    if pairing != "next":
+        assert sorted(own) == store.ids.tolist()
+    # Texts follow each other without a gap: where one ends, another begins.
+    assert {end + 1 for end in ends} <= set(starts) | {FIRST + len(store.ids)}
+    assert min(starts) == FIRST
+
+
+@pairings
+def test_rows_are_functions_of_seed_epoch_and_number_alone(pairing):
+    made, _ = pairs_of(LENGTHS["many"], pairing, rows_multiple=2)
+    for step in (0, 1, made.steps_per_epoch - 1, made.steps_per_epoch + 1):
+        batch = made.batch(step)
+        whole = made.make(batch)
+        for rows in (np.array([0]), np.array([1, 0]), np.arange(len(batch.indices))[::-1]):
+            part = made.make(batch.select(rows))
+            for name, array in whole.items():
+                np.testing.assert_array_equal(part[name], array[rows])
+
+
+@pairings
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_fresh_plan_goes_on_where_another_stopped(pairing, shuffle):
+    options = {"shuffle": shuffle, "length": 24}
+    made, _ = pairs_of(LENGTHS["many"], pairing, **options)
+    stop = 2 * made.steps_per_epoch + 2
+    whole = [made.make(made.batch(step)) for step in range(stop)]
+    for start in (1, made.steps_per_epoch, stop - 1):
+        fresh, _ = pairs_of(LENGTHS["many"], pairing, **options)
+        assert fresh.fingerprint == made.fingerprint
+        read = list(prefetched(fresh, fresh.make, start=start, stop=stop, prefetch=3))
+        for a, b in zip(read, whole[start:], strict=True):
+            assert a.keys() == b.keys()
+            for name in a:
+                np.testing.assert_array_equal(a[name], b[name])
+    one, other = epoch(made), epoch(made, 1)
+    assert (one == other) == (not shuffle or pairing == "none")
+
+
+@pairings
+def test_another_epoch_or_seed_hides_other_tokens(pairing):
+    found = []
+    for seed, number in ((0, 0), (0, 1), (1, 0)):
+        made, _ = pairs_of(LENGTHS["many"], pairing, seed=seed)
+        steps = range(number * made.steps_per_epoch, (number + 1) * made.steps_per_epoch)
+        batches = [made.make(made.batch(step)) for step in steps]
+        found.append(frozenset(int(i) for b in batches for i in b["targets"][b["weights"] > 0]))
+    assert len(set(found)) == 3
+
+
+@pairings
+def test_arrays_are_those_of_their_shape(pairing):
+    made, _ = pairs_of(LENGTHS["many"], pairing, length=32, tokens=128)
+    shapes = set()
+    for step in range(made.steps_per_epoch):
+        batch = made.batch(step)
+        arrays = made.make(batch)
+        B, T = len(batch.indices), batch.T
+        shapes.add((B, T))
+        P = max(1, round(0.15 * T))
+        forms = dict.fromkeys(("tokens", "types"), (B, T)) | {"lengths": (B,), "follows": (B,)}
+        forms |= dict.fromkeys(("places", "targets", "weights"), (B, P))
+        assert {name: array.shape for name, array in arrays.items()} == forms
+        kinds = {name: array.dtype == np.float32 for name, array in arrays.items()}
+        assert [name for name, real in kinds.items() if real] == ["weights"]
+        assert all(array.dtype in (np.int32, np.float32) for array in arrays.values())
+        nothing = batch.indices < 0
+        assert (arrays["tokens"][nothing] == PAD).all()
+        assert (arrays["follows"][nothing] == -1).all()
+        for name in ("lengths", "types", "places", "targets", "weights"):
+            assert not arrays[name][nothing].any()
+    assert shapes <= {(shape.rows, shape.T) for shape in made.shapes}
+    assert 0.5 < made.fill <= 1
+
+
+def test_h18_special_unknown_and_filling_tokens_are_never_hidden():
+    store = counting(LENGTHS["many"])
+    ids = np.where(store.ids % 3 == 0, UNK, store.ids)
+    store = SentenceStore(ids, store.offsets, store.documents, {})
+    made = SentencePairs(
+        store, masking(store, share=1.0), (CLS, SEP, PAD), length=30, tokens=240, seed=0
+    )
+    hidden = total = 0
+    for step in range(made.steps_per_epoch):
+        arrays = made.make(made.batch(step))
+        targets = arrays["targets"][arrays["weights"] > 0]
+        assert (targets >= FIRST).all()
+        hidden, total = hidden + len(targets), total + arrays["lengths"].sum()
+    assert 0.4 * total < hidden < 0.67 * total
+
+
+def test_the_fingerprint_follows_what_decides_the_batches():
+    make = lambda lengths=LENGTHS["many"], **options: pairs_of(lengths, **options)[0]
+    made = [make(), make(LENGTHS["many"][1:]), make(length=31), make(seed=4), make(tokens=500)]
+    made += [make(pairing="order"), make(pairing="none"), make(shuffle=False), make(buckets=1)]
+    assert len({plan.fingerprint for plan in made}) == len(made)
+    assert make().fingerprint == made[0].fingerprint
+    store = counting(LENGTHS["many"])
+    words = [np.zeros(FIRST + len(store.ids), bool), None]
+    for continues, share in zip(words, (0.15, 0.2), strict=True):
+        other = SentencePairs(
+            store, masking(store, continues=continues, share=share), (CLS, SEP, PAD),
+            length=30, tokens=240, seed=3,
+        )  # fmt: skip
+        assert other.fingerprint != made[0].fingerprint
+
+
+def test_what_cannot_be_is_named():
+    with pytest.raises(DataError, match=r"there is a single document.*order or none"):
+        pairs_of([[3, 4, 5]])
+    for pairing in ("order", "none"):
+        assert len(epoch(pairs_of([[3, 4, 5]], pairing)[0])) == 1
+    for pairing, least in (("next", 5), ("order", 5), ("none", 4)):
+        with pytest.raises(ConfigError, match=f"length is {least - 1}: .* at least {least}"):
+            pairs_of(LENGTHS["many"], pairing, least - 1)
+        made, _ = pairs_of(LENGTHS["single tokens"], pairing, least)
+        assert max(len(row[1]) for row in epoch(made)) <= least

@@ -1,0 +1,183 @@
+"""Laws of encoders with heads: rows B35, B36, H17-H19."""
+
+import dataclasses
+import functools
+import math
+import zlib
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from transformer_jax.config import AttentionConfig, HeadConfig, NormConfig, bert
+from transformer_jax.errors import ConfigError
+from transformer_jax.models.encoder import Encoder
+from transformer_jax.models.heads import MaskedEncoder, TextEncoder, TokenEncoder, chosen
+
+V, D, T = 20, 16, 6
+
+BERT = dataclasses.replace(
+    bert(D, 1, vocab=V, length=8, dropout=0.0), attention=AttentionConfig(heads=4)
+)
+TOKENS = jnp.arange(1, 1 + 2 * T).reshape(2, T)
+LENGTHS = jnp.array([T, 4])
+TYPES = jnp.array([[0, 0, 0, 1, 1, 1], [0, 0, 1, 1, 0, 0]])
+PLACES = jnp.array([[4, 1, 1], [0, 3, 2]])
+HIDDEN = np.random.default_rng(0).standard_normal((2, T, D)).astype(np.float32)
+
+
+def parts(make):
+    """Graph and parameters that depend on their names alone: zeros and ones hide mistakes."""
+    graph, state = nnx.split(nnx.eval_shape(make))
+
+    def fill(path, leaf):
+        name = jax.tree_util.keystr(path)
+        noise = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(leaf.shape)
+        return jnp.asarray(1 + 0.2 * noise if "gain" in name else 0.3 * noise, leaf.dtype)
+
+    return graph, jax.tree_util.tree_map_with_path(fill, nnx.to_pure_dict(state))
+
+
+@functools.lru_cache
+def masked(config=BERT, **options):
+    return parts(lambda: MaskedEncoder(config, **options, rngs=nnx.Rngs(0)))
+
+
+def head(**fields):
+    return dataclasses.replace(BERT, head=dataclasses.replace(BERT.head, **fields))
+
+
+def of(graph, params):
+    """Functions of a model with these parameters, compiled whole."""
+    return lambda function, *args: jax.jit(lambda p: function(nnx.merge(graph, p), *args))(params)
+
+
+def test_vectors_are_chosen_by_row():
+    found = chosen(jnp.asarray(HIDDEN), PLACES)
+    np.testing.assert_array_equal(found, HIDDEN[np.arange(2)[:, None], np.asarray(PLACES)])
+
+
+def test_h18_words_are_told_by_map_activation_norm_and_the_tied_table():
+    graph, params = masked()
+    found = of(graph, params)(lambda model: model.words(jnp.asarray(HIDDEN)))
+    p = jax.tree.map(lambda a: np.asarray(a, np.float64), params)
+    x = HIDDEN @ p["transform"]["kernel"] + p["transform"]["bias"]
+    x = x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+    x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-12)
+    x = x * p["transform_norm"]["gain"] + p["transform_norm"]["bias"]
+    wanted = x @ p["embedding"]["table"].T + p["head"]["bias"]
+    np.testing.assert_allclose(found, wanted, atol=2e-5)
+    assert found.dtype == jnp.float32
+    assert set(p["head"]) == {"bias"}
+
+
+@pytest.mark.parametrize(
+    "fields", [{"transform": False}, {"tied": False}, {"bias": False}, {"scale": 0.5}]
+)
+def test_no_field_of_the_head_is_ignored(fields):
+    words = lambda config: of(*masked(config))(lambda model: model.words(jnp.asarray(HIDDEN)))
+    assert not np.allclose(words(head(**fields)), words(BERT), atol=1e-2)
+
+
+def test_without_a_transform_words_are_products_with_the_table():
+    graph, params = masked(head(transform=False, tied=False))
+    found = of(graph, params)(lambda model: model.words(jnp.asarray(HIDDEN)))
+    table, bias = (np.asarray(params["head"][name]) for name in ("table", "bias"))
+    np.testing.assert_allclose(found, HIDDEN @ table.T + bias, atol=1e-5)
+    assert "transform" not in params
+    assert "transform_norm" not in params
+
+
+def test_the_transform_has_the_norm_of_the_model():
+    config = dataclasses.replace(BERT, norm=NormConfig(kind="rms", eps=1e-12))
+    assert set(masked(config)[1]["transform_norm"]) == {"gain"}
+
+
+def test_h18_the_head_at_chosen_places_is_the_full_head_there():
+    """Values and gradients, where a place comes twice too."""
+    graph, params = masked()
+    weights = jnp.asarray(np.random.default_rng(1).standard_normal((2, 3, V)), jnp.float32)
+
+    def outcome(both, early):
+        model, hidden = nnx.merge(graph, both[0]), both[1]
+        if early:
+            words = model.words(chosen(hidden, PLACES))
+        else:
+            words = jnp.take_along_axis(model.words(hidden), PLACES[..., None], axis=1)
+        return jnp.sum(words * weights), words
+
+    run = jax.jit(jax.grad(outcome, has_aux=True), static_argnums=1)
+    both = params, jnp.asarray(HIDDEN)
+    (early, words), (late, wanted) = run(both, True), run(both, False)
+    chex.assert_trees_all_close(words, wanted, atol=1e-5)
+    chex.assert_trees_all_close(early, late, atol=1e-4, rtol=1e-4)
+    assert np.abs(early[0]["embedding"]["table"]).max() > 0.1
+
+
+def test_h19_follows_is_a_map_of_what_is_pooled():
+    graph, params = masked()
+    found = of(graph, params)(lambda model: model.follows(jnp.asarray(HIDDEN)))
+    apply = lambda x, part: x @ np.asarray(part["kernel"]) + np.asarray(part["bias"])
+    pooled = np.tanh(apply(HIDDEN[:, 0], params["pooler"]))
+    np.testing.assert_allclose(found, apply(pooled, params["next_sentence"]), atol=1e-5)
+    chex.assert_shape(found, (2, 2))
+
+
+def test_pairs_are_told_only_where_asked_and_need_a_pooler():
+    assert "next_sentence" not in masked(next_sentence=False)[1]
+    with pytest.raises(ConfigError, match=r"set head\.pooler"):
+        MaskedEncoder(head(pooler=False), rngs=nnx.Rngs(0))
+    config = dataclasses.replace(BERT, head=HeadConfig())
+    assert masked(config, next_sentence=False)[1].keys() == {"embedding", "encoder"}
+
+
+def labelled(model, config=BERT):
+    return parts(lambda: model(config, labels=3, rngs=nnx.Rngs(0)))
+
+
+def test_what_encoders_have_in_common_has_the_same_names():
+    common = parts(lambda: Encoder(BERT, rngs=nnx.Rngs(0)))[1]
+    for params in (masked()[1], labelled(TextEncoder)[1], labelled(TokenEncoder)[1]):
+        chex.assert_trees_all_equal({name: params[name] for name in common}, common)
+
+
+def test_b36_texts_are_told_from_what_is_pooled_and_tokens_each():
+    models = [parts(lambda: Encoder(BERT, rngs=nnx.Rngs(0)))]
+    models += [labelled(TextEncoder), labelled(TokenEncoder)]
+    graphs, params = zip(*models, strict=True)
+    merged = lambda params: map(nnx.merge, graphs, params)
+    run = lambda params: [model(TOKENS, LENGTHS, TYPES) for model in merged(params)]
+    hidden, texts, tokens = jax.device_get(jax.jit(run)(params))
+
+    def apply(x, part):
+        return x @ np.asarray(part["kernel"]) + np.asarray(part["bias"])
+
+    pooled = np.tanh(apply(hidden[:, 0], params[1]["pooler"]))
+    np.testing.assert_allclose(texts, apply(pooled, params[1]["labels"]), atol=1e-5)
+    np.testing.assert_allclose(tokens, apply(hidden, params[2]["labels"]), atol=1e-5)
+    assert texts.dtype == tokens.dtype == np.float32
+
+
+def test_the_vectors_that_labels_are_told_from_are_dropped_out_iff_there_is_a_key():
+    """Without blocks' dropout, only that before the last map is left."""
+    config = dataclasses.replace(BERT, norm=dataclasses.replace(BERT.norm, dropout=0.5))
+    graph, params = labelled(TokenEncoder, config)
+    vectors, keys = jnp.ones((400, D)), jax.random.split(jax.random.key(0))
+
+    @jax.jit
+    def run(params, key):
+        return nnx.merge(graph, params).scores(vectors, key)
+
+    kernel, bias = (np.asarray(params["labels"][name]) for name in ("kernel", "bias"))
+    whole = np.asarray(run(params, None))
+    np.testing.assert_allclose(whole, np.ones((400, D)) @ kernel + bias, atol=1e-5)
+    dropped = np.asarray(run(params, keys[0]))
+    assert not np.allclose(dropped, whole)
+    assert not np.allclose(dropped, run(params, keys[1]))
+    np.testing.assert_array_equal(dropped, run(params, keys[0]))
+    # The mean stays: each sum of 16 terms of 0 or 2 times the kernel.
+    spread = np.sqrt((kernel**2).sum(0) / 400)
+    assert (np.abs(dropped.mean(0) - whole[0]) < 4 * spread).all()
