@@ -23,13 +23,13 @@ class Attention:
     run: tyro.conf.Positional[Path]
     """A run directory."""
     sentence: tyro.conf.Positional[str]
-    """What is translated, or what a language model reads."""
+    """What is translated, or what a language model or an encoder reads."""
     target: str | None = None
     """A given translation, instead of the translator's own."""
     output: Path = Path("attention.html")
     """The page; the picture lies beside it with the suffix .png."""
     picture: Literal["cross", "encoder", "decoder"] | None = None
-    """Which attention the picture shows; None is cross, or of a language model what it has."""
+    """Which attention the picture shows; None is cross, or what there is if that is one kind."""
     layer: int | None = None
     """Which layer it shows, from 1; None is the last."""
     all_layers: bool = False
@@ -44,13 +44,18 @@ class Attention:
     def __call__(self) -> int:
         """Writes the files and prints their names."""
         self.check()
-        from transformer_jax.cli.loading import family
+        from transformer_jax.cli.loading import ENCODERS, family
         from transformer_jax.training.run_directory import RunDirectory
         from transformer_jax.visual.attention import as_json, page, picture
 
-        decoder = family(RunDirectory.open(self.run)) == "decoder"
-        maps, translation = self.of_text() if decoder else self.of_translation()
-        kind = self.picture or ("decoder" if decoder else "cross")
+        found = family(RunDirectory.open(self.run))
+        if found == "decoder":
+            maps, translation = self.of_text()
+        elif found in ENCODERS:
+            maps, translation = self.of_encoder()
+        else:
+            maps, translation = self.of_translation()
+        kind = self.picture or ("cross" if len(maps) > 1 else maps[0].kind)
         shown = next(each for each in maps if each.kind == kind)
         L = shown.weights.shape[0]
         if self.layer is not None and self.layer > L:
@@ -97,15 +102,40 @@ class Attention:
         from transformer_jax.cli.loading import as_trained, first_token, load
         from transformer_jax.training.run_directory import RunDirectory
 
-        theirs = {"target": self.target is not None, "beams": self.beams != Attention.beams}
-        theirs["picture"] = self.picture not in (None, "decoder")
-        for flag, given in theirs.items():
-            if given:
-                raise ConfigError(f"--{flag} is for translators: {self.run} is a language model")
+        self.check_alone("decoder", "a language model")
         model, tokenizer = load(self.run, self.checkpoint, kind="decoder")
         first = first_token(RunDirectory.open(self.run), tokenizer)
         text = as_trained(self.run, trim=False)(self.sentence)
         return (self_attention_of(model, tokenizer, text, first=first),), ""
+
+    def of_encoder(self) -> "tuple[tuple[Maps, ...], str]":
+        """What an encoder looks at, and no translation; a tab parts the two texts of a pair.
+
+        Raises:
+            ConfigError: A flag that is for translators.
+            DataError: The sentence is longer than the model can read.
+        """
+        from transformer_jax.cli.encoders import load_vectors
+
+        self.check_alone("encoder", "an encoder")
+        vectors, prepare = load_vectors(self.run, self.checkpoint)
+        names, weights = vectors.attention(*map(prepare, self.sentence.split("\t", 1)))
+        from transformer_jax.visual.attention import translation_maps
+
+        names = [name.replace(" ", "▁").replace("\n", "⏎") for name in names]
+        return translation_maps(names, [], {"encoder": weights}), ""
+
+    def check_alone(self, kind: str, name: str) -> None:
+        """Refuses flags that are for translators.
+
+        Raises:
+            ConfigError: It names the flag.
+        """
+        theirs = {"target": self.target is not None, "beams": self.beams != Attention.beams}
+        theirs["picture"] = self.picture not in (None, kind)
+        for flag, given in theirs.items():
+            if given:
+                raise ConfigError(f"--{flag} is for translators: {self.run} is {name}")
 
     def check(self) -> None:
         """Refuses what cannot be, before anything is loaded.

@@ -2,15 +2,19 @@
 
 import dataclasses
 import difflib
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import tyro
 
 from transformer_jax.config import PRESETS, TransformerConfig
 from transformer_jax.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformer_jax.training.run_directory import RunDirectory
 
 __all__ = ["Describe", "report"]
 
@@ -42,6 +46,7 @@ class Describe:
         text = report(
             config,
             name=self.preset or str(self.run),
+            heads=self.heads(),
             batch=self.batch,
             source_length=self.source_length,
             target_length=self.target_length,
@@ -51,6 +56,12 @@ class Describe:
         if self.pictures is not None:
             draw(config, self.pictures, self.target_length)
         return 0
+
+    def heads(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of what the run's task adds to its encoder."""
+        from transformer_jax.training.run_directory import RunDirectory
+
+        return {} if self.run is None else heads_of(RunDirectory.open(self.run))
 
     def config(self) -> TransformerConfig:
         """The configuration that the flags name.
@@ -78,16 +89,37 @@ class Describe:
         return model_config(RunDirectory.open(self.run))
 
 
+def heads_of(run: "RunDirectory") -> dict[str, tuple[int, ...]]:
+    """The shapes of what a run's encoder has beyond embeddings and layers; other runs nothing."""
+    from transformer_jax.cli.loading import ENCODERS, abstract_model, family, model_config
+
+    if family(run) not in ENCODERS:
+        return {}
+    from flax import nnx
+
+    from transformer_jax.training.trees import named
+
+    params = nnx.to_pure_dict(nnx.split(abstract_model(run, model_config(run)))[1])
+    return {
+        name: leaf.shape
+        for name, leaf in named(params).items()
+        if name.split("/")[0] not in ("embedding", "encoder")
+    }
+
+
 def report(
     config: TransformerConfig,
     *,
     name: str,
+    heads: Mapping[str, tuple[int, ...]] | None = None,
     batch: int = 1,
     source_length: int = 32,
     target_length: int = 32,
     table: "Table | None" = None,
 ) -> str:
     """The architecture (row H12), what each part costs (row B13), and the totals.
+
+    ``heads`` are the shapes of what an encoder's task adds, counted among the parameters only.
 
     Source: Vaswani et al. 2017, figure 1; Bishop 2024, section 12.1.8.
     """
@@ -123,8 +155,10 @@ def report(
     tokens = batch * (target_length if config.decoder_layers else source_length)
     of = "target token" if both else "token"
     each = lambda flops: f"{short(flops)}FLOP, {short(flops / tokens)}FLOP a {of}"
+    more = {name: math.prod(shape) for name, shape in (heads or {}).items()}
+    count = total.parameters + sum(more.values())
     lines = [
-        f"{name}: {total.parameters:,} parameters ({total.parameters / 1e6:.2f} M)",
+        f"{name}: {count:,} parameters ({count / 1e6:.2f} M)",
         "",
         diagram(config),
         "",
@@ -137,6 +171,13 @@ def report(
         f"gradients and Adam's averages",
         f"parameters      {short(total.parameter_bytes)}B in float32",
     ]
+    if heads:
+        added = [
+            (path, "", "×".join(map(str, shape)), f"{more[path]:,}")
+            for path, shape in heads.items()
+        ]
+        said = f"The heads of this run, {sum(more.values()):,} parameters, not counted above:"
+        lines += ["", said, "", table(head[:4], added)]
     if config.decoder_layers:
         cost = decoding(config, **sizes)
         start = f"{short(cost.start)}FLOP to start, then " if both else ""

@@ -138,10 +138,10 @@ def task_of(run: "RunDirectory") -> dict[str, Any]:
         CheckpointError: ``config.json`` is damaged.
     """
     task = run.read_config().get("task")
-    known = isinstance(task, dict) and task.get("kind") in TASKS
-    if not known or not isinstance(task.get("labels", []), list):
+    task = task if isinstance(task, dict) else {}
+    if task.get("kind") not in TASKS or not isinstance(task.get("labels", []), list):
         raise CheckpointError(f"{run.config}: its task is none of {', '.join(TASKS)}: damaged?")
-    return dict(task)
+    return task
 
 
 def refuse_others(run: "RunDirectory", kinds: tuple[str, ...]) -> str:

@@ -10,14 +10,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from transformer_jax import __version__
+from transformer_jax.cli.answer import Answer
 from transformer_jax.cli.attention import Attention
+from transformer_jax.cli.classify import Classify
 from transformer_jax.cli.describe import Describe
+from transformer_jax.cli.embed import Embed
 from transformer_jax.cli.errors import guarded
+from transformer_jax.cli.fill_mask import FillMask
 from transformer_jax.cli.generate import Generate
+from transformer_jax.cli.probe import Probe
 from transformer_jax.cli.prompt import Prompt
 from transformer_jax.cli.score import Score
+from transformer_jax.cli.similar import Similar
+from transformer_jax.cli.tag import Tag
 from transformer_jax.cli.translate import Translate
 from transformer_jax.cli.verify import Verify
+from transformer_jax.cli.words import Words
 from transformer_jax.errors import ConfigError
 
 __all__ = ["main"]
@@ -28,6 +36,14 @@ COMMANDS: dict[str, Any] = {
     "generate": Generate,
     "prompt": Prompt,
     "score": Score,
+    "fill-mask": FillMask,
+    "classify": Classify,
+    "tag": Tag,
+    "answer": Answer,
+    "embed": Embed,
+    "similar": Similar,
+    "probe": Probe,
+    "words": Words,
     "attention": Attention,
     "describe": Describe,
     "verify": Verify,

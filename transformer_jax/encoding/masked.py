@@ -83,7 +83,7 @@ class FillMask:
             return []
         every = flattened([rows], id_dtype(self._tokenizer))
         offsets = np.append(every.begins, len(every.ids))
-        masks = [row.count(self._tokenizer.mask) for row in rows]
+        masks = [sum(i == self._tokenizer.mask for i in row) for row in rows]
         found: list[list[list[Word]]] = [[] for _ in rows]
         run = self._program(max(masks), top)
         examples = Examples(TokenStore(every.ids, offsets), every.lengths)

@@ -1,5 +1,6 @@
 """Contextual vectors of texts, of their tokens and of single words."""
 
+import functools
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,17 +12,17 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.data.examples import Examples, encode_sentences, encode_tagged
+from transformer_jax.data.examples import Examples, encode_sentences, encode_tagged, make_inputs
 from transformer_jax.data.ragged import runs
 from transformer_jax.data.store import TokenStore, id_dtype
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.encoding.batching import Batches
+from transformer_jax.encoding.batching import Batches, grouped
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.functional.masks import Mask
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 
-__all__ = ["Block", "Layers", "Pool", "Vectors", "WordVectors", "cosine"]
+__all__ = ["Block", "Layers", "Pool", "Vectors", "WordVectors", "combined", "cosine", "pooled"]
 
 Layers = Literal["last", "all", "sum4", "concat4"] | int
 Pool = Literal["mean", "first", "none"]
@@ -59,7 +60,7 @@ class WordVectors(NamedTuple):
     start: int
     pieces: tuple[str, ...]
     static: Float[np.ndarray, " D"]
-    layers: Float[np.ndarray, "L+1 D"]
+    layers: Float[np.ndarray, "layers D"]
     words: tuple[tuple[int, int], ...]
     reads: Float[np.ndarray, "L words"]
 
@@ -75,7 +76,9 @@ class WordVectors(NamedTuple):
         ][:top]
 
 
-def cosine(a: Float[np.ndarray, "*rows D"], b: Float[np.ndarray, "*rows D"]) -> np.ndarray:
+def cosine(
+    a: Float[np.ndarray, "*#rows D"], b: Float[np.ndarray, "*#rows D"]
+) -> Float[np.ndarray, "*rows"]:
     """``a · b / (|a| |b|)`` of each row; 0 where one is nothing but zeros.
 
     Example:
@@ -83,7 +86,7 @@ def cosine(a: Float[np.ndarray, "*rows D"], b: Float[np.ndarray, "*rows D"]) -> 
         array([0.96, 0.  ])
     """
     size = np.linalg.norm(a, axis=-1) * np.linalg.norm(b, axis=-1)
-    return (a * b).sum(-1) / np.where(size > 0, size, 1.0)
+    return np.asarray((a * b).sum(-1) / np.where(size > 0, size, 1.0))
 
 
 class Vectors:
@@ -117,6 +120,8 @@ class Vectors:
         self.length = length or whole.config.positions.max_length
         self.counts = {"lines": 0, "cut": 0}
         self._runs: dict[tuple[Layers, Pool, int], Batches] = {}
+        self._batch = 0
+        self._attend = jax.jit(functools.partial(_maps, self._graph))
 
     def embed(
         self,
@@ -164,7 +169,7 @@ class Vectors:
         if pool not in get_args(Pool):
             raise ConfigError(f"pool {pool}: allowed are {', '.join(get_args(Pool))}")
 
-    def tagged(self, words: Sequence[Sequence[str]]) -> Float[np.ndarray, "words L+1 D"]:
+    def tagged(self, words: Sequence[Sequence[str]]) -> Float[np.ndarray, "words layers D"]:
         """The vectors of every layer for the first token of each word, sentence after sentence."""
         tagged = encode_tagged(words, self._tokenizer, self.length)
         rows = self._rows(tagged.examples, "all", "none")
@@ -186,7 +191,7 @@ class Vectors:
         lead = 0 if self._seq2seq else 1
         read = np.array(spans[: len(examples.store.ids) - lead - 1], int).reshape(-1, 2)
         layers = self._rows(examples, "all", "none")
-        maps = self._maps(examples.store.ids)
+        maps = self._maps(examples)[:, 0].mean(1)  # [L T T]
         words = tuple(m.span() for m in re.finditer(r"\w+|[^\w\s]", sentence))
         within = lambda begin, end: lead + np.flatnonzero((read[:, 0] < end) & (read[:, 1] > begin))
         out = []
@@ -210,10 +215,12 @@ class Vectors:
             )
         return out
 
-    def _encode(self, texts: Sequence[str]) -> tuple[Examples, int]:
+    def _encode(
+        self, texts: Sequence[str], seconds: Sequence[str] | None = None
+    ) -> tuple[Examples, int]:
         """The ids as the model was trained on, and how many texts were cut."""
         if not self._seq2seq:
-            return encode_sentences(texts, None, self._tokenizer, self.length)
+            return encode_sentences(texts, seconds, self._tokenizer, self.length)
         rows = self._tokenizer.encode_batch(texts)
         kept = [[*row[: self.length - 1], self._tokenizer.eos] for row in rows]
         lengths = np.array([len(row) for row in kept], np.int64)
@@ -226,8 +233,10 @@ class Vectors:
     def _rows(self, examples: Examples, layers: Layers, pool: Pool) -> np.ndarray:
         """Vectors of examples, in their order."""
         store, out = examples.store, None
-        need = 64 + 2 * int(store.lengths.sum())
-        run = self._program(layers, pool, min(self._tokens, 1 << (need - 1).bit_length()))
+        # Few texts are no reason for a large batch; one that was large before is compiled.
+        need = 1 << (63 + 2 * int(store.lengths.sum())).bit_length()
+        self._batch = max(self._batch, min(self._tokens, need))
+        run = self._program(layers, pool, self._batch)
         total = len(store.ids) if pool == "none" else len(store)
         for numbers, made in run(self.params, examples):
             if out is None:
@@ -249,29 +258,46 @@ class Vectors:
 
             def program(params: Any, batch: dict[str, Any]) -> Array:
                 every = _layers(nnx.merge(graph, params), batch)
-                return _pooled(_chosen(every, layers), batch["lengths"], pool)
+                return pooled(combined(every, layers), batch["lengths"], pool)
 
             pad = self._tokenizer.pad
             self._runs[layers, pool, tokens] = Batches(program, tokens=tokens, pad=pad)
         return self._runs[layers, pool, tokens]
 
-    def _maps(self, ids: np.ndarray) -> Float[np.ndarray, "L T T"]:
-        """How much each token of one text reads from each, by layer: means over heads."""
-        graph = self._graph
+    def attention(
+        self, text: str, second: str | None = None
+    ) -> tuple[list[str], Float[np.ndarray, "L 1 N T T"]]:
+        """The tokens of a text, or of two, and how much each reads of each, in every head.
 
-        def program(params: Any, tokens: Any, lengths: Any) -> Array:
-            model, maps = nnx.merge(graph, params), []
-            if isinstance(model, EncoderDecoder):
-                see = lambda weights: maps.append(weights)
-                model.encode(tokens, lengths, observe=(see, see))
-                return jnp.stack(maps).mean(2)[:, 0]
-            return model.attention_maps(tokens, lengths).mean(2)[:, 0]
+        Raises:
+            DataError: They are longer than is read.
+        """
+        seconds = None if second is None else [second]
+        examples, cut = self._encode([text], seconds)
+        if cut:
+            raise DataError(f"the text has more than {self.length} tokens: shorten it")
+        return self._tokenizer.pieces(examples.store.ids.tolist()), self._maps(examples)
 
-        row = np.asarray(ids, np.int32)[None]
-        return np.asarray(jax.jit(program)(self.params, row, np.array([row.shape[1]], np.int32)))
+    def _maps(self, examples: Examples) -> Float[np.ndarray, "L 1 N T T"]:
+        """How much each token of one example reads of each, in every head."""
+        [(rows, T)] = grouped(examples.store.lengths, 1)
+        batch = make_inputs(examples, rows, T, self._tokenizer.pad)
+        real = int(examples.store.lengths[0])
+        return np.asarray(self._attend(self.params, batch))[..., :real, :real]
 
     def _table(self) -> Array:
         return self.params["embedding"]["table"]
+
+
+def _maps(graph: Any, params: Any, batch: dict[str, Any]) -> Float[Array, "L B N T T"]:
+    """How much each token reads of each, in every head (row U13)."""
+    model = nnx.merge(graph, params)
+    if not isinstance(model, EncoderDecoder):
+        return model.attention_maps(batch["tokens"], batch["lengths"], batch["types"])
+    maps: list[Array] = []
+    see = lambda weights: maps.append(weights)
+    model.encode(batch["tokens"], batch["lengths"], observe=(see, see))
+    return jnp.stack(maps)
 
 
 def _layers(model: Any, batch: dict[str, Any]) -> list[Array]:
@@ -291,7 +317,14 @@ def _layers(model: Any, batch: dict[str, Any]) -> list[Array]:
     return found
 
 
-def _chosen(every: list[Array], layers: Layers) -> Float[Array, "B T *layers D"]:
+def combined(every: Sequence[Float[Array, "B T D"]], layers: Layers) -> Float[Array, "B T *rest"]:
+    """What is asked for of the vectors of all layers, the embeddings first, in float32.
+
+    Example:
+        >>> every = [jnp.full((1, 1, 1), 10.0**i) for i in range(6)]
+        >>> combined(every, "sum4").item(), combined(every, "concat4").shape
+        (111100.0, (1, 1, 4))
+    """
     every = [layer.astype(jnp.float32) for layer in every]
     last = every[1:][-4:]
     if layers == "all":
@@ -303,9 +336,16 @@ def _chosen(every: list[Array], layers: Layers) -> Float[Array, "B T *layers D"]
     return every[-1 if layers == "last" else layers]
 
 
-def _pooled(
+def pooled(
     hidden: Float[Array, "B T *layers D"], lengths: Int[Array, " B"], pool: Pool
 ) -> Float[Array, "B *rest"]:
+    """One vector for each text, or with ``none`` for each token.
+
+    Example:
+        >>> hidden = jnp.array([[[1.0], [3.0], [9.0]]])
+        >>> pooled(hidden, jnp.array([2]), "mean"), pooled(hidden, jnp.array([2]), "first")
+        (Array([[2.]], dtype=float32), Array([[1.]], dtype=float32))
+    """
     if pool == "none":
         return hidden
     if pool == "first":

@@ -1,0 +1,88 @@
+"""``transformer-jax answer``: where in a text the answer to a question stands."""
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import tyro
+
+from transformer_jax.errors import ConfigError, DataError
+
+__all__ = ["Answer"]
+
+HEADER = ("question", "answer", "score", "start")
+READ_AHEAD = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """Find answers to questions in a text with a fine-tuned encoder, as TSV."""
+
+    run: tyro.conf.Positional[Path]
+    """A run directory of the task span."""
+    questions: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Questions; without any, lines of standard input."""
+    context: Path | None = None
+    """The text file that holds the answers."""
+    best: int = 1
+    """How many answers to each question, "no answer" among them."""
+    longest: int = 30
+    """Most tokens of an answer."""
+    checkpoint: str = "best"
+    """best, last, a step, or average:N for the mean of the last N."""
+
+    def __call__(self) -> int:
+        """A row for each answer, the best first.
+
+        The score is how much likelier it is than there being no answer: the difference of logits.
+        """
+        if self.context is None:
+            raise ConfigError("--context is missing: the text file that holds the answers")
+        for flag in ("best", "longest"):
+            if getattr(self, flag) < 1:
+                raise ConfigError(f"--{flag} is {getattr(self, flag)}: at least 1")
+        from transformer_jax.cli.encoders import (
+            file_lines,
+            given_lines,
+            load_task,
+            windows,
+            write,
+        )
+
+        if str(self.context) == "-" and not self.questions:
+            raise ConfigError("--context - is standard input: give the questions as arguments")
+        text = "\n".join(file_lines(self.context, "--context"))
+        if not text.strip():
+            raise DataError(f"--context {self.context}: no text: it is empty")
+        predictor, _, prepare = load_task(self.run, self.checkpoint, ("span",))
+        read = _kept_length(text, prepare)
+        none = number = 0
+        write(*HEADER)
+        for window in windows(given_lines(self.questions), READ_AHEAD):
+            asked = [prepare(question) for _, question in window]
+            for name, question in zip(window, asked, strict=True):
+                if not question:
+                    raise DataError(f"{name[0]}: no question: it is empty")
+            how = {"best": self.best, "longest": self.longest}
+            for found in predictor.answers(asked, [read] * len(asked), **how):
+                number += 1
+                none += found[0].start < 0
+                for one in found:
+                    # As it is written in the file, whatever was lower-cased.
+                    said = text[one.start : one.start + len(one.text)]
+                    said = "(no answer)" if one.start < 0 else said
+                    write(str(number), said, f"{one.score:.4f}", str(one.start))
+            sys.stdout.buffer.flush()
+        if none:
+            of = "the question" if number == 1 else f"{none} of {number} questions"
+            print(f"note: {of} has no answer in this text, says the run", file=sys.stderr)
+        return 0
+
+
+def _kept_length(text: str, prepare: Callable[[str], str]) -> str:
+    """A text as the run reads it, every character in its place."""
+    lower = prepare("A") == "a"
+    return "".join(
+        new if len(new := old.lower()) == 1 else old for old in text
+    ) if lower else text  # fmt: skip

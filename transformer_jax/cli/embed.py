@@ -1,0 +1,72 @@
+"""``transformer-jax embed``: the vectors of each line of a file, to use elsewhere."""
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from transformer_jax.errors import ConfigError, DataError
+
+__all__ = ["Embed"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Embed:
+    """Write a vector for each line of a text, or for each token, as .npz or .safetensors."""
+
+    run: tyro.conf.Positional[Path]
+    """A run directory of an encoder, pre-trained or fine-tuned, or of a translator."""
+    file: tyro.conf.Positional[Path]
+    """A text file, of any size; - is standard input."""
+    output: Path = Path("vectors.npz")
+    """The file to write: "vectors", and without pooling "offsets" of lines and token "ids"."""
+    layers: str = "last"
+    """last, all, sum4 or concat4 (of the last four), or a layer from 0, the embeddings."""
+    pool: Literal["mean", "first", "none"] = "mean"
+    """Mean over all tokens with [CLS] and [SEP], the first ([CLS]), or a vector a token."""
+    tokens: int = 4096
+    """Of a batch, padding included."""
+    block: int = 4096
+    """Lines in memory at a time."""
+    checkpoint: str = "best"
+    """best, last, a step, or average:N for the mean of the last N."""
+
+    def __call__(self) -> int:
+        """Writes the file and prints its name."""
+        from transformer_jax.cli.encoders import file_lines, layers_of, load_vectors
+
+        layers = layers_of(self.layers)
+        for flag in ("tokens", "block"):
+            if getattr(self, flag) < 1:
+                raise ConfigError(f"--{flag} is {getattr(self, flag)}: at least 1")
+        if str(self.file) != "-":
+            next(file_lines(self.file, "embed"), None)  # refused before anything is loaded
+        import numpy as np
+
+        from transformer_jax.encoding.saving import VectorFile
+
+        file = VectorFile(self.output)
+        vectors, prepare = load_vectors(self.run, self.checkpoint, tokens=self.tokens)
+        vectors.check(layers, self.pool)
+        lengths, ids = [np.zeros(1, np.int64)], [np.zeros(0, np.int32)]
+        with file:
+            lines = map(prepare, file_lines(self.file, "embed"))
+            blocks = vectors.embed(lines, layers=layers, pool=self.pool, block=self.block)
+            for made in blocks:
+                file.add(made.vectors)
+                if self.pool == "none":
+                    lengths.append(made.lengths)
+                    ids.append(made.ids.astype(np.int32))
+            if not vectors.counts["lines"]:
+                raise DataError(f"embed {self.file}: no lines: it is empty")
+            if self.pool == "none":
+                offsets = np.cumsum(np.concatenate(lengths))
+                file.others = {"offsets": offsets, "ids": np.concatenate(ids)}
+        cut = vectors.counts["cut"]
+        shape = " × ".join(f"{n:,}" for n in (file.rows, *file.shape))
+        said = f", {cut:,} of them cut to {vectors.length} tokens" if cut else ""
+        print(f"note: {vectors.counts['lines']:,} lines{said}; vectors {shape}", file=sys.stderr)
+        print(self.output)
+        return 0

@@ -1,0 +1,179 @@
+"""What the commands for encoders have in common: models of runs, and lines of text."""
+
+import itertools
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformer_jax.cli.loading import (
+    ENCODERS,
+    TASKS,
+    as_trained,
+    load,
+    model_config,
+    refuse_others,
+    task_of,
+)
+from transformer_jax.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformer_jax.encoding.predictor import Predictor
+    from transformer_jax.encoding.vectors import Layers, Vectors
+    from transformer_jax.training.run_directory import RunDirectory
+
+__all__ = [
+    "file_lines",
+    "given_lines",
+    "layers_of",
+    "load_task",
+    "load_vectors",
+    "read_length",
+    "windows",
+    "write",
+]
+
+# What the head of each task tells.
+_HEADS = {
+    "classify": "classes",
+    "pair": "classes of pairs",
+    "regress": "numbers",
+    "tag": "tags",
+    "span": "answers",
+}
+
+
+def read_length(run: "RunDirectory") -> int:
+    """Most tokens that a run's encoder reads: learned positions go no further than training did."""
+    config, fields = model_config(run), run.read_config()
+    most = config.positions.max_length
+    if config.positions.kind != "learned" or config.decoder_layers:
+        return most
+    part = fields.get("task" if "task" in fields else "training")
+    length = part.get("length") if isinstance(part, dict) else None
+    return min(most, length) if isinstance(length, int) else most
+
+
+def load_vectors(
+    path: Path, checkpoint: str = "best", *, tokens: int = 4096
+) -> "tuple[Vectors, Callable[[str], str]]":
+    """What makes vectors with the encoder of a run, and what is done to lines before.
+
+    Raises:
+        ConfigError: The run has no encoder.
+        CheckpointError: There is no such run, or it is damaged.
+    """
+    from transformer_jax.training.run_directory import RunDirectory
+
+    run = RunDirectory.open(path)
+    kinds = (*ENCODERS, "encoder-decoder")
+    refuse_others(run, kinds)
+    prepare = as_trained(path)
+    from transformer_jax.encoding.vectors import Vectors
+
+    model, tokenizer = load(path, checkpoint, kind=kinds)
+    return Vectors(model, tokenizer, length=read_length(run), tokens=tokens), prepare
+
+
+def load_task(
+    path: Path, checkpoint: str, tasks: Sequence[str], *, tokens: int = 4096
+) -> "tuple[Predictor, dict[str, Any], Callable[[str], str]]":
+    """What tells labels with the fine-tuned encoder of a run, its task, and what is done to lines.
+
+    Raises:
+        ConfigError: The run has no head for any of ``tasks``; it says what it is for.
+        CheckpointError: There is no such run, or it is damaged.
+    """
+    from transformer_jax.training.run_directory import RunDirectory
+
+    run = RunDirectory.open(path)
+    if refuse_others(run, ENCODERS) == "encoder":
+        raise ConfigError(
+            f"{path}: a pre-trained encoder, which has no head for {_HEADS[tasks[0]]}: fine-tune "
+            f"it (python -m experiments.encoder_only finetune {tasks[0]} --task.init {path} "
+            f"--data.train FILE)"
+        )
+    task = task_of(run)
+    kind = task["kind"]
+    if kind not in tasks:
+        raise ConfigError(
+            f"{path}: the run of the task {kind}, which has a head for {_HEADS[kind]} and none "
+            f"for {_HEADS[tasks[0]]}: try transformer-jax {TASKS[kind]}"
+        )
+    prepare = as_trained(path)
+    from transformer_jax.encoding.predictor import Predictor
+
+    model, tokenizer = load(path, checkpoint, kind="encoder-task")
+    predictor = Predictor(
+        model,
+        tokenizer,
+        kind=kind,
+        labels=task.get("labels", []),
+        length=int(task.get("length", 128)),
+        stride=int(task.get("stride", 64)),
+        tokens=tokens,
+    )
+    return predictor, task, prepare
+
+
+def layers_of(text: str) -> "Layers":
+    """What ``--layers`` asks for.
+
+    Raises:
+        ConfigError: It is no name and no number.
+
+    Example:
+        >>> layers_of("concat4"), layers_of("2")
+        ('concat4', 2)
+    """
+    if text.isdecimal():
+        return int(text)
+    if text in ("last", "all", "sum4", "concat4"):
+        return text  # type: ignore[return-value]
+    raise ConfigError(f"--layers {text}: allowed are last, all, sum4, concat4 and a number from 0")
+
+
+def file_lines(path: Path, flag: str = "") -> Iterator[str]:
+    """The lines of a file; ``-`` is standard input."""
+    from transformer_jax.data.text import decode_lines, read_lines
+
+    return decode_lines(sys.stdin.buffer, "<stdin>") if str(path) == "-" else read_lines(path, flag)
+
+
+def given_lines(texts: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Texts with a name for messages: those of the command line, or else of standard input.
+
+    Raises:
+        ConfigError: A text is no text.
+    """
+    for number, text in enumerate(texts, 1):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ConfigError(f"text {number} holds half a character (a lone surrogate)") from None
+        yield f"text {number}", text
+    if not texts:
+        for number, line in enumerate(file_lines(Path("-")), 1):
+            yield f"<stdin>:{number}", line
+
+
+def windows(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Lists of ``size`` items; one at a time where a person writes them.
+
+    Example:
+        >>> list(windows("abc", 2))
+        [['a', 'b'], ['c']]
+    """
+    remaining = iter(items)
+    while window := list(itertools.islice(remaining, 1 if sys.stdin.isatty() else size)):
+        yield window
+
+
+def write(*cells: str) -> None:
+    """One row of tab-separated cells on standard output, which is UTF-8 whatever the locale says.
+
+    Tabs and line ends within a cell become blanks.
+    """
+    blank = str.maketrans("\t\n\r", "   ")
+    row = "\t".join(cell.translate(blank) for cell in cells)
+    sys.stdout.buffer.write(row.encode() + b"\n")

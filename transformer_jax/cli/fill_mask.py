@@ -1,0 +1,66 @@
+"""``transformer-jax fill-mask``: the likeliest words in the place of a hidden one."""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import tyro
+
+from transformer_jax.errors import ConfigError
+
+__all__ = ["FillMask"]
+
+HEADER = ("line", "mask", "word", "probability")
+READ_AHEAD = 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class FillMask:
+    """Tell the words hidden by [MASK] with a pre-trained encoder, as TSV."""
+
+    run: tyro.conf.Positional[Path]
+    """A run directory of a pre-trained encoder."""
+    texts: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Texts, each with one [MASK] or more; without any, lines of standard input."""
+    top: int = 5
+    """How many words for each mask."""
+    checkpoint: str = "best"
+    """best, last, a step, or average:N for the mean of the last N."""
+
+    def __call__(self) -> int:
+        """A row for each word, the likeliest first."""
+        from transformer_jax.cli.loading import as_trained, load, refuse_others, task_of
+        from transformer_jax.training.run_directory import RunDirectory
+
+        if self.top < 1:
+            raise ConfigError(f"--top is {self.top}: at least 1")
+        run = RunDirectory.open(self.run)
+        if refuse_others(run, ("encoder", "encoder-task")) == "encoder-task":
+            task = task_of(run)
+            begun = task.get("init")
+            ask = f"ask the run that it began from, {begun}" if begun else "and it began from none"
+            raise ConfigError(
+                f"{self.run}: fine-tuned for the task {task['kind']}, it has no head for hidden "
+                f"words any more: {ask}"
+            )
+        from transformer_jax.cli.encoders import given_lines, read_length, windows, write
+        from transformer_jax.encoding import masked
+
+        prepare = as_trained(self.run, trim=False)
+        model, tokenizer = load(self.run, self.checkpoint, kind="encoder")
+        fill = masked.FillMask(model, tokenizer, length=read_length(run), prepare=prepare)
+        number = 0
+        for window in windows(given_lines(self.texts), READ_AHEAD):
+            for name, text in window:
+                fill.encode(text, name)  # a mistake is told with its place, before any row
+            found = fill([text for _, text in window], top=self.top)
+            for masks in found:
+                if not number:
+                    write(*HEADER)
+                number += 1
+                for place, words in enumerate(masks, 1):
+                    for word in words:
+                        share = f"{word.probability:.4f}"
+                        write(str(number), str(place), word.text.strip(" ") or word.text, share)
+            sys.stdout.buffer.flush()
+        return 0

@@ -1,0 +1,141 @@
+"""``transformer-jax probe``: which layer of an encoder tells the labels of a file best."""
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import tyro
+
+from transformer_jax.errors import ConfigError, DataError, UserError
+
+if TYPE_CHECKING:
+    from transformer_jax.data.labelled import Labelled
+    from transformer_jax.encoding.probing import Probed
+    from transformer_jax.encoding.vectors import Vectors
+
+__all__ = ["Probe"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Probe:
+    """Learn the labels of a file from frozen vectors, layer by layer, by a linear map alone."""
+
+    run: tyro.conf.Positional[Path]
+    """A run directory of an encoder, pre-trained or fine-tuned, or of a translator."""
+    file: tyro.conf.Positional[Path]
+    """Sentences with classes (.tsv, .jsonl), or words with tags (.conllu, or .jsonl with --tag)."""
+    valid: Path | None = None
+    """Another such file to score on; without it a fifth of the texts is held out."""
+    text: str = "text"
+    """The column or key that holds the text: a name, or of TSV a number from 1."""
+    label: str = "label"
+    """Likewise the class."""
+    tag: str | None = None
+    """Tags instead of classes: upos or xpos of CoNLL-U, the key of a list in JSONL."""
+    pool: Literal["mean", "first"] = "mean"
+    """What stands for a sentence: the mean over all its tokens, or [CLS]."""
+    limit: int = 10_000
+    """At most so many training and so many held-out sentences, or words: the first."""
+    checkpoint: str = "best"
+    """best, last, a step, or average:N for the mean of the last N."""
+
+    def __call__(self) -> int:
+        """A row for each layer with the share of held-out labels it tells."""
+        if self.limit < 2:
+            raise ConfigError(f"--limit is {self.limit}: at least 2")
+        from transformer_jax.cli.encoders import load_vectors
+        from transformer_jax.training.run_directory import RunDirectory
+
+        config = RunDirectory.open(self.run).read_config()
+        lower = bool(config.get("data", {}).get("read", {}).get("lowercase", False))
+        train, valid = self.examples(lower)
+        vectors, _ = load_vectors(self.run, self.checkpoint)
+        from transformer_jax.encoding.probing import majority, probe_layers
+
+        (items, given), (others, wanted) = self.items(train), self.items(valid)
+        names = sorted(set(given))
+        if len(names) < 2:
+            raise DataError(f"{train.name}: all labels are {names[0]!r}: at least two are needed")
+        numbers = {name: i for i, name in enumerate(names)}
+        import numpy as np
+
+        labels = np.array([numbers[name] for name in given])
+        # A class that was not there to learn is never told.
+        answers = np.array([numbers.get(name, -1) for name in wanted])
+        first, share = majority(labels, answers)
+        made = [self.vectors_of(vectors, part) for part in (items, others)]
+        rows = probe_layers(made[0], labels, made[1], answers)
+        what = "words" if self.tagged else "sentences"
+        print(_table(rows, f"majority ({names[first]})", share))
+        print(
+            f"note: learnt from {len(labels):,} {what}, scored on {len(answers):,} others; "
+            f"{len(names)} classes",
+            file=sys.stderr,
+        )
+        return 0
+
+    @property
+    def tagged(self) -> bool:
+        """Whether words have labels, not sentences."""
+        return self.tag is not None or ".conllu" in self.file.suffixes
+
+    def examples(self, lower: bool) -> "tuple[Labelled, Labelled]":
+        """What is learnt from, and what is scored on.
+
+        Raises:
+            UserError: A file cannot be read as asked; it names the flag of this command.
+        """
+        from transformer_jax.data.labelled import LabelledData, LabelledOptions, open_labelled
+
+        try:
+            read = LabelledOptions(
+                text=self.text,
+                label=self.label,
+                tag=self.tag or LabelledOptions.tag,
+                lowercase=lower,
+                holdout=0.2,
+            )
+            valid = None if self.valid is None else str(self.valid)
+            data = LabelledData(train=str(self.file), valid=valid, read=read)
+            splits = open_labelled(data, "tag" if self.tagged else "classify")
+        except UserError as error:
+            said = str(error).replace("data.read.holdout", "the share held out")
+            for name in ("data.read.", "data."):
+                said = said.replace(name, "--")
+            raise type(error)(said.replace("--train", "probe")) from None
+        assert splits.valid is not None
+        return splits.train, splits.valid
+
+    def items(self, part: Any) -> tuple[list[Any], list[str]]:
+        """Sentences, or lists of words, and the labels of all, no more than the limit."""
+        if not self.tagged:
+            return part.texts[: self.limit], part.labels[: self.limit]
+        words, labels, left = [], [], self.limit
+        for sentence, tags in zip(part.words, part.tags, strict=True):
+            if left > 0:
+                words.append(sentence[:left])
+                labels += tags[:left]
+                left -= len(words[-1])
+        return words, labels
+
+    def vectors_of(self, vectors: "Vectors", items: Sequence[Any]) -> Any:
+        """The vectors of all layers for each sentence, or for each word."""
+        if self.tagged:
+            return vectors.tagged(items)
+        import numpy as np
+
+        made = vectors.embed(items, layers="all", pool=self.pool)
+        return np.concatenate([block.vectors for block in made])
+
+
+def _table(rows: "Sequence[Probed]", guess: str, share: float) -> str:
+    """A line for each kind of vectors, the best marked."""
+    best = max(row.accuracy for row in rows)
+    width = max(len(guess), *(len(row.name) for row in rows))
+    lines = [f"{'vectors':<{width}}  accuracy", f"{guess:<{width}}  {share:8.2%}"]
+    for row in rows:
+        mark = "  best" if row.accuracy == best else ""
+        lines.append(f"{row.name:<{width}}  {row.accuracy:8.2%}{mark}")
+    return "\n".join(lines)

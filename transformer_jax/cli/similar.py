@@ -1,0 +1,79 @@
+"""``transformer-jax similar``: the lines of a file that are nearest to a text."""
+
+import dataclasses
+import heapq
+import sys
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from transformer_jax.errors import ConfigError, DataError
+
+__all__ = ["Similar"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Similar:
+    """Find the lines of a file whose vectors point where that of a text does, as TSV."""
+
+    run: tyro.conf.Positional[Path]
+    """A run directory of an encoder, pre-trained or fine-tuned, or of a translator."""
+    file: tyro.conf.Positional[Path]
+    """A text file, of any size; - is standard input. Empty lines are passed over."""
+    query: tyro.conf.Positional[str]
+    """The text."""
+    top: int = 5
+    """How many lines."""
+    layers: str = "last"
+    """last, sum4 or concat4 (of the last four), or a layer from 0, the embeddings."""
+    pool: Literal["mean", "first"] = "mean"
+    """The mean over all tokens with [CLS] and [SEP], or the first ([CLS])."""
+    checkpoint: str = "best"
+    """best, last, a step, or average:N for the mean of the last N."""
+
+    def __call__(self) -> int:
+        """A row for each line found, with cosine and number, the nearest first."""
+        from transformer_jax.cli.encoders import file_lines, layers_of, load_vectors, write
+
+        layers = layers_of(self.layers)
+        if layers == "all":
+            raise ConfigError("--layers all: lines are compared by one vector each: choose one")
+        if self.top < 1:
+            raise ConfigError(f"--top is {self.top}: at least 1")
+        if not self.query.strip():
+            raise ConfigError("the query is empty: there is nothing to compare with")
+        if str(self.file) != "-":
+            next(file_lines(self.file, "similar"), None)  # refused before anything is loaded
+        vectors, prepare = load_vectors(self.run, self.checkpoint)
+        from transformer_jax.encoding.vectors import cosine
+
+        [asked] = vectors.embed([prepare(self.query)], layers=layers, pool=self.pool)
+        vectors.counts.update(lines=0, cut=0)
+        kept: list[tuple[int, str]] = []  # of the block in work
+
+        def lines():
+            for number, line in enumerate(file_lines(self.file, "similar"), 1):
+                if prepared := prepare(line):
+                    kept.append((number, line))
+                    yield prepared
+
+        # The smallest comes first; of equals the later line goes.
+        heap: list[tuple[float, int, str]] = []
+        for made in vectors.embed(lines(), layers=layers, pool=self.pool):
+            worth = cosine(made.vectors, asked.vectors)
+            for value, (number, line) in zip(worth.tolist(), kept, strict=True):
+                heapq.heappush(heap, (value, -number, line))
+                if len(heap) > self.top:
+                    heapq.heappop(heap)
+            kept.clear()
+        if not heap:
+            raise DataError(f"similar {self.file}: no lines: it is empty")
+        write("cosine", "line", "text")
+        for value, number, line in sorted(heap, reverse=True):
+            write(f"{value:.4f}", str(-number), line)
+        if cut := vectors.counts["cut"]:
+            total = vectors.counts["lines"]
+            print(f"note: {cut:,} of {total:,} lines were cut to {vectors.length} tokens",
+                  file=sys.stderr)  # fmt: skip
+        return 0

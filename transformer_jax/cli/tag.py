@@ -1,0 +1,45 @@
+"""``transformer-jax tag``: a tag for each word."""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import tyro
+
+__all__ = ["Tag"]
+
+READ_AHEAD = 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class Tag:
+    """Tag the words of each line with a fine-tuned encoder: word/TAG word/TAG."""
+
+    run: tyro.conf.Positional[Path]
+    """A run directory of the task tag."""
+    texts: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Sentences, their words parted by blanks; without any, lines of standard input."""
+    columns: bool = False
+    """Instead a word a line, with its tag and the probability of it; sentences end with a blank."""
+    checkpoint: str = "best"
+    """best, last, a step, or average:N for the mean of the last N."""
+
+    def __call__(self) -> int:
+        """Reads, tags and writes until the input ends."""
+        from transformer_jax.cli.encoders import given_lines, load_task, windows, write
+
+        predictor, task, prepare = load_task(self.run, self.checkpoint, ("tag",))
+        names = task["labels"]
+        for window in windows(given_lines(self.texts), READ_AHEAD):
+            sentences = [text.split() for _, text in window]
+            found = predictor.tags([[prepare(word) for word in words] for words in sentences])
+            for words, tags in zip(sentences, found, strict=True):
+                if not self.columns:
+                    pairs = zip(words, tags, strict=True)
+                    write(" ".join(f"{word}/{names[tag]}" for word, (tag, _) in pairs))
+                    continue
+                for word, (tag, share) in zip(words, tags, strict=True):
+                    write(word, names[tag], f"{share:.4f}")
+                write("")
+            sys.stdout.buffer.flush()
+        return 0

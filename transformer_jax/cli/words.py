@@ -1,0 +1,75 @@
+"""``transformer-jax words``: one word in several sentences, layer by layer."""
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tyro
+
+from transformer_jax.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformer_jax.encoding.vectors import WordVectors
+
+__all__ = ["Words"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Words:
+    """Compare the vectors of a word in different sentences, before and after each layer."""
+
+    run: tyro.conf.Positional[Path]
+    """A run directory of an encoder, pre-trained or fine-tuned, or of a translator."""
+    word: tyro.conf.Positional[str]
+    """The word."""
+    sentences: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Sentences with the word: together it stands in them twice or more often."""
+    output: Path | None = None
+    """Write an HTML page too."""
+    top: int = 5
+    """How many of the words that are read most."""
+    checkpoint: str = "best"
+    """best, last, a step, or average:N for the mean of the last N."""
+
+    def __call__(self) -> int:
+        """Prints a column of cosines for each two sentences, and what the word reads in each."""
+        if self.output is not None and self.output.suffix != ".html":
+            raise ConfigError(f"--output {self.output}: the name of a page ends in .html")
+        if self.top < 1:
+            raise ConfigError(f"--top is {self.top}: at least 1")
+        if not self.word.strip() or not self.sentences:
+            raise ConfigError(
+                'a word and sentences with it are needed: words RUN "bank" "on the bank" "a bank"'
+            )
+        from transformer_jax.cli.encoders import load_vectors
+
+        vectors, prepare = load_vectors(self.run, self.checkpoint)
+        word = prepare(self.word)
+        found = [one for text in self.sentences for one in vectors.word(prepare(text), word)]
+        if len(found) < 2:
+            raise ConfigError(f'"{word}" stands in one sentence only: give another to compare with')
+        from transformer_jax.visual.words import cosines, page
+
+        names, rows = cosines(found)
+        width = max(len(name) for name, _ in rows)
+        print(f"{word:<{width}}  " + "  ".join(f"{name:>7}" for name in names))
+        for name, values in rows:
+            print(f"{name:<{width}}  " + "  ".join(f"{value:7.4f}" for value in values))
+        print()
+        for number, one in enumerate(found, 1):
+            print(f"{number}  {one.sentence}\n   {_reads(one, self.top)}")
+        if self.output is not None:
+            try:
+                self.output.parent.mkdir(parents=True, exist_ok=True)
+                self.output.write_text(page(found, word=word, top=self.top), encoding="utf-8")
+            except OSError as error:
+                raise ConfigError(
+                    f"--output {self.output}: cannot be written: {error.strerror}"
+                ) from None
+            print(self.output)
+        return 0
+
+
+def _reads(one: "WordVectors", top: int) -> str:
+    said = ", ".join(f"{name} {share:.3f}" for name, share in one.attended(top))
+    return f"reads {said or 'no other word'}"
