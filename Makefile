@@ -38,6 +38,9 @@ bench: $(STAMP)
 	$(BIN)/python -m experiments.benchmark decode
 	$(BIN)/python -m experiments.benchmark language-train
 	$(BIN)/python -m experiments.benchmark language-decode
+	$(BIN)/python -m experiments.benchmark encoder-pretrain
+	$(BIN)/python -m experiments.benchmark encoder-finetune
+	$(BIN)/python -m experiments.benchmark embed
 
 clean:
 	rm -rf $(VENV) runs build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -73,12 +73,15 @@ class Worker:
     def close(self) -> None:
         """Asks the process to end, and ends it if it does not."""
         assert self.process.stdin is not None
+        assert self.process.stdout is not None
         try:
             self.process.stdin.write('{"do": "exit"}\n')
             self.process.stdin.close()
             self.process.wait(20)
         except (OSError, subprocess.TimeoutExpired):
             self.process.kill()
+        finally:
+            self.process.stdout.close()
 
 
 class Bench:

@@ -25,6 +25,7 @@ from transformer_jax.data.plan import BucketPlan
 from transformer_jax.data.sentence_pairs import SentencePairs
 from transformer_jax.data.sentences import SentenceStore
 from transformer_jax.data.store import TokenStore
+from transformer_jax.encoding.batching import grouped
 from transformer_jax.encoding.vectors import Vectors
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.heads import MaskedEncoder, TextEncoder
@@ -57,15 +58,14 @@ def pretrain(vocab, width, heads, layers, hidden, texts, batch, deals):
     store = SentenceStore(np.concatenate(words), offsets, np.arange(texts + 1), {})
     masking = Masking(data.MASK, np.arange(data.FIRST, vocab))
     special = data.CLS, data.SEP, data.PAD
-    setting = {"buckets": PRETRAIN.buckets, "rows_multiple": PRETRAIN.rows_multiple}
 
     def plan_of(tokens: int) -> SentencePairs:
         return SentencePairs(
             store, masking, special, length=PRETRAIN.length, tokens=tokens, pairing="none",
-            **setting,
+            buckets=PRETRAIN.buckets, rows_multiple=PRETRAIN.rows_multiple,
         )  # fmt: skip
 
-    plan, tokens = _like(plan_of, ids, batch, setting["rows_multiple"])
+    plan, tokens = _like(plan_of, ids, batch, PRETRAIN.rows_multiple)
     batches = [plan.make(plan.batch(step)) for step in range(plan.steps_per_epoch)]
     count = sum(int(made["weights"].sum()) for made in batches)
     model = MaskedEncoder(config, next_sentence=False, rngs=nnx.Rngs(0))
@@ -81,12 +81,13 @@ def finetune(vocab, width, heads, layers, hidden, texts, batch, deals):
     store = TokenStore(np.concatenate(ids), np.append(0, np.cumsum(lengths)))
     examples = Examples(store, lengths)
     labels = np.arange(texts, dtype=np.int32) % 2
-    setting = {"buckets": TASK.buckets, "rows_multiple": TASK.rows_multiple}
 
     def plan_of(tokens: int) -> BucketPlan:
-        return BucketPlan(lengths, lengths, tokens=tokens, **setting)
+        return BucketPlan(
+            lengths, lengths, tokens=tokens, buckets=TASK.buckets, rows_multiple=TASK.rows_multiple
+        )
 
-    plan, tokens = _like(plan_of, ids, batch, setting["rows_multiple"])
+    plan, tokens = _like(plan_of, ids, batch, TASK.rows_multiple)
     batches = []
     for planned in plan.epoch(0):
         made = make_inputs(examples, planned.indices, planned.S, data.PAD)
@@ -98,9 +99,8 @@ def finetune(vocab, width, heads, layers, hidden, texts, batch, deals):
     return run, {**facts, "token_budget": tokens}
 
 
-def embed(vocab, width, heads, layers, hidden, texts, batch, ordered=False):
+def embed(vocab, width, heads, layers, hidden, texts, tokens):
     """What ``embed`` runs: the mean of the last layer's vectors of each text, words being ids."""
-    del batch, ordered  # what the peers need
     config = configuration(vocab, width, heads, layers, hidden, pooler=True)
     graph, params = split(Encoder(config, rngs=nnx.Rngs(0)))
     ids = data.texts("sst2", texts, vocab)
@@ -112,7 +112,7 @@ def embed(vocab, width, heads, layers, hidden, texts, batch, ordered=False):
         vocab_size=vocab,
         encode_batch=lambda names: [words[int(name)] for name in names],
     )
-    vectors = Vectors((graph, params), reader)
+    vectors = Vectors((graph, params), reader, tokens=tokens)
     names = [str(i) for i in range(texts)]
 
     def run(times):
@@ -122,15 +122,24 @@ def embed(vocab, width, heads, layers, hidden, texts, batch, ordered=False):
         return texts
 
     run(1)
-    return run, {"parameters": sum(a.size for a in jax.tree.leaves(params))}
+    # As Vectors has it: no more tokens in a batch than all texts together need.
+    real = sum(map(len, ids))
+    taken = list(
+        grouped(np.array(list(map(len, ids))), min(tokens, 1 << (63 + 2 * real).bit_length()))
+    )
+    padded = sum(len(rows) * T for rows, T in taken)
+    return run, {
+        "parameters": sum(a.size for a in jax.tree.leaves(params)),
+        **data.shares(real, padded, texts, len(taken)),
+    }
 
 
 def _like(plan_of: Any, ids: list[np.ndarray], batch: int, rows: int) -> tuple[Any, int]:
     """The plan whose batches have, on average, as many real tokens as ``batch`` texts."""
-    wanted = batch * sum(map(len, ids)) / len(ids)
+    real = sum(map(len, ids))
+    wanted = batch * real / len(ids)
     least = rows * 8 * -(-max(map(len, ids)) // 8)
     budgets = range(least, max(2 * int(wanted), least) + 1, 64)
-    real = sum(map(len, ids))
     plans = {tokens: plan_of(tokens) for tokens in budgets}
     best = min(plans, key=lambda tokens: abs(real / plans[tokens].steps_per_epoch - wanted))
     return plans[best], best

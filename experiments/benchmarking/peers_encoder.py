@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from torch import nn
 from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel
 from transformers.utils import logging
@@ -107,7 +108,7 @@ def embed(vocab, width, heads, layers, hidden, texts, batch, ordered=False):
         return texts
 
     run(1)
-    return run, {"parameters": _count(model), **_shares(batches)}
+    return run, _facts(model, batches)
 
 
 def _groups(kind: str, texts: int, vocab: int, batch: int) -> list[list[np.ndarray]]:
@@ -154,12 +155,7 @@ def _training(
         assert np.isfinite(float(loss))
         return done
 
-    facts = {"parameters": _count(model), "first_loss": round(losses[0], 3), **_shares(batches)}
-    return run, facts
-
-
-def _count(model: nn.Module) -> int:
-    return sum(p.numel() for p in model.parameters())
+    return run, {"first_loss": round(losses[0], 3), **_facts(model, batches)}
 
 
 def _real(made: Batch) -> int:
@@ -167,9 +163,13 @@ def _real(made: Batch) -> int:
     return int(made["attention_mask"].sum())
 
 
-def _shares(batches: list[Batch]) -> dict[str, Any]:
+def _facts(model: nn.Module, batches: list[Batch]) -> dict[str, Any]:
     real, padding = sum(map(_real, batches)), sum(made["input_ids"].numel() for made in batches)
-    return data.shares(real, padding, sum(len(b["input_ids"]) for b in batches), len(batches))
+    return {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+        **data.shares(real, padding, sum(len(b["input_ids"]) for b in batches), len(batches)),
+    }
 
 
 CASES: dict[str, Setup] = {"pretrain": pretrain, "finetune": finetune, "embed": embed}

@@ -1,5 +1,6 @@
 """Texts of any number and length through an encoder, in a few shapes of batches."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,8 +12,10 @@ from transformer_jax.data.examples import Examples, make_inputs
 
 __all__ = ["Batches", "grouped"]
 
-# Padded lengths; each shape is compiled once.
-_LENGTHS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+# Padded lengths up to 512, and multiples of 512 beyond.
+_LENGTHS = (*range(4, 32, 4), *range(32, 64, 8), *range(64, 128, 16), *range(128, 256, 32))
+_LENGTHS = (*_LENGTHS, *range(256, 513, 64))
+_BATCH = 64  # tokens of padding that a batch more, and perhaps a shape more, is worth
 
 
 def grouped(
@@ -20,26 +23,38 @@ def grouped(
 ) -> Iterator[tuple[Int[np.ndarray, " B"], int]]:
     """Batches of examples of like length: their numbers, -1 for none, and the padded length.
 
-    The padded lengths are 8, 16, 24, 32, 48, 64, ... 512 and multiples of 512; of each there is
-    one number of rows, as many as ``tokens`` have room for. The longest come first, so that what
-    does not fit into memory fails at once.
+    A batch has as many rows as ``tokens`` have room for at its length; what is left over at a
+    length moves up to the next where that pads little, or has as many rows as the next power of
+    two. The longest come first, so that what does not fit into memory fails at once.
 
     Example:
-        >>> [(rows.tolist(), T) for rows, T in grouped(np.array([3, 20, 9, 8]), tokens=32)]
-        [([1], 24), ([2, -1], 16), ([3, 0, -1, -1], 8)]
+        >>> [(rows.tolist(), T) for rows, T in grouped(np.array([3, 20, 9, 8, 11]), tokens=32)]
+        [([1], 20), ([4, 2], 12), ([3, 0], 12)]
     """
     steps = np.array(_LENGTHS)
-    beyond = -(-lengths // 512) * 512
-    padded = steps[np.minimum(np.searchsorted(steps, lengths), len(steps) - 1)]
-    padded = np.where(lengths > steps[-1], beyond, padded)
-    for T in np.unique(padded)[::-1]:
-        members = np.flatnonzero(padded == T)
-        members = members[np.argsort(-lengths[members], kind="stable")]
-        rows = max(1, tokens // int(T))
-        for start in range(0, len(members), rows):
-            chosen = np.full(rows, -1, np.int64)
-            chosen[: len(members[start : start + rows])] = members[start : start + rows]
-            yield chosen, int(T)
+    known = steps[np.minimum(np.searchsorted(steps, lengths), len(steps) - 1)]
+    padded = np.where(lengths > steps[-1], -(-lengths // 512) * 512, known)
+    sizes = np.unique(padded).tolist()
+    batches: list[tuple[np.ndarray, int]] = []
+    carried = np.zeros(0, np.int64)
+    for T, above in itertools.zip_longest(sizes, sizes[1:]):
+        members = np.concatenate([carried, np.flatnonzero(padded == T)])
+        members = members[np.argsort(lengths[members], kind="stable")]
+        rows = max(1, tokens // T)
+        whole = len(members) // rows * rows
+        left = len(members) - whole
+        part = min(rows, 1 << max(left - 1, 0).bit_length())
+        moves = above is not None and left * (above - T) < (part - left) * T + _BATCH
+        carried = members[whole:] if moves else members[:0]
+        for start in range(0, whole, rows):
+            batches.append((members[start : start + rows], T))
+        if left and not moves:
+            filled = np.full(part, -1, np.int64)
+            filled[:left] = members[whole:]
+            batches.append((filled, T))
+    for chosen, T in reversed(batches):
+        # Within a batch, too, the longest come first.
+        yield np.concatenate([chosen[chosen >= 0][::-1], chosen[chosen < 0]]), T
 
 
 class Batches:

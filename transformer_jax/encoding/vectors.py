@@ -119,8 +119,7 @@ class Vectors:
         self.layers, self.width = whole.config.encoder_layers, whole.config.width
         self.length = length or whole.config.positions.max_length
         self.counts = {"lines": 0, "cut": 0}
-        self._runs: dict[tuple[Layers, Pool, int], Batches] = {}
-        self._batch = 0
+        self._runs: dict[tuple[Layers, Pool], Batches] = {}
         self._attend = jax.jit(functools.partial(_maps, self._graph))
 
     def embed(
@@ -233,10 +232,7 @@ class Vectors:
     def _rows(self, examples: Examples, layers: Layers, pool: Pool) -> np.ndarray:
         """Vectors of examples, in their order."""
         store, out = examples.store, None
-        # Few texts are no reason for a large batch; one that was large before is compiled.
-        need = 1 << (63 + 2 * int(store.lengths.sum())).bit_length()
-        self._batch = max(self._batch, min(self._tokens, need))
-        run = self._program(layers, pool, self._batch)
+        run = self._program(layers, pool)
         total = len(store.ids) if pool == "none" else len(store)
         for numbers, made in run(self.params, examples):
             if out is None:
@@ -251,18 +247,18 @@ class Vectors:
         assert out is not None
         return out
 
-    def _program(self, layers: Layers, pool: Pool, tokens: int) -> Batches:
-        """What makes the vectors of one batch of ``tokens`` tokens."""
-        if (layers, pool, tokens) not in self._runs:
+    def _program(self, layers: Layers, pool: Pool) -> Batches:
+        """What makes the vectors of one batch."""
+        if (layers, pool) not in self._runs:
             graph = self._graph
 
             def program(params: Any, batch: dict[str, Any]) -> Array:
                 every = _layers(nnx.merge(graph, params), batch)
                 return pooled(combined(every, layers), batch["lengths"], pool)
 
-            pad = self._tokenizer.pad
-            self._runs[layers, pool, tokens] = Batches(program, tokens=tokens, pad=pad)
-        return self._runs[layers, pool, tokens]
+            run = Batches(program, tokens=self._tokens, pad=self._tokenizer.pad)
+            self._runs[layers, pool] = run
+        return self._runs[layers, pool]
 
     def attention(
         self, text: str, second: str | None = None
