@@ -48,7 +48,7 @@ __all__ = ["TaskJob", "begin", "open_run", "train"]
 
 def begin(run: FinetuneRun, named: FinetuneRun) -> tuple[FinetuneRun, RunDirectory, LabelledSplits]:
     """A new run directory; the run as it will be done, its directory, and its examples."""
-    job.check_best(run, ("valid_loss", *MEASURES[run.task.kind]))
+    job.check_best(run, ("valid_loss", *(f"valid_{name}" for name in MEASURES[run.task.kind])))
     start = None if run.task.init is None else starting_point(run.task.init)
     if start is not None:
         run = _from(run, named, start)
@@ -301,7 +301,8 @@ class TaskJob(job.Job):
             batches = (self._put(encoded, batch) for batch in plan.epoch(0))
             found = sums(params, batches)
             loss = found["loss"] / max(found["weight"], 1.0)
-            return {"valid_loss": loss, **self._measured(predictor, params, valid)}
+            told = self._measured(predictor, params, valid)
+            return {"valid_loss": loss, **{f"valid_{name}": told[name] for name in told}}
 
         return scores
 

@@ -38,7 +38,7 @@ __all__ = ["PretrainJob", "begin", "open_run", "score", "train"]
 
 def begin(run: PretrainRun, named: PretrainRun) -> tuple[PretrainRun, RunDirectory, TextSplits]:
     """A new run directory; the run as it will be done, its directory, and its texts."""
-    job.check_best(run, ("valid_loss", "masked_accuracy"))
+    job.check_best(run, ("valid_loss", "valid_masked_accuracy"))
     if run.training.length > run.model.positions.max_length:
         raise ConfigError(
             f"training.length is {run.training.length}, but the model has positions for "
@@ -144,8 +144,7 @@ class PretrainJob(job.Job):
             params = state.params if state.average is None else state.average
             found = sums(params, self.put_all(plan))
             weight = max(found.pop("weight"), 1.0)
-            means = {name: value / weight for name, value in found.items()}
-            return {"valid_loss": means.pop("loss"), **means}
+            return {f"valid_{name}": value / weight for name, value in found.items()}
 
         return scores
 

@@ -116,7 +116,7 @@ def tuned(data, pretrained, tmp_path_factory):
         "pair": ["--task.freeze", "embeddings", "--optimizer.layer-decay", "0.5"],
         "regress": ["--task.freeze", "encoder"],
         "tag": [],
-        "span": ["--training.average-decay", "0.9"],
+        "span": ["--training.average-decay", "0.9", "--loop.best", "valid_f1"],
     }
     start = lambda kind: None if kind == "tag" else pretrained
     return {kind: finetune(data, start(kind), kind, folder / kind, *how[kind]) for kind in FILES}
@@ -171,6 +171,14 @@ def test_every_task_resumes_bit_by_bit(tuned, tmp_path, kind):
 )  # fmt: skip
 def test_every_task_is_measured(tuned, kind, measure):
     assert measure in results(tuned[kind])["scores"]["valid"]
+
+
+def test_the_best_is_that_of_validation(tuned):
+    """Training measures accuracy too, of one batch, which is another matter."""
+    looks = [
+        r["valid_f1"] for r in read_metrics(tuned["span"] / "metrics.jsonl") if "valid_f1" in r
+    ]
+    assert results(tuned["span"])["best"]["value"] == max(looks)
 
 
 @pytest.mark.parametrize(
@@ -296,8 +304,8 @@ MISTAKES = [
       "{start}", "--model.width", "32", "--task.length", "24"], 4, "model settings"),
     (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--task.init",
       "{data}/none"], 4, "none: no such run"),
-    (["finetune", "tag", "--data.train", "{data}/tag.conllu", "--loop.best", "f1"], 2,
-     "accuracy, macro_f1"),
+    (["finetune", "tag", "--data.train", "{data}/tag.conllu", "--loop.best", "valid_f1"], 2,
+     "valid_accuracy, valid_macro_f1"),
     (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--task.length", "900"], 2,
      "task.length is 900"),
     (["evaluate", "{data}"], 4, "not a run directory"),

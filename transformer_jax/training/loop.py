@@ -26,14 +26,14 @@ log = logging.getLogger(__name__)
 Best = Literal[
     "valid_loss",
     "sacrebleu",
-    "masked_accuracy",
-    "accuracy",
-    "f1",
-    "macro_f1",
-    "matthews",
-    "pearson",
-    "spearman",
-    "exact_match",
+    "valid_masked_accuracy",
+    "valid_accuracy",
+    "valid_f1",
+    "valid_macro_f1",
+    "valid_matthews",
+    "valid_pearson",
+    "valid_spearman",
+    "valid_exact_match",
 ]
 _HIGHER = set(get_args(Best)) - {"valid_loss"}
 

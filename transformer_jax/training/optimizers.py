@@ -239,7 +239,8 @@ def _scale_by_muon(beta1: float, beta2: float, eps: float) -> optax.GradientTran
     ``0.2 √max(rows, columns)`` its elements are as large as Adam's, so that one learning rate
     serves both (Liu et al. 2025, arXiv:2502.16982).
     """
-    is_kernel = lambda path: path_name(path).rpartition("/")[2] == "kernel"
+    heads = ("labels/kernel", "next_sentence/kernel")  # to a few numbers: no map between vectors
+    is_kernel = lambda path: path_name(path).endswith("kernel") and path_name(path) not in heads
 
     def label(params: PyTree) -> PyTree:
         name = lambda path, _: "kernels" if is_kernel(path) else "others"
