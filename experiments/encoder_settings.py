@@ -220,14 +220,15 @@ def _small(width: int, layers: int, length: int) -> TransformerConfig:
 
 PRETRAIN_RUNS: dict[str, tuple[str, Any]] = {
     "python-docs": (
-        "The reference topics that come with Python: minutes on a laptop, no data needed.",
+        "The documentation that comes with Python: minutes on a laptop, no data needed.",
         PretrainRun(
             model=_small(128, 2, length=128),
-            data=TextData(corpus="python-docs", read=TextOptions(documents="blank")),
-            tokenizer=TokenizerConfig(kind="wordpiece", vocab_size=3000),
-            optimizer=_muon(1e-2, 50),
-            training=PretrainTraining(steps=1200, tokens=2048, length=96),
-            loop=LoopConfig(evaluate_every=300, checkpoint_every=600),
+            data=TextData(corpus="python-library", read=TextOptions(documents="blank")),
+            tokenizer=TokenizerConfig(kind="wordpiece", vocab_size=4000),
+            optimizer=_muon(5e-3, 100),
+            training=PretrainTraining(steps=2200, tokens=2048, length=64, buckets=2),
+            loop=LoopConfig(evaluate_every=500, checkpoint_every=1000),
+            evaluation=PretrainEvaluation(characters=100_000),
         ),
     ),
     "small": (

@@ -34,7 +34,7 @@ class TextOptions:
 class TextData:
     """Where documents come from; give one of corpus, text, jsonl, tfds."""
 
-    corpus: Literal["python-docs", "in-context"] | None = None  # built-in
+    corpus: Literal["python-docs", "python-library", "in-context"] | None = None  # built-in
     text: str | None = None  # a text file (.gz is unpacked), or a folder of .txt, .txt.gz, .md
     jsonl: str | None = None  # a file that holds a JSON object a line (.gz is unpacked)
     tfds: str | None = None  # a TensorFlow Datasets name, e.g. lm1b

@@ -5,7 +5,7 @@ from typing import Literal
 
 from transformer_jax.errors import DataError
 
-__all__ = ["Split", "generate"]
+__all__ = ["Split", "generate", "once", "part", "topics"]
 
 Split = Literal["train", "valid", "test"]
 
@@ -28,14 +28,23 @@ def generate(split: Split) -> list[str]:
         >>> [round(len(part) / sum(map(len, parts)), 1) for part in parts]
         [0.8, 0.1, 0.1]
     """
-    topics = _topics()
-    ranked = sorted(topics, key=lambda name: hashlib.sha256(name.encode()).digest())
+    return part(once(topics()), split)
+
+
+def part(documents: dict[str, str], split: Split) -> list[str]:
+    """The documents of a split, sorted by name, as ``generate`` decides."""
+    ranked = sorted(documents, key=lambda name: hashlib.sha256(name.encode()).digest())
     places = {name: rank % _PARTS for rank, name in enumerate(ranked)}
     wanted = {"test": {0}, "valid": {1}, "train": set(range(2, _PARTS))}[split]
-    return [topics[name] for name in sorted(topics) if places[name] in wanted]
+    return [documents[name] for name in sorted(documents) if places[name] in wanted]
 
 
-def _topics() -> dict[str, str]:
+def topics() -> dict[str, str]:
+    """All topics as they are, by name.
+
+    Raises:
+        DataError: This Python came without its documentation.
+    """
     try:
         from pydoc_data.topics import topics
     except ImportError:
@@ -43,10 +52,15 @@ def _topics() -> dict[str, str]:
             "data.corpus python-docs: this Python came without pydoc_data: use another Python, or "
             "another corpus"
         ) from None
+    return topics
+
+
+def once(documents: dict[str, str]) -> dict[str, str]:
+    """Documents without the paragraphs of those before them by name."""
     seen: set[str] = set()
     kept = {}
-    for name in sorted(topics):
-        paragraphs = [p for p in topics[name].split("\n\n") if p.strip()]
+    for name in sorted(documents):
+        paragraphs = [p for p in documents[name].split("\n\n") if p.strip()]
         fresh = [p for p in dict.fromkeys(paragraphs) if _plain(p) not in seen]
         seen.update(map(_plain, fresh))
         if fresh:
