@@ -17,12 +17,12 @@ from transformer_jax.training.run_directory import RunDirectory
 __all__ = [
     "PRETRAIN_RUNS",
     "TASK_RUNS",
+    "EncoderTraining",
     "FinetuneRun",
     "MaskingConfig",
     "PretrainRun",
     "PretrainTraining",
     "TaskConfig",
-    "TaskTraining",
     "read",
 ]
 
@@ -41,14 +41,13 @@ class MaskingConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class PretrainTraining:
+class EncoderTraining:
     """How long, on how much at a time, from which seed."""
 
-    epochs: int = 10  # passes over the training text
+    epochs: int = 3  # passes over the training examples
     steps: int | None = None  # the last step; None goes by epochs
-    tokens: int = 4096  # of a batch, padding included, over all devices
-    length: int = 128  # most tokens of a text, with [CLS] and [SEP]
-    buckets: int = 4  # shapes of batches
+    tokens: int = 1024  # of a batch, padding included, over all devices
+    buckets: int = 6  # shapes of batches
     rows_multiple: int = 8  # rows of batches divide by it: the numbers of devices to go on with
     accumulation: int = 1  # parts that a batch is computed in, one after another
     average_decay: float | None = None  # of the running average of parameters; None keeps none
@@ -56,7 +55,7 @@ class PretrainTraining:
     mode: Literal["jit", "pmap"] = "jit"  # how the step is compiled
 
     def __post_init__(self) -> None:
-        sizes = ("epochs", "steps", "tokens", "length", "buckets", "rows_multiple", "accumulation")
+        sizes = ("epochs", "steps", "tokens", "buckets", "rows_multiple", "accumulation")
         at_least("training", self, **dict.fromkeys(sizes, 1), seed=0)
 
     @property
@@ -66,8 +65,22 @@ class PretrainTraining:
 
     @property
     def smoothing(self) -> float:
-        """Hidden words are told as they are."""
+        """Words and labels are told as they are."""
         return 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainTraining(EncoderTraining):
+    """The same, and how long texts are."""
+
+    epochs: int = 10  # passes over the training text
+    tokens: int = 4096  # of a batch, padding included, over all devices
+    buckets: int = 4  # shapes of batches
+    length: int = 128  # most tokens of a text, with [CLS] and [SEP]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("training", self, length=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,35 +137,6 @@ class TaskConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class TaskTraining:
-    """How long, on how much at a time, from which seed."""
-
-    epochs: int = 3  # passes over the training examples
-    steps: int | None = None  # the last step; None goes by epochs
-    tokens: int = 1024  # of a batch, padding included, over all devices
-    buckets: int = 6  # shapes of batches
-    rows_multiple: int = 8  # rows of batches divide by it: the numbers of devices to go on with
-    accumulation: int = 1  # parts that a batch is computed in, one after another
-    average_decay: float | None = None  # of the running average of parameters; None keeps none
-    seed: int = 1  # of parameters, dropout and order
-    mode: Literal["jit", "pmap"] = "jit"  # how the step is compiled
-
-    def __post_init__(self) -> None:
-        sizes = ("epochs", "steps", "tokens", "buckets", "rows_multiple", "accumulation")
-        at_least("training", self, **dict.fromkeys(sizes, 1), seed=0)
-
-    @property
-    def row_unit(self) -> int:
-        """What the rows of every batch are a multiple of."""
-        return self.rows_multiple
-
-    @property
-    def smoothing(self) -> float:
-        """Labels are taken as they are."""
-        return 0.0
-
-
-@dataclasses.dataclass(frozen=True)
 class FinetuneRun:
     """One run of an encoder on labelled examples."""
 
@@ -161,7 +145,7 @@ class FinetuneRun:
     data: LabelledData = LabelledData()
     tokenizer: TokenizerConfig = TokenizerConfig(kind="wordpiece")
     optimizer: OptimizerConfig = OptimizerConfig()
-    training: TaskTraining = TaskTraining()
+    training: EncoderTraining = EncoderTraining()
     loop: LoopConfig = LoopConfig()
     mesh: MeshConfig = MeshConfig()
     distributed: DistributedConfig = DistributedConfig()
@@ -266,7 +250,7 @@ def _task(kind: Task, length: int = 128, **training: Any) -> FinetuneRun:
     return FinetuneRun(
         task=TaskConfig(kind=kind, length=length),
         optimizer=_adamw(3e-4, 0.06),
-        training=TaskTraining(**training),
+        training=EncoderTraining(**training),
         loop=LoopConfig(evaluate_every=0, checkpoint_every=0, keep_last=1),
     )
 

@@ -31,7 +31,6 @@ from transformer_jax.data.labelled import (
     label_names,
     open_labelled,
 )
-from transformer_jax.data.loader import prefetched
 from transformer_jax.data.plan import BatchPlan, BucketPlan
 from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer, load_tokenizer
 from transformer_jax.encoding.predictor import Predictor
@@ -52,12 +51,7 @@ def begin(run: FinetuneRun, named: FinetuneRun) -> tuple[FinetuneRun, RunDirecto
     start = None if run.task.init is None else starting_point(run.task.init)
     if start is not None:
         run = _from(run, named, start)
-    if run.task.length > run.model.positions.max_length:
-        raise ConfigError(
-            f"task.length is {run.task.length}, but the model has positions for "
-            f"{run.model.positions.max_length} tokens: lower the one or raise "
-            f"model.positions.max_length"
-        )
+    job.check_length("task.length", run.task.length, run.model)
     _check_layers(run)
     splits = open_run(run)
     labels = label_names(splits, run.task.kind)
@@ -281,12 +275,7 @@ class TaskJob(job.Job):
 
     def batches(self, start: int) -> Iterator[job.Batch]:
         """The batches after ``start`` steps, on the devices."""
-        made = prefetched(self.plan, lambda batch: self._rows(self.encoded, batch), start=start)
-        try:
-            for step, batch in enumerate(made, start):
-                yield put_batch(batch, self.mesh, len(self.plan.batch(step).indices))
-        finally:
-            made.close()  # type: ignore[attr-defined]
+        return self.stream(lambda batch: self._rows(self.encoded, batch), start)
 
     def evaluate(self) -> Any:
         """From a state to validation scores; None if there is nothing to validate on."""

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from flax import nnx
 
+from transformer_jax.data.loader import prefetched
 from transformer_jax.data.store import forget
 from transformer_jax.data.tokenizer import (
     SPECIAL,
@@ -23,7 +24,7 @@ from transformer_jax.data.tokenizer import (
     train_tokenizer,
 )
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
-from transformer_jax.parallel.mesh import barrier, is_main, make_mesh
+from transformer_jax.parallel.mesh import barrier, is_main, make_mesh, put_batch
 from transformer_jax.parallel.sharding import row_multiple
 from transformer_jax.training.checkpoint import Checkpointer
 from transformer_jax.training.loop import fit
@@ -39,6 +40,7 @@ __all__ = [
     "added",
     "begin",
     "check_best",
+    "check_length",
     "check_rows",
     "learn_tokenizer",
     "say",
@@ -159,6 +161,20 @@ class Job(abc.ABC):
     def examples(self) -> list[Batch]:
         """A batch of padding for every shape of the plan."""
 
+    def stream(self, make: Callable[[Any], dict[str, np.ndarray]], start: int) -> Iterator[Batch]:
+        """The batches after ``start`` steps, on the devices.
+
+        Args:
+            make: From what the plan says of a batch to the rows of it that this process holds.
+            start: Steps that are done.
+        """
+        made = prefetched(self.plan, make, start=start)
+        try:
+            for step, batch in enumerate(made, start):
+                yield put_batch(batch, self.mesh, len(self.plan.batch(step).indices))
+        finally:
+            made.close()  # type: ignore[attr-defined]
+
     @abc.abstractmethod
     def batches(self, start: int) -> Iterator[Batch]:
         """The batches after ``start`` steps, on the devices."""
@@ -263,6 +279,20 @@ def check_best(run: Any, allowed: Sequence[str]) -> None:
     """
     if run.loop.best not in allowed:
         raise ConfigError(f"loop.best is {run.loop.best}: this run has {', '.join(allowed)}")
+
+
+def check_length(setting: str, length: int, model: Any) -> None:
+    """Refuses texts that are longer than the model has positions for.
+
+    Raises:
+        ConfigError: It names both settings.
+    """
+    most = model.positions.max_length
+    if length > most:
+        raise ConfigError(
+            f"{setting} is {length}, but the model has positions for {most} tokens: lower the one "
+            f"or raise model.positions.max_length"
+        )
 
 
 def check_rows(run: Any) -> None:

@@ -17,7 +17,6 @@ from experiments.language_report import Report, baselines, counted_model, judge
 from experiments.language_settings import LanguageRun, NgramRun, read
 from transformer_jax.cli.loading import load_language
 from transformer_jax.data.documents import Piece, Texts, TextSplits, open_texts, read_texts
-from transformer_jax.data.loader import prefetched
 from transformer_jax.data.rows import BlockPlan, PackPlan, RowBatch, make_rows
 from transformer_jax.data.store import forget
 from transformer_jax.data.token_file import TextStore, build_tokens, sample_texts
@@ -42,12 +41,7 @@ def begin(
         vocab_given = run.model.vocab != named.model.vocab
         job.check_best(run, ("valid_loss",))
         job.check_rows(run)
-        if run.training.length > run.model.positions.max_length:
-            raise ConfigError(
-                f"training.length is {run.training.length}, but the model has positions for "
-                f"{run.model.positions.max_length} tokens: lower the one or raise "
-                f"model.positions.max_length"
-            )
+        job.check_length("training.length", run.training.length, run.model)
     texts = open_run(run)
     learn = lambda: job.learn_tokenizer(run.tokenizer, sample_texts(texts.train))
     settle = functools.partial(_settled, texts)
@@ -165,12 +159,7 @@ class LanguageJob(job.Job):
 
     def batches(self, start: int) -> Iterator[job.Batch]:
         """The batches after ``start`` steps, on the devices."""
-        made = prefetched(self.plan, functools.partial(self._rows, self.store), start=start)
-        try:
-            for batch in made:
-                yield put_batch(batch, self.mesh, self.run.training.rows)
-        finally:
-            made.close()  # type: ignore[attr-defined]
+        return self.stream(functools.partial(self._rows, self.store), start)
 
     def put_all(self, store: TextStore) -> Iterator[job.Batch]:
         """All tokens once, in order."""

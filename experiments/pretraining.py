@@ -18,13 +18,11 @@ from experiments.task_scores import aligned
 from transformer_jax.cli.loading import chosen_checkpoint
 from transformer_jax.data.corruption import Masking
 from transformer_jax.data.documents import Texts, TextSplits
-from transformer_jax.data.loader import prefetched
 from transformer_jax.data.sentence_pairs import PairBatch, SentencePairs
 from transformer_jax.data.sentences import SentenceStore, build_sentences
 from transformer_jax.data.store import forget
 from transformer_jax.data.token_file import sample_texts
 from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer
-from transformer_jax.errors import ConfigError
 from transformer_jax.models.heads import MaskedEncoder
 from transformer_jax.parallel.mesh import local_rows, put_batch
 from transformer_jax.training.encoder_objectives import masked_words
@@ -39,12 +37,7 @@ __all__ = ["PretrainJob", "begin", "open_run", "score", "train"]
 def begin(run: PretrainRun, named: PretrainRun) -> tuple[PretrainRun, RunDirectory, TextSplits]:
     """A new run directory; the run as it will be done, its directory, and its texts."""
     job.check_best(run, ("valid_loss", "valid_masked_accuracy"))
-    if run.training.length > run.model.positions.max_length:
-        raise ConfigError(
-            f"training.length is {run.training.length}, but the model has positions for "
-            f"{run.model.positions.max_length} tokens: lower the one or raise "
-            f"model.positions.max_length"
-        )
+    job.check_length("training.length", run.training.length, run.model)
     texts = open_run(run)
 
     def learn() -> Tokenizer:
@@ -121,13 +114,7 @@ class PretrainJob(job.Job):
 
     def batches(self, start: int) -> Iterator[job.Batch]:
         """The batches after ``start`` steps, on the devices."""
-        # Made in the background, where they do not know how many rows there are over all processes.
-        made = prefetched(self.plan, lambda batch: self._rows(self.plan, batch), start=start)
-        try:
-            for step, batch in enumerate(made, start):
-                yield put_batch(batch, self.mesh, len(self.plan.batch(step).indices))
-        finally:
-            made.close()  # type: ignore[attr-defined]
+        return self.stream(lambda batch: self._rows(self.plan, batch), start)
 
     def put_all(self, plan: SentencePairs) -> Iterator[job.Batch]:
         """All texts once, in order."""

@@ -38,7 +38,7 @@ def begin(run: Run, named: Run) -> tuple[Run, RunDirectory, Splits]:
     start = None if run.init is None else starting_point(run.init)
     if start is not None:
         run = _from(run, named, start)
-    _check_lengths(run)
+    job.check_length("data.read.max_length", run.data.read.max_length, run.model)
     job.check_best(run, ("valid_loss", "sacrebleu"))
     splits = load_splits(run.data)
     pairs = splits.train
@@ -69,15 +69,6 @@ def _from(run: Run, named: Run, start: Initial) -> Run:
 def _settled(run: Run, tokenizer: Tokenizer) -> Run:
     settled: Run = job.with_vocab(job.with_rows(run), tokenizer)
     return settled
-
-
-def _check_lengths(run: Run) -> None:
-    if run.data.read.max_length > run.model.positions.max_length:
-        raise ConfigError(
-            f"data.read.max_length is {run.data.read.max_length}, but the model has positions for "
-            f"{run.model.positions.max_length} tokens: lower the one or raise "
-            f"model.positions.max_length"
-        )
 
 
 class TranslationJob(job.Job):

@@ -17,7 +17,7 @@ from flax import nnx
 
 from experiments.benchmarking import encoder_texts as data
 from experiments.benchmarking.worker import Setup, serve
-from experiments.encoder_settings import PretrainTraining, TaskTraining
+from experiments.encoder_settings import EncoderTraining, PretrainTraining
 from transformer_jax.config import TransformerConfig, bert
 from transformer_jax.data.corruption import Masking
 from transformer_jax.data.examples import Examples, make_inputs
@@ -34,7 +34,7 @@ from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig,
 from transformer_jax.training.state import TrainState, split
 from transformer_jax.training.step import Batch, Objective, make_step
 
-PRETRAIN, TASK = PretrainTraining(), TaskTraining()  # the defaults of our runs
+PRETRAIN, TASK = PretrainTraining(), EncoderTraining()  # the defaults of our runs
 
 
 def configuration(vocab: int, width: int, heads: int, layers: int, hidden: int, pooler: bool):

@@ -74,17 +74,6 @@ class _Labelled(Encoder):
         super().__init__(config, rngs=rngs)
         self.labels = Linear(config.width, labels, rngs=rngs)
 
-    def scores(
-        self, vectors: Float[Array, "*rows D"], key: Key[Array, ""] | None
-    ) -> Float32[Array, "*rows V"]:
-        """The map of each vector, in float32."""
-        vectors = dropout(vectors, self.config.norm.dropout, key)
-        return self.labels(vectors).astype(jnp.float32)
-
-
-class TextEncoder(_Labelled):
-    """Scores of classes, or one number, for each text or pair of texts, from what is pooled."""
-
     def __call__(  # type: ignore[override]
         self,
         tokens: Int[Array, "B T"],
@@ -92,24 +81,36 @@ class TextEncoder(_Labelled):
         types: Int[Array, "B T"] | None = None,
         *,
         key: Key[Array, ""] | None = None,
-    ) -> Float32[Array, "B V"]:
-        """``W dropout(pooled) + b`` (rows B36, T16)."""
+    ) -> Float32[Array, "B *T V"]:
+        """``W dropout(x) + b`` for what is :meth:`read` of a text, in float32."""
         keys = (None, None) if key is None else jax.random.split(key)
-        hidden = super().__call__(tokens, lengths, types, key=keys[0])
-        return self.scores(self.pooled(hidden), keys[1])
+        return self.scores(
+            self.read(super().__call__(tokens, lengths, types, key=keys[0])), keys[1]
+        )
+
+    def scores(
+        self, vectors: Float[Array, "*rows D"], key: Key[Array, ""] | None
+    ) -> Float32[Array, "*rows V"]:
+        """The map of vectors that were read, in float32."""
+        vectors = dropout(vectors, self.config.norm.dropout, key)
+        return self.labels(vectors).astype(jnp.float32)
+
+    def read(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B *T D"]:
+        """The vectors that are told from."""
+        raise NotImplementedError
+
+
+class TextEncoder(_Labelled):
+    """Scores of classes, or one number, for each text or pair of texts (rows B36, T16)."""
+
+    def read(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B D"]:
+        """What is pooled of each text."""
+        return self.pooled(hidden)
 
 
 class TokenEncoder(_Labelled):
     """Scores for each token: of tags, or of being where an answer begins and ends (row B36)."""
 
-    def __call__(  # type: ignore[override]
-        self,
-        tokens: Int[Array, "B T"],
-        lengths: Int[Array, " B"],
-        types: Int[Array, "B T"] | None = None,
-        *,
-        key: Key[Array, ""] | None = None,
-    ) -> Float32[Array, "B T V"]:
-        """``W dropout(h) + b`` at every token."""
-        keys = (None, None) if key is None else jax.random.split(key)
-        return self.scores(super().__call__(tokens, lengths, types, key=keys[0]), keys[1])
+    def read(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+        """The vector of every token."""
+        return hidden

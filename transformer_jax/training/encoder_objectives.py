@@ -78,15 +78,24 @@ def text_classes() -> Objective:
 
     The batch holds what :func:`inputs` reads and ``labels`` int32 ``[B]``, -1 for a row without.
     """
+    return _classes
 
-    def objective(model: Any, batch: dict[str, Any], key: Array | None = None):
-        labels = jnp.asarray(batch["labels"])
-        weights = (labels >= 0).astype(jnp.float32)
-        logits = model(*inputs(batch), key=key)
-        total, weight = cross_entropy(logits, jnp.maximum(labels, 0), weights)
-        return total, weight, {"accuracy": _correct(logits, labels, weights)}
 
-    return objective
+def token_tags() -> Objective:
+    """The cross-entropy of the tag of each word, in nats, and ``accuracy`` (row B36).
+
+    A word is told from its first token. The batch holds what :func:`inputs` reads, and ``labels``
+    int32 ``[B T]``, -1 at every token that is no first token of a word.
+    """
+    return _classes
+
+
+def _classes(model: Any, batch: dict[str, Any], key: Array | None = None):
+    labels = jnp.asarray(batch["labels"])
+    weights = (labels >= 0).astype(jnp.float32)
+    logits = model(*inputs(batch), key=key)
+    total, weight = cross_entropy(logits, jnp.maximum(labels, 0), weights)
+    return total, weight, {"accuracy": _correct(logits, labels, weights)}
 
 
 def text_numbers() -> Objective:
@@ -97,23 +106,6 @@ def text_numbers() -> Objective:
         known = jnp.isfinite(labels)
         errors = jnp.where(known, model(*inputs(batch), key=key)[:, 0] - labels, 0.0)
         return jnp.square(errors).sum(), known.sum().astype(jnp.float32), {}
-
-    return objective
-
-
-def token_tags() -> Objective:
-    """The cross-entropy of the tag of each word, in nats, and ``accuracy`` (row B36).
-
-    A word is told from its first token. The batch holds what :func:`inputs` reads, and ``labels``
-    int32 ``[B T]``, -1 at every token that is no first token of a word.
-    """
-
-    def objective(model: Any, batch: dict[str, Any], key: Array | None = None):
-        labels = jnp.asarray(batch["labels"])
-        weights = (labels >= 0).astype(jnp.float32)
-        logits = model(*inputs(batch), key=key)
-        total, weight = cross_entropy(logits, jnp.maximum(labels, 0), weights)
-        return total, weight, {"accuracy": _correct(logits, labels, weights)}
 
     return objective
 
