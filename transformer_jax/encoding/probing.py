@@ -84,7 +84,7 @@ def majority(labels: Int[np.ndarray, " n"], answers: Int[np.ndarray, " m"]) -> t
         >>> majority(np.array([0, 1, 1]), np.array([1, 0, -1, 1]))
         (1, 0.5)
     """
-    first = int(np.bincount(labels).argmax())
+    first = int(np.argmax(np.bincount(labels)))
     return first, float((answers == first).mean())
 
 

@@ -166,7 +166,7 @@ def _counts(
 
 
 def _share(part: int | np.integer, whole: int | np.integer) -> float:
-    return float(part / whole) if whole else 0.0
+    return float(part) / float(whole) if whole else 0.0
 
 
 def _check(given: _Labels, wanted: _Labels) -> None:
