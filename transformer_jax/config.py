@@ -254,8 +254,8 @@ def from_dict(cls: type, values: dict[str, Any], where: str = "") -> Any:
         ConfigError: A key that ``cls`` does not have; it names the key and the nearest field.
 
     Example:
-        >>> from_dict(HeadConfig, {"tied": False})
-        HeadConfig(tied=False, bias=False, scale=1.0, softcap=None)
+        >>> from_dict(ComputeConfig, {"scan": True})
+        ComputeConfig(dtype='float32', scan=True, remat=False)
     """
     import difflib
     import typing

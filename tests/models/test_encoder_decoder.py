@@ -283,9 +283,9 @@ def test_every_field_counts_where_it_applies(base, group, field, value, batch):
 
 def test_padding_need_not_count():
     """RoBERTa's positions: those of padding are one before the first."""
-    model = noisy(change(positions={"skip_padding": True}))
-    source, lengths = jnp.ones((1, 5), jnp.int32), jnp.array([3], jnp.int32)
-    assert model.call("places", source, lengths)[0].tolist() == [0, 1, 2, -1, -1]
+    model = nnx.merge(*made(change(positions={"skip_padding": True})))
+    places = model.encoder.places(5, jnp.array([3], jnp.int32))
+    assert places[0].tolist() == [0, 1, 2, -1, -1]
 
 
 def test_maps_are_the_weights_used(batch):

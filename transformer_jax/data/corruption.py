@@ -105,9 +105,9 @@ def hide(
         >>> row = np.array([[2, 7, 8, 9, 6, 3]])
         >>> hidden = hide(row, row > 4, masking, np.array([0]), seed=1, epoch=0)
         >>> hidden.tokens, hidden.places, hidden.targets
-        (array([[2, 7, 8, 4, 4, 3]], dtype=int32),
-         array([[3, 4, 0]], dtype=int32),
-         array([[9, 6, 0]], dtype=int32))
+        (array([[2, 7, 4, 9, 4, 3]], dtype=int32),
+         array([[2, 4, 0]], dtype=int32),
+         array([[8, 6, 0]], dtype=int32))
     """
     B, T = tokens.shape
     P = min(masking.room(T), T)
