@@ -48,6 +48,8 @@ __all__ = ["TaskJob", "begin", "open_run", "train"]
 def begin(run: FinetuneRun, named: FinetuneRun) -> tuple[FinetuneRun, RunDirectory, LabelledSplits]:
     """A new run directory; the run as it will be done, its directory, and its examples."""
     job.check_best(run, ("valid_loss", *(f"valid_{name}" for name in MEASURES[run.task.kind])))
+    if run.task.labels:
+        raise ConfigError("task.labels are told from the training file: leave them out")
     start = None if run.task.init is None else starting_point(run.task.init)
     if start is not None:
         run = _from(run, named, start)
@@ -234,10 +236,7 @@ class TaskJob(job.Job):
             labels[store.offsets[rows] + tagged.places.ids] = tags
             say(f"{part.name}: {len(part):,} sentences, {len(tags):,} words")
             return _Encoded(tagged.examples, tags=labels)
-        most = min(64, task.length - task.stride - 4)
-        spans = encode_questions(
-            part.questions, part.contexts, tokenizer, task.length, task.stride, most
-        )
+        spans = encode_questions(part.questions, part.contexts, tokenizer, task.length, task.stride)
         found = find_spans(spans, part.answers).astype(np.int32)
         say(f"{part.name}: {len(part):,} questions, {len(spans):,} windows")
         return _Encoded(spans.examples, found, allowed=spans.spans[:, 0] >= 0)
@@ -334,12 +333,7 @@ def train(
 ) -> int:
     """Trains, and scores the best checkpoint on validation and test examples."""
     parts = TaskJob(run, directory, splits)
-    say(
-        f"model: {parts.parameters / 1e6:.2f} M parameters; {parts.steps} steps of "
-        f"{run.training.tokens} tokens, {parts.plan.steps_per_epoch} an epoch, "
-        f"{len(parts.plan.shapes)} shapes, fill {parts.plan.fill:.2f}; "
-        f"mesh {dict(parts.mesh.shape)}"
-    )
+    job.introduce(parts)
     return job.train(parts, functools.partial(_finish, parts), resume=resume)
 
 

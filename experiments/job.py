@@ -42,6 +42,7 @@ __all__ = [
     "check_best",
     "check_length",
     "check_rows",
+    "introduce",
     "learn_tokenizer",
     "say",
     "train",
@@ -247,6 +248,15 @@ class Job(abc.ABC):
             raise ConfigError(f"{path}: began with the random generator {said['key']['impl']}")
         say(f"going on after step {restored.step}")
         return restored.step, restored.state
+
+
+def introduce(job: Job) -> None:
+    """A line about the model and the batches of a run with a budget of tokens."""
+    say(
+        f"model: {job.parameters / 1e6:.2f} M parameters; {job.steps} steps of "
+        f"{job.run.training.tokens} tokens, {job.plan.steps_per_epoch} an epoch, "
+        f"{len(job.plan.shapes)} shapes, fill {job.plan.fill:.2f}; mesh {dict(job.mesh.shape)}"
+    )
 
 
 def added(sums: Iterable[dict[str, jax.Array]]) -> dict[str, float]:

@@ -147,12 +147,7 @@ class PretrainJob(job.Job):
 def train(run: PretrainRun, directory: RunDirectory, texts: TextSplits, *, resume: bool) -> int:
     """Trains, and shows the best checkpoint beside what anyone could guess."""
     parts = PretrainJob(run, directory, texts)
-    say(
-        f"model: {parts.parameters / 1e6:.2f} M parameters; {parts.steps} steps of "
-        f"{run.training.tokens} tokens, {parts.plan.steps_per_epoch} an epoch, "
-        f"{len(parts.plan.shapes)} shapes, fill {parts.plan.fill:.2f}; "
-        f"mesh {dict(parts.mesh.shape)}"
-    )
+    job.introduce(parts)
     return job.train(parts, functools.partial(_finish, parts), resume=resume)
 
 

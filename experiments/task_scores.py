@@ -28,7 +28,7 @@ MEASURES: Mapping[str, tuple[str, ...]] = {
 def measure(predictor: Predictor, task: TaskConfig, part: Labelled) -> dict[str, float]:
     """The measures of a task on labelled examples; shares are 0 to 1.
 
-    F1 is of the second class where there are two (GLUE's "1"), and else the mean over classes.
+    F1 is of the second class of a run that has two (GLUE's "1"), and else the mean over classes.
 
     Raises:
         DataError: A label that the run was not trained on.
@@ -42,14 +42,14 @@ def measure(predictor: Predictor, task: TaskConfig, part: Labelled) -> dict[str,
     if isinstance(part, Tagged):
         told = [tag for sentence in predictor.tags(part.words) for tag, _ in sentence]
         tags = [tag for tags in part.tags for tag in tags]
-        return _classes(np.array(told), _numbers(tags, task, part.name), ("accuracy", "macro_f1"))
+        return _classes(np.array(told), _numbers(tags, task, part.name), task)
     assert isinstance(part, Sentences)
     if task.kind == "regress":
         numbers = np.asarray(predictor.numbers(part.texts, part.seconds), np.float64)
         wanted = np.array([float(label) for label in part.labels])
         return {"pearson": pearson(numbers, wanted), "spearman": spearman(numbers, wanted)}
     best = predictor.classes(part.texts, part.seconds).argmax(-1)
-    return _classes(best, _numbers(part.labels, task, part.name), MEASURES["classify"])
+    return _classes(best, _numbers(part.labels, task, part.name), task)
 
 
 def _numbers(labels: list[str], task: TaskConfig, name: str) -> np.ndarray:
@@ -63,15 +63,14 @@ def _numbers(labels: list[str], task: TaskConfig, name: str) -> np.ndarray:
     return np.array([numbers[label] for label in labels])
 
 
-def _classes(given: np.ndarray, wanted: np.ndarray, names: tuple[str, ...]) -> dict[str, float]:
-    two = max(int(given.max()), int(wanted.max())) <= 1
+def _classes(given: np.ndarray, wanted: np.ndarray, task: TaskConfig) -> dict[str, float]:
     ways: dict[str, Callable[..., float]] = {
         "accuracy": accuracy,
-        "f1": f1 if two else macro_f1,
+        "f1": f1 if len(task.labels) == 2 else macro_f1,
         "macro_f1": macro_f1,
         "matthews": matthews,
     }
-    return {name: ways[name](given, wanted) for name in names}
+    return {name: ways[name](given, wanted) for name in MEASURES[task.kind]}
 
 
 def table(scores: Mapping[str, Mapping[str, Any]]) -> str:

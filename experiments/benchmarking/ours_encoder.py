@@ -122,15 +122,12 @@ def embed(vocab, width, heads, layers, hidden, texts, tokens):
         return texts
 
     run(1)
-    # As Vectors has it: no more tokens in a batch than all texts together need.
-    real = sum(map(len, ids))
-    taken = list(
-        grouped(np.array(list(map(len, ids))), min(tokens, 1 << (63 + 2 * real).bit_length()))
-    )
+    lengths = np.array([len(text) for text in ids])
+    taken = list(grouped(lengths, tokens))
     padded = sum(len(rows) * T for rows, T in taken)
     return run, {
         "parameters": sum(a.size for a in jax.tree.leaves(params)),
-        **data.shares(real, padded, texts, len(taken)),
+        **data.shares(int(lengths.sum()), padded, texts, len(taken)),
     }
 
 

@@ -31,8 +31,16 @@ def test_every_part_has_its_row_and_the_rows_add_up(preset):
     assert f"{total:,} parameters" in lines[0]
 
 
+SIZES = (
+    ("vaswani_base", "63.05 M"),
+    ("vaswani_big", "214.17 M"),
+    ("bert_base", "109.48 M"),
+    ("bert_large", "335.14 M"),
+)
+
+
 def test_published_sizes(capsys):
-    for preset, size in (("vaswani_base", "63.05 M"), ("vaswani_big", "214.17 M")):
+    for preset, size in SIZES:
         main(["describe", "--preset", preset])
         assert f"({size})" in capsys.readouterr().out.splitlines()[0]
 

@@ -11,6 +11,7 @@ import optax.contrib
 import pytest
 
 from transformer_jax.errors import ConfigError
+from transformer_jax.training.layerwise import layer_depths
 from transformer_jax.training.optimizers import (
     OptimizerConfig,
     ScheduleConfig,
@@ -18,7 +19,6 @@ from transformer_jax.training.optimizers import (
     cosine,
     decayed,
     inverse_sqrt,
-    layer_depths,
     learning_rate,
     make_optimizer,
     make_schedule,
@@ -132,6 +132,18 @@ def test_muon_is_that_of_optax_on_kernels_and_adam_elsewhere():
         lambda path, one, two: one if path[-1].key == "kernel" else two, kernels, others
     )
     chex.assert_trees_all_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("head", ["labels", "next_sentence"])
+def test_muon_leaves_heads_of_a_few_numbers_to_adam(head):
+    """They are no map between vectors: equal singular values would shout down the rest."""
+    slopes = {head: {"kernel": jax.random.normal(jax.random.key(0), (6, 2))}}
+    step = lambda config: (tx := make_optimizer(config, 8, 100)).update(
+        slopes, tx.init(slopes), slopes
+    )[0]
+    muon = step(OptimizerConfig("muon", 0.1, FLAT, clip=None))
+    adam = step(OptimizerConfig("adam", 0.1, FLAT, clip=None))
+    chex.assert_trees_all_close(muon, adam, rtol=1e-5)
 
 
 def test_muon_makes_the_singular_values_of_each_layer_alike():

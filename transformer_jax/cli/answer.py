@@ -2,7 +2,6 @@
 
 import dataclasses
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import tyro
@@ -55,8 +54,10 @@ class Answer:
         text = "\n".join(file_lines(self.context, "--context"))
         if not text.strip():
             raise DataError(f"--context {self.context}: no text: it is empty")
+        from transformer_jax.data.squad import lowered
+
         predictor, _, prepare = load_task(self.run, self.checkpoint, ("span",))
-        read = _kept_length(text, prepare)
+        read = lowered(text) if prepare("A") == "a" else text
         none = number = 0
         write(*HEADER)
         for window in windows(given_lines(self.questions), READ_AHEAD):
@@ -78,11 +79,3 @@ class Answer:
             of = "the question" if number == 1 else f"{none} of {number} questions"
             print(f"note: {of} has no answer in this text, says the run", file=sys.stderr)
         return 0
-
-
-def _kept_length(text: str, prepare: Callable[[str], str]) -> str:
-    """A text as the run reads it, every character in its place."""
-    lower = prepare("A") == "a"
-    return "".join(
-        new if len(new := old.lower()) == 1 else old for old in text
-    ) if lower else text  # fmt: skip

@@ -57,6 +57,12 @@ class Classify:
                     every = [f"{share:.4f}" for share in row] if self.all else []
                     write(labels[best], f"{row[best]:.4f}", *every)
             sys.stdout.buffer.flush()
+        if predictor.cut:
+            print(
+                f"note: {predictor.cut:,} texts were cut to {task['length']} tokens, as in "
+                f"training",
+                file=sys.stderr,
+            )
         return 0
 
 

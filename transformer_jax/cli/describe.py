@@ -46,7 +46,7 @@ class Describe:
         text = report(
             config,
             name=self.preset or str(self.run),
-            heads=self.heads(),
+            heads=self.heads(config),
             batch=self.batch,
             source_length=self.source_length,
             target_length=self.target_length,
@@ -57,11 +57,15 @@ class Describe:
             draw(config, self.pictures, self.target_length)
         return 0
 
-    def heads(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of what the run's task adds to its encoder."""
+    def heads(self, config: TransformerConfig) -> dict[str, tuple[int, ...]]:
+        """The shapes of what the run's task, or a published encoder, has beyond its layers."""
         from transformer_jax.training.run_directory import RunDirectory
 
-        return {} if self.run is None else heads_of(RunDirectory.open(self.run))
+        if self.run is not None:
+            return heads_of(RunDirectory.open(self.run))
+        if not config.head.pooler:
+            return {}
+        return {"pooler/kernel": (config.width, config.width), "pooler/bias": (config.width,)}
 
     def config(self) -> TransformerConfig:
         """The configuration that the flags name.
@@ -176,7 +180,7 @@ def report(
             (path, "", "×".join(map(str, shape)), f"{more[path]:,}")
             for path, shape in heads.items()
         ]
-        said = f"The heads of this run, {sum(more.values()):,} parameters, not counted above:"
+        said = f"The heads of this model, {sum(more.values()):,} parameters, not counted above:"
         lines += ["", said, "", table(head[:4], added)]
     if config.decoder_layers:
         cost = decoding(config, **sizes)

@@ -239,7 +239,7 @@ def encode_questions(
     tokenizer: Tokenizer,
     max_length: int = 384,
     stride: int = 128,
-    max_question: int = 64,
+    max_question: int | None = None,
 ) -> SpanExamples:
     """The ids of questions, each with as many windows over its context as that needs.
 
@@ -252,11 +252,14 @@ def encode_questions(
         tokenizer: Its ``bos`` is ``[CLS]``, and its ``eos`` ``[SEP]``.
         max_length: Longest example in tokens, ``[CLS]`` and ``[SEP]`` among them.
         stride: Tokens that neighbouring windows share.
-        max_question: Longer questions are cut to so many tokens.
+        max_question: Longer questions are cut to so many tokens; None is 64, or fewer where
+            windows need the room.
 
     Raises:
         ConfigError: Windows have no room to move.
     """
+    if max_question is None:
+        max_question = min(64, max_length - stride - 4)
     if stride < 0 or max_question < 1 or max_length - max_question - 3 <= stride:
         raise ConfigError(
             f"max_length {max_length}, stride {stride}, max_question {max_question}: max_length "

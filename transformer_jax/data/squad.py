@@ -8,7 +8,7 @@ from typing import Any
 from transformer_jax.data.text import read_lines
 from transformer_jax.errors import DataError
 
-__all__ = ["Answer", "Questions", "read_questions"]
+__all__ = ["Answer", "Questions", "lowered", "read_questions"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,8 +63,8 @@ def read_questions(path: str, lowercase: bool = False, where: str = "data.train"
             raise DataError(f"{place}: the {what} is empty: fill it in, or remove the question")
         found = _answers(row, context, place)
         if lowercase:
-            question, context = question.lower(), _lower(context)
-            found = [Answer(_lower(answer.text), answer.start) for answer in found]
+            question, context = question.lower(), lowered(context)
+            found = [Answer(lowered(answer.text), answer.start) for answer in found]
         questions.append(question)
         contexts.append(context)
         answers.append(found)
@@ -125,8 +125,13 @@ def _shown(text: str) -> str:
     return repr(text if len(text) <= 40 else f"{text[:40]}...")
 
 
-def _lower(text: str) -> str:
-    """Lower case that leaves every character where it is: one letter, İ, would become two."""
+def lowered(text: str) -> str:
+    """Lower case that leaves every character where it is: one letter, İ, would become two.
+
+    Example:
+        >>> lowered("İN"), len("İN".lower())
+        ('İn', 3)
+    """
     lower = text.lower()
     return lower if len(lower) == len(text) else "".join(
         new if len(new := old.lower()) == 1 else old for old in text

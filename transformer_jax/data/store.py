@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Int, Integer
 
 from transformer_jax.data.pairs import Pairs
+from transformer_jax.data.ragged import offsets_of
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import DataError
 
@@ -150,18 +151,14 @@ def _encode(texts: Sequence[str], tokenizer: Tokenizer) -> TokenStore:
         flat = [id for row in rows for id in (*row, tokenizer.eos)]
         parts.append(np.array(flat, dtype))
     ids = np.concatenate(parts) if parts else np.zeros(0, dtype)
-    return TokenStore(ids, _offsets(np.array(lengths, np.int64)))
+    return TokenStore(ids, offsets_of(np.array(lengths, np.int64)))
 
 
 def _shortened(store: TokenStore, kept: Int[np.ndarray, " kept"], limit: int) -> TokenStore:
     rows = [store[i] for i in kept]
     rows = [row if len(row) <= limit else np.append(row[: limit - 1], row[-1]) for row in rows]
     ids = np.concatenate(rows) if rows else store.ids[:0]
-    return TokenStore(ids, _offsets(np.array([len(row) for row in rows], np.int64)))
-
-
-def _offsets(lengths: Int[np.ndarray, " count"]) -> Int[np.ndarray, " count+1"]:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    return TokenStore(ids, offsets_of(np.array([len(row) for row in rows], np.int64)))
 
 
 def _key(pairs: Pairs, *settings: str) -> str:

@@ -13,8 +13,8 @@ from transformer_jax.data.examples import Examples, make_inputs
 __all__ = ["Batches", "grouped"]
 
 # Padded lengths up to 512, and multiples of 512 beyond.
-_LENGTHS = (*range(4, 32, 4), *range(32, 64, 8), *range(64, 128, 16), *range(128, 256, 32))
-_LENGTHS = (*_LENGTHS, *range(256, 513, 64))
+_STEPS = ((4, 32, 4), (32, 64, 8), (64, 128, 16), (128, 256, 32), (256, 513, 64))
+_LENGTHS = tuple(length for step in _STEPS for length in range(*step))
 _BATCH = 64  # tokens of padding that a batch more, and perhaps a shape more, is worth
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from flax import nnx
 
 from transformer_jax.data.examples import Examples
-from transformer_jax.data.ragged import flattened
+from transformer_jax.data.ragged import flattened, offsets_of
 from transformer_jax.data.store import TokenStore, id_dtype
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.encoding.batching import Batches
@@ -82,11 +82,10 @@ class FillMask:
         if not rows:
             return []
         every = flattened([rows], id_dtype(self._tokenizer))
-        offsets = np.append(every.begins, len(every.ids))
         masks = [sum(i == self._tokenizer.mask for i in row) for row in rows]
         found: list[list[list[Word]]] = [[] for _ in rows]
         run = self._program(max(masks), top)
-        examples = Examples(TokenStore(every.ids, offsets), every.lengths)
+        examples = Examples(TokenStore(every.ids, offsets_of(every.lengths)), every.lengths)
         for numbers, (ids, worth) in run(self.params, examples):
             for row, number in enumerate(numbers.tolist()):
                 for place in range(masks[number]):

@@ -51,6 +51,7 @@ class Predictor:
 
     Attributes:
         params: The parameters in use; may be exchanged.
+        cut: How many texts so far were longer than ``length``.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Predictor:
     ):
         graph, self.params = model
         self._tokenizer, self._length, self._stride = tokenizer, length, stride
-        self._may_have_none = "none" in labels
+        self._may_have_none, self.cut = "none" in labels, 0
 
         def program(params: Any, batch: dict[str, Any]) -> jax.Array:
             scores = nnx.merge(graph, params)(*inputs(batch))
@@ -87,7 +88,8 @@ class Predictor:
         return self._texts(texts, seconds)[:, 0]
 
     def _texts(self, texts: Sequence[str], seconds: Sequence[str] | None) -> np.ndarray:
-        examples, _ = encode_sentences(texts, seconds, self._tokenizer, self._length)
+        examples, cut = encode_sentences(texts, seconds, self._tokenizer, self._length)
+        self.cut += cut
         return self.rows(examples)
 
     def rows(self, examples: Examples) -> Float[np.ndarray, "count V"]:
@@ -125,10 +127,7 @@ class Predictor:
             best: How many answers of each.
             longest: Most tokens of an answer.
         """
-        spans = encode_questions(
-            questions, contexts, self._tokenizer, self._length, self._stride,
-            min(64, self._length - self._stride - 4),
-        )  # fmt: skip
+        spans = encode_questions(questions, contexts, self._tokenizer, self._length, self._stride)
         found: list[dict[tuple[int, int], float]] = [{} for _ in questions]
         nothing = [float("inf")] * len(questions)
         for rows, scores in self._run(self.params, spans.examples):

@@ -13,7 +13,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.data.examples import Examples, encode_sentences, encode_tagged, make_inputs
-from transformer_jax.data.ragged import runs
+from transformer_jax.data.ragged import flattened, offsets_of, runs
 from transformer_jax.data.store import TokenStore, id_dtype
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.encoding.batching import Batches, grouped
@@ -222,10 +222,8 @@ class Vectors:
             return encode_sentences(texts, seconds, self._tokenizer, self.length)
         rows = self._tokenizer.encode_batch(texts)
         kept = [[*row[: self.length - 1], self._tokenizer.eos] for row in rows]
-        lengths = np.array([len(row) for row in kept], np.int64)
-        ids = np.array([i for row in kept for i in row], id_dtype(self._tokenizer))
-        offsets = np.append(0, np.cumsum(lengths))
-        return Examples(TokenStore(ids, offsets), lengths), sum(
+        every = flattened([kept], id_dtype(self._tokenizer))
+        return Examples(TokenStore(every.ids, offsets_of(every.lengths)), every.lengths), sum(
             len(row) >= self.length for row in rows
         )
 

@@ -96,8 +96,8 @@ class _Labelled(Encoder):
         return self.labels(vectors).astype(jnp.float32)
 
     def read(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B *T D"]:
-        """The vectors that are told from."""
-        raise NotImplementedError
+        """The vectors that are told from: those of all tokens."""
+        return hidden
 
 
 class TextEncoder(_Labelled):
@@ -110,7 +110,3 @@ class TextEncoder(_Labelled):
 
 class TokenEncoder(_Labelled):
     """Scores for each token: of tags, or of being where an answer begins and ends (row B36)."""
-
-    def read(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
-        """The vector of every token."""
-        return hidden

@@ -49,7 +49,7 @@ def topics() -> dict[str, str]:
         from pydoc_data.topics import topics
     except ImportError:
         raise DataError(
-            "data.corpus python-docs: this Python came without pydoc_data: use another Python, or "
+            "data.corpus: this Python came without pydoc_data: use another Python, or "
             "another corpus"
         ) from None
     return topics
