@@ -32,7 +32,7 @@ from transformer_jax.data.labelled import (
     open_labelled,
 )
 from transformer_jax.data.plan import BatchPlan, BucketPlan
-from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer, load_tokenizer
+from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer
 from transformer_jax.encoding.predictor import Predictor
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.heads import TextEncoder, TokenEncoder
@@ -62,7 +62,7 @@ def begin(run: FinetuneRun, named: FinetuneRun) -> tuple[FinetuneRun, RunDirecto
 
     def learn() -> Tokenizer:
         if start is not None:
-            return load_tokenizer(start.directory.tokenizer)
+            return start.directory.load_tokenizer()
         return job.learn_tokenizer(run.tokenizer, _texts(splits.train), BERT_SPECIAL)
 
     def settle(run: FinetuneRun, tokenizer: Tokenizer) -> FinetuneRun:

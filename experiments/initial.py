@@ -12,7 +12,6 @@ from transformer_jax.cli.loading import model_config
 from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.training.run_directory import RunDirectory
-from transformer_jax.training.stored import load_params
 from transformer_jax.training.trees import named
 
 __all__ = ["Initial", "starting_point"]
@@ -42,7 +41,7 @@ class Initial:
             CheckpointError: Nothing fits, or one of the same name has another shape.
         """
         path = self.directory.path
-        known = named(load_params(path, "best").params)
+        known = named(self.directory.load_params("best").params)
         taken, fresh = [], []
 
         def value(name: str, here: Any) -> Any:

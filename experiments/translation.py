@@ -17,7 +17,7 @@ from transformer_jax.data.loader import batches, make_batch
 from transformer_jax.data.plan import BucketPlan
 from transformer_jax.data.sources import Pairs, Splits, load_splits
 from transformer_jax.data.store import PairStore, build_store
-from transformer_jax.data.tokenizer import Tokenizer, load_tokenizer
+from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.options import Search
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError, DataError
@@ -45,7 +45,7 @@ def begin(run: Run, named: Run) -> tuple[Run, RunDirectory, Splits]:
 
     def learn() -> Tokenizer:
         if start is not None:
-            return load_tokenizer(start.directory.tokenizer)
+            return start.directory.load_tokenizer()
         return job.learn_tokenizer(run.tokenizer, [*pairs.sources, *pairs.targets])
 
     directory = job.begin(run, learn, _settled, vocab_given=given)

@@ -98,7 +98,7 @@ class NormConfig:
 
     kind: Literal["layer", "rms"] = "layer"
     place: Literal["post", "pre", "sandwich"] = "post"
-    eps: float = 1e-6
+    eps: float = 1e-5
     gain_offset: float = 0.0  # the gain is this plus the parameter (Gemma: 1)
     bias: bool = True  # of layer norm
     final: bool | None = None  # a norm after the last block; None is: wherever norms come before
@@ -114,7 +114,8 @@ class HeadConfig:
     scale: float = 1.0  # of the vectors, before the product (T5 1.0: width ** -0.5)
     softcap: float | None = None  # of the scores (Gemma 2)
     transform: bool = False  # a linear map, the activation and a norm come first (BERT)
-    pooler: bool = False  # tanh of a linear map of the first vector stands for a whole text (BERT)
+    pooler: bool = False  # a linear map of the first vector stands for a whole text (BERT),
+    pooler_activation: Activation = "tanh"  # after this (DistilBERT: relu)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -310,7 +311,7 @@ def _gpt2(
         positions=PositionConfig(kind="learned", max_length=context),
         attention=AttentionConfig(heads=heads, bias=bias, out_bias=bias, dropout=dropout),
         feed_forward=FeedForwardConfig(width=4 * width, activation="gelu_tanh", bias=bias),
-        norm=NormConfig(place="pre", eps=1e-5, bias=bias, dropout=dropout),
+        norm=NormConfig(place="pre", bias=bias, dropout=dropout),
     )
 
 
@@ -351,7 +352,7 @@ PRESETS: dict[str, TransformerConfig] = {
         vocab=58_101,
         positions=PositionConfig(kind="sinusoidal_halves", max_length=512),
         feed_forward=FeedForwardConfig(activation="silu"),
-        norm=NormConfig(eps=1e-5),
+        norm=NormConfig(),
         head=HeadConfig(bias=True),
     ),
     "bart_base": TransformerConfig(
@@ -361,7 +362,7 @@ PRESETS: dict[str, TransformerConfig] = {
         positions=PositionConfig(kind="learned", max_length=1024, offset=2),
         attention=AttentionConfig(heads=12, dropout=0.1),
         feed_forward=FeedForwardConfig(width=3072, activation="gelu", dropout=0.1),
-        norm=NormConfig(eps=1e-5),
+        norm=NormConfig(),
         head=HeadConfig(bias=True),
     ),
     "t5_small": TransformerConfig(
@@ -371,7 +372,7 @@ PRESETS: dict[str, TransformerConfig] = {
         attention=AttentionConfig(heads=8, head_dim=64, bias=False, out_bias=False, dropout=0.1),
         scores=ScoreConfig(scale=1.0),
         feed_forward=FeedForwardConfig(width=2048, bias=False, dropout=0.1),
-        norm=NormConfig(kind="rms", place="pre"),
+        norm=NormConfig(kind="rms", place="pre", eps=1e-6),
         head=HeadConfig(scale=512**-0.5),
     ),
     # Devlin et al. 2019, and the small ones of Turc et al. 2019; with pooler 4.4, 11.2, 28.8, 41.4,
@@ -401,6 +402,6 @@ PRESETS: dict[str, TransformerConfig] = {
         positions=PositionConfig(kind="rotary", max_length=2048),
         attention=AttentionConfig(heads=12, kv_heads=4, bias=False, out_bias=False),
         feed_forward=FeedForwardConfig(width=2048, activation="silu", gated=True, bias=False),
-        norm=NormConfig(kind="rms", place="pre", dropout=0.0),
+        norm=NormConfig(kind="rms", place="pre", eps=1e-6, dropout=0.0),
     ),
 }

@@ -34,6 +34,7 @@ class Letters:
     def __init__(self, vocab_size=20):
         self.vocab_size = vocab_size
         self.pad, self.unk, self.bos, self.eos = PAD, UNK, BOS, EOS
+        self.before, self.after = (), (EOS,)
 
     def encode_batch(self, texts):
         ids = {letter: 4 + i for i, letter in enumerate(LETTERS)}

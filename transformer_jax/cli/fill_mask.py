@@ -43,6 +43,11 @@ class FillMask:
                 f"{self.run}: fine-tuned for the task {task['kind']}, it has no head for hidden "
                 f"words any more: {ask}"
             )
+        if run.read_config().get("masking", {}) is None:
+            raise ConfigError(
+                f"{self.run}: this published encoder came without a head for hidden words: "
+                f"try transformer-jax embed"
+            )
         from transformer_jax.cli.encoders import given_lines, read_length, windows, write
         from transformer_jax.encoding import masked
 

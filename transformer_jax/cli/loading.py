@@ -1,6 +1,5 @@
 """What a run directory holds, as what sub-commands need."""
 
-import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -216,17 +215,10 @@ def load(
     import jax
     from flax import nnx
 
-    from transformer_jax.data.tokenizer import load_tokenizer
-    from transformer_jax.training import manifest
-    from transformer_jax.training.stored import checkpoint_name, load_params
     from transformer_jax.training.trees import named
 
-    loaded = load_params(path, which, average=average)
-    said = manifest.read(run.checkpoints / checkpoint_name(loaded.step))
-    try:
-        tokenizer = load_tokenizer(run.tokenizer, sha256=said.get("tokenizer"))
-    except DataError as error:
-        raise CheckpointError(str(error)) from None
+    loaded = run.load_params(which, average=average)
+    tokenizer = _tokenizer(run, loaded.step)
     graph, shapes = nnx.split(abstract_model(run, config))
     params = loaded.params
     expected = {name: leaf.shape for name, leaf in named(nnx.to_pure_dict(shapes)).items()}
@@ -240,26 +232,36 @@ def load(
     return (graph, jax.device_put(params)), tokenizer
 
 
+def _tokenizer(run: "RunDirectory", step: int) -> "Tokenizer":
+    """The tokenizer that a checkpoint was made with."""
+    from transformer_jax.training import manifest
+    from transformer_jax.training.stored import checkpoint_name
+
+    checkpoint = run.checkpoints / checkpoint_name(step)
+    said = manifest.read(checkpoint) if checkpoint.exists() else {}
+    try:
+        return run.load_tokenizer(said.get("tokenizer"))
+    except DataError as error:
+        raise CheckpointError(str(error)) from None
+
+
 def abstract_model(run: "RunDirectory", config: TransformerConfig) -> Any:
     """The model of a run with shapes instead of parameters; a head is that of its training."""
     from flax import nnx
 
-    from transformer_jax.models.decoder import Decoder
-    from transformer_jax.models.encoder_decoder import EncoderDecoder
-    from transformer_jax.models.heads import MaskedEncoder, TextEncoder, TokenEncoder
+    from transformer_jax.models.making import make_model
 
-    kind = family(run)
-    make: Any = {"decoder": Decoder, "encoder-decoder": EncoderDecoder}.get(kind)
+    kind, fields = family(run), run.read_config()
+    how: dict[str, Any] = {}
     if kind == "encoder":
-        masking = run.read_config().get("masking")
-        pairs = masking.get("pairs", "next") if isinstance(masking, dict) else "next"
-        make = functools.partial(MaskedEncoder, next_sentence=pairs != "none")
+        masking = fields.get("masking", {})
+        pairs = masking.get("pairs", "next") if isinstance(masking, dict) else "none"
+        how = {"words": masking is not None, "next_sentence": pairs != "none"}
     elif kind == "encoder-task":
         task = task_of(run)
-        labels = {"regress": 1, "span": 2}.get(task["kind"], len(task.get("labels", [])))
-        model = TokenEncoder if task["kind"] in ("tag", "span") else TextEncoder
-        make = functools.partial(model, labels=labels)
-    return nnx.eval_shape(lambda: make(config, rngs=nnx.Rngs(0)))
+        how = {"task": task["kind"], "labels": len(task.get("labels", []))}
+    make: Any = lambda: make_model(kind, config, **how, rngs=nnx.Rngs(0))  # type: ignore[arg-type]
+    return nnx.eval_shape(make)
 
 
 def load_language(
@@ -277,7 +279,6 @@ def load_language(
         ConfigError: The run is of another family.
         CheckpointError: There is no such run, or its files are damaged or do not fit together.
     """
-    from transformer_jax.data.tokenizer import load_tokenizer
     from transformer_jax.training.run_directory import RunDirectory
 
     run = RunDirectory.open(path)
@@ -286,7 +287,7 @@ def load_language(
         from transformer_jax.models.ngram import NgramModel
 
         try:
-            tokenizer = load_tokenizer(run.tokenizer)
+            tokenizer = run.load_tokenizer()
         except DataError as error:
             raise CheckpointError(str(error)) from None
         counts = NgramModel.load(run.path / "ngram.npz")

@@ -13,9 +13,11 @@ from transformer_jax import __version__
 from transformer_jax.cli.answer import Answer
 from transformer_jax.cli.attention import Attention
 from transformer_jax.cli.classify import Classify
+from transformer_jax.cli.convert import Convert
 from transformer_jax.cli.describe import Describe
 from transformer_jax.cli.embed import Embed
 from transformer_jax.cli.errors import guarded
+from transformer_jax.cli.export import Export
 from transformer_jax.cli.fill_mask import FillMask
 from transformer_jax.cli.generate import Generate
 from transformer_jax.cli.probe import Probe
@@ -47,6 +49,8 @@ COMMANDS: dict[str, Any] = {
     "attention": Attention,
     "describe": Describe,
     "verify": Verify,
+    "convert": Convert,
+    "export": Export,
 }
 
 

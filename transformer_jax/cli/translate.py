@@ -86,7 +86,7 @@ class Translate:
         if translator.counts["cut"]:
             print(
                 f"note: {translator.counts['cut']} of {translator.counts['lines']} lines had more "
-                f"than {translator.longest - 1} tokens and were cut",
+                f"than {translator.room} tokens and were cut",
                 file=sys.stderr,
             )
         return 0

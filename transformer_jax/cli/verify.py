@@ -29,12 +29,17 @@ class Verify:
         An n-gram model has none, and one file instead.
         """
         from transformer_jax.cli.loading import counted, load_language
+        from transformer_jax.interop.runs import PublishedRun
         from transformer_jax.training import manifest
         from transformer_jax.training.run_directory import RunDirectory
         from transformer_jax.training.stored import verify
 
         run = RunDirectory.open(self.run)
         config = run.read_config()
+        if isinstance(run, PublishedRun):
+            # Headers, names and shapes; the format has no checksum.
+            print(f"{len(run.folder.tensors.entries)} tensors\tall of them known")
+            return 0
         if counted(run):
             load_language(self.run)  # the file has a checksum of its own
             print("ngram.npz\tok")

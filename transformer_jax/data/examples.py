@@ -116,7 +116,7 @@ def encode_sentences(
         >>> examples.seconds
         array([4, 3])
     """
-    special = 2 if seconds is None else 3
+    special = 2 if seconds is None else 2 + tokenizer.joint
     least = 2 * special - 1
     if max_length < least:
         raise ConfigError(
@@ -259,11 +259,12 @@ def encode_questions(
         ConfigError: Windows have no room to move.
     """
     if max_question is None:
-        max_question = min(64, max_length - stride - 4)
-    if stride < 0 or max_question < 1 or max_length - max_question - 3 <= stride:
+        max_question = min(64, max_length - stride - 3 - tokenizer.joint)
+    special = 2 + tokenizer.joint
+    if stride < 0 or max_question < 1 or max_length - max_question - special <= stride:
         raise ConfigError(
             f"max_length {max_length}, stride {stride}, max_question {max_question}: max_length "
-            f"is at least stride + max_question + 4, so that windows move on"
+            f"is at least stride + max_question + {special + 1}, so that windows move on"
         )
     asked = _encode(questions, tokenizer)
     asked = asked._replace(lengths=np.minimum(asked.lengths, max_question))
@@ -271,7 +272,7 @@ def encode_questions(
     numbers = {text: i for i, text in enumerate(dict.fromkeys(contexts))}
     text, spans = _encode_spans(list(numbers), tokenizer)
     which = np.array([numbers[context] for context in contexts], np.int64)
-    width = max_length - 3 - asked.lengths
+    width = max_length - special - asked.lengths
     over = np.maximum(text.lengths[which] - width, 0)
     windows = 1 - -over // (width - stride)  # 1 + the quotient, rounded up
     question, number = runs(windows)
@@ -358,11 +359,13 @@ def _encode_words(
 
 def _joined(first: Slices, second: Slices | None, tokenizer: Tokenizer) -> Examples:
     """``[CLS] first [SEP]``, and ``second [SEP]`` if there is one."""
-    seconds = first.lengths + 2
+    joint = 1 if second is None else tokenizer.joint
+    seconds = first.lengths + 1 + joint
     offsets = offsets_of(seconds if second is None else seconds + second.lengths + 1)
     ids = np.empty(offsets[-1], id_dtype(tokenizer))
     ids[offsets[:-1]] = tokenizer.bos
-    ids[offsets[:-1] + seconds - 1] = tokenizer.eos
+    for number in range(joint):
+        ids[offsets[:-1] + seconds - 1 - number] = tokenizer.eos
     ids[offsets[1:] - 1] = tokenizer.eos
     parts = [(first, offsets[:-1] + 1)]
     if second is not None:

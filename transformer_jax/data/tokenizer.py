@@ -44,6 +44,9 @@ class Tokenizer:
         bos: What a decoder starts with; the id of ``pad`` where the file has none (T5, Marian).
         eos: Ends every sentence.
         mask: Stands for a hidden token, or None.
+        before: What a text to be read begins with, as the file frames it (BART's ``<s>``).
+        after: What it ends with; ``eos`` alone unless the file says otherwise.
+        joint: How many ``eos`` stand between two texts of a pair (RoBERTa: 2).
         sha256: Of the file that ``save`` writes.
     """
 
@@ -53,6 +56,9 @@ class Tokenizer:
     bos: int
     eos: int
     mask: int | None
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    joint: int
     sha256: str
 
     def __init__(self, text: str, special: Mapping[str, str] | None = None):
@@ -90,6 +96,7 @@ class Tokenizer:
         silent = {self.pad, self.bos, self.eos}
         self._special = frozenset(silent if self.mask is None else silent | {self.mask})
         self._characters = _character_ids(text)
+        self.before, self.after, self.joint = _frame(backend, self.eos)
 
     def __repr__(self) -> str:
         return f"Tokenizer(vocab_size={self.vocab_size}, sha256={self.sha256[:12]!r})"
@@ -140,6 +147,19 @@ class Tokenizer:
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """What to call each id where people read it, such as the axes of a picture."""
         return [_readable(self._backend, int(i), self._special) for i in ids]
+
+    def name(self, id: int) -> str:
+        """What the file calls an id, such as ``</s>``.
+
+        Raises:
+            DataError: There is no such id.
+        """
+        token: str | None = self._backend.id_to_token(id)
+        if token is None:
+            raise DataError(
+                f"the tokenizer has no token {id}: its ids end at {self.vocab_size - 1}"
+            )
+        return token
 
     @functools.cached_property
     def continues(self) -> Bool[np.ndarray, " V"]:
@@ -315,6 +335,20 @@ def _special_ids(vocab: Mapping[str, int], given: Mapping[str, str]) -> dict[str
                 found[role] = vocab[name]
                 break
     return found
+
+
+def _frame(backend: tokenizers.Tokenizer, eos: int) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """What the file puts before and after a text, and how many ``eos`` between two."""
+    plain = backend.encode("a", add_special_tokens=False).ids
+    framed = backend.encode("a", add_special_tokens=True).ids
+    where = [i for i in range(len(framed)) if framed[i : i + len(plain)] == plain]
+    if not plain or len(framed) == len(plain) or not where:
+        return (), (eos,), 1
+    at = where[0]
+    before, after = tuple(framed[:at]), tuple(framed[at + len(plain) :])
+    both = backend.encode("a", "a", add_special_tokens=True).ids
+    between = both[at + len(plain) :][: len(both) - 2 * len(plain) - len(before) - len(after)]
+    return before, after or (eos,), max(1, between.count(eos))
 
 
 def _readable(backend: tokenizers.Tokenizer, id: int, special: frozenset[int]) -> str:

@@ -33,6 +33,8 @@ class TextTokenizer(Protocol):
     bos: int
     eos: int
     unk: int | None
+    before: tuple[int, ...]
+    after: tuple[int, ...]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of many texts, without special tokens."""
@@ -91,7 +93,8 @@ class Translator:
 
     Attributes:
         params: The parameters in use; assign others of the same shapes to use those.
-        longest: The most tokens of a source, EOS included.
+        longest: The most tokens of a source, with what frames it, such as EOS.
+        room: The most tokens of its text.
         counts: Lines seen so far: ``lines``, ``empty`` and ``cut``.
     """
 
@@ -126,6 +129,7 @@ class Translator:
         self.batching = batching or Batching()
         sizes, self.most = self.batching.source_lengths, config.positions.max_length
         self.longest = min(sizes[-1], self.most)
+        self.room = self.longest - len(tokenizer.before) - len(tokenizer.after)
         self.shapes = (*(size for size in sizes if size < self.most), self.most)
         self.counts: collections.Counter[str] = collections.Counter()
         shaping = ("length", "beams", "keep", "normalization", "minimum", "forbidden")
@@ -194,22 +198,22 @@ class Translator:
             steps.append(TraceStep(piece, token, chosen[t], best_pieces))
         return translation, steps
 
-    def encode(self, lines: Sequence[str], before: int = 0) -> tuple[list[list[int]], list[bool]]:
-        """Each line's ids with EOS, and whether it was cut; ``before`` lines came earlier.
+    def encode(self, lines: Sequence[str], earlier: int = 0) -> tuple[list[list[int]], list[bool]]:
+        """Each line's ids with EOS, and whether it was cut; ``earlier`` lines came before.
 
         Raises:
             DataError: A line is too long and ``batching.too_long`` is ``refuse``.
         """
-        room = self.longest - 1
+        before, after, room = self.tokenizer.before, self.tokenizer.after, self.room
         encoded = self.tokenizer.encode_batch(list(lines))
         cut = [len(ids) > room for ids in encoded]
         if any(cut) and self.batching.too_long == "refuse":
             i = cut.index(True)
             raise DataError(
-                f"line {before + i + 1} has {len(encoded[i])} tokens: at most {room} are read; "
+                f"line {earlier + i + 1} has {len(encoded[i])} tokens: at most {room} are read; "
                 f"split it, or let it be cut"
             )
-        return [[*ids[:room], self.tokenizer.eos] for ids in encoded], cut
+        return [[*before, *ids[:room], *after] for ids in encoded], cut
 
     def shape(self, length: int) -> int:
         """What a sequence of so many tokens is filled up to."""
@@ -244,7 +248,7 @@ class Translator:
     def _window(self, lines: list[str], search: Search) -> Iterator[Translation]:
         sources, cut = self.encode(lines, self.counts["lines"])
         lengths = [len(ids) for ids in sources]
-        real = [i for i, n in enumerate(lengths) if n > 1]
+        real = [i for i, n in enumerate(lengths) if n > self.longest - self.room]
         self.counts.update(lines=len(lines), empty=len(lines) - len(real), cut=sum(cut))
         found: dict[int, tuple[Hypothesis, ...]] = {}
         under_way: collections.deque[tuple[list[int], Hypotheses]] = collections.deque()

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-__all__ = ["Mask", "causal", "dense", "lengths", "segments", "window"]
+__all__ = ["Mask", "causal", "dense", "lengths", "real", "segments", "window"]
 
 _STATIC = ("causal", "window")
 _ARRAYS = ("kv_lengths", "q_lengths", "q_segments", "kv_segments", "dense")
@@ -178,6 +178,16 @@ def lengths(kv: Int[Array, "B"] | None, q: Int[Array, "B"] | None = None) -> Mas
                [0, 0]], dtype=int32)
     """
     return Mask(kv_lengths=kv, q_lengths=q)
+
+
+def real(which: Int[Array, " B"] | Bool[Array, "B S"]) -> Mask:
+    """Every query sees the real keys: the first so many of each row, or those that are True.
+
+    Example:
+        >>> real(jnp.array([[False, True]])).array(1, 2)[0, 0].astype(int)
+        Array([[0, 1]], dtype=int32)
+    """
+    return lengths(which) if which.ndim == 1 else dense(which[:, None, None])
 
 
 def segments(q: Int[Array, "B T"], kv: Int[Array, "B S"]) -> Mask:

@@ -2,11 +2,12 @@
 
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Float32, Int, Key
+from jaxtyping import Array, Bool, Float, Float32, Int, Key
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import ConfigError
-from transformer_jax.functional.masks import Mask
+from transformer_jax.functional.activations import ACTIVATIONS
+from transformer_jax.functional.masks import real
 from transformer_jax.modules.linear import Linear, Table
 from transformer_jax.modules.stack import Each, Stack
 
@@ -37,7 +38,7 @@ class Encoder(nnx.Module):
     def __call__(
         self,
         tokens: Int[Array, "B T"],
-        lengths: Int[Array, " B"],
+        lengths: Int[Array, " B"] | Bool[Array, "B T"],
         types: Int[Array, "B T"] | None = None,
         *,
         key: Key[Array, ""] | None = None,
@@ -48,7 +49,7 @@ class Encoder(nnx.Module):
 
         Args:
             tokens: The texts.
-            lengths: How many tokens of each row are real.
+            lengths: How many tokens of each row are real, or which, wherever padding stands.
             types: Which part of a pair each token belongs to, 0 or 1 (rows of the segment table);
                 None is 0.
             key: Dropout, if given.
@@ -57,7 +58,7 @@ class Encoder(nnx.Module):
         """
         return self.encoder(
             self.embedding(tokens) * self.config.embedding_scale,
-            Mask(kv_lengths=lengths),
+            real(lengths),
             positions=self.encoder.places(tokens.shape[1], lengths),
             segments=types,
             key=key,
@@ -66,14 +67,16 @@ class Encoder(nnx.Module):
         )
 
     def pooled(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B D"]:
-        """What stands for each whole text: ``tanh(W h₁ + b)``, or ``h₁`` without a pooler."""
+        """What stands for each whole text: ``act(W h₁ + b)``, or ``h₁`` without a pooler."""
         first = hidden[:, 0]
-        return first if self.pooler is None else jnp.tanh(self.pooler(first))
+        if self.pooler is None:
+            return first
+        return ACTIVATIONS[self.config.head.pooler_activation](self.pooler(first))
 
     def layers(
         self,
         tokens: Int[Array, "B T"],
-        lengths: Int[Array, " B"],
+        lengths: Int[Array, " B"] | Bool[Array, "B T"],
         types: Int[Array, "B T"] | None = None,
     ) -> Float[Array, "{self.config.encoder_layers}+1 B T D"]:
         """What every layer makes of each token (row H21); layer 0 is the embeddings."""
@@ -84,7 +87,7 @@ class Encoder(nnx.Module):
     def attention_maps(
         self,
         tokens: Int[Array, "B T"],
-        lengths: Int[Array, " B"],
+        lengths: Int[Array, " B"] | Bool[Array, "B T"],
         types: Int[Array, "B T"] | None = None,
     ) -> Float32[Array, "L B N T T"]:
         """The weights of every layer and head (row U13), exact whichever kernel runs."""

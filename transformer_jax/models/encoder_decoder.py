@@ -3,11 +3,11 @@
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Float32, Int, Key
+from jaxtyping import Array, Bool, Float, Float32, Int, Key
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import ConfigError
-from transformer_jax.functional.masks import Mask
+from transformer_jax.functional.masks import real
 from transformer_jax.modules.cache import Cache
 from transformer_jax.modules.head import Head, OutputTable
 from transformer_jax.modules.linear import Table
@@ -20,7 +20,7 @@ class EncoderDecoder(nnx.Module):
     """Scores a target sequence, token by token, given a source sequence.
 
     Vaswani et al. 2017, figure 1; rows L11-L16, U7-U12, B37, H9. Lengths say how many tokens of a
-    row are real; what stands after them is never looked at.
+    row are real, or which, wherever padding stands; the others are never looked at.
     """
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
@@ -44,8 +44,8 @@ class EncoderDecoder(nnx.Module):
         self,
         source: Int[Array, "B S"],
         target: Int[Array, "B T"],
-        source_lengths: Int[Array, " B"],
-        target_lengths: Int[Array, " B"] | None = None,
+        source_lengths: Int[Array, " B"] | Bool[Array, "B S"],
+        target_lengths: Int[Array, " B"] | Bool[Array, "B T"] | None = None,
         *,
         key: Key[Array, ""] | None = None,
     ) -> Float32[Array, "B T V"]:
@@ -56,8 +56,8 @@ class EncoderDecoder(nnx.Module):
         self,
         source: Int[Array, "B S"],
         target: Int[Array, "B T"],
-        source_lengths: Int[Array, " B"],
-        target_lengths: Int[Array, " B"] | None = None,
+        source_lengths: Int[Array, " B"] | Bool[Array, "B S"],
+        target_lengths: Int[Array, " B"] | Bool[Array, "B T"] | None = None,
         *,
         key: Key[Array, ""] | None = None,
     ) -> Float[Array, "B T D"]:
@@ -71,7 +71,7 @@ class EncoderDecoder(nnx.Module):
     def encode(
         self,
         source: Int[Array, "B S"],
-        source_lengths: Int[Array, " B"],
+        source_lengths: Int[Array, " B"] | Bool[Array, "B S"],
         *,
         key: Key[Array, ""] | None = None,
         observe=None,
@@ -79,7 +79,7 @@ class EncoderDecoder(nnx.Module):
         """A contextual vector for each source token."""
         return self.encoder(
             self.embed(source, self.embedding),
-            Mask(kv_lengths=source_lengths),
+            real(source_lengths),
             positions=self.encoder.places(source.shape[1], source_lengths),
             key=key,
             observe=observe,
@@ -89,19 +89,19 @@ class EncoderDecoder(nnx.Module):
         self,
         target: Int[Array, "B T"],
         memory: Float[Array, "B S D"],
-        source_lengths: Int[Array, " B"],
+        source_lengths: Int[Array, " B"] | Bool[Array, "B S"],
         *,
-        target_lengths: Int[Array, " B"] | None = None,
+        target_lengths: Int[Array, " B"] | Bool[Array, "B T"] | None = None,
         key: Key[Array, ""] | None = None,
         observe=None,
     ) -> Float[Array, "B T D"]:
         """A vector for each target token, from what stands before it and from ``memory``."""
-        mask = None if target_lengths is None else Mask(kv_lengths=target_lengths)
+        mask = None if target_lengths is None else real(target_lengths)
         return self.decoder(
             self.embed(target, self.target_embedding),
             mask,
             memory=memory,
-            memory_mask=Mask(kv_lengths=source_lengths),
+            memory_mask=real(source_lengths),
             key=key,
             observe=observe,
         )
@@ -117,7 +117,7 @@ class EncoderDecoder(nnx.Module):
     def start(
         self,
         source: Int[Array, "B S"],
-        source_lengths: Int[Array, " B"],
+        source_lengths: Int[Array, " B"] | Bool[Array, "B S"],
         length: int,
         *,
         beams: int = 1,
@@ -128,9 +128,9 @@ class EncoderDecoder(nnx.Module):
         once.
         """
         memory = self.encode(source, source_lengths)
-        real = jnp.arange(source.shape[1])[None] < source_lengths[:, None]
+        seen = real(source_lengths).array(1, source.shape[1])
         return self.decoder.start(
-            source.shape[0], length, beams=beams, memory=memory, memory_mask=real[:, None, None]
+            source.shape[0], length, beams=beams, memory=memory, memory_mask=seen
         )
 
     def step(self, tokens: Int[Array, " R"], cache: Cache) -> tuple[Float32[Array, "R V"], Cache]:
@@ -143,8 +143,8 @@ class EncoderDecoder(nnx.Module):
         self,
         source: Int[Array, "B S"],
         target: Int[Array, "B T"],
-        source_lengths: Int[Array, " B"],
-        target_lengths: Int[Array, " B"] | None = None,
+        source_lengths: Int[Array, " B"] | Bool[Array, "B S"],
+        target_lengths: Int[Array, " B"] | Bool[Array, "B T"] | None = None,
     ) -> dict[str, Float32[Array, "L B N _ _"]]:
         """The weights of every layer and head: ``encoder``, ``decoder`` and ``cross`` (row U13).
 

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Float32, Int, Key
+from jaxtyping import Array, Bool, Float, Float32, Int, Key
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import ConfigError
@@ -77,7 +77,7 @@ class _Labelled(Encoder):
     def __call__(  # type: ignore[override]
         self,
         tokens: Int[Array, "B T"],
-        lengths: Int[Array, " B"],
+        lengths: Int[Array, " B"] | Bool[Array, "B T"],
         types: Int[Array, "B T"] | None = None,
         *,
         key: Key[Array, ""] | None = None,

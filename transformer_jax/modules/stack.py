@@ -107,12 +107,19 @@ class Stack(nnx.Module):
             each(x)
         return x
 
-    def places(self, T: int, lengths: Int[Array, " B"]) -> Int[Array, "#B {T}"] | None:
-        """Where tokens stand; padding before or after them does not count with ``skip_padding``."""
+    def places(
+        self, T: int, real: Int[Array, " B"] | Bool[Array, "B {T}"]
+    ) -> Int[Array, "B {T}"] | None:
+        """Where tokens stand, or None for 0, 1, 2 and so on.
+
+        With ``skip_padding`` only real ones count: the first so many of a row, or those that are
+        True. All others stand at -1.
+        """
         if not self.config.positions.skip_padding:
             return None
-        steps = jnp.arange(T)[None]
-        return jnp.where(steps < lengths[:, None], steps, -1)
+        if real.ndim == 1:
+            real = jnp.arange(T)[None] < real[:, None]
+        return jnp.where(real, jnp.cumsum(real, axis=1, dtype=jnp.int32) - 1, -1)
 
     def enter(
         self,

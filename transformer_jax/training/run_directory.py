@@ -4,10 +4,14 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.training import manifest
+
+if TYPE_CHECKING:
+    from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.training.stored import Loaded
 
 __all__ = ["RunDirectory"]
 
@@ -81,14 +85,20 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> "RunDirectory":
-        """The run that is at ``path``.
+        """The run that is at ``path``, or a published checkpoint as one.
 
         Raises:
             CheckpointError: There is none.
         """
+        from transformer_jax.interop.folder import is_published
+
         run = cls(path)
         if not run.path.is_dir():
             raise CheckpointError(f"{path}: no such run directory")
+        if is_published(path):
+            from transformer_jax.interop.runs import PublishedRun
+
+            return PublishedRun(path)
         for needed in (run.config, run.tokenizer):
             if not needed.is_file():
                 raise CheckpointError(f"{path}: not a run directory (it has no {needed.name})")
@@ -101,6 +111,29 @@ class RunDirectory:
             CheckpointError: It is missing or damaged.
         """
         return self._read(self.config)
+
+    def load_params(
+        self, which: int | Literal["best", "last"] = "best", *, average: int = 1
+    ) -> "Loaded":
+        """The parameters of a checkpoint, see :func:`transformer_jax.training.stored.load_params`.
+
+        Raises:
+            CheckpointError: There is no such checkpoint, or nothing that verifies.
+        """
+        from transformer_jax.training.stored import load_params
+
+        return load_params(self.path, which, average=average)
+
+    def load_tokenizer(self, sha256: str | None = None) -> "Tokenizer":
+        """The tokenizer, whose file must have this checksum, if one is given.
+
+        Raises:
+            DataError: The file is missing, no tokenizer, or not the one that is expected.
+        """
+        from transformer_jax.data.tokenizer import load_tokenizer
+
+        special = self.read_config().get("special") if self.config.is_file() else None
+        return load_tokenizer(self.tokenizer, sha256=sha256, special=special)
 
     def read_results(self) -> dict[str, Any]:
         """What ``results.json`` says; it is there once a run has ended.

@@ -1,0 +1,69 @@
+"""Tiny models of every published layout: their configurations and their random weights.
+
+``references/layouts.json`` holds what transformers writes for each: ``config.json``, and the names
+and shapes of the tensors. The weights are drawn here, so that no file holds them, with noise on
+every tensor: zeros and ones hide mistakes.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+
+REFERENCES = Path(__file__).parent / "references"
+FILE = REFERENCES / "layouts.json"
+
+LAYOUTS: dict[str, dict] = (
+    json.loads(FILE.read_text()) if FILE.exists() else {}
+)  # name: {"config": …, "tensors": {name: shape}}
+
+
+def random(name: str) -> np.random.RandomState:
+    """Random numbers that depend on a name alone, and on no version of NumPy."""
+    return np.random.RandomState(int(hashlib.sha256(name.encode()).hexdigest()[:8], 16))
+
+
+def weights(layout: str) -> dict[str, np.ndarray]:
+    """The tensors of a layout by their published names."""
+    found = {}
+    for name, shape in LAYOUTS[layout]["tensors"].items():
+        noise = 0.15 * random(f"{layout}/{name}").standard_normal(shape)
+        gain = len(shape) == 1 and name.endswith("weight") and "gemma" not in layout
+        found[name] = (noise + gain).astype(np.float32)
+    return found
+
+
+def write(layout: str, folder: Path) -> Path:
+    """A published folder with ``config.json`` and ``model.safetensors``."""
+    from safetensors.numpy import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(LAYOUTS[layout]["config"], indent=2))
+    save_file(weights(layout), folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def inputs(layout: str) -> dict[str, np.ndarray]:
+    """Four rows: whole, and padded on the right, on the left and in the middle."""
+    fields, draw = LAYOUTS[layout]["config"], random(f"{layout} inputs")
+    if "image_size" in fields:
+        size = fields["image_size"]
+        shape = (3, fields["num_channels"], size, size)
+        return {"pixel_values": draw.standard_normal(shape).astype(np.float32)}
+    B, S = 4, 40
+    ids, real = draw.randint(5, 80, (B, S)), np.ones((B, S), np.int64)
+    real[1, 29:] = real[2, :13] = real[3, 11:20] = 0
+    ids[real == 0] = fields.get("pad_token_id") or 0
+    found = {"input_ids": ids, "attention_mask": real}
+    if fields.get("type_vocab_size", 0) > 1:
+        found["token_type_ids"] = draw.randint(0, 2, (B, S))
+    if fields.get("is_encoder_decoder"):
+        found["decoder_input_ids"] = draw.randint(5, 80, (B, 33))
+        found["decoder_input_ids"][:, 0] = fields["decoder_start_token_id"]
+    elif fields["model_type"] in DECODERS:
+        found["position_ids"] = np.maximum(real.cumsum(1) - 1, 0)
+    return found
+
+
+DECODERS = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma2")

@@ -1,0 +1,200 @@
+"""Makes ``references/`` anew with torch and transformers: ``python tests/parity/remake.py``.
+
+``layouts.json`` holds configurations and names; ``outputs.npz`` what the models give for
+:func:`layouts.inputs` in float64, in a few columns, and how far float32 is from that.
+"""
+
+import contextlib
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers as hf
+
+sys.path.insert(0, str(Path(__file__).parent))
+import layouts
+
+V = 97
+COLUMNS = 12  # of the vocabulary, compared
+BERT = {
+    "vocab_size": V, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "intermediate_size": 48, "max_position_embeddings": 44,
+}  # fmt: skip
+ROBERTA = BERT | {"type_vocab_size": 1, "max_position_embeddings": 46}
+DISTIL = {
+    "vocab_size": V, "dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 48,
+    "max_position_embeddings": 44,
+}  # fmt: skip
+GPT2 = {
+    "vocab_size": V, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 44,
+    "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1,
+}  # fmt: skip
+BART = {
+    "vocab_size": V, "d_model": 32, "encoder_layers": 2, "decoder_layers": 3,
+    "encoder_attention_heads": 4, "decoder_attention_heads": 2, "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 64, "max_position_embeddings": 44,
+}  # fmt: skip
+MARIAN = BART | {
+    "scale_embedding": True, "activation_function": "swish", "pad_token_id": V - 1,
+    "decoder_start_token_id": V - 1, "eos_token_id": 0, "forced_eos_token_id": 0,
+}  # fmt: skip
+T5 = {
+    "vocab_size": V, "d_model": 32, "d_kv": 12, "d_ff": 48, "num_layers": 2,
+    "num_decoder_layers": 3, "num_heads": 4, "decoder_start_token_id": 0,
+}  # fmt: skip
+LLAMA = {
+    "vocab_size": V, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+    "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2,
+}  # fmt: skip
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 500_000.0, "factor": 8.0, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0, "original_max_position_embeddings": 16,
+}  # fmt: skip
+VIT = {
+    "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48,
+    "image_size": 32, "patch_size": 8,
+}  # fmt: skip
+MODELS = {
+    "bert": (hf.BertForPreTraining, hf.BertConfig(**BERT)),
+    "bert_mlm": (hf.BertForMaskedLM, hf.BertConfig(**BERT, hidden_act="gelu_new")),
+    "bert_bare": (hf.BertModel, hf.BertConfig(**BERT)),
+    "bert_cls": (hf.BertForSequenceClassification, hf.BertConfig(**BERT, num_labels=3)),
+    "bert_tag": (hf.BertForTokenClassification, hf.BertConfig(**BERT, num_labels=5)),
+    "bert_qa": (hf.BertForQuestionAnswering, hf.BertConfig(**BERT)),
+    "roberta": (hf.RobertaForMaskedLM, hf.RobertaConfig(**ROBERTA)),
+    "roberta_cls": (
+        hf.RobertaForSequenceClassification, hf.RobertaConfig(**ROBERTA, num_labels=3)
+    ),
+    "distilbert": (hf.DistilBertForMaskedLM, hf.DistilBertConfig(**DISTIL)),
+    "distilbert_cls": (
+        hf.DistilBertForSequenceClassification, hf.DistilBertConfig(**DISTIL, num_labels=2)
+    ),
+    "gpt2": (hf.GPT2LMHeadModel, hf.GPT2Config(**GPT2)),
+    "bart": (hf.BartForConditionalGeneration, hf.BartConfig(**BART)),
+    "mbart": (
+        hf.MBartForConditionalGeneration,
+        hf.MBartConfig(**BART, scale_embedding=True, decoder_start_token_id=3),
+    ),
+    "marian": (hf.MarianMTModel, hf.MarianConfig(**MARIAN)),
+    "marian_unshared": (
+        hf.MarianMTModel,
+        hf.MarianConfig(**MARIAN | {
+            "decoder_vocab_size": 83, "pad_token_id": 80, "decoder_start_token_id": 80,
+            "activation_function": "relu", "share_encoder_decoder_embeddings": False,
+        }),
+    ),
+    "pegasus": (
+        hf.PegasusForConditionalGeneration,
+        hf.PegasusConfig(
+            **BART, scale_embedding=True, activation_function="relu", pad_token_id=0,
+            decoder_start_token_id=0, eos_token_id=1, forced_eos_token_id=1,
+        ),
+    ),
+    "t5": (
+        hf.T5ForConditionalGeneration,
+        hf.T5Config(
+            **T5, relative_attention_num_buckets=16, relative_attention_max_distance=24
+        ),
+    ),
+    "t5_gated": (
+        hf.T5ForConditionalGeneration,
+        hf.T5Config(**T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
+    ),
+    "vit": (hf.ViTForImageClassification, hf.ViTConfig(**VIT, num_labels=5)),
+    "llama": (hf.LlamaForCausalLM, hf.LlamaConfig(**LLAMA)),
+    "llama3": (
+        hf.LlamaForCausalLM,
+        hf.LlamaConfig(**LLAMA, tie_word_embeddings=True, rope_parameters=LLAMA3),
+    ),
+    "mistral": (hf.MistralForCausalLM, hf.MistralConfig(**LLAMA, sliding_window=7)),
+    "qwen2": (hf.Qwen2ForCausalLM, hf.Qwen2Config(**LLAMA)),
+    "qwen3": (
+        hf.Qwen3ForCausalLM, hf.Qwen3Config(**LLAMA, head_dim=16, tie_word_embeddings=True)
+    ),
+    "gemma2": (
+        hf.Gemma2ForCausalLM,
+        hf.Gemma2Config(**LLAMA, head_dim=16, sliding_window=7, query_pre_attn_scalar=20),
+    ),
+}  # fmt: skip
+
+
+def describe() -> dict:
+    """What transformers writes for each model."""
+    found = {}
+    for name, (cls, config) in MODELS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            cls(config).save_pretrained(folder)
+            from safetensors import safe_open
+
+            with safe_open(f"{folder}/model.safetensors", "np") as file:
+                shapes = {key: list(file.get_slice(key).get_shape()) for key in sorted(file.keys())}
+            fields = json.loads(Path(folder, "config.json").read_text())
+        if name == "t5_gated":  # as the published 1.1 files: a head of its own
+            shapes["lm_head.weight"] = [V, T5["d_model"]]
+        fields.pop("transformers_version")
+        found[name] = {"config": fields, "tensors": dict(sorted(shapes.items()))}
+    return found
+
+
+@contextlib.contextmanager
+def exact():
+    """float64 where the models would go down to float32: in softmax, norms and rotations."""
+    before = torch.float32, torch.float, torch.Tensor.float, torch.get_default_dtype()
+    torch.float32 = torch.float = torch.float64
+    torch.Tensor.float = torch.Tensor.double
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.float32, torch.float, torch.Tensor.float, usual = before
+        torch.set_default_dtype(usual)
+
+
+def outputs(name: str, dtype: torch.dtype) -> dict[str, np.ndarray]:
+    """What the model gives for the inputs of its layout."""
+    cls, _ = MODELS[name]
+    with tempfile.TemporaryDirectory() as folder:
+        layouts.write(name, Path(folder))
+        model, said = cls.from_pretrained(
+            folder, attn_implementation="eager", dtype=torch.float32, output_loading_info=True
+        )
+    wrong = {kind: names for kind, names in said.items() if names}
+    if wrong:
+        raise SystemExit(f"{name}: {wrong}")
+    given = {key: torch.tensor(value) for key, value in layouts.inputs(name).items()}
+    if "pixel_values" in given:
+        given["pixel_values"] = given["pixel_values"].to(dtype)
+    model = model.eval().to(dtype)
+    with torch.no_grad(), exact() if dtype == torch.float64 else contextlib.nullcontext():
+        out = model(**given)
+    kinds = ("logits", "prediction_logits", "seq_relationship_logits", "start_logits",
+             "end_logits", "pooler_output", "last_hidden_state")  # fmt: skip
+    return {kind: out[kind].double().numpy() for kind in kinds if out.get(kind) is not None}
+
+
+def main() -> None:
+    """Writes both files."""
+    torch.set_num_threads(1)
+    layouts.REFERENCES.mkdir(exist_ok=True)
+    layouts.LAYOUTS = describe()
+    lines = [f'"{name}": {json.dumps(what)}' for name, what in layouts.LAYOUTS.items()]
+    layouts.FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    stored = {}
+    for name in MODELS:
+        usual, true = outputs(name, torch.float32), outputs(name, torch.float64)
+        for kind, value in true.items():
+            wide = value.shape[-1] > 2 * COLUMNS
+            columns = layouts.random(f"{name} columns").permutation(value.shape[-1])[:COLUMNS]
+            stored[f"{name}/{kind}"] = value[..., np.sort(columns)] if wide else value
+            error = np.abs(usual[kind] - value).max()
+            stored[f"{name}/{kind}/error"] = error
+            print(f"{name:16s} {kind:24s} {np.abs(value).max():8.3f} {error:.1e}")
+    np.savez_compressed(layouts.REFERENCES / "outputs.npz", **stored)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,460 @@
+"""Published layouts give what transformers gives, and go back bit by bit.
+
+The references are stored: ``remake.py`` makes them anew with torch and transformers.
+"""
+
+import dataclasses
+import functools
+import json
+import re
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from tests.parity import layouts
+from transformer_jax.config import (
+    PRESETS,
+    AttentionConfig,
+    FeedForwardConfig,
+    NormConfig,
+    PositionConfig,
+    TransformerConfig,
+)
+from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.functional.masks import Mask
+from transformer_jax.interop.export import published_tensors, write_folder
+from transformer_jax.interop.family import Model
+from transformer_jax.interop.fitting import choose_family
+from transformer_jax.interop.folder import abstract_model, open_folder
+from transformer_jax.models.decoder import Decoder
+from transformer_jax.models.encoder_decoder import EncoderDecoder
+
+REFERENCES = np.load(layouts.REFERENCES / "outputs.npz")
+LAYOUTS = [name for name in layouts.LAYOUTS if name != "vit"]
+KINDS = [name for name in REFERENCES.files if not name.endswith("error") and "vit/" not in name]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    root = tmp_path_factory.mktemp("published")
+    return lambda name: root / name if (root / name).exists() else layouts.write(name, root / name)
+
+
+@pytest.fixture(scope="module")
+def loaded(folders):
+    @functools.cache
+    def load(name):
+        folder = open_folder(folders(name))
+        return folder, folder.load()
+
+    return load
+
+
+def outputs(name, model, module):
+    """What ours gives for the inputs of a layout, by the names of transformers."""
+    given = {key: jnp.asarray(value) for key, value in layouts.inputs(name).items()}
+    ids, real = given["input_ids"], given["attention_mask"].astype(bool)
+    if model.kind == "encoder-decoder":
+        return {"logits": module(ids, given["decoder_input_ids"], real)}
+    if model.kind == "decoder":
+        # Queries that are padding see what transformers lets them see.
+        seen = Mask(dense=real[:, None, None])
+        hidden = module.decoder(module.embed(ids), seen, positions=given["position_ids"])
+        return {"logits": module.logits(hidden)}
+    out = module(ids, real, given.get("token_type_ids"))
+    if model.task == "span":
+        return {"start_logits": out[..., 0], "end_logits": out[..., 1]}
+    if model.task:
+        return {"logits": out}
+    if not model.words:
+        return {"last_hidden_state": out, "pooler_output": module.pooled(out)}
+    if not model.next_sentence:
+        return {"logits": module.words(out)}
+    return {"prediction_logits": module.words(out), "seq_relationship_logits": module.follows(out)}
+
+
+def errors(name, model, params):
+    """How far each output is from the reference in float64, and how far it may be.
+
+    No farther than 1e-5, or than twice what transformers itself is in float32.
+    """
+    graph = nnx.split(abstract_model(model))[0]
+    with jax.default_matmul_precision("highest"):
+        found = outputs(name, model, nnx.merge(graph, params))
+    far = {}
+    for kind, value in found.items():
+        value, wanted = np.asarray(value, np.float64), REFERENCES[f"{name}/{kind}"]
+        if value.shape != wanted.shape:
+            columns = layouts.random(f"{name} columns").permutation(value.shape[-1])
+            value = value[..., np.sort(columns[: wanted.shape[-1]])]
+        error = np.abs(value - wanted)
+        real = layouts.inputs(name)["attention_mask"].astype(bool)
+        if error.shape[:2] == real.shape:
+            error = error[real]
+        far[kind] = error.max(), max(1e-5, 2 * float(REFERENCES[f"{name}/{kind}/error"]))
+    return far
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layouts_give_what_transformers_gives(loaded, name):
+    """Long inputs, padded right, left and in the middle."""
+    folder, params = loaded(name)
+    found = errors(name, folder.model, params)
+    assert {f"{name}/{kind}" for kind in found} == {k for k in KINDS if k.startswith(f"{name}/")}
+    for kind, (error, allowed) in found.items():
+        assert error <= allowed, f"{kind}: {error:.2g}, allowed {allowed:.2g}"
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layouts_go_back_bit_by_bit(loaded, name):
+    folder, params = loaded(name)
+    back = published_tensors(folder.family, folder.model, params)
+    wanted = layouts.weights(name)
+    assert back.keys() == wanted.keys()
+    for tensor, value in wanted.items():
+        assert back[tensor].dtype == value.dtype
+        assert back[tensor].tobytes() == value.tobytes(), tensor
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_configuration_made_for_a_model_describes_it(loaded, name, tmp_path):
+    """As that of a model trained here, which was published never before."""
+    folder, params = loaded(name)
+    write_folder(tmp_path / name, folder.model, params)
+    again = open_folder(tmp_path / name)
+    assert abstract(again) == abstract(folder)
+    found = errors(name, again.model, again.load())
+    assert all(error <= allowed for error, allowed in found.values())
+
+
+def abstract(folder):
+    return jax.tree.map(lambda leaf: leaf.shape, nnx.split(abstract_model(folder.model))[1])
+
+
+# Each setting, a layout whose output tells it, and another value.
+CHANGES = [
+    ("vocab", "gpt2", 96),
+    ("width", "gpt2", 28),
+    ("encoder_layers", "bert", 1),
+    ("decoder_layers", "gpt2", 2),
+    ("decoder_vocab", "marian_unshared", 82),
+    ("decoder_heads", "bart", 4),
+    ("decoder_feed_forward", "bart", 48),
+    ("embedding.scale", "marian", 1.0),
+    ("embedding.scale", "gemma2", 1.0),
+    ("embedding.norm", "bart", False),
+    ("embedding.segments", "bert", 0),
+    ("embedding.shared", "marian", False),
+    ("positions.kind", "marian", "sinusoidal"),
+    ("positions.kind", "llama", "none"),
+    ("positions.max_length", "bert", 43),
+    ("positions.offset", "bart", 0),
+    ("positions.offset", "roberta", 1),
+    ("positions.skip_padding", "roberta", False),
+    ("positions.rotary_base", "llama", 20_000.0),
+    ("positions.rotary_scaling", "llama3", None),
+    ("positions.rotary_scaling", "llama3", (8.0, 1.0, 4.0, 32)),
+    ("positions.rotary_interpolation", "llama", 2.0),
+    ("positions.buckets", "t5", 12),
+    ("positions.max_distance", "t5", 32),
+    ("attention.heads", "bert", 2),
+    ("attention.kv_heads", "llama", 1),
+    ("attention.head_dim", "t5", 8),
+    ("attention.bias", "qwen2", False),
+    ("attention.out_bias", "gpt2", False),
+    ("attention.qk_norm", "qwen3", False),
+    ("scores.scale", "t5", None),
+    ("scores.scale", "gemma2", None),
+    ("scores.softcap", "gemma2", None),
+    ("scores.window", "mistral", 8),
+    ("scores.window_every", "gemma2", 1),
+    ("feed_forward.width", "gpt2", 96),
+    ("feed_forward.activation", "bert", "gelu_tanh"),
+    ("feed_forward.activation", "gpt2", "gelu"),
+    ("feed_forward.activation", "marian", "relu"),
+    ("feed_forward.gated", "t5_gated", False),
+    ("feed_forward.bias", "gpt2", False),
+    ("norm.kind", "t5", "layer"),
+    ("norm.place", "gpt2", "post"),
+    ("norm.place", "gemma2", "pre"),
+    ("norm.eps", "bert", 1e-5),
+    ("norm.eps", "bart", 1e-6),
+    ("norm.gain_offset", "gemma2", 0.0),
+    ("norm.bias", "gpt2", False),
+    ("norm.final", "mbart", False),
+    ("head.tied", "llama3", False),
+    ("head.bias", "marian", False),
+    ("head.scale", "t5", 1.0),
+    ("head.softcap", "gemma2", None),
+    ("head.transform", "bert_mlm", False),
+    ("head.pooler", "bert", False),
+    ("head.pooler_activation", "distilbert_cls", "tanh"),
+]
+# What no published family sets, or what changes no result.
+OTHERS = {
+    "attention.value_dim", "attention.implementation", "attention.dropout", "embedding.dropout",
+    "feed_forward.dropout", "norm.dropout", "compute.dtype", "compute.scan", "compute.remat",
+}  # fmt: skip
+
+
+def changed(config, path, value):
+    group, _, field = path.rpartition(".")
+    if not group:
+        return dataclasses.replace(config, **{field: value})
+    inner = dataclasses.replace(getattr(config, group), **{field: value})
+    return dataclasses.replace(config, **{group: inner})
+
+
+@pytest.mark.parametrize(("path", "name", "value"), CHANGES)
+def test_each_setting_matters(loaded, path, name, value):
+    """Changed alone, it makes the test of its layout fail, or the parameters not fit."""
+    folder, params = loaded(name)
+    try:
+        model = dataclasses.replace(folder.model, config=changed(folder.model.config, path, value))
+        state = nnx.to_pure_dict(nnx.split(abstract_model(model))[1])
+    except ConfigError:
+        return
+    shapes = lambda tree: jax.tree.map(lambda leaf: tuple(leaf.shape), tree)
+    if shapes(state) != shapes(params):
+        return
+    found = errors(name, model, params)
+    assert any(error > 2 * allowed for error, allowed in found.values()), found
+
+
+def test_every_setting_has_a_change():
+    assert make_paths() - {path for path, _, _ in CHANGES} == OTHERS
+
+
+def make_paths():
+    found = set()
+    for field in dataclasses.fields(TransformerConfig):
+        if dataclasses.is_dataclass(field.default):
+            inner = dataclasses.fields(field.default)
+            found |= {f"{field.name}.{sub.name}" for sub in inner}
+        else:
+            found.add(field.name)
+    return found
+
+
+# Keys of each published configuration, and another value.
+KEYS = {
+    "bert": {"hidden_act": "relu", "hidden_size": 64, "intermediate_size": 40,
+             "layer_norm_eps": 1e-5, "max_position_embeddings": 40, "num_attention_heads": 2,
+             "num_hidden_layers": 3, "type_vocab_size": 3, "vocab_size": 90, "is_decoder": True,
+             "position_embedding_type": "relative_key", "model_type": "roberta",
+             "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.2},
+    "bert_cls": {"id2label": {"0": "a", "1": "b"}, "architectures": ["BertForMaskedLM"]},
+    "roberta": {"pad_token_id": 2, "max_position_embeddings": 45},
+    "distilbert": {"activation": "relu", "dim": 64, "n_heads": 2, "n_layers": 2, "hidden_dim": 40,
+                   "sinusoidal_pos_embds": True, "dropout": 0.2, "attention_dropout": 0.2},
+    "gpt2": {"activation_function": "gelu", "n_embd": 16, "n_head": 2, "n_inner": 64, "n_layer": 2,
+             "n_positions": 40, "layer_norm_epsilon": 1e-6, "scale_attn_weights": False,
+             "scale_attn_by_inverse_layer_idx": True, "add_cross_attention": True,
+             "resid_pdrop": 0.2, "embd_pdrop": 0.2, "attn_pdrop": 0.2},
+    "bart": {"activation_function": "relu", "d_model": 16, "decoder_attention_heads": 4,
+             "decoder_ffn_dim": 48, "decoder_layers": 2, "encoder_attention_heads": 2,
+             "encoder_ffn_dim": 64, "encoder_layers": 3, "max_position_embeddings": 40,
+             "scale_embedding": True, "normalize_before": True, "add_final_layer_norm": True,
+             "dropout": 0.2, "attention_dropout": 0.2, "activation_dropout": 0.2},
+    "marian": {"share_encoder_decoder_embeddings": False, "max_position_embeddings": 40,
+               "scale_embedding": False},
+    "marian_unshared": {"decoder_vocab_size": 82, "share_encoder_decoder_embeddings": True},
+    "t5": {"d_ff": 40, "d_kv": 8, "d_model": 16, "feed_forward_proj": "gated-relu",
+           "layer_norm_epsilon": 1e-5, "num_decoder_layers": 2, "num_heads": 2, "num_layers": 3,
+           "relative_attention_max_distance": 64, "relative_attention_num_buckets": 32,
+           "scale_decoder_outputs": False, "dropout_rate": 0.2},
+    "t5_gated": {"feed_forward_proj": "gated-silu"},
+    "llama": {"attention_bias": True, "head_dim": 16, "hidden_act": "gelu", "mlp_bias": True,
+              "num_key_value_heads": 4, "rms_norm_eps": 1e-5, "max_position_embeddings": 60,
+              "rope_parameters": {"rope_type": "default", "rope_theta": 5e5},
+              "partial_rotary_factor": 0.5, "attention_dropout": 0.2},
+    "llama3": {"rope_parameters": {"rope_type": "yarn", "factor": 8.0}},
+    "mistral": {"sliding_window": None},
+    "qwen2": {"use_sliding_window": True, "layer_types": ["sliding_attention"] * 3},
+    "gemma2": {"attn_logit_softcapping": None, "final_logit_softcapping": 20.0,
+               "hidden_activation": "silu", "query_pre_attn_scalar": 16, "sliding_window": 6,
+               "layer_types": ["full_attention"] * 3},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "key"), [(n, k) for n, keys in KEYS.items() for k in keys])
+def test_each_published_key_is_read(folders, loaded, tmp_path, name, key):
+    """Changed alone, it is refused or makes another model."""
+    here = folders(name)
+    other = tmp_path / name
+    other.mkdir()
+    (other / "model.safetensors").hardlink_to(here / "model.safetensors")
+    fields = layouts.LAYOUTS[name]["config"] | {key: KEYS[name][key]}
+    (other / "config.json").write_text(json.dumps(fields))
+    try:
+        found = open_folder(other).model
+    except CheckpointError:
+        found = None
+    assert found != loaded(name)[0].model
+
+
+def test_old_names_are_read(loaded, tmp_path):
+    """Norms called gamma and beta, buffers, and tied tables that are stored twice."""
+    from safetensors.numpy import save_file
+
+    def again(name, tensors):
+        folder = layouts.write(name, tmp_path / name)
+        save_file(tensors, folder / "model.safetensors")
+        found = open_folder(folder)
+        assert found.model == loaded(name)[0].model
+        return found
+
+    gamma = lambda key: re.sub("LayerNorm.weight$", "LayerNorm.gamma", key)
+    beta = lambda key: re.sub("LayerNorm.bias$", "LayerNorm.beta", key)
+    old = {gamma(beta(key)): value for key, value in layouts.weights("bert").items()}
+    old["bert.embeddings.position_ids"] = np.arange(44)[None]
+    old["cls.predictions.decoder.weight"] = old["bert.embeddings.word_embeddings.weight"]
+    old["cls.predictions.decoder.bias"] = old["cls.predictions.bias"]
+    again("bert", old)
+    old = layouts.weights("gpt2")
+    for i in range(3):
+        old[f"transformer.h.{i}.attn.bias"] = np.tril(np.ones((1, 1, 44, 44), np.uint8))
+    again("gpt2", old | {"lm_head.weight": old["transformer.wte.weight"]})
+    old = layouts.weights("marian")
+    for name in ("model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head"):
+        old[f"{name}.weight"] = old["model.shared.weight"]
+    old["model.encoder.embed_positions.weight"] = np.zeros((44, 32), np.float32)
+    again("marian", old)
+
+
+def test_gpt2_without_the_prefix_of_its_names(loaded, tmp_path):
+    from safetensors.numpy import save_file
+
+    folder = layouts.write("gpt2", tmp_path / "x")
+    bare = {
+        key.removeprefix("transformer."): value for key, value in layouts.weights("gpt2").items()
+    }
+    save_file(bare, folder / "model.safetensors")
+    found = open_folder(folder)
+    assert found.model.prefix == ""
+    known = loaded("gpt2")[1]
+    jax.tree.map(np.testing.assert_array_equal, found.load(), known)
+    assert published_tensors(found.family, found.model, known).keys() == bare.keys()
+
+
+WRONG = [
+    ("missing", lambda w: w.pop("transformer.ln_f.bias"), "transformer.ln_f.bias is missing"),
+    ("more", lambda w: w.update({"transformer.extra": w["transformer.ln_f.bias"]}), "no part of"),
+    ("other head", lambda w: w.update({"transformer.h.7.ln_1.weight": w["transformer.ln_f.bias"]}),
+     "no part of"),
+    ("shape", lambda w: w.update({"transformer.ln_f.bias": w["transformer.ln_f.bias"][:-1]}),
+     "[31], and [32]"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "said"), [w[1:] for w in WRONG], ids=[w[0] for w in WRONG])
+def test_tensors_that_do_not_fit_are_refused(tmp_path, change, said):
+    from safetensors.numpy import save_file
+
+    folder = layouts.write("gpt2", tmp_path / "x")
+    tensors = layouts.weights("gpt2")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"^[^\n]*$") as error:
+        open_folder(folder)
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"vocab_size": 10**12}, {"n_embd": 10**9, "n_head": 1}, {"n_layer": 10**9},
+     {"n_positions": 10**12}, {"n_inner": 10**12}, {"vocab_size": 1e3}, {"vocab_size": -1},
+     {"vocab_size": True}, {"n_head": 5}, {"model_type": "evil", "auto_map": {"AutoModel": "x.y"}},
+     {"n_layer": 10**30}, {"layer_norm_epsilon": "x"}, {"layer_norm_epsilon": float("nan")}],
+)  # fmt: skip
+def test_sizes_that_cannot_be_are_refused_at_once(tmp_path, change):
+    import time
+
+    folder = layouts.write("gpt2", tmp_path / "x")
+    fields = layouts.LAYOUTS["gpt2"]["config"] | change
+    (folder / "config.json").write_text(json.dumps(fields))
+    start = time.perf_counter()
+    with pytest.raises(CheckpointError, match=r"config.json[^\n]*$"):
+        open_folder(folder)
+    assert time.perf_counter() - start < 1
+
+
+def test_a_key_twice_is_refused(tmp_path):
+    folder = layouts.write("gpt2", tmp_path / "x")
+    text = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(text.replace("{", '{"n_layer": 3,', 1))
+    with pytest.raises(CheckpointError, match="'n_layer' twice"):
+        open_folder(folder)
+
+
+def test_what_no_family_has_is_not_published(loaded):
+    folder, _ = loaded("gpt2")
+    odd = dataclasses.replace(
+        folder.model, config=changed(folder.model.config, "positions.kind", "alibi")
+    )
+    with pytest.raises(ConfigError, match=r"gpt2 has positions.kind learned instead of alibi"):
+        choose_family(odd)
+
+
+@pytest.mark.slow
+@pytest.mark.parity
+def test_references_are_what_transformers_gives_today(tmp_path):
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    source = layouts.REFERENCES.parent
+    code = (
+        f"import sys; sys.path.insert(0, {str(source)!r}); import pathlib, layouts, remake\n"
+        f"layouts.REFERENCES = pathlib.Path({str(tmp_path)!r})\n"
+        f"layouts.FILE = layouts.REFERENCES / 'layouts.json'\n"
+        f"remake.main()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=600, capture_output=True)
+    assert json.loads((tmp_path / "layouts.json").read_text()) == layouts.LAYOUTS
+    new = np.load(tmp_path / "outputs.npz")
+    assert new.files == REFERENCES.files
+    for name in new.files:
+        if not name.endswith("error"):
+            np.testing.assert_allclose(new[name], REFERENCES[name], atol=1e-9)
+
+
+@pytest.mark.parametrize(("place", "kind"), [("post", "marian"), ("pre", "pegasus")])
+def test_translators_trained_here_are_published(tmp_path, place, kind):
+    """Vaswani's model has its sines and cosines in turns, and no biases: Marian has neither."""
+    config = TransformerConfig(
+        vocab=60, width=20, encoder_layers=2, decoder_layers=1,
+        positions=PositionConfig(max_length=24),
+        attention=AttentionConfig(heads=2, bias=False, out_bias=False),
+        feed_forward=FeedForwardConfig(width=28), norm=NormConfig(place=place),
+    )  # fmt: skip
+    graph, state = nnx.split(EncoderDecoder(config, rngs=nnx.Rngs(0)))
+    noise = lambda path, leaf: leaf + 0.1 * layouts.random(str(path)).standard_normal(leaf.shape)
+    params = jax.tree_util.tree_map_with_path(noise, nnx.to_pure_dict(state))
+    params = jax.tree.map(jnp.float32, params)
+    said = write_folder(tmp_path / "x", Model("encoder-decoder", config), params)
+    assert said["model_type"] == kind
+    folder = open_folder(tmp_path / "x")
+    there = nnx.merge(nnx.split(abstract_model(folder.model))[0], folder.load())
+    draw = layouts.random("translations")
+    source, target = draw.randint(0, 60, (3, 20)), draw.randint(0, 60, (3, 15))
+    lengths = jnp.array([20, 9, 15])
+    given = (jnp.asarray(source), jnp.asarray(target), lengths)
+    with jax.default_matmul_precision("highest"):
+        ours, found = nnx.merge(graph, params)(*given), there(*given)
+    np.testing.assert_allclose(found, ours, atol=3e-6)
+
+
+def test_a_language_model_without_biases_is_published(tmp_path):
+    config = dataclasses.replace(PRESETS["char"], vocab=60, width=24, decoder_layers=2)
+    config = changed(changed(config, "attention.heads", 2), "feed_forward.width", 40)
+    graph, state = nnx.split(Decoder(config, rngs=nnx.Rngs(0)))
+    params = nnx.to_pure_dict(state)
+    assert write_folder(tmp_path / "x", Model("decoder", config), params)["model_type"] == "gpt2"
+    folder = open_folder(tmp_path / "x")
+    there = nnx.merge(nnx.split(abstract_model(folder.model))[0], folder.load())
+    tokens = jnp.asarray(layouts.random("text").randint(0, 60, (2, 30)))
+    np.testing.assert_allclose(there(tokens), nnx.merge(graph, params)(tokens), atol=2e-6)

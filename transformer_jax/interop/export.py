@@ -1,0 +1,165 @@
+"""Models of ours as published folders that transformers, vLLM and others read."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.errors import CheckpointError
+from transformer_jax.interop.family import Family, Model, Row
+from transformer_jax.interop.fitting import choose_family
+from transformer_jax.interop.folder import theirs
+from transformer_jax.interop.tensor_files import write_tensors
+from transformer_jax.training.trees import named
+
+__all__ = ["published_tensors", "write_folder", "write_model"]
+
+
+def write_model(
+    output: Path,
+    model: Model,
+    params: Any,
+    tokenizer: Tokenizer,
+    published: Mapping[str, Any] | None = None,
+    *,
+    dtype: str = "float32",
+    shard_bytes: int | None = None,
+) -> str:
+    """Writes a model as a published folder with its tokenizer; a line about it.
+
+    Args:
+        output: The folder.
+        model: What is written.
+        params: Its parameters.
+        tokenizer: Its tokenizer, whose file is written as it is.
+        published: What a run made of a published checkpoint remembers of it, for its
+            configuration to go back as it was.
+        dtype: float32, bfloat16 or float16.
+        shard_bytes: Most bytes of one file, if there shall be several.
+
+    Raises:
+        ConfigError: No published family has this architecture.
+        CheckpointError: Nothing can be written there.
+    """
+    published = published or {}
+    said = write_folder(
+        output,
+        model,
+        params,
+        fields=published.get("fields"),
+        ids=_ids(tokenizer, model.kind),
+        dtype=dtype,
+        shard_bytes=shard_bytes,
+    )
+    tokenizer.save(output / "tokenizer.json")
+    _write(output / "tokenizer_config.json", _tokenizer_fields(tokenizer, model))
+    if model.kind in ("decoder", "encoder-decoder"):
+        generation = published.get("generation") or said
+        keys = [key for key in generation if key.endswith("token_id")]
+        _write(output / "generation_config.json", {key: generation[key] for key in keys})
+    return f"{said['model_type']}: {said['architectures'][0]}, {dtype}"
+
+
+def _ids(tokenizer: Tokenizer, kind: str) -> dict[str, Any]:
+    """The special ids of a model that was never published."""
+    found: dict[str, Any] = {"pad_token_id": tokenizer.pad, "eos_token_id": tokenizer.eos}
+    if kind == "encoder-decoder":
+        return found | {"decoder_start_token_id": tokenizer.bos, "bos_token_id": tokenizer.bos}
+    return found | ({"bos_token_id": tokenizer.bos} if kind == "decoder" else {})
+
+
+def _tokenizer_fields(tokenizer: Tokenizer, model: Model) -> dict[str, Any]:
+    """What transformers needs to know beside ``tokenizer.json``."""
+    names = {"pad_token": tokenizer.pad, "eos_token": tokenizer.eos, "bos_token": tokenizer.bos}
+    if model.kind in ("encoder", "encoder-task"):
+        names |= {"cls_token": tokenizer.bos, "sep_token": tokenizer.eos}
+    for role in ("unk", "mask"):
+        if getattr(tokenizer, role) is not None:
+            names[f"{role}_token"] = getattr(tokenizer, role)
+    length = model.config.positions.max_length
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": length,
+        **{role: tokenizer.name(id) for role, id in names.items()},
+    }
+
+
+def _write(path: Path, fields: Mapping[str, Any]) -> None:
+    try:
+        text = json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def write_folder(
+    path: Path,
+    model: Model,
+    params: Any,
+    *,
+    fields: Mapping[str, Any] | None = None,
+    ids: Mapping[str, Any] | None = None,
+    dtype: str = "float32",
+    shard_bytes: int | None = None,
+) -> dict[str, Any]:
+    """Writes ``config.json`` and ``model.safetensors``; returns what the former says.
+
+    Args:
+        path: The folder, which is made.
+        model: What is written.
+        params: Its parameters, in nested dictionaries.
+        fields: The configuration that it was published with, if it was; otherwise one is made.
+        ids: The ids of special tokens, for a configuration that is made.
+        dtype: float32, bfloat16 or float16.
+        shard_bytes: Most bytes of one file, if there shall be several.
+
+    Raises:
+        ConfigError: No published family has this architecture; it says in what the nearest differs.
+        CheckpointError: Nothing can be written there.
+    """
+    fit = choose_family(model, fields)
+    tensors = published_tensors(fit.family, fit.model, fit.change(params))
+    if dtype != "float32":
+        import ml_dtypes
+
+        kinds = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
+        tensors = {name: array.astype(kinds[dtype]) for name, array in tensors.items()}
+    said = fit.fields | (dict(ids or {}) if fields is None else {}) | {"dtype": dtype}
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from None
+    _write(path / "config.json", said)
+    write_tensors(path, tensors, shard_bytes=shard_bytes)
+    return said
+
+
+def published_tensors(family: Family, model: Model, params: Any) -> dict[str, np.ndarray]:
+    """The tensors of a model by their published names: the opposite of loading, to the last bit.
+
+    Biases that ours lacks are zeros.
+    """
+    known = {name: np.asarray(leaf) for name, leaf in named(params).items()}
+    together: dict[str, list[Row]] = {}
+    for row in family.rows(model):
+        together.setdefault(row.theirs, []).append(row)
+    found = {}
+    for name, rows in together.items():
+        arrays = []
+        for row in rows:
+            found_here = known.get(row.ours)
+            arrays.append(_no_bias(row.ours, model, known) if found_here is None else found_here)
+        found[name] = theirs(arrays, rows)
+    return found
+
+
+def _no_bias(name: str, model: Model, known: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Zeros for a bias that ours lacks, of as many outputs as what it would be added to."""
+    if name == "head/bias":
+        return np.zeros(model.config.decoder().vocab, np.float32)
+    of = [known.get(re.sub("bias$", other, name)) for other in ("kernel", "gain")]
+    return np.zeros(next(array.shape[-1] for array in of if array is not None), np.float32)

@@ -1,0 +1,227 @@
+"""BART, mBART, Marian and Pegasus: encoder-decoders of one layout.
+
+Lewis et al. 2020; Liu et al. 2020; Junczys-Dowmunt et al. 2018; Zhang et al. 2020. BART puts norms
+after sub-layers and after embeddings, mBART before and also at the end; Marian after and Pegasus
+before, both with sinusoids for positions.
+"""
+
+from typing import Any
+
+from transformer_jax.config import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    HeadConfig,
+    NormConfig,
+    PositionConfig,
+    TransformerConfig,
+)
+from transformer_jax.interop.family import (
+    ACTIVATIONS,
+    Family,
+    Model,
+    Row,
+    Tensors,
+    attention_rows,
+    linear_rows,
+    norm_rows,
+)
+from transformer_jax.interop.fields import Fields
+
+__all__ = ["BART", "MARIAN", "MBART", "PEGASUS"]
+
+_EPS = 1e-5  # the default of torch, and no key
+_OFFSET = 2  # the first two rows of the tables of positions are never used
+
+
+def _config(
+    fields: Fields,
+    embedding: EmbeddingConfig,
+    positions: PositionConfig,
+    *,
+    place: str = "post",
+    decoder_vocab: int | None = None,
+) -> TransformerConfig:
+    fields.only(normalize_before=place == "pre")
+    rate = fields.number("dropout", default=0.1)
+    return TransformerConfig(
+        vocab=fields.whole("vocab_size"),
+        width=fields.whole("d_model"),
+        encoder_layers=fields.whole("encoder_layers"),
+        decoder_layers=fields.whole("decoder_layers"),
+        decoder_vocab=decoder_vocab,
+        decoder_heads=fields.whole("decoder_attention_heads"),
+        decoder_feed_forward=fields.whole("decoder_ffn_dim"),
+        embedding=embedding,
+        positions=positions,
+        attention=AttentionConfig(
+            heads=fields.whole("encoder_attention_heads"),
+            dropout=fields.number("attention_dropout", default=0.0),
+        ),
+        feed_forward=FeedForwardConfig(
+            width=fields.whole("encoder_ffn_dim"),
+            activation=fields.choice(("activation_function",), ACTIVATIONS, "gelu"),
+            dropout=fields.number("activation_dropout", default=0.0),
+        ),
+        norm=NormConfig(place="pre" if place == "pre" else "post", eps=_EPS, dropout=rate),
+        head=HeadConfig(bias=True),
+    )
+
+
+def _scale(fields: Fields) -> float | None:
+    """None is the square root of the width."""
+    return None if fields.flag("scale_embedding", False) else 1.0
+
+
+def _learned(fields: Fields) -> PositionConfig:
+    return PositionConfig(
+        kind="learned", max_length=fields.whole("max_position_embeddings"), offset=_OFFSET
+    )
+
+
+def _embedding(fields: Fields, **more: Any) -> EmbeddingConfig:
+    rate = fields.number("dropout", default=0.1)
+    return EmbeddingConfig(scale=_scale(fields), dropout=rate, **more)
+
+
+def bart(fields: Fields, tensors: Tensors) -> Model:
+    """A BART."""
+    fields.only(add_final_layer_norm=False)
+    return Model(
+        "encoder-decoder", _config(fields, _embedding(fields, norm=True), _learned(fields))
+    )
+
+
+def mbart(fields: Fields, tensors: Tensors) -> Model:
+    """An mBART."""
+    embedding = _embedding(fields, norm=True)
+    return Model("encoder-decoder", _config(fields, embedding, _learned(fields), place="pre"))
+
+
+def marian(fields: Fields, tensors: Tensors) -> Model:
+    """A translator of OPUS-MT's kind."""
+    shared = fields.flag("share_encoder_decoder_embeddings", True)
+    positions = PositionConfig(
+        kind="sinusoidal_halves", max_length=fields.whole("max_position_embeddings")
+    )
+    vocab = fields.whole("decoder_vocab_size", default=fields.whole("vocab_size"))
+    embedding = _embedding(fields, shared=shared)
+    return Model(
+        "encoder-decoder",
+        _config(fields, embedding, positions, decoder_vocab=None if shared else vocab),
+    )
+
+
+def pegasus(fields: Fields, tensors: Tensors) -> Model:
+    """A Pegasus: Vaswani's model with norms before sub-layers, its sinusoids stored as a table."""
+    positions = PositionConfig(kind="learned", max_length=fields.whole("max_position_embeddings"))
+    fields.only(add_final_layer_norm=True)
+    return Model("encoder-decoder", _config(fields, _embedding(fields), positions, place="pre"))
+
+
+def rows(model: Model) -> list[Row]:
+    """Embeddings, layers and the head's bias."""
+    config = model.config
+    if config.embedding.shared:
+        found = [Row("embedding/table", "model.shared.weight")]
+    else:
+        found = [
+            Row("embedding/table", "model.encoder.embed_tokens.weight"),
+            Row("decoder_embedding/table", "model.decoder.embed_tokens.weight"),
+        ]
+    found.append(Row("head/bias", "final_logits_bias", "row"))
+    for side, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
+        theirs = f"model.{side}"
+        if config.positions.kind == "learned":
+            found.append(Row(f"{side}/positions/table", f"{theirs}.embed_positions.weight"))
+        if config.embedding.norm:
+            found += norm_rows(f"{side}/embedding_norm", f"{theirs}.layernorm_embedding")
+        if config.final_norm:
+            found += norm_rows(f"{side}/final_norm", f"{theirs}.layer_norm")
+        for i in range(layers):
+            found += _layer(f"{side}/blocks/{i}", f"{theirs}.layers.{i}", side == "decoder")
+    return found
+
+
+def _layer(ours: str, theirs: str, cross: bool) -> list[Row]:
+    names = ("q_proj", "k_proj", "v_proj", "out_proj")
+    found = [
+        *attention_rows(f"{ours}/self_attention", f"{theirs}.self_attn", names),
+        *norm_rows(f"{ours}/self_attention_norm", f"{theirs}.self_attn_layer_norm"),
+        *linear_rows(f"{ours}/feed_forward/up", f"{theirs}.fc1"),
+        *linear_rows(f"{ours}/feed_forward/down", f"{theirs}.fc2"),
+        # Of the layer, whatever its name says.
+        *norm_rows(f"{ours}/feed_forward_norm", f"{theirs}.final_layer_norm"),
+    ]
+    if cross:
+        found += [
+            *attention_rows(f"{ours}/cross_attention", f"{theirs}.encoder_attn", names),
+            *norm_rows(f"{ours}/cross_attention_norm", f"{theirs}.encoder_attn_layer_norm"),
+        ]
+    return found
+
+
+def _fields(kind: str, name: str, model: Model) -> dict[str, Any]:
+    config = model.config
+    decoder = config.decoder()
+    return {
+        "model_type": kind,
+        "architectures": [name],
+        "is_encoder_decoder": True,
+        "vocab_size": config.vocab,
+        "d_model": config.width,
+        "encoder_layers": config.encoder_layers,
+        "decoder_layers": config.decoder_layers,
+        "encoder_attention_heads": config.attention.heads,
+        "decoder_attention_heads": decoder.attention.heads,
+        "encoder_ffn_dim": config.feed_forward.width,
+        "decoder_ffn_dim": decoder.feed_forward.width,
+        "activation_function": config.feed_forward.activation.replace("gelu_tanh", "gelu_new"),
+        "max_position_embeddings": config.positions.max_length,
+        "scale_embedding": config.embedding.scale is None,
+        "dropout": config.norm.dropout,
+        "attention_dropout": config.attention.dropout,
+        "activation_dropout": config.feed_forward.dropout,
+        "tie_word_embeddings": True,
+    }
+
+
+def _marian_fields(model: Model) -> dict[str, Any]:
+    return _fields("marian", "MarianMTModel", model) | {
+        "decoder_vocab_size": model.config.decoder().vocab,
+        "share_encoder_decoder_embeddings": model.config.embedding.shared,
+    }
+
+
+# Old files hold tables under every name that reads them, and sinusoids.
+_OLD = (r"lm_head\.weight", r"model\.(encoder|decoder)\.embed_tokens\.weight")
+
+BART = Family(
+    types=("bart",),
+    model=bart,
+    rows=rows,
+    fields=lambda model: _fields("bart", "BartForConditionalGeneration", model),
+    copies=_OLD,
+)
+MBART = Family(
+    types=("mbart",),
+    model=mbart,
+    rows=rows,
+    fields=lambda model: _fields("mbart", "MBartForConditionalGeneration", model),
+    copies=_OLD,
+)
+MARIAN = Family(
+    types=("marian",),
+    model=marian,
+    rows=rows,
+    fields=_marian_fields,
+    ignored=(r"model\.(encoder|decoder)\.embed_positions\.weight",),
+    copies=_OLD,
+)
+PEGASUS = Family(
+    types=("pegasus",),
+    model=pegasus,
+    rows=rows,
+    fields=lambda model: _fields("pegasus", "PegasusForConditionalGeneration", model),
+    copies=_OLD,
+)

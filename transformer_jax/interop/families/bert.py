@@ -1,0 +1,193 @@
+"""BERT, and what is stored in its way: MiniLM, sentence encoders, RoBERTa's body.
+
+Devlin et al. 2019. Layout: https://huggingface.co/docs/transformers/model_doc/bert.
+"""
+
+import dataclasses
+from typing import Any
+
+from transformer_jax.config import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    HeadConfig,
+    NormConfig,
+    PositionConfig,
+    TransformerConfig,
+)
+from transformer_jax.interop.families.heads import architecture, labels_of, task_of
+from transformer_jax.interop.family import (
+    ACTIVATIONS,
+    Family,
+    Model,
+    Row,
+    Tensors,
+    attention_rows,
+    linear_rows,
+    norm_rows,
+)
+from transformer_jax.interop.fields import Fields
+
+__all__ = ["FAMILY", "body", "body_fields", "config_of", "label_fields"]
+
+_HEADS = ("classifier.weight", "qa_outputs.weight")
+
+
+def config_of(fields: Fields, head: HeadConfig, positions: PositionConfig) -> TransformerConfig:
+    """The encoder that BERT's keys describe."""
+    fields.only(
+        position_embedding_type="absolute", is_decoder=False, add_cross_attention=False,
+        embedding_size=fields.values.get("hidden_size"),
+    )  # fmt: skip
+    return TransformerConfig(
+        vocab=fields.whole("vocab_size"),
+        width=fields.whole("hidden_size"),
+        encoder_layers=fields.whole("num_hidden_layers"),
+        decoder_layers=0,
+        embedding=EmbeddingConfig(
+            scale=1.0,
+            norm=True,
+            segments=fields.whole("type_vocab_size", default=2),
+            dropout=fields.number("hidden_dropout_prob", default=0.1),
+        ),
+        positions=positions,
+        attention=AttentionConfig(
+            heads=fields.whole("num_attention_heads"),
+            dropout=fields.number("attention_probs_dropout_prob", default=0.1),
+        ),
+        feed_forward=FeedForwardConfig(
+            width=fields.whole("intermediate_size"),
+            activation=fields.choice(("hidden_act",), ACTIVATIONS, "gelu"),
+        ),
+        norm=NormConfig(
+            eps=fields.number("layer_norm_eps", default=1e-12),
+            dropout=fields.number("hidden_dropout_prob", default=0.1),
+        ),
+        head=head,
+    )
+
+
+def model(fields: Fields, tensors: Tensors) -> Model:
+    """An encoder with the heads that are there."""
+    task = task_of(fields, tensors, _HEADS)
+    words = tensors.has("cls.predictions.transform.dense.weight")
+    own, table = "cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"
+    prefix = "bert." if tensors.has(table) else ""
+    head = HeadConfig(
+        bias=True,
+        transform=True,
+        pooler=tensors.has(f"{prefix}pooler.dense.weight"),
+        tied=not tensors.has(own) or tensors.same(own, table),
+    )
+    positions = PositionConfig(kind="learned", max_length=fields.whole("max_position_embeddings"))
+    return Model(
+        kind="encoder-task" if task else "encoder",
+        config=config_of(fields, head, positions),
+        prefix=prefix,
+        words=words,
+        next_sentence=tensors.has("cls.seq_relationship.weight"),
+        task=task,
+        labels=labels_of(fields) if task in ("classify", "tag") else (),
+    )
+
+
+def body(model: Model) -> list[Row]:
+    """Embeddings and layers."""
+    at = f"{model.prefix}embeddings."
+    rows = [
+        Row("embedding/table", f"{at}word_embeddings.weight"),
+        Row("encoder/positions/table", f"{at}position_embeddings.weight"),
+        Row("encoder/segments/table", f"{at}token_type_embeddings.weight"),
+        *norm_rows("encoder/embedding_norm", f"{at}LayerNorm"),
+    ]
+    for i in range(model.config.encoder_layers):
+        ours, theirs = f"encoder/blocks/{i}", f"{model.prefix}encoder.layer.{i}"
+        names = ("self.query", "self.key", "self.value", "output.dense")
+        rows += [
+            *attention_rows(f"{ours}/self_attention", f"{theirs}.attention", names),
+            *norm_rows(f"{ours}/self_attention_norm", f"{theirs}.attention.output.LayerNorm"),
+            *linear_rows(f"{ours}/feed_forward/up", f"{theirs}.intermediate.dense"),
+            *linear_rows(f"{ours}/feed_forward/down", f"{theirs}.output.dense"),
+            *norm_rows(f"{ours}/feed_forward_norm", f"{theirs}.output.LayerNorm"),
+        ]
+    return rows
+
+
+def rows(model: Model) -> list[Row]:
+    """Embeddings, layers and heads."""
+    found = body(model)
+    if model.config.head.pooler:
+        found += linear_rows("pooler", f"{model.prefix}pooler.dense")
+    if model.words:
+        found += [
+            *linear_rows("transform", "cls.predictions.transform.dense"),
+            *norm_rows("transform_norm", "cls.predictions.transform.LayerNorm"),
+            Row("head/bias", "cls.predictions.bias"),
+        ]
+        if not model.config.head.tied:
+            found.append(Row("head/table", "cls.predictions.decoder.weight"))
+    if model.next_sentence:
+        found += linear_rows("next_sentence", "cls.seq_relationship")
+    if model.task:
+        found += linear_rows("labels", "qa_outputs" if model.task == "span" else "classifier")
+    return found
+
+
+def label_fields(model: Model) -> dict[str, Any]:
+    """The keys about labels."""
+    if model.task == "regress":
+        return {"problem_type": "regression", "id2label": {"0": "LABEL_0"}}
+    return {
+        "id2label": {str(i): name for i, name in enumerate(model.labels)},
+        "label2id": {name: i for i, name in enumerate(model.labels)},
+    } if model.labels else {}  # fmt: skip
+
+
+def body_fields(model: Model) -> dict[str, Any]:
+    """The keys that BERT and RoBERTa share."""
+    config = model.config
+    return {
+        "vocab_size": config.vocab,
+        "hidden_size": config.width,
+        "num_hidden_layers": config.encoder_layers,
+        "num_attention_heads": config.attention.heads,
+        "intermediate_size": config.feed_forward.width,
+        "hidden_act": config.feed_forward.activation.replace("gelu_tanh", "gelu_new"),
+        "hidden_dropout_prob": config.norm.dropout,
+        "attention_probs_dropout_prob": config.attention.dropout,
+        "type_vocab_size": config.embedding.segments,
+        "layer_norm_eps": config.norm.eps,
+        "tie_word_embeddings": config.head.tied,
+        **label_fields(model),
+    }
+
+
+def fields(model: Model) -> dict[str, Any]:
+    """The configuration of an encoder, as BERT's."""
+    name = architecture("Bert", task=model.task, words=model.words)
+    if model.next_sentence and model.words:
+        name = "BertForPreTraining"
+    return {
+        "model_type": "bert",
+        "architectures": [name],
+        **body_fields(model),
+        "max_position_embeddings": model.config.positions.max_length,
+    }
+
+
+def named(model: Model) -> Model:
+    """A model of ours with the prefix that its names have once published."""
+    bare = not (model.words or model.next_sentence or model.task)
+    return dataclasses.replace(model, prefix="" if bare else "bert.")
+
+
+FAMILY = Family(
+    types=("bert",),
+    model=model,
+    rows=rows,
+    fields=fields,
+    ignored=(r".*embeddings\.position_ids",),
+    copies=(r"cls\.predictions\.decoder\.(weight|bias)",),
+    renamed=((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias")),
+    named=named,
+)

@@ -1,0 +1,149 @@
+"""DistilBERT: BERT without token types and pooler, half as deep.
+
+Sanh et al. 2019. Layout: https://huggingface.co/docs/transformers/model_doc/distilbert.
+"""
+
+import dataclasses
+from typing import Any
+
+from transformer_jax.config import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    HeadConfig,
+    NormConfig,
+    PositionConfig,
+    TransformerConfig,
+)
+from transformer_jax.errors import ConfigError
+from transformer_jax.interop.families.bert import label_fields
+from transformer_jax.interop.families.heads import architecture, labels_of, task_of
+from transformer_jax.interop.family import (
+    ACTIVATIONS,
+    Family,
+    Model,
+    Row,
+    Tensors,
+    attention_rows,
+    linear_rows,
+    norm_rows,
+)
+from transformer_jax.interop.fields import Fields
+
+__all__ = ["FAMILY"]
+
+_EPS = 1e-12  # hard-coded there, and no key
+
+
+def model(fields: Fields, tensors: Tensors) -> Model:
+    """An encoder with the heads that are there; a classifier's first map is a pooler with ReLU."""
+    fields.only(sinusoidal_pos_embds=False)
+    task = task_of(fields, tensors, ("classifier.weight", "qa_outputs.weight"))
+    table = "distilbert.embeddings.word_embeddings.weight"
+    own, rate = "vocab_projector.weight", fields.number("dropout", default=0.1)
+    config = TransformerConfig(
+        vocab=fields.whole("vocab_size"),
+        width=fields.whole("dim", "hidden_size"),
+        encoder_layers=fields.whole("n_layers", "num_hidden_layers"),
+        decoder_layers=0,
+        embedding=EmbeddingConfig(scale=1.0, norm=True, dropout=rate),
+        positions=PositionConfig(
+            kind="learned", max_length=fields.whole("max_position_embeddings")
+        ),
+        attention=AttentionConfig(
+            heads=fields.whole("n_heads", "num_attention_heads"),
+            dropout=fields.number("attention_dropout", default=0.1),
+        ),
+        feed_forward=FeedForwardConfig(
+            width=fields.whole("hidden_dim"),
+            activation=fields.choice(("activation",), ACTIVATIONS, "gelu"),
+        ),
+        norm=NormConfig(eps=_EPS, dropout=rate),
+        head=HeadConfig(
+            bias=True,
+            transform=True,
+            pooler=task in ("classify", "regress"),
+            pooler_activation="relu" if task in ("classify", "regress") else "tanh",
+            tied=not tensors.has(own) or tensors.same(own, table),
+        ),
+    )
+    return Model(
+        kind="encoder-task" if task else "encoder",
+        config=config,
+        prefix="distilbert." if tensors.has(table) else "",
+        words=tensors.has("vocab_transform.weight"),
+        task=task,
+        labels=labels_of(fields) if task in ("classify", "tag") else (),
+    )
+
+
+def rows(model: Model) -> list[Row]:
+    """Embeddings, layers and heads."""
+    at = f"{model.prefix}embeddings."
+    found = [
+        Row("embedding/table", f"{at}word_embeddings.weight"),
+        Row("encoder/positions/table", f"{at}position_embeddings.weight"),
+        *norm_rows("encoder/embedding_norm", f"{at}LayerNorm"),
+    ]
+    for i in range(model.config.encoder_layers):
+        ours, theirs = f"encoder/blocks/{i}", f"{model.prefix}transformer.layer.{i}"
+        names = ("q_lin", "k_lin", "v_lin", "out_lin")
+        found += [
+            *attention_rows(f"{ours}/self_attention", f"{theirs}.attention", names),
+            *norm_rows(f"{ours}/self_attention_norm", f"{theirs}.sa_layer_norm"),
+            *linear_rows(f"{ours}/feed_forward/up", f"{theirs}.ffn.lin1"),
+            *linear_rows(f"{ours}/feed_forward/down", f"{theirs}.ffn.lin2"),
+            *norm_rows(f"{ours}/feed_forward_norm", f"{theirs}.output_layer_norm"),
+        ]
+    if model.words:
+        found += [
+            *linear_rows("transform", "vocab_transform"),
+            *norm_rows("transform_norm", "vocab_layer_norm"),
+            Row("head/bias", "vocab_projector.bias"),
+        ]
+        if not model.config.head.tied:
+            found.append(Row("head/table", "vocab_projector.weight"))
+    if model.config.head.pooler:
+        found += linear_rows("pooler", "pre_classifier")
+    if model.task:
+        found += linear_rows("labels", "qa_outputs" if model.task == "span" else "classifier")
+    return found
+
+
+def fields(model: Model) -> dict[str, Any]:
+    """The configuration of an encoder, as DistilBERT's."""
+    config = model.config
+    return {
+        "model_type": "distilbert",
+        "architectures": [architecture("DistilBert", task=model.task, words=model.words)],
+        "vocab_size": config.vocab,
+        "dim": config.width,
+        "n_layers": config.encoder_layers,
+        "n_heads": config.attention.heads,
+        "hidden_dim": config.feed_forward.width,
+        "activation": config.feed_forward.activation.replace("gelu_tanh", "gelu_new"),
+        "dropout": config.norm.dropout,
+        "attention_dropout": config.attention.dropout,
+        "max_position_embeddings": config.positions.max_length,
+        "tie_word_embeddings": config.head.tied,
+        **label_fields(model),
+    }
+
+
+def named(model: Model) -> Model:
+    """A model of ours with the prefix that its names have once published."""
+    if model.next_sentence:
+        raise ConfigError("DistilBERT has no head for pairs of texts: export as BERT")
+    bare = not (model.words or model.task)
+    return dataclasses.replace(model, prefix="" if bare else "distilbert.")
+
+
+FAMILY = Family(
+    types=("distilbert",),
+    model=model,
+    rows=rows,
+    fields=fields,
+    ignored=(r".*embeddings\.position_ids",),
+    copies=(r"vocab_projector\.weight",),
+    named=named,
+)

@@ -1,0 +1,73 @@
+"""Gemma 2: norms on both sides of sub-layers, capped scores, every other layer local.
+
+Gemma team 2024. Layout: https://huggingface.co/docs/transformers/model_doc/gemma2.
+"""
+
+import dataclasses
+from typing import Any
+
+from transformer_jax.config import AttentionConfig, EmbeddingConfig, ScoreConfig
+from transformer_jax.interop.families import llama
+from transformer_jax.interop.family import Family, Model, Tensors
+from transformer_jax.interop.fields import Fields
+
+__all__ = ["FAMILY"]
+
+_EVERY = 2
+
+
+def model(fields: Fields, tensors: Tensors) -> Model:
+    """A Gemma 2; gains are one more than what is stored."""
+    bias = fields.flag("attention_bias", False)
+    fields.only(use_bidirectional_attention=False)
+    base = llama.base_config(fields, tensors, AttentionConfig(bias=bias, out_bias=bias))
+    kinds = fields.values.get("layer_types")
+    usual = [f"{'full' if i % _EVERY else 'sliding'}_attention" for i in range(base.decoder_layers)]
+    if kinds is not None and kinds != usual:
+        raise fields.refused("layer_types", kinds, "only every second layer can be local")
+    cap = lambda name: (
+        None if name in fields.values and fields.values[name] is None
+        else fields.number(name, default={"attn_logit_softcapping": 50.0}.get(name, 30.0))
+    )  # fmt: skip
+    config = dataclasses.replace(
+        base,
+        embedding=EmbeddingConfig(scale=None, dropout=0.0),
+        scores=ScoreConfig(
+            scale=fields.number("query_pre_attn_scalar", default=256.0) ** -0.5,
+            softcap=cap("attn_logit_softcapping"),
+            window=fields.whole("sliding_window", default=4096),
+            window_every=_EVERY,
+        ),
+        feed_forward=dataclasses.replace(
+            base.feed_forward,
+            activation=fields.choice(
+                ("hidden_activation", "hidden_act"), llama.ACTIVATIONS, "gelu_pytorch_tanh"
+            ),
+        ),
+        norm=dataclasses.replace(base.norm, place="sandwich", gain_offset=1.0),
+        head=dataclasses.replace(base.head, softcap=cap("final_logit_softcapping")),
+    )
+    return Model("decoder", config)
+
+
+def fields(model: Model) -> dict[str, Any]:
+    """The configuration of a decoder, as Gemma 2's."""
+    config = model.config
+    base = llama.base_fields("gemma2", "Gemma2ForCausalLM", model)
+    base["hidden_activation"] = base.pop("hidden_act")
+    return base | {
+        "query_pre_attn_scalar": (config.scores.scale or config.head_dim**-0.5) ** -2,
+        "attn_logit_softcapping": config.scores.softcap,
+        "final_logit_softcapping": config.head.softcap,
+        "sliding_window": config.scores.window,
+    }
+
+
+FAMILY = Family(
+    types=("gemma2",),
+    model=model,
+    rows=llama.rows,
+    fields=fields,
+    ignored=llama.IGNORED,
+    copies=llama.COPIES,
+)

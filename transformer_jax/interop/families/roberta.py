@@ -1,0 +1,100 @@
+"""RoBERTa and XLM-RoBERTa: BERT whose positions count real tokens only, from the padding id on.
+
+Liu et al. 2019. Layout: https://huggingface.co/docs/transformers/model_doc/roberta.
+"""
+
+import dataclasses
+from typing import Any
+
+from transformer_jax.config import HeadConfig, PositionConfig
+from transformer_jax.errors import ConfigError
+from transformer_jax.interop.families import bert
+from transformer_jax.interop.families.heads import architecture, labels_of, task_of
+from transformer_jax.interop.family import Family, Model, Row, Tensors, linear_rows, norm_rows
+from transformer_jax.interop.fields import Fields
+
+__all__ = ["FAMILY"]
+
+_HEADS = ("classifier.weight", "classifier.out_proj.weight", "qa_outputs.weight")
+
+
+def model(fields: Fields, tensors: Tensors) -> Model:
+    """An encoder with the heads that are there; a classifier's first map is a pooler."""
+    task = task_of(fields, tensors, _HEADS)
+    table = "roberta.embeddings.word_embeddings.weight"
+    prefix = "roberta." if tensors.has(table) else ""
+    pooler = tensors.has(f"{prefix}pooler.dense.weight")
+    own = "lm_head.decoder.weight"
+    head = HeadConfig(
+        bias=True,
+        transform=True,
+        pooler=pooler or task in ("classify", "regress"),
+        tied=not tensors.has(own) or tensors.same(own, table),
+    )
+    # Position 0 is that of padding, and its table row the one of the padding id.
+    first = fields.whole("pad_token_id", default=1, least=0) + 1
+    rows = fields.whole("max_position_embeddings", least=first + 1)
+    positions = PositionConfig(
+        kind="learned", max_length=rows - first, offset=first, skip_padding=True
+    )
+    return Model(
+        kind="encoder-task" if task else "encoder",
+        config=bert.config_of(fields, head, positions),
+        prefix=prefix,
+        words=tensors.has("lm_head.dense.weight"),
+        task=task,
+        labels=labels_of(fields) if task in ("classify", "tag") else (),
+    )
+
+
+def rows(model: Model) -> list[Row]:
+    """Embeddings, layers and heads."""
+    found, texts = bert.body(model), model.task in ("classify", "regress")
+    if texts:
+        found += linear_rows("pooler", "classifier.dense")
+    elif model.config.head.pooler:
+        found += linear_rows("pooler", f"{model.prefix}pooler.dense")
+    if model.words:
+        found += [
+            *linear_rows("transform", "lm_head.dense"),
+            *norm_rows("transform_norm", "lm_head.layer_norm"),
+            Row("head/bias", "lm_head.bias"),
+        ]
+        if not model.config.head.tied:
+            found.append(Row("head/table", "lm_head.decoder.weight"))
+    if model.task:
+        place = "qa_outputs" if model.task == "span" else "classifier"
+        found += linear_rows("labels", "classifier.out_proj" if texts else place)
+    return found
+
+
+def fields(model: Model) -> dict[str, Any]:
+    """The configuration of an encoder, as RoBERTa's."""
+    positions = model.config.positions
+    return {
+        "model_type": "roberta",
+        "architectures": [architecture("Roberta", task=model.task, words=model.words)],
+        **bert.body_fields(model),
+        "max_position_embeddings": positions.max_length + positions.offset,
+        "pad_token_id": positions.offset - 1,
+    }
+
+
+def named(model: Model) -> Model:
+    """A model of ours with the prefix that its names have once published."""
+    if model.next_sentence:
+        raise ConfigError("RoBERTa has no head for pairs of texts: export as BERT")
+    bare = not (model.words or model.task)
+    return dataclasses.replace(model, prefix="" if bare else "roberta.")
+
+
+FAMILY = Family(
+    types=("roberta", "xlm-roberta"),
+    model=model,
+    rows=rows,
+    fields=fields,
+    ignored=(r".*embeddings\.position_ids",),
+    copies=(r"lm_head\.decoder\.(weight|bias)",),
+    renamed=bert.FAMILY.renamed,
+    named=named,
+)

@@ -1,0 +1,164 @@
+"""T5 and mT5, the first version and the gated one (1.1, Flan).
+
+Raffel et al. 2020; Shazeer 2020. Layout: https://huggingface.co/docs/transformers/model_doc/t5.
+"""
+
+from typing import Any
+
+from transformer_jax.config import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    HeadConfig,
+    NormConfig,
+    PositionConfig,
+    ScoreConfig,
+    TransformerConfig,
+)
+from transformer_jax.interop.family import (
+    ACTIVATIONS,
+    Family,
+    Model,
+    Row,
+    Tensors,
+    attention_rows,
+    linear_rows,
+    norm_rows,
+)
+from transformer_jax.interop.fields import Fields
+
+__all__ = ["FAMILY"]
+
+# Under the name of the exact GELU lies the one by tanh.
+_FEED_FORWARD = {name: (ours, False) for name, ours in ACTIVATIONS.items()}
+_FEED_FORWARD |= {f"gated-{name}": (ours, True) for name, ours in ACTIVATIONS.items()}
+_FEED_FORWARD["gated-gelu"] = ("gelu_tanh", True)
+
+
+def model(fields: Fields, tensors: Tensors) -> Model:
+    """An encoder-decoder; its head is tied unless the file has another table for it."""
+    activation, gated = fields.choice(("feed_forward_proj",), _FEED_FORWARD, "relu")
+    width, rate = fields.whole("d_model"), fields.number("dropout_rate", default=0.1)
+    layers = fields.whole("num_layers")
+    # Files of transformers 5 say it; before that, it was what tying meant.
+    tied = fields.flag("tie_word_embeddings", True)
+    scaled = fields.flag("scale_decoder_outputs", tied)
+    own = "lm_head.weight"
+    config = TransformerConfig(
+        vocab=fields.whole("vocab_size"),
+        width=width,
+        encoder_layers=layers,
+        decoder_layers=fields.whole("num_decoder_layers", default=layers),
+        embedding=EmbeddingConfig(scale=1.0, dropout=rate),
+        positions=PositionConfig(
+            kind="relative",
+            max_length=fields.whole("n_positions", default=512),
+            buckets=fields.whole("relative_attention_num_buckets", default=32),
+            max_distance=fields.whole("relative_attention_max_distance", default=128),
+        ),
+        attention=AttentionConfig(
+            heads=fields.whole("num_heads"),
+            head_dim=fields.whole("d_kv"),
+            bias=False,
+            out_bias=False,
+            dropout=rate,
+        ),
+        scores=ScoreConfig(scale=1.0),
+        feed_forward=FeedForwardConfig(
+            width=fields.whole("d_ff"),
+            activation=activation,
+            gated=gated,
+            bias=False,
+            dropout=rate,
+        ),
+        norm=NormConfig(
+            kind="rms",
+            place="pre",
+            eps=fields.number("layer_norm_epsilon", default=1e-6),
+            dropout=rate,
+        ),
+        head=HeadConfig(
+            tied=not tensors.has(own) or tensors.same(own, "shared.weight"),
+            scale=width**-0.5 if scaled else 1.0,
+        ),
+    )
+    return Model("encoder-decoder", config)
+
+
+def rows(model: Model) -> list[Row]:
+    """Embeddings, layers and a head that is not tied."""
+    config = model.config
+    found = [Row("embedding/table", "shared.weight")]
+    if not config.head.tied:
+        found.append(Row("head/table", "lm_head.weight"))
+    for side, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
+        first = f"{side}.block.0.layer.0.SelfAttention"
+        found += [
+            Row(f"{side}/relative/table", f"{first}.relative_attention_bias.weight"),
+            *norm_rows(f"{side}/final_norm", f"{side}.final_layer_norm", bias=False),
+        ]
+        for i in range(layers):
+            theirs = f"{side}.block.{i}.layer"
+            found += _layer(
+                f"{side}/blocks/{i}", theirs, side == "decoder", config.feed_forward.gated
+            )
+    return found
+
+
+def _layer(ours: str, theirs: str, cross: bool, gated: bool) -> list[Row]:
+    last, names = 2 if cross else 1, ("q", "k", "v", "o")
+    wide = f"{theirs}.{last}.DenseReluDense"
+    norm = lambda part, n: norm_rows(f"{ours}/{part}_norm", f"{theirs}.{n}.layer_norm", bias=False)
+    mix = lambda part, place: attention_rows(
+        f"{ours}/{part}", f"{theirs}.{place}", names, bias=False
+    )
+    maps = {"up": "wi_0", "gate": "wi_1", "down": "wo"} if gated else {"up": "wi", "down": "wo"}
+    found = [
+        *mix("self_attention", "0.SelfAttention"),
+        *norm("self_attention", 0),
+        *norm("feed_forward", last),
+    ]
+    for part, name in maps.items():
+        found += linear_rows(f"{ours}/feed_forward/{part}", f"{wide}.{name}", bias=False)
+    if cross:
+        found += [*mix("cross_attention", "1.EncDecAttention"), *norm("cross_attention", 1)]
+    return found
+
+
+def fields(model: Model) -> dict[str, Any]:
+    """The configuration of an encoder-decoder, as T5's."""
+    config = model.config
+    ff, places = config.feed_forward, config.positions
+    activation: str = ff.activation
+    if ff.gated:
+        activation = "gated-" + activation.replace("gelu_tanh", "gelu")
+    return {
+        "model_type": "t5",
+        "architectures": ["T5ForConditionalGeneration"],
+        "is_encoder_decoder": True,
+        "vocab_size": config.vocab,
+        "d_model": config.width,
+        "d_kv": config.head_dim,
+        "d_ff": ff.width,
+        "num_layers": config.encoder_layers,
+        "num_decoder_layers": config.decoder_layers,
+        "num_heads": config.attention.heads,
+        "relative_attention_num_buckets": places.buckets,
+        "relative_attention_max_distance": places.max_distance,
+        "n_positions": places.max_length,
+        "feed_forward_proj": activation,
+        "layer_norm_epsilon": config.norm.eps,
+        "dropout_rate": config.norm.dropout,
+        "scale_decoder_outputs": config.head.scale != 1.0,
+        "tie_word_embeddings": config.head.tied,
+    }
+
+
+FAMILY = Family(
+    types=("t5", "mt5"),
+    model=model,
+    rows=rows,
+    fields=fields,
+    ignored=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
+    copies=(r"lm_head\.weight", r"(encoder|decoder)\.embed_tokens\.weight"),
+)

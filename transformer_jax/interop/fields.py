@@ -1,0 +1,149 @@
+"""What a published ``config.json`` says, key by key, and in words where it is unusable."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.errors import CheckpointError
+
+__all__ = ["Fields", "read_fields"]
+
+_LARGEST = 2**40  # of any size that is believed; tensors are compared with it afterwards
+_MOST_BYTES = 16 << 20
+
+
+class Fields:
+    """The keys of a ``config.json``, read as what they must be.
+
+    Args:
+        values: What the file holds.
+        where: What to call it in errors.
+    """
+
+    def __init__(self, values: Mapping[str, Any], where: str = "config.json"):
+        self.values, self.where = dict(values), where
+
+    def whole(self, *names: str, default: int | None = None, least: int = 1) -> int:
+        """The whole number under the first of ``names`` that is there and not null.
+
+        Raises:
+            CheckpointError: It is missing without a default, no whole number, or out of range.
+        """
+        name, value = self._find(names)
+        if value is None and default is not None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < _LARGEST:
+            raise self.refused(name, value, f"a whole number from {least} on is needed")
+        return value
+
+    def number(self, *names: str, default: float | None = None) -> float:
+        """The number under the first of ``names`` that is there and not null.
+
+        Raises:
+            CheckpointError: It is missing without a default, or no finite number.
+        """
+        name, value = self._find(names)
+        if value is None and default is not None:
+            return default
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+        ):
+            raise self.refused(name, value, "a number is needed")
+        return float(value)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """Whether ``name`` is set.
+
+        Raises:
+            CheckpointError: It is neither true nor false.
+        """
+        value = self.values.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.refused(name, value, "true or false is needed")
+        return value
+
+    def choice(self, names: tuple[str, ...], allowed: Mapping[str, Any], default: str) -> Any:
+        """What the word under the first of ``names`` stands for.
+
+        Raises:
+            CheckpointError: It is none of ``allowed``.
+        """
+        name, value = self._find(names)
+        value = default if value is None else value
+        if not isinstance(value, str) or value not in allowed:
+            raise self.refused(name, value, f"known are {', '.join(allowed)}")
+        return allowed[value]
+
+    def group(self, name: str) -> "Fields":
+        """The keys of an object within; none where it is missing.
+
+        Raises:
+            CheckpointError: It is no object.
+        """
+        value = self.values.get(name)
+        if value is None:
+            return Fields({}, f"{self.where}: {name}")
+        if not isinstance(value, dict):
+            raise self.refused(name, value, "an object is needed")
+        return Fields(value, f"{self.where}: {name}")
+
+    def only(self, **usual: Any) -> None:
+        """Refuses keys with other values than these; what a model without them has comes first.
+
+        Raises:
+            CheckpointError: One of them has another value: a model that cannot be expressed.
+        """
+        for name, value in usual.items():
+            told = self.values.get(name)
+            if told is not None and told != value:
+                raise self.refused(name, told, f"only {json.dumps(value)} can be loaded")
+
+    def refused(self, name: str, value: Any, reason: str) -> CheckpointError:
+        """The error about one key."""
+        said = "missing" if value is None else json.dumps(value, default=str)[:80]
+        return CheckpointError(f"{self.where}: {name} is {said}: {reason}")
+
+    def _find(self, names: tuple[str, ...]) -> tuple[str, Any]:
+        for name in names:
+            if self.values.get(name) is not None:
+                return name, self.values[name]
+        return names[0], None
+
+
+def read_fields(path: Path) -> Fields:
+    """The keys of the JSON file at ``path``.
+
+    Raises:
+        CheckpointError: It is missing, too large, no JSON object, or has a key twice.
+    """
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise CheckpointError(f"{path}: larger than {_MOST_BYTES >> 20} MiB: no configuration")
+        values = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+    except _TwiceError as error:
+        raise CheckpointError(f"{path}: has the key {error} twice") from None
+    except (ValueError, RecursionError):
+        raise CheckpointError(f"{path}: damaged (not JSON)") from None
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{path}: damaged (not an object)")
+    return Fields(values, str(path))
+
+
+class _TwiceError(Exception):
+    pass
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _TwiceError(repr(next(name for name in found if names.count(name) > 1)))
+    return found

@@ -1,0 +1,203 @@
+"""Which published family can hold a model of ours, and how it then has to lie."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from transformer_jax.config import TransformerConfig
+from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.functional.positions import sinusoidal
+from transformer_jax.interop.family import Family, Model, Tensors
+from transformer_jax.interop.fields import Fields
+from transformer_jax.interop.folder import FAMILIES
+from transformer_jax.training.trees import named, nested
+
+__all__ = ["Fitting", "choose_family", "sines_first", "with_table"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Fitting:
+    """A model in the terms of a published family.
+
+    Attributes:
+        family: The family.
+        model: The model as it has it.
+        fields: Its ``config.json``.
+        change: Makes its parameters of ours.
+    """
+
+    family: Family
+    model: Model
+    fields: dict[str, Any]
+    change: Callable[[Any], Any] = lambda params: params
+
+
+def sines_first(params: Any, width: int) -> Any:
+    """The parameters of the same model for positions with all sines before all cosines.
+
+    Nothing in a Transformer but its sinusoids tells one axis of the residual stream from another,
+    so their order is free: even axes go before odd ones, in every parameter that reads or writes
+    the stream. An odd width has one sine more.
+
+    Args:
+        params: Of a model with interleaved sinusoids.
+        width: D.
+    """
+    order = np.concatenate([np.arange(0, width, 2), np.arange(1, width, 2)])
+
+    def moved(name: str, leaf: Any) -> np.ndarray:
+        array = np.asarray(leaf)
+        inside = name.split("/")[-3:-1]  # such as self_attention, out
+        if name.endswith("table") and not name.startswith(("encoder/relative", "decoder/relative")):
+            return array[:, order]
+        if name.endswith("gain") or inside[-1].endswith("norm"):
+            return array if "query_norm" in name or "key_norm" in name else array[order]
+        if inside[-1] in ("out", "down"):
+            return array[..., order]
+        return array[order] if name.endswith("kernel") else array
+
+    return nested({name: moved(name, leaf) for name, leaf in named(params).items()})
+
+
+def choose_family(model: Model, fields: Mapping[str, Any] | None = None) -> Fitting:
+    """How a model can be published.
+
+    Args:
+        model: The model.
+        fields: The configuration that it was published with, if it was.
+
+    Raises:
+        ConfigError: No family has this architecture; it says in what the nearest differs.
+    """
+    if fields is not None:
+        family = next(f for f in FAMILIES if fields.get("model_type") in f.types)
+        return Fitting(family, model, {k: v for k, v in fields.items() if k != "torch_dtype"})
+    nearest: tuple[int, str] | None = None
+    for other, change in _ways(model):
+        wanted = _with_biases(other)
+        for family in FAMILIES:
+            try:
+                there = family.named(wanted)
+                own = family.fields(there)
+                back = family.model(Fields(own), _tensors_of(family, there))
+            except (ConfigError, CheckpointError, KeyError):
+                continue
+            apart = _differences(there, back)
+            if not apart:
+                return Fitting(family, there, own, change)
+            if nearest is None or len(apart) < nearest[0]:
+                nearest = len(apart), f"{family.types[0]} has {'; '.join(apart[:4])}"
+    reason = "" if nearest is None else f": {nearest[1]}"
+    raise ConfigError(f"no published family has this architecture{reason}")
+
+
+def _ways(model: Model) -> Iterator[tuple[Model, Callable[[Any], Any]]]:
+    """A model and what it may also be said to be, and how its parameters then lie."""
+    yield model, lambda params: params
+    config = model.config
+    if not config.positions.kind.startswith("sinusoidal"):
+        return
+    kind = lambda name: dataclasses.replace(
+        model,
+        config=dataclasses.replace(
+            config, positions=dataclasses.replace(config.positions, kind=name)
+        ),
+    )
+    if config.positions.kind == "sinusoidal":
+        yield kind("sinusoidal_halves"), lambda params: sines_first(params, config.width)
+    yield kind("learned"), lambda params: with_table(params, config)
+
+
+def with_table(params: Any, config: TransformerConfig) -> Any:
+    """The parameters of the same model with its sinusoids as tables, as if they were learned."""
+    layout: Any = "halves" if config.positions.kind.endswith("halves") else "interleaved"
+    table = np.asarray(sinusoidal(config.positions.max_length, config.width, layout))
+    stacks = [side for side in ("encoder", "decoder") if side in params]
+    return params | {side: params[side] | {"positions": {"table": table}} for side in stacks}
+
+
+def _with_biases(model: Model) -> Model:
+    """The same with biases, which are zeros: most published families know no model without."""
+    config = model.config
+    if config.norm.kind == "rms":
+        return model
+    head = config.head
+    if config.encoder_layers:
+        head = dataclasses.replace(head, bias=True)
+    changed = dataclasses.replace(
+        config,
+        attention=dataclasses.replace(config.attention, bias=True, out_bias=True),
+        feed_forward=dataclasses.replace(config.feed_forward, bias=True),
+        norm=dataclasses.replace(config.norm, bias=True),
+        head=head,
+    )
+    return dataclasses.replace(model, config=changed)
+
+
+def _tensors_of(family: Family, model: Model) -> Tensors:
+    """The names that a model has once published, without tensors."""
+    names = {row.theirs: (1,) for row in family.rows(model)}
+    return Tensors(names, lambda a, b: a == b)
+
+
+# What changes no result of a model that is used.
+_FREE = ("compute", "dropout", "implementation")
+
+
+def _differences(wanted: Model, back: Model) -> list[str]:
+    """What a configuration does not say of a model, in words."""
+    found = []
+    for field in dataclasses.fields(Model):
+        one, two = getattr(wanted, field.name), getattr(back, field.name)
+        if isinstance(one, TransformerConfig):
+            found += _settings_apart(_usual(one), _usual(two), "")
+        elif one != two and not (field.name == "labels" and wanted.task == "regress"):
+            found.append(f"{field.name} {two} instead of {one}")
+    return found
+
+
+def _usual(config: TransformerConfig) -> TransformerConfig:
+    """The same with what None stands for."""
+    both = config.encoder_layers and config.decoder_layers
+    decoder = config.decoder()
+    shared = config.embedding.shared or not both
+    heads, given = config.attention.heads, config.attention.head_dim
+    return dataclasses.replace(
+        config,
+        embedding=dataclasses.replace(
+            config.embedding,
+            scale=config.embedding_scale,
+            shared=shared,
+        ),
+        attention=dataclasses.replace(
+            config.attention,
+            kv_heads=None if config.attention.kv_heads == heads else config.attention.kv_heads,
+            head_dim=config.head_dim if heads == decoder.attention.heads else given,
+            value_dim=config.attention.value_dim or config.head_dim,
+        ),
+        scores=dataclasses.replace(
+            config.scores,
+            scale=config.scores.scale or config.head_dim**-0.5,
+            window_every=config.scores.window_every if config.scores.window else 1,
+        ),
+        norm=dataclasses.replace(config.norm, final=config.final_norm),
+        decoder_vocab=None if shared else decoder.vocab,
+        decoder_heads=decoder.attention.heads if both else None,
+        decoder_feed_forward=decoder.feed_forward.width if both else None,
+    )
+
+
+def _settings_apart(one: Any, two: Any, where: str) -> list[str]:
+    found = []
+    for field in dataclasses.fields(one):
+        if field.name in _FREE:
+            continue
+        a, b = getattr(one, field.name), getattr(two, field.name)
+        if dataclasses.is_dataclass(a):
+            found += _settings_apart(a, b, f"{where}{field.name}.")
+        elif a != b and not (isinstance(a, float) and isinstance(b, float) and math.isclose(a, b)):
+            found.append(f"{where}{field.name} {b} instead of {a}")
+    return found

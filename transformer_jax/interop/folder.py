@@ -1,0 +1,304 @@
+"""Published folders: what model they hold, and its parameters as ours.
+
+Every parameter of ours is found, and every tensor of the file is used or known to hold nothing of
+its own; shapes are compared before memory is taken.
+"""
+
+import dataclasses
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.interop.families import (
+    bart,
+    bert,
+    distilbert,
+    gemma2,
+    gpt2,
+    llama,
+    roberta,
+    t5,
+)
+from transformer_jax.interop.family import Family, Model, Row, Tensors
+from transformer_jax.interop.fields import Fields, read_fields
+from transformer_jax.interop.tensor_files import TensorFolder, open_tensors
+from transformer_jax.models.making import make_model
+from transformer_jax.training.trees import named, nested
+
+__all__ = [
+    "FAMILIES",
+    "Folder",
+    "abstract_model",
+    "is_published",
+    "open_folder",
+    "shape_there",
+    "theirs",
+]
+
+FAMILIES: tuple[Family, ...] = (
+    bert.FAMILY, roberta.FAMILY, distilbert.FAMILY, gpt2.FAMILY, bart.BART, bart.MBART,
+    bart.MARIAN, bart.PEGASUS, t5.FAMILY, llama.LLAMA, llama.MISTRAL, llama.QWEN2, llama.QWEN3,
+    gemma2.FAMILY,
+)  # fmt: skip
+
+_LONGEST = 1 << 24  # positions that are computed and so cost no parameters
+
+
+@dataclasses.dataclass(frozen=True)
+class Folder:
+    """A published checkpoint whose every tensor is accounted for; nothing is loaded yet.
+
+    Attributes:
+        path: Where it is.
+        fields: Its ``config.json``.
+        family: Its table of names.
+        model: What it holds, as one of ours.
+        rows: Where each of our parameters lies.
+        tensors: Its files.
+        names: What tensors are called in the files, by today's names.
+    """
+
+    path: Path
+    fields: Fields
+    family: Family
+    model: Model
+    rows: Sequence[Row]
+    tensors: TensorFolder
+    names: Mapping[str, str]
+
+    def load(
+        self, place: Callable[[str, np.ndarray], Any] = lambda name, array: jax.device_put(array)
+    ) -> dict[Any, Any]:
+        """The parameters, in nested dictionaries, float32.
+
+        One tensor after another is read, turned and placed, so that what is taken beside the
+        parameters themselves is one tensor of the file.
+
+        Args:
+            place: Maps the path of a parameter and its values to where it shall lie, such as its
+                part on each device of a mesh.
+
+        Raises:
+            CheckpointError: A file changed since it was opened.
+        """
+        together: dict[str, list[Row]] = {}
+        for row in self.rows:
+            together.setdefault(row.theirs, []).append(row)
+        found = {}
+        for name, rows in together.items():
+            array = self.tensors.read(self.names[name])
+            for row in rows:
+                found[row.ours] = place(row.ours, _ours(array, row))
+            del array
+        return nested({row.ours: found[row.ours] for row in self.rows})
+
+
+def is_published(path: str | os.PathLike[str]) -> bool:
+    """Whether a folder is a published checkpoint rather than a run of ours."""
+    config = Path(path) / "config.json"
+    if not config.is_file() or (Path(path) / "checkpoints").exists():
+        return False
+    try:
+        return '"model_type"' in config.read_text(encoding="utf-8", errors="replace")[: 1 << 20]
+    except OSError:
+        return False
+
+
+def open_folder(path: str | os.PathLike[str]) -> Folder:
+    """The published checkpoint in a folder.
+
+    Raises:
+        CheckpointError: It is missing or damaged, of no family that is known, has tensors that the
+            model does not, lacks some, or has some of another shape than its configuration says.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise CheckpointError(f"{path}: no such folder")
+    fields = read_fields(folder / "config.json")
+    family = _family(fields)
+    tensors = open_tensors(folder)
+    names = _todays(family, tensors)
+    shapes = {name: tensors.entries[there].shape for name, there in names.items()}
+    same = lambda a, b: _same(tensors, names, shapes, a, b)
+    try:
+        model = family.model(fields, Tensors(shapes, same))
+    except ConfigError as error:
+        raise CheckpointError(f"{fields.where}: {error}") from None
+    _believable(model, fields, tensors)
+    rows = family.rows(model)
+    _account(fields, family, model, rows, shapes, same)
+    return Folder(folder, fields, family, model, rows, tensors, names)
+
+
+def abstract_model(model: Model) -> Any:
+    """The model of ours with shapes instead of parameters."""
+    how: dict[str, Any] = {
+        "words": model.words,
+        "next_sentence": model.next_sentence,
+        "task": model.task,
+        "labels": len(model.labels),
+    }
+    make: Any = lambda: make_model(model.kind, model.config, **how, rngs=nnx.Rngs(0))
+    return nnx.eval_shape(make)
+
+
+def shape_there(shape: tuple[int, ...], row: Row) -> tuple[int, ...]:
+    """The shape of a tensor of theirs, one part of which is a parameter of ours.
+
+    Example:
+        >>> shape_there((32, 48), Row("up/kernel", "fc1.weight", "turned"))
+        (48, 32)
+        >>> shape_there((32, 32), Row("query/kernel", "c_attn.weight", "same", (0, 3)))
+        (32, 96)
+    """
+    if row.form == "turned":
+        shape = shape[::-1]
+    elif row.form == "row":
+        shape = (1, *shape)
+    return (*shape[:-1], shape[-1] * row.part[1])
+
+
+def _ours(array: np.ndarray, row: Row) -> np.ndarray:
+    number, of = row.part
+    if of > 1:
+        array = np.split(array, of, axis=-1)[number]
+    if row.form == "turned":
+        array = array.T
+    elif row.form == "row":
+        array = array[0]
+    # A copy that ends with the array it is made of, unless it is as it should be.
+    return np.ascontiguousarray(array, np.float32)
+
+
+def theirs(arrays: Sequence[np.ndarray], rows: Sequence[Row]) -> np.ndarray:
+    """The tensor of theirs that parameters of ours make up, in the order of its parts.
+
+    Example:
+        >>> theirs([np.zeros((2, 3))], [Row("up/kernel", "fc1.weight", "turned")]).shape
+        (3, 2)
+    """
+    order = sorted(range(len(rows)), key=lambda i: rows[i].part)
+    form = rows[0].form
+    parts = [arrays[i].T if form == "turned" else arrays[i] for i in order]
+    array = np.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0]
+    return np.ascontiguousarray(array[None] if form == "row" else array)
+
+
+def _family(fields: Fields) -> Family:
+    kind = fields.values.get("model_type")
+    for family in FAMILIES:
+        if kind in family.types:
+            return family
+    known = ", ".join(name for family in FAMILIES for name in family.types)
+    reason = f"known are {known}"
+    if "auto_map" in fields.values:
+        reason += "; code that comes with a checkpoint is never run"
+    raise fields.refused("model_type", kind, reason)
+
+
+def _todays(family: Family, tensors: TensorFolder) -> dict[str, str]:
+    """What tensors are called in the files by today's names; those that hold nothing left out."""
+    found: dict[str, str] = {}
+    for there in tensors.entries:
+        if any(re.fullmatch(pattern, there) for pattern in family.ignored):
+            continue
+        name = there
+        for pattern, instead in family.renamed:
+            name = re.sub(pattern, instead, name)
+        if name in found:
+            raise CheckpointError(
+                f"{tensors.path}: tensors {found[name]} and {there} are the same one of the model"
+            )
+        found[name] = there
+    return found
+
+
+def _same(
+    tensors: TensorFolder,
+    names: Mapping[str, str],
+    shapes: Mapping[str, tuple[int, ...]],
+    a: str,
+    b: str,
+) -> bool:
+    if a not in names or b not in names or shapes[a] != shapes[b]:
+        return False
+    one, two = (tensors.read(names[name]) for name in (a, b))
+    return one.dtype == two.dtype and one.tobytes() == two.tobytes()
+
+
+def _believable(model: Model, fields: Fields, tensors: TensorFolder) -> None:
+    """Refuses sizes that the files cannot hold, before a model of such sizes is even described."""
+    config, most = model.config, tensors.nbytes
+    decoder = config.decoder()
+    layers = config.encoder_layers + config.decoder_layers
+    sizes = {
+        "number of layers": layers * config.width,
+        "vocabulary": max(config.vocab, decoder.vocab) * config.width,
+        "width": config.width**2,
+        "feed-forward width": max(config.feed_forward.width, decoder.feed_forward.width)
+        * config.width,
+        "heads": config.attention.heads * config.head_dim * config.width,
+    }
+    places = config.positions
+    if places.kind == "learned":
+        sizes["number of positions"] = (places.max_length + places.offset) * config.width
+    for what, elements in sizes.items():
+        if elements > most:
+            raise CheckpointError(
+                f"{fields.where}: its {what} does not fit the {most:,} bytes of the tensors"
+            )
+    if layers > len(tensors.entries):
+        raise CheckpointError(f"{fields.where}: {layers} layers, and fewer tensors than that")
+    if places.max_length > _LONGEST:
+        raise CheckpointError(
+            f"{fields.where}: {places.max_length} positions: at most {_LONGEST} are computed"
+        )
+
+
+def _account(
+    fields: Fields,
+    family: Family,
+    model: Model,
+    rows: Sequence[Row],
+    shapes: Mapping[str, tuple[int, ...]],
+    same: Callable[[str, str], bool],
+) -> None:
+    """Refuses a folder unless its tensors are those of the model, one by one."""
+    path = Path(fields.where).parent
+    state = nnx.to_pure_dict(nnx.split(abstract_model(model))[1])
+    expected = {name: tuple(leaf.shape) for name, leaf in named(state).items()}
+    described = {row.ours for row in rows}
+    if described != expected.keys():
+        apart = sorted(described ^ expected.keys())
+        raise CheckpointError(f"{path}: no published place for {apart[0]}")
+    for row in rows:
+        if row.theirs not in shapes:
+            raise CheckpointError(f"{path}: the tensor {row.theirs} is missing")
+        wanted = shape_there(expected[row.ours], row)
+        if shapes[row.theirs] != wanted:
+            raise CheckpointError(
+                f"{path}: the tensor {row.theirs} is {list(shapes[row.theirs])}, and "
+                f"{list(wanted)} by config.json"
+            )
+    used = {row.theirs for row in rows}
+    originals = [row.theirs for row in rows if row.ours in _COPIED]
+    for name in shapes:
+        if name in used:
+            continue
+        may = any(re.fullmatch(pattern, name) for pattern in family.copies)
+        if not may or not any(same(name, other) for other in originals):
+            raise CheckpointError(
+                f"{path}: the tensor {name} is no part of this model, and no copy of another: "
+                f"its result would be another without it"
+            )
+
+
+# What old files may hold more than once.
+_COPIED = ("embedding/table", "decoder_embedding/table", "head/bias", "head/table")

@@ -1,0 +1,226 @@
+"""Published folders where a run directory is asked for, and run directories made of them."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from transformer_jax.config import TransformerConfig, from_dict
+from transformer_jax.errors import CheckpointError, ConfigError, DataError
+from transformer_jax.interop.family import Model
+from transformer_jax.interop.fields import Fields, read_fields
+from transformer_jax.interop.folder import Folder, open_folder
+from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.training.stored import Loaded
+
+if TYPE_CHECKING:
+    from transformer_jax.data.tokenizer import Tokenizer
+
+__all__ = ["PublishedRun", "convert", "model_of", "run_fields"]
+
+_GENERATION = "generation_config.json"
+# Keys that say how a model is decoded; before there was a file of their own, they lay in config.
+_STRIDE = 128  # tokens that windows over a context share, as its users have it
+
+
+class PublishedRun(RunDirectory):
+    """A published folder as a run of which only the end is left.
+
+    Example:
+        >>> PublishedRun("models/bert").tokenizer.name
+        'tokenizer.json'
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        super().__init__(path)
+        self._folder: Folder | None = None
+        self._found: tuple[str, dict[str, str]] | None = None
+
+    @property
+    def folder(self) -> Folder:
+        """The folder, every tensor of which is accounted for.
+
+        Raises:
+            CheckpointError: It is damaged, or of no family that is known.
+        """
+        if self._folder is None:
+            self._folder = open_folder(self.path)
+        return self._folder
+
+    def read_config(self) -> dict[str, Any]:
+        """What ``config.json`` would say if the model had been trained here.
+
+        Raises:
+            CheckpointError: The folder is damaged, or of no family that is known.
+        """
+        return run_fields(self.folder)
+
+    def load_params(
+        self, which: int | Literal["best", "last"] = "best", *, average: int = 1
+    ) -> Loaded:
+        """The parameters, on the default device.
+
+        Raises:
+            CheckpointError: A tensor cannot be read.
+            ConfigError: A step or an average is asked for.
+        """
+        if isinstance(which, int) or average > 1:
+            raise ConfigError(
+                f"{self.path}: a published checkpoint has no steps: leave --checkpoint out"
+            )
+        return Loaded(self.folder.load(), 0, None)
+
+    def load_tokenizer(self, sha256: str | None = None) -> "Tokenizer":
+        """The tokenizer, from whatever file the folder has of one.
+
+        Raises:
+            DataError: There is none, or it cannot be converted exactly.
+        """
+        from transformer_jax.data.tokenizer import Tokenizer
+
+        text, special = self.tokenizer_file()
+        try:
+            return Tokenizer(text, special)
+        except DataError as error:
+            raise DataError(f"{self.path}: {error}") from None
+
+    def tokenizer_file(self) -> tuple[str, dict[str, str]]:
+        """The text of its ``tokenizer.json``, and the names of special tokens by role."""
+        if self._found is None:
+            from transformer_jax.interop.vocabularies import find_tokenizer
+
+            text, special = find_tokenizer(self.path)
+            self._found = text, special | _told(self.folder, text)
+        return self._found
+
+
+def _told(folder: Folder, text: str) -> dict[str, str]:
+    """Roles of tokens that the configuration gives by their ids.
+
+    A decoder of an encoder-decoder begins with the token that it is told to.
+    """
+    import tokenizers
+
+    backend = tokenizers.Tokenizer.from_str(text)
+    fields = generation_fields(folder.path, folder.fields)
+    begin = "decoder_start_token_id" if folder.model.kind == "encoder-decoder" else "bos_token_id"
+    found = {}
+    for role, key in (("pad", "pad_token_id"), ("bos", begin), ("eos", "eos_token_id")):
+        value = fields.values.get(key)
+        value = value[0] if isinstance(value, list) and value else value
+        token = backend.id_to_token(value) if isinstance(value, int) and value >= 0 else None
+        if token is not None:
+            found[role] = token
+    return found
+
+
+def generation_fields(path: Path, fields: Fields) -> Fields:
+    """The keys about decoding: those of ``generation_config.json``, and of ``config.json`` else.
+
+    Raises:
+        CheckpointError: The former is damaged.
+    """
+    file = path / _GENERATION
+    own = read_fields(file).values if file.is_file() else {}
+    given = {key: value for key, value in own.items() if value is not None}
+    return Fields(fields.values | given, str(file if own else path / "config.json"))
+
+
+def run_fields(folder: Folder) -> dict[str, Any]:
+    """The ``config.json`` of a run whose model is that of a folder."""
+    model = folder.model
+    found: dict[str, Any] = {
+        "model": dataclasses.asdict(model.config),
+        "published": {
+            "fields": folder.fields.values,
+            "generation": generation_fields(folder.path, folder.fields).values,
+            "prefix": model.prefix,
+            "words": model.words,
+            "next_sentence": model.next_sentence,
+        },
+        "data": {"read": {"lowercase": False}},
+    }
+    length = model.config.positions.max_length
+    if model.kind == "encoder":
+        pairs = "next" if model.next_sentence else "none"
+        found["masking"] = {"pairs": pairs} if model.words else None
+        found["training"] = {"length": length}
+    elif model.kind == "encoder-task":
+        found["task"] = {
+            "kind": model.task,
+            "labels": list(model.labels),
+            "length": length,
+            "stride": min(_STRIDE, max(1, length // 4)),
+        }
+    elif model.kind == "decoder":
+        begins = folder.fields.values.get("bos_token_id") is not None
+        found["first"] = "bos" if begins else "eos"
+    return found
+
+
+def model_of(fields: Mapping[str, Any], kind: str) -> Model:
+    """The model that a run's ``config.json`` describes, as it would be published.
+
+    Args:
+        fields: What the file says.
+        kind: The family of the run.
+    """
+    config: TransformerConfig = from_dict(TransformerConfig, fields["model"])
+    published = fields.get("published") or {}
+    masking, task = fields.get("masking", {}), fields.get("task") or {}
+    pairs = masking.get("pairs", "next") if masking else "none"
+    labels = task.get("labels", ()) if task.get("kind") in ("classify", "pair", "tag") else ()
+    model: Any = Model(
+        kind=kind,  # type: ignore[arg-type]
+        config=config,
+        prefix=published.get("prefix", ""),
+        words=kind == "encoder" and masking is not None,
+        next_sentence=kind == "encoder" and pairs != "none",
+        task="classify" if task.get("kind") == "pair" else task.get("kind"),
+        labels=tuple(map(str, labels)),
+    )
+    return model
+
+
+def convert(
+    path: str | os.PathLike[str], output: str | os.PathLike[str], *, overwrite: bool
+) -> int:
+    """A run directory with the model of a published folder; returns how many parameters it has.
+
+    Raises:
+        CheckpointError: The folder is damaged, or the run cannot be written.
+        ConfigError: There is something at ``output`` already.
+        DataError: The folder has no tokenizer that can be used.
+    """
+    source = PublishedRun(path)
+    fields = source.read_config()
+    special = source.tokenizer_file()[1]
+    tokenizer = source.load_tokenizer()
+    run = RunDirectory.create(output, overwrite=overwrite)
+    params = source.load_params().params
+    fields |= {"special": special}
+    run.write(run.config, json.loads(json.dumps(fields)))
+    tokenizer.save(run.tokenizer)
+    _save(run, params, {"config": fields, "tokenizer": tokenizer.sha256})
+    import jax
+
+    return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def _save(run: RunDirectory, params: Any, describe: Mapping[str, Any]) -> None:
+    from transformer_jax.training.checkpoint import Checkpointer
+    from transformer_jax.training.state import TrainState
+
+    state = TrainState(step=np.int32(0), params=params, opt_state={}, average=None)
+    writer = Checkpointer(run.checkpoints, describe=describe)
+    try:
+        writer.save(0, state)
+        writer.wait()
+    finally:
+        writer.close()
+    if not (run.checkpoints / "step_00000000").is_dir():
+        raise CheckpointError(f"{run.path}: its checkpoint was not written")

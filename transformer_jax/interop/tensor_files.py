@@ -1,0 +1,323 @@
+"""Published weights: ``.safetensors`` files, checked before anything is allocated.
+
+Other formats are refused: a pickle runs the code that it holds.
+"""
+
+import dataclasses
+import json
+import os
+import re
+import stat
+import struct
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import BinaryIO
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
+
+from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.interop.bounded_json import Cursor
+from transformer_jax.interop.headers import (
+    LARGEST_HEADER,
+    MOST_KEYS,
+    TYPES,
+    Entry,
+    check_cover,
+    name_problem,
+    read_header,
+)
+
+__all__ = ["INDEX", "WEIGHTS", "Entry", "TensorFolder", "open_tensors", "write_tensors"]
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+_OTHERS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.safetensors")
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorFolder:
+    """All tensors of a published checkpoint by name; none is in memory until it is read.
+
+    Attributes:
+        path: The folder.
+        entries: What each tensor is and where it lies. Sizes are those of real files, so compare
+            shapes with the expected ones before reading.
+    """
+
+    path: Path
+    entries: Mapping[str, Entry]
+    _stamps: Mapping[Path, tuple[int, ...]] = dataclasses.field(repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors together."""
+        return sum(entry.stop - entry.start for entry in self.entries.values())
+
+    def read(self, name: str) -> np.ndarray:
+        """One tensor in fresh memory, with the bits that the file holds: NaN is not judged.
+
+        The file is not mapped, so what is resident is the tensor and nothing else.
+
+        Raises:
+            CheckpointError: There is no such tensor, or the file changed since it was opened.
+        """
+        entry = self.entries.get(name)
+        if entry is None:
+            raise CheckpointError(f"{self.path}: has no tensor {name!r}")
+        try:
+            array = np.empty(entry.shape, TYPES[entry.dtype])
+            raw = array.reshape(-1).view(np.uint8).data
+            with entry.file.open("rb") as file:
+                if _stamp(file) != self._stamps[entry.file]:
+                    raise CheckpointError(f"{entry.file}: changed while it was being read")
+                file.seek(entry.start)
+                if file.readinto(raw) != entry.stop - entry.start:
+                    raise CheckpointError(f"{entry.file}: ends before its tensor {name!r}")
+        except OSError as error:
+            raise _unreadable(entry.file, error) from None
+        except MemoryError:
+            size = (entry.stop - entry.start) / 2**30
+            raise CheckpointError(
+                f"{entry.file}: no memory for the {size:.1f} GiB of {name!r}"
+            ) from None
+        if entry.dtype == "BOOL" and array.size and array.view(np.uint8).max() > 1:
+            raise CheckpointError(f"{entry.file}: {name!r} has bytes that are neither 0 nor 1")
+        return array
+
+
+def open_tensors(folder: str | os.PathLike) -> TensorFolder:
+    """The tensors of ``model.safetensors``, or of the shards that its index names.
+
+    Headers are read and checked, tensors are not. Memory is that of the headers and of half a
+    kilobyte a tensor. Links may lead elsewhere in the folder, or from a snapshot of the Hugging
+    Face cache to its blobs.
+
+    Raises:
+        CheckpointError: Missing, damaged or hostile, or weights of another format, which are
+            refused with the command that converts them.
+    """
+    path = Path(folder)
+    if path.is_file():
+        raise CheckpointError(f"{path}: is a file: name the folder that it lies in")
+    if not path.is_dir():
+        raise CheckpointError(f"{path}: no such folder")
+    stamps: dict[Path, tuple[int, ...]] = {}
+    if os.path.lexists(path / WEIGHTS):
+        entries = _tensors(path, WEIGHTS, stamps)
+    elif os.path.lexists(path / INDEX):
+        entries = _shards(path, stamps)
+    else:
+        raise CheckpointError(_absence(path))
+    return TensorFolder(path, MappingProxyType(entries), MappingProxyType(stamps))
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, np.ndarray], *, shard_bytes: int | None = None
+) -> None:
+    """Writes tensors as ``model.safetensors``, or in shards with an index, into a folder.
+
+    After a crash the folder holds what it held before, or all of it. Shards are written only
+    where no weights lie yet, because several files cannot replace others at once.
+
+    Args:
+        path: The folder, made if missing.
+        tensors: Arrays by name.
+        shard_bytes: The most bytes of tensors in a file, where they are more; a larger tensor has
+            a file of its own. None writes one file.
+
+    Raises:
+        CheckpointError: A name or type the format lacks, weights in the way, or a full disk.
+    """
+    if shard_bytes is not None and shard_bytes < 1:
+        raise ConfigError(f"shard_bytes {shard_bytes}: at least 1")
+    known = {dtype: name for name, dtype in TYPES.items()}
+    for name, array in tensors.items():
+        if problem := name_problem(name):
+            raise CheckpointError(f"{path}: the tensor name {name[:80]!r} {problem}")
+        if array.dtype.newbyteorder("<") not in known:
+            raise CheckpointError(f"{path}: {name!r} is {array.dtype}, which has no name here")
+    groups = _groups(tensors, shard_bytes)
+    existing = [name for name in (WEIGHTS, INDEX) if os.path.lexists(path / name)]
+    if INDEX in existing or (existing and len(groups) > 1):
+        raise CheckpointError(f"{path}: already holds {existing[-1]}: choose an empty folder")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if len(groups) == 1:
+            _save(path / WEIGHTS, tensors)
+        else:
+            _save_shards(path, tensors, groups)
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise CheckpointError(f"{path}: cannot be written: {reason}") from None
+
+
+def _tensors(folder: Path, name: str, stamps: dict[Path, tuple[int, ...]]) -> dict[str, Entry]:
+    """The entries of one file, whose stamp is noted."""
+    path = _inside(folder, name)
+    try:
+        with path.open("rb") as file:
+            stamps[path] = stamp = _stamp(file)
+            size = stamp[2]
+            start = file.read(9)
+            length = struct.unpack("<Q", start[:8])[0] if len(start) == 9 else size
+            if len(start) < 9 or start[8:] != b"{" or not 2 <= length <= size - 8:
+                raise ValueError("it does not begin with the length of a header and {")
+            if length > LARGEST_HEADER:
+                raise ValueError(f"its header claims {length} bytes, {LARGEST_HEADER} is the most")
+            file.seek(8)
+            entries = read_header(file.read(length), path, 8 + length)
+        check_cover(entries, 8 + length, size)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    except ValueError as error:  # of which bad Unicode and bad JSON are kinds
+        raise CheckpointError(f"{path}: is no safetensors file, or damaged: {error}") from None
+    return entries
+
+
+def _shards(folder: Path, stamps: dict[Path, tuple[int, ...]]) -> dict[str, Entry]:
+    index = _inside(folder, INDEX)
+    try:
+        if index.stat().st_size > LARGEST_HEADER:
+            raise ValueError("it is too long")
+        where = _weight_map(index.read_bytes())
+    except OSError as error:
+        raise _unreadable(index, error) from None
+    except ValueError as error:
+        raise CheckpointError(f"{index}: is no index of shards, or damaged: {error}") from None
+    entries: dict[str, Entry] = {}
+    for shard in sorted(set(where.values())):
+        for name, entry in _tensors(folder, shard, stamps).items():
+            if where.get(name) != shard:
+                told = where.get(name, "no shard")
+                raise CheckpointError(f"{index}: puts {name!r} in {told}, and {shard} has it too")
+            entries[name] = entry
+    for name in where.keys() - entries.keys():
+        raise CheckpointError(f"{index}: puts {name!r} in {where[name]}, which does not have it")
+    return {name: entries[name] for name in where}
+
+
+def _weight_map(data: bytes) -> dict[str, str]:
+    cursor = Cursor(data, MOST_KEYS)
+    where: dict[str, str] | None = None
+    for part in cursor.members():
+        if part == "metadata":
+            for _ in cursor.members():
+                cursor.scalar()
+        elif part == "weight_map":
+            where = {name: _shard_name(cursor.text()) for name in cursor.members()}
+        else:
+            raise ValueError(f"it has {part[:40]!r} beside metadata and weight_map")
+    cursor.end()
+    if not where:
+        raise ValueError("it has no weight_map")
+    return where
+
+
+def _shard_name(name: str) -> str:
+    if name_problem(name) or name.startswith(".") or not name.endswith(".safetensors"):
+        raise ValueError(f"{name[:80]!r} is not the plain name of a .safetensors file")
+    return name
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """The path of an ordinary file that lies in ``folder`` also after links are followed."""
+    path = folder / name
+    try:
+        root, real = folder.resolve(strict=True), path.resolve(strict=True)
+        ordinary = stat.S_ISREG(real.stat().st_mode)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: no such file, though it is named") from None
+    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, before 3.13
+        raise _unreadable(path, error) from None
+    # The Hugging Face cache: <entry>/snapshots/<revision>/file -> <entry>/blobs/<hash>.
+    cached = root.parent.name == "snapshots" and real.parent == root.parents[1] / "blobs"
+    if not cached and not real.is_relative_to(root):
+        raise CheckpointError(f"{path}: is a link that leaves the folder: copy the file into it")
+    if not ordinary:
+        raise CheckpointError(f"{path}: is no ordinary file")
+    return path
+
+
+def _stamp(file: BinaryIO) -> tuple[int, ...]:
+    """What changes when a file is replaced or written to; the size is at index 2."""
+    facts = os.fstat(file.fileno())
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
+
+
+def _unreadable(path: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}")
+
+
+def _absence(folder: Path) -> str:
+    """What a folder without the expected weights holds instead, and what to do."""
+    found = sorted(path.name for kind in _OTHERS for path in folder.glob(kind))
+    missing = f"{folder}: has neither {WEIGHTS} nor {INDEX}"
+    if not found:
+        return missing
+    if found[0].endswith(".safetensors"):
+        return f"{missing}, but {found[0]}: rename it if it is the model"
+    name = str(folder) if re.fullmatch(r"[\w./ -]+", str(folder)) else "FOLDER"
+    # The class that the config names, because AutoModel would leave out the head.
+    command = (
+        f"import transformers as t; name = t.AutoConfig.from_pretrained({name!r}).architectures[0];"
+        f" getattr(t, name).from_pretrained({name!r})"
+        f".save_pretrained('NEW', safe_serialization=True)"
+    )
+    return (
+        f"{missing}, but {found[0]}, which is not read because such files can run code: "
+        f'convert it, if you trust it, with  python -c "{command}"'
+    )
+
+
+def _groups(tensors: Mapping[str, np.ndarray], most: int | None) -> list[list[str]]:
+    """Names by file: in order, each file as full as it may be."""
+    groups: list[list[str]] = [[]]
+    size = 0
+    for name, array in tensors.items():
+        if most is not None and groups[-1] and size + array.nbytes > most:
+            groups.append([])
+            size = 0
+        groups[-1].append(name)
+        size += array.nbytes
+    return groups
+
+
+def _save_shards(path: Path, tensors: Mapping[str, np.ndarray], groups: list[list[str]]) -> None:
+    where: dict[str, str] = {}
+    for number, names in enumerate(groups, 1):
+        shard = f"model-{number:05d}-of-{len(groups):05d}.safetensors"
+        _save(path / shard, {name: tensors[name] for name in names})
+        where |= dict.fromkeys(names, shard)
+    total = sum(array.nbytes for array in tensors.values())
+    index = {"metadata": {"total_size": total}, "weight_map": where}
+    _write(path / INDEX, lambda draft: draft.write_text(json.dumps(index, indent=2) + "\n"))
+
+
+def _save(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    # The library takes the memory as it lies, so it must lie in order.
+    ordered = {name: np.asarray(array, order="C") for name, array in tensors.items()}
+    _write(path, lambda draft: save_file(ordered, draft, metadata={"format": "pt"}))
+
+
+def _write(path: Path, fill: Callable[[Path], object]) -> None:
+    """Writes a file under another name, and renames it when it has reached the disk."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        fill(draft)
+        with draft.open("rb+") as file:
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    handle = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError:
+        pass  # some network file systems cannot
+    finally:
+        os.close(handle)
