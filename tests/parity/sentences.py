@@ -1,0 +1,28 @@
+"""Sentences that are hard on tokenizers, for the comparison of real weights."""
+
+SENTENCES = (
+    "A man is eating food.",
+    "A man is eating a piece of bread.",
+    "",
+    " ",
+    "x",
+    "The quick brown fox jumps over the lazy dog.",
+    "Crème brûlée, naïve façade, Ångström, İstanbul, Straße",
+    "Cafe\u0301 and café are written in two ways.",
+    "日本語のテキストと中文文本",
+    "שלום עולם، مرحبا بالعالم",
+    "Emoji 😀👩‍👩‍👧‍👦🏳️‍🌈 and symbols ∑∫≈ℝ",
+    "[SEP] is written out, and [CLS] and [MASK] too",
+    "NUL\x00 and BEL\x07 are control characters",
+    "\ufffd is the replacement character",
+    "tabs\tand\nlines\r\nand\u00a0blanks\u2003of\u200bmany kinds",
+    "UPPER lower MiXeD CamelCaseWords snake_case_words",
+    "https://example.org/path?query=1&other=2#part",
+    "1234567890 3.14159 1,000,000 1e-12 0xDEADBEEF",
+    "don't can't won't it's o'clock rock'n'roll",
+    "a" * 150,
+    "supercalifragilisticexpialidocious antidisestablishmentarianism",
+    "Ωμέγα и кириллица հայերեն ქართული हिन्दी ไทย",
+    "!!! ??? ... --- ,,, ;;; ((( ))) \"\"\"",
+    " ".join(["word"] * 300),
+)

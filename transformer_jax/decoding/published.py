@@ -1,0 +1,245 @@
+"""Texts as ``generate()`` of Hugging Face ``transformers`` writes them, token for token."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Bool, Float, Int
+
+from transformer_jax.decoding.published_logits import Read, numbers_of, room_for
+from transformer_jax.decoding.published_rules import PublishedRules
+from transformer_jax.decoding.published_search import Written, beams, greedy
+from transformer_jax.decoding.windows import round_up
+from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.models.encoder_decoder import EncoderDecoder
+
+__all__ = ["Published", "PublishedGenerator"]
+
+
+class Published(NamedTuple):
+    """What ``generate()`` returns: ``num_return_sequences`` rows for each prompt."""
+
+    tokens: Int[np.ndarray, "R W"]  # prompt or start included, cut after the longest
+    scores: Float[np.ndarray, " R"]  # of beams: what ranks them; of greedy texts: log-probability
+
+
+class PublishedGenerator:
+    """A model and the rules it was published with, as a function of token ids.
+
+    What it writes is what ``generate(do_sample=False)`` writes, in the same order, with prompts
+    and padding. As there, rows of one call are padded alike, and padding of prompts counts for
+    rules about runs of tokens and lengths. Sizes beyond that change nothing: one program is
+    compiled for each number of beams and each shape, and kept.
+
+    Attributes:
+        params: The parameters in use; assign others of the same shapes to use those.
+        rules: What holds where a call brings no rules of its own.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        rules: PublishedRules,
+        *,
+        others: Sequence[PublishedRules] = (),
+        rows: tuple[int, ...] = (1, 2, 4, 8, 16, 32),
+        lengths: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096),
+    ):
+        """Takes ``model``, a decoder or encoder-decoder or the pair ``(graph, params)``.
+
+        Args:
+            model: With its weights.
+            rules: From :func:`from_published`.
+            others: Rules that calls will bring; programs have room for them from the start.
+            rows: Prompts at once, the rest of a batch filled up.
+            lengths: What prompts, and what is written, are filled up to.
+
+        Raises:
+            ConfigError: Rules name a token that the model does not have, or lack one it needs.
+        """
+        if isinstance(model, tuple):
+            self.graph, self.params = model
+            model = nnx.merge(self.graph, self.params)
+        else:
+            self.graph, state = nnx.split(model)
+            self.params = nnx.to_pure_dict(state)
+        config = model.config
+        self.encodes = isinstance(model, EncoderDecoder)
+        self.vocab = config.vocab  # of what is read
+        self.written_vocab = (config.decoder_vocab if self.encodes else None) or config.vocab
+        self.positions = config.positions
+        self.rules, self.rows, self.lengths = rules, rows, lengths
+        self.served = (rules, *others)
+        for each in self.served:
+            self._check(each)
+        self._run = jax.jit(self._run_batch, static_argnames=("room", "num_beams", "steps"))
+
+    def generate(
+        self,
+        ids: Int[np.ndarray, "B S"] | Sequence[Sequence[int]],
+        mask: Any = None,
+        rules: PublishedRules | None = None,
+    ) -> Published:
+        """Texts that go on from prompts, or that answer what an encoder reads.
+
+        Args:
+            ids: Rows of equal length, padded on the left for a decoder, anywhere for an encoder.
+            mask: Rows of the same shape: 1 where a token is real, 0 where it is padding. None is
+                all real.
+            rules: What holds for this call.
+
+        Raises:
+            ConfigError: Rules name a token that the model does not have, or lack one it needs.
+            DataError: Prompts that are no such rows, or longer than the model or the rules allow.
+        """
+        rules = self.rules if rules is None else rules
+        self._check(rules)
+        ids = self._rows(ids)
+        real = self._real(ids, mask)
+        known = 1 if self.encodes else ids.shape[1]
+        longest = rules.longest(known, self.positions.max_length)
+        if longest <= known:
+            raise DataError(
+                f"the prompt has {known} tokens and texts may have {longest}: raise max_length, "
+                f"or give max_new_tokens"
+            )
+        self._fits(real, longest - known)
+        most = self.rows[-1]
+        parts = [
+            self._batch(ids[at : at + most], real[at : at + most], rules, known, longest)
+            for at in range(0, len(ids), most)
+        ]
+        keep = rules.num_return_sequences
+        tokens, written, scores = (
+            np.concatenate(part)[:, :keep] for part in zip(*parts, strict=True)
+        )
+        width = known + int(written.max())
+        return Published(tokens[:, :, :width].reshape(-1, width), scores.reshape(-1))
+
+    def _batch(
+        self,
+        ids: Int[np.ndarray, "B S"],
+        real: Bool[np.ndarray, "B S"],
+        rules: PublishedRules,
+        known: int,
+        longest: int,
+    ) -> tuple[np.ndarray, ...]:
+        """The texts of at most as many prompts as a program takes."""
+        B, S = ids.shape
+        rows, width = round_up(B, self.rows), round_up(S, self.lengths)
+        steps = round_up(longest - known, self.lengths)
+        room = room_for((*self.served, rules))
+        filled = ((0, rows - B), (0, width - S))
+        real = np.pad(real, filled)
+        real[B:, S - 1] = True
+        out = self._run(
+            self.params,
+            np.pad(ids, filled),
+            np.int32(S),
+            real,
+            np.arange(rows) < B,
+            np.int32(rules.decoder_start_token_id or 0),
+            numbers_of(rules, room, prompt=known, longest=longest, steps=steps),
+            room=room,
+            num_beams=rules.num_beams,
+            steps=steps,
+        )
+        return tuple(part[:B] for part in jax.device_get(out))
+
+    def _run_batch(
+        self, params, ids, width, real, rows, start, how, *, room, num_beams, steps
+    ) -> Written:
+        model, (B, S) = nnx.merge(self.graph, params), ids.shape
+        if self.encodes:
+            cache = model.start(ids, real, steps, beams=num_beams)
+            prompts, known = jnp.full((B, 1), start), jnp.int32(1)
+            starts = jnp.zeros(B, jnp.int32)
+        else:
+            cache = model.start(B, S - 1 + steps, beams=num_beams)
+            counts = real.sum(1)
+            if S > 1:
+                # The cache wants prompts that end in the last column; the rules, as they came.
+                aligned = jnp.roll(ids, S - width, axis=1)
+                cache = model.prefill(aligned[:, :-1], cache, S - counts)[1]
+            prompts, known, starts = ids, width, width - counts
+        starts, source = (jnp.repeat(part, num_beams, axis=0) for part in (starts, ids))
+        common = {"steps": steps, "read": Read(starts, source, width)}
+        common |= {"how": how, "room": room, "real": rows}
+        if num_beams == 1:
+            return greedy(model.step, cache, prompts, known, **common)
+        reorder = lambda cache, parents: cache.reorder(parents)
+        common |= {"beams": num_beams, "reorder": reorder}
+        return beams(model.step, cache, prompts, known, **common)
+
+    def _rows(self, ids: Any) -> Int[np.ndarray, "B S"]:
+        """Prompts as an array.
+
+        Raises:
+            DataError: Rows of several lengths or none, or tokens that the model does not have.
+        """
+        lengths = {len(row) for row in ids}
+        if len(lengths) != 1 or 0 in lengths:
+            raise DataError(
+                f"prompts have {sorted(lengths)} tokens: pad them to one length, and tell with a "
+                f"mask which tokens are real"
+            )
+        rows = np.asarray(ids, np.int32)
+        strange = rows[(rows < 0) | (rows >= self.vocab)]
+        if strange.size:
+            raise DataError(
+                f"a prompt holds token {strange[0]}: the model has tokens 0 to {self.vocab - 1}"
+            )
+        return rows
+
+    def _real(self, ids: Int[np.ndarray, "B S"], mask: Any) -> Bool[np.ndarray, "B S"]:
+        """Which tokens of each row are real.
+
+        Raises:
+            DataError: A mask of another shape, or with padding where it cannot be.
+        """
+        real = np.ones(ids.shape, bool) if mask is None else np.asarray(mask) != 0
+        if real.shape != ids.shape:
+            raise DataError(f"the mask has shape {real.shape} and the prompts {ids.shape}")
+        # Once real, always real.
+        fine = real.any(1) if self.encodes else (real == (real.cumsum(1) > 0)).all(1) & real[:, -1]
+        if not fine.all():
+            row = int(np.flatnonzero(~fine)[0])
+            where = "" if self.encodes else "stands on the left and "
+            raise DataError(
+                f"row {row + 1} of the mask is {real[row].astype(int).tolist()}: padding {where}"
+                f"leaves at least 1 token"
+            )
+        return real
+
+    def _fits(self, real: Bool[np.ndarray, "B S"], new: int) -> None:
+        """Refuses texts beyond a table of positions.
+
+        Raises:
+            DataError: They are too long.
+        """
+        if self.positions.kind != "learned":
+            return
+        most = self.positions.max_length
+        total = max(real.shape[1], new) if self.encodes else int(real.sum(1).max()) + new - 1
+        if total > most:
+            raise DataError(
+                f"texts of {total} tokens were asked for: the model has positions for {most}; "
+                f"shorten the prompts or lower max_new_tokens"
+            )
+
+    def _check(self, rules: PublishedRules) -> None:
+        """Refuses rules that do not fit the model.
+
+        Raises:
+            ConfigError: A token it does not have, or none for its decoder to start from.
+        """
+        beyond = sorted(token for token in rules.tokens() if token >= self.written_vocab)
+        if beyond:
+            raise ConfigError(
+                f"the rules name token {beyond[0]}: the model writes 0 to {self.written_vocab - 1}"
+            )
+        if self.encodes and rules.decoder_start_token_id is None:
+            raise ConfigError("decoder_start_token_id is missing: the decoder starts from it")

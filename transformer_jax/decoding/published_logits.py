@@ -1,0 +1,344 @@
+"""What published rules do to scores of the next token, as one pure function of arrays.
+
+Everything that can be a number is one, so that a compiled program serves many rules: a rule that
+does not ask for something gives numbers that change nothing.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Float32, Int
+
+from transformer_jax.decoding.published_rules import PublishedRules
+from transformer_jax.functional import logits as processors
+
+__all__ = ["Numbers", "Read", "Room", "favour", "no_repeat", "numbers_of", "process", "room_for"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Room:
+    """What a program has room for; 0 and False leave a part of it out."""
+
+    ends: int = 0  # tokens that end a text
+    biased: tuple[int, int] = (0, 0)  # runs with a bias, and their most tokens
+    barred: tuple[int, int] = (0, 0)  # runs never written
+    forced_ends: int = 0
+    suppressed: int = 0
+    suppressed_first: int = 0
+    ngram: int = 0
+    encoder_ngram: int = 0
+    repetition: bool = False
+    encoder_repetition: bool = False
+    earliest: bool = False  # whether ends may come too early
+    forced_first: bool = False
+    decay: bool = False
+    finite: bool = False
+    renormalize: bool = False
+
+
+class Numbers(NamedTuple):
+    """The numbers of one set of rules; tokens are -1 where there are fewer than room for them."""
+
+    ends: Any  # [E]
+    biased: Any  # [N L] runs, right-aligned
+    biases: Any  # [N]
+    barred: Any  # [N L]
+    barriers: Any  # [N], -∞
+    forced_first: Any  # []
+    forced_ends: Any  # [n]
+    suppressed: Any  # [n]
+    suppressed_first: Any  # [n]
+    ngram: Any  # [], 0 is free
+    encoder_ngram: Any
+    repetition: Any  # [], 1 changes nothing
+    encoder_repetition: Any
+    decay: Any  # [T + 1], by how much of themselves ends gain when so many tokens were written
+    finite: Any  # []
+    renormalize: Any
+    longest: Any  # [], tokens of a text, its prompt included
+    earliest: Any  # [], the same of the shortest
+    first: Any  # [], tokens at which what is written first is suppressed
+    powers: Any  # [T + 1], lengthᵅ that scores of so many written tokens are divided by
+    hopeful: Any  # [], whether hopes of beams are for the longest text
+    eager: Any  # [], whether a sentence is done once it has all its hypotheses
+    pad: Any  # []
+    fill: Any  # []
+
+
+class Read(NamedTuple):
+    """What each row has before it."""
+
+    starts: Int[Array, " R"]  # the first column of its tokens that is no padding
+    source: Int[Array, "R S"]  # what the encoder or the decoder read, padding included
+    width: Int[Array, ""]  # how many columns of it
+
+
+def room_for(rules: Iterable[PublishedRules]) -> Room:
+    """What a program needs that serves all of ``rules``.
+
+    Example:
+        >>> room = room_for([PublishedRules(eos_token_id=(2, 3)), PublishedRules(max_length=9)])
+        >>> room == Room(ends=2)
+        True
+    """
+    each = list(rules)
+    most = lambda size: max(size(r) for r in each)
+    table = lambda runs: (most(lambda r: len(runs(r))), most(lambda r: _longest(runs(r))))
+    return Room(
+        ends=most(lambda r: len(r.eos_token_id)),
+        biased=table(lambda r: [run for run, _ in r.sequence_bias]),
+        barred=table(lambda r: r.barred),
+        forced_ends=most(lambda r: len(r.forced_eos_token_id)),
+        suppressed=most(lambda r: len(r.suppress_tokens)),
+        suppressed_first=most(lambda r: len(r.begin_suppress_tokens)),
+        ngram=most(lambda r: r.no_repeat_ngram_size),
+        encoder_ngram=most(lambda r: r.encoder_no_repeat_ngram_size),
+        repetition=any(r.repetition_penalty != 1 for r in each),
+        encoder_repetition=any(r.encoder_repetition_penalty != 1 for r in each),
+        earliest=any(bool(r.min_length or r.min_new_tokens) for r in each),
+        forced_first=any(r.forced_bos_token_id is not None for r in each),
+        decay=any(r.exponential_decay_length_penalty is not None for r in each),
+        finite=any(r.remove_invalid_values for r in each),
+        renormalize=any(r.renormalize_logits for r in each),
+    )
+
+
+def numbers_of(
+    rules: PublishedRules, room: Room, *, prompt: int, longest: int, steps: int
+) -> Numbers:
+    """The numbers of rules in a program with ``room`` for them.
+
+    Args:
+        rules: What is asked for.
+        room: At least what :func:`room_for` them says.
+        prompt: Tokens before the first that is written, padding included.
+        longest: Tokens of a text, prompt included.
+        steps: T, the most tokens that the program writes.
+
+    Example:
+        >>> rules = PublishedRules(eos_token_id=(3,), length_penalty=2.0)
+        >>> how = numbers_of(rules, Room(ends=2), prompt=4, longest=7, steps=3)
+        >>> how.ends.tolist(), how.powers.tolist(), how.longest.tolist()
+        ([3, -1], [1.0, 1.0, 4.0, 9.0], 7)
+    """
+    # Powers in double precision, rounded once, as Python's are.
+    written = np.arange(1, steps + 1, dtype=np.float64)
+    powers = np.concatenate([[1.0], written**rules.length_penalty])
+    start, base = rules.exponential_decay_length_penalty or (0, 1.0)
+    decay = float(base) ** np.maximum(np.arange(steps + 1.0) - start, 0) - 1
+    biases = np.array([bias for _, bias in rules.sequence_bias], np.float32)
+    later = prompt == 1 and rules.forced_bos_token_id is not None
+    earliest = rules.min_length
+    if rules.min_new_tokens is not None:
+        earliest = prompt + rules.min_new_tokens
+    return Numbers(
+        ends=_filled(rules.eos_token_id, room.ends),
+        biased=_aligned([run for run, _ in rules.sequence_bias], room.biased),
+        biases=np.pad(biases, (0, room.biased[0] - len(biases))),
+        barred=_aligned(rules.barred, room.barred),
+        barriers=np.full(room.barred[0], -np.inf, np.float32),
+        forced_first=np.int32(
+            -1 if rules.forced_bos_token_id is None else rules.forced_bos_token_id
+        ),
+        forced_ends=_filled(rules.forced_eos_token_id, room.forced_ends),
+        suppressed=_filled(rules.suppress_tokens, room.suppressed),
+        suppressed_first=_filled(rules.begin_suppress_tokens, room.suppressed_first),
+        ngram=np.int32(rules.no_repeat_ngram_size),
+        encoder_ngram=np.int32(rules.encoder_no_repeat_ngram_size),
+        repetition=np.float32(rules.repetition_penalty),
+        encoder_repetition=np.float32(1 / rules.encoder_repetition_penalty),
+        decay=decay.astype(np.float32),
+        finite=np.bool_(rules.remove_invalid_values),
+        renormalize=np.bool_(rules.renormalize_logits),
+        longest=np.int32(longest),
+        earliest=np.int32(earliest),
+        first=np.int32(prompt + later),
+        powers=powers.astype(np.float32),
+        hopeful=np.bool_(rules.early_stopping == "never" and rules.length_penalty > 0),
+        eager=np.bool_(rules.early_stopping is True),
+        pad=np.int32(rules.pad),
+        fill=np.int32(rules.fill),
+    )
+
+
+def process(
+    scores: Float32[Array, "R V"],
+    tokens: Int[Array, "R W"],
+    length: Int[Array, ""],
+    prompt: Int[Array, ""],
+    read: Read,
+    how: Numbers,
+    room: Room,
+) -> Float32[Array, "R V"]:
+    """Scores of the next token as the rules want them, one after the other in their order.
+
+    Args:
+        scores: Logits in greedy search, log-probabilities in beam search.
+        tokens: Each row's tokens so far: its prompt with its padding, and what is written.
+        length: How many columns of ``tokens`` those are.
+        prompt: How many of them were read.
+        read: What each row has before it.
+        how: The rules.
+        room: What the program has room for.
+
+    Example:
+        >>> rules = PublishedRules(eos_token_id=(0,), min_new_tokens=2, suppress_tokens=(2,))
+        >>> room, one = room_for([rules]), jnp.array(1)
+        >>> how, first = numbers_of(rules, room, prompt=1, longest=5, steps=4), jnp.array([[3]])
+        >>> read = Read(jnp.array([0]), first, one)
+        >>> process(jnp.zeros((1, 4)), first, one, one, read, how, room)
+        Array([[-inf,   0., -inf,   0.]], dtype=float32)
+    """
+    V, how = scores.shape[1], Numbers(*map(jnp.asarray, how))
+    ends = among(how.ends, V)
+    forbid_if = lambda x, which, now: jnp.where((which & now)[None], -jnp.inf, x)
+    if room.biased[0]:
+        scores = favour(scores, tokens, length, how.biased, how.biases)
+    if room.encoder_repetition:
+        columns = jnp.arange(read.source.shape[1])
+        seen = jnp.broadcast_to((columns < read.width)[None], read.source.shape)
+        scores = processors.repetition_penalty(scores, read.source, seen, how.encoder_repetition)
+    if room.repetition:
+        columns = jnp.arange(tokens.shape[1])[None]
+        seen = (columns >= read.starts[:, None]) & (columns < length)
+        scores = processors.repetition_penalty(scores, tokens, seen, how.repetition)
+    if room.ngram:
+        scores = no_repeat(scores, tokens, length, tokens, length, how.ngram, room.ngram)
+    if room.encoder_ngram:
+        source = (read.source, read.width)
+        n, most = how.encoder_ngram, room.encoder_ngram
+        scores = no_repeat(scores, *source, tokens, length, n, most)
+    if room.barred[0]:
+        scores = favour(scores, tokens, length, how.barred, how.barriers)
+    if room.earliest:
+        scores = forbid_if(scores, ends, length < how.earliest)
+    if room.forced_first:
+        scores = processors.force(scores, jnp.where(length == 1, how.forced_first, -1))
+    if room.forced_ends:
+        last = among(how.forced_ends, V)
+        forced = jnp.where(last, 0.0, -jnp.inf)[None]
+        scores = jnp.where(last.any() & (length == how.longest - 1), forced, scores)
+    if room.finite:
+        limits = jnp.finfo(jnp.float32)
+        scores = jnp.where(how.finite, jnp.nan_to_num(scores, neginf=limits.min), scores)
+    if room.decay:
+        gain = jnp.abs(scores) * how.decay[length - prompt]
+        gain = jnp.where(ends[None] & jnp.isfinite(scores), gain, 0.0)
+        scores = scores + gain
+    if room.suppressed:
+        scores = forbid_if(scores, among(how.suppressed, V), jnp.bool_(True))
+    if room.suppressed_first:
+        scores = forbid_if(scores, among(how.suppressed_first, V), length == how.first)
+    if room.renormalize:
+        scores = jnp.where(how.renormalize, jax.nn.log_softmax(scores, axis=-1), scores)
+    return scores
+
+
+def among(ids: Int[Array, " n"], vocab: int) -> Bool[Array, " {vocab}"]:
+    """Which tokens of a vocabulary are among ``ids``; negative ones are none.
+
+    Example:
+        >>> among(jnp.array([2, -1]), 4)
+        Array([False, False,  True, False], dtype=bool)
+    """
+    return jnp.zeros(vocab, bool).at[jnp.where(ids < 0, vocab, ids)].set(True, mode="drop")
+
+
+def favour(
+    scores: Float[Array, "R V"],
+    tokens: Int[Array, "R W"],
+    length: Int[Array, ""],
+    runs: Int[Array, "N L"],
+    biases: Float[Array, " N"],
+) -> Float[Array, "R V"]:
+    """Scores with each run's bias on its last token, where the rest of the run stands before it.
+
+    Args:
+        scores: Of the next token.
+        tokens: Each row's tokens so far.
+        length: How many columns of ``tokens`` those are.
+        runs: Tokens, right-aligned and filled up with -1.
+        biases: What is added.
+
+    Example:
+        >>> seen, runs = jnp.array([[1, 2]]), jnp.array([[2, 0], [1, 1], [-1, 3]])
+        >>> favour(jnp.zeros((1, 4)), seen, jnp.array(2), runs, jnp.array([5.0, 6.0, 7.0]))
+        Array([[5., 0., 0., 7.]], dtype=float32)
+    """
+    R, V = scores.shape
+    N, L = runs.shape
+    here = jnp.ones((R, N), bool)
+    for back in range(1, L):
+        wanted = runs[:, L - 1 - back][None]
+        token = jnp.where(length >= back, _back(tokens, length, back), -2)
+        here = here & ((wanted < 0) | (wanted == token[:, None]))
+    last = jnp.broadcast_to(jnp.where(runs[:, -1] < 0, V, runs[:, -1])[None], (R, N))
+    rows = jnp.broadcast_to(jnp.arange(R)[:, None], (R, N))
+    bias = (
+        jnp.zeros_like(scores)
+        .at[rows, last]
+        .add(jnp.where(here, biases[None].astype(scores.dtype), 0), mode="drop")
+    )
+    return scores + bias
+
+
+def no_repeat(
+    scores: Float[Array, "R V"],
+    read: Int[Array, "R S"],
+    width: Int[Array, ""],
+    tokens: Int[Array, "R W"],
+    length: Int[Array, ""],
+    n: Int[Array, ""],
+    most: int,
+) -> Float[Array, "R V"]:
+    """Forbids each token that would make the last tokens a run of ``n`` that ``read`` holds.
+
+    With ``read`` the tokens themselves, :func:`functional.logits.no_repeat_ngram` for an ``n``
+    that is known late.
+
+    Args:
+        scores: Of the next token.
+        read: Where runs may not be from.
+        width: How many columns of ``read`` count.
+        tokens: Each row's tokens so far.
+        length: How many columns of ``tokens`` those are.
+        n: Tokens of a run; 0 forbids nothing.
+        most: The most that ``n`` can be.
+
+    Example:
+        >>> source, seen, two = jnp.array([[3, 1, 2]]), jnp.array([[2, 3]]), jnp.array(2)
+        >>> no_repeat(jnp.zeros((1, 4)), source, jnp.array(3), seen, two, two, 4)
+        Array([[  0., -inf,   0.,   0.]], dtype=float32)
+    """
+    R, S = read.shape
+    at = jnp.arange(S)[None]
+    ends = jnp.broadcast_to((n > 0) & (at >= n - 1) & (at < width), (R, S))
+    for back in range(1, most):
+        token = jnp.where(length >= back, _back(tokens, length, back), -2)
+        before = jnp.pad(read, ((0, 0), (back, 0)), constant_values=-3)[:, :S]
+        ends = ends & ((back >= n) | (before == token[:, None]))
+    return processors.forbid(scores, jnp.where(ends, read, -1))
+
+
+def _back(tokens: Int[Array, "R W"], length: Int[Array, ""], back: int) -> Int[Array, " R"]:
+    """The token ``back`` columns before the next one."""
+    return jnp.take(tokens, jnp.maximum(length - back, 0), axis=1)
+
+
+def _longest(runs: Sequence[Sequence[int]]) -> int:
+    return max(map(len, runs), default=0)
+
+
+def _filled(ids: Sequence[int], size: int) -> np.ndarray:
+    return np.array([*ids, *[-1] * (size - len(ids))], np.int32)
+
+
+def _aligned(runs: Sequence[Sequence[int]], shape: tuple[int, int]) -> np.ndarray:
+    table = np.full(shape, -1, np.int32)
+    for row, run in enumerate(runs):
+        table[row, shape[1] - len(run) :] = run
+    return table

@@ -1,0 +1,217 @@
+"""How a published checkpoint wants its text to be generated: ``generation_config.json``."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+from transformer_jax.errors import ConfigError
+
+__all__ = ["PublishedRules", "from_published"]
+
+EARLY = (False, True, "never")
+
+# Settings that change what greedy or beam search finds, with the values that do not.
+LACKING: dict[str, tuple[Any, ...]] = {
+    "assistant_ensemble_weight": (),
+    "constraints": (),
+    "dola_layers": (),
+    "force_words_ids": (),
+    "guidance_scale": (1,),
+    "low_memory": (False,),
+    "max_time": (),
+    "num_beam_groups": (1,),
+    "penalty_alpha": (0,),
+    "stop_strings": (),
+    "token_healing": (False,),
+    "watermarking_config": (),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class PublishedRules:
+    """What ``generate()`` of Hugging Face ``transformers`` does at greedy and beam search.
+
+    Names and meanings are those of ``generation_config.json``; None is what is not asked for.
+    """
+
+    max_new_tokens: int | None = None  # at most so many are written; None is 20, or max_length
+    min_new_tokens: int | None = None  # no end before
+    min_length: int = 0  # the same, the prompt and its padding included
+    max_length: int | None = None  # prompt included; max_new_tokens goes before it
+    num_beams: int = 1  # 1 is greedy search
+    num_return_sequences: int = 1  # of each prompt, at most as many as beams
+    length_penalty: float | int = 1.0  # scores of beams are divided by length to this power
+    early_stopping: bool | str = (
+        False  # whether a sentence ends as soon as num_beams hypotheses have
+    )
+    repetition_penalty: float | int = 1.0  # of what was read or written
+    no_repeat_ngram_size: int = 0  # no run of so many tokens twice
+    encoder_repetition_penalty: float | int = 1.0  # above 1 favours tokens of the input
+    encoder_no_repeat_ngram_size: int = 0  # no run of so many tokens of the input
+    bad_words_ids: tuple[tuple[int, ...], ...] = ()  # runs never written; an end alone is exempt
+    suppress_tokens: tuple[int, ...] = ()  # tokens never written
+    begin_suppress_tokens: tuple[int, ...] = ()  # tokens never written first
+    forced_bos_token_id: int | None = None  # written first, after a prompt of one token
+    forced_eos_token_id: tuple[int, ...] = ()  # one of them is written where length runs out
+    exponential_decay_length_penalty: tuple[int, float | int] | None = (
+        None  # ends favoured: start, base
+    )
+    renormalize_logits: bool = False  # whether probabilities sum to 1 after all this
+    sequence_bias: tuple[
+        tuple[tuple[int, ...], float | int], ...
+    ] = ()  # added to a run's last logit
+    remove_invalid_values: bool = False  # whether infinite logits become finite
+    eos_token_id: tuple[int, ...] = ()  # each ends a text
+    pad_token_id: int | None = None  # follows an end; None is the first of eos_token_id
+    decoder_start_token_id: int | None = None  # what a decoder beside an encoder starts from
+    do_sample: bool = False  # told, not obeyed: whether the checkpoint asks for sampling
+
+    def __post_init__(self) -> None:
+        _at_least(self, 0, "min_new_tokens", "min_length", "decoder_start_token_id")
+        _at_least(self, 0, "no_repeat_ngram_size", "encoder_no_repeat_ngram_size")
+        _at_least(self, 0, "forced_bos_token_id", "eos_token_id", "forced_eos_token_id")
+        _at_least(self, 1, "max_new_tokens", "max_length", "num_beams", "num_return_sequences")
+        for name in ("repetition_penalty", "encoder_repetition_penalty"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}: it must be above 0 (1 is off)")
+        if self.num_return_sequences > self.num_beams:
+            raise ConfigError(
+                f"num_return_sequences is {self.num_return_sequences}: allowed are 1 to num_beams, "
+                f"{self.num_beams}"
+            )
+        if self.early_stopping not in EARLY:
+            raise ConfigError(
+                f"early_stopping is {self.early_stopping!r}: allowed are false, true and 'never'"
+            )
+        for name, runs in (
+            ("bad_words_ids", self.bad_words_ids),
+            ("sequence_bias", tuple(run for run, _ in self.sequence_bias)),
+        ):
+            if any(not run or min(run) < 0 for run in runs):
+                raise ConfigError(f"{name} holds {runs}: each run needs tokens, all 0 or more")
+        if self.exponential_decay_length_penalty is not None and not self.eos_token_id:
+            raise ConfigError("exponential_decay_length_penalty favours ends: give eos_token_id")
+        for name in ("forced_bos_token_id", "forced_eos_token_id"):
+            forced = _several(getattr(self, name))
+            if forced and set(forced) <= set(self.suppress_tokens):
+                raise ConfigError(
+                    f"{name} {list(forced)} is also among suppress_tokens: nothing could be "
+                    f"written there; take it out of one of them"
+                )
+
+    @property
+    def pad(self) -> int:
+        """What follows an end in greedy search; -1 where nothing ends."""
+        if self.pad_token_id is None:
+            return self.eos_token_id[0] if self.eos_token_id else -1
+        return self.pad_token_id
+
+    @property
+    def fill(self) -> int:
+        """What follows an end in beam search: the same, but a padding token 0 counts as none."""
+        if not self.eos_token_id:
+            return -1
+        return self.pad_token_id or self.eos_token_id[0]
+
+    @property
+    def barred(self) -> tuple[tuple[int, ...], ...]:
+        """``bad_words_ids`` without those that are nothing but an end."""
+        ends = {(token,) for token in self.eos_token_id}
+        return tuple(dict.fromkeys(run for run in self.bad_words_ids if run not in ends))
+
+    def tokens(self) -> set[int]:
+        """All tokens that are chosen, favoured or forbidden by name."""
+        runs = (*self.bad_words_ids, *(run for run, _ in self.sequence_bias))
+        named = {token for run in runs for token in run} | set(self.eos_token_id)
+        return named | set(self.forced_eos_token_id) | set(_several(self.forced_bos_token_id))
+
+    def longest(self, prompt: int, positions: int) -> int:
+        """The most tokens of a text, its prompt included.
+
+        Args:
+            prompt: Tokens that are read, padding included; 1 where an encoder reads.
+            positions: Of the model: an end of the length that nobody asked for.
+
+        Example:
+            >>> PublishedRules().longest(5, 1024), PublishedRules(max_length=12).longest(5, 1024)
+            (25, 12)
+        """
+        if self.max_new_tokens is not None:
+            return prompt + self.max_new_tokens
+        return min(prompt + 20, positions) if self.max_length is None else self.max_length
+
+
+def from_published(fields: Mapping[str, Any]) -> PublishedRules:
+    """The rules that a ``generation_config.json`` holds, or an older ``config.json`` without one.
+
+    Settings that only sampling reads, and those that change how fast texts come or what is told
+    of them, are passed over. ``do_sample`` is kept for others to read: the rules describe greedy
+    and beam search, which is what ``generate(do_sample=False)`` does with the same file.
+
+    Args:
+        fields: What the file holds. A ``config.json`` may hold anything besides.
+
+    Raises:
+        ConfigError: A value that cannot be, or a setting that changes texts and is not supported.
+
+    Example:
+        >>> from_published({"eos_token_id": 2, "num_beams": 4, "forced_eos_token_id": 2})
+        PublishedRules(...num_beams=4...forced_eos_token_id=(2,)...eos_token_id=(2,)...)
+    """
+    given = {name: value for name, value in fields.items() if value is not None}
+    for name, harmless in LACKING.items():
+        if name in given and given[name] not in harmless:
+            raise ConfigError(
+                f"{name} is {given[name]!r}: generation with it is not supported; leave it out of "
+                f"generation_config.json, or generate elsewhere"
+            )
+    if given.get("force_bos_token_to_be_generated"):
+        given.setdefault("forced_bos_token_id", given.get("bos_token_id"))
+    if "bos_token_id" in given:
+        given.setdefault("decoder_start_token_id", given["bos_token_id"])
+    names = {field.name: field.type for field in dataclasses.fields(PublishedRules)}
+    return PublishedRules(
+        **{name: _read(name, given[name], names[name]) for name in names if name in given}
+    )
+
+
+def _read(name: str, value: Any, kind: Any) -> Any:
+    """A value of a JSON file as the field holds it."""
+    try:
+        match name:
+            case "eos_token_id" | "forced_eos_token_id":
+                return tuple(int(token) for token in _several(value))
+            case "suppress_tokens" | "begin_suppress_tokens":
+                return tuple(int(token) for token in value)
+            case "bad_words_ids":
+                return tuple(tuple(int(token) for token in run) for run in value)
+            case "sequence_bias":
+                pairs = value.items() if isinstance(value, Mapping) else value
+                # Of a run given twice the last counts.
+                runs = {tuple(int(t) for t in run): float(bias) for run, bias in pairs}
+                return tuple(runs.items())
+            case "exponential_decay_length_penalty":
+                start, base = value
+                return int(start), float(base)
+            case "early_stopping":
+                return value
+        wanted = kind if isinstance(kind, type) else get_args(kind)[0]
+        if isinstance(value, bool) != (wanted is bool) or wanted(value) != value:
+            raise ValueError
+        return wanted(value)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{name} is {value!r}: not what generation_config.json holds") from error
+
+
+def _several(value: int | Sequence[int] | None) -> tuple[int, ...]:
+    """One, several or no tokens as a tuple."""
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, int) else tuple(value)
+
+
+def _at_least(rules: PublishedRules, least: int, *names: str) -> None:
+    for name in names:
+        value = getattr(rules, name)
+        if any(number < least for number in _several(value)):
+            raise ConfigError(f"{name} is {value}: at least {least} is needed")
