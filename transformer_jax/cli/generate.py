@@ -59,6 +59,8 @@ class Generate:
     """Write a JSON object a prompt, with log-probabilities and why each text ended."""
     trace: bool = False
     """Show on standard error, step by step, the five most probable tokens."""
+    rules: Literal["ours", "published"] = "ours"
+    """published: search as generate() of transformers does, by the checkpoint's own settings."""
     checkpoint: str = "best"
     """best, last, a step, or average:N for the mean of the last N."""
     batch: int = 32
@@ -79,6 +81,8 @@ class Generate:
     def __call__(self) -> int:
         """Writes each text as it comes, or prompt by prompt if there are several."""
         asked = self.asked()
+        if self.rules == "published":
+            return self.by_published_rules([one.prompt for one in asked])
         from transformer_jax.cli.loading import as_trained, counted, load_language
         from transformer_jax.training.run_directory import RunDirectory
 
@@ -154,6 +158,34 @@ class Generate:
         if not made:
             raise DataError(f"{self.prompts or self.requests}: no prompts, it is empty")
         return made
+
+    def by_published_rules(self, prompts: list[str]) -> int:
+        """Writes texts as ``generate()`` of transformers would."""
+        from transformer_jax.cli.published import PublishedWriter, refuse_flags
+
+        refuse_flags(
+            self,
+            ("prompt", "prompts", "tokens", "beams", "nbest", "repetition_penalty",
+             "no_repeat_ngram", "checkpoint", "batch"),
+        )  # fmt: skip
+        changes: dict[str, Any] = {"max_new_tokens": self.tokens}
+        for name, theirs, usual in (
+            ("beams", "num_beams", 1),
+            ("nbest", "num_return_sequences", 1),
+            ("repetition_penalty", "repetition_penalty", 1.0),
+            ("no_repeat_ngram", "no_repeat_ngram_size", 0),
+        ):
+            if getattr(self, name) != usual:
+                changes[theirs] = getattr(self, name)
+        write = PublishedWriter(
+            self.run, self.checkpoint, "decoder", batch=self.batch, changes=changes
+        )
+        out = sys.stdout.buffer
+        for prompt, texts in zip(prompts, write(prompts), strict=True):
+            for one in texts:
+                out.write((prompt + one.text).encode() + b"\n")
+            out.flush()
+        return 0
 
     def show(self, model: "LanguageModel", request: "Request") -> None:
         """Prompt and text on standard output, as they are written."""

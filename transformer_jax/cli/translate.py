@@ -38,6 +38,8 @@ class Translate:
     """Write the score after each translation, separated by a tab."""
     trace: bool = False
     """Show on standard error, step by step, the five most probable tokens."""
+    rules: Literal["ours", "published"] = "ours"
+    """published: search as generate() of transformers does, by the checkpoint's own settings."""
     checkpoint: str = "best"
     """best, last, a step, or average:N for the mean of the last N."""
     batch: int = 32
@@ -66,6 +68,8 @@ class Translate:
     def __call__(self) -> int:
         """Reads, translates and writes until the input ends."""
         self.check()
+        if self.rules == "published":
+            return self.by_published_rules()
         search, batching = self.options()
         from transformer_jax.cli.loading import as_trained, load
         from transformer_jax.data.text import decode_lines
@@ -91,12 +95,34 @@ class Translate:
             )
         return 0
 
+    def by_published_rules(self) -> int:
+        """The same, as ``generate()`` of transformers would."""
+        from transformer_jax.cli.published import PublishedWriter
+        from transformer_jax.data.text import decode_lines
+        from transformer_jax.decoding.translator import Hypothesis, Translation
+
+        changes: dict[str, int] = {} if self.beams is None else {"num_beams": self.beams}
+        changes |= {"num_return_sequences": self.nbest} if self.nbest > 1 else {}
+        write = PublishedWriter(
+            self.run, self.checkpoint, "encoder-decoder", batch=self.batch, changes=changes
+        )
+        out = sys.stdout.buffer
+        for texts in write(decode_lines(sys.stdin.buffer, "<stdin>")):
+            found = tuple(Hypothesis(one.text, one.tokens, one.score, one.score) for one in texts)
+            out.write(self.line(Translation("", found)).encode() + b"\n")
+            out.flush()
+        return 0
+
     def check(self) -> None:
         """Refuses flags that would have no effect together.
 
         Raises:
             ConfigError: It names them.
         """
+        if self.rules == "published":
+            from transformer_jax.cli.published import refuse_flags
+
+            refuse_flags(self, ("beams", "nbest", "scores", "checkpoint", "batch"))
         drawn = ("temperature", "top_k", "top_p", "min_p", "seed")
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         given = [name for name in drawn if getattr(self, name) != defaults[name]]
