@@ -40,7 +40,7 @@ class Export:
 
     def write(self) -> str:
         """Writes what the flags ask for; a line about it."""
-        from transformer_jax.cli.loading import family, load
+        from transformer_jax.cli.loading import family, first_token, load
         from transformer_jax.interop.export import write_model
         from transformer_jax.interop.fitting import choose_family
         from transformer_jax.interop.runs import model_of
@@ -54,7 +54,8 @@ class Export:
         choose_family(model, published.get("fields"))  # refused before anything is loaded
         (_, params), tokenizer = load(self.run, self.checkpoint, kind=kind)
         shard = None if self.shard_gigabytes is None else int(self.shard_gigabytes * 1e9)
-        how: dict[str, Any] = {"dtype": self.dtype, "shard_bytes": shard}
+        first = first_token(directory, tokenizer) if kind == "decoder" else None
+        how: dict[str, Any] = {"dtype": self.dtype, "shard_bytes": shard, "first": first}
         return write_model(self.output, model, params, tokenizer, published, **how)
 
     def check(self) -> None:

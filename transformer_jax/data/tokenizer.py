@@ -47,6 +47,7 @@ class Tokenizer:
         before: What a text to be read begins with, as the file frames it (BART's ``<s>``).
         after: What it ends with; ``eos`` alone unless the file says otherwise.
         joint: How many ``eos`` stand between two texts of a pair (RoBERTa: 2).
+        text: What the file holds.
         sha256: Of the file that ``save`` writes.
     """
 
@@ -59,6 +60,7 @@ class Tokenizer:
     before: tuple[int, ...]
     after: tuple[int, ...]
     joint: int
+    text: str
     sha256: str
 
     def __init__(self, text: str, special: Mapping[str, str] | None = None):
@@ -75,7 +77,7 @@ class Tokenizer:
         backend = tokenizers.Tokenizer.from_str(text)
         backend.no_truncation()
         backend.no_padding()
-        self._text = text
+        self.text = text
         # Not part of the file: special tokens that text spells out are text.
         backend.encode_special_tokens = True
         self._backend = backend
@@ -92,7 +94,7 @@ class Tokenizer:
         self.bos = found.get("bos", self.pad)
         self.unk = found.get("unk")
         self.mask = found.get("mask")
-        self.sha256 = hashlib.sha256(self._text.encode()).hexdigest()
+        self.sha256 = hashlib.sha256(self.text.encode()).hexdigest()
         silent = {self.pad, self.bos, self.eos}
         self._special = frozenset(silent if self.mask is None else silent | {self.mask})
         self._characters = _character_ids(text)
@@ -192,7 +194,7 @@ class Tokenizer:
         draft = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             with open(draft, "w", encoding="utf-8", newline="") as file:
-                file.write(self._text)
+                file.write(self.text)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(draft, path)

@@ -16,7 +16,7 @@ from transformer_jax.interop.folder import theirs
 from transformer_jax.interop.tensor_files import write_tensors
 from transformer_jax.training.trees import named
 
-__all__ = ["published_tensors", "write_folder", "write_model"]
+__all__ = ["framed", "published_tensors", "write_folder", "write_model"]
 
 
 def write_model(
@@ -26,6 +26,7 @@ def write_model(
     tokenizer: Tokenizer,
     published: Mapping[str, Any] | None = None,
     *,
+    first: int | None = None,
     dtype: str = "float32",
     shard_bytes: int | None = None,
 ) -> str:
@@ -38,6 +39,7 @@ def write_model(
         tokenizer: Its tokenizer, whose file is written as it is.
         published: What a run made of a published checkpoint remembers of it, for its
             configuration to go back as it was.
+        first: The token that texts of a language model begin with, if it was trained here.
         dtype: float32, bfloat16 or float16.
         shard_bytes: Most bytes of one file, if there shall be several.
 
@@ -55,12 +57,15 @@ def write_model(
         dtype=dtype,
         shard_bytes=shard_bytes,
     )
-    tokenizer.save(output / "tokenizer.json")
+    text = tokenizer.text if published else framed(tokenizer, model.kind, first)
+    _write_text(output / "tokenizer.json", text)
     _write(output / "tokenizer_config.json", _tokenizer_fields(tokenizer, model))
     if model.kind in ("decoder", "encoder-decoder"):
         generation = published.get("generation") or said
         keys = [key for key in generation if key.endswith("token_id")]
-        _write(output / "generation_config.json", {key: generation[key] for key in keys})
+        ids = {key: generation[key] for key in keys}
+        length = {} if published else {"max_length": model.config.positions.max_length}
+        _write(output / "generation_config.json", ids | length)
     return f"{said['model_type']}: {said['architectures'][0]}, {dtype}"
 
 
@@ -88,9 +93,48 @@ def _tokenizer_fields(tokenizer: Tokenizer, model: Model) -> dict[str, Any]:
     }
 
 
+def framed(tokenizer: Tokenizer, kind: str, first: int | None) -> str:
+    """The file of a tokenizer trained here, which also says what stands around a text.
+
+    What this library adds by itself, others add if the file says so: ``eos`` to what a translator
+    reads, ``[CLS]`` and ``[SEP]`` around what an encoder reads, ``first`` before what a language
+    model goes on from.
+    """
+    token = lambda id: {"SpecialToken": {"id": tokenizer.name(id), "type_id": 0}}
+    second = lambda part: {next(iter(part)): next(iter(part.values())) | {"type_id": 1}}
+    a, b = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+    end, begin = token(tokenizer.eos), token(tokenizer.bos)
+    single, pair = [a, end], [a, end, second(b), second(end)]
+    used = {tokenizer.eos}
+    if kind in ("encoder", "encoder-task"):
+        single, pair = [begin, *single], [begin, *pair]
+        used.add(tokenizer.bos)
+    elif kind == "decoder":
+        lead = [] if first is None else [token(first)]
+        single, pair = [*lead, a], [*lead, a, second(b)]
+        used = set() if first is None else {first}
+    named = {tokenizer.name(id): id for id in used}
+    special = {
+        name: {"id": name, "ids": [id], "tokens": [name]} for name, id in sorted(named.items())
+    }
+    fields = json.loads(tokenizer.text)
+    template = {"type": "TemplateProcessing", "single": single, "pair": pair,
+                "special_tokens": special}  # fmt: skip
+    before = fields.get("post_processor")
+    fields["post_processor"] = (
+        template
+        if before is None
+        else {"type": "Sequence", "processors": [before, template]}
+    )
+    return json.dumps(fields, ensure_ascii=False)
+
+
 def _write(path: Path, fields: Mapping[str, Any]) -> None:
+    _write_text(path, json.dumps(fields, indent=2, ensure_ascii=False) + "\n")
+
+
+def _write_text(path: Path, text: str) -> None:
     try:
-        text = json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from None
