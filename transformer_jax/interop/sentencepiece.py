@@ -1,0 +1,283 @@
+"""SentencePiece models as ``tokenizers``: the same pieces with the same ids."""
+
+import math
+import re
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
+
+from transformer_jax.errors import DataError
+
+__all__ = ["BLANK", "Piece", "PieceModel", "parse_model", "piece_tokenizer"]
+
+BLANK = "▁"
+_MOST_PIECES = 2_000_000
+_NORMAL, _UNKNOWN, _USER, _UNUSED, _BYTE = 1, 2, 4, 5, 6
+_KINDS = range(1, 7)
+_COMPOSING = (b"nmt_nfkc", b"nfkc", b"nmt_nfkc_cf", b"nfkc_cf")
+# Stands before what text must not become: no text has it, because it is no character.
+_HIDDEN = "\uffff"
+
+
+class Piece(NamedTuple):
+    """A piece of text, how likely it is, and its kind: 1 is text, 2 the unknown, 3 control."""
+
+    text: str
+    score: float
+    kind: int
+
+
+class PieceModel(NamedTuple):
+    """What a SentencePiece model says that decides which ids a text has."""
+
+    pieces: tuple[Piece, ...]
+    merges: bool  # by byte-pair encoding; else by likelihood
+    byte_fallback: bool
+    charsmap: bytes
+    composes: bool  # the table maps what NFC would compose, as all that have a name do
+    dummy_prefix: bool
+    single_blanks: bool
+
+    @property
+    def unknown(self) -> int:
+        """The number of the piece that stands for what no piece covers."""
+        return next(i for i, piece in enumerate(self.pieces) if piece.kind == _UNKNOWN)
+
+
+def parse_model(data: bytes) -> PieceModel:
+    """The model that a ``.model`` or ``.spm`` file holds.
+
+    Raises:
+        DataError: Damaged, or it asks for what ``tokenizers`` cannot do; the file is not named.
+    """
+    try:
+        parts: dict[int, list[bytes]] = {}
+        for number, value in _fields(data):
+            if isinstance(value, bytes):
+                parts.setdefault(number, []).append(value)
+            if len(parts.get(1, ())) > _MOST_PIECES:
+                raise ValueError("it has too many pieces")
+        pieces = tuple(_piece(value) for value in parts.get(1, ()))
+        trainer = _last(b"".join(parts.get(2, ())))
+        rules = _last(b"".join(parts.get(3, ())))
+        back = _last(b"".join(parts.get(5, ())))
+        charsmap = rules.get(2, b"")
+        if not isinstance(charsmap, bytes):
+            raise ValueError("its normalisation is no table")
+    except (ValueError, struct.error) as error:  # of which bad Unicode is a kind
+        raise DataError(f"is no SentencePiece model, or damaged: {error}") from None
+    if not pieces:
+        raise DataError("is no SentencePiece model: it has no pieces")
+    _check_pieces(pieces)
+    kind = trainer.get(3, 1)
+    if kind not in (1, 2):
+        raise DataError("is a model of words or characters, not of unigrams or merges")
+    if trainer.get(24, 0) or not rules.get(5, 1) or back.get(2):
+        raise DataError("treats blanks or decoded text in a way that tokenizers cannot")
+    if charsmap and not 4 <= struct.unpack("<I", charsmap[:4].ljust(4))[0] <= len(charsmap) - 4:
+        raise DataError("is damaged: its table of normalisation is cut")
+    return PieceModel(
+        pieces,
+        kind == 2,
+        bool(trainer.get(35, 0)),
+        charsmap,
+        rules.get(1) in _COMPOSING,
+        bool(rules.get(3, 1)),
+        bool(rules.get(4, 1)),
+    )
+
+
+def piece_tokenizer(
+    model: PieceModel,
+    *,
+    numbers: Mapping[str, int] | None = None,
+    extra: Sequence[str] = (),
+) -> tokenizers.Tokenizer:
+    """The tokenizer that gives text the ids that SentencePiece gives it.
+
+    Control pieces that text spells out stay text. Two things differ: an accent without a composed
+    form is lost after a character that the table of normalisation replaces, and of characters in
+    a row that only ``numbers`` has each gets its id, where SentencePiece sees one unknown.
+
+    Args:
+        model: The pieces.
+        numbers: Ids of pieces and of others, 0 and up, that replace the order of the pieces
+            (Marian). Pieces that it lacks are not used: text takes the next likely ones.
+        extra: Special tokens that follow the pieces.
+
+    Raises:
+        DataError: The model has what ``tokenizers`` cannot do.
+    """
+    backend = (_merging if model.merges else _likeliest)(model, numbers, extra)
+    rules: list[normalizers.Normalizer] = []
+    if model.charsmap:
+        # The library looks up one character at a time, or the beginning of a short cluster, so
+        # that decomposed letters would lose their accents.
+        if model.composes:
+            rules.append(normalizers.NFC())
+        rules.append(normalizers.Precompiled(model.charsmap))
+    if model.single_blanks:
+        rules.append(normalizers.Replace(tokenizers.Regex(r"\A +| +\z"), ""))
+        rules.append(normalizers.Replace(tokenizers.Regex(" {2,}"), " "))
+    if model.dummy_prefix:
+        rules.append(normalizers.Prepend(BLANK))
+    rules.append(normalizers.Replace(" ", BLANK))
+    if model.single_blanks:
+        rules.append(normalizers.Replace(tokenizers.Regex(BLANK + r"+\z"), ""))
+    backend.normalizer = normalizers.Sequence(rules)
+    backend.decoder = decoders.Sequence(_decoders(model))
+    vocab = backend.get_vocab()
+    silent = [piece.text for piece in model.pieces if piece.kind not in (_NORMAL, _BYTE)]
+    names = [*(name for name in silent if name in vocab), *extra]
+    backend.add_special_tokens([tokenizers.AddedToken(name, normalized=False) for name in names])
+    return backend
+
+
+def _likeliest(
+    model: PieceModel, numbers: Mapping[str, int] | None, extra: Sequence[str]
+) -> tokenizers.Tokenizer:
+    scores = {piece.text: piece.score for piece in model.pieces if piece.kind == _NORMAL}
+    # What is no text has a score that does not lower that of the unknown.
+    least = min(scores.values())
+    names = [*([piece.text for piece in model.pieces] if numbers is None else numbers), *extra]
+    known = {piece.text for piece in model.pieces}
+    if numbers is not None:
+        # What only the other language has cannot come from this one's text. A single character
+        # can, being in no piece of this side: Marian looks it up too.
+        names = [name if name in known or _may_come(name) else _HIDDEN + name for name in names]
+    vocab = [(name, scores.get(name, least)) for name in names]
+    unknown = names.index(model.pieces[model.unknown].text)
+    backend = tokenizers.Tokenizer(models.Unigram(vocab, unknown, model.byte_fallback))
+    silent = [name for name in names if name not in scores and name[0] != _HIDDEN]
+    if guard := _guard(silent):
+        backend.pre_tokenizer = pre_tokenizers.Split(
+            tokenizers.Regex(guard), "merged_with_previous"
+        )
+    return backend
+
+
+def _may_come(name: str) -> bool:
+    return len(name) == 1 or name.startswith((">>", "<"))
+
+
+def _guard(names: Sequence[str]) -> str:
+    """A pattern for the first character of each name, where the rest of the name follows.
+
+    Text is parted there, so that the model never sees a whole name.
+    """
+    rests: dict[str, list[str]] = {}
+    for name in names:
+        if len(name) > 1:
+            rests.setdefault(name[0], []).append(re.escape(name[1:]))
+    return "|".join(f"{re.escape(first)}(?={'|'.join(rest)})" for first, rest in rests.items())
+
+
+def _merging(
+    model: PieceModel, numbers: Mapping[str, int] | None, extra: Sequence[str]
+) -> tokenizers.Tokenizer:
+    if numbers is not None:
+        raise DataError(
+            "numbers pieces of byte-pair encoding by another file, which is not handled"
+        )
+    vocab = {piece.text: i for i, piece in enumerate(model.pieces)}
+    vocab |= {name: len(vocab) + i for i, name in enumerate(extra)}
+    normal = {piece.text for piece in model.pieces if piece.kind == _NORMAL}
+    if any(piece.kind == _UNUSED for piece in model.pieces):
+        raise DataError("has unused pieces, which byte-pair encoding would take apart again")
+    merges = []
+    # Likelier pieces are merged first, however they are made.
+    for piece in sorted(model.pieces, key=lambda piece: -piece.score):
+        if piece.kind != _NORMAL or len(piece.text) == 1:
+            continue
+        if not normal.issuperset(piece.text):
+            raise DataError(f"has a piece {piece.text!r} of characters that it does not have")
+        halves = [(piece.text[:i], piece.text[i:]) for i in range(1, len(piece.text))]
+        halves = [pair for pair in halves if pair[0] in normal and pair[1] in normal]
+        merges += sorted(halves, key=lambda pair: (vocab[pair[0]], vocab[pair[1]]))
+    unknown = model.pieces[model.unknown].text
+    return tokenizers.Tokenizer(
+        models.BPE(
+            vocab, merges, unk_token=unknown, fuse_unk=True, byte_fallback=model.byte_fallback
+        )
+    )
+
+
+def _decoders(model: PieceModel) -> list[decoders.Decoder]:
+    steps: list[decoders.Decoder] = [decoders.Replace(_HIDDEN, ""), decoders.Replace(BLANK, " ")]
+    if model.byte_fallback:
+        steps.append(decoders.ByteFallback())
+    steps.append(decoders.Fuse())
+    if model.dummy_prefix:
+        steps.append(decoders.Strip(" ", 1, 0))
+    return steps
+
+
+def _check_pieces(pieces: Sequence[Piece]) -> None:
+    texts = [piece.text for piece in pieces]
+    if len(set(texts)) != len(texts):
+        raise DataError("is damaged: a piece comes twice")
+    if sum(piece.kind == _UNKNOWN for piece in pieces) != 1:
+        raise DataError("is damaged: not one piece is the unknown")
+    if not any(piece.kind == _NORMAL for piece in pieces):
+        raise DataError("is damaged: no piece is text")
+    for piece in pieces:
+        if not piece.text or piece.text.startswith(_HIDDEN) or not math.isfinite(piece.score):
+            raise DataError(f"is damaged: {piece.text[:40]!r} is no piece with a score")
+        if piece.kind not in _KINDS:
+            raise DataError(f"is damaged: {piece.text[:40]!r} is of kind {piece.kind}")
+        if piece.kind == _USER:
+            raise DataError(
+                f"has symbols of its user, such as {piece.text[:40]!r}, beside which tokenizers "
+                f"would treat blanks otherwise"
+            )
+
+
+def _piece(data: bytes) -> Piece:
+    fields = _last(data)
+    text, score, kind = fields.get(1, b""), fields.get(2, 0.0), fields.get(3, 1)
+    if not isinstance(text, bytes) or not isinstance(score, float) or not isinstance(kind, int):
+        raise ValueError("a piece has fields of other types")
+    return Piece(text.decode("utf-8"), score, kind)
+
+
+def _last(data: bytes) -> dict[int, int | float | bytes]:
+    """The fields of a message, each the last of its number."""
+    return dict(_fields(data))
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int | float | bytes]]:
+    """The fields of a message in the wire format of protocol buffers."""
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        if key >> 3 == 0:
+            raise ValueError("a field has no number")
+        if key & 7 == 0:
+            value, at = _varint(data, at)
+            yield key >> 3, value
+            continue
+        if key & 7 == 2:
+            size, at = _varint(data, at)
+        else:
+            size = {1: 8, 5: 4}.get(key & 7, -1)
+        if not 0 <= size <= len(data) - at:
+            raise ValueError("a field is longer than what holds it")
+        raw = data[at : at + size]
+        at += size
+        yield key >> 3, struct.unpack("<f", raw)[0] if key & 7 == 5 else raw
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        if at >= len(data):
+            break
+        byte = data[at]
+        value |= (byte & 127) << shift
+        at += 1
+        if byte < 128:
+            return value, at
+    raise ValueError("a number does not end")

@@ -1,0 +1,174 @@
+"""What the small files beside a published vocabulary say about it."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.errors import DataError
+from transformer_jax.interop.bounded_json import Cursor
+
+__all__ = ["Settings", "read_bytes", "read_ids", "read_settings", "read_text"]
+
+# By preference: a classifier's first and last token stand in for those of sentences.
+_ROLES = {
+    "pad": ("pad_token",),
+    "unk": ("unk_token",),
+    "bos": ("bos_token", "cls_token"),
+    "eos": ("eos_token", "sep_token"),
+    "mask": ("mask_token",),
+}
+_LARGEST = 100_000_000
+_LARGEST_SETTINGS = 10_000_000
+_MOST_IDS = 4_000_000
+
+
+class Settings:
+    """``tokenizer_config.json``, where it is silent ``special_tokens_map.json``, and the family.
+
+    Attributes:
+        family: The class of the tokenizer, or the type of the model, in small letters without
+            "tokenizer"; empty if no file says.
+        names: Special tokens by role: pad, unk, bos, eos, mask.
+        special: All special tokens.
+        added: Ids of tokens that were added to the vocabulary, by token.
+    """
+
+    def __init__(self, fields: Mapping[str, Any], kind: str = "", added: Mapping[str, int] = {}):
+        """What the fields of the files together say.
+
+        Raises:
+            DataError: A field of another type than it must be; the folder is not named.
+        """
+        self._fields = fields
+        said = str(fields.get("tokenizer_class") or kind)
+        self.family = said.removesuffix("Fast").removesuffix("Tokenizer").lower()
+        self.names: dict[str, str] = {}
+        for role, keys in _ROLES.items():
+            found = [name for key in keys if (name := _name(fields.get(key)))]
+            if found:
+                self.names[role] = found[0]
+        if self.names.get("unk") in (self.names.get("bos"), self.names.get("eos")):
+            self.names.pop("unk", None)  # GPT-2 says so, whose bytes leave nothing unknown
+        self.special = set(self.names.values()) | set(self.listed())
+        self.added = dict(added)
+        decoder = fields.get("added_tokens_decoder") or {}
+        for id, token in decoder.items() if isinstance(decoder, dict) else ():
+            if not isinstance(token, dict) or not _name(token) or not id.isdecimal():
+                raise DataError("an added token has no text or no number")
+            self.added[token["content"]] = int(id)
+            if token.get("special"):
+                self.special.add(token["content"])
+
+    def flag(self, name: str, default: bool | None) -> bool | None:
+        """A setting that is on, off, or not said."""
+        value = self._fields.get(name, default)
+        if value is not None and type(value) is not bool:
+            raise DataError(f"the setting {name} is {value!r}, not true or false")
+        return value
+
+    def count(self, name: str, default: int) -> int:
+        """A setting that is a number."""
+        value = self._fields.get(name, default)
+        if type(value) is not int or not 0 <= value <= 10_000:
+            raise DataError(f"the setting {name} is {value!r}, not a number up to 10000")
+        return value
+
+    def listed(self) -> list[str]:
+        """Special tokens without a role."""
+        found = []
+        for key in ("additional_special_tokens", "extra_special_tokens"):
+            tokens = self._fields.get(key) or ()
+            found += [_name(token) for token in tokens] if isinstance(tokens, list) else []
+        return [name for name in found if name]
+
+
+def read_settings(folder: Path) -> Settings:
+    """What the files of a folder say of its tokenizer; nothing if there are none.
+
+    Raises:
+        DataError: A file is damaged.
+    """
+    fields = _object(folder / "special_tokens_map.json")
+    fields |= {
+        key: value
+        for key, value in _object(folder / "tokenizer_config.json").items()
+        if value is not None or key not in fields
+    }
+    added = folder / "added_tokens.json"
+    kind = _object(folder / "config.json").get("model_type")
+    try:
+        return Settings(fields, str(kind or ""), read_ids(added) if added.is_file() else {})
+    except DataError as error:
+        if str(error).startswith(str(folder)):
+            raise
+        raise DataError(f"{folder / 'tokenizer_config.json'}: {error}") from None
+
+
+def read_ids(path: Path) -> dict[str, int]:
+    """A JSON object of ids by token, each token once and each id once.
+
+    Raises:
+        DataError: It is something else.
+    """
+    try:
+        cursor = Cursor(read_bytes(path), _MOST_IDS)
+        ids: dict[str, int] = {}
+        for name in cursor.members():
+            id = cursor.scalar()
+            if type(id) is not int or not 0 <= id < _MOST_IDS:
+                raise ValueError(f"the id of {name[:40]!r} is {id!r}")
+            ids[name] = id
+        cursor.end()
+    except ValueError as error:
+        raise DataError(f"{path}: is no vocabulary, or damaged: {error}") from None
+    if len(set(ids.values())) != len(ids):
+        raise DataError(f"{path}: is no vocabulary: an id comes twice")
+    return ids
+
+
+def read_text(path: Path) -> str:
+    """A file of UTF-8 text, line ends as they are.
+
+    Raises:
+        DataError: It cannot be read, is too long, or holds other bytes.
+    """
+    try:
+        return read_bytes(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is not UTF-8 at byte {error.start}") from None
+
+
+def read_bytes(path: Path, most: int = _LARGEST) -> bytes:
+    """An ordinary file of at most ``most`` bytes.
+
+    Raises:
+        DataError: It is none.
+    """
+    try:
+        if not path.is_file():
+            raise DataError(f"{path}: no such file")
+        if path.stat().st_size > most:
+            raise DataError(f"{path}: has more than {most} bytes, too long to be what it should")
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def _object(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(read_bytes(path, _LARGEST_SETTINGS).decode("utf-8"))
+    except (ValueError, RecursionError):
+        raise DataError(f"{path}: is damaged: no JSON") from None
+    if not isinstance(found, dict):
+        raise DataError(f"{path}: is damaged: no JSON object")
+    return found
+
+
+def _name(token: object) -> str | None:
+    """A token told as its text or as an object with it."""
+    if isinstance(token, dict):
+        token = token.get("content")
+    return token if isinstance(token, str) and token else None

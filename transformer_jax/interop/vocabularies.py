@@ -1,0 +1,222 @@
+"""The tokenizers of published checkpoints, as the ``tokenizer.json`` that they would have."""
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Literal
+
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+
+from transformer_jax.errors import DataError
+from transformer_jax.interop.sentencepiece import parse_model, piece_tokenizer
+from transformer_jax.interop.tokenizer_settings import (
+    Settings,
+    read_bytes,
+    read_ids,
+    read_settings,
+    read_text,
+)
+
+__all__ = ["find_tokenizer"]
+
+_Convert = Callable[[], tokenizers.Tokenizer]
+
+# Who uses which kind of file in the common way: tokenizer classes and model types.
+_WORDPIECE = ("bert", "distilbert", "electra", "mobilebert", "convbert", "lxmert", "mpnet")
+_BYTE_LEVEL = ("gpt2", "gpt_neo", "codegen", "opt", "roberta", "bart", "longformer", "led")
+_EXTRA = ("t5", "mt5", "umt5", "longt5", "switch_transformers")
+_PLAIN = ("llama", "codellama", "code_llama", "mistral", "mixtral")
+_SPM = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model")
+_HELP = (
+    "let transformers write its tokenizer.json:  "
+    'python -c "from transformers import AutoTokenizer as T; '
+    "T.from_pretrained('FOLDER').save_pretrained('FOLDER')\""
+)
+
+
+def find_tokenizer(
+    folder: Path, side: Literal["source", "target"] = "source"
+) -> tuple[str, dict[str, str]]:
+    """The ``tokenizer.json`` of a published folder, and its special tokens by role.
+
+    The file as it is, or what is converted from ``vocab.txt``, from ``vocab.json`` with
+    ``merges.txt``, or from SentencePiece models. A classifier's ``cls`` and ``sep`` are ``bos``
+    and ``eos`` where there are no such tokens; roles that the vocabulary lacks are left out.
+
+    Args:
+        folder: What lies beside the weights.
+        side: Whose text is encoded, where source and target differ (Marian); they share the ids.
+
+    Raises:
+        DataError: There is none, it is damaged, or it cannot be converted exactly.
+    """
+    settings = read_settings(folder)
+    ready = folder / "tokenizer.json"
+    if ready.is_file():
+        text = read_text(ready)
+        backend = _guarded(ready, lambda: tokenizers.Tokenizer.from_str(text))
+    else:
+        path, convert = _source(folder, side, settings)
+        backend = _guarded(path, lambda: _complete(convert(), settings))
+        text = backend.to_str()
+    vocab = backend.get_vocab()
+    return text, {role: name for role, name in settings.names.items() if name in vocab}
+
+
+def _source(folder: Path, side: str, settings: Settings) -> tuple[Path, _Convert]:
+    """The file that a tokenizer is made from, and how."""
+    vocabulary, merges = folder / "vocab.json", folder / "merges.txt"
+    if (folder / "source.spm").is_file():
+        sided = folder / f"{side}.spm"
+        return sided, lambda: _marian(read_bytes(sided), read_ids(vocabulary), settings)
+    for name in _SPM:
+        if (path := folder / name).is_file():
+            return path, lambda: _sentencepiece(read_bytes(path), settings)
+    lines = folder / "vocab.txt"
+    if lines.is_file():
+        return lines, lambda: _wordpiece(read_text(lines), settings)
+    if merges.is_file():
+        return merges, lambda: _byte_level(read_ids(vocabulary), read_text(merges), settings)
+    raise DataError(f"{folder}: has no tokenizer.json, vocabulary or SentencePiece model")
+
+
+def _guarded(path: Path, make: _Convert) -> tokenizers.Tokenizer:
+    """What ``make`` makes, which also works; errors name the file and are one line."""
+    try:
+        backend = make()
+        # What is made may still fail at the first text.
+        backend.decode(backend.encode("A probe, 1 2.").ids)
+    except DataError as error:
+        named = str(error).startswith(str(path.parent))
+        raise DataError(str(error) if named else f"{path}: {error}; {_HELP}") from None
+    except BaseException as error:  # the library raises bare Exception, and panics
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(f"{path}: is damaged or no tokenizer: {reason}") from None
+    return backend
+
+
+def _complete(backend: tokenizers.Tokenizer, settings: Settings) -> tokenizers.Tokenizer:
+    """The tokenizer with what the folder says was added to it."""
+    for name, id in sorted(settings.added.items(), key=lambda item: item[1]):
+        if name in settings.special:
+            backend.add_special_tokens([_token(name)])
+        if backend.token_to_id(name) is None:
+            raise DataError(f"needs {name[:40]!r} beside it, which was added and is not special")
+        if backend.token_to_id(name) != id:
+            raise DataError(f"gives {name[:40]!r} another id than {id}, which its folder says")
+    return backend
+
+
+def _wordpiece(text: str, settings: Settings) -> tokenizers.Tokenizer:
+    _demand(settings, _WORDPIECE)
+    if settings.flag("do_basic_tokenize", True) is False:
+        raise DataError("is used without parting words, which is not handled")
+    lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+    vocab = {token: id for id, token in enumerate(lines)}
+    if len(vocab) != len(lines):
+        raise DataError("has a line twice")
+    names = {"unk": "[UNK]", "bos": "[CLS]", "eos": "[SEP]"} | settings.names
+    if names["unk"] not in vocab:
+        raise DataError(f"has no {names['unk']}")
+    backend = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token=names["unk"]))
+    backend.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=settings.flag("tokenize_chinese_chars", True) is not False,
+        strip_accents=settings.flag("strip_accents", None),
+        lowercase=settings.flag("do_lower_case", True) is not False,
+    )
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece("##")
+    _mark(backend, [*names.values(), "[PAD]", "[MASK]"])
+    _frame(backend, (names["bos"],), (names["eos"],))
+    return backend
+
+
+def _byte_level(vocab: dict[str, int], merges: str, settings: Settings) -> tokenizers.Tokenizer:
+    _demand(settings, _BYTE_LEVEL)
+    lines = merges.split("\n")
+    if lines[0].startswith("#version"):
+        lines = lines[1:]
+    pairs = []
+    for line in filter(None, (line.removesuffix("\r") for line in lines)):
+        first, _, second = line.partition(" ")
+        if not first or not second or " " in second:
+            raise DataError(f"has a line that is not two parts: {line[:40]!r}")
+        pairs.append((first, second))
+    prefixed = settings.flag("add_prefix_space", False) is True
+    backend = tokenizers.Tokenizer(models.BPE(vocab, pairs, fuse_unk=False))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefixed)
+    backend.decoder = decoders.ByteLevel()
+    usual = ["<s>", "</s>", "<unk>", "<pad>", "<mask>", "<|endoftext|>"]
+    _mark(backend, [*settings.names.values(), *usual])
+    if "<|endoftext|>" not in vocab and {"<s>", "</s>"} <= vocab.keys():
+        last, first_token = ("</s>", vocab["</s>"]), ("<s>", vocab["<s>"])
+        backend.post_processor = processors.RobertaProcessing(last, first_token, True, prefixed)
+    return backend
+
+
+def _sentencepiece(data: bytes, settings: Settings) -> tokenizers.Tokenizer:
+    _demand(settings, _EXTRA + _PLAIN)
+    model = parse_model(data)
+    if settings.family not in _EXTRA:
+        prefixed = settings.flag("add_prefix_space", None)
+        if prefixed is not None:
+            model = model._replace(dummy_prefix=prefixed)
+        return piece_tokenizer(model)
+    sentinels = sum("<extra_id_" in name for name in settings.listed())
+    count = settings.count("extra_ids", sentinels or 100)
+    backend = piece_tokenizer(model, extra=[f"<extra_id_{i}>" for i in reversed(range(count))])
+    _frame(backend, (), ("</s>",))
+    return backend
+
+
+def _marian(data: bytes, numbers: dict[str, int], settings: Settings) -> tokenizers.Tokenizer:
+    if settings.flag("separate_vocabs", False):
+        raise DataError("belongs to a model with two vocabularies, which is not handled")
+    model = parse_model(data)
+    numbers = dict(sorted(numbers.items(), key=lambda item: item[1]))
+    unknown = model.pieces[model.unknown].text
+    if unknown not in numbers or list(numbers.values()) != list(range(len(numbers))):
+        raise DataError(f"is numbered by vocab.json, which lacks {unknown} or an id")
+    text = [piece.text for piece in model.pieces if piece.kind == 1]
+    absent = sum(name not in numbers for name in text)
+    if absent > len(text) / 100:
+        raise DataError(f"has {absent} of {len(text)} pieces that vocab.json lacks")
+    backend = piece_tokenizer(model, numbers=numbers)
+    _mark(backend, [*settings.names.values(), "</s>", "<pad>"])
+    # The language to translate to is told in the text, so these are no special tokens.
+    codes = [name for name in numbers if re.fullmatch(r">>[^<>]+<<", name)]
+    backend.add_tokens([tokenizers.AddedToken(name, normalized=False) for name in codes])
+    _frame(backend, (), ("</s>",))
+    return backend
+
+
+def _frame(backend: tokenizers.Tokenizer, first: tuple[str, ...], last: tuple[str, ...]) -> None:
+    """Sets what whoever asks for special tokens gets around a text, and between two."""
+    names = {name: backend.token_to_id(name) for name in (*first, *last)}
+    backend.post_processor = processors.TemplateProcessing(
+        single=[*first, "$A", *last],
+        pair=[*first, "$A:0", *last, "$B:1", *(f"{name}:1" for name in last)],
+        special_tokens=[(name, id) for name, id in names.items() if id is not None],
+    )
+
+
+def _mark(backend: tokenizers.Tokenizer, names: Iterable[str]) -> None:
+    """Makes those of the names that the vocabulary has special tokens."""
+    known = backend.get_vocab()
+    backend.add_special_tokens([_token(name) for name in names if name in known])
+
+
+def _token(name: str) -> tokenizers.AddedToken:
+    return tokenizers.AddedToken(name, normalized=False, special=True)
+
+
+def _demand(settings: Settings, families: tuple[str, ...]) -> None:
+    if settings.family and settings.family not in families:
+        raise DataError(
+            f"is the vocabulary of {settings.family[:40]!r}, which uses it in its own way: "
+            f"converted are those of {', '.join(families)}"
+        )
