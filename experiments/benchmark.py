@@ -7,6 +7,7 @@
     python -m experiments.benchmark encoder-pretrain
     python -m experiments.benchmark encoder-finetune
     python -m experiments.benchmark embed
+    python -m experiments.benchmark load
 
 Writes ``benchmarks/results/NAME.json`` with hardware, versions and commit, and prints a table of
 ratios: how many times as fast as the base case, medians over rounds. Peers that are not installed
@@ -23,6 +24,7 @@ from typing import Any, Literal
 
 import tyro
 
+from experiments.benchmarking import loading
 from experiments.benchmarking.harness import Bench, Row, environment, table
 
 PEERS = "experiments.benchmarking.peers"
@@ -47,7 +49,7 @@ TINY = {"vocab": 1000, "width": 32, "heads": 2, "layers": 1, "hidden": 64}
 
 What = Literal[
     "train", "decode", "language-train", "language-decode", "encoder-pretrain",
-    "encoder-finetune", "embed",
+    "encoder-finetune", "embed", "load",
 ]  # fmt: skip
 
 
@@ -224,7 +226,24 @@ def _named(settings: Settings, name: str) -> str:
     return f"tiny in place of {name}" if settings.tiny else name
 
 
+def load(settings: Settings) -> list[Table]:
+    """A published checkpoint of GPT-2's smallest size, in fresh processes: time and peak memory."""
+    said = loading.measure(settings.peers, sys.executable, settings.turns)
+    tables = []
+    for key, unit, what in (("used_s", 1e3, "ms"), ("peak_mib", 1.0, "MiB")):
+        base = said["rows"]["transformers"][key]
+        rows = [
+            Row(name, found[key] * unit, found[key] * unit, found[key] * unit,
+                base / found[key], (base / found[key],) * 2, None, found)
+            for name, found in said["rows"].items()
+        ]  # fmt: skip
+        title = f"load {said['file_mib']} MiB and read every parameter once: {what}"
+        tables.append((title, rows, "files"))
+    return tables
+
+
 RUNS = {
+    "load": load,
     "train": train,
     "decode": decode,
     "language-train": language_train,

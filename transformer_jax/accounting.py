@@ -89,7 +89,7 @@ def parts(
     """All parts of a model, in the order that data meets them.
 
     A model without encoder layers has no cross-attention; one without decoder layers ends with
-    the encoder, since its head depends on the task.
+    the encoder, since its head depends on the task. Images are as long as their size says.
 
     Source: Bishop 2024, section 12.1.8 (row B13): projections are O(N D²), scores O(N² D).
 
@@ -205,7 +205,11 @@ def _parts(config: TransformerConfig, B: int, S: int, T: int) -> Iterator[Part]:
     encoder, decoder = bool(config.encoder_layers), bool(config.decoder_layers)
     own_table = encoder and decoder and not config.embedding.shared
     tokens = B * S * encoder + B * T * (decoder and not own_table)
-    yield _table(config, "embedding", tokens)
+    if config.image.size:
+        S = config.image.places
+        yield from _patches(config, B)
+    else:
+        yield _table(config, "embedding", tokens)
     if encoder:
         yield from _stack(config, "encoder", B, S, None)
     if own_table:
@@ -220,6 +224,14 @@ def _table(config: TransformerConfig, path: str, tokens: int) -> Part:
     D = config.width
     moved = _itemsize(config) * 2 * tokens * D  # rows looked up, and the result
     return Part(path, 1, ((config.vocab, D),), tokens * D, 2 * tokens * D, moved, tokens)
+
+
+def _patches(config: TransformerConfig, B: int) -> Iterator[Part]:
+    """Vectors of the patches of images, scaled, and the one that goes before them."""
+    D, item, image = config.width, _itemsize(config), config.image
+    inputs, scaled = image.patch**2 * image.channels, int(config.embedding_scale != 1.0)
+    yield _linear("embedding", 1, B * (image.places - 1), inputs, D, True, item, scaled)
+    yield Part("class_embedding", 1, ((1, D),), scaled * B * D, B * D, item * (1 + B) * D, B)
 
 
 def _entrance(config: TransformerConfig, stack: str, tokens: int) -> Iterator[Part]:

@@ -1,5 +1,6 @@
 """Examples for fine-tuning lose no word, no answer and no special token (B36, H18, H19)."""
 
+import json
 import random
 
 import numpy as np
@@ -13,7 +14,7 @@ from transformer_jax.data.examples import (
     make_inputs,
 )
 from transformer_jax.data.squad import Answer
-from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
+from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer, train_tokenizer
 from transformer_jax.errors import ConfigError
 
 TEXTS = [
@@ -307,3 +308,56 @@ def test_an_answer_within_a_word_is_found_with_the_word():
     begin, end = made.row_spans(0)[first, 0], made.row_spans(0)[last, 1]
     assert begin <= 5
     assert end >= 9
+
+
+# Tokenizers of others
+
+
+def framed(single, pair):
+    """The WordPiece tokenizer with what its file then says to put around texts."""
+    fields = json.loads(TOKENIZERS["wordpiece"].text)
+    names = {"[CLS]": 2, "[SEP]": 3}
+    part = lambda name, side: (
+        {"Sequence": {"id": name, "type_id": side}}
+        if name in "AB"
+        else {"SpecialToken": {"id": name, "type_id": side}}
+    )
+    fields["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [part(name, 0) for name in single],
+        "pair": [part(name, 0) for name in pair],
+        "special_tokens": {
+            name: {"id": name, "ids": [id], "tokens": [name]} for name, id in names.items()
+        },
+    }
+    return Tokenizer(json.dumps(fields))
+
+
+def test_what_stands_around_a_text_is_told_by_the_file():
+    """RoBERTa has two ends between the texts of a pair, BERT one, Marian nothing in front."""
+    plain = TOKENIZERS["wordpiece"]
+    cls, sep = plain.bos, plain.eos
+    assert (plain.before, plain.after, plain.joint) == ((), (sep,), 1)
+    bert = framed(["[CLS]", "A", "[SEP]"], ["[CLS]", "A", "[SEP]", "B", "[SEP]"])
+    assert (bert.before, bert.after, bert.joint) == ((cls,), (sep,), 1)
+    roberta = framed(["[CLS]", "A", "[SEP]"], ["[CLS]", "A", "[SEP]", "[SEP]", "B", "[SEP]"])
+    assert (roberta.before, roberta.after, roberta.joint) == ((cls,), (sep,), 2)
+    marian = framed(["A", "[SEP]"], ["A", "B", "[SEP]"])
+    assert (marian.before, marian.after, marian.joint) == ((), (sep,), 1)
+
+
+def test_h19_pairs_are_parted_as_the_file_says():
+    roberta = framed(["[CLS]", "A", "[SEP]"], ["[CLS]", "A", "[SEP]", "[SEP]", "B", "[SEP]"])
+    bos, eos = [roberta.bos], [roberta.eos]
+    first, second = roberta.encode_batch(["low lower", "a b c d e f g h"])
+    examples, cut = encode_sentences(["low lower"], ["a b c d e f g h"], roberta, 99)
+    assert rows(examples) == [bos + first + eos + eos + second + eos]
+    assert (examples.seconds.tolist(), cut) == ([len(first) + 3], 0)
+    for length in range(7, 16):
+        examples, _ = encode_sentences(["low lower"], ["a b c d e f g h"], roberta, length)
+        [row] = rows(examples)
+        assert len(row) <= length
+        assert (row.count(roberta.bos), row.count(roberta.eos)) == (1, 3)
+    spans = encode_questions(["low"], ["a b c d e f g h"], roberta, 12, 2)
+    assert all(len(row) <= 12 and row.count(roberta.eos) == 3 for row in rows(spans.examples))
+    assert max(map(len, rows(spans.examples))) == 12

@@ -182,9 +182,8 @@ def test_opening_takes_no_memory_for_tensors_and_reading_one_takes_its_own(tmp_p
     assert tracemalloc.get_traced_memory()[1] < 300_000
     for name in tensors:
         array = folder.read(name)
-        assert array.base is None
-        assert array.flags.owndata
-        assert array.flags.aligned
+        assert array.ctypes.data % 64 == 0  # JAX takes such memory over without a copy
+        assert not isinstance(array.base, np.memmap)
         assert array.flags.writeable
         del array
     assert tracemalloc.get_traced_memory()[1] < 1_400_000
@@ -530,3 +529,10 @@ def test_real_weights_are_read_as_safetensors_reads_them():
         assert len(folder.entries) == 104  # 103 weights and the positions
         for name in folder.entries:
             np.testing.assert_array_equal(folder.read(name), theirs.get_tensor(name))
+
+
+def test_files_may_be_read_by_whom_the_system_lets_read(tmp_path):
+    (tmp_path / "usual").touch()
+    write_tensors(tmp_path / "x", {"a": np.zeros(2, np.float32)})
+    modes = {path.stat().st_mode for path in (tmp_path / "usual", tmp_path / "x" / WEIGHTS)}
+    assert len(modes) == 1

@@ -159,6 +159,24 @@ def test_padding_changes_nothing(config):
     assert np.abs(gradients["embedding"]["table"]).max() > 0.1
 
 
+@variants
+def test_padding_may_stand_anywhere(config):
+    """What is told by a mask: at the end it is that of lengths, and elsewhere as invisible."""
+    run = forward(config)
+    ends = jnp.arange(T)[None] < LENGTHS[:, None]
+    chex.assert_trees_all_close(
+        run(TOKENS, ends, TYPES)[1, :5], run(TOKENS, LENGTHS, TYPES)[1, :5], atol=0, rtol=0
+    )
+    real = jnp.array([[0, 0, 1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 1, 1, 0, 1]], bool)
+    before = run(TOKENS, real, TYPES)
+    after = run(jnp.where(real, TOKENS, 3), real, jnp.where(real, TYPES, 1))
+    chex.assert_trees_all_close(after[real], before[real], atol=0, rtol=0)
+    if config.positions.skip_padding or config.positions.kind == "rotary":
+        # On the left, padding moves nothing: it does not count, or distances stay.
+        alone = run(TOKENS[:1, 2:], jnp.array([6]), TYPES[:1, 2:])
+        chex.assert_trees_all_close(before[:1, 2:], alone, atol=1e-5)
+
+
 def test_rows_are_independent_of_their_order():
     run = forward(BERT)
     turned = run(TOKENS[::-1], LENGTHS[::-1], TYPES[::-1])

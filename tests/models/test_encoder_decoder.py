@@ -187,6 +187,24 @@ def test_padding_is_invisible(config, batch):
 
 
 @variants
+def test_padding_of_the_source_may_stand_anywhere(config, batch):
+    """A mask says where: at the end it is that of lengths; cached steps read the same."""
+    model = noisy(config)
+    ends = jnp.arange(S)[None] < batch["source_lengths"][:, None]
+    same = model(**(batch | {"source_lengths": ends}))
+    chex.assert_trees_all_close(same, model(**batch), atol=1e-6)
+    real = jnp.array([[0, 1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 1, 1, 0], [1] * 7], bool)
+    given = batch | {"source_lengths": real}
+    before = model(**given)
+    after = model(**(given | {"source": jnp.where(real, batch["source"], 11)}))
+    chex.assert_trees_all_close(after, before, atol=0, rtol=0)
+    cache = model.call("start", batch["source"], real, static=(("length", T),))
+    for t in range(2):
+        logits, cache = model.call("step", batch["target"][:, t], cache)
+        chex.assert_trees_all_close(logits, before[:, t], atol=1e-5)
+
+
+@variants
 def test_batch_mates_are_invisible(config, batch):
     model = noisy(config)
     alone = model(**{k: v[1:2] for k, v in batch.items()})

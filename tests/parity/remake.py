@@ -105,6 +105,10 @@ MODELS = {
         hf.T5Config(**T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
     ),
     "vit": (hf.ViTForImageClassification, hf.ViTConfig(**VIT, num_labels=5)),
+    "vit_bare": (
+        hf.ViTModel,
+        hf.ViTConfig(**VIT, num_channels=1, qkv_bias=False, hidden_act="gelu_new"),
+    ),
     "llama": (hf.LlamaForCausalLM, hf.LlamaConfig(**LLAMA)),
     "llama3": (
         hf.LlamaForCausalLM,

@@ -35,8 +35,8 @@ from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 
 REFERENCES = np.load(layouts.REFERENCES / "outputs.npz")
-LAYOUTS = [name for name in layouts.LAYOUTS if name != "vit"]
-KINDS = [name for name in REFERENCES.files if not name.endswith("error") and "vit/" not in name]
+LAYOUTS = list(layouts.LAYOUTS)
+KINDS = [name for name in REFERENCES.files if not name.endswith("error")]
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +58,11 @@ def loaded(folders):
 def outputs(name, model, module):
     """What ours gives for the inputs of a layout, by the names of transformers."""
     given = {key: jnp.asarray(value) for key, value in layouts.inputs(name).items()}
+    if model.kind == "image":
+        out = module(jnp.moveaxis(given["pixel_values"], 1, -1))
+        if model.task:
+            return {"logits": out}
+        return {"last_hidden_state": out, "pooler_output": module.pooled(out)}
     ids, real = given["input_ids"], given["attention_mask"].astype(bool)
     if model.kind == "encoder-decoder":
         return {"logits": module(ids, given["decoder_input_ids"], real)}
@@ -93,7 +98,7 @@ def errors(name, model, params):
             columns = layouts.random(f"{name} columns").permutation(value.shape[-1])
             value = value[..., np.sort(columns[: wanted.shape[-1]])]
         error = np.abs(value - wanted)
-        real = layouts.inputs(name)["attention_mask"].astype(bool)
+        real = layouts.inputs(name).get("attention_mask", np.ones(0)).astype(bool)
         if error.shape[:2] == real.shape:
             error = error[real]
         far[kind] = error.max(), max(1e-5, 2 * float(REFERENCES[f"{name}/{kind}/error"]))
@@ -194,6 +199,18 @@ CHANGES = [
     ("head.transform", "bert_mlm", False),
     ("head.pooler", "bert", False),
     ("head.pooler_activation", "distilbert_cls", "tanh"),
+    ("head.pooler_activation", "vit_bare", "relu"),
+    ("image.size", "vit", 0),
+    ("image.size", "vit", 64),
+    ("image.patch", "vit", 4),
+    ("image.channels", "vit", 1),
+    ("embedding.scale", "vit", None),
+    ("attention.bias", "vit", False),
+    ("feed_forward.activation", "vit", "gelu_tanh"),
+    ("feed_forward.activation", "vit_bare", "gelu"),
+    ("norm.eps", "vit", 1e-5),
+    ("norm.final", "vit", False),
+    ("norm.place", "vit", "post"),
 ]
 # What no published family sets, or what changes no result.
 OTHERS = {
@@ -279,6 +296,12 @@ KEYS = {
     "gemma2": {"attn_logit_softcapping": None, "final_logit_softcapping": 20.0,
                "hidden_activation": "silu", "query_pre_attn_scalar": 16, "sliding_window": 6,
                "layer_types": ["full_attention"] * 3},
+    "vit": {"image_size": 64, "patch_size": 4, "num_channels": 1, "hidden_act": "relu",
+            "hidden_size": 64, "intermediate_size": 40, "layer_norm_eps": 1e-5, "qkv_bias": False,
+            "num_attention_heads": 2, "num_hidden_layers": 2, "hidden_dropout_prob": 0.2,
+            "attention_probs_dropout_prob": 0.2, "id2label": {"0": "a", "1": "b"},
+            "problem_type": "multi_label_classification", "model_type": "bert"},
+    "vit_bare": {"pooler_act": "relu", "pooler_output_size": 16, "qkv_bias": True},
 }  # fmt: skip
 
 

@@ -97,7 +97,7 @@ def heads_of(run: "RunDirectory") -> dict[str, tuple[int, ...]]:
     """The shapes of what a run's encoder has beyond embeddings and layers; other runs nothing."""
     from transformer_jax.cli.loading import ENCODERS, abstract_model, family, model_config
 
-    if family(run) not in ENCODERS:
+    if family(run) not in (*ENCODERS, "image"):
         return {}
     from flax import nnx
 
@@ -107,7 +107,7 @@ def heads_of(run: "RunDirectory") -> dict[str, tuple[int, ...]]:
     return {
         name: leaf.shape
         for name, leaf in named(params).items()
-        if name.split("/")[0] not in ("embedding", "encoder")
+        if name.split("/")[0] not in ("embedding", "class_embedding", "encoder")
     }
 
 
@@ -130,6 +130,9 @@ def report(
     from transformer_jax.accounting import decoding, parts, totals
     from transformer_jax.visual.architecture import diagram
 
+    side, words = "source ", "tokens"
+    if config.image.size:
+        source_length, side, words = config.image.places, "", "vectors of an image"
     sizes = {"batch": batch, "source_length": source_length, "target_length": target_length}
     table = table or plain_table
     listed = parts(config, **sizes)
@@ -149,15 +152,15 @@ def report(
     head = ("part", "", "shapes", "parameters", "FLOPs", "per token", "bytes moved")
     both = bool(config.encoder_layers and config.decoder_layers)
     lengths = " and ".join(
-        f"{length} {side}tokens"
+        f"{length} {side}{words}"
         for side, length, layers in (
-            ("source ", source_length, config.encoder_layers),
+            (side, source_length, config.encoder_layers),
             ("target " if both else "", target_length, config.decoder_layers),
         )
         if layers
     )
     tokens = batch * (target_length if config.decoder_layers else source_length)
-    of = "target token" if both else "token"
+    of = "target token" if both else words.split()[0].removesuffix("s")
     each = lambda flops: f"{short(flops)}FLOP, {short(flops / tokens)}FLOP a {of}"
     more = {name: math.prod(shape) for name, shape in (heads or {}).items()}
     count = total.parameters + sum(more.values())

@@ -47,6 +47,7 @@ _USE = {
     "ngram": ("an n-gram model", "generate"),
     "encoder": ("a pre-trained encoder", "fill-mask"),
     "encoder-task": ("a fine-tuned encoder", "embed"),
+    "image": ("an image model", "describe"),
 }
 
 
@@ -114,7 +115,7 @@ def chosen_checkpoint(text: str) -> tuple[int | Literal["best", "last"], int]:
 def family(run: "RunDirectory") -> str:
     """Which kind of model a run has.
 
-    It is ``encoder-decoder``, ``decoder``, ``ngram``, ``encoder`` (pre-trained) or
+    It is ``encoder-decoder``, ``decoder``, ``ngram``, ``image``, ``encoder`` (pre-trained) or
     ``encoder-task`` (fine-tuned).
 
     Raises:
@@ -123,6 +124,8 @@ def family(run: "RunDirectory") -> str:
     if counted(run):
         return "ngram"
     config = model_config(run)
+    if config.image.size:
+        return "image"
     if not config.encoder_layers:
         return "decoder"
     if config.decoder_layers:
@@ -153,6 +156,11 @@ def refuse_others(run: "RunDirectory", kinds: tuple[str, ...]) -> str:
     if found in kinds:
         return found
     name, command = _USE[found]
+    if found == "image":
+        raise ConfigError(
+            f"{run.path}: the run of {name}, and no command reads images: in Python "
+            f'transformer_jax.interop.runs.load_image_model("{run.path}") is a function of them'
+        )
     if found == "encoder-task":
         command = TASKS[task_of(run)["kind"]]
     if found in ENCODERS and not set(ENCODERS) & set(kinds):
@@ -195,6 +203,8 @@ def load(
 ) -> tuple[tuple[Any, dict[Any, Any]], "Tokenizer"]:
     """The model of a run, as its graph and parameters in use, and its tokenizer.
 
+    A model of images has none: None.
+
     Args:
         path: The run directory.
         checkpoint: Which of its checkpoints, as ``--checkpoint`` says it.
@@ -209,7 +219,7 @@ def load(
 
     run = RunDirectory.open(path)
     which, average = chosen_checkpoint(checkpoint)
-    refuse_others(run, (kind,) if isinstance(kind, str) else kind)
+    found_kind = refuse_others(run, (kind,) if isinstance(kind, str) else kind)
     config = change(model_config(run))
 
     import jax
@@ -218,7 +228,7 @@ def load(
     from transformer_jax.training.trees import named
 
     loaded = run.load_params(which, average=average)
-    tokenizer = _tokenizer(run, loaded.step)
+    tokenizer: Any = None if found_kind == "image" else _tokenizer(run, loaded.step)
     graph, shapes = nnx.split(abstract_model(run, config))
     params = loaded.params
     expected = {name: leaf.shape for name, leaf in named(nnx.to_pure_dict(shapes)).items()}
@@ -260,6 +270,8 @@ def abstract_model(run: "RunDirectory", config: TransformerConfig) -> Any:
     elif kind == "encoder-task":
         task = task_of(run)
         how = {"task": task["kind"], "labels": len(task.get("labels", []))}
+    elif kind == "image" and fields.get("task"):
+        how = {"task": "classify", "labels": len(task_of(run).get("labels", []))}
     make: Any = lambda: make_model(kind, config, **how, rngs=nnx.Rngs(0))  # type: ignore[arg-type]
     return nnx.eval_shape(make)
 

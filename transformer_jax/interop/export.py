@@ -23,7 +23,7 @@ def write_model(
     output: Path,
     model: Model,
     params: Any,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | None,
     published: Mapping[str, Any] | None = None,
     *,
     first: int | None = None,
@@ -36,7 +36,7 @@ def write_model(
         output: The folder.
         model: What is written.
         params: Its parameters.
-        tokenizer: Its tokenizer, whose file is written as it is.
+        tokenizer: Its tokenizer, whose file is written as it is; None of a model of images.
         published: What a run made of a published checkpoint remembers of it, for its
             configuration to go back as it was.
         first: The token that texts of a language model begin with, if it was trained here.
@@ -53,10 +53,15 @@ def write_model(
         model,
         params,
         fields=published.get("fields"),
-        ids=_ids(tokenizer, model.kind),
+        ids={} if tokenizer is None else _ids(tokenizer, model.kind),
         dtype=dtype,
         shard_bytes=shard_bytes,
     )
+    name = f"{said['model_type']}: {said['architectures'][0]}, {dtype}"
+    if tokenizer is None:
+        if published.get("preprocessor"):
+            _write(output / "preprocessor_config.json", published["preprocessor"])
+        return name
     text = tokenizer.text if published else framed(tokenizer, model.kind, first)
     _write_text(output / "tokenizer.json", text)
     _write(output / "tokenizer_config.json", _tokenizer_fields(tokenizer, model))
@@ -66,7 +71,7 @@ def write_model(
         ids = {key: generation[key] for key in keys}
         length = {} if published else {"max_length": model.config.positions.max_length}
         _write(output / "generation_config.json", ids | length)
-    return f"{said['model_type']}: {said['architectures'][0]}, {dtype}"
+    return name
 
 
 def _ids(tokenizer: Tokenizer, kind: str) -> dict[str, Any]:
@@ -122,9 +127,7 @@ def framed(tokenizer: Tokenizer, kind: str, first: int | None) -> str:
                 "special_tokens": special}  # fmt: skip
     before = fields.get("post_processor")
     fields["post_processor"] = (
-        template
-        if before is None
-        else {"type": "Sequence", "processors": [before, template]}
+        template if before is None else {"type": "Sequence", "processors": [before, template]}
     )
     return json.dumps(fields, ensure_ascii=False)
 

@@ -20,8 +20,10 @@ __all__ = [
     "norm_rows",
 ]
 
-# ``turned``: linear maps are [out, in] there. ``row``: a vector is [1, size] there.
-Form = Literal["same", "turned", "row"]
+# ``turned``: linear maps are [out, in] there. ``row``: an axis of one comes first there.
+# ``patches``: linear maps of [rows, columns, channels] are convolutions, [out, channels, rows,
+# columns], there.
+Form = Literal["same", "turned", "row", "patches"]
 
 # Their names of non-linearities, by ours.
 ACTIVATIONS: Mapping[str, str] = {
@@ -45,6 +47,7 @@ class Row(NamedTuple):
     theirs: str
     form: Form = "same"
     part: tuple[int, int] = (0, 1)  # which of so many equal parts of their last axis
+    patch: int = 1  # pixels along each side, of ``patches``
 
 
 class Tensors(NamedTuple):
@@ -68,7 +71,7 @@ class Model:
         prefix: What the names of its tensors begin with.
         words: Of an encoder, whether it has a head for hidden words.
         next_sentence: Of an encoder, whether it has a head for pairs.
-        task: Of a fine-tuned encoder, what for: classify, regress, tag or span.
+        task: Of a fine-tuned encoder, what for: classify, regress, tag or span; of images classify.
         labels: What it tells.
     """
 
@@ -111,8 +114,8 @@ def linear_rows(ours: str, theirs: str, *, bias: bool = True, form: Form = "turn
     """A linear map.
 
     Example:
-        >>> linear_rows("pooler", "pooler.dense", bias=False)
-        [Row(ours='pooler/kernel', theirs='pooler.dense.weight', form='turned', part=(0, 1))]
+        >>> [row.theirs for row in linear_rows("pooler", "pooler.dense")]
+        ['pooler.dense.weight', 'pooler.dense.bias']
     """
     rows = [Row(f"{ours}/kernel", f"{theirs}.weight", form)]
     return [*rows, Row(f"{ours}/bias", f"{theirs}.bias")] if bias else rows

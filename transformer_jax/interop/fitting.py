@@ -1,6 +1,7 @@
 """Which published family can hold a model of ours, and how it then has to lie."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -77,8 +78,7 @@ def choose_family(model: Model, fields: Mapping[str, Any] | None = None) -> Fitt
         return Fitting(family, model, {k: v for k, v in fields.items() if k != "torch_dtype"})
     nearest: tuple[int, str] | None = None
     for other, change in _ways(model):
-        wanted = _with_biases(other)
-        for family in FAMILIES:
+        for wanted, family in itertools.product((other, _with_biases(other)), FAMILIES):
             try:
                 there = family.named(wanted)
                 own = family.fields(there)

@@ -4,6 +4,7 @@ Every parameter of ours is found, and every tensor of the file is used or known 
 its own; shapes are compared before memory is taken.
 """
 
+import concurrent.futures
 import dataclasses
 import os
 import re
@@ -25,10 +26,11 @@ from transformer_jax.interop.families import (
     llama,
     roberta,
     t5,
+    vit,
 )
 from transformer_jax.interop.family import Family, Model, Row, Tensors
 from transformer_jax.interop.fields import Fields, read_fields
-from transformer_jax.interop.tensor_files import TensorFolder, open_tensors
+from transformer_jax.interop.tensor_files import TensorFolder, aligned, open_tensors
 from transformer_jax.models.making import make_model
 from transformer_jax.training.trees import named, nested
 
@@ -45,9 +47,10 @@ __all__ = [
 FAMILIES: tuple[Family, ...] = (
     bert.FAMILY, roberta.FAMILY, distilbert.FAMILY, gpt2.FAMILY, bart.BART, bart.MBART,
     bart.MARIAN, bart.PEGASUS, t5.FAMILY, llama.LLAMA, llama.MISTRAL, llama.QWEN2, llama.QWEN3,
-    gemma2.FAMILY,
+    gemma2.FAMILY, vit.FAMILY,
 )  # fmt: skip
 
+_AT_ONCE = 2  # tensors: while one is read, another is turned
 _LONGEST = 1 << 24  # positions that are computed and so cost no parameters
 
 
@@ -78,8 +81,8 @@ class Folder:
     ) -> dict[Any, Any]:
         """The parameters, in nested dictionaries, float32.
 
-        One tensor after another is read, turned and placed, so that what is taken beside the
-        parameters themselves is one tensor of the file.
+        Two tensors at a time are read, turned and placed, so that no more than these is taken
+        beside the parameters themselves.
 
         Args:
             place: Maps the path of a parameter and its values to where it shall lie, such as its
@@ -91,12 +94,15 @@ class Folder:
         together: dict[str, list[Row]] = {}
         for row in self.rows:
             together.setdefault(row.theirs, []).append(row)
-        found = {}
-        for name, rows in together.items():
+
+        def part(name: str) -> dict[str, Any]:
             array = self.tensors.read(self.names[name])
-            for row in rows:
-                found[row.ours] = place(row.ours, _ours(array, row))
-            del array
+            return {row.ours: place(row.ours, _ours(array, row)) for row in together[name]}
+
+        with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:
+            found = {
+                name: leaf for leaves in pool.map(part, together) for name, leaf in leaves.items()
+            }
         return nested({row.ours: found[row.ours] for row in self.rows})
 
 
@@ -157,7 +163,11 @@ def shape_there(shape: tuple[int, ...], row: Row) -> tuple[int, ...]:
         (48, 32)
         >>> shape_there((32, 32), Row("query/kernel", "c_attn.weight", "same", (0, 3)))
         (32, 96)
+        >>> shape_there((192, 32), Row("embedding/kernel", "conv.weight", "patches", patch=8))
+        (32, 3, 8, 8)
     """
+    if row.form == "patches":
+        return (shape[1], shape[0] // row.patch**2, row.patch, row.patch)
     if row.form == "turned":
         shape = shape[::-1]
     elif row.form == "row":
@@ -173,8 +183,13 @@ def _ours(array: np.ndarray, row: Row) -> np.ndarray:
         array = array.T
     elif row.form == "row":
         array = array[0]
-    # A copy that ends with the array it is made of, unless it is as it should be.
-    return np.ascontiguousarray(array, np.float32)
+    elif row.form == "patches":
+        array = array.transpose(2, 3, 1, 0).reshape(-1, len(array))
+    if array.dtype == np.float32 and array.flags.c_contiguous:
+        return array
+    copy = aligned(array.shape, np.float32)
+    copy[...] = array
+    return copy
 
 
 def theirs(arrays: Sequence[np.ndarray], rows: Sequence[Row]) -> np.ndarray:
@@ -185,7 +200,10 @@ def theirs(arrays: Sequence[np.ndarray], rows: Sequence[Row]) -> np.ndarray:
         (3, 2)
     """
     order = sorted(range(len(rows)), key=lambda i: rows[i].part)
-    form = rows[0].form
+    form, patch = rows[0].form, rows[0].patch
+    if form == "patches":
+        kernel = arrays[0].reshape(patch, patch, -1, arrays[0].shape[-1])
+        return np.ascontiguousarray(kernel.transpose(3, 2, 0, 1))
     parts = [arrays[i].T if form == "turned" else arrays[i] for i in order]
     array = np.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0]
     return np.ascontiguousarray(array[None] if form == "row" else array)
@@ -246,6 +264,8 @@ def _believable(model: Model, fields: Fields, tensors: TensorFolder) -> None:
         * config.width,
         "heads": config.attention.heads * config.head_dim * config.width,
     }
+    if config.image.size:
+        sizes["patches"] = config.image.patch**2 * config.image.channels * config.width
     places = config.positions
     if places.kind == "learned":
         sizes["number of positions"] = (places.max_length + places.offset) * config.width
@@ -272,8 +292,7 @@ def _account(
 ) -> None:
     """Refuses a folder unless its tensors are those of the model, one by one."""
     path = Path(fields.where).parent
-    state = nnx.to_pure_dict(nnx.split(abstract_model(model))[1])
-    expected = {name: tuple(leaf.shape) for name, leaf in named(state).items()}
+    expected = _shapes(model)
     described = {row.ours for row in rows}
     if described != expected.keys():
         apart = sorted(described ^ expected.keys())
@@ -298,6 +317,25 @@ def _account(
                 f"{path}: the tensor {name} is no part of this model, and no copy of another: "
                 f"its result would be another without it"
             )
+
+
+def _shapes(model: Model) -> dict[str, tuple[int, ...]]:
+    """The shape of every parameter; one block a stack is traced, for the others are as it is."""
+    config = model.config
+    layers = {"encoder": config.encoder_layers, "decoder": config.decoder_layers}
+    few = dataclasses.replace(
+        config,
+        encoder_layers=min(1, config.encoder_layers),
+        decoder_layers=min(1, config.decoder_layers),
+    )
+    small = abstract_model(dataclasses.replace(model, config=few))
+    state = nnx.to_pure_dict(nnx.split(small)[1])
+    found: dict[str, tuple[int, ...]] = {}
+    for name, leaf in named(state).items():
+        side, _, rest = name.partition("/blocks/0/")
+        names = [f"{side}/blocks/{i}/{rest}" for i in range(layers[side])] if rest else [name]
+        found |= {each: tuple(leaf.shape) for each in names}
+    return found
 
 
 # What old files may hold more than once.

@@ -13,17 +13,23 @@ from transformer_jax.config import TransformerConfig, from_dict
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.interop.family import Model
 from transformer_jax.interop.fields import Fields, read_fields
-from transformer_jax.interop.folder import Folder, open_folder
+from transformer_jax.interop.folder import Folder, abstract_model, open_folder
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.stored import Loaded
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
 
-__all__ = ["PublishedRun", "convert", "model_of", "run_fields"]
+__all__ = [
+    "PublishedRun",
+    "convert",
+    "load_image_model",
+    "model_of",
+    "preprocessor_fields",
+    "run_fields",
+]
 
 _GENERATION = "generation_config.json"
-# Keys that say how a model is decoded; before there was a file of their own, they lay in config.
 _STRIDE = 128  # tokens that windows over a context share, as its users have it
 
 
@@ -130,6 +136,18 @@ def generation_fields(path: Path, fields: Fields) -> Fields:
     return Fields(fields.values | given, str(file if own else path / "config.json"))
 
 
+def preprocessor_fields(path: Path) -> dict[str, Any] | None:
+    """How images are made of pictures: their size, the mean of their pixels and so on.
+
+    None where the folder does not say it.
+
+    Raises:
+        CheckpointError: Its file is damaged.
+    """
+    file = path / "preprocessor_config.json"
+    return read_fields(file).values if file.is_file() else None
+
+
 def run_fields(folder: Folder) -> dict[str, Any]:
     """The ``config.json`` of a run whose model is that of a folder."""
     model = folder.model
@@ -156,6 +174,9 @@ def run_fields(folder: Folder) -> dict[str, Any]:
             "length": length,
             "stride": min(_STRIDE, max(1, length // 4)),
         }
+    elif model.kind == "image":
+        found["task"] = {"kind": "classify", "labels": list(model.labels)} if model.task else None
+        found["published"]["preprocessor"] = preprocessor_fields(folder.path)
     elif model.kind == "decoder":
         begins = folder.fields.values.get("bos_token_id") is not None
         found["first"] = "bos" if begins else "eos"
@@ -186,6 +207,24 @@ def model_of(fields: Mapping[str, Any], kind: str) -> Model:
     return model
 
 
+def load_image_model(path: str | os.PathLike[str]) -> Any:
+    """The encoder or classifier of images in a published folder or a run, a function of images.
+
+    Raises:
+        ConfigError: The model there reads words.
+        CheckpointError: There is none, or its files are damaged.
+    """
+    import jax
+    from flax import nnx
+
+    run = RunDirectory.open(path)
+    if not run.reads_images():
+        raise ConfigError(f"{path}: the run of a model that reads words, not images")
+    model = model_of(run.read_config(), "image")
+    params = jax.device_put(run.load_params().params)
+    return nnx.merge(nnx.split(abstract_model(model))[0], params)
+
+
 def convert(
     path: str | os.PathLike[str], output: str | os.PathLike[str], *, overwrite: bool
 ) -> int:
@@ -198,14 +237,17 @@ def convert(
     """
     source = PublishedRun(path)
     fields = source.read_config()
-    special = source.tokenizer_file()[1]
-    tokenizer = source.load_tokenizer()
+    tokenizer = None if source.folder.model.kind == "image" else source.load_tokenizer()
+    describe: dict[str, Any] = {"config": fields}
+    if tokenizer is not None:
+        fields |= {"special": source.tokenizer_file()[1]}
+        describe = {"config": fields, "tokenizer": tokenizer.sha256}
     run = RunDirectory.create(output, overwrite=overwrite)
     params = source.load_params().params
-    fields |= {"special": special}
     run.write(run.config, json.loads(json.dumps(fields)))
-    tokenizer.save(run.tokenizer)
-    _save(run, params, {"config": fields, "tokenizer": tokenizer.sha256})
+    if tokenizer is not None:
+        tokenizer.save(run.tokenizer)
+    _save(run, params, describe)
     import jax
 
     return sum(leaf.size for leaf in jax.tree.leaves(params))

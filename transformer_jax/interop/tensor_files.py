@@ -5,6 +5,7 @@ Other formats are refused: a pickle runs the code that it holds.
 
 import dataclasses
 import json
+import math
 import os
 import re
 import stat
@@ -15,6 +16,7 @@ from types import MappingProxyType
 from typing import BinaryIO
 
 import numpy as np
+from numpy.typing import DTypeLike
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
@@ -30,12 +32,27 @@ from transformer_jax.interop.headers import (
     read_header,
 )
 
-__all__ = ["INDEX", "WEIGHTS", "Entry", "TensorFolder", "open_tensors", "write_tensors"]
+__all__ = ["INDEX", "WEIGHTS", "Entry", "TensorFolder", "aligned", "open_tensors", "write_tensors"]
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
 _OTHERS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.safetensors")
+
+
+def aligned(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
+    """An array whose contents are arbitrary, in memory that JAX on a CPU takes over as it is.
+
+    Anywhere else than at a multiple of 64 bytes it makes a copy, and holds both for a moment.
+
+    Example:
+        >>> aligned((3, 5), np.float32).ctypes.data % 64
+        0
+    """
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    raw = np.empty(size + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + size].view(dtype).reshape(shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +86,7 @@ class TensorFolder:
         if entry is None:
             raise CheckpointError(f"{self.path}: has no tensor {name!r}")
         try:
-            array = np.empty(entry.shape, TYPES[entry.dtype])
+            array = aligned(entry.shape, TYPES[entry.dtype])
             raw = array.reshape(-1).view(np.uint8).data
             with entry.file.open("rb") as file:
                 if _stamp(file) != self._stamps[entry.file]:
@@ -307,7 +324,10 @@ def _write(path: Path, fill: Callable[[Path], object]) -> None:
     """Writes a file under another name, and renames it when it has reached the disk."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        draft.touch()
+        usual = draft.stat().st_mode
         fill(draft)
+        draft.chmod(usual)  # safetensors leaves files that nobody else may read
         with draft.open("rb+") as file:
             os.fsync(file.fileno())
         draft.replace(path)

@@ -28,6 +28,8 @@ class Encoder(nnx.Module):
                 f"encoder_layers is {config.encoder_layers} and decoder_layers "
                 f"{config.decoder_layers}: an encoder-only model has at least 1 and 0"
             )
+        if config.image.size:
+            raise ConfigError(f"image.size is {config.image.size}: an encoder of words has 0")
         self.config = config
         D = config.width
         spread = D**-0.5 if config.embedding.scale is None else 0.02

@@ -3,9 +3,10 @@
 import logging
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
+import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import PyTree
@@ -20,6 +21,7 @@ __all__ = [
     "logical_names",
     "param_shardings",
     "path_name",
+    "placing",
     "replicated",
     "row_multiple",
     "shardings_like",
@@ -36,6 +38,8 @@ Names = tuple[str | None, ...]
 # head in one place. One that divides only heads * head size is as right and communicates more.
 NAMES: tuple[tuple[str, Names], ...] = (
     (r"(\w+_)?embedding/table", ("vocab", "width")),
+    (r"embedding/kernel", ("vector", "width")),
+    (r"embedding/bias", ("vector",)),
     (r"(positions|segments)/table", ("position", "width")),
     (r"relative/table", ("bucket", "head")),
     (r"(query|key|value)/kernel", ("width", "heads")),
@@ -176,6 +180,26 @@ def param_shardings(
         return NamedSharding(mesh, spec(names, leaf.shape, mesh.shape, what=what))
 
     return jax.tree_util.tree_map_with_path(of, params)
+
+
+def placing(
+    mesh: Mesh, table: Sequence[tuple[str, Names]] = NAMES
+) -> Callable[[str, np.ndarray], jax.Array]:
+    """A function from a parameter's path and values to its parts on the devices of ``mesh``.
+
+    Each process puts what its own devices hold; no device ever holds more.
+
+    Raises:
+        ConfigError: When called with a parameter that no pattern matches.
+    """
+
+    def place(name: str, array: np.ndarray) -> jax.Array:
+        names = logical_names(name, array.ndim, table)
+        what = re.sub(r"/\d+/", "/*/", name)
+        sharding = NamedSharding(mesh, spec(names, array.shape, mesh.shape, what=what))
+        return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+
+    return place
 
 
 def shardings_like(tree: PyTree, params: PyTree, shardings: PyTree, mesh: Mesh) -> PyTree:

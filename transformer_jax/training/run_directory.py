@@ -100,9 +100,19 @@ class RunDirectory:
 
             return PublishedRun(path)
         for needed in (run.config, run.tokenizer):
-            if not needed.is_file():
+            if not needed.is_file() and not (needed == run.tokenizer and run.reads_images()):
                 raise CheckpointError(f"{path}: not a run directory (it has no {needed.name})")
         return run
+
+    def reads_images(self) -> bool:
+        """Whether the model of the run reads images, and so has no tokenizer.
+
+        Raises:
+            CheckpointError: ``config.json`` is missing or damaged.
+        """
+        model = self.read_config().get("model")
+        image = model.get("image") if isinstance(model, dict) else None
+        return isinstance(image, dict) and bool(image.get("size"))
 
     def read_config(self) -> dict[str, Any]:
         """What ``config.json`` says.

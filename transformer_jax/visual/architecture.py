@@ -36,7 +36,8 @@ def diagram(config: TransformerConfig) -> str:
         name = "memory" if config.decoder_layers else "vectors"
         encoder = _stack(config, "encoder", ["self_attention", "feed_forward"])
         encoder.insert(0, f"{name} [B, S, {D}]")
-        encoder.append("source tokens [B, S]")
+        pixels = f"[B, {config.image.size}, {config.image.size}, {config.image.channels}]"
+        encoder.append(f"images {pixels}" if config.image.size else "source tokens [B, S]")
     if config.decoder_layers:
         cross = ["cross_attention"] if config.encoder_layers else []
         decoder = _stack(config.decoder(), "decoder", ["self_attention", *cross, "feed_forward"])
@@ -78,6 +79,11 @@ def _entrance(config: TransformerConfig, norm: str) -> list[str]:
         lines.append(f"+ positions  {places.kind.replace('_', ', ')}")
     scale = config.embedding_scale
     times = "" if scale == 1.0 else f", times {scale:.4g}"
+    image = config.image
+    if image.size:
+        lines.append(f"a vector for the whole first  1 × {D}{times}")
+        inputs = f"{image.patch} × {image.patch} × {image.channels}"
+        return [*lines, f"linear  {inputs} → {D}, {image.places - 1} patches{times}"]
     lines.append(f"embedding  {config.vocab} × {D}{times}")
     return lines
 

@@ -1,0 +1,109 @@
+"""Published models of images where commands take a run."""
+
+import json
+import re
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from tests.parity import layouts
+from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.interop.runs import load_image_model
+
+NAMES = ("vit", "vit_bare")
+HOW = {"do_normalize": True, "image_mean": [0.5, 0.5, 0.5], "size": {"height": 32, "width": 32}}
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    root = tmp_path_factory.mktemp("published")
+    for name in (*NAMES, "bert"):
+        layouts.write(name, root / name)
+    (root / "vit" / "preprocessor_config.json").write_text(json.dumps(HOW))
+    return lambda name: root / name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_describing_counts_every_parameter(published, run_command, name):
+    code, out, err = run_command("describe", published(name))
+    assert code == 0, err
+    count = sum(array.size for array in layouts.weights(name).values())
+    assert f": {count:,} parameters" in out[0]
+    text = "\n".join(out)
+    channels = layouts.LAYOUTS[name]["config"]["num_channels"]
+    assert f"linear  8 × 8 × {channels} → 32, 16 patches" in text
+    assert f"images [B, 32, 32, {channels}]" in text
+    assert "One forward pass of 1 × 17 vectors of an image" in text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_folder_becomes_a_run_and_goes_back_bit_by_bit(published, run_command, tmp_path, name):
+    run, images = tmp_path / "run", jnp.asarray(layouts.inputs(name)["pixel_values"])
+    code, _, err = run_command("convert", published(name), run)
+    assert code == 0, err
+    assert run_command("verify", run)[0] == 0
+    described = [run_command("describe", path)[1][1:] for path in (published(name), run)]
+    assert described[0] == described[1]
+    given = jnp.moveaxis(images, 1, -1)
+    outputs = [load_image_model(path)(given) for path in (published(name), run)]
+    np.testing.assert_array_equal(*outputs)
+    for path in (published(name), run):
+        out = tmp_path / f"from {path.name}"
+        code, _, err = run_command("export", path, out)
+        assert code == 0, err
+        back, there = load_file(out / "model.safetensors"), layouts.weights(name)
+        assert back.keys() == there.keys()
+        for tensor, value in there.items():
+            assert back[tensor].tobytes() == value.tobytes(), tensor
+        assert json.loads((out / "config.json").read_text()) == layouts.LAYOUTS[name]["config"]
+        how = out / "preprocessor_config.json"
+        assert (json.loads(how.read_text()) == HOW) if name == "vit" else not how.exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["embed", "generate", "translate", "classify", "score", "fill-mask", "attention"],
+)
+def test_no_command_reads_images(published, run_command, tmp_path, command):
+    (tmp_path / "text").write_text("a\n")
+    more = [] if command == "translate" else [tmp_path / "text"]
+    code, _, err = run_command(command, published("vit"), *more)
+    assert code == 2
+    assert re.search(r"an image model, and no command reads images: .*load_image_model\(", err)
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_a_model_of_words_is_no_model_of_images(published, tmp_path):
+    with pytest.raises(ConfigError, match="reads words, not images"):
+        load_image_model(published("bert"))
+    with pytest.raises(CheckpointError, match="no such run directory"):
+        load_image_model(tmp_path / "nothing")
+    (tmp_path / "config.json").write_text(json.dumps({"model": {"image": {"size": 0}}}))
+    with pytest.raises(CheckpointError, match=r"it has no tokenizer\.json"):
+        load_image_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"image_size": 64}, r"position_embeddings is \[1, 17, 32\], and \[1, 65, 32\] by"),
+        ({"image_size": [32, 48]}, r"image_size is \[32, 48\]: a whole number"),
+        ({"patch_size": 5}, "image.patch 5 does not divide image.size 32"),
+        ({"patch_size": 16}, r"projection.weight is \[32, 3, 8, 8\], and \[32, 3, 16, 16\] by"),
+        ({"num_channels": 1}, r"projection.weight is \[32, 3, 8, 8\], and \[32, 1, 8, 8\] by"),
+        ({"image_size": 8 * 10**9}, "number of positions does not fit"),
+        ({"num_channels": 10**9}, "patches does not fit"),
+        ({"hidden_act": "evil"}, "hidden_act is .evil.: known are"),
+        ({"problem_type": "regression"}, "problem_type is .regression.: only"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused_by_name(published, tmp_path, change, said):
+    folder = layouts.write("vit", tmp_path / "x")
+    fields = layouts.LAYOUTS["vit"]["config"] | change
+    (folder / "config.json").write_text(json.dumps(fields))
+    with pytest.raises(CheckpointError, match=said) as error:
+        load_image_model(folder)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,197 @@
+"""Published folders where commands take a run directory, and the way there and back."""
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from experiments import encoder_only
+from tests.parity import layouts
+from transformer_jax.cli.loading import load
+from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
+from transformer_jax.decoding.published import PublishedGenerator
+from transformer_jax.decoding.published_rules import PublishedRules
+
+TEXT = ["i sat on the bank of the river.", "i took cash to the bank.", "rivers ran; who ran?"]
+# Tokens in the places that the configurations of the layouts give them.
+SPECIAL = {
+    "bert": BERT_SPECIAL, "gpt2": ("<s>", "<pad>", "</s>", "<unk>"),
+    "llama": ("<s>", "<pad>", "</s>", "<unk>"), "bart": ("<s>", "<pad>", "</s>", "<unk>"),
+    "t5": ("<pad>", "</s>", "<unk>", "<other>"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    root = tmp_path_factory.mktemp("published")
+
+    def folder(name):
+        if not (root / name).exists():
+            layouts.write(name, root / name)
+            special = SPECIAL[name.split("_")[0]]
+            train_tokenizer("wordpiece", TEXT * 3, 90, special=special).save(
+                root / name / "tokenizer.json"
+            )
+        return root / name
+
+    return folder
+
+
+@pytest.fixture
+def text(tmp_path):
+    (tmp_path / "text").write_text("\n".join(TEXT) + "\n")
+    return tmp_path / "text"
+
+
+USES = [
+    ("bert", ["fill-mask", "{}", "the [MASK]"]),
+    ("bert", ["similar", "{}", "{text}", "the river"]),
+    ("bert", ["describe", "{}"]),
+    ("bert_cls", ["classify", "{}", "{text}"]),
+    ("bert_tag", ["tag", "{}", "{text}"]),
+    ("bert_qa", ["answer", "{}", "who ran?", "--context", "{text}"]),
+    ("gpt2", ["generate", "{}", "the ", "--tokens", "5", "--temperature", "0"]),
+    ("gpt2", ["score", "{}", "{text}"]),
+    ("llama", ["generate", "{}", "the ", "--tokens", "5", "--rules", "published"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "words"), USES, ids=[f"{w[0]} {n}" for n, w in USES])
+def test_a_folder_is_used_like_the_run_made_of_it(
+    published, text, tmp_path, run_command, name, words
+):
+    assert run_command("convert", published(name), tmp_path / "run")[0] == 0
+    outputs = []
+    for path in (published(name), tmp_path / "run"):
+        given = [word.format(path, text=text) for word in words]
+        code, out, err = run_command(*given)
+        assert code == 0, err
+        outputs.append([line.replace(str(path), "RUN") for line in out])
+    assert outputs[0] == outputs[1]
+    assert outputs[0]
+
+
+@pytest.mark.parametrize("name", ["bart", "t5"])
+@pytest.mark.parametrize("beams", [1, 3])
+def test_translating_by_published_rules_is_generating(published, run_command, name, beams):
+    """What a source is framed with comes from the tokenizer, the rest from the checkpoint."""
+    lines = ["the bank ran.", "", "i sat on a river to the cash"]
+    flags = ["--rules", "published", "--beams", str(beams), "--scores"]
+    text = "\n".join(lines) + "\n"
+    code, out, err = run_command("translate", published(name), *flags, text=text)
+    assert code == 0, err
+    model, tokenizer = load(published(name), kind="encoder-decoder")
+    fields = layouts.LAYOUTS[name]["config"]
+    rules = PublishedRules(
+        num_beams=beams, eos_token_id=(fields["eos_token_id"],),
+        pad_token_id=fields["pad_token_id"],
+        decoder_start_token_id=fields["decoder_start_token_id"],
+        forced_eos_token_id=(fields["forced_eos_token_id"],) if name == "bart" else (),
+    )  # fmt: skip
+    generator = PublishedGenerator(model, rules)
+    assert out[1] == "\t0.0000"
+    for line, said in zip((lines[0], lines[2]), (out[0], out[2]), strict=True):
+        ids = [*tokenizer.before, *tokenizer.encode(line), *tokenizer.after]
+        tokens, scores = generator.generate([ids])
+        words = tokenizer.decode(tokens[0][1:].tolist()).replace("\n", " ")
+        assert said.split("\t")[0] == words
+        assert float(said.split("\t")[1]) == pytest.approx(scores[0], abs=1e-3)
+
+
+def test_a_folder_translates_by_our_rules_too(published, run_command):
+    flags = ["--length-extra", "3"]
+    code, out, err = run_command("translate", published("t5"), *flags, text="the bank ran.\n")
+    assert (code, len(out)) == (0, 2), err
+
+
+def test_fine_tuning_begins_from_a_folder(published, tmp_path, capfd):
+    """Every tensor but the new head, and the published tokenizer."""
+    rows = "".join(f"the river ran {i}\t{'ab'[i % 2]}\n" for i in range(40))
+    (tmp_path / "train.tsv").write_text("text\tlabel\n" + rows)
+    code = encoder_only.main(
+        ["finetune", "classify", "--task.init", str(published("bert")), "--task.freeze", "encoder",
+         "--data.train", str(tmp_path / "train.tsv"), "--training.steps", "2", "--task.length",
+         "24", "--training.tokens", "256", "--training.buckets", "1",
+         "--optimizer.schedule.warm-up", "1", "--output", str(tmp_path / "run")]
+    )  # fmt: skip
+    err = capfd.readouterr().err
+    assert code == 0, err
+    assert "drawn anew: labels" in err
+    (_, params), tokenizer = load(tmp_path / "run", "last", kind="encoder-task")
+    there = layouts.weights("bert")["bert.encoder.layer.1.intermediate.dense.weight"]
+    block = params["encoder"]["blocks"][1]
+    np.testing.assert_array_equal(block["feed_forward"]["up"]["kernel"], there.T)
+    assert tokenizer.sha256 == load(published("bert"), kind="encoder")[1].sha256
+
+
+def test_what_is_trained_here_is_published_with_its_frame(tmp_path, run_command, published):
+    """Others put around a text what we put around it by ourselves."""
+    import tokenizers
+
+    assert run_command("convert", published("gpt2"), tmp_path / "run")[0] == 0
+    config = json.loads((tmp_path / "run/config.json").read_text())
+    del config["published"]  # as if it had been trained here
+    (tmp_path / "run/config.json").write_text(json.dumps(config))
+    code, _, err = run_command("export", tmp_path / "run", tmp_path / "out")
+    assert code == 0, err
+    framed = tokenizers.Tokenizer.from_file(str(tmp_path / "out/tokenizer.json"))
+    plain = framed.encode("the bank", add_special_tokens=False).ids
+    assert framed.encode("the bank").ids == [0, *plain]
+    said = json.loads((tmp_path / "out/generation_config.json").read_text())
+    assert said == {
+        "pad_token_id": 1, "eos_token_id": 2, "bos_token_id": 0, "max_length": 44,
+    }  # fmt: skip
+    there, back = (
+        load_file(p / "model.safetensors") for p in (published("gpt2"), tmp_path / "out")
+    )
+    assert there.keys() == back.keys()
+    assert all(there[name].tobytes() == back[name].tobytes() for name in there)
+
+
+def test_shards_and_halves(published, tmp_path, run_command):
+    flags = ["--dtype", "bfloat16", "--shard-gigabytes", "2e-5"]
+    assert run_command("export", published("llama"), tmp_path / "out", *flags)[0] == 0
+    assert len(list((tmp_path / "out").glob("model-*.safetensors"))) > 2
+    code, out, _ = run_command("verify", tmp_path / "out")
+    assert (code, out) == (0, ["30 tensors\tall of them known", ""])
+    assert run_command("generate", tmp_path / "out", "the ", "--rules", "published")[0] == 0
+
+
+MISTAKES = [
+    (["describe", "{bin}"], 4, "pytorch_model.bin"),
+    (["fill-mask", "{bert_bare}", "a [MASK]"], 2, "without a head for hidden words"),
+    (["classify", "{bert}", "{text}"], 2, "no head for classes"),
+    (["translate", "{gpt2}"], 2, "a decoder, which this command does not use"),
+    (["generate", "{gpt2}", "x", "--checkpoint", "7"], 2, "has no steps"),
+    (["generate", "{bare}", "x"], 4, "tokenizer"),
+    (["generate", "{gpt2}", "x", "--rules", "published", "--top-k", "3"], 2, "--top-k has no part"),
+    (["convert", "{gpt2}", "{full}"], 2, "is not empty"),
+    (["convert", "{text}", "{new}"], 4, "no such"),
+    (["export", "{gpt2}", "{full}"], 2, "is not empty"),
+    (["export", "{gpt2}", "{new}", "--shard-gigabytes", "0"], 2, "above 0"),
+    (["describe", "{strange}"], 4, "model_type is \"evil\": known are bert"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "code", "said"), MISTAKES, ids=[m[2] for m in MISTAKES])
+def test_a_mistake_is_one_line(published, text, tmp_path, run_command, given, code, said):
+    names = {name: published(name) for name in re.findall(r"{(bert\w*|gpt2)}", " ".join(given))}
+    for name in ("bin", "full", "bare", "strange"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "full/file").write_text("x")
+    shutil.copy(published("gpt2") / "config.json", tmp_path / "bin")
+    (tmp_path / "bin/pytorch_model.bin").write_bytes(b"x")
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(published("gpt2") / name, tmp_path / "bare")
+    (tmp_path / "strange/config.json").write_text('{"model_type": "evil"}')
+    (tmp_path / "strange/tokenizer.json").write_text("{}")
+    places = {name: tmp_path / name for name in ("bin", "full", "bare", "strange", "new")}
+    words = [word.format(**places, **names, text=text) for word in given]
+    found, _, err = run_command(*words)
+    assert found == code, err
+    assert said in err
+    assert "Traceback" not in err
+    assert err.count("error:") == 1

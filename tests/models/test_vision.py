@@ -1,0 +1,290 @@
+"""Laws of the Vision Transformer (row L3): Dosovitskiy et al. 2021."""
+
+import dataclasses
+import functools
+import zlib
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from transformer_jax import accounting
+from transformer_jax.config import (
+    PRESETS,
+    AttentionConfig,
+    ComputeConfig,
+    EmbeddingConfig,
+    ImageConfig,
+    PositionConfig,
+    TransformerConfig,
+    bert,
+    vit,
+)
+from transformer_jax.errors import ConfigError
+from transformer_jax.functional.patches import patches
+from transformer_jax.models.encoder import Encoder
+from transformer_jax.models.vision import ImageClassifier, VisionEncoder
+from transformer_jax.modules.stack import stack_blocks
+from transformer_jax.parallel.sharding import logical_names
+from transformer_jax.training.trees import named
+
+D, SIZE, PATCH, CHANNELS, CLASSES = 16, 12, 4, 2, 3
+PATCHES = (SIZE // PATCH) ** 2
+SMALL = dataclasses.replace(
+    vit(D, 2, size=SIZE, patch=PATCH, channels=CHANNELS), attention=AttentionConfig(heads=4)
+)
+change = functools.partial(dataclasses.replace, SMALL)
+POOLED = change(head=dataclasses.replace(SMALL.head, pooler=True))
+PLACELESS = change(positions=PositionConfig(kind="none", max_length=1 + PATCHES))
+DRAW = np.random.default_rng(0)
+IMAGES = jnp.asarray(DRAW.standard_normal((3, SIZE, SIZE, CHANNELS)), jnp.float32)
+ORDER = jnp.asarray(DRAW.permutation(PATCHES))
+
+
+@functools.lru_cache
+def parts(config, labels=CLASSES):
+    """Graph and parameters that depend on their names alone: zeros and ones hide mistakes."""
+    if labels:
+        make = lambda: ImageClassifier(config, labels=labels, rngs=nnx.Rngs(0))
+    else:
+        make = lambda: VisionEncoder(config, rngs=nnx.Rngs(0))
+    graph, state = nnx.split(nnx.eval_shape(make))
+
+    def fill(path, leaf):
+        name = jax.tree_util.keystr(path)
+        noise = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(leaf.shape)
+        return jnp.asarray(1 + 0.2 * noise if "gain" in name else 0.3 * noise, leaf.dtype)
+
+    return graph, jax.tree_util.tree_map_with_path(fill, nnx.to_pure_dict(state))
+
+
+def compiled(config, function=lambda model, *args: model(*args), labels=CLASSES):
+    """``function(model, ...)`` of arrays: op by op, these tests would take minutes."""
+    graph, params = parts(config, labels)
+    run = jax.jit(lambda params, *args: function(nnx.merge(graph, params), *args))
+    return functools.partial(run, params)
+
+
+def moved(images, order):
+    """The same images with their patches in another order."""
+    rows = SIZE // PATCH
+    cut = patches(images, PATCH)[:, order]
+    squares = cut.reshape(len(images), rows, rows, PATCH, PATCH, CHANNELS)
+    return jnp.swapaxes(squares, 2, 3).reshape(images.shape)
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("vit_tiny", 5_717_416), ("vit_base", 86_567_656), ("vit_large", 304_326_632)],
+)
+def test_published_sizes_with_a_thousand_classes(name, count):
+    stacked = dataclasses.replace(PRESETS[name], compute=ComputeConfig(scan=True))
+    make = lambda: ImageClassifier(stacked, labels=1000, rngs=nnx.Rngs(0))
+    leaves = jax.tree.leaves(nnx.split(nnx.eval_shape(make))[1])
+    assert sum(leaf.size for leaf in leaves) == count
+    assert accounting.parameters(PRESETS[name]) == count - 1000 * (PRESETS[name].width + 1)
+
+
+def test_patches_moved_with_their_positions_move_their_vectors_and_nothing_else():
+    run, params = compiled(SMALL, labels=0), parts(SMALL, 0)[1]
+    table = params["encoder"]["positions"]["table"]
+    there = jnp.concatenate([jnp.zeros(1, jnp.int32), 1 + ORDER])
+    stack = params["encoder"] | {"positions": {"table": table[there]}}
+    found = run.func(params | {"encoder": stack}, moved(IMAGES, ORDER))
+    wanted = run(IMAGES)
+    assert wanted.shape == (3, 1 + PATCHES, D)
+    chex.assert_trees_all_close(found, wanted[:, there], atol=1e-5)
+
+
+def test_only_positions_tell_the_order_of_patches():
+    other = moved(IMAGES, ORDER)
+    assert not np.allclose(other, IMAGES)
+    run = compiled(PLACELESS)
+    chex.assert_trees_all_close(run(other), run(IMAGES), atol=1e-5)
+    run = compiled(SMALL)
+    assert not np.allclose(run(other), run(IMAGES), atol=1e-2)
+
+
+@pytest.mark.parametrize("config", [SMALL, POOLED], ids=["small", "pooled"])
+def test_gradients_reach_every_parameter_and_every_pixel(config):
+    graph, params = parts(config)
+    weights = jnp.arange(1.0, 1.0 + CLASSES)[None]
+    loss = lambda params, images: jnp.sum(weights * nnx.merge(graph, params)(images) ** 2)
+    slopes, pixels = jax.jit(jax.grad(loss, argnums=(0, 1)))(params, IMAGES)
+    still = {name for name, leaf in named(slopes).items() if np.abs(leaf).max() < 1e-4}
+    # The same number added to all of a query's scores.
+    assert still == {f"encoder/blocks/{i}/self_attention/key/bias" for i in range(2)}
+    assert np.asarray(pixels).all()
+    assert np.asarray(slopes["embedding"]["kernel"]).any(1).all()
+    assert np.asarray(slopes["encoder"]["positions"]["table"]).any(1).all()
+
+
+def test_rows_do_not_influence_one_another():
+    run = compiled(SMALL)
+    chex.assert_trees_all_close(run(IMAGES[1:2])[0], run(IMAGES)[1], atol=1e-5)
+    chex.assert_trees_all_equal(run(IMAGES.at[0].set(9.0))[1:], run(IMAGES)[1:])
+    slope = jax.jit(jax.grad(lambda images: run(images)[1].sum()))(IMAGES)
+    assert not np.asarray(slope[jnp.array([0, 2])]).any()
+
+
+def test_what_the_first_block_sees_is_a_map_of_each_patch_and_a_place():
+    p = jax.device_get(parts(SMALL, 0)[1])
+    seen = lambda model, images: model.encoder.enter(
+        model.embed(images), jnp.arange(1 + PATCHES)[None]
+    )
+    found = compiled(SMALL, seen, labels=0)(IMAGES)
+    x = np.asarray(patches(IMAGES, PATCH), np.float64) @ p["embedding"]["kernel"]
+    first = np.broadcast_to(p["class_embedding"]["table"], (3, 1, D))
+    x = np.concatenate([first, x + p["embedding"]["bias"]], 1)
+    np.testing.assert_allclose(found, x + p["encoder"]["positions"]["table"], atol=1e-5)
+
+
+def test_a_class_is_told_from_the_first_vector_or_from_what_is_pooled():
+    hidden = compiled(SMALL, lambda model, x: VisionEncoder.__call__(model, x))(IMAGES)
+    for config in (SMALL, POOLED):
+        p = jax.device_get(parts(config)[1])
+        first = np.asarray(hidden[:, 0])
+        if config is POOLED:
+            first = np.tanh(first @ p["pooler"]["kernel"] + p["pooler"]["bias"])
+        wanted = first @ p["labels"]["kernel"] + p["labels"]["bias"]
+        np.testing.assert_allclose(compiled(config)(IMAGES), wanted, atol=1e-5)
+    assert "pooler" not in parts(SMALL)[1]
+
+
+def test_scanned_and_recomputed_and_uncompiled_is_the_same():
+    wanted, params = compiled(SMALL)(IMAGES), parts(SMALL)[1]
+    stacked = params["encoder"] | {"blocks": stack_blocks(params["encoder"]["blocks"])}
+    run = compiled(change(compute=ComputeConfig(scan=True, remat=True)))
+    found = run.func(params | {"encoder": stacked}, IMAGES)
+    chex.assert_trees_all_close(found, wanted, atol=1e-5)
+    assert wanted.dtype == jnp.float32
+    graph, params = parts(SMALL)
+    chex.assert_trees_all_close(nnx.merge(graph, params)(IMAGES), wanted, atol=1e-5)
+    narrow = compiled(change(compute=ComputeConfig(dtype="bfloat16")))(IMAGES)
+    assert narrow.dtype == jnp.float32
+    chex.assert_trees_all_close(narrow, wanted, atol=0.2)
+    assert not np.allclose(narrow, wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [1.0, 3.0])
+def test_costs_counted_on_paper_are_those_of_xla(scale):
+    """Row B13."""
+    # Other kernels loop, and XLA counts the body of a loop once.
+    attention = dataclasses.replace(SMALL.attention, implementation="xla")
+    config = change(width=64, attention=attention, embedding=EmbeddingConfig(scale=scale))
+    graph, params = parts(config, 0)
+    forward = jax.jit(lambda params, images: nnx.merge(graph, params)(images))
+    counted = forward.lower(params, IMAGES).cost_analysis()
+    counted = counted[0] if isinstance(counted, list) else counted
+    ours = accounting.totals(config, batch=3)
+    assert ours.forward == pytest.approx(counted["flops"], rel=0.01)
+    for part in accounting.parts(config)[:2]:
+        shapes = [leaf.shape for leaf in jax.tree.leaves(params[part.path])]
+        assert sorted(shapes) == sorted(part.shapes)
+
+
+def test_attention_maps_sum_to_one_over_all_places():
+    maps = compiled(SMALL, lambda model, images: model.attention_maps(images))(IMAGES)
+    chex.assert_shape(maps, (2, 3, 4, 1 + PATCHES, 1 + PATCHES))
+    np.testing.assert_allclose(maps.sum(-1), 1.0, atol=1e-5)
+    assert (np.asarray(maps) > 0).all()
+
+
+def test_dropout_needs_a_key_and_changes_with_it():
+    wet = vit(D, 1, size=SIZE, patch=PATCH, channels=CHANNELS, dropout=0.5)
+    run = compiled(wet, lambda model, images, key: model(images, key=key))
+    keys = jax.random.split(jax.random.key(0))
+    chex.assert_trees_all_equal(run(IMAGES, keys[0]), run(IMAGES, keys[0]))
+    assert not np.allclose(run(IMAGES, keys[0]), run(IMAGES, keys[1]))
+    assert not np.allclose(run(IMAGES, keys[0]), run(IMAGES, None))
+
+
+@pytest.mark.parametrize("kind", ["learned", "sinusoidal", "rotary", "alibi", "relative"])
+def test_any_positions_tell_the_order(kind):
+    places = PositionConfig(kind=kind, max_length=1 + PATCHES)
+    run = compiled(change(encoder_layers=1, positions=places))
+    assert not np.allclose(run(moved(IMAGES, ORDER)), run(IMAGES), atol=1e-3)
+
+
+def test_the_scale_of_embeddings_is_not_ignored():
+    embed = lambda model, images: model.embed(images)
+    scaled = change(embedding=EmbeddingConfig(scale=2.0))
+    found, wanted = (compiled(config, embed)(IMAGES) for config in (scaled, SMALL))
+    chex.assert_trees_all_close(found, 2 * wanted, atol=1e-6)
+
+
+def test_it_learns_where_an_image_is_bright():
+    """Which of nine patches: pixels alone do not say it."""
+    config = vit(D, 1, size=SIZE, patch=PATCH, channels=CHANNELS)
+    graph, state = nnx.split(ImageClassifier(config, labels=PATCHES, rngs=nnx.Rngs(0)))
+    params, tx, rows = nnx.to_pure_dict(state), optax.adam(3e-3), SIZE // PATCH
+    bright = np.kron(np.eye(PATCHES).reshape(-1, rows, rows), np.ones((PATCH, PATCH)))
+    bright = jnp.asarray(np.tile(bright[..., None], (4, 1, 1, CHANNELS)), jnp.float32)
+    where = jnp.tile(jnp.arange(PATCHES), 4)
+    draw = lambda key: 2 * bright + 0.2 * jax.random.normal(key, bright.shape)
+    scores = lambda params, key: nnx.merge(graph, params)(draw(key))
+
+    def step(carry, key):
+        params, held = carry
+        wrong = optax.softmax_cross_entropy_with_integer_labels
+        slopes = jax.grad(lambda params: wrong(scores(params, key), where).mean())(params)
+        updates, held = tx.update(slopes, held)
+        return (optax.apply_updates(params, updates), held), None
+
+    keys = jax.random.split(jax.random.key(1), 400)
+    learn = jax.jit(lambda params: jax.lax.scan(step, (params, tx.init(params)), keys)[0][0])
+    found = jax.jit(scores)(learn(params), jax.random.key(2))
+    np.testing.assert_array_equal(found.argmax(-1), where)
+
+
+def test_every_parameter_has_a_place_on_a_mesh():
+    found = {name: logical_names(name, leaf.ndim) for name, leaf in named(parts(POOLED)[1]).items()}
+    assert found["embedding/kernel"] == ("vector", "width")
+    assert found["embedding/bias"] == ("vector",)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"patch": 5}, "image.patch 5 does not divide image.size 12"),
+        ({"patch": 24}, "image.patch 24 does not divide"),
+        ({"patch": 0}, "image.patch is 0: at least 1"),
+        ({"size": -12}, "image.size is -12: at least 1"),
+        ({"channels": 0}, "image.channels is 0: at least 1"),
+        ({"size": 16}, "positions.max_length is 10: an image of 16 × 16 in patches of 4 × 4 makes"),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused(fields, said):
+    with pytest.raises(ConfigError, match=said):
+        change(image=dataclasses.replace(SMALL.image, **fields))
+
+
+def test_patches_of_no_size_are_refused():
+    with pytest.raises(ConfigError, match="patch is 0: at least 1"):
+        vit(D, 1, patch=0)
+
+
+def test_words_and_images_are_told_apart():
+    for fields, said in (
+        ({"vocab": 5}, "vocab is 5: a model of images has no words"),
+        ({"decoder_layers": 1}, "image.size is for encoders, but there are decoder layers"),
+        ({"image": ImageConfig()}, "vocab is 0: it must be at least 1"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            change(**fields)
+    with pytest.raises(ConfigError, match=r"image\.size is 12: an encoder of words has 0"):
+        Encoder(SMALL, rngs=nnx.Rngs(0))
+    for config in (bert(D, 1), TransformerConfig(), change(encoder_layers=0)):
+        with pytest.raises(ConfigError, match=r"encoder_layers is \d+ and image.size \d+"):
+            VisionEncoder(config, rngs=nnx.Rngs(0))
+
+
+@pytest.mark.parametrize("shape", [(1, 16, 16, 2), (1, 2, 12, 12), (1, 12, 12, 3), (1, 12, 8, 2)])
+def test_images_of_another_shape_are_refused(shape):
+    graph, params = parts(SMALL)
+    with pytest.raises(ConfigError, match=r"this model reads \[12, 12, 2\], channels last"):
+        nnx.merge(graph, params)(jnp.zeros(shape))

@@ -1,0 +1,151 @@
+"""The Vision Transformer, with a classifier or without.
+
+Dosovitskiy et al. 2021. Layout: https://huggingface.co/docs/transformers/model_doc/vit.
+"""
+
+import dataclasses
+from typing import Any
+
+from transformer_jax.config import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    HeadConfig,
+    ImageConfig,
+    NormConfig,
+    PositionConfig,
+    TransformerConfig,
+)
+from transformer_jax.interop.families.bert import label_fields
+from transformer_jax.interop.families.heads import labels_of
+from transformer_jax.interop.family import (
+    ACTIVATIONS,
+    Family,
+    Model,
+    Row,
+    Tensors,
+    attention_rows,
+    linear_rows,
+    norm_rows,
+)
+from transformer_jax.interop.fields import Fields
+
+__all__ = ["FAMILY"]
+
+_NAMES = ("attention.query", "attention.key", "attention.value", "output.dense")
+
+
+def config_of(fields: Fields, pooler: bool) -> TransformerConfig:
+    """The encoder that a configuration describes."""
+    image = ImageConfig(
+        size=fields.whole("image_size"),
+        patch=fields.whole("patch_size"),
+        channels=fields.whole("num_channels", default=3),
+    )
+    width = fields.whole("hidden_size")
+    dropout = fields.number("hidden_dropout_prob", default=0.0)
+    head = HeadConfig(bias=True)
+    if pooler:
+        fields.only(pooler_output_size=width)
+        act = fields.choice(("pooler_act",), ACTIVATIONS, "tanh")
+        head = HeadConfig(bias=True, pooler=True, pooler_activation=act)
+    return TransformerConfig(
+        vocab=0,
+        width=width,
+        encoder_layers=fields.whole("num_hidden_layers"),
+        decoder_layers=0,
+        embedding=EmbeddingConfig(scale=1.0, dropout=dropout),
+        positions=PositionConfig(kind="learned", max_length=image.places),
+        attention=AttentionConfig(
+            heads=fields.whole("num_attention_heads"),
+            bias=fields.flag("qkv_bias", True),
+            dropout=fields.number("attention_probs_dropout_prob", default=0.0),
+        ),
+        feed_forward=FeedForwardConfig(
+            width=fields.whole("intermediate_size"),
+            activation=fields.choice(("hidden_act",), ACTIVATIONS, "gelu"),
+        ),
+        norm=NormConfig(
+            place="pre", eps=fields.number("layer_norm_eps", default=1e-12), dropout=dropout
+        ),
+        head=head,
+        image=image,
+    )
+
+
+def model(fields: Fields, tensors: Tensors) -> Model:
+    """An encoder of images with the heads that are there."""
+    prefix = "vit." if tensors.has("vit.embeddings.cls_token") else ""
+    labelled = tensors.has("classifier.weight")
+    if labelled:
+        fields.only(problem_type="single_label_classification")
+    return Model(
+        kind="image",
+        config=config_of(fields, tensors.has(f"{prefix}pooler.dense.weight")),
+        prefix=prefix,
+        task="classify" if labelled else None,
+        labels=labels_of(fields) if labelled else (),
+    )
+
+
+def rows(model: Model) -> list[Row]:
+    """Embeddings, layers and heads."""
+    config, at = model.config, f"{model.prefix}embeddings."
+    pixels = f"{at}patch_embeddings.projection"
+    found = [
+        Row("embedding/kernel", f"{pixels}.weight", "patches", patch=config.image.patch),
+        Row("embedding/bias", f"{pixels}.bias"),
+        Row("class_embedding/table", f"{at}cls_token", "row"),
+        Row("encoder/positions/table", f"{at}position_embeddings", "row"),
+    ]
+    bias = config.attention.bias
+    for i in range(config.encoder_layers):
+        ours, theirs = f"encoder/blocks/{i}", f"{model.prefix}encoder.layer.{i}"
+        at = f"{theirs}.attention"
+        found += [
+            *norm_rows(f"{ours}/self_attention_norm", f"{theirs}.layernorm_before"),
+            *attention_rows(f"{ours}/self_attention", at, _NAMES, bias=bias, out_bias=True),
+            *norm_rows(f"{ours}/feed_forward_norm", f"{theirs}.layernorm_after"),
+            *linear_rows(f"{ours}/feed_forward/up", f"{theirs}.intermediate.dense"),
+            *linear_rows(f"{ours}/feed_forward/down", f"{theirs}.output.dense"),
+        ]
+    found += norm_rows("encoder/final_norm", f"{model.prefix}layernorm")
+    if config.head.pooler:
+        found += linear_rows("pooler", f"{model.prefix}pooler.dense")
+    return [*found, *linear_rows("labels", "classifier")] if model.task else found
+
+
+def fields(model: Model) -> dict[str, Any]:
+    """The configuration of a model."""
+    config = model.config
+    theirs = lambda name: name.replace("gelu_tanh", "gelu_new")
+    pooler = {
+        "pooler_act": theirs(config.head.pooler_activation),
+        "pooler_output_size": config.width,
+    }
+    return {
+        "model_type": "vit",
+        "architectures": ["ViTForImageClassification" if model.task else "ViTModel"],
+        "image_size": config.image.size,
+        "patch_size": config.image.patch,
+        "num_channels": config.image.channels,
+        "hidden_size": config.width,
+        "num_hidden_layers": config.encoder_layers,
+        "num_attention_heads": config.attention.heads,
+        "intermediate_size": config.feed_forward.width,
+        "hidden_act": theirs(config.feed_forward.activation),
+        "hidden_dropout_prob": config.norm.dropout,
+        "attention_probs_dropout_prob": config.attention.dropout,
+        "qkv_bias": config.attention.bias,
+        "layer_norm_eps": config.norm.eps,
+        **(pooler if config.head.pooler else {}),
+        **label_fields(model),
+    }
+
+
+def named(model: Model) -> Model:
+    """A model of ours with the prefix that its names have once published."""
+    return dataclasses.replace(model, prefix="vit." if model.task else "")
+
+
+FAMILY = Family(types=("vit",), model=model, rows=rows, fields=fields, named=named)

@@ -1,0 +1,116 @@
+"""The Vision Transformer: reads an image as a sequence of patches."""
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Float32, Key
+
+from transformer_jax.config import TransformerConfig
+from transformer_jax.errors import ConfigError
+from transformer_jax.functional.activations import ACTIVATIONS
+from transformer_jax.functional.patches import patches
+from transformer_jax.modules.linear import Linear, Table
+from transformer_jax.modules.stack import Each, Stack
+
+__all__ = ["ImageClassifier", "VisionEncoder"]
+
+
+class VisionEncoder(nnx.Module):
+    """A contextual vector for each patch of an image, and before them one for the whole of it.
+
+    A linear map makes a vector of the pixels of each patch; a learned one, the same for all
+    images, goes first. From there on it is an encoder like that of words, except that nothing is
+    padding. Dosovitskiy et al. 2021, equations 1 to 4; row L3.
+    """
+
+    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
+        image = config.image
+        if config.encoder_layers < 1 or not image.size:
+            raise ConfigError(
+                f"encoder_layers is {config.encoder_layers} and image.size {image.size}: "
+                f"a model of images has at least 1 of both"
+            )
+        self.config = config
+        D = config.width
+        spread = D**-0.5 if config.embedding.scale is None else 0.02
+        self.embedding = Linear(image.patch**2 * image.channels, D, rngs=rngs)
+        self.class_embedding = Table(1, D, scale=spread, rngs=rngs)
+        self.encoder = Stack(config, config.encoder_layers, decoder=False, cross=False, rngs=rngs)
+        self.pooler = Linear(D, D, rngs=rngs) if config.head.pooler else None
+
+    def __call__(
+        self,
+        images: Float[Array, "B height width channels"],
+        *,
+        key: Key[Array, ""] | None = None,
+        observe=None,
+        each: Each | None = None,
+    ) -> Float[Array, "B T D"]:
+        """A contextual vector for the whole of each image, and for each of its patches.
+
+        Args:
+            images: Pixels, normalised as they were in training; channels last.
+            key: Dropout, if given.
+            observe: Told the weights of each block's self-attention.
+            each: Told what enters the first block and what leaves each.
+
+        Raises:
+            ConfigError: The images have another size than the model's.
+        """
+        return self.encoder(self.embed(images), key=key, observe=observe, each=each)
+
+    def embed(
+        self, images: Float[Array, "B height width channels"]
+    ) -> Float[Array, "B {self.config.image.places} D"]:
+        """The vectors that the first block sees, without positions.
+
+        Raises:
+            ConfigError: The images have another size than the model's.
+        """
+        image, compute = self.config.image, self.config.compute
+        wanted = (image.size, image.size, image.channels)
+        if images.shape[1:] != wanted:
+            raise ConfigError(
+                f"images of shape {list(images.shape[1:])}: this model reads {list(wanted)}, "
+                f"channels last: resize them"
+            )
+        pieces = patches(images, image.patch).astype(compute.dtype)
+        x = self.embedding(pieces).astype(jnp.float32)
+        first = jnp.broadcast_to(self.class_embedding.table[...], (len(x), 1, x.shape[-1]))
+        return jnp.concatenate([first, x], axis=1) * self.config.embedding_scale
+
+    def pooled(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B D"]:
+        """What stands for each whole image: ``act(W h₁ + b)``, or ``h₁`` without a pooler."""
+        first = hidden[:, 0]
+        if self.pooler is None:
+            return first
+        return ACTIVATIONS[self.config.head.pooler_activation](self.pooler(first))
+
+    def attention_maps(
+        self, images: Float[Array, "B height width channels"]
+    ) -> Float32[Array, "L B N T T"]:
+        """The weights of every layer and head (row U13), exact whichever kernel runs."""
+        maps: list[Array] = []
+        see = lambda weights: maps.append(weights)
+        VisionEncoder.__call__(self, images, observe=(see, see))
+        return jnp.stack(maps)
+
+
+class ImageClassifier(VisionEncoder):
+    """Scores of classes for each image: a linear map of what stands for the whole of it."""
+
+    def __init__(self, config: TransformerConfig, *, labels: int, rngs: nnx.Rngs):
+        super().__init__(config, rngs=rngs)
+        self.labels = Linear(config.width, labels, rngs=rngs)
+
+    def __call__(  # type: ignore[override]
+        self,
+        images: Float[Array, "B height width channels"],
+        *,
+        key: Key[Array, ""] | None = None,
+    ) -> Float32[Array, "B V"]:
+        """``W h₁ + b`` for each image, in float32.
+
+        Raises:
+            ConfigError: The images have another size than the model's.
+        """
+        return self.labels(self.pooled(super().__call__(images, key=key))).astype(jnp.float32)
