@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+import tokenizers
 
 from tests.interop.word_level import tokenizer_json
 from tests.parity import layouts
@@ -39,6 +40,8 @@ def test_a_trained_translator_translates_in_ctranslate2(trained_run, lesson, run
     assert err == "ctranslate2: TransformerSpec, float32; sources are tokens framed as … <eos>\n"
     _, tokenizer = load(trained_run)
     names = lambda text: [tokenizer.name(id) for id in [*tokenizer.encode(text), tokenizer.eos]]
+    beside = tokenizers.Tokenizer.from_file(str(out / "tokenizer.json"))
+    assert all(beside.encode(source).tokens == names(source) for source, _ in lesson)
     their = ct2.Translator(str(out), device="cpu", intra_threads=1)
     for beams in (1, 4):
         found = their.translate_batch([names(source) for source, _ in lesson], beam_size=beams)

@@ -23,6 +23,6 @@ SENTENCES = (
     "a" * 150,
     "supercalifragilisticexpialidocious antidisestablishmentarianism",
     "Ωμέγα и кириллица հայերեն ქართული हिन्दी ไทย",
-    "!!! ??? ... --- ,,, ;;; ((( ))) \"\"\"",
+    '!!! ??? ... --- ,,, ;;; ((( ))) """',
     " ".join(["word"] * 300),
 )

@@ -2,12 +2,16 @@
 
 import dataclasses
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
 from transformer_jax.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformer_jax.interop.family import Model
 
 __all__ = ["Export"]
 
@@ -20,14 +24,17 @@ class Export:
     """A run directory, or a published folder."""
     output: tyro.conf.Positional[Path]
     """The folder to write."""
-    format: Literal["hf"] = "hf"
-    """hf is config.json and model.safetensors, which transformers and vLLM read."""
+    format: Literal["hf", "ctranslate2", "stablehlo"] = "hf"
+    """hf is config.json and model.safetensors, which transformers and vLLM read; ctranslate2 is for
+    that engine; stablehlo is programs that JAX runs without this library."""
     checkpoint: str = "best"
     """best, last, a step, or average:N for the mean of the last N."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Of the weights, for hf."""
     shard_gigabytes: float | None = None
     """Most of one file, for hf; None is a single file."""
+    length: int | None = None
+    """The most tokens that are written, for stablehlo; None is 128."""
     overwrite: bool = False
     """Whether what an earlier export left there is replaced."""
 
@@ -41,8 +48,6 @@ class Export:
     def write(self) -> str:
         """Writes what the flags ask for; a line about it."""
         from transformer_jax.cli.loading import family, first_token, load
-        from transformer_jax.interop.export import write_model
-        from transformer_jax.interop.fitting import choose_family
         from transformer_jax.interop.runs import model_of
         from transformer_jax.training.run_directory import RunDirectory
 
@@ -51,19 +56,67 @@ class Export:
         if kind == "ngram":
             raise ConfigError(f"{self.run}: an n-gram model, which no other software reads")
         model, published = model_of(fields, kind), fields.get("published") or {}
-        choose_family(model, published.get("fields"))  # refused before anything is loaded
+        self.refuse(model, published)  # before anything is loaded
         (_, params), tokenizer = load(self.run, self.checkpoint, kind=kind)
-        shard = None if self.shard_gigabytes is None else int(self.shard_gigabytes * 1e9)
         first = first_token(directory, tokenizer) if kind == "decoder" else None
-        how: dict[str, Any] = {"dtype": self.dtype, "shard_bytes": shard, "first": first}
-        return write_model(self.output, model, params, tokenizer, published, **how)
+        what = (self.output, model, params, tokenizer)
+        if self.format == "hf":
+            from transformer_jax.interop.export import write_model
+
+            shard = None if self.shard_gigabytes is None else int(self.shard_gigabytes * 1e9)
+            how: dict[str, Any] = {"dtype": self.dtype, "shard_bytes": shard, "first": first}
+            return write_model(*what, published, **how)
+        said = self.write_other(what, first)
+        if not published:
+            from transformer_jax.interop.export import framed
+
+            text = framed(tokenizer, kind, first)
+            (self.output / "tokenizer.json").write_text(text, encoding="utf-8")
+        return said
+
+    def write_other(self, what: tuple[Any, ...], first: int | None) -> str:
+        """Writes what is for other software than transformers; a line about it."""
+        if self.format == "ctranslate2":
+            from transformer_jax.interop.ctranslate2 import write_ctranslate2
+
+            return write_ctranslate2(*what, first=first)
+        from transformer_jax.interop.stablehlo import write_stablehlo
+
+        return write_stablehlo(*what, length=self.length)
+
+    def refuse(self, model: "Model", published: Mapping[str, Any]) -> None:
+        """Refuses a model that has no place in the format.
+
+        Raises:
+            ConfigError: In what it differs, or which package is missing.
+        """
+        if self.format == "hf":
+            from transformer_jax.interop.fitting import choose_family
+
+            choose_family(model, published.get("fields"))
+        elif self.format == "ctranslate2":
+            from transformer_jax.interop.ctranslate2 import check_ctranslate2
+
+            check_ctranslate2(model)
+        else:
+            from transformer_jax.interop.stablehlo import check_stablehlo
+
+            check_stablehlo(model, self.length)
 
     def check(self) -> None:
         """Refuses what would be ignored or lost.
 
         Raises:
-            ConfigError: A size of nothing, or a folder with something in it.
+            ConfigError: A flag of another format, a size of nothing, or a folder with something in
+                it.
         """
+        for flag, of, given in (
+            ("--dtype", "hf", self.dtype != "float32"),
+            ("--shard-gigabytes", "hf", self.shard_gigabytes is not None),
+            ("--length", "stablehlo", self.length is not None),
+        ):
+            if given and self.format != of:
+                raise ConfigError(f"{flag} is for --format {of}, not {self.format}: leave it out")
         if self.shard_gigabytes is not None and self.shard_gigabytes <= 0:
             raise ConfigError(f"--shard-gigabytes is {self.shard_gigabytes}: above 0")
         if self.output.exists() and not self.output.is_dir():

@@ -1,0 +1,220 @@
+"""Parameters of ours in the layers that CTranslate2 describes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from transformer_jax.config import TransformerConfig
+from transformer_jax.functional.positions import rotary_frequencies, sinusoidal
+from transformer_jax.modules.stack import unstack_blocks
+from transformer_jax.training.trees import named
+
+__all__ = ["Layers"]
+
+# Their names of non-linearities, by ours.
+_ACTIVATIONS = {
+    "relu": "RELU",
+    "gelu": "GELU",
+    "gelu_tanh": "GELUTanh",
+    "silu": "SWISH",
+    "quick_gelu": "GELUSigmoid",
+    "tanh": "Tanh",
+}
+# Added to a score, it hides a token, and fits into float16.
+_NEVER = -1e4
+
+
+class Layers:
+    """Fills specifications of layers from parameters.
+
+    Attributes:
+        known: The parameters by name.
+        specs: The module ``ctranslate2.specs``.
+    """
+
+    def __init__(self, params: Any, specs: Any):
+        self.known: Mapping[str, np.ndarray] = _by_name(params)
+        self.specs = specs
+
+    def encoder(self, config: TransformerConfig) -> Any:
+        """The encoder of a translator."""
+        common = self._settings(config)
+        spec = self.specs.TransformerEncoderSpec(config.encoder_layers, **common)
+        spec.embeddings[0].weight = self.known["embedding/table"]
+        self._stack(spec, "encoder", config, decoder=False)
+        return spec
+
+    def decoder(self, config: TransformerConfig) -> Any:
+        """The decoder of a translator or language model, with its head."""
+        both, config = bool(config.encoder_layers), config.decoder()
+        alibi = config.positions.kind == "alibi"
+        spec = self.specs.TransformerDecoderSpec(
+            config.decoder_layers,
+            with_encoder_attention=both,
+            alibi=alibi,
+            **self._settings(config),
+        )
+        own = self.known.get("decoder_embedding/table")
+        spec.embeddings.weight = self.known["embedding/table"] if own is None else own
+        self._stack(spec, "decoder", config, decoder=True)
+        head = config.head
+        spec.projection.weight = spec.embeddings.weight if head.tied else self.known["head/table"]
+        if head.bias:
+            spec.projection.bias = self.known["head/bias"]
+        if head.scale != 1.0:
+            spec.scale_outputs = float(head.scale)
+        if head.softcap is not None:
+            spec.final_logit_softcapping = float(head.softcap)
+        return spec
+
+    def hide(self, spec: Any, tokens: Sequence[int]) -> None:
+        """Gives tokens a score that is never chosen."""
+        head = spec.projection
+        bias = head.bias.copy() if head.has_bias() else np.zeros(len(head.weight), np.float32)
+        bias[list(tokens)] = _NEVER
+        head.bias = bias
+
+    def _settings(self, config: TransformerConfig) -> dict[str, Any]:
+        att, places = config.attention, config.positions
+        kv_heads = att.kv_heads or att.heads
+        found = {
+            "num_heads": att.heads,
+            "num_heads_kv": None if kv_heads == att.heads else kv_heads,
+            "head_dim": config.head_dim,
+            # Without norms before sub-layers there would be no place for one at the end.
+            "pre_norm": config.norm.place != "post" or config.final_norm,
+            "pre_post_layer_norm": config.norm.place == "sandwich",
+            "no_final_norm": not config.final_norm,
+            "activation": self.specs.Activation[_ACTIVATIONS[config.feed_forward.activation]],
+            "layernorm_embedding": config.embedding.norm,
+            "relative_attention_bias": places.kind == "relative",
+            "ffn_glu": config.feed_forward.gated,
+            "rms_norm": config.norm.kind == "rms",
+            "qk_norm": att.qk_norm,
+        }
+        if places.kind == "rotary":
+            found |= {"rotary_dim": config.head_dim, "rotary_interleave": False}
+            found |= {"rotary_base": places.rotary_base} | self._scaling(config)
+        if config.scores.window is not None:
+            found["sliding_window"] = config.scores.window
+        return found
+
+    def _scaling(self, config: TransformerConfig) -> dict[str, Any]:
+        """How rotations are slowed down, if they are."""
+        places, kinds = config.positions, self.specs.RotaryScalingType
+        if places.rotary_scaling is not None:
+            # Of the kinds there, the one that gives each frequency a factor can say any other.
+            length = {
+                f"{name}max_position_embeddings": places.max_length for name in ("original_", "")
+            }
+            return {"rotary_scaling_type": kinds.Su} | length
+        if places.rotary_interpolation == 1.0:
+            return {}
+        factor = places.rotary_interpolation
+        return {"rotary_scaling_type": kinds.Linear, "rotary_scaling_factor": factor}
+
+    def _stack(self, spec: Any, side: str, config: TransformerConfig, *, decoder: bool) -> None:
+        spec.pre_norm = config.norm.place != "post"
+        spec.scale_embeddings = float(config.embedding_scale)
+        if hasattr(spec, "position_encodings"):
+            spec.position_encodings.encodings = self._positions(side, config)
+        if config.embedding.norm:
+            self._norm(spec.layernorm_embedding, f"{side}/embedding_norm", config)
+        if config.final_norm:
+            self._norm(spec.layer_norm, f"{side}/final_norm", config)
+        for i, layer in enumerate(spec.layer):
+            self._block(layer, f"{side}/blocks/{i}", config)
+            if config.scores.window is not None and i % config.scores.window_every:
+                layer.self_attention.sliding_window = np.int32(0)
+            if config.positions.kind == "relative":
+                mix = layer.self_attention
+                mix.relative_attention_bias = self.known[f"{side}/relative/table"]
+                mix.relative_attention_max_distance = np.int32(config.positions.max_distance)
+
+    def _positions(self, side: str, config: TransformerConfig) -> np.ndarray:
+        """What is added to the vector at each position."""
+        places = config.positions
+        if places.kind == "learned":
+            return self.known[f"{side}/positions/table"][places.offset :]
+        if places.kind == "none":
+            return np.zeros((places.max_length, config.width), np.float32)
+        layout: Any = "halves" if places.kind.endswith("halves") else "interleaved"
+        return np.asarray(sinusoidal(places.max_length, config.width, layout))
+
+    def _block(self, layer: Any, name: str, config: TransformerConfig) -> None:
+        norms = {"self_attention": "self_attention_norm", "ffn": "feed_forward_norm"}
+        if config.norm.place == "sandwich":
+            for theirs, ours in (
+                ("input", "self_attention_norm"),
+                ("post_attention", "self_attention_norm_after"),
+                ("pre_feedforward", "feed_forward_norm"),
+                ("post_feedforward", "feed_forward_norm_after"),
+            ):
+                self._norm(getattr(layer, f"{theirs}_layer_norm"), f"{name}/{ours}", config)
+        else:
+            for theirs, ours in norms.items():
+                self._norm(getattr(layer, theirs).layer_norm, f"{name}/{ours}", config)
+        self._attention(
+            layer.self_attention,
+            f"{name}/self_attention",
+            (("query", "key", "value"), ("out",)),
+            config,
+        )
+        if hasattr(layer, "attention"):
+            self._norm(layer.attention.layer_norm, f"{name}/cross_attention_norm", config)
+            maps = ("query",), ("key", "value"), ("out",)
+            self._attention(layer.attention, f"{name}/cross_attention", maps, config)
+        wide = f"{name}/feed_forward"
+        self._linear(layer.ffn.linear_0, f"{wide}/up")
+        self._linear(layer.ffn.linear_1, f"{wide}/down")
+        if config.feed_forward.gated:
+            self._linear(layer.ffn.linear_0_noact, f"{wide}/gate")
+
+    def _attention(
+        self, spec: Any, name: str, maps: tuple[tuple[str, ...], ...], config: TransformerConfig
+    ) -> None:
+        scale = config.scores.scale
+        spec.queries_scale = float(config.head_dim**-0.5 if scale is None else scale)
+        if hasattr(spec, "rotary_scaling_long_factor"):
+            factors = _slower(config)
+            spec.rotary_scaling_long_factor = spec.rotary_scaling_short_factor = factors
+        for linear, parts in zip(spec.linear, maps, strict=True):
+            self._linear(linear, *(f"{name}/{part}" for part in parts))
+        if config.attention.qk_norm:
+            for theirs, ours in (("q_norm", "query_norm"), ("k_norm", "key_norm")):
+                # Theirs has no bias unless told.
+                rms = config.norm.kind == "rms"
+                setattr(spec, theirs, self.specs.common_spec.LayerNormSpec(rms_norm=rms))
+                self._norm(getattr(spec, theirs), f"{name}/{ours}", config)
+
+    def _linear(self, spec: Any, *names: str) -> None:
+        """One linear map, or several of the same input side by side."""
+        kernels = [self.known[f"{name}/kernel"] for name in names]
+        spec.weight = np.ascontiguousarray(np.concatenate(kernels, axis=1).T)
+        if f"{names[0]}/bias" in self.known:
+            spec.bias = np.concatenate([self.known[f"{name}/bias"] for name in names])
+
+    def _norm(self, spec: Any, name: str, config: TransformerConfig) -> None:
+        spec.gamma = self.known[f"{name}/gain"] + np.float32(config.norm.gain_offset)
+        if config.norm.kind == "layer":
+            bias = self.known.get(f"{name}/bias")
+            spec.beta = np.zeros_like(spec.gamma) if bias is None else bias
+
+
+def _slower(config: TransformerConfig) -> np.ndarray:
+    """How many times slower each pair of a rotary head turns than without scaling."""
+    places, H = config.positions, config.head_dim
+    how = places.rotary_base, places.rotary_scaling, places.rotary_interpolation
+    plain = rotary_frequencies(H, places.rotary_base)
+    return (plain / rotary_frequencies(H, *how)).astype(np.float32)
+
+
+def _by_name(params: Any) -> dict[str, np.ndarray]:
+    """Parameters by name, those of each block on its own."""
+    apart = dict(params)
+    for side in ("encoder", "decoder"):
+        blocks = params.get(side, {}).get("blocks", {})
+        if blocks and not all(isinstance(key, int) for key in blocks):
+            apart[side] = params[side] | {"blocks": unstack_blocks(blocks)}
+    return {name: np.asarray(leaf, np.float32) for name, leaf in named(apart).items()}

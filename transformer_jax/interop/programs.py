@@ -1,0 +1,161 @@
+"""What of a model is exported as a program of its own: functions of parameters and arrays."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import jaxtyping
+from flax import nnx
+
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.decoding.generate import generate
+from transformer_jax.functional._backend import any_platform
+from transformer_jax.interop.ctranslate2 import never_written
+from transformer_jax.interop.family import Model
+from transformer_jax.interop.folder import abstract_model
+from transformer_jax.training.trees import nested
+
+__all__ = ["Function", "functions", "portable"]
+
+_LONGEST = 128  # tokens that are written at most, unless asked or the model has fewer positions
+# Where decoding looks at a cache, one row of a mask would stand for all.
+_ROWS = "B >= 2"
+
+
+@dataclasses.dataclass(frozen=True)
+class Function:
+    """What is exported: a function of parameters and arrays, which gives arrays by name.
+
+    Attributes:
+        call: The function.
+        inputs: Shape and dtype of each array by name; letters are sizes that stay open.
+        limits: What holds of those sizes, such as ``S <= 512``.
+    """
+
+    call: Callable[..., dict[str, Any]]
+    inputs: Mapping[str, tuple[tuple[int | str, ...], str]]
+    limits: tuple[str, ...] = ()
+
+
+def functions(model: Model, tokenizer: Tokenizer, length: int | None = None) -> dict[str, Function]:
+    """What of a model is exported, by name.
+
+    Args:
+        model: The model.
+        tokenizer: Tells the tokens that begin and end what is written.
+        length: The most tokens that are written; None is 128, or what positions there are for.
+    """
+    attention = dataclasses.replace(model.config.attention, implementation="xla")
+    config = dataclasses.replace(model.config, attention=attention)
+    graph = nnx.split(abstract_model(dataclasses.replace(model, config=config)))[0]
+    merged = lambda weights: nnx.merge(graph, nested(weights))
+    longest, window = config.positions.max_length, config.scores.window
+    sizes: dict[str, Any] = {"B": "B", "S": "S", "T": "T", "most": longest}
+    if window is not None and window < min(longest, _LONGEST):
+        # Whether it hides anything depends on the length.
+        sizes |= dict.fromkeys("ST", min(longest, _LONGEST))
+    elif window is not None:
+        sizes["most"] = min(longest, window)
+    make = {"encoder-decoder": _translating, "decoder": _generating}.get(model.kind, _encoding)
+    if length is None:  # half of a language model's positions are left to prompts
+        length = min(_LONGEST, longest // 2 if model.kind == "decoder" else longest)
+    return make(model, merged, tokenizer, sizes, length)
+
+
+def _translating(model, merged, tokenizer, sizes, room) -> dict[str, Function]:
+    B, S, T = (sizes[x] for x in "BST")
+    barred = never_written(tokenizer, model.config.decoder().vocab)
+
+    def forward(weights, source, source_lengths, target):
+        return {"logits": merged(weights)(source, target, source_lengths)}
+
+    def translate(weights, source, source_lengths, limits):
+        module = merged(weights)
+        cache = module.start(source, source_lengths, room)
+        first = jnp.full(source.shape[:1], tokenizer.bos, jnp.int32)
+        how = {"eos": tokenizer.eos, "pad": tokenizer.pad, "limits": limits, "forbidden": barred}
+        return _written(generate(module.step, cache, first, length=room, **how))
+
+    read: dict[str, Any] = {"source": ((B, S), "int32"), "source_lengths": ((B,), "int32")}
+    limits = tuple(f"{x} <= {sizes['most']}" for x in (S, T) if isinstance(x, str))
+    return {
+        "forward": Function(forward, read | {"target": ((B, T), "int32")}, limits),
+        "translate": Function(translate, read | {"limits": ((B,), "int32")}, (_ROWS, *limits[:1])),
+    }
+
+
+def _generating(model, merged, tokenizer, sizes, room) -> dict[str, Function]:
+    B, T, longest = sizes["B"], sizes["T"], model.config.positions.max_length
+    most = min(longest - room + 1, sizes["most"])  # the last token is not read
+    barred = never_written(tokenizer, model.config.vocab)
+    barred += () if tokenizer.unk is None else (tokenizer.unk,)
+
+    def forward(weights, tokens):
+        return {"logits": merged(weights)(tokens)}
+
+    def write(weights, tokens, starts, limits):
+        module = merged(weights)
+        rows, columns = tokens.shape
+        cache = module.start(rows, columns - 1 + room)
+        cache = module.prefill(tokens[:, :-1], cache, starts)[1]
+        how = {"eos": tokenizer.eos, "pad": tokenizer.pad, "limits": limits, "forbidden": barred}
+        return _written(generate(module.step, cache, tokens[:, -1], length=room, **how))
+
+    own: dict[str, Any] = {"starts": ((B,), "int32"), "limits": ((B,), "int32")}
+    if isinstance(T, int):
+        P: int | str = min(T, most)
+        return {
+            "forward": Function(forward, {"tokens": ((B, T), "int32")}),
+            "generate": Function(write, {"tokens": ((B, P), "int32"), **own}, (_ROWS,)),
+        }
+    tokens: dict[str, Any] = {"tokens": ((B, T), "int32")}
+    return {
+        "forward": Function(forward, tokens, (f"T <= {sizes['most']}",)),
+        "generate": Function(write, tokens | own, (_ROWS, "T >= 2", f"T <= {most}")),
+    }
+
+
+def _encoding(model, merged, tokenizer, sizes, room) -> dict[str, Function]:
+    config, (B, T) = model.config, (sizes["B"], sizes["T"])
+    inputs = {"tokens": ((B, T), "int32"), "lengths": ((B,), "int32")}
+    if config.embedding.segments:
+        inputs["types"] = ((B, T), "int32")
+
+    def forward(weights, *given):
+        module = merged(weights)
+        out = module(*given)
+        if model.kind == "encoder-task":
+            return {"scores": out}
+        found = {"hidden": out}
+        if config.head.pooler:
+            found["pooled"] = module.pooled(out)
+        if model.words:
+            found["words"] = module.words(out)
+        if model.next_sentence:
+            found["follows"] = module.follows(out)
+        return found
+
+    limits = (f"T <= {sizes['most']}",) if isinstance(T, str) else ()
+    return {"forward": Function(forward, inputs, limits)}
+
+
+def _written(out: Any) -> dict[str, Any]:
+    return {"tokens": out.tokens, "lengths": out.lengths, "log_probs": out.log_probs}
+
+
+@contextlib.contextmanager
+def portable() -> Iterator[None]:
+    """Within it, what is traced is the same for all platforms and lengths.
+
+    Otherwise some functions look for the platform that they run on, and on CPU at how long a text
+    is. Checks of shapes are off, as open sizes are no numbers.
+    """
+    unchecked = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        with any_platform():
+            yield
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", unchecked)

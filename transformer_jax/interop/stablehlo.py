@@ -1,0 +1,277 @@
+"""Models as StableHLO that runs without their code, on any platform and for batches of any size.
+
+``jax.export`` writes it. The guarantee is that of StableHLO: it is read by what comes out within
+six months, https://docs.jax.dev/en/latest/export/export.html. Reading it back here needs JAX and
+none of the code of models.
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from jax import export
+
+from transformer_jax.errors import CheckpointError, ConfigError, DataError
+
+if TYPE_CHECKING:
+    from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.interop.family import Model
+    from transformer_jax.interop.programs import Function
+
+__all__ = [
+    "Portable",
+    "check_stablehlo",
+    "load_stablehlo",
+    "write_stablehlo",
+]
+
+_FORMAT = "transformer-jax stablehlo 1"
+_MANIFEST, _WEIGHTS = "manifest.json", "model.safetensors"
+_PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+
+
+def write_stablehlo(
+    output: Path,
+    model: "Model",
+    params: Any,
+    tokenizer: "Tokenizer",
+    *,
+    platforms: Sequence[str] = ("cpu", "cuda", "tpu"),
+    length: int | None = None,
+) -> str:
+    """Writes a model as StableHLO with its weights beside it; a line about it.
+
+    ``forward.stablehlo`` is the forward pass, and ``translate.stablehlo`` or
+    ``generate.stablehlo`` the whole of greedy decoding, in one program. ``manifest.json`` says what
+    each takes and gives; :func:`load_stablehlo` reads them back.
+
+    Args:
+        output: The folder.
+        model: What is written.
+        params: Its parameters.
+        tokenizer: Its tokenizer, whose special tokens begin and end what is written.
+        platforms: Where it shall run: cpu, cuda, rocm, tpu.
+        length: The most tokens that are written; None is 128, or what positions there are for.
+
+    Raises:
+        ConfigError: The package for it is missing, or there is no such platform or length.
+        CheckpointError: Nothing can be written there.
+    """
+    check_stablehlo(model, length, platforms)
+    from safetensors.numpy import save
+
+    from transformer_jax.interop.programs import functions
+    from transformer_jax.training.trees import named
+
+    weights = {name: np.asarray(leaf) for name, leaf in named(params).items()}
+    shapes = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in weights.items()}
+    parts = functions(model, tokenizer, length)
+    exported = {name: _exported(part, shapes, platforms) for name, part in parts.items()}
+    special = {role: getattr(tokenizer, role) for role in ("pad", "bos", "eos", "unk", "mask")}
+    manifest = {
+        "format": _FORMAT,
+        "kind": model.kind,
+        "jax": jax.__version__,
+        "platforms": list(platforms),
+        "weights": _WEIGHTS,
+        "special": {role: id for role, id in special.items() if id is not None},
+        "functions": {name: _described(parts[name], made) for name, made in exported.items()},
+    }
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        for name, made in exported.items():
+            (output / f"{name}.stablehlo").write_bytes(made.serialize())
+        text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
+        (output / _MANIFEST).write_text(text, encoding="utf-8")
+        (output / _WEIGHTS).write_bytes(save(weights))
+    except OSError as error:
+        raise CheckpointError(f"{output}: cannot be written: {error.strerror}") from None
+    tokenizer.save(output / "tokenizer.json")
+    return f"stablehlo: {', '.join(parts)} for {', '.join(platforms)}, of jax {jax.__version__}"
+
+
+def check_stablehlo(
+    model: "Model", length: int | None = None, platforms: Sequence[str] = _PLATFORMS
+) -> None:
+    """Refuses what :func:`write_stablehlo` would, before parameters are loaded.
+
+    Raises:
+        ConfigError: The package for it is missing, or there is no such platform or length.
+    """
+    if model.kind == "image":
+        raise ConfigError("--format stablehlo is for models that read words, not images: use hf")
+    unknown = [name for name in platforms if name not in _PLATFORMS]
+    if unknown or not platforms:
+        raise ConfigError(f"platform {unknown}: allowed are {', '.join(_PLATFORMS)}")
+    if length is not None and not model.config.decoder_layers:
+        raise ConfigError("an encoder writes nothing: leave --length out")
+    # A prompt takes two positions at least, and the last token that is written takes none.
+    most = model.config.positions.max_length - (model.kind == "decoder")
+    if length is not None and not 1 <= length <= most:
+        raise ConfigError(f"--length {length}: allowed are 1 to {most}, by the model's positions")
+    _needs_flatbuffers()
+
+
+def _exported(part: "Function", shapes: Mapping[str, Any], platforms: Sequence[str]) -> Any:
+    letters = {size for shape, _ in part.inputs.values() for size in shape if isinstance(size, str)}
+    open_sizes: dict[Any, Any] = {}
+    if letters:
+        names = ", ".join(sorted(letters))
+        found = export.symbolic_shape(names, constraints=part.limits)
+        open_sizes = dict(zip(sorted(letters), found, strict=True))
+    specs = [
+        jax.ShapeDtypeStruct(tuple(open_sizes.get(size, size) for size in shape), np.dtype(dtype))
+        for shape, dtype in part.inputs.values()
+    ]
+    from transformer_jax.interop.programs import portable
+
+    with portable():
+        return export.export(jax.jit(part.call), platforms=platforms)(dict(shapes), *specs)
+
+
+def _described(part: "Function", made: Any) -> dict[str, Any]:
+    """What a function takes and gives, for people and for :func:`load_stablehlo`."""
+    outputs = jax.tree.unflatten(made.out_tree, made.out_avals)
+    said = lambda aval: {
+        "shape": [size if isinstance(size, int) else str(size) for size in aval.shape],
+        "dtype": str(aval.dtype),
+    }
+    inputs = {n: {"shape": list(s), "dtype": dtype} for n, (s, dtype) in part.inputs.items()}
+    return {
+        "calling_convention": made.calling_convention_version,
+        "inputs": inputs,
+        "limits": list(part.limits),
+        "outputs": {name: said(aval) for name, aval in outputs.items()},
+    }
+
+
+class Portable:
+    """What :func:`write_stablehlo` wrote, to be called by the names in its manifest.
+
+    Attributes:
+        manifest: What each function takes and gives.
+        weights: The parameters by name.
+    """
+
+    def __init__(self, folder: Path, manifest: Mapping[str, Any], weights: Mapping[str, Any]):
+        self.manifest, self.weights = manifest, dict(weights)
+        self._calls = {name: _deserialized(folder, name) for name in manifest["functions"]}
+
+    def forward(self, **arrays: Any) -> dict[str, jax.Array]:
+        """The forward pass of a batch."""
+        return self.call("forward", **arrays)
+
+    def translate(self, **arrays: Any) -> dict[str, jax.Array]:
+        """The greedy translations of a batch, of which each row is at most ``limits`` long."""
+        return self._by_twos("translate", arrays)
+
+    def generate(self, **arrays: Any) -> dict[str, jax.Array]:
+        """The greedy continuations of prompts, which end in the last column.
+
+        ``starts`` says in which column each begins.
+        """
+        tokens = np.asarray(arrays.get("tokens", ()), np.int32)
+        if tokens.ndim == 2 and tokens.shape[1] == 1 and "starts" in arrays:
+            pad = np.pad(tokens, ((0, 0), (1, 0)))
+            arrays = arrays | {"tokens": pad, "starts": np.asarray(arrays["starts"]) + 1}
+        return self._by_twos("generate", arrays)
+
+    def _by_twos(self, function: str, arrays: Mapping[str, Any]) -> dict[str, jax.Array]:
+        """What a function gives that takes at least two rows: a single one is given twice."""
+        if any(len(np.atleast_1d(array)) != 1 for array in arrays.values()):
+            return self.call(function, **arrays)
+        twice = {name: np.repeat(array, 2, axis=0) for name, array in arrays.items()}
+        return {name: array[:1] for name, array in self.call(function, **twice).items()}
+
+    def call(self, function: str, **arrays: Any) -> dict[str, jax.Array]:
+        """What a function of the manifest gives, by name.
+
+        Raises:
+            ConfigError: There is no such function.
+            DataError: Arrays that it does not take, or of other shapes.
+        """
+        if function not in self._calls:
+            known = ", ".join(self._calls)
+            raise ConfigError(f"there is no function {function}: the model has {known}")
+        said = self.manifest["functions"][function]
+        inputs = said["inputs"]
+        if inputs.keys() != arrays.keys():
+            raise DataError(f"{function} takes {', '.join(inputs)}, not {', '.join(arrays)}")
+        given = {name: np.asarray(arrays[name], one["dtype"]) for name, one in inputs.items()}
+        _check_sizes(function, said, {name: array.shape for name, array in given.items()})
+        found: dict[str, jax.Array] = self._calls[function](self.weights, *given.values())
+        return found
+
+
+def _check_sizes(
+    function: str, said: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
+) -> None:
+    """Refuses arrays of other shapes than the manifest says.
+
+    Raises:
+        DataError: The first that does not fit.
+    """
+    known: dict[str, int] = {}
+    for name, shape in shapes.items():
+        wanted = said["inputs"][name]["shape"]
+        fits = len(shape) == len(wanted) and all(
+            size == (known.setdefault(want, size) if isinstance(want, str) else want)
+            for size, want in zip(shape, wanted, strict=True)
+        )
+        if not fits:
+            where = f" with {', '.join(f'{x} = {n}' for x, n in known.items())}" if known else ""
+            raise DataError(f"{function}: {name} is {list(shape)}: it takes {wanted}{where}")
+    for limit in said["limits"]:
+        letter, relation, number = limit.split()
+        size = known[letter]
+        if not (size >= int(number) if relation == ">=" else size <= int(number)):
+            raise DataError(f"{function}: {letter} is {size}: allowed is {limit}")
+
+
+def load_stablehlo(folder: str | os.PathLike[str]) -> Portable:
+    """The functions in a folder that :func:`write_stablehlo` wrote.
+
+    Raises:
+        CheckpointError: There is no such folder, or it is damaged.
+        ConfigError: The package for reading is missing.
+    """
+    _needs_flatbuffers()
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    path = Path(folder)
+    try:
+        manifest = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
+        weights = load_file(path / _WEIGHTS)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, SafetensorError):
+        raise CheckpointError(f"{path}: damaged: its manifest or its weights") from None
+    if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
+        raise CheckpointError(f"{path / _MANIFEST}: not of the format {_FORMAT!r}")
+    return Portable(path, manifest, jax.device_put(weights))
+
+
+def _deserialized(folder: Path, name: str) -> Callable[..., Any]:
+    path = folder / f"{name}.stablehlo"
+    try:
+        return jax.jit(export.deserialize(bytearray(path.read_bytes())).call)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+    except Exception as error:  # whatever its parser stumbles over
+        said = str(error).splitlines()[:1] or [type(error).__name__]
+        raise CheckpointError(f"{path}: damaged, or of another jax: {said[0]}") from None
+
+
+def _needs_flatbuffers() -> None:
+    try:
+        import flatbuffers  # noqa: F401
+    except ImportError:
+        raise ConfigError(
+            "--format stablehlo needs a package that is not installed: "
+            "pip install 'transformer-jax[export]'"
+        ) from None
