@@ -6,14 +6,16 @@ import shutil
 
 import numpy as np
 import pytest
+import tokenizers
 from safetensors.numpy import load_file
 
 from experiments import encoder_only
 from tests.parity import layouts
 from transformer_jax.cli.loading import load
+from transformer_jax.cli.published import PublishedWriter, Text
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.decoding.published import PublishedGenerator
-from transformer_jax.decoding.published_rules import PublishedRules
+from transformer_jax.decoding.published_rules import PublishedRules, from_published
 
 TEXT = ["i sat on the bank of the river.", "i took cash to the bank.", "rivers ran; who ran?"]
 # Tokens in the places that the configurations of the layouts give them.
@@ -101,6 +103,94 @@ def test_translating_by_published_rules_is_generating(published, run_command, na
         assert float(said.split("\t")[1]) == pytest.approx(scores[0], abs=1e-3)
 
 
+@pytest.fixture
+def with_rules(published, tmp_path):
+    """A published folder whose ``generation_config.json`` says what a test wants."""
+
+    def folder(name, **rules):
+        shutil.copytree(published(name), tmp_path / "ruled", dirs_exist_ok=True)
+        fields = layouts.LAYOUTS[name]["config"]
+        ids = {key: fields[key] for key in fields if key.endswith("_token_id")}
+        (tmp_path / "ruled/generation_config.json").write_text(json.dumps(ids | rules))
+        return tmp_path / "ruled"
+
+    return folder
+
+
+@pytest.fixture
+def rules_of(monkeypatch, run_command):
+    """The rules that a command would write by, and its output, without writing."""
+    seen = []
+
+    def write(writer, texts):
+        seen.append(writer.rules)
+        for text in texts:
+            n = writer.rules.num_return_sequences
+            yield [Text(f"{text} {i}", (), -1.0 - i) for i in range(n)]
+
+    monkeypatch.setattr(PublishedWriter, "__call__", write)
+
+    def call(command, folder, *words, **given):
+        code, out, err = run_command(command, folder, "--rules", "published", *words, **given)
+        assert (code, out.pop()) == (0, ""), err
+        return seen.pop(), out
+
+    return call
+
+
+def test_what_no_flag_says_is_the_checkpoints(with_rules, rules_of):
+    """An explicit flag goes before the file, even where it says what is usual."""
+    said = {"max_new_tokens": 3, "num_beams": 3, "num_return_sequences": 3,
+            "no_repeat_ngram_size": 1, "repetition_penalty": 3.0}  # fmt: skip
+    folder = with_rules("llama", **said)
+    ids = {"eos_token_id": 2, "pad_token_id": 1, "bos_token_id": 0}
+    for flags, changed in (
+        ("", {}),
+        ("--nbest 1", {"num_return_sequences": 1}),
+        ("--nbest 1 --beams 1 --temperature 0", {"num_return_sequences": 1, "num_beams": 1}),
+        ("--no-repeat-ngram 0", {"no_repeat_ngram_size": 0}),
+        ("--repetition-penalty 1", {"repetition_penalty": 1.0}),
+        # More texts than beams are no mistake where the file has beams.
+        ("--nbest 2 --tokens 128", {"num_return_sequences": 2, "max_new_tokens": 128}),
+    ):
+        rules, out = rules_of("generate", folder, "the", *flags.split())
+        assert rules == from_published(ids | said | changed)
+        assert len(out) == rules.num_return_sequences
+    rules, _ = rules_of("generate", with_rules("llama", max_length=20), "the")
+    assert rules.longest(4, 64) == 20
+
+
+def test_translations_are_as_many_as_the_checkpoint_or_the_flag_says(with_rules, rules_of):
+    folder = with_rules("t5", max_new_tokens=4, num_beams=3, num_return_sequences=3)
+    several = "a 0\t-1.0000\ta 1\t-2.0000\ta 2\t-3.0000"
+    for flags, wanted, beams in (
+        ("", several, 3),
+        ("--nbest 1", "a 0", 3),
+        ("--nbest 2", several.rsplit("\t", 2)[0], 3),
+        ("--nbest 1 --beams 1", "a 0", 1),
+    ):
+        rules, out = rules_of("translate", folder, *flags.split(), text="a\n")
+        assert (out, rules.num_beams) == ([wanted], beams)
+
+
+def test_the_first_word_written_keeps_its_blank(with_rules, run_command):
+    """SentencePiece drops the blank that begins a text, which what is written does not."""
+    folder = with_rules("llama", max_new_tokens=2, suppress_tokens=list(range(6)))
+    words = [f"▁{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(90)]
+    vocab = [(piece, 0.0) for piece in (*SPECIAL["llama"], "▁a", "▁b")]
+    vocab += [(word, -1.0) for word in words]
+    backend = tokenizers.Tokenizer(tokenizers.models.Unigram(vocab, unk_id=3))
+    backend.add_special_tokens(list(SPECIAL["llama"]))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    backend.decoder = tokenizers.decoders.Metaspace()
+    backend.save(str(folder / "tokenizer.json"))
+    code, out, err = run_command("generate", folder, "a b", "--rules", "published")
+    assert code == 0, err
+    assert re.fullmatch("a b( [a-z]{2}){2}", out[0])
+    code, out, err = run_command("generate", folder, "", "--rules", "published")
+    assert re.fullmatch("[a-z]{2} [a-z]{2}", out[0]), err  # a text of its own begins without one
+
+
 def test_a_folder_translates_by_our_rules_too(published, run_command):
     flags = ["--length-extra", "3"]
     code, out, err = run_command("translate", published("t5"), *flags, text="the bank ran.\n")
@@ -129,8 +219,6 @@ def test_fine_tuning_begins_from_a_folder(published, tmp_path, capfd):
 
 def test_what_is_trained_here_is_published_with_its_frame(tmp_path, run_command, published):
     """Others put around a text what we put around it by ourselves."""
-    import tokenizers
-
     assert run_command("convert", published("gpt2"), tmp_path / "run")[0] == 0
     config = json.loads((tmp_path / "run/config.json").read_text())
     del config["published"]  # as if it had been trained here
@@ -168,6 +256,10 @@ MISTAKES = [
     (["generate", "{gpt2}", "x", "--checkpoint", "7"], 2, "has no steps"),
     (["generate", "{bare}", "x"], 4, "tokenizer"),
     (["generate", "{gpt2}", "x", "--rules", "published", "--top-k", "3"], 2, "--top-k has no part"),
+    (["generate", "{gpt2}", "x", "--rules", "published", "--temperature", "0.5"], 2,
+     "--temperature has no part"),
+    (["generate", "{gpt2}", "x", "--rules", "published", "--tokens", str(10**12)], 2,
+     "max_new_tokens is 1000000000000: allowed are 1 to 1048576"),
     (["convert", "{gpt2}", "{full}"], 2, "is not empty"),
     (["convert", "{text}", "{new}"], 4, "no such"),
     (["export", "{gpt2}", "{full}"], 2, "is not empty"),

@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import json
+import math
 import random
 
 import jax
@@ -495,14 +497,14 @@ def test_files_are_read_as_they_are_published():
         ({"guidance_scale": 1.5}, "guidance_scale is 1.5"),
         ({"stop_strings": ["x"]}, "stop_strings"),
         ({"constraints": [{}]}, "constraints"),
-        ({"num_beams": 0}, "num_beams is 0: at least 1"),
-        ({"num_beams": 2.5}, "num_beams is 2.5: not what"),
-        ({"num_beams": True}, "num_beams is True: not what"),
+        ({"num_beams": 0}, "num_beams is 0: allowed are 1 to 1024"),
+        ({"num_beams": 2.5}, "num_beams is 2.5: allowed is a whole number"),
+        ({"num_beams": True}, "num_beams is True: allowed is a whole number"),
         ({"num_return_sequences": 2}, "allowed are 1 to num_beams, 1"),
         ({"early_stopping": "soon"}, "early_stopping is 'soon': allowed are"),
-        ({"repetition_penalty": 0}, "repetition_penalty is 0.0: it must be above 0"),
+        ({"repetition_penalty": 0}, "repetition_penalty is 0.0: allowed are 1e-06 to 1000000"),
         ({"bad_words_ids": [[]]}, "each run needs tokens"),
-        ({"eos_token_id": "end"}, "eos_token_id is 'end': not what"),
+        ({"eos_token_id": "end"}, "eos_token_id is 'end': allowed is a token id or"),
         ({"suppress_tokens": [1], "forced_eos_token_id": 1}, "also among suppress_tokens"),
         ({"exponential_decay_length_penalty": [2, 1.1]}, "give eos_token_id"),
     ],
@@ -510,3 +512,82 @@ def test_files_are_read_as_they_are_published():
 def test_rules_that_cannot_be_followed_are_refused_by_name(field, told):
     with pytest.raises(ConfigError, match=told):
         from_published(field)
+
+
+TOKENS, LENGTHS = "allowed are {} to 2147483647", "allowed are {} to 1048576"
+LISTS = "allowed is a list of"
+INFINITE = json.loads("1e400")
+
+
+@pytest.mark.parametrize(
+    ("field", "allowed"),
+    [
+        ({"pad_token_id": 10**12}, TOKENS.format(-1)),
+        ({"pad_token_id": -2}, TOKENS.format(-1)),
+        ({"pad_token_id": INFINITE}, "a whole number"),
+        ({"eos_token_id": True}, "a token id or a list of them"),
+        ({"eos_token_id": {}}, "a token id or a list of them"),
+        ({"eos_token_id": [2, 2.5]}, "a token id or a list of them"),
+        ({"eos_token_id": "12"}, "a token id or a list of them"),
+        ({"eos_token_id": [2, 2**31]}, TOKENS.format(0)),
+        ({"forced_eos_token_id": math.nan}, "a token id or a list of them"),
+        ({"forced_bos_token_id": 2**31}, TOKENS.format(0)),
+        ({"decoder_start_token_id": -1}, TOKENS.format(0)),
+        ({"bad_words_ids": [[INFINITE]]}, LISTS),
+        ({"bad_words_ids": [1, 2]}, LISTS),
+        ({"bad_words_ids": ["12"]}, LISTS),
+        ({"bad_words_ids": [[1, -3]]}, TOKENS.format(0)),
+        ({"suppress_tokens": [2**31]}, TOKENS.format(-1)),
+        ({"begin_suppress_tokens": [True]}, LISTS),
+        ({"begin_suppress_tokens": 3}, LISTS),
+        ({"sequence_bias": [[[1], INFINITE]]}, LISTS),
+        ({"sequence_bias": [[[1], "2"]]}, LISTS),
+        ({"sequence_bias": [[[1], 1e300]]}, r"-1e\+38 to 1e\+38"),
+        ({"sequence_bias": [[[10**12], 1.0]]}, TOKENS.format(0)),
+        ({"length_penalty": 1e308}, "allowed are -6 to 6"),
+        ({"length_penalty": INFINITE}, "a number that is finite"),
+        ({"length_penalty": 10**400}, "a number that is finite"),
+        ({"repetition_penalty": math.nan}, "a number that is finite"),
+        ({"encoder_repetition_penalty": 1e-320}, "1e-06 to 1000000"),
+        ({"exponential_decay_length_penalty": [2, 1e308], "eos_token_id": 1}, "1e-06 to 1000000"),
+        ({"exponential_decay_length_penalty": [10**400, 1.1], "eos_token_id": 1}, "to 1048576"),
+        ({"exponential_decay_length_penalty": 3, "eos_token_id": 1}, "a pair of a whole number"),
+        ({"max_length": 10**12}, LENGTHS.format(1)),
+        ({"max_length": INFINITE}, "a whole number"),
+        ({"max_new_tokens": 10**12}, LENGTHS.format(1)),
+        ({"min_length": 10**12}, LENGTHS.format(0)),
+        ({"min_new_tokens": 10**12}, LENGTHS.format(0)),
+        ({"num_beams": 10**12}, "allowed are 1 to 1024"),
+        ({"no_repeat_ngram_size": 10**12}, "allowed are 0 to 256"),
+        ({"do_sample": 1}, "true or false"),
+    ],
+    ids=str,
+)
+def test_numbers_that_no_program_could_hold_are_refused(field, allowed):
+    """One line, whatever stands in the file: which key, and what it may be."""
+    with pytest.raises(ConfigError, match=allowed) as caught:
+        from_published(field)
+    line = str(caught.value)
+    assert line.startswith(next(iter(field)))
+    assert len(line) < 200
+    assert "\n" not in line
+
+
+def test_values_of_python_are_held_to_the_same_ranges():
+    for values in ({"pad_token_id": 2**31}, {"length_penalty": math.nan}, {"max_length": 2**40}):
+        with pytest.raises(ConfigError, match="allowed are"):
+            PublishedRules(**values)
+
+
+def test_the_last_numbers_that_are_allowed_make_programs():
+    """No warning and no overflow at the ends of the ranges; whole floats are whole numbers."""
+    rules = from_published(
+        {"length_penalty": 6, "repetition_penalty": 1e6, "encoder_repetition_penalty": 1e-6,
+         "sequence_bias": [[[1], -1e38]], "pad_token_id": 2**31 - 1, "eos_token_id": [2.0],
+         "max_length": 2.0**20, "suppress_tokens": [-1]}
+    )  # fmt: skip
+    how = numbers_of(rules, room_for([rules]), prompt=1, longest=2**20, steps=2**20)
+    assert np.isfinite(how.powers).all()
+    assert np.isfinite(how.biases).all()
+    assert np.isfinite(how.encoder_repetition)
+    assert (rules.eos_token_id, rules.max_length, how.pad) == ((2,), 2**20, 2**31 - 1)

@@ -3,6 +3,7 @@
 import importlib.util
 import io
 import json
+import os
 import random
 import struct
 from pathlib import Path
@@ -13,6 +14,7 @@ import tokenizers
 
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import DataError
+from transformer_jax.interop import tokenizer_settings
 from transformer_jax.interop.sentencepiece import parse_model, piece_tokenizer
 from transformer_jax.interop.vocabularies import find_tokenizer
 
@@ -223,6 +225,73 @@ def test_llama_falls_back_to_bytes_and_takes_added_tokens(tmp_path):
     told["added_tokens_decoder"] = {"900": {"content": "<pad>", "special": True}}
     write(tmp_path, tokenizer_config__json=told)
     with pytest.raises(DataError, match="another id than 900"):
+        find_tokenizer(tmp_path)
+
+
+TOLD = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+FRAMES = [
+    ({}, (True, False)),
+    ({"add_bos_token": False}, (False, False)),
+    ({"add_bos_token": None}, (False, False)),
+    ({"add_eos_token": True}, (True, True)),
+    ({"add_bos_token": False, "add_eos_token": True}, (False, True)),
+]
+
+
+@pytest.mark.parametrize("kind", ["LlamaTokenizer", "CodeLlamaTokenizerFast", "mistral"])
+@pytest.mark.parametrize(("told", "wanted"), FRAMES, ids=[json.dumps(told) for told, _ in FRAMES])
+def test_texts_of_llama_begin_and_end_as_its_settings_say(tmp_path, kind, told, wanted):
+    """As transformers frames them, of two texts each."""
+    data = trained("bpe", size=430, byte_fallback=True)
+    name = {"model_type": kind} if kind == "mistral" else {}
+    written = TOLD | told | ({} if name else {"tokenizer_class": kind})
+    write(tmp_path, tokenizer__model=data, config__json=name, tokenizer_config__json=written)
+    tokenizer = ours(tmp_path)
+    first, last = [tokenizer.bos] * wanted[0], [tokenizer.eos] * wanted[1]
+    assert (tokenizer.bos, tokenizer.eos) == (1, 2)
+    assert tokenizer.before == tuple(first)
+    assert tokenizer.after == (tokenizer.eos,)  # a text of an encoder has an end
+    a, b = tokenizer.encode("the fox"), tokenizer.encode("a")
+    backend = tokenizers.Tokenizer.from_str(tokenizer.text)
+    assert backend.encode("the fox").ids == [*first, *a, *last]
+    assert backend.encode("the fox", "a").ids == [*first, *a, *last, *first, *b, *last]
+
+
+def test_what_begins_a_text_may_be_added_or_missing(tmp_path):
+    data = trained("bpe", size=430, byte_fallback=True)
+    size = len(sentencepiece.SentencePieceProcessor(model_proto=data))
+    told = {"tokenizer_class": "LlamaTokenizer", "bos_token": "<begin>", "eos_token": "</s>"}
+    added = {"added_tokens_decoder": {str(size): {"content": "<begin>", "special": True}}}
+    write(tmp_path, tokenizer__model=data, tokenizer_config__json=told | added)
+    assert ours(tmp_path).before == (size,)
+    write(tmp_path, tokenizer_config__json=told)
+    with pytest.raises(DataError, match=r"tokenizer\.model: lacks '<begin>'"):
+        find_tokenizer(tmp_path)
+    write(tmp_path, tokenizer_config__json=told | {"bos_token": None})
+    assert ours(tmp_path).before == ()  # there is none
+    write(tmp_path, tokenizer_config__json={"tokenizer_class": "LlamaTokenizer"})
+    assert ours(tmp_path).before == (1,)  # the usual names
+
+
+@pytest.mark.parametrize(("kind", "names"), [
+    ("gpt2", ["<|endoftext|>"]), ("opt", ["<s>", "<pad>", "</s>", "<unk>"])
+])  # fmt: skip
+def test_texts_of_byte_pairs_begin_as_their_settings_say(tmp_path, kind, names):
+    theirs = tokenizers.ByteLevelBPETokenizer()
+    theirs.train_from_iterator(sentences(), 400, special_tokens=names, show_progress=False)
+    theirs.save_model(str(tmp_path))
+    end = names[2 % len(names)]
+    told = {"bos_token": end, "eos_token": end, "tokenizer_class": "GPT2Tokenizer"}
+    write(tmp_path, config__json={"model_type": kind})
+    id = theirs.token_to_id(end)
+    for first in (None, False, True):
+        more = {} if first is None else {"add_bos_token": first}
+        write(tmp_path, tokenizer_config__json=told | more)
+        backend = tokenizers.Tokenizer.from_str(find_tokenizer(tmp_path)[0])
+        assert backend.encode("the fox").ids == [id] * bool(first) + theirs.encode("the fox").ids
+        assert ours(tmp_path).before == (id,) * bool(first)
+    write(tmp_path, tokenizer_config__json=told | {"add_bos_token": "yes"})
+    with pytest.raises(DataError, match="add_bos_token is 'yes', not true or false"):
         find_tokenizer(tmp_path)
 
 
@@ -441,3 +510,70 @@ def test_families_with_their_own_numbers_are_refused_with_the_way_out(tmp_path):
     write(tmp_path, spiece__model=trained(), config__json={"model_type": "pegasus"})
     with pytest.raises(DataError, match=r"'pegasus', which uses it in its own way.*AutoTokenizer"):
         find_tokenizer(tmp_path)
+
+
+FILES = [
+    ("tokenizer.json", []), ("tokenizer_config.json", ["vocab.txt"]),
+    ("special_tokens_map.json", ["vocab.txt"]), ("added_tokens.json", ["vocab.txt"]),
+    ("config.json", ["vocab.txt"]), ("vocab.txt", []), ("vocab.json", ["merges.txt"]),
+    ("merges.txt", ["vocab.json"]), ("tokenizer.model", []), ("spiece.model", []),
+    ("source.spm", ["vocab.json"]),
+]  # fmt: skip
+CONTENT = {
+    "vocab.txt": WORD_PIECES, "vocab.json": '{"a": 0, "</s>": 1}', "merges.txt": "",
+    "special_tokens_map.json": "{}", "tokenizer_config.json": "{}", "config.json": "{}",
+    "added_tokens.json": "{}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "others"), FILES, ids=[name for name, _ in FILES])
+@pytest.mark.parametrize("how", ["outside", "nowhere", "fifo", "directory", "large"])
+def test_files_of_a_tokenizer_are_ordinary_and_in_the_folder(tmp_path, name, others, how):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for other in others:
+        (folder / other).write_text(CONTENT[other])
+    path, elsewhere = folder / name, tmp_path / "elsewhere"
+    elsewhere.write_text(CONTENT.get(name, "secret"))
+    if how == "outside":
+        path.symlink_to(elsewhere)
+    elif how == "nowhere":
+        path.symlink_to(tmp_path / "missing")
+    elif how == "fifo":
+        os.mkfifo(path)
+    elif how == "directory":
+        path.mkdir()
+    else:
+        with path.open("wb") as file:
+            file.truncate(256_000_001)  # no blocks on a disk
+    what = {
+        "outside": "is a link that leaves the folder", "nowhere": "no such file",
+        "fifo": "is no ordinary file", "directory": "is no ordinary file",
+        "large": "too long to be what it should",
+    }[how]  # fmt: skip
+    with pytest.raises(DataError, match=what) as caught:
+        find_tokenizer(folder)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_files_may_be_links_within_the_folder_and_to_the_cache(tmp_path):
+    """As the Hugging Face cache has them: snapshots of links to blobs."""
+    folder = tmp_path / "snapshots" / "revision"
+    folder.mkdir(parents=True)
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "blobs" / "0123").write_text(WORD_PIECES)
+    (folder / "vocab.txt").symlink_to("../../blobs/0123")
+    (folder / "real.json").write_text('{"do_lower_case": false}')
+    (folder / "tokenizer_config.json").symlink_to("real.json")
+    backend = tokenizers.Tokenizer.from_str(find_tokenizer(folder)[0])
+    assert backend.encode("Été", add_special_tokens=False).tokens == ["Été"]
+
+
+def test_as_many_bytes_as_are_allowed_are_read(tmp_path, monkeypatch):
+    (tmp_path / "file").write_bytes(b"12345")
+    assert tokenizer_settings.read_bytes(tmp_path / "file", 5) == b"12345"
+    with pytest.raises(DataError, match="more than 4 bytes"):
+        tokenizer_settings.read_bytes(tmp_path / "file", 4)
+    monkeypatch.chdir(tmp_path)
+    assert tokenizer_settings.read_bytes(Path("file")) == b"12345"

@@ -268,7 +268,7 @@ KEYS = {
     "bert_cls": {"id2label": {"0": "a", "1": "b"}, "architectures": ["BertForMaskedLM"]},
     "roberta": {"pad_token_id": 2, "max_position_embeddings": 45},
     "distilbert": {"activation": "relu", "dim": 64, "n_heads": 2, "n_layers": 2, "hidden_dim": 40,
-                   "sinusoidal_pos_embds": True, "dropout": 0.2, "attention_dropout": 0.2},
+                   "dropout": 0.2, "attention_dropout": 0.2},
     "gpt2": {"activation_function": "gelu", "n_embd": 16, "n_head": 2, "n_inner": 64, "n_layer": 2,
              "n_positions": 40, "layer_norm_epsilon": 1e-6, "scale_attn_weights": False,
              "scale_attn_by_inverse_layer_idx": True, "add_cross_attention": True,

@@ -9,12 +9,13 @@ import pytest
 
 from tests.parity import layouts
 from tests.parity.sentences import SENTENCES
-from transformer_jax.cli.encoders import load_vectors
+from transformer_jax.cli.encoders import load_vectors, pool_of
 from transformer_jax.cli.loading import load
 from transformer_jax.cli.main import main
 from transformer_jax.data.examples import encode_sentences
+from transformer_jax.interop.tokenizer_settings import sentence_fields
 
-LENGTH = 256  # tokens that its authors let it read
+LENGTH = 256  # tokens that its authors let it read, as sentence_bert_config.json says
 REFERENCE = np.load(layouts.REFERENCES / "minilm.npz")
 
 
@@ -30,8 +31,13 @@ def folder():
 def vectors(folder):
     with jax.default_matmul_precision("highest"):
         read, _ = load_vectors(folder)
-        read.length = LENGTH
         yield read
+
+
+def test_its_pooling_and_length_come_from_the_folder(vectors, folder):
+    assert vectors.length == LENGTH
+    assert sentence_fields(folder) == {"pool": "mean", "length": LENGTH}
+    assert pool_of(folder, None) == "mean"
 
 
 def test_ids_are_those_of_transformers(folder):
@@ -63,6 +69,7 @@ def test_it_converts_and_comes_back(folder, tmp_path, capfd):
 
     assert main(["convert", str(folder), str(tmp_path / "run")]) == 0
     assert main(["verify", str(tmp_path / "run")]) == 0
+    assert load_vectors(tmp_path / "run")[0].length == LENGTH
     assert main(["export", str(tmp_path / "run"), str(tmp_path / "back")]) == 0
     there, back = (load_file(path / "model.safetensors") for path in (folder, tmp_path / "back"))
     assert there.keys() - back.keys() == {"embeddings.position_ids"}

@@ -24,8 +24,9 @@ class Embed:
     """The file to write: "vectors", and without pooling "offsets" of lines and token "ids"."""
     layers: str = "last"
     """last, all, sum4 or concat4 (of the last four), or a layer from 0, the embeddings."""
-    pool: Literal["mean", "first", "none"] = "mean"
-    """Mean over all tokens with [CLS] and [SEP], the first ([CLS]), or a vector a token."""
+    pool: Literal["mean", "first", "none"] | None = None
+    """Mean over all tokens with [CLS] and [SEP], the first ([CLS]), or a vector a token; None is
+    what a published sentence encoder is made for, and the mean of other encoders."""
     tokens: int = 4096
     """Of a batch, padding included."""
     block: int = 4096
@@ -35,7 +36,7 @@ class Embed:
 
     def __call__(self) -> int:
         """Writes the file and prints its name."""
-        from transformer_jax.cli.encoders import file_lines, layers_of, load_vectors
+        from transformer_jax.cli.encoders import file_lines, layers_of, load_vectors, pool_of
 
         layers = layers_of(self.layers)
         for flag in ("tokens", "block"):
@@ -47,21 +48,22 @@ class Embed:
 
         from transformer_jax.encoding.saving import VectorFile
 
+        pool = pool_of(self.run, self.pool)
         file = VectorFile(self.output)
         vectors, prepare = load_vectors(self.run, self.checkpoint, tokens=self.tokens)
-        vectors.check(layers, self.pool)
+        vectors.check(layers, pool)
         lengths, ids = [np.zeros(1, np.int64)], [np.zeros(0, np.int32)]
         with file:
             lines = map(prepare, file_lines(self.file, "embed"))
-            blocks = vectors.embed(lines, layers=layers, pool=self.pool, block=self.block)
+            blocks = vectors.embed(lines, layers=layers, pool=pool, block=self.block)
             for made in blocks:
                 file.add(made.vectors)
-                if self.pool == "none":
+                if pool == "none":
                     lengths.append(made.lengths)
                     ids.append(made.ids.astype(np.int32))
             if not vectors.counts["lines"]:
                 raise DataError(f"embed {self.file}: no lines: it is empty")
-            if self.pool == "none":
+            if pool == "none":
                 offsets = np.cumsum(np.concatenate(lengths))
                 file.others = {"offsets": offsets, "ids": np.concatenate(ids)}
         cut = vectors.counts["cut"]

@@ -15,11 +15,11 @@ from transformer_jax.cli.loading import (
     refuse_others,
     task_of,
 )
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
     from transformer_jax.encoding.predictor import Predictor
-    from transformer_jax.encoding.vectors import Layers, Vectors
+    from transformer_jax.encoding.vectors import Layers, Pool, Vectors
     from transformer_jax.training.run_directory import RunDirectory
 
 __all__ = [
@@ -28,11 +28,14 @@ __all__ = [
     "layers_of",
     "load_task",
     "load_vectors",
+    "pool_of",
     "read_length",
+    "sentence_of",
     "windows",
     "write",
 ]
 
+_NO_END = 1 << 30  # tokens
 # What the head of each task tells.
 _HEADS = {
     "classify": "classes",
@@ -59,6 +62,8 @@ def load_vectors(
 ) -> "tuple[Vectors, Callable[[str], str]]":
     """What makes vectors with the encoder of a run, and what is done to lines before.
 
+    A sentence encoder reads no more tokens than its authors let it read.
+
     Raises:
         ConfigError: The run has no encoder.
         CheckpointError: There is no such run, or it is damaged.
@@ -72,7 +77,46 @@ def load_vectors(
     from transformer_jax.encoding.vectors import Vectors
 
     model, tokenizer = load(path, checkpoint, kind=kinds)
-    return Vectors(model, tokenizer, length=read_length(run), tokens=tokens), prepare
+    sentence = sentence_of(run)
+    length = min(read_length(run), sentence.get("length", _NO_END))
+    vectors = Vectors(model, tokenizer, length=length, tokens=tokens)
+    if "lowercase" in sentence:
+        return vectors, lambda line: prepare(line).lower()
+    return vectors, prepare
+
+
+def pool_of(path: Path, asked: "Pool | None") -> "Pool":
+    """What ``--pool`` says; where it is not given what a sentence encoder is made for, else mean.
+
+    Raises:
+        ConfigError: The encoder is made for what there is not.
+        CheckpointError: There is no such run, or it is damaged.
+    """
+    if asked is not None:
+        return asked
+    from transformer_jax.training.run_directory import RunDirectory
+
+    pool = sentence_of(RunDirectory.open(path)).get("pool", "mean")
+    if pool not in ("mean", "first"):
+        raise ConfigError(
+            f"{path}: a sentence encoder whose vectors are made by {pool!r}, which there is not: "
+            f"choose --pool mean or --pool first, whose vectors are others"
+        )
+    return pool  # type: ignore[no-any-return]
+
+
+def sentence_of(run: "RunDirectory") -> dict[str, Any]:
+    """How the encoder of a run makes vectors of sentences; nothing if it is for none.
+
+    Raises:
+        CheckpointError: ``config.json`` is damaged.
+    """
+    found = run.read_config().get("sentence", {})
+    right = isinstance(found, dict) and isinstance(found.get("pool", ""), str)
+    length = found.get("length", 1) if right else 0
+    if type(length) is not int or length < 1:
+        raise CheckpointError(f"{run.config}: its sentence is no pooling and length: damaged?")
+    return found  # type: ignore[no-any-return]
 
 
 def load_task(

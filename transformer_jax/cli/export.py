@@ -1,6 +1,8 @@
 """``transformer-jax export``: a trained model as a folder that other software reads."""
 
 import dataclasses
+import os
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,12 +10,19 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
     from transformer_jax.interop.family import Model
 
-__all__ = ["Export"]
+__all__ = ["Export", "usual_dtype"]
+
+# What exports consist of.
+WRITTEN = (
+    "config.json", "generation_config.json", "preprocessor_config.json", "tokenizer.json",
+    "tokenizer_config.json", "model.bin", "model*.safetensors", "model.safetensors.index.json",
+    "*vocabulary.json", "*.stablehlo", "manifest.json",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,8 +38,8 @@ class Export:
     that engine; stablehlo is programs that JAX runs without this library."""
     checkpoint: str = "best"
     """best, last, a step, or average:N for the mean of the last N."""
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Of the weights, for hf."""
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    """Of the weights, for hf; None is that of the published files, else float32."""
     shard_gigabytes: float | None = None
     """Most of one file, for hf; None is a single file."""
     length: int | None = None
@@ -41,12 +50,22 @@ class Export:
     def __call__(self) -> int:
         """Says what was written."""
         self.check()
-        print(self.write(), file=sys.stderr)
+        draft = self.output.with_name(f".{self.output.name}.{os.getpid()}")
+        try:
+            said = self.write(draft)
+            if self.output.is_dir():
+                shutil.rmtree(self.output)
+            draft.rename(self.output)
+        except OSError as error:
+            raise CheckpointError(f"{self.output}: cannot be written: {error.strerror}") from None
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+        print(said, file=sys.stderr)
         print(f"folder: {self.output}")
         return 0
 
-    def write(self) -> str:
-        """Writes what the flags ask for; a line about it."""
+    def write(self, output: Path) -> str:
+        """Writes what the flags ask for into a new folder; a line about it."""
         from transformer_jax.cli.loading import family, first_token, load
         from transformer_jax.interop.runs import model_of
         from transformer_jax.training.run_directory import RunDirectory
@@ -59,19 +78,20 @@ class Export:
         self.refuse(model, published)  # before anything is loaded
         (_, params), tokenizer = load(self.run, self.checkpoint, kind=kind)
         first = first_token(directory, tokenizer) if kind == "decoder" else None
-        what = (self.output, model, params, tokenizer)
+        what = (output, model, params, tokenizer)
         if self.format == "hf":
             from transformer_jax.interop.export import write_model
 
             shard = None if self.shard_gigabytes is None else int(self.shard_gigabytes * 1e9)
-            how: dict[str, Any] = {"dtype": self.dtype, "shard_bytes": shard, "first": first}
+            dtype = self.dtype or usual_dtype(published)
+            how: dict[str, Any] = {"dtype": dtype, "shard_bytes": shard, "first": first}
             return write_model(*what, published, **how)
         said = self.write_other(what, first)
         if not published:
             from transformer_jax.interop.export import framed
 
             text = framed(tokenizer, kind, first)
-            (self.output / "tokenizer.json").write_text(text, encoding="utf-8")
+            (output / "tokenizer.json").write_text(text, encoding="utf-8")
         return said
 
     def write_other(self, what: tuple[Any, ...], first: int | None) -> str:
@@ -111,7 +131,7 @@ class Export:
                 it.
         """
         for flag, of, given in (
-            ("--dtype", "hf", self.dtype != "float32"),
+            ("--dtype", "hf", self.dtype is not None),
             ("--shard-gigabytes", "hf", self.shard_gigabytes is not None),
             ("--length", "stablehlo", self.length is not None),
         ):
@@ -121,7 +141,29 @@ class Export:
             raise ConfigError(f"--shard-gigabytes is {self.shard_gigabytes}: above 0")
         if self.output.exists() and not self.output.is_dir():
             raise ConfigError(f"{self.output}: is a file: name a folder")
-        if self.output.is_dir() and any(self.output.iterdir()) and not self.overwrite:
+        if self.output.resolve() == self.run.resolve():
+            raise ConfigError(f"{self.output}: is what is to be exported: choose another folder")
+        if not self.output.is_dir() or not any(self.output.iterdir()):
+            return
+        if not self.overwrite:
             raise ConfigError(
                 f"{self.output}: is not empty: choose another folder, or give --overwrite"
             )
+        for path in self.output.iterdir():
+            if path.is_dir() or not any(path.match(pattern) for pattern in WRITTEN):
+                raise ConfigError(
+                    f"{self.output}: holds {path.name}, which no export wrote: choose another "
+                    f"folder, or delete it yourself"
+                )
+
+
+def usual_dtype(published: Mapping[str, Any]) -> Literal["float32", "bfloat16", "float16"]:
+    """The type of a published checkpoint's weights; float32 for what was trained here.
+
+    Example:
+        >>> usual_dtype({"fields": {"torch_dtype": "bfloat16"}}), usual_dtype({})
+        ('bfloat16', 'float32')
+    """
+    fields = published.get("fields") or {}
+    said = fields.get("dtype") or fields.get("torch_dtype")
+    return said if said in ("bfloat16", "float16") else "float32"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
+from transformer_jax.cli.request_lines import check_text, prompt_lines, requests_of
 from transformer_jax.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ class Generate:
     """Instead: a file with a prompt a line; - is standard input."""
     requests: Path | None = None
     """Instead: JSON lines, each with "prompt" and settings of its own; - is standard input."""
-    tokens: int = 128
-    """At most so many new tokens."""
+    tokens: int | None = None
+    """At most so many new tokens; None is 128."""
     temperature: float = 1.0
     """Less is more certain, 0 is greedy."""
     top_k: int | None = None
@@ -41,26 +42,26 @@ class Generate:
     """Draw from the fewest tokens that hold this probability."""
     min_p: float | None = None
     """Draw from tokens at least this fraction as probable as the first."""
-    repetition_penalty: float = 1.0
-    """Above 1 makes what was read or written less probable."""
-    no_repeat_ngram: int = 0
-    """No run of so many tokens comes twice; 0 is free."""
+    repetition_penalty: float | None = None
+    """Above 1 makes what was read or written less probable; None is 1."""
+    no_repeat_ngram: int | None = None
+    """No run of so many tokens comes twice; 0 is free, and so is None."""
     stop: tuple[str, ...] = ()
     """The text ends before the first of these."""
     samples: int = 1
     """Texts drawn for each prompt."""
     seed: int = 0
     """Of the draws."""
-    beams: int = 1
-    """More than 1 searches for the most probable text instead of drawing."""
-    nbest: int = 1
-    """Texts that beam search returns."""
+    beams: int | None = None
+    """More than 1 searches for the most probable text instead of drawing; None is 1."""
+    nbest: int | None = None
+    """Texts that beam search returns; None is 1."""
     json: bool = False
     """Write a JSON object a prompt, with log-probabilities and why each text ended."""
     trace: bool = False
     """Show on standard error, step by step, the five most probable tokens."""
     rules: Literal["ours", "published"] = "ours"
-    """published: search as generate() of transformers does, by the checkpoint's own settings."""
+    """published: search as generate() of transformers does; None is then the checkpoint's own."""
     checkpoint: str = "best"
     """best, last, a step, or average:N for the mean of the last N."""
     batch: int = 32
@@ -80,9 +81,9 @@ class Generate:
 
     def __call__(self) -> int:
         """Writes each text as it comes, or prompt by prompt if there are several."""
-        asked = self.asked()
         if self.rules == "published":
-            return self.by_published_rules([one.prompt for one in asked])
+            return self.by_published_rules()
+        asked = self.asked()
         from transformer_jax.cli.loading import as_trained, counted, load_language
         from transformer_jax.training.run_directory import RunDirectory
 
@@ -140,43 +141,55 @@ class Generate:
         for name, least in (("batch", 1), ("speculate", 0)):
             if getattr(self, name) < least:
                 raise ConfigError(f"--{name} is {getattr(self, name)}: at least {least}")
-        fields = {field.name for field in dataclasses.fields(Request)} - {"prompt"}
-        settings = {name: getattr(self, name) for name in fields}
+        settings = self.settings()
         if self.speculate and self.temperature:
             raise ConfigError("--speculate is for greedy texts: give --temperature 0 too")
-        if self.trace and max(self.samples, self.nbest) > 1:
+        if self.trace and max(self.samples, settings["nbest"]) > 1:
             raise ConfigError("--trace tells of one text: leave out --samples and --nbest")
         if self.prompt is not None:
-            _check_text(self.prompt, "the prompt")
+            check_text(self.prompt, "the prompt")
             return [Request(self.prompt, **settings)]
         Request("", **settings)  # flags out of range are refused before files are read
         if self.prompts is not None:
-            made = [Request(line, **settings) for line in _lines(self.prompts, "--prompts")]
+            made = [Request(line, **settings) for line in prompt_lines(self.prompts, "--prompts")]
         else:
             assert self.requests is not None
-            made = list(_requests(self.requests, settings))
+            made = list(requests_of(self.requests, settings))
         if not made:
             raise DataError(f"{self.prompts or self.requests}: no prompts, it is empty")
         return made
 
-    def by_published_rules(self, prompts: list[str]) -> int:
+    def settings(self) -> dict[str, Any]:
+        """What flags say of all requests, and what holds where they say nothing."""
+        from transformer_jax.decoding.requests import Request
+
+        usual = {field.name: field.default for field in dataclasses.fields(Request)}
+        del usual["prompt"]
+        given = {name: getattr(self, name) for name in usual}
+        return usual | {name: value for name, value in given.items() if value is not None}
+
+    def by_published_rules(self) -> int:
         """Writes texts as ``generate()`` of transformers would."""
         from transformer_jax.cli.published import PublishedWriter, refuse_flags
 
-        refuse_flags(
-            self,
-            ("prompt", "prompts", "tokens", "beams", "nbest", "repetition_penalty",
-             "no_repeat_ngram", "checkpoint", "batch"),
-        )  # fmt: skip
-        changes: dict[str, Any] = {"max_new_tokens": self.tokens}
-        for name, theirs, usual in (
-            ("beams", "num_beams", 1),
-            ("nbest", "num_return_sequences", 1),
-            ("repetition_penalty", "repetition_penalty", 1.0),
-            ("no_repeat_ngram", "no_repeat_ngram_size", 0),
-        ):
-            if getattr(self, name) != usual:
-                changes[theirs] = getattr(self, name)
+        names = {
+            "tokens": "max_new_tokens",
+            "beams": "num_beams",
+            "nbest": "num_return_sequences",
+            "repetition_penalty": "repetition_penalty",
+            "no_repeat_ngram": "no_repeat_ngram_size",
+        }
+        # These rules never draw, so that 0 says nothing against them.
+        greedy = ("temperature",) if self.temperature == 0 else ()
+        refuse_flags(self, ("prompt", "prompts", *names, "checkpoint", "batch", *greedy))
+        # Whether the flags go together is for the rules to say, which a checkpoint adds to.
+        unsaid: dict[str, Any] = dict.fromkeys(names)
+        prompts = [one.prompt for one in dataclasses.replace(self, **unsaid).asked()]
+        changes = {
+            theirs: getattr(self, ours)
+            for ours, theirs in names.items()
+            if getattr(self, ours) is not None
+        }
         write = PublishedWriter(
             self.run, self.checkpoint, "decoder", batch=self.batch, changes=changes
         )
@@ -294,62 +307,3 @@ def longer(
         return dataclasses.replace(config, positions=places)
 
     return change
-
-
-def _lines(path: Path, flag: str) -> Iterator[str]:
-    from transformer_jax.data.text import decode_lines, read_lines
-
-    return decode_lines(sys.stdin.buffer, "<stdin>") if str(path) == "-" else read_lines(path, flag)
-
-
-def _requests(path: Path, settings: dict[str, Any]) -> "Iterator[Request]":
-    from transformer_jax.decoding.requests import Request
-
-    name = "<stdin>" if str(path) == "-" else str(path)
-    for number, line in enumerate(_lines(path, "--requests"), 1):
-        if not line.strip():
-            continue
-        where = f"{name}:{number}"
-        try:
-            fields = json.loads(line)
-        except ValueError as error:
-            raise DataError(f"{where}: not JSON: {error}") from None
-        if not isinstance(fields, dict) or not isinstance(fields.get("prompt"), str):
-            raise DataError(f'{where}: needs an object with a text "prompt"')
-        unknown = sorted(fields.keys() - settings.keys() - {"prompt"})
-        if unknown:
-            raise DataError(
-                f"{where}: no setting is called {unknown[0]}: there are "
-                f"{', '.join(sorted(settings))}"
-            )
-        try:
-            for setting, value in fields.items():
-                fields[setting] = _typed(setting, value)
-            yield Request(**settings | fields)
-        except ConfigError as error:
-            raise DataError(f"{where}: {error}") from None
-
-
-def _typed(name: str, value: Any) -> Any:
-    """A setting of a JSON line, or the prompt, as a request has it."""
-    if name == "prompt":
-        _check_text(value, "the prompt")
-        return value
-    if name == "stop":
-        texts = [value] if isinstance(value, str) else value
-        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            raise ConfigError(f"stop is {value}: a text or a list of texts")
-        return tuple(texts)
-    if value is None and name in ("top_k", "top_p", "min_p"):
-        return None
-    fraction = name in ("temperature", "top_p", "min_p", "repetition_penalty")
-    if isinstance(value, bool) or not isinstance(value, (int, float) if fraction else int):
-        raise ConfigError(f"{name} is {value!r}: a {'number' if fraction else 'whole number'}")
-    return value
-
-
-def _check_text(text: str, what: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ConfigError(f"{what} holds half a character (a lone surrogate)") from None

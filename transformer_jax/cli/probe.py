@@ -13,7 +13,7 @@ from transformer_jax.errors import ConfigError, DataError, UserError
 if TYPE_CHECKING:
     from transformer_jax.data.labelled import Labelled
     from transformer_jax.encoding.probing import Probed
-    from transformer_jax.encoding.vectors import Vectors
+    from transformer_jax.encoding.vectors import Pool, Vectors
 
 __all__ = ["Probe"]
 
@@ -34,8 +34,9 @@ class Probe:
     """Likewise the class."""
     tag: str | None = None
     """Tags instead of classes: upos or xpos of CoNLL-U, the key of a list in JSONL."""
-    pool: Literal["mean", "first"] = "mean"
-    """What stands for a sentence: the mean over all its tokens, or [CLS]."""
+    pool: Literal["mean", "first"] | None = None
+    """What stands for a sentence: the mean over all its tokens, or [CLS]; None is what a published
+    sentence encoder is made for, and the mean of other encoders."""
     limit: int = 10_000
     """At most so many training and so many held-out sentences, or words: the first."""
     checkpoint: str = "best"
@@ -45,12 +46,15 @@ class Probe:
         """A row for each layer with the share of held-out labels it tells."""
         if self.limit < 2:
             raise ConfigError(f"--limit is {self.limit}: at least 2")
-        from transformer_jax.cli.encoders import load_vectors
+        from transformer_jax.cli.encoders import load_vectors, pool_of, sentence_of
         from transformer_jax.training.run_directory import RunDirectory
 
-        config = RunDirectory.open(self.run).read_config()
-        lower = bool(config.get("data", {}).get("read", {}).get("lowercase", False))
+        run = RunDirectory.open(self.run)
+        read = run.read_config().get("data", {}).get("read", {})
+        lower = bool(read.get("lowercase", False)) or "lowercase" in sentence_of(run)
         train, valid = self.examples(lower)
+        # Words have a vector each, which no pooling makes.
+        pool = "mean" if self.tagged else pool_of(self.run, self.pool)
         vectors, _ = load_vectors(self.run, self.checkpoint)
         from transformer_jax.encoding.probing import majority, probe_layers
 
@@ -65,7 +69,7 @@ class Probe:
         # A class that was not there to learn is never told.
         answers = np.array([numbers.get(name, -1) for name in wanted])
         first, share = majority(labels, answers)
-        made = [self.vectors_of(vectors, part) for part in (items, others)]
+        made = [self.vectors_of(vectors, part, pool) for part in (items, others)]
         rows = probe_layers(made[0], labels, made[1], answers)
         what = "words" if self.tagged else "sentences"
         print(_table(rows, f"majority ({names[first]})", share))
@@ -120,13 +124,13 @@ class Probe:
                 left -= len(words[-1])
         return words, labels
 
-    def vectors_of(self, vectors: "Vectors", items: Sequence[Any]) -> Any:
+    def vectors_of(self, vectors: "Vectors", items: Sequence[Any], pool: "Pool") -> Any:
         """The vectors of all layers for each sentence, or for each word."""
         if self.tagged:
             return vectors.tagged(items)
         import numpy as np
 
-        made = vectors.embed(items, layers="all", pool=self.pool)
+        made = vectors.embed(items, layers="all", pool=pool)
         return np.concatenate([block.vectors for block in made])
 
 

@@ -93,18 +93,24 @@ class PublishedWriter:
             ids[i, where], mask[i, where] = row, 1
         tokens, scores = self._generator.generate(ids, mask)
         known = 1 if self._encodes else width
-        texts = [
-            self._text(row[known:].tolist(), score)
-            for row, score in zip(tokens, scores, strict=True)
-        ]
         each = self.rules.num_return_sequences
-        for i in range(0, len(texts), each):
-            yield texts[i : i + each]
+        for i, read in enumerate(rows):
+            found = slice(i * each, (i + 1) * each)
+            before = [] if self._encodes else read
+            yield [
+                self._text(before, row[known:].tolist(), score)
+                for row, score in zip(tokens[found], scores[found], strict=True)
+            ]
 
-    def _text(self, ids: list[int], score: Any) -> Text:
+    def _text(self, read: list[int], ids: list[int], score: Any) -> Text:
+        from transformer_jax.decoding.requests import Request
+        from transformer_jax.decoding.writing import Draft
+
         ends = [i for i, token in enumerate(ids) if token in self.rules.eos_token_id]
         ids = ids[: ends[0] + 1] if ends else ids
-        return Text(self.tokenizer.decode(ids), tuple(ids), float(score))
+        shown = self.tokenizer.decode(read)
+        draft = Draft(Request(""), 0, 0, read, self.tokenizer, shown, written=ids)
+        return Text(draft.text, tuple(ids), float(score))
 
 
 def _rules(

@@ -27,14 +27,21 @@ class Similar:
     """How many lines."""
     layers: str = "last"
     """last, sum4 or concat4 (of the last four), or a layer from 0, the embeddings."""
-    pool: Literal["mean", "first"] = "mean"
-    """The mean over all tokens with [CLS] and [SEP], or the first ([CLS])."""
+    pool: Literal["mean", "first"] | None = None
+    """The mean over all tokens with [CLS] and [SEP], or the first ([CLS]); None is what a published
+    sentence encoder is made for, and the mean of other encoders."""
     checkpoint: str = "best"
     """best, last, a step, or average:N for the mean of the last N."""
 
     def __call__(self) -> int:
         """A row for each line found, with cosine and number, the nearest first."""
-        from transformer_jax.cli.encoders import file_lines, layers_of, load_vectors, write
+        from transformer_jax.cli.encoders import (
+            file_lines,
+            layers_of,
+            load_vectors,
+            pool_of,
+            write,
+        )
 
         layers = layers_of(self.layers)
         if layers == "all":
@@ -45,10 +52,11 @@ class Similar:
             raise ConfigError("the query is empty: there is nothing to compare with")
         if str(self.file) != "-":
             next(file_lines(self.file, "similar"), None)  # refused before anything is loaded
+        pool = pool_of(self.run, self.pool)
         vectors, prepare = load_vectors(self.run, self.checkpoint)
         from transformer_jax.encoding.vectors import cosine
 
-        [asked] = vectors.embed([prepare(self.query)], layers=layers, pool=self.pool)
+        [asked] = vectors.embed([prepare(self.query)], layers=layers, pool=pool)
         vectors.counts.update(lines=0, cut=0)
         kept: list[tuple[int, str]] = []  # of the block in work
 
@@ -60,7 +68,7 @@ class Similar:
 
         # The smallest comes first; of equals the later line goes.
         heap: list[tuple[float, int, str]] = []
-        for made in vectors.embed(lines(), layers=layers, pool=self.pool):
+        for made in vectors.embed(lines(), layers=layers, pool=pool):
             worth = cosine(made.vectors, asked.vectors)
             for value, (number, line) in zip(worth.tolist(), kept, strict=True):
                 heapq.heappush(heap, (value, -number, line))

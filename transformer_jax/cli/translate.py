@@ -32,14 +32,15 @@ class Translate:
     """How scores are divided by length."""
     alpha: float = 0.6
     """Exponent of the length: 0 prefers short translations."""
-    nbest: int = 1
-    """Translations of each line, at most as many as beams, with scores, all on one line."""
+    nbest: int | None = None
+    """Translations of each line, at most as many as beams, all on one line, with scores if several;
+    None is 1."""
     scores: bool = False
     """Write the score after each translation, separated by a tab."""
     trace: bool = False
     """Show on standard error, step by step, the five most probable tokens."""
     rules: Literal["ours", "published"] = "ours"
-    """published: search as generate() of transformers does, by the checkpoint's own settings."""
+    """published: search as generate() of transformers does; None is then the checkpoint's own."""
     checkpoint: str = "best"
     """best, last, a step, or average:N for the mean of the last N."""
     batch: int = 32
@@ -102,14 +103,15 @@ class Translate:
         from transformer_jax.decoding.translator import Hypothesis, Translation
 
         changes: dict[str, int] = {} if self.beams is None else {"num_beams": self.beams}
-        changes |= {"num_return_sequences": self.nbest} if self.nbest > 1 else {}
+        changes |= {} if self.nbest is None else {"num_return_sequences": self.nbest}
         write = PublishedWriter(
             self.run, self.checkpoint, "encoder-decoder", batch=self.batch, changes=changes
         )
+        shown = dataclasses.replace(self, nbest=write.rules.num_return_sequences)
         out = sys.stdout.buffer
         for texts in write(decode_lines(sys.stdin.buffer, "<stdin>")):
             found = tuple(Hypothesis(one.text, one.tokens, one.score, one.score) for one in texts)
-            out.write(self.line(Translation("", found)).encode() + b"\n")
+            out.write(shown.line(Translation("", found)).encode() + b"\n")
             out.flush()
         return 0
 
@@ -128,8 +130,9 @@ class Translate:
         given = [name for name in drawn if getattr(self, name) != defaults[name]]
         if given and not self.sample:
             raise ConfigError(f"--{given[0].replace('_', '-')} is for --sample, which is not given")
-        searched = [name for name in ("beams", "nbest", "trace")
-                    if getattr(self, name) != defaults[name]]  # fmt: skip
+        several = self.nbest not in (None, 1)
+        told = {"beams": self.beams is not None, "nbest": several, "trace": self.trace}
+        searched = [name for name, is_told in told.items() if is_told]
         if searched and self.sample:
             raise ConfigError(f"--{searched[0]} is for searching, and --sample draws at random")
         if self.temperature < 0:
@@ -153,7 +156,7 @@ class Translate:
             beams=beams,
             normalization=self.normalization,
             alpha=self.alpha,
-            nbest=self.nbest,
+            nbest=1 if self.nbest is None else self.nbest,
             length_ratio=self.length_ratio,
             length_extra=self.length_extra,
         )
@@ -187,7 +190,7 @@ class Translate:
     def line(self, translation: "Translation") -> str:
         """One line of output: texts, and scores if asked for, separated by tabs."""
         # A model of bytes can write a line feed; one line in is one line out all the same.
-        if self.nbest == 1 and not self.scores:
+        if self.nbest in (None, 1) and not self.scores:
             return translation.text.replace("\n", " ")
         clean = lambda text: text.replace("\n", " ").replace("\t", " ")
         pairs = ((clean(h.text), f"{h.score:.4f}") for h in translation.hypotheses)

@@ -129,7 +129,9 @@ def numbers_of(
     written = np.arange(1, steps + 1, dtype=np.float64)
     powers = np.concatenate([[1.0], written**rules.length_penalty])
     start, base = rules.exponential_decay_length_penalty or (0, 1.0)
-    decay = float(base) ** np.maximum(np.arange(steps + 1.0) - start, 0) - 1
+    with np.errstate(over="ignore"):  # far on, an end is as sure as float32 can say
+        decay = float(base) ** np.maximum(np.arange(steps + 1.0) - start, 0) - 1
+    decay = np.minimum(decay, np.finfo(np.float32).max / 1e4)
     biases = np.array([bias for _, bias in rules.sequence_bias], np.float32)
     later = prompt == 1 and rules.forced_bos_token_id is not None
     earliest = rules.min_length

@@ -1,7 +1,9 @@
 """How a published checkpoint wants its text to be generated: ``generation_config.json``."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import math
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 from transformer_jax.errors import ConfigError
@@ -9,6 +11,15 @@ from transformer_jax.errors import ConfigError
 __all__ = ["PublishedRules", "from_published"]
 
 EARLY = (False, True, "never")
+
+TOKEN = 2**31 - 1  # the last that an int32 holds
+LENGTH = 2**20  # arrays are as long as texts may be
+BEAMS = 1024
+NGRAM = 256  # tokens of a run are compared one by one
+# The power of the longest length that single precision holds.
+POWER = 6
+FACTOR = 1e6
+BIAS = 1e38
 
 # Settings that change what greedy or beam search finds, with the values that do not.
 LACKING: dict[str, tuple[Any, ...]] = {
@@ -67,13 +78,17 @@ class PublishedRules:
     do_sample: bool = False  # told, not obeyed: whether the checkpoint asks for sampling
 
     def __post_init__(self) -> None:
-        _at_least(self, 0, "min_new_tokens", "min_length", "decoder_start_token_id")
-        _at_least(self, 0, "no_repeat_ngram_size", "encoder_no_repeat_ngram_size")
-        _at_least(self, 0, "forced_bos_token_id", "eos_token_id", "forced_eos_token_id")
-        _at_least(self, 1, "max_new_tokens", "max_length", "num_beams", "num_return_sequences")
-        for name in ("repetition_penalty", "encoder_repetition_penalty"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}: it must be above 0 (1 is off)")
+        _within(self, 0, LENGTH, "min_new_tokens", "min_length")
+        _within(self, 1, LENGTH, "max_new_tokens", "max_length")
+        _within(self, 1, BEAMS, "num_beams", "num_return_sequences")
+        _within(self, 0, NGRAM, "no_repeat_ngram_size", "encoder_no_repeat_ngram_size")
+        _within(self, 0, TOKEN, "eos_token_id", "forced_eos_token_id", "forced_bos_token_id")
+        _within(self, 0, TOKEN, "decoder_start_token_id")
+        # -1 is how some files say that there is none.
+        _within(self, -1, TOKEN, "pad_token_id", "suppress_tokens", "begin_suppress_tokens")
+        _within(self, -POWER, POWER, "length_penalty")
+        _within(self, 1 / FACTOR, FACTOR, "repetition_penalty", "encoder_repetition_penalty")
+        self._check_runs()
         if self.num_return_sequences > self.num_beams:
             raise ConfigError(
                 f"num_return_sequences is {self.num_return_sequences}: allowed are 1 to num_beams, "
@@ -83,12 +98,6 @@ class PublishedRules:
             raise ConfigError(
                 f"early_stopping is {self.early_stopping!r}: allowed are false, true and 'never'"
             )
-        for name, runs in (
-            ("bad_words_ids", self.bad_words_ids),
-            ("sequence_bias", tuple(run for run, _ in self.sequence_bias)),
-        ):
-            if any(not run or min(run) < 0 for run in runs):
-                raise ConfigError(f"{name} holds {runs}: each run needs tokens, all 0 or more")
         if self.exponential_decay_length_penalty is not None and not self.eos_token_id:
             raise ConfigError("exponential_decay_length_penalty favours ends: give eos_token_id")
         for name in ("forced_bos_token_id", "forced_eos_token_id"):
@@ -98,6 +107,19 @@ class PublishedRules:
                     f"{name} {list(forced)} is also among suppress_tokens: nothing could be "
                     f"written there; take it out of one of them"
                 )
+
+    def _check_runs(self) -> None:
+        """Refuses runs without tokens, and numbers beside runs or ends that cannot be."""
+        biased = tuple(run for run, _ in self.sequence_bias)
+        for name, runs in (("bad_words_ids", self.bad_words_ids), ("sequence_bias", biased)):
+            if not all(runs):
+                raise ConfigError(f"{name} holds an empty run: each run needs tokens")
+            _check(name, (token for run in runs for token in run), 0, TOKEN)
+        _check("sequence_bias", (bias for _, bias in self.sequence_bias), -BIAS, BIAS)
+        if self.exponential_decay_length_penalty is not None:
+            start, base = self.exponential_decay_length_penalty
+            _check("exponential_decay_length_penalty", (start,), -LENGTH, LENGTH)
+            _check("exponential_decay_length_penalty", (base,), 1 / FACTOR, FACTOR)
 
     @property
     def pad(self) -> int:
@@ -175,32 +197,74 @@ def from_published(fields: Mapping[str, Any]) -> PublishedRules:
     )
 
 
+TOKENS, LIST = "a token id or a list of them", "a list of token ids"
+# What the values of a file may be, by name or else by type.
+FORMS: dict[Any, str] = {
+    "eos_token_id": TOKENS,
+    "forced_eos_token_id": TOKENS,
+    "suppress_tokens": LIST,
+    "begin_suppress_tokens": LIST,
+    "bad_words_ids": "a list of lists of token ids",
+    "sequence_bias": "a list of pairs, each of a list of token ids and a number",
+    "exponential_decay_length_penalty": "a pair of a whole number and a number",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number that is finite",
+}
+
+
 def _read(name: str, value: Any, kind: Any) -> Any:
     """A value of a JSON file as the field holds it."""
+    wanted = kind if isinstance(kind, type) else get_args(kind)[0]
     try:
         match name:
             case "eos_token_id" | "forced_eos_token_id":
-                return tuple(int(token) for token in _several(value))
+                return _ids(value if isinstance(value, list | tuple) else [value])
             case "suppress_tokens" | "begin_suppress_tokens":
-                return tuple(int(token) for token in value)
+                return _ids(value)
             case "bad_words_ids":
-                return tuple(tuple(int(token) for token in run) for run in value)
+                return tuple(_ids(run) for run in _listed(value))
             case "sequence_bias":
-                pairs = value.items() if isinstance(value, Mapping) else value
+                pairs = value.items() if isinstance(value, Mapping) else _listed(value)
                 # Of a run given twice the last counts.
-                runs = {tuple(int(t) for t in run): float(bias) for run, bias in pairs}
+                runs = {_ids(run): _number(bias) for run, bias in pairs}
                 return tuple(runs.items())
             case "exponential_decay_length_penalty":
-                start, base = value
-                return int(start), float(base)
+                start, base = _listed(value)
+                return _whole(start), _number(base)
             case "early_stopping":
                 return value
-        wanted = kind if isinstance(kind, type) else get_args(kind)[0]
-        if isinstance(value, bool) != (wanted is bool) or wanted(value) != value:
-            raise ValueError
-        return wanted(value)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{name} is {value!r}: not what generation_config.json holds") from error
+        if wanted is bool:
+            if not isinstance(value, bool):
+                raise ValueError
+            return value
+        return _whole(value) if wanted is int else _number(value)
+    except (TypeError, ValueError, OverflowError):
+        allowed = FORMS[name] if name in FORMS else FORMS[wanted]
+        raise ConfigError(f"{name} is {reprlib.repr(value)}: allowed is {allowed}") from None
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    """A list of a JSON file; text and objects have items too, and mean something else."""
+    if not isinstance(value, list | tuple):
+        raise TypeError
+    return value
+
+
+def _ids(value: Any) -> tuple[int, ...]:
+    return tuple(_whole(token) for token in _listed(value))
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or int(value) != value:
+        raise ValueError
+    return int(value)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool | str) or not math.isfinite(value):
+        raise ValueError
+    return float(value)
 
 
 def _several(value: int | Sequence[int] | None) -> tuple[int, ...]:
@@ -210,8 +274,19 @@ def _several(value: int | Sequence[int] | None) -> tuple[int, ...]:
     return (value,) if isinstance(value, int) else tuple(value)
 
 
-def _at_least(rules: PublishedRules, least: int, *names: str) -> None:
+def _within(rules: PublishedRules, least: float | int, most: float | int, *names: str) -> None:
     for name in names:
         value = getattr(rules, name)
-        if any(number < least for number in _several(value)):
-            raise ConfigError(f"{name} is {value}: at least {least} is needed")
+        numbers = value if isinstance(value, tuple) else () if value is None else (value,)
+        _check(name, numbers, least, most)
+
+
+def _check(
+    name: str, numbers: Iterable[float | int], least: float | int, most: float | int
+) -> None:
+    """Refuses what is out of range, and what is no number at all (nan)."""
+    for number in numbers:
+        if not least <= number <= most:
+            raise ConfigError(
+                f"{name} is {reprlib.repr(number)}: allowed are {least:.10g} to {most:.10g}"
+            )

@@ -93,7 +93,9 @@ class Family:
         model: What a configuration with such tensors describes.
         rows: Where each parameter of a model lies.
         ignored: Patterns of names that hold nothing of their own, such as buffers of old files.
+        stand_ins: Names of tables, and others under which files may hold them instead.
         renamed: Pairs of a pattern and what stands for it in today's names.
+        unused: Patterns of names that a model of this kind has no use for.
         copies: Patterns of names that may hold another tensor once more, as tied tables do.
         fields: The configuration of a model, for writing it out; what it cannot say is found by
             reading it back.
@@ -105,7 +107,9 @@ class Family:
     rows: Callable[[Model], list[Row]]
     fields: Callable[[Model], dict[str, Any]]
     ignored: tuple[str, ...] = ()
+    unused: Callable[[Model], tuple[str, ...]] = lambda model: ()
     copies: tuple[str, ...] = ()
+    stand_ins: tuple[tuple[str, str], ...] = ()
     renamed: tuple[tuple[str, str], ...] = ()
     named: Callable[[Model], Model] = lambda model: model
 

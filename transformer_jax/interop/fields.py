@@ -1,12 +1,12 @@
 """What a published ``config.json`` says, key by key, and in words where it is unusable."""
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from transformer_jax.errors import CheckpointError
+from transformer_jax.interop.tensor_files import inside
 
 __all__ = ["Fields", "read_fields"]
 
@@ -38,21 +38,23 @@ class Fields:
             raise self.refused(name, value, f"a whole number from {least} on is needed")
         return value
 
-    def number(self, *names: str, default: float | None = None) -> float:
+    def number(
+        self, *names: str, default: float | None = None, above: float | int | None = None
+    ) -> float:
         """The number under the first of ``names`` that is there and not null.
 
         Raises:
-            CheckpointError: It is missing without a default, or no finite number.
+            CheckpointError: It is missing without a default, no finite number, or not ``above``
+                what it must be.
         """
         name, value = self._find(names)
         if value is None and default is not None:
             return default
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not math.isfinite(value)
-        ):
-            raise self.refused(name, value, "a number is needed")
+        known = isinstance(value, int | float) and not isinstance(value, bool)
+        # A number that is none is not below the largest either.
+        if not known or not abs(value) <= _LARGEST or (above is not None and value <= above):
+            least = "" if above is None else f" above {above}"
+            raise self.refused(name, value, f"a number{least} is needed, at most {_LARGEST}")
         return float(value)
 
     def flag(self, name: str, default: bool) -> bool:
@@ -102,7 +104,8 @@ class Fields:
         for name, value in usual.items():
             told = self.values.get(name)
             if told is not None and told != value:
-                raise self.refused(name, told, f"only {json.dumps(value)} can be loaded")
+                wanted = "nothing there" if value is None else json.dumps(value)
+                raise self.refused(name, told, f"only {wanted} can be loaded")
 
     def refused(self, name: str, value: Any, reason: str) -> CheckpointError:
         """The error about one key."""
@@ -120,12 +123,14 @@ def read_fields(path: Path) -> Fields:
     """The keys of the JSON file at ``path``.
 
     Raises:
-        CheckpointError: It is missing, too large, no JSON object, or has a key twice.
+        CheckpointError: It is missing, too large, no ordinary file or a link that leaves its
+            folder, no JSON object, or has a key twice.
     """
+    real = inside(path.parent, path.name)
     try:
-        if path.stat().st_size > _MOST_BYTES:
+        if real.stat().st_size > _MOST_BYTES:
             raise CheckpointError(f"{path}: larger than {_MOST_BYTES >> 20} MiB: no configuration")
-        values = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
+        values = json.loads(real.read_text(encoding="utf-8"), object_pairs_hook=_once)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
     except _TwiceError as error:

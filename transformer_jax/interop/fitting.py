@@ -96,9 +96,9 @@ def choose_family(model: Model, fields: Mapping[str, Any] | None = None) -> Fitt
 
 def _ways(model: Model) -> Iterator[tuple[Model, Callable[[Any], Any]]]:
     """A model and what it may also be said to be, and how its parameters then lie."""
-    yield model, lambda params: params
     config = model.config
     if not config.positions.kind.startswith("sinusoidal"):
+        yield model, lambda params: params
         return
     kind = lambda name: dataclasses.replace(
         model,
@@ -106,9 +106,11 @@ def _ways(model: Model) -> Iterator[tuple[Model, Callable[[Any], Any]]]:
             config, positions=dataclasses.replace(config.positions, kind=name)
         ),
     )
+    yield kind("learned"), lambda params: with_table(params, config)
     if config.positions.kind == "sinusoidal":
         yield kind("sinusoidal_halves"), lambda params: sines_first(params, config.width)
-    yield kind("learned"), lambda params: with_table(params, config)
+    else:
+        yield model, lambda params: params
 
 
 def with_table(params: Any, config: TransformerConfig) -> Any:

@@ -30,7 +30,7 @@ from transformer_jax.interop.families import (
 )
 from transformer_jax.interop.family import Family, Model, Row, Tensors
 from transformer_jax.interop.fields import Fields, read_fields
-from transformer_jax.interop.tensor_files import TensorFolder, aligned, open_tensors
+from transformer_jax.interop.tensor_files import INDEX, WEIGHTS, TensorFolder, aligned, open_tensors
 from transformer_jax.models.making import make_model
 from transformer_jax.training.trees import named, nested
 
@@ -50,8 +50,10 @@ FAMILIES: tuple[Family, ...] = (
     gemma2.FAMILY, vit.FAMILY,
 )  # fmt: skip
 
+_FLOATS = ("F64", "F32", "F16", "BF16")
 _AT_ONCE = 2  # tensors: while one is read, another is turned
-_LONGEST = 1 << 24  # positions that are computed and so cost no parameters
+_LONGEST = 1 << 20  # positions that are computed and so cost no parameters
+_LARGEST_TABLE = 1 << 28  # numbers, of positions that are computed as a table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,14 +109,25 @@ class Folder:
 
 
 def is_published(path: str | os.PathLike[str]) -> bool:
-    """Whether a folder is a published checkpoint rather than a run of ours."""
-    config = Path(path) / "config.json"
-    if not config.is_file() or (Path(path) / "checkpoints").exists():
+    """Whether a folder is a published checkpoint rather than a run of ours.
+
+    It has weights, or a configuration that names its family.
+
+    Raises:
+        CheckpointError: Its configuration cannot be read.
+    """
+    folder = Path(path)
+    if not (folder / "config.json").is_file():
         return False
+    weights = any((folder / name).exists() for name in (WEIGHTS, INDEX))
     try:
-        return '"model_type"' in config.read_text(encoding="utf-8", errors="replace")[: 1 << 20]
-    except OSError:
-        return False
+        values = read_fields(folder / "config.json").values
+    except CheckpointError:
+        if weights:
+            raise
+        return False  # what is wrong with the configuration of a run is told when it is read
+    # A run that was made of one remembers its configuration within its own.
+    return not isinstance(values.get("model"), dict) and (weights or "model_type" in values)
 
 
 def open_folder(path: str | os.PathLike[str]) -> Folder:
@@ -128,6 +141,7 @@ def open_folder(path: str | os.PathLike[str]) -> Folder:
     if not folder.is_dir():
         raise CheckpointError(f"{path}: no such folder")
     fields = read_fields(folder / "config.json")
+    fields.only(quantization_config=None)
     family = _family(fields)
     tensors = open_tensors(folder)
     names = _todays(family, tensors)
@@ -139,6 +153,12 @@ def open_folder(path: str | os.PathLike[str]) -> Folder:
         raise CheckpointError(f"{fields.where}: {error}") from None
     _believable(model, fields, tensors)
     rows = family.rows(model)
+    for row in rows:
+        kind = tensors.entries[names[row.theirs]].dtype if row.theirs in names else "F32"
+        if kind not in _FLOATS:
+            raise CheckpointError(
+                f"{path}: the tensor {row.theirs} is {kind}: weights are {', '.join(_FLOATS)}"
+            )
     _account(fields, family, model, rows, shapes, same)
     return Folder(folder, fields, family, model, rows, tensors, names)
 
@@ -235,6 +255,11 @@ def _todays(family: Family, tensors: TensorFolder) -> dict[str, str]:
                 f"{tensors.path}: tensors {found[name]} and {there} are the same one of the model"
             )
         found[name] = there
+    for original, other in family.stand_ins:
+        # A bare model has the same table without the prefix, and perhaps a head beside it.
+        bare = original.partition(".")[2]
+        if original not in found and bare not in found and other in found:
+            found[original] = found.pop(other)
     return found
 
 
@@ -247,8 +272,7 @@ def _same(
 ) -> bool:
     if a not in names or b not in names or shapes[a] != shapes[b]:
         return False
-    one, two = (tensors.read(names[name]) for name in (a, b))
-    return one.dtype == two.dtype and one.tobytes() == two.tobytes()
+    return tensors.same(names[a], names[b])
 
 
 def _believable(model: Model, fields: Fields, tensors: TensorFolder) -> None:
@@ -280,6 +304,10 @@ def _believable(model: Model, fields: Fields, tensors: TensorFolder) -> None:
         raise CheckpointError(
             f"{fields.where}: {places.max_length} positions: at most {_LONGEST} are computed"
         )
+    if places.kind.startswith("sinusoidal") and places.max_length * config.width > _LARGEST_TABLE:
+        raise CheckpointError(
+            f"{fields.where}: {places.max_length} positions of {config.width} numbers: too many"
+        )
 
 
 def _account(
@@ -309,7 +337,7 @@ def _account(
     used = {row.theirs for row in rows}
     originals = [row.theirs for row in rows if row.ours in _COPIED]
     for name in shapes:
-        if name in used:
+        if name in used or any(re.fullmatch(pattern, name) for pattern in family.unused(model)):
             continue
         may = any(re.fullmatch(pattern, name) for pattern in family.copies)
         if not may or not any(same(name, other) for other in originals):

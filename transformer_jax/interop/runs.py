@@ -1,6 +1,7 @@
 """Published folders where a run directory is asked for, and run directories made of them."""
 
 import dataclasses
+import functools
 import json
 import os
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.interop.family import Model
 from transformer_jax.interop.fields import Fields, read_fields
 from transformer_jax.interop.folder import Folder, abstract_model, open_folder
+from transformer_jax.interop.tokenizer_settings import sentence_fields
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.stored import Loaded
 
@@ -31,6 +33,11 @@ __all__ = [
 
 _GENERATION = "generation_config.json"
 _STRIDE = 128  # tokens that windows over a context share, as its users have it
+
+
+@functools.lru_cache(maxsize=2)
+def _opened(real: Path, path: Path, stamps: tuple[Any, ...]) -> Folder:
+    return open_folder(path)
 
 
 class PublishedRun(RunDirectory):
@@ -54,7 +61,13 @@ class PublishedRun(RunDirectory):
             CheckpointError: It is damaged, or of no family that is known.
         """
         if self._folder is None:
-            self._folder = open_folder(self.path)
+            # One command opens a run several times, and comparing tied tables reads all of both.
+            stamps = [
+                (file.name, (stat := file.stat()).st_size, stat.st_mtime_ns, stat.st_ino)
+                for file in sorted(self.path.iterdir())
+                if file.suffix in (".json", ".safetensors") and file.is_file()
+            ]
+            self._folder = _opened(self.path.resolve(), self.path, tuple(stamps))
         return self._folder
 
     def read_config(self) -> dict[str, Any]:
@@ -117,6 +130,7 @@ def _told(folder: Folder, text: str) -> dict[str, str]:
     found = {}
     for role, key in (("pad", "pad_token_id"), ("bos", begin), ("eos", "eos_token_id")):
         value = fields.values.get(key)
+        value = folder.fields.values.get(key) if value is None else value
         value = value[0] if isinstance(value, list) and value else value
         token = backend.id_to_token(value) if isinstance(value, int) and value >= 0 else None
         if token is not None:
@@ -125,15 +139,16 @@ def _told(folder: Folder, text: str) -> dict[str, str]:
 
 
 def generation_fields(path: Path, fields: Fields) -> Fields:
-    """The keys about decoding: those of ``generation_config.json``, and of ``config.json`` else.
+    """The keys about decoding.
+
+    They are those of ``generation_config.json`` alone where there is one, as transformers has it,
+    and of ``config.json`` otherwise.
 
     Raises:
         CheckpointError: The former is damaged.
     """
     file = path / _GENERATION
-    own = read_fields(file).values if file.is_file() else {}
-    given = {key: value for key, value in own.items() if value is not None}
-    return Fields(fields.values | given, str(file if own else path / "config.json"))
+    return read_fields(file) if os.path.lexists(file) else fields
 
 
 def preprocessor_fields(path: Path) -> dict[str, Any] | None:
@@ -145,7 +160,7 @@ def preprocessor_fields(path: Path) -> dict[str, Any] | None:
         CheckpointError: Its file is damaged.
     """
     file = path / "preprocessor_config.json"
-    return read_fields(file).values if file.is_file() else None
+    return read_fields(file).values if os.path.lexists(file) else None
 
 
 def run_fields(folder: Folder) -> dict[str, Any]:
@@ -163,6 +178,10 @@ def run_fields(folder: Folder) -> dict[str, Any]:
         "data": {"read": {"lowercase": False}},
     }
     length = model.config.positions.max_length
+    if sentence := sentence_fields(folder.path):
+        found["sentence"] = sentence
+        found["data"]["read"]["lowercase"] = sentence.get("lowercase", False)
+        length = min(length, sentence.get("length", length))
     if model.kind == "encoder":
         pairs = "next" if model.next_sentence else "none"
         found["masking"] = {"pairs": pairs} if model.words else None

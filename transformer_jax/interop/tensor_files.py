@@ -32,11 +32,21 @@ from transformer_jax.interop.headers import (
     read_header,
 )
 
-__all__ = ["INDEX", "WEIGHTS", "Entry", "TensorFolder", "aligned", "open_tensors", "write_tensors"]
+__all__ = [
+    "INDEX",
+    "WEIGHTS",
+    "Entry",
+    "TensorFolder",
+    "aligned",
+    "inside",
+    "open_tensors",
+    "write_tensors",
+]
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
+_PIECE = 1 << 20
 _OTHERS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.safetensors")
 
 
@@ -101,9 +111,32 @@ class TensorFolder:
             raise CheckpointError(
                 f"{entry.file}: no memory for the {size:.1f} GiB of {name!r}"
             ) from None
-        if entry.dtype == "BOOL" and array.size and array.view(np.uint8).max() > 1:
+        if entry.dtype == "BOOL" and array.size and np.max(array.view(np.uint8)) > 1:
             raise CheckpointError(f"{entry.file}: {name!r} has bytes that are neither 0 nor 1")
         return array
+
+    def same(self, one: str, two: str) -> bool:
+        """Whether two tensors are equal in every bit; little of them is in memory at a time.
+
+        Raises:
+            CheckpointError: A file cannot be read.
+        """
+        a, b = self.entries[one], self.entries[two]
+        if (a.dtype, a.shape) != (b.dtype, b.shape):
+            return False
+        try:
+            with a.file.open("rb") as first, b.file.open("rb") as second:
+                first.seek(a.start)
+                second.seek(b.start)
+                left = a.stop - a.start
+                while left > 0:
+                    size = min(left, _PIECE)
+                    if first.read(size) != second.read(size):
+                        return False
+                    left -= size
+        except OSError as error:
+            raise _unreadable(a.file, error) from None
+        return True
 
 
 def open_tensors(folder: str | os.PathLike) -> TensorFolder:
@@ -174,7 +207,7 @@ def write_tensors(
 
 def _tensors(folder: Path, name: str, stamps: dict[Path, tuple[int, ...]]) -> dict[str, Entry]:
     """The entries of one file, whose stamp is noted."""
-    path = _inside(folder, name)
+    path = inside(folder, name)
     try:
         with path.open("rb") as file:
             stamps[path] = stamp = _stamp(file)
@@ -196,7 +229,7 @@ def _tensors(folder: Path, name: str, stamps: dict[Path, tuple[int, ...]]) -> di
 
 
 def _shards(folder: Path, stamps: dict[Path, tuple[int, ...]]) -> dict[str, Entry]:
-    index = _inside(folder, INDEX)
+    index = inside(folder, INDEX)
     try:
         if index.stat().st_size > LARGEST_HEADER:
             raise ValueError("it is too long")
@@ -240,7 +273,7 @@ def _shard_name(name: str) -> str:
     return name
 
 
-def _inside(folder: Path, name: str) -> Path:
+def inside(folder: Path, name: str) -> Path:
     """The path of an ordinary file that lies in ``folder`` also after links are followed."""
     path = folder / name
     try:

@@ -1,14 +1,16 @@
-"""What the small files beside a published vocabulary say about it."""
+"""What the small files beside a published model say about its tokenizer and sentence vectors."""
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.errors import DataError
+from transformer_jax.errors import CheckpointError, DataError
 from transformer_jax.interop.bounded_json import Cursor
+from transformer_jax.interop.tensor_files import inside
 
-__all__ = ["Settings", "read_bytes", "read_ids", "read_settings", "read_text"]
+__all__ = ["Settings", "read_bytes", "read_ids", "read_settings", "read_text", "sentence_fields"]
 
 # By preference: a classifier's first and last token stand in for those of sentences.
 _ROLES = {
@@ -18,7 +20,19 @@ _ROLES = {
     "eos": ("eos_token", "sep_token"),
     "mask": ("mask_token",),
 }
-_LARGEST = 100_000_000
+# Ways from the vectors of all tokens to one, and what files call them.
+_MODES = {
+    "mean": "pooling_mode_mean_tokens",
+    "first": "pooling_mode_cls_token",
+    "max": "pooling_mode_max_tokens",
+    "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
+    "weightedmean": "pooling_mode_weightedmean_tokens",
+    "lasttoken": "pooling_mode_lasttoken",
+}
+# Parts of a sentence encoder beside which a vector keeps its direction.
+_HARMLESS = ("Transformer", "Pooling", "Normalize", "Dropout")
+_BERTS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+_LARGEST = 256_000_000
 _LARGEST_SETTINGS = 10_000_000
 _MOST_IDS = 4_000_000
 
@@ -67,6 +81,21 @@ class Settings:
             raise DataError(f"the setting {name} is {value!r}, not true or false")
         return value
 
+    def around(self, begins: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What ``add_bos_token`` and ``add_eos_token`` put before and after every text.
+
+        Args:
+            begins: Whether texts begin with ``bos`` where the files do not say it.
+        """
+        found = []
+        for role, usual, default in (("bos", "<s>", begins), ("eos", "</s>", False)):
+            name = self.names.get(role)
+            if f"{role}_token" not in self._fields:
+                name = name or usual
+            wanted = self.flag(f"add_{role}_token", default)
+            found.append((name,) if wanted and name else ())
+        return found[0], found[1]
+
     def count(self, name: str, default: int) -> int:
         """A setting that is a number."""
         value = self._fields.get(name, default)
@@ -98,11 +127,82 @@ def read_settings(folder: Path) -> Settings:
     added = folder / "added_tokens.json"
     kind = _object(folder / "config.json").get("model_type")
     try:
-        return Settings(fields, str(kind or ""), read_ids(added) if added.is_file() else {})
+        return Settings(fields, str(kind or ""), read_ids(added) if os.path.lexists(added) else {})
     except DataError as error:
         if str(error).startswith(str(folder)):
             raise
         raise DataError(f"{folder / 'tokenizer_config.json'}: {error}") from None
+
+
+def sentence_fields(folder: Path) -> dict[str, Any]:
+    """How a folder makes a sentence's vector, as its ``modules.json`` and the files named say it.
+
+    Empty if it is no sentence encoder. Else ``pool`` is ``mean`` or ``first``, or names what is
+    done otherwise; ``length``, if it is told, is the most tokens that are read; ``lowercase``, if
+    it is there, is true: texts are read in small letters.
+
+    Args:
+        folder: What lies beside the weights.
+
+    Raises:
+        DataError: A file is damaged, or lies elsewhere.
+    """
+    usual = [{"type": "Transformer", "path": ""}, {"type": "Pooling", "path": "1_Pooling"}]
+    parts: dict[str, str] = {}
+    modules = _json(folder, "modules.json", list)
+    for part in usual if modules is None else modules:
+        said = part if isinstance(part, dict) else {}
+        kind, path = said.get("type"), said.get("path")
+        if not isinstance(kind, str) or not isinstance(path, str) or not path.isprintable():
+            raise DataError(f"{folder / 'modules.json'}: is damaged: a part has no type or no path")
+        parts[kind.rpartition(".")[2]] = path
+    found: dict[str, Any] = {}
+    if "Pooling" in parts:
+        name = os.path.join(parts["Pooling"], "config.json")
+        fields = _json(folder, name, dict)
+        if fields is None and modules is not None:
+            raise DataError(f"{folder / name}: no such file, though modules.json names it")
+        if fields is not None:
+            found["pool"] = _pooling(folder / name, fields)
+    others = [kind[:40] for kind in parts if kind not in _HARMLESS]
+    if others:
+        found["pool"] = " and ".join([*filter(None, [found.get("pool")]), *others])
+    for family in _BERTS:
+        name = os.path.join(parts.get("Transformer", ""), f"sentence_{family}_config.json")
+        fields = _json(folder, name, dict)
+        if fields is not None:
+            return found | _reading(folder / name, fields)
+    return found
+
+
+def _reading(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """How many tokens of a text are read, and whether in small letters, as a file says it."""
+    length, lower = fields.get("max_seq_length"), fields.get("do_lower_case")
+    if length is not None and (type(length) is not int or length < 1):
+        raise DataError(f"{path}: max_seq_length is {str(length)[:40]!r}: no number from 1")
+    if lower is not None and type(lower) is not bool:
+        raise DataError(f"{path}: do_lower_case is {str(lower)[:40]!r}, not true or false")
+    return ({} if length is None else {"length": length}) | ({"lowercase": True} if lower else {})
+
+
+def _pooling(path: Path, fields: Mapping[str, Any]) -> str:
+    """The pooling that a file describes; of several, all."""
+    modes = fields.get("pooling_mode")
+    if modes is not None:
+        named = modes if isinstance(modes, list) else [modes]
+        if not named or not all(isinstance(mode, str) for mode in named):
+            raise DataError(f"{path}: pooling_mode is {str(modes)[:40]!r}: no name")
+        return " and ".join("first" if mode == "cls" else mode[:40] for mode in named)
+    chosen = []
+    for mode, key in _MODES.items():
+        value = fields.get(key, mode == "mean")
+        if type(value) is not bool:
+            raise DataError(f"{path}: {key} is {str(value)[:40]!r}, not true or false")
+        if value:
+            chosen.append(mode)
+    if not chosen:
+        raise DataError(f"{path}: is damaged: no pooling is chosen")
+    return " and ".join(chosen)
 
 
 def read_ids(path: Path) -> dict[str, int]:
@@ -139,31 +239,45 @@ def read_text(path: Path) -> str:
         raise DataError(f"{path}: is not UTF-8 at byte {error.start}") from None
 
 
-def read_bytes(path: Path, most: int = _LARGEST) -> bytes:
-    """An ordinary file of at most ``most`` bytes.
+def read_bytes(path: Path, most: int = _LARGEST, *, folder: Path | None = None) -> bytes:
+    """An ordinary file of at most ``most`` bytes that no link leads to from elsewhere.
+
+    Args:
+        path: The file.
+        most: Its size.
+        folder: Where it must lie, also after links are followed; None is the one it is in.
 
     Raises:
         DataError: It is none.
     """
+    folder = path.parent if folder is None else folder
     try:
-        if not path.is_file():
-            raise DataError(f"{path}: no such file")
+        inside(folder, str(path if path.is_absolute() else path.relative_to(folder)))
         if path.stat().st_size > most:
             raise DataError(f"{path}: has more than {most} bytes, too long to be what it should")
         return path.read_bytes()
+    except CheckpointError as error:
+        raise DataError(str(error)) from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
 def _object(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
+    return _json(path.parent, path.name, dict) or {}
+
+
+def _json(folder: Path, name: str, kind: type) -> Any:
+    """The list or the object in a file of a folder; None if there is no such file."""
+    path = folder / name
+    if not os.path.lexists(path):
+        return None
     try:
-        found = json.loads(read_bytes(path, _LARGEST_SETTINGS).decode("utf-8"))
+        found = json.loads(read_bytes(path, _LARGEST_SETTINGS, folder=folder).decode("utf-8"))
     except (ValueError, RecursionError):
         raise DataError(f"{path}: is damaged: no JSON") from None
-    if not isinstance(found, dict):
-        raise DataError(f"{path}: is damaged: no JSON object")
+    if not isinstance(found, kind):
+        what = "object" if kind is dict else "list"
+        raise DataError(f"{path}: is damaged: no JSON {what}")
     return found
 
 

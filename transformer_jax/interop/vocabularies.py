@@ -1,5 +1,6 @@
 """The tokenizers of published checkpoints, as the ``tokenizer.json`` that they would have."""
 
+import os
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -25,6 +26,7 @@ _Convert = Callable[[], tokenizers.Tokenizer]
 # Who uses which kind of file in the common way: tokenizer classes and model types.
 _WORDPIECE = ("bert", "distilbert", "electra", "mobilebert", "convbert", "lxmert", "mpnet")
 _BYTE_LEVEL = ("gpt2", "gpt_neo", "codegen", "opt", "roberta", "bart", "longformer", "led")
+_LEFT_TO_RIGHT = ("gpt2", "gpt_neo", "codegen", "opt")
 _EXTRA = ("t5", "mt5", "umt5", "longt5", "switch_transformers")
 _PLAIN = ("llama", "codellama", "code_llama", "mistral", "mixtral")
 _SPM = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model")
@@ -53,12 +55,12 @@ def find_tokenizer(
     """
     settings = read_settings(folder)
     ready = folder / "tokenizer.json"
-    if ready.is_file():
+    if os.path.lexists(ready):
         text = read_text(ready)
         backend = _guarded(ready, lambda: tokenizers.Tokenizer.from_str(text))
     else:
         path, convert = _source(folder, side, settings)
-        backend = _guarded(path, lambda: _complete(convert(), settings))
+        backend = _guarded(path, lambda: _surround(_complete(convert(), settings), settings))
         text = backend.to_str()
     vocab = backend.get_vocab()
     return text, {role: name for role, name in settings.names.items() if name in vocab}
@@ -67,16 +69,16 @@ def find_tokenizer(
 def _source(folder: Path, side: str, settings: Settings) -> tuple[Path, _Convert]:
     """The file that a tokenizer is made from, and how."""
     vocabulary, merges = folder / "vocab.json", folder / "merges.txt"
-    if (folder / "source.spm").is_file():
+    if os.path.lexists(folder / "source.spm"):
         sided = folder / f"{side}.spm"
         return sided, lambda: _marian(read_bytes(sided), read_ids(vocabulary), settings)
     for name in _SPM:
-        if (path := folder / name).is_file():
+        if os.path.lexists(path := folder / name):
             return path, lambda: _sentencepiece(read_bytes(path), settings)
     lines = folder / "vocab.txt"
-    if lines.is_file():
+    if os.path.lexists(lines):
         return lines, lambda: _wordpiece(read_text(lines), settings)
-    if merges.is_file():
+    if os.path.lexists(merges):
         return merges, lambda: _byte_level(read_ids(vocabulary), read_text(merges), settings)
     raise DataError(f"{folder}: has no tokenizer.json, vocabulary or SentencePiece model")
 
@@ -107,6 +109,19 @@ def _complete(backend: tokenizers.Tokenizer, settings: Settings) -> tokenizers.T
             raise DataError(f"needs {name[:40]!r} beside it, which was added and is not special")
         if backend.token_to_id(name) != id:
             raise DataError(f"gives {name[:40]!r} another id than {id}, which its folder says")
+    return backend
+
+
+def _surround(backend: tokenizers.Tokenizer, settings: Settings) -> tokenizers.Tokenizer:
+    """The tokenizer with what stands around a text, where its kind leaves that to settings."""
+    if backend.post_processor is not None:
+        return backend
+    first, last = settings.around(settings.family in _PLAIN)
+    for name in (*first, *last):
+        if backend.token_to_id(name) is None:
+            raise DataError(f"lacks {name[:40]!r}, which is to stand before or after every text")
+    if first or last:
+        _frame(backend, first, last, again=True)
     return backend
 
 
@@ -152,7 +167,8 @@ def _byte_level(vocab: dict[str, int], merges: str, settings: Settings) -> token
     backend.decoder = decoders.ByteLevel()
     usual = ["<s>", "</s>", "<unk>", "<pad>", "<mask>", "<|endoftext|>"]
     _mark(backend, [*settings.names.values(), *usual])
-    if "<|endoftext|>" not in vocab and {"<s>", "</s>"} <= vocab.keys():
+    classifier = settings.family not in _LEFT_TO_RIGHT and "<|endoftext|>" not in vocab
+    if classifier and {"<s>", "</s>"} <= vocab.keys():
         last, first_token = ("</s>", vocab["</s>"]), ("<s>", vocab["<s>"])
         backend.post_processor = processors.RobertaProcessing(last, first_token, True, prefixed)
     return backend
@@ -194,12 +210,26 @@ def _marian(data: bytes, numbers: dict[str, int], settings: Settings) -> tokeniz
     return backend
 
 
-def _frame(backend: tokenizers.Tokenizer, first: tuple[str, ...], last: tuple[str, ...]) -> None:
-    """Sets what whoever asks for special tokens gets around a text, and between two."""
+def _frame(
+    backend: tokenizers.Tokenizer,
+    first: tuple[str, ...],
+    last: tuple[str, ...],
+    *,
+    again: bool = False,
+) -> None:
+    """Sets what whoever asks for special tokens gets around a text, and between two.
+
+    Args:
+        backend: What it is set for.
+        first: Tokens before a text.
+        last: Tokens after it, and after the second of two.
+        again: Whether the second begins as the first does.
+    """
+    more = [f"{name}:1" for name in first] if again else []
     names = {name: backend.token_to_id(name) for name in (*first, *last)}
     backend.post_processor = processors.TemplateProcessing(
         single=[*first, "$A", *last],
-        pair=[*first, "$A:0", *last, "$B:1", *(f"{name}:1" for name in last)],
+        pair=[*first, "$A:0", *last, *more, "$B:1", *(f"{name}:1" for name in last)],
         special_tokens=[(name, id) for name, id in names.items() if id is not None],
     )
 

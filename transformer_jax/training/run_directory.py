@@ -73,6 +73,11 @@ class RunDirectory:
             raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
         if empty:
             return
+        if any(run.path.glob("*.safetensors")) or any(run.path.glob("*.bin")):
+            raise ConfigError(
+                f"{path}: holds a published checkpoint, which is never deleted: choose another "
+                f"--output"
+            )
         if not run.config.exists():
             raise ConfigError(f"{path}: is not empty and no run: choose another --output")
         # A run that ended before it began is nothing to lose.

@@ -5,6 +5,7 @@ after sub-layers and after embeddings, mBART before and also at the end; Marian 
 before, both with sinusoids for positions.
 """
 
+import dataclasses
 from typing import Any
 
 from transformer_jax.config import (
@@ -39,6 +40,7 @@ def _config(
     embedding: EmbeddingConfig,
     positions: PositionConfig,
     *,
+    bias: bool,
     place: str = "post",
     decoder_vocab: int | None = None,
 ) -> TransformerConfig:
@@ -64,7 +66,7 @@ def _config(
             dropout=fields.number("activation_dropout", default=0.0),
         ),
         norm=NormConfig(place="pre" if place == "pre" else "post", eps=_EPS, dropout=rate),
-        head=HeadConfig(bias=True),
+        head=HeadConfig(bias=bias),
     )
 
 
@@ -84,18 +86,29 @@ def _embedding(fields: Fields, **more: Any) -> EmbeddingConfig:
     return EmbeddingConfig(scale=_scale(fields), dropout=rate, **more)
 
 
+def _prefix(tensors: Tensors) -> str:
+    """What names begin with; those of a bare model with nothing."""
+    bare = tensors.has("shared.weight") or tensors.has("encoder.embed_tokens.weight")
+    return "" if bare else "model."
+
+
+def _bias(tensors: Tensors) -> bool:
+    """Whether scores have a bias; it is zeros where a file leaves it out."""
+    return tensors.has("final_logits_bias")
+
+
 def bart(fields: Fields, tensors: Tensors) -> Model:
     """A BART."""
     fields.only(add_final_layer_norm=False)
-    return Model(
-        "encoder-decoder", _config(fields, _embedding(fields, norm=True), _learned(fields))
-    )
+    config = _config(fields, _embedding(fields, norm=True), _learned(fields), bias=_bias(tensors))
+    return Model("encoder-decoder", config, _prefix(tensors))
 
 
 def mbart(fields: Fields, tensors: Tensors) -> Model:
     """An mBART."""
     embedding = _embedding(fields, norm=True)
-    return Model("encoder-decoder", _config(fields, embedding, _learned(fields), place="pre"))
+    config = _config(fields, embedding, _learned(fields), bias=_bias(tensors), place="pre")
+    return Model("encoder-decoder", config, _prefix(tensors))
 
 
 def marian(fields: Fields, tensors: Tensors) -> Model:
@@ -106,32 +119,44 @@ def marian(fields: Fields, tensors: Tensors) -> Model:
     )
     vocab = fields.whole("decoder_vocab_size", default=fields.whole("vocab_size"))
     embedding = _embedding(fields, shared=shared)
-    return Model(
-        "encoder-decoder",
-        _config(fields, embedding, positions, decoder_vocab=None if shared else vocab),
+    config = _config(
+        fields,
+        embedding,
+        positions,
+        bias=_bias(tensors),
+        decoder_vocab=None if shared else vocab,
     )
+    return Model("encoder-decoder", config, _prefix(tensors))
 
 
 def pegasus(fields: Fields, tensors: Tensors) -> Model:
     """A Pegasus: Vaswani's model with norms before sub-layers, its sinusoids stored as a table."""
-    positions = PositionConfig(kind="learned", max_length=fields.whole("max_position_embeddings"))
+    prefix = _prefix(tensors)
+    # Older files leave out what can be computed.
+    stored = tensors.has(f"{prefix}encoder.embed_positions.weight")
+    positions = PositionConfig(
+        kind="learned" if stored else "sinusoidal_halves",
+        max_length=fields.whole("max_position_embeddings"),
+    )
     fields.only(add_final_layer_norm=True)
-    return Model("encoder-decoder", _config(fields, _embedding(fields), positions, place="pre"))
+    config = _config(fields, _embedding(fields), positions, bias=_bias(tensors), place="pre")
+    return Model("encoder-decoder", config, prefix)
 
 
 def rows(model: Model) -> list[Row]:
     """Embeddings, layers and the head's bias."""
     config = model.config
     if config.embedding.shared:
-        found = [Row("embedding/table", "model.shared.weight")]
+        found = [Row("embedding/table", f"{model.prefix}shared.weight")]
     else:
         found = [
-            Row("embedding/table", "model.encoder.embed_tokens.weight"),
-            Row("decoder_embedding/table", "model.decoder.embed_tokens.weight"),
+            Row("embedding/table", f"{model.prefix}encoder.embed_tokens.weight"),
+            Row("decoder_embedding/table", f"{model.prefix}decoder.embed_tokens.weight"),
         ]
-    found.append(Row("head/bias", "final_logits_bias", "row"))
+    if config.head.bias:
+        found.append(Row("head/bias", "final_logits_bias", "row"))
     for side, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
-        theirs = f"model.{side}"
+        theirs = f"{model.prefix}{side}"
         if config.positions.kind == "learned":
             found.append(Row(f"{side}/positions/table", f"{theirs}.embed_positions.weight"))
         if config.embedding.norm:
@@ -194,34 +219,56 @@ def _marian_fields(model: Model) -> dict[str, Any]:
 
 
 # Old files hold tables under every name that reads them, and sinusoids.
-_OLD = (r"lm_head\.weight", r"model\.(encoder|decoder)\.embed_tokens\.weight")
+_OLD = (r"lm_head\.weight", r"(model\.)?(encoder|decoder)\.embed_tokens\.weight")
+_VERSIONS = (r"(model\.)?(encoder|decoder)\.version",)
+_STAND_INS = tuple(
+    (f"{prefix}shared.weight", f"{prefix}{side}.embed_tokens.weight")
+    for prefix in ("model.", "")
+    for side in ("encoder", "decoder")
+)
+
+
+def _named(model: Model) -> Model:
+    """A model of ours with the prefix that its names have once published."""
+    return dataclasses.replace(model, prefix="model.")
+
 
 BART = Family(
     types=("bart",),
     model=bart,
     rows=rows,
     fields=lambda model: _fields("bart", "BartForConditionalGeneration", model),
+    ignored=_VERSIONS,
+    stand_ins=_STAND_INS,
     copies=_OLD,
+    named=_named,
 )
 MBART = Family(
     types=("mbart",),
     model=mbart,
     rows=rows,
     fields=lambda model: _fields("mbart", "MBartForConditionalGeneration", model),
+    ignored=_VERSIONS,
+    stand_ins=_STAND_INS,
     copies=_OLD,
+    named=_named,
 )
 MARIAN = Family(
     types=("marian",),
     model=marian,
     rows=rows,
     fields=_marian_fields,
-    ignored=(r"model\.(encoder|decoder)\.embed_positions\.weight",),
+    ignored=(*_VERSIONS, r"(model\.)?(encoder|decoder)\.embed_positions\.weight"),
     copies=_OLD,
+    named=_named,
 )
 PEGASUS = Family(
     types=("pegasus",),
     model=pegasus,
     rows=rows,
     fields=lambda model: _fields("pegasus", "PegasusForConditionalGeneration", model),
+    ignored=_VERSIONS,
+    stand_ins=_STAND_INS,
     copies=_OLD,
+    named=_named,
 )

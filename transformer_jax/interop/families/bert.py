@@ -30,6 +30,7 @@ from transformer_jax.interop.fields import Fields
 
 __all__ = ["FAMILY", "body", "body_fields", "config_of", "label_fields"]
 
+_TABLE = "bert.embeddings.word_embeddings.weight"
 _HEADS = ("classifier.weight", "qa_outputs.weight")
 
 
@@ -60,7 +61,7 @@ def config_of(fields: Fields, head: HeadConfig, positions: PositionConfig) -> Tr
             activation=fields.choice(("hidden_act",), ACTIVATIONS, "gelu"),
         ),
         norm=NormConfig(
-            eps=fields.number("layer_norm_eps", default=1e-12),
+            eps=fields.number("layer_norm_eps", default=1e-12, above=0),
             dropout=fields.number("hidden_dropout_prob", default=0.1),
         ),
         head=head,
@@ -71,7 +72,10 @@ def model(fields: Fields, tensors: Tensors) -> Model:
     """An encoder with the heads that are there."""
     task = task_of(fields, tensors, _HEADS)
     words = tensors.has("cls.predictions.transform.dense.weight")
-    own, table = "cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"
+    if tensors.has("cls.seq_relationship.weight") and not words:
+        known = fields.values.get("architectures")
+        raise fields.refused("architectures", known, "a head for pairs alone cannot be loaded")
+    own, table = "cls.predictions.decoder.weight", _TABLE
     prefix = "bert." if tensors.has(table) else ""
     head = HeadConfig(
         bias=True,
@@ -187,6 +191,7 @@ FAMILY = Family(
     rows=rows,
     fields=fields,
     ignored=(r".*embeddings\.position_ids",),
+    stand_ins=((_TABLE, "cls.predictions.decoder.weight"),),
     copies=(r"cls\.predictions\.decoder\.(weight|bias)",),
     renamed=((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias")),
     named=named,

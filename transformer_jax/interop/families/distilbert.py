@@ -37,7 +37,6 @@ _EPS = 1e-12  # hard-coded there, and no key
 
 def model(fields: Fields, tensors: Tensors) -> Model:
     """An encoder with the heads that are there; a classifier's first map is a pooler with ReLU."""
-    fields.only(sinusoidal_pos_embds=False)
     task = task_of(fields, tensors, ("classifier.weight", "qa_outputs.weight"))
     table = "distilbert.embeddings.word_embeddings.weight"
     own, rate = "vocab_projector.weight", fields.number("dropout", default=0.1)

@@ -33,7 +33,7 @@ def model(fields: Fields, tensors: Tensors) -> Model:
         base,
         embedding=EmbeddingConfig(scale=None, dropout=0.0),
         scores=ScoreConfig(
-            scale=fields.number("query_pre_attn_scalar", default=256.0) ** -0.5,
+            scale=fields.number("query_pre_attn_scalar", default=256.0, above=0) ** -0.5,
             softcap=cap("attn_logit_softcapping"),
             window=fields.whole("sliding_window", default=4096),
             window_every=_EVERY,
@@ -47,7 +47,7 @@ def model(fields: Fields, tensors: Tensors) -> Model:
         norm=dataclasses.replace(base.norm, place="sandwich", gain_offset=1.0),
         head=dataclasses.replace(base.head, softcap=cap("final_logit_softcapping")),
     )
-    return Model("decoder", config)
+    return Model("decoder", config, llama.prefix_of(tensors))
 
 
 def fields(model: Model) -> dict[str, Any]:
@@ -70,4 +70,6 @@ FAMILY = Family(
     fields=fields,
     ignored=llama.IGNORED,
     copies=llama.COPIES,
+    stand_ins=llama.STAND_INS,
+    named=llama.named,
 )

@@ -54,7 +54,9 @@ def model(fields: Fields, tensors: Tensors) -> Model:
             activation=fields.choice(("activation_function",), ACTIVATIONS, "gelu_new"),
         ),
         norm=NormConfig(
-            place="pre", eps=fields.number("layer_norm_epsilon", default=1e-5), dropout=rate
+            place="pre",
+            eps=fields.number("layer_norm_epsilon", default=1e-5, above=0),
+            dropout=rate,
         ),
         head=HeadConfig(
             tied=not tensors.has("lm_head.weight")
@@ -120,5 +122,6 @@ FAMILY = Family(
     # Causal masks, which old files hold as buffers.
     ignored=(r".*\.attn\.(bias|masked_bias)",),
     copies=(r"lm_head\.weight",),
+    stand_ins=(("transformer.wte.weight", "lm_head.weight"),),
     named=lambda model: dataclasses.replace(model, prefix="transformer."),
 )

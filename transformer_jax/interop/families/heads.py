@@ -7,6 +7,7 @@ from transformer_jax.models.making import Task
 
 __all__ = ["architecture", "labels_of", "task_of"]
 
+_MOST_LABELS = 1 << 20
 _TASKS: dict[str, Task] = {
     "ForSequenceClassification": "classify",
     "ForTokenClassification": "tag",
@@ -72,6 +73,10 @@ def labels_of(fields: Fields, default: int = 2) -> tuple[str, ...]:
     """
     names = fields.group("id2label").values
     if not names:
+        if fields.whole("num_labels", default=default) > _MOST_LABELS:
+            raise fields.refused(
+                "num_labels", fields.values["num_labels"], f"at most {_MOST_LABELS:,} are told"
+            )
         return tuple(f"LABEL_{i}" for i in range(fields.whole("num_labels", default=default)))
     if set(names) != {str(i) for i in range(len(names))}:
         raise fields.refused("id2label", sorted(names)[:9], "a name for each of 0, 1, 2, …")

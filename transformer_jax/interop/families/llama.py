@@ -38,10 +38,11 @@ def rotations(fields: Fields) -> PositionConfig:
     Raises:
         CheckpointError: A kind of scaling that cannot be expressed.
     """
-    group = fields.group("rope_parameters")
+    # Where both are there, the older one goes before.
+    group = fields.group("rope_scaling")
     if not group.values:
-        group = fields.group("rope_scaling")
-        group.values.setdefault("rope_theta", fields.number("rope_theta", default=10_000.0))
+        group = fields.group("rope_parameters")
+    base = fields.number("rope_theta", default=10_000.0, above=0)
     for where in (fields, group):
         where.only(partial_rotary_factor=1.0)
     kinds = {"default": None, "linear": "linear", "llama3": "llama3"}
@@ -49,25 +50,30 @@ def rotations(fields: Fields) -> PositionConfig:
     scaling = None
     if kind == "llama3":
         scaling = (
-            group.number("factor"),
-            group.number("low_freq_factor"),
-            group.number("high_freq_factor"),
+            group.number("factor", above=0),
+            group.number("low_freq_factor", above=0),
+            group.number("high_freq_factor", above=0),
             group.whole("original_max_position_embeddings"),
         )
     return PositionConfig(
         kind="rotary",
         max_length=fields.whole("max_position_embeddings", default=2048),
-        rotary_base=group.number("rope_theta", default=10_000.0),
+        rotary_base=group.number("rope_theta", default=base, above=0),
         rotary_scaling=scaling,
-        rotary_interpolation=group.number("factor") if kind == "linear" else 1.0,
+        rotary_interpolation=group.number("factor", above=0) if kind == "linear" else 1.0,
     )
+
+
+def prefix_of(tensors: Tensors) -> str:
+    """What names begin with; those of a bare model with nothing."""
+    return "" if tensors.has("embed_tokens.weight") else "model."
 
 
 def base_config(
     fields: Fields, tensors: Tensors, attention: AttentionConfig, window: int | None = None
 ) -> TransformerConfig:
     """What all of them have in common."""
-    table, own = "model.embed_tokens.weight", "lm_head.weight"
+    table, own = f"{prefix_of(tensors)}embed_tokens.weight", "lm_head.weight"
     heads = fields.whole("num_attention_heads")
     return TransformerConfig(
         vocab=fields.whole("vocab_size"),
@@ -93,7 +99,7 @@ def base_config(
         norm=NormConfig(
             kind="rms",
             place="pre",
-            eps=fields.number("rms_norm_eps", default=1e-6),
+            eps=fields.number("rms_norm_eps", default=1e-6, above=0),
             dropout=0.0,
         ),
         head=HeadConfig(tied=not tensors.has(own) or tensors.same(own, table)),
@@ -104,23 +110,24 @@ def llama(fields: Fields, tensors: Tensors) -> Model:
     """A Llama."""
     bias = fields.flag("attention_bias", False)
     attention = AttentionConfig(bias=bias, out_bias=bias)
-    return Model("decoder", base_config(fields, tensors, attention))
+    return Model("decoder", base_config(fields, tensors, attention), prefix_of(tensors))
 
 
 def mistral(fields: Fields, tensors: Tensors) -> Model:
     """A Mistral, all of whose layers look no further than its window."""
     window = None
-    if fields.values.get("sliding_window") is not None:
-        window = fields.whole("sliding_window")
+    if fields.values.get("sliding_window", 0) is not None:  # null is none, and no key the default
+        window = fields.whole("sliding_window", default=4096)
     attention = AttentionConfig(bias=False, out_bias=False)
-    return Model("decoder", base_config(fields, tensors, attention, window))
+    config = base_config(fields, tensors, attention, window)
+    return Model("decoder", config, prefix_of(tensors))
 
 
 def qwen2(fields: Fields, tensors: Tensors) -> Model:
     """A Qwen 2: biases on queries, keys and values."""
     _only_whole(fields)
     attention = AttentionConfig(bias=True, out_bias=False)
-    return Model("decoder", base_config(fields, tensors, attention))
+    return Model("decoder", base_config(fields, tensors, attention), prefix_of(tensors))
 
 
 def qwen3(fields: Fields, tensors: Tensors) -> Model:
@@ -128,14 +135,14 @@ def qwen3(fields: Fields, tensors: Tensors) -> Model:
     _only_whole(fields)
     bias = fields.flag("attention_bias", False)
     attention = AttentionConfig(bias=bias, out_bias=bias, qk_norm=True)
-    config = base_config(fields, tensors, attention)
-    return Model("decoder", config)
+    return Model("decoder", base_config(fields, tensors, attention), prefix_of(tensors))
 
 
 def _only_whole(fields: Fields) -> None:
     fields.only(use_sliding_window=False)
     kinds = fields.values.get("layer_types")
-    if kinds is not None and any(kind != "full_attention" for kind in kinds):
+    whole = isinstance(kinds, list) and all(kind == "full_attention" for kind in kinds)
+    if kinds is not None and not whole:
         raise fields.refused("layer_types", kinds, 'only "full_attention" can be loaded')
 
 
@@ -143,14 +150,14 @@ def rows(model: Model) -> list[Row]:
     """Embeddings, layers and a head that is not tied."""
     config = model.config
     found = [
-        Row("embedding/table", "model.embed_tokens.weight"),
-        *norm_rows("decoder/final_norm", "model.norm", bias=False),
+        Row("embedding/table", f"{model.prefix}embed_tokens.weight"),
+        *norm_rows("decoder/final_norm", f"{model.prefix}norm", bias=False),
     ]
     if not config.head.tied:
         found.append(Row("head/table", "lm_head.weight"))
     sandwich = config.norm.place == "sandwich"
     for i in range(config.decoder_layers):
-        found += _layer(f"decoder/blocks/{i}", f"model.layers.{i}", config, sandwich)
+        found += _layer(f"decoder/blocks/{i}", f"{model.prefix}layers.{i}", config, sandwich)
     return found
 
 
@@ -218,12 +225,18 @@ def base_fields(kind: str, name: str, model: Model) -> dict[str, Any]:
     }
 
 
+def named(model: Model) -> Model:
+    """A model of ours with the prefix that its names have once published."""
+    return dataclasses.replace(model, prefix="model.")
+
+
 def _mistral_fields(model: Model) -> dict[str, Any]:
     window = {"sliding_window": model.config.scores.window}
     return base_fields("mistral", "MistralForCausalLM", model) | window
 
 
 COPIES = (r"lm_head\.weight",)
+STAND_INS = (("model.embed_tokens.weight", "lm_head.weight"),)
 IGNORED = (r".*rotary_emb\.inv_freq",)
 
 
@@ -235,6 +248,8 @@ def _family(kind: str, name: str, make: Any, fields: Any = None) -> Family:
         fields=fields or (lambda model: base_fields(kind, name, model)),
         ignored=IGNORED,
         copies=COPIES,
+        stand_ins=STAND_INS,
+        named=named,
     )
 
 

@@ -94,6 +94,10 @@ FAMILY = Family(
     rows=rows,
     fields=fields,
     ignored=(r".*embeddings\.position_ids",),
+    # A classifier has a first map of its own, and keeps the pooler that it began with.
+    unused=lambda model: (
+        (r"(roberta\.)?pooler\..*",) if model.task in ("classify", "regress") else ()
+    ),
     copies=(r"lm_head\.decoder\.(weight|bias)",),
     renamed=bert.FAMILY.renamed,
     named=named,

@@ -74,7 +74,7 @@ def model(fields: Fields, tensors: Tensors) -> Model:
         norm=NormConfig(
             kind="rms",
             place="pre",
-            eps=fields.number("layer_norm_epsilon", default=1e-6),
+            eps=fields.number("layer_norm_epsilon", default=1e-6, above=0),
             dropout=rate,
         ),
         head=HeadConfig(
@@ -160,5 +160,9 @@ FAMILY = Family(
     rows=rows,
     fields=fields,
     ignored=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
+    stand_ins=(
+        ("shared.weight", "encoder.embed_tokens.weight"),
+        ("shared.weight", "decoder.embed_tokens.weight"),
+    ),
     copies=(r"lm_head\.weight", r"(encoder|decoder)\.embed_tokens\.weight"),
 )

@@ -66,7 +66,9 @@ def config_of(fields: Fields, pooler: bool) -> TransformerConfig:
             activation=fields.choice(("hidden_act",), ACTIVATIONS, "gelu"),
         ),
         norm=NormConfig(
-            place="pre", eps=fields.number("layer_norm_eps", default=1e-12), dropout=dropout
+            place="pre",
+            eps=fields.number("layer_norm_eps", default=1e-12, above=0),
+            dropout=dropout,
         ),
         head=head,
         image=image,

@@ -1,0 +1,221 @@
+"""Sentence encoders: pooling and length come from the files beside their weights (row H21)."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from tests.parity import layouts
+from transformer_jax.cli.encoders import load_vectors, pool_of
+from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
+from transformer_jax.errors import CheckpointError, ConfigError, DataError
+from transformer_jax.interop.tokenizer_settings import sentence_fields
+from transformer_jax.training.run_directory import RunDirectory
+
+TEXT = ["i sat on the bank of the river.", "i took cash to the bank.", "rivers ran; who ran?"]
+PARTS = ("Transformer", "Pooling", "Normalize")
+LENGTH = 9
+MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens")
+
+
+def modes(*chosen):
+    """What 1_Pooling/config.json says."""
+    said = {f"pooling_mode_{mode}": mode in chosen for mode in MODES}
+    return {"word_embedding_dimension": 32, **said}
+
+
+def describe(folder, pooling=None, sentence=None, parts=PARTS):
+    """Writes the files of a sentence encoder."""
+    (folder / "1_Pooling").mkdir(exist_ok=True, parents=True)
+    paths = ["", "1_Pooling", "2_Normalize", "3"]
+    modules = [
+        {"idx": i, "name": str(i), "path": paths[i], "type": f"sentence_transformers.models.{part}"}
+        for i, part in enumerate(parts)
+    ]
+    for name, said in (
+        ("modules.json", modules),
+        ("1_Pooling/config.json", pooling),
+        ("sentence_bert_config.json", sentence),
+    ):
+        if said is not None:
+            (folder / name).write_text(said if isinstance(said, str) else json.dumps(said))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """An encoder that says nothing of sentences."""
+    folder = tmp_path_factory.mktemp("published") / "plain"
+    layouts.write("bert", folder)
+    tokenizer = train_tokenizer("wordpiece", TEXT * 3, 90, special=BERT_SPECIAL)
+    tokenizer.save(folder / "tokenizer.json")
+    return folder
+
+
+@pytest.fixture
+def encoder(plain, tmp_path):
+    """Makes a sentence encoder."""
+
+    def make(pooling, **how):
+        folder = tmp_path / "encoder"
+        shutil.copytree(plain, folder)
+        return describe(folder, modes(pooling), {"max_seq_length": LENGTH}, **how)
+
+    return make
+
+
+@pytest.fixture
+def lines(tmp_path):
+    (tmp_path / "lines").write_text("\n".join(TEXT) + "\n")
+    return tmp_path / "lines"
+
+
+@pytest.mark.parametrize(("pooling", "wanted"), [
+    (modes("cls_token"), "first"),
+    (modes("mean_tokens"), "mean"),
+    ({"pooling_mode_cls_token": False}, "mean"),
+    ({"pooling_mode": "cls"}, "first"),
+    ({"pooling_mode": "mean"}, "mean"),
+    ({"pooling_mode": "lasttoken"}, "lasttoken"),
+    ({"pooling_mode": ["cls", "max"]}, "first and max"),
+    (modes("max_tokens"), "max"),
+    (modes("weightedmean_tokens"), "weightedmean"),
+    (modes("mean_sqrt_len_tokens"), "mean_sqrt_len_tokens"),
+    (modes("cls_token", "mean_tokens"), "mean and first"),
+    # What is not said is as its library has it: the mean is taken.
+    ({"pooling_mode_cls_token": True}, "mean and first"),
+    ({"pooling_mode_mean_tokens": False, "pooling_mode_lasttoken": True}, "lasttoken"),
+])  # fmt: skip
+def test_pooling_is_what_its_file_says(tmp_path, pooling, wanted):
+    assert sentence_fields(describe(tmp_path, pooling)) == {"pool": wanted}
+    (tmp_path / "modules.json").unlink()
+    assert sentence_fields(tmp_path) == {"pool": wanted}
+
+
+def test_length_and_further_parts_are_told(tmp_path):
+    assert sentence_fields(tmp_path) == {}
+    describe(tmp_path, modes("mean_tokens"), {"max_seq_length": 256, "do_lower_case": False})
+    assert sentence_fields(tmp_path) == {"pool": "mean", "length": 256}
+    describe(tmp_path, sentence={"max_seq_length": None}, parts=("Transformer", "Pooling"))
+    assert sentence_fields(tmp_path) == {"pool": "mean"}
+    (tmp_path / "sentence_bert_config.json").rename(tmp_path / "sentence_roberta_config.json")
+    (tmp_path / "sentence_roberta_config.json").write_text('{"max_seq_length": 128}')
+    assert sentence_fields(tmp_path) == {"pool": "mean", "length": 128}
+    (tmp_path / "sentence_roberta_config.json").write_text('{"do_lower_case": true}')
+    assert sentence_fields(tmp_path) == {"pool": "mean", "lowercase": True}
+    describe(tmp_path, parts=(*PARTS, "Dense"))
+    assert sentence_fields(tmp_path)["pool"] == "mean and Dense"
+
+
+@pytest.mark.parametrize(("files", "what"), [
+    ({"modules.json": "[" * 10_000}, r"modules\.json: is damaged: no JSON"),
+    ({"modules.json": "{}"}, r"modules\.json: is damaged: no JSON list"),
+    ({"modules.json": "[1]"}, r"modules\.json: is damaged: a part has no type"),
+    ({"modules.json": '[{"type": "Pooling"}]'}, "a part has no type or no path"),
+    ({"modules.json": '[{"type": "Pooling", "path": "2"}]'}, "no such file, though"),
+    ({"modules.json": '[{"type": "Pooling", "path": "../outside"}]'}, "leaves the folder"),
+    ({"modules.json": '[{"type": "Pooling", "path": "OUTSIDE"}]'}, "leaves the folder"),
+    ({"1_Pooling/config.json": "[]"}, r"1_Pooling/config\.json: is damaged: no JSON object"),
+    ({"1_Pooling/config.json": b"\xff"}, r"1_Pooling/config\.json: is damaged: no JSON"),
+    ({"1_Pooling/config.json": '{"pooling_mode_cls_token": 1}'}, "is '1', not true or false"),
+    ({"1_Pooling/config.json": '{"pooling_mode_mean_tokens": false}'}, "no pooling is chosen"),
+    ({"1_Pooling/config.json": '{"pooling_mode": 3}'}, "pooling_mode is '3': no name"),
+    ({"1_Pooling/config.json": '{"pooling_mode": []}'}, "no name"),
+    ({"sentence_bert_config.json": '{"max_seq_length": 0}'}, "max_seq_length is '0'"),
+    ({"sentence_bert_config.json": '{"max_seq_length": true}'}, "max_seq_length is 'True'"),
+    ({"sentence_bert_config.json": '{"do_lower_case": 1}'}, "do_lower_case is '1'"),
+    ({"modules.json": r'[{"type": "Pooling", "path": "a\nb"}]'}, "no type or no path"),
+    ({"sentence_bert_config.json": '{"max_seq_length": "9"}'}, "max_seq_length is '9'"),
+])  # fmt: skip
+def test_damaged_descriptions_are_refused_in_one_line(tmp_path, files, what):
+    folder = describe(tmp_path / "folder", modes("mean_tokens"), {"max_seq_length": 9})
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "config.json").write_text("{}")
+    for name, said in files.items():
+        raw = said if isinstance(said, bytes) else said.encode()
+        (folder / name).write_bytes(raw.replace(b"OUTSIDE", str(tmp_path / "outside").encode()))
+    with pytest.raises(DataError, match=what) as caught:
+        sentence_fields(folder)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith(str(tmp_path))
+
+
+def test_a_linked_directory_does_not_lead_out(tmp_path):
+    folder = describe(tmp_path / "folder", modes("mean_tokens"))
+    (folder / "1_Pooling").rename(tmp_path / "outside")
+    (folder / "1_Pooling").symlink_to(tmp_path / "outside")
+    with pytest.raises(DataError, match="leaves the folder"):
+        sentence_fields(folder)
+
+
+def test_vectors_are_those_that_the_folder_is_made_for(encoder, lines, tmp_path, run_command):
+    """Also of the run that it is converted to; a pooling that is asked for goes before."""
+    folder, run = encoder("cls_token"), tmp_path / "run"
+    assert run_command("convert", folder, run)[0] == 0
+    assert RunDirectory.open(run).read_config()["sentence"] == {"pool": "first", "length": LENGTH}
+
+    def vectors(path, *flags):
+        output = tmp_path / "vectors.npz"
+        code, _, err = run_command("embed", path, lines, "--output", output, *flags)
+        assert code == 0, err
+        assert f"3 lines, 1 of them cut to {LENGTH} tokens" in err
+        return np.load(output)["vectors"]
+
+    first = vectors(folder, "--pool", "first")
+    np.testing.assert_array_equal(vectors(folder), first)
+    np.testing.assert_array_equal(vectors(run, "--pool", "None"), first)
+    assert np.abs(vectors(folder, "--pool", "mean") - first).max() > 1e-3
+    rows = [
+        run_command("similar", run, lines, "who ran", *how)[1] for how in ((), ("--pool", "first"))
+    ]
+    assert rows[0] == rows[1] != run_command("similar", run, lines, "who ran", "--pool", "mean")[1]
+
+
+def test_other_ways_to_a_vector_are_refused_unless_one_is_chosen(
+    encoder, lines, tmp_path, run_command
+):
+    folder, run, output = encoder("max_tokens"), tmp_path / "run", tmp_path / "vectors.npz"
+    assert run_command("convert", folder, run)[0] == 0
+    (tmp_path / "rows.tsv").write_text("text\tlabel\n" + "the bank\ta\na river\tb\n" * 5)
+    for path in (folder, run):
+        for words in (
+            ("embed", path, lines, "--output", output),
+            ("similar", path, lines, "a"),
+            ("probe", path, tmp_path / "rows.tsv"),
+        ):
+            code, _, err = run_command(*words)
+            assert (code, err.count("\n")) == (2, 1), err
+            assert f"{path}: a sentence encoder whose vectors are made by 'max'" in err
+            assert "choose --pool mean" in err
+            assert not output.exists()
+    describe(folder, modes("mean_tokens"), parts=(*PARTS, "Dense"))
+    with pytest.raises(ConfigError, match="'mean and Dense', which there is not"):
+        pool_of(folder, None)
+    assert pool_of(folder, "mean") == "mean"
+    code, _, err = run_command("embed", run, lines, "--output", output, "--pool", "none")
+    assert code == 0, err  # none is a pooling, None no answer
+    assert len(np.load(output)["offsets"]) == len(TEXT) + 1
+
+
+def test_texts_are_read_in_small_letters_where_the_folder_says_so(encoder):
+    folder = encoder("mean_tokens")
+    assert load_vectors(folder)[1]("The BANK") == "The BANK"
+    describe(folder, sentence={"max_seq_length": LENGTH, "do_lower_case": True})
+    vectors, prepare = load_vectors(folder)
+    assert (vectors.length, prepare("The BANK")) == (LENGTH, "the bank")
+
+
+def test_encoders_that_say_nothing_have_means_of_all_they_can_read(plain):
+    assert pool_of(plain, None) == "mean"
+    vectors, _ = load_vectors(plain)
+    assert vectors.length == layouts.LAYOUTS["bert"]["config"]["max_position_embeddings"]
+
+
+@pytest.mark.parametrize("sentence", [[], {"pool": 3}, {"pool": "mean", "length": 0}])
+def test_a_damaged_run_is_refused(plain, tmp_path, run_command, sentence):
+    run = RunDirectory(tmp_path / "run")
+    assert run_command("convert", plain, run.path)[0] == 0
+    run.config.write_text(json.dumps(run.read_config() | {"sentence": sentence}))
+    with pytest.raises(CheckpointError, match="no pooling and length"):
+        pool_of(run.path, None)

@@ -1,0 +1,261 @@
+"""Published folders as they are found: older names, missing keys, and what is refused."""
+
+import json
+import os
+import time
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from tests.parity import layouts
+from transformer_jax.cli.main import main
+from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.interop import tensor_files
+from transformer_jax.interop.folder import is_published, open_folder
+from transformer_jax.interop.runs import PublishedRun
+from transformer_jax.training.run_directory import RunDirectory
+
+
+def folder_of(layout, path, *, tensors=lambda found: found, fields=lambda found: found):
+    """A folder of a layout, with other tensors or another configuration."""
+    layouts.write(layout, path)
+    save_file(tensors(layouts.weights(layout)), path / "model.safetensors", {"format": "pt"})
+    said = fields(dict(layouts.LAYOUTS[layout]["config"]))
+    (path / "config.json").write_text(json.dumps(said))
+    return path
+
+
+def without(*names):
+    return lambda found: {key: value for key, value in found.items() if key not in names}
+
+
+def renamed(old, new):
+    return lambda found: {
+        (new + key.removeprefix(old) if key.startswith(old) else key): value
+        for key, value in found.items()
+    }
+
+
+def equal(one, two):
+    jax.tree.map(np.testing.assert_array_equal, one, two)
+
+
+# Files of other versions
+
+
+def test_a_classifier_of_roberta_may_hold_the_pooler_it_began_with(tmp_path):
+    pooler = {f"roberta.pooler.dense.{part}": np.ones(shape, np.float32)
+              for part, shape in (("weight", (32, 32)), ("bias", 32))}  # fmt: skip
+    plain = open_folder(folder_of("roberta_cls", tmp_path / "a"))
+    more = open_folder(folder_of("roberta_cls", tmp_path / "b", tensors=lambda f: f | pooler))
+    assert more.model == plain.model
+    equal(more.load(), plain.load())
+
+
+@pytest.mark.parametrize("layout", ["bart", "marian", "pegasus"])
+def test_a_bias_of_scores_that_is_left_out_is_none(tmp_path, layout):
+    folder = open_folder(folder_of(layout, tmp_path / "x", tensors=without("final_logits_bias")))
+    assert not folder.model.config.head.bias
+    assert "bias" not in folder.load().get("head", {})
+
+
+@pytest.mark.parametrize("layout", ["bart", "llama", "gemma2"])
+def test_names_without_their_prefix(tmp_path, layout):
+    plain = open_folder(folder_of(layout, tmp_path / "a"))
+    bare = open_folder(folder_of(layout, tmp_path / "b", tensors=renamed("model.", "")))
+    equal(bare.load(), plain.load())
+    assert bare.model.prefix == ""
+
+
+def test_versions_of_old_files_hold_nothing(tmp_path):
+    version = {"model.encoder.version": np.array([3.0], np.float32)}
+    open_folder(folder_of("bart", tmp_path / "x", tensors=lambda found: found | version))
+
+
+def test_pegasus_computes_positions_that_are_not_stored(tmp_path):
+    names = [f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder")]
+    folder = open_folder(folder_of("pegasus", tmp_path / "x", tensors=without(*names)))
+    assert folder.model.config.positions.kind == "sinusoidal_halves"
+
+
+@pytest.mark.parametrize(
+    ("layout", "table", "other"),
+    [("t5", "shared.weight", "decoder.embed_tokens.weight"),
+     ("gpt2", "transformer.wte.weight", "lm_head.weight"),
+     ("llama3", "model.embed_tokens.weight", "lm_head.weight"),
+     ("bart", "model.shared.weight", "model.encoder.embed_tokens.weight")],
+)  # fmt: skip
+def test_a_tied_table_may_be_stored_under_any_of_its_names(tmp_path, layout, table, other):
+    plain = open_folder(folder_of(layout, tmp_path / "a"))
+    found = open_folder(folder_of(layout, tmp_path / "b", tensors=renamed(table, other)))
+    assert found.model == plain.model
+    equal(found.load(), plain.load())
+
+
+def config_of(layout, path, **changes):
+    """The configuration as read with some keys changed; an ellipsis leaves one out."""
+
+    def change(fields):
+        fields |= changes
+        return {key: value for key, value in fields.items() if value is not ...}
+
+    return open_folder(folder_of(layout, path, fields=change)).model.config
+
+
+def test_keys_that_are_left_out_have_the_value_that_transformers_gives_them(tmp_path):
+    for number, (layout, key, path, value) in enumerate(
+        [("mistral", "sliding_window", "scores.window", 4096),
+         ("qwen2", "rms_norm_eps", "norm.eps", 1e-6),
+         ("bert", "layer_norm_eps", "norm.eps", 1e-12),
+         ("roberta", "pad_token_id", "positions.offset", 2),
+         ("gpt2", "activation_function", "feed_forward.activation", "gelu_tanh"),
+         ("bart", "activation_function", "feed_forward.activation", "gelu"),
+         ("t5_gated", "relative_attention_max_distance", "positions.max_distance", 128)],
+    ):  # fmt: skip
+        config = config_of(layout, tmp_path / str(number), **{key: ...})
+        for part in path.split("."):
+            config = getattr(config, part)
+        assert config == value, key
+
+
+def test_null_is_not_left_out(tmp_path):
+    assert config_of("mistral", tmp_path / "x", sliding_window=None).scores.window is None
+
+
+def test_rotations_as_all_versions_say_them(tmp_path):
+    base = lambda name, **keys: config_of("llama", tmp_path / name, **keys).positions.rotary_base
+    assert base("a", rope_parameters=..., rope_theta=5e5) == 5e5
+    assert base("b", rope_parameters={"rope_type": "default"}, rope_theta=5e5) == 5e5
+    assert base("c", rope_parameters={"rope_type": "default", "rope_theta": 7e5}) == 7e5
+    old = {"type": "linear", "factor": 2.0}
+    assert config_of("llama", tmp_path / "d", rope_scaling=old).positions.rotary_interpolation == 2
+    with pytest.raises(CheckpointError, match="yarn"):
+        config_of("llama", tmp_path / "e", rope_scaling={"type": "yarn", "factor": 2.0})
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("layout", "keys"),
+    [("llama", {"rms_norm_eps": 10**400}),
+     ("llama", {"rms_norm_eps": -1}),
+     ("gemma2", {"query_pre_attn_scalar": 0}), ("gemma2", {"query_pre_attn_scalar": -4}),
+     ("qwen2", {"layer_types": 5}), ("llama", {"rope_parameters": {"rope_theta": 0}}),
+     ("llama3", {"rope_parameters": {"rope_type": "llama3", "factor": 0}}),
+     ("bert_cls", {"num_labels": 2**39, "id2label": {}}),
+     ("bert", {"quantization_config": {"bits": 4}}),
+     ("marian", {"max_position_embeddings": 2**24}), ("gpt2", {"model_type": ...}),
+     ("bert_cls", {"id2label": 3})],
+    ids=str,
+)  # fmt: skip
+def test_values_that_cannot_be_are_one_line_and_at_once(tmp_path, layout, keys):
+    start = time.perf_counter()
+    with pytest.raises(CheckpointError, match=r"^[^\n]*config.json[^\n]*$"):
+        config_of(layout, tmp_path / "x", **keys)
+    assert time.perf_counter() - start < 1.5
+
+
+def test_weights_are_floating_point(tmp_path):
+    name = "transformer.ln_f.bias"
+    whole = lambda found: found | {name: np.zeros(32, np.int64)}
+    with pytest.raises(CheckpointError, match=rf"{name} is I64: weights are"):
+        open_folder(folder_of("gpt2", tmp_path / "x", tensors=whole))
+
+
+def test_a_head_for_pairs_alone_is_named(tmp_path):
+    names = [n for n in layouts.weights("bert") if n.startswith("cls.predictions")]
+    with pytest.raises(CheckpointError, match="head for pairs alone"):
+        open_folder(folder_of("bert", tmp_path / "x", tensors=without(*names)))
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+def test_configurations_are_ordinary_files_of_the_folder(tmp_path, name):
+    folder = folder_of("gpt2", tmp_path / "x")
+    (tmp_path / "secret.json").write_text((folder / "config.json").read_text())
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(tmp_path / "secret.json")
+    with pytest.raises(CheckpointError, match="link that leaves the folder"):
+        PublishedRun(folder).read_config()
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    with pytest.raises(CheckpointError, match="no ordinary file"):
+        PublishedRun(folder).read_config()
+
+
+def test_comparing_tied_tables_takes_no_memory_for_them(tmp_path):
+    import tracemalloc
+
+    table = np.ones((4000, 1000), np.float32)
+    save_file({"a": table, "b": table.copy(), "c": table * 2}, tmp_path / "model.safetensors")
+    found = tensor_files.open_tensors(tmp_path)
+    tracemalloc.start()
+    assert found.same("a", "b")
+    assert not found.same("a", "c")
+    assert tracemalloc.get_traced_memory()[1] < table.nbytes / 3
+    tracemalloc.stop()
+
+
+# Folders and runs
+
+
+def test_what_is_published_is_told_from_a_run(tmp_path):
+    folder = folder_of("gpt2", tmp_path / "a")
+    assert is_published(folder)
+    (folder / "checkpoints").mkdir()
+    assert is_published(folder)
+    assert isinstance(RunDirectory.open(folder), PublishedRun)
+    run = tmp_path / "run"
+    run.mkdir()
+    fields = {"model": {"width": 8}, "published": {"fields": {"model_type": "gpt2"}}}
+    (run / "config.json").write_text(json.dumps(fields))
+    assert not is_published(run)
+    nameless = folder_of("gpt2", tmp_path / "b", fields=without("model_type"))
+    with pytest.raises(CheckpointError, match="model_type is missing: known are bert"):
+        PublishedRun(nameless).read_config()
+    assert is_published(nameless)
+
+
+def test_decoding_is_said_by_its_own_file_alone(tmp_path):
+    """As transformers has it: keys of config.json count where there is no other file."""
+    folder = folder_of("bart", tmp_path / "x", fields=lambda f: f | {"num_beams": 4})
+    said = lambda: PublishedRun(folder).read_config()["published"]["generation"]
+    assert said()["num_beams"] == 4
+    (folder / "generation_config.json").write_text('{"max_length": 7, "eos_token_id": null}')
+    assert said() == {"max_length": 7, "eos_token_id": None}
+
+
+def test_published_checkpoints_are_never_deleted(tmp_path, capfd):
+    """Not by converting over them, or over itself, and not with --overwrite."""
+    from transformer_jax.data.tokenizer import train_tokenizer
+
+    one, two = (folder_of("gpt2", tmp_path / name) for name in ("one", "two"))
+    for folder in (one, two):
+        train_tokenizer("characters", ["abc"], 20, special=("<s>", "<pad>", "</s>", "<unk>")).save(
+            folder / "tokenizer.json"
+        )
+    before = {path: path.read_bytes() for path in (*one.iterdir(), *two.iterdir())}
+    for given in (
+        ["convert", one, two], ["convert", one, one], ["convert", one, two, "--overwrite"],
+        ["export", one, one, "--overwrite"], ["export", one, tmp_path, "--overwrite"],
+    ):  # fmt: skip
+        assert main([str(word) for word in given]) == 2
+    with pytest.raises(ConfigError, match="never deleted"):
+        RunDirectory.create(two, overwrite=True)
+    assert {path: path.read_bytes() for path in before} == before
+    assert main(["convert", str(one), str(tmp_path / "run")]) == 0
+    assert main(["export", str(one), str(tmp_path / "run"), "--overwrite"]) == 2
+    assert main(["verify", str(tmp_path / "run")]) == 0
+    # What an earlier export wrote gives way as a whole.
+    out = str(tmp_path / "out")
+    assert main(["export", str(one), out, "--shard-gigabytes", "2e-5"]) == 0
+    assert main(["export", str(one), out, "--overwrite", "--dtype", "bfloat16"]) == 0
+    assert not list((tmp_path / "out").glob("*index*"))
+    assert main(["verify", out]) == 0
+    # Half as wide as they were read, they are written so again.
+    assert main(["export", out, str(tmp_path / "again")]) == 0
+    both = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("out", "again")]
+    assert both[0] == both[1]
+    capfd.readouterr()
