@@ -15,7 +15,13 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.interop.families.heads import architecture, labels_of, task_of
+from transformer_jax.interop.families.heads import (
+    architecture,
+    encoder,
+    label_rows,
+    task_of,
+    word_rows,
+)
 from transformer_jax.interop.family import (
     ACTIVATIONS,
     Family,
@@ -84,14 +90,13 @@ def model(fields: Fields, tensors: Tensors) -> Model:
         tied=not tensors.has(own) or tensors.same(own, table),
     )
     positions = PositionConfig(kind="learned", max_length=fields.whole("max_position_embeddings"))
-    return Model(
-        kind="encoder-task" if task else "encoder",
-        config=config_of(fields, head, positions),
+    return encoder(
+        fields,
+        config_of(fields, head, positions),
         prefix=prefix,
+        task=task,
         words=words,
         next_sentence=tensors.has("cls.seq_relationship.weight"),
-        task=task,
-        labels=labels_of(fields) if task in ("classify", "tag") else (),
     )
 
 
@@ -122,19 +127,12 @@ def rows(model: Model) -> list[Row]:
     found = body(model)
     if model.config.head.pooler:
         found += linear_rows("pooler", f"{model.prefix}pooler.dense")
-    if model.words:
-        found += [
-            *linear_rows("transform", "cls.predictions.transform.dense"),
-            *norm_rows("transform_norm", "cls.predictions.transform.LayerNorm"),
-            Row("head/bias", "cls.predictions.bias"),
-        ]
-        if not model.config.head.tied:
-            found.append(Row("head/table", "cls.predictions.decoder.weight"))
+    at = "cls.predictions"
+    transform = f"{at}.transform.dense", f"{at}.transform.LayerNorm"
+    found += word_rows(model, *transform, f"{at}.bias", f"{at}.decoder.weight")
     if model.next_sentence:
         found += linear_rows("next_sentence", "cls.seq_relationship")
-    if model.task:
-        found += linear_rows("labels", "qa_outputs" if model.task == "span" else "classifier")
-    return found
+    return found + label_rows(model)
 
 
 def label_fields(model: Model) -> dict[str, Any]:

@@ -17,7 +17,13 @@ from transformer_jax.config import (
 )
 from transformer_jax.errors import ConfigError
 from transformer_jax.interop.families.bert import label_fields
-from transformer_jax.interop.families.heads import architecture, labels_of, task_of
+from transformer_jax.interop.families.heads import (
+    architecture,
+    encoder,
+    label_rows,
+    task_of,
+    word_rows,
+)
 from transformer_jax.interop.family import (
     ACTIVATIONS,
     Family,
@@ -66,13 +72,12 @@ def model(fields: Fields, tensors: Tensors) -> Model:
             tied=not tensors.has(own) or tensors.same(own, table),
         ),
     )
-    return Model(
-        kind="encoder-task" if task else "encoder",
-        config=config,
+    return encoder(
+        fields,
+        config,
         prefix="distilbert." if tensors.has(table) else "",
-        words=tensors.has("vocab_transform.weight"),
         task=task,
-        labels=labels_of(fields) if task in ("classify", "tag") else (),
+        words=tensors.has("vocab_transform.weight"),
     )
 
 
@@ -94,19 +99,12 @@ def rows(model: Model) -> list[Row]:
             *linear_rows(f"{ours}/feed_forward/down", f"{theirs}.ffn.lin2"),
             *norm_rows(f"{ours}/feed_forward_norm", f"{theirs}.output_layer_norm"),
         ]
-    if model.words:
-        found += [
-            *linear_rows("transform", "vocab_transform"),
-            *norm_rows("transform_norm", "vocab_layer_norm"),
-            Row("head/bias", "vocab_projector.bias"),
-        ]
-        if not model.config.head.tied:
-            found.append(Row("head/table", "vocab_projector.weight"))
     if model.config.head.pooler:
         found += linear_rows("pooler", "pre_classifier")
-    if model.task:
-        found += linear_rows("labels", "qa_outputs" if model.task == "span" else "classifier")
-    return found
+    last = "vocab_projector.bias", "vocab_projector.weight"
+    return (
+        found + word_rows(model, "vocab_transform", "vocab_layer_norm", *last) + label_rows(model)
+    )
 
 
 def fields(model: Model) -> dict[str, Any]:

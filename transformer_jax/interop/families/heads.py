@@ -1,11 +1,12 @@
 """What published encoders have after their last layer, told from their names."""
 
+from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import CheckpointError
-from transformer_jax.interop.family import Tensors
+from transformer_jax.interop.family import Model, Row, Tensors, linear_rows, norm_rows
 from transformer_jax.interop.fields import Fields
 from transformer_jax.models.making import Task
 
-__all__ = ["architecture", "labels_of", "task_of"]
+__all__ = ["architecture", "encoder", "label_rows", "labels_of", "task_of", "word_rows"]
 
 _MOST_LABELS = 1 << 20
 _TASKS: dict[str, Task] = {
@@ -57,6 +58,47 @@ def task_of(fields: Fields, tensors: Tensors, heads: tuple[str, ...]) -> Task | 
                 "problem_type", "multi_label_classification", "one label a text can be told"
             )
     return found[0]
+
+
+def encoder(
+    fields: Fields,
+    config: TransformerConfig,
+    *,
+    prefix: str,
+    task: Task | None,
+    words: bool,
+    next_sentence: bool = False,
+) -> Model:
+    """An encoder with the heads that are there, and the labels that its configuration names."""
+    return Model(
+        kind="encoder-task" if task else "encoder",
+        config=config,
+        prefix=prefix,
+        words=words,
+        next_sentence=next_sentence,
+        task=task,
+        labels=labels_of(fields) if task in ("classify", "tag") else (),
+    )
+
+
+def word_rows(model: Model, dense: str, norm: str, bias: str, table: str) -> list[Row]:
+    """The head for hidden words, if there is one, by the names of its parts."""
+    if not model.words:
+        return []
+    rows = [
+        *linear_rows("transform", dense),
+        *norm_rows("transform_norm", norm),
+        Row("head/bias", bias),
+    ]
+    return rows if model.config.head.tied else [*rows, Row("head/table", table)]
+
+
+def label_rows(model: Model, texts: str = "classifier") -> list[Row]:
+    """The head for labels, if there is one; that of whole texts may have another name."""
+    if model.task is None:
+        return []
+    places = {"span": "qa_outputs", "tag": "classifier"}
+    return linear_rows("labels", places.get(model.task, texts))
 
 
 def labels_of(fields: Fields, default: int = 2) -> tuple[str, ...]:

@@ -9,8 +9,14 @@ from typing import Any
 from transformer_jax.config import HeadConfig, PositionConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.interop.families import bert
-from transformer_jax.interop.families.heads import architecture, labels_of, task_of
-from transformer_jax.interop.family import Family, Model, Row, Tensors, linear_rows, norm_rows
+from transformer_jax.interop.families.heads import (
+    architecture,
+    encoder,
+    label_rows,
+    task_of,
+    word_rows,
+)
+from transformer_jax.interop.family import Family, Model, Row, Tensors, linear_rows
 from transformer_jax.interop.fields import Fields
 
 __all__ = ["FAMILY"]
@@ -37,13 +43,12 @@ def model(fields: Fields, tensors: Tensors) -> Model:
     positions = PositionConfig(
         kind="learned", max_length=rows - first, offset=first, skip_padding=True
     )
-    return Model(
-        kind="encoder-task" if task else "encoder",
-        config=bert.config_of(fields, head, positions),
+    return encoder(
+        fields,
+        bert.config_of(fields, head, positions),
         prefix=prefix,
-        words=tensors.has("lm_head.dense.weight"),
         task=task,
-        labels=labels_of(fields) if task in ("classify", "tag") else (),
+        words=tensors.has("lm_head.dense.weight"),
     )
 
 
@@ -54,18 +59,8 @@ def rows(model: Model) -> list[Row]:
         found += linear_rows("pooler", "classifier.dense")
     elif model.config.head.pooler:
         found += linear_rows("pooler", f"{model.prefix}pooler.dense")
-    if model.words:
-        found += [
-            *linear_rows("transform", "lm_head.dense"),
-            *norm_rows("transform_norm", "lm_head.layer_norm"),
-            Row("head/bias", "lm_head.bias"),
-        ]
-        if not model.config.head.tied:
-            found.append(Row("head/table", "lm_head.decoder.weight"))
-    if model.task:
-        place = "qa_outputs" if model.task == "span" else "classifier"
-        found += linear_rows("labels", "classifier.out_proj" if texts else place)
-    return found
+    parts = "lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "lm_head.decoder.weight"
+    return found + word_rows(model, *parts) + label_rows(model, "classifier.out_proj")
 
 
 def fields(model: Model) -> dict[str, Any]:
