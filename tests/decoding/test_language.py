@@ -87,7 +87,7 @@ def slowly(kind, prompt, tokens):
     return tuple(out), worth
 
 
-@pytest.mark.parametrize("kind", ["learned", "rotary"])
+@pytest.mark.parametrize("kind", ["learned", pytest.param("rotary", marks=pytest.mark.slow)])
 def test_texts_are_those_of_slow_greedy_decoding(kind):
     """Cache = full forward, contexts that fill up and slide among them (row B30)."""
     found = model(kind).generate(greedy())

@@ -254,8 +254,8 @@ def test_resuming_a_finished_run_changes_nothing(runs, tmp_path):
     [
         [],
         ["--mesh.data", "2", "--mesh.fsdp", "2", "--mesh.tensor", "2"],
-        ["--training.mode", "pmap"],
-        ["--training.accumulation", "2"],
+        pytest.param(["--training.mode", "pmap"], marks=pytest.mark.slow),
+        pytest.param(["--training.accumulation", "2"], marks=pytest.mark.slow),
     ],
     ids=["data", "mesh", "pmap", "accumulation"],
 )

@@ -170,9 +170,7 @@ def test_pre_training_resumes_bit_by_bit(pretrained, tmp_path):
     "kind",
     [
         "classify",
-        "tag",
-        "span",
-        *(pytest.param(k, marks=pytest.mark.slow) for k in ("pair", "regress")),
+        *(pytest.param(k, marks=pytest.mark.slow) for k in ("tag", "span", "pair", "regress")),
     ],
 )
 def test_every_task_resumes_bit_by_bit(tuned, tmp_path, kind):

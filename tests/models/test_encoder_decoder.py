@@ -72,6 +72,8 @@ VARIANTS = {
     ),
 }  # fmt: skip
 variants = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
+# Between them they have every way of telling positions and of sharing parameters.
+QUICK = ("vaswani", "rotary", "relative", "window", "apart")
 
 
 @functools.lru_cache(maxsize=64)
@@ -124,7 +126,13 @@ def start(model, batch, length, beams=1):
     return model.call("start", batch["source"], batch["source_lengths"], static=static)
 
 
-@variants
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(config, id=name, marks=[] if name in QUICK else pytest.mark.slow)
+        for name, config in VARIANTS.items()
+    ],
+)
 def test_stepwise_logits_equal_teacher_forcing(config, batch):
     """Row L12."""
     model = noisy(config)
@@ -211,8 +219,18 @@ def test_batch_mates_are_invisible(config, batch):
     chex.assert_trees_all_close(model(**batch)[1:2], alone, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["vaswani", "window", "relative", "rotary"])
-@pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize(
+    ("name", "remat"),
+    [
+        ("window", True),
+        *(
+            pytest.param(name, remat, marks=pytest.mark.slow)
+            for name in ("vaswani", "window", "relative", "rotary")
+            for remat in (False, True)
+            if (name, remat) != ("window", True)
+        ),
+    ],
+)
 def test_scan_equals_loop(name, remat, batch):
     """Row L11, values and gradients."""
     config = VARIANTS[name]
@@ -247,7 +265,11 @@ def test_a_key_means_dropout_and_nothing_else_does(batch, key):
     chex.assert_trees_all_equal(model(**batch, key=key), model(**batch, key=key))
 
 
-@pytest.mark.parametrize("group", ["embedding", "attention", "feed_forward", "norm"])
+@pytest.mark.parametrize(
+    "group",
+    ["attention", *(pytest.param(group, marks=pytest.mark.slow)
+                    for group in ("embedding", "feed_forward", "norm"))],
+)  # fmt: skip
 def test_every_dropout_rate_counts(group, batch, key):
     rates = {g: {"dropout": 0.0} for g in ("embedding", "attention", "feed_forward", "norm")}
     still = noisy(change(**rates))

@@ -99,7 +99,11 @@ def wait_for(path: Path, step: int, process: subprocess.Popen) -> None:
     raise AssertionError(f"step {step} never came: {process.communicate()[1]}")
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+# The second family shares the loop with the first.
+@pytest.fixture(
+    scope="module",
+    params=["seq2seq", pytest.param("decoder_only", marks=pytest.mark.slow)],
+)
 def runs(tmp_path_factory, request):
     return Runs(tmp_path_factory.mktemp("resume"), request.param)
 
@@ -111,7 +115,7 @@ def undisturbed(runs):
 
 @pytest.fixture
 def signals(runs):
-    """One kill is enough for the second family, which shares the loop with the first."""
+    """One kill is enough for the second family."""
     both = [signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGINT]
     return both if runs.family == "seq2seq" else [signal.SIGKILL]
 
