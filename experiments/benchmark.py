@@ -226,24 +226,7 @@ def _named(settings: Settings, name: str) -> str:
     return f"tiny in place of {name}" if settings.tiny else name
 
 
-def load(settings: Settings) -> list[Table]:
-    """A published checkpoint of GPT-2's smallest size, in fresh processes: time and peak memory."""
-    said = loading.measure(settings.peers, sys.executable, settings.turns)
-    tables = []
-    for key, unit, what in (("used_s", 1e3, "ms"), ("peak_mib", 1.0, "MiB")):
-        base = said["rows"]["transformers"][key]
-        rows = [
-            Row(name, found[key] * unit, found[key] * unit, found[key] * unit,
-                base / found[key], (base / found[key],) * 2, None, found)
-            for name, found in said["rows"].items()
-        ]  # fmt: skip
-        title = f"load {said['file_mib']} MiB and read every parameter once: {what}"
-        tables.append((title, rows, "files"))
-    return tables
-
-
 RUNS = {
-    "load": load,
     "train": train,
     "decode": decode,
     "language-train": language_train,
@@ -259,7 +242,26 @@ def main() -> None:
     settings = tyro.cli(Settings, description=__doc__)
     if settings.tiny and settings.what not in ENCODERS:
         sys.exit(f"--tiny is for {', '.join(ENCODERS)}: leave it out")
-    tables = RUNS[settings.what](settings)
+    found: dict[str, Any] = {}
+    if settings.what == "load":
+        found = loading.measure(settings.peers, sys.executable, settings.turns)
+        print(loading.table(found))
+    else:
+        tables = RUNS[settings.what](settings)
+        found = {
+            "threads": settings.threads,
+            "tables": [
+                {"title": title, "rows": [dataclasses.asdict(row) for row in rows]}
+                for title, rows, _ in tables
+            ],
+        }
+        for title, rows, unit in tables:
+            print(table(title, rows, unit), end="\n\n")
+    print(f"written to {keep(settings, found)}")
+
+
+def keep(settings: Settings, found: dict[str, Any]) -> Path:
+    """Writes what was found with all that it depends on; returns where."""
     facts = environment()
     python = ".".join(facts["python"].split(".")[:2])
     settings.output.mkdir(parents=True, exist_ok=True)
@@ -270,17 +272,11 @@ def main() -> None:
         + " ".join(sys.argv[1:2])
         + " --tiny" * settings.tiny,
         "environment": facts,
-        "threads": settings.threads,
         "rounds": settings.turns,
-        "tables": [
-            {"title": title, "rows": [dataclasses.asdict(row) for row in rows]}
-            for title, rows, _ in tables
-        ],
+        **found,
     }
     where.write_text(json.dumps(report, indent=1) + "\n")
-    for title, rows, unit in tables:
-        print(table(title, rows, unit), end="\n\n")
-    print(f"written to {where}")
+    return where
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["measure", "write_gpt2"]
+__all__ = ["measure", "table", "write_gpt2"]
 
 # Not ru_maxrss, which begins with that of the process that started this one.
 _PEAK = """
@@ -93,7 +93,23 @@ def measure(peers: str, ours: str, rounds: int) -> dict[str, Any]:
     rows = {name: {key: round(middle(name, key), 3) for key in keys} for name in found}
     pairs = list(zip(found["transformer_jax"], found["transformers"], strict=True))
     ratio = lambda key: round(statistics.median(a[key] / b[key] for a, b in pairs), 3)
-    return {"file_mib": round(size / 2**20, 1), "rows": rows, "ratios": {k: ratio(k) for k in keys}}
+    return {
+        "file_mib": round(size / 2**20, 1),
+        "rows": rows,
+        "ours_over_theirs": {key: ratio(key) for key in keys},
+    }
+
+
+def table(found: dict[str, Any]) -> str:
+    """What was measured, for people."""
+    lines = [f"load {found['file_mib']} MiB and read every parameter once; medians"]
+    for name, row in found["rows"].items():
+        lines.append(
+            f"{name:16} loaded {row['load_s']:.2f} s  and read {row['used_s']:.2f} s  "
+            f"peak {row['peak_mib']:.0f} MiB, {row['above_import_mib']:.0f} above imports"
+        )
+    shares = "  ".join(f"{key} {value:.2f}" for key, value in found["ours_over_theirs"].items())
+    return "\n".join([*lines, f"ours / theirs: {shares}"])
 
 
 def _run(python: str, code: str, folder: Path) -> dict[str, float]:

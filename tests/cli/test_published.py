@@ -16,6 +16,10 @@ from transformer_jax.cli.published import PublishedWriter, Text
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.decoding.published import PublishedGenerator
 from transformer_jax.decoding.published_rules import PublishedRules, from_published
+from transformer_jax.modules.stack import stack_blocks
+from transformer_jax.training.checkpoint import Checkpointer
+from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.training.state import TrainState
 
 TEXT = ["i sat on the bank of the river.", "i took cash to the bank.", "rivers ran; who ran?"]
 # Tokens in the places that the configurations of the layouts give them.
@@ -74,6 +78,55 @@ def test_a_folder_is_used_like_the_run_made_of_it(
         outputs.append([line.replace(str(path), "RUN") for line in out])
     assert outputs[0] == outputs[1]
     assert outputs[0]
+
+
+@pytest.mark.parametrize("name", ["bart", "t5"])
+def test_a_converted_translator_begins_as_the_folder_does(published, tmp_path, run_command, name):
+    """BART's decoder starts from ``</s>``, which no name of a token tells."""
+    assert run_command("convert", published(name), tmp_path / "run")[0] == 0
+    start = layouts.LAYOUTS[name]["config"]["decoder_start_token_id"]
+    for path in (published(name), tmp_path / "run"):
+        assert load(path, kind="encoder-decoder")[1].bos == start
+    texts = [run_command("translate", path, "--scores", "--length-extra", "3", text="the bank\n")
+             for path in (published(name), tmp_path / "run")]  # fmt: skip
+    assert texts[0] == texts[1]
+    assert texts[0][0] == 0
+
+
+def test_settings_of_decoding_go_back_as_they_were(published, tmp_path, run_command):
+    """In a file of their own where they had one, and in ``config.json`` alone otherwise."""
+    assert run_command("export", published("bart"), tmp_path / "plain")[0] == 0
+    assert not (tmp_path / "plain/generation_config.json").exists()
+    shutil.copytree(published("bart"), tmp_path / "own")
+    said = {"num_beams": 3, "bad_words_ids": [[7]], "max_length": 9, "decoder_start_token_id": 2}
+    (tmp_path / "own/generation_config.json").write_text(json.dumps(said))
+    assert run_command("convert", tmp_path / "own", tmp_path / "run")[0] == 0
+    assert run_command("export", tmp_path / "run", tmp_path / "back")[0] == 0
+    assert json.loads((tmp_path / "back/generation_config.json").read_text()) == said
+
+
+@pytest.mark.parametrize("format", ["hf", "ctranslate2", "stablehlo"])
+def test_a_scanned_stack_is_exported_like_any_other(published, tmp_path, run_command, format):
+    """Its parameters lie along an axis of layers, which no format has."""
+    pytest.importorskip({"hf": "safetensors", "stablehlo": "flatbuffers"}.get(format, format))
+    assert run_command("convert", published("gpt2"), tmp_path / "loop")[0] == 0
+    (_, params), _ = load(tmp_path / "loop", kind="decoder")
+    decoder = params["decoder"] | {"blocks": stack_blocks(params["decoder"]["blocks"])}
+    fields = json.loads((tmp_path / "loop/config.json").read_text())
+    fields["model"]["compute"]["scan"] = True
+    run = RunDirectory.create(tmp_path / "scan")
+    shutil.copy(tmp_path / "loop/tokenizer.json", run.tokenizer)
+    run.write(run.config, fields)
+    checkpointer = Checkpointer(run.checkpoints)
+    checkpointer.save(0, TrainState(np.int32(0), params | {"decoder": decoder}, {}))
+    checkpointer.close()
+    for name in ("loop", "scan"):
+        flags = ["--format", format]
+        code, _, err = run_command("export", tmp_path / name, tmp_path / f"{name}_out", *flags)
+        assert code == 0, err
+    weights = "model.bin" if format == "ctranslate2" else "model.safetensors"
+    one, two = ((tmp_path / f"{name}_out" / weights).read_bytes() for name in ("loop", "scan"))
+    assert one == two
 
 
 @pytest.mark.parametrize("name", ["bart", "t5"])

@@ -278,6 +278,25 @@ def test_long_lines_are_cut_or_refused_by_choice_and_counted(greedy):
         like(greedy, too_long="refuse", window=1).translate(["a", "ab" * 10])
 
 
+def test_a_source_is_framed_as_the_tokenizer_says(greedy):
+    """BART has a token in front, mBART two at the end; the text has the room that they leave."""
+    translator = like(greedy)
+    plain = translator.encode(["ab", "ab" * 10])[0]
+    tokenizer = Letters()
+    tokenizer.before, tokenizer.after = (BOS,), (EOS, 5)
+    framed = Translator(letter_model(), tokenizer, search=GREEDY, batching=SHAPES)
+    assert framed.encode(["ab"])[0] == [[BOS, *plain[0][:-1], EOS, 5]]
+    [long], [cut] = framed.encode(["ab" * 10])
+    assert cut
+    assert len(long) == framed.longest == len(plain[1])
+    assert (long[0], long[-2:]) == (BOS, [EOS, 5])
+    assert framed.room == translator.room - 2
+    [empty, text] = framed.translate(["", "ab"])
+    assert empty.text == ""
+    assert text.text != like(greedy).translate(["ab"])[0].text
+    assert framed.counts["empty"] == 1
+
+
 def test_the_models_positions_limit_source_and_target():
     translator = Translator(
         letter_model(max_length=10), Letters(), search=dataclasses.replace(GREEDY, length_extra=99),

@@ -20,6 +20,7 @@ from tests.parity import layouts
 from transformer_jax.config import (
     PRESETS,
     AttentionConfig,
+    ComputeConfig,
     FeedForwardConfig,
     NormConfig,
     PositionConfig,
@@ -29,7 +30,7 @@ from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.functional.masks import Mask
 from transformer_jax.interop.export import published_tensors, write_folder
 from transformer_jax.interop.family import Model
-from transformer_jax.interop.fitting import choose_family
+from transformer_jax.interop.fitting import choose_family, looped
 from transformer_jax.interop.folder import abstract_model, open_folder
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder_decoder import EncoderDecoder
@@ -445,20 +446,22 @@ def test_references_are_what_transformers_gives_today(tmp_path):
             np.testing.assert_allclose(new[name], REFERENCES[name], atol=1e-9)
 
 
+@pytest.mark.parametrize("scan", [False, True])
 @pytest.mark.parametrize(("place", "kind"), [("post", "marian"), ("pre", "pegasus")])
-def test_translators_trained_here_are_published(tmp_path, place, kind):
+def test_translators_trained_here_are_published(tmp_path, place, kind, scan):
     """Vaswani's model has its sines and cosines in turns, and no biases: Marian has neither."""
     config = TransformerConfig(
         vocab=60, width=20, encoder_layers=2, decoder_layers=1,
         positions=PositionConfig(max_length=24),
         attention=AttentionConfig(heads=2, bias=False, out_bias=False),
         feed_forward=FeedForwardConfig(width=28), norm=NormConfig(place=place),
+        compute=ComputeConfig(scan=scan),
     )  # fmt: skip
     graph, state = nnx.split(EncoderDecoder(config, rngs=nnx.Rngs(0)))
     noise = lambda path, leaf: leaf + 0.1 * layouts.random(str(path)).standard_normal(leaf.shape)
     params = jax.tree_util.tree_map_with_path(noise, nnx.to_pure_dict(state))
     params = jax.tree.map(jnp.float32, params)
-    said = write_folder(tmp_path / "x", Model("encoder-decoder", config), params)
+    said = write_folder(tmp_path / "x", *looped(Model("encoder-decoder", config), params))
     assert said["model_type"] == kind
     folder = open_folder(tmp_path / "x")
     there = nnx.merge(nnx.split(abstract_model(folder.model))[0], folder.load())

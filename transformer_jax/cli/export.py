@@ -34,8 +34,8 @@ class Export:
     output: tyro.conf.Positional[Path]
     """The folder to write."""
     format: Literal["hf", "ctranslate2", "stablehlo"] = "hf"
-    """hf is config.json and model.safetensors, which transformers and vLLM read; ctranslate2 is for
-    that engine; stablehlo is programs that JAX runs without this library."""
+    """hf is config.json and model.safetensors, which transformers reads; ctranslate2 is for that
+    engine; stablehlo is programs that JAX runs without this library."""
     checkpoint: str = "best"
     """best, last, a step, or average:N for the mean of the last N."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
@@ -67,6 +67,7 @@ class Export:
     def write(self, output: Path) -> str:
         """Writes what the flags ask for into a new folder; a line about it."""
         from transformer_jax.cli.loading import family, first_token, load
+        from transformer_jax.interop.fitting import looped
         from transformer_jax.interop.runs import model_of
         from transformer_jax.training.run_directory import RunDirectory
 
@@ -77,6 +78,7 @@ class Export:
         model, published = model_of(fields, kind), fields.get("published") or {}
         self.refuse(model, published)  # before anything is loaded
         (_, params), tokenizer = load(self.run, self.checkpoint, kind=kind)
+        model, params = looped(model, params)
         first = first_token(directory, tokenizer) if kind == "decoder" else None
         what = (output, model, params, tokenizer)
         if self.format == "hf":

@@ -1,4 +1,4 @@
-"""Models of ours as published folders that transformers, vLLM and others read."""
+"""Models of ours as published folders, as transformers reads them."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import CheckpointError
 from transformer_jax.interop.family import Family, Model, Row
 from transformer_jax.interop.fitting import choose_family
-from transformer_jax.interop.folder import theirs
+from transformer_jax.interop.forms import theirs
 from transformer_jax.interop.tensor_files import write_tensors
 from transformer_jax.training.trees import named
 
@@ -66,12 +66,23 @@ def write_model(
     _write_text(output / "tokenizer.json", text)
     _write(output / "tokenizer_config.json", _tokenizer_fields(tokenizer, model))
     if model.kind in ("decoder", "encoder-decoder"):
-        generation = published.get("generation") or said
-        keys = [key for key in generation if key.endswith("token_id")]
-        ids = {key: generation[key] for key in keys}
-        length = {} if published else {"max_length": model.config.positions.max_length}
-        _write(output / "generation_config.json", ids | length)
+        _write_generation(output / "generation_config.json", model, said, published)
     return name
+
+
+def _write_generation(
+    path: Path, model: Model, said: Mapping[str, Any], published: Mapping[str, Any]
+) -> None:
+    """How text is generated: as it was published, or the special ids and the longest text.
+
+    Where it was published in ``config.json`` it stands there again, and no file is written: keys
+    there would no longer count.
+    """
+    if not published:
+        ids = {key: value for key, value in said.items() if key.endswith("token_id")}
+        _write(path, ids | {"max_length": model.config.positions.max_length})
+    elif published["generation"] != published["fields"]:
+        _write(path, published["generation"])
 
 
 def _ids(tokenizer: Tokenizer, kind: str) -> dict[str, Any]:
@@ -118,9 +129,9 @@ def framed(tokenizer: Tokenizer, kind: str, first: int | None) -> str:
         lead = [] if first is None else [token(first)]
         single, pair = [*lead, a], [*lead, a, second(b)]
         used = set() if first is None else {first}
-    named = {tokenizer.name(id): id for id in used}
+    tokens = {tokenizer.name(id): id for id in used}
     special = {
-        name: {"id": name, "ids": [id], "tokens": [name]} for name, id in sorted(named.items())
+        name: {"id": name, "ids": [id], "tokens": [name]} for name, id in sorted(tokens.items())
     }
     fields = json.loads(tokenizer.text)
     template = {"type": "TemplateProcessing", "single": single, "pair": pair,
@@ -198,8 +209,8 @@ def published_tensors(family: Family, model: Model, params: Any) -> dict[str, np
     for name, rows in together.items():
         arrays = []
         for row in rows:
-            found_here = known.get(row.ours)
-            arrays.append(_no_bias(row.ours, model, known) if found_here is None else found_here)
+            own = known.get(row.ours)
+            arrays.append(_no_bias(row.ours, model, known) if own is None else own)
         found[name] = theirs(arrays, rows)
     return found
 

@@ -14,9 +14,10 @@ from transformer_jax.functional.positions import sinusoidal
 from transformer_jax.interop.family import Family, Model, Tensors
 from transformer_jax.interop.fields import Fields
 from transformer_jax.interop.folder import FAMILIES
+from transformer_jax.modules.stack import unstack_blocks
 from transformer_jax.training.trees import named, nested
 
-__all__ = ["Fitting", "choose_family", "sines_first", "with_table"]
+__all__ = ["Fitting", "choose_family", "looped", "sines_first", "with_table"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +35,25 @@ class Fitting:
     model: Model
     fields: dict[str, Any]
     change: Callable[[Any], Any] = lambda params: params
+
+
+def looped(model: Model, params: Any) -> tuple[Model, Any]:
+    """The same model with each block's parameters apart, which is how all formats have them.
+
+    A scanned stack has them along an axis of layers.
+
+    Args:
+        model: A model.
+        params: Its parameters, in nested dictionaries.
+    """
+    if not model.config.compute.scan:
+        return model, params
+    compute = dataclasses.replace(model.config.compute, scan=False)
+    stacks = [side for side in ("encoder", "decoder") if side in params]
+    apart = {side: params[side] | {"blocks": unstack_blocks(params[side]["blocks"])}
+             for side in stacks}  # fmt: skip
+    config = dataclasses.replace(model.config, compute=compute)
+    return dataclasses.replace(model, config=config), params | apart
 
 
 def sines_first(params: Any, width: int) -> Any:

@@ -30,7 +30,8 @@ from transformer_jax.interop.families import (
 )
 from transformer_jax.interop.family import Family, Model, Row, Tensors
 from transformer_jax.interop.fields import Fields, read_fields
-from transformer_jax.interop.tensor_files import INDEX, WEIGHTS, TensorFolder, aligned, open_tensors
+from transformer_jax.interop.forms import ours, shape_there
+from transformer_jax.interop.tensor_files import INDEX, WEIGHTS, TensorFolder, open_tensors
 from transformer_jax.models.making import make_model
 from transformer_jax.training.trees import named, nested
 
@@ -40,8 +41,6 @@ __all__ = [
     "abstract_model",
     "is_published",
     "open_folder",
-    "shape_there",
-    "theirs",
 ]
 
 FAMILIES: tuple[Family, ...] = (
@@ -99,7 +98,7 @@ class Folder:
 
         def part(name: str) -> dict[str, Any]:
             array = self.tensors.read(self.names[name])
-            return {row.ours: place(row.ours, _ours(array, row)) for row in together[name]}
+            return {row.ours: place(row.ours, ours(array, row)) for row in together[name]}
 
         with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:
             found = {
@@ -173,60 +172,6 @@ def abstract_model(model: Model) -> Any:
     }
     make: Any = lambda: make_model(model.kind, model.config, **how, rngs=nnx.Rngs(0))
     return nnx.eval_shape(make)
-
-
-def shape_there(shape: tuple[int, ...], row: Row) -> tuple[int, ...]:
-    """The shape of a tensor of theirs, one part of which is a parameter of ours.
-
-    Example:
-        >>> shape_there((32, 48), Row("up/kernel", "fc1.weight", "turned"))
-        (48, 32)
-        >>> shape_there((32, 32), Row("query/kernel", "c_attn.weight", "same", (0, 3)))
-        (32, 96)
-        >>> shape_there((192, 32), Row("embedding/kernel", "conv.weight", "patches", patch=8))
-        (32, 3, 8, 8)
-    """
-    if row.form == "patches":
-        return (shape[1], shape[0] // row.patch**2, row.patch, row.patch)
-    if row.form == "turned":
-        shape = shape[::-1]
-    elif row.form == "row":
-        shape = (1, *shape)
-    return (*shape[:-1], shape[-1] * row.part[1])
-
-
-def _ours(array: np.ndarray, row: Row) -> np.ndarray:
-    number, of = row.part
-    if of > 1:
-        array = np.split(array, of, axis=-1)[number]
-    if row.form == "turned":
-        array = array.T
-    elif row.form == "row":
-        array = array[0]
-    elif row.form == "patches":
-        array = array.transpose(2, 3, 1, 0).reshape(-1, len(array))
-    if array.dtype == np.float32 and array.flags.c_contiguous:
-        return array
-    copy = aligned(array.shape, np.float32)
-    copy[...] = array
-    return copy
-
-
-def theirs(arrays: Sequence[np.ndarray], rows: Sequence[Row]) -> np.ndarray:
-    """The tensor of theirs that parameters of ours make up, in the order of its parts.
-
-    Example:
-        >>> theirs([np.zeros((2, 3))], [Row("up/kernel", "fc1.weight", "turned")]).shape
-        (3, 2)
-    """
-    order = sorted(range(len(rows)), key=lambda i: rows[i].part)
-    form, patch = rows[0].form, rows[0].patch
-    if form == "patches":
-        kernel = arrays[0].reshape(patch, patch, -1, arrays[0].shape[-1])
-        return np.ascontiguousarray(kernel.transpose(3, 2, 0, 1))
-    parts = [arrays[i].T if form == "turned" else arrays[i] for i in order]
-    array = np.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0]
-    return np.ascontiguousarray(array[None] if form == "row" else array)
 
 
 def _family(fields: Fields) -> Family:

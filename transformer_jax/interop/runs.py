@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from transformer_jax.config import TransformerConfig, from_dict
-from transformer_jax.errors import CheckpointError, ConfigError, DataError
+from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.interop.family import Model
 from transformer_jax.interop.fields import Fields, read_fields
 from transformer_jax.interop.folder import Folder, abstract_model, open_folder
@@ -36,7 +36,8 @@ _STRIDE = 128  # tokens that windows over a context share, as its users have it
 
 
 @functools.lru_cache(maxsize=2)
-def _opened(real: Path, path: Path, stamps: tuple[Any, ...]) -> Folder:
+def _opened(path: Path, real: Path, stamps: tuple[Any, ...]) -> Folder:
+    """The folder, anew when it, by its real name and the stamps of its files, is another."""
     return open_folder(path)
 
 
@@ -67,7 +68,7 @@ class PublishedRun(RunDirectory):
                 for file in sorted(self.path.iterdir())
                 if file.suffix in (".json", ".safetensors") and file.is_file()
             ]
-            self._folder = _opened(self.path.resolve(), self.path, tuple(stamps))
+            self._folder = _opened(self.path, self.path.resolve(), tuple(stamps))
         return self._folder
 
     def read_config(self) -> dict[str, Any]:
@@ -214,7 +215,7 @@ def model_of(fields: Mapping[str, Any], kind: str) -> Model:
     masking, task = fields.get("masking", {}), fields.get("task") or {}
     pairs = masking.get("pairs", "next") if masking else "none"
     labels = task.get("labels", ()) if task.get("kind") in ("classify", "pair", "tag") else ()
-    model: Any = Model(
+    return Model(
         kind=kind,  # type: ignore[arg-type]
         config=config,
         prefix=published.get("prefix", ""),
@@ -223,7 +224,6 @@ def model_of(fields: Mapping[str, Any], kind: str) -> Model:
         task="classify" if task.get("kind") == "pair" else task.get("kind"),
         labels=tuple(map(str, labels)),
     )
-    return model
 
 
 def load_image_model(path: str | os.PathLike[str]) -> Any:
@@ -261,8 +261,9 @@ def convert(
     if tokenizer is not None:
         fields |= {"special": source.tokenizer_file()[1]}
         describe = {"config": fields, "tokenizer": tokenizer.sha256}
-    run = RunDirectory.create(output, overwrite=overwrite)
+    RunDirectory.check_free(output, overwrite=overwrite)  # before anything is loaded
     params = source.load_params().params
+    run = RunDirectory.create(output, overwrite=overwrite)
     run.write(run.config, json.loads(json.dumps(fields)))
     if tokenizer is not None:
         tokenizer.save(run.tokenizer)
@@ -283,5 +284,3 @@ def _save(run: RunDirectory, params: Any, describe: Mapping[str, Any]) -> None:
         writer.wait()
     finally:
         writer.close()
-    if not (run.checkpoints / "step_00000000").is_dir():
-        raise CheckpointError(f"{run.path}: its checkpoint was not written")

@@ -6,6 +6,7 @@ before, both with sinusoids for positions.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 from transformer_jax.config import (
@@ -211,13 +212,6 @@ def _fields(kind: str, name: str, model: Model) -> dict[str, Any]:
     }
 
 
-def _marian_fields(model: Model) -> dict[str, Any]:
-    return _fields("marian", "MarianMTModel", model) | {
-        "decoder_vocab_size": model.config.decoder().vocab,
-        "share_encoder_decoder_embeddings": model.config.embedding.shared,
-    }
-
-
 # Old files hold tables under every name that reads them, and sinusoids.
 _OLD = (r"lm_head\.weight", r"(model\.)?(encoder|decoder)\.embed_tokens\.weight")
 _VERSIONS = (r"(model\.)?(encoder|decoder)\.version",)
@@ -233,42 +227,31 @@ def _named(model: Model) -> Model:
     return dataclasses.replace(model, prefix="model.")
 
 
-BART = Family(
-    types=("bart",),
-    model=bart,
-    rows=rows,
-    fields=lambda model: _fields("bart", "BartForConditionalGeneration", model),
-    ignored=_VERSIONS,
-    stand_ins=_STAND_INS,
-    copies=_OLD,
-    named=_named,
-)
-MBART = Family(
-    types=("mbart",),
-    model=mbart,
-    rows=rows,
-    fields=lambda model: _fields("mbart", "MBartForConditionalGeneration", model),
-    ignored=_VERSIONS,
-    stand_ins=_STAND_INS,
-    copies=_OLD,
-    named=_named,
-)
-MARIAN = Family(
-    types=("marian",),
-    model=marian,
-    rows=rows,
-    fields=_marian_fields,
+def _family(kind: str, name: str, make: Callable[[Fields, Tensors], Model]) -> Family:
+    return Family(
+        types=(kind,),
+        model=make,
+        rows=rows,
+        fields=lambda model: _fields(kind, name, model),
+        ignored=_VERSIONS,
+        stand_ins=_STAND_INS,
+        copies=_OLD,
+        named=_named,
+    )
+
+
+BART = _family("bart", "BartForConditionalGeneration", bart)
+MBART = _family("mbart", "MBartForConditionalGeneration", mbart)
+PEGASUS = _family("pegasus", "PegasusForConditionalGeneration", pegasus)
+MARIAN = dataclasses.replace(
+    _family("marian", "MarianMTModel", marian),
+    fields=lambda model: (
+        _fields("marian", "MarianMTModel", model)
+        | {
+            "decoder_vocab_size": model.config.decoder().vocab,
+            "share_encoder_decoder_embeddings": model.config.embedding.shared,
+        }
+    ),
     ignored=(*_VERSIONS, r"(model\.)?(encoder|decoder)\.embed_positions\.weight"),
-    copies=_OLD,
-    named=_named,
-)
-PEGASUS = Family(
-    types=("pegasus",),
-    model=pegasus,
-    rows=rows,
-    fields=lambda model: _fields("pegasus", "PegasusForConditionalGeneration", model),
-    ignored=_VERSIONS,
-    stand_ins=_STAND_INS,
-    copies=_OLD,
-    named=_named,
+    stand_ins=(),  # its two sides may have tables of their own
 )

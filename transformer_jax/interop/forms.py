@@ -1,0 +1,72 @@
+"""How a tensor lies in published files, and how the parameters of ours that it holds lie here."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from transformer_jax.interop.family import Row
+from transformer_jax.interop.tensor_files import aligned
+
+__all__ = ["ours", "shape_there", "theirs"]
+
+
+def shape_there(shape: tuple[int, ...], row: Row) -> tuple[int, ...]:
+    """The shape of a tensor of theirs, one part of which is a parameter of ours.
+
+    Example:
+        >>> shape_there((32, 48), Row("up/kernel", "fc1.weight", "turned"))
+        (48, 32)
+        >>> shape_there((32, 32), Row("query/kernel", "c_attn.weight", "same", (0, 3)))
+        (32, 96)
+        >>> shape_there((192, 32), Row("embedding/kernel", "conv.weight", "patches", patch=8))
+        (32, 3, 8, 8)
+    """
+    if row.form == "patches":
+        return (shape[1], shape[0] // row.patch**2, row.patch, row.patch)
+    if row.form == "turned":
+        shape = shape[::-1]
+    elif row.form == "row":
+        shape = (1, *shape)
+    return (*shape[:-1], shape[-1] * row.part[1])
+
+
+def ours(array: np.ndarray, row: Row) -> np.ndarray:
+    """The parameter of ours that a tensor of theirs holds, float32: the opposite of :func:`theirs`.
+
+    The tensor itself where nothing has to be moved, and otherwise a copy.
+
+    Example:
+        >>> ours(np.zeros((3, 2)), Row("up/kernel", "fc1.weight", "turned")).shape
+        (2, 3)
+    """
+    number, of = row.part
+    if of > 1:
+        array = np.split(array, of, axis=-1)[number]
+    if row.form == "turned":
+        array = array.T
+    elif row.form == "row":
+        array = array[0]
+    elif row.form == "patches":
+        array = array.transpose(2, 3, 1, 0).reshape(-1, len(array))
+    if array.dtype == np.float32 and array.flags.c_contiguous:
+        return array
+    copy = aligned(array.shape, np.float32)
+    copy[...] = array
+    return copy
+
+
+def theirs(arrays: Sequence[np.ndarray], rows: Sequence[Row]) -> np.ndarray:
+    """The tensor of theirs that parameters of ours make up, in the order of its parts.
+
+    Example:
+        >>> theirs([np.zeros((2, 3))], [Row("up/kernel", "fc1.weight", "turned")]).shape
+        (3, 2)
+    """
+    order = sorted(range(len(rows)), key=lambda i: rows[i].part)
+    form, patch = rows[0].form, rows[0].patch
+    if form == "patches":
+        kernel = arrays[0].reshape(patch, patch, -1, arrays[0].shape[-1])
+        return np.ascontiguousarray(kernel.transpose(3, 2, 0, 1))
+    parts = [arrays[i].T if form == "turned" else arrays[i] for i in order]
+    array = np.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0]
+    return np.ascontiguousarray(array[None] if form == "row" else array)
