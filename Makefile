@@ -21,11 +21,11 @@ demo: $(STAMP)
 
 ## The tests that run on every change: under 10 minutes on 2 cores.
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -n auto --maxprocesses 4
+	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist worksteal
 
 ## Those, the slow ones, and comparisons with other frameworks where they are installed.
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 -m ""
+	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist worksteal -m ""
 
 ## Style and types.
 check: $(STAMP)

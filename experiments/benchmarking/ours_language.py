@@ -86,26 +86,29 @@ def decode(preset, batch, prompt, new, dtype="float32"):
     compute = dataclasses.replace(config.compute, dtype=dtype)
     config = dataclasses.replace(config, compute=compute)
     graph, params = split(Decoder(config, rngs=nnx.Rngs(0)))
-    params = jax.tree.map(lambda a: a.astype(dtype) if a.ndim > 1 else a, params)
+    model = nnx.merge(graph, jax.tree.map(lambda a: a.astype(dtype) if a.ndim > 1 else a, params))
+    model.decoder.settle()
+    graph, params = split(model)
     end = config.vocab - 1
     special: Any = types.SimpleNamespace(eos=end, pad=0)
     programs = Programs(graph, special, forbidden=(end,))
-    # A column of padding in front, as prompts of any length have.
     rng = np.random.default_rng(1)
-    tokens = rng.integers(0, end, (batch, 1 + prompt)).astype(np.int32)
-    starts, before = np.ones(batch, np.int32), np.zeros(batch, np.int32)
+    tokens = rng.integers(0, end, (batch, prompt)).astype(np.int32)
+    starts, before = np.zeros((2, batch), np.int32)
     limits = np.full(batch, new, np.int32)
     size = 64 * -(-(prompt + new) // 64)
-    given = Sampling(temperature=np.zeros(batch, np.float32)), None, None
+    given = Sampling(temperature=np.zeros(batch, np.float32)), None
     until = np.int32(new)
 
     def run(times):
         for _ in range(times):
             at = programs.begin(
-                params, tokens, starts, limits, before, size=size, length=max(new, 64)
-            )
-            at = programs.go(params, at, until, *given, read=1 + prompt, ngrams=())
-            out = np.asarray(at.tokens)[:, 1 + prompt : 1 + prompt + new]
+                params, tokens, starts, limits, before, *given,
+                size=size, length=max(new, 64), ngrams=(),
+            )  # fmt: skip
+            if new > 1:
+                at = programs.go(params, at, until, *given, read=prompt, ngrams=())
+            out = np.asarray(at.tokens)[:, prompt : prompt + new]
         return out[0, :8].tolist()
 
     run(1)

@@ -136,6 +136,13 @@ def test_nothing_forbidden_is_none():
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
+@pytest.mark.parametrize("skip", [0, 3])
+def test_later_queries_see_what_they_saw(name, skip):
+    found = whole(CATALOGUE[name].later(skip), t=T - skip)
+    np.testing.assert_array_equal(found, whole(CATALOGUE[name])[:, :, skip:])
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
 def test_seeing_is_a_row_with_any_key(name):
     found = CATALOGUE[name].seeing(T, S)
     found = True if found is None else np.asarray(found)[..., 0]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.drawing import drawn
 from transformer_jax.config import (
     PRESETS,
     AttentionConfig,
@@ -69,12 +70,7 @@ variants = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
 
 @functools.lru_cache
 def parts(config):
-    """Graph and parameters with noise on every one: zeros and ones hide mistakes."""
-    graph = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))[0]
-    make = jax.jit(lambda: nnx.to_pure_dict(nnx.split(Decoder(config, rngs=nnx.Rngs(0)))[1]))
-    rng = np.random.default_rng(0)
-    shake = lambda a: a + 0.2 * rng.standard_normal(a.shape).astype(np.float32)
-    return graph, jax.tree.map(shake, jax.device_get(make()))
+    return drawn(lambda: Decoder(config, rngs=nnx.Rngs(0)))
 
 
 def compiled(config, function):
@@ -128,9 +124,8 @@ def test_cache_is_the_full_forward_pass(config):
     """Prefill, several tokens at once, and single steps: each gives the logits of the whole."""
 
     def stepwise(model, tokens):
-        cache = model.start(2, 15)
-        hidden, cache = model.prefill(tokens[:, :5], cache)
-        found = [model.logits(hidden)]
+        logits, cache = model.prefill(tokens[:, :5], model.start(2, 15))
+        found = [logits[:, None]]
         logits, cache = model.extend(tokens[:, 5:8], cache)
         found.append(logits)
         for t in range(8, T):
@@ -140,22 +135,22 @@ def test_cache_is_the_full_forward_pass(config):
 
     tokens = text()
     whole = compiled(config, lambda model, tokens: model(tokens))(tokens)
-    chex.assert_trees_all_close(compiled(config, stepwise)(tokens), whole, atol=1e-5)
+    chex.assert_trees_all_close(compiled(config, stepwise)(tokens), whole[:, 4:], atol=1e-5)
 
 
 @variants
 def test_what_fills_a_prompt_from_the_left_is_invisible(config):
     def ending(model, tokens, starts):
-        _, cache = model.prefill(tokens[:, :8], model.start(2, 20), starts)
+        first, cache = model.prefill(tokens[:, :8], model.start(2, 20), starts)
         logits, cache = model.step(tokens[:, 8], cache)
         more, _ = model.extend(tokens[:, 9:], cache)
-        return jnp.concatenate([logits[:, None], more], axis=1)
+        return jnp.concatenate([first[:, None], logits[:, None], more], axis=1)
 
     tokens, run = text(), compiled(config, ending)
     found = run(tokens, jnp.array([0, 5]))
     full = compiled(config, lambda model, tokens: model(tokens))
-    chex.assert_trees_all_close(found[0], full(tokens[:1])[0, 8:], atol=1e-5)
-    chex.assert_trees_all_close(found[1], full(tokens[1:, 5:])[0, 3:], atol=1e-5)
+    chex.assert_trees_all_close(found[0], full(tokens[:1])[0, 7:], atol=1e-5)
+    chex.assert_trees_all_close(found[1], full(tokens[1:, 5:])[0, 2:], atol=1e-5)
     other = run(tokens.at[1, :5].set(1), jnp.array([0, 5]))
     chex.assert_trees_all_close(other, found, atol=0, rtol=0)
 
@@ -197,6 +192,32 @@ def test_scanned_layers_are_looped_ones():
         return model.extend(tokens[:, 4:], cache)[0]
 
     chex.assert_trees_all_close(jax.jit(stepwise)(params, text()), whole[:, 4:], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "scan"), [("gpt2", False), ("modern", False), ("window", True), ("relative", False)]
+)
+def test_weights_laid_for_decoding_compute_the_same(name, scan):
+    """Both ways: all at once, and prompt, several tokens and single ones out of a cache."""
+    config = dataclasses.replace(VARIANTS[name], compute=ComputeConfig(scan=scan))
+    model = nnx.merge(*parts(config))
+    whole = jax.jit(lambda graph, tokens: graph(tokens))(model, text())
+    model.decoder.settle()
+    assert not model.decoder.config.compute.scan
+    assert set(nnx.to_pure_dict(nnx.split(model)[1])["decoder"]["blocks"]) == {0, 1}
+
+    def stepwise(model, tokens):
+        cache = model.start(2, 14)
+        assert all(layer.joint is None for layer in cache.layers)  # nothing joined over and over
+        first, cache = model.prefill(tokens[:, :6], cache)
+        some, cache = model.extend(tokens[:, 6:9], cache)
+        last, _ = model.step(tokens[:, 9], cache)
+        return jnp.concatenate([first[:, None], some, last[:, None]], axis=1)
+
+    run = jax.jit(lambda model, tokens: (model(tokens), stepwise(model, tokens)))
+    again, steps = run(model, text())
+    chex.assert_trees_all_close(again, whole, atol=1e-5)
+    chex.assert_trees_all_close(steps, whole[:, 5:10], atol=1e-5)
 
 
 def test_loss_at_the_start_is_that_of_guessing():

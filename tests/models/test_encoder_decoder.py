@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.drawing import drawn
 from transformer_jax.config import (
     PRESETS,
     AttentionConfig,
@@ -78,12 +79,7 @@ QUICK = ("vaswani", "rotary", "relative", "window", "apart")
 
 @functools.lru_cache(maxsize=64)
 def made(config, seed=0):
-    """Graph and parameters with noise on every one: zeros and ones hide mistakes."""
-    graph = nnx.split(nnx.eval_shape(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0))))[0]
-    init = jax.jit(lambda: nnx.to_pure_dict(nnx.split(EncoderDecoder(config, rngs=nnx.Rngs(0)))[1]))
-    rng = np.random.default_rng(seed)
-    shake = lambda a: a + 0.1 * rng.standard_normal(a.shape).astype(np.float32)
-    return graph, jax.tree.map(shake, jax.device_get(init()))
+    return drawn(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0)), seed=seed)
 
 
 class Compiled:
@@ -272,6 +268,7 @@ def test_a_key_means_dropout_and_nothing_else_does(batch, key):
 )  # fmt: skip
 def test_every_dropout_rate_counts(group, batch, key):
     rates = {g: {"dropout": 0.0} for g in ("embedding", "attention", "feed_forward", "norm")}
+    rates |= {"encoder_layers": 1, "decoder_layers": 1}
     still = noisy(change(**rates))
     chex.assert_trees_all_close(still(**batch, key=key), still(**batch), atol=1e-6)
     moved = noisy(change(**(rates | {group: {"dropout": 0.5}})))
@@ -292,8 +289,9 @@ CHANGES = {
 @pytest.mark.parametrize(("group", "field"), [(g, f) for g, fs in CHANGES.items() for f in fs])
 def test_every_field_counts(group, field, batch):
     """A field that is read by nothing would leave the output as it was."""
-    changed = noisy(change(**{group: {field: CHANGES[group][field]}}))
-    before, after = noisy(TINY)(**batch), changed(**batch)
+    small = change(encoder_layers=1, decoder_layers=1)
+    changed = noisy(change(small, **{group: {field: CHANGES[group][field]}}))
+    before, after = noisy(small)(**batch), changed(**batch)
     assert jnp.abs(before - after).max() > 1e-4
 
 

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import math
-import zlib
 
 import chex
 import jax
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.drawing import drawn
 from transformer_jax.config import AttentionConfig, HeadConfig, NormConfig, bert
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.encoder import Encoder
@@ -29,21 +29,9 @@ PLACES = jnp.array([[4, 1, 1], [0, 3, 2]])
 HIDDEN = np.random.default_rng(0).standard_normal((2, T, D)).astype(np.float32)
 
 
-def parts(make):
-    """Graph and parameters that depend on their names alone: zeros and ones hide mistakes."""
-    graph, state = nnx.split(nnx.eval_shape(make))
-
-    def fill(path, leaf):
-        name = jax.tree_util.keystr(path)
-        noise = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(leaf.shape)
-        return jnp.asarray(1 + 0.2 * noise if "gain" in name else 0.3 * noise, leaf.dtype)
-
-    return graph, jax.tree_util.tree_map_with_path(fill, nnx.to_pure_dict(state))
-
-
 @functools.lru_cache
 def masked(config=BERT, **options):
-    return parts(lambda: MaskedEncoder(config, **options, rngs=nnx.Rngs(0)))
+    return drawn(lambda: MaskedEncoder(config, **options, rngs=nnx.Rngs(0)))
 
 
 def head(**fields):
@@ -135,17 +123,17 @@ def test_pairs_are_told_only_where_asked_and_need_a_pooler():
 
 
 def labelled(model, config=BERT):
-    return parts(lambda: model(config, labels=3, rngs=nnx.Rngs(0)))
+    return drawn(lambda: model(config, labels=3, rngs=nnx.Rngs(0)))
 
 
 def test_what_encoders_have_in_common_has_the_same_names():
-    common = parts(lambda: Encoder(BERT, rngs=nnx.Rngs(0)))[1]
+    common = drawn(lambda: Encoder(BERT, rngs=nnx.Rngs(0)))[1]
     for params in (masked()[1], labelled(TextEncoder)[1], labelled(TokenEncoder)[1]):
         chex.assert_trees_all_equal({name: params[name] for name in common}, common)
 
 
 def test_b36_texts_are_told_from_what_is_pooled_and_tokens_each():
-    models = [parts(lambda: Encoder(BERT, rngs=nnx.Rngs(0)))]
+    models = [drawn(lambda: Encoder(BERT, rngs=nnx.Rngs(0)))]
     models += [labelled(TextEncoder), labelled(TokenEncoder)]
     graphs, params = zip(*models, strict=True)
     merged = lambda params: map(nnx.merge, graphs, params)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import zlib
 
 import chex
 import jax
@@ -12,6 +11,7 @@ import optax
 import pytest
 from flax import nnx
 
+from tests.drawing import drawn
 from transformer_jax import accounting
 from transformer_jax.config import (
     PRESETS,
@@ -47,19 +47,11 @@ ORDER = jnp.asarray(DRAW.permutation(PATCHES))
 
 @functools.lru_cache
 def parts(config, labels=CLASSES):
-    """Graph and parameters that depend on their names alone: zeros and ones hide mistakes."""
     if labels:
         make = lambda: ImageClassifier(config, labels=labels, rngs=nnx.Rngs(0))
     else:
         make = lambda: VisionEncoder(config, rngs=nnx.Rngs(0))
-    graph, state = nnx.split(nnx.eval_shape(make))
-
-    def fill(path, leaf):
-        name = jax.tree_util.keystr(path)
-        noise = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(leaf.shape)
-        return jnp.asarray(1 + 0.2 * noise if "gain" in name else 0.3 * noise, leaf.dtype)
-
-    return graph, jax.tree_util.tree_map_with_path(fill, nnx.to_pure_dict(state))
+    return drawn(make)
 
 
 def compiled(config, function=lambda model, *args: model(*args), labels=CLASSES):

@@ -64,11 +64,8 @@ def is_plain(request: Request) -> bool:
 
 def settings_of(
     drafts: Sequence[Draft], rows: int, vocab: int
-) -> tuple[Sampling, Int[np.ndarray, " {rows}"] | None]:
-    """Each row's settings, and its length of runs that may not repeat.
-
-    What no row asks for is None, and left out of the computation.
-    """
+) -> Sampling:
+    """Each row's settings; what no row asks for is None, and left out of the computation."""
 
     def column(name: str, nothing: float | int, dtype: Any = np.float32) -> np.ndarray | None:
         values = [getattr(draft.request, name) for draft in drafts]
@@ -78,14 +75,14 @@ def settings_of(
         return np.array(values + [nothing] * (rows - len(values)), dtype)
 
     temperature = [draft.request.temperature for draft in drafts]
-    sampling = Sampling(
+    return Sampling(
         temperature=np.array(temperature + [1.0] * (rows - len(drafts)), np.float32),
         top_k=column("top_k", vocab, np.int32),
         top_p=column("top_p", 1.0),
         min_p=column("min_p", 0.0),
         repetition_penalty=column("repetition_penalty", 1.0),
+        no_repeat_ngram=column("no_repeat_ngram", 0, np.int32),
     )
-    return sampling, column("no_repeat_ngram", 0, np.int32)
 
 
 def keys_of(drafts: Sequence[Draft], rows: int) -> Key[Array, " {rows}"] | None:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer_jax.functional import logits as processors
 
-__all__ = ["Generated", "Progress", "Sampling", "advance", "begin", "generate"]
+__all__ = ["Generated", "Progress", "Sampling", "advance", "begin", "generate", "written"]
 
 Step = Callable[[Array, Any], tuple[Array, Any]]  # tokens [R], state -> logits [R V], state
 
@@ -157,7 +157,7 @@ def begin(
 def advance(
     step: Step,
     progress: Progress,
-    until: Int[Array, ""] | int,
+    until: int | Int[Array, ""],
     *,
     eos: int,
     pad: int,
@@ -185,41 +185,70 @@ def advance(
         ngrams: The lengths above 0 in ``sampling.no_repeat_ngram``, which shape the computation.
         keys: Randomness of each row; None is greedy.
     """
-    sampling = Sampling() if sampling is None else sampling
 
     def body(at: Progress) -> Progress:
-        t = at.t
         logits, state = step(at.last, at.state)
-        logits = logits.astype(jnp.float32)
-        words = np.arange(logits.shape[1])
-        barred = np.isin(words, forbidden)[None]
-        if minimum > 1:
-            early = (t + 1 < minimum) & (t + 1 < at.limits)
-            barred = barred | (early[:, None] & (words == eos)[None])
-        allowed = _penalised(logits, at, read + t, sampling, ngrams)
-        allowed = jnp.where(barred, -jnp.inf, allowed)
-        if keys is None:
-            token = processors.argmax(allowed)
-        else:
-            token = _draw(allowed, sampling, jax.vmap(jax.random.fold_in)(keys, at.before + t))
-        here = (~at.finished) & (t < at.limits)
-        token = jnp.where(here, token, pad).astype(jnp.int32)
-        chosen = jnp.take_along_axis(logits, token[:, None], axis=1)[:, 0]
-        gain = chosen - jax.nn.logsumexp(logits, axis=-1)
-        return at._replace(
-            t=t + 1,
-            last=token,
-            tokens=lax.dynamic_update_slice(at.tokens, token[:, None], (jnp.int32(0), read + t)),
-            lengths=at.lengths + here,
-            log_probs=at.log_probs + jnp.where(here, gain, 0.0),
-            finished=at.finished | (here & (token == eos)),
-            state=state,
+        return written(
+            at._replace(state=state),
+            logits,
+            eos=eos,
+            pad=pad,
+            read=read,
+            minimum=minimum,
+            forbidden=forbidden,
+            sampling=sampling,
+            ngrams=ngrams,
+            keys=keys,
         )
 
     def goes_on(at: Progress) -> Bool[Array, ""]:
         return (at.t < until) & (~at.finished & (at.t < at.limits)).any()
 
     return lax.while_loop(goes_on, body, progress)
+
+
+def written(
+    at: Progress,
+    logits: Float[Array, "R V"],
+    *,
+    eos: int,
+    pad: int,
+    read: int = 0,
+    minimum: int = 1,
+    forbidden: tuple[int, ...] = (),
+    sampling: Sampling | None = None,
+    ngrams: tuple[int, ...] = (),
+    keys: Key[Array, " R"] | None = None,
+) -> Progress:
+    """A generation with one more token of each row, chosen by ``logits``; see :func:`advance`.
+
+    The state is left as it is: what gave the logits gave the state too.
+    """
+    sampling = Sampling() if sampling is None else sampling
+    t, logits = at.t, logits.astype(jnp.float32)
+    words = np.arange(logits.shape[1])
+    barred = np.isin(words, forbidden)[None]
+    if minimum > 1:
+        early = (t + 1 < minimum) & (t + 1 < at.limits)
+        barred = barred | (early[:, None] & (words == eos)[None])
+    allowed = _penalised(logits, at, read + t, sampling, ngrams)
+    allowed = jnp.where(barred, -jnp.inf, allowed)
+    if keys is None:
+        token = processors.argmax(allowed)
+    else:
+        token = _draw(allowed, sampling, jax.vmap(jax.random.fold_in)(keys, at.before + t))
+    here = (~at.finished) & (t < at.limits)
+    token = jnp.where(here, token, pad).astype(jnp.int32)
+    chosen = jnp.take_along_axis(logits, token[:, None], axis=1)[:, 0]
+    gain = chosen - jax.nn.logsumexp(logits, axis=-1)
+    return at._replace(
+        t=t + 1,
+        last=token,
+        tokens=lax.dynamic_update_slice(at.tokens, token[:, None], (jnp.int32(0), read + t)),
+        lengths=at.lengths + here,
+        log_probs=at.log_probs + jnp.where(here, gain, 0.0),
+        finished=at.finished | (here & (token == eos)),
+    )
 
 
 def _penalised(

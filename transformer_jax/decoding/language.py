@@ -88,9 +88,11 @@ class DecoderLanguageModel:
                 config, compute=dataclasses.replace(config.compute, dtype=dtype)
             )
             graph = nnx.split(nnx.eval_shape(lambda: type(module)(config, rngs=nnx.Rngs(0))))[0]
-        # Narrowed once: inside the loop it would be done again for every token.
+        # Narrowed and joined once: inside the loop it would be done again for every token.
         narrow = lambda a: a.astype(config.compute.dtype) if a.ndim > 1 else a
-        self.params = jax.tree.map(narrow, params)
+        module = nnx.merge(graph, jax.tree.map(narrow, jax.device_put(params)))
+        module.decoder.settle()
+        graph, self.params = _parts(module)
         self.tokenizer, self.shapes = tokenizer, shapes or Shapes()
         if jax.default_backend() == "gpu":
             # A product of one row is compiled to an outer product and a sum, with three times the
@@ -286,7 +288,7 @@ class DecoderLanguageModel:
         """Reads what stands there and writes until a context is full or all have ended."""
         seen = [self._seen(draft) for draft in drafts]
         rows, width = round_up(len(seen), self.shapes.rows), max(map(len, seen))
-        read = 1 + (self._up(width - 1) if width > 1 else 0)
+        read = self._up(width)
         # A row whose context is full has to read anew, and the others with it.
         room = min(self.context - len(ids) + 1 for ids in seen)
         most = min(max(draft.left for draft in drafts), room)
@@ -297,14 +299,24 @@ class DecoderLanguageModel:
             limits[row], before[row] = min(draft.left, most), len(draft.written)
             draft.segment = 0.0
         size = round_up(min(read + most, max(256, 2 * read)), self.shapes.caches)
+        given = settings_of(drafts, rows, self.vocab), keys_of(drafts, rows)
+        apart = given[0].no_repeat_ngram
+        ngrams = () if apart is None else tuple(sorted({*apart.tolist()} - {0}))
+        prompts = (tokens, starts, limits, before)
         progress = self.run.begin(
-            self.params, tokens, starts, limits, before, size=size, length=length
+            self.params, *prompts, *given, size=size, length=length, ngrams=ngrams
         )
-        sampling, row_ngrams = settings_of(drafts, rows, self.vocab)
-        given = (sampling, keys_of(drafts, rows), row_ngrams)
-        ngrams = () if row_ngrams is None else tuple(sorted({*row_ngrams.tolist()} - {0}))
-        done, until = 0, 0
-        while until < most and any(draft.left for draft in drafts):
+        done, until = 0, 1
+        while True:
+            self._take(drafts, progress, read, done)
+            done = until
+            stopped = [i for i, draft in enumerate(drafts) if not draft.left]
+            if stopped and look:
+                limits[stopped] = 0
+                progress = progress._replace(limits=jnp.asarray(limits))
+            yield
+            if until >= most or len(stopped) == len(drafts):
+                return
             until = min(most, until + self.shapes.chunk) if look else most
             if read - 1 + done >= size:
                 size = round_up(size + 1, self.shapes.caches)
@@ -313,13 +325,6 @@ class DecoderLanguageModel:
             progress = self.run.go(
                 self.params, progress, np.int32(until), *given, read=read, ngrams=ngrams
             )
-            self._take(drafts, progress, read, done)
-            done = until
-            stopped = [i for i, draft in enumerate(drafts) if not draft.left]
-            if stopped and look:
-                limits[stopped] = 0
-                progress = progress._replace(limits=jnp.asarray(limits))
-            yield
 
     def _take(self, drafts: list[Draft], progress: Progress, read: int, done: int) -> None:
         tokens, lengths, worth = jax.device_get(

@@ -8,7 +8,7 @@ from flax import nnx
 
 from transformer_jax.decoding.beam import Hypotheses, beam_search
 from transformer_jax.decoding.forced import Forced, forced_scores
-from transformer_jax.decoding.generate import Progress, advance, begin
+from transformer_jax.decoding.generate import Progress, advance, begin, written
 from transformer_jax.decoding.speculate import Speculation, speculate
 from transformer_jax.decoding.translator import TextTokenizer
 
@@ -21,8 +21,8 @@ class Programs:
     Prompts are rows that end in the same column; ``starts`` says where each begins.
 
     Attributes:
-        begin: Reads prompts; the generation before its first token.
-        go: Goes on with it up to a number of tokens; the one given is used up.
+        begin: Reads prompts, and writes the first token of each.
+        go: Goes on up to a number of tokens; what is given is used up.
         grow: A cache with more room; the one given is used up.
         search: Beam search from prompts.
         look_begin: Reads one prompt for speculation.
@@ -35,7 +35,7 @@ class Programs:
     ):
         """Takes the static part of a decoder, and what it may not write."""
         self.graph, self.special, self.forbidden, self.draft = graph, special, forbidden, draft
-        self.begin = jax.jit(self._begin_batch, static_argnames=("size", "length"))
+        self.begin = jax.jit(self._begin_batch, static_argnames=("size", "length", "ngrams"))
         self.go = jax.jit(self._go_batch, static_argnames=("read", "ngrams"), donate_argnums=1)
         self.grow = jax.jit(_grown, static_argnames="size", donate_argnums=0)
         self.search = jax.jit(self._search_batch, static_argnames=("beams", "keep", "length"))
@@ -51,9 +51,12 @@ class Programs:
             cache = model.prefill(tokens[:, :-1], cache, starts)[1]
         return model, cache
 
-    def _begin_batch(self, params, tokens, starts, limits, before, *, size, length) -> Progress:
-        _, cache = self._prefilled(params, tokens, starts, size)
-        return begin(
+    def _begin_batch(
+        self, params, tokens, starts, limits, before, sampling, keys, *, size, length, ngrams
+    ) -> Progress:
+        model = nnx.merge(self.graph, params)
+        logits, cache = model.prefill(tokens, model.start(tokens.shape[0], size), starts)
+        progress = begin(
             cache,
             tokens[:, -1],
             length=length,
@@ -62,13 +65,24 @@ class Programs:
             read=(tokens, starts),
             before=before,
         )
+        return written(progress, logits, **self._how(sampling, keys, tokens.shape[1], ngrams))
 
-    def _go_batch(self, params, progress, until, sampling, keys, row_ngrams, *, read, ngrams):
-        special = {"eos": self.special.eos, "pad": self.special.pad, "read": read}
+    def _go_batch(
+        self, params, progress, until, sampling, keys, *, read, ngrams
+    ) -> Progress:
         step = nnx.merge(self.graph, params).step
-        sampling = sampling._replace(no_repeat_ngram=row_ngrams)
-        how = {"sampling": sampling, "keys": keys, "ngrams": ngrams, "forbidden": self.forbidden}
-        return advance(step, progress, until, **special, **how)
+        return advance(step, progress, until, **self._how(sampling, keys, read, ngrams))
+
+    def _how(self, sampling, keys, read, ngrams) -> dict[str, Any]:
+        return {
+            "eos": self.special.eos,
+            "pad": self.special.pad,
+            "read": read,
+            "forbidden": self.forbidden,
+            "sampling": sampling,
+            "keys": keys,
+            "ngrams": ngrams,
+        }
 
     def _search_batch(self, params, tokens, starts, limits, *, beams, keep, length) -> Hypotheses:
         size = tokens.shape[1] - 1 + length

@@ -127,6 +127,25 @@ class Mask:
             allowed = _both(allowed, part, jnp.logical_and)
         return allowed
 
+    def later(self, skip: int) -> "Mask":
+        """The same mask for the queries from ``skip`` on.
+
+        Example:
+            >>> causal().later(2).array(1, 4)[0, 0].astype(int)
+            Array([[1, 1, 1, 0]], dtype=int32)
+        """
+        dense = self.dense
+        if dense is not None and dense.shape[2] > 1:
+            dense = dense[:, :, skip:]
+        ends, segments = self.q_lengths, self.q_segments
+        return dataclasses.replace(
+            self,
+            q_lengths=None if ends is None else jnp.maximum(ends - skip, 0),
+            q_segments=None if segments is None else segments[:, skip:],
+            dense=dense,
+            offset=self.offset + skip if self.positional else self.offset,
+        )
+
     def padded(self, T: int, S: int, more_T: int, more_S: int) -> "Mask":
         """The same mask for ``more_T`` more queries and ``more_S`` more keys, which nothing sees.
 

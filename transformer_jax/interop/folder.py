@@ -6,6 +6,7 @@ its own; shapes are compared before memory is taken.
 
 import concurrent.futures
 import dataclasses
+import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +31,8 @@ from transformer_jax.interop.families import (
 )
 from transformer_jax.interop.family import Family, Model, Row, Tensors
 from transformer_jax.interop.fields import Fields, read_fields
-from transformer_jax.interop.forms import ours, shape_there
+from transformer_jax.interop.forms import moves, ours, shape_there
+from transformer_jax.interop.memory import Arena, Memory, aligned
 from transformer_jax.interop.tensor_files import INDEX, WEIGHTS, TensorFolder, open_tensors
 from transformer_jax.models.making import make_model
 from transformer_jax.training.trees import named, nested
@@ -77,9 +79,7 @@ class Folder:
     tensors: TensorFolder
     names: Mapping[str, str]
 
-    def load(
-        self, place: Callable[[str, np.ndarray], Any] = lambda name, array: jax.device_put(array)
-    ) -> dict[Any, Any]:
+    def load(self, place: Callable[[str, np.ndarray], Any] | None = None) -> dict[Any, Any]:
         """The parameters, in nested dictionaries, float32.
 
         Two tensors at a time are read, turned and placed, so that no more than these is taken
@@ -87,7 +87,8 @@ class Folder:
 
         Args:
             place: Maps the path of a parameter and its values to where it shall lie, such as its
-                part on each device of a mesh.
+                part on each device of a mesh. None is the default device; on a CPU, parameters
+                are read to where they stay.
 
         Raises:
             CheckpointError: A file changed since it was opened.
@@ -96,15 +97,31 @@ class Folder:
         for row in self.rows:
             together.setdefault(row.theirs, []).append(row)
 
+        stay = place is None and jax.default_backend() == "cpu"
+        memory: Memory = self._memory() if stay else aligned
+        put = place or (lambda name, array: array if stay else jax.device_put(array))
+
         def part(name: str) -> dict[str, Any]:
-            array = self.tensors.read(self.names[name])
-            return {row.ours: place(row.ours, ours(array, row)) for row in together[name]}
+            rows, there = together[name], self.names[name]
+            moved = any(moves(row) for row in rows) or self.tensors.entries[there].dtype != "F32"
+            array = self.tensors.read(there, aligned if moved else memory)
+            return {row.ours: put(row.ours, ours(array, row, memory)) for row in rows}
 
         with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:
             found = {
                 name: leaf for leaves in pool.map(part, together) for name, leaf in leaves.items()
             }
+        if stay:
+            found = jax.device_put(found)  # all at once, as each call takes a moment
         return nested({row.ours: found[row.ours] for row in self.rows})
+
+    def _memory(self) -> Arena:
+        """One piece for all parameters."""
+        entries = self.tensors.entries
+        sizes = (
+            4 * math.prod(entries[self.names[row.theirs]].shape) // row.part[1] for row in self.rows
+        )
+        return Arena(sum(size + 64 for size in sizes))
 
 
 def is_published(path: str | os.PathLike[str]) -> bool:

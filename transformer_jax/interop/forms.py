@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from transformer_jax.interop.family import Row
-from transformer_jax.interop.tensor_files import aligned
+from transformer_jax.interop.memory import Memory, aligned
 
-__all__ = ["ours", "shape_there", "theirs"]
+__all__ = ["moves", "ours", "shape_there", "theirs"]
 
 
 def shape_there(shape: tuple[int, ...], row: Row) -> tuple[int, ...]:
@@ -30,10 +30,20 @@ def shape_there(shape: tuple[int, ...], row: Row) -> tuple[int, ...]:
     return (*shape[:-1], shape[-1] * row.part[1])
 
 
-def ours(array: np.ndarray, row: Row) -> np.ndarray:
+def moves(row: Row) -> bool:
+    """Whether the numbers of a parameter lie in another order in the tensor, or apart.
+
+    Example:
+        >>> moves(Row("gain", "ln.weight")), moves(Row("up/kernel", "fc1.weight", "turned"))
+        (False, True)
+    """
+    return row.part[1] > 1 or row.form in ("turned", "patches")
+
+
+def ours(array: np.ndarray, row: Row, memory: Memory = aligned) -> np.ndarray:
     """The parameter of ours that a tensor of theirs holds, float32: the opposite of :func:`theirs`.
 
-    The tensor itself where nothing has to be moved, and otherwise a copy.
+    The tensor itself where nothing has to be moved, and otherwise a copy in ``memory``.
 
     Example:
         >>> ours(np.zeros((3, 2)), Row("up/kernel", "fc1.weight", "turned")).shape
@@ -50,7 +60,7 @@ def ours(array: np.ndarray, row: Row) -> np.ndarray:
         array = array.transpose(2, 3, 1, 0).reshape(-1, len(array))
     if array.dtype == np.float32 and array.flags.c_contiguous:
         return array
-    copy = aligned(array.shape, np.float32)
+    copy = memory(array.shape, np.dtype(np.float32))
     copy[...] = array
     return copy
 

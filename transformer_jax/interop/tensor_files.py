@@ -5,7 +5,6 @@ Other formats are refused: a pickle runs the code that it holds.
 
 import dataclasses
 import json
-import math
 import os
 import re
 import stat
@@ -16,7 +15,6 @@ from types import MappingProxyType
 from typing import BinaryIO
 
 import numpy as np
-from numpy.typing import DTypeLike
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
@@ -31,13 +29,13 @@ from transformer_jax.interop.headers import (
     name_problem,
     read_header,
 )
+from transformer_jax.interop.memory import Memory, aligned
 
 __all__ = [
     "INDEX",
     "WEIGHTS",
     "Entry",
     "TensorFolder",
-    "aligned",
     "inside",
     "open_tensors",
     "write_tensors",
@@ -48,21 +46,6 @@ INDEX = "model.safetensors.index.json"
 
 _PIECE = 1 << 20
 _OTHERS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.safetensors")
-
-
-def aligned(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
-    """An array whose contents are arbitrary, in memory that JAX on a CPU takes over as it is.
-
-    Anywhere else than at a multiple of 64 bytes it makes a copy, and holds both for a moment.
-
-    Example:
-        >>> aligned((3, 5), np.float32).ctypes.data % 64
-        0
-    """
-    size = math.prod(shape) * np.dtype(dtype).itemsize
-    raw = np.empty(size + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + size].view(dtype).reshape(shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,10 +67,14 @@ class TensorFolder:
         """Bytes of all tensors together."""
         return sum(entry.stop - entry.start for entry in self.entries.values())
 
-    def read(self, name: str) -> np.ndarray:
-        """One tensor in fresh memory, with the bits that the file holds: NaN is not judged.
+    def read(self, name: str, memory: Memory = aligned) -> np.ndarray:
+        """One tensor, with the bits that the file holds: NaN is not judged.
 
         The file is not mapped, so what is resident is the tensor and nothing else.
+
+        Args:
+            name: Of the tensor.
+            memory: Makes the array of a shape and a type that it is read into.
 
         Raises:
             CheckpointError: There is no such tensor, or the file changed since it was opened.
@@ -96,7 +83,7 @@ class TensorFolder:
         if entry is None:
             raise CheckpointError(f"{self.path}: has no tensor {name!r}")
         try:
-            array = aligned(entry.shape, TYPES[entry.dtype])
+            array = memory(entry.shape, TYPES[entry.dtype])
             raw = array.reshape(-1).view(np.uint8).data
             with entry.file.open("rb") as file:
                 if _stamp(file) != self._stamps[entry.file]:

@@ -87,15 +87,16 @@ class Decoder(nnx.Module):
         tokens: Int[Array, "B T"],
         cache: Cache,
         starts: Int[Array, " B"] | None = None,
-    ) -> tuple[Float[Array, "B T D"], Cache]:
-        """What the head reads at each token of prompts, and the empty cache with them.
+    ) -> tuple[Float32[Array, "B V"], Cache]:
+        """Logits of the token that follows each prompt, and the empty cache with all of it.
 
         Args:
             tokens: The prompts, which end in the same place.
             cache: What :meth:`start` made.
             starts: Where each begins; what stands before it is never looked at.
         """
-        return self.decoder.prefill(self.embed(tokens), cache, starts)
+        hidden, cache = self.decoder.prefill(self.embed(tokens), cache, starts)
+        return self.logits(hidden), cache
 
     def step(self, tokens: Int[Array, " R"], cache: Cache) -> tuple[Float32[Array, "R V"], Cache]:
         """Logits of the token that follows ``tokens``, one of each row, and the cache with them."""

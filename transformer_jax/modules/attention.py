@@ -41,6 +41,7 @@ class Attention(nnx.Module):
         self.key = Linear(D, self.K * self.H, bias=att.bias, rngs=rngs)
         self.value = Linear(D, self.K * self.U, bias=att.bias, rngs=rngs)
         self.out = Linear(self.N * self.U, D, bias=att.out_bias, rngs=rngs)
+        self.joined: Linear | None = None  # the first three side by side, and instead of them
         self.query_norm = Norm(config.norm, self.H) if att.qk_norm else None
         self.key_norm = Norm(config.norm, self.H) if att.qk_norm else None
 
@@ -55,8 +56,9 @@ class Attention(nnx.Module):
         key: Key[Array, ""] | None = None,
         observe: Observe | None = None,
         keep: Keep | None = None,
-    ) -> Float[Array, "B T D"]:
-        """Reads ``memory``, or ``x`` itself, from every position of ``x``."""
+        tail: int | None = None,
+    ) -> Float[Array, "B Q D"]:
+        """Reads ``memory``, or ``x`` itself, from every position of ``x``, or its last ``tail``."""
         if memory is None:
             q, k, v = self.split(linear(x, *self.joint()))
         else:
@@ -65,6 +67,10 @@ class Attention(nnx.Module):
         q, k = self.place(q, k, positions)
         if keep is not None:
             keep(k, v)
+        if tail is not None:
+            skip = q.shape[2] - tail
+            q, mask = q[:, :, skip:], None if mask is None else mask.later(skip)
+            bias = None if bias is None else bias[:, :, -tail:]
         if observe is not None:
             qkv = (q.swapaxes(1, 2), k.swapaxes(1, 2))
             scores = self.scores
@@ -90,11 +96,21 @@ class Attention(nnx.Module):
 
     def joint(self) -> tuple[Float[Array, "D F"], Float[Array, " F"] | None]:
         """The query, key and value projections side by side: one product instead of three."""
+        if self.joined is not None:
+            return self.joined.weights()
         kernels, biases = zip(
             *(p.weights() for p in (self.query, self.key, self.value)), strict=True
         )
         bias = None if biases[0] is None else jnp.concatenate(biases)
         return jnp.concatenate(kernels, axis=1), bias
+
+    def join(self) -> None:
+        """Keeps the three projections side by side from now on: self-attention alone can run.
+
+        Decoding reads them so, and would join them again for every text.
+        """
+        self.joined = nnx.data(Linear.of(*self.joint()))
+        self.query = self.key = self.value = None  # type: ignore[assignment]
 
     def split(self, qkv: Float[Array, "B T F"]) -> tuple[Array, Array, Array]:
         """Queries, keys and values, heads first, out of the joint projection."""
@@ -147,7 +163,7 @@ class Attention(nnx.Module):
         x: Float[Array, "R D"],
         keys: Float[Array, "BK J H"],
         values: Float[Array, "BK J U"],
-        joint: tuple,
+        joint: tuple | None,
         slot: Int[Array, ""],
         positions: Int[Array, "#B #M"],
         visible: Bool[Array, "#B 1 #M J"],
@@ -160,7 +176,7 @@ class Attention(nnx.Module):
         """
         B, ends = keys.shape[0] // self.K, (self.N * self.H, (self.N + self.K) * self.H)
         M = x.shape[0] // B
-        q, k, v = jnp.split(linear(x, *joint), ends, axis=-1)
+        q, k, v = jnp.split(linear(x, *(joint or self.joint())), ends, axis=-1)
         q, k = self.beams(q, B, self.N), self.beams(k, B, self.K)
         q, k = self.place(q, k, positions)
         v = self.beams(v, B, self.K)

@@ -41,15 +41,17 @@ class Block(nnx.Module):
         self,
         part: str,
         x: Float[Array, "*rows D"],
-        f: Callable[[Float[Array, "*rows D"]], Float[Array, "*rows D"]],
+        f: Callable[[Float[Array, "*rows D"]], Float[Array, "*kept D"]],
         key: Key[Array, ""] | None = None,
-    ) -> Float[Array, "*rows D"]:
-        """``x`` with what ``f`` makes of it."""
+    ) -> Float[Array, "*kept D"]:
+        """``x`` with what ``f`` makes of it, at the last positions if ``f`` keeps no others."""
         norm, after = getattr(self, f"{part}_norm"), getattr(self, f"{part}_norm_after")
-        rate = self.config.dropout
-        if self.config.place == "post":
-            return norm(x + dropout(f(x), rate, key))
-        y = f(norm(x))
+        post, rate = self.config.place == "post", self.config.dropout
+        y = f(x if post else norm(x))
+        if y.shape != x.shape:
+            x = x[:, -y.shape[1] :]
+        if post:
+            return norm(x + dropout(y, rate, key))
         return x + dropout(y if after is None else after(y), rate, key)
 
     def __call__(
@@ -64,8 +66,9 @@ class Block(nnx.Module):
         key: Key[Array, ""] | None = None,
         observe: tuple[Observe, Observe] | None = None,
         keep: Keep | None = None,
-    ) -> Float[Array, "B T D"]:
-        """The block's output.
+        tail: int | None = None,
+    ) -> Float[Array, "B Q D"]:
+        """The block's output, at the last ``tail`` positions only if that is given.
 
         ``observe`` is told the weights of self- and cross-attention, ``keep`` the keys and values
         of self-attention.
@@ -74,7 +77,7 @@ class Block(nnx.Module):
         see, see_across = (None, None) if observe is None else observe
 
         def look_back(y):
-            how = {"bias": bias, "positions": positions, "key": keys[1]}
+            how = {"bias": bias, "positions": positions, "key": keys[1], "tail": tail}
             return self.self_attention(y, None, mask, observe=see, keep=keep, **how)
 
         x = self.residual("self_attention", x, look_back, keys[0])

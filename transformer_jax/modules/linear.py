@@ -26,6 +26,15 @@ class Linear(nnx.Module):
         """The kernel and the bias, if there is one."""
         return self.kernel[...], None if self.bias is None else self.bias[...]
 
+    @classmethod
+    def of(cls, kernel: Float[Array, "D F"], bias: Float[Array, " F"] | None) -> "Linear":
+        """The map with these weights."""
+        made = nnx.eval_shape(lambda: cls(1, 1, bias=bias is not None, rngs=nnx.Rngs(0)))
+        made.kernel.set_value(kernel)
+        if bias is not None:
+            made.bias.set_value(bias)
+        return made
+
 
 class Table(nnx.Module):
     """A row for each index: tokens, positions, segments or distance buckets."""

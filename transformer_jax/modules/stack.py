@@ -220,6 +220,18 @@ class Stack(nnx.Module):
             return list(self.blocks)
         return [jax.tree.map(lambda a, i=i: a[i], self.blocks) for i in range(self.layers)]
 
+    def settle(self) -> None:
+        """Lays weights as decoding reads them: each layer's apart, and what is used at once joined.
+
+        Nothing that is computed changes. Layers that lay along an axis would be copied at every
+        token; see also :meth:`Attention.join`.
+        """
+        self.blocks = nnx.List(self.each_block())
+        compute = dataclasses.replace(self.config.compute, scan=False)
+        self.config = dataclasses.replace(self.config, compute=compute)
+        for block in self.blocks:
+            block.self_attention.join()
+
     def start(
         self,
         sentences: int,
@@ -234,6 +246,7 @@ class Stack(nnx.Module):
         K, H = att.kv_heads or att.heads, self.config.head_dim
         room = (sentences * K, length * beams)
         layers = []
+        loose = lambda block: block.self_attention.joined is None
         for block in self.each_block():
             across = block.cross_attention
             read = (None, None) if memory is None or across is None else across.read(memory)
@@ -243,7 +256,7 @@ class Stack(nnx.Module):
                     values=jnp.zeros((*room, att.value_dim or H), dtype),
                     memory_keys=read[0],
                     memory_values=read[1],
-                    joint=block.self_attention.joint(),
+                    joint=block.self_attention.joint() if loose(block) else None,
                 )
             )
         ancestry = jnp.zeros((sentences, beams, length), jnp.int32) if beams > 1 else None
@@ -254,22 +267,31 @@ class Stack(nnx.Module):
         x: Float[Array, "B T D"],
         cache: Cache,
         starts: Int[Array, " B"] | None = None,
-    ) -> tuple[Float[Array, "B T D"], Cache]:
-        """Contextual vectors of prompts read at once, and the empty cache with them.
+    ) -> tuple[Float[Array, "B D"], Cache]:
+        """Contextual vectors of the last tokens of prompts, and the empty cache with all of them.
 
         Args:
             x: Scaled token embeddings, without positions.
             cache: What :meth:`start` made.
             starts: The step at which each prompt begins, where some are filled up from the left.
         """
-        T, mask, positions = x.shape[1], None, None
+        T, mask = x.shape[1], Mask(causal=True)
+        positions = jnp.arange(T)[None]
         if starts is not None:
-            steps = jnp.arange(T)[None] - starts[:, None]
+            steps = positions - starts[:, None]
             real = (steps >= 0).astype(jnp.int32)
-            mask, positions = Mask(q_segments=real, kv_segments=real), jnp.maximum(steps, 0)
+            mask = mask & Mask(q_segments=real, kv_segments=real)
+            positions = jnp.maximum(steps, 0)
         past: list[tuple[Array, Array]] = []
-        out = self(x, mask, positions=positions, keep=lambda k, v: past.append((k, v)))
-        return out, cache.filled(past, starts)
+        how = {"bias": self.bias(T, T), "positions": positions}
+        x = self.enter(x, positions)
+        for i, block in enumerate(self.each_block()):
+            # Of the last block, only what is read at the end is needed, and all keys and values.
+            tail = 1 if i + 1 == self.layers else None
+            seen = self.masked(mask, self.window(i), T)
+            x = block(x, seen, keep=lambda k, v: past.append((k, v)), tail=tail, **how)
+        x = x if self.final_norm is None else self.final_norm(x)
+        return x[:, -1], cache.filled(past, starts)
 
     def advance(self, x: Float[Array, "R D"], cache: Cache) -> tuple[Float[Array, "R D"], Cache]:
         """Contextual vectors of more tokens of each sentence, and the cache with them.
