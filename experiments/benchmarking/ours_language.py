@@ -26,6 +26,7 @@ from transformer_jax.config import (
     TransformerConfig,
 )
 from transformer_jax.decoding.generate import Sampling
+from transformer_jax.decoding.layout import laid_out
 from transformer_jax.decoding.programs import Programs
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.training.objectives import language_model
@@ -86,9 +87,8 @@ def decode(preset, batch, prompt, new, dtype="float32"):
     compute = dataclasses.replace(config.compute, dtype=dtype)
     config = dataclasses.replace(config, compute=compute)
     graph, params = split(Decoder(config, rngs=nnx.Rngs(0)))
-    model = nnx.merge(graph, jax.tree.map(lambda a: a.astype(dtype) if a.ndim > 1 else a, params))
-    model.decoder.settle()
-    graph, params = split(model)
+    narrow = lambda a: a.astype(dtype) if a.ndim > 1 else a
+    graph, params = laid_out(graph, jax.tree.map(narrow, params))
     end = config.vocab - 1
     special: Any = types.SimpleNamespace(eos=end, pad=0)
     programs = Programs(graph, special, forbidden=(end,))

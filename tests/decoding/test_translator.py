@@ -234,11 +234,11 @@ def test_other_parameters_need_no_other_program(greedy, lines):
     before = translator.translate(lines[:2])
     compiled = translator._decode._cache_size()
     graph, state = nnx.split(letter_model(1))
-    translator.params = nnx.to_pure_dict(state)
+    translator.params = params = nnx.to_pure_dict(state)
     after = translator.translate(lines[:2])
     assert translator._decode._cache_size() == compiled
     assert [t.text for t in before] != [t.text for t in after]
-    pair = Translator((graph, translator.params), Letters(), search=GREEDY, batching=SHAPES)
+    pair = Translator((graph, params), Letters(), search=GREEDY, batching=SHAPES)
     for one, other in zip(pair.translate(lines[:2]), after, strict=True):
         same(one, other)
 

@@ -202,7 +202,7 @@ def test_weights_laid_for_decoding_compute_the_same(name, scan):
     config = dataclasses.replace(VARIANTS[name], compute=ComputeConfig(scan=scan))
     model = nnx.merge(*parts(config))
     whole = jax.jit(lambda graph, tokens: graph(tokens))(model, text())
-    model.decoder.settle()
+    model.settle()
     assert not model.decoder.config.compute.scan
     assert set(nnx.to_pure_dict(nnx.split(model)[1])["decoder"]["blocks"]) == {0, 1}
 

@@ -62,9 +62,7 @@ def is_plain(request: Request) -> bool:
     )
 
 
-def settings_of(
-    drafts: Sequence[Draft], rows: int, vocab: int
-) -> Sampling:
+def settings_of(drafts: Sequence[Draft], rows: int, vocab: int) -> Sampling:
     """Each row's settings; what no row asks for is None, and left out of the computation."""
 
     def column(name: str, nothing: float | int, dtype: Any = np.float32) -> np.ndarray | None:

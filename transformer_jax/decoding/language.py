@@ -14,6 +14,7 @@ from transformer_jax.data.store import TokenStore
 from transformer_jax.decoding.batching import aligned, is_plain, keys_of, settings_of, together
 from transformer_jax.decoding.forced import Forced, TraceStep
 from transformer_jax.decoding.generate import Progress
+from transformer_jax.decoding.layout import laid_out
 from transformer_jax.decoding.programs import Programs
 from transformer_jax.decoding.requests import Continuation, Request, TextScore
 from transformer_jax.decoding.translator import TextTokenizer
@@ -88,11 +89,9 @@ class DecoderLanguageModel:
                 config, compute=dataclasses.replace(config.compute, dtype=dtype)
             )
             graph = nnx.split(nnx.eval_shape(lambda: type(module)(config, rngs=nnx.Rngs(0))))[0]
-        # Narrowed and joined once: inside the loop it would be done again for every token.
+        # Narrowed and laid out once: inside the loop it would be done again for every token.
         narrow = lambda a: a.astype(config.compute.dtype) if a.ndim > 1 else a
-        module = nnx.merge(graph, jax.tree.map(narrow, jax.device_put(params)))
-        module.decoder.settle()
-        graph, self.params = _parts(module)
+        graph, self.params = laid_out(graph, jax.tree.map(narrow, params))
         self.tokenizer, self.shapes = tokenizer, shapes or Shapes()
         if jax.default_backend() == "gpu":
             # A product of one row is compiled to an outer product and a sum, with three times the

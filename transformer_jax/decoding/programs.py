@@ -67,9 +67,7 @@ class Programs:
         )
         return written(progress, logits, **self._how(sampling, keys, tokens.shape[1], ngrams))
 
-    def _go_batch(
-        self, params, progress, until, sampling, keys, *, read, ngrams
-    ) -> Progress:
+    def _go_batch(self, params, progress, until, sampling, keys, *, read, ngrams) -> Progress:
         step = nnx.merge(self.graph, params).step
         return advance(step, progress, until, **self._how(sampling, keys, read, ngrams))
 

@@ -14,6 +14,7 @@ from flax import nnx
 from transformer_jax.decoding.beam import Hypotheses, beam_search
 from transformer_jax.decoding.forced import Forced, Score, TraceStep, forced_scores
 from transformer_jax.decoding.generate import generate
+from transformer_jax.decoding.layout import laid_out
 from transformer_jax.decoding.lengths import length_penalty
 from transformer_jax.decoding.options import Batching, Search
 from transformer_jax.errors import ConfigError, DataError
@@ -92,7 +93,8 @@ class Translator:
     kept. What a line becomes depends neither on its neighbours nor on the order of lines.
 
     Attributes:
-        params: The parameters in use; assign others of the same shapes to use those.
+        graph: The static part of the model as it decodes.
+        params: The parameters as it reads them; assign others, as the model has them, to use those.
         longest: The most tokens of a source, with what frames it, such as EOS.
         room: The most tokens of its text.
         counts: Lines seen so far: ``lines``, ``empty`` and ``cut``.
@@ -112,11 +114,12 @@ class Translator:
             ConfigError: The tokenizer has more tokens than the model.
         """
         if isinstance(model, tuple):
-            self.graph, self.params = model
-            model = nnx.merge(self.graph, self.params)
+            self._given, params = model
+            model = nnx.merge(self._given, params)
         else:
-            self.graph, state = nnx.split(model)
-            self.params = nnx.to_pure_dict(state)
+            self._given, state = nnx.split(model)
+            params = nnx.to_pure_dict(state)
+        self.graph, self._params = laid_out(self._given, params)
         config = model.config
         self.vocab = config.decoder_vocab or config.vocab
         if tokenizer.vocab_size > min(self.vocab, config.vocab):
@@ -135,6 +138,15 @@ class Translator:
         shaping = ("length", "beams", "keep", "normalization", "minimum", "forbidden")
         self._decode = jax.jit(self._decode_batch, static_argnames=shaping)
         self._force = jax.jit(self._force_batch, static_argnames="best")
+
+    @property
+    def params(self) -> Any:
+        """The parameters in use."""
+        return self._params
+
+    @params.setter
+    def params(self, params: Any) -> None:
+        self._params = laid_out(self._given, params)[1]
 
     def translate(self, lines: Iterable[str], search: Search | None = None) -> list[Translation]:
         """A translation of each line, in the order of the lines. An empty line stays empty.

@@ -1,0 +1,34 @@
+"""Weights as decoding reads them fastest."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+__all__ = ["laid_out"]
+
+
+def laid_out(graph: Any, params: Any) -> tuple[Any, Any]:
+    """A model that decodes, by its graph and parameters, settled once for all that it will write.
+
+    Nothing that it computes changes; see :meth:`Stack.settle`.
+
+    Args:
+        graph: The static part of a decoder or an encoder-decoder.
+        params: Its parameters, in nested dictionaries.
+
+    Example:
+        >>> from transformer_jax.config import PRESETS
+        >>> from transformer_jax.models.decoder import Decoder
+        >>> import dataclasses
+        >>> config = dataclasses.replace(PRESETS["char"], vocab=5, width=12, decoder_layers=1)
+        >>> graph, state = nnx.split(Decoder(config, rngs=nnx.Rngs(0)))
+        >>> _, params = laid_out(graph, nnx.to_pure_dict(state))
+        >>> params["decoder"]["blocks"][0]["self_attention"]["joined"]["kernel"].shape
+        (36, 12)
+    """
+    model = nnx.merge(graph, jax.tree.map(jnp.asarray, params))
+    model.settle()
+    graph, state = nnx.split(model)
+    return graph, nnx.to_pure_dict(state)
