@@ -59,9 +59,8 @@ def evaluate(arguments: Sequence[str]) -> int:
     lowercase = Run.read(RunDirectory.open(asked.run)).data.read.lowercase
     # Every line counts, empty ones too: a score over a part of a file is another score.
     pairs = read_aligned(asked.source, asked.target, "--source, --target")
-    model, tokenizer = load(Path(asked.run), asked.checkpoint)
     sources = [source.lower() if lowercase else source for source, _ in pairs]
-    translator = Translator(model, tokenizer, search=search)
+    translator = Translator(*load(Path(asked.run), asked.checkpoint), search=search)
     targets = [target for _, target in pairs]
     scores, texts = score_pairs(
         translator, sources, targets, lowercase=lowercase or asked.lowercase

@@ -95,13 +95,13 @@ class Score:
         for flag in ("source", "target"):
             open_bytes(getattr(self, flag), f"--{flag}").close()
         pairs = read_aligned(self.source, self.target, "score")
-        model, tokenizer = load(self.run, self.checkpoint)
-        translator = Translator(model, tokenizer)
+        translator = Translator(*load(self.run, self.checkpoint))
         write = _writer(HEADER, self.tokens)
         prepare = as_trained(self.run)
         scores = translator.score([prepare(s) for s, _ in pairs], [prepare(t) for _, t in pairs])
         for number, score in enumerate(scores, 1):
-            write(row(str(number), score.log_prob, len(score.tokens)), tokenizer, score)
+            told = row(str(number), score.log_prob, len(score.tokens))
+            write(told, translator.tokenizer, score)
         total = math.fsum(score.log_prob for score in scores)
         write(row("corpus", total, sum(len(score.tokens) for score in scores)))
         return 0

@@ -76,8 +76,7 @@ class Translate:
         from transformer_jax.data.text import decode_lines
         from transformer_jax.decoding.translator import Translator
 
-        model, tokenizer = load(self.run, self.checkpoint)
-        translator = Translator(model, tokenizer, search=search, batching=batching)
+        translator = Translator(*load(self.run, self.checkpoint), search=search, batching=batching)
         lines = map(as_trained(self.run), decode_lines(sys.stdin.buffer, "<stdin>"))
         # Text is UTF-8 whatever the locale says.
         out = sys.stdout.buffer

@@ -9,6 +9,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Bool, Float, Int
 
+from transformer_jax.decoding.layout import laid_out
 from transformer_jax.decoding.published_logits import Read, numbers_of, room_for
 from transformer_jax.decoding.published_rules import PublishedRules
 from transformer_jax.decoding.published_search import Written, beams, greedy
@@ -35,7 +36,8 @@ class PublishedGenerator:
     compiled for each number of beams and each shape, and kept.
 
     Attributes:
-        params: The parameters in use; assign others of the same shapes to use those.
+        graph: The static part of the model as it decodes.
+        params: Its parameters as it reads them.
         rules: What holds where a call brings no rules of its own.
     """
 
@@ -61,11 +63,12 @@ class PublishedGenerator:
             ConfigError: Rules name a token that the model does not have, or lack one it needs.
         """
         if isinstance(model, tuple):
-            self.graph, self.params = model
-            model = nnx.merge(self.graph, self.params)
+            graph, params = model
+            model = nnx.merge(graph, params)
         else:
-            self.graph, state = nnx.split(model)
-            self.params = nnx.to_pure_dict(state)
+            graph, state = nnx.split(model)
+            params = nnx.to_pure_dict(state)
+        self.graph, self.params = laid_out(graph, params)
         config = model.config
         self.encodes = isinstance(model, EncoderDecoder)
         self.vocab = config.vocab  # of what is read

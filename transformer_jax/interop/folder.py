@@ -6,7 +6,6 @@ its own; shapes are compared before memory is taken.
 
 import concurrent.futures
 import dataclasses
-import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +31,7 @@ from transformer_jax.interop.families import (
 from transformer_jax.interop.family import Family, Model, Row, Tensors
 from transformer_jax.interop.fields import Fields, read_fields
 from transformer_jax.interop.forms import moves, ours, shape_there
-from transformer_jax.interop.memory import Arena, Memory, aligned
+from transformer_jax.interop.memory import Memory, Shared, aligned
 from transformer_jax.interop.tensor_files import INDEX, WEIGHTS, TensorFolder, open_tensors
 from transformer_jax.models.making import make_model
 from transformer_jax.training.trees import named, nested
@@ -98,7 +97,7 @@ class Folder:
             together.setdefault(row.theirs, []).append(row)
 
         stay = place is None and jax.default_backend() == "cpu"
-        memory: Memory = self._memory() if stay else aligned
+        memory: Memory = Shared() if stay else aligned
         put = place or (lambda name, array: array if stay else jax.device_put(array))
 
         def part(name: str) -> dict[str, Any]:
@@ -114,14 +113,6 @@ class Folder:
         if stay:
             found = jax.device_put(found)  # all at once, as each call takes a moment
         return nested({row.ours: found[row.ours] for row in self.rows})
-
-    def _memory(self) -> Arena:
-        """One piece for all parameters."""
-        entries = self.tensors.entries
-        sizes = (
-            4 * math.prod(entries[self.names[row.theirs]].shape) // row.part[1] for row in self.rows
-        )
-        return Arena(sum(size + 64 for size in sizes))
 
 
 def is_published(path: str | os.PathLike[str]) -> bool:

@@ -7,12 +7,14 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import DTypeLike
 
-__all__ = ["Arena", "Memory", "aligned"]
+__all__ = ["Memory", "Shared", "aligned"]
 
 # Makes an array of a shape and a type, whose contents are arbitrary.
 Memory = Callable[[tuple[int, ...], DTypeLike], np.ndarray]
 
 _LINE = 64  # bytes, at a multiple of which arrays have to begin
+_SMALL, _LARGE = 1 << 16, 1 << 22  # bytes of arrays
+_PIECES = (1 << 20, 1 << 25)  # bytes of what small and middle-sized ones share
 
 
 def aligned(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
@@ -24,41 +26,57 @@ def aligned(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
         >>> aligned((3, 5), np.float32).ctypes.data % 64
         0
     """
-    return Arena(_size(shape, dtype))(shape, dtype)
+    return _Piece(_size(shape, dtype)).take(shape, dtype)
 
 
-class Arena:
-    """Arrays as :func:`aligned` makes them, out of one piece of memory.
+class Shared:
+    """Makes arrays as :func:`aligned` does, many of which share a piece of memory.
 
     The system hands large pieces over in large pages, in a fraction of the time that it takes for
-    many small ones; and they are given back as one, when the last of the arrays is gone.
+    many small ones. A piece is given back when the last of its arrays is gone; so arrays of unlike
+    size share none, as small ones, such as biases, often outlive kernels that are laid out anew.
+    Threads may call it at once.
 
     Example:
-        >>> arena = Arena(2 * 64)
-        >>> first, second = arena((3,), np.float32), arena((2, 5), np.float32)
+        >>> memory = Shared()
+        >>> first, second = memory((3,), np.float32), memory((2, 5), np.float32)
         >>> second.ctypes.data - first.ctypes.data
         64
     """
 
-    def __init__(self, nbytes: int):
-        """Makes room for arrays of ``nbytes`` together, each rounded up to a multiple of 64.
-
-        Raises:
-            MemoryError: There is no such room.
-        """
-        self._raw = np.empty(nbytes + _LINE, np.uint8)
-        self._at = -self._raw.ctypes.data % _LINE
+    def __init__(self) -> None:
+        self._pieces = [_Piece(0), _Piece(0)]
         self._lock = threading.Lock()
 
     def __call__(self, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
-        """An array; one that no longer fits has memory of its own."""
+        """An array whose contents are arbitrary.
+
+        Raises:
+            MemoryError: There is no room for it.
+        """
         size = _size(shape, dtype)
+        if size >= _LARGE:
+            return aligned(shape, dtype)
+        kind = int(size >= _SMALL)
         with self._lock:
-            start, end = self._at, self._at + size
-            if end > len(self._raw):
-                return aligned(shape, dtype)
-            self._at = end
-        length = math.prod(shape) * np.dtype(dtype).itemsize
+            if self._pieces[kind].left < size:
+                self._pieces[kind] = _Piece(_PIECES[kind])
+            return self._pieces[kind].take(shape, dtype)
+
+
+class _Piece:
+    """Memory that arrays are taken from, one after the other."""
+
+    def __init__(self, nbytes: int):
+        self._raw = np.empty(nbytes + _LINE, np.uint8)
+        self._at = -self._raw.ctypes.data % _LINE
+        self.left = nbytes
+
+    def take(self, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
+        """The next array; there has to be room for it."""
+        size, length = _size(shape, dtype), math.prod(shape) * np.dtype(dtype).itemsize
+        start = self._at
+        self._at, self.left = start + size, self.left - size
         return self._raw[start : start + length].view(dtype).reshape(shape)
 
 

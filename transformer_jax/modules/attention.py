@@ -60,7 +60,7 @@ class Attention(nnx.Module):
     ) -> Float[Array, "B Q D"]:
         """Reads ``memory``, or ``x`` itself, from every position of ``x``, or its last ``tail``."""
         if memory is None:
-            q, k, v = self.split(linear(x, *self.joint()))
+            q, k, v = self.split(self.project(x))
         else:
             q = self.heads(self.query(x), self.N)
             k, v = self.heads(self.key(memory), self.K), self.heads(self.value(memory), self.K)
@@ -96,8 +96,6 @@ class Attention(nnx.Module):
 
     def joint(self) -> tuple[Float[Array, "D F"], Float[Array, " F"] | None]:
         """The query, key and value projections side by side: one product instead of three."""
-        if self.joined is not None:
-            return self.joined.weights()
         kernels, biases = zip(
             *(p.weights() for p in (self.query, self.key, self.value)), strict=True
         )
@@ -109,8 +107,17 @@ class Attention(nnx.Module):
 
         Decoding reads them so, and would join them again for every text.
         """
-        self.joined = nnx.data(Linear.of(*self.joint()))
-        self.query = self.key = self.value = None  # type: ignore[assignment]
+        if self.joined is None:
+            self.joined = nnx.data(Linear.of(*self.joint()))
+            self.query = self.key = self.value = None  # type: ignore[assignment]
+
+    def project(
+        self, x: Float[Array, "*rows D"], joint: tuple | None = None
+    ) -> Float[Array, "*rows F"]:
+        """Queries, keys and values side by side; ``joint`` is what :meth:`joint` made earlier."""
+        if self.joined is not None:
+            return self.joined(x)
+        return linear(x, *(joint or self.joint()))
 
     def split(self, qkv: Float[Array, "B T F"]) -> tuple[Array, Array, Array]:
         """Queries, keys and values, heads first, out of the joint projection."""
@@ -176,7 +183,7 @@ class Attention(nnx.Module):
         """
         B, ends = keys.shape[0] // self.K, (self.N * self.H, (self.N + self.K) * self.H)
         M = x.shape[0] // B
-        q, k, v = jnp.split(linear(x, *(joint or self.joint())), ends, axis=-1)
+        q, k, v = jnp.split(self.project(x, joint), ends, axis=-1)
         q, k = self.beams(q, B, self.N), self.beams(k, B, self.K)
         q, k = self.place(q, k, positions)
         v = self.beams(v, B, self.K)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.functional.linear import linear
+from transformer_jax.functional.linear import linear, linear_turned
 
 __all__ = ["Linear", "Table"]
 
@@ -21,19 +21,15 @@ class Linear(nnx.Module):
 
     def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows F"]:
         """The map of each row of ``x``."""
-        return linear(x, *self.weights())
+        kernel, bias = self.weights()
+        return linear_turned(x, kernel, bias) if self.turned else linear(x, kernel, bias)
 
-    def weights(self) -> tuple[Float[Array, "D F"], Float[Array, " F"] | None]:
-        """The kernel and the bias, if there is one."""
-        kernel = self.kernel[...]
-        return kernel.T if self.turned else kernel, None if self.bias is None else self.bias[...]
+    def weights(self) -> tuple[Float[Array, "_ _"], Float[Array, " F"] | None]:
+        """The kernel, ``[D F]`` unless it is turned, and the bias, if there is one."""
+        return self.kernel[...], None if self.bias is None else self.bias[...]
 
     def turn(self) -> None:
-        """Keeps the kernel as ``[F D]`` from now on.
-
-        A product of few rows reads it fastest so, on CPU and GPU alike: each output's weights lie
-        in one piece.
-        """
+        """Keeps the kernel as ``[F D]`` from now on: see :func:`linear_turned`."""
         if not self.turned:
             self.kernel = nnx.Param(self.kernel[...].T)
             self.turned = True
