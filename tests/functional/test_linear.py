@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.functional import linear as module
-from transformer_jax.functional.linear import linear, outer, product, row_sums
+from transformer_jax.functional.linear import linear, linear_turned, outer, product, row_sums
 
 BRANCHES = pytest.mark.parametrize("own", [True, False])
 
@@ -49,6 +49,20 @@ def test_bfloat16_is_summed_in_float32_and_parameters_keep_their_dtype(monkeypat
     assert (dx.dtype, dkernel.dtype, dbias.dtype) == (jnp.bfloat16, jnp.float32, jnp.float32)
     np.testing.assert_array_equal(dkernel, 2)
     np.testing.assert_array_equal(dbias, 2)
+
+
+@pytest.mark.parametrize("rows", [(), (1,), (4,), (2, 3)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("biased", [True, False])
+def test_a_kernel_the_other_way_round_is_the_same_map(rows, dtype, biased):
+    draw = np.random.default_rng(0)
+    x = jnp.asarray(draw.standard_normal((*rows, 7)), dtype)
+    kernel = jnp.asarray(draw.standard_normal((7, 5)), jnp.float32)
+    bias = jnp.asarray(draw.standard_normal(5), jnp.float32) if biased else None
+    found, wanted = linear_turned(x, kernel.T, bias), linear(x, kernel, bias)
+    assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
+    near = {"float32": 1e-6, "bfloat16": 2**-7}[dtype]
+    np.testing.assert_allclose(*(np.asarray(y, np.float32) for y in (found, wanted)), atol=4 * near)
 
 
 @BRANCHES
