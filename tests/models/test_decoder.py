@@ -26,6 +26,7 @@ from transformer_jax.config import (
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional.losses import cross_entropy
 from transformer_jax.models.decoder import Decoder
+from transformer_jax.modules import stack
 
 V, T = 23, 12
 
@@ -197,14 +198,21 @@ def test_scanned_layers_are_looped_ones():
 @pytest.mark.parametrize(
     ("name", "scan"), [("gpt2", False), ("modern", False), ("window", True), ("relative", False)]
 )
-def test_weights_laid_for_decoding_compute_the_same(name, scan):
+@pytest.mark.parametrize("wide", [True, False])
+def test_weights_laid_for_decoding_compute_the_same(name, scan, wide, monkeypatch):
     """Both ways: all at once, and prompt, several tokens and single ones out of a cache."""
+    monkeypatch.setattr(stack, "_WIDE", 16 if wide else 17)
     config = dataclasses.replace(VARIANTS[name], compute=ComputeConfig(scan=scan))
     model = nnx.merge(*parts(config))
     whole = jax.jit(lambda graph, tokens: graph(tokens))(model, text())
     model.settle()
     assert not model.decoder.config.compute.scan
-    assert set(nnx.to_pure_dict(nnx.split(model)[1])["decoder"]["blocks"]) == {0, 1}
+    blocks = nnx.to_pure_dict(nnx.split(model)[1])["decoder"]["blocks"]
+    assert set(blocks) == {0, 1}
+    up = parts(config)[1]["decoder"]["blocks"]
+    up = np.asarray((up if scan else up[0])["feed_forward"]["up"]["kernel"])
+    up = up[0] if scan else up
+    np.testing.assert_array_equal(blocks[0]["feed_forward"]["up"]["kernel"], up.T if wide else up)
 
     def stepwise(model, tokens):
         cache = model.start(2, 14)

@@ -26,7 +26,7 @@ def laid_out(graph: Any, params: Any) -> tuple[Any, Any]:
         >>> graph, state = nnx.split(Decoder(config, rngs=nnx.Rngs(0)))
         >>> _, params = laid_out(graph, nnx.to_pure_dict(state))
         >>> params["decoder"]["blocks"][0]["self_attention"]["joined"]["kernel"].shape
-        (36, 12)
+        (12, 36)
     """
     model = nnx.merge(graph, jax.tree.map(jnp.asarray, params))
     model.settle()

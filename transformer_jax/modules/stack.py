@@ -23,6 +23,10 @@ __all__ = ["Each", "Stack", "stack_blocks", "unstack_blocks"]
 
 Each = Callable[[Float[Array, "B T D"]], object]
 
+# From this width on weights come from memory, and lie best in the order of outputs: products of 4
+# to 32 rows take two thirds of the time. At half of it they come from caches, and take half more.
+_WIDE = 512
+
 
 class Stack(nnx.Module):
     """Positions, ``L`` blocks and a final norm.
@@ -224,7 +228,7 @@ class Stack(nnx.Module):
         """Lays weights as decoding reads them fastest; nothing that is computed changes.
 
         Each layer's lie apart, for along an axis they would be copied at every token; what is
-        used at once is joined (:meth:`Attention.join`), and kernels are turned
+        used at once is joined (:meth:`Attention.join`), and the kernels of wide models are turned
         (:meth:`Linear.turn`).
         """
         self.blocks = nnx.List(self.each_block())
@@ -233,7 +237,7 @@ class Stack(nnx.Module):
         for block in self.blocks:
             block.self_attention.join()
             for _, part in nnx.iter_modules(block):
-                if isinstance(part, Linear):
+                if isinstance(part, Linear) and self.config.width >= _WIDE:
                     part.turn()
 
     def start(
