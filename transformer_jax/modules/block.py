@@ -1,6 +1,7 @@
 """A residual block: self-attention, in a decoder cross-attention, then feed-forward."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 from flax import nnx
@@ -77,7 +78,12 @@ class Block(nnx.Module):
         see, see_across = (None, None) if observe is None else observe
 
         def look_back(y):
-            how = {"bias": bias, "positions": positions, "key": keys[1], "tail": tail}
+            how: dict[str, Any] = {
+                "bias": bias,
+                "positions": positions,
+                "key": keys[1],
+                "tail": tail,
+            }
             return self.self_attention(y, None, mask, observe=see, keep=keep, **how)
 
         x = self.residual("self_attention", x, look_back, keys[0])

@@ -1,5 +1,7 @@
 """Linear maps that hold their kernel, and a table of vectors."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -37,7 +39,7 @@ class Linear(nnx.Module):
     @classmethod
     def of(cls, kernel: Float[Array, "D F"], bias: Float[Array, " F"] | None) -> "Linear":
         """The map with these weights."""
-        made = nnx.eval_shape(lambda: cls(1, 1, bias=bias is not None, rngs=nnx.Rngs(0)))
+        made: Any = nnx.eval_shape(lambda: cls(1, 1, bias=bias is not None, rngs=nnx.Rngs(0)))
         made.kernel.set_value(kernel)
         if bias is not None:
             made.bias.set_value(bias)

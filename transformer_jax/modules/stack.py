@@ -291,7 +291,7 @@ class Stack(nnx.Module):
             mask = mask & Mask(q_segments=real, kv_segments=real)
             positions = jnp.maximum(steps, 0)
         past: list[tuple[Array, Array]] = []
-        how = {"bias": self.bias(T, T), "positions": positions}
+        how: dict[str, Any] = {"bias": self.bias(T, T), "positions": positions}
         x = self.enter(x, positions)
         for i, block in enumerate(self.each_block()):
             # Of the last block, only what is read at the end is needed, and all keys and values.
