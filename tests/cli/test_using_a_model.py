@@ -280,24 +280,26 @@ def test_the_page_shows_the_weights_of_the_forward_pass(
 
 
 @pytest.mark.parametrize("implementation", ["xla", "chunked"])
-def test_maps_reproduce_what_the_forward_pass_computed(teacher, lesson, implementation):
+def test_maps_reproduce_what_the_forward_pass_computed(trained_run, lesson, implementation):
     # Row U13: the encoder's output, recomputed in NumPy from the values and the maps alone, is the
     # output of the model, whichever kernel ran.
-    config = nnx.merge(teacher.graph, teacher.params).config
+    (trained, params), tokenizer = load(trained_run)
+    config = nnx.merge(trained, params).config
     config = dataclasses.replace(
         config, attention=dataclasses.replace(config.attention, implementation=implementation)
     )
     graph = nnx.split(nnx.eval_shape(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0))))[0]
-    maps, _ = attention_of(Translator((graph, teacher.params), teacher.tokenizer), lesson[0][0])
-    [ids], _ = teacher.encode([lesson[0][0]])
-    model = nnx.merge(graph, teacher.params)
+    translator = Translator((graph, params), tokenizer)
+    maps, _ = attention_of(translator, lesson[0][0])
+    [ids], _ = translator.encode([lesson[0][0]])
+    model = nnx.merge(graph, params)
     source = jnp.array([ids])
     memory = np.asarray(model.encode(source, jnp.array([len(ids)])))[0]
     x = np.asarray(
         model.encoder.enter(model.embed(source, model.embedding), jnp.arange(len(ids))[None])
     )[0]
     np.testing.assert_allclose(
-        encoder_from_maps(teacher.params["encoder"], config, x, maps[0].weights), memory, atol=1e-4
+        encoder_from_maps(params["encoder"], config, x, maps[0].weights), memory, atol=1e-4
     )
 
 
