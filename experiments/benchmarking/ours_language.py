@@ -103,7 +103,7 @@ def decode(preset, batch, prompt, new, dtype="float32"):
     def run(times):
         for _ in range(times):
             at = programs.begin(
-                params, tokens, starts, limits, before, *given,
+                params, tokens, starts, limits, before, (tokens, starts), *given,
                 size=size, length=max(new, 64), ngrams=(),
             )  # fmt: skip
             if new > 1:

@@ -155,7 +155,7 @@ def test_log_probabilities_are_of_the_model_whatever_the_sampling():
 
 
 def test_penalties_hold_for_greedy_texts_too():
-    [[one]] = model().generate([Request("abab", tokens=18, temperature=0, no_repeat_ngram=2)])
+    [[one]] = model().generate([Request("abab", tokens=30, temperature=0, no_repeat_ngram=2)])
     read = tokenizer().encode_batch(["abab"])[0]
     pairs = list(zip([*read, *one.tokens], [*read, *one.tokens][1:], strict=False))
     new = pairs[len(read) - 1 :]

@@ -23,9 +23,11 @@ from transformer_jax.config import (
     ScoreConfig,
     TransformerConfig,
 )
+from transformer_jax.decoding.layout import laid_out
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional.masks import Mask
 from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.modules import stack
 from transformer_jax.modules.linear import Table
 from transformer_jax.modules.stack import stack_blocks, unstack_blocks
 
@@ -317,6 +319,24 @@ def test_every_field_counts_where_it_applies(base, group, field, value, batch):
         return
     after = Compiled(made(changed)[0], params)(**batch)
     assert jnp.abs(noisy(config)(**batch) - after).max() > 1e-5
+
+
+@pytest.mark.parametrize("name", ["vaswani", "rotary", "apart"])
+def test_weights_laid_for_decoding_compute_the_same(name, batch, monkeypatch):
+    """Both stacks, cross-attention among them, with kernels the other way round."""
+    monkeypatch.setattr(stack, "_WIDE", 16)
+    graph, params = made(VARIANTS[name])
+    laid = Compiled(*laid_out(graph, params))
+    across = laid.params["decoder"]["blocks"][0]["cross_attention"]["query"]["kernel"]
+    before = params["decoder"]["blocks"][0]["cross_attention"]["query"]["kernel"]
+    chex.assert_trees_all_equal(across, before.T)
+    wanted = noisy(VARIANTS[name])(**batch)
+    chex.assert_trees_all_close(laid(**batch), wanted, atol=1e-5)
+    cache, steps = start(laid, batch, T), []
+    for t in range(T):
+        logits, cache = laid.call("step", batch["target"][:, t], cache)
+        steps.append(logits)
+    chex.assert_trees_all_close(jnp.stack(steps, axis=1), wanted, atol=1e-5)
 
 
 def test_padding_need_not_count():

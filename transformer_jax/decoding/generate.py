@@ -1,5 +1,6 @@
 """Greedy decoding and sampling as one compiled loop, over anything that maps tokens to logits."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -99,10 +100,8 @@ def generate(
         seeds = jnp.arange(first.shape[0]) if seeds is None else seeds
         keys = jax.vmap(jax.random.fold_in, (None, 0))(key, seeds)
     progress = begin(state, first, length=length, pad=pad, limits=limits)
-    progress = advance(
-        step,
-        progress,
-        length,
+    write = functools.partial(
+        written,
         eos=eos,
         pad=pad,
         minimum=minimum,
@@ -110,6 +109,7 @@ def generate(
         sampling=sampling,
         keys=keys,
     )
+    progress = advance(step, progress, length, write)
     return Generated(progress.tokens, progress.lengths, progress.log_probs, progress.finished)
 
 
@@ -158,15 +158,7 @@ def advance(
     step: Step,
     progress: Progress,
     until: int | Int[Array, ""],
-    *,
-    eos: int,
-    pad: int,
-    read: int = 0,
-    minimum: int = 1,
-    forbidden: tuple[int, ...] = (),
-    sampling: Sampling | None = None,
-    ngrams: tuple[int, ...] = (),
-    keys: Key[Array, " R"] | None = None,
+    write: Callable[[Progress, Array], Progress],
 ) -> Progress:
     """Goes on until ``until`` tokens are written, or all rows have ended; see :func:`generate`.
 
@@ -176,30 +168,12 @@ def advance(
         step: Maps the last tokens and a state to logits and the next state.
         progress: Where it stands; it has room for ``until`` tokens.
         until: Counted from the first.
-        eos: Ends a row.
-        pad: Fills what follows.
-        read: P, the columns of ``progress.tokens`` that were read.
-        minimum: The fewest tokens.
-        forbidden: Tokens that are never chosen.
-        sampling: How tokens are chosen. Penalties for repetition hold for greedy rows too.
-        ngrams: The lengths above 0 in ``sampling.no_repeat_ngram``, which shape the computation.
-        keys: Randomness of each row; None is greedy.
+        write: Chooses the next token of each row by its logits, such as :func:`written`.
     """
 
     def body(at: Progress) -> Progress:
         logits, state = step(at.last, at.state)
-        return written(
-            at._replace(state=state),
-            logits,
-            eos=eos,
-            pad=pad,
-            read=read,
-            minimum=minimum,
-            forbidden=forbidden,
-            sampling=sampling,
-            ngrams=ngrams,
-            keys=keys,
-        )
+        return write(at._replace(state=state), logits)
 
     def goes_on(at: Progress) -> Bool[Array, ""]:
         return (at.t < until) & (~at.finished & (at.t < at.limits)).any()
@@ -220,9 +194,28 @@ def written(
     ngrams: tuple[int, ...] = (),
     keys: Key[Array, " R"] | None = None,
 ) -> Progress:
-    """A generation with one more token of each row, chosen by ``logits``; see :func:`advance`.
+    """A generation with one more token of each row, chosen by ``logits``.
 
     The state is left as it is: what gave the logits gave the state too.
+
+    Args:
+        at: Where it stands; it has room for a token.
+        logits: Of the token that follows in each row.
+        eos: Ends a row.
+        pad: Fills what follows.
+        read: P, the columns of ``at.tokens`` that were read.
+        minimum: The fewest tokens.
+        forbidden: Tokens that are never chosen.
+        sampling: How tokens are chosen. Penalties for repetition hold for greedy rows too.
+        ngrams: The lengths above 0 in ``sampling.no_repeat_ngram``, which shape the computation.
+        keys: Randomness of each row; None is greedy.
+
+    Example:
+        >>> at = begin(None, jnp.array([5, 5]), length=2, pad=0, limits=jnp.array([2, 0]))
+        >>> at = written(at, jnp.array([[0.0, 1.0, 2.0]] * 2), eos=1, pad=0)
+        >>> at.tokens, at.lengths
+        (Array([[2, 0],
+               [0, 0]], dtype=int32), Array([1, 0], dtype=int32))
     """
     sampling = Sampling() if sampling is None else sampling
     t, logits = at.t, logits.astype(jnp.float32)

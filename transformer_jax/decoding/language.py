@@ -13,8 +13,8 @@ from flax import nnx
 from transformer_jax.data.store import TokenStore
 from transformer_jax.decoding.batching import aligned, is_plain, keys_of, settings_of, together
 from transformer_jax.decoding.forced import Forced, TraceStep
-from transformer_jax.decoding.generate import Progress
-from transformer_jax.decoding.layout import laid_out
+from transformer_jax.decoding.generate import Progress, Sampling
+from transformer_jax.decoding.layout import laid_out, parts_of
 from transformer_jax.decoding.programs import Programs
 from transformer_jax.decoding.requests import Continuation, Request, TextScore
 from transformer_jax.decoding.translator import TextTokenizer
@@ -76,7 +76,7 @@ class DecoderLanguageModel:
         Raises:
             ConfigError: The tokenizer has more tokens than the model.
         """
-        graph, params = model if isinstance(model, tuple) else _parts(model)
+        graph, params = parts_of(model)
         module = nnx.merge(graph, params)
         config = module.config
         if tokenizer.vocab_size > config.vocab:
@@ -301,13 +301,21 @@ class DecoderLanguageModel:
         given = settings_of(drafts, rows, self.vocab), keys_of(drafts, rows)
         apart = given[0].no_repeat_ngram
         ngrams = () if apart is None else tuple(sorted({*apart.tolist()} - {0}))
-        prompts = (tokens, starts, limits, before)
+        if any(draft.origin for draft in drafts) and _repels(given[0]):
+            # Penalties look at all that stands there, also where the model has lost sight of it.
+            texts = [draft.read + draft.written for draft in drafts]
+            longest = round_up(max(map(len, texts)), self.shapes.lengths)
+            known = aligned(texts, rows, longest, self.tokenizer.pad)
+        else:
+            known = tokens, starts
+        prompts = (tokens, starts, limits, before, known)
         progress = self.run.begin(
             self.params, *prompts, *given, size=size, length=length, ngrams=ngrams
         )
+        width = known[0].shape[1]
         done, until = 0, 1
         while True:
-            self._take(drafts, progress, read, done)
+            self._take(drafts, progress, width, done)
             done = until
             stopped = [i for i, draft in enumerate(drafts) if not draft.left]
             if stopped and look:
@@ -322,7 +330,7 @@ class DecoderLanguageModel:
                 progress = progress._replace(state=self.run.grow(progress.state, size=size))
             until = min(until, size - read + 1)
             progress = self.run.go(
-                self.params, progress, np.int32(until), *given, read=read, ngrams=ngrams
+                self.params, progress, np.int32(until), *given, read=width, ngrams=ngrams
             )
 
     def _take(self, drafts: list[Draft], progress: Progress, read: int, done: int) -> None:
@@ -387,6 +395,6 @@ class DecoderLanguageModel:
         return found
 
 
-def _parts(model: Any) -> tuple[Any, Any]:
-    graph, state = nnx.split(model)
-    return graph, nnx.to_pure_dict(state)
+def _repels(sampling: Sampling) -> bool:
+    """Whether what stands there already makes tokens less probable."""
+    return sampling.repetition_penalty is not None or sampling.no_repeat_ngram is not None

@@ -6,7 +6,21 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-__all__ = ["laid_out"]
+__all__ = ["laid_out", "parts_of"]
+
+
+def parts_of(model: Any) -> tuple[Any, Any]:
+    """The graph and the parameters of a model, or of what is that pair already.
+
+    Example:
+        >>> graph, params = parts_of(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
+        >>> sorted(params), parts_of((graph, params))[1] is params
+        (['bias', 'kernel'], True)
+    """
+    if isinstance(model, tuple):
+        return model
+    graph, state = nnx.split(model)
+    return graph, nnx.to_pure_dict(state)
 
 
 def laid_out(graph: Any, params: Any) -> tuple[Any, Any]:
@@ -23,12 +37,10 @@ def laid_out(graph: Any, params: Any) -> tuple[Any, Any]:
         >>> from transformer_jax.models.decoder import Decoder
         >>> import dataclasses
         >>> config = dataclasses.replace(PRESETS["char"], vocab=5, width=12, decoder_layers=1)
-        >>> graph, state = nnx.split(Decoder(config, rngs=nnx.Rngs(0)))
-        >>> _, params = laid_out(graph, nnx.to_pure_dict(state))
+        >>> _, params = laid_out(*parts_of(Decoder(config, rngs=nnx.Rngs(0))))
         >>> params["decoder"]["blocks"][0]["self_attention"]["joined"]["kernel"].shape
         (12, 36)
     """
     model = nnx.merge(graph, jax.tree.map(jnp.asarray, params))
     model.settle()
-    graph, state = nnx.split(model)
-    return graph, nnx.to_pure_dict(state)
+    return parts_of(model)

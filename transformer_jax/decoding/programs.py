@@ -1,5 +1,7 @@
 """What a language model compiles: reading prompts, writing, searching, judging."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -21,7 +23,8 @@ class Programs:
     Prompts are rows that end in the same column; ``starts`` says where each begins.
 
     Attributes:
-        begin: Reads prompts, and writes the first token of each.
+        begin: Reads prompts, and writes the first token of each; ``read`` is all that stands
+            before it, and where that begins in each row, for penalties to look at.
         go: Goes on up to a number of tokens; what is given is used up.
         grow: A cache with more room; the one given is used up.
         search: Beam search from prompts.
@@ -52,7 +55,7 @@ class Programs:
         return model, cache
 
     def _begin_batch(
-        self, params, tokens, starts, limits, before, sampling, keys, *, size, length, ngrams
+        self, params, tokens, starts, limits, before, read, sampling, keys, *, size, length, ngrams
     ) -> Progress:
         model = nnx.merge(self.graph, params)
         logits, cache = model.prefill(tokens, model.start(tokens.shape[0], size), starts)
@@ -62,25 +65,26 @@ class Programs:
             length=length,
             pad=self.special.pad,
             limits=limits,
-            read=(tokens, starts),
+            read=read,
             before=before,
         )
-        return written(progress, logits, **self._how(sampling, keys, tokens.shape[1], ngrams))
+        return self._writing(sampling, keys, read[0].shape[1], ngrams)(progress, logits)
 
     def _go_batch(self, params, progress, until, sampling, keys, *, read, ngrams) -> Progress:
         step = nnx.merge(self.graph, params).step
-        return advance(step, progress, until, **self._how(sampling, keys, read, ngrams))
+        return advance(step, progress, until, self._writing(sampling, keys, read, ngrams))
 
-    def _how(self, sampling, keys, read, ngrams) -> dict[str, Any]:
-        return {
-            "eos": self.special.eos,
-            "pad": self.special.pad,
-            "read": read,
-            "forbidden": self.forbidden,
-            "sampling": sampling,
-            "keys": keys,
-            "ngrams": ngrams,
-        }
+    def _writing(self, sampling, keys, read, ngrams) -> Callable[[Progress, Any], Progress]:
+        return functools.partial(
+            written,
+            eos=self.special.eos,
+            pad=self.special.pad,
+            read=read,
+            forbidden=self.forbidden,
+            sampling=sampling,
+            ngrams=ngrams,
+            keys=keys,
+        )
 
     def _search_batch(self, params, tokens, starts, limits, *, beams, keep, length) -> Hypotheses:
         size = tokens.shape[1] - 1 + length

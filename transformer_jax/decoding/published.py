@@ -9,7 +9,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Bool, Float, Int
 
-from transformer_jax.decoding.layout import laid_out
+from transformer_jax.decoding.layout import laid_out, parts_of
 from transformer_jax.decoding.published_logits import Read, numbers_of, room_for
 from transformer_jax.decoding.published_rules import PublishedRules
 from transformer_jax.decoding.published_search import Written, beams, greedy
@@ -62,13 +62,8 @@ class PublishedGenerator:
         Raises:
             ConfigError: Rules name a token that the model does not have, or lack one it needs.
         """
-        if isinstance(model, tuple):
-            graph, params = model
-            model = nnx.merge(graph, params)
-        else:
-            graph, state = nnx.split(model)
-            params = nnx.to_pure_dict(state)
-        self.graph, self.params = laid_out(graph, params)
+        graph, params = parts_of(model)
+        model = nnx.merge(graph, params)
         config = model.config
         self.encodes = isinstance(model, EncoderDecoder)
         self.vocab = config.vocab  # of what is read
@@ -78,6 +73,7 @@ class PublishedGenerator:
         self.served = (rules, *others)
         for each in self.served:
             self._check(each)
+        self.graph, self.params = laid_out(graph, params)
         self._run = jax.jit(self._run_batch, static_argnames=("room", "num_beams", "steps"))
 
     def generate(

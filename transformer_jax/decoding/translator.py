@@ -14,7 +14,7 @@ from flax import nnx
 from transformer_jax.decoding.beam import Hypotheses, beam_search
 from transformer_jax.decoding.forced import Forced, Score, TraceStep, forced_scores
 from transformer_jax.decoding.generate import generate
-from transformer_jax.decoding.layout import laid_out
+from transformer_jax.decoding.layout import laid_out, parts_of
 from transformer_jax.decoding.lengths import length_penalty
 from transformer_jax.decoding.options import Batching, Search
 from transformer_jax.errors import ConfigError, DataError
@@ -113,20 +113,15 @@ class Translator:
         Raises:
             ConfigError: The tokenizer has more tokens than the model.
         """
-        if isinstance(model, tuple):
-            self._given, params = model
-            model = nnx.merge(self._given, params)
-        else:
-            self._given, state = nnx.split(model)
-            params = nnx.to_pure_dict(state)
-        self.graph, self._params = laid_out(self._given, params)
-        config = model.config
+        self._given, params = parts_of(model)
+        config = nnx.merge(self._given, params).config
         self.vocab = config.decoder_vocab or config.vocab
         if tokenizer.vocab_size > min(self.vocab, config.vocab):
             raise ConfigError(
                 f"the tokenizer has {tokenizer.vocab_size} tokens but the model "
                 f"{min(self.vocab, config.vocab)}: use the tokenizer it was trained with"
             )
+        self.graph, self._params = laid_out(self._given, params)
         self.tokenizer = tokenizer
         self.search = search or Search()
         self.batching = batching or Batching()

@@ -36,9 +36,9 @@ def linear_turned(
 ) -> Float[Array, "*rows F"]:
     """The map of :func:`linear` with its kernel the other way round: ``x Wᵀ + b``.
 
-    A product of few rows reads its weights fastest so, on CPU and GPU alike: those of each output
-    lie in one piece. Not the same as ``linear(x, kernel.T)``, which XLA:CPU transposes anew for
-    every single row.
+    A product of few rows reads weights that come from memory fastest so: those of each output lie
+    in one piece. Not the same as ``linear(x, kernel.T)``, with which GPT-2 small takes four times
+    as long for a single row on XLA:CPU.
 
     Example:
         >>> linear_turned(jnp.array([[1.0, 2.0]]), jnp.array([[1.0, 0.0], [1.0, 1.0]]))

@@ -32,9 +32,9 @@ def aligned(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
 class Shared:
     """Makes arrays as :func:`aligned` does, many of which share a piece of memory.
 
-    The system hands large pieces over in large pages, in a fraction of the time that it takes for
-    many small ones. A piece is given back when the last of its arrays is gone; so arrays of unlike
-    size share none, as small ones, such as biases, often outlive kernels that are laid out anew.
+    The system hands large pieces over in large pages, in less time than many small ones. A piece
+    is given back when the last of its arrays is gone; so arrays of unlike size share none, as
+    small ones, such as biases, often outlive kernels that are laid out anew.
     Threads may call it at once.
 
     Example:

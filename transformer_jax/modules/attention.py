@@ -57,7 +57,7 @@ class Attention(nnx.Module):
         observe: Observe | None = None,
         keep: Keep | None = None,
         tail: int | None = None,
-    ) -> Float[Array, "B Q D"]:
+    ) -> Float[Array, "B _ D"]:
         """Reads ``memory``, or ``x`` itself, from every position of ``x``, or its last ``tail``."""
         if memory is None:
             q, k, v = self.split(self.project(x))

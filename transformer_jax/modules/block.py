@@ -68,7 +68,7 @@ class Block(nnx.Module):
         observe: tuple[Observe, Observe] | None = None,
         keep: Keep | None = None,
         tail: int | None = None,
-    ) -> Float[Array, "B Q D"]:
+    ) -> Float[Array, "B _ D"]:
         """The block's output, at the last ``tail`` positions only if that is given.
 
         ``observe`` is told the weights of self- and cross-attention, ``keep`` the keys and values
