@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 from flax import nnx
+from jax.sharding import Mesh
 
 from transformer_jax.data.loader import prefetched
 from transformer_jax.data.store import forget
@@ -24,7 +25,7 @@ from transformer_jax.data.tokenizer import (
     train_tokenizer,
 )
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
-from transformer_jax.parallel.mesh import barrier, is_main, make_mesh, put_batch
+from transformer_jax.parallel.mesh import barrier, devices_of, is_main, make_mesh, put_batch
 from transformer_jax.parallel.sharding import row_multiple
 from transformer_jax.training.checkpoint import Checkpointer
 from transformer_jax.training.loop import fit
@@ -123,7 +124,7 @@ class Job(abc.ABC):
 
     def __init__(self, run: Any, directory: RunDirectory):
         self.run, self.directory = run, directory
-        self.mesh = make_mesh(run.mesh)
+        self.mesh = mesh_of(run)
         self.tokenizer = load_tokenizer(directory.tokenizer)
         if self.tokenizer.vocab_size > run.model.vocab:
             raise CheckpointError(
@@ -273,10 +274,15 @@ def with_vocab(run: Any, tokenizer: Tokenizer) -> Any:
     return dataclasses.replace(run, model=model)
 
 
+def mesh_of(run: Any) -> Mesh:
+    """The mesh over the devices that the run may use."""
+    return make_mesh(run.mesh, devices_of(run.distributed))
+
+
 def with_rows(run: Any) -> Any:
     """The run with rows of batches that divide over this mesh as well as over those to come."""
     training = run.training
-    needed = row_multiple(make_mesh(run.mesh)) * training.accumulation
+    needed = row_multiple(mesh_of(run)) * training.accumulation
     multiple = math.lcm(training.rows_multiple, needed)
     return dataclasses.replace(run, training=dataclasses.replace(training, rows_multiple=multiple))
 
@@ -311,7 +317,7 @@ def check_rows(run: Any) -> None:
     Raises:
         ConfigError: It says by what they have to.
     """
-    needed = row_multiple(make_mesh(run.mesh)) * run.training.accumulation
+    needed = row_multiple(mesh_of(run)) * run.training.accumulation
     if run.training.row_unit % needed:
         raise ConfigError(
             f"this run has batches of a multiple of {run.training.row_unit} rows, which do not "

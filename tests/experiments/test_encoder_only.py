@@ -24,6 +24,8 @@ SIZES = [
     "--model.width", "16", "--model.encoder-layers", "2", "--model.attention.heads", "2",
     "--model.feed-forward.width", "32", "--model.positions.max-length", "48",
 ]  # fmt: skip
+# Compiling for all devices takes longer, and what is taught here is not about them.
+ALONE = ["--distributed.local-devices", "1"]
 # Dropout draws other masks on other meshes; without it, losses are those of a single device.
 CERTAIN = [
     "--model.embedding.dropout", "0", "--model.attention.dropout", "0", "--model.norm.dropout", "0",
@@ -91,9 +93,9 @@ FILES = {
 
 def pretrain(data, output, *more):
     code = encoder_only.main(
-        ["pretrain", "small", *SIZES, *CERTAIN, *SHORT, "--data.text", str(data / "text.txt"),
-         "--training.tokens", "512", "--training.length", "24", "--tokenizer.vocab-size", "60",
-         "--output", str(output), *more]
+        ["pretrain", "small", *SIZES, *CERTAIN, *SHORT, *ALONE, "--training.tokens", "512",
+         "--training.length", "24", "--tokenizer.vocab-size", "60",
+         "--data.text", str(data / "text.txt"), "--output", str(output), *more]
     )  # fmt: skip
     assert code == 0
     return output
@@ -102,7 +104,7 @@ def pretrain(data, output, *more):
 def finetune(data, start, kind, output, *more):
     windows = ["--task.stride", "4"] if kind == "span" else []
     code = encoder_only.main(
-        ["finetune", kind, *SHORT, "--data.train", str(data / FILES[kind]), *windows,
+        ["finetune", kind, *SHORT, *ALONE, "--data.train", str(data / FILES[kind]), *windows,
          "--training.tokens", "256", "--task.length", "24",
          *(["--task.init", str(start)] if start else SIZES), "--output", str(output), *more]
     )  # fmt: skip
@@ -148,7 +150,7 @@ def gone_on_with(run, copy):
     shutil.copytree(run, copy)
     shutil.rmtree(next((copy / "checkpoints").glob("step_*6")))
     (copy / "results.json").unlink()
-    assert encoder_only.main(["resume", str(copy)]) == 0
+    assert encoder_only.main(["resume", str(copy), *ALONE]) == 0
     return results(copy)
 
 
@@ -266,7 +268,7 @@ def test_runs_are_a_row_of_the_glue_table(tuned, capfd):
 
 def test_devices_change_no_loss(data, pretrained, tmp_path):
     """Sharded = single."""
-    other = pretrain(data, tmp_path / "run", "--mesh.data", "2", "--mesh.fsdp", "2",
+    other = pretrain(data, tmp_path / "run", "--distributed.local-devices", "8", "--mesh.fsdp", "2",
                      "--mesh.tensor", "2", "--training.accumulation", "2")  # fmt: skip
     steps = lambda run: [r for r in read_metrics(run / "metrics.jsonl") if "loss" in r]
     losses = lambda run: [record["loss"] for record in steps(run)]
@@ -284,7 +286,7 @@ def test_a_translator_starts_from_an_encoder(pretrained, tmp_path, capfd):
          "--data.source", str(tmp_path / "a"), "--data.target", str(tmp_path / "b"),
          "--data.read.max-length", "24", "--training.steps", "1", "--training.tokens", "256",
          "--training.buckets", "1", "--evaluation.sentences", "0", "--evaluation.beams", "1",
-         "--optimizer.learning-rate", "0", "--output", str(tmp_path / "run")]
+         "--optimizer.learning-rate", "0", *ALONE, "--output", str(tmp_path / "run")]
     )  # fmt: skip
     assert code == 0
     assert "drawn anew: decoder" in capfd.readouterr().err

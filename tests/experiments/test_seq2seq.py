@@ -19,7 +19,8 @@ TINY = [
     "--tokenizer.kind", "characters", "--training.steps", "6", "--training.buckets", "1",
     "--training.tokens", "512", "--optimizer.schedule.warm-up", "2",
     "--loop.evaluate-every", "3", "--loop.checkpoint-every", "3", "--evaluation.sentences", "0",
-    "--evaluation.beams", "1", "--data.read.max-length", "64", "--mesh.data", "8",
+    "--evaluation.beams", "1", "--data.read.max-length", "64",
+    "--distributed.local-devices", "1",
 ]  # fmt: skip
 
 
@@ -161,6 +162,7 @@ MISTAKES = [
     (["train", "small", "--loop.patience", "0"], 2, "loop.patience is 0"),
     (["train", "small", "--evaluation.beams", "0"], 2, "evaluation.beams is 0"),
     (["train", "small", "{data}", "--mesh.fsdp", "3"], 2, "does not divide the 8 devices"),
+    (["train", "small", "{data}", "--distributed.local-devices", "9"], 2, "allowed are 1 to 8"),
     (["train", "small", "{data}", "--data.read.max-length", "4096"], 2, "max_length is 4096"),
     (["train", "small", "{data}", "--tokenizer.path", "{texts}/no.json"], 3, "no such tokenizer"),
     (["train", "small", "{data}", "--tokenizer.path", "{run}/tokenizer.json", "--model.vocab",

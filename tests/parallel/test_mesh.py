@@ -11,6 +11,7 @@ from transformer_jax.parallel.mesh import (
     MeshConfig,
     _from_environment,
     barrier,
+    devices_of,
     initialize,
     is_main,
     local_rows,
@@ -49,6 +50,17 @@ def test_the_rest_of_the_devices_is_data(config, shape):
 def test_a_mesh_that_does_not_fit_says_what_would(config, message):
     with pytest.raises(ConfigError, match=message):
         make_mesh(config)
+
+
+def test_a_process_alone_uses_as_many_devices_as_it_is_told(monkeypatch):
+    few = DistributedConfig(local_devices=3)
+    assert devices_of(few) == jax.devices()[:3]
+    assert devices_of(DistributedConfig()) == jax.devices()
+    for asked in (0, 9):
+        with pytest.raises(ConfigError, match=f"local_devices is {asked}: .* allowed are 1 to 8"):
+            devices_of(DistributedConfig(local_devices=asked))
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    assert devices_of(few) == jax.devices()
 
 
 @pytest.mark.parametrize("config", [MeshConfig(), MeshConfig(2, 2, 2), MeshConfig(tensor=8)])

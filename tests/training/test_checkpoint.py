@@ -129,7 +129,12 @@ def test_restores_onto_other_meshes(tmp_path, count):
             state,
         )
         restored = checkpointer.restore(template).state
+        checkpointer.save(2, restored)
     assert digest(restored) == digest(ck_state(1))
+    said = [
+        manifest.read(path)["devices"] for path in sorted((tmp_path / "checkpoints").glob("step_*"))
+    ]
+    assert said == [8, count]  # those that it lay on, not those that there were
     assert (
         restored.params["embedding"]["table"].sharding
         == template.params["embedding"]["table"].sharding

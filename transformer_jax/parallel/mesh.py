@@ -18,6 +18,7 @@ __all__ = [
     "DistributedConfig",
     "MeshConfig",
     "barrier",
+    "devices_of",
     "initialize",
     "is_main",
     "local_rows",
@@ -42,8 +43,31 @@ class DistributedConfig:
     coordinator: str | None = None  # host:port of process 0
     processes: int | None = None  # how many there are
     process: int | None = None  # which this is, from 0
-    local_devices: int | None = None  # devices this process uses; None is all it sees
+    local_devices: int | None = None  # how many devices a process uses; None is all it sees
     heartbeat: int = 30  # seconds of silence after which a process counts as dead
+
+
+def devices_of(config: DistributedConfig) -> list[jax.Device]:
+    """The devices that a run may use: of a single process, as many of its own as it asked for.
+
+    Those of several processes were told when they were joined; they use all of every process.
+
+    Raises:
+        ConfigError: The process does not have so many.
+
+    Example:
+        >>> len(devices_of(DistributedConfig(local_devices=1)))
+        1
+    """
+    devices, asked = jax.devices(), config.local_devices
+    if asked is None or jax.process_count() > 1:
+        return devices
+    if not 1 <= asked <= len(devices):
+        raise ConfigError(
+            f"distributed.local_devices is {asked}: this process sees {len(devices)}; allowed are "
+            f"1 to {len(devices)}, and None for all"
+        )
+    return devices[:asked]
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:

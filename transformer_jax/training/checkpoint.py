@@ -88,6 +88,10 @@ def _from_items(template: Any, items: Mapping[str, Mapping[str, Any]]) -> Any:
     )
 
 
+def _devices(leaf: Any) -> int:
+    return len(leaf.sharding.device_set) if isinstance(leaf, jax.Array) else 1
+
+
 def _tree(items: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     return {
         f"{item}/{name}": {"shape": list(leaf.shape), "dtype": str(np.dtype(leaf.dtype))}
@@ -169,7 +173,7 @@ class Checkpointer:
             "tree": _tree(items),
             "score": _finite(score),
             "versions": manifest.versions(),
-            "devices": jax.device_count(),
+            "devices": max(map(_devices, jax.tree.leaves(state))),
             "processes": jax.process_count(),
         }
         self._pending = (self.directory / checkpoint_name(step), fields, tuple(items))
