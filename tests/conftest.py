@@ -18,7 +18,7 @@ from transformer_jax.compiled import keep_compiled
 # What one worker, command or run of the tests compiled is compiled by no other; nothing is left
 # in the home of who runs them.
 os.environ["TRANSFORMER_JAX_CACHE"] = str(Path(__file__).parents[1] / ".pytest_cache/programs")
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.02")
 keep_compiled()
 
 install_import_hook("transformer_jax", "beartype.beartype")

@@ -81,6 +81,12 @@ def compiled(config, function):
     return functools.partial(run, params)
 
 
+@functools.lru_cache
+def full(config):
+    """All at once, compiled."""
+    return compiled(config, lambda model, tokens: model(tokens))
+
+
 def text(rows=2, length=T, seed=0):
     rng = np.random.default_rng(seed)
     return jnp.asarray(rng.integers(1, V, (rows, length)), jnp.int32)
@@ -113,8 +119,10 @@ def test_packed_documents_are_as_each_alone(config):
     positions = jnp.array([[0, 1, 2, 3, 4, 0, 1, 2, 3, 0, 0, 0]])
     run = compiled(config, lambda model, *args: model(*args))
     packed = run(tokens, segments, positions)
-    chex.assert_trees_all_close(packed[:, :5], run(one), atol=1e-5)
-    chex.assert_trees_all_close(packed[:, 5:9], run(two), atol=1e-5)
+    # What stands after a document is the future, which no position depends on.
+    alone = full(config)(jnp.concatenate([tokens, jnp.roll(tokens, -5, axis=1)]))
+    chex.assert_trees_all_close(packed[0, :5], alone[0, :5], atol=1e-5)
+    chex.assert_trees_all_close(packed[0, 5:9], alone[1, :4], atol=1e-5)
     other = tokens.at[:, 9:].set(3).at[0, 0].set(5)
     again = run(other, segments, positions)
     chex.assert_trees_all_close(again[:, 5:9], packed[:, 5:9], atol=0, rtol=0)
@@ -124,19 +132,19 @@ def test_packed_documents_are_as_each_alone(config):
 def test_cache_is_the_full_forward_pass(config):
     """Prefill, several tokens at once, and single steps: each gives the logits of the whole."""
 
-    def stepwise(model, tokens):
-        logits, cache = model.prefill(tokens[:, :5], model.start(2, 15))
-        found = [logits[:, None]]
-        logits, cache = model.extend(tokens[:, 5:8], cache)
-        found.append(logits)
-        for t in range(8, T):
-            logits, cache = model.step(tokens[:, t], cache.grown(17) if t == 10 else cache)
-            found.append(logits[:, None])
-        return jnp.concatenate(found, axis=1)
+    def begun(model, tokens):
+        first, cache = model.prefill(tokens[:, :5], model.start(2, 15))
+        some, cache = model.extend(tokens[:, 5:8], cache)
+        return jnp.concatenate([first[:, None], some], axis=1), cache
 
-    tokens = text()
-    whole = compiled(config, lambda model, tokens: model(tokens))(tokens)
-    chex.assert_trees_all_close(compiled(config, stepwise)(tokens), whole[:, 4:], atol=1e-5)
+    tokens, step = text(), compiled(config, lambda model, *args: model.step(*args))
+    logits, cache = compiled(config, begun)(tokens)
+    found = [logits]
+    for t in range(8, T):
+        logits, cache = step(tokens[:, t], cache.grown(17) if t == 10 else cache)
+        found.append(logits[:, None])
+    whole = full(config)(tokens)
+    chex.assert_trees_all_close(jnp.concatenate(found, axis=1), whole[:, 4:], atol=1e-5)
 
 
 @variants
@@ -149,9 +157,9 @@ def test_what_fills_a_prompt_from_the_left_is_invisible(config):
 
     tokens, run = text(), compiled(config, ending)
     found = run(tokens, jnp.array([0, 5]))
-    full = compiled(config, lambda model, tokens: model(tokens))
-    chex.assert_trees_all_close(found[0], full(tokens[:1])[0, 7:], atol=1e-5)
-    chex.assert_trees_all_close(found[1], full(tokens[1:, 5:])[0, 2:], atol=1e-5)
+    whole = full(config)(tokens.at[1].set(jnp.roll(tokens[1], -5)))
+    chex.assert_trees_all_close(found[0], whole[0, 7:], atol=1e-5)
+    chex.assert_trees_all_close(found[1], whole[1, 2:7], atol=1e-5)
     other = run(tokens.at[1, :5].set(1), jnp.array([0, 5]))
     chex.assert_trees_all_close(other, found, atol=0, rtol=0)
 
@@ -184,7 +192,7 @@ def test_scanned_layers_are_looped_ones():
     params["decoder"] = params["decoder"] | {"blocks": stack_blocks(params["decoder"]["blocks"])}
     graph = nnx.split(nnx.eval_shape(lambda: Decoder(scanned, rngs=nnx.Rngs(0))))[0]
     run = jax.jit(lambda params, tokens: nnx.merge(graph, params)(tokens))
-    whole = compiled(config, lambda model, tokens: model(tokens))(text())
+    whole = full(config)(text())
     chex.assert_trees_all_close(run(params, text()), whole, atol=1e-5)
 
     def stepwise(params, tokens):
@@ -204,7 +212,7 @@ def test_weights_laid_for_decoding_compute_the_same(name, scan, wide, monkeypatc
     monkeypatch.setattr(stack, "_WIDE", 16 if wide else 17)
     config = dataclasses.replace(VARIANTS[name], compute=ComputeConfig(scan=scan))
     model = nnx.merge(*parts(config))
-    whole = jax.jit(lambda graph, tokens: graph(tokens))(model, text())
+    whole = full(config)(text())
     model.settle()
     assert not model.decoder.config.compute.scan
     blocks = nnx.to_pure_dict(nnx.split(model)[1])["decoder"]["blocks"]
