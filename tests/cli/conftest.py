@@ -10,7 +10,6 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from jax.experimental.compilation_cache import compilation_cache
 
 from transformer_jax.cli.main import main
 from transformer_jax.config import (
@@ -43,25 +42,6 @@ def rows_of(sequences, pad):
     for row, ids in zip(out, sequences, strict=True):
         row[: len(ids)] = ids
     return out, np.array([len(ids) for ids in sequences], np.int32)
-
-
-@pytest.fixture(autouse=True)
-def kept_programs(tmp_path_factory):
-    """Programs compiled by one test serve the next, as each command compiles anew."""
-    folder = tmp_path_factory.getbasetemp() / "programs"
-    options = {
-        "jax_compilation_cache_dir": str(folder),
-        "jax_persistent_cache_min_compile_time_secs": 0,
-        "jax_persistent_cache_min_entry_size_bytes": 0,
-    }
-    before = {name: getattr(jax.config, name) for name in options}
-    compilation_cache.reset_cache()
-    for name, value in options.items():
-        jax.config.update(name, value)
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
 
 
 class Command:
