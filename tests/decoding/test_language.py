@@ -63,10 +63,16 @@ def written(found):
 
 
 @functools.cache
+def forward(kind="learned"):
+    """Logits after each token, compiled."""
+    graph, params = parts(kind)
+    run = jax.jit(lambda params, tokens: nnx.merge(graph, params)(tokens))
+    return functools.partial(run, params)
+
+
+@functools.cache
 def slowly(kind, prompt, tokens):
     """Greedy decoding by the full forward pass of all that is read, one token after another."""
-    graph, params = parts(kind)
-    forward = jax.jit(lambda params, tokens: nnx.merge(graph, params)(tokens))
     special = tokenizer()
     read = [special.bos, *special.encode_batch([prompt])[0]][-CONTEXT:]
     out, worth = [], 0.0
@@ -75,7 +81,7 @@ def slowly(kind, prompt, tokens):
             read = read[-CONTEXT // 2 :]
         rows = np.zeros((1, CONTEXT), np.int32)
         rows[0, : len(read)] = read
-        logits = np.array(forward(params, rows))[0, len(read) - 1]
+        logits = np.array(forward(kind)(rows))[0, len(read) - 1]
         log_probs = logits - np.log(np.exp(logits).sum())
         log_probs[[special.pad, special.bos, special.unk]] = -np.inf
         out.append(int(log_probs.argmax()))
@@ -184,8 +190,7 @@ def test_frequencies_of_draws_are_those_of_the_distribution(settings):
     request = Request(prompt, tokens=1, samples=count, seed=11, **settings)
     found = [one.tokens[0] for one in model(rows=(500,)).generate([request])[0]]
     read = [special.bos, *special.encode_batch([prompt])[0]]
-    graph, params = parts()
-    logits = np.array(jax.jit(lambda p, t: nnx.merge(graph, p)(t))(params, np.array([read])))[0, -1]
+    logits = np.array(forward()(np.array([read])))[0, -1]
     expected = by_hand(logits.astype(np.float64), read, settings)
     observed = np.bincount(found, minlength=len(expected))
     assert not observed[expected == 0].any()
@@ -244,15 +249,13 @@ def test_beams_find_what_is_more_probable_and_tell_the_truth_about_it():
 
 def test_scores_are_those_of_the_full_forward_pass():
     texts, prompts = ["abc", "", "jello, j"], ["", "ab", "abcd"]
-    graph, params = parts()
-    forward = jax.jit(lambda params, tokens: nnx.merge(graph, params)(tokens))
     special = tokenizer()
     for text, prompt, score in zip(texts, prompts, model().score(texts, prompts), strict=True):
         read = [special.bos, *special.encode_batch([prompt])[0]]
         ids = special.encode_batch([text])[0]
         assert score.tokens == tuple(ids)
         if ids:
-            logits = np.array(forward(params, np.array([[*read, *ids]])))[0]
+            logits = np.array(forward()(np.array([[*read, *ids]])))[0]
             logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
             due = [logits[len(read) - 1 + i, token] for i, token in enumerate(ids)]
             np.testing.assert_allclose(score.log_probs, due, atol=1e-5)
@@ -265,11 +268,9 @@ def test_a_long_text_is_scored_in_windows_of_at_least_half_a_context():
     [score] = model().score([text])
     special = tokenizer()
     whole = [special.bos, *special.encode_batch([text])[0]]
-    graph, params = parts()
-    forward = jax.jit(lambda params, tokens: nnx.merge(graph, params)(tokens))
     seen = []
     for start, stop, at in windows(1, len(whole), CONTEXT):
-        logits = np.array(forward(params, np.array([whole[start:stop]])))[0]
+        logits = np.array(forward()(np.array([whole[start:stop]])))[0]
         logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
         due = [logits[i - start, whole[i + 1]] for i in range(at, stop)]
         np.testing.assert_allclose(score.log_probs[at:stop], due, atol=1e-5)
