@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -183,6 +184,55 @@ def test_configurations_are_ordinary_files_of_the_folder(tmp_path, name):
     os.mkfifo(folder / name)
     with pytest.raises(CheckpointError, match="no ordinary file"):
         PublishedRun(folder).read_config()
+
+
+def shifted(folder, bytes):
+    """The weights of a folder with so many more bytes before the first of them."""
+    path = folder / "model.safetensors"
+    data = path.read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = data[8:end].rstrip() + b" " * bytes
+    path.write_bytes(len(header).to_bytes(8, "little") + header + data[end:])
+    return (8 + len(header)) % 64
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="the system does not tell")
+def test_parameters_stay_in_the_file_where_they_lie_in_it_as_in_memory(tmp_path, monkeypatch):
+    """Bits are the same wherever a file begins; what is written to a parameter never reaches it."""
+    monkeypatch.setattr(tensor_files, "_LARGE", 1)
+    folder = folder_of("gpt2", tmp_path / "x")
+    wanted = open_folder(folder).load()
+    counts = {}
+    for spaces in range(64):
+        at = shifted(folder, spaces)
+        if at % 8:
+            continue
+        params = open_folder(folder).load()
+        equal(params, wanted)
+        counts[at] = sum(in_file(leaf, folder) for leaf in jax.tree.leaves(params))
+    assert counts[0] > 0
+    assert not any(number for at, number in counts.items() if at)
+
+
+def in_file(leaf, folder):
+    at = leaf.unsafe_buffer_pointer()
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        first, last = (int(number, 16) for number in line.split()[0].split("-"))
+        if first <= at < last:
+            return line.endswith(str(folder / "model.safetensors"))
+    return False
+
+
+def test_a_step_of_training_leaves_the_published_file_as_it_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(tensor_files, "_LARGE", 1)
+    folder = folder_of("gpt2", tmp_path / "x")
+    assert 0 in (shifted(folder, spaces) for spaces in range(64))
+    before = (folder / "model.safetensors").read_bytes()
+    params = open_folder(folder).load()
+    wanted = jax.tree.map(lambda leaf: np.asarray(leaf) + 1, params)
+    step = jax.jit(lambda params: jax.tree.map(lambda leaf: leaf + 1, params), donate_argnums=0)
+    equal(jax.block_until_ready(step(params)), wanted)
+    assert (folder / "model.safetensors").read_bytes() == before
 
 
 def test_comparing_tied_tables_takes_no_memory_for_them(tmp_path):

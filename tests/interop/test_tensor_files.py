@@ -485,12 +485,51 @@ def test_only_ordinary_files_are_opened(tmp_path):
     refused(tmp_path, "no ordinary file")
 
 
-def test_a_file_that_changes_after_opening_is_noticed(tmp_path):
+def test_large_tensors_lie_in_the_file_where_lines_begin(tmp_path, monkeypatch):
+    monkeypatch.setattr(tensor_files, "_LARGE", 256)
+    draw = np.random.default_rng(0)
+    sizes = {"a": (8, 16), "b": (65,), "c": (9, 9), "d": (4,)}
+    arrays = {name: draw.standard_normal(size, np.float32) for name, size in sizes.items()}
+    data = save(arrays | {"e": draw.random(300) < 0.5})
+    length = struct.unpack("<Q", data[:8])[0]
+    met = set()
+    for spaces in range(0, 64, 8):
+        header = struct.pack("<Q", length + spaces) + data[8 : 8 + length] + b" " * spaces
+        (tmp_path / WEIGHTS).write_bytes(header + data[8 + length :])
+        folder = open_tensors(tmp_path)
+        found = folder.mapped()
+        starts = {name: folder.entries[name].start for name in ("a", "b", "c")}
+        assert set(found) == {name for name, start in starts.items() if start % 64 == 0}
+        for name, array in found.items():
+            assert array.ctypes.data % 64 == 0
+            np.testing.assert_array_equal(array, arrays[name], strict=True)
+            array += 1  # a copy of the page, not the file
+            np.testing.assert_array_equal(folder.read(name), arrays[name])
+        met |= set(found)
+    assert "a" in met
+
+
+def test_what_is_mapped_outlives_the_file_that_another_replaced(tmp_path, monkeypatch):
+    monkeypatch.setattr(tensor_files, "_LARGE", 1)
+    monkeypatch.setattr(tensor_files, "LINE", 8)
+    write_tensors(tmp_path, example())
+    wanted, found = example(), open_tensors(tmp_path).mapped()
+    assert found
+    write_tensors(tmp_path, {name: array + 1 for name, array in example().items()})
+    for name, array in found.items():
+        np.testing.assert_array_equal(array, wanted[name])
+
+
+def test_a_file_that_changes_after_opening_is_noticed(tmp_path, monkeypatch):
+    monkeypatch.setattr(tensor_files, "_LARGE", 1)
+    monkeypatch.setattr(tensor_files, "LINE", 8)
     write_tensors(tmp_path, example())
     folder = open_tensors(tmp_path)
     write_tensors(tmp_path, example())
     with pytest.raises(CheckpointError, match="changed while it was being read"):
         folder.read("layer.0")
+    with pytest.raises(CheckpointError, match="changed while it was being read"):
+        folder.mapped()
     (tmp_path / WEIGHTS).unlink()
     with pytest.raises(CheckpointError, match="No such file"):
         folder.read("layer.0")

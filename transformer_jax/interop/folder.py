@@ -87,7 +87,8 @@ class Folder:
         Args:
             place: Maps the path of a parameter and its values to where it shall lie, such as its
                 part on each device of a mesh. None is the default device; on a CPU, parameters
-                are read to where they stay.
+                are read to where they stay, and those that lie in the file as they do in memory
+                may stay there.
 
         Raises:
             CheckpointError: A file changed since it was opened.
@@ -98,12 +99,15 @@ class Folder:
 
         stay = place is None and jax.default_backend() == "cpu"
         memory: Memory = Shared() if stay else aligned
+        pages = self.tensors.mapped() if stay else {}
         put = place or (lambda name, array: array if stay else jax.device_put(array))
 
         def part(name: str) -> dict[str, Any]:
             rows, there = together[name], self.names[name]
             moved = any(moves(row) for row in rows) or self.tensors.entries[there].dtype != "F32"
-            array = self.tensors.read(there, aligned if moved else memory)
+            array = None if moved else pages.get(there)
+            if array is None:
+                array = self.tensors.read(there, aligned if moved else memory)
             return {row.ours: put(row.ours, ours(array, row, memory)) for row in rows}
 
         with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:

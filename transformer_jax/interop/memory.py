@@ -7,12 +7,13 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import DTypeLike
 
-__all__ = ["Memory", "Shared", "aligned"]
+__all__ = ["LINE", "Memory", "Shared", "aligned"]
+
+LINE = 64  # bytes, at a multiple of which arrays have to begin
 
 # Makes an array of a shape and a type, whose contents are arbitrary.
 Memory = Callable[[tuple[int, ...], DTypeLike], np.ndarray]
 
-_LINE = 64  # bytes, at a multiple of which arrays have to begin
 _SMALL, _LARGE = 1 << 16, 1 << 22  # bytes of arrays
 _PIECES = (1 << 20, 1 << 25)  # bytes of what small and middle-sized ones share
 
@@ -68,8 +69,8 @@ class _Piece:
     """Memory that arrays are taken from, one after the other."""
 
     def __init__(self, nbytes: int):
-        self._raw = np.empty(nbytes + _LINE, np.uint8)
-        self._at = -self._raw.ctypes.data % _LINE
+        self._raw = np.empty(nbytes + LINE, np.uint8)
+        self._at = -self._raw.ctypes.data % LINE
         self.left = nbytes
 
     def take(self, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
@@ -82,4 +83,4 @@ class _Piece:
 
 def _size(shape: tuple[int, ...], dtype: DTypeLike) -> int:
     """Bytes of an array and of what follows it up to the next multiple of 64."""
-    return -(-math.prod(shape) * np.dtype(dtype).itemsize // _LINE) * _LINE
+    return -(-math.prod(shape) * np.dtype(dtype).itemsize // LINE) * LINE

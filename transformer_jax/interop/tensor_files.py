@@ -3,13 +3,16 @@
 Other formats are refused: a pickle runs the code that it holds.
 """
 
+import contextlib
 import dataclasses
+import io
 import json
+import mmap
 import os
 import re
 import stat
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO
@@ -29,7 +32,7 @@ from transformer_jax.interop.headers import (
     name_problem,
     read_header,
 )
-from transformer_jax.interop.memory import Memory, aligned
+from transformer_jax.interop.memory import LINE, Memory, aligned
 
 __all__ = [
     "INDEX",
@@ -45,6 +48,7 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
 _PIECE = 1 << 20
+_LARGE = 1 << 20  # bytes of tensors that are worth a look at where they lie
 _OTHERS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.safetensors")
 
 
@@ -70,8 +74,6 @@ class TensorFolder:
     def read(self, name: str, memory: Memory = aligned) -> np.ndarray:
         """One tensor, with the bits that the file holds: NaN is not judged.
 
-        The file is not mapped, so what is resident is the tensor and nothing else.
-
         Args:
             name: Of the tensor.
             memory: Makes the array of a shape and a type that it is read into.
@@ -85,14 +87,10 @@ class TensorFolder:
         try:
             array = memory(entry.shape, TYPES[entry.dtype])
             raw = array.reshape(-1).view(np.uint8).data
-            with entry.file.open("rb") as file:
-                if _stamp(file) != self._stamps[entry.file]:
-                    raise CheckpointError(f"{entry.file}: changed while it was being read")
+            with self._open(entry.file) as file:
                 file.seek(entry.start)
                 if file.readinto(raw) != entry.stop - entry.start:
                     raise CheckpointError(f"{entry.file}: ends before its tensor {name!r}")
-        except OSError as error:
-            raise _unreadable(entry.file, error) from None
         except MemoryError:
             size = (entry.stop - entry.start) / 2**30
             raise CheckpointError(
@@ -101,6 +99,50 @@ class TensorFolder:
         if entry.dtype == "BOOL" and array.size and np.max(array.view(np.uint8)) > 1:
             raise CheckpointError(f"{entry.file}: {name!r} has bytes that are neither 0 nor 1")
         return array
+
+    def mapped(self) -> dict[str, np.ndarray]:
+        """Large tensors as they lie in the pages that the system keeps of their files, by name.
+
+        They take neither time nor memory of their own until they are used. Who writes to one writes
+        to a copy of the page. Who shortens a file while it is in use ends the process, as with all
+        that is mapped; replacing it does no harm.
+
+        Left out is what has to be read instead: small tensors, those that do not begin where JAX on
+        a CPU takes memory over (in seven of eight files, none of the large ones do), and those of
+        files that the system does not map.
+
+        Raises:
+            CheckpointError: A file changed since it was opened.
+        """
+        files: dict[Path, list[str]] = {}
+        for name, entry in self.entries.items():
+            large = entry.stop - entry.start >= _LARGE
+            if large and entry.start % LINE == 0 and entry.dtype != "BOOL":  # its bits are checked
+                files.setdefault(entry.file, []).append(name)
+        found = {}
+        for path, names in files.items():
+            with self._open(path) as file:
+                try:
+                    pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+                except (OSError, ValueError):
+                    continue
+            raw = np.frombuffer(pages, np.uint8)
+            for name in names:
+                entry = self.entries[name]
+                array = raw[entry.start : entry.stop].view(TYPES[entry.dtype])
+                found[name] = array.reshape(entry.shape)
+        return found
+
+    @contextlib.contextmanager
+    def _open(self, path: Path) -> Iterator[io.BufferedReader]:
+        """One of the files, if it is still the one that was opened."""
+        try:
+            with path.open("rb") as file:
+                if _stamp(file) != self._stamps[path]:
+                    raise CheckpointError(f"{path}: changed while it was being read")
+                yield file
+        except OSError as error:
+            raise _unreadable(path, error) from None
 
     def same(self, one: str, two: str) -> bool:
         """Whether two tensors are equal in every bit; little of them is in memory at a time.
