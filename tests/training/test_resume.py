@@ -116,7 +116,7 @@ def undisturbed(runs):
 @pytest.fixture
 def signals(runs):
     """One kill is enough for the second family; SIGINT ends a run by the code of SIGTERM."""
-    both = [signal.SIGKILL, signal.SIGTERM]
+    both = [signal.SIGKILL, signal.SIGTERM, signal.SIGKILL]
     return both if runs.family == "seq2seq" else [signal.SIGKILL]
 
 
