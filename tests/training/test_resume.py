@@ -56,9 +56,6 @@ class Runs:
             "JAX_COMPILATION_CACHE_DIR": str(self.folder / "compiled"),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-            # Where byte code is not kept, every start would compile thousands of files.
-            "PYTHONDONTWRITEBYTECODE": "",
-            "PYTHONPYCACHEPREFIX": str(self.folder / "bytecode"),
         }
         command = [sys.executable, "-m", f"experiments.{self.family}", *how]
         return subprocess.Popen(
