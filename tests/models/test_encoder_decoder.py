@@ -77,6 +77,13 @@ VARIANTS = {
 variants = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
 # Between them they have every way of telling positions and of sharing parameters.
 QUICK = ("vaswani", "rotary", "relative", "window", "apart")
+quick_variants = pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(config, id=name, marks=[] if name in QUICK else pytest.mark.slow)
+        for name, config in VARIANTS.items()
+    ],
+)
 
 
 @functools.lru_cache(maxsize=64)
@@ -124,13 +131,7 @@ def start(model, batch, length, beams=1):
     return model.call("start", batch["source"], batch["source_lengths"], static=static)
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        pytest.param(config, id=name, marks=[] if name in QUICK else pytest.mark.slow)
-        for name, config in VARIANTS.items()
-    ],
-)
+@quick_variants
 def test_stepwise_logits_equal_teacher_forcing(config, batch):
     """Row L12."""
     model = noisy(config)
@@ -142,7 +143,7 @@ def test_stepwise_logits_equal_teacher_forcing(config, batch):
     chex.assert_trees_all_close(jnp.stack(steps, 1), model(**batch), atol=1e-5, rtol=1e-5)
 
 
-@variants
+@quick_variants
 def test_beams_follow_their_ancestors(config, batch):
     """Each beam's logits are those of its own history, however beams were reordered."""
     model, M, rng = noisy(config), 3, np.random.default_rng(2)
@@ -193,7 +194,7 @@ def test_padding_is_invisible(config, batch):
     chex.assert_trees_all_close(before, after, atol=1e-5, rtol=1e-5)
 
 
-@variants
+@quick_variants
 def test_padding_of_the_source_may_stand_anywhere(config, batch):
     """A mask says where: at the end it is that of lengths; cached steps read the same."""
     model = noisy(config)
