@@ -133,8 +133,15 @@ def test_stop_strings_cut_what_is_written_without_them():
     assert free.tokens[: len(cut.tokens)] == cut.tokens
 
 
-@pytest.mark.parametrize("draft", [1, 4])
-@pytest.mark.parametrize("kind", ["learned", "rotary"])
+@pytest.mark.parametrize(
+    ("kind", "draft"),
+    [
+        ("learned", 4),
+        ("rotary", 1),
+        pytest.param("learned", 1, marks=pytest.mark.slow),
+        pytest.param("rotary", 4, marks=pytest.mark.slow),
+    ],
+)
 def test_speculation_changes_no_token(kind, draft):
     fast = model(kind, draft=draft)
     for slow, quick in zip(model(kind).generate(greedy()), fast.generate(greedy()), strict=True):

@@ -234,7 +234,7 @@ def test_resuming_a_finished_run_changes_nothing(runs, tmp_path):
 @pytest.mark.parametrize(
     "how",
     [
-        [],
+        pytest.param([], marks=pytest.mark.slow),
         ["--mesh.data", "2", "--mesh.fsdp", "2", "--mesh.tensor", "2"],
         pytest.param(["--training.mode", "pmap"], marks=pytest.mark.slow),
         pytest.param(["--training.accumulation", "2"], marks=pytest.mark.slow),

@@ -206,7 +206,7 @@ def test_scanned_layers_are_looped_ones():
 @pytest.mark.parametrize(
     ("name", "scan"), [("gpt2", False), ("modern", False), ("window", True), ("relative", False)]
 )
-@pytest.mark.parametrize("wide", [True, False])
+@pytest.mark.parametrize("wide", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_weights_laid_for_decoding_compute_the_same(name, scan, wide, monkeypatch):
     """Both ways: all at once, and prompt, several tokens and single ones out of a cache."""
     monkeypatch.setattr(stack, "_WIDE", 16 if wide else 17)

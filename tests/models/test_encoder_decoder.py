@@ -181,7 +181,7 @@ def test_the_future_is_invisible_to_gradients(config, batch):
     assert (jnp.abs(grads[:, t]).sum(-1) > 0).all()
 
 
-@variants
+@quick_variants
 def test_padding_is_invisible(config, batch):
     """Rows U11, B29: more padding, or other tokens in it, changes nothing."""
     model = noisy(config)

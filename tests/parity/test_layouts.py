@@ -446,7 +446,7 @@ def test_references_are_what_transformers_gives_today(tmp_path):
             np.testing.assert_allclose(new[name], REFERENCES[name], atol=1e-9)
 
 
-@pytest.mark.parametrize("scan", [False, True])
+@pytest.mark.parametrize("scan", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("place", "kind"), [("post", "marian"), ("pre", "pegasus")])
 def test_translators_trained_here_are_published(tmp_path, place, kind, scan):
     """Vaswani's model has its sines and cosines in turns, and no biases: Marian has neither."""
