@@ -124,7 +124,7 @@ class Job(abc.ABC):
 
     def __init__(self, run: Any, directory: RunDirectory):
         self.run, self.directory = run, directory
-        self.mesh = mesh_of(run)
+        self.mesh = _mesh_of(run)
         self.tokenizer = load_tokenizer(directory.tokenizer)
         if self.tokenizer.vocab_size > run.model.vocab:
             raise CheckpointError(
@@ -274,7 +274,7 @@ def with_vocab(run: Any, tokenizer: Tokenizer) -> Any:
     return dataclasses.replace(run, model=model)
 
 
-def mesh_of(run: Any) -> Mesh:
+def _mesh_of(run: Any) -> Mesh:
     """The mesh over the devices that the run may use."""
     return make_mesh(run.mesh, devices_of(run.distributed))
 
@@ -282,7 +282,7 @@ def mesh_of(run: Any) -> Mesh:
 def with_rows(run: Any) -> Any:
     """The run with rows of batches that divide over this mesh as well as over those to come."""
     training = run.training
-    needed = row_multiple(mesh_of(run)) * training.accumulation
+    needed = row_multiple(_mesh_of(run)) * training.accumulation
     multiple = math.lcm(training.rows_multiple, needed)
     return dataclasses.replace(run, training=dataclasses.replace(training, rows_multiple=multiple))
 
@@ -317,7 +317,7 @@ def check_rows(run: Any) -> None:
     Raises:
         ConfigError: It says by what they have to.
     """
-    needed = row_multiple(mesh_of(run)) * run.training.accumulation
+    needed = row_multiple(_mesh_of(run)) * run.training.accumulation
     if run.training.row_unit % needed:
         raise ConfigError(
             f"this run has batches of a multiple of {run.training.row_unit} rows, which do not "

@@ -2,6 +2,7 @@
 
 Each process imports its framework, loads a random checkpoint of GPT-2's smallest size, and reads
 every parameter once, as a mapped file is not in memory before that. Memory is the process's peak.
+Ours load it twice: as a file whose tensors can be mapped, and as one where they have to be read.
 
 A virtual machine gives memory that nobody holds back to its host, and who takes it again waits for
 the host to find pages: a property of the machine that the first to ask pays for. So before each of
@@ -10,6 +11,7 @@ them another process takes memory and gives it back.
 
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import tempfile
@@ -18,17 +20,13 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["measure", "table", "write_gpt2"]
+__all__ = ["begin_at", "measure", "table", "write_gpt2"]
 
-# Not ru_maxrss, which begins with that of the process that started this one.
-_PEAK = """
-def peak():
-    [line] = [line for line in open("/proc/self/status") if line.startswith("VmHWM")]
-    return int(line.split()[1])
-"""
+_BEFORE = "import numpy; numpy.ones(1 << 28, numpy.float32)"  # a GiB
 _OURS = """
 import sys, time
 import jax, numpy
+from experiments.benchmarking.resident import peak
 from transformer_jax.interop.folder import open_folder
 import transformer_jax.models.decoder
 jax.device_put(0.0).block_until_ready()
@@ -41,6 +39,7 @@ sum(float(numpy.asarray(leaf).max()) for leaf in jax.tree.leaves(params))
 _THEIRS = """
 import sys, time
 import torch
+from experiments.benchmarking.resident import peak
 from transformers import AutoModelForCausalLM, GPT2LMHeadModel
 torch.zeros(1)
 base = peak()
@@ -52,12 +51,9 @@ sum(float(p.detach().max()) for p in model.parameters())
 _END = """
 import json
 used = time.perf_counter() - start
-print("@" + json.dumps({"load_s": load, "used_s": used, "peak_mib": peak() / 1024,
-                        "above_import_mib": (peak() - base) / 1024}))
+print("@" + json.dumps({"load_s": load, "used_s": used, "peak_mib": peak() / 2**20,
+                        "above_import_mib": (peak() - base) / 2**20}))
 """
-
-
-_BEFORE = "import numpy; numpy.ones(1 << 28, numpy.float32)"  # a GiB
 
 
 def write_gpt2(folder: Path) -> int:
@@ -81,30 +77,49 @@ def write_gpt2(folder: Path) -> int:
     return (folder / "model.safetensors").stat().st_size
 
 
+def begin_at(folder: Path, place: int) -> None:
+    """Makes the tensors of a folder's file begin at this place beyond a multiple of 64 bytes."""
+    path = folder / "model.safetensors"
+    data = path.read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = data[8:end].rstrip()
+    header += b" " * ((place - 8 - len(header)) % 64)
+    path.write_bytes(len(header).to_bytes(8, "little") + header + data[end:])
+
+
 def measure(peers: str, ours: str, rounds: int) -> dict[str, Any]:
     """Medians over fresh processes in turns, and ratios to transformers within rounds."""
     with tempfile.TemporaryDirectory() as place:
-        folder = Path(place) / "gpt2"
+        folder = Path(place) / "mapped"
         size = write_gpt2(folder)
-        found: dict[str, list[dict[str, float]]] = {"transformers": [], "transformer_jax": []}
+        begin_at(folder, 0)
+        apart = Path(shutil.copytree(folder, Path(place) / "read"))
+        begin_at(apart, 8)
+        cases = {
+            "transformers": (peers, _THEIRS, folder),
+            "transformer_jax": (ours, _OURS, folder),
+            "transformer_jax, read": (ours, _OURS, apart),
+        }
+        found: dict[str, list[dict[str, float]]] = {name: [] for name in cases}
         for turn in range(rounds + 1):
-            for name, python, code in (
-                ("transformers", peers, _THEIRS),
-                ("transformer_jax", ours, _OURS),
-            ):
+            for name, (python, code, where) in cases.items():
                 subprocess.run([ours, "-c", _BEFORE], check=True, timeout=60)
-                said = _run(python, _PEAK + code + _END, folder)
+                said = _run(python, code + _END, where)
                 if turn:  # the first reads the file into the system's cache
                     found[name].append(said)
     middle = lambda name, key: statistics.median(run[key] for run in found[name])
     keys = ("load_s", "used_s", "peak_mib", "above_import_mib")
     rows = {name: {key: round(middle(name, key), 3) for key in keys} for name in found}
-    pairs = list(zip(found["transformer_jax"], found["transformers"], strict=True))
-    ratio = lambda key: round(statistics.median(a[key] / b[key] for a, b in pairs), 3)
+    theirs = found.pop("transformers")
+    ratio = lambda runs, key: round(
+        statistics.median(a[key] / b[key] for a, b in zip(runs, theirs, strict=True)), 3
+    )
     return {
         "file_mib": round(size / 2**20, 1),
         "rows": rows,
-        "ours_over_theirs": {key: ratio(key) for key in keys},
+        "over_transformers": {
+            name: {key: ratio(runs, key) for key in keys} for name, runs in found.items()
+        },
     }
 
 
@@ -113,11 +128,13 @@ def table(found: dict[str, Any]) -> str:
     lines = [f"load {found['file_mib']} MiB and read every parameter once; medians"]
     for name, row in found["rows"].items():
         lines.append(
-            f"{name:16} loaded {row['load_s']:.2f} s  and read {row['used_s']:.2f} s  "
+            f"{name:22} loaded {row['load_s']:.2f} s  and read {row['used_s']:.2f} s  "
             f"peak {row['peak_mib']:.0f} MiB, {row['above_import_mib']:.0f} above imports"
         )
-    shares = "  ".join(f"{key} {value:.2f}" for key, value in found["ours_over_theirs"].items())
-    return "\n".join([*lines, f"ours / theirs: {shares}"])
+    for name, ratios in found["over_transformers"].items():
+        shares = "  ".join(f"{key} {value:.2f}" for key, value in ratios.items())
+        lines.append(f"{name} / transformers: {shares}")
+    return "\n".join(lines)
 
 
 def _run(python: str, code: str, folder: Path) -> dict[str, float]:

@@ -134,13 +134,11 @@ def test_a_sample_is_bounded_and_spread_evenly(limit):
 
 
 MEASURE = """
-import re, sys
+import sys
+from experiments.benchmarking.resident import peak
 from transformer_jax.data.documents import TextData, open_texts
 from transformer_jax.data.token_file import build_tokens, sample_texts
 from transformer_jax.data.tokenizer import train_tokenizer
-
-def peak():  # ru_maxrss begins with that of the process that started this one
-    return int(re.search(r"VmHWM:\\s*(\\d+) kB", open("/proc/self/status").read())[1])
 
 kind, path, cache = sys.argv[1:]
 texts = open_texts(TextData(text=path)).train
@@ -163,7 +161,7 @@ def memory_growth(tmp_path, kind, megabytes):
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     size, growth = map(int, done.stdout.split())
     assert size > megabytes * 800_000
-    return growth / 1000  # MB
+    return growth / 1e6  # MB
 
 
 tells = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is not told")

@@ -1,7 +1,6 @@
 """A text larger than memory: it is read as a stream, and what came of it is mapped, not loaded."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from experiments.benchmarking.resident import peak
 from transformer_jax.training.metrics import read_metrics
 
 ROOT = Path(__file__).parents[2]
@@ -73,18 +73,9 @@ class Watched:
         """The exit code, and gigabytes of memory that it had resident at most."""
         most = 0
         while self.process.poll() is None:
-            most = max(most, self.resident())
+            most = max(most, peak(self.process.pid))
             time.sleep(0.02)
-        return self.process.returncode, most * 1024 / 1e9
-
-    def resident(self):
-        """Its most so far. That of wait4 begins with what the process that started it had."""
-        try:
-            status = Path(f"/proc/{self.process.pid}/status").read_text()
-        except OSError:
-            return 0
-        found = re.search(r"VmHWM:\s*(\d+) kB", status)
-        return int(found[1]) if found else 0
+        return self.process.returncode, most / 1e9
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import pytest
 from experiments import seq2seq
 from experiments.settings import RUNS, Run
 from transformer_jax.config import from_dict
+from transformer_jax.training import manifest
 from transformer_jax.training.metrics import read_metrics
 
 WORDS = ["um", "dois", "três", "quatro", "cinco", "seis", "sete", "oito", "nove", "dez"]
@@ -67,6 +68,7 @@ def test_a_run_directory_says_all_about_itself(trained):
     assert "chrf" in scores
     assert len(results["state_sha256"]) == 64
     assert results["late_compiles"] == 0
+    assert manifest.read(trained / "checkpoints/step_00000006")["devices"] == 1  # as it was told
     config = from_dict(Run, json.loads((trained / "config.json").read_text()))
     tokenizer = json.loads((trained / "tokenizer.json").read_text())
     assert config.model.vocab == len(tokenizer["model"]["vocab"])

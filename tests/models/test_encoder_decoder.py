@@ -215,6 +215,8 @@ def test_padding_of_the_source_may_stand_anywhere(config, batch):
 @variants
 def test_batch_mates_are_invisible(config, batch):
     model = noisy(config)
+    alone = model(**{k: v[1:2] for k, v in batch.items()})
+    chex.assert_trees_all_close(model(**batch)[1:2], alone, atol=1e-5, rtol=1e-5)
     others = {k: jnp.flip(v, 0).at[1].set(v[1]) for k, v in batch.items()}
     assert (others["source"][0] != batch["source"][0]).any()
     chex.assert_trees_all_equal(model(**others)[1], model(**batch)[1])

@@ -48,7 +48,7 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
 _PIECE = 1 << 20
-_LARGE = 1 << 20  # bytes of tensors that are worth a look at where they lie
+_LARGE = 1 << 20  # bytes from which on a tensor is mapped where it can be
 _OTHERS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.safetensors")
 
 
@@ -117,7 +117,8 @@ class TensorFolder:
         files: dict[Path, list[str]] = {}
         for name, entry in self.entries.items():
             large = entry.stop - entry.start >= _LARGE
-            if large and entry.start % LINE == 0 and entry.dtype != "BOOL":  # its bits are checked
+            # Truth values are read, as that looks at every one.
+            if large and entry.start % LINE == 0 and entry.dtype != "BOOL":
                 files.setdefault(entry.file, []).append(name)
         found = {}
         for path, names in files.items():
