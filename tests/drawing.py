@@ -1,4 +1,4 @@
-"""Models whose every parameter is drawn from its name: nothing is compiled to make them."""
+"""Numbers for tests, and models of such: NumPy draws them, so nothing is compiled for it."""
 
 import zlib
 
@@ -8,8 +8,14 @@ import numpy as np
 from flax import nnx
 
 
+def normals(*shapes, seed=0, dtype=jnp.float32):
+    """Arrays of independent standard normal numbers."""
+    draw = np.random.default_rng(seed)
+    return [jnp.asarray(draw.standard_normal(shape), dtype) for shape in shapes]
+
+
 def drawn(make, *, spread=0.3, seed=0):
-    """Graph and parameters of the model that ``make`` makes.
+    """Graph and parameters of the model that ``make`` makes, each parameter drawn from its name.
 
     Gains lie about 1 and all else about 0, and none of them is either: zeros and ones hide
     mistakes.

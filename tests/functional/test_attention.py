@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.test_util import check_grads
 
+from tests.drawing import normals
 from transformer_jax.functional import attention, masks
 from transformer_jax.functional.attention import check_shapes, dot_self_attention
 
@@ -20,9 +21,7 @@ row = lambda x: jnp.asarray(x, jnp.float32)[None, :, None, :]
 
 
 def arrays(seed=0, B=2, T=5, S=7, N=4, K=2, H=8, U=6, dtype=jnp.float32):
-    keys = jax.random.split(jax.random.key(seed), 3)
-    shapes = (B, T, N, H), (B, S, K, H), (B, S, K, U)
-    return tuple(jax.random.normal(k, s, dtype) for k, s in zip(keys, shapes, strict=True))
+    return normals((B, T, N, H), (B, S, K, H), (B, S, K, U), seed=seed, dtype=dtype)
 
 
 def oracle(q, k, v, allowed=None, bias=0.0, scale=None, softcap=None):
@@ -51,7 +50,7 @@ def test_equals_the_float64_oracle(U, K):
     # Rows L8, L9: values of any size; grouped heads; more keys than queries.
     q, k, v = arrays(U=U, K=K)
     mask = masks.causal(offset=1) & masks.lengths(jnp.array([6, 0]), jnp.array([3, 5]))
-    bias = jax.random.normal(jax.random.key(9), (1, 4, 5, 7))
+    [bias] = normals((1, 4, 5, 7), seed=9)
     weights, out = oracle(q, k, v, mask.array(5, 7), bias)
     np.testing.assert_allclose(attention_weights(q, k, mask, bias=bias), weights, atol=1e-6)
     np.testing.assert_allclose(attend(q, k, v, mask, bias=bias), out, atol=1e-6)
@@ -62,7 +61,7 @@ def test_options_equal_the_float64_oracle():
     options = {
         "scale": 1.0,
         "softcap": 2.0,
-        "bias": jax.random.normal(jax.random.key(3), (2, 1, 5, 7)),
+        "bias": normals((2, 1, 5, 7), seed=3)[0],
     }
     weights, out = oracle(q, k, v, masks.window(3).array(5, 7), **options)
     np.testing.assert_allclose(
@@ -114,7 +113,7 @@ def test_row_u5_shapes_and_large_logits():
 @given(seed=st.integers(0, 2**30), half=st.booleans(), size=st.sampled_from([0.1, 1.0, 100.0]))
 def test_row_b4_weights_are_a_partition_of_unity(seed, half, size):
     q, k, _ = arrays(seed, dtype=jnp.bfloat16 if half else jnp.float32)
-    allowed = jax.random.bernoulli(jax.random.key(seed), 0.3, (2, 1, 5, 7))
+    allowed = jnp.asarray(np.random.default_rng(seed).random((2, 1, 5, 7)) < 0.3)
     weights = np.asarray(attention_weights(q * size, k, masks.dense(allowed)))
     assert weights.dtype == np.float32
     assert (weights >= 0).all()
@@ -173,7 +172,7 @@ def test_row_u4_cold_attention_is_a_dictionary():
 
 
 def test_row_l15_permuted_tokens_give_permuted_outputs():
-    x = jax.random.normal(jax.random.key(0), (1, 9, 2, 4))
+    [x] = normals((1, 9, 2, 4))
     order = np.random.default_rng(0).permutation(9)
     np.testing.assert_allclose(attend(*(x[:, order],) * 3), attend(x, x, x)[:, order], atol=1e-6)
     # Keys and values may come in any order of their own.
@@ -244,7 +243,7 @@ def test_a_bias_that_hides_everything_is_a_mask(low):
 @pytest.mark.parametrize("softcap", [None, 2.0])
 def test_gradients_equal_finite_differences(softcap):
     q, k, v = arrays(T=3, S=4, H=3, U=2)
-    bias = jax.random.normal(jax.random.key(5), (1, 4, 3, 4))
+    [bias] = normals((1, 4, 3, 4), seed=5)
     mask = masks.causal(offset=1) & masks.lengths(jnp.array([4, 0]))
     f = jax.jit(lambda q, k, v, bias: attend(q, k, v, mask, bias=bias, softcap=softcap))
     check_grads(f, (q, k, v, bias), order=1, modes=["rev"], atol=2e-2, rtol=2e-2)
@@ -253,7 +252,7 @@ def test_gradients_equal_finite_differences(softcap):
 @pytest.mark.parametrize("shape", [(2, 4, 5, 7), (1, 4, 5, 7), (2, 1, 5, 7), (1, 4, 1, 7)])
 def test_a_bias_broadcasts_and_its_gradient_sums(shape):
     q, k, v = arrays()
-    bias = jax.random.normal(jax.random.key(5), shape)
+    [bias] = normals(shape, seed=5)
     square = jax.grad(lambda bias: (attend(q, k, v, masks.causal(), bias=bias) ** 2).sum())
     found = square(bias)
     assert found.shape == shape

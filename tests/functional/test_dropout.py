@@ -7,6 +7,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from tests.drawing import normals
 from transformer_jax.functional.dropout import dropout, keep_mask
 
 
@@ -31,7 +32,7 @@ def test_other_rates_are_refused(key, rate):
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_kept_values_are_scaled_and_the_rest_are_0(key, rate, dtype):
-    x = jax.random.normal(key, (64, 32)).astype(dtype)
+    [x] = normals((64, 32), dtype=dtype)
     y = dropout(x, rate, key)
     keep = keep_mask(key, x.shape, rate)
     assert y.dtype == dtype

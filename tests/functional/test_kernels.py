@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.drawing import normals
 from transformer_jax.functional import kernels, masks
 from transformer_jax.functional.attention import attend
 from transformer_jax.functional.kernels import chunked, cudnn, splash, xla
@@ -15,9 +16,7 @@ _rng = np.random.default_rng(0)
 
 
 def arrays(T, S, U=H, dtype=jnp.float32):
-    keys = jax.random.split(jax.random.key(0), 4)
-    shapes = (B, N, T, H), (B, K, S, H), (B, K, S, U), (B, N, T, U)
-    return tuple(jax.random.normal(k, s, dtype) for k, s in zip(keys, shapes, strict=True))
+    return normals((B, N, T, H), (B, K, S, H), (B, K, S, U), (B, N, T, U), dtype=dtype)
 
 
 def catalogue(T, S):

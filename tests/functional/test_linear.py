@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.drawing import normals
 from transformer_jax.functional import linear as module
 from transformer_jax.functional.linear import linear, linear_turned, outer, product, row_sums
 
@@ -24,11 +25,9 @@ def plain_linear(x, kernel, bias=None):
 def test_value_and_gradients_are_those_of_autodiff(monkeypatch, own, rows, D, F, biased):
     monkeypatch.setattr(module, "own_backward", lambda: own)
     with jax.enable_x64():
-        keys = jax.random.split(jax.random.key(1), 4)
-        x = jax.random.normal(keys[0], (*rows, D), jnp.float64)
-        kernel = jax.random.normal(keys[1], (D, F), jnp.float64)
-        args = (x, kernel, jax.random.normal(keys[2], (F,), jnp.float64))[: 3 if biased else 2]
-        g = jax.random.normal(keys[3], (*rows, F), jnp.float64)
+        shapes = (*rows, D), (D, F), (F,), (*rows, F)
+        *args, g = normals(*shapes, seed=1, dtype=jnp.float64)
+        args = args[: 3 if biased else 2]
         ours, back = jax.vjp(linear, *args)
         wanted, plain = jax.vjp(plain_linear, *args)
         np.testing.assert_allclose(ours, wanted, rtol=1e-12, atol=1e-12)
@@ -76,7 +75,7 @@ def test_row_sums_of_bfloat16_do_not_stall(monkeypatch, own):
 @pytest.mark.parametrize(("A", "B"), [(2, 9), (9, 2)])
 def test_outer_is_a_transposed_product_whichever_side_is_wider(monkeypatch, own, A, B):
     monkeypatch.setattr(module, "own_backward", lambda: own)
-    a, b = (jax.random.normal(jax.random.key(n), (6, n)) for n in (A, B))
+    a, b = normals((6, A), (6, B))
     np.testing.assert_allclose(outer(a, b), a.T @ b, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(product(a, b, 0, 0), a.T @ b, rtol=1e-5, atol=1e-5)
 

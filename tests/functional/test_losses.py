@@ -9,6 +9,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from tests.drawing import normals
 from transformer_jax.functional import linear
 from transformer_jax.functional.losses import (
     cross_entropy,
@@ -26,13 +27,11 @@ def formula(logits, targets, weights, smoothing):
 
 
 def problem(rows=(3, 4), D=5, V=7, dtype=jnp.float64):
-    keys = jax.random.split(jax.random.key(7), 5)
-    x = jax.random.normal(keys[0], (*rows, D), dtype)
-    table = jax.random.normal(keys[1], (V, D), dtype)
-    bias = jax.random.normal(keys[2], (V,), dtype)
-    targets = jax.random.randint(keys[3], rows, 0, V)
-    weights = jax.random.uniform(keys[4], rows, dtype).at[..., -1].set(0)
-    return x, table, bias, targets, weights
+    x, table, bias = normals((*rows, D), (V, D), (V,), seed=7, dtype=dtype)
+    rng = np.random.default_rng(7)
+    targets, weights = rng.integers(0, V, rows), rng.random(rows)
+    weights[..., -1] = 0
+    return x, table, bias, jnp.asarray(targets, jnp.int32), jnp.asarray(weights, dtype)
 
 
 def close(a, b, tolerance=1e-12):

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.drawing import normals
 from transformer_jax.functional import linear, norms
 from transformer_jax.functional.norms import layer_norm, rms_norm
 
@@ -44,11 +45,10 @@ def test_u7_golden_row(monkeypatch, own):
 def test_layer_norm_is_autodiff(monkeypatch, own, rows, biased, eps):
     choose_branch(monkeypatch, own)
     with jax.enable_x64():
-        keys = jax.random.split(jax.random.key(2), 4)
-        x = 3 + 2 * jax.random.normal(keys[0], (*rows, 5), jnp.float64)
-        gain, bias = (jax.random.normal(k, (5,), jnp.float64) for k in keys[1:3])
+        shape = (*rows, 5)
+        x, gain, bias, g = normals(shape, (5,), (5,), shape, seed=2, dtype=jnp.float64)
+        x = 3 + 2 * x
         args = (x, gain, bias if biased else None)
-        g = jax.random.normal(keys[3], x.shape, jnp.float64)
         ours, back = jax.vjp(lambda *a: layer_norm(*a, eps), *args)
         wanted, plain = jax.vjp(lambda *a: plain_layer_norm(*a, eps), *args)
         np.testing.assert_allclose(ours, wanted, rtol=1e-12, atol=1e-12)
@@ -62,10 +62,9 @@ def test_layer_norm_is_autodiff(monkeypatch, own, rows, biased, eps):
 def test_rms_norm_is_autodiff(monkeypatch, own, rows):
     choose_branch(monkeypatch, own)
     with jax.enable_x64():
-        keys = jax.random.split(jax.random.key(3), 3)
-        x = 3 + 2 * jax.random.normal(keys[0], (*rows, 5), jnp.float64)
-        gain = jax.random.normal(keys[1], (5,), jnp.float64)
-        g = jax.random.normal(keys[2], x.shape, jnp.float64)
+        shape = (*rows, 5)
+        x, gain, g = normals(shape, (5,), shape, seed=3, dtype=jnp.float64)
+        x = 3 + 2 * x
         ours, back = jax.vjp(lambda *a: rms_norm(*a, 1e-3), x, gain)
         wanted, plain = jax.vjp(lambda *a: plain_rms_norm(*a, 1e-3), x, gain)
         np.testing.assert_allclose(ours, wanted, rtol=1e-12, atol=1e-12)
@@ -95,7 +94,7 @@ def test_statistics_are_float32_and_dtypes_are_kept(monkeypatch, own, norm):
 @BRANCHES
 def test_layer_norm_ignores_shift_and_scale_of_a_row(monkeypatch, own, key):
     choose_branch(monkeypatch, own)
-    x = jax.random.normal(key, (4, 16))
+    [x] = normals((4, 16))
     y = layer_norm(x, jnp.ones(16), jnp.zeros(16), 0.0)
     np.testing.assert_allclose(
         layer_norm(5 * x + 3, jnp.ones(16), jnp.zeros(16), 0.0), y, atol=1e-5
@@ -107,7 +106,7 @@ def test_layer_norm_ignores_shift_and_scale_of_a_row(monkeypatch, own, key):
 @BRANCHES
 def test_rms_norm_ignores_scale_but_not_shift(monkeypatch, own, key):
     choose_branch(monkeypatch, own)
-    x = jax.random.normal(key, (4, 16))
+    [x] = normals((4, 16))
     y = rms_norm(x, jnp.ones(16), 0.0)
     np.testing.assert_allclose(rms_norm(5 * x, jnp.ones(16), 0.0), y, atol=1e-5)
     assert jnp.abs(rms_norm(x + 3, jnp.ones(16), 0.0) - y).max() > 0.1

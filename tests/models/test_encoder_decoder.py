@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests.drawing import drawn
+from tests.drawing import drawn, normals
 from transformer_jax.config import (
     PRESETS,
     AttentionConfig,
@@ -424,7 +424,7 @@ def test_nine_by_nine():
     attention = Attention(config, rngs=nnx.Rngs(0))
     params = nnx.to_pure_dict(nnx.split(attention)[1])
     assert sum(a.size for a in jax.tree.leaves(params)) == 4 * 81
-    x = jax.random.normal(jax.random.key(0), (1, 3, 9))
+    [x] = normals((1, 3, 9))
     heads = []
     for h in range(3):
         q, k, v = (

@@ -10,6 +10,7 @@ import optax
 import optax.contrib
 import pytest
 
+from tests.drawing import normals
 from transformer_jax.errors import ConfigError
 from transformer_jax.training.layerwise import layer_depths
 from transformer_jax.training.optimizers import (
@@ -137,7 +138,7 @@ def test_muon_is_that_of_optax_on_kernels_and_adam_elsewhere():
 @pytest.mark.parametrize("head", ["labels", "next_sentence"])
 def test_muon_leaves_heads_of_a_few_numbers_to_adam(head):
     """They are no map between vectors: equal singular values would shout down the rest."""
-    slopes = {head: {"kernel": jax.random.normal(jax.random.key(0), (6, 2))}}
+    slopes = {head: {"kernel": normals((6, 2))[0]}}
     step = lambda config: (tx := make_optimizer(config, 8, 100)).update(
         slopes, tx.init(slopes), slopes
     )[0]
@@ -149,7 +150,7 @@ def test_muon_leaves_heads_of_a_few_numbers_to_adam(head):
 def test_muon_makes_the_singular_values_of_each_layer_alike():
     """In a scanned stack too, where a kernel holds those of all layers."""
     tx = make_optimizer(OptimizerConfig("muon", 1.0, FLAT, clip=None), 8, 100)
-    slopes = jax.random.normal(jax.random.key(0), (3, 4, 6))
+    [slopes] = normals((3, 4, 6))
     apart = {str(i): {"kernel": slope} for i, slope in enumerate(slopes)}
     together = {"blocks": {"kernel": slopes}}
     update = lambda grads: tx.update(grads, tx.init(grads), grads)[0]
