@@ -2,7 +2,9 @@
 
 import abc
 import bisect
+import functools
 import hashlib
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -283,11 +285,7 @@ def make_rows(
     places = np.repeat(firsts, lengths) + within
     source = np.repeat(begins, lengths) + within
 
-    def spread(values: np.ndarray, fill: int, dtype: type = np.int32) -> np.ndarray:
-        flat: np.ndarray = np.full(B * T, fill, dtype)
-        flat[places] = values
-        return flat.reshape(B, T)
-
+    spread = functools.partial(_spread, (B, T), places)
     inputs = store.ids[np.maximum(source - 1, 0)]
     tokens = spread(inputs, pad)
     tokens.reshape(-1)[firsts[fresh]] = bos
@@ -300,6 +298,19 @@ def make_rows(
         made["segments"] = spread(np.repeat(column + 1, lengths), 0)
         made["positions"] = spread(within, 0)
     return made
+
+
+def _spread(
+    shape: tuple[int, int],
+    places: Int[np.ndarray, " P"],
+    values: np.ndarray,
+    fill: int,
+    dtype: type = np.int32,
+) -> np.ndarray:
+    """An array of ``fill``, with ``values`` at these places of it laid flat."""
+    flat: np.ndarray = np.full(math.prod(shape), fill, dtype)
+    flat[places] = values
+    return flat.reshape(shape)
 
 
 def _check(length: int, rows: int) -> None:
