@@ -14,7 +14,12 @@ from transformer_jax.decoding.requests import Request
 PROMPTS = ["a cab", "", "bad dad", "fed", "a", "abc", "cafe, a"]
 
 
-@pytest.fixture(params=["decoder", "rotary", "ngram"])
+decoders = pytest.mark.parametrize(
+    "name", ["decoder_run", pytest.param("rotary_run", marks=pytest.mark.slow)]
+)
+
+
+@pytest.fixture(params=["decoder", pytest.param("rotary", marks=pytest.mark.slow), "ngram"])
 def any_run(request):
     return request.getfixturevalue(f"{request.param}_run")
 
@@ -122,7 +127,7 @@ def test_stop_strings_that_are_never_met_are_one_note(either_run, generate):
     assert err == f"{said} after 3 of 3 prompts\n"
 
 
-@pytest.mark.parametrize("name", ["decoder_run", "rotary_run"])
+@decoders
 @pytest.mark.parametrize("guess", [1, 4])
 def test_speculation_writes_the_greedy_text(name, guess, generate, request):
     run, prompt = request.getfixturevalue(name), "abc abc abc"
@@ -156,7 +161,7 @@ def test_a_trace_tells_the_steps_of_the_text(decoder_run, generate):
         assert re.fullmatch(r"0\.\d{4}", worth), row
 
 
-@pytest.mark.parametrize("name", ["decoder_run", "rotary_run"])
+@decoders
 def test_long_prompts_lose_their_beginning_or_are_refused(name, generate, run_command, request):
     run, prompt = request.getfixturevalue(name), "abcd " * 9
     lines, err = generate(run, prompt, "--tokens", 3)

@@ -80,7 +80,7 @@ def test_a_folder_is_used_like_the_run_made_of_it(
     assert outputs[0]
 
 
-@pytest.mark.parametrize("name", ["bart", "t5"])
+@pytest.mark.parametrize("name", ["bart", pytest.param("t5", marks=pytest.mark.slow)])
 def test_a_converted_translator_begins_as_the_folder_does(published, tmp_path, run_command, name):
     """BART's decoder starts from ``</s>``, which no name of a token tells."""
     assert run_command("convert", published(name), tmp_path / "run")[0] == 0
@@ -129,8 +129,15 @@ def test_a_scanned_stack_is_exported_like_any_other(published, tmp_path, run_com
     assert one == two
 
 
-@pytest.mark.parametrize("name", ["bart", "t5"])
-@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize(
+    ("beams", "name"),
+    [
+        (1, "bart"),
+        (3, "t5"),
+        pytest.param(3, "bart", marks=pytest.mark.slow),
+        pytest.param(1, "t5", marks=pytest.mark.slow),
+    ],
+)
 def test_translating_by_published_rules_is_generating(published, run_command, name, beams):
     """What a source is framed with comes from the tokenizer, the rest from the checkpoint."""
     lines = ["the bank ran.", "", "i sat on a river to the cash"]

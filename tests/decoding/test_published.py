@@ -294,7 +294,9 @@ def test_greedy_follows_the_rules_one_by_one():
         np.testing.assert_array_equal(run(case, rules)[0], expected_greedy(case, rules), str(rules))
 
 
-@pytest.mark.parametrize("num_beams", [2, 3, 5])
+@pytest.mark.parametrize(
+    "num_beams", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 5))]
+)
 def test_beams_follow_the_rules_one_by_one(num_beams):
     rng, compared = random.Random(num_beams), 0
     for _ in range(100):

@@ -117,28 +117,32 @@ def pretrained(data, tmp_path_factory):
     return pretrain(data, tmp_path_factory.mktemp("pretrained") / "run")
 
 
+ASKED = {
+    "classify": ["--task.freeze", "1", "--task.reinit-last", "1", "--training.seed", "5",
+                 "--model.norm.dropout", "0.2"],
+    "pair": ["--task.freeze", "embeddings", "--optimizer.layer-decay", "0.5"],
+    "regress": ["--task.freeze", "encoder"],
+    "tag": [],
+    "span": ["--training.average-decay", "0.9", "--loop.best", "valid_f1"],
+}  # fmt: skip
+
+
+class Tuned(dict):
+    """A run of every task, trained when it is asked for: most from the pre-trained encoder."""
+
+    def __init__(self, data, pretrained, folder):
+        self.made_of, self.folder = (data, pretrained), folder
+
+    def __missing__(self, kind):
+        data, pretrained = self.made_of
+        start = None if kind == "tag" else pretrained
+        self[kind] = finetune(data, start, kind, self.folder / kind, *ASKED[kind])
+        return self[kind]
+
+
 @pytest.fixture(scope="module")
 def tuned(data, pretrained, tmp_path_factory):
-    """A run of every task: most from the pre-trained encoder, with all that can be asked of it."""
-    folder = tmp_path_factory.mktemp("tuned")
-    how = {
-        "classify": [
-            "--task.freeze",
-            "1",
-            "--task.reinit-last",
-            "1",
-            "--training.seed",
-            "5",
-            "--model.norm.dropout",
-            "0.2",
-        ],
-        "pair": ["--task.freeze", "embeddings", "--optimizer.layer-decay", "0.5"],
-        "regress": ["--task.freeze", "encoder"],
-        "tag": [],
-        "span": ["--training.average-decay", "0.9", "--loop.best", "valid_f1"],
-    }
-    start = lambda kind: None if kind == "tag" else pretrained
-    return {kind: finetune(data, start(kind), kind, folder / kind, *how[kind]) for kind in FILES}
+    return Tuned(data, pretrained, tmp_path_factory.mktemp("tuned"))
 
 
 def results(run):
@@ -183,8 +187,8 @@ def test_every_task_resumes_bit_by_bit(tuned, tmp_path, kind):
 
 @pytest.mark.parametrize(
     ("kind", "measure"),
-    [("classify", "matthews"), ("pair", "f1"), ("regress", "spearman"), ("tag", "macro_f1"),
-     ("span", "exact_match")],
+    [("classify", "matthews"), ("pair", "f1"), ("tag", "macro_f1"), ("span", "exact_match"),
+     pytest.param("regress", "spearman", marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_every_task_is_measured(tuned, kind, measure):
     assert measure in results(tuned[kind])["scores"]["valid"]
@@ -215,7 +219,12 @@ def test_the_best_is_that_of_validation(tuned):
 
 
 @pytest.mark.parametrize(
-    ("kind", "freeze"), [("classify", "1"), ("pair", "embeddings"), ("regress", "encoder")]
+    ("kind", "freeze"),
+    [
+        ("classify", "1"),
+        ("pair", "embeddings"),
+        pytest.param("regress", "encoder", marks=pytest.mark.slow),
+    ],
 )
 def test_frozen_parameters_stay_bit_by_bit(pretrained, tuned, kind, freeze):
     """Row B38."""
@@ -266,6 +275,7 @@ def test_runs_are_a_row_of_the_glue_table(tuned, capfd):
     assert rows["these runs"][2:] == ours
 
 
+@pytest.mark.slow
 def test_devices_change_no_loss(data, pretrained, tmp_path):
     """Sharded = single."""
     other = pretrain(data, tmp_path / "run", "--distributed.local-devices", "8", "--mesh.fsdp", "2",

@@ -66,7 +66,15 @@ VARIANTS = {
         head=HeadConfig(tied=False, bias=True, scale=0.5, softcap=3.0),
     ),
 }
-variants = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
+# Of biases by distance those that are learnt, and of vectors for positions those too.
+SLOW = ("alibi", "sinusoidal")
+variants = pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(config, id=name, marks=[pytest.mark.slow] if name in SLOW else [])
+        for name, config in VARIANTS.items()
+    ],
+)
 
 
 @functools.lru_cache
@@ -204,7 +212,13 @@ def test_scanned_layers_are_looped_ones():
 
 
 @pytest.mark.parametrize(
-    ("name", "scan"), [("gpt2", False), ("modern", False), ("window", True), ("relative", False)]
+    ("name", "scan"),
+    [
+        ("gpt2", False),
+        ("window", True),
+        pytest.param("modern", False, marks=pytest.mark.slow),
+        pytest.param("relative", False, marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize("wide", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_weights_laid_for_decoding_compute_the_same(name, scan, wide, monkeypatch):

@@ -74,10 +74,9 @@ VARIANTS = {
         head={"tied": False, "bias": True, "scale": 0.5, "softcap": 3.0},
     ),
 }  # fmt: skip
-variants = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
 # Between them they have every way of telling positions and of sharing parameters.
 QUICK = ("vaswani", "rotary", "relative", "window", "apart")
-quick_variants = pytest.mark.parametrize(
+variants = pytest.mark.parametrize(
     "config",
     [
         pytest.param(config, id=name, marks=[] if name in QUICK else pytest.mark.slow)
@@ -131,7 +130,7 @@ def start(model, batch, length, beams=1):
     return model.call("start", batch["source"], batch["source_lengths"], static=static)
 
 
-@quick_variants
+@variants
 def test_stepwise_logits_equal_teacher_forcing(config, batch):
     """Row L12."""
     model = noisy(config)
@@ -143,7 +142,7 @@ def test_stepwise_logits_equal_teacher_forcing(config, batch):
     chex.assert_trees_all_close(jnp.stack(steps, 1), model(**batch), atol=1e-5, rtol=1e-5)
 
 
-@quick_variants
+@variants
 def test_beams_follow_their_ancestors(config, batch):
     """Each beam's logits are those of its own history, however beams were reordered."""
     model, M, rng = noisy(config), 3, np.random.default_rng(2)
@@ -181,7 +180,7 @@ def test_the_future_is_invisible_to_gradients(config, batch):
     assert (jnp.abs(grads[:, t]).sum(-1) > 0).all()
 
 
-@quick_variants
+@variants
 def test_padding_is_invisible(config, batch):
     """Rows U11, B29: more padding, or other tokens in it, changes nothing."""
     model = noisy(config)
@@ -194,7 +193,7 @@ def test_padding_is_invisible(config, batch):
     chex.assert_trees_all_close(before, after, atol=1e-5, rtol=1e-5)
 
 
-@quick_variants
+@variants
 def test_padding_of_the_source_may_stand_anywhere(config, batch):
     """A mask says where: at the end it is that of lengths; cached steps read the same."""
     model = noisy(config)
@@ -326,7 +325,9 @@ def test_every_field_counts_where_it_applies(base, group, field, value, batch):
     assert jnp.abs(noisy(config)(**batch) - after).max() > 1e-5
 
 
-@pytest.mark.parametrize("name", ["vaswani", "rotary", "apart"])
+@pytest.mark.parametrize(
+    "name", ["rotary", pytest.param("vaswani", marks=pytest.mark.slow), "apart"]
+)
 def test_weights_laid_for_decoding_compute_the_same(name, batch, monkeypatch):
     """Both stacks, cross-attention among them, with kernels the other way round."""
     monkeypatch.setattr(stack, "_WIDE", 16)
