@@ -20,7 +20,7 @@ from transformer_jax.interop.folder import abstract_model, open_folder
 CASES = json.loads((layouts.REFERENCES / "generation.json").read_text())["cases"]
 OUT = -1e8  # scores below are of hypotheses that do not exist
 PROGRAMS = sorted({(case["layout"], case["rules"]["num_beams"]) for case in CASES})
-QUICK = {("bart", 5), ("t5_gated", 1), ("gpt2", 2)}
+QUICK = {("bart", 5), ("t5_gated", 1), ("gpt2", 2), ("gemma2", 5)}
 
 
 def cases(layout, num_beams=None):
