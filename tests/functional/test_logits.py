@@ -1,14 +1,25 @@
 """Processors against the lectures' numbers, slow references, and chi-square."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
 
-from transformer_jax.functional import logits as processors
+from transformer_jax.functional import logits
 
 INF = jnp.inf
+# One program a call: op by op there would be dozens.
+FIXED = {"top_k_two_stage": ("k", "group"), "no_repeat_ngram": ("n",)}
+NAMES = (
+    "argmax", "forbid", "force", "min_p", "no_repeat_ngram", "repetition_penalty", "sample",
+    "temperature", "top_k", "top_k_two_stage", "top_p",
+)  # fmt: skip
+processors = types.SimpleNamespace(
+    **{name: jax.jit(getattr(logits, name), static_argnames=FIXED.get(name)) for name in NAMES}
+)
 
 
 def probabilities(z):
@@ -105,7 +116,7 @@ def test_b32_top_k_has_one_for_each_row():
     z, k = random_logits(levels=2), [1, 2, 3, 10, 40, 99]
     wanted = [first_ranked(row, n) for row, n in zip(np.asarray(z), k, strict=True)]
     assert kept(processors.top_k(z, jnp.array(k))) == wanted
-    assert kept(jax.jit(processors.top_k)(z, jnp.array(4))) == kept(processors.top_k(z, 4))
+    assert kept(processors.top_k(z, jnp.array(4))) == kept(logits.top_k(z, 4))
 
 
 @pytest.mark.parametrize(
