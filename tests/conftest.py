@@ -26,7 +26,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.02")
 keep_compiled()
 
 # Signatures are enforced: by jaxtyping where they have shapes, and by beartype alone elsewhere,
-# which looks at the same types in a tenth of the time, but has to find every name.
+# which looks at the same types in less time, but has to find every name.
 modules: dict[bool, list[str]] = {True: [], False: []}
 for path in sorted((ROOT / "transformer_jax").rglob("*.py")):
     text = path.read_text()

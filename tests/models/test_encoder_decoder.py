@@ -74,7 +74,8 @@ VARIANTS = {
         head={"tied": False, "bias": True, "scale": 0.5, "softcap": 3.0},
     ),
 }  # fmt: skip
-# Between them they have every way of telling positions and of sharing parameters.
+# Between them, and with those of the decoder, they have every way of telling positions; and of
+# sharing parameters.
 QUICK = ("vaswani", "rotary", "relative", "window", "apart")
 variants = pytest.mark.parametrize(
     "config",
