@@ -7,7 +7,14 @@ import pytest
 
 from tests.drawing import normals
 from transformer_jax.functional import linear as module
-from transformer_jax.functional.linear import linear, linear_turned, outer, product, row_sums
+from transformer_jax.functional.linear import (
+    linear,
+    linear_turned,
+    outer,
+    product,
+    row_sums,
+    turned_product,
+)
 
 BRANCHES = pytest.mark.parametrize("own", [True, False])
 
@@ -78,6 +85,28 @@ def test_outer_is_a_transposed_product_whichever_side_is_wider(monkeypatch, own,
     a, b = normals((6, A), (6, B))
     np.testing.assert_allclose(outer(a, b), a.T @ b, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(product(a, b, 0, 0), a.T @ b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 33])
+@pytest.mark.parametrize(("A", "B"), [(1, 1), (1, 8), (8, 1), (3, 17), (64, 5)])
+def test_outer_of_bfloat16_is_that_of_the_same_numbers_in_float32(rows, A, B):
+    a, b = normals((rows, A), (rows, B), dtype=jnp.bfloat16)
+    wanted = np.asarray(a, np.float32).T @ np.asarray(b, np.float32)
+    # XLA:CPU has no product for a result that it would turn itself.
+    for found in jax.jit(lambda a, b: (outer(a, b), turned_product(b, a).T))(a, b):
+        assert found.dtype == jnp.float32
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_products_of_bfloat16_are_not_widened(mapped):
+    # XLA:CPU would convert both operands to float32 if it were let: four times as slow.
+    f = jax.vmap(turned_product) if mapped else turned_product
+    more = (2,) * mapped
+    a, b = jnp.ones((*more, 64, 32), jnp.bfloat16), jnp.ones((*more, 64, 48), jnp.bfloat16)
+    text = jax.jit(f).lower(a, b).compile().as_text()
+    widened = [line for line in text.splitlines() if " convert(" in line and "64," in line]
+    assert not widened, widened
 
 
 @BRANCHES

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from transformer_jax.functional._backend import own_backward
+from transformer_jax.functional._backend import by_rows, narrow_on_cpu, own_backward
 
 
 def linear(
@@ -78,8 +78,22 @@ def product(a: Float[Array, "..."], b: Float[Array, "..."], i: int, j: int) -> F
     return lax.dot_general(a, b, (((i,), (j,)), ((), ())), preferred_element_type=wide)
 
 
+def turned_product(a: Float[Array, "rows A"], b: Float[Array, "rows B"]) -> Float[Array, "A B"]:
+    """The sum of the outer products of all rows, ``aᵀ b``, in at least float32.
+
+    Example:
+        >>> turned_product(jnp.array([[1.0, 2.0]]), jnp.array([[3.0, 4.0]]))
+        Array([[3., 4.],
+               [6., 8.]], dtype=float32)
+    """
+    if narrow_on_cpu(a) and narrow_on_cpu(b):
+        # The result has its place too: XLA:CPU stops with an error where it would turn that.
+        return by_rows(product(by_rows(a.T), b, 1, 0))
+    return product(a, b, 0, 0)
+
+
 def outer(a: Float[Array, "rows A"], b: Float[Array, "rows B"]) -> Float[Array, "A B"]:
-    """The sum of the outer products of all rows, ``aᵀ b``: the gradient of a kernel.
+    """The same as :func:`turned_product`, as fast as may be: the gradient of a kernel.
 
     XLA:CPU multiplies by a transposed operand up to twice as fast if that is the narrower of
     the two. So where ``a`` is the wider, this is ``(bᵀ a)ᵀ`` there, behind a barrier without
@@ -91,8 +105,8 @@ def outer(a: Float[Array, "rows A"], b: Float[Array, "rows B"]) -> Float[Array, 
                [6., 8.]], dtype=float32)
     """
     if own_backward() and a.shape[1] > b.shape[1]:
-        return lax.optimization_barrier(product(b, a, 0, 0)).T
-    return product(a, b, 0, 0)
+        return lax.optimization_barrier(turned_product(b, a)).T
+    return turned_product(a, b)
 
 
 def _affine(x, kernel, bias):

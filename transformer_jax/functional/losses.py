@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.functional.linear import product, row_sums
+from transformer_jax.functional.linear import product, row_sums, turned_product
 
 
 def token_losses(
@@ -227,7 +227,7 @@ def _block_gradients(head: _Head, table, bias, x, targets, weights):
     d = (d if head.scale == 1.0 else d * head.scale).astype(x.dtype)
     dx = product(d, table.astype(x.dtype), 1, 0).astype(x.dtype)
     # The gradient of the table stays transposed until it is whole: see `outer`.
-    return losses, dx, product(x, d, 0, 0), dbias
+    return losses, dx, turned_product(x, d), dbias
 
 
 def _fused(head, x, table, bias, targets, weights):
