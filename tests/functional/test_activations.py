@@ -55,7 +55,7 @@ def test_own_backward_is_autodiff(name):
 
 
 @pytest.mark.parametrize("name", ["gelu", "gelu_tanh"])
-def test_only_the_input_is_kept_for_the_backward_pass(name):
+def test_one_array_is_kept_for_the_backward_pass(name):
     x = jnp.ones((3, 5))
     kept = jax.tree.leaves(jax.vjp(ACTIVATIONS[name], x)[1])
     assert [k.shape for k in kept if getattr(k, "size", 0) > 1] == [x.shape]

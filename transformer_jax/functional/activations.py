@@ -8,6 +8,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from transformer_jax.functional._backend import own_backward
+
 _CUBIC = 0.044715
 _SLOPE = math.sqrt(2 / math.pi)
 
@@ -94,8 +96,8 @@ def _near_normal(x):
     return 0.5 * (1 + t), 1 - t * t
 
 
-# The backward passes of both GELUs are computed again from x, so that x is all that is kept
-# between the passes; reverse mode only, on every platform.
+# The forward passes of both GELUs, where there is a backward pass, keep the slope instead of x:
+# it is as large, and what both are made of is computed once. Reverse mode only, on every platform.
 
 
 @jax.custom_vjp
@@ -105,13 +107,10 @@ def _gelu(x):
 
 
 def _gelu_forward(x):
-    return _gelu(x), x
-
-
-def _gelu_backward(x, g):
     w = _widen(x)
+    p = _normal(w)
     density = jnp.exp(-0.5 * w * w) / math.sqrt(2 * math.pi)
-    return ((g * (_normal(w) + w * density)).astype(x.dtype),)
+    return _settled(x, w * p, p + w * density)
 
 
 @jax.custom_vjp
@@ -121,18 +120,24 @@ def _gelu_tanh(x):
 
 
 def _gelu_tanh_forward(x):
-    return _gelu_tanh(x), x
-
-
-def _gelu_tanh_backward(x, g):
     w = _widen(x)
     p, flat = _near_normal(w)
-    slope = 0.5 * _SLOPE * (1 + 3 * _CUBIC * w * w)
-    return ((g * (p + w * flat * slope)).astype(x.dtype),)
+    curve = 0.5 * _SLOPE * (1 + 3 * _CUBIC * w * w)
+    return _settled(x, w * p, p + w * flat * curve)
 
 
-_gelu.defvjp(_gelu_forward, _gelu_backward)
-_gelu_tanh.defvjp(_gelu_tanh_forward, _gelu_tanh_backward)
+def _settled(x, y, slope):
+    """Both in the dtype of ``x``; on CPU XLA would else make the slope in the backward pass."""
+    made = y.astype(x.dtype), slope.astype(x.dtype)
+    return lax.optimization_barrier(made) if own_backward() else made
+
+
+def _backward(slope, g):
+    return (g * slope,)
+
+
+_gelu.defvjp(_gelu_forward, _backward)
+_gelu_tanh.defvjp(_gelu_tanh_forward, _backward)
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": relu,
