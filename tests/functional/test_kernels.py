@@ -67,6 +67,43 @@ def assert_blind_rows_are_nothing(found, mask, T, S):
         assert (np.where(blind, found[1], 0) == 0).all()
 
 
+def portable(monkeypatch, run, *inputs):
+    """What a platform other than CPU would run: all by autodiff."""
+    with monkeypatch.context() as patch:
+        patch.setattr(xla, "own_backward", lambda: False)
+        patch.setattr(xla, "narrow_on_cpu", lambda x: False)
+        return both_ways(run, *inputs)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.4])
+@pytest.mark.parametrize("name", catalogue(19, 21))
+def test_own_backward_is_autodiff_under_every_mask(name, rate, key, monkeypatch):
+    T, S = 19, 21
+    mask, inputs = catalogue(T, S)[name], arrays(T, S, U=6)
+    dropped = {"dropout_rate": rate, "key": key}
+    run = lambda q, k, v, mask: xla.run(q, k, v, mask, scale=0.3, **dropped)
+    found = both_ways(run, *inputs, mask)
+    assert_same(found, portable(monkeypatch, run, *inputs, mask), atol=2e-5)
+    assert_blind_rows_are_nothing(found, mask, T, S)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.4])
+@pytest.mark.parametrize("name", ["later", "segments", "dense", "before"])
+def test_own_backward_of_bfloat16_in_pieces_is_near_that_of_float32(name, rate, key, monkeypatch):
+    T, S = 19, 21
+    mask = (catalogue(T, S) | {"before": masks.causal(offset=-9)})[name]
+    half = arrays(T, S, dtype=jnp.bfloat16)
+    run = lambda q, k, v, mask: xla.run(q, k, v, mask, scale=H**-0.5, dropout_rate=rate, key=key)
+    wide = [x.astype(jnp.float32) for x in half]
+    expected = portable(monkeypatch, run, *wide, mask)
+    monkeypatch.setattr(xla, "LONG", 1)
+    monkeypatch.setattr(xla, "PIECE", 8)
+    found = both_ways(run, *half, mask)
+    assert all(x.dtype == jnp.bfloat16 for x in found)
+    assert_same([x.astype(jnp.float32) for x in found], expected, atol=6e-2)
+    assert_blind_rows_are_nothing(found, mask, T, S)
+
+
 @pytest.mark.parametrize("name", ["causal_window", "segments", "before", "far"])
 def test_causal_queries_in_pieces_equal_those_in_one(name, monkeypatch):
     T, S = 19, 21
