@@ -112,15 +112,22 @@ def language_train(settings: Settings) -> list[Table]:
     """A training step of nanoGPT's model, small and middle-sized."""
     tables = []
     peer: dict[str, Any] = {"python": settings.peers, "module": PEERS_LANGUAGE}
+    tanh, compiled, narrow = {"gelu": "tanh"}, {"compiled": True}, {"dtype": "bfloat16"}
+    theirs: dict[str, dict[str, Any]] = {
+        "eager": {},
+        "compiled": compiled,
+        "compiled, tanh GELU": compiled | tanh,
+        "eager, bfloat16": narrow,
+        "compiled, bfloat16": compiled | narrow,
+    }
+    ours: dict[str, dict[str, Any]] = {"": {}, ", tanh GELU": tanh, ", bfloat16": narrow}
     for name, size, times in (("nanoGPT on a CPU", CHARACTERS, 8), ("middle size", MIDDLE, 1)):
         bench = Bench(settings.threads)
-        for title, more in (("eager", {}), ("compiled", {"compiled": True})):
-            bench.add(f"nanoGPT, {title}", "train", {**size, **more}, times=times, **peer)
-        tanh = {**size, "gelu": "tanh"}
-        compiled = {**tanh, "compiled": True}
-        bench.add("nanoGPT, compiled, tanh GELU", "train", compiled, times=times, **peer)
-        bench.add("transformer_jax", "train", size, times=times, module=OURS_LANGUAGE)
-        bench.add("transformer_jax, tanh GELU", "train", tanh, times=times, module=OURS_LANGUAGE)
+        for title, more in theirs.items():
+            bench.add(f"nanoGPT, {title}", "train", size | more, times=times, **peer)
+        for title, more in ours.items():
+            given = size | more
+            bench.add(f"transformer_jax{title}", "train", given, times=times, module=OURS_LANGUAGE)
         rows = bench.measure(settings.turns, size["batch"] * size["context"], "nanoGPT, eager")
         bench.close()
         what = f"{size['batch']} texts of {size['context']}"

@@ -19,6 +19,7 @@ from experiments.benchmarking.worker import Setup, serve
 from transformer_jax.config import (
     PRESETS,
     AttentionConfig,
+    ComputeConfig,
     EmbeddingConfig,
     FeedForwardConfig,
     NormConfig,
@@ -35,7 +36,9 @@ from transformer_jax.training.state import TrainState, split
 from transformer_jax.training.step import make_step
 
 
-def configuration(vocab: int, width: int, heads: int, layers: int, context: int, gelu: str):
+def configuration(
+    vocab: int, width: int, heads: int, layers: int, context: int, gelu: str, dtype: str
+):
     """A GPT-2 without biases or dropout, which is nanoGPT's model."""
     return TransformerConfig(
         vocab=vocab,
@@ -49,12 +52,13 @@ def configuration(vocab: int, width: int, heads: int, layers: int, context: int,
             width=4 * width, activation="gelu" if gelu == "exact" else "gelu_tanh", bias=False
         ),
         norm=NormConfig(place="pre", eps=1e-5, bias=False, dropout=0.0),
+        compute=ComputeConfig(dtype=dtype),
     )
 
 
-def train(vocab, width, heads, layers, context, batch, gelu="exact", chunk=None):
+def train(vocab, width, heads, layers, context, batch, gelu="exact", chunk=None, dtype="float32"):
     """One AdamW step with clipping, on full rows."""
-    config = configuration(vocab, width, heads, layers, context, gelu)
+    config = configuration(vocab, width, heads, layers, context, gelu, dtype)
     graph, params = split(Decoder(config, rngs=nnx.Rngs(0)))
     rate = OptimizerConfig(
         name="adamw", learning_rate=1e-3, schedule=ScheduleConfig("constant", 0),

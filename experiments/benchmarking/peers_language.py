@@ -77,8 +77,10 @@ class Gpt(nn.Module):
         return functional.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1))
 
 
-def train(vocab, width, heads, layers, context, batch, gelu="exact", compiled=False):
-    """One step of nanoGPT's training loop, its AdamW fused."""
+def train(
+    vocab, width, heads, layers, context, batch, gelu="exact", compiled=False, dtype="float32"
+):
+    """One step of nanoGPT's training loop, its AdamW fused; bfloat16 by autocast, as it does."""
     torch.manual_seed(0)
     model = Gpt(vocab, width, heads, layers, context, gelu).train()
     parameters = list(model.parameters())
@@ -95,7 +97,8 @@ def train(vocab, width, heads, layers, context, batch, gelu="exact", compiled=Fa
 
     def step():
         state["at"] += 1
-        loss = run_model(*batches[state["at"] % len(batches)])
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16"):
+            loss = run_model(*batches[state["at"] % len(batches)])
         loss.backward()
         nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
