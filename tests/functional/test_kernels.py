@@ -68,7 +68,7 @@ def assert_blind_rows_are_nothing(found, mask, T, S):
 
 
 def portable(monkeypatch, run, *inputs):
-    """What a platform other than CPU would run: all by autodiff."""
+    """What platforms other than CPU run: all by autodiff."""
     with monkeypatch.context() as patch:
         patch.setattr(xla, "own_backward", lambda: False)
         patch.setattr(xla, "narrow_on_cpu", lambda x: False)
@@ -82,8 +82,11 @@ def test_own_backward_is_autodiff_under_every_mask(name, rate, key, monkeypatch)
     mask, inputs = catalogue(T, S)[name], arrays(T, S, U=6)
     dropped = {"dropout_rate": rate, "key": key}
     run = lambda q, k, v, mask: xla.run(q, k, v, mask, scale=0.3, **dropped)
+    expected = portable(monkeypatch, run, *inputs, mask)
+    # It is for bfloat16, but rounding would hide small faults.
+    monkeypatch.setattr(xla, "narrow_on_cpu", lambda x: True)
     found = both_ways(run, *inputs, mask)
-    assert_same(found, portable(monkeypatch, run, *inputs, mask), atol=2e-5)
+    assert_same(found, expected, atol=2e-5)
     assert_blind_rows_are_nothing(found, mask, T, S)
 
 

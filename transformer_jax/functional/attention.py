@@ -26,7 +26,7 @@ def attend(
 
     A query that may look nowhere gets zeros and sends no gradient, whatever the kernel. Scores
     and sums are float32 whatever the inputs. All kernels have a reverse-mode gradient; ``xla`` has
-    any, but for CPU.
+    any, but of bfloat16 on CPU.
 
     Vaswani et al. 2017, 3.2.1; rows L8, U5, B9. Bishop's algorithm 1 is what :func:`.xla.weights`
     and a product with ``v`` do.
