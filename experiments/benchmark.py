@@ -76,10 +76,15 @@ def train(settings: Settings) -> list[Table]:
     arguments = {**SIZE, "batch": 64, "length": 32}
     peer: dict[str, Any] = {"python": settings.peers, "module": PEERS}
     base = "torch.nn.Transformer, eager"
+    compiled, narrow = {"compiled": True}, {"dtype": "bfloat16"}
     bench.add(base, "train", arguments, **peer)
-    bench.add("torch.nn.Transformer, compiled", "train", {**arguments, "compiled": True}, **peer)
+    bench.add("torch.nn.Transformer, compiled", "train", arguments | compiled, **peer)
+    bench.add(f"{base}, bfloat16", "train", arguments | narrow, **peer)
+    both = compiled | narrow
+    bench.add("torch.nn.Transformer, compiled, bfloat16", "train", arguments | both, **peer)
     bench.add("transformer_jax", "train", arguments)
-    bench.add("transformer_jax, logits not held", "train", {**arguments, "chunk": 512})
+    bench.add("transformer_jax, logits not held", "train", arguments | {"chunk": 512})
+    bench.add("transformer_jax, bfloat16", "train", arguments | narrow)
     rows = bench.measure(settings.turns, 64 * 64, base)
     bench.close()
     return [("seq2seq training step, 64 pairs of 32 + 32 tokens", rows, "tokens")]

@@ -8,7 +8,7 @@ allocator.keep_memory()
 
 import dataclasses
 import types
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +37,13 @@ from transformer_jax.training.step import make_step
 
 
 def configuration(
-    vocab: int, width: int, heads: int, layers: int, context: int, gelu: str, dtype: str
+    vocab: int,
+    width: int,
+    heads: int,
+    layers: int,
+    context: int,
+    gelu: str,
+    dtype: Literal["float32", "bfloat16"],
 ):
     """A GPT-2 without biases or dropout, which is nanoGPT's model."""
     return TransformerConfig(

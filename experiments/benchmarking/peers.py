@@ -52,8 +52,8 @@ class TorchTransformer(nn.Module):
         return out @ self.embedding.weight.T + self.bias
 
 
-def train(vocab, width, heads, layers, hidden, batch, length, compiled=False):
-    """One AdamW step with label smoothing and clipping, as ours does it."""
+def train(vocab, width, heads, layers, hidden, batch, length, compiled=False, dtype="float32"):
+    """One AdamW step with label smoothing and clipping, as ours does it; bfloat16 by autocast."""
     torch.manual_seed(0)
     model = TorchTransformer(vocab, width, heads, layers, hidden).train()
     run_model = torch.compile(model) if compiled else model
@@ -68,13 +68,14 @@ def train(vocab, width, heads, layers, hidden, batch, length, compiled=False):
     def step():
         source, target = batches[state["at"] % len(batches)]
         state["at"] += 1
-        logits = run_model(source, target[:, :-1].contiguous())
-        loss = nn.functional.cross_entropy(
-            logits.reshape(-1, vocab),
-            target[:, 1:].reshape(-1),
-            ignore_index=0,
-            label_smoothing=0.1,
-        )
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16"):
+            logits = run_model(source, target[:, :-1].contiguous())
+            loss = nn.functional.cross_entropy(
+                logits.reshape(-1, vocab),
+                target[:, 1:].reshape(-1),
+                ignore_index=0,
+                label_smoothing=0.1,
+            )
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
