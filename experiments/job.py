@@ -170,10 +170,12 @@ class Job(abc.ABC):
             make: From what the plan says of a batch to the rows of it that this process holds.
             start: Steps that are done.
         """
-        made = prefetched(self.plan, make, start=start)
+        # The plan is asked by the background thread alone: it may be in the next epoch already, and
+        # whoever asks for another epoch than the one before has all of it built anew.
+        made = prefetched(self.plan, lambda part: (len(part.indices), make(part)), start=start)
         try:
-            for step, batch in enumerate(made, start):
-                yield put_batch(batch, self.mesh, len(self.plan.batch(step).indices))
+            for rows, batch in made:
+                yield put_batch(batch, self.mesh, rows)
         finally:
             made.close()  # type: ignore[attr-defined]
 

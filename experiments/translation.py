@@ -13,8 +13,8 @@ from experiments import job
 from experiments.initial import Initial, starting_point
 from experiments.job import say
 from experiments.settings import Run
-from transformer_jax.data.loader import batches, make_batch
-from transformer_jax.data.plan import BucketPlan
+from transformer_jax.data.loader import make_batch
+from transformer_jax.data.plan import BatchPlan, BucketPlan
 from transformer_jax.data.sources import Pairs, Splits, load_splits
 from transformer_jax.data.store import PairStore, build_store
 from transformer_jax.data.tokenizer import Tokenizer
@@ -130,33 +130,30 @@ class TranslationJob(job.Job):
     def examples(self) -> list[job.Batch]:
         """A batch of padding for every shape of the plan."""
         empty = lambda rows: np.full(rows, -1)
-        return [self._put(self.store, empty(rows), S, T) for rows, S, T in self.plan.shapes]
+        shapes = [BatchPlan(empty(rows), S, T) for rows, S, T in self.plan.shapes]
+        return [self._put(self.store, shape) for shape in shapes]
 
     def batches(self, start: int) -> Iterator[job.Batch]:
         """The batches after ``start`` steps, on the devices."""
-        rows = functools.partial(local_rows, self.mesh)
-        made = batches(self.store, self.plan, start=start, rows=rows, pad=self.tokenizer.pad)
-        try:
-            for step, batch in enumerate(made, start):
-                yield put_batch(batch, self.mesh, len(self.plan.batch(step).indices))
-        finally:
-            made.close()  # type: ignore[attr-defined]
+        return self.stream(functools.partial(self._rows, self.store), start)
 
     def put_all(self, store: PairStore) -> Iterator[job.Batch]:
         """All examples once, in order of length."""
         tokens = max(self.run.training.tokens, _least(store, self.run.training.rows_multiple))
         plan = self.plan_for(store, tokens, 2, shuffle=False)
         for step in range(plan.steps_per_epoch):
-            yield self._put(store, *plan.batch(step))
+            yield self._put(store, plan.batch(step))
 
     def evaluate(self) -> Any:
         """From a state to validation scores; None if there is nothing to validate on."""
         return _Validation(self) if self.splits.valid is not None else None
 
-    def _put(self, store: PairStore, indices: np.ndarray, S: int, T: int) -> job.Batch:
-        held = indices[local_rows(self.mesh, len(indices))]
-        batch = make_batch(store, held, S, T, self.tokenizer.pad)
-        return put_batch(batch, self.mesh, len(indices))
+    def _rows(self, store: PairStore, batch: BatchPlan) -> dict[str, np.ndarray]:
+        held = batch.indices[local_rows(self.mesh, len(batch.indices))]
+        return make_batch(store, held, batch.S, batch.T, self.tokenizer.pad)
+
+    def _put(self, store: PairStore, batch: BatchPlan) -> job.Batch:
+        return put_batch(self._rows(store, batch), self.mesh, len(batch.indices))
 
 
 def _least(store: PairStore, rows: int) -> int:

@@ -1,7 +1,7 @@
 """Batches of arrays from a store and a plan, made ahead of time in the background."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int
@@ -12,6 +12,7 @@ from transformer_jax.data.store import PairStore, TokenStore
 __all__ = ["Batch", "Plan", "Rows", "batches", "make_batch", "prefetched"]
 
 Batch = dict[str, np.ndarray]
+Made = TypeVar("Made")
 Rows = Callable[[int], np.ndarray]
 """From the number of rows of the global batch to the indices of those that this process holds."""
 
@@ -88,17 +89,17 @@ def batches(
 
 def prefetched(
     plan: Plan,
-    make: Callable[[Any], Batch],
+    make: Callable[[Any], Made],
     *,
     start: int = 0,
     stop: int | None = None,
     prefetch: int = 8,
-) -> Iterator[Batch]:
+) -> Iterator[Made]:
     """``make(plan.batch(step))`` for steps ``start`` to ``stop``, made in a background thread.
 
     Args:
         plan: Any plan.
-        make: From what the plan says of a batch to its arrays.
+        make: From what the plan says of a batch to its arrays, and what else is told of it.
         start: The first step.
         stop: The step before which to end; None goes on through epoch after epoch.
         prefetch: How many batches are made ahead; 0 makes each when it is asked for.
