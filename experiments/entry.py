@@ -1,5 +1,6 @@
 """The command that every family's entry point is: train, resume, and what else it does."""
 
+import contextlib
 import dataclasses
 import difflib
 import functools
@@ -7,7 +8,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -48,19 +50,34 @@ def _train(family: Family, command: str, arguments: Sequence[str]) -> int:
 
     initialize(run.distributed)
     # Refused before minutes of reading, not after; `begin` looks once more.
-    _check_output(run)
-    run, directory, texts = family.begin(run, runs[name][1])
-    run_log(directory.log)
-    return family.train(run, directory, texts, resume=False)
+    with _writing_alone(run.output, lambda: _check_output(run)):
+        run, directory, texts = family.begin(run, runs[name][1])
+        run_log(directory.log)
+        return family.train(run, directory, texts, resume=False)
 
 
 def _check_output(run: Any) -> None:
-    from transformer_jax.parallel.mesh import barrier, is_main
     from transformer_jax.training.run_directory import RunDirectory
 
-    if is_main():
-        RunDirectory.check_free(run.output, overwrite=run.overwrite)
-    barrier("output is free")
+    RunDirectory.check_free(run.output, overwrite=run.overwrite)
+
+
+@contextlib.contextmanager
+def _writing_alone(path: str, check: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Holds the lock of a run directory, in the first process; ``check`` may refuse it before."""
+    from experiments.job import say
+    from transformer_jax.parallel.mesh import barrier, is_main
+    from transformer_jax.training.lock import LOCK, RunLock
+
+    with contextlib.ExitStack() as held:
+        if is_main():
+            # Nothing is written to a folder that is no run, and a run in progress is told as such.
+            if not (Path(path) / LOCK).exists():
+                check()
+            held.enter_context(RunLock(path, say=say))
+            check()
+        barrier("run is locked")
+        yield
 
 
 def _named(command: str, runs: Mapping[str, Any], arguments: Sequence[str]) -> str:
@@ -107,7 +124,8 @@ def _resume(family: Family, arguments: Sequence[str]) -> int:
     run, texts = family.read(directory)
     run = dataclasses.replace(run, loop=asked.loop, mesh=asked.mesh, distributed=asked.distributed)
     initialize(run.distributed)
-    return family.train(run, directory, texts(), resume=True)
+    with _writing_alone(asked.run):
+        return family.train(run, directory, texts(), resume=True)
 
 
 def _run(family: Family, arguments: list[str]) -> int:

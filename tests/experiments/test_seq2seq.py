@@ -2,15 +2,21 @@
 
 import json
 import logging
+import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
 
 import pytest
 
 from experiments import seq2seq
 from experiments.settings import RUNS, Run
+from transformer_jax.cli.main import main
 from transformer_jax.config import from_dict
 from transformer_jax.training import manifest
+from transformer_jax.training.lock import LOCK, machine, process_started
 from transformer_jax.training.metrics import read_metrics
 
 WORDS = ["um", "dois", "três", "quatro", "cinco", "seis", "sete", "oito", "nove", "dez"]
@@ -96,6 +102,46 @@ def test_resuming_a_finished_run_changes_nothing(trained, tmp_path):
     after = json.loads((run / "results.json").read_text())
     assert after["state_sha256"] == before["state_sha256"]
     assert after["steps"] == before["steps"]
+
+
+@pytest.fixture
+def in_progress(trained, tmp_path):
+    """A run that a living process of this machine writes to."""
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    holder = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    started = process_started(holder.pid)
+    record = {"machine": machine(), "host": "here", "pid": holder.pid, "started": started}
+    (run / LOCK).write_text(json.dumps(record))
+    yield run, holder.pid
+    holder.kill()
+    holder.wait()
+
+
+def sq_content(run):
+    return {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+
+def test_a_run_in_progress_is_left_alone_and_can_be_read(in_progress, texts, capfd):
+    run, pid = in_progress
+    before = sq_content(run)
+    data = [*sq_data(texts), *TINY, "--output", str(run)]
+    for given in (["resume", str(run)], ["train", "small", *data, "--overwrite"],
+                  ["train", "small", *data]):  # fmt: skip
+        assert seq2seq.main(given) == 4
+        sq_one_line(capfd.readouterr().err, f"in use by process {pid} on here")
+    assert main(["verify", str(run)]) == 0
+    files = [f"{texts}/t.pt", f"{texts}/t.en"]
+    assert seq2seq.main(["evaluate", str(run), "--source", files[0], "--target", files[1]]) == 0
+    assert sq_content(run) == before
+
+
+def test_a_run_whose_process_was_killed_goes_on(in_progress, capfd):
+    run, pid = in_progress
+    os.kill(pid, signal.SIGKILL)
+    assert seq2seq.main(["resume", str(run)]) == 0
+    assert f"was in use by process {pid} on here" in capfd.readouterr().err
+    assert not (run / LOCK).exists()
 
 
 def sq_spoil_config(run):

@@ -382,3 +382,17 @@ def test_a_directory_that_cannot_be_written_is_named_before_the_first_step(tmp_p
 def test_keeping_none_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="keep_last is 0"):
         Checkpointer(tmp_path, keep_last=0)
+
+
+def test_nothing_is_written_to_a_run_that_another_process_took_over(run):
+    with ck_open(run) as checkpointer:
+        (run / "lock.json").write_text('{"pid": 1, "machine": "another", "host": "elsewhere"}')
+        for write in (
+            lambda: checkpointer.save(3, ck_state(3)),
+            lambda: checkpointer.set_score(2, Score("loss", 1.0)),
+            lambda: Checkpointer(run / "checkpoints"),
+        ):
+            with pytest.raises(CheckpointError, match="in use by process 1 on elsewhere"):
+                write()
+    assert steps(run / "checkpoints") == [2, 1]
+    assert [finding.problem for finding in verify(run)] == [None, None]

@@ -18,6 +18,7 @@ import numpy as np
 
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.training import manifest, trees
+from transformer_jax.training.lock import check_lock
 from transformer_jax.training.stored import (
     DAMAGED,
     SCRATCH,
@@ -109,7 +110,8 @@ class Checkpointer:
         describe: What every manifest also says, such as the configuration.
 
     Raises:
-        CheckpointError: The directory cannot be created or written.
+        CheckpointError: The directory cannot be created or written, or another process writes to
+            the run that it belongs to.
     """
 
     def __init__(
@@ -138,6 +140,7 @@ class Checkpointer:
         )
 
     def _prepare(self) -> None:
+        check_lock(self.directory.parent)
         probe = self.directory / f".probe.{os.getpid()}"
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -161,10 +164,13 @@ class Checkpointer:
             score: How good it is, where that is known.
 
         Raises:
-            CheckpointError: This save or the one before could not be written.
+            CheckpointError: This save or the one before could not be written, or another process
+                has taken the run over.
         """
         ocp = orbax()
         self.wait()
+        if self._primary:
+            check_lock(self.directory.parent)
         if self._primary and (self.directory / checkpoint_name(step)).exists():
             self._move_aside(self.directory / checkpoint_name(step))
         items = _items(state)
@@ -193,6 +199,7 @@ class Checkpointer:
         self.wait()
         if not self._primary:
             return
+        check_lock(self.directory.parent)
         path = self.directory / checkpoint_name(step)
         fields = manifest.read(path) | {"score": _finite(score)}
         try:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.training import manifest
+from transformer_jax.training.lock import LOCK, check_lock
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
@@ -36,7 +37,7 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], *, overwrite: bool = False) -> "RunDirectory":
-        """A new run directory.
+        """A new run directory; a lock that is held stays where it is.
 
         Args:
             path: Where; missing or empty.
@@ -48,10 +49,14 @@ class RunDirectory:
         """
         run = cls(path)
         cls.check_free(path, overwrite=overwrite)
+        check_lock(path)
         try:
-            if run.path.is_dir():
-                shutil.rmtree(run.path)
             run.path.mkdir(parents=True, exist_ok=True)
+            for entry in run.path.iterdir():
+                if entry.is_dir() and not entry.is_symlink():
+                    shutil.rmtree(entry)
+                elif entry.name != LOCK:
+                    entry.unlink()
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from None
         return run
@@ -68,7 +73,7 @@ class RunDirectory:
         if not run.path.is_dir():
             return
         try:
-            empty = not any(run.path.iterdir())
+            empty = all(entry.name == LOCK for entry in run.path.iterdir())
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
         if empty:

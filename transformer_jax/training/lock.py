@@ -1,0 +1,265 @@
+"""One process at a time writes to a run directory; whoever comes second is told who that is.
+
+The lock is a small file in the directory. It names the machine and the process that hold it and is
+touched every few seconds. A process of this machine that has ended is known by its number and the
+time it started, so its lock is taken over at once. A process of another machine, as on a shared
+disk, is known by its touches: after minutes without one its lock is taken over too. Times are those
+of the file system, so clocks need not agree.
+
+The locks of the system (``flock``, and libraries on top of it such as ``filelock``) are not used:
+on many shared disks they hold within one machine only, and they do not say who holds them.
+"""
+
+import contextlib
+import functools
+import json
+import os
+import secrets
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.errors import CheckpointError
+from transformer_jax.training.manifest import write_durably
+
+__all__ = ["LOCK", "RunLock", "check_lock", "machine", "process_alive", "process_started"]
+
+LOCK = "lock.json"
+_EVERY = 15.0  # seconds between touches
+_STALE = 180.0  # seconds without a touch; shared disks may show old times for a minute
+
+
+class RunLock:
+    """The right to write to a run directory, held while entered.
+
+    Readers need none: what they read is renamed into place whole.
+
+    Args:
+        path: The run directory; made if it is missing, and removed again if it stays empty.
+        every: Seconds between touches.
+        stale: Seconds without a touch after which a process of another machine is taken for dead.
+        say: Told about a lock that is taken over.
+
+    Raises:
+        CheckpointError: On entering, if another process holds the lock or the directory cannot be
+            written.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        every: float = _EVERY,
+        stale: float = _STALE,
+        say: Callable[[str], None] = lambda text: None,
+    ):
+        self.path = Path(path)
+        self.file = self.path / LOCK
+        self._every, self._stale, self._say = every, stale, say
+        self._token = secrets.token_hex(8)
+        self._made = False
+        self._done = threading.Event()
+        self._beat: threading.Thread | None = None
+
+    def __enter__(self) -> "RunLock":
+        try:
+            self._take()
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: cannot be written: {error.strerror}") from None
+        self._beat = threading.Thread(target=self._touch, name="run lock", daemon=True)
+        self._beat.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        if self._beat is not None:
+            self._beat.join()
+        with contextlib.suppress(OSError):
+            if self._ours():
+                self.file.unlink()
+            if self._made:
+                self.path.rmdir()  # nothing was begun here; else it fails, as it should
+
+    def _ours(self) -> bool:
+        found = _read(self.file)
+        return found is not None and found.get("token") == self._token
+
+    def _take(self) -> None:
+        self._made = not self.path.exists()
+        self.path.mkdir(parents=True, exist_ok=True)
+        draft = self.path / f".{LOCK}.{self._token}"
+        try:
+            draft.write_text(json.dumps(_myself() | {"token": self._token}), encoding="utf-8")
+            while not _link(draft, self.file):
+                found = _read(self.file)
+                if found is None:
+                    continue  # released in this moment
+                self._refuse_unless_dead(found, draft)
+                self._replace(found, draft)
+                if self._ours():
+                    self._say(f"{self.path}: was in use by {_who(found)}, which is gone")
+                    return
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def _refuse_unless_dead(self, found: dict[str, Any], draft: Path) -> None:
+        draft.touch()
+        try:
+            silent = draft.stat().st_mtime - self.file.stat().st_mtime
+        except FileNotFoundError:
+            return
+        alive = process_alive(found)
+        if alive is False or (alive is None and silent > self._stale):
+            return
+        hint = "wait until it ends, or stop it first"
+        if alive is None:
+            left = max(1, round(self._stale - silent))
+            hint += f" (if it is gone already, try again in {left} s)"
+        raise CheckpointError(f"{self.path}: in use by {_who(found)}: {hint}")
+
+    def _replace(self, found: dict[str, Any], draft: Path) -> None:
+        """Puts our lock in place of a dead one, if it still is that one and nobody else does so."""
+        turn = self.path / f".{LOCK}.turn"
+        try:
+            turn.mkdir()
+        except FileExistsError:
+            with contextlib.suppress(OSError):
+                draft.touch()
+                if draft.stat().st_mtime - turn.stat().st_mtime > self._stale:
+                    turn.rmdir()  # whose turn it was has died
+            time.sleep(0.05)
+            return
+        try:
+            if _read(self.file) == found:
+                write_durably(self.file, draft.read_text(encoding="utf-8"))
+        finally:
+            turn.rmdir()
+
+    def _touch(self) -> None:
+        while not self._done.wait(self._every):
+            # A shared disk that is away for a while is no reason to end; `check` sees to the rest.
+            with contextlib.suppress(OSError):
+                if self._ours():
+                    os.utime(self.file)
+
+
+def check_lock(path: str | os.PathLike[str]) -> None:
+    """Refuses to write to a run that another process has locked; no lock at all is no hindrance.
+
+    It may have been ours before: a process that slept for minutes, as on a laptop whose lid was
+    closed, is taken for dead by those on other machines.
+
+    Raises:
+        CheckpointError: It says who holds the lock.
+    """
+    file = Path(path) / LOCK
+    try:
+        found = _read(file)
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read: {error.strerror}") from None
+    if not found or process_alive(found) is False:
+        return
+    if found.get("machine") != machine() or found.get("pid") != os.getpid():
+        raise CheckpointError(
+            f"{path}: in use by {_who(found)}, so this process writes nothing more to it; if that "
+            f"one is gone, delete {file}"
+        )
+
+
+def _link(draft: Path, file: Path) -> bool:
+    """Gives a file that is written whole its name, unless there is one of that name."""
+    try:
+        os.link(draft, file)
+    except FileExistsError:
+        return False
+    except OSError:
+        # A file system without links: whoever looks in between sees an empty file, and waits.
+        try:
+            handle = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+        except FileExistsError:
+            return False
+        with open(handle, "w", encoding="utf-8") as out:
+            out.write(draft.read_text(encoding="utf-8"))
+    return True
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    """What a lock says; None if there is none, nothing if it is damaged or just being written."""
+    try:
+        with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK), encoding="utf-8") as opened:
+            found = json.loads(opened.read(1 << 16))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _who(found: dict[str, Any]) -> str:
+    if not isinstance(found.get("pid"), int):
+        return f"a process that {LOCK} does not name"
+    return f"process {found['pid']} on {found.get('host')} since {found.get('since')}"
+
+
+def _myself() -> dict[str, Any]:
+    return {
+        "host": socket.gethostname(),
+        "machine": machine(),
+        "pid": os.getpid(),
+        "started": process_started(os.getpid()),
+        "since": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+    }
+
+
+@functools.cache
+def machine() -> str:
+    """What tells this machine, since it was started, and this container, from all others.
+
+    A process number means the same process only where this is the same.
+    """
+    parts = [socket.gethostname()]
+    with contextlib.suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+        parts.append(os.readlink("/proc/self/ns/pid"))
+    return " ".join(parts)
+
+
+def process_started(pid: int) -> str | None:
+    """When a process of this machine was started, in whatever way the system tells; None if gone.
+
+    The number of a process that ended is given to another one; both together are unique.
+    """
+    try:
+        # The second field is the name of the program, in brackets, and may hold anything.
+        told = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return None if told[0] in "ZX" else told[19]  # ended, and not yet waited for
+    except (FileNotFoundError, ProcessLookupError):
+        if Path("/proc/self/stat").exists():
+            return None
+    except (OSError, IndexError):
+        pass
+    command = ["ps", "-o", "lstart=", "-p", str(pid)]
+    with contextlib.suppress(OSError):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        return done.stdout.strip() or None
+    return ""
+
+
+def process_alive(found: dict[str, Any]) -> bool | None:
+    """Whether the process that a record names still runs; None if this machine cannot tell.
+
+    Example:
+        >>> process_alive(_myself()), process_alive(_myself() | {"started": "long ago"})
+        (True, False)
+        >>> process_alive(_myself() | {"machine": "another"}) is None
+        True
+    """
+    pid = found.get("pid")
+    if found.get("machine") != machine() or not isinstance(pid, int) or pid < 1:
+        return None
+    started = process_started(pid)
+    return None if started == "" else started is not None and started == found.get("started")
