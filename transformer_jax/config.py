@@ -115,7 +115,8 @@ class HeadConfig:
     bias: bool = False
     scale: float = 1.0  # of the vectors, before the product (T5 1.0: width ** -0.5)
     softcap: float | None = None  # of the scores (Gemma 2)
-    transform: bool = False  # a linear map, the activation and a norm come first (BERT)
+    transform: bool = False  # a linear map, an activation and a norm come first (BERT);
+    transform_activation: Activation | None = None  # None is that of the feed-forward
     pooler: bool = False  # a linear map of the first vector stands for a whole text (BERT),
     pooler_activation: Activation = "tanh"  # after this (DistilBERT: relu)
 

@@ -4,9 +4,11 @@ import json
 import re
 import shutil
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tokenizers
+from flax import nnx
 from safetensors.numpy import load_file
 
 from experiments import encoder_only
@@ -27,6 +29,7 @@ SPECIAL = {
     "bert": BERT_SPECIAL, "gpt2": ("<s>", "<pad>", "</s>", "<unk>"),
     "llama": ("<s>", "<pad>", "</s>", "<unk>"), "bart": ("<s>", "<pad>", "</s>", "<unk>"),
     "t5": ("<pad>", "</s>", "<unk>", "<other>"),
+    "camembert": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
 }  # fmt: skip
 
 
@@ -58,6 +61,10 @@ USES = [
     ("bert", ["describe", "{}"]),
     ("bert_cls", ["classify", "{}", "{text}"]),
     ("bert_tag", ["tag", "{}", "{text}"]),
+    ("camembert", ["fill-mask", "{}", "the [MASK]"]),
+    ("camembert_tag", ["tag", "{}", "{text}"]),
+    ("t5_encoder", ["similar", "{}", "{text}", "the river"]),
+    ("t5_encoder", ["describe", "{}"]),
     ("bert_qa", ["answer", "{}", "who ran?", "--context", "{text}"]),
     ("gpt2", ["generate", "{}", "the ", "--tokens", "5", "--temperature", "0"]),
     ("gpt2", ["score", "{}", "{text}"]),
@@ -78,6 +85,40 @@ def test_a_folder_is_used_like_the_run_made_of_it(
         outputs.append([line.replace(str(path), "RUN") for line in out])
     assert outputs[0] == outputs[1]
     assert outputs[0]
+
+
+@pytest.mark.parametrize("name", ["t5_encoder", "bart"])
+def test_vectors_are_of_what_the_tokenizer_puts_around_a_text(
+    published, tmp_path, run_command, name
+):
+    """The encoder of T5 reads an end and no beginning, that of BART both."""
+    folder = shutil.copytree(published(name), tmp_path / "framed")
+    fields = json.loads((folder / "tokenizer.json").read_text())
+    before = ["<s>"] if name == "bart" else []
+    part = lambda text: {"SpecialToken": {"id": text, "type_id": 0}}
+    text = {"Sequence": {"id": "A", "type_id": 0}}
+    single = [*map(part, before), text, part("</s>")]
+    ids = {token["content"]: token["id"] for token in fields["added_tokens"]}
+    fields["post_processor"] = {
+        "type": "TemplateProcessing", "single": single,
+        "pair": [*single, {"Sequence": {"id": "B", "type_id": 0}}, part("</s>")],
+        "special_tokens": {
+            name: {"id": name, "ids": [ids[name]], "tokens": [name]} for name in ("<s>", "</s>")
+            if name in ids
+        },
+    }  # fmt: skip
+    (folder / "tokenizer.json").write_text(json.dumps(fields))
+    (tmp_path / "lines").write_text("\n".join(TEXT) + "\n")
+    output = tmp_path / "vectors.npz"
+    assert run_command("embed", folder, tmp_path / "lines", "--output", output)[0] == 0
+    (graph, params), tokenizer = load(folder, kind=("encoder", "encoder-decoder"))
+    model = nnx.merge(graph, params)
+    for line, vector in zip(TEXT, np.load(output)["vectors"], strict=True):
+        row = jnp.array([[*(ids[n] for n in before), *tokenizer.encode(line), ids["</s>"]]])
+        length = jnp.array([row.shape[1]])
+        encode = model.encode if name == "bart" else model
+        [hidden] = encode(row, length)
+        np.testing.assert_allclose(vector, hidden.mean(0), atol=2e-6)
 
 
 @pytest.mark.parametrize("name", ["bart", pytest.param("t5", marks=pytest.mark.slow)])

@@ -295,6 +295,45 @@ def test_texts_of_byte_pairs_begin_as_their_settings_say(tmp_path, kind, names):
         find_tokenizer(tmp_path)
 
 
+NUMBERED = {
+    "camembert": (["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"], 1),
+    "xlm-roberta": (["<s>", "<pad>", "</s>", "<unk>"], 3),
+}
+
+
+@pytest.mark.parametrize("family", NUMBERED)
+def test_pieces_stand_behind_the_special_tokens_of_fairseq(tmp_path, family):
+    """As CamemBERT and XLM-R number them, with two ends between the texts of a pair."""
+    data = trained()
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=data)
+    first, skipped = NUMBERED[family]
+    names = [*first, *map(theirs.id_to_piece, range(skipped, len(theirs))), "<mask>"]
+    write(tmp_path, sentencepiece__bpe__model=data, config__json={"model_type": family})
+    text, special = find_tokenizer(tmp_path)
+    backend, tokenizer = tokenizers.Tokenizer.from_str(text), Tokenizer(text, special)
+    vocab = backend.get_vocab()
+    assert sorted(vocab, key=vocab.get) == names
+    moved = len(first) - skipped
+    number = lambda id: first.index("<unk>") if id == theirs.unk_id() else id + moved
+    for line in [*DIFFICULT, *sentences()[:50], "a <mask> <pad> <s>NOTUSED b"]:
+        assert tokenizer.encode(line) == [number(id) for id in theirs.encode(line)], ascii(line)
+    a, b = tokenizer.encode("the fox"), tokenizer.encode("dogs")
+    s, end = [vocab["<s>"]], [vocab["</s>"]]
+    assert backend.encode("the fox").ids == [*s, *a, *end]
+    assert backend.encode("the fox", "dogs").ids == [*s, *a, *end, *end, *b, *end]
+    assert tokenizer.frame == (tuple(s), (*end, *end), tuple(end))
+    # The blank before a mask belongs to it.
+    assert backend.encode("the <mask> fox").ids == [
+        *s, *tokenizer.encode("the"), vocab["<mask>"], *tokenizer.encode("fox"), *end
+    ]  # fmt: skip
+    assert (tokenizer.mask, tokenizer.unk, tokenizer.pad) == tuple(
+        vocab[name] for name in ("<mask>", "<unk>", "<pad>")
+    )
+    write(tmp_path, sentencepiece__bpe__model=trained(unk_id=4, pad_id=0))
+    with pytest.raises(DataError, match="begins with <pad>"):
+        find_tokenizer(tmp_path)
+
+
 def marian(folder, source, target):
     """A vocabulary as Marian makes it: both sides' pieces, in no order of the models."""
     pieces = []

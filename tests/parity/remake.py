@@ -69,6 +69,10 @@ MODELS = {
     "roberta_cls": (
         hf.RobertaForSequenceClassification, hf.RobertaConfig(**ROBERTA, num_labels=3)
     ),
+    "camembert": (hf.CamembertForMaskedLM, hf.CamembertConfig(**ROBERTA, hidden_act="relu")),
+    "camembert_tag": (
+        hf.CamembertForTokenClassification, hf.CamembertConfig(**ROBERTA, num_labels=5)
+    ),
     "distilbert": (hf.DistilBertForMaskedLM, hf.DistilBertConfig(**DISTIL)),
     "distilbert_cls": (
         hf.DistilBertForSequenceClassification, hf.DistilBertConfig(**DISTIL, num_labels=2)
@@ -104,6 +108,7 @@ MODELS = {
         hf.T5ForConditionalGeneration,
         hf.T5Config(**T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
     ),
+    "t5_encoder": (hf.T5EncoderModel, hf.T5Config(**T5, feed_forward_proj="gated-gelu")),
     "vit": (hf.ViTForImageClassification, hf.ViTConfig(**VIT, num_labels=5)),
     "vit_bare": (
         hf.ViTModel,

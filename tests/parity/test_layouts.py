@@ -78,7 +78,8 @@ def outputs(name, model, module):
     if model.task:
         return {"logits": out}
     if not model.words:
-        return {"last_hidden_state": out, "pooler_output": module.pooled(out)}
+        pooled = {"pooler_output": module.pooled(out)} if model.config.head.pooler else {}
+        return {"last_hidden_state": out, **pooled}
     if not model.next_sentence:
         return {"logits": module.words(out)}
     return {"prediction_logits": module.words(out), "seq_relationship_logits": module.follows(out)}
@@ -198,6 +199,8 @@ CHANGES = [
     ("head.scale", "t5", 1.0),
     ("head.softcap", "gemma2", None),
     ("head.transform", "bert_mlm", False),
+    ("head.transform_activation", "camembert", None),
+    ("head.transform_activation", "camembert", "gelu_tanh"),
     ("head.pooler", "bert", False),
     ("head.pooler_activation", "distilbert_cls", "tanh"),
     ("head.pooler_activation", "vit_bare", "relu"),
@@ -287,6 +290,10 @@ KEYS = {
            "relative_attention_max_distance": 64, "relative_attention_num_buckets": 32,
            "scale_decoder_outputs": False, "dropout_rate": 0.2},
     "t5_gated": {"feed_forward_proj": "gated-silu"},
+    "t5_encoder": {"architectures": ["T5ForConditionalGeneration"], "num_layers": 1,
+                   "relative_attention_num_buckets": 16, "feed_forward_proj": "gated-relu"},
+    "camembert": {"hidden_act": "gelu_new", "pad_token_id": 2, "type_vocab_size": 2},
+    "camembert_tag": {"architectures": ["CamembertForMaskedLM"]},
     "llama": {"attention_bias": True, "head_dim": 16, "hidden_act": "gelu", "mlp_bias": True,
               "num_key_value_heads": 4, "rms_norm_eps": 1e-5, "max_position_embeddings": 60,
               "rope_parameters": {"rope_type": "default", "rope_theta": 5e5},

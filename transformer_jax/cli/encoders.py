@@ -18,12 +18,14 @@ from transformer_jax.cli.loading import (
 from transformer_jax.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
+    from transformer_jax.data.tokenizer import Frame, Tokenizer
     from transformer_jax.encoding.predictor import Predictor
     from transformer_jax.encoding.vectors import Layers, Pool, Vectors
     from transformer_jax.training.run_directory import RunDirectory
 
 __all__ = [
     "file_lines",
+    "frame_of",
     "given_lines",
     "layers_of",
     "load_task",
@@ -79,7 +81,8 @@ def load_vectors(
     model, tokenizer = load(path, checkpoint, kind=kinds)
     sentence = sentence_of(run)
     length = min(read_length(run), sentence.get("length", _NO_END))
-    vectors = Vectors(model, tokenizer, length=length, tokens=tokens)
+    frame = frame_of(run, tokenizer)
+    vectors = Vectors(model, tokenizer, length=length, tokens=tokens, frame=frame)
     if "lowercase" in sentence:
         return vectors, lambda line: prepare(line).lower()
     return vectors, prepare
@@ -156,8 +159,24 @@ def load_task(
         length=int(task.get("length", 128)),
         stride=int(task.get("stride", 64)),
         tokens=tokens,
+        frame=frame_of(run, tokenizer),
     )
     return predictor, task, prepare
+
+
+def frame_of(run: "RunDirectory", tokenizer: "Tokenizer") -> "Frame | None":
+    """The special tokens around texts that a run reads; None are those of training here.
+
+    Around texts of a published encoder stands what its tokenizer puts there, if that is anything.
+    """
+    if "published" not in run.read_config():
+        return None
+    if tokenizer.frame is None and tokenizer.bos == tokenizer.pad:  # nothing begins a text (T5)
+        from transformer_jax.data.tokenizer import Frame
+
+        end = (tokenizer.eos,)
+        return Frame((), end, end)
+    return tokenizer.frame
 
 
 def layers_of(text: str) -> "Layers":

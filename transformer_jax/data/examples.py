@@ -10,7 +10,7 @@ from jaxtyping import Int
 from transformer_jax.data.ragged import Slices, flattened, offsets_of, runs
 from transformer_jax.data.squad import Answer
 from transformer_jax.data.store import TokenStore, id_dtype
-from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.data.tokenizer import Frame, Tokenizer
 from transformer_jax.errors import ConfigError
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "encode_tagged",
     "find_spans",
     "make_inputs",
+    "usual_frame",
 ]
 
 _CHUNK = 8192  # texts encoded at a time, which bounds the memory of Python lists
@@ -87,11 +88,25 @@ class SpanExamples:
         return self.spans[offsets[index] : offsets[index + 1]]
 
 
+def usual_frame(tokenizer: Tokenizer) -> Frame:
+    """What stands around the texts that encoders are trained on here: ``[CLS]`` and ``[SEP]``.
+
+    Example:
+        >>> from transformer_jax.data.tokenizer import train_tokenizer
+        >>> tokenizer = train_tokenizer("characters", ["abc"], 7)
+        >>> [tokenizer.pieces(ids) for ids in usual_frame(tokenizer)]
+        [['<bos>'], ['<eos>'], ['<eos>']]
+    """
+    end = (tokenizer.eos,)
+    return Frame((tokenizer.bos,), end * tokenizer.joint, end)
+
+
 def encode_sentences(
     texts: Sequence[str],
     seconds: Sequence[str] | None,
     tokenizer: Tokenizer,
     max_length: int,
+    frame: Frame | None = None,
 ) -> tuple[Examples, int]:
     """The ids of sentences or of pairs, and how many were cut to fit.
 
@@ -103,6 +118,7 @@ def encode_sentences(
         seconds: As many second sentences, or None.
         tokenizer: Its ``bos`` is ``[CLS]``, and its ``eos`` ``[SEP]``.
         max_length: Longest example in tokens, ``[CLS]`` and ``[SEP]`` among them.
+        frame: Other special tokens than these around and between texts.
 
     Raises:
         ConfigError: ``max_length`` has no room for a token of each side.
@@ -116,8 +132,10 @@ def encode_sentences(
         >>> examples.seconds
         array([4, 3])
     """
-    special = 2 if seconds is None else 2 + tokenizer.joint
-    least = 2 * special - 1
+    frame = frame or usual_frame(tokenizer)
+    special = len(frame.before) + len(frame.after)
+    special += 0 if seconds is None else len(frame.between)
+    least = special + (1 if seconds is None else 2)
     if max_length < least:
         raise ConfigError(
             f"max_length is {max_length}: at least {least}, {special} of them special"
@@ -126,7 +144,7 @@ def encode_sentences(
     room = max_length - special
     if seconds is None:
         lengths = np.minimum(first.lengths, room)
-        return _joined(first._replace(lengths=lengths), None, tokenizer), int(
+        return _joined(first._replace(lengths=lengths), None, frame), int(
             np.sum(first.lengths > room)
         )
     second = _encode(seconds, tokenizer)
@@ -135,7 +153,7 @@ def encode_sentences(
     a = np.minimum(first.lengths, np.maximum(room - half, room - second.lengths))
     b = np.minimum(second.lengths, np.maximum(half, room - first.lengths))
     cut = int(np.sum(first.lengths + second.lengths > room))
-    return _joined(first._replace(lengths=a), second._replace(lengths=b), tokenizer), cut
+    return _joined(first._replace(lengths=a), second._replace(lengths=b), frame), cut
 
 
 def make_inputs(
@@ -172,7 +190,10 @@ def make_inputs(
 
 
 def encode_tagged(
-    words: Sequence[Sequence[str]], tokenizer: Tokenizer, max_length: int
+    words: Sequence[Sequence[str]],
+    tokenizer: Tokenizer,
+    max_length: int,
+    frame: Frame | None = None,
 ) -> TaggedExamples:
     """The ids of sentences of words, in which every word has exactly one place.
 
@@ -184,6 +205,7 @@ def encode_tagged(
         words: The words of each sentence.
         tokenizer: Its ``bos`` is ``[CLS]``, and its ``eos`` ``[SEP]``.
         max_length: Longest example in tokens, with these two.
+        frame: Other special tokens than these around texts.
 
     Raises:
         ConfigError: ``max_length`` is below 4.
@@ -199,7 +221,8 @@ def encode_tagged(
     """
     if max_length < 4:
         raise ConfigError(f"max_length is {max_length}: at least 4, 2 of them special tokens")
-    room = max_length - 2
+    frame = frame or usual_frame(tokenizer)
+    room = max_length - len(frame.before) - len(frame.after)
     counts = np.array([len(sentence) for sentence in words], np.int64)
     pieces, lead = _encode_words(words, tokenizer)
     lengths = np.minimum(pieces.lengths, room)
@@ -223,10 +246,10 @@ def encode_tagged(
     totals = tokens[first_word + sizes] - begins
     rows, columns = runs(lengths)
     ids = pieces.ids[pieces.begins[rows] + columns]
-    examples = _joined(Slices(ids, begins, totals), None, tokenizer)
+    examples = _joined(Slices(ids, begins, totals), None, frame)
     example, word = runs(sizes)
     which = first_word[example] + word
-    places = tokens[which] - begins[example] + 1 + lead
+    places = tokens[which] - begins[example] + len(frame.before) + lead
     firsts = first_word - (last - counts)[owner]
     return TaggedExamples(
         examples, TokenStore(places.astype(np.int32), offsets_of(sizes)), owner, firsts
@@ -281,7 +304,7 @@ def encode_questions(
     left = text.lengths[which[question]] - start
     window = Slices(text.ids, begins, np.minimum(left, width[question]))
     first = Slices(asked.ids, asked.begins[question], asked.lengths[question])
-    examples = _joined(first, window, tokenizer)
+    examples = _joined(first, window, usual_frame(tokenizer))
     found = np.full((len(examples.store.ids), 2), -1, np.int32)
     rows, columns = runs(window.lengths)
     at = examples.store.offsets[rows] + examples.seconds[rows] + columns
@@ -357,19 +380,22 @@ def _encode_words(
     return every, np.array(leads, np.int64)[index]
 
 
-def _joined(first: Slices, second: Slices | None, tokenizer: Tokenizer) -> Examples:
-    """``[CLS] first [SEP]``, and ``second [SEP]`` if there is one."""
-    joint = 1 if second is None else tokenizer.joint
-    seconds = first.lengths + 1 + joint
-    offsets = offsets_of(seconds if second is None else seconds + second.lengths + 1)
-    ids = np.empty(offsets[-1], id_dtype(tokenizer))
-    ids[offsets[:-1]] = tokenizer.bos
-    for number in range(joint):
-        ids[offsets[:-1] + seconds - 1 - number] = tokenizer.eos
-    ids[offsets[1:] - 1] = tokenizer.eos
-    parts = [(first, offsets[:-1] + 1)]
+def _joined(first: Slices, second: Slices | None, frame: Frame) -> Examples:
+    """Texts, or pairs of texts, with special tokens around and between."""
+    before, between, after = frame
+    lengths = len(before) + first.lengths
+    seconds = lengths + (len(after) if second is None else len(between))
+    offsets = offsets_of(seconds if second is None else seconds + second.lengths + len(after))
+    ids = np.empty(offsets[-1], first.ids.dtype)
+    begins, ends = offsets[:-1], offsets[1:]
+    placed = [(before, begins), (after, ends - len(after))]
+    parts = [(first, begins + len(before))]
     if second is not None:
-        parts.append((second, offsets[:-1] + seconds))
+        placed.append((between, begins + lengths))
+        parts.append((second, begins + seconds))
+    for tokens, at in placed:
+        for number, token in enumerate(tokens):
+            ids[at + number] = token
     for part, at in parts:
         rows, columns = runs(part.lengths)
         ids[at[rows] + columns] = part.ids[part.begins[rows] + columns]

@@ -7,7 +7,7 @@ import os
 import pathlib
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import tokenizers
@@ -17,7 +17,15 @@ from transformer_jax.data import backends
 from transformer_jax.data.backends import BERT_SPECIAL, SPECIAL
 from transformer_jax.errors import ConfigError, DataError
 
-__all__ = ["BERT_SPECIAL", "SPECIAL", "Kind", "Tokenizer", "load_tokenizer", "train_tokenizer"]
+__all__ = [
+    "BERT_SPECIAL",
+    "SPECIAL",
+    "Frame",
+    "Kind",
+    "Tokenizer",
+    "load_tokenizer",
+    "train_tokenizer",
+]
 
 Kind = Literal["bpe", "wordpiece", "unigram", "bytes", "characters"]
 
@@ -29,6 +37,14 @@ _NAMES = {
     "eos": ("<eos>", "</s>", "[EOS]", "[SEP]", "<|end_of_text|>", "<|endoftext|>"),
     "mask": ("<mask>", "[MASK]", "<|mask|>"),
 }
+
+
+class Frame(NamedTuple):
+    """The special tokens around a text, and those between the two texts of a pair."""
+
+    before: tuple[int, ...]
+    between: tuple[int, ...]
+    after: tuple[int, ...]
 
 
 class Tokenizer:
@@ -47,6 +63,7 @@ class Tokenizer:
         before: What a text to be read begins with, as the file frames it (BART's ``<s>``).
         after: What it ends with; ``eos`` alone unless the file says otherwise.
         joint: How many ``eos`` stand between two texts of a pair (RoBERTa: 2).
+        frame: What the file puts around texts and between them; None if that is nothing.
         text: What the file holds.
         sha256: Of the file that ``save`` writes.
     """
@@ -60,6 +77,7 @@ class Tokenizer:
     before: tuple[int, ...]
     after: tuple[int, ...]
     joint: int
+    frame: Frame | None
     text: str
     sha256: str
 
@@ -98,7 +116,10 @@ class Tokenizer:
         silent = {self.pad, self.bos, self.eos}
         self._special = frozenset(silent if self.mask is None else silent | {self.mask})
         self._characters = _character_ids(text)
-        self.before, self.after, self.joint = _frame(backend, self.eos)
+        self.frame = _frame(backend)
+        self.before, between, self.after = self.frame or Frame((), (), ())
+        self.after = self.after or (self.eos,)
+        self.joint = max(1, between.count(self.eos))
 
     def __repr__(self) -> str:
         return f"Tokenizer(vocab_size={self.vocab_size}, sha256={self.sha256[:12]!r})"
@@ -339,18 +360,18 @@ def _special_ids(vocab: Mapping[str, int], given: Mapping[str, str]) -> dict[str
     return found
 
 
-def _frame(backend: tokenizers.Tokenizer, eos: int) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """What the file puts before and after a text, and how many ``eos`` between two."""
+def _frame(backend: tokenizers.Tokenizer) -> Frame | None:
+    """What the file puts around texts; None if it is nothing, or they cannot be told from it."""
     plain = backend.encode("a", add_special_tokens=False).ids
     framed = backend.encode("a", add_special_tokens=True).ids
     where = [i for i in range(len(framed)) if framed[i : i + len(plain)] == plain]
     if not plain or len(framed) == len(plain) or not where:
-        return (), (eos,), 1
+        return None
     at = where[0]
     before, after = tuple(framed[:at]), tuple(framed[at + len(plain) :])
     both = backend.encode("a", "a", add_special_tokens=True).ids
     between = both[at + len(plain) :][: len(both) - 2 * len(plain) - len(before) - len(after)]
-    return before, after or (eos,), max(1, between.count(eos))
+    return Frame(before, tuple(between), after)
 
 
 def _readable(backend: tokenizers.Tokenizer, id: int, special: frozenset[int]) -> str:

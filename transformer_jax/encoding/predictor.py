@@ -16,7 +16,7 @@ from transformer_jax.data.examples import (
     encode_tagged,
 )
 from transformer_jax.data.labelled import Task
-from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.data.tokenizer import Frame, Tokenizer
 from transformer_jax.encoding.batching import Batches
 from transformer_jax.training.encoder_objectives import inputs
 
@@ -48,6 +48,7 @@ class Predictor:
         length: Most tokens of a row.
         stride: Tokens that windows over a long context share.
         tokens: Of a batch, padding included.
+        frame: The special tokens around texts; None are those of training here.
 
     Attributes:
         params: The parameters in use; may be exchanged.
@@ -64,10 +65,12 @@ class Predictor:
         length: int = 128,
         stride: int = 64,
         tokens: int = 4096,
+        frame: Frame | None = None,
     ):
         graph, self.params = model
         self._tokenizer, self._length, self._stride = tokenizer, length, stride
         self._may_have_none, self.cut = "none" in labels, 0
+        self._frame = frame
 
         def program(params: Any, batch: dict[str, Any]) -> jax.Array:
             scores = nnx.merge(graph, params)(*inputs(batch))
@@ -88,7 +91,7 @@ class Predictor:
         return self._texts(texts, seconds)[:, 0]
 
     def _texts(self, texts: Sequence[str], seconds: Sequence[str] | None) -> np.ndarray:
-        examples, cut = encode_sentences(texts, seconds, self._tokenizer, self._length)
+        examples, cut = encode_sentences(texts, seconds, self._tokenizer, self._length, self._frame)
         self.cut += cut
         return self.rows(examples)
 
@@ -104,7 +107,7 @@ class Predictor:
     def tags(self, words: Sequence[Sequence[str]]) -> list[list[tuple[int, float]]]:
         """The tag of each word of each sentence, and its probability."""
         out: list[list[tuple[int, float]]] = [[(0, 0.0)] * len(sentence) for sentence in words]
-        tagged = encode_tagged(words, self._tokenizer, self._length)
+        tagged = encode_tagged(words, self._tokenizer, self._length, self._frame)
         for rows, scores in self._run(self.params, tagged.examples):
             best, worth = scores.argmax(-1), scores.max(-1)
             for row, number in enumerate(rows.tolist()):

@@ -12,10 +12,15 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.data.examples import Examples, encode_sentences, encode_tagged, make_inputs
-from transformer_jax.data.ragged import flattened, offsets_of, runs
-from transformer_jax.data.store import TokenStore, id_dtype
-from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.data.examples import (
+    Examples,
+    encode_sentences,
+    encode_tagged,
+    make_inputs,
+    usual_frame,
+)
+from transformer_jax.data.ragged import runs
+from transformer_jax.data.tokenizer import Frame, Tokenizer
 from transformer_jax.encoding.batching import Batches, grouped
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.functional.masks import Mask
@@ -98,6 +103,7 @@ class Vectors:
         tokenizer: Of its training.
         length: Longer texts are cut to so many tokens; None is the model's positions.
         tokens: Of a batch, padding included.
+        frame: The special tokens around texts; None are those of training here.
 
     Attributes:
         layers: L; the vectors have L + 1 layers, the first being the embeddings.
@@ -111,11 +117,15 @@ class Vectors:
         *,
         length: int | None = None,
         tokens: int = 4096,
+        frame: Frame | None = None,
     ):
         self._graph, self.params = model
         whole = nnx.merge(*model)
         self._seq2seq = isinstance(whole, EncoderDecoder)
         self._tokenizer, self._tokens = tokenizer, tokens
+        if frame is None and self._seq2seq:
+            frame = Frame(tokenizer.before, (tokenizer.eos,), tokenizer.after)
+        self._frame = frame or usual_frame(tokenizer)
         self.layers, self.width = whole.config.encoder_layers, whole.config.width
         self.length = length or whole.config.positions.max_length
         self.counts = {"lines": 0, "cut": 0}
@@ -170,7 +180,7 @@ class Vectors:
 
     def tagged(self, words: Sequence[Sequence[str]]) -> Float[np.ndarray, "words layers D"]:
         """The vectors of every layer for the first token of each word, sentence after sentence."""
-        tagged = encode_tagged(words, self._tokenizer, self.length)
+        tagged = encode_tagged(words, self._tokenizer, self.length, self._frame)
         rows = self._rows(tagged.examples, "all", "none")
         # Examples follow their sentences, so their words are in order.
         example, _ = runs(tagged.places.lengths)
@@ -187,8 +197,9 @@ class Vectors:
             raise DataError(f'"{word}" is no word of the sentence "{sentence}"')
         examples, _ = self._encode([sentence])
         [(_, spans)] = self._tokenizer.encode_spans([sentence])
-        lead = 0 if self._seq2seq else 1
-        read = np.array(spans[: len(examples.store.ids) - lead - 1], int).reshape(-1, 2)
+        lead = len(self._frame.before)
+        special = lead + len(self._frame.after)
+        read = np.array(spans[: len(examples.store.ids) - special], int).reshape(-1, 2)
         layers = self._rows(examples, "all", "none")
         maps = self._maps(examples)[:, 0].mean(1)  # [L T T]
         words = tuple(m.span() for m in re.finditer(r"\w+|[^\w\s]", sentence))
@@ -218,14 +229,7 @@ class Vectors:
         self, texts: Sequence[str], seconds: Sequence[str] | None = None
     ) -> tuple[Examples, int]:
         """The ids as the model was trained on, and how many texts were cut."""
-        if not self._seq2seq:
-            return encode_sentences(texts, seconds, self._tokenizer, self.length)
-        rows = self._tokenizer.encode_batch(texts)
-        kept = [[*row[: self.length - 1], self._tokenizer.eos] for row in rows]
-        every = flattened([kept], id_dtype(self._tokenizer))
-        return Examples(TokenStore(every.ids, offsets_of(every.lengths)), every.lengths), sum(
-            len(row) >= self.length for row in rows
-        )
+        return encode_sentences(texts, seconds, self._tokenizer, self.length, self._frame)
 
     def _rows(self, examples: Examples, layers: Layers, pool: Pool) -> np.ndarray:
         """Vectors of examples, in their order."""

@@ -175,14 +175,14 @@ def _differences(wanted: Model, back: Model) -> list[str]:
     for field in dataclasses.fields(Model):
         one, two = getattr(wanted, field.name), getattr(back, field.name)
         if isinstance(one, TransformerConfig):
-            found += _settings_apart(_usual(one), _usual(two), "")
+            found += _settings_apart(_usual(one, wanted.words), _usual(two, wanted.words), "")
         elif one != two and not (field.name == "labels" and wanted.task == "regress"):
             found.append(f"{field.name} {two} instead of {one}")
     return found
 
 
-def _usual(config: TransformerConfig) -> TransformerConfig:
-    """The same with what None stands for."""
+def _usual(config: TransformerConfig, words: bool) -> TransformerConfig:
+    """The same with what None stands for, and without what only a head for words has."""
     both = config.encoder_layers and config.decoder_layers
     decoder = config.decoder()
     shared = config.embedding.shared or not both
@@ -206,6 +206,14 @@ def _usual(config: TransformerConfig) -> TransformerConfig:
             window_every=config.scores.window_every if config.scores.window else 1,
         ),
         norm=dataclasses.replace(config.norm, final=config.final_norm),
+        head=dataclasses.replace(
+            config.head,
+            transform_activation=(
+                (config.head.transform_activation or config.feed_forward.activation)
+                if words
+                else None
+            ),
+        ),
         decoder_vocab=None if shared else decoder.vocab,
         decoder_heads=decoder.attention.heads if both else None,
         decoder_feed_forward=decoder.feed_forward.width if both else None,

@@ -10,7 +10,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from transformer_jax.errors import DataError
-from transformer_jax.interop.sentencepiece import parse_model, piece_tokenizer
+from transformer_jax.interop.sentencepiece import PieceModel, parse_model, piece_tokenizer
 from transformer_jax.interop.tokenizer_settings import (
     Settings,
     read_bytes,
@@ -29,6 +29,12 @@ _BYTE_LEVEL = ("gpt2", "gpt_neo", "codegen", "opt", "roberta", "bart", "longform
 _LEFT_TO_RIGHT = ("gpt2", "gpt_neo", "codegen", "opt")
 _EXTRA = ("t5", "mt5", "umt5", "longt5", "switch_transformers")
 _PLAIN = ("llama", "codellama", "code_llama", "mistral", "mixtral")
+# What comes before the pieces, how many of which it replaces, by families that number them so.
+_NUMBERED = {
+    "camembert": (("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"), ("<unk>",)),
+    "xlm-roberta": (("<s>", "<pad>", "</s>", "<unk>"), ("<unk>", "<s>", "</s>")),
+}
+_NUMBERED["xlmroberta"] = _NUMBERED["xlm-roberta"]
 _SPM = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model")
 _HELP = (
     "let transformers write its tokenizer.json:  "
@@ -175,8 +181,10 @@ def _byte_level(vocab: dict[str, int], merges: str, settings: Settings) -> token
 
 
 def _sentencepiece(data: bytes, settings: Settings) -> tokenizers.Tokenizer:
-    _demand(settings, _EXTRA + _PLAIN)
+    _demand(settings, (*_EXTRA, *_PLAIN, *_NUMBERED))
     model = parse_model(data)
+    if settings.family in _NUMBERED:
+        return _numbered(model, *_NUMBERED[settings.family])
     if settings.family not in _EXTRA:
         prefixed = settings.flag("add_prefix_space", None)
         if prefixed is not None:
@@ -186,6 +194,22 @@ def _sentencepiece(data: bytes, settings: Settings) -> tokenizers.Tokenizer:
     count = settings.count("extra_ids", sentinels or 100)
     backend = piece_tokenizer(model, extra=[f"<extra_id_{i}>" for i in reversed(range(count))])
     _frame(backend, (), ("</s>",))
+    return backend
+
+
+def _numbered(
+    model: PieceModel, first: tuple[str, ...], replaced: tuple[str, ...]
+) -> tokenizers.Tokenizer:
+    """Pieces behind special tokens of the kind of fairseq, which numbers them anew."""
+    own = tuple(piece.text for piece in model.pieces[: len(replaced)])
+    if own != replaced:
+        raise DataError(f"begins with {', '.join(own)[:60]}, and not with {', '.join(replaced)}")
+    names = [*first, *(piece.text for piece in model.pieces[len(replaced) :]), "<mask>"]
+    if len(set(names)) != len(names) or not {"<s>", "</s>"} <= set(names):
+        raise DataError("has a special token of its family twice, or lacks <s> or </s>")
+    backend = piece_tokenizer(model, numbers={name: id for id, name in enumerate(names)})
+    _mark(backend, [*first, "<s>", "</s>", "<mask>"])
+    _frame(backend, ("<s>",), ("</s>",), between=("</s>", "</s>"))
     return backend
 
 
@@ -216,6 +240,7 @@ def _frame(
     last: tuple[str, ...],
     *,
     again: bool = False,
+    between: tuple[str, ...] | None = None,
 ) -> None:
     """Sets what whoever asks for special tokens gets around a text, and between two.
 
@@ -224,12 +249,14 @@ def _frame(
         first: Tokens before a text.
         last: Tokens after it, and after the second of two.
         again: Whether the second begins as the first does.
+        between: Tokens between the two; None are those after a text.
     """
+    middle = last if between is None else between
     more = [f"{name}:1" for name in first] if again else []
     names = {name: backend.token_to_id(name) for name in (*first, *last)}
     backend.post_processor = processors.TemplateProcessing(
         single=[*first, "$A", *last],
-        pair=[*first, "$A:0", *last, *more, "$B:1", *(f"{name}:1" for name in last)],
+        pair=[*first, "$A:0", *middle, *more, "$B:1", *(f"{name}:1" for name in last)],
         special_tokens=[(name, id) for name, id in names.items() if id is not None],
     )
 
@@ -241,7 +268,8 @@ def _mark(backend: tokenizers.Tokenizer, names: Iterable[str]) -> None:
 
 
 def _token(name: str) -> tokenizers.AddedToken:
-    return tokenizers.AddedToken(name, normalized=False, special=True)
+    # The blank before a hidden word belongs to it.
+    return tokenizers.AddedToken(name, lstrip=name == "<mask>", normalized=False, special=True)
 
 
 def _demand(settings: Settings, families: tuple[str, ...]) -> None:

@@ -54,7 +54,8 @@ class MaskedEncoder(Encoder):
         """What :meth:`output_table` multiplies."""
         if self.transform is None or self.transform_norm is None:
             return hidden
-        act = ACTIVATIONS[self.config.feed_forward.activation]
+        chosen = self.config.head.transform_activation
+        act = ACTIVATIONS[chosen or self.config.feed_forward.activation]
         return self.transform_norm(act(self.transform(hidden)))
 
     def output_table(self) -> OutputTable:

@@ -1,6 +1,7 @@
-"""RoBERTa and XLM-RoBERTa: BERT whose positions count real tokens only, from the padding id on.
+"""RoBERTa, XLM-RoBERTa and CamemBERT: BERT whose positions count real tokens only.
 
-Liu et al. 2019. Layout: https://huggingface.co/docs/transformers/model_doc/roberta.
+They begin after the padding id. Liu et al. 2019; Conneau et al. 2020; Martin et al. 2020.
+Layout: https://huggingface.co/docs/transformers/model_doc/roberta.
 """
 
 import dataclasses
@@ -34,6 +35,7 @@ def model(fields: Fields, tensors: Tensors) -> Model:
     head = HeadConfig(
         bias=True,
         transform=True,
+        transform_activation="gelu",  # whatever the layers have
         pooler=pooler or task in ("classify", "regress"),
         tied=not tensors.has(own) or tensors.same(own, table),
     )
@@ -84,7 +86,7 @@ def named(model: Model) -> Model:
 
 
 FAMILY = Family(
-    types=("roberta", "xlm-roberta"),
+    types=("roberta", "xlm-roberta", "camembert"),
     model=model,
     rows=rows,
     fields=fields,

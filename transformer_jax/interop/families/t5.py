@@ -1,4 +1,4 @@
-"""T5 and mT5, the first version and the gated one (1.1, Flan).
+"""T5 and mT5, the first version and the gated one (1.1, Flan), and their encoders alone.
 
 Raffel et al. 2020; Shazeer 2020. Layout: https://huggingface.co/docs/transformers/model_doc/t5.
 """
@@ -36,7 +36,8 @@ _FEED_FORWARD["gated-gelu"] = ("gelu_tanh", True)
 
 
 def model(fields: Fields, tensors: Tensors) -> Model:
-    """An encoder-decoder; its head is tied unless the file has another table for it."""
+    """An encoder-decoder, whose head is tied unless the file has another table; or an encoder."""
+    alone = _alone(fields)
     activation, gated = fields.choice(("feed_forward_proj",), _FEED_FORWARD, "relu")
     width, rate = fields.whole("d_model"), fields.number("dropout_rate", default=0.1)
     layers = fields.whole("num_layers")
@@ -48,7 +49,7 @@ def model(fields: Fields, tensors: Tensors) -> Model:
         vocab=fields.whole("vocab_size"),
         width=width,
         encoder_layers=layers,
-        decoder_layers=fields.whole("num_decoder_layers", default=layers),
+        decoder_layers=0 if alone else fields.whole("num_decoder_layers", default=layers),
         embedding=EmbeddingConfig(scale=1.0, dropout=rate),
         positions=PositionConfig(
             kind="relative",
@@ -77,12 +78,20 @@ def model(fields: Fields, tensors: Tensors) -> Model:
             eps=fields.number("layer_norm_epsilon", default=1e-6, above=0),
             dropout=rate,
         ),
-        head=HeadConfig(
+        head=HeadConfig()
+        if alone
+        else HeadConfig(
             tied=not tensors.has(own) or tensors.same(own, "shared.weight"),
             scale=width**-0.5 if scaled else 1.0,
         ),
     )
-    return Model("encoder-decoder", config)
+    return Model("encoder" if alone else "encoder-decoder", config)
+
+
+def _alone(fields: Fields) -> bool:
+    """Whether a configuration is that of an encoder without a decoder."""
+    names = fields.values.get("architectures")
+    return isinstance(names, list) and any(str(name).endswith("EncoderModel") for name in names)
 
 
 def rows(model: Model) -> list[Row]:
@@ -92,6 +101,8 @@ def rows(model: Model) -> list[Row]:
     if not config.head.tied:
         found.append(Row("head/table", "lm_head.weight"))
     for side, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
+        if not layers:
+            continue
         first = f"{side}.block.0.layer.0.SelfAttention"
         found += [
             Row(f"{side}/relative/table", f"{first}.relative_attention_bias.weight"),
@@ -126,22 +137,26 @@ def _layer(ours: str, theirs: str, cross: bool, gated: bool) -> list[Row]:
 
 
 def fields(model: Model) -> dict[str, Any]:
-    """The configuration of an encoder-decoder, as T5's."""
-    config = model.config
+    """The configuration of an encoder-decoder or an encoder, as T5's."""
+    config, both = model.config, model.kind == "encoder-decoder"
     ff, places = config.feed_forward, config.positions
     activation: str = ff.activation
     if ff.gated:
         activation = "gated-" + activation.replace("gelu_tanh", "gelu")
+    head = {
+        "num_decoder_layers": config.decoder_layers,
+        "scale_decoder_outputs": config.head.scale != 1.0,
+        "tie_word_embeddings": config.head.tied,
+    }
     return {
         "model_type": "t5",
-        "architectures": ["T5ForConditionalGeneration"],
-        "is_encoder_decoder": True,
+        "architectures": ["T5ForConditionalGeneration" if both else "T5EncoderModel"],
+        "is_encoder_decoder": both,
         "vocab_size": config.vocab,
         "d_model": config.width,
         "d_kv": config.head_dim,
         "d_ff": ff.width,
         "num_layers": config.encoder_layers,
-        "num_decoder_layers": config.decoder_layers,
         "num_heads": config.attention.heads,
         "relative_attention_num_buckets": places.buckets,
         "relative_attention_max_distance": places.max_distance,
@@ -149,8 +164,7 @@ def fields(model: Model) -> dict[str, Any]:
         "feed_forward_proj": activation,
         "layer_norm_epsilon": config.norm.eps,
         "dropout_rate": config.norm.dropout,
-        "scale_decoder_outputs": config.head.scale != 1.0,
-        "tie_word_embeddings": config.head.tied,
+        **(head if both else {}),
     }
 
 
@@ -160,6 +174,10 @@ FAMILY = Family(
     rows=rows,
     fields=fields,
     ignored=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
+    # An encoder may have been saved with all of the model that it is of.
+    unused=lambda model: (
+        () if model.config.decoder_layers else (r"decoder\..*", r"lm_head\.weight")
+    ),
     stand_ins=(
         ("shared.weight", "encoder.embed_tokens.weight"),
         ("shared.weight", "decoder.embed_tokens.weight"),
