@@ -249,7 +249,10 @@ class Job(abc.ABC):
             raise CheckpointError(f"{path}: tokenizer.json is not the one the run began with")
         if said["key"]["impl"] != _impl():
             raise ConfigError(f"{path}: began with the random generator {said['key']['impl']}")
-        say(f"going on after step {restored.step}")
+        for problem in restored.left:
+            say(f"not used, as it is damaged: {problem}")
+        older = ", the newest good checkpoint" if restored.left else ""
+        say(f"going on after step {restored.step}{older}")
         return restored.step, restored.state
 
 

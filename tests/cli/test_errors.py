@@ -1,6 +1,9 @@
 """Whatever a command raises, its end is one line and a code."""
 
 import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -66,3 +69,16 @@ def test_debugging_lets_errors_pass(monkeypatch):
     monkeypatch.setenv("TRANSFORMER_JAX_DEBUG", "1")
     with pytest.raises(ConfigError, match="odd"):
         guarded(er_raising(ConfigError("odd")))
+
+
+def test_who_was_stopped_waits_for_no_thread():
+    """What is being compiled in the background cannot be interrupted, and takes minutes."""
+    code = (
+        "import threading, time; from transformer_jax.cli.errors import leave;"
+        "threading.Thread(target=time.sleep, args=(120,)).start();"
+        "print('said', end=''); leave(130)"
+    )
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout) == (130, "said")
+    assert time.monotonic() - began < 60

@@ -104,6 +104,17 @@ def test_resuming_a_finished_run_changes_nothing(trained, tmp_path):
     assert after["steps"] == before["steps"]
 
 
+def test_resume_says_which_checkpoint_it_goes_on_from_and_why(trained, tmp_path, capfd):
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    (run / "checkpoints/step_00000006/manifest.json").unlink()
+    assert seq2seq.main(["resume", str(run)]) == 0
+    err = capfd.readouterr().err
+    assert "going on after step 3, the newest good checkpoint" in err
+    assert "step_00000006: manifest.json is missing" in err
+    assert "kept as damaged_step_00000006" in err
+
+
 @pytest.fixture
 def in_progress(trained, tmp_path):
     """A run that a living process of this machine writes to."""

@@ -1,7 +1,6 @@
 """Laws of checkpoints: exact, verified, restorable anywhere, and never fewer than one good."""
 
 import contextlib
-import logging
 import os
 import random
 import resource
@@ -95,7 +94,7 @@ def test_names_of_any_tree_and_back():
 
 def test_restored_state_is_bitwise_the_saved_one(run):
     with ck_open(run) as checkpointer:
-        step, state, fields = checkpointer.restore(ck_template(ck_state(0)))
+        step, state, fields, _ = checkpointer.restore(ck_template(ck_state(0)))
     assert step == 2
     assert digest(state) == digest(ck_state(2))
     assert jax.tree.structure(state) == jax.tree.structure(ck_state(2))
@@ -233,9 +232,11 @@ def ck_damage(path: Path, kind: str, rng: random.Random) -> bool:
 
 @pytest.mark.parametrize("kind", DAMAGES)
 def test_damage_is_never_silent(small, tmp_path, kind):
-    """Every file of a checkpoint in turn: named by ``verify``, and the one before it is used."""
+    """Every file of a checkpoint in turn: named by ``verify``, never used; the one before is."""
     rng = random.Random(kind)
     saved, expected = small
+    intact = digest(load_params(saved).params)
+    used = {"params", manifest.MANIFEST}  # the rest is read when training goes on
     whole = saved / "checkpoints" / "step_00000002"
     vouched = {*manifest.read(whole)["files"], manifest.MANIFEST}
     assert len(vouched) > 10
@@ -245,11 +246,12 @@ def test_damage_is_never_silent(small, tmp_path, kind):
         if ck_damage(run / "checkpoints" / whole.name / name, kind, rng):
             newest, before = verify(run)
             loaded = load_params(run)
+            wanted = (1, expected) if name.split("/")[0] in used else (2, intact)
             if (
                 newest.problem is None
                 or name.split("/")[-1] not in newest.problem
                 or before.problem is not None
-                or (loaded.step, digest(loaded.params)) != (1, expected)
+                or (loaded.step, digest(loaded.params)) != wanted
             ):
                 silent.append(name)
         shutil.rmtree(run)
@@ -266,13 +268,15 @@ def test_files_that_the_manifest_leaves_out_are_never_read(run):
         assert digest(checkpointer.restore(ck_template(ck_state(0))).state) == digest(ck_state(2))
 
 
-def test_training_goes_on_from_the_checkpoint_before_a_damaged_one(run, caplog):
+def test_training_goes_on_from_the_checkpoint_before_a_damaged_one(run):
     newest = run / "checkpoints" / "step_00000002"
     ck_damage(next((newest / "params" / "d").iterdir()), "flip", random.Random(0))
-    with ck_open(run) as checkpointer, caplog.at_level(logging.WARNING):
-        step, state, _ = checkpointer.restore(ck_template(ck_state(0)))
+    with ck_open(run) as checkpointer:
+        step, state, _, [left] = checkpointer.restore(ck_template(ck_state(0)))
         assert (step, digest(state)) == (1, digest(ck_state(1)))
-        assert "step_00000002: params/d/" in caplog.text
+        assert "step_00000002: params/d/" in left
+        assert "SHA-256" in left
+        assert "kept as damaged_step_00000002" in left
         # The number is free again, and the damaged files are still there to look at.
         checkpointer.save(2, ck_state(2))
         checkpointer.wait()
@@ -396,3 +400,76 @@ def test_nothing_is_written_to_a_run_that_another_process_took_over(run):
                 write()
     assert steps(run / "checkpoints") == [2, 1]
     assert [finding.problem for finding in verify(run)] == [None, None]
+
+
+@pytest.mark.parametrize(("average", "items"), [(1, {"average"}), (2, {"params"})])
+def test_using_a_model_reads_the_files_of_what_is_used_alone(tmp_path, monkeypatch, average, items):
+    run = ck_run(tmp_path / "run", at=(1, 2, 3, 4))
+    seen, hashing = [], manifest.file_record
+
+    def record(path, **how):
+        seen.append(path.relative_to(run / "checkpoints").parts[:2])
+        return hashing(path, **how)
+
+    monkeypatch.setattr(manifest, "file_record", record)
+    assert load_params(run, "last", average=average).step == 4
+    names = [f"step_{step:08d}" for step in (4, 3)[:average]]
+    assert set(seen) == {(name, item) for name in names for item in items}
+
+
+@pytest.mark.parametrize("which", ["last", "best"])
+def test_what_is_not_used_may_be_damaged_and_what_is_used_may_not(tmp_path, caplog, which):
+    scores = {n: Score("loss", value) for n, value in ((1, 2.0), (2, 1.5), (3, 1.0))}
+    run = ck_run(tmp_path / "run", scores=scores)
+    for step, item, expected in ((3, "optimizer", 3), (2, "average", 3), (3, "average", 1)):
+        file = max((run / f"checkpoints/step_{step:08d}/{item}").rglob("*"), key=ck_size)
+        file.write_bytes(bytes(file.stat().st_size))
+        assert load_params(run, which).step == expected
+    assert "step_00000003" in caplog.text
+    assert "step 1 is used" in caplog.text
+
+
+def ck_size(path):
+    return path.stat().st_size if path.is_file() else 0
+
+
+def test_what_training_removes_meanwhile_confuses_no_reader(tmp_path, monkeypatch, caplog):
+    """Checkpoints vanish between listing, reading the manifest, verifying and reading arrays."""
+    from transformer_jax.training import stored
+
+    for name in ("read", "problem"):
+        run = ck_run(tmp_path / name, at=(1, 2))
+        whole, listed = getattr(manifest, name), []
+
+        def vanishing(path, *rest, whole=whole, listed=listed):
+            if not listed:
+                listed.append(path)
+                shutil.rmtree(path)
+            return whole(path, *rest)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(manifest, name, vanishing)
+            assert load_params(run, "best").step == 1
+    run, whole, listed = ck_run(tmp_path / "arrays", at=(1, 2)), stored.read_item, []
+
+    def removing(path, leaves):
+        if not listed:
+            listed.append(path)
+            shutil.rmtree(path.parent)
+        return whole(path, leaves)
+
+    monkeypatch.setattr(stored, "read_item", removing)
+    assert load_params(run, "best").step == 1
+    assert "damaged" not in caplog.text
+
+
+def test_verify_says_nothing_of_what_training_removed_meanwhile(run, monkeypatch):
+    whole = manifest.read
+
+    def vanishing(path):
+        if path.name.endswith("2"):
+            shutil.rmtree(path, ignore_errors=True)
+        return whole(path)
+
+    monkeypatch.setattr(manifest, "read", vanishing)
+    assert [(finding.step, finding.problem) for finding in verify(run)] == [(1, None)]

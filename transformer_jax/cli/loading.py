@@ -1,6 +1,6 @@
 """What a run directory holds, as what sub-commands need."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -228,7 +228,7 @@ def load(
     from transformer_jax.training.trees import named
 
     loaded = run.load_params(which, average=average)
-    tokenizer: Any = None if found_kind == "image" else _tokenizer(run, loaded.step)
+    tokenizer: Any = None if found_kind == "image" else _tokenizer(run, loaded.manifest)
     graph, shapes = nnx.split(abstract_model(run, config))
     params = loaded.params
     expected = {name: leaf.shape for name, leaf in named(nnx.to_pure_dict(shapes)).items()}
@@ -242,13 +242,8 @@ def load(
     return (graph, jax.device_put(params)), tokenizer
 
 
-def _tokenizer(run: "RunDirectory", step: int) -> "Tokenizer":
-    """The tokenizer that a checkpoint was made with."""
-    from transformer_jax.training import manifest
-    from transformer_jax.training.stored import checkpoint_name
-
-    checkpoint = run.checkpoints / checkpoint_name(step)
-    said = manifest.read(checkpoint) if checkpoint.exists() else {}
+def _tokenizer(run: "RunDirectory", said: Mapping[str, Any]) -> "Tokenizer":
+    """The tokenizer that a checkpoint was made with, by its manifest."""
     try:
         return run.load_tokenizer(said.get("tokenizer"))
     except DataError as error:

@@ -5,7 +5,6 @@ and the checkpoint before it is used.
 """
 
 import contextlib
-import logging
 import os
 import shutil
 import time
@@ -48,8 +47,6 @@ __all__ = [
     "verify",
 ]
 
-log = logging.getLogger(__name__)
-
 _DELETING = "deleting_"
 
 
@@ -59,6 +56,7 @@ class Restored(NamedTuple):
     step: int
     state: Any
     manifest: dict[str, Any]
+    left: tuple[str, ...] = ()  # what is wrong with newer checkpoints, which were set aside
 
 
 def _finite(score: Score | None) -> dict[str, Any] | None:
@@ -127,6 +125,7 @@ class Checkpointer:
         self.keep_last = keep_last
         self.describe = dict(describe or {})
         self._pending: tuple[Path, dict[str, Any], tuple[str, ...]] | None = None
+        self._left: list[str] = []
         self._primary = jax.process_index() == 0
         if self._primary:
             self._prepare()
@@ -140,7 +139,6 @@ class Checkpointer:
         )
 
     def _prepare(self) -> None:
-        check_lock(self.directory.parent)
         probe = self.directory / f".probe.{os.getpid()}"
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -151,6 +149,7 @@ class Checkpointer:
             raise explained(
                 error, f"{self.directory}: checkpoints cannot be written here"
             ) from None
+        check_lock(self.directory.parent)
         for path in self.directory.iterdir():
             if SCRATCH in path.name or path.name.startswith(_DELETING):
                 shutil.rmtree(path, ignore_errors=True)
@@ -298,27 +297,27 @@ class Checkpointer:
             restored = {item: read_item(path / item, leaves) for item, leaves in items.items()}
         except Exception as error:
             raise explained(error, f"{path}: verified, but could not be restored") from error
-        return Restored(step, _from_items(template, restored), fields)
+        return Restored(step, _from_items(template, restored), fields, tuple(self._left))
 
     def _choose(self) -> int | CheckpointError | None:
         found = steps(self.directory)
         problems = []
+        self._left.clear()
         for step in found:
             path = self.directory / checkpoint_name(step)
             _, problem = examined(path)
             if problem is None:
                 return step
             problems.append(problem)
-            log.warning("damaged checkpoint: %s; trying the one before", problem)
             if len(problems) < len(found):
-                self._move_aside(path)
+                self._left.append(f"{problem} (kept as {self._move_aside(path).name})")
         if problems:
             return CheckpointError(
                 f"no checkpoint in {self.directory} can be restored: {'; '.join(problems)}"
             )
         return None
 
-    def _move_aside(self, path: Path) -> None:
+    def _move_aside(self, path: Path) -> Path:
         # The number must be free again, for training comes by it once more.
         target = path.with_name(DAMAGED + path.name)
         try:
@@ -327,6 +326,7 @@ class Checkpointer:
             path.rename(target)
         except OSError as error:
             raise explained(error, f"{path}: a damaged checkpoint cannot be renamed") from None
+        return target
 
     def close(self) -> None:
         """Waits for the last save and gives back Orbax's threads."""

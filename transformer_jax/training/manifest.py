@@ -147,9 +147,17 @@ def read(directory: Path) -> dict[str, Any]:
     return fields
 
 
-def problem(directory: Path, fields: dict[str, Any]) -> str | None:
-    """The first file of a checkpoint that is not as its manifest says, in words, or None."""
+def problem(directory: Path, fields: dict[str, Any], item: str | None = None) -> str | None:
+    """The first file of a checkpoint that is not as its manifest says, in words, or None.
+
+    Args:
+        directory: The checkpoint.
+        fields: Its manifest.
+        item: The sub-directory that is looked at; None is all of them.
+    """
     for name, record in fields["files"].items():
+        if item is not None and not name.startswith(f"{item}/"):
+            continue
         path = directory / name
         try:
             size = path.stat().st_size

@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 PREFIX = "step_"
 SCRATCH = ".orbax-checkpoint-tmp"  # what Orbax adds to the name of a directory in the making
 DAMAGED = "damaged_"
+_TRIES = 20  # to read a checkpoint of a run in progress, which removes old ones
 
 
 class Score(NamedTuple):
@@ -72,6 +73,7 @@ class Loaded(NamedTuple):
     params: dict[Any, Any]
     step: int
     score: Score | None
+    manifest: Mapping[str, Any] = {}  # of the newest checkpoint among them, where it has one
 
 
 class Finding(NamedTuple):
@@ -160,13 +162,19 @@ def explained(error: BaseException, what: str) -> CheckpointError:
     return CheckpointError(f"{what}: {' '.join(reason.split())}")
 
 
-def examined(path: Path) -> tuple[dict[str, Any] | None, str | None]:
-    """The manifest of a checkpoint and what is wrong with it, if anything."""
+def examined(path: Path, item: str | None = None) -> tuple[dict[str, Any] | None, str | None]:
+    """The manifest of a checkpoint and what is wrong with its files, if anything.
+
+    Args:
+        path: The checkpoint.
+        item: The one of its items, such as ``params``, whose files are looked at; None is all, and
+            an empty name none: the manifest alone.
+    """
     try:
         fields = manifest.read(path)
         if path.name != checkpoint_name(int(fields["step"])):
             return fields, f"{path} says that it is step {fields['step']}"
-        problem = manifest.problem(path, fields)
+        problem = manifest.problem(path, fields, item)
     except CheckpointError as error:
         return None, str(error)
     return fields, None if problem is None else f"{path}: {problem}"
@@ -225,7 +233,8 @@ def load_params(
     """Parameters alone, verified, in host memory: all that using a model needs.
 
     One checkpoint yields its running average where training kept one; several yield the mean of
-    their parameters. A damaged checkpoint is named in the log and the one before it is used.
+    their parameters. A damaged checkpoint is named in the log and the one before it is used. Of
+    all files only those are read that hold what is returned, and training may go on meanwhile.
 
     Args:
         run: A run directory.
@@ -238,17 +247,21 @@ def load_params(
     if average < 1:
         raise ConfigError(f"average is {average}: at least 1 checkpoint is needed")
     directory = _checkpoints(run)
-    good = _candidates(directory, which)
-    if len(good) < average:
-        raise CheckpointError(
-            f"{run}: {average} checkpoints are to be averaged, but only {len(good)} good ones are "
-            f"there: ask for fewer, or keep more while training"
-        )
-    chosen = good[:average]
+    for _ in range(_TRIES):
+        with contextlib.suppress(_Pruned):
+            return _load(directory, which, average)
+    raise CheckpointError(f"{directory}: checkpoints vanish while they are read: try again")
+
+
+class _Pruned(Exception):  # noqa: N818  (the training of the run did what it should)
+    """A checkpoint was removed between finding and reading it."""
+
+
+def _load(directory: Path, which: int | Literal["best", "last"], average: int) -> Loaded:
+    chosen = _chosen(directory, which, average)
     total: dict[str, Any] = {}
     for fields in chosen:
-        names = {name for name in fields["tree"] if name.startswith("average/")}
-        item = "average" if average == 1 and names else "params"
+        item = _item(fields, average)
         leaves = {
             name.removeprefix(item + "/"): jax.ShapeDtypeStruct(leaf["shape"], leaf["dtype"])
             for name, leaf in fields["tree"].items()
@@ -258,6 +271,8 @@ def load_params(
         try:
             values = read_item(path / item, leaves)
         except Exception as error:
+            if not path.exists():
+                raise _Pruned from error
             raise explained(error, f"{path}: verified, but could not be read") from error
         if average == 1:
             total = values
@@ -275,38 +290,84 @@ def load_params(
         name: np.asarray(value, newest["tree"].get(f"params/{name}", {}).get("dtype"))
         for name, value in total.items()
     }
-    return Loaded(trees.nested(params), newest["step"], score_of(newest))
+    return Loaded(trees.nested(params), newest["step"], score_of(newest), newest)
 
 
-def _candidates(directory: Path, which: int | Literal["best", "last"]) -> list[dict[str, Any]]:
-    """The manifests of good checkpoints, the chosen one first, then those before it."""
-    good = []
-    problems = []
-    for step in steps(directory):
+def _item(fields: Mapping[str, Any], average: int) -> str:
+    """Where the parameters lie that are asked for."""
+    kept = any(name.startswith("average/") for name in fields["tree"])
+    return "average" if average == 1 and kept else "params"
+
+
+def _chosen(
+    directory: Path, which: int | Literal["best", "last"], average: int
+) -> list[dict[str, Any]]:
+    """The manifests of the checkpoints to read, all verified, the one asked for first."""
+    problems: dict[int, str] = {}
+    verified: set[int] = set()
+    while True:
+        chosen = _candidates(directory, which, problems)[:average]
+        unseen = [fields for fields in chosen if fields["step"] not in verified]
+        for fields in unseen:
+            problem = _problem(directory, fields["step"], _item(fields, average))[1]
+            if problem is not None:
+                problems[fields["step"]] = problem
+                break
+            verified.add(fields["step"])
+        else:
+            break
+    if len(chosen) < average:
+        raise CheckpointError(
+            f"{directory.parent}: {average} checkpoints are to be averaged, but only {len(chosen)} "
+            f"good ones are there: ask for fewer, or keep more while training"
+        )
+    for problem in problems.values():
+        log.warning("damaged checkpoint: %s; step %d is used", problem, chosen[0]["step"])
+    return chosen
+
+
+def _problem(directory: Path, step: int, item: str) -> tuple[dict[str, Any] | None, str | None]:
+    path = directory / checkpoint_name(step)
+    fields, problem = examined(path, item)
+    if problem is not None and not path.exists():
+        raise _Pruned
+    return fields, problem
+
+
+def _candidates(
+    directory: Path, which: int | Literal["best", "last"], problems: dict[int, str]
+) -> list[dict[str, Any]]:
+    """The manifests of checkpoints without ``problems``, the chosen one first, then older ones."""
+    there = steps(directory)
+    readable = []
+    for step in there:
         if isinstance(which, int) and step > which:
             continue
-        fields, problem = examined(directory / checkpoint_name(step))
-        if problem is None and fields is not None:
-            good.append(fields)
-        elif problem is not None:
-            problems.append(problem)
-            log.warning("damaged checkpoint: %s", problem)
-            if step == which:
-                raise CheckpointError(f"damaged checkpoint: {problem}")
-    if isinstance(which, int) and (not good or good[0]["step"] != which):
-        there = ", ".join(map(str, reversed(steps(directory)))) or "none"
-        raise CheckpointError(f"{directory}: no checkpoint of step {which}: there are {there}")
-    if not good:
-        reason = "; ".join(problems) or "none was written"
+        if step not in problems:
+            fields, problem = _problem(directory, step, "")
+            if problem is None and fields is not None:
+                readable.append(fields)
+                continue
+            problems[step] = str(problem)
+        if step == which:
+            raise CheckpointError(f"damaged checkpoint: {problems[step]}")
+    if isinstance(which, int) and (not readable or readable[0]["step"] != which):
+        known = ", ".join(map(str, reversed(there))) or "none"
+        raise CheckpointError(f"{directory}: no checkpoint of step {which}: there are {known}")
+    if not readable:
+        reason = "; ".join(problems.values()) or "none was written"
         raise CheckpointError(f"{directory}: no checkpoint can be used: {reason}")
-    if which == "best":
-        best = 0
-        for place, fields in enumerate(good):
-            score, top = score_of(fields), score_of(good[best])
-            if score is not None and (top is None or not top.beats(score)):
-                best = place
-        good = good[best:]
-    return good
+    return readable[_best(readable) :] if which == "best" else readable
+
+
+def _best(manifests: list[dict[str, Any]]) -> int:
+    """The place of the best of them: the oldest among equals, the newest if none was scored."""
+    best = 0
+    for place, fields in enumerate(manifests):
+        score, top = score_of(fields), score_of(manifests[best])
+        if score is not None and (top is None or not top.beats(score)):
+            best = place
+    return best
 
 
 def verify(run: str | os.PathLike[str]) -> list[Finding]:
@@ -319,7 +380,9 @@ def verify(run: str | os.PathLike[str]) -> list[Finding]:
     findings = []
     for step in steps(directory):
         path = directory / checkpoint_name(step)
-        findings.append(Finding(path, step, examined(path)[1]))
+        problem = examined(path)[1]
+        if problem is None or path.exists():  # training removes old ones meanwhile
+            findings.append(Finding(path, step, problem))
     for path in sorted(directory.iterdir()):
         if SCRATCH in path.name:
             findings.append(Finding(path, None, f"{path}: a save that did not finish"))
