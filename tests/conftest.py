@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import os
+import random
 import re
 from pathlib import Path
 
@@ -42,6 +43,16 @@ import pytest
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+# One for all workers of a run.
+SWEEP_SEED = os.environ.setdefault("SWEEP_SEED", str(random.SystemRandom().randrange(10**6)))
+
+
+def pytest_report_header(config):
+    if "not parity" in config.getoption("markexpr"):
+        return None
+    return f"random configurations: SWEEP_SEED={SWEEP_SEED} repeats them"
 
 
 @pytest.fixture

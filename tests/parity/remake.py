@@ -16,6 +16,7 @@ import transformers as hf
 
 sys.path.insert(0, str(Path(__file__).parent))
 import layouts
+from exact import exact
 
 V = 97
 COLUMNS = 12  # of the vocabulary, compared
@@ -147,20 +148,6 @@ def describe() -> dict:
         fields.pop("transformers_version")
         found[name] = {"config": fields, "tensors": dict(sorted(shapes.items()))}
     return found
-
-
-@contextlib.contextmanager
-def exact():
-    """float64 where the models would go down to float32: in softmax, norms and rotations."""
-    before = torch.float32, torch.float, torch.Tensor.float, torch.get_default_dtype()
-    torch.float32 = torch.float = torch.float64
-    torch.Tensor.float = torch.Tensor.double
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.float32, torch.float, torch.Tensor.float, usual = before
-        torch.set_default_dtype(usual)
 
 
 def outputs(name: str, dtype: torch.dtype) -> dict[str, np.ndarray]:

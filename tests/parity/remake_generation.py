@@ -19,7 +19,7 @@ import transformers as hf
 
 sys.path.insert(0, str(Path(__file__).parent))
 import layouts
-from remake import exact
+from exact import exact
 
 # The numbers of beams of each beside greedy search: few, as each is a program to compile.
 GENERATING = {

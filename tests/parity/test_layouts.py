@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests.parity import layouts
+from tests.parity import layouts, ours
 from transformer_jax.config import (
     PRESETS,
     AttentionConfig,
@@ -27,7 +27,6 @@ from transformer_jax.config import (
     TransformerConfig,
 )
 from transformer_jax.errors import CheckpointError, ConfigError
-from transformer_jax.functional.masks import Mask
 from transformer_jax.interop.export import published_tensors, write_folder
 from transformer_jax.interop.family import Model
 from transformer_jax.interop.fitting import choose_family, looped
@@ -56,35 +55,6 @@ def loaded(folders):
     return load
 
 
-def outputs(name, model, module):
-    """What ours gives for the inputs of a layout, by the names of transformers."""
-    given = {key: jnp.asarray(value) for key, value in layouts.inputs(name).items()}
-    if model.kind == "image":
-        out = module(jnp.moveaxis(given["pixel_values"], 1, -1))
-        if model.task:
-            return {"logits": out}
-        return {"last_hidden_state": out, "pooler_output": module.pooled(out)}
-    ids, real = given["input_ids"], given["attention_mask"].astype(bool)
-    if model.kind == "encoder-decoder":
-        return {"logits": module(ids, given["decoder_input_ids"], real)}
-    if model.kind == "decoder":
-        # Queries that are padding see what transformers lets them see.
-        seen = Mask(dense=real[:, None, None])
-        hidden = module.decoder(module.embed(ids), seen, positions=given["position_ids"])
-        return {"logits": module.logits(hidden)}
-    out = module(ids, real, given.get("token_type_ids"))
-    if model.task == "span":
-        return {"start_logits": out[..., 0], "end_logits": out[..., 1]}
-    if model.task:
-        return {"logits": out}
-    if not model.words:
-        pooled = {"pooler_output": module.pooled(out)} if model.config.head.pooler else {}
-        return {"last_hidden_state": out, **pooled}
-    if not model.next_sentence:
-        return {"logits": module.words(out)}
-    return {"prediction_logits": module.words(out), "seq_relationship_logits": module.follows(out)}
-
-
 def errors(name, model, params):
     """How far each output is from the reference in float64, and how far it may be.
 
@@ -92,7 +62,7 @@ def errors(name, model, params):
     """
     graph = nnx.split(abstract_model(model))[0]
     with jax.default_matmul_precision("highest"):
-        found = outputs(name, model, nnx.merge(graph, params))
+        found = ours.outputs(model, nnx.merge(graph, params), layouts.inputs(name))
     far = {}
     for kind, value in found.items():
         value, wanted = np.asarray(value, np.float64), REFERENCES[f"{name}/{kind}"]

@@ -46,7 +46,7 @@ __all__ = [
 
 FAMILIES: tuple[Family, ...] = (
     bert.FAMILY, roberta.FAMILY, distilbert.FAMILY, gpt2.FAMILY, bart.BART, bart.MBART,
-    bart.MARIAN, bart.PEGASUS, t5.FAMILY, llama.LLAMA, llama.MISTRAL, llama.QWEN2, llama.QWEN3,
+    bart.MARIAN, bart.PEGASUS, t5.T5, t5.MT5, llama.LLAMA, llama.MISTRAL, llama.QWEN2, llama.QWEN3,
     gemma2.FAMILY, vit.FAMILY,
 )  # fmt: skip
 

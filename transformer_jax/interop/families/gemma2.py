@@ -4,9 +4,15 @@ Gemma team 2024. Layout: https://huggingface.co/docs/transformers/model_doc/gemm
 """
 
 import dataclasses
+import math
 from typing import Any
 
-from transformer_jax.config import AttentionConfig, EmbeddingConfig, ScoreConfig
+from transformer_jax.config import (
+    AttentionConfig,
+    EmbeddingConfig,
+    ScoreConfig,
+    TransformerConfig,
+)
 from transformer_jax.interop.families import llama
 from transformer_jax.interop.family import Family, Model, Tensors
 from transformer_jax.interop.fields import Fields
@@ -50,13 +56,21 @@ def model(fields: Fields, tensors: Tensors) -> Model:
     return Model("decoder", config, llama.prefix_of(tensors))
 
 
+def _scalar(config: TransformerConfig) -> int | float:
+    """The scale of scores as Gemma 2 says it: a whole number in all but odd models."""
+    scalar = (config.scores.scale or config.head_dim**-0.5) ** -2
+    whole = round(scalar)
+    # Others read nothing but whole numbers.
+    return whole if math.isclose(whole, scalar) else scalar
+
+
 def fields(model: Model) -> dict[str, Any]:
     """The configuration of a decoder, as Gemma 2's."""
     config = model.config
     base = llama.base_fields("gemma2", "Gemma2ForCausalLM", model)
     base["hidden_activation"] = base.pop("hidden_act")
     return base | {
-        "query_pre_attn_scalar": (config.scores.scale or config.head_dim**-0.5) ** -2,
+        "query_pre_attn_scalar": _scalar(config),
         "attn_logit_softcapping": config.scores.softcap,
         "final_logit_softcapping": config.head.softcap,
         "sliding_window": config.scores.window,

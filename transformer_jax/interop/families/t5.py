@@ -3,6 +3,7 @@
 Raffel et al. 2020; Shazeer 2020. Layout: https://huggingface.co/docs/transformers/model_doc/t5.
 """
 
+import dataclasses
 from typing import Any
 
 from transformer_jax.config import (
@@ -27,7 +28,7 @@ from transformer_jax.interop.family import (
 )
 from transformer_jax.interop.fields import Fields
 
-__all__ = ["FAMILY"]
+__all__ = ["MT5", "T5"]
 
 # Under the name of the exact GELU lies the one by tanh.
 _FEED_FORWARD = {name: (ours, False) for name, ours in ACTIVATIONS.items()}
@@ -35,15 +36,25 @@ _FEED_FORWARD |= {f"gated-{name}": (ours, True) for name, ours in ACTIVATIONS.it
 _FEED_FORWARD["gated-gelu"] = ("gelu_tanh", True)
 
 
-def model(fields: Fields, tensors: Tensors) -> Model:
-    """An encoder-decoder, whose head is tied unless the file has another table; or an encoder."""
-    alone = _alone(fields)
-    activation, gated = fields.choice(("feed_forward_proj",), _FEED_FORWARD, "relu")
-    width, rate = fields.whole("d_model"), fields.number("dropout_rate", default=0.1)
-    layers = fields.whole("num_layers")
+def t5(fields: Fields, tensors: Tensors) -> Model:
+    """A T5 of any version: the first one scales what its head reads."""
     # Files of transformers 5 say it; before that, it was what tying meant.
     tied = fields.flag("tie_word_embeddings", True)
     scaled = fields.flag("scale_decoder_outputs", tied)
+    return _model(fields, tensors, "relu", scaled=scaled)
+
+
+def mt5(fields: Fields, tensors: Tensors) -> Model:
+    """An mT5, which never scales, whatever its configuration says of tying."""
+    return _model(fields, tensors, "gated-gelu", scaled=False)
+
+
+def _model(fields: Fields, tensors: Tensors, feed_forward: str, *, scaled: bool) -> Model:
+    """An encoder-decoder, whose head is tied unless the file has another table; or an encoder."""
+    alone = _alone(fields)
+    activation, gated = fields.choice(("feed_forward_proj",), _FEED_FORWARD, feed_forward)
+    width, rate = fields.whole("d_model"), fields.number("dropout_rate", default=0.1)
+    layers = fields.whole("num_layers")
     own = "lm_head.weight"
     config = TransformerConfig(
         vocab=fields.whole("vocab_size"),
@@ -140,9 +151,9 @@ def fields(model: Model) -> dict[str, Any]:
     """The configuration of an encoder-decoder or an encoder, as T5's."""
     config, both = model.config, model.kind == "encoder-decoder"
     ff, places = config.feed_forward, config.positions
-    activation: str = ff.activation
-    if ff.gated:
-        activation = "gated-" + activation.replace("gelu_tanh", "gelu")
+    # The name of the exact one means the other where it is gated.
+    theirs = {"gelu_tanh": "gelu_new", "gelu": "gelu_python" if ff.gated else "gelu"}
+    activation = "gated-" * ff.gated + theirs.get(ff.activation, ff.activation)
     head = {
         "num_decoder_layers": config.decoder_layers,
         "scale_decoder_outputs": config.head.scale != 1.0,
@@ -168,9 +179,20 @@ def fields(model: Model) -> dict[str, Any]:
     }
 
 
-FAMILY = Family(
-    types=("t5", "mt5"),
-    model=model,
+def _mt5_fields(model: Model) -> dict[str, Any]:
+    """The same as mT5's, which knows no scale."""
+    said = fields(model)
+    names = [f"M{name}" for name in said["architectures"]]
+    return {
+        key: value
+        for key, value in (said | {"model_type": "mt5", "architectures": names}).items()
+        if key != "scale_decoder_outputs"
+    }
+
+
+T5 = Family(
+    types=("t5",),
+    model=t5,
     rows=rows,
     fields=fields,
     ignored=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
@@ -184,3 +206,4 @@ FAMILY = Family(
     ),
     copies=(r"lm_head\.weight", r"(encoder|decoder)\.embed_tokens\.weight"),
 )
+MT5 = dataclasses.replace(T5, types=("mt5",), model=mt5, fields=_mt5_fields)

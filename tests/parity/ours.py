@@ -1,0 +1,53 @@
+"""What our models give, by the names of the outputs of transformers."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from transformer_jax.functional.masks import Mask
+from transformer_jax.interop.folder import abstract_model
+
+
+def outputs(model, module, inputs):
+    """What a model gives.
+
+    Args:
+        model: The description of a published model.
+        module: It, with parameters.
+        inputs: Arrays by the names of transformers.
+    """
+    given = {key: jnp.asarray(value) for key, value in inputs.items()}
+    if model.kind == "image":
+        out = module(jnp.moveaxis(given["pixel_values"], 1, -1))
+        if model.task:
+            return {"logits": out}
+        return {"last_hidden_state": out, "pooler_output": module.pooled(out)}
+    ids, real = given["input_ids"], given["attention_mask"].astype(bool)
+    if model.kind == "encoder-decoder":
+        return {"logits": module(ids, given["decoder_input_ids"], real)}
+    if model.kind == "decoder":
+        # Queries that are padding see what transformers lets them see.
+        seen = Mask(dense=real[:, None, None])
+        hidden = module.decoder(module.embed(ids), seen, positions=given["position_ids"])
+        return {"logits": module.logits(hidden)}
+    out = module(ids, real, given.get("token_type_ids"))
+    if model.task == "span":
+        return {"start_logits": out[..., 0], "end_logits": out[..., 1]}
+    if model.task:
+        return {"logits": out}
+    if not model.words:
+        pooled = {"pooler_output": module.pooled(out)} if model.config.head.pooler else {}
+        return {"last_hidden_state": out, **pooled}
+    if not model.next_sentence:
+        return {"logits": module.words(out)}
+    return {"prediction_logits": module.words(out), "seq_relationship_logits": module.follows(out)}
+
+
+def compute(model, params, inputs):
+    """The outputs as NumPy arrays, from one compiled program, in full precision."""
+    graph = nnx.split(abstract_model(model))[0]
+    run = jax.jit(lambda params, inputs: outputs(model, nnx.merge(graph, params), inputs))
+    with jax.default_matmul_precision("highest"):
+        found = run(params, dict(inputs))
+    return {name: np.asarray(value) for name, value in found.items()}

@@ -1,0 +1,220 @@
+"""Whether ours and transformers agree about a folder: outputs, the way back, and texts."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from flax import nnx
+
+from tests.parity import ours
+from tests.parity.sweep import reference
+from tests.parity.sweep.drawing import Case, Draw
+from transformer_jax.decoding.published import PublishedGenerator
+from transformer_jax.decoding.published_rules import from_published
+from transformer_jax.errors import UserError
+from transformer_jax.interop.export import published_tensors, write_folder
+from transformer_jax.interop.folder import Folder, abstract_model, open_folder
+
+ALLOWED = 1e-5
+ROWS = 4
+PROMPT, NEW = 10, 8  # tokens
+
+
+class RefusedError(Exception):
+    """Ours does not read, or not write, such a folder."""
+
+
+def check(case: Case, folder: Path, draw: Draw, *, generates: bool = False) -> float:
+    """How far ours is from transformers, at most what is allowed.
+
+    Args:
+        case: The configuration.
+        folder: Where it is written; files beside it may be written too.
+        draw: Where weights and inputs come from.
+        generates: Whether texts are compared too.
+
+    Raises:
+        RefusedError: Ours refuses the folder, in words.
+        AssertionError: The two differ in any way.
+    """
+    noise = np.random.RandomState(draw.getrandbits(32))
+    reference.write(case, folder, noise)
+    there = reference.load(case.cls, folder, case.spare)
+    here = opened(folder)
+    params = here.load()
+    given = case.inputs(draw) if case.inputs else inputs(here, case, draw, noise)
+    given = reference.accepted(there, given)
+    wanted = reference.outputs(there, given)
+    far = compare(ours.compute(here.model, params, filled(given, here)), wanted, there, given)
+    check_return(case, folder, here, params)
+    check_export(case, folder.parent / "exported", here, params, there, given)
+    if generates and here.model.kind in ("decoder", "encoder-decoder"):
+        check_texts(here, params, there, draw)
+    return far
+
+
+def opened(folder: Path) -> Folder:
+    """The folder as ours reads it.
+
+    Raises:
+        RefusedError: It does not.
+    """
+    try:
+        return open_folder(folder)
+    except UserError as error:
+        raise RefusedError(str(error)) from None
+
+
+def inputs(folder: Folder, case: Case, draw: Draw, noise: Any) -> dict[str, np.ndarray]:
+    """Rows that are whole, and padded on the right, on the left and in the middle."""
+    config, fields = folder.model.config, folder.fields.values
+    if folder.model.kind == "image":
+        size = config.image.size
+        shape = (3, config.image.channels, size, size)
+        return {"pixel_values": noise.standard_normal(shape).astype(np.float32)}
+    most = min(case.positions or 80, 80)
+    S = draw.randint(most // 2, most)
+    pad = fields.get("pad_token_id") or 0
+    real = padding(draw, ROWS, S)
+    ids = np.where(real, tokens(noise, (ROWS, S), config.vocab, pad), pad)
+    found = {"input_ids": ids, "attention_mask": real.astype(np.int64)}
+    if fields.get("type_vocab_size", 0) > 1:
+        found["token_type_ids"] = noise.randint(0, fields["type_vocab_size"], (ROWS, S))
+    if folder.model.kind == "encoder-decoder":
+        T = draw.randint(most // 3, most)
+        found["decoder_input_ids"] = tokens(noise, (ROWS, T), config.decoder().vocab, pad)
+        found["decoder_input_ids"][:, 0] = fields["decoder_start_token_id"]
+    found["position_ids"] = np.maximum(real.cumsum(1) - 1, 0)
+    if folder.model.kind != "decoder":
+        del found["position_ids"]
+    return found
+
+
+def padding(draw: Draw, rows: int, length: int) -> np.ndarray:
+    """Which tokens are real: all, and all but some on the right, on the left, in the middle."""
+    real = np.ones((rows, length), bool)
+    some = lambda: draw.randint(1, length // 2)
+    real[1, -some() :] = False
+    real[2, : some()] = False
+    start = draw.randint(1, length // 2)
+    real[3, start : start + draw.randint(1, length // 3)] = False
+    return real
+
+
+def tokens(noise: Any, shape: tuple[int, ...], vocab: int, pad: int) -> np.ndarray:
+    """Any tokens but the one that stands for padding."""
+    ids = noise.randint(0, vocab - 1, shape)
+    return ids + (ids >= pad)
+
+
+def filled(given: Mapping[str, np.ndarray], folder: Folder) -> dict[str, np.ndarray]:
+    """What ours is given: positions also where transformers finds them by itself."""
+    found = dict(given)
+    if folder.model.kind == "decoder":
+        found["position_ids"] = np.maximum(found["attention_mask"].cumsum(1) - 1, 0)
+    return found
+
+
+def compare(
+    found: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray], there: Any, given: Any
+) -> float:
+    """The largest difference of two results, at most what is allowed.
+
+    That is 1e-5, or twice what transformers in float32 is from itself in float64.
+    """
+    assert wanted, "transformers gives nothing to compare"
+    assert wanted.keys() <= found.keys(), f"{sorted(found)}, and {sorted(wanted)} there"
+    real = given.get("attention_mask", np.ones(0)).astype(bool)
+    seen = lambda x: x[real] if x.shape[:2] == real.shape else x
+    true, worst = None, 0.0
+    for kind, values in wanted.items():
+        value = np.asarray(found[kind], np.float64)
+        assert value.shape == values.shape, f"{kind}: {value.shape}, and {values.shape} there"
+        far = float(np.abs(seen(value - values)).max())
+        assert np.isfinite(far), kind
+        if far > ALLOWED:
+            true = true or reference.outputs(there, given, torch.float64)
+            exact = true[kind]
+            far = float(np.abs(seen(value - exact)).max())
+            allowed = max(ALLOWED, 2 * float(np.abs(seen(values - exact)).max()))
+            size = float(np.abs(seen(exact)).max())
+            assert far <= allowed, f"{kind} of up to {size:.2g}: {far:.2g}, allowed {allowed:.2g}"
+        worst = max(worst, far)
+    return worst
+
+
+def check_return(case: Case, folder: Path, here: Folder, params: Any) -> None:
+    """What was read goes back bit by bit under the names it had."""
+    from safetensors.numpy import load_file
+
+    file = load_file(folder / "model.safetensors")
+    back = published_tensors(here.family, here.model, params)
+    wanted = {here.names[row.theirs]: row.theirs for row in here.rows}
+    assert back.keys() == set(wanted.values())
+    for there, name in wanted.items():
+        assert back[name].dtype == file[there].dtype
+        assert back[name].shape == file[there].shape
+        assert back[name].tobytes() == file[there].tobytes(), name
+    left = [name for name in file.keys() - wanted.keys()
+            if not any(re.fullmatch(pattern, name) for pattern in case.spare)]  # fmt: skip
+    assert not left, f"{left} do not go back"
+
+
+def check_export(
+    case: Case, folder: Path, here: Folder, params: Any, there: Any, given: Mapping[str, Any]
+) -> None:
+    """As if trained here, the model is written anew: transformers reads the same from it.
+
+    Raises:
+        RefusedError: No family has this architecture when it is written.
+    """
+    try:
+        said = write_folder(folder, here.model, params, ids=special(here))
+    except UserError as error:
+        raise RefusedError(f"export: {error}") from None
+    name = said["architectures"][0]
+    again = reference.load(name, folder)
+    wanted = reference.outputs(there, given)
+    found = reference.outputs(again, reference.accepted(again, given))
+    kinds = wanted.keys() & found.keys()
+    assert kinds, f"{name} gives {sorted(found)}, and {case.cls} {sorted(wanted)}"
+    compare(found, {kind: wanted[kind] for kind in kinds}, there, given)
+
+
+def special(here: Folder) -> dict[str, Any]:
+    """The ids of special tokens, as a tokenizer would give them."""
+    names = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+    return {name: here.fields.values[name] for name in names if name in here.fields.values}
+
+
+def check_texts(here: Folder, params: Any, there: Any, draw: Draw) -> None:
+    """Greedy or beam search writes the same tokens."""
+    fields, encodes = here.fields.values, here.model.kind == "encoder-decoder"
+    vocab, pad = here.model.config.decoder().vocab, fields.get("pad_token_id") or 0
+    rules = {
+        "num_beams": draw.choice([1, 2, 3]),
+        "max_new_tokens": NEW,
+        "eos_token_id": draw.choice([i for i in range(2, vocab) if i != pad]),
+        "pad_token_id": pad,
+    }
+    ids = np.array([[draw.randrange(3, 55) for _ in range(PROMPT)] for _ in range(2)])
+    ids += ids == pad
+    real = np.ones_like(ids)
+    real[1, : draw.randint(1, PROMPT // 2)] = 0
+    ids[real == 0] = pad
+    given = from_published(json.loads(json.dumps(fields)) | rules)
+    model = nnx.split(abstract_model(here.model))[0], params
+    ours = PublishedGenerator(model, given, rows=(2,), lengths=(PROMPT, NEW))
+    with jax.default_matmul_precision("highest"):
+        found = ours.generate(ids, real).tokens
+    more = rules | ({"use_cache": False} if encodes else {})
+    # Where float32 and float64 disagree, rounding decides between two hypotheses.
+    wanted = [reference.generate(there, ids, real, more, torch.float32)]
+    if not np.array_equal(found, wanted[0]):
+        wanted.append(reference.generate(there, ids, real, more, torch.float64))
+    assert any(np.array_equal(found, text) for text in wanted), f"{rules}: {found}, {wanted}"

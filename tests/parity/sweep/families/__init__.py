@@ -1,0 +1,1 @@
+"""Families of the sweep: each module here is found by itself."""
