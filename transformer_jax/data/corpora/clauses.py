@@ -2,20 +2,10 @@
 
 from transformer_jax.data.corpora.grammar import Grammar
 from transformer_jax.data.corpora.morphology import english_forms, portuguese_forms
-from transformer_jax.data.corpora.phrases import GENDERS
+from transformer_jax.data.corpora.phrases import AGREEMENT, GENDERS
 
 __all__ = ["add_clauses"]
 
-# Subjects: Portuguese person, English "to be" now and then, weight. "você" is a second person
-# that takes the third person's verb.
-AGREEMENT = {
-    "1s": ("1s", "am", "was", 1.5),
-    "2s": ("3s", "are", "were", 1.0),
-    "3s": ("3s", "is", "was", 6.0),
-    "1p": ("1p", "are", "were", 1.0),
-    "2p": ("3p", "are", "were", 0.6),
-    "3p": ("3p", "are", "were", 2.5),
-}
 FEELINGS = "fome:hungry sede:thirsty razão:right sono:sleepy medo:afraid pressa:in_a_hurry"
 
 # tense: Portuguese auxiliary in its four persons, form after it, English auxiliary, English form,
@@ -32,10 +22,9 @@ SIMPLE = {"pres": 3.0, "past": 4.0}
 # Who: a person doing, a person in a state, an animal, a thing, transport, a building.
 PEOPLE = {"h": 1.0, "s": 0.15, "a": 0.1, "t": 0.05, "v": 0.04, "b": 0.04}
 ADJECTIVAL = "fruit dish food drink clothes furniture text device thing vehicle transport building"
-ADJECTIVAL += " place show instrument flower tree idea toss photo mango sleeve bank bench candle"
-ADJECTIVAL += (
-    " sail cable cape letter card battery plant floorplan plate meal animal someone person trade"
-)
+ADJECTIVAL += " place room show instrument flower tree idea toss photo mango sleeve bank bench"
+ADJECTIVAL += " candle sail cable cape letter card battery plant floorplan plate meal animal"
+ADJECTIVAL += " someone person trade"
 
 
 def _auxiliary(tense: str, agreement: str) -> tuple[str, str]:
@@ -90,6 +79,9 @@ def _plain(g: Grammar) -> None:
                     _say(g, f"{who} {no}{base}", negative, yes, times, w * often * 0.3)
             for tense, (_, form, _, told, times_of, often) in AUXILIARIES.items():
                 ours, theirs = _auxiliary(tense, agreement)
+                if tense == "fut":
+                    _future(g, people, agreement, w * often)
+                    continue
                 act = f"<VP.{people}.{form}.{told}>"
                 lifeless = people in "tvb" and tense in ("can", "could", "should")
                 if lifeless or act[1:-1] not in g.rules:
@@ -97,13 +89,36 @@ def _plain(g: Grammar) -> None:
                 times = ("", f"{'ADVM' if people == 's' else 'ADV'}.{times_of}")
                 yes, ask = f"{who} {theirs} {act}", f"{theirs} {who} {act}"
                 _say(g, f"{who} {ours} {act}", yes, ask, times, w * often)
-                if tense == "fut" and people in "ha":
-                    yes, ask = f"{who} will <Going>", f"will {who} <Going>"
-                    _say(g, f"{who} {ours} <Going>", yes, ask, times, w * 0.15)
-                    no = f"{who} will not <Going>"
-                    _say(g, f"{who} não {ours} <Going>", no, "", times, w * 0.05)
                 refuse = f"{who} cannot {act}" if theirs == "can" else f"{who} {theirs} not {act}"
                 _say(g, f"{who} não {ours} {act}", refuse, "", times, w * often * 0.3)
+
+
+def _future(g: Grammar, people: str, agreement: str, w: float) -> None:
+    """What someone will do, or is doing as planned.
+
+    "Irá" with a verb is "will do", but a journey to somewhere at a stated time is planned, and said
+    in the present progressive: "irá viajar ao Rio em Dezembro", "is travelling to Rio in December".
+    Without the time ("will travel to Rio") or the destination ("will travel in December"), after
+    "quando" and in all that is not a journey it stays "will".
+    """
+    who = f"<S.{people}.{agreement}>".replace("S.s", "S.h")
+    ours, will = _auxiliary("fut", agreement)
+    now = AGREEMENT[agreement][1]
+    timed = (f"{'ADVM' if people == 's' else 'ADV'}.fut",)
+    rows = [
+        (f"VP.{people}.inf.base", will, ("",), 1.0),
+        (f"VE.{people}.inf.base", will, timed, 0.85),
+        (f"VJ.{people}.inf.ing", now, timed, 0.15),
+    ]
+    if people in "ha":
+        rows += [("Going.base", will, ("",), 0.04), ("Going.ing", now, timed, 0.05)]
+    for act, english, times, often in rows:
+        if act not in g.rules:
+            continue
+        yes, ask = f"{who} {english} <{act}>", f"{english} {who} <{act}>"
+        _say(g, f"{who} {ours} <{act}>", yes, ask, times, w * often)
+        no = f"{who} {english} not <{act}>"
+        _say(g, f"{who} não {ours} <{act}>", no, "", times, w * often * 0.3)
 
 
 def _questions(g: Grammar) -> None:
@@ -220,22 +235,7 @@ def _states(g: Grammar) -> None:
 
 
 def _things(g: Grammar) -> None:
-    """Where things are, what there is, what it costs."""
-    for name in ("thing", "clothes", "text", "fruit", "toss"):
-        for number, now, then in (("s", "is", "was"), ("p", "are", "were")):
-            new = f"<NI.{name}.{number}>"
-            for verb, be in (("há", now), ("havia", then)):
-                g.rule("S", f"{verb} {new} <LOC> .", f"there {be} {new} <LOC> .", 1.5)
-                g.rule("S", f"{verb} {new} <LOC> ?", f"{be} there {new} <LOC> ?", 0.5)
-        for gn in GENDERS:
-            old, plural = f"<ND.{name}.{gn}>", gn[1] == "p"
-            if old[1:-1] not in g.rules:
-                continue
-            verbs = ("estão", "estavam") if plural else ("está", "estava")
-            for verb, be in zip(verbs, ("are", "were") if plural else ("is", "was"), strict=True):
-                g.rule("S", f"{old} {verb} <LOC> .", f"{old} {be} <LOC> .", 1.0)
-                g.rule("S", f"{old} não {verb} <LOC> .", f"{old} {be} not <LOC> .", 0.4)
-                g.rule("S", f"{old} {verb} <LOC> ?", f"{be} {old} <LOC> ?", 0.4)
+    """What things cost."""
     for name in ("clothes", "text", "device", "thing", "furniture", "dish"):
         for gn in GENDERS:
             old, (ours, do) = f"<ND.{name}.{gn}>", ("custa", "does")

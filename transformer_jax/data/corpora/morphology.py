@@ -129,6 +129,7 @@ _ENGLISH_VERBS = {
     "tear": "tears tore tearing",
     "tell": "tells told telling",
     "throw": "throws threw throwing",
+    "travel": "travels travelled travelling",
     "understand": "understands understood understanding",
     "wear": "wears wore wearing",
     "write": "writes wrote writing",

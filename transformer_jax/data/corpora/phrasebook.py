@@ -11,7 +11,9 @@ from typing import Literal, get_args
 
 from transformer_jax.data.corpora.clauses import add_clauses
 from transformer_jax.data.corpora.grammar import Grammar, Pair, Words
+from transformer_jax.data.corpora.greetings import add_greetings
 from transformer_jax.data.corpora.phrases import add_phrases
+from transformer_jax.data.corpora.places import add_location_clauses, add_places
 from transformer_jax.data.corpora.spelling import read_portuguese, write_english, write_portuguese
 from transformer_jax.data.corpora.verbs import add_verbs
 from transformer_jax.errors import ConfigError, DataError
@@ -33,10 +35,10 @@ Split = Literal["train", "valid", "test", "test_unseen"]
 
 # The four sentences of the lecture (row L1); the last two differ in the order of words alone.
 L1_PAIRS: tuple[tuple[str, str], ...] = (
-    ("Ela gosta de viajar.", "She likes to travel."),
-    ("Lucas mora no Rio.", "Lucas lives in Rio."),
-    ("Lucas irá viajar ao Rio em Dezembro.", "Lucas will travel to Rio in December."),
-    ("Em Dezembro, Lucas irá viajar ao Rio.", "Lucas will travel to Rio in December."),
+    ("Olá, como vai você?", "Hello, how are you?"),
+    ("O livro está em cima da mesa.", "The book is on the table."),
+    ("Lucas irá viajar ao Rio em Dezembro.", "Lucas is travelling to Rio in December."),
+    ("Em Dezembro, Lucas irá viajar ao Rio.", "Lucas is travelling to Rio in December."),
 )
 _L1_TARGETS = frozenset(english for _, english in L1_PAIRS)
 
@@ -56,8 +58,11 @@ def grammar() -> Grammar:
     """
     g = Grammar()
     add_phrases(g)
+    add_places(g)
     add_verbs(g)
     add_clauses(g)
+    add_location_clauses(g)
+    add_greetings(g)
     return g
 
 
@@ -110,7 +115,7 @@ def generate(split: Split, count: int, seed: int = 0) -> list[tuple[str, str]]:
 
     Example:
         >>> generate("train", 3)[2]
-        ('Lucas irá viajar ao Rio em Dezembro.', 'Lucas will travel to Rio in December.')
+        ('Lucas irá viajar ao Rio em Dezembro.', 'Lucas is travelling to Rio in December.')
     """
     if split not in get_args(Split) or count < 0:
         raise ConfigError(
@@ -197,5 +202,5 @@ def word_forms() -> tuple[set[str], set[str]]:
         (True, True)
     """
     portuguese, english = grammar().words("S")
-    stops = {".", ",", "?"}
+    stops = {".", ",", "?", "!"}
     return portuguese - stops, english - stops

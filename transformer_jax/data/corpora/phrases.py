@@ -15,11 +15,31 @@ from transformer_jax.data.corpora.morphology import (
 )
 from transformer_jax.data.corpora.spelling import expand
 
-__all__ = ["GENDERS", "add_phrases", "two_meanings"]
+__all__ = [
+    "AGREEMENT",
+    "ARTICLES",
+    "GENDERS",
+    "add_adjectives",
+    "add_noun_phrases",
+    "add_phrases",
+    "two_meanings",
+]
 
+# Subjects: Portuguese person, English "to be" now and then, weight. "você" is a second person
+# that takes the third person's verb.
+AGREEMENT = {
+    "1s": ("1s", "am", "was", 1.5),
+    "2s": ("3s", "are", "were", 1.0),
+    "3s": ("3s", "is", "was", 6.0),
+    "1p": ("1p", "are", "were", 1.0),
+    "2p": ("3p", "are", "were", 0.6),
+    "3p": ("3p", "are", "were", 2.5),
+}
 GENDERS = ("ms", "fs", "mp", "fp")
+ARTICLES = {"ms": "o", "fs": "a", "mp": "os", "fp": "as"}
 MASS = ("food", "drink", "remedy")  # with "the" or with nothing, never counted
 UNOWNED = ("someone", "place", "building", "transport", "bank", "cape", "leaf", "tree", "show")
+POSSESSIVES = ("my", "our", "your")
 BARE = ("sport", "subject", "drums")  # never with an article
 # Never with "very".
 ABSOLUTE = (
@@ -51,12 +71,32 @@ def two_meanings(name: str) -> bool:
     return all(entry[0] in _ambiguous() for entry in _entries(words.NOUNS.get(name, "-")))
 
 
-def _nouns(g: Grammar) -> None:
-    kinds = {
+@cache
+def _adjectives() -> dict[str, tuple[str, str]]:
+    """Adjectives with their verb of being and their English."""
+    return {
         portuguese: (kind, english)
         for kind, table in words.ADJECTIVES.items()
         for portuguese, english in _entries(table)
     }
+
+
+def add_adjectives(g: Grammar, name: str, adjectives: str) -> None:
+    """Adds what the nouns of a class may be, beside the noun and after "to be"."""
+    for adjective in adjectives.split():
+        kind, english = _adjectives()[adjective]
+        for agreement, form in portuguese_adjective(adjective).items():
+            for symbol in (f"A.{name}.{agreement}", f"A.{name}.{agreement}.{kind}"):
+                g.rule(symbol, form, english, tag=f"a:{adjective}")
+            if adjective.endswith("o"):  # a form that shows the gender of who says "eu"
+                g.rule(f"V.{name}.{agreement}.{kind}.shown", form, english)
+            very = f"V.{name}.{agreement}.{kind}"
+            g.rule(very, form, english, tag=f"a:{adjective}")
+            if adjective not in ABSOLUTE.split():
+                g.rule(very, f"muito {form}", f"very {english}", 0.3, tag=f"a:{adjective}")
+
+
+def _nouns(g: Grammar) -> None:
     for name, table in words.NOUNS.items():
         for portuguese, gender, english in _entries(table):
             tag = "" if portuguese in _ambiguous() else f"n:{portuguese}"
@@ -64,17 +104,7 @@ def _nouns(g: Grammar) -> None:
             if name not in MASS + BARE:
                 plural = portuguese_plural(portuguese)
                 g.rule(f"N.{name}.{gender}p", plural, english_plural(english), tag=tag)
-        for adjective in words.CLASS_ADJECTIVES.get(name, "").split():
-            kind, english = kinds[adjective]
-            for agreement, form in portuguese_adjective(adjective).items():
-                for symbol in (f"A.{name}.{agreement}", f"A.{name}.{agreement}.{kind}"):
-                    g.rule(symbol, form, english, tag=f"a:{adjective}")
-                if adjective.endswith("o"):  # a form that shows the gender of who says "eu"
-                    g.rule(f"V.{name}.{agreement}.{kind}.shown", form, english)
-                very = f"V.{name}.{agreement}.{kind}"
-                g.rule(very, form, english, tag=f"a:{adjective}")
-                if adjective not in ABSOLUTE.split():
-                    g.rule(very, f"muito {form}", f"very {english}", 0.3, tag=f"a:{adjective}")
+        add_adjectives(g, name, words.CLASS_ADJECTIVES.get(name, ""))
 
 
 def _determiners(g: Grammar) -> None:
@@ -86,11 +116,10 @@ def _determiners(g: Grammar) -> None:
                 continue
             target = singular if agreement[1] == "s" else plural
             g.rule(f"D.{agreement}", form, target, float(weight))
-            if target not in ("my", "our"):
+            if target not in POSSESSIVES:
                 g.rule(f"DU.{agreement}", form, target, float(weight))
             # After a preposition a possessive keeps its article: "no meu quarto".
-            article = {"ms": "o", "fs": "a", "mp": "os", "fp": "as"}[agreement]
-            owned = f"{article} {form}" if target in ("my", "our") else form
+            owned = f"{ARTICLES[agreement]} {form}" if target in POSSESSIVES else form
             g.rule(f"DP.{agreement}", owned, target, float(weight))
     for i, (portuguese, english) in enumerate(_entries(words.NUMBERS, " ")):
         feminine = portuguese.replace("dois", "duas")
@@ -107,33 +136,32 @@ def _determiners(g: Grammar) -> None:
             g.rule("Age", f"{tens} e {one}", f"{tens_english}-{one_english}", 0.7)
 
 
-def _noun_phrases(g: Grammar) -> None:
-    _determiners(g)
-    for name in words.NOUNS:
-        for agreement in GENDERS:
-            noun, adjective = f"N.{name}.{agreement}", f"A.{name}.{agreement}"
-            if noun not in g.rules:
-                continue
-            size = len(g.rules[noun]) * (1.0 if agreement[1] == "s" else 0.5)
-            core = f"NB.{name}.{agreement}"
-            g.copy(core, {noun: 2.0})
-            if adjective in g.rules:
-                g.rule(core, f"<{noun}> <{adjective}>", f"<{adjective}> <{noun}>", join="na")
-            article = {"ms": "o", "fs": "a", "mp": "os", "fp": "as"}[agreement]
-            if name in BARE:
-                g.copy(f"NP.{name}", {noun: 1.0})
-                g.copy(f"NPP.{name}", {noun: 1.0})
-                continue
-            full = f"NP.{name}.{agreement}"
-            if name in MASS:
-                g.copy(f"NP.{name}", {core: 2 * size})
-                for symbol in (full, f"ND.{name}.{agreement}"):
-                    inner = core if symbol == full else noun
-                    g.rule(symbol, f"{article} <{inner}>", f"the <{inner}>")
-            else:
-                _counted(g, name, agreement, core, article)
-            g.copy(f"NP.{name}", {full: size})
-            g.copy(f"NPP.{name}", {f"NPP.{name}.{agreement}": size})
+def add_noun_phrases(g: Grammar, name: str) -> None:
+    """Adds phrases about the nouns of a class: ``NP.name``, and ``NPP.name`` after prepositions."""
+    for agreement in GENDERS:
+        noun, adjective = f"N.{name}.{agreement}", f"A.{name}.{agreement}"
+        if noun not in g.rules:
+            continue
+        size = len(g.rules[noun]) * (1.0 if agreement[1] == "s" else 0.5)
+        core = f"NB.{name}.{agreement}"
+        g.copy(core, {noun: 2.0})
+        if adjective in g.rules:
+            g.rule(core, f"<{noun}> <{adjective}>", f"<{adjective}> <{noun}>", join="na")
+        article = ARTICLES[agreement]
+        if name in BARE:
+            g.copy(f"NP.{name}", {noun: 1.0})
+            g.copy(f"NPP.{name}", {noun: 1.0})
+            continue
+        full = f"NP.{name}.{agreement}"
+        if name in MASS:
+            g.copy(f"NP.{name}", {core: 2 * size})
+            for symbol in (full, f"ND.{name}.{agreement}"):
+                inner = core if symbol == full else noun
+                g.rule(symbol, f"{article} <{inner}>", f"the <{inner}>")
+        else:
+            _counted(g, name, agreement, core, article)
+        g.copy(f"NP.{name}", {full: size})
+        g.copy(f"NPP.{name}", {f"NPP.{name}.{agreement}": size})
 
 
 def _counted(g: Grammar, name: str, agreement: str, core: str, article: str) -> None:
@@ -167,16 +195,12 @@ def _counted(g: Grammar, name: str, agreement: str, core: str, article: str) -> 
         g.rule(after, f"<{number}> <{core}>", f"<{number}> <{core}>", 1.0)
 
 
-def _places(g: Grammar) -> None:
+def _towns(g: Grammar) -> None:
     for symbol, table in (("town", words.TOWNS), ("country", words.COUNTRIES)):
         for portuguese, english in _entries(table):
             tag = f"n:{portuguese.split()[-1]}"
             for name in (f"NPP.{symbol}", f"NP.{symbol}"):
                 g.rule(name, portuguese, english, tag=tag)
-    for preposition, table in words.PLACES.items():
-        for portuguese, gender, english in _entries(table):
-            article = {"m": "o", "f": "a"}[gender]
-            g.rule("LOC", f"em {article} {portuguese}", f"{preposition} the {english}")
 
 
 def _adverbs(g: Grammar) -> None:
@@ -244,7 +268,9 @@ def _subjects(g: Grammar) -> None:
 def add_phrases(g: Grammar) -> None:
     """Adds nouns and all that is made of them."""
     _nouns(g)
-    _noun_phrases(g)
-    _places(g)
+    _determiners(g)
+    for name in words.NOUNS:
+        add_noun_phrases(g, name)
+    _towns(g)
     _adverbs(g)
     _subjects(g)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 __all__ = ["contract", "expand", "read_portuguese", "write_english", "write_portuguese"]
 
-_WORDS = re.compile(r"[\w'-]+|[.,?]")
+_WORDS = re.compile(r"[\w'-]+|[.,?!]")
 
 
 def _contractions() -> dict[str, tuple[str, str]]:
@@ -58,7 +58,7 @@ def expand(words: Sequence[str]) -> list[str]:
 
 def _sentence(words: Sequence[str]) -> str:
     text = " ".join(words)
-    for point in ".,?":
+    for point in ".,?!":
         text = text.replace(f" {point}", point)
     return text[0].upper() + text[1:]
 

@@ -1,7 +1,8 @@
 """The verb phrases of ``phrasebook``.
 
 ``VP.h.past.3s.base`` is a verb phrase of a human subject: in Portuguese the third person singular
-of the past, in English the bare verb that follows *did*.
+of the past, in English the bare verb that follows *did*. A verb phrase is either a journey to
+somewhere (``VJ``) or anything else (``VE``), as the future says the two differently.
 """
 
 from transformer_jax.data.corpora import words
@@ -16,16 +17,19 @@ FINITE = [("pres.3s", "s"), ("pres.3s", "base")]
 FINITE += [(f"pres.{person}", "base") for person in ("1s", "1p", "3p")]
 FINITE += [(f"past.{person}", form) for person in PERSONS for form in ("past", "base")]
 VERB_FORMS = [*FINITE, ("inf", "base"), ("ger", "ing")]
+# Of journeys alone: "irá viajar a Roma amanhã", "is travelling to Rome tomorrow".
+PLANNED = ("inf", "ing")
 
 PEOPLE = ("someone", "person", "trade")
+MARKS = "=*!~+@"  # as words.VERBS tells them
 WANTING = "querer|want to,gostar de|like to,precisar|need to,ter que|have to,começar a|start to"
 
 
 def _verbs(g: Grammar) -> None:
     for line in words.VERBS.strip().splitlines():
         portuguese, english, who, what = (cell.strip() for cell in line.split("|"))
-        marks = what[: len(what) - len(what.lstrip("=*!~"))]
-        links, _, classes = what.lstrip("=*!~").rpartition(":")
+        marks = what[: len(what) - len(what.lstrip(MARKS))]
+        links, _, classes = what.lstrip(MARKS).rpartition(":")
         preposition, _, particle = links.partition("/")
         before = f"{preposition} " if preposition else ""
         after = f"{particle} " if particle else ""
@@ -59,7 +63,10 @@ def _verb(
     """One line of the table of verbs, in all its forms."""
     ours, theirs = portuguese_forms(portuguese), english_forms(english)
     before, after = links
-    for form, other in VERB_FORMS:
+    journey, place = "+" in marks, ""
+    if "@" in marks:
+        place = "REL" if classes == ["-"] else "LOC"
+    for form, other in [*VERB_FORMS, *([PLANNED] if journey else [])]:
         verb, translated = ours[form], theirs[other]
         if "=" in marks and form == "ger":
             continue
@@ -67,15 +74,19 @@ def _verb(
             if subject not in "hs" and form[-2:] in ("1s", "1p"):
                 continue
             key = f"{subject}.{form}.{other}"
-            alone = before == "com " or "=" in marks or portuguese == "dormir"
-            symbols = [f"VF.{key}"] if alone else [f"VC.{key}"]
+            alone = before == "com " or place or "=" in marks or portuguese == "dormir"
+            symbols = [f"{'VF' if alone else 'VG' if journey else 'VC'}.{key}"]
             if portuguese == "ir" and form == "inf":  # never "irá ir"
                 symbols = []
-            if form == "inf" and subject in "hs" and portuguese != "gostar" and "!" not in marks:
+            bare = (form, other) == ("inf", "base") and subject in "hs"
+            if bare and portuguese != "gostar" and "!" not in marks:
                 symbols.append("Wish")
+            # The place where somebody is, or where a thing is then.
+            where = f" <{place}.{subject if place == 'REL' else 't'}>" if place else ""
             if classes == ["-"]:
                 for symbol in symbols:
-                    g.rule(symbol, verb, translated, 0.7)
+                    source, target = f"{verb}{where}", f"{translated}{where}"
+                    g.rule(symbol, source, target, 0.7, tag=tag, join="vn")
             for name in classes if classes != ["-"] else []:
                 phrase = f"NPP.{name}" if before else f"NP.{name}"
                 if phrase not in g.rules:
@@ -84,36 +95,46 @@ def _verb(
                 meant = 5 if two_meanings(name) else 3
                 weight = max(nouns, meant) / sum([8] * len(classes)) if not before else 0.6
                 for symbol in symbols:
-                    source = f"{verb} {before}<{phrase}>"
-                    target = f"{translated} {after}<{phrase}>"
+                    source = f"{verb} {before}<{phrase}>{where}"
+                    target = f"{translated} {after}<{phrase}>{where}"
                     g.rule(symbol, source, target, weight, tag=tag, join="vn")
-                if not before and tag and name not in PEOPLE and subject == "h":
+                if not before and not place and tag and name not in PEOPLE and subject == "h":
                     g.rule(f"VT.{name}.{form}.{other}", verb, translated, tag=tag)
-        if not before and tag and classes != ["-"] and set(classes) - {*PEOPLE}:
+        if not before and not place and tag and set(classes) - {"-", *PEOPLE}:
             g.rule(f"VT.{form}.{other}", verb, translated)
         if portuguese == "fazer":  # "made a cake", but "what did she do?"
             g.rule(f"VT.{form}.{other}", verb, english_forms("do")[other], 2.0)
 
 
+def _weight(g: Grammar, symbol: str) -> float:
+    return sum((rule.weight for rule in g.rules.get(symbol, ())), 0.0)
+
+
 def _verb_phrases(g: Grammar) -> None:
+    """Verb phrases as they are, and in company."""
     kin = {f"ND.{c}.{gn}": 1.0 for c in ("person", "trade") for gn in ("ms", "fs")}
     g.copy("Company", {**kin, "Name": 4.0})
     for subject in "hsatvb":
-        for form, other in VERB_FORMS:
+        for form, other in [*VERB_FORMS, PLANNED]:
             key = f"{subject}.{form}.{other}"
-            own = sum((rule.weight for rule in g.rules.get(f"VC.{key}", ())), 0.0)
-            g.copy(f"VF.{key}", {f"VC.{key}": own})
-            g.copy(f"VP.{key}", {f"VF.{key}": 45.0})
-            if subject == "h":  # in company
-                source, target = f"<VC.{key}> com <Company>", f"<VC.{key}> with <Company>"
-                g.rule(f"VP.{key}", source, target, 5.0)
+            g.copy(f"VF.{key}", {f"VC.{key}": _weight(g, f"VC.{key}")})
+            for whole, social, single in (("VE", "VC", "VF"), ("VJ", "VG", "VG")):
+                g.copy(f"{whole}.{key}", {f"{single}.{key}": 45.0})
+                if subject == "h" and f"{social}.{key}" in g.rules:
+                    source, target = f"<{social}.{key}> com <Company>", "with <Company>"
+                    g.rule(f"{whole}.{key}", source, f"<{social}.{key}> {target}", 5.0)
+            if (form, other) != PLANNED:
+                often = {"VE": _weight(g, f"VF.{key}"), "VJ": _weight(g, f"VG.{key}")}
+                g.copy(f"VP.{key}", {f"{kind}.{key}": w for kind, w in often.items()})
 
 
 def _going(g: Grammar) -> None:
     """What follows the future of "ir", which is its own auxiliary: "irá ao museu"."""
     for name in ("building", "place"):
-        going = f"<NPP.{name}>"
-        g.rule("Going", f"a {going}", f"go to {going}", tag="v:ir", join="vn")
+        source = f"a <NPP.{name}>"
+        for form, go in english_forms("go").items():
+            if form in ("base", "ing"):
+                g.rule(f"Going.{form}", source, f"{go} to <NPP.{name}>", tag="v:ir", join="vn")
 
 
 def add_verbs(g: Grammar) -> None:

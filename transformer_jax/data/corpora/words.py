@@ -2,6 +2,8 @@
 
 A noun is ``portuguese:gender:english``. A noun in two classes has two meanings, and the classes
 share no verb and no adjective, so its company always tells which one is meant.
+
+English is spelled as in America, but for *travelling*, which the lecture writes so.
 """
 
 __all__ = [
@@ -14,7 +16,6 @@ __all__ = [
     "NAMES",
     "NOUNS",
     "NUMBERS",
-    "PLACES",
     "TOWNS",
     "VERBS",
     "WEEKDAYS",
@@ -67,7 +68,7 @@ NOUNS = {
     "furniture": (
         "mesa:f:table, cadeira:f:chair, cama:f:bed, sofá:m:sofa, armário:m:closet, "
         "espelho:m:mirror, tapete:m:rug, lâmpada:f:lamp, prateleira:f:shelf, porta:f:door, "
-        "janela:f:window"
+        "janela:f:window, gaveta:f:drawer"
     ),
     "text": (
         "livro:m:book, jornal:m:newspaper, revista:f:magazine, romance:m:novel, poema:m:poem, "
@@ -103,6 +104,10 @@ NOUNS = {
         "aeroporto:m:airport, praça:f:square, ponte:f:bridge, parque:m:park, praia:f:beach, "
         "cidade:f:city, aldeia:f:village, ilha:f:island, montanha:f:mountain, floresta:f:forest, "
         "lago:m:lake, fazenda:f:farm"
+    ),
+    "room": (
+        "jardim:m:garden, cozinha:f:kitchen, sala:f:living room, quarto:m:bedroom, "
+        "garagem:f:garage, escritório:m:office, banheiro:m:bathroom, varanda:f:balcony"
     ),
     "show": "filme:m:movie, jogo:m:game, peça:f:play, concerto:m:concert, programa:m:program",
     "instrument": (
@@ -145,15 +150,6 @@ NOUNS = {
     "sheet": "folha:f:sheet",
     "hammock": "rede:f:hammock",
     "net": "rede:f:net",
-}
-
-# Where things lie: portuguese:gender:english, by the English preposition.
-PLACES = {
-    "on": "mesa:f:table, cadeira:f:chair, cama:f:bed, sofá:m:sofa, prateleira:f:shelf, "
-    "tapete:m:rug, banco:m:bench",
-    "in": "caixa:f:box, bolsa:f:bag, mochila:f:backpack, mala:f:suitcase, armário:m:closet, "
-    "carro:m:car, jardim:m:garden, cozinha:f:kitchen, sala:f:living room, quarto:m:bedroom, "
-    "gaveta:f:drawer, garagem:f:garage, escritório:m:office",
 }
 
 # "ser" for what lasts, "estar" for what passes.
@@ -201,6 +197,7 @@ CLASS_ADJECTIVES = {
     "transport": "rápido lento novo moderno cheio vazio",
     "building": "grande pequeno moderno famoso antigo bonito novo cheio vazio",
     "place": "grande pequeno famoso bonito tranquilo perigoso",
+    "room": "grande pequeno moderno novo bonito tranquilo limpo sujo vazio",
     "show": "interessante longo chato engraçado famoso bom",
     "instrument": "novo velho caro antigo bonito afinado",
     "flower": "bonito pequeno raro vermelho amarelo branco",
@@ -228,7 +225,8 @@ CLASS_ADJECTIVES = {
 # portuguese | english | who | whom. Who: h a person, a an animal, t a thing, v transport,
 # b a building. Whom: "class class", or "preposition/preposition: class", or "-" for nobody.
 # Marks: "=" never "is doing"; "~" a state, true for long; "!" nothing one would want; "*" a verb
-# that its object gives another meaning.
+# that its object gives another meaning; "+" a journey to somewhere, which one plans;
+# "@" a place follows.
 VERBS = """
 comprar | buy | h | fruit dish food drink clothes furniture text device thing vehicle mango
 vender | sell | h | fruit dish clothes furniture text device thing vehicle instrument
@@ -248,8 +246,8 @@ guardar | keep | h | text thing letter
 roubar | steal | h | !clothes device thing vehicle
 quebrar | break | h | !furniture device plate
 consertar | repair | h | furniture device vehicle bench
-limpar | clean | h | furniture device building
-pintar | paint | h | furniture building bench
+limpar | clean | h | furniture device building room
+pintar | paint | h | furniture building bench room
 vigiar | guard | h | building vehicle
 abrir | open | h | building
 fechar | close | h | building
@@ -286,11 +284,11 @@ gostar | like | h | =~de/: fruit animal show instrument subject text
 assistir | watch | h | a/: show
 entrar | go | h | em/into: building
 sair | come | h | de/out of: building
-ir | go | ha | a/to: building place
-voltar | return | h | a/to: building place town country
-viajar | travel | h | a/to: town country
+ir | go | ha | +a/to: building place
+voltar | return | h | +a/to: building place town country
+viajar | travel | h | +a/to: town country
 viajar | travel | h | -
-chegar | arrive | h | a/in: town country
+chegar | arrive | h | +a/in: town country
 morar | live | h | =~em/in: town country
 trabalhar | work | h | em/in: town country
 telefonar | make a call | h | -
@@ -304,9 +302,15 @@ cantar | sing | h | -
 nadar | swim | ha | -
 descansar | rest | ha | -
 brincar | play | ha | -
+dormir | sleep | ha | @-
+descansar | rest | ha | @-
+brincar | play | ha | @-
+colocar | put | h | @text thing clothes fruit toss
+deixar | leave | h | @text thing clothes
+esconder | hide | h | @text thing
 cair | fall | t | -
 desaparecer | disappear | t | -
-chegar | arrive | hvb | -
+chegar | arrive | hv | -
 partir | leave | v | -
 parar | stop | v | -
 abrir | open | b | -
@@ -387,6 +391,7 @@ este esta estes estas | this these | 1.5
 aquele aquela aqueles aquelas | that those | 1.5
 nosso nossa nossos nossas | our our | 1
 meu minha meus minhas | my my | 2
+seu sua seus suas | your your | 1
 - - muitos muitas | - many | 2
 """
 
