@@ -20,6 +20,7 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
+from transformer_jax.data.corpora.phrasebook import L1_PAIRS
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.decoding.ngram import NgramLanguageModel
 from transformer_jax.functional.losses import cross_entropy
@@ -29,12 +30,7 @@ from transformer_jax.training.checkpoint import Checkpointer
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.state import TrainState, split
 
-LESSON = [
-    ("Lucas irá viajar ao Rio em Dezembro.", "Lucas will travel to Rio in December."),
-    ("Em Dezembro, Lucas irá viajar ao Rio.", "Lucas will travel to Rio in December."),
-    ("O gato dorme.", "The cat sleeps."),
-    ("Ela lê um livro.", "She reads a book."),
-]
+LESSON = list(L1_PAIRS)
 
 
 def rows_of(sequences, pad):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 
 import chex
 import jax
@@ -23,6 +24,7 @@ from transformer_jax.config import (
     ScoreConfig,
     TransformerConfig,
 )
+from transformer_jax.data.corpora.phrasebook import L1_PAIRS
 from transformer_jax.decoding.layout import laid_out
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional.masks import Mask
@@ -452,11 +454,17 @@ def test_bfloat16_computes_narrow_and_scores_wide(batch):
 
 
 def test_order_is_told_by_positions_alone():
-    """Rows L1, L15: without positions, encoder states of a permuted source are a permutation."""
-    rng = np.random.default_rng(0)
-    source = jnp.asarray(rng.integers(4, 19, (1, S)), jnp.int32)
-    order = rng.permutation(S)
-    lengths = jnp.array([S], jnp.int32)
+    """Rows L1, L15: without positions, encoder states of a permuted source are a permutation.
+
+    The sources are the two of the lecture that differ in the order of words alone.
+    """
+    (first, english), (second, same) = L1_PAIRS[2:]
+    words, moved = (re.findall(r"\w+", sentence.lower()) for sentence in (first, second))
+    assert words != moved
+    assert english == same
+    order = np.array([words.index(word) for word in moved])
+    source = jnp.asarray([[4 + sorted(words).index(word) for word in words]], jnp.int32)
+    lengths = jnp.array([len(words)], jnp.int32)
     for kind, equal in [("none", True), ("sinusoidal", False)]:
         model = noisy(change(positions={"kind": kind}))
         a, b = (model.call("encode", x, lengths) for x in (source, source[:, order]))

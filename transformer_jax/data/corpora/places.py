@@ -18,6 +18,7 @@ from transformer_jax.data.corpora.phrases import (
     add_adjectives,
     add_noun_phrases,
 )
+from transformer_jax.data.corpora.spelling import expand
 
 __all__ = ["add_location_clauses", "add_places"]
 
@@ -82,6 +83,7 @@ def add_places(g: Grammar) -> None:
     for line in RELATIONS.strip().splitlines():
         portuguese, english, who, kinds, weight = (cell.strip() for cell in line.split("|"))
         symbol = "IN" if portuguese == "em" else "REL"
+        portuguese = " ".join(expand(portuguese.split()))
         for subject in who:
             for kind in kinds.split():
                 size = 0.3 if kind == "bench" else 1.0
@@ -114,7 +116,8 @@ def add_location_clauses(g: Grammar) -> None:
             g.rule("S", f"{who} {est} {where} .", f"{who} {be} {where} .", 3 * w * share)
             g.rule("S", f"{who} não {est} {where} .", f"{who} {be} not {where} .", w * share)
             g.rule("S", f"{who} {est} {where} ?", f"{be} {who} {where} ?", w * share)
-            g.rule("S", f"onde {est} {who} ?", f"where {be} {who} ?", 0.7 * w * share)
+            asked = f"{who} {est}" if kind == "h" else f"{est} {who}"  # as one asks of pronouns
+            g.rule("S", f"onde {asked} ?", f"where {be} {who} ?", 0.7 * w * share)
     for ask, english, kind in (("o que", "what", "t"), ("quem", "who", "h")):
         where = f"<LOC.{kind}>"
         for tense, be in (("pres", "is"), ("past", "was")):
