@@ -84,12 +84,18 @@ class Decoding:
 
 
 def parts(
-    config: TransformerConfig, *, batch: int = 1, source_length: int = 1, target_length: int = 1
+    config: TransformerConfig,
+    *,
+    batch: int = 1,
+    source_length: int = 1,
+    target_length: int = 1,
+    head: bool = True,
 ) -> tuple[Part, ...]:
     """All parts of a model, in the order that data meets them.
 
     A model without encoder layers has no cross-attention; one without decoder layers ends with
-    the encoder, since its head depends on the task. Images are as long as their size says.
+    the encoder, since its head depends on the task, and so does a decoder without ``head`` over
+    the vocabulary. Images are as long as their size says.
 
     Source: Bishop 2024, section 12.1.8 (row B13): projections are O(N D²), scores O(N² D).
 
@@ -98,7 +104,8 @@ def parts(
         >>> [p.path for p in parts(PRESETS["vaswani_base"])][:3]
         ['embedding', 'encoder/positions', 'encoder/self_attention/query']
     """
-    return tuple(_parts(config, batch, source_length, target_length))
+    listed = _parts(config, batch, source_length, target_length)
+    return tuple(part for part in listed if head or part.path != "head")
 
 
 def parameters(config: TransformerConfig) -> int:
@@ -115,7 +122,12 @@ def parameters(config: TransformerConfig) -> int:
 
 
 def totals(
-    config: TransformerConfig, *, batch: int = 1, source_length: int = 1, target_length: int = 1
+    config: TransformerConfig,
+    *,
+    batch: int = 1,
+    source_length: int = 1,
+    target_length: int = 1,
+    head: bool = True,
 ) -> Totals:
     """The cost of a whole forward pass and of a whole training step.
 
@@ -128,11 +140,12 @@ def totals(
         >>> round(cost.training / cost.forward, 2)
         3.0
     """
-    listed = parts(config, batch=batch, source_length=source_length, target_length=target_length)
+    sizes = {"batch": batch, "source_length": source_length, "target_length": target_length}
+    listed = parts(config, **sizes, head=head)
     count = sum(part.parameters for part in listed)
     forward = sum(part.forward for part in listed)
     vocab = config.decoder().vocab
-    logits = batch * target_length * vocab if config.decoder_layers else 0
+    logits = batch * target_length * vocab if config.decoder_layers and head else 0
     again = sum(p.forward for p in listed if p.in_block) if config.compute.remat else 0
     training = forward + sum(part.backward for part in listed) + again
     training += sum(LOSS) * logits + OPTIMIZER * count

@@ -12,10 +12,23 @@ import pytest
 from flax import nnx
 
 from tests.drawing import drawn
-from transformer_jax.config import AttentionConfig, HeadConfig, NormConfig, bert
+from transformer_jax.config import (
+    PRESETS,
+    AttentionConfig,
+    HeadConfig,
+    NormConfig,
+    PositionConfig,
+    bert,
+)
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.encoder import Encoder
-from transformer_jax.models.heads import MaskedEncoder, TextEncoder, TokenEncoder, chosen
+from transformer_jax.models.heads import (
+    MaskedEncoder,
+    TextDecoder,
+    TextEncoder,
+    TokenEncoder,
+    chosen,
+)
 
 V, D, T = 20, 16, 6
 
@@ -169,3 +182,30 @@ def test_the_vectors_that_labels_are_told_from_are_dropped_out_iff_there_is_a_ke
     # The mean stays: each sum of 16 terms of 0 or 2 times the kernel.
     spread = np.sqrt((kernel**2).sum(0) / 400)
     assert (np.abs(dropped.mean(0) - whole[0]) < 4 * spread).all()
+
+
+@pytest.mark.parametrize("kind", ["learned", "rotary"])
+def test_decoders_tell_texts_from_their_last_tokens(kind):
+    """Wherever padding stands and whatever it is; nothing else is read of a text that goes on."""
+    config = dataclasses.replace(
+        PRESETS["gpt2"], vocab=V, width=D, decoder_layers=1,
+        attention=AttentionConfig(heads=4), positions=PositionConfig(kind=kind, max_length=9),
+    )  # fmt: skip
+    graph, params = drawn(lambda: TextDecoder(config, labels=3, rngs=nnx.Rngs(0)))
+    tell = jax.jit(lambda p, *given: nnx.merge(graph, p)(*given))
+    tokens = jnp.array([[3, 4, 5, 6, 7, 8], [9, 10, 11, 0, 0, 0]])
+    wanted = tell(params, tokens, jnp.array([6, 3]))
+    assert wanted.shape == (2, 3)
+    real = jnp.array([[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 0]], bool)
+    moved = tokens.at[1].set(jnp.array([1, 2, 9, 10, 11, 12]))
+    np.testing.assert_allclose(tell(params, moved, real), wanted, atol=1e-5)
+    hidden = jax.jit(lambda p: nnx.merge(graph, p).hidden(tokens))(params)
+    ends = np.asarray(hidden)[np.arange(2), [5, 2]]
+    np.testing.assert_allclose(wanted, ends @ np.asarray(params["labels"]["kernel"]), atol=1e-5)
+    assert set(params) == {"embedding", "decoder", "labels"}
+
+
+def test_decoders_of_texts_have_no_head_over_words():
+    config = dataclasses.replace(PRESETS["gpt2"], head=HeadConfig(tied=False))
+    with pytest.raises(ConfigError, match=r"head\.tied"):
+        nnx.eval_shape(lambda: TextDecoder(config, labels=3, rngs=nnx.Rngs(0)))

@@ -59,11 +59,13 @@ VIT = {
     "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48,
     "image_size": 32, "patch_size": 8,
 }  # fmt: skip
+MULTI = {"num_labels": 4, "problem_type": "multi_label_classification"}
 MODELS = {
     "bert": (hf.BertForPreTraining, hf.BertConfig(**BERT)),
     "bert_mlm": (hf.BertForMaskedLM, hf.BertConfig(**BERT, hidden_act="gelu_new")),
     "bert_bare": (hf.BertModel, hf.BertConfig(**BERT)),
     "bert_cls": (hf.BertForSequenceClassification, hf.BertConfig(**BERT, num_labels=3)),
+    "bert_multi": (hf.BertForSequenceClassification, hf.BertConfig(**BERT, **MULTI)),
     "bert_tag": (hf.BertForTokenClassification, hf.BertConfig(**BERT, num_labels=5)),
     "bert_qa": (hf.BertForQuestionAnswering, hf.BertConfig(**BERT)),
     "roberta": (hf.RobertaForMaskedLM, hf.RobertaConfig(**ROBERTA)),
@@ -79,6 +81,7 @@ MODELS = {
         hf.DistilBertForSequenceClassification, hf.DistilBertConfig(**DISTIL, num_labels=2)
     ),
     "gpt2": (hf.GPT2LMHeadModel, hf.GPT2Config(**GPT2)),
+    "gpt2_multi": (hf.GPT2ForSequenceClassification, hf.GPT2Config(**GPT2, **MULTI)),
     "bart": (hf.BartForConditionalGeneration, hf.BartConfig(**BART)),
     "mbart": (
         hf.MBartForConditionalGeneration,
@@ -120,10 +123,20 @@ MODELS = {
         hf.LlamaForCausalLM,
         hf.LlamaConfig(**LLAMA, tie_word_embeddings=True, rope_parameters=LLAMA3),
     ),
+    "llama_cls": (
+        hf.LlamaForSequenceClassification, hf.LlamaConfig(**LLAMA, num_labels=3)
+    ),
     "mistral": (hf.MistralForCausalLM, hf.MistralConfig(**LLAMA, sliding_window=7)),
     "qwen2": (hf.Qwen2ForCausalLM, hf.Qwen2Config(**LLAMA)),
     "qwen3": (
         hf.Qwen3ForCausalLM, hf.Qwen3Config(**LLAMA, head_dim=16, tie_word_embeddings=True)
+    ),
+    "qwen3_number": (
+        hf.Qwen3ForSequenceClassification, hf.Qwen3Config(**LLAMA, head_dim=16, num_labels=1)
+    ),
+    "gemma2_cls": (
+        hf.Gemma2ForSequenceClassification,
+        hf.Gemma2Config(**LLAMA, head_dim=16, sliding_window=7, num_labels=2),
     ),
     "gemma2": (
         hf.Gemma2ForCausalLM,

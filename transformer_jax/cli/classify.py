@@ -1,7 +1,8 @@
-"""``transformer-jax classify``: the class, or the number, of each text or pair of texts."""
+"""``transformer-jax classify``: the class, the labels, or the number, of each text or pair."""
 
 import dataclasses
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +12,26 @@ from transformer_jax.errors import ConfigError, DataError
 
 __all__ = ["Classify"]
 
-TASKS = ("classify", "pair", "regress")
+TASKS = ("classify", "multi_label", "pair", "regress")
+_THRESHOLD = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
 class Classify:
-    """Label texts with a fine-tuned encoder: a line with label and probability for each."""
+    """Label texts with a fine-tuned model: a line with label and probability for each.
+
+    Of a model whose texts may have several labels, each line has those above a threshold.
+    """
 
     run: tyro.conf.Positional[Path]
-    """A run directory of the task classify, pair or regress."""
+    """A run directory of the task classify, pair or regress, or a published classifier."""
     texts: tyro.conf.Positional[tuple[str, ...]] = ()
     """Texts; without any, lines of standard input. A tab parts the two texts of a pair."""
     all: bool = False
     """The probability of every class, below a line with their names."""
+    threshold: float | None = None
+    """Of a model of several labels a text: the least probability of a label that is shown; None
+    is 0.5. The likeliest come first, and a text without any has an empty line."""
     read_ahead: int = 4096
     """Lines read before the first is labelled: more is faster. 1 at a terminal."""
     checkpoint: str = "best"
@@ -31,31 +39,29 @@ class Classify:
 
     def __call__(self) -> int:
         """Reads, labels and writes until the input ends."""
-        if self.read_ahead < 1:
-            raise ConfigError(f"--read-ahead {self.read_ahead}: at least 1")
+        self.check()
         from transformer_jax.cli.encoders import given_lines, load_task, windows, write
+        from transformer_jax.encoding.predictor import NoTokensError
         from transformer_jax.training.run_directory import RunDirectory
 
         predictor, task, prepare = load_task(self.run, self.checkpoint, TASKS)
-        number, labels = task["kind"] == "regress", task.get("labels", [])
-        if number and self.all:
-            raise ConfigError(f"--all is for classes, and {self.run} tells numbers")
+        kind, labels = task["kind"], task.get("labels", [])
+        self.check_task(kind)
         read = RunDirectory.open(self.run).read_config().get("data", {}).get("read", {})
-        pairs = task["kind"] == "pair" or (number and bool(read.get("pair", False)))
+        pairs = kind == "pair" or (kind == "regress" and bool(read.get("pair", False)))
         if self.all:
-            write("label", "probability", *labels)
+            write(*(() if kind == "multi_label" else ("label", "probability")), *labels)
         for window in windows(given_lines(self.texts), self.read_ahead):
             sides = [_sides(name, text, pairs) for name, text in window]
             given: list[Any] = [[prepare(row[0]) for row in sides]]
             given.append([prepare(row[1]) for row in sides] if pairs else None)
-            if number:
-                for value in predictor.numbers(*given):
-                    write(f"{value:.4f}")
-            else:
-                for row in predictor.classes(*given):
-                    best = int(row.argmax())
-                    every = [f"{share:.4f}" for share in row] if self.all else []
-                    write(labels[best], f"{row[best]:.4f}", *every)
+            try:
+                tell = predictor.numbers if kind == "regress" else predictor.classes
+                rows = tell(*given).reshape(len(window), -1)
+            except NoTokensError as error:
+                raise DataError(f"{window[error.index][0]} {error.reason}") from None
+            for row in rows:
+                write(*self.cells(kind, labels, row))
             sys.stdout.buffer.flush()
         if predictor.cut:
             print(
@@ -64,6 +70,45 @@ class Classify:
                 file=sys.stderr,
             )
         return 0
+
+    def cells(self, kind: str, labels: Sequence[str], row: Any) -> list[str]:
+        """What is written of a text, of which the model told ``row``."""
+        every = [f"{value:.4f}" for value in row]
+        if kind == "regress" or (kind == "multi_label" and self.all):
+            return every
+        if kind != "multi_label":
+            best = int(row.argmax())
+            return [labels[best], every[best], *(every if self.all else [])]
+        least = _THRESHOLD if self.threshold is None else self.threshold
+        order = sorted(range(len(row)), key=lambda i: -row[i])
+        return [cell for i in order if row[i] >= least for cell in (labels[i], every[i])]
+
+    def check(self) -> None:
+        """Refuses values that cannot be.
+
+        Raises:
+            ConfigError: It names the flag.
+        """
+        if self.read_ahead < 1:
+            raise ConfigError(f"--read-ahead {self.read_ahead}: at least 1")
+        if self.threshold is not None and not 0 <= self.threshold <= 1:
+            raise ConfigError(f"--threshold {self.threshold}: a probability, 0 to 1")
+        if self.threshold is not None and self.all:
+            raise ConfigError("--all shows every label: leave --threshold out")
+
+    def check_task(self, kind: str) -> None:
+        """Refuses flags that are for other tasks.
+
+        Raises:
+            ConfigError: It names the flag.
+        """
+        if kind == "regress" and self.all:
+            raise ConfigError(f"--all is for classes, and {self.run} tells numbers")
+        if kind != "multi_label" and self.threshold is not None:
+            raise ConfigError(
+                f"--threshold is for models of several labels a text, and {self.run} tells "
+                f"{'a number' if kind == 'regress' else 'one class'}: leave it out"
+            )
 
 
 def _sides(name: str, text: str, pairs: bool) -> list[str]:

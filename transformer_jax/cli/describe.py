@@ -38,6 +38,8 @@ class Describe:
 
     def __call__(self) -> int:
         """Prints the description."""
+        from transformer_jax.training.run_directory import RunDirectory
+
         config = self.config()
         for name in ("batch", "source_length", "target_length"):
             if getattr(self, name) < 1:
@@ -47,6 +49,7 @@ class Describe:
             config,
             name=self.preset or str(self.run),
             heads=self.heads(config),
+            head=self.run is None or has_head(RunDirectory.open(self.run)),
             batch=self.batch,
             source_length=self.source_length,
             target_length=self.target_length,
@@ -94,10 +97,10 @@ class Describe:
 
 
 def heads_of(run: "RunDirectory") -> dict[str, tuple[int, ...]]:
-    """The shapes of what a run's encoder has beyond embeddings and layers; other runs nothing."""
+    """The shapes of what a run has beyond embeddings and layers, where its task decides that."""
     from transformer_jax.cli.loading import ENCODERS, abstract_model, family, model_config
 
-    if family(run) not in (*ENCODERS, "image"):
+    if family(run) not in (*ENCODERS, "decoder-task", "image"):
         return {}
     from flax import nnx
 
@@ -107,8 +110,15 @@ def heads_of(run: "RunDirectory") -> dict[str, tuple[int, ...]]:
     return {
         name: leaf.shape
         for name, leaf in named(params).items()
-        if name.split("/")[0] not in ("embedding", "class_embedding", "encoder")
+        if name.split("/")[0] not in ("embedding", "class_embedding", "encoder", "decoder")
     }
+
+
+def has_head(run: "RunDirectory") -> bool:
+    """Whether a run's decoder, if it has one, tells the next token."""
+    from transformer_jax.cli.loading import family
+
+    return family(run) != "decoder-task"
 
 
 def report(
@@ -116,6 +126,7 @@ def report(
     *,
     name: str,
     heads: Mapping[str, tuple[int, ...]] | None = None,
+    head: bool = True,
     batch: int = 1,
     source_length: int = 32,
     target_length: int = 32,
@@ -123,7 +134,8 @@ def report(
 ) -> str:
     """The architecture (row H12), what each part costs (row B13), and the totals.
 
-    ``heads`` are the shapes of what an encoder's task adds, counted among the parameters only.
+    ``heads`` are the shapes of what a task adds, counted among the parameters only. Without
+    ``head`` a decoder has none over the vocabulary.
 
     Source: Vaswani et al. 2017, figure 1; Bishop 2024, section 12.1.8.
     """
@@ -135,7 +147,7 @@ def report(
         source_length, side, words = config.image.places, "", "vectors of an image"
     sizes = {"batch": batch, "source_length": source_length, "target_length": target_length}
     table = table or plain_table
-    listed = parts(config, **sizes)
+    listed = parts(config, **sizes, head=head)
     rows = [
         (
             part.path,
@@ -148,8 +160,8 @@ def report(
         )
         for part in listed
     ]
-    total = totals(config, **sizes)
-    head = ("part", "", "shapes", "parameters", "FLOPs", "per token", "bytes moved")
+    total = totals(config, **sizes, head=head)
+    columns = ("part", "", "shapes", "parameters", "FLOPs", "per token", "bytes moved")
     both = bool(config.encoder_layers and config.decoder_layers)
     lengths = " and ".join(
         f"{length} {side}{words}"
@@ -167,11 +179,11 @@ def report(
     lines = [
         f"{name}: {count:,} parameters ({count / 1e6:.2f} M)",
         "",
-        diagram(config),
+        diagram(config, head=head),
         "",
         f"One forward pass of {batch} × {lengths}; bytes moved at least, {config.compute.dtype}:",
         "",
-        table(head, rows),
+        table(columns, rows),
         "",
         f"forward pass    {each(total.forward)}, {short(total.bytes)}B moved at least",
         f"training step   {each(total.training)}, {short(total.training_bytes)}B of parameters, "
@@ -184,8 +196,8 @@ def report(
             for path, shape in heads.items()
         ]
         said = f"The heads of this model, {sum(more.values()):,} parameters, not counted above:"
-        lines += ["", said, "", table(head[:4], added)]
-    if config.decoder_layers:
+        lines += ["", said, "", table(columns[:4], added)]
+    if config.decoder_layers and head:
         cost = decoding(config, **sizes)
         start = f"{short(cost.start)}FLOP to start, then " if both else ""
         lines.append(

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_jax.cli.loading import (
     ENCODERS,
+    FINE_TUNED,
     TASKS,
     as_trained,
+    family,
     load,
     model_config,
     refuse_others,
@@ -41,6 +43,7 @@ _NO_END = 1 << 30  # tokens
 # What the head of each task tells.
 _HEADS = {
     "classify": "classes",
+    "multi_label": "labels",
     "pair": "classes of pairs",
     "regress": "numbers",
     "tag": "tags",
@@ -125,7 +128,7 @@ def sentence_of(run: "RunDirectory") -> dict[str, Any]:
 def load_task(
     path: Path, checkpoint: str, tasks: Sequence[str], *, tokens: int = 4096
 ) -> "tuple[Predictor, dict[str, Any], Callable[[str], str]]":
-    """What tells labels with the fine-tuned encoder of a run, its task, and what is done to lines.
+    """What tells labels with the fine-tuned model of a run, its task, and what is done to lines.
 
     Raises:
         ConfigError: The run has no head for any of ``tasks``; it says what it is for.
@@ -134,7 +137,7 @@ def load_task(
     from transformer_jax.training.run_directory import RunDirectory
 
     run = RunDirectory.open(path)
-    if refuse_others(run, ENCODERS) == "encoder":
+    if refuse_others(run, (*ENCODERS, "decoder-task")) == "encoder":
         raise ConfigError(
             f"{path}: a pre-trained encoder, which has no head for {_HEADS[tasks[0]]}: fine-tune "
             f"it (python -m experiments.encoder_only finetune {tasks[0]} --task.init {path} "
@@ -150,7 +153,7 @@ def load_task(
     prepare = as_trained(path)
     from transformer_jax.encoding.predictor import Predictor
 
-    model, tokenizer = load(path, checkpoint, kind="encoder-task")
+    model, tokenizer = load(path, checkpoint, kind=FINE_TUNED)
     predictor = Predictor(
         model,
         tokenizer,
@@ -167,13 +170,21 @@ def load_task(
 def frame_of(run: "RunDirectory", tokenizer: "Tokenizer") -> "Frame | None":
     """The special tokens around texts that a run reads; None are those of training here.
 
-    Around texts of a published encoder stands what its tokenizer puts there, if that is anything.
+    Around texts of a published encoder stands what its tokenizer puts there, if that is anything;
+    around those of a published decoder what it puts there and nothing else.
     """
-    if "published" not in run.read_config():
-        return None
-    if tokenizer.frame is None and tokenizer.bos == tokenizer.pad:  # nothing begins a text (T5)
-        from transformer_jax.data.tokenizer import Frame
+    from transformer_jax.data.tokenizer import Frame
 
+    published = run.read_config().get("published")
+    if not isinstance(published, dict):
+        return None
+    if family(run) == "decoder-task":
+        before, between, after = tokenizer.frame or Frame((), (), ())
+        # A text is told from the last token that is not padding, though it may end with some.
+        while after and after[-1] == published["fields"].get("pad_token_id"):
+            after = after[:-1]
+        return Frame(before, between, after)
+    if tokenizer.frame is None and tokenizer.bos == tokenizer.pad:  # nothing begins a text (T5)
         end = (tokenizer.eos,)
         return Frame((), end, end)
     return tokenizer.frame

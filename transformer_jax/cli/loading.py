@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ENCODERS",
+    "FINE_TUNED",
     "TASKS",
     "abstract_model",
     "as_trained",
@@ -30,10 +31,12 @@ __all__ = [
 ]
 
 ENCODERS = ("encoder", "encoder-task")  # pre-trained, fine-tuned
+FINE_TUNED = ("encoder-task", "decoder-task")
 
-# The command for each task of a fine-tuned encoder.
+# The command for each task of a fine-tuned model.
 TASKS = {
     "classify": "classify",
+    "multi_label": "classify",
     "pair": "classify",
     "regress": "classify",
     "tag": "tag",
@@ -47,6 +50,7 @@ _USE = {
     "ngram": ("an n-gram model", "generate"),
     "encoder": ("a pre-trained encoder", "fill-mask"),
     "encoder-task": ("a fine-tuned encoder", "embed"),
+    "decoder-task": ("a fine-tuned decoder", "classify"),
     "image": ("an image model", "describe"),
 }
 
@@ -115,8 +119,8 @@ def chosen_checkpoint(text: str) -> tuple[int | Literal["best", "last"], int]:
 def family(run: "RunDirectory") -> str:
     """Which kind of model a run has.
 
-    It is ``encoder-decoder``, ``decoder``, ``ngram``, ``image``, ``encoder`` (pre-trained) or
-    ``encoder-task`` (fine-tuned).
+    It is ``encoder-decoder``, ``decoder``, ``ngram``, ``image``, ``encoder`` (pre-trained),
+    ``encoder-task`` or ``decoder-task`` (fine-tuned).
 
     Raises:
         CheckpointError: ``config.json`` is damaged or describes no model of ours.
@@ -126,15 +130,14 @@ def family(run: "RunDirectory") -> str:
     config = model_config(run)
     if config.image.size:
         return "image"
-    if not config.encoder_layers:
-        return "decoder"
-    if config.decoder_layers:
+    if config.encoder_layers and config.decoder_layers:
         return "encoder-decoder"
-    return "encoder-task" if "task" in run.read_config() else "encoder"
+    side = "encoder" if config.encoder_layers else "decoder"
+    return f"{side}-task" if "task" in run.read_config() else side
 
 
 def task_of(run: "RunDirectory") -> dict[str, Any]:
-    """What a fine-tuned encoder was trained for: its kind, its labels, the length of examples ...
+    """What a fine-tuned model was trained for: its kind, its labels, the length of examples ...
 
     Raises:
         CheckpointError: ``config.json`` is damaged.
@@ -161,7 +164,7 @@ def refuse_others(run: "RunDirectory", kinds: tuple[str, ...]) -> str:
             f"{run.path}: the run of {name}, and no command reads images: in Python "
             f'transformer_jax.interop.runs.load_image_model("{run.path}") is a function of them'
         )
-    if found == "encoder-task":
+    if found in FINE_TUNED:
         command = TASKS[task_of(run)["kind"]]
     if found in ENCODERS and not set(ENCODERS) & set(kinds):
         raise ConfigError(
@@ -262,7 +265,7 @@ def abstract_model(run: "RunDirectory", config: TransformerConfig) -> Any:
         masking = fields.get("masking", {})
         pairs = masking.get("pairs", "next") if isinstance(masking, dict) else "none"
         how = {"words": masking is not None, "next_sentence": pairs != "none"}
-    elif kind == "encoder-task":
+    elif kind in FINE_TUNED:
         task = task_of(run)
         how = {"task": task["kind"], "labels": len(task.get("labels", []))}
     elif kind == "image" and fields.get("task"):

@@ -1,4 +1,4 @@
-"""What a fine-tuned encoder makes of texts: classes, numbers, tags, answers."""
+"""What a fine-tuned model makes of texts: classes, labels, numbers, tags, answers."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -15,12 +15,13 @@ from transformer_jax.data.examples import (
     encode_sentences,
     encode_tagged,
 )
-from transformer_jax.data.labelled import Task
 from transformer_jax.data.tokenizer import Frame, Tokenizer
 from transformer_jax.encoding.batching import Batches
+from transformer_jax.errors import DataError
+from transformer_jax.models.making import Task
 from transformer_jax.training.encoder_objectives import inputs
 
-__all__ = ["Found", "Predictor"]
+__all__ = ["Found", "NoTokensError", "Predictor"]
 
 
 class Found(NamedTuple):
@@ -34,14 +35,32 @@ class Found(NamedTuple):
     score: float
 
 
+class NoTokensError(DataError):
+    """A text of which nothing is left to read; ``index`` is its place among those given."""
+
+    def __init__(self, index: int):
+        self.index = index
+        super().__init__(f"text {index + 1} {self.reason}")
+
+    reason = "is empty, and this model reads nothing around a text: leave it out"
+
+
+# What becomes of scores, by task: of others they are shares of 1.
+_SHARES = {
+    "multi_label": jax.nn.sigmoid,
+    "regress": lambda scores: scores,
+    "span": lambda scores: scores,
+}
+
+
 class Predictor:
-    """Labels of texts by an encoder with the head of its task.
+    """Labels of texts by an encoder, or a decoder, with the head of its task.
 
     Texts are cut to ``length`` tokens, in which long sentences of words go on in further rows and
     long contexts are read through overlapping windows.
 
     Args:
-        model: Graph and parameters, of a ``TextEncoder`` or ``TokenEncoder``.
+        model: Graph and parameters, of a ``TextEncoder``, ``TokenEncoder`` or ``TextDecoder``.
         tokenizer: Of the run.
         kind: The task.
         labels: Names of classes or tags; of answers, whether ``"none"`` is among what can be told.
@@ -74,14 +93,21 @@ class Predictor:
 
         def program(params: Any, batch: dict[str, Any]) -> jax.Array:
             scores = nnx.merge(graph, params)(*inputs(batch))
-            return scores if kind in ("regress", "span") else jax.nn.softmax(scores)
+            return _SHARES.get(kind, jax.nn.softmax)(scores)
 
-        self._run = Batches(program, tokens=max(tokens, length), pad=tokenizer.pad)
+        self._run = Batches(program, tokens=tokens, pad=tokenizer.pad)
 
     def classes(
         self, texts: Sequence[str], seconds: Sequence[str] | None = None
     ) -> Float[np.ndarray, "count V"]:
-        """The probability of each class, of each text or pair of texts."""
+        """The probability of each class, of each text or pair of texts.
+
+        They add up to 1, but for labels of which a text may have several or none
+        (``multi_label``): each has a probability of its own.
+
+        Raises:
+            DataError: A text has no tokens, and its model reads nothing around it.
+        """
         return self._texts(texts, seconds)
 
     def numbers(
@@ -93,6 +119,9 @@ class Predictor:
     def _texts(self, texts: Sequence[str], seconds: Sequence[str] | None) -> np.ndarray:
         examples, cut = encode_sentences(texts, seconds, self._tokenizer, self._length, self._frame)
         self.cut += cut
+        nothing = np.flatnonzero(examples.store.lengths == 0)
+        if len(nothing):
+            raise NoTokensError(int(nothing[0]))
         return self.rows(examples)
 
     def rows(self, examples: Examples) -> Float[np.ndarray, "count V"]:

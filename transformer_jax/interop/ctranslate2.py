@@ -92,7 +92,8 @@ def refusal(model: Model) -> str | None:
     """
     config, both = model.config, model.kind == "encoder-decoder"
     if model.kind not in ("decoder", "encoder-decoder"):
-        return "it is an encoder, whose head has no place there: --format hf and stablehlo have one"
+        name = "a classifier" if model.kind == "decoder-task" else "an encoder"
+        return f"it is {name}, whose head has no place there: --format hf and stablehlo have one"
     places, scores = config.positions, config.scores
     reasons = {
         "scores.softcap: attention scores are not capped there": scores.softcap is not None,

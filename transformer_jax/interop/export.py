@@ -90,7 +90,8 @@ def _ids(tokenizer: Tokenizer, kind: str) -> dict[str, Any]:
     found: dict[str, Any] = {"pad_token_id": tokenizer.pad, "eos_token_id": tokenizer.eos}
     if kind == "encoder-decoder":
         return found | {"decoder_start_token_id": tokenizer.bos, "bos_token_id": tokenizer.bos}
-    return found | ({"bos_token_id": tokenizer.bos} if kind == "decoder" else {})
+    decoder = kind in ("decoder", "decoder-task")
+    return found | ({"bos_token_id": tokenizer.bos} if decoder else {})
 
 
 def _tokenizer_fields(tokenizer: Tokenizer, model: Model) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from transformer_jax.interop.families import (
     t5,
     vit,
 )
+from transformer_jax.interop.families.heads import classifying
 from transformer_jax.interop.family import Family, Model, Row, Tensors
 from transformer_jax.interop.fields import Fields, read_fields
 from transformer_jax.interop.forms import moves, ours, shape_there
@@ -44,10 +45,12 @@ __all__ = [
     "open_folder",
 ]
 
+_DECODERS = (
+    gpt2.FAMILY, llama.LLAMA, llama.MISTRAL, llama.QWEN2, llama.QWEN3, gemma2.FAMILY,
+)  # fmt: skip
 FAMILIES: tuple[Family, ...] = (
-    bert.FAMILY, roberta.FAMILY, distilbert.FAMILY, gpt2.FAMILY, bart.BART, bart.MBART,
-    bart.MARIAN, bart.PEGASUS, t5.T5, t5.MT5, llama.LLAMA, llama.MISTRAL, llama.QWEN2, llama.QWEN3,
-    gemma2.FAMILY, vit.FAMILY,
+    bert.FAMILY, roberta.FAMILY, distilbert.FAMILY, bart.BART, bart.MBART, bart.MARIAN,
+    bart.PEGASUS, t5.T5, t5.MT5, *map(classifying, _DECODERS), vit.FAMILY,
 )  # fmt: skip
 
 _FLOATS = ("F64", "F32", "F16", "BF16")

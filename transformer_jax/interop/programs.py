@@ -126,7 +126,7 @@ def _encoding(model, merged, tokenizer, sizes, room) -> dict[str, Function]:
     def forward(weights, *given):
         module = merged(weights)
         out = module(*given)
-        if model.kind == "encoder-task":
+        if model.kind in ("encoder-task", "decoder-task"):
             return {"scores": out}
         found = {"hidden": out}
         if config.head.pooler:

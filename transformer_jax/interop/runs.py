@@ -187,7 +187,7 @@ def run_fields(folder: Folder) -> dict[str, Any]:
         pairs = "next" if model.next_sentence else "none"
         found["masking"] = {"pairs": pairs} if model.words else None
         found["training"] = {"length": length}
-    elif model.kind == "encoder-task":
+    elif model.kind in ("encoder-task", "decoder-task"):
         found["task"] = {
             "kind": model.task,
             "labels": list(model.labels),
@@ -214,7 +214,8 @@ def model_of(fields: Mapping[str, Any], kind: str) -> Model:
     published = fields.get("published") or {}
     masking, task = fields.get("masking", {}), fields.get("task") or {}
     pairs = masking.get("pairs", "next") if masking else "none"
-    labels = task.get("labels", ()) if task.get("kind") in ("classify", "pair", "tag") else ()
+    named = task.get("kind") in ("classify", "multi_label", "pair", "tag")
+    labels = task.get("labels", ()) if named else ()
     return Model(
         kind=kind,  # type: ignore[arg-type]
         config=config,

@@ -107,8 +107,8 @@ def check_stablehlo(
     unknown = [name for name in platforms if name not in _PLATFORMS]
     if unknown or not platforms:
         raise ConfigError(f"platform {unknown}: allowed are {', '.join(_PLATFORMS)}")
-    if length is not None and not model.config.decoder_layers:
-        raise ConfigError("an encoder writes nothing: leave --length out")
+    if length is not None and model.kind not in ("decoder", "encoder-decoder"):
+        raise ConfigError("an encoder or classifier writes nothing: leave --length out")
     # A prompt takes two positions at least, and the last token that is written takes none.
     most = model.config.positions.max_length - (model.kind == "decoder")
     if length is not None and not 1 <= length <= most:

@@ -1,4 +1,4 @@
-"""Encoders with heads: for hidden words, for whole texts, for each token."""
+"""Encoders with heads: for hidden words, for whole texts, for each token; decoders for texts."""
 
 import jax
 import jax.numpy as jnp
@@ -9,12 +9,14 @@ from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional.activations import ACTIVATIONS
 from transformer_jax.functional.dropout import dropout
+from transformer_jax.functional.masks import real
+from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.modules.head import Head, OutputTable
 from transformer_jax.modules.linear import Linear
 from transformer_jax.modules.norm import Norm
 
-__all__ = ["MaskedEncoder", "TextEncoder", "TokenEncoder", "chosen"]
+__all__ = ["MaskedEncoder", "TextDecoder", "TextEncoder", "TokenEncoder", "chosen"]
 
 
 def chosen(hidden: Float[Array, "B T D"], places: Int[Array, "B P"]) -> Float[Array, "B P D"]:
@@ -111,3 +113,45 @@ class TextEncoder(_Labelled):
 
 class TokenEncoder(_Labelled):
     """Scores for each token: of tags, or of being where an answer begins and ends (row B36)."""
+
+
+class TextDecoder(Decoder):
+    """Scores of classes, or one number, for each text: ``W hₙ`` of its last token.
+
+    That token alone has seen the whole text. There is no head over the vocabulary. Radford et al.
+    2018, section 3.2, whose head has a bias; that of Llama, Qwen and GPT-2 classifiers has none.
+    """
+
+    def __init__(self, config: TransformerConfig, *, labels: int, rngs: nnx.Rngs):
+        head = config.head
+        if not head.tied or head.bias:
+            raise ConfigError("head.tied is False or head.bias True: there is no head over words")
+        super().__init__(config, rngs=rngs)
+        self.labels = Linear(config.width, labels, bias=False, rngs=rngs)
+
+    def __call__(  # type: ignore[override]
+        self,
+        tokens: Int[Array, "B T"],
+        lengths: Int[Array, " B"] | Bool[Array, "B T"],
+        types: Int[Array, "B T"] | None = None,
+        *,
+        key: Key[Array, ""] | None = None,
+    ) -> Float32[Array, "B V"]:
+        """Scores in float32.
+
+        Args:
+            tokens: The texts.
+            lengths: How many tokens of each row are real, or which, wherever padding stands.
+            types: Part of what all models of tasks are given; decoders have no table of them.
+            key: Dropout, if given.
+        """
+        del types
+        T, positions = tokens.shape[1], None
+        which = lengths
+        if which.ndim == 1:
+            which = jnp.arange(T)[None] < which[:, None]
+        else:  # padding counts for nothing
+            positions = jnp.maximum(jnp.cumsum(which, axis=1, dtype=jnp.int32) - 1, 0)
+        hidden = self.decoder(self.embed(tokens), real(lengths), positions=positions, key=key)
+        last = jnp.max(jnp.where(which, jnp.arange(T, dtype=jnp.int32)[None], 0), axis=1)
+        return self.labels(chosen(hidden, last[:, None])[:, 0]).astype(jnp.float32)

@@ -8,13 +8,13 @@ from transformer_jax.config import TransformerConfig
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.encoder_decoder import EncoderDecoder
-from transformer_jax.models.heads import MaskedEncoder, TextEncoder, TokenEncoder
+from transformer_jax.models.heads import MaskedEncoder, TextDecoder, TextEncoder, TokenEncoder
 from transformer_jax.models.vision import ImageClassifier, VisionEncoder
 
 __all__ = ["Kind", "Task", "make_model"]
 
-Kind = Literal["encoder", "encoder-task", "decoder", "encoder-decoder", "image"]
-Task = Literal["classify", "pair", "regress", "tag", "span"]
+Kind = Literal["encoder", "encoder-task", "decoder", "decoder-task", "encoder-decoder", "image"]
+Task = Literal["classify", "multi_label", "pair", "regress", "tag", "span"]
 
 
 def make_model(
@@ -34,7 +34,7 @@ def make_model(
         config: What it is made of.
         words: Of an encoder, whether it has a head for hidden words.
         next_sentence: Of one that has, whether it has one for pairs of texts.
-        task: Of a fine-tuned encoder, what for; images are classified.
+        task: Of a fine-tuned encoder or decoder, what for; images are classified.
         labels: How many classes or tags it tells.
         rngs: Where parameters are drawn from.
 
@@ -57,6 +57,8 @@ def make_model(
             return VisionEncoder(config, rngs=rngs)
         return ImageClassifier(config, labels=labels, rngs=rngs)
     labels = {"regress": 1, "span": 2}.get(task or "", labels)
+    if kind == "decoder-task":
+        return TextDecoder(config, labels=labels, rngs=rngs)
     if task in ("tag", "span"):
         return TokenEncoder(config, labels=labels, rngs=rngs)
     return TextEncoder(config, labels=labels, rngs=rngs)

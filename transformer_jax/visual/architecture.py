@@ -8,8 +8,10 @@ __all__ = ["diagram"]
 GUTTER = 7
 
 
-def diagram(config: TransformerConfig) -> str:
+def diagram(config: TransformerConfig, *, head: bool = True) -> str:
     """Encoder and decoder side by side, each with its blocks' parts, sizes and data shapes.
+
+    Without ``head`` over the vocabulary a decoder ends with its vectors.
 
     Source: Vaswani et al. 2017, figure 1 (row H12).
 
@@ -41,8 +43,8 @@ def diagram(config: TransformerConfig) -> str:
     if config.decoder_layers:
         cross = ["cross_attention"] if config.encoder_layers else []
         decoder = _stack(config.decoder(), "decoder", ["self_attention", *cross, "feed_forward"])
-        decoder.insert(0, _head(config.decoder()))
-        decoder.insert(0, f"logits [B, T, {config.decoder().vocab}]")
+        top = [f"logits [B, T, {config.decoder().vocab}]", _head(config.decoder())]
+        decoder = [*(top if head else [f"vectors [B, T, {D}]"]), *decoder]
         decoder.append("target tokens, shifted right [B, T]" if encoder else "tokens [B, T]")
     if encoder and decoder:
         return _beside(encoder, decoder)

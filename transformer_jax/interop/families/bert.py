@@ -18,6 +18,7 @@ from transformer_jax.config import (
 from transformer_jax.interop.families.heads import (
     architecture,
     encoder,
+    label_fields,
     label_rows,
     task_of,
     word_rows,
@@ -34,7 +35,7 @@ from transformer_jax.interop.family import (
 )
 from transformer_jax.interop.fields import Fields
 
-__all__ = ["FAMILY", "body", "body_fields", "config_of", "label_fields"]
+__all__ = ["FAMILY", "body", "body_fields", "config_of"]
 
 _TABLE = "bert.embeddings.word_embeddings.weight"
 _HEADS = ("classifier.weight", "qa_outputs.weight")
@@ -133,16 +134,6 @@ def rows(model: Model) -> list[Row]:
     if model.next_sentence:
         found += linear_rows("next_sentence", "cls.seq_relationship")
     return found + label_rows(model)
-
-
-def label_fields(model: Model) -> dict[str, Any]:
-    """The keys about labels."""
-    if model.task == "regress":
-        return {"problem_type": "regression", "id2label": {"0": "LABEL_0"}}
-    return {
-        "id2label": {str(i): name for i, name in enumerate(model.labels)},
-        "label2id": {name: i for i, name in enumerate(model.labels)},
-    } if model.labels else {}  # fmt: skip
 
 
 def body_fields(model: Model) -> dict[str, Any]:

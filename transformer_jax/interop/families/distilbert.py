@@ -16,10 +16,11 @@ from transformer_jax.config import (
     TransformerConfig,
 )
 from transformer_jax.errors import ConfigError
-from transformer_jax.interop.families.bert import label_fields
 from transformer_jax.interop.families.heads import (
+    TEXT_TASKS,
     architecture,
     encoder,
+    label_fields,
     label_rows,
     task_of,
     word_rows,
@@ -67,8 +68,8 @@ def model(fields: Fields, tensors: Tensors) -> Model:
         head=HeadConfig(
             bias=True,
             transform=True,
-            pooler=task in ("classify", "regress"),
-            pooler_activation="relu" if task in ("classify", "regress") else "tanh",
+            pooler=task in TEXT_TASKS,
+            pooler_activation="relu" if task in TEXT_TASKS else "tanh",
             tied=not tensors.has(own) or tensors.same(own, table),
         ),
     )

@@ -1,12 +1,29 @@
-"""What published encoders have after their last layer, told from their names."""
+"""What published models have after their last layer, told from their names."""
 
-from transformer_jax.config import TransformerConfig
+import dataclasses
+from typing import Any
+
+from transformer_jax.config import HeadConfig, TransformerConfig
 from transformer_jax.errors import CheckpointError
-from transformer_jax.interop.family import Model, Row, Tensors, linear_rows, norm_rows
+from transformer_jax.interop.family import Family, Model, Row, Tensors, linear_rows, norm_rows
 from transformer_jax.interop.fields import Fields
 from transformer_jax.models.making import Task
 
-__all__ = ["architecture", "encoder", "label_rows", "labels_of", "task_of", "word_rows"]
+__all__ = [
+    "TEXT_TASKS",
+    "architecture",
+    "classifying",
+    "encoder",
+    "label_fields",
+    "label_rows",
+    "labels_of",
+    "task_of",
+    "word_rows",
+]
+
+# Tasks of whole texts, and those whose labels have names.
+TEXT_TASKS = ("classify", "multi_label", "regress")
+NAMED_TASKS = ("classify", "multi_label", "tag")
 
 _MOST_LABELS = 1 << 20
 _TASKS: dict[str, Task] = {
@@ -24,12 +41,12 @@ def architecture(name: str, *, task: str | None = None, words: bool = False) -> 
         ('BertForTokenClassification', 'RobertaForMaskedLM')
     """
     ends: dict[str, str] = {task: end for end, task in _TASKS.items()}
-    ends["regress"] = "ForSequenceClassification"
+    ends |= dict.fromkeys(TEXT_TASKS, "ForSequenceClassification")
     return name + (ends[task] if task else "ForMaskedLM" if words else "Model")
 
 
 def task_of(fields: Fields, tensors: Tensors, heads: tuple[str, ...]) -> Task | None:
-    """The task of a fine-tuned encoder: classify, regress, tag or span; None for any other.
+    """The task of a fine-tuned model; None for any other.
 
     Args:
         fields: Its configuration, whose ``architectures`` says it.
@@ -49,15 +66,16 @@ def task_of(fields: Fields, tensors: Tensors, heads: tuple[str, ...]) -> Task | 
             f"{fields.where}: architectures is {known}: a head for labels is known by "
             f"{', '.join(_TASKS)}"
         )
-    if found == ["classify"]:
-        regress = fields.values.get("problem_type") == "regression"
-        if regress or len(labels_of(fields, 2)) == 1:
-            return "regress"
-        if fields.values.get("problem_type") == "multi_label_classification":
-            raise fields.refused(
-                "problem_type", "multi_label_classification", "one label a text can be told"
-            )
-    return found[0]
+    if found != ["classify"]:
+        return found[0]
+    kinds: dict[str, Task] = {
+        "single_label_classification": "classify",
+        "multi_label_classification": "multi_label",
+        "regression": "regress",
+    }
+    usual = "regression" if len(labels_of(fields)) == 1 else "single_label_classification"
+    told: Task = fields.choice(("problem_type",), kinds, usual)
+    return "regress" if told == "classify" and len(labels_of(fields)) == 1 else told
 
 
 def encoder(
@@ -77,7 +95,48 @@ def encoder(
         words=words,
         next_sentence=next_sentence,
         task=task,
-        labels=labels_of(fields) if task in ("classify", "tag") else (),
+        labels=labels_of(fields) if task in NAMED_TASKS else (),
+    )
+
+
+def classifying(family: Family) -> Family:
+    """A family of decoders together with what tells labels of texts by them.
+
+    A head for that stands in the place of the one over the vocabulary.
+    """
+
+    def model(fields: Fields, tensors: Tensors) -> Model:
+        return _decoder(fields, tensors, family.model(fields, tensors))
+
+    def written(model: Model) -> dict[str, Any]:
+        found = family.fields(model)
+        if model.task is None:
+            return found
+        [name] = found["architectures"]
+        body = name.removesuffix("ForCausalLM").removesuffix("LMHeadModel")
+        return found | {
+            "architectures": [architecture(body, task=model.task)],
+            **label_fields(model),
+        }
+
+    rows = lambda model: family.rows(model) + label_rows(model)
+    return dataclasses.replace(family, model=model, rows=rows, fields=written)
+
+
+def _decoder(fields: Fields, tensors: Tensors, found: Model) -> Model:
+    """A language model, or what classifies texts where there is a head for that."""
+    task = task_of(fields, tensors, ("score.weight",))
+    if task is None:
+        return found
+    if task not in TEXT_TASKS:
+        names = fields.values.get("architectures")
+        raise fields.refused("architectures", names, "of decoders, heads for texts can be loaded")
+    return dataclasses.replace(
+        found,
+        kind="decoder-task",
+        config=dataclasses.replace(found.config, head=HeadConfig()),
+        task=task,
+        labels=labels_of(fields) if task in NAMED_TASKS else (),
     )
 
 
@@ -97,8 +156,27 @@ def label_rows(model: Model, texts: str = "classifier") -> list[Row]:
     """The head for labels, if there is one; that of whole texts may have another name."""
     if model.task is None:
         return []
+    if model.kind == "decoder-task":
+        return linear_rows("labels", "score", bias=False)
     places = {"span": "qa_outputs", "tag": "classifier"}
     return linear_rows("labels", places.get(model.task, texts))
+
+
+def label_fields(model: Model) -> dict[str, Any]:
+    """The keys about labels.
+
+    Example:
+        >>> label_fields(Model("encoder-task", TransformerConfig(), task="regress"))
+        {'problem_type': 'regression', 'id2label': {'0': 'LABEL_0'}}
+    """
+    if model.task == "regress":
+        return {"problem_type": "regression", "id2label": {"0": "LABEL_0"}}
+    several = {"problem_type": "multi_label_classification"} if model.task == "multi_label" else {}
+    names = {
+        "id2label": {str(i): name for i, name in enumerate(model.labels)},
+        "label2id": {name: i for i, name in enumerate(model.labels)},
+    }
+    return several | (names if model.labels else {})
 
 
 def labels_of(fields: Fields, default: int = 2) -> tuple[str, ...]:

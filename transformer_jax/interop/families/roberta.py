@@ -11,6 +11,7 @@ from transformer_jax.config import HeadConfig, PositionConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.interop.families import bert
 from transformer_jax.interop.families.heads import (
+    TEXT_TASKS,
     architecture,
     encoder,
     label_rows,
@@ -36,7 +37,7 @@ def model(fields: Fields, tensors: Tensors) -> Model:
         bias=True,
         transform=True,
         transform_activation="gelu",  # whatever the layers have
-        pooler=pooler or task in ("classify", "regress"),
+        pooler=pooler or task in TEXT_TASKS,
         tied=not tensors.has(own) or tensors.same(own, table),
     )
     # Position 0 is that of padding, and its table row the one of the padding id.
@@ -56,7 +57,7 @@ def model(fields: Fields, tensors: Tensors) -> Model:
 
 def rows(model: Model) -> list[Row]:
     """Embeddings, layers and heads."""
-    found, texts = bert.body(model), model.task in ("classify", "regress")
+    found, texts = bert.body(model), model.task in TEXT_TASKS
     if texts:
         found += linear_rows("pooler", "classifier.dense")
     elif model.config.head.pooler:
@@ -92,9 +93,7 @@ FAMILY = Family(
     fields=fields,
     ignored=(r".*embeddings\.position_ids",),
     # A classifier has a first map of its own, and keeps the pooler that it began with.
-    unused=lambda model: (
-        (r"(roberta\.)?pooler\..*",) if model.task in ("classify", "regress") else ()
-    ),
+    unused=lambda model: (r"(roberta\.)?pooler\..*",) if model.task in TEXT_TASKS else (),
     copies=(r"lm_head\.decoder\.(weight|bias)",),
     renamed=bert.FAMILY.renamed,
     named=named,

@@ -16,8 +16,7 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.interop.families.bert import label_fields
-from transformer_jax.interop.families.heads import labels_of
+from transformer_jax.interop.families.heads import label_fields, labels_of
 from transformer_jax.interop.family import (
     ACTIVATIONS,
     Family,

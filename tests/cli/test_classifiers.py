@@ -1,0 +1,193 @@
+"""Published classifiers: of several labels a text, and those that are decoders (row B36)."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from tests.parity import layouts
+from transformer_jax.cli.classify import Classify
+from transformer_jax.cli.loading import load
+from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
+
+TEXTS = ["i sat on the bank of the river.", "i took cash to the bank.", "rivers ran; who ran?"]
+DECODER = ("<s>", "<pad>", "</s>", "<unk>")
+
+
+def frame(file, before, after):
+    """Writes what a tokenizer puts around a text into its file."""
+    fields = json.loads(file.read_text())
+    ids = {token["content"]: token["id"] for token in fields["added_tokens"]}
+    token = lambda name: {"SpecialToken": {"id": name, "type_id": 0}}
+    single = [
+        *map(token, before), {"Sequence": {"id": "A", "type_id": 0}}, *map(token, after)
+    ]  # fmt: skip
+    names = {name: {"id": name, "ids": [ids[name]], "tokens": [name]} for name in (*before, *after)}
+    fields["post_processor"] = {
+        "type": "TemplateProcessing", "single": single,
+        "pair": [*single, {"Sequence": {"id": "B", "type_id": 1}}], "special_tokens": names,
+    }  # fmt: skip
+    file.write_text(json.dumps(fields))
+
+
+@pytest.fixture
+def published(tmp_path):
+    def folder(name, *, before=(), after=(), **keys):
+        path = layouts.write(name, tmp_path / name)
+        special = BERT_SPECIAL if name.startswith("bert") else DECODER
+        tokenizer = train_tokenizer("wordpiece", TEXTS * 3, 90, special=special)
+        tokenizer.save(path / "tokenizer.json")
+        if before or after:
+            frame(path / "tokenizer.json", before, after)
+        said = layouts.LAYOUTS[name]["config"] | keys
+        (path / "config.json").write_text(json.dumps(said))
+        return path
+
+    return folder
+
+
+def scores(folder, rows):
+    """What the model makes of each row of ids: decoders of those that end in one place."""
+    (graph, params), _ = load(folder, kind=("encoder-task", "decoder-task"))
+    width, left = max(map(len, rows)), not folder.name.startswith("bert")
+    ids, real = np.zeros((len(rows), width), int), np.zeros((len(rows), width), bool)
+    for i, row in enumerate(rows):
+        where = slice(width - len(row), None) if left else slice(len(row))
+        ids[i, where], real[i, where] = row, True
+    tell = jax.jit(lambda params, *given: nnx.merge(graph, params)(*given))
+    return list(np.asarray(tell(params, jnp.asarray(ids), jnp.asarray(real))))
+
+
+def shares(values):
+    """Independent probabilities."""
+    return [1 / (1 + math.exp(-value)) for value in values.tolist()]
+
+
+@pytest.mark.parametrize("name", ["bert_multi", "gpt2_multi"])
+def test_labels_of_a_text_have_probabilities_of_their_own(published, run_command, name):
+    """Those above the threshold, the likeliest first; all of them in their order if asked for."""
+    names = {str(i): f"topic {i}" for i in range(4)}
+    folder = published(name, id2label=names)
+    _, tokenizer = load(folder, kind=("encoder-task", "decoder-task"))
+    frames = ([tokenizer.bos], [tokenizer.eos]) if name == "bert_multi" else ([], [])
+    rows = [[*frames[0], *tokenizer.encode(text), *frames[1]] for text in TEXTS]
+    wanted = np.array([shares(row) for row in scores(folder, rows)])
+    assert not np.allclose(wanted.sum(1), 1, atol=0.05)
+    code, out, err = run_command("classify", folder, *TEXTS, "--all")
+    assert code == 0, err
+    assert out[0].split("\t") == list(names.values())
+    found = np.array([[float(cell) for cell in line.split("\t")] for line in out[1:-1]])
+    np.testing.assert_allclose(found, wanted, atol=6e-5)
+    code, out, err = run_command("classify", folder, *TEXTS, "--threshold", "0.6")
+    assert code == 0, err
+    for row, line in zip(wanted, out, strict=False):
+        shown = [i for i in np.argsort(-row) if row[i] >= 0.6]
+        assert line.split("\t")[::2] == ([f"topic {i}" for i in shown] or [""])
+
+
+@pytest.mark.parametrize(("flags", "wanted"), [
+    ({}, ["b", "0.9000", "c", "0.5000"]), ({"threshold": 0.6}, ["b", "0.9000"]),
+    ({"threshold": 0.95}, []), ({"threshold": 0.0}, ["b", "0.9000", "c", "0.5000", "a", "0.2000"]),
+    ({"all": True}, ["0.2000", "0.9000", "0.5000"]),
+], ids=str)  # fmt: skip
+def test_labels_above_the_threshold_are_shown(flags, wanted):
+    row = np.array([0.2, 0.9, 0.5], np.float32)
+    assert Classify(Path("run"), **flags).cells("multi_label", "abc", row) == wanted
+
+
+@pytest.mark.parametrize(("before", "after"), [
+    ((), ()), (("<s>",), ("</s>",)), pytest.param(("<s>",), (), marks=pytest.mark.slow),
+])  # fmt: skip
+def test_a_decoder_reads_what_its_tokenizer_puts_around_a_text(
+    published, run_command, before, after
+):
+    """Nothing more, in batches of texts of many lengths, padded."""
+    folder = published("llama_cls", before=before, after=after)
+    _, tokenizer = load(folder, kind="decoder-task")
+    ids = {"<s>": 0, "</s>": 2}
+    around = [ids[n] for n in before], [ids[n] for n in after]
+    rows = [[*around[0], *tokenizer.encode(text), *around[1]] for text in TEXTS]
+    code, out, err = run_command("classify", folder, *TEXTS, "--all")
+    assert code == 0, err
+    for row, line in zip(scores(folder, rows), out[1:], strict=False):
+        exact = np.exp(row - row.max())
+        label, share, *every = line.split("\t")
+        assert label == f"LABEL_{row.argmax()}"
+        np.testing.assert_allclose([float(cell) for cell in every], exact / exact.sum(), atol=6e-5)
+        assert float(share) == max(float(cell) for cell in every)
+
+
+def test_padding_at_the_end_of_a_text_is_not_its_last_token(published, run_command):
+    """Where padding is what ends texts, transformers reads the token before."""
+    ended = published("llama_cls", after=("</s>",), pad_token_id=2)
+    found = run_command("classify", ended, *TEXTS, "--all")
+    plain = published("llama_cls")
+    assert run_command("classify", plain, *TEXTS, "--all")[1] == found[1]
+    other = published("llama_cls", after=("</s>",))
+    assert run_command("classify", other, *TEXTS, "--all")[1] != found[1]
+
+
+def test_a_decoder_may_tell_numbers(published, run_command):
+    folder = published("qwen3_number")
+    _, tokenizer = load(folder, kind="decoder-task")
+    code, out, err = run_command("classify", folder, *TEXTS)
+    assert code == 0, err
+    wanted = [row[0] for row in scores(folder, [tokenizer.encode(text) for text in TEXTS])]
+    assert [float(line) for line in out[:-1]] == pytest.approx(wanted, abs=6e-5)
+
+
+@pytest.mark.parametrize(
+    "name", ["bert_multi", "llama_cls", *(pytest.param(n, marks=pytest.mark.slow)
+                                          for n in ("gpt2_multi", "gemma2_cls"))]
+)  # fmt: skip
+def test_the_way_there_and_back(published, tmp_path, run_command, name):
+    """As a run it tells the same, and it is exported as it was."""
+    folder, run, back = published(name), tmp_path / "run", tmp_path / "back"
+    assert run_command("convert", folder, run)[0] == 0
+    assert run_command("export", run, back)[0] == 0
+    told = [run_command("classify", path, *TEXTS)[:2] for path in (folder, run, back)]
+    assert told[0] == told[1] == told[2]
+    assert told[0][0] == 0
+    files = [(path / "model.safetensors").read_bytes() for path in (folder, back)]
+    assert files[0] == files[1]
+    assert run_command("verify", folder)[0] == 0
+
+
+@pytest.mark.parametrize("name", ["bert_multi", "gpt2_multi", "llama_cls", "gemma2_cls"])
+def test_all_parameters_are_described(published, run_command, name):
+    """A classifier has no head over the vocabulary, and writes nothing."""
+    code, out, err = run_command("describe", published(name))
+    assert code == 0, err
+    count = sum(math.prod(shape) for shape in layouts.LAYOUTS[name]["tensors"].values())
+    assert f" {count:,} parameters" in out[0]
+    said = "\n".join(out)
+    assert "logits" not in said
+    assert "decoding  " not in said
+    assert re.search(r"labels/kernel +32×\d", said)
+
+
+@pytest.mark.parametrize(("name", "words", "said"), [
+    ("llama_cls", ["generate", "{}", "the"], "a fine-tuned decoder, which this command does not"),
+    ("llama_cls", ["classify", "{}", "a", ""], "text 2 is empty, and this model reads nothing"),
+    ("llama_cls", ["classify", "{}", "a", "--threshold", "0.5"], "tells one class: leave it out"),
+    ("qwen3_number", ["classify", "{}", "a", "--threshold", "0"], "tells a number: leave it out"),
+    ("bert_multi", ["classify", "{}", "a", "--threshold", "1.5"], "--threshold 1.5: a probability"),
+    ("bert_multi", ["classify", "{}", "a", "--threshold", "nan"], "--threshold nan: a probability"),
+    ("bert_multi", ["classify", "{}", "a", "--threshold", "0", "--all"], "leave --threshold out"),
+    ("bert_multi", ["tag", "{}", "a"], "a head for labels and none for tags"),
+    ("llama_cls", ["export", "{}", "{}_", "--format", "ctranslate2"], "it is a classifier, whose"),
+    ("llama_cls", ["export", "{}", "{}_", "--format", "stablehlo", "--length", "3"], "leave --len"),
+], ids=lambda value: value if isinstance(value, str) else value[0])  # fmt: skip
+def test_a_mistake_is_one_line(published, run_command, name, words, said):
+    folder = published(name)
+    code, _, err = run_command(*[word.replace("{}", str(folder)) for word in words])
+    assert code in (2, 3), err
+    assert said in err
+    assert "Traceback" not in err
+    assert err.count("error:") == 1
