@@ -90,7 +90,7 @@ def inputs(folder: Folder, case: Case, draw: Draw, noise: Any) -> dict[str, np.n
         found["decoder_input_ids"] = tokens(noise, (ROWS, T), config.decoder().vocab, pad)
         found["decoder_input_ids"][:, 0] = fields["decoder_start_token_id"]
     found["position_ids"] = np.maximum(real.cumsum(1) - 1, 0)
-    if folder.model.kind != "decoder":
+    if folder.model.kind not in ("decoder", "decoder-task"):
         del found["position_ids"]
     return found
 

@@ -91,3 +91,10 @@ def t5(draw: Draw) -> Case:
 @family("mt5")
 def mt5(draw: Draw) -> Case:
     return _t5(draw, "MT5")
+
+
+@family("t5-encoder")
+def t5_encoder(draw: Draw) -> Case:
+    """The encoder alone, as sentence-T5 has it."""
+    name = draw.turn(["T5", "MT5"])
+    return Case(f"{name}EncoderModel", _t5(draw, name).config)

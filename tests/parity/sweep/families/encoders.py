@@ -1,4 +1,4 @@
-"""Encoders: BERT, RoBERTa, XLM-R and DistilBERT with every head."""
+"""Encoders: BERT, RoBERTa, XLM-R, CamemBERT and DistilBERT with every head."""
 
 from typing import Any
 
@@ -8,9 +8,10 @@ HEADS = ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionA
 
 
 def _labels(draw: Draw, head: str) -> dict[str, Any]:
-    """Labels; one alone is a regression."""
+    """Labels; one alone is a regression unless it says otherwise."""
     if head == "SequenceClassification":
-        return {"num_labels": draw.choice([1, 2, 3, 5]), "problem_type": None}
+        kind = draw.choice([None, None, "multi_label_classification"])
+        return {"num_labels": draw.choice([1, 2, 3, 5]), "problem_type": kind}
     return {"num_labels": draw.choice([2, 4])} if head == "TokenClassification" else {}
 
 
@@ -53,6 +54,11 @@ def roberta(draw: Draw) -> Case:
 @family("xlm-roberta")
 def xlm_roberta(draw: Draw) -> Case:
     return _roberta(draw, "XLMRoberta")
+
+
+@family("camembert")
+def camembert(draw: Draw) -> Case:
+    return _roberta(draw, "Camembert")
 
 
 @family("distilbert")
