@@ -72,7 +72,7 @@ def _of_ours(error: Exception) -> str:
         return "the device is out of memory: lower the tokens of a batch, or accumulate more"
     what = f"unexpected {type(error).__name__}: {' '.join(str(error).split())[:200]}"
     hint = "set TRANSFORMER_JAX_DEBUG=1 to see where"
-    if _log is not None:
+    if _log is not None and (_log.is_file() or not _log.exists()):
         try:
             with _log.open("a", encoding="utf-8") as file:
                 file.write(f"{' '.join(sys.argv)}\nPython {platform.python_version()}\n")

@@ -93,7 +93,9 @@ class Score:
         assert self.source is not None
         assert self.target is not None
         for flag in ("source", "target"):
-            open_bytes(getattr(self, flag), f"--{flag}").close()
+            path = getattr(self, flag)
+            if not Path(path).is_fifo():  # what a pipe says can be read but once
+                open_bytes(path, f"--{flag}").close()
         pairs = read_aligned(self.source, self.target, "score")
         translator = Translator(*load(self.run, self.checkpoint))
         write = _writer(HEADER, self.tokens)

@@ -69,9 +69,11 @@ class Verify:
 
 def _strange(run: "RunDirectory", config: dict[str, Any], said: dict[str, Any]) -> list[str]:
     """Files beside the checkpoints that are not those the newest good one was made with."""
+    from transformer_jax.data.ordinary import read_ordinary
+
     strange = []
     if "tokenizer" in said:
-        found = hashlib.sha256(run.tokenizer.read_bytes()).hexdigest()
+        found = hashlib.sha256(read_ordinary(run.tokenizer)).hexdigest()
         strange += [run.tokenizer.name] if found != said["tokenizer"] else []
     if "config" in said and said["config"].get("model") != config.get("model"):
         strange.append(run.config.name)

@@ -5,6 +5,7 @@ import hashlib
 import importlib
 import pathlib
 import platform
+import stat
 from collections.abc import Iterator
 from typing import Literal
 
@@ -201,6 +202,11 @@ def _identity(files: list[pathlib.Path], where: str, *options: object) -> str:
             raise DataError(f"{where} {file}: cannot be read: {error.strerror or error}") from None
         if file.is_dir():
             raise DataError(f"{where} {file}: this is a folder, and a file is needed")
+        if not stat.S_ISREG(said.st_mode):
+            raise DataError(
+                f"{where} {file}: a pipe or a device, and this is read more than once: write it to "
+                f"a file first"
+            )
         seen.append((str(file.resolve()), said.st_size, said.st_mtime_ns))
     if not any(size for _, size, _ in seen):
         raise DataError(f"{where} {files[0]}: no text: it is empty")

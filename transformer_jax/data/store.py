@@ -14,6 +14,7 @@ from typing import Literal, SupportsIndex
 import numpy as np
 from jaxtyping import Int, Integer
 
+from transformer_jax.data.ordinary import open_ordinary, read_ordinary
 from transformer_jax.data.pairs import Pairs
 from transformer_jax.data.ragged import offsets_of
 from transformer_jax.data.tokenizer import Tokenizer
@@ -222,12 +223,12 @@ def open_arrays(
 ) -> tuple[list[np.ndarray], dict[str, int]] | None:
     """Arrays of a folder, memory-mapped, and its counts; None if it is not what was written."""
     try:
-        note = json.loads((folder / "store.json").read_text(encoding="utf-8"))
+        note = json.loads(read_ordinary(folder / "store.json").decode("utf-8"))
         if any(_sha256(folder / name) != digest for name, digest in note["files"].items()):
             return None
         arrays = [np.load(folder / f"{name}.npy", mmap_mode="r") for name in names]
         return arrays, note["counts"]
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
@@ -244,5 +245,5 @@ def forget(array: np.ndarray) -> None:
 
 
 def _sha256(path: pathlib.Path) -> str:
-    with open(path, "rb") as file:
+    with open_ordinary(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

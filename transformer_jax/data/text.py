@@ -7,6 +7,7 @@ import pathlib
 import zlib
 from collections.abc import Iterable, Iterator
 
+from transformer_jax.data.ordinary import open_ordinary
 from transformer_jax.errors import DataError
 
 __all__ = ["decode_lines", "open_bytes", "read_lines"]
@@ -61,16 +62,20 @@ def open_bytes(path: str | pathlib.Path, flag: str = "") -> io.BufferedIOBase:
         flag: The setting that named it, for the message.
 
     Raises:
-        DataError: The file is missing, a folder, or may not be read.
+        DataError: The file is missing, a folder, a device, a pipe that nobody writes to, or may not
+            be read.
     """
     path = pathlib.Path(path)
     where = f"{flag} {path}" if flag else str(path)
     if path.is_dir():
         raise DataError(f"{where}: this is a folder, and a file is needed")
     try:
-        if path.suffix == ".gz":
-            return gzip.open(path, "rb")
-        return open(path, "rb")
+        file = open_ordinary(path)
+        if path.suffix != ".gz":
+            return file
+        unpacked = gzip.GzipFile(fileobj=file, mode="rb")
+        unpacked.myfileobj = file  # type: ignore[assignment]  # closed with it
+        return unpacked
     except FileNotFoundError:
         raise DataError(f"{where}: no such file (looked from {pathlib.Path.cwd()})") from None
     except OSError as error:

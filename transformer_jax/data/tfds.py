@@ -10,6 +10,7 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from transformer_jax.data.ordinary import read_ordinary
 from transformer_jax.errors import ConfigError, DataError
 
 __all__ = [
@@ -288,7 +289,7 @@ def _package() -> Any:
 
 def _check_format(folder: pathlib.Path) -> None:
     try:
-        info = json.loads((folder / "dataset_info.json").read_text(encoding="utf-8"))
+        info = json.loads(read_ordinary(folder / "dataset_info.json").decode("utf-8"))
         format = info.get("fileFormat", "tfrecord")
     except (OSError, ValueError, AttributeError) as error:
         raise DataError(f"{folder}/dataset_info.json: cannot be read: {_line(error)}") from None

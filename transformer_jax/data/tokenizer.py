@@ -15,6 +15,7 @@ from jaxtyping import Bool
 
 from transformer_jax.data import backends
 from transformer_jax.data.backends import BERT_SPECIAL, SPECIAL
+from transformer_jax.data.ordinary import read_ordinary
 from transformer_jax.errors import ConfigError, DataError
 
 __all__ = [
@@ -293,7 +294,7 @@ def load_tokenizer(
     """
     path = pathlib.Path(path)
     try:
-        raw = path.read_bytes()
+        raw = read_ordinary(path)
     except FileNotFoundError:
         raise DataError(f"{path}: no such tokenizer file") from None
     except OSError as error:

@@ -218,6 +218,8 @@ class NgramModel:
             CheckpointError: The file is missing, damaged or something else.
         """
         path = pathlib.Path(path)
+        if path.exists() and not path.is_file():
+            raise CheckpointError(f"{path}: is no ordinary file")
         try:
             raw = path.read_bytes()
         except OSError as error:

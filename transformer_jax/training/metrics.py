@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from transformer_jax.data.ordinary import read_ordinary
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.training import manifest
 
@@ -19,7 +20,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         CheckpointError: The file cannot be read.
     """
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = read_ordinary(path).decode("utf-8", errors="replace")
     except FileNotFoundError:
         return []
     except OSError as error:

@@ -1,0 +1,73 @@
+"""Files are read to their end; what has none is refused, soon."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from transformer_jax.data.ordinary import open_ordinary, read_ordinary
+from transformer_jax.data.text import read_lines
+from transformer_jax.errors import DataError
+
+
+@pytest.fixture
+def pipe(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    return tmp_path / "pipe"
+
+
+@pytest.mark.parametrize("read", [open_ordinary, read_ordinary, lambda p: list(read_lines(p))])
+def test_a_pipe_that_nobody_writes_to_is_refused_soon(pipe, read):
+    began = time.monotonic()
+    with pytest.raises((OSError, DataError), match="it is a pipe"):
+        read(pipe)
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("size", [0, 3, 1 << 20])
+@pytest.mark.parametrize("late", [0.0, 0.5])
+def test_a_pipe_is_read_to_its_end_however_slow_its_writer(pipe, size, late):
+    text = (b"abcdefg\n" * (size // 8 + 1))[:size]
+
+    def write():
+        time.sleep(late)
+        with open(pipe, "wb") as out:
+            time.sleep(late)
+            out.write(text)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    with open_ordinary(pipe) as file:
+        assert file.read() == text
+    thread.join()
+
+
+def test_what_a_shell_substitutes_is_a_file_like_any_other():
+    code = "import sys; from transformer_jax.data.text import read_lines as r; [p] = sys.argv[1:]; "
+    code += "print(*r(p), sep='+')"
+    line = f"{sys.executable} -c \"{code}\" <(printf 'a\\nb\\n')"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("a+b\n", "")
+
+
+def test_devices_folders_and_what_is_too_large_are_refused(tmp_path):
+    for path, said in (("/dev/zero", "device"), (tmp_path, "directory")):
+        with pytest.raises(OSError, match=said):
+            open_ordinary(path)
+    assert read_ordinary(os.devnull) == b""
+    (tmp_path / "file").write_bytes(b"12345")
+    assert read_ordinary(tmp_path / "file", 5) == b"12345"
+    with pytest.raises(OSError, match="5 bytes, and 4 are allowed"):
+        read_ordinary(tmp_path / "file", 4)
+
+
+def test_nothing_is_left_open(tmp_path):
+    import gzip
+
+    (tmp_path / "a.gz").write_bytes(gzip.compress(b"a\nb\n"))
+    before = len(os.listdir("/proc/self/fd"))
+    assert list(read_lines(tmp_path / "a.gz")) == ["a", "b"]
+    assert len(os.listdir("/proc/self/fd")) == before
