@@ -49,11 +49,18 @@ def _train(family: Family, command: str, arguments: Sequence[str]) -> int:
     from transformer_jax.parallel.mesh import initialize
 
     initialize(run.distributed)
+    _check_room(run)
     # Refused before minutes of reading, not after; `begin` looks once more.
     with _writing_alone(run.output, lambda: _check_output(run)):
         run, directory, texts = family.begin(run, runs[name][1])
         run_log(directory.log)
         return family.train(run, directory, texts, resume=False)
+
+
+def _check_room(run: Any) -> None:
+    from experiments.fitting import check_room
+
+    check_room(run)
 
 
 def _check_output(run: Any) -> None:
@@ -124,6 +131,7 @@ def _resume(family: Family, arguments: Sequence[str]) -> int:
     run, texts = family.read(directory)
     run = dataclasses.replace(run, loop=asked.loop, mesh=asked.mesh, distributed=asked.distributed)
     initialize(run.distributed)
+    _check_room(run)
     with _writing_alone(asked.run):
         return family.train(run, directory, texts(), resume=True)
 

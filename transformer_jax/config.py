@@ -204,8 +204,48 @@ class TransformerConfig:
         )
 
 
+# What no machine computes with is a slip of the keyboard, or worse, and is told before time and
+# memory are spent on it. Each is at least ten times what was ever published.
+_MOST = {
+    "vocab": 1 << 26,
+    "width": 1 << 20,
+    "encoder_layers": 1 << 12,
+    "decoder_layers": 1 << 12,
+    "decoder_vocab": 1 << 26,
+    "decoder_heads": 1 << 14,
+    "decoder_feed_forward": 1 << 22,
+    "embedding.segments": 1 << 20,
+    "positions.max_length": 1 << 30,
+    "positions.offset": 1 << 20,
+    "positions.buckets": 1 << 20,
+    "positions.max_distance": 1 << 30,
+    "attention.heads": 1 << 14,
+    "attention.kv_heads": 1 << 14,
+    "attention.head_dim": 1 << 16,
+    "attention.value_dim": 1 << 16,
+    "feed_forward.width": 1 << 22,
+    "image.size": 1 << 16,
+    "image.patch": 1 << 16,
+    "image.channels": 1 << 16,
+}
+
+
+def _check_sizes(config: TransformerConfig) -> None:
+    for name, most in _MOST.items():
+        value: Any = config
+        for part in name.split("."):
+            value = getattr(value, part)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ConfigError(f"{name} is {value!r}: a whole number is needed")
+        if value > most:
+            raise ConfigError(f"{name} is {value}: at most {most}")
+
+
 def check(config: TransformerConfig) -> None:
     """Refuses a configuration that no model can have, naming the field and what is allowed."""
+    _check_sizes(config)
     for where, heads in (
         ("heads", config.attention.heads),
         ("decoder_heads", config.decoder_heads),

@@ -40,6 +40,7 @@ def texts(tmp_path_factory):
     (folder / "a.en").write_text("".join(f"{line[::-1]}\n" for line in lines))
     (folder / "t.pt").write_text("".join(f"{line}\n" for line in lines[:4]))
     (folder / "t.en").write_text("".join(f"{line[::-1]}\n" for line in lines[:4]))
+    os.mkfifo(folder / "pipe")
     return folder
 
 
@@ -169,6 +170,18 @@ def sq_spoil_tokenizer(run):
     (run / "tokenizer.json").write_text("[]")
 
 
+def sq_spoil_layers(run):
+    """As many as take an hour to lay out; looked at also where no manifest vouches for them."""
+    config = json.loads((run / "config.json").read_text())
+    config["model"]["encoder_layers"] = 10**9
+    (run / "config.json").write_text(json.dumps(config))
+
+
+def sq_spoil_measurements(run):
+    (run / "metrics.jsonl").unlink()
+    os.mkfifo(run / "metrics.jsonl")
+
+
 def sq_spoil_checkpoints(run):
     for file in (run / "checkpoints").rglob("manifest.json"):
         file.unlink()
@@ -188,6 +201,8 @@ def sq_spoil_data(run):
         (sq_spoil_field, 4, "did you mean model.width"),
         (sq_spoil_tokenizer, 3, "tokenizer.json"),
         (sq_spoil_checkpoints, 4, "manifest.json is missing"),
+        (sq_spoil_layers, 4, "encoder_layers is 1000000000: at most 4096"),
+        (sq_spoil_measurements, 4, "metrics.jsonl: cannot be read: it is a pipe"),
         (sq_spoil_data, 3, "the training data are not those that the run began with"),
     ],
 )
@@ -227,6 +242,22 @@ MISTAKES = [
     (["train", "small", "{data}", "--tokenizer.path", "{run}/tokenizer.json", "--model.vocab",
       "500"], 2, "leave model.vocab out"),
     (["train", "small", "{data}", "--training.tokens", "8"], 2, "has no room for"),
+    (["train", "small", "{data}", "--model.encoder-layers", "1000000000"], 2, "at most 4096"),
+    (["train", "small", "{data}", "--model.width", "1000000000000"], 2, "at most 1048576"),
+    (["train", "small", "{data}", "--model.vocab", "1000000000000"], 2, "vocab is 1000000000000"),
+    (["train", "small", "{data}", "--model.attention.heads", "1000000000000"], 2, "at most 16384"),
+    (["train", "small", "{data}", "--model.positions.max-length", "1000000000000"], 2,
+     "positions.max_length is"),
+    (["train", "small", "{data}", "--model.encoder-layers", "4000", "--model.width", "65536"], 2,
+     "parameters, which with their gradients take"),
+    (["train", "small", "{data}", "--training.tokens", "1000000000000"], 2, "a batch of 1,000,000"),
+    (["train", "small", "--data.source", "{texts}/pipe", "--data.target", "{texts}/a.en"], 3,
+     "a pipe that nobody writes to"),
+    (["train", "small", "--data.pairs", "{texts}/pipe", "--data.read.format", "tsv"], 3,
+     "a pipe that nobody writes to"),
+    (["train", "small", "{data}", "--tokenizer.path", "{texts}/pipe"], 3, "it is a pipe"),
+    (["train", "small", "--data.source", "/dev/zero", "--data.target", "{texts}/a.en"], 3,
+     "it is a device"),
     (["train", "small", "{data}", "--output", "{run}"], 2, "holds a run already"),
     (["train", "small", "{data}", "--output", "{texts}"], 2, "is not empty and no run"),
     (["train", "small", "{data}", "--output", "{texts}/a.pt/run"], 4, "cannot be written"),

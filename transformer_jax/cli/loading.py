@@ -231,6 +231,7 @@ def load(
     from transformer_jax.training.trees import named
 
     loaded = run.load_params(which, average=average)
+    _check_size(run, config, loaded.params)
     tokenizer: Any = None if found_kind == "image" else _tokenizer(run, loaded.manifest)
     graph, shapes = nnx.split(abstract_model(run, config))
     params = loaded.params
@@ -243,6 +244,23 @@ def load(
                 f"{_shape(expected.get(name))} by config.json: they belong to different runs"
             )
     return (graph, jax.device_put(params)), tokenizer
+
+
+def _check_size(run: "RunDirectory", config: TransformerConfig, params: Any) -> None:
+    """Refuses a configuration of much more than the parameters that there are.
+
+    A model of thousands of layers takes minutes to lay out, before anything can be compared.
+    """
+    import jax
+
+    from transformer_jax.accounting import parameters
+
+    described, there = parameters(config), sum(leaf.size for leaf in jax.tree.leaves(params))
+    if described > 2 * there:
+        raise CheckpointError(
+            f"{run.path}: config.json describes a model of {described:,} parameters, and the "
+            f"checkpoint has {there:,}: they belong to different runs"
+        )
 
 
 def _tokenizer(run: "RunDirectory", said: Mapping[str, Any]) -> "Tokenizer":

@@ -1,0 +1,66 @@
+"""Whether there is room for a run at all, by arithmetic: before texts are read or anything runs."""
+
+import os
+from typing import Any
+
+from transformer_jax import accounting
+from transformer_jax.config import TransformerConfig
+from transformer_jax.errors import ConfigError
+from transformer_jax.parallel.mesh import devices_of
+
+__all__ = ["check_room", "memory"]
+
+_FLOAT = 4  # bytes
+
+
+def memory(devices: list[Any]) -> int | None:
+    """The bytes that devices have together; None where they do not tell.
+
+    Those of a CPU share the memory of their machine.
+    """
+    if any(device.platform == "cpu" for device in devices):
+        try:
+            pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        except (ValueError, OSError, AttributeError):
+            return None
+        return pages * len({device.process_index for device in devices})
+    local = devices[0].memory_stats() or {}
+    limit = local.get("bytes_limit")
+    return None if limit is None else limit * len(devices)
+
+
+def check_room(run: Any) -> None:
+    """Refuses a run whose parameters and gradients, or whose batches, no memory here holds.
+
+    What passes may still be too much: only the least that any run takes is counted.
+
+    Raises:
+        ConfigError: It says what takes how much, and what there is.
+    """
+    if not isinstance(run.model, TransformerConfig):
+        return  # counted, not learnt
+    limit = memory(devices_of(run.distributed))
+    if limit is None:
+        return
+    count = accounting.parameters(run.model)
+    _refuse(
+        limit,
+        2 * count * _FLOAT,
+        f"the model has {count:,} parameters, which with their gradients take",
+        "lower model.width, the layers or the vocabulary",
+    )
+    training = run.training
+    tokens = training.rows * training.length if hasattr(training, "rows") else training.tokens
+    _refuse(
+        limit,
+        2 * tokens * run.model.width * _FLOAT // training.accumulation,
+        f"a batch of {tokens:,} tokens takes, in one layer alone,",
+        "lower training.tokens (rows, length), or raise training.accumulation",
+    )
+
+
+def _refuse(limit: int, needed: int, what: str, advice: str) -> None:
+    if needed > limit:
+        raise ConfigError(
+            f"{what} {needed / 2**30:,.0f} GiB, and the devices have {limit / 2**30:,.0f}: {advice}"
+        )
