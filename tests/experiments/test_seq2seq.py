@@ -15,8 +15,9 @@ from experiments import seq2seq
 from experiments.settings import RUNS, Run
 from transformer_jax.cli.main import main
 from transformer_jax.config import from_dict
+from transformer_jax.data.processes import machine, process_started
 from transformer_jax.training import manifest
-from transformer_jax.training.lock import LOCK, machine, process_started
+from transformer_jax.training.lock import LOCK
 from transformer_jax.training.metrics import read_metrics
 
 WORDS = ["um", "dois", "três", "quatro", "cinco", "seis", "sete", "oito", "nove", "dez"]

@@ -10,15 +10,15 @@ import time
 
 import pytest
 
+from transformer_jax.data.processes import process_started, this_process
 from transformer_jax.errors import CheckpointError
-from transformer_jax.training import lock
 from transformer_jax.training.lock import LOCK, RunLock, check_lock
 from transformer_jax.training.run_directory import RunDirectory
 
 
 def lk_record(path, *, age=0.0, **fields):
     """Leaves the lock of another process."""
-    record = lock._myself() | {"host": "elsewhere", "token": "other"} | fields
+    record = this_process() | {"host": "elsewhere", "token": "other"} | fields
     (path / LOCK).write_text(json.dumps(record))
     os.utime(path / LOCK, (time.time() - age,) * 2)
 
@@ -51,7 +51,7 @@ def test_a_directory_in_which_nothing_was_begun_is_not_left_behind(tmp_path):
 
 
 def test_whoever_lives_on_this_machine_keeps_its_lock_however_long_it_is_silent(tmp_path, sleeper):
-    lk_record(tmp_path, pid=sleeper.pid, started=lock.process_started(sleeper.pid), age=1e6)
+    lk_record(tmp_path, pid=sleeper.pid, started=process_started(sleeper.pid), age=1e6)
     with pytest.raises(CheckpointError, match=f"process {sleeper.pid} on elsewhere"):
         RunLock(tmp_path).__enter__()
     with pytest.raises(CheckpointError, match="writes nothing more"):
@@ -60,7 +60,7 @@ def test_whoever_lives_on_this_machine_keeps_its_lock_however_long_it_is_silent(
 
 @pytest.mark.parametrize("waited", [False, True])
 def test_the_lock_of_a_killed_process_is_taken_over_at_once(tmp_path, sleeper, waited):
-    lk_record(tmp_path, pid=sleeper.pid, started=lock.process_started(sleeper.pid))
+    lk_record(tmp_path, pid=sleeper.pid, started=process_started(sleeper.pid))
     os.kill(sleeper.pid, signal.SIGKILL)
     os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
     if waited:
@@ -138,7 +138,7 @@ def test_a_run_in_progress_is_not_deleted(tmp_path, sleeper):
     run = RunDirectory.create(tmp_path / "run")
     run.write(run.config, {})
     run.metrics.write_text("")
-    lk_record(run.path, pid=sleeper.pid, started=lock.process_started(sleeper.pid))
+    lk_record(run.path, pid=sleeper.pid, started=process_started(sleeper.pid))
     with pytest.raises(CheckpointError, match=f"process {sleeper.pid}"):
         RunDirectory.create(run.path, overwrite=True)
     assert run.metrics.exists()

@@ -1,11 +1,11 @@
 """Sentences as ids, made once: a flat array of ids and the offsets at which sentences begin."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import mmap
 import operator
-import os
 import pathlib
 import shutil
 from collections.abc import Callable, Sequence
@@ -16,6 +16,7 @@ from jaxtyping import Int, Integer
 
 from transformer_jax.data.ordinary import open_ordinary, read_ordinary
 from transformer_jax.data.pairs import Pairs
+from transformer_jax.data.processes import machine, process_alive, this_process
 from transformer_jax.data.ragged import offsets_of
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import DataError
@@ -30,6 +31,7 @@ __all__ = [
     "write_arrays",
 ]
 
+_DAY = 86_400.0  # seconds
 _CHUNK = 8192  # texts encoded at a time, which bounds the memory of Python lists
 _NAMES = ("source_ids", "source_offsets", "target_ids", "target_offsets", "kept")
 
@@ -201,9 +203,10 @@ def write_arrays(folder: pathlib.Path, fill: Callable[[pathlib.Path], dict[str, 
     Raises:
         DataError: The folder cannot be written.
     """
-    draft = folder.with_name(f".{folder.name}.{os.getpid()}")
+    draft = folder.with_name(_draft_name(folder.name))
     try:
         draft.mkdir(parents=True, exist_ok=True)
+        _remove_dead(folder, draft)
         counts = fill(draft)
         files = {path.name: _sha256(path) for path in sorted(draft.glob("*.npy"))}
         note = {"files": files, "counts": counts}
@@ -216,6 +219,34 @@ def write_arrays(folder: pathlib.Path, fill: Callable[[pathlib.Path], dict[str, 
             raise DataError(f"{folder}: cannot be written: {error.strerror or error}") from None
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def _draft_name(name: str) -> str:
+    """The name under which this process writes a folder, which no other one uses."""
+    me = this_process()
+    return f".{name}.{me['host']}.{_digest(me['machine'])}.{me['pid']}.{me['started']}"
+
+
+def _digest(machine: str) -> str:
+    return hashlib.sha256(machine.encode()).hexdigest()[:12]
+
+
+def _remove_dead(folder: pathlib.Path, draft: pathlib.Path) -> None:
+    """Removes what processes left that were killed while they wrote the same folder.
+
+    Those of other machines, on a shared disk, are taken for dead after a day without a write.
+    """
+    for other in folder.parent.glob(f".{folder.name}.*"):
+        *_, place, pid, started = ["", "", *other.name.split(".")]
+        with contextlib.suppress(OSError):
+            written = max(path.stat().st_mtime for path in (other, *other.iterdir()))
+            silent = draft.stat().st_mtime - written
+            dead = silent > _DAY
+            if place == _digest(machine()) and pid.isdecimal():
+                record = {"machine": machine(), "pid": int(pid), "started": started}
+                dead = process_alive(record) is False
+            if dead and other != draft:
+                shutil.rmtree(other, ignore_errors=True)
 
 
 def open_arrays(

@@ -11,22 +11,20 @@ on many shared disks they hold within one machine only, and they do not say who 
 """
 
 import contextlib
-import functools
 import json
 import os
 import secrets
-import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.data.processes import machine, process_alive, this_process
 from transformer_jax.errors import CheckpointError
 from transformer_jax.training.manifest import write_durably
 
-__all__ = ["LOCK", "RunLock", "check_lock", "machine", "process_alive", "process_started"]
+__all__ = ["LOCK", "RunLock", "check_lock"]
 
 LOCK = "lock.json"
 _EVERY = 15.0  # seconds between touches
@@ -93,7 +91,7 @@ class RunLock:
         self.path.mkdir(parents=True, exist_ok=True)
         draft = self.path / f".{LOCK}.{self._token}"
         try:
-            draft.write_text(json.dumps(_myself() | {"token": self._token}), encoding="utf-8")
+            draft.write_text(json.dumps(this_process() | {"token": self._token}), encoding="utf-8")
             while not _link(draft, self.file):
                 found = _read(self.file)
                 if found is None:
@@ -203,63 +201,3 @@ def _who(found: dict[str, Any]) -> str:
     if not isinstance(found.get("pid"), int):
         return f"a process that {LOCK} does not name"
     return f"process {found['pid']} on {found.get('host')} since {found.get('since')}"
-
-
-def _myself() -> dict[str, Any]:
-    return {
-        "host": socket.gethostname(),
-        "machine": machine(),
-        "pid": os.getpid(),
-        "started": process_started(os.getpid()),
-        "since": time.strftime("%Y-%m-%d %H:%M:%S %z"),
-    }
-
-
-@functools.cache
-def machine() -> str:
-    """What tells this machine, since it was started, and this container, from all others.
-
-    A process number means the same process only where this is the same.
-    """
-    parts = [socket.gethostname()]
-    with contextlib.suppress(OSError):
-        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
-        parts.append(os.readlink("/proc/self/ns/pid"))
-    return " ".join(parts)
-
-
-def process_started(pid: int) -> str | None:
-    """When a process of this machine was started, in whatever way the system tells; None if gone.
-
-    The number of a process that ended is given to another one; both together are unique.
-    """
-    try:
-        # The second field is the name of the program, in brackets, and may hold anything.
-        told = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return None if told[0] in "ZX" else told[19]  # ended, and not yet waited for
-    except (FileNotFoundError, ProcessLookupError):
-        if Path("/proc/self/stat").exists():
-            return None
-    except (OSError, IndexError):
-        pass
-    command = ["ps", "-o", "lstart=", "-p", str(pid)]
-    with contextlib.suppress(OSError):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-        return done.stdout.strip() or None
-    return ""
-
-
-def process_alive(found: dict[str, Any]) -> bool | None:
-    """Whether the process that a record names still runs; None if this machine cannot tell.
-
-    Example:
-        >>> process_alive(_myself()), process_alive(_myself() | {"started": "long ago"})
-        (True, False)
-        >>> process_alive(_myself() | {"machine": "another"}) is None
-        True
-    """
-    pid = found.get("pid")
-    if found.get("machine") != machine() or not isinstance(pid, int) or pid < 1:
-        return None
-    started = process_started(pid)
-    return None if started == "" else started is not None and started == found.get("started")

@@ -1,0 +1,73 @@
+"""Which process, on which machine: as it is written down for others to read."""
+
+import contextlib
+import functools
+import os
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+__all__ = ["machine", "process_alive", "process_started", "this_process"]
+
+
+def this_process() -> dict[str, Any]:
+    """What tells this process from all others, on all machines, for people and for programs."""
+    return {
+        "host": socket.gethostname(),
+        "machine": machine(),
+        "pid": os.getpid(),
+        "started": process_started(os.getpid()),
+        "since": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+    }
+
+
+@functools.cache
+def machine() -> str:
+    """What tells this machine, since it was started, and this container, from all others.
+
+    A process number means the same process only where this is the same.
+    """
+    parts = [socket.gethostname()]
+    with contextlib.suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+        parts.append(os.readlink("/proc/self/ns/pid"))
+    return " ".join(parts)
+
+
+def process_started(pid: int) -> str | None:
+    """When a process of this machine was started, in whatever way the system tells; None if gone.
+
+    The number of a process that ended is given to another one; both together are unique.
+    """
+    try:
+        # The second field is the name of the program, in brackets, and may hold anything.
+        told = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return None if told[0] in "ZX" else told[19]  # ended, and not yet waited for
+    except (FileNotFoundError, ProcessLookupError):
+        if Path("/proc/self/stat").exists():
+            return None
+    except (OSError, IndexError):
+        pass
+    command = ["ps", "-o", "lstart=", "-p", str(pid)]
+    with contextlib.suppress(OSError):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        return done.stdout.strip() or None
+    return ""
+
+
+def process_alive(found: dict[str, Any]) -> bool | None:
+    """Whether the process that a record names still runs; None if this machine cannot tell.
+
+    Example:
+        >>> process_alive(this_process()), process_alive(this_process() | {"started": "long ago"})
+        (True, False)
+        >>> process_alive(this_process() | {"machine": "another"}) is None
+        True
+    """
+    pid = found.get("pid")
+    if found.get("machine") != machine() or not isinstance(pid, int) or pid < 1:
+        return None
+    started = process_started(pid)
+    return None if started == "" else started is not None and started == found.get("started")
