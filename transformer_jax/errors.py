@@ -4,7 +4,15 @@ A message is one line and says what is wrong, where (file:line or flag), what is
 to do. Commands print it without a traceback.
 """
 
-__all__ = ["CheckpointError", "ConfigError", "DataError", "NumericsError", "Stopped", "UserError"]
+__all__ = [
+    "CheckpointError",
+    "ConfigError",
+    "DataError",
+    "NumericsError",
+    "Stopped",
+    "UserError",
+    "plural",
+]
 
 
 class UserError(Exception):
@@ -43,3 +51,22 @@ class Stopped(UserError):  # noqa: N818  (it is the user who stopped it: no erro
     def __init__(self, message: str, signal: int):
         super().__init__(message)
         self.exit_code = 128 + signal
+
+
+def plural(count: int, noun: str, several: str | None = None) -> str:
+    """``count`` and its noun, as a sentence has them.
+
+    Args:
+        count: How many.
+        noun: What one of them is called.
+        several: What others are called; None is the regular plural.
+
+    Example:
+        >>> plural(1, "step"), plural(0, "class"), plural(12_000, "query")
+        ('1 step', '0 classes', '12,000 queries')
+    """
+    if several is None:
+        several = noun + ("es" if noun.endswith(("s", "x", "ch", "sh")) else "s")
+        if noun.endswith("y") and noun[-2:-1] not in "aeiou":
+            several = noun[:-1] + "ies"
+    return f"{count:,} {noun if count == 1 else several}"

@@ -1,14 +1,19 @@
 """``generate`` and what else reads language models: flags, files, notes and mistakes."""
 
+import io
 import json
 import re
 import shutil
+import sys
 
 import numpy as np
 import pytest
 
 from transformer_jax.cli.attention import self_attention_of
 from transformer_jax.cli.loading import load, load_language
+from transformer_jax.cli.main import main
+from transformer_jax.cli.output import escaped, waiting
+from transformer_jax.cli.prompt import unescaped
 from transformer_jax.decoding.requests import Request
 
 PROMPTS = ["a cab", "", "bad dad", "fed", "a", "abc", "cafe, a"]
@@ -77,6 +82,42 @@ def test_prompts_from_anywhere_have_the_same_texts_in_any_order(any_run, generat
             assert other["prompt"] == one["prompt"]
             assert other["texts"][0]["text"] == one["texts"][0]["text"]
             assert other["texts"][0]["log_prob"] == pytest.approx(one["texts"][0]["log_prob"], 1e-4)
+
+
+def test_prompts_come_through_a_pipe(either_run, generate):
+    """As they do with --prompts, a line each."""
+    flags, text = ("--tokens", 4, "--seed", 2, "--json"), "a cab\nbad\n"
+    lines, err = generate(either_run, *flags, text=text)
+    assert [json.loads(line)["prompt"] for line in lines] == ["a cab", "bad"]
+    assert (lines, err) == generate(either_run, "--prompts", "-", *flags, text=text)
+
+
+def test_nobody_waits_silently_at_a_terminal(decoder_run, monkeypatch, capsys):
+    terminal = type("Terminal", (io.StringIO,), {"isatty": lambda self: True})
+    monkeypatch.setattr(sys, "stdin", terminal())
+    assert main(["generate", str(decoder_run)]) == 2
+    only_line(capsys.readouterr().err, "no prompt: give one of a prompt")
+    waiting("sentences")
+    assert capsys.readouterr().err.startswith("note: waiting for sentences at the terminal")
+
+
+def test_several_texts_are_told_apart(either_run, generate):
+    """Also where they hold line ends: by a line above each, or one a row."""
+    flags = ("--samples", 2, "--tokens", 9, "--seed", 1)
+    found = [json.loads(line) for line in generate(either_run, *flags, "--json", text="a\nb\n")[0]]
+    plain, table = (generate(either_run, *flags, *f, text="a\nb\n")[0] for f in ((), ["--tsv"]))
+    wanted, rows = [], ["prompt\tsample\tscore\ttext"]
+    for number, one in enumerate(found, 1):
+        for sample, text in enumerate(one["texts"], 1):
+            wanted += [f"--- prompt {number}, sample {sample} ---"]
+            wanted += (one["prompt"] + text["text"]).split("\n")
+            cells = (number, sample, f"{text['log_prob']:.4f}", escaped(text["text"]))
+            rows.append("\t".join(map(str, cells)))
+    assert plain == wanted
+    assert table == rows
+    assert unescaped(table[1].split("\t")[3]) == found[0]["texts"][0]["text"]
+    beams = generate(either_run, "a", "--beams", 2, "--nbest", 2, "--tokens", 2)[0]
+    assert re.fullmatch(r"--- prompt 1, rank 1, score -\d+\.\d{4} ---", beams[0])
 
 
 def test_each_json_line_has_settings_of_its_own(either_run, generate):
@@ -166,7 +207,7 @@ def test_long_prompts_lose_their_beginning_or_are_refused(name, generate, run_co
     run, prompt = request.getfixturevalue(name), "abcd " * 9
     lines, err = generate(run, prompt, "--tokens", 3)
     assert lines[0].startswith(prompt)
-    assert err == "note: 1 of 1 prompts had more than 23 tokens and lost their beginning\n"
+    assert err == "note: 1 of 1 prompt had more than 23 tokens and lost its beginning\n"
     code, lines, err = run_command("generate", run, prompt, "--too-long", "refuse")
     assert (code, lines) == (3, [""])
     only_line(err, "the prompt has 45 tokens and the model reads 23")
@@ -234,7 +275,8 @@ MISTAKES = [
     (["{run}", "a", "--tempreture", "1"], 2, "did you mean --temperature?"),
     (["{run}", "a", "--no-jsn"], 2, "did you mean --no-json?"),
     (["{run}", "a", "--checkpoint", "8"], 4, "no checkpoint of step 8: there are 7"),
-    (["{run}"], 2, "no prompt: give one of"),
+    (["{run}"], 3, "standard input: no prompts, it is empty"),
+    (["{run}", "a", "--json", "--tsv"], 2, "--json and --tsv exclude each other"),
     (["{run}", "--stop", "b", "a"], 2, "a prompt stands before --stop"),
     (["{run}", "a", "--prompts", "-"], 2, "two kinds of prompts"),
     (["{run}", "--prompts", "-", "--requests", "-"], 2, "two kinds of prompts"),

@@ -254,9 +254,13 @@ def test_what_no_flag_says_is_the_checkpoints(with_rules, rules_of):
         # More texts than beams are no mistake where the file has beams.
         ("--nbest 2 --tokens 128", {"num_return_sequences": 2, "max_new_tokens": 128}),
     ):
-        rules, out = rules_of("generate", folder, "the", *flags.split())
+        rules, out = rules_of("generate", folder, "the", "--tsv", *flags.split())
         assert rules == from_published(ids | said | changed)
-        assert len(out) == rules.num_return_sequences
+        head, *rows = [line.split("\t") for line in out]
+        assert head == ["prompt", "rank" if rules.num_beams > 1 else "sample", "score", "text"]
+        assert [row[1] for row in rows] == [
+            str(n) for n in range(1, rules.num_return_sequences + 1)
+        ]
     rules, _ = rules_of("generate", with_rules("llama", max_length=20), "the")
     assert rules.longest(4, 64) == 20
 

@@ -2,10 +2,12 @@
 
 import base64
 import dataclasses
+import gzip
 import json
 import math
 import re
 import shutil
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +17,11 @@ from flax import nnx
 
 from transformer_jax.cli.attention import attention_of
 from transformer_jax.cli.loading import chosen_checkpoint, load
-from transformer_jax.cli.translate import traced
+from transformer_jax.cli.output import TextOutput
+from transformer_jax.cli.translate import Translate, traced
 from transformer_jax.config import TransformerConfig
 from transformer_jax.decoding.forced import TraceStep
-from transformer_jax.decoding.translator import Translator
+from transformer_jax.decoding.translator import Hypothesis, Translation, Translator
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 
@@ -45,6 +48,56 @@ def test_every_line_becomes_one_line_in_order(trained_run, lesson, run_command):
 
 def test_nothing_in_nothing_out(trained_run, run_command):
     assert run_command("translate", trained_run, "--beams", 1, text="") == (0, [""], "")
+
+
+def test_files_in_files_out(trained_run, lesson, run_command, tmp_path):
+    """The same lines as through pipes; whole or not there, and never over what is read."""
+    source, out = tmp_path / "in.pt", tmp_path / "new" / "out.en"
+    source.write_text(f"{lesson[0][0]}\n\n{lesson[2][0]}\n")
+    flags = ("--beams", 1, "--length-extra", 20)
+    piped = run_command("translate", trained_run, *flags, text=source.read_bytes())[1]
+    files = ("--input", source, "--output", out)
+    code, lines, err = run_command("translate", trained_run, *flags, *files)
+    assert (code, lines, err) == (0, [""], f"wrote {out}: 3 lines\n")
+    assert out.read_text().split("\n") == piped
+    assert [path.name for path in out.parent.iterdir()] == ["out.en"]
+    link = tmp_path / "link"
+    link.symlink_to(source)
+    for target, says in ((source, "the file that is read"), (link, "the file that is read"),
+                         (tmp_path, "a folder"), (source / "x", "cannot be written")):  # fmt: skip
+        command = ("translate", trained_run, "--input", source, "--output", target)
+        code, lines, err = run_command(*command, *flags)
+        assert (code, lines) == (2, [""])
+        assert says in err
+        assert err.count("\n") == 1
+    assert source.read_text().count("\n") == 3
+
+
+def test_what_was_written_before_a_mistake_is_kept(tmp_path, capsys):
+    def interrupted():
+        with TextOutput(tmp_path / "out") as out:
+            out.write(b"one\n")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert [p.name for p in tmp_path.iterdir()] == ["out.partial"]
+    assert (tmp_path / "out.partial").read_bytes() == b"one\n"
+    assert "wrote " + str(tmp_path / "out.partial: 1 line, the beg") in capsys.readouterr().err
+    with TextOutput(tmp_path / "again.gz") as out:
+        out.write(b"x\n")
+    with gzip.open(tmp_path / "again.gz") as packed:
+        assert packed.read() == b"x\n"
+
+
+@pytest.mark.parametrize(("nbest", "rows"), [(1, 1), (2, 2)])
+def test_a_table_of_translations(nbest, rows, capsysbinary):
+    written = Hypothesis("a\\b", (1,), -1.0, -1.0), Hypothesis("c\td", (1,), -2.0, -2.0)
+    command = Translate(run=Path("run"), nbest=nbest, tsv=True)
+    table = command.written(1, Translation("source", written[:nbest])).decode()
+    every = ["line\trank\tscore\ttext", "1\t1\t-1.0000\ta\\\\b", "1\t2\t-2.0000\tc\\td"]
+    assert table.split("\n") == [*every[: 1 + rows], ""]
+    assert command.written(2, Translation("", written[:1])) == b"2\t1\t-1.0000\ta\\\\b\n"
 
 
 def test_n_best_are_scored_and_stay_on_their_line(trained_run, lesson, run_command):
@@ -153,6 +206,7 @@ def test_lower_cased_models_are_given_lower_case(trained_run, lesson, run_comman
         (["--top-k", "3"], "--top-k is for --sample"),
         (["--seed", "3"], "--seed is for --sample"),
         (["--sample", "--beams", "3"], "--beams is for searching"),
+        (["--tsv", "--scores"], "--scores is a column of --tsv already"),
         (["--sample", "--nbest", "2"], "--nbest is for searching"),
         (["--sample", "--trace"], "--trace is for searching"),
         (["--sample", "--temperature", "-1"], "--temperature -1.0: it must be 0 or more"),

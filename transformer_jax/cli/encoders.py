@@ -17,6 +17,7 @@ from transformer_jax.cli.loading import (
     refuse_others,
     task_of,
 )
+from transformer_jax.cli.output import waiting
 from transformer_jax.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
@@ -211,7 +212,10 @@ def file_lines(path: Path, flag: str = "") -> Iterator[str]:
     """The lines of a file; ``-`` is standard input."""
     from transformer_jax.data.text import decode_lines, read_lines
 
-    return decode_lines(sys.stdin.buffer, "<stdin>") if str(path) == "-" else read_lines(path, flag)
+    if str(path) != "-":
+        return read_lines(path, flag)
+    waiting("texts")
+    return decode_lines(sys.stdin.buffer, "<stdin>")
 
 
 def given_lines(texts: Sequence[str]) -> Iterator[tuple[str, str]]:

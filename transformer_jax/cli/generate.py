@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,12 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
+from transformer_jax.cli.output import note
 from transformer_jax.cli.request_lines import check_text, prompt_lines, requests_of
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.cli.written import Writer
+from transformer_jax.errors import ConfigError, DataError, plural
 
 if TYPE_CHECKING:
     from transformer_jax.config import TransformerConfig
-    from transformer_jax.decoding.requests import Continuation, LanguageModel, Request
+    from transformer_jax.decoding.requests import LanguageModel, Request
 
 __all__ = ["Generate", "longer"]
 
@@ -27,7 +28,8 @@ class Generate:
     run: tyro.conf.Positional[Path]
     """A run directory, of a decoder or an n-gram model."""
     prompt: tyro.conf.Positional[str | None] = None
-    """What the text begins with; an empty one begins a text of its own."""
+    """What the text begins with; an empty one begins a text of its own. Without it, and without
+    --prompts or --requests, standard input has a prompt a line."""
     prompts: Path | None = None
     """Instead: a file with a prompt a line; - is standard input."""
     requests: Path | None = None
@@ -58,6 +60,9 @@ class Generate:
     """Texts that beam search returns; None is 1."""
     json: bool = False
     """Write a JSON object a prompt, with log-probabilities and why each text ended."""
+    tsv: bool = False
+    """Write a table with a row for each text: prompt, sample (of --nbest: rank), score,
+    text without its prompt (\\t, \\n and \\\\ stand for a tab, a line end and a backslash)."""
     trace: bool = False
     """Show on standard error, step by step, the five most probable tokens."""
     rules: Literal["ours", "published"] = "ours"
@@ -106,19 +111,22 @@ class Generate:
         )
         one = len(asked) == 1 and asked[0].samples == 1 and asked[0].beams == 1
         # Why a text ended is known of whole texts alone, and a note may be wanted.
-        if one and not (self.json or self.trace or asked[0].stop):
+        if one and not (self.json or self.tsv or self.trace or asked[0].stop):
             self.show(model, asked[0])
         else:
-            written = self.traces(model, asked) if self.trace else self.texts(model, asked)
+            several = len(asked) > 1 or max(asked[0].samples, asked[0].nbest) > 1
+            write = Writer("json" if self.json else "tsv" if self.tsv else "plain", several)
+            texts = self.traces if self.trace else self.texts
+            written = texts(model, asked, write)
             missed = [request for request, met in written if request.stop and not met]
             self.note(missed, len(asked))
         # An n-gram model reads any prompt.
         counts, context = getattr(model, "counts", {}), getattr(model, "context", 0)
         if counts.get("cut"):
-            print(
-                f"note: {counts['cut']} of {counts['prompts']} prompts had more than "
-                f"{context - 1} tokens and lost their beginning",
-                file=sys.stderr,
+            cut, lost = counts["cut"], "its" if counts["cut"] == 1 else "their"
+            note(
+                f"{cut:,} of {plural(counts['prompts'], 'prompt')} had more than "
+                f"{plural(context - 1, 'token')} and lost {lost} beginning"
             )
         return 0
 
@@ -132,12 +140,14 @@ class Generate:
         from transformer_jax.decoding.requests import Request
 
         given = [n for n in ("prompt", "prompts", "requests") if getattr(self, n) is not None]
-        if len(given) != 1:
-            raise ConfigError(
-                f"{'two kinds of prompts' if given else 'no prompt'}: give one of a prompt "
-                f'(generate RUN "text"), --prompts FILE and --requests FILE'
-                f"{'; a prompt stands before --stop' if self.stop and not given else ''}"
-            )
+        allowed = 'a prompt (generate RUN "text"), --prompts FILE and --requests FILE'
+        if len(given) > 1:
+            raise ConfigError(f"two kinds of prompts: give one of {allowed}")
+        if not given and (sys.stdin.isatty() or self.stop):
+            hint = "; a prompt stands before --stop" if self.stop else ""
+            raise ConfigError(f"no prompt: give one of {allowed}, or pipe prompts in{hint}")
+        if self.json and self.tsv:
+            raise ConfigError("--json and --tsv exclude each other: give one of them")
         for name, least in (("batch", 1), ("speculate", 0)):
             if getattr(self, name) < least:
                 raise ConfigError(f"--{name} is {getattr(self, name)}: at least {least}")
@@ -150,13 +160,14 @@ class Generate:
             check_text(self.prompt, "the prompt")
             return [Request(self.prompt, **settings)]
         Request("", **settings)  # flags out of range are refused before files are read
-        if self.prompts is not None:
-            made = [Request(line, **settings) for line in prompt_lines(self.prompts, "--prompts")]
+        if self.requests is not None:
+            source, made = self.requests, list(requests_of(self.requests, settings))
         else:
-            assert self.requests is not None
-            made = list(requests_of(self.requests, settings))
+            source = self.prompts or Path("-")
+            made = [Request(line, **settings) for line in prompt_lines(source, "--prompts")]
         if not made:
-            raise DataError(f"{self.prompts or self.requests}: no prompts, it is empty")
+            name = "standard input" if str(source) == "-" else source
+            raise DataError(f"{name}: no prompts, it is empty")
         return made
 
     def settings(self) -> dict[str, Any]:
@@ -181,7 +192,8 @@ class Generate:
         }
         # These rules never draw, so that 0 says nothing against them.
         greedy = ("temperature",) if self.temperature == 0 else ()
-        refuse_flags(self, ("prompt", "prompts", *names, "checkpoint", "batch", *greedy))
+        taken = ("prompt", "prompts", *names, "tsv", "checkpoint", "batch", *greedy)
+        refuse_flags(self, taken)
         # Whether the flags go together is for the rules to say, which a checkpoint adds to.
         unsaid: dict[str, Any] = dict.fromkeys(names)
         prompts = [one.prompt for one in dataclasses.replace(self, **unsaid).asked()]
@@ -193,11 +205,11 @@ class Generate:
         write = PublishedWriter(
             self.run, self.checkpoint, "decoder", batch=self.batch, changes=changes
         )
-        out = sys.stdout.buffer
-        for prompt, texts in zip(prompts, write(prompts), strict=True):
-            for one in texts:
-                out.write((prompt + one.text).encode() + b"\n")
-            out.flush()
+        several = len(prompts) > 1 or write.rules.num_return_sequences > 1
+        shown = Writer("tsv" if self.tsv else "plain", several)
+        for prompt, found in zip(prompts, write(prompts), strict=True):
+            texts = [(one.text, one.score) for one in found]
+            shown.texts(prompt, texts, ranked=write.rules.num_beams > 1)
         return 0
 
     def show(self, model: "LanguageModel", request: "Request") -> None:
@@ -212,51 +224,33 @@ class Generate:
         out.flush()
 
     def texts(
-        self, model: "LanguageModel", asked: "list[Request]"
+        self, model: "LanguageModel", asked: "list[Request]", write: "Writer"
     ) -> "Iterator[tuple[Request, bool]]":
         """Writes all texts; each request, and whether it met a stop string."""
         # A window at a time: a long file starts to answer before it is read to the end.
         for start in range(0, len(asked), 8 * self.batch):
             window = asked[start : start + 8 * self.batch]
             for request, found in zip(window, model.generate(window), strict=True):
-                self.write(request, found)
+                write(request, found)
                 yield request, any(one.reason == "stop" for one in found)
-
-    def write(self, request: "Request", found: "list[Continuation]") -> None:
-        """The texts of one prompt."""
-        out = sys.stdout.buffer
-        if self.json:
-            texts = [
-                {
-                    "text": one.text,
-                    "log_prob": one.log_prob,
-                    "tokens": len(one.tokens),
-                    "reason": one.reason,
-                }
-                for one in found
-            ]
-            line = json.dumps({"prompt": request.prompt, "texts": texts}, ensure_ascii=False)
-            out.write(line.encode() + b"\n")
-        else:
-            for one in found:
-                out.write((request.prompt + one.text).encode() + b"\n")
-        out.flush()
 
     def note(self, missed: "list[Request]", asked: int) -> None:
         """Says so if prompts met none of their stop strings."""
         if missed:
             words = ", ".join(sorted({repr(text) for request in missed for text in request.stop}))
             of = "" if asked == 1 else f" after {len(missed)} of {asked} prompts"
-            print(f"note: none of the stop strings ({words}) was met{of}", file=sys.stderr)
+            note(f"none of the stop strings ({words}) was met{of}")
 
-    def traces(self, model: Any, asked: "list[Request]") -> "Iterator[tuple[Request, bool]]":
+    def traces(
+        self, model: Any, asked: "list[Request]", write: "Writer"
+    ) -> "Iterator[tuple[Request, bool]]":
         """The same, telling the steps on the way (row L13)."""
         from transformer_jax.cli.translate import traced
 
         for request in asked:
             found, steps = model.trace(request)
             print(traced(request.prompt, steps), file=sys.stderr, flush=True)
-            self.write(request, [found])
+            write(request, [found])
             yield request, found.reason == "stop"
 
     def check_counted(self) -> None:

@@ -212,14 +212,14 @@ class Prompt:
 
 
 def unescaped(text: str) -> str:
-    r"""A text with ``\n``, ``\t`` and ``\\`` as the characters that they stand for.
+    r"""A text with ``\n``, ``\r``, ``\t`` and ``\\`` as the characters that they stand for.
 
     Example:
         >>> unescaped(r"Q: {question}\nA:"), unescaped(r"C:\\new \d")
         ('Q: {question}\nA:', 'C:\\new \\d')
     """
-    meant = {"n": "\n", "t": "\t", "\\": "\\"}
-    return re.sub(r"\\([nt\\])", lambda found: meant[found[1]], text)
+    meant = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}
+    return re.sub(r"\\([nrt\\])", lambda found: meant[found[1]], text)
 
 
 def read_examples(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from transformer_jax.cli.output import waiting
 from transformer_jax.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -22,7 +23,10 @@ def prompt_lines(path: Path, flag: str) -> Iterator[str]:
     """
     from transformer_jax.data.text import decode_lines, read_lines
 
-    return decode_lines(sys.stdin.buffer, "<stdin>") if str(path) == "-" else read_lines(path, flag)
+    if str(path) != "-":
+        return read_lines(path, flag)
+    waiting("prompts" if flag == "--prompts" else "requests")
+    return decode_lines(sys.stdin.buffer, "<stdin>")
 
 
 def requests_of(path: Path, settings: dict[str, Any]) -> "Iterator[Request]":

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Literal
 
 import tyro
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.cli.output import TextOutput, note, tsv, waiting
+from transformer_jax.errors import ConfigError, plural
 
 if TYPE_CHECKING:
     from transformer_jax.decoding.forced import TraceStep
@@ -22,10 +23,14 @@ __all__ = ["Translate", "traced"]
 
 @dataclasses.dataclass(frozen=True)
 class Translate:
-    """Translate standard input line by line to standard output."""
+    """Translate line by line, from standard input to standard output or from file to file."""
 
     run: tyro.conf.Positional[Path]
     """A run directory."""
+    input: Path | None = None
+    """The file to translate, .gz or not; None is standard input."""
+    output: Path | None = None
+    """The file to write, .gz or not; None is standard output."""
     beams: int | None = None
     """Hypotheses side by side; 1 is greedy search; None is 4."""
     normalization: Literal["gnmt", "power", "none"] = "gnmt"
@@ -37,6 +42,9 @@ class Translate:
     None is 1."""
     scores: bool = False
     """Write the score after each translation, separated by a tab."""
+    tsv: bool = False
+    """Write a table with a row for each translation: line, rank, score, text (\\t, \\n and \\\\
+    stand for a tab, a line end and a backslash)."""
     trace: bool = False
     """Show on standard error, step by step, the five most probable tokens."""
     rules: Literal["ours", "published"] = "ours"
@@ -73,45 +81,65 @@ class Translate:
             return self.by_published_rules()
         search, batching = self.options()
         from transformer_jax.cli.loading import as_trained, load
-        from transformer_jax.data.text import decode_lines
         from transformer_jax.decoding.translator import Translator
 
-        translator = Translator(*load(self.run, self.checkpoint), search=search, batching=batching)
-        lines = map(as_trained(self.run), decode_lines(sys.stdin.buffer, "<stdin>"))
-        # Text is UTF-8 whatever the locale says.
-        out = sys.stdout.buffer
-        with Counter() as counter:
-            for i, translation in enumerate(self.translations(translator, lines), 1):
-                out.write(self.line(translation).encode() + b"\n")
-                if i % batching.window == 0 or self.trace:
-                    out.flush()
-                counter.show(i)
-        out.flush()
-        if translator.counts["cut"]:
-            print(
-                f"note: {translator.counts['cut']} of {translator.counts['lines']} lines had more "
-                f"than {translator.room} tokens and were cut",
-                file=sys.stderr,
-            )
+        with self.destination() as out:
+            model = load(self.run, self.checkpoint)
+            translator = Translator(*model, search=search, batching=batching)
+            lines = map(as_trained(self.run), self.lines())
+            with Counter(self) as counter:
+                for i, translation in enumerate(self.translations(translator, lines), 1):
+                    out.write(self.written(i, translation))
+                    if i % batching.window == 0 or self.trace:
+                        out.flush()
+                    counter.show(i)
+        cut, read = translator.counts["cut"], plural(translator.counts["lines"], "line")
+        if cut:
+            room = plural(translator.room, "token")
+            note(f"{cut:,} of {read} had more than {room} and {'was' if cut == 1 else 'were'} cut")
         return 0
+
+    def lines(self) -> "Iterator[str]":
+        """The lines to translate."""
+        from transformer_jax.data.text import decode_lines, read_lines
+
+        if self.input is not None:
+            return read_lines(self.input, "--input")
+        waiting("sentences")
+        return decode_lines(sys.stdin.buffer, "<stdin>")
+
+    def destination(self) -> TextOutput:
+        """Where translations go; what is to be read is there.
+
+        Raises:
+            ConfigError: It is the file that is read, or cannot be written.
+            DataError: The file to be read cannot be.
+        """
+        if self.input is not None:
+            from transformer_jax.data.text import open_bytes
+
+            open_bytes(self.input, "--input").close()
+        return TextOutput(self.output, self.input)
 
     def by_published_rules(self) -> int:
         """The same, as ``generate()`` of transformers would."""
         from transformer_jax.cli.published import PublishedWriter
-        from transformer_jax.data.text import decode_lines
         from transformer_jax.decoding.translator import Hypothesis, Translation
 
+        destination = self.destination()
         changes: dict[str, int] = {} if self.beams is None else {"num_beams": self.beams}
         changes |= {} if self.nbest is None else {"num_return_sequences": self.nbest}
         write = PublishedWriter(
             self.run, self.checkpoint, "encoder-decoder", batch=self.batch, changes=changes
         )
         shown = dataclasses.replace(self, nbest=write.rules.num_return_sequences)
-        out = sys.stdout.buffer
-        for texts in write(decode_lines(sys.stdin.buffer, "<stdin>")):
-            found = tuple(Hypothesis(one.text, one.tokens, one.score, one.score) for one in texts)
-            out.write(shown.line(Translation("", found)).encode() + b"\n")
-            out.flush()
+        with destination as out:
+            for i, texts in enumerate(write(self.lines()), 1):
+                ways = tuple(
+                    Hypothesis(one.text, one.tokens, one.score, one.score) for one in texts
+                )
+                out.write(shown.written(i, Translation("", ways)))
+                out.flush()
         return 0
 
     def check(self) -> None:
@@ -123,7 +151,10 @@ class Translate:
         if self.rules == "published":
             from transformer_jax.cli.published import refuse_flags
 
-            refuse_flags(self, ("beams", "nbest", "scores", "checkpoint", "batch"))
+            taken = ("beams", "nbest", "scores", "tsv", "input", "output", "checkpoint", "batch")
+            refuse_flags(self, taken)
+        if self.tsv and self.scores:
+            raise ConfigError("--scores is a column of --tsv already: leave it out")
         drawn = ("temperature", "top_k", "top_p", "min_p", "seed")
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         given = [name for name in drawn if getattr(self, name) != defaults[name]]
@@ -160,7 +191,8 @@ class Translate:
             length_extra=self.length_extra,
         )
         rows = tuple(sorted({n for n in (1, 8) if n < self.batch} | {self.batch}))
-        window = 1 if sys.stdin.isatty() or self.trace else self.read_ahead
+        live = self.input is None and sys.stdin.isatty()
+        window = 1 if live or self.trace else self.read_ahead
         return search, Batching(rows=rows, window=window, too_long=self.too_long)
 
     def translations(
@@ -185,6 +217,14 @@ class Translate:
             translation, steps = translator.trace(line)
             print(traced(line, steps), file=sys.stderr, flush=True)
             yield translation
+
+    def written(self, number: int, translation: "Translation") -> bytes:
+        """What is written of line ``number``: one line, or rows of a table."""
+        if not self.tsv:
+            return self.line(translation).encode() + b"\n"
+        head = tsv("line", "rank", "score", "text") if number == 1 else b""
+        ranked = enumerate(translation.hypotheses, 1)
+        return head + b"".join(tsv(number, rank, float(h.score), h.text) for rank, h in ranked)
 
     def line(self, translation: "Translation") -> str:
         """One line of output: texts, and scores if asked for, separated by tabs."""
@@ -216,9 +256,13 @@ def traced(line: str, steps: "list[TraceStep]") -> str:
 class Counter:
     """How many lines are done, on standard error if that is a terminal and nothing else is."""
 
+    def __init__(self, command: Translate):
+        read = command.input is None and sys.stdin.isatty()
+        written = command.output is None and sys.stdout.isatty()
+        self.live = sys.stderr.isatty() and not read and not written
+
     def __enter__(self) -> "Counter":
         self.shown = self.began = time.monotonic()
-        self.live = sys.stderr.isatty() and not sys.stdout.isatty() and not sys.stdin.isatty()
         return self
 
     def show(self, lines: int) -> None:
@@ -227,7 +271,8 @@ class Counter:
         if self.live and now - self.shown > 0.5:
             self.shown = now
             rate = lines / (now - self.began)
-            print(f"\r{lines:,} lines, {rate:,.0f} lines/s\033[K", end="", file=sys.stderr)
+            said = f"{plural(lines, 'line')}, {rate:,.0f} lines/s"
+            print(f"\r{said}\033[K", end="", file=sys.stderr)
 
     def __exit__(self, *error: object) -> None:
         if self.live and self.shown > self.began:

@@ -1,0 +1,71 @@
+"""Generated texts on standard output: as they are, as a table, or as JSON lines."""
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from transformer_jax.cli.output import tsv
+
+if TYPE_CHECKING:
+    from transformer_jax.decoding.requests import Continuation, Request
+
+__all__ = ["Writer"]
+
+
+class Writer:
+    """Writes the texts of one prompt after another.
+
+    Args:
+        form: ``plain`` is each prompt with its text, below a line that names them where there are
+            several; ``tsv`` is a row for each text, and ``json`` an object for each prompt.
+        several: Whether there is more than one text.
+    """
+
+    def __init__(self, form: Literal["plain", "tsv", "json"], several: bool):
+        self.form, self.several, self.prompts = form, several, 0
+
+    def __call__(self, request: "Request", found: "Sequence[Continuation]") -> None:
+        """Writes the continuations of a prompt, best first where they were searched for."""
+        if self.form == "json":
+            self._json(request, found)
+        else:
+            texts = [(one.text, one.log_prob) for one in found]
+            self.texts(request.prompt, texts, ranked=request.beams > 1)
+
+    def texts(self, prompt: str, found: Sequence[tuple[str, float]], ranked: bool = False) -> None:
+        """Writes texts that follow ``prompt``, each with its score, a log-probability.
+
+        Args:
+            prompt: What they follow.
+            found: The texts, without the prompt.
+            ranked: Whether the first is the best of them.
+        """
+        self.prompts += 1
+        out, kind = sys.stdout.buffer, "rank" if ranked else "sample"
+        if self.form == "tsv" and self.prompts == 1:
+            out.write(tsv("prompt", kind, "score", "text"))
+        for number, (text, score) in enumerate(found, 1):
+            if self.form == "tsv":
+                out.write(tsv(self.prompts, number, float(score), text))
+                continue
+            if self.several:
+                which = f", {kind} {number}" if len(found) > 1 else ""
+                worth = f", score {score:.4f}" if ranked else ""
+                out.write(f"--- prompt {self.prompts}{which}{worth} ---\n".encode())
+            out.write((prompt + text).encode() + b"\n")
+        out.flush()
+
+    def _json(self, request: "Request", found: "Sequence[Continuation]") -> None:
+        texts = [
+            {
+                "text": one.text,
+                "log_prob": one.log_prob,
+                "tokens": len(one.tokens),
+                "reason": one.reason,
+            }
+            for one in found
+        ]
+        line = json.dumps({"prompt": request.prompt, "texts": texts}, ensure_ascii=False)
+        sys.stdout.buffer.write(line.encode() + b"\n")
+        sys.stdout.buffer.flush()
