@@ -166,7 +166,7 @@ class Generate:
             source = self.prompts or Path("-")
             made = [Request(line, **settings) for line in prompt_lines(source, "--prompts")]
         if not made:
-            name = "standard input" if str(source) == "-" else source
+            name = "standard input" if str(source) == "-" else str(source)
             raise DataError(f"{name}: no prompts, it is empty")
         return made
 
