@@ -25,7 +25,7 @@ from transformer_jax.data.plan import BucketPlan
 from transformer_jax.data.sentence_pairs import SentencePairs
 from transformer_jax.data.sentences import SentenceStore
 from transformer_jax.data.store import TokenStore
-from transformer_jax.encoding.batching import grouped
+from transformer_jax.encoding.packing import pack
 from transformer_jax.encoding.vectors import Vectors
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.heads import MaskedEncoder, TextEncoder
@@ -109,6 +109,7 @@ def embed(vocab, width, heads, layers, hidden, texts, tokens):
         bos=data.CLS,
         eos=data.SEP,
         pad=data.PAD,
+        joint=1,
         vocab_size=vocab,
         encode_batch=lambda names: [words[int(name)] for name in names],
     )
@@ -123,8 +124,8 @@ def embed(vocab, width, heads, layers, hidden, texts, tokens):
 
     run(1)
     lengths = np.array([len(text) for text in ids])
-    taken = list(grouped(lengths, tokens))
-    padded = sum(len(rows) * T for rows, T in taken)
+    taken = list(pack(lengths, tokens))
+    padded = sum(len(numbers) * T for numbers, T in taken)
     return run, {
         "parameters": sum(a.size for a in jax.tree.leaves(params)),
         **data.shares(int(lengths.sum()), padded, texts, len(taken)),

@@ -36,8 +36,9 @@ def test_a_trained_translator_translates_in_ctranslate2(trained_run, lesson, run
     ct2 = pytest.importorskip("ctranslate2")
     out = tmp_path / "out"
     code, lines, err = run_command("export", trained_run, out, "--format", "ctranslate2")
-    assert (code, lines) == (0, [f"folder: {out}", ""]), err
-    assert err == "ctranslate2: TransformerSpec, float32; sources are tokens framed as … <eos>\n"
+    assert (code, lines) == (0, [""]), err
+    said = "ctranslate2: TransformerSpec, float32; sources are tokens framed as … <eos>"
+    assert err == f"wrote {out}: {said}\n"
     _, tokenizer = load(trained_run)
     names = lambda text: [tokenizer.name(id) for id in [*tokenizer.encode(text), tokenizer.eos]]
     beside = tokenizers.Tokenizer.from_file(str(out / "tokenizer.json"))
@@ -54,8 +55,8 @@ def test_a_trained_translator_translates_as_a_program(trained_run, lesson, run_c
     out = tmp_path / "out"
     flags = ["--format", "stablehlo", "--length", 32]
     code, lines, err = run_command("export", trained_run, out, *flags)
-    assert (code, lines) == (0, [f"folder: {out}", ""]), err
-    assert err.startswith("stablehlo: forward, translate for cpu, cuda, tpu, of jax ")
+    assert (code, lines) == (0, [""]), err
+    assert err.startswith(f"wrote {out}: stablehlo: forward, translate for cpu, cuda, tpu, of jax ")
     model, tokenizer = load(trained_run)
     ids = [[*tokenizer.encode(source), tokenizer.eos] for source, _ in lesson]
     source = np.full((len(ids), max(map(len, ids))), tokenizer.pad)

@@ -10,7 +10,14 @@ from flax import nnx
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from transformer_jax.config import AttentionConfig, NormConfig, TransformerConfig, bert
+from transformer_jax.config import (
+    AttentionConfig,
+    NormConfig,
+    PositionConfig,
+    ScoreConfig,
+    TransformerConfig,
+    bert,
+)
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.encoding.probing import majority, probe, probe_layers
 from transformer_jax.encoding.saving import VectorFile
@@ -110,12 +117,44 @@ def test_sums_and_concatenations_are_of_the_last_four_layers_at_most(depth):
 @pytest.mark.parametrize("shape", [(D,), (3, D)])
 def test_padding_is_no_part_of_a_mean(shape):
     hidden = np.random.default_rng(0).normal(size=(2, 5, *shape)).astype(np.float32)
-    lengths = np.array([5, 2])
-    found = pooled(jnp.asarray(hidden), jnp.asarray(lengths), "mean")
-    wanted = [row[:length].mean(0) for row, length in zip(hidden, lengths, strict=True)]
-    np.testing.assert_allclose(found, wanted, atol=1e-6)
-    np.testing.assert_array_equal(pooled(jnp.asarray(hidden), jnp.asarray(lengths), "first"),
-                                  hidden[:, 0])  # fmt: skip
+    # One text in the first row; two in the second, and padding.
+    batch = {
+        "segments": jnp.array([[1, 1, 1, 1, 1], [1, 1, 2, 0, 0]]),
+        "starts": jnp.array([[0, 5], [0, 2]]),
+        "lengths": jnp.array([[5, 0], [2, 1]]),
+    }
+    found = {how: pooled(jnp.asarray(hidden), batch, how) for how in ("mean", "first")}
+    for b, s, begin, end in ((0, 0, 0, 5), (1, 0, 0, 2), (1, 1, 2, 3)):
+        text = hidden[b, begin:end]
+        np.testing.assert_allclose(found["mean"][b, s], text.mean(0), atol=1e-6)
+        np.testing.assert_array_equal(found["first"][b, s], text[0])
+
+
+# Positions of every kind begin anew with each text of a row.
+KINDS = [
+    {"kind": "learned", "offset": 2, "skip_padding": True, "max_length": LENGTH},
+    {"kind": "rotary"},
+    {"kind": "relative"},
+    {"kind": "alibi"},
+    {"kind": "sinusoidal"},
+]
+
+
+@pytest.mark.parametrize("places", KINDS, ids=lambda places: places["kind"])
+def test_texts_of_one_row_do_not_see_each_other(model, places):
+    config = dataclasses.replace(
+        nnx.merge(*model).config,
+        encoder_layers=1,
+        positions=PositionConfig(**places),
+        scores=ScoreConfig(window=3 if places["kind"] == "rotary" else None),
+    )
+    made = split(MaskedEncoder(config, next_sentence=False, rngs=nnx.Rngs(1)))
+    net, texts = nnx.merge(*made), TEXTS[:3]
+    [block] = Vectors(made, TOKENIZER).embed(texts, pool="none")
+    for text, mine in zip(texts, by_text(block), strict=True):
+        ids = jnp.array([[TOKENIZER.bos, *TOKENIZER.encode(text), TOKENIZER.eos]])
+        wanted = net.layers(ids, jnp.array([ids.shape[1]]))[-1, 0]
+        np.testing.assert_allclose(mine, wanted, atol=1e-5)
 
 
 def test_long_texts_are_cut_and_counted(model):

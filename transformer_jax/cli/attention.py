@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
+from transformer_jax.cli.output import wrote
 from transformer_jax.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Attention:
     """best, last, a step, or average:N for the mean of the last N."""
 
     def __call__(self) -> int:
-        """Writes the files and prints their names."""
+        """Writes the files, and prints the translation if there is one."""
         self.check()
         from transformer_jax.cli.loading import ENCODERS, family
         from transformer_jax.training.run_directory import RunDirectory
@@ -77,8 +78,8 @@ class Attention:
             ) from None
         if translation:
             print(translation)
-        for suffix in (".html", ".png", *([".json"] if self.json else [])):
-            print(self.output.with_suffix(suffix))
+        suffixes = (".html", ".png", *([".json"] if self.json else []))
+        wrote(*map(self.output.with_suffix, suffixes))
         return 0
 
     def of_translation(self) -> "tuple[tuple[Maps, ...], str]":

@@ -1,10 +1,12 @@
 """``transformer-jax convert``: a published checkpoint as a run directory."""
 
 import dataclasses
-import sys
 from pathlib import Path
 
 import tyro
+
+from transformer_jax.cli.output import wrote
+from transformer_jax.errors import plural
 
 __all__ = ["Convert"]
 
@@ -30,10 +32,8 @@ class Convert:
 
         folder = open_folder(self.folder)
         count = convert(self.folder, self.run, overwrite=self.overwrite)
-        print(
-            f"{folder.fields.values['model_type']}, {folder.model.kind}: {count:,} parameters "
-            f"({count / 1e6:.2f} M) of {len(folder.tensors.entries)} tensors",
-            file=sys.stderr,
-        )
-        print(f"run: {self.run}")
+        kind = f"{folder.fields.values['model_type']}, {folder.model.kind}"
+        size = f"{plural(count, 'parameter')} ({count / 1e6:.2f} M)"
+        tensors = plural(len(folder.tensors.entries), "tensor")
+        wrote(self.run, what=f"{kind}: {size} of {tensors}")
         return 0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import tyro
 
+from transformer_jax.cli.output import wrote
 from transformer_jax.config import PRESETS, TransformerConfig
 from transformer_jax.errors import ConfigError
 
@@ -58,6 +59,7 @@ class Describe:
         print(text)
         if self.pictures is not None:
             draw(config, self.pictures, self.target_length)
+            wrote(self.pictures)
         return 0
 
     def heads(self, config: TransformerConfig) -> dict[str, tuple[int, ...]]:

@@ -1,13 +1,13 @@
 """``transformer-jax embed``: the vectors of each line of a file, to use elsewhere."""
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Literal
 
 import tyro
 
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.cli.output import wrote
+from transformer_jax.errors import ConfigError, DataError, plural
 
 __all__ = ["Embed"]
 
@@ -27,21 +27,22 @@ class Embed:
     pool: Literal["mean", "first", "none"] | None = None
     """Mean over all tokens with [CLS] and [SEP], the first ([CLS]), or a vector a token; None is
     what a published sentence encoder is made for, and the mean of other encoders."""
-    tokens: int = 4096
-    """Of a batch, padding included."""
+    tokens: int | None = None
+    """Tokens of a batch, padding included; None is what suits the device."""
     block: int = 4096
     """Lines in memory at a time."""
     checkpoint: str = "best"
     """best, last, a step, or average:N for the mean of the last N."""
 
     def __call__(self) -> int:
-        """Writes the file and prints its name."""
+        """Writes the file, and says what is in it."""
         from transformer_jax.cli.encoders import file_lines, layers_of, load_vectors, pool_of
 
         layers = layers_of(self.layers)
         for flag in ("tokens", "block"):
-            if getattr(self, flag) < 1:
-                raise ConfigError(f"--{flag} is {getattr(self, flag)}: at least 1")
+            value = getattr(self, flag)
+            if value is not None and value < 1:
+                raise ConfigError(f"--{flag} is {value}: at least 1")
         if str(self.file) != "-":
             next(file_lines(self.file, "embed"), None)  # refused before anything is loaded
         import numpy as np
@@ -68,7 +69,7 @@ class Embed:
                 file.others = {"offsets": offsets, "ids": np.concatenate(ids)}
         cut = vectors.counts["cut"]
         shape = " × ".join(f"{n:,}" for n in (file.rows, *file.shape))
-        said = f", {cut:,} of them cut to {vectors.length} tokens" if cut else ""
-        print(f"note: {vectors.counts['lines']:,} lines{said}; vectors {shape}", file=sys.stderr)
-        print(self.output)
+        said = f", {cut:,} of them cut to {plural(vectors.length, 'token')}" if cut else ""
+        read = plural(vectors.counts["lines"], "line")
+        wrote(self.output, what=f"vectors {shape} of {read}{said}")
         return 0

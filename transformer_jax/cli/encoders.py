@@ -64,7 +64,7 @@ def read_length(run: "RunDirectory") -> int:
 
 
 def load_vectors(
-    path: Path, checkpoint: str = "best", *, tokens: int = 4096
+    path: Path, checkpoint: str = "best", *, tokens: int | None = None
 ) -> "tuple[Vectors, Callable[[str], str]]":
     """What makes vectors with the encoder of a run, and what is done to lines before.
 

@@ -3,13 +3,13 @@
 import dataclasses
 import os
 import shutil
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
+from transformer_jax.cli.output import wrote
 from transformer_jax.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
@@ -60,8 +60,7 @@ class Export:
             raise CheckpointError(f"{self.output}: cannot be written: {error.strerror}") from None
         finally:
             shutil.rmtree(draft, ignore_errors=True)
-        print(said, file=sys.stderr)
-        print(f"folder: {self.output}")
+        wrote(self.output, what=said)
         return 0
 
     def write(self, output: Path) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from transformer_jax import __version__
 from transformer_jax.cli.answer import Answer
 from transformer_jax.cli.attention import Attention
+from transformer_jax.cli.checks import check_values
 from transformer_jax.cli.classify import Classify
 from transformer_jax.cli.convert import Convert
 from transformer_jax.cli.describe import Describe
@@ -66,6 +67,7 @@ def _run(arguments: list[str]) -> int | None:
         print(f"{PROGRAM} {__version__}")
         return 0
     command = _parse(arguments)
+    check_values(command)
     from transformer_jax.allocator import keep_memory
     from transformer_jax.compiled import keep_compiled
 

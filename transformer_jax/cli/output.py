@@ -39,9 +39,10 @@ def note(text: str) -> None:
     print(f"note: {text}", file=sys.stderr, flush=True)
 
 
-def wrote(path: Path, what: str = "") -> None:
-    """Says where a command wrote, in one line on standard error."""
-    print(f"wrote {path}" + (f": {what}" if what else ""), file=sys.stderr, flush=True)
+def wrote(*paths: Path, what: str = "") -> None:
+    """Says where a command wrote, and perhaps ``what``, in one line on standard error."""
+    said = f"wrote {', '.join(map(str, paths))}" + (f": {what}" if what else "")
+    print(said, file=sys.stderr, flush=True)
 
 
 def waiting(what: str) -> None:
@@ -118,7 +119,7 @@ class TextOutput:
             if kind is None:
                 if self._draft is not None:
                     os.replace(self._draft, self.path)
-                wrote(self.path, plural(self._lines, "line"))
+                wrote(self.path, what=plural(self._lines, "line"))
             else:
                 self._keep()
         except OSError as problem:
@@ -135,7 +136,8 @@ class TextOutput:
             return
         partial = self.path.with_name(f"{self.path.name}.partial")
         os.replace(self._draft, partial)
-        wrote(partial, f"{plural(self._lines, 'line')}, the beginning of what was to be written")
+        lines = plural(self._lines, "line")
+        wrote(partial, what=f"{lines}, the beginning of what was to be written")
 
     def _refused(self, error: OSError) -> ConfigError:
         return ConfigError(f"--output {self.path}: cannot be written: {error.strerror or error}")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import tyro
 
+from transformer_jax.cli.output import wrote
 from transformer_jax.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Words:
                 raise ConfigError(
                     f"--output {self.output}: cannot be written: {error.strerror}"
                 ) from None
-            print(self.output)
+            wrote(self.output)
         return 0
 
 

@@ -1,5 +1,6 @@
 """Length normalisation: what a sum of log-probabilities is divided by, and what it can still be."""
 
+import math
 from typing import Literal, get_args
 
 import jax.numpy as jnp
@@ -58,10 +59,10 @@ def check_normalization(normalization: str, alpha: float | int) -> None:
     """Refuses a normalisation that does not exist or prefers ever shorter hypotheses.
 
     Raises:
-        ConfigError: An unknown name, or ``alpha`` below 0.
+        ConfigError: An unknown name, or ``alpha`` below 0 or not finite.
     """
     if normalization not in get_args(Normalization):
         allowed = ", ".join(get_args(Normalization))
         raise ConfigError(f"normalization is {normalization!r}: allowed are {allowed}")
-    if alpha < 0:
+    if not (math.isfinite(alpha) and alpha >= 0):
         raise ConfigError(f"alpha is {alpha}: length normalisation needs 0 (none) or more")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 from typing import Literal
 
 from transformer_jax.decoding.lengths import Normalization, check_normalization
@@ -29,11 +30,12 @@ class Search:
             raise ConfigError(f"beams is {self.beams}: at least 1 (greedy search) is needed")
         if not 1 <= self.nbest <= self.beams:
             raise ConfigError(f"nbest is {self.nbest}: allowed are 1 to beams, {self.beams}")
-        if self.length_ratio < 0 or self.length_extra < 1:
-            raise ConfigError(
-                f"length_ratio {self.length_ratio} and length_extra {self.length_extra} leave no "
-                f"room: the first must be 0 or more, the second at least 1"
-            )
+        if not (math.isfinite(self.length_ratio) and self.length_ratio >= 0):
+            raise ConfigError(f"length_ratio is {self.length_ratio}: a finite number from 0 on")
+        if self.length_extra < 1:
+            raise ConfigError(f"length_extra is {self.length_extra}: at least 1")
+        if self.minimum < 1:
+            raise ConfigError(f"minimum is {self.minimum}: at least 1, the end of the sentence")
 
     def limit(self, source_length: int, longest: int) -> int:
         """The most target tokens for a source of so many, EOS included in both."""

@@ -21,10 +21,10 @@ from transformer_jax.data.examples import (
 )
 from transformer_jax.data.ragged import runs
 from transformer_jax.data.tokenizer import Frame, Tokenizer
-from transformer_jax.encoding.batching import Batches, grouped
+from transformer_jax.encoding.batching import grouped
+from transformer_jax.encoding.packing import PackedBatches, default_tokens
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.functional.masks import Mask
-from transformer_jax.models.encoder import Encoder
+from transformer_jax.functional.masks import segments
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 
 __all__ = ["Block", "Layers", "Pool", "Vectors", "WordVectors", "combined", "cosine", "pooled"]
@@ -116,20 +116,20 @@ class Vectors:
         tokenizer: Tokenizer,
         *,
         length: int | None = None,
-        tokens: int = 4096,
+        tokens: int | None = None,
         frame: Frame | None = None,
     ):
         self._graph, self.params = model
         whole = nnx.merge(*model)
         self._seq2seq = isinstance(whole, EncoderDecoder)
-        self._tokenizer, self._tokens = tokenizer, tokens
+        self._tokenizer, self._tokens = tokenizer, tokens or default_tokens()
         if frame is None and self._seq2seq:
             frame = Frame(tokenizer.before, (tokenizer.eos,), tokenizer.after)
         self._frame = frame or usual_frame(tokenizer)
         self.layers, self.width = whole.config.encoder_layers, whole.config.width
         self.length = length or whole.config.positions.max_length
         self.counts = {"lines": 0, "cut": 0}
-        self._runs: dict[tuple[Layers, Pool], Batches] = {}
+        self._runs: dict[tuple[Layers, Pool], PackedBatches] = {}
         self._attend = jax.jit(functools.partial(_maps, self._graph))
 
     def embed(
@@ -236,29 +236,31 @@ class Vectors:
         store, out = examples.store, None
         run = self._program(layers, pool)
         total = len(store.ids) if pool == "none" else len(store)
-        for numbers, made in run(self.params, examples):
+        for (numbers, _), made in run(self.params, examples):
             if out is None:
-                shape = made.shape[1 + (pool == "none") :]
-                out = np.zeros((total, *shape), np.float32)
+                out = np.zeros((total, *made.shape[2:]), np.float32)
+            row, place = np.nonzero(numbers >= 0)
             if pool != "none":
-                out[numbers] = made
+                out[numbers[row, place]] = made[row, place]
                 continue
-            for row, number in zip(made, numbers.tolist(), strict=True):
-                begin, end = store.offsets[number : number + 2]
-                out[begin:end] = row[: end - begin]
+            for each, texts in zip(made, numbers.tolist(), strict=True):
+                start = 0
+                for begin, end in (store.offsets[n : n + 2] for n in texts if n >= 0):
+                    out[begin:end] = each[start : start + end - begin]
+                    start += end - begin
         assert out is not None
         return out
 
-    def _program(self, layers: Layers, pool: Pool) -> Batches:
+    def _program(self, layers: Layers, pool: Pool) -> PackedBatches:
         """What makes the vectors of one batch."""
         if (layers, pool) not in self._runs:
             graph = self._graph
 
             def program(params: Any, batch: dict[str, Any]) -> Array:
                 every = _layers(nnx.merge(graph, params), batch)
-                return pooled(combined(every, layers), batch["lengths"], pool)
+                return pooled(combined(every, layers), batch, pool)
 
-            run = Batches(program, tokens=self._tokens, pad=self._tokenizer.pad)
+            run = PackedBatches(program, tokens=self._tokens, pad=self._tokenizer.pad)
             self._runs[layers, pool] = run
         return self._runs[layers, pool]
 
@@ -299,19 +301,23 @@ def _maps(graph: Any, params: Any, batch: dict[str, Any]) -> Float[Array, "L B N
 
 
 def _layers(model: Any, batch: dict[str, Any]) -> list[Array]:
-    """What enters the first block of an encoder, and what leaves each (row H21)."""
+    """What enters the first block of an encoder, and what leaves each (row H21).
+
+    No text of a row sees another: the mask keeps them apart, and each has positions of its own.
+    """
     found: list[Array] = []
-    tokens, lengths = batch["tokens"], batch["lengths"]
-    if isinstance(model, EncoderDecoder):
-        places = model.encoder.places(tokens.shape[1], lengths)
-        model.encoder(
-            model.embed(tokens, model.embedding),
-            Mask(kv_lengths=lengths),
-            positions=places,
-            each=found.append,
-        )
+    seq2seq, tokens = isinstance(model, EncoderDecoder), batch["tokens"]
+    if seq2seq:
+        x = model.embed(tokens, model.embedding)
     else:
-        Encoder.__call__(model, tokens, lengths, batch["types"], each=found.append)
+        x = model.embedding(tokens) * model.config.embedding_scale
+    model.encoder(
+        x,
+        segments(batch["segments"], batch["segments"]),
+        positions=batch["positions"],
+        segments=None if seq2seq else batch["types"],
+        each=found.append,
+    )
     return found
 
 
@@ -335,21 +341,31 @@ def combined(every: Sequence[Float[Array, "B T D"]], layers: Layers) -> Float[Ar
 
 
 def pooled(
-    hidden: Float[Array, "B T *layers D"], lengths: Int[Array, " B"], pool: Pool
-) -> Float[Array, "B *rest"]:
-    """One vector for each text, or with ``none`` for each token.
+    hidden: Float[Array, "B T *layers D"], batch: dict[str, Any], pool: Pool
+) -> Float[Array, "B _ *layers D"]:
+    """One vector for each text of each row, or with ``none`` for each token.
+
+    Args:
+        hidden: Of each token.
+        batch: With ``segments``, ``starts`` and ``lengths``: see :func:`make_packed_inputs`.
+        pool: How.
 
     Example:
         >>> hidden = jnp.array([[[1.0], [3.0], [9.0]]])
-        >>> pooled(hidden, jnp.array([2]), "mean"), pooled(hidden, jnp.array([2]), "first")
-        (Array([[2.]], dtype=float32), Array([[1.]], dtype=float32))
+        >>> batch = {"segments": jnp.array([[1, 1, 2]]), "lengths": jnp.array([[2, 1]])}
+        >>> batch["starts"] = jnp.array([[0, 2]])
+        >>> pooled(hidden, batch, "mean")[0, :, 0], pooled(hidden, batch, "first")[0, :, 0]
+        (Array([2., 9.], dtype=float32), Array([1., 9.], dtype=float32))
     """
     if pool == "none":
         return hidden
+    flat = hidden.reshape(*hidden.shape[:2], -1)
+    lengths = batch["lengths"]
     if pool == "first":
-        return hidden[:, 0]
-    real = jnp.arange(hidden.shape[1])[None] < lengths[:, None]
-    real = jnp.expand_dims(real, tuple(range(2, hidden.ndim)))
-    total = jnp.where(real, hidden, 0.0).sum(1)
-    count = jnp.expand_dims(jnp.maximum(lengths, 1), tuple(range(1, total.ndim)))
-    return total / count
+        found = jnp.take_along_axis(flat, batch["starts"][..., None], axis=1, mode="clip")
+    else:
+        numbers = jnp.arange(1, lengths.shape[1] + 1)
+        own = batch["segments"][:, None] == numbers[None, :, None]  # [B S T]
+        total = jnp.einsum("bst,btd->bsd", own.astype(flat.dtype), flat, precision="highest")
+        found = total / jnp.maximum(lengths, 1)[..., None]
+    return found.reshape(*lengths.shape, *hidden.shape[2:])

@@ -1,0 +1,165 @@
+"""Whatever value a flag takes, a command ends soon with one line and a code that says why."""
+
+import dataclasses
+import io
+import sys
+import time
+import typing
+from pathlib import Path
+
+import pytest
+
+from transformer_jax.cli.checks import check_values
+from transformer_jax.cli.main import COMMANDS, main
+from transformer_jax.cli.translate import Translate
+from transformer_jax.config import TransformerConfig, from_dict
+from transformer_jax.decoding.options import Search
+from transformer_jax.errors import ConfigError
+
+NUMBERS = ["-1", "0", "-3", "1000000", "99999999999999999999999", "nan", "inf", "-inf", "", "1e400"]
+TEXTS = ["", " ", "\ud800", "\udcff", "a\0b", "x" * 5000, "-", "²", "{}", "é\n\t"]
+SECONDS = 120  # of a busy machine; a command that hangs takes for ever
+
+
+def kinds_of(field):
+    parts = typing.get_args(field.type) or (field.type,)
+    flat = [inner for part in parts for inner in (typing.get_args(part) or (part,))]
+    return {part for part in flat if part in (int, float, str, Path)}
+
+
+def cases():
+    """Every flag of every command with every value that its kind may be hurt by."""
+    for name, command in COMMANDS.items():
+        hints = typing.get_type_hints(command)
+        for field in dataclasses.fields(command):
+            kinds = kinds_of(dataclasses.make_dataclass("One", [("x", hints[field.name])])
+                             .__dataclass_fields__["x"])  # fmt: skip
+            number = kinds & {int, float}
+            needed = field.default is dataclasses.MISSING
+            if needed or not kinds or (str in kinds and field.name in ("texts", "sentences")):
+                continue  # positional
+            for value in NUMBERS if number else TEXTS:
+                yield name, field.name.replace("_", "-"), value
+
+
+CASES = list(cases())
+
+
+def quick(i):
+    """Those of the quick tests: a prime step meets every command and kind of value."""
+    return i % 23 == 0
+
+
+def arguments_of(name, runs, folder):
+    """Each command with the least that it needs to do its work."""
+    decoder, translator = runs
+    (folder / "in.txt").write_text("a cab\n")
+    text, output = folder / "in.txt", folder / "out"
+    given = {
+        "translate": [translator],
+        "generate": [decoder],
+        "prompt": [decoder, "--task", "in-context", "--limit", "1", "--shots", "0"],
+        "score": [decoder, text],
+        "embed": [translator, text],
+        "similar": [translator, text, "a cab"],
+        "words": [translator, "cab", "a cab"],
+        "attention": [decoder, "a cab"],
+        "describe": [],
+        "export": [translator, output],
+        "convert": [decoder, output],
+        "answer": [translator],
+    }.get(name, [translator])
+    if name == "probe":
+        (folder / "in.tsv").write_text("text\tlabel\n" + "a cab\tx\nfed cafe\ty\n" * 3)
+        given = [translator, folder / "in.tsv"]
+    return list(map(str, given))
+
+
+@pytest.mark.parametrize(
+    ("name", "flag", "value"),
+    [
+        pytest.param(*case, marks=() if quick(i) else pytest.mark.slow)
+        for i, case in enumerate(CASES)
+    ],
+    ids=lambda value: ascii(value[:20]),
+)
+def test_a_value_is_used_or_refused_in_one_line(
+    name, flag, value, decoder_run, trained_run, tmp_path, monkeypatch, capsysbinary
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a cab\n")))
+    given = arguments_of(name, (decoder_run, trained_run), tmp_path)
+    began = time.monotonic()
+    code = main([name, *given, f"--{flag}={value}"])
+    took = time.monotonic() - began
+    err = capsysbinary.readouterr().err.decode(errors="replace")
+    assert code in (0, 2, 3, 4, 5), err
+    assert "Traceback" not in err
+    assert "unexpected" not in err
+    if code:
+        assert err.count("error: ") == 1, err
+        assert err.rstrip("\n").rpartition("\n")[2].startswith("error: "), err
+    assert took < SECONDS, (name, flag, value)
+
+
+def test_every_command_and_kind_is_among_the_quick_ones():
+    some = [case for i, case in enumerate(CASES) if quick(i)]
+    assert len(CASES) > 500
+    flagged = {name for name, *_ in CASES}
+    assert {name for name, *_ in some} >= flagged - {"tag", "answer", "classify", "convert"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ({"alpha": float("nan")}, "--alpha is nan: a finite number"),
+        ({"length_ratio": float("inf")}, "--length-ratio is inf: a finite number"),
+        ({"beams": 100_000}, "--beams is 100000: at most 1,000"),
+        ({"seed": -(2**70)}, "--seed is"),
+        ({"checkpoint": "\ud800"}, "--checkpoint: holds half a character"),
+        ({"checkpoint": "a\0"}, "--checkpoint: holds a NUL"),
+        ({"run": Path("\ud800")}, "--run: holds half a character"),
+        ({"run": Path("x" * 300)}, "--run: a name in the path has more than 255 bytes"),
+        ({"input": Path("a\0b")}, "--input: holds a NUL"),
+    ],
+)
+def test_values_that_mean_nothing_are_refused(flags, says):
+    with pytest.raises(ConfigError, match=says):
+        check_values(Translate(**{"run": Path("run"), **flags}))
+    check_values(Translate(run=Path("run"), seed=2**63 - 1, beams=1000))
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"alpha": float("nan")}, "alpha is nan"),
+        ({"alpha": float("inf")}, "alpha is inf"),
+        ({"length_ratio": float("inf")}, "length_ratio is inf: a finite number from 0 on"),
+        ({"length_ratio": float("nan")}, "length_ratio is nan"),
+        ({"length_extra": 0}, "length_extra is 0: at least 1"),
+        ({"minimum": -3}, "minimum is -3: at least 1"),
+    ],
+)
+def test_a_search_that_cannot_be_is_refused(settings, says):
+    with pytest.raises(ConfigError, match=says):
+        Search(**settings)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"width": "128"}, 'width is "128": a whole number is needed'),
+        ({"width": 128.0}, "width is 128.0: a whole number"),
+        ({"width": True}, "width is true: a whole number"),
+        ({"decoder_vocab": "9"}, 'decoder_vocab is "9": a whole number or null is needed'),
+        ({"norm": {"eps": "small"}}, 'norm.eps is "small": a number is needed'),
+        ({"norm": {"eps": float("nan")}}, "norm.eps is NaN: a number"),
+        ({"norm": 3}, "norm is 3: an object is needed"),
+        ({"head": {"tied": 1}}, "head.tied is 1: true or false is needed"),
+        ({"compute": {"dtype": "int8"}}, 'compute.dtype is "int8": one of "float32", "bfloat16"'),
+    ],
+)
+def test_a_setting_of_another_type_is_refused(fields, says):
+    with pytest.raises(ConfigError, match=says):
+        from_dict(TransformerConfig, fields)
+    from_dict(TransformerConfig, {"norm": {"eps": 1}, "decoder_vocab": None})

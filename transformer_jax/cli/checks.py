@@ -1,0 +1,88 @@
+"""Values that no flag can mean, refused before any work: what is no text, no number, too large."""
+
+import dataclasses
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.errors import ConfigError
+
+__all__ = ["check_values"]
+
+# More than anybody needs, and less than exhausts a machine before it can say so.
+_MOST = {
+    "alpha": 100.0,
+    "batch": 65_536,
+    "beams": 1_000,
+    "best": 1_000,
+    "block": 10_000_000,
+    "context": 1_000_000,
+    "length": 1_000_000,
+    "length_extra": 1_000_000,
+    "length_ratio": 10_000.0,
+    "longest": 100_000,
+    "nbest": 1_000,
+    "read_ahead": 10_000_000,
+    "repetition_penalty": 1e6,
+    "samples": 10_000,
+    "seed": 2**63 - 1,
+    "shard_gigabytes": 1e6,
+    "shots": 1_000_000,
+    "source_length": 10_000_000,
+    "speculate": 1_000,
+    "target_length": 10_000_000,
+    "temperature": 1e6,
+    "tokens": 1_000_000,
+}
+_LARGEST = 2**31 - 1
+_LONGEST_NAME = 255  # bytes of a part of a path, of common file systems
+
+
+def check_values(command: Any) -> None:
+    """Refuses values that a flag of a command took and that nothing can be done with.
+
+    Those are numbers that are not finite or beyond reason, text with half a character or a NUL,
+    and paths that no file system has. What else a value must be, its command says.
+
+    Args:
+        command: A dataclass with a field for each flag.
+
+    Raises:
+        ConfigError: It names the flag.
+    """
+    for field in dataclasses.fields(command):
+        value = getattr(command, field.name)
+        for each in value if isinstance(value, tuple) else (value,):
+            _check(f"--{field.name.replace('_', '-')}", field.name, each)
+
+
+def _check(flag: str, name: str, value: Any) -> None:
+    if isinstance(value, bool) or value is None:
+        return
+    if isinstance(value, int | float):
+        most = _MOST.get(name, _LARGEST)
+        if not math.isfinite(value):
+            raise ConfigError(f"{flag} is {value}: a finite number is needed")
+        if abs(value) > most:
+            raise ConfigError(f"{flag} is {value}: at most {most:,} is possible")
+    elif isinstance(value, Path):
+        _check_path(flag, value)
+    elif isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise ConfigError(f"{flag}: holds half a character (a lone surrogate)") from None
+        if "\0" in value:
+            raise ConfigError(f"{flag}: holds a NUL character, which is no text")
+
+
+def _check_path(flag: str, path: Path) -> None:
+    try:
+        parts = [os.fsencode(part) for part in path.parts]
+    except UnicodeEncodeError:
+        raise ConfigError(f"{flag}: holds half a character (a lone surrogate)") from None
+    if any(b"\0" in part for part in parts):
+        raise ConfigError(f"{flag}: holds a NUL character, which no file has in its name")
+    if any(len(part) > _LONGEST_NAME for part in parts):
+        raise ConfigError(f"{flag}: a name in the path has more than {_LONGEST_NAME} bytes")
