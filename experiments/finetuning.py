@@ -125,7 +125,8 @@ def frozen(freeze: str) -> Callable[[str], bool] | None:
     if freeze == "encoder":
         return lambda name: not name.startswith("labels/")
     layers = 0 if freeze == "embeddings" else int(freeze)
-    tables = ("embedding/", "encoder/positions/", "encoder/segments/", "encoder/embedding_norm/")
+    entrance = ("positions", "segments", "embedding_norm", "projection")
+    tables = ("embedding/", *(f"encoder/{part}/" for part in entrance))
 
     def stays(name: str) -> bool:
         parts = name.split("/")

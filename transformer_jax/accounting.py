@@ -234,7 +234,7 @@ def _parts(config: TransformerConfig, B: int, S: int, T: int) -> Iterator[Part]:
 
 def _table(config: TransformerConfig, path: str, tokens: int) -> Part:
     """Token vectors, looked up and scaled; the gradient adds each into its row."""
-    D = config.width
+    D = config.embedding_width
     moved = _itemsize(config) * 2 * tokens * D  # rows looked up, and the result
     return Part(path, 1, ((config.vocab, D),), tokens * D, 2 * tokens * D, moved, tokens)
 
@@ -249,7 +249,7 @@ def _patches(config: TransformerConfig, B: int) -> Iterator[Part]:
 
 def _entrance(config: TransformerConfig, stack: str, tokens: int) -> Iterator[Part]:
     """What joins token vectors before the first block."""
-    D, item, positions = config.width, _itemsize(config), config.positions
+    D, item, positions = config.embedding_width, _itemsize(config), config.positions
     elements = tokens * D
     tables: list[tuple[str, tuple[tuple[int, ...], ...]]] = []
     if positions.kind == "learned":
@@ -262,7 +262,9 @@ def _entrance(config: TransformerConfig, stack: str, tokens: int) -> Iterator[Pa
         moved = item * 3 * elements
         yield Part(f"{stack}/{name}", 1, shapes, elements, len(shapes) * elements, moved, tokens)
     if config.embedding.norm:
-        yield _norm_part(config, f"{stack}/embedding_norm", 1, tokens)
+        yield _norm_part(config, f"{stack}/embedding_norm", 1, tokens, D)
+    if config.width != D:
+        yield _linear(f"{stack}/projection", 1, tokens, D, config.width, True, item)
 
 
 def _norm_part(

@@ -37,10 +37,13 @@ Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "tanh"]
 class EmbeddingConfig:
     """Tokens to vectors."""
 
-    scale: float | None = None  # multiplies token embeddings; None is the square root of the width
+    scale: float | None = (
+        None  # multiplies token embeddings; None is the square root of their width
+    )
     norm: bool = False  # a norm after the sum of embeddings (BERT, BART)
     segments: int = 0  # rows of a segment (token type) table; 0 is none
     shared: bool = True  # encoder and decoder read one table
+    width: int | None = None  # E, of all tables; a linear map leads to the model's (ELECTRA)
     dropout: float = 0.1
 
 
@@ -175,7 +178,12 @@ class TransformerConfig:
     def embedding_scale(self) -> float:
         """What token embeddings are multiplied by."""
         scale = self.embedding.scale
-        return math.sqrt(self.width) if scale is None else scale
+        return math.sqrt(self.embedding_width) if scale is None else scale
+
+    @property
+    def embedding_width(self) -> int:
+        """E, the size of the vectors in tables; the model's unless they are projected."""
+        return self.embedding.width or self.width
 
     @property
     def head_dim(self) -> int:
@@ -305,8 +313,22 @@ def check(config: TransformerConfig) -> None:
             f"embedding.shared needs one vocabulary, but vocab is {config.vocab} and decoder_vocab "
             f"{config.decoder_vocab}: set embedding.shared to False"
         )
+    check_embedding(config)
     if config.image.size:
         check_image(config)
+
+
+def check_embedding(config: TransformerConfig) -> None:
+    """Refuses a width of embeddings that no model can have."""
+    width = config.embedding.width
+    if width is None:
+        return
+    if width < 1:
+        raise ConfigError(f"embedding.width is {width}: at least 1, or None, which is the model's")
+    if config.decoder_layers or config.image.size:
+        raise ConfigError(
+            f"embedding.width is {width}: only an encoder of words projects its embeddings"
+        )
 
 
 def check_image(config: TransformerConfig) -> None:

@@ -40,7 +40,7 @@ def frame(file, before, after):
 def published(tmp_path):
     def folder(name, *, before=(), after=(), **keys):
         path = layouts.write(name, tmp_path / name)
-        special = BERT_SPECIAL if name.startswith("bert") else DECODER
+        special = BERT_SPECIAL if name.startswith(("bert", "electra")) else DECODER
         tokenizer = train_tokenizer("wordpiece", TEXTS * 3, 90, special=special)
         tokenizer.save(path / "tokenizer.json")
         if before or after:
@@ -159,9 +159,11 @@ def test_the_way_there_and_back(published, tmp_path, run_command, name):
     assert run_command("verify", folder)[0] == 0
 
 
-@pytest.mark.parametrize("name", ["bert_multi", "gpt2_multi", "llama_cls", "gemma2_cls"])
+@pytest.mark.parametrize(
+    "name", ["bert_multi", "gpt2_multi", "llama_cls", "electra", "electra_mlm", "t5_encoder"]
+)
 def test_all_parameters_are_described(published, run_command, name):
-    """A classifier has no head over the vocabulary, and writes nothing."""
+    """Neither a classifier nor an encoder has a head over the vocabulary that writes."""
     code, out, err = run_command("describe", published(name))
     assert code == 0, err
     count = sum(math.prod(shape) for shape in layouts.LAYOUTS[name]["tensors"].values())
@@ -169,7 +171,32 @@ def test_all_parameters_are_described(published, run_command, name):
     said = "\n".join(out)
     assert "logits" not in said
     assert "decoding  " not in said
-    assert re.search(r"labels/kernel +32×\d", said)
+    if name in ("bert_multi", "gpt2_multi", "llama_cls", "electra"):
+        assert re.search(r"labels/kernel +32×\d", said)
+    if name.startswith("electra"):
+        assert "linear  20 → 32" in said
+        assert "embedding  97 × 20" in said
+        assert re.search(r"encoder/projection +20×32, 32 +672 ", said)
+
+
+def test_the_discriminator_tells_words_that_are_replaced(published, run_command):
+    """By the first token of each; nothing but 0 divides the two."""
+    folder = published("electra")
+    (graph, params), tokenizer = load(folder, kind="encoder-task")
+    code, out, err = run_command("tag", folder, TEXTS[1], "--columns")
+    assert code == 0, err
+    words = TEXTS[1].split()
+    pieces = [tokenizer.encode(word) for word in words]
+    row = [tokenizer.bos, *(id for ids in pieces for id in ids), tokenizer.eos]
+    scores = jax.jit(lambda p, *given: nnx.merge(graph, p)(*given))(
+        params, jnp.array([row]), jnp.array([len(row)])
+    )[0, :, 0]
+    at = 1
+    for word, ids, line in zip(words, pieces, out, strict=False):
+        score, (name, tag, share) = float(scores[at]), line.split("\t")
+        assert (name, tag) == (word, "replaced" if score > 0 else "original")
+        assert float(share) == pytest.approx(1 / (1 + math.exp(-abs(score))), abs=6e-5)
+        at += len(ids)
 
 
 @pytest.mark.parametrize(("name", "words", "said"), [

@@ -29,7 +29,7 @@ SPECIAL = {
     "bert": BERT_SPECIAL, "gpt2": ("<s>", "<pad>", "</s>", "<unk>"),
     "llama": ("<s>", "<pad>", "</s>", "<unk>"), "bart": ("<s>", "<pad>", "</s>", "<unk>"),
     "t5": ("<pad>", "</s>", "<unk>", "<other>"),
-    "camembert": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
+    "camembert": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"), "electra": BERT_SPECIAL,
 }  # fmt: skip
 
 
@@ -63,6 +63,9 @@ USES = [
     ("bert_tag", ["tag", "{}", "{text}"]),
     ("camembert", ["fill-mask", "{}", "the [MASK]"]),
     ("camembert_tag", ["tag", "{}", "{text}"]),
+    ("electra", ["tag", "{}", "{text}", "--columns"]),
+    ("electra_mlm", ["fill-mask", "{}", "the [MASK]"]),
+    ("electra_bare", ["similar", "{}", "{text}", "the river"]),
     ("t5_encoder", ["similar", "{}", "{text}", "the river"]),
     ("t5_encoder", ["describe", "{}"]),
     ("bert_qa", ["answer", "{}", "who ran?", "--context", "{text}"]),

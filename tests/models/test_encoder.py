@@ -336,3 +336,41 @@ def test_what_is_no_encoder_is_refused():
     for field in ("transform", "pooler"):
         with pytest.raises(ConfigError, match=rf"head\.{field} is for encoders"):
             TransformerConfig(head=HeadConfig(**{field: True}))
+
+
+@pytest.mark.parametrize("scan", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_narrow_tables_are_projected_before_the_first_block(scan):
+    """ELECTRA: tokens, positions and segments of 6 numbers are added, normalized and mapped."""
+    config = change(
+        embedding=dataclasses.replace(BERT.embedding, width=6), compute=ComputeConfig(scan=scan)
+    )
+    _, params = parts(config)
+    found = compiled(config, lambda m, *given: m.layers(*given))(TOKENS, LENGTHS, TYPES)
+    assert found.shape == (3, 2, T, D)
+    p = jax.tree.map(lambda a: np.asarray(a, np.float64), params)
+    enter = p["encoder"]
+    x = p["embedding"]["table"][np.asarray(TOKENS)] + enter["positions"]["table"][:T]
+    x = x + enter["segments"]["table"][np.asarray(TYPES)]
+    x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-12)
+    x = x * enter["embedding_norm"]["gain"] + enter["embedding_norm"]["bias"]
+    wanted = x @ enter["projection"]["kernel"] + enter["projection"]["bias"]
+    np.testing.assert_allclose(found[0], wanted, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [({"width": 0}, "at least 1"), ({"width": 8, "decoder_layers": 1}, "only an encoder of words")],
+)
+def test_widths_of_tables_that_no_model_can_have_are_refused(changes, said):
+    embedding = dataclasses.replace(BERT.embedding, width=changes["width"])
+    with pytest.raises(ConfigError, match=said):
+        change(
+            embedding=embedding, head=HeadConfig(), decoder_layers=changes.get("decoder_layers", 0)
+        )
+
+
+def test_words_are_not_told_by_a_narrow_table_without_a_map():
+    head = dataclasses.replace(BERT.head, transform=False)
+    config = change(embedding=dataclasses.replace(BERT.embedding, width=6), head=head)
+    with pytest.raises(ConfigError, match=r"set head\.transform"):
+        nnx.eval_shape(lambda: MaskedEncoder(config, rngs=nnx.Rngs(0)))

@@ -1,5 +1,6 @@
 """The tables: strict about paths, forgiving about sizes, no mesh axis used twice."""
 
+import dataclasses
 import logging
 import math
 
@@ -14,7 +15,12 @@ from jax.sharding import PartitionSpec as P
 from transformer_jax.config import PRESETS
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.encoder_decoder import EncoderDecoder
-from transformer_jax.models.heads import MaskedEncoder, TextEncoder, TokenEncoder
+from transformer_jax.models.heads import (
+    MaskedEncoder,
+    ReplacedEncoder,
+    TextEncoder,
+    TokenEncoder,
+)
 from transformer_jax.parallel import sharding
 from transformer_jax.parallel.mesh import MeshConfig, make_mesh
 from transformer_jax.training.state import split
@@ -122,14 +128,21 @@ def test_every_parameter_of_the_presets_has_a_rule_and_no_big_one_is_whole(prese
         assert held * 8 == leaf.size or leaf.ndim < 2 or leaf.size < 1000, (leaf.shape, where)
 
 
+def narrow(config):
+    """With narrower tables."""
+    return dataclasses.replace(config, embedding=dataclasses.replace(config.embedding, width=64))
+
+
 @pytest.mark.parametrize(
     "make",
     [
         lambda config, rngs: MaskedEncoder(config, rngs=rngs),
         lambda config, rngs: TextEncoder(config, labels=3, rngs=rngs),
         lambda config, rngs: TokenEncoder(config, labels=3, rngs=rngs),
+        lambda config, rngs: ReplacedEncoder(narrow(config), rngs=rngs),
+        lambda config, rngs: MaskedEncoder(narrow(config), rngs=rngs),
     ],
-    ids=["words", "texts", "tokens"],
+    ids=["words", "texts", "tokens", "replaced", "narrow"],
 )
 def test_every_parameter_of_encoders_has_a_rule_and_no_big_one_is_whole(make):
     _, params = split(nnx.eval_shape(lambda: make(PRESETS["bert_mini"], nnx.Rngs(0))))

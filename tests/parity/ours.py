@@ -35,7 +35,7 @@ def outputs(model, module, inputs):
     if model.task == "span":
         return {"start_logits": out[..., 0], "end_logits": out[..., 1]}
     if model.task:
-        return {"logits": out}
+        return {"logits": out[..., 0] if model.task == "replaced" else out}
     if not model.words:
         pooled = {"pooler_output": module.pooled(out)} if model.config.head.pooler else {}
         return {"last_hidden_state": out, **pooled}

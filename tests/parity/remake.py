@@ -29,6 +29,7 @@ DISTIL = {
     "vocab_size": V, "dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 48,
     "max_position_embeddings": 44,
 }  # fmt: skip
+ELECTRA = BERT | {"embedding_size": 20}
 GPT2 = {
     "vocab_size": V, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 44,
     "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1,
@@ -79,6 +80,13 @@ MODELS = {
     "distilbert": (hf.DistilBertForMaskedLM, hf.DistilBertConfig(**DISTIL)),
     "distilbert_cls": (
         hf.DistilBertForSequenceClassification, hf.DistilBertConfig(**DISTIL, num_labels=2)
+    ),
+    "electra": (hf.ElectraForPreTraining, hf.ElectraConfig(**ELECTRA, hidden_act="relu")),
+    "electra_mlm": (hf.ElectraForMaskedLM, hf.ElectraConfig(**ELECTRA, hidden_act="relu")),
+    "electra_bare": (hf.ElectraModel, hf.ElectraConfig(**ELECTRA)),
+    "electra_cls": (
+        hf.ElectraForSequenceClassification,
+        hf.ElectraConfig(**ELECTRA | {"embedding_size": 32}, num_labels=3),
     ),
     "gpt2": (hf.GPT2LMHeadModel, hf.GPT2Config(**GPT2)),
     "gpt2_multi": (hf.GPT2ForSequenceClassification, hf.GPT2Config(**GPT2, **MULTI)),

@@ -47,6 +47,7 @@ _HEADS = {
     "multi_label": "labels",
     "pair": "classes of pairs",
     "regress": "numbers",
+    "replaced": "replaced tokens",
     "tag": "tags",
     "span": "answers",
 }

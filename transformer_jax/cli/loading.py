@@ -39,6 +39,7 @@ TASKS = {
     "multi_label": "classify",
     "pair": "classify",
     "regress": "classify",
+    "replaced": "tag",
     "tag": "tag",
     "span": "answer",
 }

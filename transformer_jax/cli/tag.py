@@ -9,14 +9,18 @@ import tyro
 __all__ = ["Tag"]
 
 READ_AHEAD = 1024
+TASKS = ("tag", "replaced")
 
 
 @dataclasses.dataclass(frozen=True)
 class Tag:
-    """Tag the words of each line with a fine-tuned encoder: word/TAG word/TAG."""
+    """Tag the words of each line with a fine-tuned encoder: word/TAG word/TAG.
+
+    ELECTRA's discriminator tells which words are replaced.
+    """
 
     run: tyro.conf.Positional[Path]
-    """A run directory of the task tag."""
+    """A run directory of the task tag, or a published folder with such a head."""
     texts: tyro.conf.Positional[tuple[str, ...]] = ()
     """Sentences, their words parted by blanks; without any, lines of standard input."""
     columns: bool = False
@@ -28,7 +32,7 @@ class Tag:
         """Reads, tags and writes until the input ends."""
         from transformer_jax.cli.encoders import given_lines, load_task, windows, write
 
-        predictor, task, prepare = load_task(self.run, self.checkpoint, ("tag",))
+        predictor, task, prepare = load_task(self.run, self.checkpoint, TASKS)
         names = task["labels"]
         for window in windows(given_lines(self.texts), READ_AHEAD):
             sentences = [text.split() for _, text in window]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import Float, Int
@@ -47,6 +48,9 @@ class NoTokensError(DataError):
 
 # What becomes of scores, by task: of others they are shares of 1.
 _SHARES = {
+    "replaced": lambda scores: jnp.concatenate(
+        [jax.nn.sigmoid(-scores), jax.nn.sigmoid(scores)], axis=-1
+    ),
     "multi_label": jax.nn.sigmoid,
     "regress": lambda scores: scores,
     "span": lambda scores: scores,

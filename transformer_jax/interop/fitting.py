@@ -193,6 +193,7 @@ def _usual(config: TransformerConfig, words: bool) -> TransformerConfig:
             config.embedding,
             scale=config.embedding_scale,
             shared=shared,
+            width=config.embedding_width,
         ),
         attention=dataclasses.replace(
             config.attention,

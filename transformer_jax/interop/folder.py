@@ -21,6 +21,7 @@ from transformer_jax.interop.families import (
     bart,
     bert,
     distilbert,
+    electra,
     gemma2,
     gpt2,
     llama,
@@ -49,8 +50,8 @@ _DECODERS = (
     gpt2.FAMILY, llama.LLAMA, llama.MISTRAL, llama.QWEN2, llama.QWEN3, gemma2.FAMILY,
 )  # fmt: skip
 FAMILIES: tuple[Family, ...] = (
-    bert.FAMILY, roberta.FAMILY, distilbert.FAMILY, bart.BART, bart.MBART, bart.MARIAN,
-    bart.PEGASUS, t5.T5, t5.MT5, *map(classifying, _DECODERS), vit.FAMILY,
+    bert.FAMILY, roberta.FAMILY, distilbert.FAMILY, electra.FAMILY, bart.BART, bart.MBART,
+    bart.MARIAN, bart.PEGASUS, t5.T5, t5.MT5, *map(classifying, _DECODERS), vit.FAMILY,
 )  # fmt: skip
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
@@ -242,7 +243,8 @@ def _believable(model: Model, fields: Fields, tensors: TensorFolder) -> None:
     layers = config.encoder_layers + config.decoder_layers
     sizes = {
         "number of layers": layers * config.width,
-        "vocabulary": max(config.vocab, decoder.vocab) * config.width,
+        "vocabulary": max(config.vocab, decoder.vocab) * config.embedding_width,
+        "embedding width": config.embedding_width * config.width,
         "width": config.width**2,
         "feed-forward width": max(config.feed_forward.width, decoder.feed_forward.width)
         * config.width,
@@ -252,7 +254,7 @@ def _believable(model: Model, fields: Fields, tensors: TensorFolder) -> None:
         sizes["patches"] = config.image.patch**2 * config.image.channels * config.width
     places = config.positions
     if places.kind == "learned":
-        sizes["number of positions"] = (places.max_length + places.offset) * config.width
+        sizes["number of positions"] = (places.max_length + places.offset) * config.embedding_width
     for what, elements in sizes.items():
         if elements > most:
             raise CheckpointError(

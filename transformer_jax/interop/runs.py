@@ -214,7 +214,7 @@ def model_of(fields: Mapping[str, Any], kind: str) -> Model:
     published = fields.get("published") or {}
     masking, task = fields.get("masking", {}), fields.get("task") or {}
     pairs = masking.get("pairs", "next") if masking else "none"
-    named = task.get("kind") in ("classify", "multi_label", "pair", "tag")
+    named = task.get("kind") in ("classify", "multi_label", "pair", "replaced", "tag")
     labels = task.get("labels", ()) if named else ()
     return Model(
         kind=kind,  # type: ignore[arg-type]

@@ -32,8 +32,9 @@ class Encoder(nnx.Module):
             raise ConfigError(f"image.size is {config.image.size}: an encoder of words has 0")
         self.config = config
         D = config.width
-        spread = D**-0.5 if config.embedding.scale is None else 0.02
-        self.embedding = Table(config.vocab, D, scale=spread, rngs=rngs)
+        E = config.embedding_width
+        spread = E**-0.5 if config.embedding.scale is None else 0.02
+        self.embedding = Table(config.vocab, E, scale=spread, rngs=rngs)
         self.encoder = Stack(config, config.encoder_layers, decoder=False, cross=False, rngs=rngs)
         self.pooler = Linear(D, D, rngs=rngs) if config.head.pooler else None
 

@@ -16,7 +16,14 @@ from transformer_jax.modules.head import Head, OutputTable
 from transformer_jax.modules.linear import Linear
 from transformer_jax.modules.norm import Norm
 
-__all__ = ["MaskedEncoder", "TextDecoder", "TextEncoder", "TokenEncoder", "chosen"]
+__all__ = [
+    "MaskedEncoder",
+    "ReplacedEncoder",
+    "TextDecoder",
+    "TextEncoder",
+    "TokenEncoder",
+    "chosen",
+]
 
 
 def chosen(hidden: Float[Array, "B T D"], places: Int[Array, "B P"]) -> Float[Array, "B P D"]:
@@ -42,9 +49,14 @@ class MaskedEncoder(Encoder):
         if next_sentence and not config.head.pooler:
             raise ConfigError("pairs of texts are told from what the pooler makes: set head.pooler")
         super().__init__(config, rngs=rngs)
-        D, transform = config.width, config.head.transform
-        self.transform = Linear(D, D, rngs=rngs) if transform else None
-        self.transform_norm = Norm(config.norm, D) if transform else None
+        D, E, transform = config.width, config.embedding_width, config.head.transform
+        if E != D and not transform:
+            raise ConfigError(
+                f"embedding.width is {E}: vectors of {D} meet its table after a map: set "
+                f"head.transform"
+            )
+        self.transform = Linear(D, E, rngs=rngs) if transform else None
+        self.transform_norm = Norm(config.norm, E) if transform else None
         self.head = Head(config, rngs=rngs)
         self.next_sentence = Linear(D, 2, rngs=rngs) if next_sentence else None
 
@@ -52,7 +64,7 @@ class MaskedEncoder(Encoder):
         """Scores over the vocabulary for vectors of hidden tokens, in float32."""
         return self.output_table().logits(self.transformed(hidden))
 
-    def transformed(self, hidden: Float[Array, "*rows D"]) -> Float[Array, "*rows D"]:
+    def transformed(self, hidden: Float[Array, "*rows D"]) -> Float[Array, "*rows E"]:
         """What :meth:`output_table` multiplies."""
         if self.transform is None or self.transform_norm is None:
             return hidden
@@ -113,6 +125,21 @@ class TextEncoder(_Labelled):
 
 class TokenEncoder(_Labelled):
     """Scores for each token: of tags, or of being where an answer begins and ends (row B36)."""
+
+
+class ReplacedEncoder(TokenEncoder):
+    """The score of each token for being replaced by another: ``w act(W h + b) + c``.
+
+    ELECTRA's discriminator: Clark et al. 2020, section 2.
+    """
+
+    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
+        super().__init__(config, labels=1, rngs=rngs)
+        self.detector = Linear(config.width, config.width, rngs=rngs)
+
+    def read(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+        """A map of the vectors of all tokens, by the activation of the layers."""
+        return ACTIVATIONS[self.config.feed_forward.activation](self.detector(hidden))
 
 
 class TextDecoder(Decoder):

@@ -8,13 +8,19 @@ from transformer_jax.config import TransformerConfig
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.encoder_decoder import EncoderDecoder
-from transformer_jax.models.heads import MaskedEncoder, TextDecoder, TextEncoder, TokenEncoder
+from transformer_jax.models.heads import (
+    MaskedEncoder,
+    ReplacedEncoder,
+    TextDecoder,
+    TextEncoder,
+    TokenEncoder,
+)
 from transformer_jax.models.vision import ImageClassifier, VisionEncoder
 
 __all__ = ["Kind", "Task", "make_model"]
 
 Kind = Literal["encoder", "encoder-task", "decoder", "decoder-task", "encoder-decoder", "image"]
-Task = Literal["classify", "multi_label", "pair", "regress", "tag", "span"]
+Task = Literal["classify", "multi_label", "pair", "regress", "replaced", "tag", "span"]
 
 
 def make_model(
@@ -59,6 +65,8 @@ def make_model(
     labels = {"regress": 1, "span": 2}.get(task or "", labels)
     if kind == "decoder-task":
         return TextDecoder(config, labels=labels, rngs=rngs)
+    if task == "replaced":
+        return ReplacedEncoder(config, rngs=rngs)
     if task in ("tag", "span"):
         return TokenEncoder(config, labels=labels, rngs=rngs)
     return TextEncoder(config, labels=labels, rngs=rngs)

@@ -38,7 +38,7 @@ class Head(nnx.Module):
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
         self.config = config.head
-        V, D = config.vocab, config.width
+        V, D = config.vocab, config.embedding_width
         init = jax.nn.initializers.normal(D**-0.5)
         tied = config.head.tied
         self.table = None if tied else nnx.Param(init(rngs.params(), (V, D), jnp.float32))

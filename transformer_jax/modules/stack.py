@@ -42,15 +42,17 @@ class Stack(nnx.Module):
     ):
         self.config, self.layers, self.decoder = config, layers, decoder
         D, places, embedding = config.width, config.positions, config.embedding
-        spread = D**-0.5 if embedding.scale is None else 0.02
+        E = config.embedding_width
+        spread = E**-0.5 if embedding.scale is None else 0.02
         learned, relative = places.kind == "learned", places.kind == "relative"
         rows, heads = places.max_length + places.offset, config.attention.heads
         table = lambda use, rows, width, scale: (
             Table(rows, width, scale=scale, rngs=rngs) if use else None
         )
-        self.positions = table(learned, rows, D, spread)
-        self.segments = table(embedding.segments, embedding.segments, D, spread)
-        self.embedding_norm = Norm(config.norm, D) if embedding.norm else None
+        self.positions = table(learned, rows, E, spread)
+        self.segments = table(embedding.segments, embedding.segments, E, spread)
+        self.embedding_norm = Norm(config.norm, E) if embedding.norm else None
+        self.projection = None if E == D else Linear(E, D, rngs=rngs)
         self.relative = table(relative, places.buckets, heads, D**-0.5)
         if config.compute.scan and layers:
             make = nnx.vmap(lambda rngs: Block(config, cross=cross, rngs=rngs))
@@ -62,7 +64,7 @@ class Stack(nnx.Module):
 
     def __call__(
         self,
-        x: Float[Array, "B T D"],
+        x: Float[Array, "B T E"],
         mask: Mask | None = None,
         *,
         positions: Int[Array, "#B T"] | None = None,
@@ -126,12 +128,15 @@ class Stack(nnx.Module):
 
     def enter(
         self,
-        x: Float[Array, "B T D"],
+        x: Float[Array, "B T E"],
         positions: Int[Array, "#B T"],
         segments: Int[Array, "B T"] | None = None,
         key: Key[Array, ""] | None = None,
     ) -> Float[Array, "B T D"]:
-        """Token vectors with positions and segments, as the first block sees them."""
+        """Token vectors with positions and segments, as the first block sees them.
+
+        Vectors of another width than the model's are mapped to it at last.
+        """
         places = self.config.positions
         if self.positions is not None:
             x = x + self.positions(positions + places.offset)
@@ -139,7 +144,8 @@ class Stack(nnx.Module):
             layout: Literal["halves", "interleaved"] = (
                 "halves" if places.kind.endswith("halves") else "interleaved"
             )
-            table = positional.sinusoidal(places.max_length, self.config.width, layout)
+            width = self.config.embedding_width
+            table = positional.sinusoidal(places.max_length, width, layout)
             x = x + jnp.take(jnp.asarray(table), positions, axis=0, mode="clip").astype(x.dtype)
         if self.segments is not None:
             rows = jnp.zeros((1, 1), jnp.int32) if segments is None else segments
@@ -147,7 +153,8 @@ class Stack(nnx.Module):
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
         x = x.astype(self.config.compute.dtype)
-        return dropout(x, self.config.embedding.dropout, key)
+        x = dropout(x, self.config.embedding.dropout, key)
+        return x if self.projection is None else self.projection(x)
 
     def bias(
         self, T: int, S: int, offset: int | Int[Array, ""] = 0

@@ -50,8 +50,8 @@ NAMES: tuple[tuple[str, Names], ...] = (
     (r"down/kernel", ("hidden", "width")),
     (r"(out|down)/bias", ("vector",)),
     (r"(\w+_)?norm(_\w+)?/(gain|bias)", ("vector",)),
-    (r"(pooler|transform|next_sentence|labels)/kernel", ("width", "vector")),
-    (r"(pooler|transform|next_sentence|labels)/bias", ("vector",)),
+    (r"(pooler|projection|transform|next_sentence|detector|labels)/kernel", ("width", "vector")),
+    (r"(pooler|projection|transform|next_sentence|detector|labels)/bias", ("vector",)),
     (r"head/table", ("vocab", "width")),
     (r"head/bias", ("vocab",)),
 )

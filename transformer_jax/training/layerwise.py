@@ -37,7 +37,7 @@ def layer_depths(params: PyTree) -> PyTree:
 
     below = {"encoder": 1, "decoder": 1 + blocks("encoder")}
     top = below["decoder"] + blocks("decoder")
-    tables = ("positions", "segments", "relative", "embedding_norm")
+    tables = ("positions", "segments", "relative", "embedding_norm", "projection")
 
     def depth(path: Any, leaf: Any) -> Any:
         part, *rest = path_name(path).split("/")

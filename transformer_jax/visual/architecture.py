@@ -71,8 +71,9 @@ def _stack(config: TransformerConfig, name: str, parts: list[str]) -> list[str]:
 
 
 def _entrance(config: TransformerConfig, norm: str) -> list[str]:
-    D, places, embedding = config.width, config.positions, config.embedding
-    lines = [norm] if embedding.norm else []
+    D, places, embedding = config.embedding_width, config.positions, config.embedding
+    lines = [f"linear  {D} → {config.width}"] if config.width != D else []
+    lines += [norm] if embedding.norm else []
     if embedding.segments:
         lines.append(f"+ segment vectors  {embedding.segments} × {D}")
     if places.kind == "learned":

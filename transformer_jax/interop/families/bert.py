@@ -15,6 +15,7 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
+from transformer_jax.errors import ConfigError
 from transformer_jax.interop.families.heads import (
     architecture,
     encoder,
@@ -41,20 +42,25 @@ _TABLE = "bert.embeddings.word_embeddings.weight"
 _HEADS = ("classifier.weight", "qa_outputs.weight")
 
 
-def config_of(fields: Fields, head: HeadConfig, positions: PositionConfig) -> TransformerConfig:
-    """The encoder that BERT's keys describe."""
+def config_of(
+    fields: Fields, head: HeadConfig, positions: PositionConfig, *, embedding: int | None = None
+) -> TransformerConfig:
+    """The encoder that BERT's keys describe; ``embedding`` is the width of its tables, if told."""
     fields.only(
-        position_embedding_type="absolute", is_decoder=False, add_cross_attention=False,
-        embedding_size=fields.values.get("hidden_size"),
+        position_embedding_type="absolute", is_decoder=False, add_cross_attention=False
     )  # fmt: skip
+    width = fields.whole("hidden_size")
+    if embedding is None:
+        fields.only(embedding_size=width)
     return TransformerConfig(
         vocab=fields.whole("vocab_size"),
-        width=fields.whole("hidden_size"),
+        width=width,
         encoder_layers=fields.whole("num_hidden_layers"),
         decoder_layers=0,
         embedding=EmbeddingConfig(
             scale=1.0,
             norm=True,
+            width=None if embedding == width else embedding,
             segments=fields.whole("type_vocab_size", default=2),
             dropout=fields.number("hidden_dropout_prob", default=0.1),
         ),
@@ -171,6 +177,9 @@ def fields(model: Model) -> dict[str, Any]:
 def named(model: Model) -> Model:
     """A model of ours with the prefix that its names have once published."""
     bare = not (model.words or model.next_sentence or model.task)
+    if bare and not model.config.head.pooler:
+        # Others would draw one at random; ELECTRA has the same layers and none.
+        raise ConfigError("a BERT without heads has a pooler: export as ELECTRA")
     return dataclasses.replace(model, prefix="" if bare else "bert.")
 
 

@@ -1,4 +1,4 @@
-"""Encoders: BERT, RoBERTa, XLM-R, CamemBERT and DistilBERT with every head."""
+"""Encoders: BERT, RoBERTa, XLM-R, CamemBERT, ELECTRA and DistilBERT with every head."""
 
 from typing import Any
 
@@ -59,6 +59,15 @@ def xlm_roberta(draw: Draw) -> Case:
 @family("camembert")
 def camembert(draw: Draw) -> Case:
     return _roberta(draw, "Camembert")
+
+
+@family("electra")
+def electra(draw: Draw) -> Case:
+    head = draw.turn(["Model", "ForPreTraining", *(f"For{name}" for name in HEADS)])
+    config = _body(draw) | _labels(draw, head.removeprefix("For"))
+    config["max_position_embeddings"] = draw.positions
+    config["embedding_size"] = draw.choice([config["hidden_size"], 5, 24])
+    return Case(f"Electra{head}", config, positions=draw.positions)
 
 
 @family("distilbert")

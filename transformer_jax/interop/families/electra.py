@@ -1,0 +1,104 @@
+"""ELECTRA: BERT with narrower tables, and heads of its own.
+
+Clark et al. 2020. Layout: https://huggingface.co/docs/transformers/model_doc/electra.
+"""
+
+import dataclasses
+from typing import Any
+
+from transformer_jax.config import HeadConfig, PositionConfig
+from transformer_jax.errors import ConfigError
+from transformer_jax.interop.families import bert
+from transformer_jax.interop.families.heads import (
+    TEXT_TASKS,
+    architecture,
+    encoder,
+    label_rows,
+    task_of,
+    word_rows,
+)
+from transformer_jax.interop.family import Family, Model, Row, Tensors, linear_rows
+from transformer_jax.interop.fields import Fields
+
+__all__ = ["FAMILY"]
+
+_TABLE = "electra.embeddings.word_embeddings.weight"
+_OWN = "generator_lm_head.weight"
+_HEADS = ("classifier.weight", "classifier.out_proj.weight", "qa_outputs.weight")
+_DETECTOR = "discriminator_predictions"
+_REPLACED = ("original", "replaced")  # what the discriminator tells of each token
+
+
+def model(fields: Fields, tensors: Tensors) -> Model:
+    """An encoder with the heads that are there; a classifier's first map is a pooler with GELU."""
+    detects = tensors.has(f"{_DETECTOR}.dense_prediction.weight")
+    task = "replaced" if detects else task_of(fields, tensors, _HEADS)
+    head = HeadConfig(
+        bias=True,
+        transform=True,
+        transform_activation="gelu",  # whatever the layers have
+        pooler=task in TEXT_TASKS,
+        pooler_activation="gelu" if task in TEXT_TASKS else "tanh",
+        tied=not tensors.has(_OWN) or tensors.same(_OWN, _TABLE),
+    )
+    positions = PositionConfig(kind="learned", max_length=fields.whole("max_position_embeddings"))
+    width = fields.whole("embedding_size", default=128)
+    found = encoder(
+        fields,
+        bert.config_of(fields, head, positions, embedding=width),
+        prefix="electra." if tensors.has(_TABLE) else "",
+        task=task,
+        words=tensors.has("generator_predictions.dense.weight"),
+    )
+    return dataclasses.replace(found, labels=_REPLACED) if detects else found
+
+
+def rows(model: Model) -> list[Row]:
+    """Embeddings, layers and heads."""
+    found, config = bert.body(model), model.config
+    if config.embedding_width != config.width:
+        found += linear_rows("encoder/projection", f"{model.prefix}embeddings_project")
+    if model.task in TEXT_TASKS:
+        found += linear_rows("pooler", "classifier.dense")
+    if model.task == "replaced":
+        found += linear_rows("detector", f"{_DETECTOR}.dense")
+        return found + linear_rows("labels", f"{_DETECTOR}.dense_prediction")
+    at = "generator_predictions"
+    parts = f"{at}.dense", f"{at}.LayerNorm", "generator_lm_head.bias", _OWN
+    texts = "classifier.out_proj" if model.task in TEXT_TASKS else "classifier"
+    return found + word_rows(model, *parts) + label_rows(model, texts)
+
+
+def fields(model: Model) -> dict[str, Any]:
+    """The configuration of an encoder, as ELECTRA's."""
+    detects = model.task == "replaced"
+    plain = dataclasses.replace(model, task=None, labels=()) if detects else model
+    name = architecture("Electra", task=plain.task, words=model.words)
+    return {
+        "model_type": "electra",
+        "architectures": ["ElectraForPreTraining" if detects else name],
+        **bert.body_fields(plain),
+        "embedding_size": model.config.embedding_width,
+        "max_position_embeddings": model.config.positions.max_length,
+    }
+
+
+def named(model: Model) -> Model:
+    """A model of ours with the prefix that its names have once published."""
+    if model.next_sentence:
+        raise ConfigError("ELECTRA has no head for pairs of texts: export as BERT")
+    bare = not (model.words or model.task)
+    return dataclasses.replace(model, prefix="" if bare else "electra.")
+
+
+FAMILY = Family(
+    types=("electra",),
+    model=model,
+    rows=rows,
+    fields=fields,
+    ignored=(r".*embeddings\.position_ids",),
+    stand_ins=((_TABLE, _OWN),),
+    copies=(r"generator_lm_head\.weight",),
+    renamed=bert.FAMILY.renamed,
+    named=named,
+)
