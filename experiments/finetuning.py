@@ -268,9 +268,9 @@ class TaskJob(job.Job):
         drawn = split(self.make())[1]
         return starting_point(task.init).given(drawn, lambda name: name.startswith(tuple(anew)))
 
-    def examples(self) -> list[job.Batch]:
-        """A batch of padding for every shape of the plan."""
-        empty = [BatchPlan(np.full(rows, -1), S, T) for rows, S, T in self.plan.shapes]
+    def examples(self, start: int = 0) -> list[job.Batch]:
+        """A batch of padding for every shape of the plan, in the order of need."""
+        empty = [BatchPlan(np.full(rows, -1), S, T) for rows, S, T in self.plan.needed(start)]
         return [self._put(self.encoded, batch) for batch in empty]
 
     def batches(self, start: int) -> Iterator[job.Batch]:

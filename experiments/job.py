@@ -27,7 +27,9 @@ from transformer_jax.data.tokenizer import (
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.parallel.mesh import barrier, devices_of, is_main, make_mesh, put_batch
 from transformer_jax.parallel.sharding import row_multiple
+from transformer_jax.training.activity import said, working
 from transformer_jax.training.checkpoint import Checkpointer
+from transformer_jax.training.compilation import PreparedStep
 from transformer_jax.training.loop import fit
 from transformer_jax.training.metrics import read_metrics
 from transformer_jax.training.optimizers import make_optimizer
@@ -60,6 +62,7 @@ def say(text: str) -> None:
     """A line on standard error, from the first process alone."""
     if is_main():
         print(text, file=sys.stderr, flush=True)
+        said()
 
 
 def learn_tokenizer(
@@ -160,8 +163,8 @@ class Job(abc.ABC):
         return None
 
     @abc.abstractmethod
-    def examples(self) -> list[Batch]:
-        """A batch of padding for every shape of the plan."""
+    def examples(self, start: int = 0) -> list[Batch]:
+        """A batch of padding for every shape of the plan, in the order of need after ``start``."""
 
     def stream(self, make: Callable[[Any], dict[str, np.ndarray]], start: int) -> Iterator[Batch]:
         """The batches after ``start`` steps, on the devices.
@@ -235,13 +238,11 @@ class Job(abc.ABC):
             },
         )
 
-    def state(self, checkpointer: Checkpointer, *, resume: bool) -> tuple[int, TrainState]:
-        """What training begins with: the newest good checkpoint, or fresh parameters."""
-        restored = checkpointer.restore(self.shapes) if resume else None
+    def restored(self, checkpointer: Checkpointer) -> tuple[int, TrainState] | None:
+        """The step and the state of the newest good checkpoint; None if there is none yet."""
+        restored = checkpointer.restore(self.shapes)
         if restored is None:
-            params = self.initial()
-            made = create_state(self.make, self.tx, self.mesh, average=self.average, params=params)
-            return 0, made[1]
+            return None
         said, path = restored.manifest, self.directory.path
         if said["data"]["fingerprint"] != self.fingerprint:
             raise DataError(f"{path}: the training data are not those that the run began with")
@@ -254,6 +255,13 @@ class Job(abc.ABC):
         older = ", the newest good checkpoint" if restored.left else ""
         say(f"going on after step {restored.step}{older}")
         return restored.step, restored.state
+
+    def fresh(self) -> TrainState:
+        """What training begins with where there is no checkpoint."""
+        made = create_state(
+            self.make, self.tx, self.mesh, average=self.average, params=self.initial()
+        )
+        return made[1]
 
 
 def introduce(job: Job) -> None:
@@ -341,23 +349,31 @@ def train(job: Job, finish: Callable[[], dict[str, Any]], *, resume: bool) -> in
     """
     began, run, directory = time.monotonic(), job.run, job.directory
     checkpointer = job.checkpointer()
+    key, step = jax.random.key(run.training.seed), PreparedStep(job.step())
     try:
-        start, state = job.state(checkpointer, resume=resume)
+        with working("preparing the first step"):
+            found = job.restored(checkpointer) if resume else None
+            start = 0 if found is None else found[0]
+            examples = job.examples(start) if start < job.steps else []
+            # It compiles while parameters are drawn.
+            step.prepare(job.shapes, examples, key)
+            state = job.fresh() if found is None else found[1]
         fitted = fit(
             state,
-            job.step(),
+            step,
             job.batches,
             steps=job.steps,
-            key=jax.random.key(run.training.seed),
+            key=key,
             checkpointer=checkpointer,
             metrics=directory.metrics,
             config=run.loop,
             start=start,
-            examples=job.examples(),
+            examples=examples,
             evaluate=job.evaluate(),
             steps_per_epoch=job.plan.steps_per_epoch,
         )
     finally:
+        step.close()
         checkpointer.close()
     sha256 = digest(fitted.state)
     if is_main():

@@ -107,9 +107,9 @@ class PretrainJob(job.Job):
         """The same with accuracies."""
         return masked_words(accuracy=True)
 
-    def examples(self) -> list[job.Batch]:
-        """A batch of padding for every shape of the plan."""
-        empty = [PairBatch(np.full(rows, -1), T, 0) for rows, T, _ in self.plan.shapes]
+    def examples(self, start: int = 0) -> list[job.Batch]:
+        """A batch of padding for every shape of the plan, in the order of need."""
+        empty = [PairBatch(np.full(rows, -1), T, 0) for rows, T, _ in self.plan.needed(start)]
         return [self._put(self.plan, batch) for batch in empty]
 
     def batches(self, start: int) -> Iterator[job.Batch]:

@@ -127,10 +127,10 @@ class TranslationJob(job.Job):
             return None
         return starting_point(self.run.init).given(split(self.make())[1])
 
-    def examples(self) -> list[job.Batch]:
-        """A batch of padding for every shape of the plan."""
+    def examples(self, start: int = 0) -> list[job.Batch]:
+        """A batch of padding for every shape of the plan, in the order of need."""
         empty = lambda rows: np.full(rows, -1)
-        shapes = [BatchPlan(empty(rows), S, T) for rows, S, T in self.plan.shapes]
+        shapes = [BatchPlan(empty(rows), S, T) for rows, S, T in self.plan.needed(start)]
         return [self._put(self.store, shape) for shape in shapes]
 
     def batches(self, start: int) -> Iterator[job.Batch]:

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import signal
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -46,6 +47,7 @@ class LoopBench:
         self.hook = lambda number: None
         self.evaluate = lambda state: {"valid_loss": 10.0 - float(state.step)}
         self.widths = self.planned = (7,)
+        self.step = loop_step
 
     def batch(self, number, width=None):
         width = width or self.widths[number % len(self.widths)]
@@ -63,7 +65,7 @@ class LoopBench:
         try:
             restored = checkpointer.restore(loop_fresh())
             return fit(
-                restored.state if restored else loop_fresh(), loop_step, self.batches,
+                restored.state if restored else loop_fresh(), self.step, self.batches,
                 steps=count, key=jax.random.key(1), checkpointer=checkpointer,
                 metrics=self.path / "metrics.jsonl", config=config,
                 start=restored.step if restored else 0, evaluate=self.evaluate,
@@ -181,6 +183,80 @@ def test_a_compile_after_warm_up_is_a_defect_that_names_the_shape(bench, caplog)
     assert "x [2, 9]" in record.getMessage()
     bench.planned = (7, 9)
     assert bench.run(12).late_compiles == 0
+
+
+class HeldStep:
+    """A step of which some batch widths compile only once they are let go."""
+
+    def __init__(self, held=()):
+        self.held = {width: threading.Event() for width in held}
+        self.lowered = []
+
+    def __call__(self, state, batch, key):
+        raise AssertionError("compiled twice")
+
+    def lower(self, state, batch, key):
+        self.lowered.append(batch["x"].shape[1])
+        return self
+
+    def compile(self):
+        width = self.lowered[-1]
+        if width in self.held:
+            self.held[width].wait(30)
+        return loop_step
+
+
+@pytest.fixture
+def held(bench, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    bench.step, bench.widths, bench.planned = HeldStep([9]), (7, 7, 9), (7, 9)
+    yield bench.step.held[9]
+    bench.step.held[9].set()
+
+
+def test_the_first_steps_do_not_wait_for_shapes_that_come_later(bench, held):
+    """Shapes compile in the order of need, each once; a step waits for its own alone."""
+    seen = []
+
+    def hook(number):
+        seen.append((number, len(lp_train_lines(bench.path))))
+        if number == 2:
+            threading.Timer(0.3, held.set).start()
+
+    bench.hook = hook
+    done = bench.run(6)
+    assert (done.step, done.late_compiles, bench.step.lowered) == (6, 0, [7, 9])
+    # What is done is on the disk before a wait: at the fourth batch, all three steps.
+    assert seen[:4] == [(0, 0), (1, 0), (2, 1), (3, 2)]
+    assert [r["step"] for r in lp_train_lines(bench.path)] == list(range(1, 7))
+
+
+def test_a_signal_ends_the_wait_for_a_program(bench, held, tmp_path):
+    """After two steps these are saved, and going on gives the undisturbed run; before, nothing."""
+    bench.hook = lambda n: (
+        n == 2 and threading.Timer(0.3, signal.raise_signal, (signal.SIGTERM,)).start()
+    )
+    with pytest.raises(Stopped, match="the state of step 2 is saved"):
+        bench.run(6, checkpoint_every=0)
+    assert [r["step"] for r in lp_train_lines(bench.path)] == [1, 2]
+    held.set()
+    bench.hook = lambda n: None
+    again = bench.run(6)
+    bench.path, bench.step = tmp_path / "whole", loop_step
+    assert digest(bench.run(6).state) == digest(again.state)
+
+    bench.path, bench.step, bench.widths = tmp_path / "none", HeldStep([7]), (7,)
+    threading.Timer(0.3, signal.raise_signal, (signal.SIGINT,)).start()
+    with pytest.raises(Stopped, match="nothing was trained yet"):
+        bench.run(6)
+    bench.step.held[7].set()
+
+
+def test_what_cannot_be_compiled_ends_the_run_with_its_reason(bench, monkeypatch):
+    bench.step = HeldStep()
+    monkeypatch.setattr(bench.step, "compile", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        bench.run(2)
 
 
 def test_warming_up_changes_nothing(bench, tmp_path):

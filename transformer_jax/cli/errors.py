@@ -89,9 +89,13 @@ def leave(code: int) -> None:
     A process that leaves ``jax.distributed`` in order waits for all others at a barrier, which
     after an error none of them reaches; and Python waits for its threads, one of which may compile
     for minutes and cannot be interrupted. Whatever has to be in order is so before this is called.
+    Nor does a run that is over wait for a program that it no longer needs.
     """
     sys.stdout.flush()
     sys.stderr.flush()
     if code:
+        os._exit(code)
+    compilation = sys.modules.get("transformer_jax.training.compilation")
+    if compilation is not None and compilation.compiling():
         os._exit(code)
     sys.exit(code)

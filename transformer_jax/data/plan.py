@@ -129,6 +129,21 @@ class BucketPlan:
         epoch, position = divmod(step, self.steps_per_epoch)
         return self.epoch(epoch)[position]
 
+    def needed(self, start: int = 0) -> list[Shape]:
+        """The shapes, in the order in which the batches after ``start`` steps first need them.
+
+        Those that no batch of the epoch needs any more come last.
+
+        Example:
+            >>> lengths = np.array([3, 9, 4, 5, 8, 2])
+            >>> plan = BucketPlan(lengths, lengths, tokens=16, multiple=8, shuffle=False)
+            >>> plan.needed(2)[0] == plan.shapes[0], plan.needed(3)[0] == plan.shapes[1]
+            (True, True)
+        """
+        epoch, position = divmod(start, self.steps_per_epoch)
+        coming = (Shape(len(b.indices), b.S, b.T) for b in self.epoch(epoch)[position:])
+        return list(dict.fromkeys([*coming, *self.shapes]))
+
     def epoch(self, epoch: int) -> list[BatchPlan]:
         """All batches of an epoch, in order."""
         # One assignment of one tuple, so that threads never see a number without its batches.

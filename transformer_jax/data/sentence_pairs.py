@@ -123,6 +123,10 @@ class SentencePairs:
         """The share of an epoch's token positions that are not padding, were no part replaced."""
         return self._plan.fill
 
+    def needed(self, start: int = 0) -> list[Shape]:
+        """The shapes, in the order in which the batches after ``start`` steps first need them."""
+        return self._plan.needed(start if self._shuffle else 0)
+
     def batch(self, step: int) -> PairBatch:
         """The rows of batch ``step``, counted from 0 over all epochs."""
         planned = self._plan.batch(step)

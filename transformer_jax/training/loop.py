@@ -1,10 +1,7 @@
 """The training loop: steps, measurements, checkpoints, and every way to end in order."""
 
-import concurrent.futures
 import contextlib
 import dataclasses
-import logging
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -13,15 +10,15 @@ from typing import Any, Literal, NamedTuple, get_args
 import jax
 
 from transformer_jax.errors import ConfigError, NumericsError, Stopped
+from transformer_jax.training.activity import working
 from transformer_jax.training.checkpoint import Checkpointer, Score
+from transformer_jax.training.compilation import PreparedStep
 from transformer_jax.training.metrics import MetricsLog
 from transformer_jax.training.progress import Progress, duration
 from transformer_jax.training.signals import StopSignals
 from transformer_jax.training.state import TrainState
 
-__all__ = ["Best", "Fitted", "LoopConfig", "PreparedStep", "best_so_far", "fit"]
-
-log = logging.getLogger(__name__)
+__all__ = ["Best", "Fitted", "LoopConfig", "best_so_far", "fit"]
 
 Best = Literal[
     "valid_loss",
@@ -71,66 +68,6 @@ class Fitted(NamedTuple):
     late_compiles: int  # batch shapes that were not compiled before the first step
 
 
-class PreparedStep:
-    """A training step, compiled ahead for known batch shapes; it says so when another comes.
-
-    Args:
-        step: ``(state, batch, key) -> (state, metrics)``. If it has no ``lower``, as under
-            ``pmap``, it must leave its state intact.
-
-    Attributes:
-        late: Shapes that were compiled only when a batch had them.
-    """
-
-    def __init__(self, step: Callable[..., Any]):
-        self._step = step
-        self._compiled: dict[Any, Callable[..., Any]] = {}
-        self.late: list[str] = []
-
-    @staticmethod
-    def _shape(batch: dict[str, Any]) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        return tuple((name, tuple(array.shape)) for name, array in sorted(batch.items()))
-
-    def prepare(
-        self,
-        state: TrainState,
-        examples: Iterable[dict[str, Any]],
-        key: Any,
-        stopped: Callable[[], Any] = lambda: False,
-    ) -> None:
-        """Compiles for the shapes of ``examples``, several at a time, without taking a step."""
-        # Several processes must compile in the same order.
-        workers = 1 if jax.process_count() > 1 else min(4, os.cpu_count() or 1)
-        with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-            waiting = {}
-            for batch in examples:
-                if stopped():
-                    break
-                if not hasattr(self._step, "lower"):
-                    jax.block_until_ready(self._step(state, batch, key))
-                    self._compiled[self._shape(batch)] = self._step
-                    continue
-                lowered = self._step.lower(state, batch, key)
-                waiting[self._shape(batch)] = pool.submit(lowered.compile)
-            for shape, future in waiting.items():
-                self._compiled[shape] = future.result()
-
-    def __call__(self, state: TrainState, batch: dict[str, Any], key: Any) -> Any:
-        """Takes a step."""
-        shape = self._shape(batch)
-        if shape not in self._compiled:
-            began = time.monotonic()
-            self.prepare(state, [batch], key)
-            words = ", ".join(f"{name} {list(size)}" for name, size in shape)
-            self.late.append(words)
-            log.warning(
-                "compiled after warm-up, %.1f s, for the batch shape %s",
-                time.monotonic() - began,
-                words,
-            )
-        return self._compiled[shape](state, batch, key)
-
-
 def _better(name: str) -> Literal["lower", "higher"]:
     return "higher" if name in _HIGHER else "lower"
 
@@ -157,7 +94,7 @@ def best_so_far(history: Iterable[dict[str, Any]], name: str) -> tuple[Score | N
 
 def fit(
     state: TrainState,
-    step: Callable[..., Any],
+    step: Callable[..., Any] | PreparedStep,
     batches: Callable[[int], Iterator[dict[str, Any]]],
     *,
     steps: int,
@@ -177,7 +114,8 @@ def fit(
 
     Args:
         state: The state after ``start`` steps; it is used up.
-        step: ``(state, batch, key) -> (state, metrics)``, compiled, e.g. by ``compile_step``.
+        step: ``(state, batch, key) -> (state, metrics)``, compiled, e.g. by ``compile_step``; or
+            a ``PreparedStep`` that compiles already, and is closed in the end.
         batches: From a number of steps done to the batches that follow, on the devices.
         steps: The last step, counted from the very first.
         key: For dropout; the step folds it with its number. None is no dropout.
@@ -185,7 +123,8 @@ def fit(
         metrics: Where measurements go, a JSON object a line.
         config: When to look, save and stop.
         start: Steps that ``state`` has behind it.
-        examples: A batch of every shape, compiled for before the first step.
+        examples: A batch of every shape, in the order in which training needs them; they are
+            compiled for in the background.
         evaluate: From a state to scores by name, such as ``valid_loss``.
         steps_per_epoch: For telling the epoch.
 
@@ -198,12 +137,12 @@ def fit(
     board = metrics.parent / "tensorboard" if config.tensorboard else None
     records = MetricsLog(metrics, start, tensorboard=board, writes=main)
     progress = Progress(steps, start, quiet=not main)
-    with contextlib.closing(records), StopSignals() as stop, progress:
-        loop = _Loop(
-            PreparedStep(step), key, checkpointer, records, progress, config, evaluate, start
-        )
+    prepared = step if isinstance(step, PreparedStep) else PreparedStep(step)
+    closing = contextlib.closing
+    with closing(prepared), closing(records), StopSignals() as stop, progress:
+        loop = _Loop(prepared, key, checkpointer, records, progress, config, evaluate, start)
         loop.per_epoch = steps_per_epoch
-        return loop.run(state, batches, steps, list(examples), stop)
+        return loop.run(state, batches, steps, examples, stop)
 
 
 class _Loop:
@@ -234,35 +173,32 @@ class _Loop:
             self.skipped += 1
         self.clock = time.monotonic()
         self.rate: float | None = None
+        self.told = False
 
     def run(
         self,
         state: TrainState,
         batches: Callable[[int], Iterator[dict[str, Any]]],
         steps: int,
-        examples: list[dict[str, Any]],
+        examples: Iterable[dict[str, Any]],
         stop: StopSignals,
     ) -> Fitted:
         number, early = self.start, self._patience_over()
-        if number >= steps or early:
-            examples = []  # nothing left to compile for
-        began = time.monotonic()
-        self.step.prepare(state, examples, self.key, lambda: stop.received)
-        if examples:
-            took = duration(time.monotonic() - began)
-            self.progress.say(f"compiled {len(examples)} batch shapes in {took}")
-        if stop.received:
-            raise self._stopped(stop.received, self.start)
+        if number < steps and not early:
+            self.step.prepare(state, examples, self.key)
         self._look_again(state, steps)
+        early = self._patience_over()
         self.progress.begin()
         self.clock = time.monotonic()
-        early = self._patience_over()
         with contextlib.closing(batches(self.start)) as iterator:  # type: ignore[type-var]
             while number < steps and not early:
+                batch = next(iterator)
+                self._wait_for(batch, state, number, stop)
                 number += 1
-                state, measured = self.step(state, next(iterator), self.key)
+                state, measured = self.step(state, batch, self.key)
                 # The measurements of the step before: the device is never waited for.
                 self._record()
+                self._tell_compiled()
                 self.pending = (number, measured)
                 signal = stop.reached(number)
                 last = number == steps
@@ -271,6 +207,32 @@ class _Loop:
                     raise self._stopped(signal, number)
         self.checkpointer.wait()
         return Fitted(state, number, self.best, self.best_step or None, early, len(self.step.late))
+
+    def _wait_for(
+        self, batch: dict[str, Any], state: TrainState, number: int, stop: StopSignals
+    ) -> None:
+        """Returns once a step on ``batch`` can begin; ``number`` steps are done."""
+        if self.step.wait(batch, lambda: True):
+            return
+        # Steps that are done are reported before the wait, not after it.
+        self._record()
+        began = time.monotonic()
+        with working(f"compiling for batch shape {self.step.ready + 1} of {self.step.announced}"):
+            ready = self.step.wait(batch, lambda: stop.received)
+        self.clock = time.monotonic()
+        self.progress.leave_out(self.clock - began)
+        if not ready:
+            assert stop.received is not None
+            if number > self.saved:
+                self._after(state, number, last=False, stopping=True)
+            raise self._stopped(stop.received, number)
+
+    def _tell_compiled(self) -> None:
+        """Says once that all programs are there."""
+        shapes = self.step.announced
+        if not self.told and shapes and self.step.ready >= shapes:
+            self.told = True
+            self.progress.say(f"compiled {shapes} batch shapes in {duration(self.step.seconds)}")
 
     def _stopped(self, signal: int, number: int) -> Stopped:
         self.checkpointer.wait()
@@ -307,7 +269,8 @@ class _Loop:
     def _look(self, state: TrainState, number: int) -> Score | None:
         assert self.evaluate is not None
         began = time.monotonic()
-        scores = self.evaluate(state)
+        with working("evaluating"):
+            scores = self.evaluate(state)
         took = time.monotonic() - began
         self.records.write({"step": number, **scores, "evaluation_seconds": round(took, 3)})
         self.best, self.best_step, self.since = best_so_far(self.records.history, self.config.best)

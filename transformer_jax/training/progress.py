@@ -1,5 +1,6 @@
 """How far training is: one live line on a terminal, plain lines elsewhere."""
 
+import contextlib
 import sys
 import time
 from collections.abc import Mapping
@@ -9,22 +10,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from transformer_jax.training.activity import duration, said, shown_by
+
 __all__ = ["Progress", "duration", "progress_line"]
-
-
-def duration(seconds: float | int) -> str:
-    """Seconds in words.
-
-    Example:
-        >>> duration(59.4), duration(3599), duration(7260)
-        ('59s', '59m59s', '2h01m')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
 
 
 def progress_line(record: Mapping[str, Any], steps: int, left: float | int | None) -> str:
@@ -79,19 +67,27 @@ class Progress:
         self._live = Live(console=self._console, refresh_per_second=4) if live else None
         self._began = self._shown = time.monotonic()
         self._first = True
+        self._inside = contextlib.ExitStack()
+        self._quiet = quiet
 
     def __enter__(self) -> "Progress":
         if self._live is not None:
             self._live.start()
+        self._inside.enter_context(shown_by(self._live, quiet=self._quiet))
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._inside.close()
         if self._live is not None:
             self._live.stop()
 
     def begin(self) -> None:
-        """Starts the clock that tells the time left: compilation is over."""
+        """Starts the clock that tells the time left."""
         self._began = time.monotonic()
+
+    def leave_out(self, seconds: float) -> None:
+        """Leaves out seconds in which no step was taken, for the time left."""
+        self._began += seconds
 
     def step(self, record: Mapping[str, Any]) -> None:
         """Shows a step; off a terminal only the first, the last, and one in a while."""
@@ -109,3 +105,4 @@ class Progress:
     def say(self, text: str) -> None:
         """A line that stays."""
         self._console.print(text, markup=False, soft_wrap=True)
+        said()

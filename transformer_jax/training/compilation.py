@@ -1,0 +1,154 @@
+"""A training step, compiled shape by shape in the background while training goes on."""
+
+import concurrent.futures
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+
+from transformer_jax.training.state import TrainState
+
+__all__ = ["PreparedStep", "compiling"]
+
+log = logging.getLogger(__name__)
+
+Batch = dict[str, Any]
+Program = Callable[..., Any]
+Shape = tuple[tuple[str, tuple[int, ...]], ...]
+
+_THREADS = "compile-step"
+_POLL = 0.05  # seconds between two checks whether to stop
+
+
+class PreparedStep:
+    """A training step with a program for each batch shape, and a report of late compilations.
+
+    Announced shapes are compiled one after another in the background, in the order in which they
+    were announced, so that the first step is taken as soon as the first program is there. No shape
+    is compiled twice: a step whose program is not ready waits for it. A program depends on the
+    shapes alone, so results do not depend on when it was ready.
+
+    Several processes compile nothing in the background. They compile where a step first needs a
+    shape: all in the same order, between the same other programs.
+
+    Args:
+        step: ``(state, batch, key) -> (state, metrics)``. One without ``lower``, as under
+            ``pmap``, compiles when it is called.
+
+    Attributes:
+        late: Shapes that were not announced and were compiled only when a batch had them.
+    """
+
+    def __init__(self, step: Program):
+        self._step = step
+        self._lowers = hasattr(step, "lower")
+        self._ahead = self._lowers and jax.process_count() == 1
+        # Half of the processors are left to the steps that are taken meanwhile.
+        workers = max(1, min(4, (os.cpu_count() or 1) // 2))
+        self._pool = concurrent.futures.ThreadPoolExecutor(workers, thread_name_prefix=_THREADS)
+        self._programs: dict[Shape, concurrent.futures.Future[Program]] = {}
+        self._began = self._ended = time.monotonic()
+        self.late: list[str] = []
+
+    def prepare(self, state: TrainState, batches: Iterable[Batch], key: Any) -> None:
+        """Announces the shapes of ``batches`` and begins to compile for them.
+
+        Args:
+            state: Arrays, or ``jax.ShapeDtypeStruct`` with shardings: no value is read.
+            batches: One of each shape, in the order in which training needs them.
+            key: As of a step.
+        """
+        state, key = jax.tree.map(_abstract, (state, key))
+        for batch in batches:
+            shape = _shape(batch)
+            if shape in self._programs:
+                continue
+            self._programs[shape] = future = concurrent.futures.Future()
+            if not self._lowers:
+                future.set_result(self._step)
+            elif self._ahead:
+                args = (state, jax.tree.map(_abstract, batch), key)
+                self._pool.submit(self._compile, future, *args)
+
+    @property
+    def announced(self) -> int:
+        """How many shapes were announced."""
+        return len(self._programs) - len(self.late)
+
+    @property
+    def ready(self) -> int:
+        """For how many shapes there is a program."""
+        return sum(future.done() for future in self._programs.values())
+
+    @property
+    def seconds(self) -> float:
+        """From the beginning to the last program that is there."""
+        return self._ended - self._began
+
+    def wait(self, batch: Batch, stopped: Callable[[], Any] = lambda: False) -> bool:
+        """Whether a step on ``batch`` can begin; waits for its program unless ``stopped``."""
+        future = self._programs.get(_shape(batch))
+        if future is None or not self._ahead:
+            return True
+        while not concurrent.futures.wait([future], _POLL).done:
+            if stopped():
+                return False
+        return True
+
+    def __call__(self, state: TrainState, batch: Batch, key: Any) -> Any:
+        """Takes a step."""
+        shape = _shape(batch)
+        if shape not in self._programs:
+            self._compile_late(shape, state, batch, key)
+        future = self._programs[shape]
+        if not self._ahead and not future.done():
+            self._compile(future, state, batch, key)
+        return future.result()(state, batch, key)
+
+    def close(self) -> None:
+        """Drops what is not being compiled yet; what is, ends by itself."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _compile(
+        self, future: concurrent.futures.Future[Program], state: TrainState, batch: Batch, key: Any
+    ) -> None:
+        try:
+            future.set_result(self._step.lower(state, batch, key).compile())
+        except BaseException as error:
+            future.set_exception(error)
+        self._ended = time.monotonic()
+
+    def _compile_late(self, shape: Shape, state: TrainState, batch: Batch, key: Any) -> None:
+        words = ", ".join(f"{name} {list(size)}" for name, size in shape)
+        self.late.append(words)
+        began = time.monotonic()
+        self._programs[shape] = future = concurrent.futures.Future()
+        if self._lowers:
+            self._compile(future, state, batch, key)
+        else:
+            future.set_result(self._step)
+        log.warning(
+            "compiled after warm-up, %.1f s, for the batch shape %s",
+            time.monotonic() - began,
+            words,
+        )
+
+
+def compiling() -> bool:
+    """Whether a program is being compiled in the background, which cannot be interrupted."""
+    return any(thread.name.startswith(_THREADS) for thread in threading.enumerate())
+
+
+def _shape(batch: Batch) -> Shape:
+    return tuple((name, tuple(array.shape)) for name, array in sorted(batch.items()))
+
+
+def _abstract(x: Any) -> jax.ShapeDtypeStruct:
+    """What a program has to know of an array. One that is not committed goes where others are."""
+    sharding = getattr(x, "sharding", None) if getattr(x, "committed", True) else None
+    weak = bool(getattr(x, "weak_type", False))
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding, weak_type=weak)
