@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any, Literal
 
 from experiments.settings import TokenizerConfig, at_least
+from experiments.sizing import with_vocabulary_shown
 from transformer_jax.config import PRESETS, TransformerConfig, bert, from_dict
 from transformer_jax.data.documents import TextData, TextOptions
 from transformer_jax.data.labelled import LabelledData, Task
@@ -44,7 +45,8 @@ class MaskingConfig:
 class EncoderTraining:
     """How long, on how much at a time, from which seed."""
 
-    epochs: int = 3  # passes over the training examples
+    # Passes over the training examples; None is as many as give 1000 steps, 10 to 50.
+    epochs: int | None = 3
     steps: int | None = None  # the last step; None goes by epochs
     tokens: int = 1024  # of a batch, padding included, over all devices
     buckets: int = 6  # shapes of batches
@@ -73,7 +75,8 @@ class EncoderTraining:
 class PretrainTraining(EncoderTraining):
     """The same, and how long texts are."""
 
-    epochs: int = 10  # passes over the training text
+    # Passes over the training text; None is as many as give 1000 steps, 10 to 50.
+    epochs: int | None = 10
     tokens: int = 4096  # of a batch, padding included, over all devices
     buckets: int = 4  # shapes of batches
     length: int = 128  # most tokens of a text, with [CLS] and [SEP]
@@ -169,7 +172,7 @@ def read(directory: RunDirectory) -> PretrainRun | FinetuneRun:
     return dataclasses.replace(run, output=str(directory.path))
 
 
-def _adamw(peak: float, warm_up: int | float, final: float = 0.0) -> OptimizerConfig:
+def _adamw(peak: float, warm_up: int | float | None, final: float = 0.0) -> OptimizerConfig:
     return OptimizerConfig(
         name="adamw",
         learning_rate=peak,
@@ -180,7 +183,7 @@ def _adamw(peak: float, warm_up: int | float, final: float = 0.0) -> OptimizerCo
     )
 
 
-def _muon(peak: float, warm_up: int) -> OptimizerConfig:
+def _muon(peak: float, warm_up: int | None) -> OptimizerConfig:
     return OptimizerConfig(
         name="muon",
         learning_rate=peak,
@@ -202,7 +205,7 @@ def _small(width: int, layers: int, length: int) -> TransformerConfig:
     )
 
 
-PRETRAIN_RUNS: dict[str, tuple[str, Any]] = {
+_PRETRAIN: dict[str, tuple[str, Any]] = {
     "python-docs": (
         "The documentation that comes with Python: minutes on a laptop, no data needed.",
         PretrainRun(
@@ -216,12 +219,25 @@ PRETRAIN_RUNS: dict[str, tuple[str, Any]] = {
         ),
     ),
     "small": (
-        "Your own text on a CPU: width 256, 4 layers, 5.3 M parameters at 8,000 tokens.",
+        "BERT for your own text on a CPU: width 256, 4 layers, up to 5.5 M parameters.",
+        PretrainRun(
+            model=bert(256, 4),
+            tokenizer=TokenizerConfig(kind="wordpiece", vocab_size=None),
+            optimizer=dataclasses.replace(
+                _adamw(1e-3, None), schedule=ScheduleConfig("linear", warm_up=None)
+            ),
+            training=PretrainTraining(epochs=None),
+            loop=LoopConfig(evaluate_every=None, checkpoint_every=None),
+        ),
+    ),
+    "modern": (
+        "The same size with rotary positions and norms before sub-layers, which few steps suit.",
         PretrainRun(
             model=_small(256, 4, length=512),
-            tokenizer=TokenizerConfig(kind="wordpiece", vocab_size=8000),
-            optimizer=_muon(8e-3, 150),
-            training=PretrainTraining(tokens=4096),
+            tokenizer=TokenizerConfig(kind="wordpiece", vocab_size=None),
+            optimizer=_muon(8e-3, None),
+            training=PretrainTraining(epochs=None),
+            loop=LoopConfig(evaluate_every=None, checkpoint_every=None),
         ),
     ),
     "bert-base": (
@@ -249,13 +265,14 @@ PRETRAIN_RUNS: dict[str, tuple[str, Any]] = {
 def _task(kind: Task, length: int = 128, **training: Any) -> FinetuneRun:
     return FinetuneRun(
         task=TaskConfig(kind=kind, length=length),
+        tokenizer=TokenizerConfig(kind="wordpiece", vocab_size=None),
         optimizer=_adamw(3e-4, 0.06),
         training=EncoderTraining(**training),
         loop=LoopConfig(evaluate_every=0, checkpoint_every=0, keep_last=1),
     )
 
 
-TASK_RUNS: dict[str, tuple[str, Any]] = {
+_TASKS: dict[str, tuple[str, Any]] = {
     "classify": ("The class of a text: sentiment, topic, acceptability.", _task("classify")),
     "pair": ("The class of two texts: paraphrase, entailment.", _task("pair")),
     "regress": ("A number for a text, or with data.read.pair for two: similarity.",
@@ -264,3 +281,6 @@ TASK_RUNS: dict[str, tuple[str, Any]] = {
     "span": ("Where in a paragraph the answer to a question stands.",
              _task("span", length=384, tokens=4096)),
 }  # fmt: skip
+
+PRETRAIN_RUNS = with_vocabulary_shown(_PRETRAIN)
+TASK_RUNS = with_vocabulary_shown(_TASKS)

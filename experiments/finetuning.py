@@ -48,6 +48,7 @@ __all__ = ["TaskJob", "begin", "open_run", "train"]
 def begin(run: FinetuneRun, named: FinetuneRun) -> tuple[FinetuneRun, RunDirectory, LabelledSplits]:
     """A new run directory; the run as it will be done, its directory, and its examples."""
     job.check_best(run, ("valid_loss", *(f"valid_{name}" for name in MEASURES[run.task.kind])))
+    job.check_steps(run)
     if run.task.labels:
         raise ConfigError("task.labels are told from the training file: leave them out")
     start = None if run.task.init is None else starting_point(run.task.init)

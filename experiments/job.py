@@ -16,6 +16,7 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
+from experiments.sizing import from_size, said_of, vocabulary_for
 from transformer_jax.data.loader import prefetched
 from transformer_jax.data.store import forget
 from transformer_jax.data.tokenizer import (
@@ -32,7 +33,7 @@ from transformer_jax.training.checkpoint import Checkpointer
 from transformer_jax.training.compilation import PreparedStep
 from transformer_jax.training.loop import fit
 from transformer_jax.training.metrics import read_metrics
-from transformer_jax.training.optimizers import make_optimizer
+from transformer_jax.training.optimizers import check_warm_up, make_optimizer
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.state import TrainState, abstract_state, create_state, digest
 from transformer_jax.training.step import compile_eval, compile_step, make_eval_step, make_step
@@ -45,6 +46,7 @@ __all__ = [
     "check_best",
     "check_length",
     "check_rows",
+    "check_steps",
     "introduce",
     "learn_tokenizer",
     "say",
@@ -69,10 +71,15 @@ def learn_tokenizer(
     settings: Any, texts: Iterable[str], special: tuple[str, ...] = SPECIAL
 ) -> Tokenizer:
     """A tokenizer trained on ``texts`` as a run's settings say, and a line about it."""
-    began = time.monotonic()
-    tokenizer = train_tokenizer(settings.kind, texts, settings.vocab_size, special=special)
+    began, size, why = time.monotonic(), settings.vocab_size, ""
+    with working("learning the tokenizer"):
+        if size is None:
+            texts = list(texts)
+            size = vocabulary_for(texts, settings.kind)
+            why = f" (tokenizer.vocab_size {size} follows from the size of the text)"
+        tokenizer = train_tokenizer(settings.kind, texts, size, special=special)
     took = time.monotonic() - began
-    say(f"tokenizer: {settings.kind}, {tokenizer.vocab_size} tokens, learnt in {took:.1f} s")
+    say(f"tokenizer: {settings.kind}, {tokenizer.vocab_size} tokens{why}, learnt in {took:.1f} s")
     return tokenizer
 
 
@@ -109,6 +116,9 @@ def begin(
                 f"{run.model.vocab}: leave model.vocab out, and it follows the tokenizer"
             )
         run = settle(run, tokenizer)
+        if run.tokenizer.vocab_size is None:
+            size = dataclasses.replace(run.tokenizer, vocab_size=tokenizer.vocab_size)
+            run = dataclasses.replace(run, tokenizer=size)
         directory = RunDirectory.create(run.output, overwrite=run.overwrite)
         tokenizer.save(directory.tokenizer)
         directory.write(directory.config, dataclasses.asdict(run))
@@ -134,17 +144,31 @@ class Job(abc.ABC):
                 f"{directory.tokenizer}: has {self.tokenizer.vocab_size} tokens, but the model "
                 f"{run.model.vocab}: it belongs to another run"
             )
-        training = run.training
         check_rows(run)
-        self.plan = self.make_plan()
+        with working("reading and tokenizing the training data"):
+            self.plan = self.make_plan()
+        self.run = run = self._sized()
+        training = run.training
         self.fingerprint = _fingerprint(self.plan.fingerprint, self.tokens())
         self.steps = training.steps or training.epochs * self.plan.steps_per_epoch
+        check_warm_up(run.optimizer.schedule, self.steps)
         self.make = functools.partial(_make, self.model, run.model, training.seed)
         self.tx = make_optimizer(run.optimizer, run.model.width, self.steps, self.frozen)
         self.average = training.average_decay is not None
         self.graph, self.shapes, self.shardings = abstract_state(
             self.make, self.tx, self.mesh, average=self.average
         )
+
+    def _sized(self) -> Any:
+        """The run with what follows from the size of its data; ``config.json`` says it too."""
+        run = from_size(self.run, self.plan.steps_per_epoch)
+        if run == self.run:
+            return run
+        say(f"from the size of the data: {said_of(self.run, run)}")
+        if is_main():
+            self.directory.write(self.directory.config, dataclasses.asdict(run))
+        barrier("sized")
+        return run
 
     @abc.abstractmethod
     def make_plan(self) -> Any:
@@ -308,6 +332,16 @@ def check_best(run: Any, allowed: Sequence[str]) -> None:
     """
     if run.loop.best not in allowed:
         raise ConfigError(f"loop.best is {run.loop.best}: this run has {', '.join(allowed)}")
+
+
+def check_steps(run: Any) -> None:
+    """Refuses a warm-up that is longer than the steps that were asked for.
+
+    Raises:
+        ConfigError: It names both.
+    """
+    if run.training.steps is not None:
+        check_warm_up(run.optimizer.schedule, run.training.steps)
 
 
 def check_length(setting: str, length: int, model: Any) -> None:

@@ -41,6 +41,7 @@ def begin(
         vocab_given = run.model.vocab != named.model.vocab
         job.check_best(run, ("valid_loss",))
         job.check_rows(run)
+        job.check_steps(run)
         job.check_length("training.length", run.training.length, run.model)
     texts = open_run(run)
     learn = lambda: job.learn_tokenizer(run.tokenizer, sample_texts(texts.train))

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any, Literal
 
 from experiments.settings import TokenizerConfig, at_least
+from experiments.sizing import with_vocabulary_shown
 from transformer_jax.config import (
     PRESETS,
     AttentionConfig,
@@ -36,7 +37,8 @@ __all__ = [
 class LanguageTraining:
     """How long, on how much at a time, from which seed."""
 
-    epochs: int = 10  # passes over the training text
+    # Passes over the training text; None is as many as give 1000 steps, 10 to 50.
+    epochs: int | None = 10
     steps: int | None = None  # the last step; None goes by epochs
     rows: int = 32  # of a batch, over all devices
     length: int = 256  # tokens of a row
@@ -141,7 +143,9 @@ def read(directory: RunDirectory) -> "LanguageRun | NgramRun":
     return dataclasses.replace(run, output=str(directory.path))
 
 
-def _adamw(peak: float, warm_up: int, beta2: float = 0.99, final: float = 0.1) -> OptimizerConfig:
+def _adamw(
+    peak: float, warm_up: int | None, beta2: float = 0.99, final: float = 0.1
+) -> OptimizerConfig:
     return OptimizerConfig(
         name="adamw",
         learning_rate=peak,
@@ -185,7 +189,7 @@ def _sized(config: TransformerConfig, **sizes: Any) -> TransformerConfig:
 
 _CHARACTERS = TokenizerConfig(kind="characters", vocab_size=10_000)
 
-RUNS: dict[str, tuple[str, Any]] = {
+_NAMED: dict[str, tuple[str, Any]] = {
     "python-docs": (
         "The reference topics that come with Python: minutes on a laptop, no data needed.",
         LanguageRun(
@@ -251,9 +255,9 @@ RUNS: dict[str, tuple[str, Any]] = {
         LanguageRun(
             model=PRESETS["modern"],
             tokenizer=TokenizerConfig(kind="bpe", vocab_size=32_000),
-            optimizer=_adamw(6e-4, 2000, beta2=0.95),
-            training=LanguageTraining(steps=200_000, rows=128, length=2048),
-            loop=LoopConfig(keep_last=5),
+            optimizer=_adamw(6e-4, None, beta2=0.95),
+            training=LanguageTraining(epochs=None, rows=128, length=2048),
+            loop=LoopConfig(evaluate_every=None, checkpoint_every=None, keep_last=5),
         ),
     ),
     "ngram": (
@@ -261,3 +265,5 @@ RUNS: dict[str, tuple[str, Any]] = {
         NgramRun(),
     ),
 }
+
+RUNS: dict[str, tuple[str, Any]] = with_vocabulary_shown(_NAMED)

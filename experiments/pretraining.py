@@ -37,6 +37,7 @@ __all__ = ["PretrainJob", "begin", "open_run", "score", "train"]
 def begin(run: PretrainRun, named: PretrainRun) -> tuple[PretrainRun, RunDirectory, TextSplits]:
     """A new run directory; the run as it will be done, its directory, and its texts."""
     job.check_best(run, ("valid_loss", "valid_masked_accuracy"))
+    job.check_steps(run)
     job.check_length("training.length", run.training.length, run.model)
     texts = open_run(run)
 

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any, Literal
 
+from experiments.sizing import with_vocabulary_shown
 from transformer_jax.config import (
     PRESETS,
     AttentionConfig,
@@ -40,7 +41,8 @@ class TokenizerConfig:
     """How text becomes tokens; one vocabulary for both sides."""
 
     kind: Literal["bpe", "wordpiece", "unigram", "bytes", "characters"] = "bpe"
-    vocab_size: int = 8000  # at most so many tokens are learnt
+    # At most so many tokens are learnt; None follows from the size of the text, up to 8000.
+    vocab_size: int | None = 8000
     path: str | None = None  # a tokenizer.json to load instead of learning one
 
 
@@ -48,7 +50,8 @@ class TokenizerConfig:
 class TrainingConfig:
     """How long, on how much at a time, from which seed."""
 
-    epochs: int = 10  # passes over the training pairs
+    # Passes over the training pairs; None is as many as give 1000 steps, 10 to 50.
+    epochs: int | None = 10
     steps: int | None = None  # the last step; None goes by epochs
     tokens: int = 4096  # most tokens of a side of a batch, padding included, over all devices
     buckets: int = 6  # shapes of batches
@@ -129,13 +132,7 @@ def _small(
     )
 
 
-def _rate(peak: float, warm_up: int) -> OptimizerConfig:
-    return OptimizerConfig(
-        learning_rate=peak, schedule=ScheduleConfig("inverse_sqrt", warm_up=warm_up)
-    )
-
-
-RUNS: dict[str, tuple[str, Run]] = {
+_NAMED: dict[str, tuple[str, Run]] = {
     "phrasebook": (
         "The built-in Portuguese-English corpus: minutes on a laptop.",
         Run(
@@ -153,11 +150,15 @@ RUNS: dict[str, tuple[str, Run]] = {
         ),
     ),
     "small": (
-        "Your own pairs on a CPU or a small GPU: width 256, 3 + 3 layers, 7.6 M parameters.",
+        "Your own pairs on a CPU or a small GPU: width 256, 3 + 3 layers, up to 7.6 M parameters.",
         Run(
             model=_small(256, 3, 8, 1024),
-            optimizer=_rate(1e-3, 1000),
-            loop=LoopConfig(evaluate_every=500, checkpoint_every=500),
+            tokenizer=TokenizerConfig(vocab_size=None),
+            optimizer=OptimizerConfig(
+                learning_rate=1e-3, schedule=ScheduleConfig("inverse_sqrt", warm_up=None)
+            ),
+            training=TrainingConfig(epochs=None),
+            loop=LoopConfig(evaluate_every=None, checkpoint_every=None),
         ),
     ),
     "base": (
@@ -179,3 +180,5 @@ RUNS: dict[str, tuple[str, Run]] = {
         ),
     ),
 }
+
+RUNS: dict[str, tuple[str, Run]] = with_vocabulary_shown(_NAMED)

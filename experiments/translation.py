@@ -40,6 +40,7 @@ def begin(run: Run, named: Run) -> tuple[Run, RunDirectory, Splits]:
         run = _from(run, named, start)
     job.check_length("data.read.max_length", run.data.read.max_length, run.model)
     job.check_best(run, ("valid_loss", "sacrebleu"))
+    job.check_steps(run)
     splits = load_splits(run.data)
     pairs = splits.train
 

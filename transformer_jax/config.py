@@ -154,7 +154,7 @@ class ComputeConfig:
 class TransformerConfig:
     """A Transformer; the defaults are Vaswani et al. 2017, base size."""
 
-    vocab: int = 37_000  # V; 0 if images are read
+    vocab: int = 37_000  # V; training sets it to the size of the tokenizer; 0 if images are read
     width: int = 512  # D
     encoder_layers: int = 6  # L
     decoder_layers: int = 6  # L

@@ -16,6 +16,7 @@ from transformer_jax.training.layerwise import layer_depths
 from transformer_jax.training.optimizers import (
     OptimizerConfig,
     ScheduleConfig,
+    check_warm_up,
     constant,
     cosine,
     decayed,
@@ -24,6 +25,7 @@ from transformer_jax.training.optimizers import (
     make_optimizer,
     make_schedule,
     noam,
+    warm_up_steps,
 )
 
 FLAT = ScheduleConfig("constant", 0)
@@ -282,7 +284,7 @@ def test_learning_rate_is_that_of_the_last_update():
         ({"schedule": ScheduleConfig("cosine", 10)}, "cosine schedule needs"),
         ({"schedule": ScheduleConfig("noam", 0)}, "warm_up is 0"),
         ({"schedule": ScheduleConfig("constant", -1), "learning_rate": 1.0}, "warm_up is -1"),
-        ({"schedule": ScheduleConfig("noam", 10, 0.5)}, "final is for cosine"),
+        ({"schedule": ScheduleConfig("noam", 10, 0.5)}, "final is for cosine and linear"),
         (
             {"schedule": ScheduleConfig("cosine", 1, 2.0), "learning_rate": 1.0},
             "allowed are 0 to 1",
@@ -294,10 +296,39 @@ def test_impossible_settings_are_refused(settings, message):
         OptimizerConfig(**settings)
 
 
-def test_a_warm_up_longer_than_the_run_is_refused():
-    config = OptimizerConfig("adam", 1e-3, ScheduleConfig("cosine", 100))
+@pytest.mark.parametrize("kind", ["cosine", "linear"])
+def test_a_warm_up_longer_than_the_run_is_refused(kind):
+    config = OptimizerConfig("adam", 1e-3, ScheduleConfig(kind, 100))
     with pytest.raises(ConfigError, match="the run has 100 steps"):
         make_optimizer(config, 8, 100)
+    make_optimizer(config, 8, 101)
+
+
+def test_a_warm_up_longer_than_the_run_is_refused_where_the_rate_does_not_end_too():
+    for kind in ("noam", "inverse_sqrt", "constant"):
+        check_warm_up(ScheduleConfig(kind, 100), 100)
+        with pytest.raises(ConfigError, match="warm_up is 101, but the run has 100 steps"):
+            check_warm_up(ScheduleConfig(kind, 101), 100)
+
+
+def test_a_warm_up_that_is_not_given_is_a_tenth_of_the_run_and_at_most_a_thousand():
+    steps = {total: warm_up_steps(ScheduleConfig(warm_up=None), total)
+             for total in (3, 130, 5000, 10_000, 10**6)}  # fmt: skip
+    assert steps == {3: 1, 130: 13, 5000: 500, 10_000: 1000, 10**6: 1000}
+    config = OptimizerConfig("adam", 1.0, ScheduleConfig("inverse_sqrt", None))
+    assert float(make_schedule(config, 8, 130)(12)) == 1.0
+
+
+def test_a_linear_decay_is_that_of_optax():
+    ours = make_schedule(
+        OptimizerConfig("adamw", 0.5, ScheduleConfig("linear", 4, final=0.2)), 8, 20
+    )
+    theirs = optax.join_schedules(
+        [optax.linear_schedule(0.0, 0.5, 4), optax.linear_schedule(0.5, 0.1, 16)], [4]
+    )
+    # Ours counts updates from 1: the first has a rate already, and the last the final one.
+    for count in range(24):
+        np.testing.assert_allclose(ours(count), theirs(count + 1), rtol=1e-6)
 
 
 @pytest.mark.parametrize(

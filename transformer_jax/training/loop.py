@@ -39,8 +39,10 @@ _HIGHER = set(get_args(Best)) - {"valid_loss"}
 class LoopConfig:
     """When to look, when to save, when to stop."""
 
-    evaluate_every: int = 1000  # steps between evaluations; 0 is at the end only
-    checkpoint_every: int = 1000  # steps between checkpoints; 0 is at the end only
+    # Steps between evaluations; 0 is at the end only, None ten times in a run or every 1000 steps.
+    evaluate_every: int | None = 1000
+    # Steps between checkpoints; 0 is at the end only, None as often as evaluations.
+    checkpoint_every: int | None = 1000
     keep_last: int = 3  # newest checkpoints that are kept, beside the best
     best: Best = "valid_loss"  # what makes a checkpoint the best
     patience: int | None = None  # evaluations without a new best before stopping; None is never
@@ -49,12 +51,28 @@ class LoopConfig:
 
     def __post_init__(self) -> None:
         for name, least in (("evaluate_every", 0), ("checkpoint_every", 0), ("keep_last", 1)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"loop.{name} is {getattr(self, name)}: at least {least}")
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigError(f"loop.{name} is {value}: at least {least}")
         if self.patience is not None and self.patience < 1:
             raise ConfigError(f"loop.patience is {self.patience}: at least 1, or None")
         if self.max_skipped < 1:
             raise ConfigError(f"loop.max_skipped is {self.max_skipped}: at least 1")
+
+    def for_steps(self, steps: int) -> "LoopConfig":
+        """The same with numbers for intervals that are None, for a run of so many steps.
+
+        Example:
+            >>> LoopConfig(evaluate_every=None, checkpoint_every=None).for_steps(650).evaluate_every
+            65
+        """
+        every = self.evaluate_every
+        if every is None:
+            every = max(1, min(1000, steps // 10))
+        saves = self.checkpoint_every
+        return dataclasses.replace(
+            self, evaluate_every=every, checkpoint_every=every if saves is None else saves
+        )
 
 
 class Fitted(NamedTuple):
@@ -133,6 +151,7 @@ def fit(
         NumericsError: Too many steps in a row were not finite.
         CheckpointError: A checkpoint or the measurements could not be written.
     """
+    config = config.for_steps(steps)
     main = jax.process_index() == 0
     board = metrics.parent / "tensorboard" if config.tensorboard else None
     records = MetricsLog(metrics, start, tensorboard=board, writes=main)

@@ -18,17 +18,22 @@ from transformer_jax.training.layerwise import only_free, scale_by_layer
 __all__ = [
     "OptimizerConfig",
     "ScheduleConfig",
+    "check_warm_up",
     "constant",
     "cosine",
     "inverse_sqrt",
     "learning_rate",
+    "linear",
     "make_optimizer",
     "make_schedule",
     "noam",
+    "warm_up_steps",
 ]
 
 
-Kind = Literal["noam", "inverse_sqrt", "cosine", "constant"]
+Kind = Literal["noam", "inverse_sqrt", "cosine", "linear", "constant"]
+
+_TO_THE_END = ("cosine", "linear")  # decay over the whole run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,8 +41,9 @@ class ScheduleConfig:
     """How the learning rate changes; all schedules rise in a straight line first."""
 
     kind: Kind = "noam"
-    warm_up: int | float = 4000  # updates until the peak; below 1 it is a part of the run
-    final: float = 0.0  # cosine only: the rate at the end, as a part of the peak
+    # Updates until the peak; below 1 a part of the run; None: a tenth of the run, at most 1000.
+    warm_up: int | float | None = 4000
+    final: float = 0.0  # cosine and linear: the rate at the end, as a part of the peak
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,14 +109,14 @@ def _check(config: OptimizerConfig) -> None:
     if rate is not None and not (math.isfinite(rate) and rate >= 0.0):
         raise ConfigError(f"optimizer.learning_rate is {rate}: a number of 0 or more is allowed")
     warm_up, some = schedule.warm_up, schedule.kind in ("noam", "inverse_sqrt")
+    warm_up = 1 if warm_up is None else warm_up
     if not warm_up >= 0 or (warm_up == 0 and some) or (warm_up > 1 and warm_up != int(warm_up)):
         raise ConfigError(
             f"optimizer.schedule.warm_up is {warm_up}: a number of updates (noam and inverse_sqrt "
-            f"need at least 1, cosine and constant 0), or the part of the run that it takes, below "
-            f"1"
+            f"need at least 1, others 0), or the part of the run that it takes, below 1"
         )
-    if schedule.final and schedule.kind != "cosine":
-        raise ConfigError(f"optimizer.schedule.final is for cosine, not {schedule.kind}")
+    if schedule.final and schedule.kind not in _TO_THE_END:
+        raise ConfigError(f"optimizer.schedule.final is for cosine and linear, not {schedule.kind}")
     if not 0.0 <= schedule.final <= 1.0:
         raise ConfigError(f"optimizer.schedule.final is {schedule.final}: allowed are 0 to 1")
 
@@ -158,6 +164,20 @@ def cosine(step: Step, peak: float, warm_up: int, total: int, final: float = 0.0
     return peak * jnp.where(n < warm_up, n / max(warm_up, 1), fall)
 
 
+def linear(step: Step, peak: float, warm_up: int, total: int, final: float = 0.0) -> Rate:
+    """Up to ``peak`` in a line, then down in a line to ``final · peak`` at ``total``.
+
+    Source: the schedule of BERT's pre-training and fine-tuning (Devlin et al. 2019, appendix A).
+
+    Example:
+        >>> [round(float(linear(step, 1.0, 2, 10)), 3) for step in (1, 2, 6, 10, 11)]
+        [0.5, 1.0, 0.5, 0.0, 0.0]
+    """
+    n = jnp.asarray(step, jnp.float32)
+    left = jnp.clip((total - n) / max(total - warm_up, 1), 0.0, 1.0)
+    return peak * jnp.where(n < warm_up, n / max(warm_up, 1), final + (1.0 - final) * left)
+
+
 def constant(step: Step, peak: float, warm_up: int) -> Rate:
     """Up to ``peak`` in a line, and there it stays.
 
@@ -169,35 +189,61 @@ def constant(step: Step, peak: float, warm_up: int) -> Rate:
     return peak * jnp.minimum(n / max(warm_up, 1), 1.0)
 
 
+def warm_up_steps(schedule: ScheduleConfig, total_steps: int) -> int:
+    """Updates until the peak, of a run of ``total_steps``.
+
+    Example:
+        >>> [warm_up_steps(ScheduleConfig(warm_up=n), 500) for n in (100, 0.1, None)]
+        [100, 50, 50]
+    """
+    warm_up = schedule.warm_up
+    if warm_up is None:
+        return max(1, min(1000, total_steps // 10))
+    return max(1, round(warm_up * total_steps)) if 0 < warm_up < 1 else int(warm_up)
+
+
+def check_warm_up(schedule: ScheduleConfig, total_steps: int) -> None:
+    """Refuses a warm-up that is longer than the run of ``total_steps``.
+
+    Where the rate falls to the end of the run, something of it must be left for that.
+
+    Raises:
+        ConfigError: It names both numbers.
+    """
+    given = schedule.warm_up
+    if given is None or 0 < given < 1:
+        return  # a part of the run
+    if given > (total_steps - 1 if schedule.kind in _TO_THE_END else total_steps):
+        raise ConfigError(
+            f"optimizer.schedule.warm_up is {int(given)}, but the run has {total_steps} steps: "
+            f"warm up in fewer (None is a tenth of the run), or train longer"
+        )
+
+
 def make_schedule(config: OptimizerConfig, width: int, total_steps: int) -> Callable[[Step], Rate]:
     """The learning rate as a function of how many updates were made before, from 0.
 
     Args:
         config: Which schedule, and its peak.
         width: Of the model.
-        total_steps: Of the run, at which a cosine ends.
+        total_steps: Of the run, at which cosine and linear schedules end.
 
     Raises:
-        ConfigError: A cosine whose warm-up is as long as the run.
+        ConfigError: A rate that falls to the end of the run, and a warm-up as long as that.
 
     Example:
         >>> rate = make_schedule(OptimizerConfig(), width=512, total_steps=100_000)
         >>> print(f"{rate(0):.6e}")
         1.746928e-07
     """
-    kind, warm_up = config.schedule.kind, config.schedule.warm_up
-    warm_up = max(1, round(warm_up * total_steps)) if 0 < warm_up < 1 else int(warm_up)
-    peak = config.learning_rate
+    kind, peak = config.schedule.kind, config.learning_rate
+    warm_up = warm_up_steps(config.schedule, total_steps)
     if peak is None:
         return lambda count: noam(count + 1, width, warm_up)
-    if kind == "cosine":
-        if warm_up >= total_steps:
-            raise ConfigError(
-                f"optimizer.schedule.warm_up is {warm_up}, but the run has {total_steps} steps: "
-                f"warm up in fewer"
-            )
-        final = config.schedule.final
-        return lambda count: cosine(count + 1, peak, warm_up, total_steps, final)
+    if kind in _TO_THE_END:
+        check_warm_up(config.schedule, total_steps)
+        fall, final = cosine if kind == "cosine" else linear, config.schedule.final
+        return lambda count: fall(count + 1, peak, warm_up, total_steps, final)
     shape = constant if kind == "constant" else inverse_sqrt
     return lambda count: shape(count + 1, peak, warm_up)
 
@@ -323,11 +369,11 @@ def make_optimizer(
     Args:
         config: Which.
         width: Of the model, for the Noam schedule.
-        total_steps: Of the run, for the cosine schedule.
+        total_steps: Of the run, for its schedule.
         frozen: Which parameters, by path, stay as they are; they have no state.
 
     Raises:
-        ConfigError: A cosine whose warm-up is as long as the run.
+        ConfigError: A rate that falls to the end of the run, and a warm-up as long as that.
     """
     values = _DEFAULTS[config.name] | {
         name: getattr(config, name)
