@@ -18,6 +18,7 @@ from typing import Any
 import tyro
 
 from experiments import entry
+from experiments.asking import parse_flags
 from transformer_jax.errors import ConfigError
 
 __all__ = ["Evaluate", "main"]
@@ -45,7 +46,7 @@ class Evaluate:
 
 def evaluate(arguments: Sequence[str]) -> int:
     """Prints a row for each model."""
-    asked = tyro.cli(Evaluate, prog=f"{PROGRAM} evaluate", args=list(arguments))
+    asked = parse_flags(Evaluate, f"{PROGRAM} evaluate", arguments)
     from experiments import language
 
     return language.compare(asked)
@@ -80,7 +81,7 @@ def _train(*parts: Any, **how: Any) -> int:
 
 
 FAMILY = entry.Family(
-    PROGRAM, __doc__ or "", {"train": _runs}, _begin, _read, _train, {"evaluate": evaluate}
+    PROGRAM, __doc__ or "", {"train": _runs}, _begin, _read, _train, others={"evaluate": evaluate}
 )
 
 

@@ -21,6 +21,7 @@ from typing import Any
 import tyro
 
 from experiments import entry
+from experiments.asking import parse_flags
 
 __all__ = ["Evaluate", "main"]
 
@@ -43,7 +44,7 @@ class Evaluate:
 
 def evaluate(arguments: Sequence[str]) -> int:
     """Prints a row for each text or file."""
-    asked = tyro.cli(Evaluate, prog=f"{PROGRAM} evaluate", args=list(arguments))
+    asked = parse_flags(Evaluate, f"{PROGRAM} evaluate", arguments)
     from experiments import encoder_evaluation
 
     return encoder_evaluation.evaluate(asked)
@@ -59,7 +60,7 @@ class Glue:
 
 def glue(arguments: Sequence[str]) -> int:
     """Prints the published rows and ours."""
-    asked = tyro.cli(Glue, prog=f"{PROGRAM} glue", args=list(arguments))
+    asked = parse_flags(Glue, f"{PROGRAM} glue", arguments)
     from experiments import glue_table
 
     print(glue_table.glue(asked.runs))
@@ -102,6 +103,13 @@ def _read(directory: Any) -> tuple[Any, Any]:
     return run, lambda: _part(run).open_run(run)
 
 
+def _anew(run: Any) -> Any:
+    """Without labels, which come from the training file."""
+    if not hasattr(run, "task"):
+        return run
+    return dataclasses.replace(run, task=dataclasses.replace(run.task, labels=()))
+
+
 def _train(run: Any, *parts: Any, **how: Any) -> int:
     return _part(run).train(run, *parts, **how)
 
@@ -113,7 +121,8 @@ FAMILY = entry.Family(
     _begin,
     _read,
     _train,
-    {"evaluate": evaluate, "glue": glue},
+    anew=_anew,
+    others={"evaluate": evaluate, "glue": glue},
 )
 
 

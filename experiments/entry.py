@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import difflib
 import functools
 import os
 import signal
@@ -15,6 +14,8 @@ from typing import Any, NamedTuple
 
 import tyro
 
+from experiments.asking import NOTE, asked_run, near, parse_flags
+from transformer_jax import __version__
 from transformer_jax.allocator import keep_memory
 from transformer_jax.cli.errors import guarded, leave, run_log
 from transformer_jax.errors import ConfigError, Stopped
@@ -35,24 +36,29 @@ class Family(NamedTuple):
     begin: Callable[[Any, Any], tuple[Any, Any, Any]]
     read: Callable[[Any], tuple[Any, Any]]  # directory -> run, and a function to its texts
     train: Callable[..., int]
+    anew: Callable[[Any], Any] = lambda run: run  # a run without what its own data told
     others: Mapping[str, Command] = {}  # further commands by name
 
 
 def _train(family: Family, command: str, arguments: Sequence[str]) -> int:
     """Begins a run and sees it through."""
-    runs = family.begins[command]()
-    name = _named(command, runs, arguments)
-    run = tyro.extras.overridable_config_cli(
-        runs, prog=f"{family.program} {command}", description="Begin a run.", args=list(arguments)
+    name, run, named = asked_run(
+        f"{family.program} {command}",
+        family.begins[command](),
+        family.read,
+        family.anew,
+        arguments,
     )
-    run = dataclasses.replace(run, output=run.output or f"runs/{name}")
+    # A second or more of imports comes next; which process this is, is not known yet.
+    if not run.distributed.process:
+        print(f"{command} {name}: starting", file=sys.stderr, flush=True)
     from transformer_jax.parallel.mesh import initialize
 
     initialize(run.distributed)
     _check_room(run)
     # Refused before minutes of reading, not after; `begin` looks once more.
     with _writing_alone(run.output, lambda: _check_output(run)):
-        run, directory, texts = family.begin(run, runs[name][1])
+        run, directory, texts = family.begin(run, named)
         run_log(directory.log)
         return family.train(run, directory, texts, resume=False)
 
@@ -87,20 +93,6 @@ def _writing_alone(path: str, check: Callable[[], None] = lambda: None) -> Itera
         yield
 
 
-def _named(command: str, runs: Mapping[str, Any], arguments: Sequence[str]) -> str:
-    if arguments and (arguments[0] in runs or arguments[0] in ("-h", "--help")):
-        return arguments[0]
-    known = ", ".join(runs)
-    if not arguments or arguments[0].startswith("-"):
-        raise ConfigError(f"{command} needs the name of a run first: {known}")
-    raise ConfigError(f"no run is called {arguments[0]}: {_near(arguments[0], runs)}")
-
-
-def _near(word: str, known: Mapping[str, Any]) -> str:
-    near = difflib.get_close_matches(word, known, 1, 0.5)
-    return (f"did you mean {near[0]}? " if near else "") + f"there are {', '.join(known)}"
-
-
 def _resume(family: Family, arguments: Sequence[str]) -> int:
     """Goes on with a run from its newest good checkpoint, on any mesh."""
     from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig, initialize
@@ -124,7 +116,7 @@ def _resume(family: Family, arguments: Sequence[str]) -> int:
         run, _ = family.read(RunDirectory.open(arguments[0]))
         default = Resume(arguments[0], run.loop, run.mesh, DistributedConfig())
     prog = f"{family.program} resume"
-    asked = tyro.cli(Resume, prog=prog, args=list(arguments), default=default)
+    asked = parse_flags(Resume, prog, arguments, default)
     assert asked is not None
     directory = RunDirectory.open(asked.run)
     run_log(directory.log)
@@ -143,11 +135,14 @@ def _run(family: Family, arguments: list[str]) -> int:
         **family.others,
     }
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(family.doc)
+        print(f"{family.doc.rstrip()}\n\n{NOTE}")
         return 0 if arguments else 2
+    if arguments[0] == "--version":
+        print(f"{family.program} {__version__}")
+        return 0
     name, rest = arguments[0], arguments[1:]
     if name not in commands:
-        raise ConfigError(f"unknown command {name}: {_near(name, commands)}")
+        raise ConfigError(f"unknown command {name}: {near(name, commands)}")
     keep_memory()
     return commands[name](rest)
 

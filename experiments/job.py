@@ -297,6 +297,24 @@ def introduce(job: Job) -> None:
     )
 
 
+def loss_labels(job: Job) -> tuple[str, str]:
+    """What the training loss and the validation loss are called: they differ in how they are taken.
+
+    Validation has no dropout and no label smoothing.
+    """
+    smoothing, dropout = job.run.training.smoothing, _drops(job.run.model)
+    of = [f"label smoothing {smoothing:g}"] * bool(smoothing) + ["dropout"] * dropout
+    return (
+        f"training, with {' and '.join(of)}" if of else "training",
+        "validation, without" if of else "validation",
+    )
+
+
+def _drops(model: Any) -> bool:
+    groups = (model.embedding, model.attention, model.feed_forward, model.norm)
+    return any(group.dropout > 0 for group in groups)
+
+
 def added(sums: Iterable[dict[str, jax.Array]]) -> dict[str, float]:
     """Sums of batches as one."""
     total: collections.Counter[str] = collections.Counter()
@@ -383,6 +401,9 @@ def train(job: Job, finish: Callable[[], dict[str, Any]], *, resume: bool) -> in
     """
     began, run, directory = time.monotonic(), job.run, job.directory
     checkpointer = job.checkpointer()
+    train_loss, valid_loss = loss_labels(job)
+    if train_loss != "training":
+        say(f"loss: {train_loss}; valid_loss: {valid_loss}: the two are not to be compared")
     key, step = jax.random.key(run.training.seed), PreparedStep(job.step())
     try:
         with working("preparing the first step"):
@@ -411,13 +432,14 @@ def train(job: Job, finish: Callable[[], dict[str, Any]], *, resume: bool) -> in
         checkpointer.close()
     sha256 = digest(fitted.state)
     if is_main():
-        training_curves(read_metrics(directory.metrics), directory.curves)
+        how = loss_labels(job)
+        training_curves(read_metrics(directory.metrics), directory.curves, labels=how)
         if fitted.early:
             say(f"stopped early: no better {run.loop.best} for {run.loop.patience} evaluations")
         results = {
             "steps": fitted.step,
             "best": fitted.best._asdict() if fitted.best else None,
-            **finish(),
+            **_finished(finish),
             "parameters": job.parameters,
             "late_compiles": fitted.late_compiles,
             "seconds": round(time.monotonic() - began, 1),
@@ -427,6 +449,11 @@ def train(job: Job, finish: Callable[[], dict[str, Any]], *, resume: bool) -> in
         print(f"run: {directory.path}", flush=True)
     barrier("finished")
     return 0
+
+
+def _finished(finish: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    with working("evaluating the best checkpoint"):
+        return finish()
 
 
 def _fingerprint(plan: str, tokens: Iterable[np.ndarray]) -> str:

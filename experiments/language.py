@@ -25,6 +25,7 @@ from transformer_jax.decoding.requests import LanguageModel, Request
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.parallel.mesh import is_main, local_rows, put_batch
+from transformer_jax.training.activity import tracked
 from transformer_jax.training.objectives import language_model
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.state import TrainState
@@ -166,7 +167,7 @@ class LanguageJob(job.Job):
     def put_all(self, store: TextStore) -> Iterator[job.Batch]:
         """All tokens once, in order."""
         plan = self.plan_for(store, shuffle=False)
-        for step in range(plan.steps_per_epoch):
+        for step in tracked(range(plan.steps_per_epoch), "validation loss"):
             yield self._put(store, plan.batch(step))
 
     def evaluate(self) -> Any:

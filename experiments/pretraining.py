@@ -25,6 +25,7 @@ from transformer_jax.data.token_file import sample_texts
 from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer
 from transformer_jax.models.heads import MaskedEncoder
 from transformer_jax.parallel.mesh import local_rows, put_batch
+from transformer_jax.training.activity import tracked
 from transformer_jax.training.encoder_objectives import masked_words
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.state import TrainState
@@ -119,7 +120,7 @@ class PretrainJob(job.Job):
 
     def put_all(self, plan: SentencePairs) -> Iterator[job.Batch]:
         """All texts once, in order."""
-        for step in range(plan.steps_per_epoch):
+        for step in tracked(range(plan.steps_per_epoch), "validation loss"):
             yield self._put(plan, plan.batch(step))
 
     def evaluate(self) -> Any:

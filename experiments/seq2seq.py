@@ -17,6 +17,7 @@ from typing import Any
 import tyro
 
 from experiments import entry
+from experiments.asking import parse_flags
 from transformer_jax.errors import ConfigError
 
 __all__ = ["Evaluate", "main"]
@@ -46,7 +47,7 @@ class Evaluate:
 
 def evaluate(arguments: Sequence[str]) -> int:
     """Translates a file with a run's model and scores it."""
-    asked = tyro.cli(Evaluate, prog=f"{PROGRAM} evaluate", args=list(arguments))
+    asked = parse_flags(Evaluate, f"{PROGRAM} evaluate", arguments)
     from experiments.settings import Run
     from experiments.translation import score_pairs
     from transformer_jax.cli.loading import load
@@ -103,7 +104,7 @@ def _train(*parts: Any, **how: Any) -> int:
 
 
 FAMILY = entry.Family(
-    PROGRAM, __doc__ or "", {"train": _runs}, _begin, _read, _train, {"evaluate": evaluate}
+    PROGRAM, __doc__ or "", {"train": _runs}, _begin, _read, _train, others={"evaluate": evaluate}
 )
 
 

@@ -77,10 +77,11 @@ class EvaluationConfig:
     """What is translated to see how good the model is."""
 
     sentences: int = 200  # validation sentences translated greedily while training; 0 is none
+    shown: int = 3  # of these, how many are shown with their references at each evaluation
     beams: int = 4  # for the test sets in the end; 1 is greedy search
 
     def __post_init__(self) -> None:
-        at_least("evaluation", self, sentences=0, beams=1)
+        at_least("evaluation", self, sentences=0, shown=0, beams=1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,12 +24,15 @@ from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation.bleu import Scores, translation_scores
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.parallel.mesh import is_main, local_rows, put_batch
+from transformer_jax.training.activity import tracked, working
 from transformer_jax.training.objectives import translation
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.state import TrainState, split
 from transformer_jax.training.stored import load_params
 
 __all__ = ["begin", "score_pairs", "train"]
+
+_WIDEST = 160  # characters of a sentence that are shown
 
 
 def begin(run: Run, named: Run) -> tuple[Run, RunDirectory, Splits]:
@@ -142,7 +145,7 @@ class TranslationJob(job.Job):
         """All examples once, in order of length."""
         tokens = max(self.run.training.tokens, _least(store, self.run.training.rows_multiple))
         plan = self.plan_for(store, tokens, 2, shuffle=False)
-        for step in range(plan.steps_per_epoch):
+        for step in tracked(range(plan.steps_per_epoch), "validation loss"):
             yield self._put(store, plan.batch(step))
 
     def evaluate(self) -> Any:
@@ -192,12 +195,24 @@ class _Validation:
                     (self.job.graph, params), self.job.tokenizer, search=Search(beams=1)
                 )
             self.translator.params = params
-            texts = [done.text for done in self.translator.translate(self.sources)]
+            with working(f"translating {len(self.sources)} validation sentences"):
+                texts = [done.text for done in self.translator.translate(self.sources)]
+            self._show(texts)
             lowercase = self.job.run.data.read.lowercase
             bleu = translation_scores(texts, self.targets, lowercase=lowercase).bleu
         if jax.process_count() > 1:
             bleu = float(multihost_utils.broadcast_one_to_all(np.float64(bleu)))
         return bleu
+
+    def _show(self, texts: list[str]) -> None:
+        """The first translations beside their sources and references."""
+        for i in range(min(self.job.run.evaluation.shown, len(texts))):
+            for what, text in (
+                ("source", self.sources[i]),
+                ("reference", self.targets[i]),
+                ("hypothesis", texts[i]),
+            ):
+                say(f"  {what:<10}  {text if len(text) <= _WIDEST else text[:_WIDEST] + ' …'}")
 
 
 def score_pairs(

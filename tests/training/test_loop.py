@@ -210,8 +210,9 @@ class HeldStep:
 def held(bench, monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     bench.step, bench.widths, bench.planned = HeldStep([9]), (7, 7, 9), (7, 9)
-    yield bench.step.held[9]
-    bench.step.held[9].set()
+    let_go = bench.step.held[9]
+    yield let_go
+    let_go.set()
 
 
 def test_the_first_steps_do_not_wait_for_shapes_that_come_later(bench, held):

@@ -1,9 +1,6 @@
 """The command ``transformer-jax``: finds the sub-command, reads its flags, runs it."""
 
-import contextlib
-import dataclasses
 import difflib
-import io
 import os
 import sys
 from collections.abc import Sequence
@@ -20,6 +17,7 @@ from transformer_jax.cli.embed import Embed
 from transformer_jax.cli.errors import guarded
 from transformer_jax.cli.export import Export
 from transformer_jax.cli.fill_mask import FillMask
+from transformer_jax.cli.flags import check_flags, flags_of, in_one_line
 from transformer_jax.cli.generate import Generate
 from transformer_jax.cli.probe import Probe
 from transformer_jax.cli.prompt import Prompt
@@ -85,7 +83,8 @@ def _parse(arguments: list[str]) -> Any:
     import tyro
 
     if arguments and arguments[0] in COMMANDS:
-        _check_flags(arguments[0], arguments[1:])
+        see = f"{PROGRAM} {arguments[0]}"
+        check_flags(arguments[0], flags_of(COMMANDS[arguments[0]]), arguments[1:], see)
     elif arguments and arguments[0] not in ("-h", "--help"):
         near = difflib.get_close_matches(arguments[0], COMMANDS, 1, 0.5)
         hint = f"did you mean {near[0]}? " if near else ""
@@ -95,47 +94,13 @@ def _parse(arguments: list[str]) -> Any:
         )
     else:
         arguments = ["--help"]
-    complaint = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(complaint):
-            return tyro.extras.subcommand_cli_from_dict(
-                COMMANDS,
-                prog=PROGRAM,
-                description="Use a trained model: text in, text and pictures out.",
-                args=arguments,
-            )
-    except SystemExit as end:
-        if not end.code:
-            raise
-        raise ConfigError(_one_line(complaint.getvalue(), arguments[0])) from None
-
-
-def _check_flags(name: str, arguments: list[str]) -> None:
-    command = COMMANDS[name]
-    allowed = ["help"]
-    for field in dataclasses.fields(command):
-        flag = field.name.replace("_", "-")
-        allowed += [flag, f"no-{flag}"] if field.type is bool else [flag]
-    # What follows a lone -- is no flag, whatever it looks like.
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    for argument in arguments[:end]:
-        flag = argument[2:].partition("=")[0].replace("_", "-")
-        if not argument.startswith("--") or not flag or flag in allowed:
-            continue
-        near = difflib.get_close_matches(flag, allowed, 1, 0.5)
-        hint = f": did you mean --{near[0]}?" if near else ""
-        raise ConfigError(f"{name} has no flag --{flag}{hint} (see {PROGRAM} {name} --help)")
-
-
-def _one_line(box: str, name: str) -> str:
-    """What a framed message of several lines says, up to its first rule."""
-    words: list[str] = []
-    for line in box.splitlines():
-        text = line.strip().strip("│╭╮╰╯─ ")
-        if words and set(line.strip()) <= set("│╭╮╰╯─ "):
-            break
-        words.append(text + ":" if line.startswith("╭") and text else text)
-    return f"{' '.join(word for word in words if word)} (see {PROGRAM} {name} --help)"
+    parse = lambda: tyro.extras.subcommand_cli_from_dict(
+        COMMANDS,
+        prog=PROGRAM,
+        description="Use a trained model: text in, text and pictures out. --version: its version.",
+        args=arguments,
+    )
+    return in_one_line(parse, f"{PROGRAM} {arguments[0]}")
 
 
 if __name__ == "__main__":

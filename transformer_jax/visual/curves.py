@@ -27,12 +27,18 @@ def _series(history: Iterable[dict[str, Any]], name: str) -> tuple[list[int], li
     return [step for step, _ in pairs], [value for _, value in pairs]
 
 
-def training_curves(history: Sequence[dict[str, Any]], path: Path) -> None:
+def training_curves(
+    history: Sequence[dict[str, Any]],
+    path: Path,
+    *,
+    labels: tuple[str, str] = ("training", "validation"),
+) -> None:
     """Draws loss, validation scores, learning rate and gradient norm over the steps.
 
     Args:
         history: The lines of ``metrics.jsonl``.
         path: The picture, ``.png`` or whatever else Matplotlib knows by its suffix.
+        labels: What the curves of training and validation loss are called.
     """
     from matplotlib.figure import Figure  # no pyplot: no window system is looked for
 
@@ -41,10 +47,10 @@ def training_curves(history: Sequence[dict[str, Any]], path: Path) -> None:
     steps, values = _series(history, "loss")
     if steps:
         loss.plot(steps, values, color="0.8", linewidth=0.7)
-        loss.plot(steps, smoothed(values, max(1, len(values) // 50)), label="training")
+        loss.plot(steps, smoothed(values, max(1, len(values) // 50)), label=labels[0])
     steps, values = _series(history, "valid_loss")
     if steps:
-        loss.plot(steps, values, "o-", markersize=3, label="validation")
+        loss.plot(steps, values, "o-", markersize=3, label=labels[1])
     if loss.lines:
         loss.legend()
     loss.set_title("loss, nats per token")

@@ -1,0 +1,136 @@
+"""What a command line asks for: a named run or one of a file, with the settings flags change."""
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from transformer_jax.cli.flags import check_flags, flags_of, in_one_line
+from transformer_jax.errors import CheckpointError, ConfigError
+
+__all__ = ["NOTE", "asked_run", "near", "parse_flags"]
+
+NOTE = "--version prints the version."
+
+Runs = Mapping[str, tuple[str, Any]]
+
+
+def asked_run(
+    program: str,
+    runs: Runs,
+    read: Callable[[Any], tuple[Any, Any]],
+    anew: Callable[[Any], Any],
+    arguments: Sequence[str],
+) -> tuple[str, Any, Any]:
+    """The name of a run, the run, and what it was before flags changed settings.
+
+    Args:
+        program: What is typed before the name.
+        runs: Named runs, each with a line about it.
+        read: From a run directory to its run.
+        anew: A run without what its own data told.
+        arguments: The name, ``--config FILE`` instead of it or beside it, and flags.
+
+    Raises:
+        ConfigError: A name, a flag, a value or a file that cannot be.
+    """
+    given, file = _config_file(list(arguments))
+    command = program.rpartition(" ")[2]
+    if file is not None:
+        config = _configured(command, runs, read, file)
+        if not given or given[0].startswith("-"):
+            runs = {**runs, _name_of(file): ("", config)}
+            given = [_name_of(file), *given]
+    name = _named(command, runs, given)
+    if file is not None:
+        runs = {name: (f"The run that {file} describes.", anew(config))}
+    about = "Begin a run. --config FILE takes the settings of the config.json of another run, "
+    parse = lambda: tyro.extras.overridable_config_cli(
+        dict(runs), prog=program, description=f"{about}which flags then change. {NOTE}", args=given
+    )
+    if name in ("-h", "--help"):
+        return name, parse(), None
+    named = runs[name][1]
+    check_flags(f"{command} {name}", flags_of(type(named)), given[1:], f"{program} {name}")
+    run = in_one_line(parse, f"{program} {name}")
+    return name, dataclasses.replace(run, output=run.output or f"runs/{name}"), named
+
+
+def parse_flags(kind: Any, program: str, arguments: Sequence[str], default: Any = None) -> Any:
+    """What ``arguments`` ask of a command.
+
+    Args:
+        kind: A dataclass of its flags.
+        program: What is typed to run it.
+        arguments: What follows that.
+        default: What is not given.
+
+    Raises:
+        ConfigError: A flag or a value that cannot be.
+    """
+    check_flags(program.rpartition(" ")[2], flags_of(kind), arguments, program)
+    how = {} if default is None else {"default": default}
+    return in_one_line(lambda: tyro.cli(kind, prog=program, args=list(arguments), **how), program)
+
+
+def near(word: str, known: Mapping[str, Any]) -> str:
+    """What there is instead of ``word``, the nearest first."""
+    found = difflib.get_close_matches(word, known, 1, 0.5)
+    return (f"did you mean {found[0]}? " if found else "") + f"there are {', '.join(known)}"
+
+
+def _named(command: str, runs: Runs, arguments: Sequence[str]) -> str:
+    if arguments and (arguments[0] in runs or arguments[0] in ("-h", "--help")):
+        return arguments[0]
+    known = ", ".join(runs)
+    if not arguments or arguments[0].startswith("-"):
+        raise ConfigError(
+            f"{command} needs the name of a run first, or --config FILE; there are {known}"
+        )
+    raise ConfigError(f"no run is called {arguments[0]}: {near(arguments[0], runs)}")
+
+
+def _config_file(arguments: list[str]) -> tuple[list[str], Path | None]:
+    """The arguments without ``--config FILE``, and that file."""
+    for i, argument in enumerate(arguments):
+        flag, given, value = argument.partition("=")
+        if flag != "--config":
+            continue
+        rest = arguments[i + 1 :]
+        if not given:
+            if not rest or rest[0].startswith("-"):
+                raise ConfigError("--config needs a file: --config runs/NAME/config.json")
+            value, *rest = rest
+        return [*arguments[:i], *rest], Path(value)
+    return arguments, None
+
+
+def _configured(
+    command: str, runs: Runs, read: Callable[[Any], tuple[Any, Any]], file: Path
+) -> Any:
+    """The run that a ``config.json`` describes."""
+    from transformer_jax.training.run_directory import RunDirectory
+
+    directory = RunDirectory(file.parent)
+    directory.config = file
+    try:
+        run, _ = read(directory)
+    except CheckpointError as error:
+        raise ConfigError(f"--config {error}") from None
+    if type(run) not in {type(named) for _, named in runs.values()}:
+        raise ConfigError(f"--config {file}: describes no run that {command} begins")
+    # Where the other run went is not where this one goes.
+    return dataclasses.replace(run, output=None, overwrite=False)
+
+
+def _name_of(file: Path) -> str:
+    """What a run is called that begins from a file: as the file, or as the run that it is of.
+
+    Example:
+        >>> _name_of(Path("runs/pt-en/config.json")), _name_of(Path("large.json"))
+        ('pt-en', 'large')
+    """
+    return file.resolve().parent.name if file.stem == "config" else file.stem
