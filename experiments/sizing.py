@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from transformer_jax.config import TransformerConfig
 from transformer_jax.training.optimizers import warm_up_steps
 
 __all__ = ["epochs_for", "from_size", "said_of", "vocabulary_for", "with_vocabulary_shown"]
@@ -93,8 +94,8 @@ def with_vocabulary_shown(runs: dict[str, tuple[str, Any]]) -> dict[str, tuple[s
     """Named runs whose models have the vocabulary that will be learnt, or the most of it."""
 
     def shown(run: Any) -> Any:
-        if not dataclasses.is_dataclass(run.model) or not hasattr(run.model, "vocab"):
-            return run  # an n-gram model has none
+        if not isinstance(run.model, TransformerConfig):
+            return run  # an n-gram model has no such setting
         vocab = run.tokenizer.vocab_size or VOCABULARY
         return dataclasses.replace(run, model=dataclasses.replace(run.model, vocab=vocab))
 

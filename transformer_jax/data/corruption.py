@@ -67,7 +67,7 @@ class Masking:
             )
         if whole_words and not tokenizer.continues.any():
             raise ConfigError(
-                "training.whole_words: the ids of this tokenizer do not tell where words begin: "
+                "masking.whole_words: the ids of this tokenizer do not tell where words begin: "
                 "choose tokenizer.kind wordpiece"
             )
         ids = np.arange(tokenizer.vocab_size)

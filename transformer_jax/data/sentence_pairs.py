@@ -96,7 +96,7 @@ class SentencePairs:
         if pairing == "next" and len(store.documents) < 3:
             raise DataError(
                 "there is a single document, and pairs are told from those of two documents: part "
-                "documents with blank lines (data.read.documents blank), or set training.pairs to "
+                "documents with blank lines (data.read.documents blank), or set masking.pairs to "
                 "order or none"
             )
         self._store, self._masking, self._ids = store, masking, special

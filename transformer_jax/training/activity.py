@@ -4,7 +4,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from typing import TypeVar
 
 from rich.console import Console, RenderableType
@@ -117,11 +117,11 @@ def working(
     console = console or Console(file=sys.stderr, highlight=False)
     _display.stack.append(activity)
     try:
-        if console.is_terminal and not _display.quiet:
-            shown = _bar(activity, console)
-        else:
-            shown = _lines(console, every) if outermost else contextlib.nullcontext()
-        with shown:
+        with contextlib.ExitStack() as shown:
+            if console.is_terminal and not _display.quiet:
+                shown.enter_context(_bar(activity, console))
+            elif outermost:
+                shown.enter_context(_lines(console, every))
             yield activity
     finally:
         _display.stack.remove(activity)
@@ -170,7 +170,7 @@ def tracked(items: Iterable[Item], name: str, total: int | None = None) -> Itera
         >>> sum(tracked([1, 2, 3], "adding up"))
         6
     """
-    total = len(items) if total is None and hasattr(items, "__len__") else total
+    total = len(items) if total is None and isinstance(items, Sized) else total
     with working(name, total) as activity:
         for item in items:
             yield item

@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 Batch = dict[str, Any]
 Program = Callable[..., Any]
+Future = concurrent.futures.Future[Program]
 Shape = tuple[tuple[str, tuple[int, ...]], ...]
 
 _THREADS = "compile-step"
@@ -44,13 +45,13 @@ class PreparedStep:
     """
 
     def __init__(self, step: Program):
-        self._step = step
+        self._step: Any = step
         self._lowers = hasattr(step, "lower")
         self._ahead = self._lowers and jax.process_count() == 1
         # Half of the processors are left to the steps that are taken meanwhile.
         workers = max(1, min(4, (os.cpu_count() or 1) // 2))
         self._pool = concurrent.futures.ThreadPoolExecutor(workers, thread_name_prefix=_THREADS)
-        self._programs: dict[Shape, concurrent.futures.Future[Program]] = {}
+        self._programs: dict[Shape, Future] = {}
         self._began = self._ended = time.monotonic()
         self.late: list[str] = []
 
@@ -67,7 +68,7 @@ class PreparedStep:
             shape = _shape(batch)
             if shape in self._programs:
                 continue
-            self._programs[shape] = future = concurrent.futures.Future()
+            future = self._programs[shape] = Future()
             if not self._lowers:
                 future.set_result(self._step)
             elif self._ahead:
@@ -113,9 +114,7 @@ class PreparedStep:
         """Drops what is not being compiled yet; what is, ends by itself."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _compile(
-        self, future: concurrent.futures.Future[Program], state: TrainState, batch: Batch, key: Any
-    ) -> None:
+    def _compile(self, future: Future, state: TrainState, batch: Batch, key: Any) -> None:
         try:
             future.set_result(self._step.lower(state, batch, key).compile())
         except BaseException as error:
@@ -126,7 +125,7 @@ class PreparedStep:
         words = ", ".join(f"{name} {list(size)}" for name, size in shape)
         self.late.append(words)
         began = time.monotonic()
-        self._programs[shape] = future = concurrent.futures.Future()
+        future = self._programs[shape] = Future()
         if self._lowers:
             self._compile(future, state, batch, key)
         else:

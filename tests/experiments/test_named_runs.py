@@ -1,0 +1,135 @@
+"""What README says of all named runs holds for each: how they are exported, what they learn."""
+
+import dataclasses
+import re
+
+import pytest
+
+from experiments.encoder_settings import PRETRAIN_RUNS, TASK_RUNS
+from experiments.language_settings import RUNS as LANGUAGE_RUNS
+from experiments.settings import RUNS as TRANSLATION_RUNS
+from experiments.sizing import VOCABULARY, epochs_for, from_size, said_of, vocabulary_for
+from transformer_jax.config import PRESETS, TransformerConfig
+from transformer_jax.errors import ConfigError
+from transformer_jax.interop.fitting import choose_family
+from transformer_jax.interop.runs import model_of
+from transformer_jax.training.optimizers import check_warm_up
+
+# How transformers calls what each is exported as; None is no family, and the message says why.
+EXPORTS = {
+    "encoder-decoder": {
+        "phrasebook": "PegasusForConditionalGeneration", "small": "PegasusForConditionalGeneration",
+        "base": "MarianMTModel", "big": "MarianMTModel",
+    },
+    "decoder": {
+        "python-docs": "LlamaForCausalLM", "in-context": "LlamaForCausalLM",
+        "char-cpu": "GPT2LMHeadModel", "char": "GPT2LMHeadModel", "gpt2-small": "GPT2LMHeadModel",
+        "modern": "LlamaForCausalLM",
+    },
+    "encoder": {
+        "python-docs": None, "small": "BertForPreTraining", "modern": None,
+        "bert-base": "BertForPreTraining", "bert-large": "BertForPreTraining",
+    },
+    "encoder-task": {
+        "classify": "BertForSequenceClassification", "pair": "BertForSequenceClassification",
+        "regress": "BertForSequenceClassification", "tag": "BertForTokenClassification",
+        "span": "BertForQuestionAnswering",
+    },
+}  # fmt: skip
+RUNS = {
+    "encoder-decoder": TRANSLATION_RUNS,
+    "decoder": LANGUAGE_RUNS,
+    "encoder": PRETRAIN_RUNS,
+    "encoder-task": TASK_RUNS,
+}
+NEURAL = [
+    (kind, name, run)
+    for kind, runs in RUNS.items()
+    for name, (_, run) in runs.items()
+    if isinstance(run.model, TransformerConfig)
+]
+IDS = [f"{kind} {name}" for kind, name, _ in NEURAL]
+
+
+@pytest.mark.parametrize(("kind", "name", "run"), NEURAL, ids=IDS)
+def test_a_named_run_is_exported_as_its_family_or_the_difference_is_named(kind, name, run):
+    fields = dataclasses.asdict(run)
+    if kind == "encoder-task":
+        fields["task"]["labels"] = ("no", "yes")
+    wanted = EXPORTS[kind][name]
+    if wanted is not None:
+        assert choose_family(model_of(fields, kind)).fields["architectures"] == [wanted]
+        return
+    with pytest.raises(ConfigError, match="no published family has this architecture: ") as caught:
+        choose_family(model_of(fields, kind))
+    settings = re.findall(r"([a-z_.]+) \S+ instead of", str(caught.value))
+    assert "positions.kind" in settings
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_exported_as_a_family(name):
+    config = PRESETS[name]
+    both = config.encoder_layers and config.decoder_layers
+    kind = "encoder-decoder" if both else "decoder" if config.decoder_layers else "encoder"
+    kind = "image" if config.image.size else kind
+    family = choose_family(model_of({"model": dataclasses.asdict(config)}, kind)).family
+    own = {"vaswani": "marian", "char": "gpt2", "modern": "llama"}
+    first = name.partition("_")[0]
+    assert family.types[0] == own.get(first, first)
+
+
+@pytest.mark.parametrize(("kind", "name", "run"), NEURAL, ids=IDS)
+def test_help_shows_the_vocabulary_that_will_be_learnt(kind, name, run):
+    assert run.model.vocab == (run.tokenizer.vocab_size or VOCABULARY)
+
+
+@pytest.mark.parametrize("steps", [1, 13, 1000, 10**6])
+@pytest.mark.parametrize(("kind", "name", "run"), NEURAL, ids=IDS)
+def test_whatever_the_size_of_the_data_a_run_on_ones_own_text_warms_up_within_it(
+    kind, name, run, steps
+):
+    sized = from_size(run, steps)
+    assert None not in (sized.optimizer.schedule.warm_up, sized.loop.evaluate_every)
+    assert from_size(sized, 7 * steps) == sized  # what was chosen stays
+    if run.optimizer.schedule.warm_up is None:
+        total = sized.training.steps or sized.training.epochs * steps
+        check_warm_up(sized.optimizer.schedule, total)
+        assert sized.loop.evaluate_every <= total
+        assert said_of(run, sized)
+
+
+def test_what_is_given_is_left_alone():
+    run = TRANSLATION_RUNS["small"][1]
+    schedule = dataclasses.replace(run.optimizer.schedule, warm_up=7)
+    run = dataclasses.replace(
+        run,
+        training=dataclasses.replace(run.training, epochs=3),
+        optimizer=dataclasses.replace(run.optimizer, schedule=schedule),
+        loop=dataclasses.replace(run.loop, evaluate_every=0),
+    )
+    sized = from_size(run, 13)
+    assert (sized.training.epochs, sized.optimizer.schedule.warm_up) == (3, 7)
+    assert (sized.loop.evaluate_every, sized.loop.checkpoint_every) == (0, 0)
+    assert said_of(run, sized) == "loop.checkpoint_every 0"
+
+
+def test_3000_pairs_give_a_run_that_warms_up_and_learns():
+    sized = from_size(TRANSLATION_RUNS["small"][1], 13)
+    assert said_of(TRANSLATION_RUNS["small"][1], sized) == (
+        "training.epochs 50, optimizer.schedule.warm_up 65, loop.evaluate_every 65, "
+        "loop.checkpoint_every 65"
+    )
+
+
+def test_more_data_never_give_fewer_tokens_or_more_passes():
+    sizes = [vocabulary_for(["word" * n], "bpe") for n in (1, 10**4, 10**5, 10**6)]
+    assert sizes == sorted(sizes)
+    assert (sizes[0], sizes[-1]) == (500, VOCABULARY)
+    epochs = [epochs_for(n) for n in (1, 20, 99, 101, 10**5)]
+    assert epochs == sorted(epochs, reverse=True)
+
+
+def test_a_vocabulary_that_follows_from_the_text_has_room_for_its_characters():
+    letters = "".join(map(chr, range(0x4E00, 0x4E00 + 900)))
+    assert vocabulary_for([letters], "wordpiece") >= 1800
+    assert vocabulary_for([letters], "characters") >= 900
