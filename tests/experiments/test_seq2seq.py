@@ -1,5 +1,6 @@
 """The training commands: they train, go on, score; and no mistake ends in a traceback."""
 
+import importlib
 import json
 import logging
 import os
@@ -13,6 +14,7 @@ import pytest
 
 from experiments import seq2seq
 from experiments.settings import RUNS, Run
+from transformer_jax import __version__
 from transformer_jax.cli.main import main
 from transformer_jax.config import from_dict
 from transformer_jax.data.processes import machine, process_started
@@ -233,6 +235,8 @@ MISTAKES = [
     (["train", "small", "--data.source", "{texts}/a.pt", "--data.target", "{texts}/t.en"], 3,
      "60 lines"),
     (["train", "small", "--model.attention.heads", "7"], 2, "does not divide width"),
+    (["train", "base", "{data}", "--training.steps", "50"], 2,
+     "warm_up is 4000, but the run has 50 steps"),
     (["train", "small", "--training.accumulation", "0"], 2, "training.accumulation is 0"),
     (["train", "small", "--loop.patience", "0"], 2, "loop.patience is 0"),
     (["train", "small", "--evaluation.beams", "0"], 2, "evaluation.beams is 0"),
@@ -293,7 +297,13 @@ def test_a_mistake_is_one_line_and_an_exit_code(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["train", "base", "--data.sorce", "x"], "--data.source"),
+        (
+            ["train", "base", "--data.sorce", "x"],
+            "did you mean --data.source? (see python -m experiments.seq2seq train base --help)",
+        ),
+        (["train", "small", "--beams", "4"], "train small has no flag --beams"),
+        (["train", "base", "--training.steps"], "train base --help"),
+        (["train", "--config"], "--config needs a file"),
         (["train", "base", "--mesh.fspd", "2"], "--mesh.fsdp"),
         (["train", "base", "--training.steps", "many"], "many"),
         (["evaluate", "run", "--source", "x"], "--target"),
@@ -302,9 +312,88 @@ def test_a_mistake_is_one_line_and_an_exit_code(
 )
 def test_a_wrong_flag_is_refused_with_the_nearest_right_one(capfd, given, said):
     assert seq2seq.main(given) == 2
+    sq_one_line(capfd.readouterr().err, said)
+
+
+def test_a_run_begins_from_the_configuration_of_another(trained, texts, tmp_path, capfd):
+    """Flags change what they name; all else is as in the file, without a name of a run."""
+    run = tmp_path / "again"
+    flags = ["--output", str(run), "--training.seed", "7", "--training.steps", "4"]
+    assert seq2seq.main(["train", "--config", str(trained / "config.json"), *flags]) == 0
+    first, second = (json.loads((r / "config.json").read_text()) for r in (trained, run))
+    assert (second["training"].pop("seed"), second["training"].pop("steps")) == (7, 4)
+    assert second.pop("output") == str(run)
+    for name in ("seed", "steps"):
+        first["training"].pop(name)
+    first.pop("output")
+    assert second == first
+
+
+def sq_wrong(change):
+    def write(trained, folder):
+        config = json.loads((trained / "config.json").read_text())
+        change(config)
+        (folder / "wrong.json").write_text(json.dumps(config))
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("write", "said"),
+    [
+        (lambda trained, folder: None, "wrong.json: cannot be read: No such file"),
+        (lambda trained, folder: (folder / "wrong.json").write_text("{"), "damaged (not JSON)"),
+        (sq_wrong(lambda c: c["model"].update(widht=8)), "unknown setting model.widht; did you"),
+        (sq_wrong(lambda c: c["model"].update(width="128")),
+         'model.width is "128": a whole number is needed'),
+        (sq_wrong(lambda c: c["training"].update(steps=2.5)),
+         "training.steps is 2.5: a whole number or null is needed"),
+        (sq_wrong(lambda c: c["model"]["norm"].update(place="in")),
+         'model.norm.place is "in": one of "post", "pre", "sandwich" is needed'),
+        (sq_wrong(lambda c: c["training"].update(epochs=0)), "training.epochs is 0"),
+        (sq_wrong(lambda c: c.update(model=3)), "model is 3: an object is needed"),
+    ],
+)  # fmt: skip
+def test_a_wrong_configuration_is_refused_by_file_and_field(trained, tmp_path, capfd, write, said):
+    write(trained, tmp_path)
+    assert seq2seq.main(["train", "--config", str(tmp_path / "wrong.json")]) == 2
     err = capfd.readouterr().err
-    assert said in err
-    assert "Traceback" not in err
+    sq_one_line(err, said)
+    assert str(tmp_path / "wrong.json") in err
+
+
+def test_what_follows_from_the_size_of_the_data_is_said_and_kept(texts, tmp_path, capfd):
+    """And validation translations are shown; what was chosen is what resuming takes."""
+    run, left_out = tmp_path / "sized", ("--optimizer.schedule.warm-up", "--evaluation.sentences")
+    tiny = [x for i, x in enumerate(TINY) if x not in left_out and TINY[i - 1] not in left_out]
+    for name in ("--loop.evaluate-every", "--loop.checkpoint-every"):
+        at = tiny.index(name)
+        del tiny[at : at + 2]
+    tiny[tiny.index("characters")] = "bpe"
+    assert seq2seq.main(["train", "small", *sq_data(texts), *tiny, "--output", str(run)]) == 0
+    err = capfd.readouterr().err
+    assert "(tokenizer.vocab_size 500 follows from the size of the text)" in err
+    chosen = "optimizer.schedule.warm_up 1, loop.evaluate_every 1, loop.checkpoint_every 1\n"
+    assert f"from the size of the data: {chosen}" in err
+    assert "training, with label smoothing 0.1 and dropout" in err
+    # Six evaluations of three sentences.
+    assert len(re.findall("^  hypothesis  ", err, re.MULTILINE)) == 18
+    assert err.count("  source      ") == err.count("  reference   ") == 18
+    config = json.loads((run / "config.json").read_text())
+    assert config["optimizer"]["schedule"]["warm_up"] == config["loop"]["evaluate_every"] == 1
+    assert config["tokenizer"]["vocab_size"] == config["model"]["vocab"]
+    assert seq2seq.main(["resume", str(run)]) == 0
+    assert json.loads((run / "config.json").read_text()) == config
+    assert "from the size of the data" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("entry", ["seq2seq", "decoder_only", "encoder_only"])
+def test_every_entry_point_has_a_version_and_says_so(entry, capsys):
+    module = importlib.import_module(f"experiments.{entry}")
+    assert module.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"python -m experiments.{entry} {__version__}\n"
+    assert module.main(["--help"]) == 0
+    assert "--version" in capsys.readouterr().out
 
 
 def test_every_named_run_can_be_written_and_read_back():
