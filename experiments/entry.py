@@ -18,6 +18,7 @@ from experiments.asking import NOTE, asked_run, near, parse_flags
 from transformer_jax import __version__
 from transformer_jax.allocator import keep_memory
 from transformer_jax.cli.errors import guarded, leave, run_log
+from transformer_jax.compiled import keep_compiled
 from transformer_jax.errors import ConfigError, Stopped
 
 __all__ = ["Command", "Family", "main", "run_as_program"]
@@ -144,6 +145,7 @@ def _run(family: Family, arguments: list[str]) -> int:
     if name not in commands:
         raise ConfigError(f"unknown command {name}: {near(name, commands)}")
     keep_memory()
+    keep_compiled()
     return commands[name](rest)
 
 

@@ -19,7 +19,7 @@ __all__ = ["Attention", "attention_of", "self_attention_of"]
 
 @dataclasses.dataclass(frozen=True)
 class Attention:
-    """Write the attention of every layer and head as an HTML page and a PNG."""
+    """Write an HTML page with the attention of every layer and head, and a PNG of one layer."""
 
     run: tyro.conf.Positional[Path]
     """A run directory."""
