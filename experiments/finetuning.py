@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from experiments import job
+from experiments import checks, job
 from experiments.encoder_settings import FinetuneRun, read
 from experiments.initial import Initial, starting_point
 from experiments.job import say
@@ -47,14 +47,14 @@ __all__ = ["TaskJob", "begin", "open_run", "train"]
 
 def begin(run: FinetuneRun, named: FinetuneRun) -> tuple[FinetuneRun, RunDirectory, LabelledSplits]:
     """A new run directory; the run as it will be done, its directory, and its examples."""
-    job.check_best(run, ("valid_loss", *(f"valid_{name}" for name in MEASURES[run.task.kind])))
-    job.check_steps(run)
+    checks.check_best(run, ("valid_loss", *(f"valid_{name}" for name in MEASURES[run.task.kind])))
+    checks.check_steps(run)
     if run.task.labels:
         raise ConfigError("task.labels are told from the training file: leave them out")
     start = None if run.task.init is None else starting_point(run.task.init)
     if start is not None:
         run = _from(run, named, start)
-    job.check_length("task.length", run.task.length, run.model)
+    checks.check_length("task.length", run.task.length, run.model)
     _check_layers(run)
     splits = open_run(run)
     labels = label_names(splits, run.task.kind)
@@ -67,10 +67,10 @@ def begin(run: FinetuneRun, named: FinetuneRun) -> tuple[FinetuneRun, RunDirecto
         return job.learn_tokenizer(run.tokenizer, _texts(splits.train), BERT_SPECIAL)
 
     def settle(run: FinetuneRun, tokenizer: Tokenizer) -> FinetuneRun:
-        run = job.with_rows(run)
+        run = checks.with_rows(run)
         task = dataclasses.replace(run.task, labels=labels)
         settled: FinetuneRun = dataclasses.replace(run, task=task)
-        return settled if start is not None else job.with_vocab(settled, tokenizer)
+        return settled if start is not None else checks.with_vocab(settled, tokenizer)
 
     given = start is None and run.model.vocab != named.model.vocab
     directory = job.begin(run, learn, settle, vocab_given=given)

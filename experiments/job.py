@@ -8,14 +8,14 @@ import hashlib
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
 from flax import nnx
-from jax.sharding import Mesh
 
+from experiments.checks import check_rows, mesh_of
 from experiments.sizing import from_size, said_of, vocabulary_for
 from transformer_jax.data.loader import prefetched
 from transformer_jax.data.store import forget
@@ -26,8 +26,7 @@ from transformer_jax.data.tokenizer import (
     train_tokenizer,
 )
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
-from transformer_jax.parallel.mesh import barrier, devices_of, is_main, make_mesh, put_batch
-from transformer_jax.parallel.sharding import row_multiple
+from transformer_jax.parallel.mesh import barrier, is_main, put_batch
 from transformer_jax.training.activity import said, working
 from transformer_jax.training.checkpoint import Checkpointer
 from transformer_jax.training.compilation import PreparedStep
@@ -43,16 +42,10 @@ __all__ = [
     "Job",
     "added",
     "begin",
-    "check_best",
-    "check_length",
-    "check_rows",
-    "check_steps",
     "introduce",
     "learn_tokenizer",
     "say",
     "train",
-    "with_rows",
-    "with_vocab",
 ]
 
 Batch = dict[str, jax.Array]
@@ -137,7 +130,7 @@ class Job(abc.ABC):
 
     def __init__(self, run: Any, directory: RunDirectory):
         self.run, self.directory = run, directory
-        self.mesh = _mesh_of(run)
+        self.mesh = mesh_of(run)
         self.tokenizer = load_tokenizer(directory.tokenizer)
         if self.tokenizer.vocab_size > run.model.vocab:
             raise CheckpointError(
@@ -321,74 +314,6 @@ def added(sums: Iterable[dict[str, jax.Array]]) -> dict[str, float]:
     for one in sums:
         total.update({name: float(value) for name, value in one.items()})
     return dict(total)
-
-
-def with_vocab(run: Any, tokenizer: Tokenizer) -> Any:
-    """The run with a model of the tokenizer's vocabulary."""
-    model = dataclasses.replace(run.model, vocab=tokenizer.vocab_size)
-    return dataclasses.replace(run, model=model)
-
-
-def _mesh_of(run: Any) -> Mesh:
-    """The mesh over the devices that the run may use."""
-    return make_mesh(run.mesh, devices_of(run.distributed))
-
-
-def with_rows(run: Any) -> Any:
-    """The run with rows of batches that divide over this mesh as well as over those to come."""
-    training = run.training
-    needed = row_multiple(_mesh_of(run)) * training.accumulation
-    multiple = math.lcm(training.rows_multiple, needed)
-    return dataclasses.replace(run, training=dataclasses.replace(training, rows_multiple=multiple))
-
-
-def check_best(run: Any, allowed: Sequence[str]) -> None:
-    """Refuses a measure of checkpoints that the run does not take.
-
-    Raises:
-        ConfigError: It names those that there are.
-    """
-    if run.loop.best not in allowed:
-        raise ConfigError(f"loop.best is {run.loop.best}: this run has {', '.join(allowed)}")
-
-
-def check_steps(run: Any) -> None:
-    """Refuses a warm-up that is longer than the steps that were asked for.
-
-    Raises:
-        ConfigError: It names both.
-    """
-    if run.training.steps is not None:
-        check_warm_up(run.optimizer.schedule, run.training.steps)
-
-
-def check_length(setting: str, length: int, model: Any) -> None:
-    """Refuses texts that are longer than the model has positions for.
-
-    Raises:
-        ConfigError: It names both settings.
-    """
-    most = model.positions.max_length
-    if length > most:
-        raise ConfigError(
-            f"{setting} is {length}, but the model has positions for {most} tokens: lower the one "
-            f"or raise model.positions.max_length"
-        )
-
-
-def check_rows(run: Any) -> None:
-    """Refuses batches whose rows do not divide over devices and micro-batches.
-
-    Raises:
-        ConfigError: It says by what they have to.
-    """
-    needed = row_multiple(_mesh_of(run)) * run.training.accumulation
-    if run.training.row_unit % needed:
-        raise ConfigError(
-            f"this run has batches of a multiple of {run.training.row_unit} rows, which do not "
-            f"divide by {needed} (mesh data x fsdp x accumulation): choose another mesh, or other "
-            f"batches for a new run"
-        )
 
 
 def train(job: Job, finish: Callable[[], dict[str, Any]], *, resume: bool) -> int:

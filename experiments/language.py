@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments import job
+from experiments import checks, job
 from experiments.job import say
 from experiments.language_report import Report, baselines, counted_model, judge
 from experiments.language_settings import LanguageRun, NgramRun, read
@@ -40,10 +40,10 @@ def begin(
     vocab_given = False
     if isinstance(run, LanguageRun) and isinstance(named, LanguageRun):
         vocab_given = run.model.vocab != named.model.vocab
-        job.check_best(run, ("valid_loss",))
-        job.check_rows(run)
-        job.check_steps(run)
-        job.check_length("training.length", run.training.length, run.model)
+        checks.check_best(run, ("valid_loss",))
+        checks.check_rows(run)
+        checks.check_steps(run)
+        checks.check_length("training.length", run.training.length, run.model)
     texts = open_run(run)
     learn = lambda: job.learn_tokenizer(run.tokenizer, sample_texts(texts.train))
     settle = functools.partial(_settled, texts)
@@ -55,7 +55,7 @@ def _settled(texts: TextSplits, run: Any, tokenizer: Tokenizer) -> Any:
     """The run with the token that its texts begin with."""
     if isinstance(run, NgramRun):
         return run
-    run = job.with_vocab(run, tokenizer)
+    run = checks.with_vocab(run, tokenizer)
     if run.first != "auto":
         return run
     if run.training.layout == "packed":

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments import job
+from experiments import checks, job
 from experiments.encoder_settings import PretrainRun, read
 from experiments.job import say
 from experiments.language import open_run
@@ -37,9 +37,9 @@ __all__ = ["PretrainJob", "begin", "open_run", "score", "train"]
 
 def begin(run: PretrainRun, named: PretrainRun) -> tuple[PretrainRun, RunDirectory, TextSplits]:
     """A new run directory; the run as it will be done, its directory, and its texts."""
-    job.check_best(run, ("valid_loss", "valid_masked_accuracy"))
-    job.check_steps(run)
-    job.check_length("training.length", run.training.length, run.model)
+    checks.check_best(run, ("valid_loss", "valid_masked_accuracy"))
+    checks.check_steps(run)
+    checks.check_length("training.length", run.training.length, run.model)
     texts = open_run(run)
 
     def learn() -> Tokenizer:
@@ -51,7 +51,7 @@ def begin(run: PretrainRun, named: PretrainRun) -> tuple[PretrainRun, RunDirecto
 
 def _settled(run: PretrainRun, tokenizer: Tokenizer) -> PretrainRun:
     Masking.of(tokenizer, whole_words=run.masking.whole_words)  # refused now, not when it trains
-    settled: PretrainRun = job.with_vocab(job.with_rows(run), tokenizer)
+    settled: PretrainRun = checks.with_vocab(checks.with_rows(run), tokenizer)
     return settled
 
 

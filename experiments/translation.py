@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from experiments import job
+from experiments import checks, job
 from experiments.initial import Initial, starting_point
 from experiments.job import say
 from experiments.settings import Run
@@ -41,9 +41,9 @@ def begin(run: Run, named: Run) -> tuple[Run, RunDirectory, Splits]:
     start = None if run.init is None else starting_point(run.init)
     if start is not None:
         run = _from(run, named, start)
-    job.check_length("data.read.max_length", run.data.read.max_length, run.model)
-    job.check_best(run, ("valid_loss", "sacrebleu"))
-    job.check_steps(run)
+    checks.check_length("data.read.max_length", run.data.read.max_length, run.model)
+    checks.check_best(run, ("valid_loss", "sacrebleu"))
+    checks.check_steps(run)
     splits = load_splits(run.data)
     pairs = splits.train
 
@@ -71,7 +71,7 @@ def _from(run: Run, named: Run, start: Initial) -> Run:
 
 
 def _settled(run: Run, tokenizer: Tokenizer) -> Run:
-    settled: Run = job.with_vocab(job.with_rows(run), tokenizer)
+    settled: Run = checks.with_vocab(checks.with_rows(run), tokenizer)
     return settled
 
 

@@ -1,0 +1,92 @@
+"""What settings of a run must fit to: its machine, its tokenizer, its measures and each other."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from jax.sharding import Mesh
+
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.errors import ConfigError
+from transformer_jax.parallel.mesh import devices_of, make_mesh
+from transformer_jax.parallel.sharding import row_multiple
+from transformer_jax.training.optimizers import check_warm_up
+
+__all__ = [
+    "check_best",
+    "check_length",
+    "check_rows",
+    "check_steps",
+    "mesh_of",
+    "with_rows",
+    "with_vocab",
+]
+
+
+def with_vocab(run: Any, tokenizer: Tokenizer) -> Any:
+    """The run with a model of the tokenizer's vocabulary."""
+    model = dataclasses.replace(run.model, vocab=tokenizer.vocab_size)
+    return dataclasses.replace(run, model=model)
+
+
+def mesh_of(run: Any) -> Mesh:
+    """The mesh over the devices that the run may use."""
+    return make_mesh(run.mesh, devices_of(run.distributed))
+
+
+def with_rows(run: Any) -> Any:
+    """The run with rows of batches that divide over this mesh as well as over those to come."""
+    training = run.training
+    needed = row_multiple(mesh_of(run)) * training.accumulation
+    multiple = math.lcm(training.rows_multiple, needed)
+    return dataclasses.replace(run, training=dataclasses.replace(training, rows_multiple=multiple))
+
+
+def check_best(run: Any, allowed: Sequence[str]) -> None:
+    """Refuses a measure of checkpoints that the run does not take.
+
+    Raises:
+        ConfigError: It names those that there are.
+    """
+    if run.loop.best not in allowed:
+        raise ConfigError(f"loop.best is {run.loop.best}: this run has {', '.join(allowed)}")
+
+
+def check_steps(run: Any) -> None:
+    """Refuses a warm-up that is longer than the steps that were asked for.
+
+    Raises:
+        ConfigError: It names both.
+    """
+    if run.training.steps is not None:
+        check_warm_up(run.optimizer.schedule, run.training.steps)
+
+
+def check_length(setting: str, length: int, model: Any) -> None:
+    """Refuses texts that are longer than the model has positions for.
+
+    Raises:
+        ConfigError: It names both settings.
+    """
+    most = model.positions.max_length
+    if length > most:
+        raise ConfigError(
+            f"{setting} is {length}, but the model has positions for {most} tokens: lower the one "
+            f"or raise model.positions.max_length"
+        )
+
+
+def check_rows(run: Any) -> None:
+    """Refuses batches whose rows do not divide over devices and micro-batches.
+
+    Raises:
+        ConfigError: It says by what they have to.
+    """
+    needed = row_multiple(mesh_of(run)) * run.training.accumulation
+    if run.training.row_unit % needed:
+        raise ConfigError(
+            f"this run has batches of a multiple of {run.training.row_unit} rows, which do not "
+            f"divide by {needed} (mesh data x fsdp x accumulation): choose another mesh, or other "
+            f"batches for a new run"
+        )
