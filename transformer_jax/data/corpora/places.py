@@ -29,8 +29,9 @@ KINDS = {
     "landmark": ("furniture", "porta janela espelho lâmpada carro"),
 }
 
-# portuguese | english | who may be there (t a thing, a an animal, h a person) | what | weight.
-# A plain "em" is "on" or "in" or "at" as the place is; the other relations say it themselves.
+# portuguese | english | who may be there | kinds of places | weight. Who: t a thing, a an animal
+# or what is as large, h a person. A plain "em" is "on", "in" or "at" as the place is; the other
+# relations say it themselves.
 RELATIONS = """
 em | on | ta | surface bench | 2
 em | in | t | container | 1.5
@@ -98,9 +99,13 @@ def add_places(g: Grammar) -> None:
 def _subjects(g: Grammar) -> list[tuple[str, str, str, float]]:
     """Who or what is somewhere: symbol, agreement, kind of place, weight."""
     found = []
-    for name in ("thing", "clothes", "text", "fruit", "toss", "device", "animal"):
-        kind, often = ("a", 1.5) if name == "animal" else ("a" if name == "device" else "t", 1.0)
-        found += [(f"ND.{name}.{gn}", f"3{gn[1]}", kind, often) for gn in GENDERS]
+    for names, kind, often in (
+        ("thing clothes text fruit toss", "t", 1.0),
+        ("device", "a", 1.0),  # too large for a box, as animals are
+        ("animal", "a", 1.5),
+    ):
+        for name in names.split():
+            found += [(f"ND.{name}.{gn}", f"3{gn[1]}", kind, often) for gn in GENDERS]
     found += [(f"S.h.{a}", a, "h", row[3] * 0.6) for a, row in AGREEMENT.items()]
     return [row for row in found if row[0] in g.rules]
 
