@@ -78,10 +78,10 @@ def _plain(g: Grammar) -> None:
                     negative = f"{who} {do} not {base}" if no else ""
                     _say(g, f"{who} {no}{base}", negative, yes, times, w * often * 0.3)
             for tense, (_, form, _, told, times_of, often) in AUXILIARIES.items():
-                ours, theirs = _auxiliary(tense, agreement)
                 if tense == "fut":
                     _future(g, people, agreement, w * often)
                     continue
+                ours, theirs = _auxiliary(tense, agreement)
                 act = f"<VP.{people}.{form}.{told}>"
                 lifeless = people in "tvb" and tense in ("can", "could", "should")
                 if lifeless or act[1:-1] not in g.rules:
