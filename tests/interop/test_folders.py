@@ -15,6 +15,7 @@ from tests.parity import layouts
 from transformer_jax.cli.main import main
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.interop import tensor_files
+from transformer_jax.interop.export import write_folder
 from transformer_jax.interop.folder import is_published, open_folder
 from transformer_jax.interop.runs import PublishedRun
 from transformer_jax.training.run_directory import RunDirectory
@@ -235,6 +236,73 @@ def test_comparing_tied_tables_takes_no_memory_for_them(tmp_path):
     assert not found.same("a", "c")
     assert tracemalloc.get_traced_memory()[1] < table.nbytes / 3
     tracemalloc.stop()
+
+
+# What transformers reads, and what it does not
+
+
+def test_mt5_never_scales_what_its_head_reads(tmp_path):
+    """Neither as transformers 5 writes it nor as the published files say it."""
+    for name, tied in (("a", True), ("b", False), ("c", ...)):
+        keys = {"scale_decoder_outputs": ..., "tie_word_embeddings": tied}
+        config = config_of("t5_gated", tmp_path / name, model_type="mt5", **keys)
+        assert config.head.scale == 1.0
+    assert config_of("t5", tmp_path / "d", scale_decoder_outputs=...).head.scale != 1.0
+
+
+def test_mt5_is_gated_where_its_file_does_not_say(tmp_path):
+    config = config_of("t5_gated", tmp_path / "x", model_type="mt5", feed_forward_proj=...)
+    assert (config.feed_forward.gated, config.feed_forward.activation) == (True, "gelu_tanh")
+
+
+def test_a_classifier_of_images_has_no_use_for_a_pooler(tmp_path):
+    pooler = {f"vit.pooler.dense.{part}": np.ones(shape, np.float32)
+              for part, shape in (("weight", (32, 32)), ("bias", 32))}  # fmt: skip
+    plain = open_folder(folder_of("vit", tmp_path / "a"))
+    more = open_folder(folder_of("vit", tmp_path / "b", tensors=lambda found: found | pooler))
+    assert more.model == plain.model
+    assert not more.model.config.head.pooler
+    equal(more.load(), plain.load())
+
+
+def test_a_classifier_of_texts_needs_its_pooler(tmp_path):
+    names = [f"bert.pooler.dense.{part}" for part in ("weight", "bias")]
+    with pytest.raises(CheckpointError, match=r"bert.pooler.dense.weight is missing"):
+        open_folder(folder_of("bert_cls", tmp_path / "x", tensors=without(*names)))
+
+
+def test_each_family_reads_its_own_key_of_the_activation(tmp_path):
+    """The other one is in some files, and read by nobody."""
+    gemma = config_of("gemma2", tmp_path / "a", hidden_activation=..., hidden_act="relu")
+    assert gemma.feed_forward.activation == "gelu_tanh"
+    llama = config_of("llama", tmp_path / "b", hidden_act=..., hidden_activation="relu")
+    assert llama.feed_forward.activation == "silu"
+
+
+@pytest.mark.parametrize("layout", ["gpt2", "bert_cls", "roberta", "bart"])
+def test_a_tokenizer_with_more_ids_than_embeddings_is_refused(tmp_path, layout, capfd):
+    from transformer_jax.cli.loading import load
+    from transformer_jax.data.tokenizer import train_tokenizer
+
+    text = "".join(chr(200 + i) for i in range(120))
+    folder = folder_of(layout, tmp_path / "x")
+    names = ("<s>", "<pad>", "</s>", "<unk>")
+    train_tokenizer("characters", [text], 130, special=names).save(folder / "tokenizer.json")
+    kinds = ("encoder", "encoder-task", "decoder", "encoder-decoder")
+    with pytest.raises(CheckpointError, match=r"ids up to \d+ and the model 97 embeddings"):
+        load(folder, kind=kinds)
+    assert main(["convert", str(folder), str(tmp_path / "run")]) == 4
+    assert "ids up to" in capfd.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_positions_that_count_from_padding_go_with_the_id_of_padding(tmp_path):
+    """RoBERTa finds its first position by the id of padding: no other id can be written."""
+    folder = open_folder(folder_of("roberta", tmp_path / "x"))
+    params = folder.load()
+    with pytest.raises(ConfigError, match=r"pad_token_id 1 .* the tokenizer has 3"):
+        write_folder(tmp_path / "y", folder.model, params, ids={"pad_token_id": 3})
+    write_folder(tmp_path / "y", folder.model, params, ids={"pad_token_id": 1})
 
 
 # Folders and runs

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.errors import CheckpointError
+from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.interop.family import Family, Model, Row
 from transformer_jax.interop.fitting import choose_family
 from transformer_jax.interop.forms import theirs
@@ -187,7 +187,14 @@ def write_folder(
 
         kinds = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
         tensors = {name: array.astype(kinds[dtype]) for name, array in tensors.items()}
-    said = fit.fields | (dict(ids or {}) if fields is None else {}) | {"dtype": dtype}
+    own = dict(ids or {}) if fields is None else {}
+    for name in own.keys() & fit.fields.keys():  # RoBERTa counts positions from its padding on
+        if own[name] != fit.fields[name]:
+            raise ConfigError(
+                f"{fit.fields['model_type']} needs {name} {fit.fields[name]} for such positions, "
+                f"and the tokenizer has {own[name]}: train with positions.offset {own[name] + 1}"
+            )
+    said = fit.fields | own | {"dtype": dtype}
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

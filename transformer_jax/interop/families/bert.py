@@ -93,7 +93,8 @@ def model(fields: Fields, tensors: Tensors) -> Model:
     head = HeadConfig(
         bias=True,
         transform=True,
-        pooler=tensors.has(f"{prefix}pooler.dense.weight"),
+        # A classifier of texts always reads what the pooler makes.
+        pooler=tensors.has(f"{prefix}pooler.dense.weight") or task in ("classify", "regress"),
         tied=not tensors.has(own) or tensors.same(own, table),
     )
     positions = PositionConfig(kind="learned", max_length=fields.whole("max_position_embeddings"))

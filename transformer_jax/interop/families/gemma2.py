@@ -26,7 +26,13 @@ def model(fields: Fields, tensors: Tensors) -> Model:
     """A Gemma 2; gains are one more than what is stored."""
     bias = fields.flag("attention_bias", False)
     fields.only(use_bidirectional_attention=False)
-    base = llama.base_config(fields, tensors, AttentionConfig(bias=bias, out_bias=bias))
+    base = llama.base_config(
+        fields,
+        tensors,
+        AttentionConfig(bias=bias, out_bias=bias),
+        # Its other key, hidden_act, is in some files and read by nobody.
+        activation=("hidden_activation", "gelu_pytorch_tanh"),
+    )
     kinds = fields.values.get("layer_types")
     usual = [f"{'full' if i % _EVERY else 'sliding'}_attention" for i in range(base.decoder_layers)]
     if kinds is not None and kinds != usual:
@@ -43,12 +49,6 @@ def model(fields: Fields, tensors: Tensors) -> Model:
             softcap=cap("attn_logit_softcapping"),
             window=fields.whole("sliding_window", default=4096),
             window_every=_EVERY,
-        ),
-        feed_forward=dataclasses.replace(
-            base.feed_forward,
-            activation=fields.choice(
-                ("hidden_activation", "hidden_act"), llama.ACTIVATIONS, "gelu_pytorch_tanh"
-            ),
         ),
         norm=dataclasses.replace(base.norm, place="sandwich", gain_offset=1.0),
         head=dataclasses.replace(base.head, softcap=cap("final_logit_softcapping")),

@@ -70,9 +70,21 @@ def prefix_of(tensors: Tensors) -> str:
 
 
 def base_config(
-    fields: Fields, tensors: Tensors, attention: AttentionConfig, window: int | None = None
+    fields: Fields,
+    tensors: Tensors,
+    attention: AttentionConfig,
+    window: int | None = None,
+    activation: tuple[str, str] = ("hidden_act", "silu"),
 ) -> TransformerConfig:
-    """What all of them have in common."""
+    """What all of them have in common.
+
+    Args:
+        fields: The configuration.
+        tensors: What there is.
+        attention: Which biases and norms there are.
+        window: How far all layers look; None is without end.
+        activation: The key that names it, and the name where the key is missing.
+    """
     table, own = f"{prefix_of(tensors)}embed_tokens.weight", "lm_head.weight"
     heads = fields.whole("num_attention_heads")
     return TransformerConfig(
@@ -92,7 +104,7 @@ def base_config(
         scores=ScoreConfig(window=window),
         feed_forward=FeedForwardConfig(
             width=fields.whole("intermediate_size"),
-            activation=fields.choice(("hidden_act", "hidden_activation"), ACTIVATIONS, "silu"),
+            activation=fields.choice(activation[:1], ACTIVATIONS, activation[1]),
             gated=True,
             bias=fields.flag("mlp_bias", False),
         ),

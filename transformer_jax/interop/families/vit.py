@@ -82,7 +82,8 @@ def model(fields: Fields, tensors: Tensors) -> Model:
         fields.only(problem_type="single_label_classification")
     return Model(
         kind="image",
-        config=config_of(fields, tensors.has(f"{prefix}pooler.dense.weight")),
+        # A classifier reads the first vector as it is, whatever pooler it was saved with.
+        config=config_of(fields, not labelled and tensors.has(f"{prefix}pooler.dense.weight")),
         prefix=prefix,
         task="classify" if labelled else None,
         labels=labels_of(fields) if labelled else (),
@@ -149,4 +150,11 @@ def named(model: Model) -> Model:
     return dataclasses.replace(model, prefix="vit." if model.task else "")
 
 
-FAMILY = Family(types=("vit",), model=model, rows=rows, fields=fields, named=named)
+FAMILY = Family(
+    types=("vit",),
+    model=model,
+    rows=rows,
+    fields=fields,
+    unused=lambda model: (r"(vit\.)?pooler\..*",) if model.task else (),
+    named=named,
+)
