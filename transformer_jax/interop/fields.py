@@ -20,10 +20,14 @@ class Fields:
     Args:
         values: What the file holds.
         where: What to call it in errors.
+
+    Attributes:
+        asked: The numbers, flags and objects that were read, the usual values of missing ones too.
     """
 
     def __init__(self, values: Mapping[str, Any], where: str = "config.json"):
         self.values, self.where = dict(values), where
+        self.asked: dict[str, Any] = {}
 
     def whole(self, *names: str, default: int | None = None, least: int = 1) -> int:
         """The whole number under the first of ``names`` that is there and not null.
@@ -33,9 +37,11 @@ class Fields:
         """
         name, value = self._find(names)
         if value is None and default is not None:
+            self.asked[name] = default
             return default
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value < _LARGEST:
             raise self.refused(name, value, f"a whole number from {least} on is needed")
+        self.asked[name] = value
         return value
 
     def number(
@@ -55,6 +61,7 @@ class Fields:
         if not known or not abs(value) <= _LARGEST or (above is not None and value <= above):
             least = "" if above is None else f" above {above}"
             raise self.refused(name, value, f"a number{least} is needed, at most {_LARGEST}")
+        self.asked[name] = float(value)
         return float(value)
 
     def flag(self, name: str, default: bool) -> bool:
@@ -64,10 +71,10 @@ class Fields:
             CheckpointError: It is neither true nor false.
         """
         value = self.values.get(name)
-        if value is None:
-            return default
+        value = default if value is None else value
         if not isinstance(value, bool):
             raise self.refused(name, value, "true or false is needed")
+        self.asked[name] = value
         return value
 
     def choice(self, names: tuple[str, ...], allowed: Mapping[str, Any], default: str) -> Any:
@@ -93,6 +100,7 @@ class Fields:
             return Fields({}, f"{self.where}: {name}")
         if not isinstance(value, dict):
             raise self.refused(name, value, "an object is needed")
+        self.asked[name] = value
         return Fields(value, f"{self.where}: {name}")
 
     def only(self, **usual: Any) -> None:

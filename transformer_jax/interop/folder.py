@@ -6,17 +6,19 @@ its own; shapes are compared before memory is taken.
 
 import concurrent.futures
 import dataclasses
+import functools
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from flax import nnx
 
-from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.errors import CheckpointError, ConfigError, UserError
+from transformer_jax.interop.deciding import deciding_keys
 from transformer_jax.interop.families import (
     bart,
     bert,
@@ -34,6 +36,7 @@ from transformer_jax.interop.family import Family, Model, Row, Tensors
 from transformer_jax.interop.fields import Fields, read_fields
 from transformer_jax.interop.forms import moves, ours, shape_there
 from transformer_jax.interop.memory import Memory, Shared, aligned
+from transformer_jax.interop.sizes import check_sizes
 from transformer_jax.interop.tensor_files import INDEX, WEIGHTS, TensorFolder, open_tensors
 from transformer_jax.models.making import make_model
 from transformer_jax.training.trees import named, nested
@@ -56,8 +59,6 @@ FAMILIES: tuple[Family, ...] = (
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
 _AT_ONCE = 2  # tensors: while one is read, another is turned
-_LONGEST = 1 << 20  # positions that are computed and so cost no parameters
-_LARGEST_TABLE = 1 << 28  # numbers, of positions that are computed as a table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,12 +162,13 @@ def open_folder(path: str | os.PathLike[str]) -> Folder:
     tensors = open_tensors(folder)
     names = _todays(family, tensors)
     shapes = {name: tensors.entries[there].shape for name, there in names.items()}
-    same = lambda a, b: _same(tensors, names, shapes, a, b)
+    same = functools.cache(lambda a, b: _same(tensors, names, shapes, a, b))
+    describe = lambda said: _described(family, said, Tensors(shapes, same), tensors)
     try:
-        model = family.model(fields, Tensors(shapes, same))
+        model = describe(fields)
     except ConfigError as error:
-        raise CheckpointError(f"{fields.where}: {error}") from None
-    _believable(model, fields, tensors)
+        keys = deciding_keys(fields, lambda said: _refusal(describe, said))
+        raise CheckpointError(f"{fields.where}: {error}{keys}") from None
     rows = family.rows(model)
     for row in rows:
         kind = tensors.entries[names[row.theirs]].dtype if row.theirs in names else "F32"
@@ -174,7 +176,9 @@ def open_folder(path: str | os.PathLike[str]) -> Folder:
             raise CheckpointError(
                 f"{path}: the tensor {row.theirs} is {kind}: weights are {', '.join(_FLOATS)}"
             )
-    _account(fields, family, model, rows, shapes, same)
+    if misfit := _misfit(fields, family, model, rows, shapes, same):
+        keys = deciding_keys(fields, lambda said: _expected(family, describe(said), misfit))
+        raise CheckpointError(f"{path}: the tensor {misfit.tensor} {misfit.problem}{keys}")
     return Folder(folder, fields, family, model, rows, tensors, names)
 
 
@@ -236,66 +240,64 @@ def _same(
     return tensors.same(names[a], names[b])
 
 
-def _believable(model: Model, fields: Fields, tensors: TensorFolder) -> None:
-    """Refuses sizes that the files cannot hold, before a model of such sizes is even described."""
-    config, most = model.config, tensors.nbytes
-    decoder = config.decoder()
-    layers = config.encoder_layers + config.decoder_layers
-    sizes = {
-        "number of layers": layers * config.width,
-        "vocabulary": max(config.vocab, decoder.vocab) * config.embedding_width,
-        "embedding width": config.embedding_width * config.width,
-        "width": config.width**2,
-        "feed-forward width": max(config.feed_forward.width, decoder.feed_forward.width)
-        * config.width,
-        "heads": config.attention.heads * config.head_dim * config.width,
-    }
-    if config.image.size:
-        sizes["patches"] = config.image.patch**2 * config.image.channels * config.width
-    places = config.positions
-    if places.kind == "learned":
-        sizes["number of positions"] = (places.max_length + places.offset) * config.embedding_width
-    for what, elements in sizes.items():
-        if elements > most:
-            raise CheckpointError(
-                f"{fields.where}: its {what} does not fit the {most:,} bytes of the tensors"
-            )
-    if layers > len(tensors.entries):
-        raise CheckpointError(f"{fields.where}: {layers} layers, and fewer tensors than that")
-    if places.max_length > _LONGEST:
-        raise CheckpointError(
-            f"{fields.where}: {places.max_length} positions: at most {_LONGEST} are computed"
-        )
-    if places.kind.startswith("sinusoidal") and places.max_length * config.width > _LARGEST_TABLE:
-        raise CheckpointError(
-            f"{fields.where}: {places.max_length} positions of {config.width} numbers: too many"
-        )
+def _described(family: Family, fields: Fields, known: Tensors, tensors: TensorFolder) -> Model:
+    """The model that a configuration describes, of sizes that can be.
+
+    Raises:
+        CheckpointError: A key has a value that it cannot have.
+        ConfigError: Several keys do not fit together, or not the files.
+    """
+    model = family.model(fields, known)
+    check_sizes(model, tensors)
+    return model
 
 
-def _account(
+def _refusal(describe: Callable[[Fields], Model], fields: Fields) -> str:
+    """Why a configuration describes no model, or nothing."""
+    try:
+        describe(fields)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+class _Misfit(NamedTuple):
+    """A tensor that the model lacks or should not have, or of another shape."""
+
+    tensor: str
+    problem: str
+    shape: bool = False
+
+
+def _expected(family: Family, model: Model, misfit: _Misfit) -> Any:
+    """Whether a model has a tensor, and its shape if that is what does not fit."""
+    for row in family.rows(model):
+        if row.theirs == misfit.tensor:
+            return shape_there(_shapes(model)[row.ours], row) if misfit.shape else True
+    return False
+
+
+def _misfit(
     fields: Fields,
     family: Family,
     model: Model,
     rows: Sequence[Row],
     shapes: Mapping[str, tuple[int, ...]],
     same: Callable[[str, str], bool],
-) -> None:
-    """Refuses a folder unless its tensors are those of the model, one by one."""
-    path = Path(fields.where).parent
+) -> _Misfit | None:
+    """The first tensor of a folder that is not that of the model, compared one by one."""
     expected = _shapes(model)
     described = {row.ours for row in rows}
     if described != expected.keys():
         apart = sorted(described ^ expected.keys())
-        raise CheckpointError(f"{path}: no published place for {apart[0]}")
+        raise CheckpointError(f"{Path(fields.where).parent}: no published place for {apart[0]}")
     for row in rows:
         if row.theirs not in shapes:
-            raise CheckpointError(f"{path}: the tensor {row.theirs} is missing")
-        wanted = shape_there(expected[row.ours], row)
-        if shapes[row.theirs] != wanted:
-            raise CheckpointError(
-                f"{path}: the tensor {row.theirs} is {list(shapes[row.theirs])}, and "
-                f"{list(wanted)} by config.json"
-            )
+            return _Misfit(row.theirs, "is missing")
+        found, wanted = shapes[row.theirs], shape_there(expected[row.ours], row)
+        if found != wanted:
+            problem = f"is {list(found)}, and {list(wanted)} by config.json"
+            return _Misfit(row.theirs, problem, shape=True)
     used = {row.theirs for row in rows}
     originals = [row.theirs for row in rows if row.ours in _COPIED]
     for name in shapes:
@@ -303,10 +305,12 @@ def _account(
             continue
         may = any(re.fullmatch(pattern, name) for pattern in family.copies)
         if not may or not any(same(name, other) for other in originals):
-            raise CheckpointError(
-                f"{path}: the tensor {name} is no part of this model, and no copy of another: "
-                f"its result would be another without it"
+            return _Misfit(
+                name,
+                "is no part of this model, and no copy of another: its result would be another "
+                "without it",
             )
+    return None
 
 
 def _shapes(model: Model) -> dict[str, tuple[int, ...]]:

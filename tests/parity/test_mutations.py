@@ -1,0 +1,157 @@
+"""Every field of every published configuration, changed: the same as transformers, or refused."""
+
+import dataclasses
+import functools
+import json
+
+import numpy as np
+import pytest
+
+from tests.parity import layouts
+from tests.parity.sweep.mutating import mutations
+from transformer_jax.errors import UserError
+from transformer_jax.interop import folder as folders
+
+pytestmark = [pytest.mark.parity, pytest.mark.slow]
+
+# Others of the same family and head have the same fields.
+ALIKE = {"bert_mlm", "bert_bare", "bert_tag", "bert_qa", "camembert_tag"}
+LAYOUTS = [name for name in layouts.LAYOUTS if name not in ALIKE]
+# What an error may name instead: without names there is a number; of another type, its own keys.
+NAMED = {"id2label": ("num_labels",), "model_type": ("missing", "no part")}
+# Classes are chosen by this one, which is about nothing but them.
+CLASSES = {"architectures"}
+AUTO = {
+    "ForPreTraining": "PreTraining",
+    "ForMaskedLM": "MaskedLM",
+    "ForSequenceClassification": "SequenceClassification",
+    "ForTokenClassification": "TokenClassification",
+    "ForQuestionAnswering": "QuestionAnswering",
+    "ForConditionalGeneration": "Seq2SeqLM",
+    "MTModel": "Seq2SeqLM",
+    "ForCausalLM": "CausalLM",
+    "LMHeadModel": "CausalLM",
+    "ForImageClassification": "ImageClassification",
+}
+
+
+def auto(architecture):
+    """The class that picks another by the configuration's model_type, as users take it."""
+    ends = [kind for end, kind in AUTO.items() if architecture.endswith(end)]
+    return f"AutoModelFor{ends[0]}" if ends else architecture
+
+
+@pytest.fixture(scope="module")
+def tools():
+    pytest.importorskip("torch", reason="compares with transformers: no torch here")
+    pytest.importorskip("transformers", reason="compares with transformers")
+    import jax
+
+    from tests.parity.sweep import checking, reference
+
+    least = jax.config.jax_persistent_cache_min_compile_time_secs
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1e9)
+    with reference.quietly():
+        yield checking, reference
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", least)
+
+
+class Pair:
+    """A folder as both read it, again and again with other configurations."""
+
+    def __init__(self, folder, inputs, tools):
+        self.folder, self.inputs = folder, inputs
+        self.checking, self.reference = tools
+        self.fields = json.loads((folder / "config.json").read_text())
+        self.cls = auto(self.fields["architectures"][0])
+        self.model = folders.open_folder(folder).model
+        self.there = self.reference.load(self.cls, folder)
+        self.given = self.reference.accepted(self.there, inputs(self.fields))
+        self.wanted = self.reference.outputs(self.there, self.given)
+
+    def problem(self, name, changed):
+        """What is wrong with how ours reads a changed configuration, if anything."""
+        (self.folder / "config.json").write_text(json.dumps(changed))
+        try:
+            here = folders.open_folder(self.folder)
+        except UserError as error:
+            named = [*name.split("."), *NAMED.get(name, ())]
+            known = any(part in str(error) for part in named)
+            return None if known else f"refused without its name: {error}"
+        same = usual(here.model) == usual(self.model)
+        try:
+            there = self.reference.load(self.cls, self.folder)
+            given = self.reference.accepted(there, self.inputs(changed))
+            wanted = self.reference.outputs(there, given)
+        except Exception as error:
+            return None if same else f"transformers refuses, ours reads it: {error}"[:200]
+        if same and np.array_equal(
+            given["input_ids" if "input_ids" in given else "pixel_values"],
+            self.given.get("input_ids", given.get("pixel_values")),
+        ):
+            equal = all(np.array_equal(wanted[kind], value) for kind, value in self.wanted.items())
+            return None if equal else "transformers gives another result, ours the same"
+        from tests.parity import ours
+
+        found = ours.compute(here.model, here.load(), self.checking.filled(given, here))
+        try:
+            self.checking.compare(found, wanted, there, given)
+        except AssertionError as error:
+            return f"another result: {error}"
+        return None
+
+
+def usual(model):
+    """A model without what changes no result."""
+    config = model.config
+    still = {
+        group: dataclasses.replace(getattr(config, group), dropout=0.0)
+        for group in ("embedding", "attention", "feed_forward", "norm")
+    }
+    places = config.positions
+    if places.kind in ("rotary", "relative"):
+        places = dataclasses.replace(places, max_length=1)
+    config = dataclasses.replace(config, **still, positions=places)
+    return dataclasses.replace(model, config=config, labels=tuple("-" * len(model.labels)))
+
+
+def inputs_of(name):
+    """Inputs of a layout, padded with the token that a configuration names."""
+    usual = layouts.inputs(name)
+
+    def inputs(fields):
+        pad = fields.get("pad_token_id")
+        if "input_ids" not in usual or isinstance(pad, bool) or not isinstance(pad, int):
+            return usual
+        real, ids = usual["attention_mask"], usual["input_ids"]
+        if not 0 <= pad < 97:
+            return usual
+        clash = np.where(ids == pad, (pad + 7) % 90, ids)
+        return usual | {"input_ids": np.where(real == 1, clash, pad)}
+
+    return inputs
+
+
+@pytest.mark.parametrize("name", [*LAYOUTS, "mt5"])
+def test_a_changed_field_changes_what_it_does_there_or_is_refused(
+    tools, tmp_path, monkeypatch, name
+):
+    layout = "t5_gated" if name == "mt5" else name
+    folder = layouts.write(layout, tmp_path / name)
+    if name == "mt5":
+        fields = json.loads((folder / "config.json").read_text())
+        del fields["scale_decoder_outputs"]
+        names = {"model_type": "mt5", "architectures": ["MT5ForConditionalGeneration"]}
+        (folder / "config.json").write_text(json.dumps(fields | names))
+    # Most mutations describe the same parameters.
+    monkeypatch.setattr(folders, "_shapes", functools.cache(folders._shapes))
+    pair = Pair(folder, inputs_of(layout), tools)
+    wrong, count = [], 0
+    for field, what, changed in mutations(pair.fields):
+        if field in CLASSES:
+            continue
+        count += 1
+        if problem := pair.problem(field, changed):
+            wrong.append(f"{field} {what}: {problem}")
+    assert count > 80
+    assert not wrong, f"{len(wrong)} of {count}:\n" + "\n".join(wrong)
