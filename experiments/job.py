@@ -17,6 +17,7 @@ from flax import nnx
 
 from experiments.checks import check_rows, mesh_of
 from experiments.sizing import from_size, said_of, vocabulary_for
+from transformer_jax.compiled import multiplies_bfloat16
 from transformer_jax.data.loader import prefetched
 from transformer_jax.data.store import forget
 from transformer_jax.data.tokenizer import (
@@ -281,6 +282,21 @@ class Job(abc.ABC):
         return made[1]
 
 
+def advise(run: Any, platform: str, fast: bool | None) -> None:
+    """Says so if a run computes in bfloat16 on a CPU without units for it.
+
+    Args:
+        run: The settings of the run.
+        platform: Of the devices.
+        fast: Whether the CPU multiplies bfloat16 matrices; None is not known.
+    """
+    if run.model.compute.dtype == "bfloat16" and platform == "cpu" and fast is False:
+        say(
+            "warning: this CPU has no amx_bf16, so bfloat16 trains more slowly than float32: "
+            "leave out --model.compute.dtype bfloat16"
+        )
+
+
 def introduce(job: Job) -> None:
     """A line about the model and the batches of a run with a budget of tokens."""
     say(
@@ -325,6 +341,7 @@ def train(job: Job, finish: Callable[[], dict[str, Any]], *, resume: bool) -> in
         resume: Whether to go on from a checkpoint.
     """
     began, run, directory = time.monotonic(), job.run, job.directory
+    advise(run, job.mesh.devices.flat[0].platform, multiplies_bfloat16())
     checkpointer = job.checkpointer()
     train_loss, valid_loss = loss_labels(job)
     if train_loss != "training":

@@ -3,10 +3,14 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
+from experiments.job import advise
 from transformer_jax import compiled
+from transformer_jax.compiled import multiplies_bfloat16
+from transformer_jax.config import ComputeConfig, TransformerConfig
 
 
 @pytest.fixture
@@ -63,3 +67,20 @@ def test_the_oldest_go_when_there_is_too_much(fresh, monkeypatch):
     monkeypatch.setattr(compiled, "_MOST", 25)
     assert compiled.keep_compiled() == folder
     assert sorted(path.name for path in folder.iterdir()) == ["middle", "new"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "wanted"),
+    [("fpu avx512_bf16", False), ("amx_bf16 amx_tile avx512_bf16", True), (None, None)],
+)
+def test_units_for_bfloat16_are_told_by_the_processor(tmp_path, flags, wanted, capsys):
+    path = tmp_path / "cpuinfo"
+    path.write_text("model name: a\n" + (f"flags\t: {flags}\n" * 2 if flags else ""))
+    assert multiplies_bfloat16(path) is wanted
+    assert multiplies_bfloat16(tmp_path / "none") is None
+    run = SimpleNamespace(model=TransformerConfig(compute=ComputeConfig(dtype="bfloat16")))
+    advise(run, "cpu", wanted)
+    advise(run, "gpu", wanted)
+    advise(SimpleNamespace(model=TransformerConfig()), "cpu", wanted)
+    said = capsys.readouterr().err
+    assert said.count("\n") == said.count("this CPU has no amx_bf16") == (wanted is False)

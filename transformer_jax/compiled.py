@@ -7,7 +7,7 @@ import platform
 import sys
 from pathlib import Path
 
-__all__ = ["keep_compiled"]
+__all__ = ["keep_compiled", "multiplies_bfloat16"]
 
 _MOST = 512 << 20  # bytes on disk
 
@@ -33,6 +33,21 @@ def keep_compiled() -> Path | None:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
     return folder
+
+
+def multiplies_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool | None:
+    """Whether the processor has units for products of bfloat16 matrices; None if it does not say.
+
+    These are Intel's AMX (``amx_bf16``). Instructions for vectors alone (``avx512_bf16``) are no
+    such units: training in bfloat16 is slower with them than in float32.
+
+    Args:
+        cpuinfo: Where Linux tells the features of processors.
+    """
+    with contextlib.suppress(OSError):
+        flags = [line for line in cpuinfo.read_text().splitlines() if line.startswith("flags")]
+        return "amx_bf16" in flags[0].split() if flags else None
+    return None
 
 
 def _processor() -> str:

@@ -1,13 +1,15 @@
 """Whatever a command raises, its end is one line and a code."""
 
+import logging
 import signal
 import subprocess
 import sys
 import time
+import warnings
 
 import pytest
 
-from transformer_jax.cli.errors import guarded, run_log
+from transformer_jax.cli.errors import guarded, plain_warnings, run_log
 from transformer_jax.errors import (
     CheckpointError,
     ConfigError,
@@ -61,6 +63,31 @@ def test_an_error_of_ours_leaves_its_traceback_in_the_log(tmp_path, capsys):
         run_log(None)
     assert str(tmp_path / "error.log") in capsys.readouterr().err
     assert "ValueError: odd" in (tmp_path / "error.log").read_text()
+
+
+def test_warnings_are_lines_without_the_names_of_loggers(capsys):
+    """Those of logs and of Python, of this package and of others."""
+
+    def command():
+        logging.getLogger("transformer_jax.parallel.sharding").warning("a %s\nb", "size")
+        logging.getLogger("absl").error("gone")
+        logging.getLogger("jax._src.xla_bridge").info("not for people")
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.warn("an old flag", UserWarning, stacklevel=1)
+
+    before = warnings.showwarning
+    with plain_warnings():
+        shown = warnings.showwarning
+    assert guarded(command) == 0
+    err = capsys.readouterr().err
+    assert err == "warning: a size b\nerror: gone\nwarning: an old flag\n"
+    assert warnings.showwarning is before is not shown
+
+
+def test_what_is_said_can_be_written(capsys):
+    assert guarded(er_raising(ConfigError("a \ud800"))) == 2
+    assert capsys.readouterr().err == "error: a \\ud800\n"
 
 
 def test_debugging_lets_errors_pass(monkeypatch):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from transformer_jax.cli.checks import check_values
+from transformer_jax.cli.flags import positional
 from transformer_jax.cli.main import COMMANDS, main
 from transformer_jax.cli.translate import Translate
 from transformer_jax.config import TransformerConfig, from_dict
@@ -21,10 +22,10 @@ TEXTS = ["", " ", "\ud800", "\udcff", "a\0b", "x" * 5000, "-", "²", "{}", "é\n
 SECONDS = 120  # of a busy machine; a command that hangs takes for ever
 
 
-def kinds_of(field):
-    parts = typing.get_args(field.type) or (field.type,)
-    flat = [inner for part in parts for inner in (typing.get_args(part) or (part,))]
-    return {part for part in flat if part in (int, float, str, Path)}
+def kinds_of(hint):
+    """The simple types among those that a field can have."""
+    parts = typing.get_args(hint)
+    return set().union(*map(kinds_of, parts)) if parts else {hint} & {int, float, str, Path}
 
 
 def cases():
@@ -32,13 +33,10 @@ def cases():
     for name, command in COMMANDS.items():
         hints = typing.get_type_hints(command)
         for field in dataclasses.fields(command):
-            kinds = kinds_of(dataclasses.make_dataclass("One", [("x", hints[field.name])])
-                             .__dataclass_fields__["x"])  # fmt: skip
-            number = kinds & {int, float}
-            needed = field.default is dataclasses.MISSING
-            if needed or not kinds or (str in kinds and field.name in ("texts", "sentences")):
-                continue  # positional
-            for value in NUMBERS if number else TEXTS:
+            kinds = kinds_of(hints[field.name])
+            if positional(field) or not kinds:
+                continue
+            for value in NUMBERS if kinds & {int, float} else TEXTS:
                 yield name, field.name.replace("_", "-"), value
 
 

@@ -1,16 +1,20 @@
 """How a command ends: one line for a mistake, and an exit code that says what kind."""
 
+import contextlib
+import logging
 import os
 import platform
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from transformer_jax.errors import UserError
 
-__all__ = ["guarded", "leave", "run_log"]
+__all__ = ["guarded", "leave", "plain_warnings", "run_log"]
 
 _log: Path | None = None
 
@@ -33,7 +37,8 @@ def guarded(command: Callable[[], int | None], *, debug: bool = False) -> int:
     """
     debug = debug or os.environ.get("TRANSFORMER_JAX_DEBUG", "0") == "1"
     try:
-        code = command() or 0
+        with plain_warnings():
+            code = command() or 0
         sys.stdout.flush()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0 if end.code is None else 2
@@ -63,8 +68,38 @@ def guarded(command: Callable[[], int | None], *, debug: bool = False) -> int:
     return code
 
 
-def _say(message: str) -> None:
-    print("error: " + " ".join(message.split()), file=sys.stderr)
+class _Plain(logging.Handler):
+    """Log records as lines for people, without the names of loggers and modules."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Writes a record."""
+        _say(record.getMessage(), record.levelname.lower())
+
+
+@contextlib.contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Within it, warnings of this and other packages are a line each: what, and nothing else.
+
+    Other handlers of the root logger, and settings such as JAX_LOGGING_LEVEL, stay as they are.
+    """
+    handler, root, shown = _Plain(logging.WARNING), logging.getLogger(), warnings.showwarning
+    root.addHandler(handler)
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        _say(str(message), "warning")
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = shown
+        root.removeHandler(handler)
+
+
+def _say(message: str, kind: str = "error") -> None:
+    text = f"{kind}: {' '.join(message.split())}"
+    # Half a character of a flag may be in it, which a file cannot hold.
+    print(text.encode("utf-8", "backslashreplace").decode(), file=sys.stderr, flush=True)
 
 
 def _of_ours(error: Exception) -> str:

@@ -6,13 +6,21 @@ import difflib
 import io
 import typing
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from transformer_jax.errors import ConfigError
 
-__all__ = ["check_flags", "flags_of", "in_one_line"]
+__all__ = ["check_flags", "flags_of", "in_one_line", "positional"]
 
 T = TypeVar("T")
+
+
+def positional(field: "dataclasses.Field[Any]") -> bool:
+    """Whether a field of a command is no flag: its values stand alone."""
+    import tyro
+
+    marker = typing.get_args(tyro.conf.Positional[int])[-1]
+    return marker in typing.get_args(field.type)
 
 
 def flags_of(kind: type, prefix: str = "") -> list[str]:
@@ -26,6 +34,8 @@ def flags_of(kind: type, prefix: str = "") -> list[str]:
     found: list[str] = []
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
+        if positional(field):
+            continue
         flag, hint = field.name.replace("_", "-"), hints[field.name]
         if dataclasses.is_dataclass(hint):
             found += flags_of(typing.cast(type, hint), f"{prefix}{flag}.")
