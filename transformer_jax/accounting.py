@@ -308,18 +308,25 @@ def _stack(
 
 
 def _linear(
-    path: str, copies: int, tokens: int, width: int, out: int, bias: bool, item: int, extra: int = 0
+    path: str,
+    copies: int,
+    tokens: int,
+    width: int,
+    out: int,
+    bias: bool,
+    item: int,
+    extra: int | float = 0,
 ) -> Part:
     """A product with a matrix; ``extra`` operations follow on each element of the result."""
     shapes: tuple[tuple[int, ...], ...] = ((width, out),) + (((out,),) if bias else ())
-    products = 2 * tokens * width * out
+    products, more = 2 * tokens * width * out, round(extra * tokens * out)
     moved = item * (tokens * (width + out) + sum(math.prod(shape) for shape in shapes))
     return Part(
         path,
         copies,
         shapes,
-        copies * (products + (bias + extra) * tokens * out),
-        copies * (2 * products + (2 * bias + extra) * tokens * out),
+        copies * (products + bias * tokens * out + more),
+        copies * (2 * products + 2 * bias * tokens * out + more),
         copies * moved,
         tokens,
     )
@@ -342,9 +349,11 @@ def _attention(
     D, item, sizes, attention = config.width, _itemsize(config), _sizes(config), config.attention
     queries, keys = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
     values, mixed = sizes.kv_heads * sizes.value_dim, sizes.heads * sizes.value_dim
-    rotary = 4 if config.positions.kind == "rotary" and path.endswith("self_attention") else 0
-    yield _linear(f"{path}/query", L, B * T, D, queries, attention.bias, item, rotary)
-    yield _linear(f"{path}/key", L, B * S, D, keys, attention.bias, item, rotary)
+    turned: int | float = 0
+    if config.positions.kind == "rotary" and path.endswith("self_attention"):
+        turned = 4 * (config.positions.rotary_dim or sizes.head_dim) / sizes.head_dim
+    yield _linear(f"{path}/query", L, B * T, D, queries, attention.bias, item, turned)
+    yield _linear(f"{path}/key", L, B * S, D, keys, attention.bias, item, turned)
     yield _linear(f"{path}/value", L, B * S, D, values, attention.bias, item)
     if attention.qk_norm:
         H = sizes.head_dim

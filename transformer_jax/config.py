@@ -58,10 +58,35 @@ class PositionConfig:
     offset: int = 0  # first row of the learned table in use (BART 2)
     skip_padding: bool = False  # positions count valid tokens only (RoBERTa)
     rotary_base: float = 10_000.0
+    rotary_dim: int | None = None  # the first dimensions of a head that turn; None is all
     rotary_scaling: tuple[float, float, float, int] | None = None  # factor, low, high, old length
+    rotary_yarn: tuple[float, float, float, int, bool] | None = None  # see yarn_frequencies
+    rotary_dynamic: tuple[float, int] | None = None  # NTK factor, old length; see dynamic_base
+    rotary_short: tuple[float, ...] = ()  # LongRoPE: divides the frequency of each pair
+    rotary_long: tuple[float, ...] = ()  # the same where max_length is above rotary_short_length
+    rotary_short_length: int | None = None
+    rotary_attention_factor: float = 1.0  # of turned queries and keys (YaRN, LongRoPE)
     rotary_interpolation: float = 1.0  # positions are divided by it, for texts longer by it
     buckets: int = 32  # of relative distances (T5)
     max_distance: int = 128  # beyond which all distances share a bucket (T5)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether max_length is part of what is computed, so that no text can be longer.
+
+        A table has so many rows, and the angles of dynamic NTK and LongRoPE follow from the length
+        of the context.
+        """
+        depends = self.rotary_method in ("rotary_dynamic", "rotary_short")
+        return self.kind == "learned" or (self.kind == "rotary" and depends)
+
+    @property
+    def rotary_method(self) -> str | None:
+        """The field that makes angles others than those of the base, if there is one."""
+        return next((name for name in _ROTARY_METHODS if getattr(self, name)), None)
+
+
+_ROTARY_METHODS = ("rotary_scaling", "rotary_yarn", "rotary_dynamic", "rotary_short")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +112,19 @@ class ScoreConfig:
     softcap: float | None = None  # scores become softcap * tanh(scores / softcap)
     window: int | None = None  # keys fewer than this many steps away are in reach
     window_every: int = 1  # layer i has the window if i is a multiple (Gemma 2: 2)
+    window_layers: tuple[int, ...] | None = None  # or: the layers that have it, from 0 (Qwen 2)
+
+    def window_of(self, layer: int) -> int | None:
+        """How far layer ``layer`` looks; None is as far as there are keys.
+
+        Example:
+            >>> scores = ScoreConfig(window=8, window_layers=(1, 2))
+            >>> [scores.window_of(i) for i in range(4)]
+            [None, 8, 8, None]
+        """
+        layers = self.window_layers
+        local = layer % self.window_every == 0 if layers is None else layer in layers
+        return self.window if local else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -293,13 +331,9 @@ def check(config: TransformerConfig) -> None:
         raise ConfigError(f"scores.window is {config.scores.window}: at least 1 (the token itself)")
     if config.scores.window_every < 1:
         raise ConfigError(f"scores.window_every is {config.scores.window_every}: at least 1")
-    if config.positions.kind == "rotary" and config.head_dim % 2:
-        raise ConfigError(f"rotary positions need an even head size, not {config.head_dim}")
+    check_window_layers(config)
+    check_rotary(config)
     places = config.positions
-    if places.rotary_interpolation < 1:
-        raise ConfigError(
-            f"positions.rotary_interpolation is {places.rotary_interpolation}: 1 (none) or more"
-        )
     if places.kind == "relative" and not 4 <= places.buckets < places.max_distance:
         raise ConfigError(
             f"positions.buckets is {places.buckets}: relative positions need at least 4, and fewer "
@@ -328,6 +362,71 @@ def check_embedding(config: TransformerConfig) -> None:
     if config.decoder_layers or config.image.size:
         raise ConfigError(
             f"embedding.width is {width}: only an encoder of words projects its embeddings"
+        )
+
+
+def check_window_layers(config: TransformerConfig) -> None:
+    """Refuses layers with a window that no model can have, or that are named in two ways."""
+    scores, most = config.scores, max(config.encoder_layers, config.decoder_layers)
+    layers = scores.window_layers
+    if layers is None:
+        return
+    if scores.window is None or scores.window_every != 1:
+        raise ConfigError(
+            f"scores.window_layers is {layers}: it needs scores.window, and scores.window_every "
+            f"left at 1"
+        )
+    if list(layers) != sorted({i for i in layers if 0 <= i < most}):
+        raise ConfigError(
+            f"scores.window_layers is {layers}: layers from 0 to {most - 1} in ascending order, "
+            f"each once"
+        )
+
+
+def check_rotary(config: TransformerConfig) -> None:
+    """Refuses rotary positions that no model can have."""
+    places = config.positions
+    if places.kind != "rotary":
+        return
+    if places.rotary_dim is None and config.head_dim % 2:
+        raise ConfigError(f"rotary positions need an even head size, not {config.head_dim}")
+    size = config.head_dim if places.rotary_dim is None else places.rotary_dim
+    if size % 2 or not 0 < size <= config.head_dim:
+        raise ConfigError(
+            f"positions.rotary_dim is {places.rotary_dim}: an even number, at most the head size "
+            f"{config.head_dim}"
+        )
+    given = [name for name in _ROTARY_METHODS if getattr(places, name)]
+    if len(given) > 1:
+        raise ConfigError(f"positions.{' and positions.'.join(given)} are given: only one of them")
+    if places.rotary_dynamic and size < 4:
+        raise ConfigError(f"positions.rotary_dynamic needs at least 4 dimensions that turn: {size}")
+    longrope = places.rotary_short, places.rotary_long
+    if any(longrope) != (places.rotary_short_length is not None):
+        raise ConfigError(
+            "positions.rotary_short, rotary_long and rotary_short_length are given together"
+        )
+    for name, factors in zip(("short", "long"), longrope if any(longrope) else (), strict=False):
+        if len(factors) != size // 2 or not all(factor > 0 for factor in factors):
+            raise ConfigError(
+                f"positions.rotary_{name} has {len(factors)} factors: {size // 2} are needed, each "
+                f"above 0"
+            )
+    for name in ("rotary_yarn", "rotary_dynamic"):
+        numbers = getattr(places, name)
+        if numbers is not None and not all(number > 0 for number in numbers[:4]):
+            raise ConfigError(f"positions.{name} is {numbers}: each number has to be above 0")
+    if places.rotary_yarn is not None and places.rotary_base <= 1:
+        raise ConfigError(
+            f"positions.rotary_base is {places.rotary_base}: above 1 with positions.rotary_yarn"
+        )
+    if not places.rotary_attention_factor > 0:
+        raise ConfigError(
+            f"positions.rotary_attention_factor is {places.rotary_attention_factor}: above 0"
+        )
+    if places.rotary_interpolation < 1:
+        raise ConfigError(
+            f"positions.rotary_interpolation is {places.rotary_interpolation}: 1 (none) or more"
         )
 
 

@@ -28,6 +28,7 @@ TEXT = ["i sat on the bank of the river.", "i took cash to the bank.", "rivers r
 SPECIAL = {
     "bert": BERT_SPECIAL, "gpt2": ("<s>", "<pad>", "</s>", "<unk>"),
     "llama": ("<s>", "<pad>", "</s>", "<unk>"), "bart": ("<s>", "<pad>", "</s>", "<unk>"),
+    **dict.fromkeys(("opt", "phi3", "qwen2", "gemma"), ("<s>", "<pad>", "</s>", "<unk>")),
     "t5": ("<pad>", "</s>", "<unk>", "<other>"),
     "camembert": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"), "electra": BERT_SPECIAL,
 }  # fmt: skip
@@ -72,10 +73,24 @@ USES = [
     ("gpt2", ["generate", "{}", "the ", "--tokens", "5", "--temperature", "0"]),
     ("gpt2", ["score", "{}", "{text}"]),
     ("llama", ["generate", "{}", "the ", "--tokens", "5", "--rules", "published"]),
+    ("phi3_short", ["describe", "{}"]),
+]  # fmt: skip
+SLOW = [
+    ("opt", ["generate", "{}", "the ", "--tokens", "5", "--rules", "published"]),
+    ("opt_post", ["generate", "{}", "the ", "--tokens", "60", "--temperature", "0"]),
+    ("phi3_long", ["score", "{}", "{text}"]),
+    ("phi3_short", ["generate", "{}", "the ", "--tokens", "5", "--rules", "published"]),
+    ("llama_dynamic", ["generate", "{}", "the ", "--tokens", "50", "--context", "60"]),
+    ("qwen2_late", ["generate", "{}", "the ", "--temperature", "0", "--speculate", "3"]),
+    ("gemma", ["score", "{}", "{text}"]),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "words"), USES, ids=[f"{w[0]} {n}" for n, w in USES])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [*USES, *(pytest.param(*use, marks=pytest.mark.slow) for use in SLOW)],
+    ids=[f"{w[0]} {n}" for n, w in (*USES, *SLOW)],
+)
 def test_a_folder_is_used_like_the_run_made_of_it(
     published, text, tmp_path, run_command, name, words
 ):
@@ -369,6 +384,10 @@ MISTAKES = [
      "--temperature has no part"),
     (["generate", "{gpt2}", "x", "--rules", "published", "--tokens", str(10**12)], 2,
      "max_new_tokens is 1000000000000: allowed are 1 to 1048576"),
+    (["generate", "{phi3_long}", "x", "--rules", "published", "--tokens", "60"], 3,
+     "the model has positions for 36"),
+    (["generate", "{llama_dynamic}", "x", "--context", "60", "--interpolate"], 2,
+     "--interpolate is for angles"),
     (["convert", "{gpt2}", "{full}"], 2, "is not empty"),
     (["convert", "{text}", "{new}"], 4, "no such"),
     (["export", "{gpt2}", "{full}"], 2, "is not empty"),
@@ -379,7 +398,10 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("given", "code", "said"), MISTAKES, ids=[m[2] for m in MISTAKES])
 def test_a_mistake_is_one_line(published, text, tmp_path, run_command, given, code, said):
-    names = {name: published(name) for name in re.findall(r"{(bert\w*|gpt2)}", " ".join(given))}
+    names = {
+        name: published(name)
+        for name in re.findall(r"{(bert\w*|gpt2|phi3_long|llama_dynamic)}", " ".join(given))
+    }
     for name in ("bin", "full", "bare", "strange"):
         (tmp_path / name).mkdir()
     (tmp_path / "full/file").write_text("x")

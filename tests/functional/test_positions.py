@@ -94,7 +94,7 @@ def test_unknown_layout_is_refused():
 def test_rotary_is_a_rotation_of_halves():
     x = np.random.default_rng(0).normal(size=(2, 5, 3, 6)).astype(np.float32)
     at = np.array([[0, 1, 2, 3, 4], [7, 0, 9, 2, 30]])
-    out = np.asarray(rotary(jnp.asarray(x), jnp.asarray(at), base=100.0))
+    out = np.asarray(rotary(jnp.asarray(x), jnp.asarray(at), rotary_frequencies(6, 100.0)))
     z = x[..., :3] + 1j * x[..., 3:]
     turned = z * np.exp(1j * at[:, :, None, None] * 100.0 ** (-np.arange(3) / 3))
     np.testing.assert_allclose(out, np.concatenate([turned.real, turned.imag], -1), atol=1e-5)

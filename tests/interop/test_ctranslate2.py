@@ -96,11 +96,13 @@ OURS = {
     "tanh": variant(DECODER, feed_forward={"activation": "tanh"}),
     "window": variant(DECODER, positions=ROTARY, scores=ScoreConfig(window=20)),
 }
+PART_SHORT = layouts.LAYOUTS["phi3_long"]["config"]["rope_parameters"] | {"attention_factor": 1.0}
 QUICK = {(name, 4) for name in ("marian", "t5", "gpt2", "llama", "bart", "vaswani")}
 QUICK |= {("llama", 1)}
 PUBLISHED = (
     "marian", "marian_unshared", "pegasus", "bart", "mbart", "t5", "t5_gated", "gpt2", "llama",
-    "llama3", "mistral", "qwen2", "qwen3", "gemma2",
+    "llama3", "mistral", "qwen2", "qwen3", "gemma2", "gemma", "qwen3_mixed", "llama_yarn",
+    "llama_dynamic", "phi3", "phi3_long", "opt", "opt_post",
 )  # fmt: skip
 
 
@@ -128,7 +130,9 @@ def open_any(name, root):
     if name in OURS:
         return open_ours(name)
     # Scores are not capped there, and a window is not met by prompts as long.
-    changed = {"mistral": {"sliding_window": 20}}
+    changed = {"mistral": {"sliding_window": 20}, "qwen3_mixed": {"sliding_window": 20}}
+    changed["phi3"] = {"sliding_window": 20}
+    changed["phi3_long"] = {"rope_parameters": PART_SHORT}
     changed["gemma2"] = {"sliding_window": 20, "attn_logit_softcapping": None}
     return open_layout(name, root, **changed.get(name, {}))
 
@@ -279,6 +283,10 @@ NOT_THERE = {
     "positions.kind alibi": variant(positions={"kind": "alibi"}),
     "positions.kind relative": variant(DECODER, positions={"kind": "relative"}),
     "positions.rotary_scaling": variant(positions=ROTARY | {"rotary_scaling": (8.0, 1.0, 4.0, 16)}),
+    "positions.rotary_dynamic": variant(positions=ROTARY | {"rotary_dynamic": (2.0, 16)}),
+    "positions.rotary_attention_factor": variant(
+        DECODER, positions=ROTARY | {"rotary_dim": 4, "rotary_attention_factor": 1.2}
+    ),
 }
 
 

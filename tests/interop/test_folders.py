@@ -64,7 +64,7 @@ def test_a_bias_of_scores_that_is_left_out_is_none(tmp_path, layout):
     assert "bias" not in folder.load().get("head", {})
 
 
-@pytest.mark.parametrize("layout", ["bart", "llama", "gemma2"])
+@pytest.mark.parametrize("layout", ["bart", "llama", "gemma2", "opt", "phi3"])
 def test_names_without_their_prefix(tmp_path, layout):
     plain = open_folder(folder_of(layout, tmp_path / "a"))
     bare = open_folder(folder_of(layout, tmp_path / "b", tensors=renamed("model.", "")))
@@ -110,6 +110,12 @@ def config_of(layout, path, **changes):
 def test_keys_that_are_left_out_have_the_value_that_transformers_gives_them(tmp_path):
     for number, (layout, key, path, value) in enumerate(
         [("mistral", "sliding_window", "scores.window", 4096),
+         ("mistral", "max_position_embeddings", "positions.max_length", 2**17),
+         ("qwen3", "max_position_embeddings", "positions.max_length", 2**15),
+         ("gemma", "max_position_embeddings", "positions.max_length", 8192),
+         ("phi3", "rms_norm_eps", "norm.eps", 1e-5),
+         ("phi3", "sliding_window", "scores.window", None),
+         ("opt", "activation_function", "feed_forward.activation", "relu"),
          ("qwen2", "rms_norm_eps", "norm.eps", 1e-6),
          ("bert", "layer_norm_eps", "norm.eps", 1e-12),
          ("roberta", "pad_token_id", "positions.offset", 2),
@@ -134,8 +140,113 @@ def test_rotations_as_all_versions_say_them(tmp_path):
     assert base("c", rope_parameters={"rope_type": "default", "rope_theta": 7e5}) == 7e5
     old = {"type": "linear", "factor": 2.0}
     assert config_of("llama", tmp_path / "d", rope_scaling=old).positions.rotary_interpolation == 2
-    with pytest.raises(CheckpointError, match="yarn"):
-        config_of("llama", tmp_path / "e", rope_scaling={"type": "yarn", "factor": 2.0})
+    both = [
+        config_of("llama_yarn", tmp_path / f"e{number}", **keys).positions
+        for number, keys in enumerate(
+            [{}, {"rope_parameters": ..., "rope_theta": 50.0, "rope_scaling": OLD_YARN}]
+        )
+    ]
+    assert both[0] == both[1]
+    assert both[0].rotary_yarn == (4.0, 2.0, 0.2, 24, True)
+    assert both[0].rotary_attention_factor == pytest.approx(0.1 * np.log(4) + 1)
+    with pytest.raises(CheckpointError, match="known are default, linear"):
+        config_of("llama", tmp_path / "f", rope_scaling={"type": "xpos", "factor": 2.0})
+
+
+OLD_YARN = {
+    "type": "yarn", "factor": 4.0, "beta_fast": 2.0, "beta_slow": 0.2,
+    "original_max_position_embeddings": 24,
+}  # fmt: skip
+LONGROPE = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+
+
+@pytest.mark.parametrize(
+    ("layout", "beside", "rope", "wanted"),
+    [("llama", {}, {"rope_type": "yarn", "factor": 8.0},
+      {"rotary_yarn": (8.0, 32.0, 1.0, 64, True), "rotary_attention_factor": 1 + np.log(8) / 10}),
+     ("llama", {"original_max_position_embeddings": 48}, OLD_YARN,
+      {"rotary_yarn": (4.0, 2.0, 0.2, 48, True)}),
+     ("llama", {}, OLD_YARN | {"attention_factor": 0.7}, {"rotary_attention_factor": 0.7}),
+     ("llama", {}, OLD_YARN | {"mscale": 2.0, "mscale_all_dim": 0.5},
+      {"rotary_attention_factor": (1 + np.log(4) / 5) / (1 + np.log(4) / 20)}),
+     ("llama", {}, OLD_YARN | {"mscale": 2.0}, {"rotary_attention_factor": 1 + np.log(4) / 10}),
+     ("llama", {}, OLD_YARN | {"truncate": False}, {"rotary_yarn": (4.0, 2.0, 0.2, 24, False)}),
+     ("llama3", {"original_max_position_embeddings": 48},
+      layouts.LAYOUTS["llama3"]["config"]["rope_parameters"],
+      {"rotary_scaling": (8.0, 1.0, 4.0, 48)}),
+     ("llama", {}, {"type": "dynamic", "factor": 2.0}, {"rotary_dynamic": (2.0, 64)}),
+     ("llama", {"original_max_position_embeddings": 16}, LONGROPE,
+      {"max_length": 16, "rotary_short_length": 16,
+       "rotary_attention_factor": (1 + np.log(4) / np.log(16)) ** 0.5}),
+     ("llama", {}, LONGROPE, {"max_length": 64, "rotary_attention_factor": 1.0}),
+     ("phi3", {"original_max_position_embeddings": 16}, LONGROPE | {"rope_type": "su"},
+      {"max_length": 16, "rotary_long": (2.0,) * 4}),
+     ("phi3", {"original_max_position_embeddings": 16}, LONGROPE | {"factor": 1.0},
+      {"rotary_attention_factor": 1.0}),
+     ("phi3", {"partial_rotary_factor": 0.5}, {"rope_type": "default"}, {"rotary_dim": 4})],
+    ids=str,
+)  # fmt: skip
+def test_scaled_rotations_have_what_transformers_makes_of_their_keys(
+    tmp_path, layout, beside, rope, wanted
+):
+    """Under the key of transformers 5 and under the one before it."""
+    for number, key in enumerate(("rope_parameters", "rope_scaling")):
+        keys = {"rope_parameters": ..., key: rope} | beside
+        places = config_of(layout, tmp_path / str(number), **keys).positions
+        for name, value in wanted.items():
+            assert getattr(places, name) == pytest.approx(value), name
+
+
+@pytest.mark.parametrize(
+    ("layout", "keys", "said"),
+    [("phi3", {"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, "rope_type"),
+     ("llama", {"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "one kind"),
+     ("llama", {"rope_parameters": OLD_YARN | {"factor": None}}, "factor is missing"),
+     ("llama", {"rope_parameters": OLD_YARN | {"truncate": None}}, "truncate"),
+     ("llama", {"rope_parameters": OLD_YARN | {"beta_fast": -1.0}}, "beta_fast"),
+     ("llama", {"rope_parameters": LONGROPE | {"short_factor": [1.0]}}, "4 are needed"),
+     ("llama", {"rope_parameters": LONGROPE | {"long_factor": [0.0] * 4}}, "above 0"),
+     ("llama", {"rope_parameters": LONGROPE | {"long_factor": "x"}}, "a list of numbers"),
+     ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+     ("phi3", {"rope_parameters": {"partial_rotary_factor": 0.4}}, "rotary_dim is 3"),
+     ("phi3", {"rope_parameters": {"partial_rotary_factor": 0.1}}, "rotary_dim is 0"),
+     ("qwen2_late", {"layer_types": ["full_attention"] * 2}, "one for each of 3 layers"),
+     ("qwen2_late", {"layer_types": ["chunked_attention"] * 3}, 'a list of "full_attention"'),
+     ("qwen2_late", {"use_sliding_window": False}, "sliding_window is missing"),
+     ("qwen2_late", {"num_hidden_layers": 10**9}, "at most 65536"),
+     ("gemma2", {"sliding_window": None}, "sliding_window is missing"),
+     ("opt", {"word_embed_proj_dim": 16}, "only 32 can be loaded"),
+     ("opt", {"layer_norm_elementwise_affine": False}, "only true can be loaded")],
+    ids=str,
+)  # fmt: skip
+def test_what_a_decoder_cannot_be_is_refused_by_name(tmp_path, layout, keys, said):
+    with pytest.raises(CheckpointError, match=rf"^[^\n]*config.json[^\n]*{said}[^\n]*$"):
+        config_of(layout, tmp_path / "x", **keys)
+
+
+def test_windows_of_layers_as_all_versions_say_them(tmp_path):
+    """Before transformers 5, Qwen had them from one layer on."""
+    plain = config_of("qwen2_late", tmp_path / "a")
+    old = config_of("qwen2_late", tmp_path / "b", layer_types=...)
+    assert plain.scores.window_layers == (1, 2)
+    assert old == plain
+    late = config_of("qwen2_late", tmp_path / "c", layer_types=..., max_window_layers=...)
+    assert late.scores.window is None  # layer 28 is the first that would have it
+    named = config_of("qwen3_mixed", tmp_path / "d", layer_types=["sliding_attention"] * 4)
+    assert (named.scores.window, named.scores.window_layers) == (5, None)
+    full = config_of("gemma2", tmp_path / "e", layer_types=["full_attention"] * 3)
+    assert full.scores.window is None
+
+
+def test_the_first_gemma_says_one_activation_and_means_another(tmp_path):
+    """As BERT's exact GELU is called; a key of later files counts for nothing."""
+    for number, keys in enumerate(
+        [{"hidden_act": "gelu"}, {"hidden_act": ...}, {"hidden_activation": "silu"}]
+    ):
+        config = config_of("gemma", tmp_path / str(number), **keys)
+        assert config.feed_forward.activation == "gelu_tanh"
+    later = config_of("gemma2", tmp_path / "x", hidden_act="silu", hidden_activation=...)
+    assert later.feed_forward.activation == "gelu_tanh"
 
 
 # What is refused

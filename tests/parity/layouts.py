@@ -66,4 +66,6 @@ def inputs(layout: str) -> dict[str, np.ndarray]:
     return found
 
 
-DECODERS = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma2")
+DECODERS = (
+    "gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "phi3", "opt",
+)  # fmt: skip

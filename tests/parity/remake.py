@@ -56,6 +56,21 @@ LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 500_000.0, "factor": 8.0, "low_freq_factor": 1.0,
     "high_freq_factor": 4.0, "original_max_position_embeddings": 16,
 }  # fmt: skip
+# Inputs are longer than the training was, where angles depend on it.
+YARN = {
+    "rope_type": "yarn", "rope_theta": 50.0, "factor": 4.0, "beta_fast": 2.0, "beta_slow": 0.2,
+    "original_max_position_embeddings": 24,
+}  # fmt: skip
+LONGROPE = {
+    "rope_type": "longrope", "short_factor": [1.0, 1.1, 1.3], "long_factor": [1.0, 2.0, 4.0],
+    "partial_rotary_factor": 0.75,
+}  # fmt: skip
+OPT = {
+    "vocab_size": V, "hidden_size": 32, "ffn_dim": 48, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "max_position_embeddings": 44, "pad_token_id": 1, "bos_token_id": 0,
+    "eos_token_id": 2,
+}  # fmt: skip
+MIXED = ("full", "sliding", "sliding", "full")
 VIT = {
     "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48,
     "image_size": 32, "patch_size": 8,
@@ -149,6 +164,53 @@ MODELS = {
     "gemma2": (
         hf.Gemma2ForCausalLM,
         hf.Gemma2Config(**LLAMA, head_dim=16, sliding_window=7, query_pre_attn_scalar=20),
+    ),
+    "gemma2_full": (
+        hf.Gemma2ForCausalLM,
+        hf.Gemma2Config(
+            **LLAMA, head_dim=16, query_pre_attn_scalar=20, layer_types=["full_attention"] * 3
+        ),
+    ),
+    "gemma": (hf.GemmaForCausalLM, hf.GemmaConfig(**LLAMA, head_dim=16)),
+    "qwen2_late": (
+        hf.Qwen2ForCausalLM,
+        hf.Qwen2Config(**LLAMA, use_sliding_window=True, sliding_window=7, max_window_layers=1),
+    ),
+    "qwen3_mixed": (
+        hf.Qwen3ForCausalLM,
+        hf.Qwen3Config(
+            **LLAMA | {"num_hidden_layers": 4}, head_dim=16, use_sliding_window=True,
+            sliding_window=5, layer_types=[f"{k}_attention" for k in MIXED],
+        ),
+    ),
+    "llama_yarn": (hf.LlamaForCausalLM, hf.LlamaConfig(**LLAMA, head_dim=16, rope_parameters=YARN)),
+    "llama_dynamic": (
+        hf.LlamaForCausalLM,
+        hf.LlamaConfig(
+            **LLAMA | {"max_position_embeddings": 36},
+            rope_parameters={"rope_type": "dynamic", "factor": 3.0},
+        ),
+    ),
+    "phi3": (hf.Phi3ForCausalLM, hf.Phi3Config(**LLAMA, sliding_window=9)),
+    "phi3_short": (
+        hf.Phi3ForCausalLM,
+        hf.Phi3Config(
+            **LLAMA | {"max_position_embeddings": 256}, original_max_position_embeddings=64,
+            rope_parameters=LONGROPE, tie_word_embeddings=True,
+        ),
+    ),
+    "phi3_long": (
+        hf.Phi3ForCausalLM,
+        hf.Phi3Config(
+            **LLAMA, original_max_position_embeddings=36, rope_parameters=LONGROPE
+        ),
+    ),
+    "opt": (hf.OPTForCausalLM, hf.OPTConfig(**OPT)),
+    "opt_post": (
+        hf.OPTForCausalLM,
+        hf.OPTConfig(
+            **OPT, do_layer_norm_before=False, enable_bias=False, activation_function="gelu"
+        ),
     ),
 }  # fmt: skip
 

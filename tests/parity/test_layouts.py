@@ -55,11 +55,19 @@ def loaded(folders):
     return load
 
 
+# Angles that depend on the length of a text are those of a context; that of the inputs is longer
+# than what is read unless it is asked for.
+CONTEXTS = {"llama_dynamic": 40, "phi3_long": 40}
+
+
 def errors(name, model, params):
     """How far each output is from the reference in float64, and how far it may be.
 
     No farther than 1e-5, or than twice what transformers itself is in float32.
     """
+    if name in CONTEXTS:
+        config = changed(model.config, "positions.max_length", CONTEXTS[name])
+        model = dataclasses.replace(model, config=config)
     graph = nnx.split(abstract_model(model))[0]
     with jax.default_matmul_precision("highest"):
         found = ours.outputs(model, nnx.merge(graph, params), layouts.inputs(name))
@@ -113,6 +121,10 @@ def abstract(folder):
     return jax.tree.map(lambda leaf: leaf.shape, nnx.split(abstract_model(folder.model))[1])
 
 
+def slow(*case):
+    return pytest.param(*case, marks=pytest.mark.slow)
+
+
 # Each setting, a layout whose output tells it, and another value.
 CHANGES = [
     ("vocab", "gpt2", 96),
@@ -138,6 +150,22 @@ CHANGES = [
     ("positions.rotary_base", "llama", 20_000.0),
     ("positions.rotary_scaling", "llama3", None),
     ("positions.rotary_scaling", "llama3", (8.0, 1.0, 4.0, 32)),
+    ("positions.rotary_dim", "phi3_short", 4),
+    ("positions.rotary_yarn", "llama_yarn", None),
+    slow("positions.rotary_yarn", "llama_yarn", (5.0, 2.0, 0.2, 24, True)),
+    slow("positions.rotary_yarn", "llama_yarn", (4.0, 3.9, 0.2, 24, True)),
+    slow("positions.rotary_yarn", "llama_yarn", (4.0, 2.0, 0.1, 24, True)),
+    slow("positions.rotary_yarn", "llama_yarn", (4.0, 2.0, 0.2, 48, True)),
+    slow("positions.rotary_yarn", "llama_yarn", (4.0, 2.0, 0.2, 24, False)),
+    ("positions.rotary_dynamic", "llama_dynamic", None),
+    slow("positions.rotary_dynamic", "llama_dynamic", (2.0, 36)),
+    slow("positions.rotary_dynamic", "llama_dynamic", (3.0, 40)),
+    ("positions.rotary_short", "phi3_short", (1.0, 1.1, 1.2)),
+    ("positions.rotary_long", "phi3_long", (1.0, 2.0, 3.0)),
+    slow("positions.rotary_short_length", "phi3_short", 63),
+    ("positions.rotary_short_length", "phi3_long", 40),
+    ("positions.rotary_attention_factor", "llama_yarn", 1.0),
+    slow("positions.rotary_attention_factor", "phi3_short", 1.0),
     ("positions.rotary_interpolation", "llama", 2.0),
     ("positions.buckets", "t5", 12),
     ("positions.max_distance", "t5", 32),
@@ -152,6 +180,8 @@ CHANGES = [
     ("scores.softcap", "gemma2", None),
     ("scores.window", "mistral", 8),
     ("scores.window_every", "gemma2", 1),
+    ("scores.window_layers", "qwen2_late", (1,)),
+    slow("scores.window_layers", "qwen3_mixed", (0, 1, 2)),
     ("feed_forward.width", "gpt2", 96),
     ("feed_forward.activation", "bert", "gelu_tanh"),
     ("feed_forward.activation", "gpt2", "gelu"),
@@ -220,7 +250,8 @@ def test_each_setting_matters(loaded, path, name, value):
 
 
 def test_every_setting_has_a_change():
-    assert make_paths() - {path for path, _, _ in CHANGES} == OTHERS
+    changes = [getattr(case, "values", case) for case in CHANGES]
+    assert make_paths() - {path for path, _, _ in changes} == OTHERS
 
 
 def make_paths():
@@ -283,9 +314,24 @@ KEYS = {
               "num_key_value_heads": 4, "rms_norm_eps": 1e-5, "max_position_embeddings": 60,
               "rope_parameters": {"rope_type": "default", "rope_theta": 5e5},
               "partial_rotary_factor": 0.5, "attention_dropout": 0.2},
-    "llama3": {"rope_parameters": {"rope_type": "yarn", "factor": 8.0}},
+    "llama3": {"rope_parameters": {"rope_type": "yarn", "factor": 8.0},
+               "original_max_position_embeddings": 32},
+    "llama_dynamic": {"max_position_embeddings": 40},
     "mistral": {"sliding_window": None},
-    "qwen2": {"use_sliding_window": True, "layer_types": ["sliding_attention"] * 3},
+    "qwen2": {"layer_types": ["sliding_attention"] * 3},
+    "qwen2_late": {"use_sliding_window": False, "sliding_window": 6,
+                   "layer_types": ["full_attention"] * 3},
+    "gemma": {"hidden_act": "silu", "rms_norm_eps": 1e-5, "head_dim": 8, "attention_bias": True,
+              "use_bidirectional_attention": True, "max_position_embeddings": 60},
+    "phi3": {"sliding_window": None, "hidden_act": "gelu", "rms_norm_eps": 1e-4,
+             "resid_pdrop": 0.2, "embd_pdrop": 0.2, "attention_dropout": 0.2,
+             "num_key_value_heads": 4, "max_position_embeddings": 60},
+    "phi3_short": {"original_max_position_embeddings": 63, "max_position_embeddings": 128},
+    "opt": {"activation_function": "gelu", "ffn_dim": 40, "hidden_size": 16,
+            "num_attention_heads": 2, "num_hidden_layers": 2, "max_position_embeddings": 40,
+            "do_layer_norm_before": False, "_remove_final_layer_norm": True, "enable_bias": False,
+            "word_embed_proj_dim": 16, "layer_norm_elementwise_affine": False, "dropout": 0.2,
+            "attention_dropout": 0.2},
     "gemma2": {"attn_logit_softcapping": None, "final_logit_softcapping": 20.0,
                "hidden_activation": "silu", "query_pre_attn_scalar": 16, "sliding_window": 6,
                "layer_types": ["full_attention"] * 3},

@@ -286,6 +286,11 @@ def longer(
         places = config.positions
         if interpolate and places.kind != "rotary":
             raise ConfigError(f"--interpolate is for rotary positions, and these are {places.kind}")
+        if interpolate and places.bounded:
+            raise ConfigError(
+                "--interpolate is for angles that do not follow from the length of the context by "
+                "themselves, as those of dynamic NTK and LongRoPE do: leave it out"
+            )
         if context is None:
             return config
         if context > places.max_length and places.kind == "learned":

@@ -214,12 +214,12 @@ class PublishedGenerator:
         return real
 
     def _fits(self, real: Bool[np.ndarray, "B S"], new: int) -> None:
-        """Refuses texts beyond a table of positions.
+        """Refuses texts beyond a table of positions, or beyond angles that follow from a length.
 
         Raises:
             DataError: They are too long.
         """
-        if self.positions.kind != "learned":
+        if not self.positions.bounded:
             return
         most = self.positions.max_length
         total = max(real.shape[1], new) if self.encodes else int(real.sum(1).max()) + new - 1

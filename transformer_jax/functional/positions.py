@@ -10,10 +10,12 @@ from jaxtyping import Array, Float, Int
 __all__ = [
     "alibi_bias",
     "alibi_slopes",
+    "dynamic_base",
     "relative_buckets",
     "rotary",
     "rotary_frequencies",
     "sinusoidal",
+    "yarn_frequencies",
 ]
 
 # Of Llama 3.1: factor, low and high frequency factor, and the length of the original training.
@@ -90,20 +92,87 @@ def rotary_frequencies(
     return frequencies * (keep + (1 - keep) / factor)
 
 
+def yarn_frequencies(
+    size: int,
+    base: float,
+    factor: float,
+    fast: float,
+    slow: float,
+    old_length: int,
+    whole: bool = True,
+) -> Float[np.ndarray, "{size//2}"]:
+    """Radians per position as YaRN stretches them by ``factor``, for texts longer by it.
+
+    Pairs that turn more than ``fast`` times within ``old_length`` positions stay as they are, those
+    that turn less than ``slow`` times are stretched, and between them it is blended by the number
+    of the pair. Peng et al. 2023, section 3.2, arXiv:2309.00071.
+
+    Args:
+        size: H, or how many of its dimensions turn.
+        base: Of the frequencies without scaling, ``base^(-2i/H)``.
+        factor: How many times longer texts may be than those of the training.
+        fast: Turns above which a pair stays (32 in the paper).
+        slow: Turns below which a pair is stretched (1 in the paper).
+        old_length: The longest text of the training.
+        whole: Whether the ends of the blend are rounded to whole pairs.
+
+    Example:
+        >>> yarn_frequencies(8, 100.0, 4.0, 32.0, 1.0, 1024).round(3)
+        array([1.   , 0.316, 0.081, 0.02 ])
+    """
+    # The pair that turns so many times within the old length, as a fraction.
+    pair = lambda turns: size * math.log(old_length / (turns * 2 * math.pi)) / (2 * math.log(base))
+    low, high = pair(fast), pair(slow)
+    if whole:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, size - 1)
+    width = high - low if high != low else 1e-3
+    stretched = np.clip((np.arange(size // 2) - low) / width, 0.0, 1.0)
+    return rotary_frequencies(size, base) * (1 - stretched + stretched / factor)
+
+
+def dynamic_base(size: int, base: float, factor: float, old_length: int, length: int) -> float:
+    """The base of a rotary head for texts of ``length``, by dynamic NTK scaling.
+
+    ``base · (factor · length / old_length - (factor - 1))^(H / (H - 2))`` beyond the length of the
+    training, and ``base`` up to it. Source: bloc97 and emozilla 2023, as in transformers.
+
+    Raises:
+        ValueError: Fewer than 4 dimensions turn, for which there is no exponent.
+
+    Example:
+        >>> dynamic_base(64, 10_000.0, 2.0, 1024, 1000)
+        10000.0
+        >>> round(dynamic_base(64, 10_000.0, 2.0, 1024, 2048))
+        31082
+    """
+    if size < 4:
+        raise ValueError(f"dynamic scaling needs at least 4 dimensions that turn, not {size}")
+    longer = max(length, old_length) / old_length
+    return base * (factor * longer - (factor - 1)) ** (size / (size - 2))
+
+
 def rotary(
     x: Float[Array, "B T N H"],
     positions: Int[Array, "#B T"],
-    base: float = 10_000.0,
-    scaling: RotaryScaling | None = None,
-    interpolation: float = 1.0,
+    frequencies: Float[np.ndarray, " pairs"] | None = None,
+    attention_factor: float = 1.0,
 ) -> Float[Array, "B T N H"]:
     """Heads turned by an angle that grows with position, so that ``q · k`` sees only ``t - s``.
 
-    Pairs are ``(x[i], x[i + H/2])``, the convention of GPT-NeoX and of Hugging Face. Norms are
-    kept. Su et al. 2021, arXiv:2104.09864.
+    Pairs are ``(x[i], x[i + P])`` of the first ``2P`` dimensions, the convention of GPT-NeoX and
+    of Hugging Face; the others stay as they are. Norms are kept, but for ``attention_factor``.
+    Su et al. 2021, arXiv:2104.09864.
+
+    Args:
+        x: Heads of queries or keys.
+        positions: Where each token stands.
+        frequencies: Radians per position of each of P pairs; None is :func:`rotary_frequencies`
+            of all pairs.
+        attention_factor: Multiplies what turned (YaRN).
 
     Raises:
-        ValueError: An odd head size, which has no pairs.
+        ValueError: An odd head size, which has no pairs, or more pairs than a head has.
 
     Example:
         >>> x = jnp.array([1.0, 0.0])[None, None, None]
@@ -111,13 +180,23 @@ def rotary(
         Array([0.5403, 0.8415], dtype=float32)
     """
     H = x.shape[-1]
-    if H % 2:
-        raise ValueError(f"rotary positions need an even head size, not H = {H}")
-    frequencies = jnp.asarray(rotary_frequencies(H, base, scaling, interpolation), jnp.float32)
-    angles = positions.astype(jnp.float32)[:, :, None, None] * frequencies[None, None, None]
+    if frequencies is None:
+        if H % 2:
+            raise ValueError(f"rotary positions need an even head size, not H = {H}")
+        frequencies = rotary_frequencies(H)
+    pairs = len(frequencies)
+    if 2 * pairs > H:
+        raise ValueError(f"{pairs} rotary frequencies: a head of size {H} has at most {H // 2}")
+    turns = jnp.asarray(frequencies, jnp.float32)[None, None, None]
+    angles = positions.astype(jnp.float32)[:, :, None, None] * turns
     cos, sin = jnp.cos(angles), jnp.sin(angles)
-    a, b = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)
+    if attention_factor != 1.0:
+        cos, sin = cos * attention_factor, sin * attention_factor
+    a, b, rest = jnp.split(x.astype(jnp.float32), (pairs, 2 * pairs), axis=-1)
+    turned = [a * cos - b * sin, b * cos + a * sin]
+    if 2 * pairs < H:
+        turned.append(rest)
+    return jnp.concatenate(turned, axis=-1).astype(x.dtype)
 
 
 def alibi_slopes(heads: int) -> Float[np.ndarray, "{heads}"]:

@@ -106,7 +106,13 @@ def refusal(model: Model) -> str | None:
             config.attention.value_dim not in (None, config.head_dim)
         ),
         "positions.kind alibi: encoders have none there": both and places.kind == "alibi",
-        "positions.rotary_scaling: encoders have none there": both and bool(places.rotary_scaling),
+        f"positions.{places.rotary_method}: encoders have none there": (
+            both and places.kind == "rotary" and places.rotary_method is not None
+        ),
+        "positions.rotary_attention_factor: not there where a part of a head turns": (
+            places.rotary_attention_factor != 1.0
+            and places.rotary_dim not in (None, config.head_dim)
+        ),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.functional.positions import rotary_frequencies, sinusoidal
+from transformer_jax.modules.rotation import frequencies_of
 from transformer_jax.modules.stack import unstack_blocks
 from transformer_jax.training.trees import named
 
@@ -94,7 +95,8 @@ class Layers:
             "qk_norm": att.qk_norm,
         }
         if places.kind == "rotary":
-            found |= {"rotary_dim": config.head_dim, "rotary_interleave": False}
+            turned = places.rotary_dim or config.head_dim
+            found |= {"rotary_dim": turned, "rotary_interleave": False}
             found |= {"rotary_base": places.rotary_base} | self._scaling(config)
         if config.scores.window is not None:
             found["sliding_window"] = config.scores.window
@@ -103,7 +105,7 @@ class Layers:
     def _scaling(self, config: TransformerConfig) -> dict[str, Any]:
         """How rotations are slowed down, if they are."""
         places, kinds = config.positions, self.specs.RotaryScalingType
-        if places.rotary_scaling is not None:
+        if places.rotary_method is not None:
             # Of the kinds there, the one that gives each frequency a factor can say any other.
             length = {
                 f"{name}max_position_embeddings": places.max_length for name in ("original_", "")
@@ -125,7 +127,7 @@ class Layers:
             self._norm(spec.layer_norm, f"{side}/final_norm", config)
         for i, layer in enumerate(spec.layer):
             self._block(layer, f"{side}/blocks/{i}", config)
-            if config.scores.window is not None and i % config.scores.window_every:
+            if config.scores.window is not None and config.scores.window_of(i) is None:
                 layer.self_attention.sliding_window = np.int32(0)
             if config.positions.kind == "relative":
                 mix = layer.self_attention
@@ -176,6 +178,9 @@ class Layers:
     ) -> None:
         scale = config.scores.scale
         spec.queries_scale = float(config.head_dim**-0.5 if scale is None else scale)
+        if config.positions.kind == "rotary" and name.endswith("self_attention"):
+            # Of queries and of keys alike.
+            spec.queries_scale *= config.positions.rotary_attention_factor**2
         if hasattr(spec, "rotary_scaling_long_factor"):
             factors = _slower(config)
             spec.rotary_scaling_long_factor = spec.rotary_scaling_short_factor = factors
@@ -205,9 +210,8 @@ class Layers:
 def _slower(config: TransformerConfig) -> np.ndarray:
     """How many times slower each pair of a rotary head turns than without scaling."""
     places, H = config.positions, config.head_dim
-    how = places.rotary_base, places.rotary_scaling, places.rotary_interpolation
-    plain = rotary_frequencies(H, places.rotary_base)
-    return (plain / rotary_frequencies(H, *how)).astype(np.float32)
+    plain = rotary_frequencies(places.rotary_dim or H, places.rotary_base)
+    return (plain / frequencies_of(places, H)).astype(np.float32)
 
 
 def _by_name(params: Any) -> dict[str, np.ndarray]:

@@ -46,7 +46,7 @@ class Row(NamedTuple):
     ours: str
     theirs: str
     form: Form = "same"
-    part: tuple[int, int] = (0, 1)  # which of so many equal parts of their last axis
+    part: tuple[int, int, int] = (0, 1, 1)  # of their outputs: from, to, of so many equal parts
     patch: int = 1  # pixels along each side, of ``patches``
 
 

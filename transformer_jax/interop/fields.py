@@ -89,6 +89,27 @@ class Fields:
             raise self.refused(name, value, f"known are {', '.join(allowed)}")
         return allowed[value]
 
+    def numbers(self, name: str) -> tuple[float, ...]:
+        """The numbers in a list.
+
+        Raises:
+            CheckpointError: It is missing, no list, or holds something else than finite numbers.
+        """
+        value = self.values.get(name)
+        if not isinstance(value, list) or not value:
+            raise self.refused(name, value, "a list of numbers is needed")
+        each = Fields({str(i): number for i, number in enumerate(value)}, f"{self.where}: {name}")
+        return tuple(each.number(str(i)) for i in range(len(value)))
+
+    def filled(self, **usual: Any) -> "Fields":
+        """The same, with the values of ``usual`` under keys that are missing; null is a value.
+
+        Example:
+            >>> Fields({"head_dim": None}).filled(head_dim=128, vocab_size=9).values
+            {'head_dim': None, 'vocab_size': 9}
+        """
+        return Fields(usual | self.values, self.where)
+
     def group(self, name: str) -> "Fields":
         """The keys of an object within; none where it is missing.
 

@@ -187,6 +187,8 @@ def _usual(config: TransformerConfig, words: bool) -> TransformerConfig:
     decoder = config.decoder()
     shared = config.embedding.shared or not both
     heads, given = config.attention.heads, config.attention.head_dim
+    layers = range(max(config.encoder_layers, config.decoder_layers))
+    local = tuple(i for i in layers if config.scores.window_of(i) is not None)
     return dataclasses.replace(
         config,
         embedding=dataclasses.replace(
@@ -204,7 +206,9 @@ def _usual(config: TransformerConfig, words: bool) -> TransformerConfig:
         scores=dataclasses.replace(
             config.scores,
             scale=config.scores.scale or config.head_dim**-0.5,
-            window_every=config.scores.window_every if config.scores.window else 1,
+            window=config.scores.window if local else None,
+            window_every=1,
+            window_layers=local or None,
         ),
         norm=dataclasses.replace(config.norm, final=config.final_norm),
         head=dataclasses.replace(

@@ -27,6 +27,8 @@ from transformer_jax.interop.families import (
     gemma2,
     gpt2,
     llama,
+    opt,
+    phi3,
     roberta,
     t5,
     vit,
@@ -50,7 +52,8 @@ __all__ = [
 ]
 
 _DECODERS = (
-    gpt2.FAMILY, llama.LLAMA, llama.MISTRAL, llama.QWEN2, llama.QWEN3, gemma2.FAMILY,
+    gpt2.FAMILY, llama.LLAMA, llama.MISTRAL, llama.QWEN2, llama.QWEN3, llama.GEMMA, gemma2.FAMILY,
+    phi3.FAMILY, opt.FAMILY,
 )  # fmt: skip
 FAMILIES: tuple[Family, ...] = (
     bert.FAMILY, roberta.FAMILY, distilbert.FAMILY, electra.FAMILY, bart.BART, bart.MBART,
@@ -321,6 +324,7 @@ def _shapes(model: Model) -> dict[str, tuple[int, ...]]:
         config,
         encoder_layers=min(1, config.encoder_layers),
         decoder_layers=min(1, config.decoder_layers),
+        scores=dataclasses.replace(config.scores, window_layers=None),
     )
     small = abstract_model(dataclasses.replace(model, config=few))
     state = nnx.to_pure_dict(nnx.split(small)[1])

@@ -16,18 +16,20 @@ def shape_there(shape: tuple[int, ...], row: Row) -> tuple[int, ...]:
     Example:
         >>> shape_there((32, 48), Row("up/kernel", "fc1.weight", "turned"))
         (48, 32)
-        >>> shape_there((32, 32), Row("query/kernel", "c_attn.weight", "same", (0, 3)))
+        >>> shape_there((32, 32), Row("query/kernel", "c_attn.weight", "same", (0, 1, 3)))
         (32, 96)
+        >>> shape_there((32, 16), Row("key/kernel", "qkv_proj.weight", "turned", (4, 6, 8)))
+        (64, 32)
         >>> shape_there((192, 32), Row("embedding/kernel", "conv.weight", "patches", patch=8))
         (32, 3, 8, 8)
     """
     if row.form == "patches":
         return (shape[1], shape[0] // row.patch**2, row.patch, row.patch)
+    first, last, of = row.part
+    shape = (*shape[:-1], shape[-1] * of // (last - first))
     if row.form == "turned":
-        shape = shape[::-1]
-    elif row.form == "row":
-        shape = (1, *shape)
-    return (*shape[:-1], shape[-1] * row.part[1])
+        return shape[::-1]
+    return (1, *shape) if row.form == "row" else shape
 
 
 def moves(row: Row) -> bool:
@@ -37,7 +39,7 @@ def moves(row: Row) -> bool:
         >>> moves(Row("gain", "ln.weight")), moves(Row("up/kernel", "fc1.weight", "turned"))
         (False, True)
     """
-    return row.part[1] > 1 or row.form in ("turned", "patches")
+    return row.part[2] > 1 or row.form in ("turned", "patches")
 
 
 def ours(array: np.ndarray, row: Row, memory: Memory = aligned) -> np.ndarray:
@@ -49,12 +51,13 @@ def ours(array: np.ndarray, row: Row, memory: Memory = aligned) -> np.ndarray:
         >>> ours(np.zeros((3, 2)), Row("up/kernel", "fc1.weight", "turned")).shape
         (2, 3)
     """
-    number, of = row.part
-    if of > 1:
-        array = np.split(array, of, axis=-1)[number]
     if row.form == "turned":
         array = array.T
-    elif row.form == "row":
+    first, last, of = row.part
+    if of > 1:
+        size = array.shape[-1] // of
+        array = array[..., first * size : last * size]
+    if row.form == "row":
         array = array[0]
     elif row.form == "patches":
         array = array.transpose(2, 3, 1, 0).reshape(-1, len(array))
@@ -77,6 +80,7 @@ def theirs(arrays: Sequence[np.ndarray], rows: Sequence[Row]) -> np.ndarray:
     if form == "patches":
         kernel = arrays[0].reshape(patch, patch, -1, arrays[0].shape[-1])
         return np.ascontiguousarray(kernel.transpose(3, 2, 0, 1))
-    parts = [arrays[i].T if form == "turned" else arrays[i] for i in order]
+    parts = [arrays[i] for i in order]
     array = np.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0]
+    array = array.T if form == "turned" else array
     return np.ascontiguousarray(array[None] if form == "row" else array)

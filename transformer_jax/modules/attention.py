@@ -14,6 +14,7 @@ from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.positions import rotary
 from transformer_jax.modules.linear import Linear
 from transformer_jax.modules.norm import Norm
+from transformer_jax.modules.rotation import frequencies_of
 
 __all__ = ["Attention", "Keep", "Observe"]
 
@@ -138,8 +139,7 @@ class Attention(nnx.Module):
         if self.query_norm is not None and self.key_norm is not None:
             q, k = self.query_norm(q), self.key_norm(k)
         if self.rotate:
-            places = self.positions
-            how = places.rotary_base, places.rotary_scaling, places.rotary_interpolation
+            how = frequencies_of(self.positions, self.H), self.positions.rotary_attention_factor
             turn = lambda x: rotary(x.swapaxes(1, 2), positions, *how).swapaxes(1, 2)
             q, k = turn(q), turn(k)
         return q, k

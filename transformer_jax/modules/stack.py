@@ -172,8 +172,7 @@ class Stack(nnx.Module):
 
     def window(self, layer: int) -> int | None:
         """How far layer ``layer`` looks."""
-        local = layer % self.config.scores.window_every == 0
-        return self.config.scores.window if local else None
+        return self.config.scores.window_of(layer)
 
     def run(self, x, mask, context: dict[str, Any], key, each: Each | None = None):
         """All blocks in turn; one by one if somebody is told of each."""
@@ -198,8 +197,8 @@ class Stack(nnx.Module):
         scores, T = self.config.scores, x.shape[1]
         near = self.masked(mask, scores.window, T)
         # Which layers are local is data here, so a mask that differs has to be an array.
-        local = jnp.arange(self.layers) % scores.window_every == 0
-        mixed = scores.window_every > 1 and near is not mask
+        reach = [self.window(i) is not None for i in range(self.layers)]
+        local, mixed = jnp.array(reach), not all(reach) and near is not mask
         whole = lambda mask: self.whole(mask, T)
 
         def body(x, layer):

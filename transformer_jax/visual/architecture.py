@@ -101,10 +101,37 @@ def _attention(config: TransformerConfig, part: str) -> str:
         text += f", values of {attention.value_dim}"
     if part == "self_attention":
         if config.positions.kind in ("rotary", "alibi", "relative"):
-            text += f", {config.positions.kind}"
+            text += f", {config.positions.kind}{_angles(config)}"
         if config.scores.window is not None:
-            text += f", window {config.scores.window}"
+            text += f", window {config.scores.window}{_windowed(config)}"
     return text
+
+
+_METHODS = {
+    "rotary_scaling": "Llama 3.1",
+    "rotary_yarn": "YaRN",
+    "rotary_dynamic": "dynamic NTK",
+    "rotary_short": "LongRoPE",
+}
+
+
+def _angles(config: TransformerConfig) -> str:
+    """Which part of a head turns, and by what scaling, where that is told."""
+    places = config.positions
+    told = [] if places.rotary_dim is None else [f"{places.rotary_dim} dimensions"]
+    if places.kind == "rotary" and places.rotary_method is not None:
+        told.append(_METHODS[places.rotary_method])
+    return f" ({', '.join(told)})" if told else ""
+
+
+def _windowed(config: TransformerConfig) -> str:
+    """Which layers have the window, unless all have."""
+    scores, layers = config.scores, max(config.encoder_layers, config.decoder_layers)
+    local = [str(i) for i in range(layers) if scores.window_of(i) is not None]
+    if len(local) == layers:
+        return ""
+    some = f"{', '.join(local[:6])}{', …' if len(local) > 6 else ''}"
+    return f" in layer{'s' * (len(local) > 1)} {some}"
 
 
 def _feed_forward(config: TransformerConfig) -> str:

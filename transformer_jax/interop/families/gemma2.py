@@ -7,25 +7,20 @@ import dataclasses
 import math
 from typing import Any
 
-from transformer_jax.config import (
-    AttentionConfig,
-    EmbeddingConfig,
-    ScoreConfig,
-    TransformerConfig,
-)
+from transformer_jax.config import AttentionConfig, EmbeddingConfig, TransformerConfig
 from transformer_jax.interop.families import llama
+from transformer_jax.interop.families.layer_types import layer_types, window_size, windows
 from transformer_jax.interop.family import Family, Model, Tensors
 from transformer_jax.interop.fields import Fields
 
 __all__ = ["FAMILY"]
-
-_EVERY = 2
 
 
 def model(fields: Fields, tensors: Tensors) -> Model:
     """A Gemma 2; gains are one more than what is stored."""
     bias = fields.flag("attention_bias", False)
     fields.only(use_bidirectional_attention=False)
+    fields = fields.filled(max_position_embeddings=8192, num_key_value_heads=4, head_dim=256)
     base = llama.base_config(
         fields,
         tensors,
@@ -33,10 +28,6 @@ def model(fields: Fields, tensors: Tensors) -> Model:
         # Its other key, hidden_act, is in some files and read by nobody.
         activation=("hidden_activation", "gelu_pytorch_tanh"),
     )
-    kinds = fields.values.get("layer_types")
-    usual = [f"{'full' if i % _EVERY else 'sliding'}_attention" for i in range(base.decoder_layers)]
-    if kinds is not None and kinds != usual:
-        raise fields.refused("layer_types", kinds, "only every second layer can be local")
     cap = lambda name: (
         None if name in fields.values and fields.values[name] is None
         else fields.number(name, default={"attn_logit_softcapping": 50.0}.get(name, 30.0))
@@ -44,11 +35,10 @@ def model(fields: Fields, tensors: Tensors) -> Model:
     config = dataclasses.replace(
         base,
         embedding=EmbeddingConfig(scale=None, dropout=0.0),
-        scores=ScoreConfig(
+        scores=dataclasses.replace(
+            windows(fields, window_size(fields), lambda layer: layer % 2 == 0),
             scale=fields.number("query_pre_attn_scalar", default=256.0, above=0) ** -0.5,
             softcap=cap("attn_logit_softcapping"),
-            window=fields.whole("sliding_window", default=4096),
-            window_every=_EVERY,
         ),
         norm=dataclasses.replace(base.norm, place="sandwich", gain_offset=1.0),
         head=dataclasses.replace(base.head, softcap=cap("final_logit_softcapping")),
@@ -73,7 +63,9 @@ def fields(model: Model) -> dict[str, Any]:
         "query_pre_attn_scalar": _scalar(config),
         "attn_logit_softcapping": config.scores.softcap,
         "final_logit_softcapping": config.head.softcap,
-        "sliding_window": config.scores.window,
+        # Others need a number even where no layer has a window.
+        "sliding_window": config.scores.window or 4096,
+        "layer_types": layer_types(config),
     }
 
 

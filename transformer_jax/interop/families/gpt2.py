@@ -81,7 +81,7 @@ def rows(model: Model) -> list[Row]:
             joint = linear_rows(
                 f"{ours}/self_attention/{part}", f"{theirs}.attn.c_attn", form="same"
             )
-            found += [row._replace(part=(number, 3)) for row in joint]
+            found += [row._replace(part=(number, number + 1, 3)) for row in joint]
         found += [
             *linear_rows(f"{ours}/self_attention/out", f"{theirs}.attn.c_proj", form="same"),
             *norm_rows(f"{ours}/self_attention_norm", f"{theirs}.ln_1"),

@@ -1,10 +1,11 @@
-"""Llama, Mistral, Qwen 2 and 3: decoders with RMS norm, rotations and gates.
+"""Llama, Mistral, Qwen 2 and 3, Gemma 1: decoders with RMS norm, rotations and gates.
 
-Touvron et al. 2023; Jiang et al. 2023; Qwen team 2024, 2025. They differ in biases, norms of query
-and key heads, and windows.
+Touvron et al. 2023; Jiang et al. 2023; Qwen team 2024, 2025; Gemma team 2024. They differ in
+biases, norms of query and key heads, windows and, Gemma, in the scale of embeddings and gains.
 """
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 from transformer_jax.config import (
@@ -13,10 +14,17 @@ from transformer_jax.config import (
     FeedForwardConfig,
     HeadConfig,
     NormConfig,
-    PositionConfig,
     ScoreConfig,
     TransformerConfig,
 )
+from transformer_jax.interop.families.layer_types import (
+    FULL,
+    SLIDING,
+    layer_types,
+    window_size,
+    windows,
+)
+from transformer_jax.interop.families.rope import rope_fields, rotations
 from transformer_jax.interop.family import (
     ACTIVATIONS,
     Family,
@@ -29,39 +37,7 @@ from transformer_jax.interop.family import (
 )
 from transformer_jax.interop.fields import Fields
 
-__all__ = ["LLAMA", "MISTRAL", "QWEN2", "QWEN3", "base_config", "base_fields", "rows"]
-
-
-def rotations(fields: Fields) -> PositionConfig:
-    """How far positions turn, as files of transformers 5 say it or those before.
-
-    Raises:
-        CheckpointError: A kind of scaling that cannot be expressed.
-    """
-    # Where both are there, the older one goes before.
-    group = fields.group("rope_scaling")
-    if not group.values:
-        group = fields.group("rope_parameters")
-    base = fields.number("rope_theta", default=10_000.0, above=0)
-    for where in (fields, group):
-        where.only(partial_rotary_factor=1.0)
-    kinds = {"default": None, "linear": "linear", "llama3": "llama3"}
-    kind = group.choice(("rope_type", "type"), kinds, "default")
-    scaling = None
-    if kind == "llama3":
-        scaling = (
-            group.number("factor", above=0),
-            group.number("low_freq_factor", above=0),
-            group.number("high_freq_factor", above=0),
-            group.whole("original_max_position_embeddings"),
-        )
-    return PositionConfig(
-        kind="rotary",
-        max_length=fields.whole("max_position_embeddings", default=2048),
-        rotary_base=group.number("rope_theta", default=base, above=0),
-        rotary_scaling=scaling,
-        rotary_interpolation=group.number("factor", above=0) if kind == "linear" else 1.0,
-    )
+__all__ = ["GEMMA", "LLAMA", "MISTRAL", "QWEN2", "QWEN3", "base_config", "base_fields", "rows"]
 
 
 def prefix_of(tensors: Tensors) -> str:
@@ -73,20 +49,24 @@ def base_config(
     fields: Fields,
     tensors: Tensors,
     attention: AttentionConfig,
-    window: int | None = None,
+    scores: ScoreConfig | None = None,
     activation: tuple[str, str] = ("hidden_act", "silu"),
 ) -> TransformerConfig:
     """What all of them have in common.
 
     Args:
-        fields: The configuration.
-        tensors: What there is.
+        fields: The configuration, with what the family has where a key is missing.
+        tensors: What is stored.
         attention: Which biases and norms there are.
-        window: How far all layers look; None is without end.
+        scores: Windows.
         activation: The key that names it, and the name where the key is missing.
+
+    Raises:
+        CheckpointError: A value that cannot be.
     """
     table, own = f"{prefix_of(tensors)}embed_tokens.weight", "lm_head.weight"
     heads = fields.whole("num_attention_heads")
+    fields = fields.filled(rms_norm_eps=1e-6)
     return TransformerConfig(
         vocab=fields.whole("vocab_size"),
         width=fields.whole("hidden_size"),
@@ -101,7 +81,7 @@ def base_config(
             head_dim=fields.whole("head_dim", default=fields.whole("hidden_size") // heads),
             dropout=fields.number("attention_dropout", default=0.0),
         ),
-        scores=ScoreConfig(window=window),
+        scores=scores or ScoreConfig(),
         feed_forward=FeedForwardConfig(
             width=fields.whole("intermediate_size"),
             activation=fields.choice(activation[:1], ACTIVATIONS, activation[1]),
@@ -111,7 +91,7 @@ def base_config(
         norm=NormConfig(
             kind="rms",
             place="pre",
-            eps=fields.number("rms_norm_eps", default=1e-6, above=0),
+            eps=fields.number("rms_norm_eps", above=0),
             dropout=0.0,
         ),
         head=HeadConfig(tied=not tensors.has(own) or tensors.same(own, table)),
@@ -120,6 +100,7 @@ def base_config(
 
 def llama(fields: Fields, tensors: Tensors) -> Model:
     """A Llama."""
+    fields = fields.filled(max_position_embeddings=2048)
     bias = fields.flag("attention_bias", False)
     attention = AttentionConfig(bias=bias, out_bias=bias)
     return Model("decoder", base_config(fields, tensors, attention), prefix_of(tensors))
@@ -127,35 +108,54 @@ def llama(fields: Fields, tensors: Tensors) -> Model:
 
 def mistral(fields: Fields, tensors: Tensors) -> Model:
     """A Mistral, all of whose layers look no further than its window."""
-    window = None
-    if fields.values.get("sliding_window", 0) is not None:  # null is none, and no key the default
-        window = fields.whole("sliding_window", default=4096)
+    fields = fields.filled(max_position_embeddings=2**17, num_key_value_heads=8)
     attention = AttentionConfig(bias=False, out_bias=False)
-    config = base_config(fields, tensors, attention, window)
+    config = base_config(fields, tensors, attention, ScoreConfig(window=window_size(fields)))
     return Model("decoder", config, prefix_of(tensors))
 
 
 def qwen2(fields: Fields, tensors: Tensors) -> Model:
     """A Qwen 2: biases on queries, keys and values."""
-    _only_whole(fields)
+    fields = fields.filled(max_position_embeddings=2**15, num_key_value_heads=32)
     attention = AttentionConfig(bias=True, out_bias=False)
-    return Model("decoder", base_config(fields, tensors, attention), prefix_of(tensors))
+    config = base_config(fields, tensors, attention, _late_windows(fields))
+    return Model("decoder", config, prefix_of(tensors))
 
 
 def qwen3(fields: Fields, tensors: Tensors) -> Model:
     """A Qwen 3: norms on query and key heads."""
-    _only_whole(fields)
+    fields = fields.filled(max_position_embeddings=2**15, num_key_value_heads=32, head_dim=128)
     bias = fields.flag("attention_bias", False)
     attention = AttentionConfig(bias=bias, out_bias=bias, qk_norm=True)
-    return Model("decoder", base_config(fields, tensors, attention), prefix_of(tensors))
+    config = base_config(fields, tensors, attention, _late_windows(fields))
+    return Model("decoder", config, prefix_of(tensors))
 
 
-def _only_whole(fields: Fields) -> None:
-    fields.only(use_sliding_window=False)
-    kinds = fields.values.get("layer_types")
-    whole = isinstance(kinds, list) and all(kind == "full_attention" for kind in kinds)
-    if kinds is not None and not whole:
-        raise fields.refused("layer_types", kinds, 'only "full_attention" can be loaded')
+def _late_windows(fields: Fields) -> ScoreConfig:
+    """The windows of a Qwen, which has them from one layer on unless each layer is named."""
+    window = window_size(fields) if fields.flag("use_sliding_window", False) else None
+    first = fields.whole("max_window_layers", default=28, least=0)
+    return windows(fields, window, lambda layer: window is not None and layer >= first)
+
+
+def gemma(fields: Fields, tensors: Tensors) -> Model:
+    """A Gemma 1; gains are one more than what is stored, and embeddings are scaled."""
+    fields.only(use_bidirectional_attention=False)
+    fields = fields.filled(max_position_embeddings=8192, num_key_value_heads=16, head_dim=256)
+    # Under the name of the exact GELU lies the one by tanh, as in the first releases.
+    names = {**ACTIVATIONS, "gelu": "gelu_tanh"}
+    usual = ("hidden_act", "gelu_pytorch_tanh")
+    bias = fields.flag("attention_bias", False)
+    attention = AttentionConfig(bias=bias, out_bias=bias)
+    base = base_config(fields, tensors, attention, activation=usual)
+    activation = fields.choice(usual[:1], names, usual[1])
+    config = dataclasses.replace(
+        base,
+        embedding=EmbeddingConfig(scale=None, dropout=0.0),
+        feed_forward=dataclasses.replace(base.feed_forward, activation=activation),
+        norm=dataclasses.replace(base.norm, gain_offset=1.0),
+    )
+    return Model("decoder", config, prefix_of(tensors))
 
 
 def rows(model: Model) -> list[Row]:
@@ -200,19 +200,7 @@ def _layer(ours: str, theirs: str, config: TransformerConfig, sandwich: bool) ->
 
 def base_fields(kind: str, name: str, model: Model) -> dict[str, Any]:
     """The keys that all of them have."""
-    config, att, places = model.config, model.config.attention, model.config.positions
-    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": places.rotary_base}
-    if places.rotary_scaling is not None:
-        factor, low, high, length = places.rotary_scaling
-        rope |= {
-            "rope_type": "llama3",
-            "factor": factor,
-            "low_freq_factor": low,
-            "high_freq_factor": high,
-            "original_max_position_embeddings": length,
-        }
-    elif places.rotary_interpolation != 1.0:
-        rope |= {"rope_type": "linear", "factor": places.rotary_interpolation}
+    config, att = model.config, model.config.attention
     return {
         "model_type": kind,
         "architectures": [name],
@@ -224,11 +212,7 @@ def base_fields(kind: str, name: str, model: Model) -> dict[str, Any]:
         "num_key_value_heads": att.kv_heads or att.heads,
         "head_dim": config.head_dim,
         "hidden_act": config.feed_forward.activation.replace("gelu_tanh", "gelu_pytorch_tanh"),
-        "max_position_embeddings": places.max_length,
-        "rope_parameters": rope,
-        # Read by what came before transformers 5.
-        "rope_theta": places.rotary_base,
-        **({"rope_scaling": rope} if rope["rope_type"] != "default" else {}),
+        **rope_fields(config.positions, config.head_dim),
         "rms_norm_eps": config.norm.eps,
         "attention_dropout": att.dropout,
         "attention_bias": att.out_bias,
@@ -245,6 +229,17 @@ def named(model: Model) -> Model:
 def _mistral_fields(model: Model) -> dict[str, Any]:
     window = {"sliding_window": model.config.scores.window}
     return base_fields("mistral", "MistralForCausalLM", model) | window
+
+
+def _qwen_fields(kind: str, name: str, model: Model) -> dict[str, Any]:
+    kinds, window = layer_types(model.config), model.config.scores.window
+    return base_fields(kind, name, model) | {
+        "use_sliding_window": SLIDING in kinds,
+        "sliding_window": window if SLIDING in kinds else None,
+        "layer_types": kinds,
+        # Read by what came before transformers 5, which knows no other order.
+        "max_window_layers": kinds.count(FULL),
+    }
 
 
 COPIES = (r"lm_head\.weight",)
@@ -267,5 +262,10 @@ def _family(kind: str, name: str, make: Any, fields: Any = None) -> Family:
 
 LLAMA = _family("llama", "LlamaForCausalLM", llama)
 MISTRAL = _family("mistral", "MistralForCausalLM", mistral, _mistral_fields)
-QWEN2 = _family("qwen2", "Qwen2ForCausalLM", qwen2)
-QWEN3 = _family("qwen3", "Qwen3ForCausalLM", qwen3)
+GEMMA = _family("gemma", "GemmaForCausalLM", gemma)
+QWEN2 = _family(
+    "qwen2", "Qwen2ForCausalLM", qwen2, partial(_qwen_fields, "qwen2", "Qwen2ForCausalLM")
+)
+QWEN3 = _family(
+    "qwen3", "Qwen3ForCausalLM", qwen3, partial(_qwen_fields, "qwen3", "Qwen3ForCausalLM")
+)

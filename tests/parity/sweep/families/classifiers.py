@@ -3,8 +3,10 @@
 from tests.parity.sweep.drawing import FAMILIES, Case, Draw, family
 from tests.parity.sweep.families import decoders  # noqa: F401  (registers what is read here)
 
-_KINDS = {"gpt2": "GPT2", "llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2",
-          "qwen3": "Qwen3", "gemma2": "Gemma2"}  # fmt: skip
+_KINDS = {
+    "gpt2": "GPT2", "llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3",
+    "gemma": "Gemma", "gemma2": "Gemma2", "phi3": "Phi3", "opt": "OPT",
+}  # fmt: skip
 
 
 @family("decoder-classifiers")
@@ -19,4 +21,5 @@ def classifiers(draw: Draw) -> Case:
         f"{_KINDS[name]}ForSequenceClassification",
         {**case.config, **labels},
         positions=case.positions,
+        fields=case.fields,
     )

@@ -1,0 +1,59 @@
+"""Which layers of a decoder have a window, as published configurations say it."""
+
+from collections.abc import Callable
+
+from transformer_jax.config import ScoreConfig, TransformerConfig
+from transformer_jax.interop.fields import Fields
+
+__all__ = ["FULL", "SLIDING", "layer_types", "window_size", "windows"]
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+_MOST_LAYERS = 1 << 16
+
+
+def window_size(fields: Fields, default: int | None = 4096) -> int | None:
+    """How far layers with a window look; null is none, and no key the default.
+
+    Example:
+        >>> window_size(Fields({})), window_size(Fields({"sliding_window": None}))
+        (4096, None)
+    """
+    fields = fields.filled(sliding_window=default)
+    return None if fields.values["sliding_window"] is None else fields.whole("sliding_window")
+
+
+def windows(fields: Fields, window: int | None, usual: Callable[[int], bool]) -> ScoreConfig:
+    """The windows of a decoder's layers.
+
+    Args:
+        fields: Its configuration, whose ``layer_types`` names the kind of each layer.
+        window: How far those of the local kind look.
+        usual: Whether a layer is local, where they are not named.
+
+    Raises:
+        CheckpointError: Other kinds, another number of them, or local ones without a window.
+    """
+    layers, kinds = fields.whole("num_hidden_layers"), fields.values.get("layer_types")
+    if layers > _MOST_LAYERS:  # before any list of them is made
+        raise fields.refused("num_hidden_layers", layers, f"at most {_MOST_LAYERS} can be loaded")
+    if kinds is None:
+        kinds = [SLIDING if usual(i) else FULL for i in range(layers)]
+    if not isinstance(kinds, list) or not all(kind in (FULL, SLIDING) for kind in kinds):
+        raise fields.refused("layer_types", kinds, f'a list of "{FULL}" and "{SLIDING}" is needed')
+    if len(kinds) != layers:
+        raise fields.refused("layer_types", kinds, f"one for each of {layers} layers is needed")
+    local = tuple(i for i, kind in enumerate(kinds) if kind == SLIDING)
+    if not local:
+        return ScoreConfig()
+    if window is None:
+        raise fields.refused("sliding_window", None, f'layers of "{SLIDING}" need it')
+    every = next((n for n in (1, 2) if local == tuple(range(0, layers, n))), None)
+    if every is None:
+        return ScoreConfig(window=window, window_layers=local)
+    return ScoreConfig(window=window, window_every=every)
+
+
+def layer_types(config: TransformerConfig) -> list[str]:
+    """The kind of each layer, of a decoder that is published."""
+    windows = [config.scores.window_of(i) for i in range(config.decoder_layers)]
+    return [FULL if window is None else SLIDING for window in windows]

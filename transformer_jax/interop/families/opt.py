@@ -1,0 +1,146 @@
+"""OPT: a decoder with BART's positions and names.
+
+Zhang et al. 2022. Layout: https://huggingface.co/docs/transformers/model_doc/opt.
+"""
+
+import dataclasses
+from typing import Any
+
+from transformer_jax.config import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    HeadConfig,
+    NormConfig,
+    PositionConfig,
+    TransformerConfig,
+)
+from transformer_jax.interop.family import (
+    ACTIVATIONS,
+    Family,
+    Model,
+    Row,
+    Tensors,
+    attention_rows,
+    linear_rows,
+    norm_rows,
+)
+from transformer_jax.interop.fields import Fields
+
+__all__ = ["FAMILY"]
+
+_EPS = 1e-5  # the default of torch, and no key
+_OFFSET = 2  # the first two rows of the table of positions are never used
+
+
+def model(fields: Fields, tensors: Tensors) -> Model:
+    """An OPT; only the smaller of its two sizes with norms after sub-layers is unlike the others.
+
+    Raises:
+        CheckpointError: Embeddings of another width than the layers (OPT 350M), or norms without
+            parameters.
+    """
+    prefix = "" if tensors.has("decoder.embed_tokens.weight") else "model."
+    width, rate = fields.whole("hidden_size"), fields.number("dropout", default=0.1)
+    fields.only(word_embed_proj_dim=width, layer_norm_elementwise_affine=True)
+    before = fields.flag("do_layer_norm_before", True)
+    bias = fields.flag("enable_bias", True)
+    table, own = f"{prefix}decoder.embed_tokens.weight", "lm_head.weight"
+    config = TransformerConfig(
+        vocab=fields.whole("vocab_size"),
+        width=width,
+        encoder_layers=0,
+        decoder_layers=fields.whole("num_hidden_layers"),
+        embedding=EmbeddingConfig(scale=1.0, dropout=0.0),
+        positions=PositionConfig(
+            kind="learned",
+            max_length=fields.whole("max_position_embeddings", default=2048),
+            offset=_OFFSET,
+        ),
+        attention=AttentionConfig(
+            heads=fields.whole("num_attention_heads"),
+            bias=bias,
+            out_bias=bias,
+            dropout=fields.number("attention_dropout", default=0.0),
+        ),
+        feed_forward=FeedForwardConfig(
+            width=fields.whole("ffn_dim"),
+            activation=fields.choice(("activation_function",), ACTIVATIONS, "relu"),
+            bias=bias,
+        ),
+        norm=NormConfig(
+            place="pre" if before else "post",
+            eps=_EPS,
+            final=before and not fields.flag("_remove_final_layer_norm", False),
+            dropout=rate,
+        ),
+        head=HeadConfig(tied=not tensors.has(own) or tensors.same(own, table)),
+    )
+    return Model("decoder", config, prefix)
+
+
+def rows(model: Model) -> list[Row]:
+    """Embeddings, layers and a head that is not tied."""
+    config, theirs = model.config, f"{model.prefix}decoder"
+    found = [
+        Row("embedding/table", f"{theirs}.embed_tokens.weight"),
+        Row("decoder/positions/table", f"{theirs}.embed_positions.weight"),
+    ]
+    if config.final_norm:
+        found += norm_rows("decoder/final_norm", f"{theirs}.final_layer_norm")
+    if not config.head.tied:
+        found.append(Row("head/table", "lm_head.weight"))
+    for i in range(config.decoder_layers):
+        found += _layer(f"decoder/blocks/{i}", f"{theirs}.layers.{i}", config)
+    return found
+
+
+def _layer(ours: str, theirs: str, config: TransformerConfig) -> list[Row]:
+    names, att = ("q_proj", "k_proj", "v_proj", "out_proj"), config.attention
+    bias = config.feed_forward.bias
+    return [
+        *attention_rows(
+            f"{ours}/self_attention", f"{theirs}.self_attn", names,
+            bias=att.bias, out_bias=att.out_bias,
+        ),
+        *norm_rows(f"{ours}/self_attention_norm", f"{theirs}.self_attn_layer_norm"),
+        *linear_rows(f"{ours}/feed_forward/up", f"{theirs}.fc1", bias=bias),
+        *linear_rows(f"{ours}/feed_forward/down", f"{theirs}.fc2", bias=bias),
+        # Of the layer, whatever its name says.
+        *norm_rows(f"{ours}/feed_forward_norm", f"{theirs}.final_layer_norm"),
+    ]  # fmt: skip
+
+
+def fields(model: Model) -> dict[str, Any]:
+    """The configuration of a decoder, as OPT's."""
+    config = model.config
+    before = config.norm.place == "pre"
+    return {
+        "model_type": "opt",
+        "architectures": ["OPTForCausalLM"],
+        "vocab_size": config.vocab,
+        "hidden_size": config.width,
+        "word_embed_proj_dim": config.width,
+        "ffn_dim": config.feed_forward.width,
+        "num_hidden_layers": config.decoder_layers,
+        "num_attention_heads": config.attention.heads,
+        "max_position_embeddings": config.positions.max_length,
+        "activation_function": config.feed_forward.activation.replace("gelu_tanh", "gelu_new"),
+        "do_layer_norm_before": before,
+        "_remove_final_layer_norm": before and not config.final_norm,
+        "enable_bias": config.feed_forward.bias,
+        "dropout": config.norm.dropout,
+        "attention_dropout": config.attention.dropout,
+        "tie_word_embeddings": config.head.tied,
+    }
+
+
+FAMILY = Family(
+    types=("opt",),
+    model=model,
+    rows=rows,
+    fields=fields,
+    copies=(r"lm_head\.weight",),
+    stand_ins=(("model.decoder.embed_tokens.weight", "lm_head.weight"),),
+    named=lambda model: dataclasses.replace(model, prefix="model."),
+)

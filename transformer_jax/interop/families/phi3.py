@@ -1,0 +1,101 @@
+"""Phi-3: a Llama whose projections lie in one, and of whose heads a part may turn.
+
+Abdin et al. 2024. Layout: https://huggingface.co/docs/transformers/model_doc/phi3.
+"""
+
+import dataclasses
+from typing import Any
+
+from transformer_jax.config import AttentionConfig, EmbeddingConfig, ScoreConfig, TransformerConfig
+from transformer_jax.interop.families import llama
+from transformer_jax.interop.families.layer_types import window_size
+from transformer_jax.interop.families.rope import rotations
+from transformer_jax.interop.family import Family, Model, Row, Tensors, linear_rows, norm_rows
+from transformer_jax.interop.fields import Fields
+
+__all__ = ["FAMILY"]
+
+# "su" is LongRoPE's first name, and under YaRN's name lies the same.
+_KINDS = {"default": "default"} | dict.fromkeys(("longrope", "su", "yarn"), "longrope")
+
+
+def model(fields: Fields, tensors: Tensors) -> Model:
+    """A Phi-3."""
+    fields = fields.filled(
+        max_position_embeddings=4096, original_max_position_embeddings=4096, rms_norm_eps=1e-5
+    )
+    scores = ScoreConfig(window=window_size(fields, default=None))
+    attention = AttentionConfig(bias=False, out_bias=False)
+    # Its own positions come afterwards, and it has biases nowhere.
+    plain = Fields({**fields.values, **_PLAIN}, fields.where)
+    base = llama.base_config(plain, tensors, attention, scores)
+    config = dataclasses.replace(
+        base,
+        embedding=EmbeddingConfig(scale=1.0, dropout=fields.number("embd_pdrop", default=0.0)),
+        positions=rotations(fields, kinds=_KINDS, head_dim=base.head_dim),
+        norm=dataclasses.replace(base.norm, dropout=fields.number("resid_pdrop", default=0.0)),
+    )
+    return Model("decoder", config, llama.prefix_of(tensors))
+
+
+_PLAIN = dict.fromkeys(("rope_scaling", "rope_parameters", "partial_rotary_factor", "mlp_bias"))
+
+
+def rows(model: Model) -> list[Row]:
+    """Embeddings, layers and a head that is not tied."""
+    config = model.config
+    found = [
+        Row("embedding/table", f"{model.prefix}embed_tokens.weight"),
+        *norm_rows("decoder/final_norm", f"{model.prefix}norm", bias=False),
+    ]
+    if not config.head.tied:
+        found.append(Row("head/table", "lm_head.weight"))
+    for i in range(config.decoder_layers):
+        found += _layer(f"decoder/blocks/{i}", f"{model.prefix}layers.{i}", config)
+    return found
+
+
+def _layer(ours: str, theirs: str, config: TransformerConfig) -> list[Row]:
+    heads = config.attention.heads
+    kv_heads = config.attention.kv_heads or heads
+    ends = (0, heads, heads + kv_heads, heads + 2 * kv_heads)
+    linear = lambda part, name: linear_rows(f"{ours}/{part}", f"{theirs}.{name}", bias=False)
+    norm = lambda part, name: norm_rows(f"{ours}/{part}", f"{theirs}.{name}", bias=False)
+    found = [
+        *linear("self_attention/out", "self_attn.o_proj"),
+        *norm("self_attention_norm", "input_layernorm"),
+        *linear("feed_forward/down", "mlp.down_proj"),
+        *norm("feed_forward_norm", "post_attention_layernorm"),
+    ]
+    for n, part in enumerate(("query", "key", "value")):
+        joint = linear(f"self_attention/{part}", "self_attn.qkv_proj")
+        found += [row._replace(part=(ends[n], ends[n + 1], ends[3])) for row in joint]
+    for n, part in enumerate(("up", "gate")):  # the half that is activated comes first
+        joint = linear(f"feed_forward/{part}", "mlp.gate_up_proj")
+        found += [row._replace(part=(n, n + 1, 2)) for row in joint]
+    return found
+
+
+def fields(model: Model) -> dict[str, Any]:
+    """The configuration of a decoder, as Phi-3's."""
+    config = model.config
+    base = llama.base_fields("phi3", "Phi3ForCausalLM", model)
+    own = {
+        "original_max_position_embeddings": config.positions.max_length,
+        "sliding_window": config.scores.window,
+        "embd_pdrop": config.embedding.dropout,
+        "resid_pdrop": config.norm.dropout,
+    }
+    return own | {key: value for key, value in base.items() if not key.endswith("_bias")}
+
+
+FAMILY = Family(
+    types=("phi3",),
+    model=model,
+    rows=rows,
+    fields=fields,
+    ignored=llama.IGNORED,
+    copies=llama.COPIES,
+    stand_ins=llama.STAND_INS,
+    named=llama.named,
+)

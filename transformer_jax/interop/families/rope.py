@@ -1,0 +1,172 @@
+"""Rotary positions as published configurations say them, and as they are said again.
+
+Files of transformers 5 have ``rope_parameters``, those before ``rope_theta`` and ``rope_scaling``.
+https://huggingface.co/docs/transformers/main/en/internal/rope_utils
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from transformer_jax.config import PositionConfig
+from transformer_jax.interop.fields import Fields
+
+__all__ = ["KINDS", "rope_fields", "rotations"]
+
+# Their names of kinds of scaling, by ours.
+KINDS: Mapping[str, str] = {
+    name: name for name in ("default", "linear", "llama3", "yarn", "dynamic", "longrope")
+}
+
+
+def rotations(
+    fields: Fields, *, kinds: Mapping[str, str] = KINDS, head_dim: int | None = None
+) -> PositionConfig:
+    """How far positions turn.
+
+    Angles that depend on the length of a text are those of texts within the length of the training:
+    of dynamic NTK up to ``max_position_embeddings``, where it changes nothing, and of LongRoPE up
+    to ``original_max_position_embeddings``, with the short factors. Longer texts are not read: in
+    transformers, angles then change while a text grows (dynamic NTK mixes keys of several bases in
+    its cache, LongRoPE reads all of the text anew), and with the longest text of a batch.
+
+    Args:
+        fields: The whole configuration, with ``max_position_embeddings``.
+        kinds: The kinds of scaling that the family knows, by their names there.
+        head_dim: The size of a head, where a family may turn a part of it.
+
+    Raises:
+        CheckpointError: A kind of scaling that cannot be expressed.
+    """
+    # Where both are there, the older one goes before.
+    group = fields.group("rope_scaling")
+    if not group.values:
+        group = fields.group("rope_parameters")
+    nested = next((name for name, value in group.values.items() if isinstance(value, dict)), None)
+    if nested is not None:
+        raise group.refused(nested, group.values[nested], "one kind for all layers can be loaded")
+    longest = fields.whole("max_position_embeddings")
+    base = fields.number("rope_theta", default=10_000.0, above=0)
+    kind = group.choice(("rope_type", "type"), kinds, "default")
+    settings: dict[str, Any] = {
+        "kind": "rotary",
+        "max_length": longest,
+        "rotary_base": group.number("rope_theta", default=base, above=0),
+        "rotary_dim": _turned(fields, group, head_dim),
+    }
+    if kind == "linear":
+        settings["rotary_interpolation"] = group.number("factor", above=0)
+    elif kind == "dynamic":
+        settings["rotary_dynamic"] = (group.number("factor", above=0), longest)
+    elif kind != "default":
+        settings |= _OLD[kind](group, longest, _old_length(fields, group, longest))
+    return PositionConfig(**settings)
+
+
+def _turned(fields: Fields, group: Fields, head_dim: int | None) -> int | None:
+    """How many dimensions of a head turn, if not all."""
+    if head_dim is None:
+        for where in (fields, group):
+            where.only(partial_rotary_factor=1.0)
+        return None
+    share = fields.number("partial_rotary_factor", default=1.0, above=0)
+    share = group.number("partial_rotary_factor", default=share, above=0)
+    return None if share == 1.0 else int(head_dim * share)
+
+
+def _old_length(fields: Fields, group: Fields, longest: int) -> int:
+    """The longest text of the training; beside the other keys, it goes before."""
+    name = "original_max_position_embeddings"
+    return fields.whole(name, default=group.whole(name, default=longest))
+
+
+def _llama3(group: Fields, longest: int, old_length: int) -> dict[str, Any]:
+    names = ("factor", "low_freq_factor", "high_freq_factor")
+    numbers = tuple(group.number(name, above=0) for name in names)
+    return {"rotary_scaling": (*numbers, old_length)}
+
+
+def _yarn(group: Fields, longest: int, old_length: int) -> dict[str, Any]:
+    factor = group.number("factor", above=0)
+    fast = group.number("beta_fast", default=32.0, above=0)
+    slow = group.number("beta_slow", default=1.0, above=0)
+    whole = group.values.get("truncate", True)
+    if not isinstance(whole, bool):
+        raise group.refused("truncate", whole, "true or false is needed")
+    above, below = (group.number(name, default=0.0) for name in ("mscale", "mscale_all_dim"))
+    magnitude = lambda scale: 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
+    usual = magnitude(above) / magnitude(below) if above and below else magnitude(1.0)
+    return {
+        "rotary_yarn": (factor, fast, slow, old_length, whole),
+        "rotary_attention_factor": group.number("attention_factor", default=usual, above=0),
+    }
+
+
+def _longrope(group: Fields, longest: int, old_length: int) -> dict[str, Any]:
+    factor = group.number("factor", default=longest / old_length, above=0)
+    usual = 1.0
+    if factor > 1 and old_length > 1:
+        usual = math.sqrt(1 + math.log(factor) / math.log(old_length))
+    return {
+        "max_length": min(longest, old_length),
+        "rotary_short": group.numbers("short_factor"),
+        "rotary_long": group.numbers("long_factor"),
+        "rotary_short_length": old_length,
+        "rotary_attention_factor": group.number("attention_factor", default=usual, above=0),
+    }
+
+
+_OLD = {"llama3": _llama3, "yarn": _yarn, "longrope": _longrope}
+
+
+def rope_fields(places: PositionConfig, head_dim: int) -> dict[str, Any]:
+    """The keys about positions, of a decoder that is published."""
+    rope, more = _scaling(places)
+    rope = {"rope_type": "default", "rope_theta": places.rotary_base} | rope
+    if places.rotary_dim is not None:
+        share = places.rotary_dim / head_dim
+        if int(head_dim * share) != places.rotary_dim:
+            share = (places.rotary_dim + 0.5) / head_dim
+        rope["partial_rotary_factor"] = share
+    return {
+        "max_position_embeddings": places.max_length,
+        "rope_parameters": rope,
+        # Read by what came before transformers 5.
+        "rope_theta": places.rotary_base,
+        **({"rope_scaling": rope} if rope["rope_type"] != "default" else {}),
+        **more,
+    }
+
+
+def _scaling(places: PositionConfig) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What is said within ``rope_parameters``, and what beside them."""
+    old = "original_max_position_embeddings"
+    if places.rotary_scaling is not None:
+        factor, low, high, length = places.rotary_scaling
+        slow = {"factor": factor, "low_freq_factor": low, "high_freq_factor": high, old: length}
+        return {"rope_type": "llama3"} | slow, {}
+    if places.rotary_yarn is not None:
+        factor, fast, slow_turns, length, whole = places.rotary_yarn
+        return {
+            "rope_type": "yarn",
+            "factor": factor,
+            "beta_fast": fast,
+            "beta_slow": slow_turns,
+            "truncate": whole,
+            "attention_factor": places.rotary_attention_factor,
+            old: length,
+        }, {}
+    if places.rotary_short_length is not None:
+        length = places.rotary_short_length
+        return {
+            "rope_type": "longrope",
+            "short_factor": list(places.rotary_short),
+            "long_factor": list(places.rotary_long),
+            "attention_factor": places.rotary_attention_factor,
+            old: length,
+        }, {old: length}  # Phi-3 reads it there alone
+    if places.rotary_dynamic is not None:
+        return {"rope_type": "dynamic", "factor": places.rotary_dynamic[0]}, {}
+    if places.rotary_interpolation != 1.0:
+        return {"rope_type": "linear", "factor": places.rotary_interpolation}, {}
+    return {}, {}
