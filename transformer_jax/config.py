@@ -355,7 +355,7 @@ def check(config: TransformerConfig) -> None:
 def check_embedding(config: TransformerConfig) -> None:
     """Refuses a width of embeddings that no model can have."""
     width = config.embedding.width
-    if width is None:
+    if width in (None, config.width):
         return
     if width < 1:
         raise ConfigError(f"embedding.width is {width}: at least 1, or None, which is the model's")
