@@ -1,7 +1,7 @@
 """What a model is made of: frozen dataclasses in small groups, and presets by name.
 
-One set of fields expresses Vaswani et al. 2017, BERT, RoBERTa, DistilBERT, GPT-2, BART, Marian,
-T5, ViT and Llama; the model code never asks for a model's name.
+One set of fields expresses Vaswani et al. 2017, BERT, RoBERTa, ELECTRA, DistilBERT, GPT-2, BART,
+Marian, T5, ViT and Llama; the model code never asks for a model's name.
 """
 
 import dataclasses

@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from tests.parity import layouts
 from transformer_jax.cli.encoders import load_vectors, pool_of
@@ -106,6 +107,54 @@ def test_length_and_further_parts_are_told(tmp_path):
     assert sentence_fields(tmp_path) == {"pool": "mean", "lowercase": True}
     describe(tmp_path, parts=(*PARTS, "Dense"))
     assert sentence_fields(tmp_path)["pool"] == "mean and Dense"
+
+
+@pytest.mark.parametrize(("activation", "bias"), [("Identity", False), ("Tanh", True)])
+def test_a_linear_map_at_the_end_is_part_of_the_vectors(
+    encoder, tmp_path, lines, run_command, activation, bias
+):
+    """As sentence-T5 and LaBSE have one, of folders and of runs; not where pooling is asked for."""
+    folder = encoder("mean_tokens", parts=("Transformer", "Pooling", "Dense", "Normalize"))
+    draw = np.random.default_rng(3)
+    tensors = {"linear.weight": draw.standard_normal((5, 32)).astype(np.float32)}
+    if bias:
+        tensors["linear.bias"] = draw.standard_normal(5).astype(np.float32)
+    (folder / "2_Normalize").mkdir()  # where this description has its third part
+    save_file(tensors, folder / "2_Normalize/model.safetensors")
+    said = {"in_features": 32, "out_features": 5, "bias": bias,
+            "activation_function": f"torch.nn.modules.x.{activation}"}  # fmt: skip
+    (folder / "2_Normalize/config.json").write_text(json.dumps(said))
+    assert run_command("convert", folder, tmp_path / "run")[0] == 0
+    found = {}
+    for name, path, flags in (
+        ("plain", folder, ["--pool", "mean"]), ("folder", folder, []), ("run", tmp_path / "run", [])
+    ):  # fmt: skip
+        output = tmp_path / f"{name}.npz"
+        code, _, err = run_command("embed", path, lines, "--output", output, *flags)
+        assert code == 0, err
+        found[name] = np.load(output)["vectors"]
+    wanted = found["plain"] @ tensors["linear.weight"].T + tensors.get("linear.bias", 0)
+    wanted = np.tanh(wanted) if activation == "Tanh" else wanted
+    np.testing.assert_allclose(found["folder"], wanted, atol=2e-6)
+    np.testing.assert_array_equal(found["run"], found["folder"])
+
+
+@pytest.mark.parametrize(("tensors", "what"), [
+    ({"linear.weight": np.ones((5, 31), np.float32)}, "vectors of 32 do not fit"),
+    ({"other": np.ones(3, np.float32)}, "linear.weight and perhaps linear.bias are needed"),
+    ({}, "has neither model.safetensors"),
+])  # fmt: skip
+def test_weights_of_the_last_map_that_do_not_fit_are_refused(
+    encoder, lines, run_command, tensors, what
+):
+    folder = encoder("mean_tokens", parts=("Transformer", "Pooling", "Dense"))
+    (folder / "2_Normalize").mkdir()
+    if tensors:
+        save_file(tensors, folder / "2_Normalize/model.safetensors")
+    said = {"activation_function": "torch.nn.modules.linear.Identity"}
+    (folder / "2_Normalize/config.json").write_text(json.dumps(said))
+    code, _, err = run_command("embed", folder, lines)
+    assert (code, what in err, err.count("error:")) == (4, True, 1), err
 
 
 @pytest.mark.parametrize(("files", "what"), [

@@ -462,6 +462,9 @@ def test_the_cache_of_the_hub_may_link_to_its_blobs_and_nowhere_else(tmp_path):
     folder.mkdir(parents=True)
     (folder / WEIGHTS).symlink_to("../../blobs/4567")
     assert open_tensors(folder).read("layer.1").tolist() == [[1] * 10] * 2
+    (folder / "2_Dense").mkdir()  # a part of a sentence encoder
+    (folder / "2_Dense" / WEIGHTS).symlink_to("../../../blobs/4567")
+    assert len(open_tensors(folder / "2_Dense").entries) == 6
     other = tmp_path / "models--c--d" / "blobs" / "4567"
     for target in (other, cache / "4567", blobs / "deeper" / "4567", cache / "refs" / "4567"):
         target.parent.mkdir(parents=True, exist_ok=True)

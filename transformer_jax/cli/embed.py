@@ -26,7 +26,8 @@ class Embed:
     """last, all, sum4 or concat4 (of the last four), or a layer from 0, the embeddings."""
     pool: Literal["mean", "first", "none"] | None = None
     """Mean over all tokens with [CLS] and [SEP], the first ([CLS]), or a vector a token; None is
-    what a published sentence encoder is made for, and the mean of other encoders."""
+    what a published sentence encoder is made for, with the linear map at its end if it has one,
+    and the mean of other encoders."""
     tokens: int | None = None
     """Tokens of a batch, padding included; None is what suits the device."""
     block: int = 4096
@@ -51,7 +52,9 @@ class Embed:
 
         pool = pool_of(self.run, self.pool)
         file = VectorFile(self.output)
-        vectors, prepare = load_vectors(self.run, self.checkpoint, tokens=self.tokens)
+        vectors, prepare = load_vectors(
+            self.run, self.checkpoint, tokens=self.tokens, sentences=self.pool is None
+        )
         vectors.check(layers, pool)
         lengths, ids = [np.zeros(1, np.int64)], [np.zeros(0, np.int32)]
         with file:

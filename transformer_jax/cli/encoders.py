@@ -65,11 +65,22 @@ def read_length(run: "RunDirectory") -> int:
 
 
 def load_vectors(
-    path: Path, checkpoint: str = "best", *, tokens: int | None = None
+    path: Path,
+    checkpoint: str = "best",
+    *,
+    tokens: int | None = None,
+    sentences: bool = False,
 ) -> "tuple[Vectors, Callable[[str], str]]":
     """What makes vectors with the encoder of a run, and what is done to lines before.
 
     A sentence encoder reads no more tokens than its authors let it read.
+
+    Args:
+        path: The run.
+        checkpoint: Which of its checkpoints.
+        tokens: Of a batch.
+        sentences: Whether vectors are those that a sentence encoder is made for, of which a linear
+            map may be the last part.
 
     Raises:
         ConfigError: The run has no encoder.
@@ -88,6 +99,10 @@ def load_vectors(
     length = min(read_length(run), sentence.get("length", _NO_END))
     frame = frame_of(run, tokenizer)
     vectors = Vectors(model, tokenizer, length=length, tokens=tokens, frame=frame)
+    if sentences and "dense" in sentence:
+        from transformer_jax.interop.dense import read_dense
+
+        vectors.dense = read_dense(run.path, sentence["dense"], vectors.width)
     if "lowercase" in sentence:
         return vectors, lambda line: prepare(line).lower()
     return vectors, prepare
@@ -121,6 +136,7 @@ def sentence_of(run: "RunDirectory") -> dict[str, Any]:
     """
     found = run.read_config().get("sentence", {})
     right = isinstance(found, dict) and isinstance(found.get("pool", ""), str)
+    right = right and isinstance(found.get("dense", {}), dict)
     length = found.get("length", 1) if right else 0
     if type(length) is not int or length < 1:
         raise CheckpointError(f"{run.config}: its sentence is no pooling and length: damaged?")

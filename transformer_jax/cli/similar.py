@@ -53,7 +53,7 @@ class Similar:
         if str(self.file) != "-":
             next(file_lines(self.file, "similar"), None)  # refused before anything is loaded
         pool = pool_of(self.run, self.pool)
-        vectors, prepare = load_vectors(self.run, self.checkpoint)
+        vectors, prepare = load_vectors(self.run, self.checkpoint, sentences=self.pool is None)
         from transformer_jax.encoding.vectors import cosine
 
         [asked] = vectors.embed([prepare(self.query)], layers=layers, pool=pool)

@@ -3,7 +3,7 @@
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
@@ -108,6 +108,7 @@ class Vectors:
     Attributes:
         layers: L; the vectors have L + 1 layers, the first being the embeddings.
         counts: Texts so far: ``lines``, and how many of them were ``cut``.
+        dense: What becomes of the vectors of texts, one each of the last layer; None is nothing.
     """
 
     def __init__(
@@ -129,6 +130,7 @@ class Vectors:
         self.layers, self.width = whole.config.encoder_layers, whole.config.width
         self.length = length or whole.config.positions.max_length
         self.counts = {"lines": 0, "cut": 0}
+        self.dense: Callable[[Any], Any] | None = None
         self._runs: dict[tuple[Layers, Pool], PackedBatches] = {}
         self._attend = jax.jit(functools.partial(_maps, self._graph))
 
@@ -161,7 +163,10 @@ class Vectors:
             self.counts["lines"] += len(chunk)
             self.counts["cut"] += cut
             store = examples.store
-            yield Block(self._rows(examples, layers, pool), store.lengths, np.asarray(store.ids))
+            made = self._rows(examples, layers, pool)
+            if self.dense is not None and layers == "last" and pool != "none":
+                made = self.dense(made)
+            yield Block(made, store.lengths, np.asarray(store.ids))
 
     def check(self, layers: Layers, pool: Pool) -> None:
         """Refuses layers and poolings that there are not.

@@ -12,6 +12,7 @@ import numpy as np
 
 from transformer_jax.config import TransformerConfig, from_dict
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
+from transformer_jax.interop.dense import copy_dense
 from transformer_jax.interop.family import Model
 from transformer_jax.interop.fields import Fields, read_fields
 from transformer_jax.interop.folder import Folder, abstract_model, open_folder
@@ -270,6 +271,8 @@ def convert(
     run.write(run.config, json.loads(json.dumps(fields)))
     if tokenizer is not None:
         tokenizer.save(run.tokenizer)
+    if "dense" in fields.get("sentence", {}):
+        copy_dense(source.path, fields["sentence"]["dense"], run.path)
     _save(run, params, describe)
     import jax
 

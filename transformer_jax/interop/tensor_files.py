@@ -313,8 +313,12 @@ def inside(folder: Path, name: str) -> Path:
         raise CheckpointError(f"{path}: no such file, though it is named") from None
     except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, before 3.13
         raise _unreadable(path, error) from None
-    # The Hugging Face cache: <entry>/snapshots/<revision>/file -> <entry>/blobs/<hash>.
-    cached = root.parent.name == "snapshots" and real.parent == root.parents[1] / "blobs"
+    # The Hugging Face cache: <entry>/snapshots/<revision>/file -> <entry>/blobs/<hash>, also from
+    # directories of a revision.
+    cached = any(
+        part.parent.name == "snapshots" and real.parent == part.parents[1] / "blobs"
+        for part in (root, *root.parents)
+    )
     if not cached and not real.is_relative_to(root):
         raise CheckpointError(f"{path}: is a link that leaves the folder: copy the file into it")
     if not ordinary:

@@ -138,8 +138,9 @@ def sentence_fields(folder: Path) -> dict[str, Any]:
     """How a folder makes a sentence's vector, as its ``modules.json`` and the files named say it.
 
     Empty if it is no sentence encoder. Else ``pool`` is ``mean`` or ``first``, or names what is
-    done otherwise; ``length``, if it is told, is the most tokens that are read; ``lowercase``, if
-    it is there, is true: texts are read in small letters.
+    done otherwise; ``dense``, if there is a linear map behind, is where its weights are and whether
+    tanh follows; ``length``, if it is told, is the most tokens that are read; ``lowercase``, if it
+    is there, is true: texts are read in small letters.
 
     Args:
         folder: What lies beside the weights.
@@ -149,13 +150,15 @@ def sentence_fields(folder: Path) -> dict[str, Any]:
     """
     usual = [{"type": "Transformer", "path": ""}, {"type": "Pooling", "path": "1_Pooling"}]
     parts: dict[str, str] = {}
+    order: list[str] = []
     modules = _json(folder, "modules.json", list)
     for part in usual if modules is None else modules:
         said = part if isinstance(part, dict) else {}
         kind, path = said.get("type"), said.get("path")
         if not isinstance(kind, str) or not isinstance(path, str) or not path.isprintable():
             raise DataError(f"{folder / 'modules.json'}: is damaged: a part has no type or no path")
-        parts[kind.rpartition(".")[2]] = path
+        order.append(kind.rpartition(".")[2])
+        parts[order[-1]] = path
     found: dict[str, Any] = {}
     if "Pooling" in parts:
         name = os.path.join(parts["Pooling"], "config.json")
@@ -164,6 +167,10 @@ def sentence_fields(folder: Path) -> dict[str, Any]:
             raise DataError(f"{folder / name}: no such file, though modules.json names it")
         if fields is not None:
             found["pool"] = _pooling(folder / name, fields)
+    dense = _dense(folder, parts["Dense"]) if _ends_with_dense(order) else None
+    if dense is not None:
+        found["dense"] = dense
+        del parts["Dense"]
     others = [kind[:40] for kind in parts if kind not in _HARMLESS]
     if others:
         found["pool"] = " and ".join([*filter(None, [found.get("pool")]), *others])
@@ -173,6 +180,22 @@ def sentence_fields(folder: Path) -> dict[str, Any]:
         if fields is not None:
             return found | _reading(folder / name, fields)
     return found
+
+
+def _ends_with_dense(order: list[str]) -> bool:
+    """Whether one linear map, and nothing else that matters, follows the pooling."""
+    if order.count("Dense") != 1 or order.count("Pooling") != 1:
+        return False
+    after = order[order.index("Pooling") + 1 :]
+    return after[0] == "Dense" and all(kind in _HARMLESS for kind in after[1:])
+
+
+def _dense(folder: Path, path: str) -> dict[str, Any] | None:
+    """Where the weights of a linear map are, and whether tanh follows; None if something else."""
+    fields = _json(folder, os.path.join(path, "config.json"), dict) or {}
+    known = {"Identity": False, "Tanh": True}
+    tanh = known.get(str(fields.get("activation_function")).rpartition(".")[2])
+    return None if tanh is None else {"path": path, "tanh": tanh}
 
 
 def _reading(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
