@@ -243,6 +243,45 @@ def test_other_parameters_need_no_other_program(greedy, lines):
         same(one, other)
 
 
+def equations_of(jaxpr, looped=False):
+    """All equations of a program, wherever they stand, and whether that is within a loop."""
+    for equation in jaxpr.eqns:
+        yield equation, looped
+        here = looped or equation.primitive.name in ("while", "scan")
+        for inner in jax.tree.leaves(
+            list(equation.params.values()), is_leaf=lambda p: hasattr(p, "eqns")
+        ):
+            inner = getattr(inner, "jaxpr", inner)
+            if hasattr(inner, "eqns"):
+                yield from equations_of(inner, here)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_weights_are_cast_once_and_not_at_every_token(beams):
+    """Where bfloat16 is computed in: no loop of the program turns a matrix into it."""
+    made = letter_model()
+    compute = dataclasses.replace(made.config.compute, dtype="bfloat16")
+    model = EncoderDecoder(dataclasses.replace(made.config, compute=compute), rngs=nnx.Rngs(0))
+    search = dataclasses.replace(SEARCH, beams=beams, nbest=1)
+    translator = Translator(model, Letters(), search=search, batching=SHAPES)
+    shapes = {leaf.shape for leaf in jax.tree.leaves(translator.params) if leaf.ndim > 1}
+    limits = np.full(4, 9, np.int32)
+    traced = translator._decode.trace(
+        translator.params, np.ones((4, 8), np.int32), limits, limits, np.float32(1.0), length=9,
+        beams=beams, keep=1, normalization="power", minimum=1, forbidden=(),
+    )  # fmt: skip
+    looped = [equation for equation, within in equations_of(traced.jaxpr.jaxpr) if within]
+    assert len([equation for equation in looped if equation.primitive.name == "dot_general"]) > 5
+    cast = [
+        equation
+        for equation in looped
+        if equation.primitive.name == "convert_element_type"
+        and equation.invars[0].aval.shape in shapes
+    ]
+    assert not cast
+    assert translator.translate(["abc"])[0].text
+
+
 def test_a_trace_shows_the_best_tokens_of_every_step(greedy):
     translation, steps = greedy.trace("abcd")
     assert tuple(step.token for step in steps) == translation.tokens

@@ -89,9 +89,8 @@ class DecoderLanguageModel:
                 config, compute=dataclasses.replace(config.compute, dtype=dtype)
             )
             graph = nnx.split(nnx.eval_shape(lambda: type(module)(config, rngs=nnx.Rngs(0))))[0]
-        # Narrowed and laid out once: inside the loop it would be done again for every token.
-        narrow = lambda a: a.astype(config.compute.dtype) if a.ndim > 1 else a
-        graph, self.params = laid_out(graph, jax.tree.map(narrow, params))
+        # Laid out once: inside the loop it would be done again for every token.
+        graph, self.params = laid_out(graph, params)
         self.tokenizer, self.shapes = tokenizer, shapes or Shapes()
         if jax.default_backend() == "gpu":
             # A product of one row is compiled to an outer product and a sum, with three times the

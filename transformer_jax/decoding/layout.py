@@ -26,7 +26,8 @@ def parts_of(model: Any) -> tuple[Any, Any]:
 def laid_out(graph: Any, params: Any) -> tuple[Any, Any]:
     """A model that decodes, by its graph and parameters, settled once for all that it will write.
 
-    Nothing that it computes changes; see :meth:`Stack.settle`.
+    Nothing that it computes changes, see :meth:`Stack.settle`, but where it computes in bfloat16:
+    matrices and tables are cast to that here, once, and no more at every token.
 
     Args:
         graph: The static part of a decoder or an encoder-decoder.
@@ -43,4 +44,6 @@ def laid_out(graph: Any, params: Any) -> tuple[Any, Any]:
     """
     model = nnx.merge(graph, jax.tree.map(jnp.asarray, params))
     model.settle()
-    return parts_of(model)
+    graph, params = parts_of(model)
+    dtype = jnp.dtype(model.config.compute.dtype)
+    return graph, jax.tree.map(lambda a: a.astype(dtype) if a.ndim > 1 else a, params)
