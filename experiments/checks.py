@@ -8,7 +8,7 @@ from typing import Any
 from jax.sharding import Mesh
 
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, plural
 from transformer_jax.parallel.mesh import devices_of, make_mesh
 from transformer_jax.parallel.sharding import row_multiple
 from transformer_jax.training.optimizers import check_warm_up
@@ -72,7 +72,8 @@ def check_length(setting: str, length: int, model: Any) -> None:
     most = model.positions.max_length
     if length > most:
         raise ConfigError(
-            f"{setting} is {length}, but the model has positions for {most} tokens: lower the one "
+            f"{setting} is {length}, but the model has positions for {plural(most, 'token')}: "
+            f"lower the one "
             f"or raise model.positions.max_length"
         )
 
@@ -86,7 +87,8 @@ def check_rows(run: Any) -> None:
     needed = row_multiple(mesh_of(run)) * run.training.accumulation
     if run.training.row_unit % needed:
         raise ConfigError(
-            f"this run has batches of a multiple of {run.training.row_unit} rows, which do not "
+            f"this run has batches of a multiple of {plural(run.training.row_unit, 'row')}, which "
+            f"do not "
             f"divide by {needed} (mesh data x fsdp x accumulation): choose another mesh, or other "
             f"batches for a new run"
         )

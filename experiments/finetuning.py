@@ -34,7 +34,7 @@ from transformer_jax.data.labelled import (
 from transformer_jax.data.plan import BatchPlan, BucketPlan
 from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer
 from transformer_jax.encoding.predictor import Predictor
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, plural
 from transformer_jax.models.heads import TextEncoder, TokenEncoder
 from transformer_jax.parallel.mesh import is_main, local_rows, put_batch
 from transformer_jax.training import encoder_objectives as objectives
@@ -102,9 +102,11 @@ def _from(run: FinetuneRun, named: FinetuneRun, start: Initial) -> FinetuneRun:
 def _check_layers(run: FinetuneRun) -> None:
     layers, freeze = run.model.encoder_layers, run.task.freeze
     if run.task.reinit_last > layers:
-        raise ConfigError(f"task.reinit_last is {run.task.reinit_last}: there are {layers} layers")
+        raise ConfigError(
+            f"task.reinit_last is {run.task.reinit_last}: there are {plural(layers, 'layer')}"
+        )
     if freeze.isdecimal() and int(freeze) > layers:
-        raise ConfigError(f"task.freeze is {freeze}: there are {layers} layers")
+        raise ConfigError(f"task.freeze is {freeze}: there are {plural(layers, 'layer')}")
     kept = layers if freeze == "encoder" else int(freeze) if freeze.isdecimal() else 0
     if kept + run.task.reinit_last > layers:
         raise ConfigError(
@@ -225,7 +227,7 @@ class TaskJob(job.Job):
         numbers = {name: i for i, name in enumerate(task.labels)}
         if isinstance(part, Sentences):
             examples, cut = encode_sentences(part.texts, part.seconds, tokenizer, task.length)
-            say(f"{part.name}: {len(part):,} examples" + (f", {cut:,} cut" if cut else ""))
+            say(f"{part.name}: {plural(len(part), 'example')}" + (f", {cut:,} cut" if cut else ""))
             if self.kind == "regress":
                 return _Encoded(examples, np.array([float(x) for x in part.labels], np.float32))
             return _Encoded(examples, np.array([numbers[x] for x in part.labels], np.int32))
@@ -236,11 +238,11 @@ class TaskJob(job.Job):
             rows = np.repeat(np.arange(len(tagged)), tagged.places.lengths)
             tags = np.array([numbers[tag] for tags in part.tags for tag in tags], np.int32)
             labels[store.offsets[rows] + tagged.places.ids] = tags
-            say(f"{part.name}: {len(part):,} sentences, {len(tags):,} words")
+            say(f"{part.name}: {plural(len(part), 'sentence')}, {plural(len(tags), 'word')}")
             return _Encoded(tagged.examples, tags=labels)
         spans = encode_questions(part.questions, part.contexts, tokenizer, task.length, task.stride)
         found = find_spans(spans, part.answers).astype(np.int32)
-        say(f"{part.name}: {len(part):,} questions, {len(spans):,} windows")
+        say(f"{part.name}: {plural(len(part), 'question')}, {plural(len(spans), 'window')}")
         return _Encoded(spans.examples, found, allowed=spans.spans[:, 0] >= 0)
 
     def tokens(self) -> list[np.ndarray]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from transformer_jax import accounting
 from transformer_jax.config import TransformerConfig
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, plural
 from transformer_jax.parallel.mesh import devices_of
 
 __all__ = ["check_room", "memory"]
@@ -46,7 +46,7 @@ def check_room(run: Any) -> None:
     _refuse(
         limit,
         2 * count * _FLOAT,
-        f"the model has {count:,} parameters, which with their gradients take",
+        f"the model has {plural(count, 'parameter')}, which with their gradients take",
         "lower model.width, the layers or the vocabulary",
     )
     training = run.training
@@ -54,7 +54,7 @@ def check_room(run: Any) -> None:
     _refuse(
         limit,
         2 * tokens * run.model.width * _FLOAT // training.accumulation,
-        f"a batch of {tokens:,} tokens takes, in one layer alone,",
+        f"a batch of {plural(tokens, 'token')} takes, in one layer alone,",
         "lower training.tokens (rows, length), or raise training.accumulation",
     )
 

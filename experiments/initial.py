@@ -10,7 +10,7 @@ import numpy as np
 from experiments.job import say
 from transformer_jax.cli.loading import model_config
 from transformer_jax.config import TransformerConfig
-from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.errors import CheckpointError, ConfigError, plural
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.trees import named
 
@@ -62,7 +62,10 @@ class Initial:
         if not taken:
             raise CheckpointError(f"{path}: has no parameter that this run could start from")
         parts = ", ".join(dict.fromkeys(_part(name) for name in fresh))
-        say(f"from {path}: {len(taken)} of {len(values)} parameters; drawn anew: {parts or 'none'}")
+        say(
+            f"from {path}: {len(taken)} of {plural(len(values), 'parameter')}; drawn anew: "
+            f"{parts or 'none'}"
+        )
         return jax.tree.unflatten(tree, values)
 
 

@@ -26,7 +26,7 @@ from transformer_jax.data.tokenizer import (
     load_tokenizer,
     train_tokenizer,
 )
-from transformer_jax.errors import CheckpointError, ConfigError, DataError
+from transformer_jax.errors import CheckpointError, ConfigError, DataError, plural
 from transformer_jax.parallel.mesh import barrier, is_main, put_batch
 from transformer_jax.training.activity import said, working
 from transformer_jax.training.checkpoint import Checkpointer
@@ -73,7 +73,10 @@ def learn_tokenizer(
             why = f" (tokenizer.vocab_size {size} follows from the size of the text)"
         tokenizer = train_tokenizer(settings.kind, texts, size, special=special)
     took = time.monotonic() - began
-    say(f"tokenizer: {settings.kind}, {tokenizer.vocab_size} tokens{why}, learnt in {took:.1f} s")
+    say(
+        f"tokenizer: {settings.kind}, {plural(tokenizer.vocab_size, 'token')}{why}, learnt in "
+        f"{took:.1f} s"
+    )
     return tokenizer
 
 
@@ -106,7 +109,7 @@ def begin(
     if is_main():
         if vocab_given and run.model.vocab != tokenizer.vocab_size:
             raise ConfigError(
-                f"the tokenizer has {tokenizer.vocab_size} tokens, but model.vocab is "
+                f"the tokenizer has {plural(tokenizer.vocab_size, 'token')}, but model.vocab is "
                 f"{run.model.vocab}: leave model.vocab out, and it follows the tokenizer"
             )
         run = settle(run, tokenizer)
@@ -135,7 +138,8 @@ class Job(abc.ABC):
         self.tokenizer = load_tokenizer(directory.tokenizer)
         if self.tokenizer.vocab_size > run.model.vocab:
             raise CheckpointError(
-                f"{directory.tokenizer}: has {self.tokenizer.vocab_size} tokens, but the model "
+                f"{directory.tokenizer}: has {plural(self.tokenizer.vocab_size, 'token')}, but "
+                f"the model "
                 f"{run.model.vocab}: it belongs to another run"
             )
         check_rows(run)
@@ -300,9 +304,10 @@ def advise(run: Any, platform: str, fast: bool | None) -> None:
 def introduce(job: Job) -> None:
     """A line about the model and the batches of a run with a budget of tokens."""
     say(
-        f"model: {job.parameters / 1e6:.2f} M parameters; {job.steps} steps of "
-        f"{job.run.training.tokens} tokens, {job.plan.steps_per_epoch} an epoch, "
-        f"{len(job.plan.shapes)} shapes, fill {job.plan.fill:.2f}; mesh {dict(job.mesh.shape)}"
+        f"model: {job.parameters / 1e6:.2f} M parameters; {plural(job.steps, 'step')} of "
+        f"{plural(job.run.training.tokens, 'token')}, {job.plan.steps_per_epoch} an epoch, "
+        f"{plural(len(job.plan.shapes), 'shape')}, fill {job.plan.fill:.2f}; mesh "
+        f"{dict(job.mesh.shape)}"
     )
 
 
@@ -377,7 +382,10 @@ def train(job: Job, finish: Callable[[], dict[str, Any]], *, resume: bool) -> in
         how = loss_labels(job)
         training_curves(read_metrics(directory.metrics), directory.curves, labels=how)
         if fitted.early:
-            say(f"stopped early: no better {run.loop.best} for {run.loop.patience} evaluations")
+            say(
+                f"stopped early: no better {run.loop.best} for "
+                f"{plural(run.loop.patience, 'evaluation')}"
+            )
         results = {
             "steps": fitted.step,
             "best": fitted.best._asdict() if fitted.best else None,

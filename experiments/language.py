@@ -22,7 +22,7 @@ from transformer_jax.data.store import forget
 from transformer_jax.data.token_file import TextStore, build_tokens, sample_texts
 from transformer_jax.data.tokenizer import Tokenizer, load_tokenizer
 from transformer_jax.decoding.requests import LanguageModel, Request
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, plural
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.parallel.mesh import is_main, local_rows, put_batch
 from transformer_jax.training.activity import tracked
@@ -92,7 +92,7 @@ def _beginning(texts: Texts, characters: int) -> Texts:
         left, begun = characters, False
         for text, last in texts:
             if len(text) > left:
-                say(f"{texts.name}: only the first {characters:,} characters are judged")
+                say(f"{texts.name}: only the first {plural(characters, 'character')} are judged")
                 if left or begun:
                     yield Piece(text[:left], True)
                 return
@@ -115,8 +115,8 @@ def store_of(run: Any, directory: RunDirectory, tokenizer: Tokenizer, texts: Tex
     counts.pop("bytes")
     rest = "".join(f", {n} {what}" for what, n in counts.items() if n)
     say(
-        f"{texts.name}: {documents:,} documents, {characters:,} characters, "
-        f"{len(store.ids):,} tokens{rest} ({time.monotonic() - began:.1f} s)"
+        f"{texts.name}: {plural(documents, 'document')}, {plural(characters, 'character')}, "
+        f"{plural(len(store.ids), 'token')}{rest} ({time.monotonic() - began:.1f} s)"
     )
     return store
 
@@ -204,8 +204,9 @@ def train(
         return count(run, directory, texts)
     parts = LanguageJob(run, directory, texts)
     say(
-        f"model: {parts.parameters / 1e6:.2f} M parameters; {parts.steps} steps of "
-        f"{run.training.rows} x {run.training.length} tokens, {parts.plan.steps_per_epoch} an "
+        f"model: {parts.parameters / 1e6:.2f} M parameters; {plural(parts.steps, 'step')} of "
+        f"{run.training.rows} x {plural(run.training.length, 'token')}, "
+        f"{parts.plan.steps_per_epoch} an "
         f"epoch, fill {parts.plan.fill:.2f}; mesh {dict(parts.mesh.shape)}"
     )
     return job.train(parts, functools.partial(_finish, parts), resume=resume)

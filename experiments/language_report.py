@@ -13,6 +13,7 @@ from transformer_jax.data.token_file import TextStore
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.ngram import NgramLanguageModel
 from transformer_jax.decoding.requests import perplexity
+from transformer_jax.errors import plural
 from transformer_jax.models.ngram import AddK, KneserNey, NgramModel
 
 __all__ = ["Judge", "Report", "Worth", "baselines", "counted_model", "judge"]
@@ -88,7 +89,7 @@ def baselines(
         config = NgramConfig(order=order, smoothing="add-k" if order == 1 else "kneser-ney")
         name = "unigram, add-1" if order == 1 else f"{order}-gram, Kneser-Ney"
         limit = evaluation.ngram_tokens
-        name += f", of {limit:,} tokens" if limit < len(store.ids) else ""
+        name += f", of {plural(limit, 'token')}" if limit < len(store.ids) else ""
         yield name, counted_model(store, tokenizer, config, limit)
 
 

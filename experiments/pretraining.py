@@ -23,6 +23,7 @@ from transformer_jax.data.sentences import SentenceStore, build_sentences
 from transformer_jax.data.store import forget
 from transformer_jax.data.token_file import sample_texts
 from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer
+from transformer_jax.errors import plural
 from transformer_jax.models.heads import MaskedEncoder
 from transformer_jax.parallel.mesh import local_rows, put_batch
 from transformer_jax.training.activity import tracked
@@ -77,7 +78,10 @@ class PretrainJob(job.Job):
         counts = dict(store.counts)
         counts.pop("bytes")
         said = ", ".join(f"{n:,} {what}" for what, n in counts.items() if n)
-        say(f"{texts.name}: {said}, {len(store.ids):,} tokens ({time.monotonic() - began:.1f} s)")
+        say(
+            f"{texts.name}: {said}, {plural(len(store.ids), 'token')} "
+            f"({time.monotonic() - began:.1f} s)"
+        )
         return store
 
     def plan_for(self, store: SentenceStore, shuffle: bool = True) -> SentencePairs:

@@ -20,7 +20,7 @@ from transformer_jax.data.store import PairStore, build_store
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.options import Search
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.evaluation.bleu import Scores, translation_scores
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.parallel.mesh import is_main, local_rows, put_batch
@@ -100,9 +100,11 @@ class TranslationJob(job.Job):
             cache=self.directory.path / "store",
         )
         counts = "".join(f", {n} {what}" for what, n in (pairs.counts | store.counts).items())
-        say(f"{pairs.name}: {len(store)} pairs{counts}")
+        say(f"{pairs.name}: {plural(len(store), 'pair')}{counts}")
         if not len(store):
-            raise DataError(f"{pairs.name}: no pair has at most {read.max_length} tokens a side")
+            raise DataError(
+                f"{pairs.name}: no pair has at most {plural(read.max_length, 'token')} a side"
+            )
         return store
 
     def plan_for(self, store: PairStore, tokens: int, buckets: int, shuffle: bool = True):
@@ -228,9 +230,9 @@ def train(run: Run, directory: RunDirectory, splits: Splits, *, resume: bool) ->
     parts = TranslationJob(run, directory, splits)
     plan = parts.plan
     say(
-        f"model: {parts.parameters / 1e6:.2f} M parameters; {parts.steps} steps of "
-        f"{run.training.tokens} tokens a side, {plan.steps_per_epoch} an epoch, "
-        f"{len(plan.shapes)} shapes, fill {plan.fill:.2f}; mesh {dict(parts.mesh.shape)}"
+        f"model: {parts.parameters / 1e6:.2f} M parameters; {plural(parts.steps, 'step')} of "
+        f"{plural(run.training.tokens, 'token')} a side, {plan.steps_per_epoch} an epoch, "
+        f"{plural(len(plan.shapes), 'shape')}, fill {plan.fill:.2f}; mesh {dict(parts.mesh.shape)}"
     )
     return job.train(parts, functools.partial(_finish, parts), resume=resume)
 

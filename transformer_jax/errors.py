@@ -12,6 +12,7 @@ __all__ = [
     "Stopped",
     "UserError",
     "plural",
+    "were",
 ]
 
 
@@ -70,3 +71,13 @@ def plural(count: int, noun: str, several: str | None = None) -> str:
         if noun.endswith("y") and noun[-2:-1] not in "aeiou":
             several = noun[:-1] + "ies"
     return f"{count:,} {noun if count == 1 else several}"
+
+
+def were(count: int) -> str:
+    """The verb of so many.
+
+    Example:
+        >>> were(1), were(2)
+        ('was', 'were')
+    """
+    return "was" if count == 1 else "were"

@@ -288,7 +288,7 @@ def test_files_that_do_not_fit_exit_3(trained_run, run_command, tmp_path):
         "score", trained_run, "--source", tmp_path / s, "--target", tmp_path / t
     )
     for s, t, says in (
-        ("one", "two", "has 1 lines"),
+        ("one", "two", "has 1 line "),
         ("one", "missing", "--target"),
         ("none", "one", "empty"),
     ):

@@ -264,7 +264,7 @@ def test_the_fingerprint_follows_what_decides_the_batches():
 def test_what_cannot_be_is_named():
     with pytest.raises(DataError, match="has 8 tokens and a block of 8 needs 9"):
         BlockPlan(8, length=8, rows=1)
-    with pytest.raises(DataError, match="has 1 tokens and a block of 8 needs 2"):
+    with pytest.raises(DataError, match="has 1 token and a block of 8 needs 2"):
         BlockPlan(1, length=8, rows=1, shuffle=False)
     with pytest.raises(ConfigError, match="stride is 9: 1 to 8"):
         BlockPlan(99, length=8, rows=1, shuffle=False, stride=9)

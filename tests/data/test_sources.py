@@ -102,7 +102,7 @@ def test_tsv_takes_two_columns_and_refuses_others(write):
     with pytest.raises(DataError, match=r"pairs\.tsv:2: 3 columns, and 2 are wanted"):
         read_pairs(Files(pairs=path))
     path = write("pairs.tsv", "um\tone\ndois two\n")
-    with pytest.raises(DataError, match=r"pairs\.tsv:2: 1 columns, and 2 are wanted"):
+    with pytest.raises(DataError, match=r"pairs\.tsv:2: 1 column, and 2 are wanted"):
         read_pairs(Files(pairs=path))
 
 
@@ -114,7 +114,7 @@ def test_tsv_columns_are_chosen_from_one_and_all_lines_are_alike(write):
     with pytest.raises(DataError, match=r"spa\.txt:2: 2 columns, and 3 are wanted"):
         read_pairs(Files(pairs=path), read)
     path = write("spa.txt", "one\n")
-    with pytest.raises(DataError, match=r"spa\.txt:1: 1 columns, and 2 are wanted"):
+    with pytest.raises(DataError, match=r"spa\.txt:1: 1 column, and 2 are wanted"):
         read_pairs(Files(pairs=path), read)
 
 

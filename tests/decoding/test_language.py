@@ -360,5 +360,5 @@ def test_a_shorter_context_is_read_whatever_the_positions():
     [[one]] = short.generate([Request("abc", tokens=40, temperature=0)])
     assert len(one.tokens) == 8 - 4 + 1
     assert short.context == 8
-    with pytest.raises(ConfigError, match="2 texts but 1 prompts"):
+    with pytest.raises(ConfigError, match="2 texts but 1 prompt:"):
         short.score(["a", "b"], ["c"])

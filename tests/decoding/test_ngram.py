@@ -275,7 +275,7 @@ def test_a_model_of_another_vocabulary_is_refused(model):
     other = train_tokenizer("bytes", [])
     with pytest.raises(ConfigError, match="has 9 tokens, and the tokenizer 260"):
         NgramLanguageModel(model.model, other)
-    with pytest.raises(ConfigError, match="2 texts but 1 prompts"):
+    with pytest.raises(ConfigError, match="2 texts but 1 prompt:"):
         model.score(["a", "b"], ["c"])
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import tyro
 
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import ConfigError, DataError, plural
 
 __all__ = ["Answer"]
 
@@ -76,6 +76,6 @@ class Answer:
                     write(str(number), said, f"{one.score:.4f}", str(one.start))
             sys.stdout.buffer.flush()
         if none:
-            of = "the question" if number == 1 else f"{none} of {number} questions"
+            of = "the question" if number == 1 else f"{none} of {plural(number, 'question')}"
             print(f"note: {of} has no answer in this text, says the run", file=sys.stderr)
         return 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from transformer_jax.cli.output import wrote
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import ConfigError, DataError, plural
 
 if TYPE_CHECKING:
     from transformer_jax.decoding.translator import TextTokenizer, Translator
@@ -186,7 +186,8 @@ def attention_of(
         text, written = target, [*ids, tokenizer.eos]
     if len(written) > translator.longest:
         raise DataError(
-            f"--target has {len(written)} tokens: at most {translator.longest} are read; shorten it"
+            f"--target has {plural(len(written), 'token')}: at most {translator.longest} are "
+            f"read; shorten it"
         )
     inputs = [tokenizer.bos, *written[:-1]]
 
@@ -228,7 +229,7 @@ def self_attention_of(
     longest = nnx.merge(graph, params).config.positions.max_length
     if len(ids) > longest:
         raise DataError(
-            f"the text has {len(ids)} tokens: at most {longest} are looked at; shorten it"
+            f"the text has {plural(len(ids), 'token')}: at most {longest} are looked at; shorten it"
         )
     run = lambda params, tokens: nnx.merge(graph, params).attention_maps(tokens)
     weights = jax.jit(run)(params, np.asarray([[first, *ids[:-1]]], np.int32))

@@ -8,7 +8,8 @@ from typing import Any
 
 import tyro
 
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.cli.output import note
+from transformer_jax.errors import ConfigError, DataError, plural, were
 
 __all__ = ["Classify"]
 
@@ -64,11 +65,8 @@ class Classify:
                 write(*self.cells(kind, labels, row))
             sys.stdout.buffer.flush()
         if predictor.cut:
-            print(
-                f"note: {predictor.cut:,} texts were cut to {task['length']} tokens, as in "
-                f"training",
-                file=sys.stderr,
-            )
+            cut, length = plural(predictor.cut, "text"), plural(task["length"], "token")
+            note(f"{cut} {were(predictor.cut)} cut to {length}, as in training")
         return 0
 
     def cells(self, kind: str, labels: Sequence[str], row: Any) -> list[str]:
@@ -117,6 +115,7 @@ def _sides(name: str, text: str, pairs: bool) -> list[str]:
         return [text]
     sides = text.split("\t")
     if len(sides) != 2:
-        raise DataError(f"{name}: {len(sides) - 1} tabs: this run reads pairs, two texts with one "
+        raise DataError(f"{name}: {plural(len(sides) - 1, 'tab')}: this run reads pairs, two "
+        f"texts with one "
                         f"tab between them")  # fmt: skip
     return sides

@@ -12,7 +12,7 @@ import tyro
 
 from transformer_jax.cli.output import wrote
 from transformer_jax.config import PRESETS, TransformerConfig
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, plural
 
 if TYPE_CHECKING:
     from transformer_jax.training.run_directory import RunDirectory
@@ -179,7 +179,7 @@ def report(
     more = {name: math.prod(shape) for name, shape in (heads or {}).items()}
     count = total.parameters + sum(more.values())
     lines = [
-        f"{name}: {count:,} parameters ({count / 1e6:.2f} M)",
+        f"{name}: {plural(count, 'parameter')} ({count / 1e6:.2f} M)",
         "",
         diagram(config, head=head),
         "",
@@ -197,7 +197,8 @@ def report(
             (path, "", "×".join(map(str, shape)), f"{more[path]:,}")
             for path, shape in heads.items()
         ]
-        said = f"The heads of this model, {sum(more.values()):,} parameters, not counted above:"
+        said = f"The heads of this model, {plural(sum(more.values()), 'parameter')}, not counted "
+        "above:"
         lines += ["", said, "", table(columns[:4], added)]
     if config.decoder_layers and head:
         cost = decoding(config, **sizes)

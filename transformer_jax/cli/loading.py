@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from transformer_jax.config import TransformerConfig, from_dict
-from transformer_jax.errors import CheckpointError, ConfigError, DataError
+from transformer_jax.errors import CheckpointError, ConfigError, DataError, plural
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
@@ -262,7 +262,8 @@ def _check_size(run: "RunDirectory", config: TransformerConfig, params: Any) -> 
     described, there = parameters(config), sum(leaf.size for leaf in jax.tree.leaves(params))
     if described > 2 * there:
         raise CheckpointError(
-            f"{run.path}: config.json describes a model of {described:,} parameters, and the "
+            f"{run.path}: config.json describes a model of {plural(described, 'parameter')}, and "
+            f"the "
             f"checkpoint has {there:,}: they belong to different runs"
         )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
-from transformer_jax.errors import ConfigError, DataError, UserError
+from transformer_jax.errors import ConfigError, DataError, UserError, plural
 
 if TYPE_CHECKING:
     from transformer_jax.data.labelled import Labelled
@@ -75,7 +75,7 @@ class Probe:
         print(_table(rows, f"majority ({names[first]})", share))
         print(
             f"note: learnt from {len(labels):,} {what}, scored on {len(answers):,} others; "
-            f"{len(names)} classes",
+            f"{plural(len(names), 'class')}",
             file=sys.stderr,
         )
         return 0

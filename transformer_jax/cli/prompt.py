@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.cli.output import note
+from transformer_jax.errors import ConfigError, DataError, plural, were
 from transformer_jax.evaluation.few_shot import Example, Normalize, Template, accuracy, prompts
 
 if TYPE_CHECKING:
@@ -89,10 +90,10 @@ class Prompt:
             [row] = accuracy(model, pool, queries, template, shots=(k,), **how, **answers)
             _write(self.line(row, cut))
             if cut:
-                print(
-                    f"note: {cut} of {row.count} prompts of {k} examples were longer than the "
-                    f"context and were cut: their first examples were not read",
-                    file=sys.stderr,
+                asked_for = f"{plural(row.count, 'prompt')} of {plural(k, 'example')}"
+                note(
+                    f"{cut} of {asked_for} {were(cut)} longer than the context and {were(cut)} "
+                    f"cut: first examples were not read"
                 )
         return 0
 
@@ -131,7 +132,8 @@ class Prompt:
         _fields(query, "--template")
         if len(fields) != 1:
             raise ConfigError(
-                f"--answer-template {self.answer_template!r}: has {len(fields)} fields, and the "
+                f"--answer-template {self.answer_template!r}: has {plural(len(fields), 'field')}, "
+                f"and the "
                 f"answer is one, such as {{output}}"
             )
         return Template(query + answer, answer=fields[0], header=unescaped(self.header))
@@ -163,7 +165,8 @@ class Prompt:
         asked = list(read_examples(self.queries, needed, "--queries"))[: self.limit]
         if max(self.shots) > len(shown):
             raise ConfigError(
-                f"--shots {max(self.shots)}: {self.examples} has {len(shown)} examples: ask for "
+                f"--shots {max(self.shots)}: {self.examples} has {plural(len(shown), 'example')}: "
+                f"ask for "
                 f"fewer"
             )
         return shown, self.possible(asked, template, f"{self.queries}:"), self.same
@@ -267,7 +270,7 @@ def _tsv(
         cells = line.split("\t")
         if len(cells) != len(names):
             raise DataError(
-                f"{path}:{number}: {len(cells)} columns, and the header has {len(names)}"
+                f"{path}:{number}: {plural(len(cells), 'column')}, and the header has {len(names)}"
             )
         yield number, dict(zip(names, cells, strict=True))
 

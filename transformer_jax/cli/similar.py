@@ -2,13 +2,13 @@
 
 import dataclasses
 import heapq
-import sys
 from pathlib import Path
 from typing import Literal
 
 import tyro
 
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.cli.output import note
+from transformer_jax.errors import ConfigError, DataError, plural, were
 
 __all__ = ["Similar"]
 
@@ -81,7 +81,6 @@ class Similar:
         for value, number, line in sorted(heap, reverse=True):
             write(f"{value:.4f}", str(-number), line)
         if cut := vectors.counts["cut"]:
-            total = vectors.counts["lines"]
-            print(f"note: {cut:,} of {total:,} lines were cut to {vectors.length} tokens",
-                  file=sys.stderr)  # fmt: skip
+            total, length = plural(vectors.counts["lines"], "line"), plural(vectors.length, "token")
+            note(f"{cut:,} of {total} {were(cut)} cut to {length}")
         return 0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import tyro
 
 from transformer_jax.cli.output import TextOutput, note, tsv, waiting
-from transformer_jax.errors import ConfigError, plural
+from transformer_jax.errors import ConfigError, plural, were
 
 if TYPE_CHECKING:
     from transformer_jax.decoding.forced import TraceStep
@@ -96,7 +96,7 @@ class Translate:
         cut, read = translator.counts["cut"], plural(translator.counts["lines"], "line")
         if cut:
             room = plural(translator.room, "token")
-            note(f"{cut:,} of {read} had more than {room} and {'was' if cut == 1 else 'were'} cut")
+            note(f"{cut:,} of {read} had more than {room} and {were(cut)} cut")
         return 0
 
     def lines(self) -> "Iterator[str]":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from transformer_jax.errors import CheckpointError
+from transformer_jax.errors import CheckpointError, plural
 
 if TYPE_CHECKING:
     from transformer_jax.training.run_directory import RunDirectory
@@ -38,7 +38,7 @@ class Verify:
         config = run.read_config()
         if isinstance(run, PublishedRun):
             # Headers, names and shapes; the format has no checksum.
-            print(f"{len(run.folder.tensors.entries)} tensors\tall of them known")
+            print(f"{plural(len(run.folder.tensors.entries), 'tensor')}\tall of them known")
             return 0
         if counted(run):
             load_language(self.run)  # the file has a checksum of its own

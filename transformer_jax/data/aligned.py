@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 
 from transformer_jax.data.text import read_lines
-from transformer_jax.errors import DataError
+from transformer_jax.errors import DataError, plural
 
 __all__ = ["parting_line", "read_aligned"]
 
@@ -28,7 +28,8 @@ def read_aligned(
     if len(sources) != len(targets):
         line = parting_line([len(text) for text in sources], [len(text) for text in targets])
         raise DataError(
-            f"{source} has {len(sources)} lines and {target} has {len(targets)}: aligned files "
+            f"{source} has {plural(len(sources), 'line')} and {target} has {len(targets)}: "
+            f"aligned files "
             f"must have equally many; by the lengths of the lines they part near line {line}"
         )
     return list(zip(sources, targets, strict=True))

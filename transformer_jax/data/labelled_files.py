@@ -8,7 +8,7 @@ from typing import Literal
 
 from transformer_jax.data.tables import parse_object, text_field
 from transformer_jax.data.text import read_lines
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import ConfigError, DataError, plural
 
 __all__ = [
     "LabelledOptions",
@@ -310,7 +310,8 @@ def _conllu(
         cells = line.split("\t")
         if len(cells) != 10:
             raise DataError(
-                f"{path}:{number}: {len(cells)} columns, and CoNLL-U has 10, parted by tabs"
+                f"{path}:{number}: {plural(len(cells), 'column')}, and CoNLL-U has 10, parted by "
+                f"tabs"
             )
         if "-" in cells[0] or "." in cells[0]:
             continue
@@ -357,7 +358,8 @@ def _word_lists(
         words, tags = lists
         if len(words) != len(tags):
             raise DataError(
-                f"{path}:{number}: {len(words)} words ({read.text!r}) and {len(tags)} tags "
+                f"{path}:{number}: {plural(len(words), 'word')} ({read.text!r}) and "
+                f"{plural(len(tags), 'tag')} "
                 f"({read.tag!r}): each word needs one tag"
             )
         yield number, words, tags

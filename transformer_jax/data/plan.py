@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float64, Int, UInt64
 
 from transformer_jax.data.shapes import choose_shapes
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import ConfigError, DataError, plural
 
 __all__ = ["BatchPlan", "BucketPlan", "Shape", "hashed", "shuffled", "uniform"]
 
@@ -92,7 +92,7 @@ class BucketPlan:
         longest = max(sizes[-1])
         if tokens < longest * rows_multiple:
             raise ConfigError(
-                f"a budget of {tokens} tokens a batch has no room for {rows_multiple} "
+                f"a budget of {plural(tokens, 'token')} a batch has no room for {rows_multiple} "
                 f"row{'s' * (rows_multiple > 1)} of the longest sentence ({longest} padded): raise "
                 f"it to {longest * rows_multiple} or more, or lower data.read.max_length"
             )

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Int
 
 from transformer_jax.data.plan import Shape, shuffled
 from transformer_jax.data.store import TokenStore
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import ConfigError, DataError, plural
 
 __all__ = ["BlockPlan", "PackPlan", "RowBatch", "make_rows"]
 
@@ -149,7 +149,8 @@ class BlockPlan(_Plan):
         least = length + 1 if shuffle else 2
         if total_tokens < least:
             raise DataError(
-                f"the text has {total_tokens} tokens and a block of {length} needs {least}: give "
+                f"the text has {plural(total_tokens, 'token')} and a block of {length} needs "
+                f"{least}: give "
                 f"more text, or a shorter block"
             )
         self._targets = total_tokens - 1

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from transformer_jax.data.text import read_lines
-from transformer_jax.errors import DataError
+from transformer_jax.errors import DataError, plural
 
 __all__ = ["Answer", "Questions", "lowered", "read_questions"]
 
@@ -105,7 +105,7 @@ def _check(answer: Answer, context: str, place: str) -> None:
     if start >= 0 and context.startswith(text, start):
         return
     if not 0 <= start < len(context):
-        there = f"outside its paragraph of {len(context)} characters"
+        there = f"outside its paragraph of {plural(len(context), 'character')}"
     else:
         there = f"where the paragraph has {_shown(context[start : start + len(text)])}"
     places = []

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from transformer_jax.data.text import read_lines
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import ConfigError, DataError, plural
 
 __all__ = ["parse_object", "read_jsonl", "read_tsv", "table_format", "text_field"]
 
@@ -59,7 +59,9 @@ def read_tsv(
             wanted = max(len(cells), first, second)
         if len(cells) != wanted:
             hint = "; choose two with data.read.columns" if columns is None else ""
-            raise DataError(f"{path}:{number}: {len(cells)} columns, and {wanted} are wanted{hint}")
+            raise DataError(
+                f"{path}:{number}: {plural(len(cells), 'column')}, and {wanted} are wanted{hint}"
+            )
         yield cells[first - 1], cells[second - 1]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from transformer_jax.data.ordinary import read_ordinary
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import ConfigError, DataError, plural
 
 __all__ = [
     "LabelledReader",
@@ -74,7 +74,8 @@ class _Reader:
                 ) from None
             if found != wanted:
                 raise DataError(
-                    f"{path}: {found} records where dataset_info.json has {wanted}: the shard is "
+                    f"{path}: {plural(found, 'record')} where dataset_info.json has {wanted}: the "
+                    f"shard is "
                     f"cut or damaged: prepare the data set anew"
                 )
 

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from transformer_jax.decoding.lengths import Normalization, length_penalty
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, plural
 
 __all__ = ["Exact", "exhaustive_search", "sequences"]
 
@@ -41,7 +41,8 @@ def sequences(vocab: int, length: int, limit: int = 1_000_000) -> int:
     digits = length * math.log10(vocab)
     if digits > 300 or vocab**length > limit:
         raise ConfigError(
-            f"exhaustive search over {vocab} tokens and {length} steps has {vocab}^{length} = "
+            f"exhaustive search over {plural(vocab, 'token')} and {plural(length, 'step')} has "
+            f"{vocab}^{length} = "
             f"10^{digits:.1f} sequences: at most {limit} are searched; use beam search"
         )
     return vocab**length

@@ -20,7 +20,7 @@ from transformer_jax.decoding.requests import Continuation, Request, TextScore
 from transformer_jax.decoding.translator import TextTokenizer
 from transformer_jax.decoding.windows import Window, round_up, windows
 from transformer_jax.decoding.writing import Draft, settled
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import ConfigError, DataError, plural
 
 __all__ = ["DecoderLanguageModel", "Shapes"]
 
@@ -81,7 +81,8 @@ class DecoderLanguageModel:
         config = module.config
         if tokenizer.vocab_size > config.vocab:
             raise ConfigError(
-                f"the tokenizer has {tokenizer.vocab_size} tokens but the model {config.vocab}: "
+                f"the tokenizer has {plural(tokenizer.vocab_size, 'token')} but the model "
+                f"{config.vocab}: "
                 f"use the tokenizer it was trained with"
             )
         if dtype is not None and dtype != config.compute.dtype:
@@ -155,7 +156,9 @@ class DecoderLanguageModel:
             ConfigError: More or fewer prompts than texts.
         """
         if prompts is not None and len(prompts) != len(texts):
-            raise ConfigError(f"{len(texts)} texts but {len(prompts)} prompts: one for each")
+            raise ConfigError(
+                f"{plural(len(texts), 'text')} but {plural(len(prompts), 'prompt')}: one for each"
+            )
         ids = self.tokenizer.encode_batch(list(texts))
         before = self.tokenizer.encode_batch([""] * len(ids) if prompts is None else list(prompts))
         known = [[self.first, *context] for context in before]
@@ -246,7 +249,8 @@ class DecoderLanguageModel:
         if len(read) > self.context:
             if self.shapes.too_long == "refuse":
                 raise DataError(
-                    f"the prompt has {len(ids)} tokens and the model reads {self.context - 1}: "
+                    f"the prompt has {plural(len(ids), 'token')} and the model reads "
+                    f"{self.context - 1}: "
                     f"shorten it, or let its beginning be cut"
                 )
             self.counts["cut"] += 1

@@ -13,7 +13,7 @@ from transformer_jax.data.store import TokenStore
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.requests import Continuation, Request, TextScore
 from transformer_jax.decoding.writing import before_stop, settled
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, plural
 from transformer_jax.models.ngram import NgramModel, Smoothing
 
 __all__ = ["NgramLanguageModel", "draw", "processed"]
@@ -36,7 +36,7 @@ class NgramLanguageModel:
         """
         if model.vocab_size != tokenizer.vocab_size:
             raise ConfigError(
-                f"the n-gram model has {model.vocab_size} tokens, and the tokenizer "
+                f"the n-gram model has {plural(model.vocab_size, 'token')}, and the tokenizer "
                 f"{tokenizer.vocab_size}: take the one that it was trained with"
             )
         self.model = model
@@ -111,7 +111,9 @@ class NgramLanguageModel:
             ConfigError: More or fewer prompts than texts.
         """
         if prompts is not None and len(prompts) != len(texts):
-            raise ConfigError(f"{len(texts)} texts but {len(prompts)} prompts: one for each")
+            raise ConfigError(
+                f"{plural(len(texts), 'text')} but {plural(len(prompts), 'prompt')}: one for each"
+            )
         rows = self.tokenizer.encode_batch(texts)
         before = self.tokenizer.encode_batch(prompts) if prompts else [[] for _ in texts]
         ids, offsets = _flat([a + b for a, b in zip(before, rows, strict=True)])

@@ -14,7 +14,7 @@ from transformer_jax.decoding.published_logits import Read, numbers_of, room_for
 from transformer_jax.decoding.published_rules import PublishedRules
 from transformer_jax.decoding.published_search import Written, beams, greedy
 from transformer_jax.decoding.windows import round_up
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 
 __all__ = ["Published", "PublishedGenerator"]
@@ -102,7 +102,8 @@ class PublishedGenerator:
         longest = rules.longest(known, self.positions.max_length)
         if longest <= known:
             raise DataError(
-                f"the prompt has {known} tokens and texts may have {longest}: raise max_length, "
+                f"the prompt has {plural(known, 'token')} and texts may have {longest}: raise "
+                f"max_length, "
                 f"or give max_new_tokens"
             )
         self._fits(real, longest - known)
@@ -225,7 +226,8 @@ class PublishedGenerator:
         total = max(real.shape[1], new) if self.encodes else int(real.sum(1).max()) + new - 1
         if total > most:
             raise DataError(
-                f"texts of {total} tokens were asked for: the model has positions for {most}; "
+                f"texts of {plural(total, 'token')} were asked for: the model has positions for "
+                f"{most}; "
                 f"shorten the prompts or lower max_new_tokens"
             )
 

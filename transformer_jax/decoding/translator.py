@@ -17,7 +17,7 @@ from transformer_jax.decoding.generate import generate
 from transformer_jax.decoding.layout import laid_out, parts_of
 from transformer_jax.decoding.lengths import length_penalty
 from transformer_jax.decoding.options import Batching, Search
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import ConfigError, DataError, plural
 
 __all__ = ["Hypothesis", "TextTokenizer", "Translation", "Translator"]
 
@@ -118,7 +118,7 @@ class Translator:
         self.vocab = config.decoder_vocab or config.vocab
         if tokenizer.vocab_size > min(self.vocab, config.vocab):
             raise ConfigError(
-                f"the tokenizer has {tokenizer.vocab_size} tokens but the model "
+                f"the tokenizer has {plural(tokenizer.vocab_size, 'token')} but the model "
                 f"{min(self.vocab, config.vocab)}: use the tokenizer it was trained with"
             )
         self.graph, self._params = laid_out(self._given, params)
@@ -165,7 +165,8 @@ class Translator:
         """
         if len(sources) != len(targets):
             raise DataError(
-                f"{len(sources)} sources but {len(targets)} targets: they must be one a line, in "
+                f"{plural(len(sources), 'source')} but {plural(len(targets), 'target')}: they "
+                f"must be one a line, in "
                 f"the same order"
             )
         read, _ = self.encode(sources)
@@ -173,7 +174,8 @@ class Translator:
         for i, ids in enumerate(written):
             if len(ids) > self.most:
                 raise DataError(
-                    f"target {i + 1} has {len(ids) - 1} tokens: at most {self.most - 1} are "
+                    f"target {i + 1} has {plural(len(ids) - 1, 'token')}: at most {self.most - 1} "
+                    f"are "
                     f"scored; leave the pair out"
                 )
         scores: dict[int, Score] = {}
@@ -217,7 +219,8 @@ class Translator:
         if any(cut) and self.batching.too_long == "refuse":
             i = cut.index(True)
             raise DataError(
-                f"line {earlier + i + 1} has {len(encoded[i])} tokens: at most {room} are read; "
+                f"line {earlier + i + 1} has {plural(len(encoded[i]), 'token')}: at most {room} "
+                f"are read; "
                 f"split it, or let it be cut"
             )
         return [[*before, *ids[:room], *after] for ids in encoded], cut

@@ -13,7 +13,7 @@ from transformer_jax.data.ragged import flattened, offsets_of
 from transformer_jax.data.store import TokenStore, id_dtype
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.encoding.batching import Batches
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.heads import chosen
 
@@ -116,7 +116,8 @@ class FillMask:
         ids.append(tokenizer.eos)
         if len(ids) > self._length:
             raise DataError(
-                f"{name} has {len(ids)} tokens: at most {self._length} are read at once; shorten it"
+                f"{name} has {plural(len(ids), 'token')}: at most {self._length} are read at "
+                f"once; shorten it"
             )
         return ids
 

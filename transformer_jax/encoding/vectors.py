@@ -23,7 +23,7 @@ from transformer_jax.data.ragged import runs
 from transformer_jax.data.tokenizer import Frame, Tokenizer
 from transformer_jax.encoding.batching import grouped
 from transformer_jax.encoding.packing import PackedBatches, default_tokens
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.functional.masks import segments
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 
@@ -213,7 +213,8 @@ class Vectors:
         for begin, end in (m.span() for m in found):
             at = within(begin, end)
             if not len(at):
-                raise DataError(f'"{word}" is beyond the {self.length} tokens that are read')
+                read = plural(self.length, "token")
+                raise DataError(f'"{word}" is beyond what is read, {read}')
             ids = examples.store.ids[at]
             reads = maps[:, at].mean(1)
             shares = [reads[:, within(*span)].sum(-1) for span in words]
@@ -280,7 +281,7 @@ class Vectors:
         seconds = None if second is None else [second]
         examples, cut = self._encode([text], seconds)
         if cut:
-            raise DataError(f"the text has more than {self.length} tokens: shorten it")
+            raise DataError(f"the text has more than {plural(self.length, 'token')}: shorten it")
         return self._tokenizer.pieces(examples.store.ids.tolist()), self._maps(examples)
 
     def _maps(self, examples: Examples) -> Float[np.ndarray, "L 1 N T T"]:

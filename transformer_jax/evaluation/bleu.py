@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from sacrebleu.metrics import BLEU, CHRF
 
-from transformer_jax.errors import DataError
+from transformer_jax.errors import DataError, plural
 
 __all__ = ["Scores", "translation_scores"]
 
@@ -73,7 +73,7 @@ def translation_scores(
     for stream in streams:
         if len(stream) != len(hypotheses):
             raise DataError(
-                f"{len(hypotheses)} translations but {len(stream)} references: "
+                f"{plural(len(hypotheses), 'translation')} but {plural(len(stream), 'reference')}: "
                 f"they must be one a line, in the same order"
             )
     bleu = BLEU(lowercase=lowercase, tokenize=tokenize)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, get_args
 
 from transformer_jax.decoding.requests import LanguageModel, Request, TextScore
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.evaluation.answers import Row, judged
 
 __all__ = [
@@ -152,7 +152,7 @@ def pick(
         ['a', 'c', 'd']
     """
     if k < 0:
-        raise ConfigError(f"{k} examples: 0 or more")
+        raise ConfigError(f"{plural(k, 'example')}: 0 or more")
     template = template or Template()
     asked = template.ask(query)
     found: list[Example] = []
@@ -163,7 +163,8 @@ def pick(
             found.append(pool[place])
     if len(found) < k:
         raise DataError(
-            f"query {index}: {k} examples are asked for and the pool has {len(found)} beside the "
+            f"query {index}: {plural(k, 'example')} are asked for and the pool has {len(found)} "
+            f"beside the "
             f"query itself: ask for fewer"
         )
     return found
@@ -192,7 +193,9 @@ def choose(
     shared = all(isinstance(choice, str) for choice in choices)
     own = [list(map(str, texts)) for texts in ([choices] * len(prompts) if shared else choices)]
     if len(own) != len(prompts):
-        raise ConfigError(f"{len(prompts)} prompts but choices for {len(own)}: some for each")
+        raise ConfigError(
+            f"{plural(len(prompts), 'prompt')} but choices for {len(own)}: some for each"
+        )
     for prompt, texts in zip(prompts, own, strict=True):
         if not texts or not all(texts):
             raise ConfigError(f"the prompt that ends {prompt[-30:]!r} has no or an empty choice")

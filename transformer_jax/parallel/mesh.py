@@ -11,7 +11,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh
 from jaxtyping import Int
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, plural
 from transformer_jax.parallel.sharding import batch_sharding, row_multiple
 
 __all__ = [
@@ -99,7 +99,8 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     rest = n // (fsdp * tensor)
     if data not in (-1, rest):
         raise ConfigError(
-            f"mesh {data} x {fsdp} x {tensor} = {data * fsdp * tensor} devices, but there are {n}: "
+            f"mesh {data} x {fsdp} x {tensor} = "
+            f"{plural(data * fsdp * tensor, 'device')}, but there are {n}: "
             f"with mesh.fsdp {fsdp} and mesh.tensor {tensor}, mesh.data must be {rest} (or -1)"
         )
     return jax.make_mesh(

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 
-from transformer_jax.errors import ConfigError, NumericsError, Stopped
+from transformer_jax.errors import ConfigError, NumericsError, Stopped, plural
 from transformer_jax.training.activity import working
 from transformer_jax.training.checkpoint import Checkpointer, Score
 from transformer_jax.training.compilation import PreparedStep
@@ -339,7 +339,8 @@ class _Loop:
             self.progress.say(f"step {number}  not finite, skipped ({self.skipped} in a row)")
         if self.skipped >= self.config.max_skipped:
             raise NumericsError(
-                f"{self.skipped} steps in a row up to step {number} had a loss or gradient that is "
+                f"{plural(self.skipped, 'step')} in a row up to step {number} had a loss or "
+                f"gradient that is "
                 f"not finite: lower optimizer.learning_rate, lengthen optimizer.schedule.warm_up, "
                 f"lower optimizer.clip, or compute in float32; the last checkpoint is of step "
                 f"{self.saved}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.data.ordinary import open_ordinary, read_ordinary
-from transformer_jax.errors import CheckpointError
+from transformer_jax.errors import CheckpointError, plural
 
 __all__ = [
     "MANIFEST",
@@ -163,7 +163,7 @@ def problem(directory: Path, fields: dict[str, Any], item: str | None = None) ->
         try:
             size = path.stat().st_size
             if size != record["bytes"]:
-                return f"{name} has {size} bytes instead of {record['bytes']}"
+                return f"{name} has {plural(size, 'byte')} instead of {record['bytes']}"
             if file_record(path) != record:
                 return f"{name} is damaged (SHA-256 differs)"
         except FileNotFoundError:

@@ -11,7 +11,7 @@ import optax
 import optax.contrib
 from jaxtyping import Array, Float, Int, PyTree
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, plural
 from transformer_jax.parallel.sharding import path_name
 from transformer_jax.training.layerwise import only_free, scale_by_layer
 
@@ -215,7 +215,8 @@ def check_warm_up(schedule: ScheduleConfig, total_steps: int) -> None:
         return  # a part of the run
     if given > (total_steps - 1 if schedule.kind in _TO_THE_END else total_steps):
         raise ConfigError(
-            f"optimizer.schedule.warm_up is {int(given)}, but the run has {total_steps} steps: "
+            f"optimizer.schedule.warm_up is {int(given)}, but the run has "
+            f"{plural(total_steps, 'step')}: "
             f"warm up in fewer (None is a tenth of the run), or train longer"
         )
 

@@ -11,7 +11,7 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, plural
 from transformer_jax.functional._backend import own_backward
 from transformer_jax.parallel.sharding import (
     batch_sharding,
@@ -216,7 +216,7 @@ def _deal(x: Any, parts: int) -> Any:
     # Row r goes to part r % parts, so that every part has rows of every device and none moves.
     if x.shape[0] % parts:
         raise ConfigError(
-            f"a batch of {x.shape[0]} rows does not divide into {parts} micro-batches: "
+            f"a batch of {plural(x.shape[0], 'row')} does not divide into {parts} micro-batches: "
             f"choose an accumulation that divides the rows"
         )
     return x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1)
@@ -260,7 +260,7 @@ def compile_step(
     if mesh.size != mesh.shape["data"] or jax.process_count() > 1:
         raise ConfigError(
             f"pmap copies the whole state to each device of one process, but the mesh is "
-            f"{dict(mesh.shape)} in {jax.process_count()} processes: use jit"
+            f"{dict(mesh.shape)} in {plural(jax.process_count(), 'process')}: use jit"
         )
     return _pmapped(step, mesh, shardings)
 
@@ -285,7 +285,9 @@ def _pmapped(step: Step, mesh: Mesh, shardings: TrainState) -> Any:
 
 def _by_device(x: Any, devices: int) -> Any:
     if x.shape[0] % devices:
-        raise ConfigError(f"a batch of {x.shape[0]} rows does not divide by {devices} devices")
+        raise ConfigError(
+            f"a batch of {plural(x.shape[0], 'row')} does not divide by {plural(devices, 'device')}"
+        )
     return x.reshape(devices, x.shape[0] // devices, *x.shape[1:])
 
 

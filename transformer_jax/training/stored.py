@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 
-from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.errors import CheckpointError, ConfigError, plural
 from transformer_jax.training import manifest, trees
 
 __all__ = [
@@ -318,7 +318,8 @@ def _chosen(
             break
     if len(chosen) < average:
         raise CheckpointError(
-            f"{directory.parent}: {average} checkpoints are to be averaged, but only {len(chosen)} "
+            f"{directory.parent}: {plural(average, 'checkpoint')} are to be averaged, but only "
+            f"{len(chosen)} "
             f"good ones are there: ask for fewer, or keep more while training"
         )
     for problem in problems.values():

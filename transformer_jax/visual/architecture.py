@@ -2,6 +2,7 @@
 
 from transformer_jax.accounting import parts as parts_of
 from transformer_jax.config import TransformerConfig
+from transformer_jax.errors import plural
 
 __all__ = ["diagram"]
 
@@ -63,7 +64,7 @@ def _stack(config: TransformerConfig, name: str, parts: list[str]) -> list[str]:
         inside = [*above, line, *below, *inside]
     layers = config.encoder_layers if name == "encoder" else config.decoder_layers
     own = [p.parameters for p in parts_of(config) if p.stack == name and p.in_block]
-    title = f" {name} block × {layers}, {sum(own) // layers:,} parameters each "
+    title = f" {name} block × {layers}, {plural(sum(own) // layers, 'parameter')} each "
     width = max(len(title), *(len(line) + 2 for line in inside), 44)
     box = [f"┌{title:─<{width}}┐", *(f"│ {line:<{width - 2}} │" for line in inside)]
     box.append(f"└{'─' * width}┘")

@@ -12,7 +12,7 @@ import random
 import string
 from typing import Literal, get_args
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, plural
 
 __all__ = ["EXAMPLE", "LINES", "Kind", "Rule", "Split", "examples", "generate", "split_of"]
 
@@ -113,7 +113,7 @@ def examples(
 def _check(split: str, count: int) -> None:
     if split not in get_args(Split) or count < 0:
         raise ConfigError(
-            f"in_context: no {count} documents of {split!r}; "
+            f"in_context: no {plural(count, 'document')} of {split!r}; "
             f"the splits are {', '.join(get_args(Split))} and a count is 0 or more"
         )
 

@@ -16,7 +16,7 @@ from transformer_jax.data.corpora.phrases import add_phrases
 from transformer_jax.data.corpora.places import add_location_clauses, add_places
 from transformer_jax.data.corpora.spelling import read_portuguese, write_english, write_portuguese
 from transformer_jax.data.corpora.verbs import add_verbs
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import ConfigError, DataError, plural
 
 __all__ = [
     "L1_PAIRS",
@@ -119,7 +119,7 @@ def generate(split: Split, count: int, seed: int = 0) -> list[tuple[str, str]]:
     """
     if split not in get_args(Split) or count < 0:
         raise ConfigError(
-            f"phrasebook: no {count} pairs of {split!r}; "
+            f"phrasebook: no {plural(count, 'pair')} of {split!r}; "
             f"the splits are {', '.join(get_args(Split))} and a count is 0 or more"
         )
     g, draw = grammar(), random.Random(f"phrasebook {seed}")
@@ -134,7 +134,8 @@ def generate(split: Split, count: int, seed: int = 0) -> list[tuple[str, str]]:
         idle = 0 if len(found) > before else idle + 1
         if idle > _PATIENCE:
             raise DataError(
-                f"phrasebook: found {len(found)} pairs of {split!r}, not {count}; ask for fewer"
+                f"phrasebook: found {plural(len(found), 'pair')} of {split!r}, not {count}; ask "
+                f"for fewer"
             )
     return list(found.items())[:count]
 
