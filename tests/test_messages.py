@@ -9,36 +9,12 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ("cli", "data", "decoding", "encoding", "evaluation", "parallel", "training", "visual")
 FILES = [path for name in FOLDERS for path in (ROOT / "transformer_jax" / name).rglob("*.py")]
 FILES += [path for path in (ROOT / "experiments").glob("*.py") if path.stem != "benchmark"]
-THINGS = [
-    "tokens",
-    "lines",
-    "steps",
-    "rows",
-    "pairs",
-    "examples",
-    "sentences",
-    "queries",
-    "questions",
-    "documents",
-    "characters",
-    "texts",
-    "prompts",
-    "tensors",
-    "parameters",
-    "checkpoints",
-    "shapes",
-    "layers",
-    "devices",
-    "evaluations",
-    "records",
-    "columns",
-    "tabs",
-    "windows",
-    "references",
-    "translations",
-    "sources",
-    "targets",
-]
+THINGS = re.findall(
+    r"\w+",
+    "tokens lines steps rows pairs examples sentences queries questions documents characters "
+    "texts prompts tensors parameters checkpoints shapes layers devices evaluations records "
+    "columns tabs windows references translations sources targets",
+)
 COUNTED = re.compile(r"\{[^{}]+\} (?:" + "|".join(THINGS) + r")\b(?![/a-z])")
 # Where the number is of any size but 1, or what is said is for developers.
 NOT_COUNTED = re.compile(

@@ -213,8 +213,8 @@ class Vectors:
         for begin, end in (m.span() for m in found):
             at = within(begin, end)
             if not len(at):
-                read = plural(self.length, "token")
-                raise DataError(f'"{word}" is beyond what is read, {read}')
+                most = plural(self.length, "token")
+                raise DataError(f'"{word}" is beyond what is read, {most}')
             ids = examples.store.ids[at]
             reads = maps[:, at].mean(1)
             shares = [reads[:, within(*span)].sum(-1) for span in words]

@@ -221,7 +221,7 @@ def local_rows(mesh: Mesh, rows: int) -> Int[np.ndarray, "R"]:
     parts = row_multiple(mesh)
     if rows % parts:
         raise ConfigError(
-            f"a batch of {rows} rows does not divide by {parts} (mesh data x fsdp): "
+            f"a batch of {plural(rows, 'row')} does not divide by {parts} (mesh data x fsdp): "
             f"choose a multiple of {parts}"
         )
     held = batch_sharding(mesh).addressable_devices_indices_map((rows,)).values()
