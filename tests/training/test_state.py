@@ -1,5 +1,6 @@
 """The state: made where it lives, told apart by its bits, wherever they lie."""
 
+import dataclasses
 import math
 
 import chex
@@ -12,7 +13,9 @@ from flax import nnx
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from transformer_jax.config import HeadConfig, bert
 from transformer_jax.errors import ConfigError
+from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.parallel.mesh import MeshConfig, make_mesh
 from transformer_jax.parallel.sharding import path_name
 from transformer_jax.training.state import (
@@ -48,6 +51,18 @@ def test_state_is_born_sharded_with_the_optimizer_and_average(make_toy):
     assert sum(name.startswith("opt_state") for name in parts) == 2 * len(shards(state.params))
     chex.assert_trees_all_close(state.params, split(make_toy())[1], rtol=1e-6)
     chex.assert_trees_all_equal(state.average, state.params)
+
+
+def test_what_a_seed_draws_is_the_same_on_one_device_and_on_many():
+    """Parameter by parameter on one device, by one program on many: up to its rounding."""
+    config = dataclasses.replace(
+        bert(64, 1, vocab=40, length=16), decoder_layers=1, head=HeadConfig(), encoder_layers=2
+    )
+    make = lambda: EncoderDecoder(config, rngs=nnx.Rngs(3))
+    meshes = [make_mesh(MeshConfig(), jax.devices()[:1]), make_mesh(MeshConfig(fsdp=4, tensor=2))]
+    drawn = [create_state(make, optax.adam(1e-3), mesh, average=True)[1] for mesh in meshes]
+    chex.assert_trees_all_close(*map(jax.device_get, drawn), rtol=1e-6)
+    assert {leaf.sharding.mesh.size for leaf in jax.tree.leaves(drawn[0])} == {1}
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,14 @@ def create_state(
         kept = jax.tree.map(jnp.copy, params) if average else None
         return TrainState(jnp.zeros((), jnp.int32), params, tx.init(params), kept)
 
+    if params is None and mesh.size == 1:
+        # There is but one place to be born. Initializers one after another compile once for each
+        # shape, in a third of the time that one program for all parameters takes.
+        with jax.default_device(mesh.devices.item()):
+            params = split(make_model())[1]
+        params = jax.device_put(params, shardings.params)
+        done = jax.jit(finish, out_shardings=shardings, donate_argnums=0)
+        return graph, done(params), shardings
     if params is None:
         draw = jax.jit(lambda: finish(split(make_model())[1]), out_shardings=shardings)
         return graph, draw(), shardings
