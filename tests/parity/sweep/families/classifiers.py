@@ -1,5 +1,7 @@
 """Classifiers of texts that are decoders: told from the last token that is no padding."""
 
+import dataclasses
+
 from tests.parity.sweep.drawing import FAMILIES, Case, Draw, family
 from tests.parity.sweep.families import decoders  # noqa: F401  (registers what is read here)
 
@@ -17,9 +19,6 @@ def classifiers(draw: Draw) -> Case:
         "num_labels": draw.choice([1, 2, 5]),
         "problem_type": draw.choice([None, "multi_label_classification"]),
     }
-    return Case(
-        f"{_KINDS[name]}ForSequenceClassification",
-        {**case.config, **labels},
-        positions=case.positions,
-        fields=case.fields,
+    return dataclasses.replace(
+        case, cls=f"{_KINDS[name]}ForSequenceClassification", config={**case.config, **labels}
     )
