@@ -15,6 +15,7 @@ from tests.parity import layouts
 from transformer_jax.cli.classify import Classify
 from transformer_jax.cli.loading import load
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
+from transformer_jax.interop.stablehlo import load_stablehlo
 
 TEXTS = ["i sat on the bank of the river.", "i took cash to the bank.", "rivers ran; who ran?"]
 DECODER = ("<s>", "<pad>", "</s>", "<unk>")
@@ -218,3 +219,21 @@ def test_a_mistake_is_one_line(published, run_command, name, words, said):
     assert said in err
     assert "Traceback" not in err
     assert err.count("error:") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llama_cls", "electra"])
+def test_programs_tell_the_same(published, tmp_path, run_command, name):
+    """Exported as StableHLO, from tokens and lengths to scores."""
+    pytest.importorskip("flatbuffers")
+    folder, out = published(name), tmp_path / "out"
+    assert run_command("export", folder, out, "--format", "stablehlo")[0] == 0
+    (graph, params), _ = load(folder, kind=("encoder-task", "decoder-task"))
+    tokens, lengths = jnp.arange(5, 25).reshape(2, 10), jnp.array([10, 6])
+    given = {"tokens": tokens, "lengths": lengths}
+    if name == "electra":
+        given["types"] = jnp.zeros_like(tokens)
+    found = load_stablehlo(out).forward(**given)["scores"]
+    wanted = jax.jit(lambda p: nnx.merge(graph, p)(tokens, lengths))(params)
+    real = (jnp.arange(10)[None] < lengths[:, None]) if name == "electra" else slice(None)
+    np.testing.assert_allclose(found[real], wanted[real], atol=1e-5)

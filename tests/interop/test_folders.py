@@ -262,7 +262,8 @@ def test_the_first_gemma_says_one_activation_and_means_another(tmp_path):
      ("bert_cls", {"num_labels": 2**39, "id2label": {}}),
      ("bert", {"quantization_config": {"bits": 4}}),
      ("marian", {"max_position_embeddings": 2**24}), ("gpt2", {"model_type": ...}),
-     ("bert_cls", {"id2label": 3})],
+     ("bert_multi", {"problem_type": "regression"}), ("llama_cls", {"pad_token_id": 97}),
+     ("gpt2_multi", {"pad_token_id": -1}), ("bert_cls", {"id2label": 3})],
     ids=str,
 )  # fmt: skip
 def test_values_that_cannot_be_are_one_line_and_at_once(tmp_path, layout, keys):

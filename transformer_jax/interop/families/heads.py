@@ -75,7 +75,11 @@ def task_of(fields: Fields, tensors: Tensors, heads: tuple[str, ...]) -> Task | 
     }
     usual = "regression" if len(labels_of(fields)) == 1 else "single_label_classification"
     told: Task = fields.choice(("problem_type",), kinds, usual)
-    return "regress" if told == "classify" and len(labels_of(fields)) == 1 else told
+    count = len(labels_of(fields))
+    if told == "regress" and count > 1:
+        problem = fields.values.get("problem_type")
+        raise fields.refused("problem_type", problem, f"one number a text is told, not {count}")
+    return "regress" if told == "classify" and count == 1 else told
 
 
 def encoder(
@@ -131,6 +135,9 @@ def _decoder(fields: Fields, tensors: Tensors, found: Model) -> Model:
     if task not in TEXT_TASKS:
         names = fields.values.get("architectures")
         raise fields.refused("architectures", names, "of decoders, heads for texts can be loaded")
+    pad = fields.values.get("pad_token_id")
+    if pad is not None and fields.whole("pad_token_id", least=0) >= found.config.vocab:
+        raise fields.refused("pad_token_id", pad, f"one of {found.config.vocab} tokens is needed")
     return dataclasses.replace(
         found,
         kind="decoder-task",
