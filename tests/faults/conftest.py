@@ -1,0 +1,95 @@
+"""Sound runs of the three families, a published folder, and texts; faults are done to copies."""
+
+import logging
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from experiments import decoder_only, encoder_only, seq2seq
+from transformer_jax.cli.main import main
+
+WORDS = ["um", "dois", "três", "quatro", "cinco", "seis", "sete", "oito", "nove", "dez"]
+SMALL = [
+    "--model.width", "16", "--model.attention.heads", "2", "--model.feed-forward.width", "32",
+    "--training.steps", "6", "--optimizer.schedule.warm-up", "2", "--loop.evaluate-every", "3",
+    "--loop.checkpoint-every", "3", "--distributed.local-devices", "1",
+]  # fmt: skip
+TRANSLATOR = [
+    *SMALL, "--model.encoder-layers", "1", "--model.decoder-layers", "1", "--tokenizer.kind",
+    "characters", "--training.buckets", "1", "--training.tokens", "512", "--evaluation.sentences",
+    "0", "--evaluation.beams", "1", "--data.read.max-length", "64",
+]  # fmt: skip
+WRITER = [
+    *SMALL, "--model.decoder-layers", "1", "--model.positions.max-length", "32",
+    "--training.rows", "16", "--training.length", "16", "--evaluation.sample", "0",
+    "--evaluation.ngrams", "--tokenizer.kind", "bytes",
+]  # fmt: skip
+READER = [
+    *SMALL, "--model.encoder-layers", "1", "--model.positions.max-length", "32",
+    "--training.tokens", "256", "--training.length", "16", "--training.buckets", "1",
+    "--tokenizer.vocab-size", "100",
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def fa_quiet():
+    yield
+    logging.getLogger().handlers.clear()
+
+
+@pytest.fixture(scope="session")
+def texts(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("texts")
+    lines = [f"{a} {b}" for a in WORDS for b in WORDS[:6]]
+    (folder / "a.pt").write_text("".join(f"{line}\n" for line in lines))
+    (folder / "a.en").write_text("".join(f"{line[::-1]}\n" for line in lines))
+    (folder / "t.pt").write_text("".join(f"{line}\n" for line in lines[:4]))
+    (folder / "t.en").write_text("".join(f"{line[::-1]}\n" for line in lines[:4]))
+    (folder / "a.txt").write_text("\n\n".join(f"{line}.\n{line[::-1]}." for line in lines) + "\n")
+    (folder / "a.tsv").write_text("".join(f"{line}\t{line[0]}\n" for line in lines))
+    os.mkfifo(folder / "pipe")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def translator(texts, tmp_path_factory):
+    run = tmp_path_factory.mktemp("sound") / "translator"
+    data = ["--data.source", f"{texts}/a.pt", "--data.target", f"{texts}/a.en"]
+    assert seq2seq.main(["train", "small", *data, *TRANSLATOR, "--output", str(run)]) == 0
+    return run
+
+
+@pytest.fixture(scope="session")
+def writer(texts, tmp_path_factory):
+    run = tmp_path_factory.mktemp("sound") / "writer"
+    data = ["--data.text", f"{texts}/a.txt", "--data.read.documents", "blank"]
+    assert decoder_only.main(["train", "char-cpu", *data, *WRITER, "--output", str(run)]) == 0
+    return run
+
+
+@pytest.fixture(scope="session")
+def reader(texts, tmp_path_factory):
+    run = tmp_path_factory.mktemp("sound") / "reader"
+    data = ["--data.text", f"{texts}/a.txt"]
+    assert encoder_only.main(["pretrain", "small", *data, *READER, "--output", str(run)]) == 0
+    return run
+
+
+@pytest.fixture(scope="session")
+def published(writer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sound") / "published"
+    assert main(["export", str(writer), str(folder), "--format", "hf"]) == 0
+    return folder
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """A copy of a sound folder, for one fault."""
+    counter = iter(range(10_000))
+
+    def make(folder: Path) -> Path:
+        return Path(shutil.copytree(folder, tmp_path / f"copy{next(counter)}"))
+
+    return make
