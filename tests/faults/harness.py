@@ -2,10 +2,12 @@
 
 import contextlib
 import json
+import logging
 import os
 import random
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -67,11 +69,17 @@ def ended(case: Case, folder: Path, capture: Any, look: Callable[[Path], Any]) -
     """Runs the command of a case on a folder that was harmed."""
     given = [word.format(run=folder) for word in case.arguments]
     capture.readouterr()
+    # Python shows warnings that nobody handles; here pytest handles them.
+    shown = logging.StreamHandler(sys.stderr)
+    shown.setLevel(logging.WARNING)
+    logging.getLogger().addHandler(shown)
     try:
         with limited():
             code: int | None = case.command(given)
     except _Hangs:
         code = None
+    finally:
+        logging.getLogger().removeHandler(shown)
     out, err = capture.readouterr()
     return Ended(code, out.replace(str(folder), "RUN"), err, look(folder))
 
