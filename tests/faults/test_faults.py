@@ -7,7 +7,6 @@ no checksums, so flipped bits in the numbers of a ``.safetensors`` file are not 
 
 import contextlib
 import json
-import os
 import random
 import resource
 import shutil
@@ -123,6 +122,13 @@ FIELDS = (
     "model/attention/head_dim", "model/positions/max_length", "model/feed_forward/width",
     "model/norm/eps", "model/positions", "model",
 )  # fmt: skip
+# A model could have these; this one has not.
+CHANGES = (
+    ("model/attention/heads", 4), ("model/feed_forward/activation", "gelu"),
+    ("model/norm/eps", 1e-3), ("model/embedding/scale", 1.0), ("model/head/scale", 2.0),
+    ("model/positions/kind", "sinusoidal_halves"), ("data/read/lowercase", True),
+    ("model/norm/place", "post"),
+)  # fmt: skip
 
 
 def test_configurations_of_a_run(translator, copy, texts, capfd):
@@ -136,6 +142,11 @@ def test_configurations_of_a_run(translator, copy, texts, capfd):
             )
             case = Case(f"{field} = {value!r}", harm, main, ["score", "{run}", *files])
             cases.append(case)
+    for field, value in CHANGES:
+        harm = lambda folder, field=field, value=value: changed(
+            folder / "config.json", field, value
+        )
+        cases.append(Case(f"{field} = {value!r}", harm, main, ["score", "{run}", *files]))
     fa_judge("configurations of a run", translator, cases, copy, capfd)
 
 
@@ -204,6 +215,13 @@ def test_published_folders(published, copy, texts, tmp_path, capfd):
             (folder / "model.safetensors").write_bytes(data)
 
         cases.append(Case(f"header, flip {number} at {place}", flip, main, []))
+
+    def spoil(folder):
+        data = bytearray((folder / "model.safetensors").read_bytes())
+        data[-(len(data) - 8 - length) :] = b"\x00\x00\xc0\x7f" * ((len(data) - 8 - length) // 4)
+        (folder / "model.safetensors").write_bytes(data)
+
+    cases.append(Case("numbers that are none", spoil, main, []))
     asked = ["score", "{run}", f"{texts}/t.pt"]
     cases = [case._replace(arguments=asked) for case in cases]
     fa_judge("published folders", published, cases, copy, capfd)
@@ -412,64 +430,79 @@ def test_folders_that_are_read_only(translator, writer, copy, texts, tmp_path, c
     assert not wrong, "\n".join(wrong)
 
 
+class Training:
+    """The training command in processes of its own; results are those of its kind of process."""
+
+    def __init__(self, texts):
+        data = ["--data.source", f"{texts}/a.pt", "--data.target", f"{texts}/a.en"]
+        self.begin = ["train", "small", *data, *TRANSLATOR, "--output"]
+
+    def start(self, given):
+        return subprocess.Popen(
+            [sys.executable, "-m", "experiments.seq2seq", *map(str, given)],
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def whole(self, given):
+        process = self.start(given)
+        return process.communicate(timeout=300)[1], process.returncode
+
+
+@pytest.fixture(scope="module")
+def training(texts, tmp_path_factory):
+    made = Training(texts)
+    run = tmp_path_factory.mktemp("undisturbed") / "run"
+    err, code = made.whole([*made.begin, run])
+    assert code == 0, err
+    made.state = fa_state(run)
+    return made
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_kills_at_any_moment(translator, texts, tmp_path, capfd, number):
+def test_kills_at_any_moment(training, tmp_path, capfd, number):
     """Whatever a run was doing: its directory is whole, and resuming ends where it would have."""
     outcomes, wrong = Counter(), []
     rng = random.Random(int(number))
-    data = ["--data.source", f"{texts}/a.pt", "--data.target", f"{texts}/a.en", *TRANSLATOR]
-    for trial in range(5):
+    for trial in range(3):
         run = tmp_path / f"run{trial}"
-        given = ["train", "small", *data, "--output", str(run)]
         begun = time.monotonic()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "experiments.seq2seq", *given],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=os.environ | {"PYTHONPATH": os.getcwd()},
-        )  # fmt: skip
-        # From the first line that it says to its end it takes a few seconds.
-        assert process.stderr is not None
+        process = training.start([*training.begin, run])
+        # From the first line that it says to its end it takes about as long again.
         first = process.stderr.readline()
         time.sleep(rng.uniform(0, 1 + (time.monotonic() - begun)))
         process.send_signal(number)
+        sent = time.monotonic()
         _, err = process.communicate(timeout=300)
-        verdict = "refused" if process.returncode in (0, 128 + number, -number) else "ENDS ODDLY"
+        took = time.monotonic() - sent
+        verdict = "ended" if process.returncode in (0, 128 + number, -number) else "ENDS ODDLY"
         if "Traceback" in err or "unexpected" in err:
             verdict = "CRASHES"
-        again = given if not (run / "tokenizer.json").exists() else ["resume", str(run)]
-        capfd.readouterr()
-        if seq2seq.main(again) or fa_state(run) != fa_state(translator):
-            verdict = "DIFFERS"
-        if verdict != "refused":
-            wrong.append(f"{trial}: {verdict}: {first + err} {capfd.readouterr().err[-300:]}")
-        outcomes[{"refused": "ended and resumed"}.get(verdict, verdict)] += 1
         for path in (run / "checkpoints").glob("step_*"):
             assert manifest.problem(path, manifest.read(path)) is None
+        ready = (run / "tokenizer.json").exists() and (run / "config.json").exists()
+        again, code = training.whole(["resume", run] if ready else [*training.begin, run])
+        if code or fa_state(run) != training.state:
+            verdict = "DIFFERS"
+        outcomes["ended, and resumed" if verdict == "ended" else verdict] += 1
+        if verdict != "ended":
+            wrong.append(f"{trial}, {took:.0f} s: {verdict}: {first + err} {again[-300:]}")
     fa_row(f"kills, {signal.Signals(number).name}", outcomes, capfd)
     assert not wrong, "\n".join(wrong)
 
 
-def test_two_at_once(translator, texts, tmp_path, capfd):
+def test_two_at_once(training, tmp_path, capfd):
     """Of two that begin together one does the work, and the other says who that is."""
-    data = ["--data.source", f"{texts}/a.pt", "--data.target", f"{texts}/a.en", *TRANSLATOR]
     outcomes, wrong = Counter(), []
     for trial, extra in enumerate(([], ["--overwrite"])):
         run = tmp_path / f"run{trial}"
-        given = ["train", "small", *data, "--output", str(run), *extra]
-        both = [
-            subprocess.Popen(
-                [sys.executable, "-m", "experiments.seq2seq", *given],
-                stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            )
-            for _ in range(2)
-        ]  # fmt: skip
+        both = [training.start([*training.begin, run, *extra]) for _ in range(2)]
         ends = [(process.communicate(timeout=300)[1], process.returncode) for process in both]
         codes = sorted(code for _, code in ends)
         said = any("in use by process" in err or "holds a run already" in err for err, _ in ends)
         # The second may also come when the first has ended.
         fine = (codes[0] == 0 and codes[1] in (2, 4) and said) or (codes == [0, 0] and extra)
         outcomes["one refused" if fine else "WRONG"] += 2
-        if not fine or fa_state(run) != fa_state(translator):
+        if not fine or fa_state(run) != training.state:
             wrong.append(str(ends))
     fa_row("two at once", outcomes, capfd)
     assert not wrong, "\n".join(wrong)
