@@ -6,9 +6,11 @@ import dataclasses
 import functools
 import hashlib
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -43,6 +45,7 @@ __all__ = [
     "Job",
     "added",
     "begin",
+    "cache_of",
     "introduce",
     "learn_tokenizer",
     "say",
@@ -284,6 +287,14 @@ class Job(abc.ABC):
             self.make, self.tx, self.mesh, average=self.average, params=self.initial()
         )
         return made[1]
+
+
+def cache_of(run: Any, directory: RunDirectory) -> Path | None:
+    """Where the ids of a run's texts are kept; None, in memory, if the run is only to be read."""
+    if run.cache is not None:
+        return Path(run.cache)
+    store = directory.path / "store"
+    return store if os.access(store if store.exists() else directory.path, os.W_OK) else None
 
 
 def advise(run: Any, platform: str, fast: bool | None) -> None:

@@ -106,7 +106,7 @@ def _beginning(texts: Texts, characters: int) -> Texts:
 def store_of(run: Any, directory: RunDirectory, tokenizer: Tokenizer, texts: Texts) -> TextStore:
     """A run's texts as ids, and a line about them."""
     began = time.monotonic()
-    cache = Path(run.cache) if run.cache is not None else directory.path / "store"
+    cache = job.cache_of(run, directory)
     # A single text without end is read as nanoGPT reads it: nothing is added.
     ends = getattr(run, "first", "bos") != "newline"
     store = build_tokens(texts, tokenizer, cache=cache, ends=ends)

@@ -4,7 +4,6 @@ import functools
 import math
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -73,7 +72,7 @@ class PretrainJob(job.Job):
     def encode(self, texts: Texts) -> SentenceStore:
         """The sentences of documents as ids, and a line about them."""
         began = time.monotonic()
-        cache = self.directory.path / "store" if self.run.cache is None else Path(self.run.cache)
+        cache = job.cache_of(self.run, self.directory)
         store = build_sentences(texts, self.tokenizer, cache=cache)
         counts = dict(store.counts)
         counts.pop("bytes")

@@ -279,6 +279,10 @@ _MOST = {
 }
 
 
+_NONE_OR_MORE = ("decoder_vocab", "decoder_feed_forward", "attention.kv_heads",
+                 "attention.head_dim", "attention.value_dim")  # fmt: skip
+
+
 def _check_sizes(config: TransformerConfig) -> None:
     for name, most in _MOST.items():
         value: Any = config
@@ -290,6 +294,8 @@ def _check_sizes(config: TransformerConfig) -> None:
             raise ConfigError(f"{name} is {value!r}: a whole number is needed")
         if value > most:
             raise ConfigError(f"{name} is {value}: at most {most}")
+        if name in _NONE_OR_MORE and value < 1:
+            raise ConfigError(f"{name} is {value}: at least 1, or None")
 
 
 def check(config: TransformerConfig) -> None:
