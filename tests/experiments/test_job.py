@@ -1,15 +1,18 @@
 """What the runs of all families share."""
 
 import itertools
+import os
 import threading
 import types
+from pathlib import Path
 
 import jax
 import numpy as np
 
-from experiments.job import Job
+from experiments.job import Job, cache_of
 from transformer_jax.data.plan import BucketPlan
 from transformer_jax.parallel.mesh import MeshConfig, make_mesh
+from transformer_jax.training.run_directory import RunDirectory
 
 
 class Asked(BucketPlan):
@@ -42,3 +45,11 @@ def test_each_epoch_is_planned_once_by_the_thread_that_makes_batches():
     assert plan.built == sorted(set(plan.built)), plan.built
     for step, rows in enumerate(read):
         np.testing.assert_array_equal(rows, make(plan.batch(step))["x"])
+
+
+def test_a_run_that_may_only_be_read_keeps_ids_in_memory(tmp_path, monkeypatch):
+    run, directory = types.SimpleNamespace(cache=None), RunDirectory(tmp_path)
+    assert cache_of(run, directory) == tmp_path / "store"
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert cache_of(run, directory) is None
+    assert cache_of(types.SimpleNamespace(cache="elsewhere"), directory) == Path("elsewhere")

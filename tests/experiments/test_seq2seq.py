@@ -255,6 +255,7 @@ MISTAKES = [
      "positions.max_length is"),
     (["train", "small", "{data}", "--model.encoder-layers", "4000", "--model.width", "65536"], 2,
      "parameters, which with their gradients take"),
+    (["train", "small", "{data}", "--model.attention.head-dim", "-1"], 2, "at least 1, or None"),
     (["train", "small", "{data}", "--training.tokens", "1000000000000"], 2, "a batch of 1,000,000"),
     (["train", "small", "--data.source", "{texts}/pipe", "--data.target", "{texts}/a.en"], 3,
      "a pipe that nobody writes to"),
