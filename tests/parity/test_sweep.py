@@ -1,5 +1,6 @@
 """A sweep of random configurations of all families: none differs from transformers in silence."""
 
+import dataclasses
 import os
 import re
 
@@ -49,3 +50,95 @@ def test_a_random_configuration_gives_what_transformers_gives(checking, tmp_path
 
 def test_there_are_at_least_300_cases():
     assert len(FAMILIES) * 18 >= 300
+
+
+# Mistakes of the kind that are made: a family that shows each, and what is put wrong.
+
+
+def _eps(patch):
+    from transformer_jax.interop.families import bart
+
+    patch.setattr(bart, "_EPS", 1e-3)
+
+
+def _rotations(patch):
+    from transformer_jax.interop.families import llama
+
+    right = llama.rotations
+    still = {"rotary_scaling": None, "rotary_interpolation": 1.0}
+    patch.setattr(llama, "rotations", lambda fields: dataclasses.replace(right(fields), **still))
+
+
+def _padding(patch):
+    from transformer_jax.interop.families import bert
+
+    right = bert.config_of
+
+    def wrong(fields, head, positions):
+        return right(fields, head, dataclasses.replace(positions, skip_padding=False))
+
+    patch.setattr(bert, "config_of", wrong)
+
+
+def _number(key, change):
+    def apply(patch):
+        from transformer_jax.interop.fields import Fields
+
+        for kind in ("whole", "number", "flag"):
+            right = getattr(Fields, kind)
+
+            def wrong(self, name, *names, right=right, **more):
+                found = right(self, name, *names, **more)
+                return change(found) if name == key else found
+
+            patch.setattr(Fields, kind, wrong)
+
+    return apply
+
+
+def _activation(patch):
+    from transformer_jax.interop.family import ACTIVATIONS
+
+    for name in ACTIVATIONS:
+        patch.setitem(ACTIVATIONS, name, "gelu")
+
+
+def _bits(patch):
+    from tests.parity.sweep import checking
+
+    right = checking.published_tensors
+
+    def wrong(*given):
+        found = right(*given)
+        name = min(found)
+        return found | {name: found[name] + 1e-7}
+
+    patch.setattr(checking, "published_tensors", wrong)
+
+
+FAULTS = {
+    "activation of all": ("bert", _activation),
+    "eps of BART": ("marian", _eps),
+    "rotations without scaling": ("llama", _rotations),
+    "positions that count padding": ("roberta", _padding),
+    "distances that end too early": (
+        "t5", _number("relative_attention_max_distance", lambda n: n // 2 + 5)),
+    "window one too wide": ("mistral", _number("sliding_window", lambda n: n + 1)),
+    "scale of scores": ("gpt2", _number("scale_attn_weights", lambda flag: not flag)),
+    "cap of logits": ("gemma2", _number("final_logit_softcapping", lambda cap: 2 * cap)),
+    "a bit on the way back": ("vit", _bits),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", list(FAULTS))
+def test_the_sweep_finds_mistakes(checking, tmp_path, monkeypatch, fault):
+    """Each in one of the first few cases of a family that shows it."""
+    name, apply = FAULTS[fault]
+    apply(monkeypatch)
+    for number in range(9):
+        case = draw_case("faults", name, number)
+        try:
+            checking.check(case, tmp_path / str(number) / "published", Draw("inputs", number))
+        except AssertionError:
+            return
+    pytest.fail(f"no case of {name} shows it: {fault}")
