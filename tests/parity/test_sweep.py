@@ -139,6 +139,8 @@ def test_the_sweep_finds_mistakes(checking, tmp_path, monkeypatch, fault):
         case = draw_case("faults", name, number)
         try:
             checking.check(case, tmp_path / str(number) / "published", Draw("inputs", number))
+        except checking.RefusedError:  # when it is read back
+            continue
         except AssertionError:
             return
     pytest.fail(f"no case of {name} shows it: {fault}")

@@ -42,7 +42,11 @@ def model(fields: Fields, tensors: Tensors) -> Model:
     )
     # Position 0 is that of padding, and its table row the one of the padding id.
     first = fields.whole("pad_token_id", default=1, least=0) + 1
-    rows = fields.whole("max_position_embeddings", least=first + 1)
+    rows = fields.whole("max_position_embeddings")
+    if rows <= first:
+        raise fields.refused(
+            "max_position_embeddings", rows, f"more than pad_token_id + 1, {first}"
+        )
     positions = PositionConfig(
         kind="learned", max_length=rows - first, offset=first, skip_padding=True
     )
