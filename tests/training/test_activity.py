@@ -50,3 +50,11 @@ def test_a_terminal_shows_a_bar_that_does_not_stay():
     assert "evaluating: 1/4" in shown
     assert "━" in shown
     assert shown.endswith("\x1b[2K")  # erased
+
+
+def test_results_printed_meanwhile_stay_on_standard_output(capsys):
+    console = av_console(terminal=True)
+    with working("evaluating", console=console):
+        print("sacreBLEU 12.3")
+    assert capsys.readouterr().out == "sacreBLEU 12.3\n"
+    assert "sacreBLEU" not in console.file.getvalue()

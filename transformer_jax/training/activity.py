@@ -131,7 +131,14 @@ def working(
 def _bar(activity: Activity, console: Console) -> Iterator[None]:
     live = _display.live
     if live is None:
-        live = Live(activity, console=console, refresh_per_second=4, transient=True)
+        # Results that are printed meanwhile stay on standard output.
+        live = Live(
+            activity,
+            console=console,
+            refresh_per_second=4,
+            transient=True,
+            redirect_stdout=False,
+        )
         with live, shown_by(live):
             yield
         return
