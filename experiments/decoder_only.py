@@ -19,6 +19,7 @@ import tyro
 
 from experiments import entry
 from experiments.asking import parse_flags
+from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.errors import ConfigError
 
 __all__ = ["Evaluate", "main"]
@@ -27,7 +28,7 @@ PROGRAM = "python -m experiments.decoder_only"
 
 
 @dataclasses.dataclass(frozen=True)
-class Evaluate:
+class Evaluate(RunCommand):
     """Compare language models on a text: loss, perplexity, bits per character and per byte."""
 
     run: tyro.conf.Positional[str]
@@ -48,8 +49,10 @@ def evaluate(arguments: Sequence[str]) -> int:
     """Prints a row for each model."""
     asked = parse_flags(Evaluate, f"{PROGRAM} evaluate", arguments)
     from experiments import language
+    from transformer_jax.training.sealed import changed_config
 
-    return language.compare(asked)
+    with changed_config(asked.allow_changed_config):
+        return language.compare(asked)
 
 
 def _runs() -> dict[str, tuple[str, Any]]:

@@ -22,6 +22,7 @@ import tyro
 
 from experiments import entry
 from experiments.asking import parse_flags
+from transformer_jax.cli.run_command import RunCommand
 
 __all__ = ["Evaluate", "main"]
 
@@ -29,7 +30,7 @@ PROGRAM = "python -m experiments.encoder_only"
 
 
 @dataclasses.dataclass(frozen=True)
-class Evaluate:
+class Evaluate(RunCommand):
     """Score a run: hidden words and pairs of a text, or the task of a labelled file."""
 
     run: tyro.conf.Positional[str]
@@ -46,8 +47,10 @@ def evaluate(arguments: Sequence[str]) -> int:
     """Prints a row for each text or file."""
     asked = parse_flags(Evaluate, f"{PROGRAM} evaluate", arguments)
     from experiments import encoder_evaluation
+    from transformer_jax.training.sealed import changed_config
 
-    return encoder_evaluation.evaluate(asked)
+    with changed_config(asked.allow_changed_config):
+        return encoder_evaluation.evaluate(asked)
 
 
 @dataclasses.dataclass(frozen=True)

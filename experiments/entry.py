@@ -18,6 +18,7 @@ from experiments.asking import NOTE, asked_run, near, parse_flags
 from transformer_jax import __version__
 from transformer_jax.allocator import keep_memory
 from transformer_jax.cli.errors import guarded, leave, run_log
+from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.compiled import keep_compiled
 from transformer_jax.errors import ConfigError, Stopped
 
@@ -99,9 +100,10 @@ def _resume(family: Family, arguments: Sequence[str]) -> int:
     from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig, initialize
     from transformer_jax.training.loop import LoopConfig
     from transformer_jax.training.run_directory import RunDirectory
+    from transformer_jax.training.sealed import changed_config
 
     @dataclasses.dataclass(frozen=True)
-    class Resume:
+    class Resume(RunCommand):
         """Go on with a run; what is not given stays as it was."""
 
         run: tyro.conf.Positional[str]
@@ -113,20 +115,25 @@ def _resume(family: Family, arguments: Sequence[str]) -> int:
     default = None
     if not arguments:
         raise ConfigError("resume needs a run directory: resume runs/NAME")
-    if not arguments[0].startswith("-"):
-        run, _ = family.read(RunDirectory.open(arguments[0]))
-        default = Resume(arguments[0], run.loop, run.mesh, DistributedConfig())
-    prog = f"{family.program} resume"
-    asked = parse_flags(Resume, prog, arguments, default)
+    # What is not given is read from the run before flags are understood.
+    with changed_config("--allow-changed-config" in arguments):
+        if not arguments[0].startswith("-"):
+            run, _ = family.read(RunDirectory.open(arguments[0]))
+            default = Resume(arguments[0], run.loop, run.mesh, DistributedConfig())
+        prog = f"{family.program} resume"
+        asked = parse_flags(Resume, prog, arguments, default)
     assert asked is not None
-    directory = RunDirectory.open(asked.run)
-    run_log(directory.log)
-    run, texts = family.read(directory)
-    run = dataclasses.replace(run, loop=asked.loop, mesh=asked.mesh, distributed=asked.distributed)
-    initialize(run.distributed)
-    _check_room(run)
-    with _writing_alone(asked.run):
-        return family.train(run, directory, texts(), resume=True)
+    with changed_config(asked.allow_changed_config):
+        directory = RunDirectory.open(asked.run)
+        run_log(directory.log)
+        run, texts = family.read(directory)
+        run = dataclasses.replace(
+            run, loop=asked.loop, mesh=asked.mesh, distributed=asked.distributed
+        )
+        initialize(run.distributed)
+        _check_room(run)
+        with _writing_alone(asked.run):
+            return family.train(run, directory, texts(), resume=True)
 
 
 def _run(family: Family, arguments: list[str]) -> int:

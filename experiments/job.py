@@ -138,7 +138,7 @@ class Job(abc.ABC):
     def __init__(self, run: Any, directory: RunDirectory):
         self.run, self.directory = run, directory
         self.mesh = mesh_of(run)
-        self.tokenizer = load_tokenizer(directory.tokenizer)
+        self.tokenizer = directory.load_tokenizer()
         if self.tokenizer.vocab_size > run.model.vocab:
             raise CheckpointError(
                 f"{directory.tokenizer}: has {plural(self.tokenizer.vocab_size, 'token')}, but "
@@ -253,7 +253,7 @@ class Job(abc.ABC):
             self.directory.checkpoints,
             keep_last=self.run.loop.keep_last,
             describe={
-                "config": dataclasses.asdict(self.run),
+                "config": self.directory.read_config(),
                 "tokenizer": self.tokenizer.sha256,
                 "data": {
                     "fingerprint": self.fingerprint,

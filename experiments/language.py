@@ -20,11 +20,12 @@ from transformer_jax.data.documents import Piece, Texts, TextSplits, open_texts,
 from transformer_jax.data.rows import BlockPlan, PackPlan, RowBatch, make_rows
 from transformer_jax.data.store import forget
 from transformer_jax.data.token_file import TextStore, build_tokens, sample_texts
-from transformer_jax.data.tokenizer import Tokenizer, load_tokenizer
+from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.requests import LanguageModel, Request
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.parallel.mesh import is_main, local_rows, put_batch
+from transformer_jax.training import manifest
 from transformer_jax.training.activity import tracked
 from transformer_jax.training.objectives import language_model
 from transformer_jax.training.run_directory import RunDirectory
@@ -244,10 +245,12 @@ def count(run: NgramRun, directory: RunDirectory, texts: TextSplits) -> int:
         return 0
 
     began = time.monotonic()
-    tokenizer = load_tokenizer(directory.tokenizer)
+    tokenizer = directory.load_tokenizer()
     store = store_of(run, directory, tokenizer, texts.train)
     model = counted_model(store, tokenizer, run.model)
     model.model.save(directory.path / "ngram.npz")
+    seal = {"schema": manifest.SCHEMA, "config": directory.read_config()}
+    manifest.rewrite(directory.path, seal | {"tokenizer": tokenizer.sha256})
     stores = {
         name: store_of(run, directory, tokenizer, found) for name, found in _judged(texts).items()
     }
@@ -284,7 +287,7 @@ def compare(asked: Any) -> int:
         report.add(path, judge(model, _stores(settings, directory, judged)))
     orders = run.evaluation.ngrams if asked.ngrams is None else asked.ngrams
     if orders and texts is not None:
-        tokenizer = load_tokenizer(first.tokenizer)
+        tokenizer = first.load_tokenizer()
         stores = _stores(run, first, judged)
         evaluation = dataclasses.replace(run.evaluation, ngrams=orders)
         store = store_of(run, first, tokenizer, texts.train)
@@ -302,5 +305,5 @@ def compare(asked: Any) -> int:
 
 
 def _stores(run: Any, directory: RunDirectory, texts: dict[str, Texts]) -> dict[str, TextStore]:
-    tokenizer = load_tokenizer(directory.tokenizer)
+    tokenizer = directory.load_tokenizer()
     return {name: store_of(run, directory, tokenizer, found) for name, found in texts.items()}

@@ -18,6 +18,7 @@ import tyro
 
 from experiments import entry
 from experiments.asking import parse_flags
+from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.errors import ConfigError
 
 __all__ = ["Evaluate", "main"]
@@ -26,7 +27,7 @@ PROGRAM = "python -m experiments.seq2seq"
 
 
 @dataclasses.dataclass(frozen=True)
-class Evaluate:
+class Evaluate(RunCommand):
     """Score a run on text of your own: sacreBLEU and chrF with their signatures."""
 
     run: tyro.conf.Positional[str]
@@ -48,6 +49,13 @@ class Evaluate:
 def evaluate(arguments: Sequence[str]) -> int:
     """Translates a file with a run's model and scores it."""
     asked = parse_flags(Evaluate, f"{PROGRAM} evaluate", arguments)
+    from transformer_jax.training.sealed import changed_config
+
+    with changed_config(asked.allow_changed_config):
+        return _evaluate(asked)
+
+
+def _evaluate(asked: Evaluate) -> int:
     from experiments.settings import Run
     from experiments.translation import score_pairs
     from transformer_jax.cli.loading import load

@@ -201,7 +201,7 @@ def sq_spoil_data(run):
     [
         (shutil.rmtree, 4, "no such run directory"),
         (sq_spoil_config, 4, "config.json: damaged"),
-        (sq_spoil_field, 4, "did you mean model.width"),
+        (sq_spoil_field, 4, "model.widht is 3 (absent in training)"),
         (sq_spoil_tokenizer, 3, "tokenizer.json"),
         (sq_spoil_checkpoints, 4, "manifest.json is missing"),
         (sq_spoil_layers, 4, "encoder_layers is 1000000000: at most 4096"),
@@ -222,6 +222,23 @@ def sq_one_line(err, said):
     assert len(errors) == 1, err
     assert said in errors[0]
     assert "Traceback" not in err
+
+
+def test_a_changed_run_is_refused_unless_that_is_meant(trained, texts, tmp_path, capfd, caplog):
+    """Here more steps are meant, which the checkpoints written from then on know of."""
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    config = json.loads((run / "config.json").read_text())
+    config["training"]["steps"] = 8
+    (run / "config.json").write_text(json.dumps(config))
+    files = ["--source", f"{texts}/t.pt", "--target", f"{texts}/t.en"]
+    for command in (["resume", str(run)], ["evaluate", str(run), *files]):
+        assert seq2seq.main(command) == 4
+        sq_one_line(capfd.readouterr().err, "training.steps is 8 (6 in training): change it back")
+    assert seq2seq.main(["resume", str(run), "--allow-changed-config"]) == 0
+    assert "training.steps is 8" in caplog.text
+    assert manifest.read(run / "checkpoints/step_00000008")["config"]["training"]["steps"] == 8
+    assert seq2seq.main(["evaluate", str(run), *files]) == 0
 
 
 MISTAKES = [

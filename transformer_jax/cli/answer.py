@@ -6,6 +6,7 @@ from pathlib import Path
 
 import tyro
 
+from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.errors import ConfigError, DataError, plural
 
 __all__ = ["Answer"]
@@ -15,7 +16,7 @@ READ_AHEAD = 256
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
+class Answer(RunCommand):
     """Find answers to questions in a text with a fine-tuned encoder, as TSV."""
 
     run: tyro.conf.Positional[Path]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from transformer_jax.cli.output import wrote
+from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.errors import ConfigError, DataError, plural
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ __all__ = ["Attention", "attention_of", "self_attention_of"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Attention:
+class Attention(RunCommand):
     """Write an HTML page with the attention of every layer and head, and a PNG of one layer."""
 
     run: tyro.conf.Positional[Path]

@@ -9,6 +9,7 @@ from typing import Any
 import tyro
 
 from transformer_jax.cli.output import note
+from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.errors import ConfigError, DataError, plural, were
 
 __all__ = ["Classify"]
@@ -18,7 +19,7 @@ _THRESHOLD = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
-class Classify:
+class Classify(RunCommand):
     """Label texts with a fine-tuned model: a line with label and probability for each.
 
     Of a model whose texts may have several labels, each line has those above a threshold.

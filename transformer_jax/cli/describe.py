@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import tyro
 
 from transformer_jax.cli.output import wrote
+from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.config import PRESETS, TransformerConfig
 from transformer_jax.errors import ConfigError, plural
 
@@ -21,7 +22,7 @@ __all__ = ["Describe", "report"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Describe:
+class Describe(RunCommand):
     """Print a model's architecture, parameters, FLOPs and bytes."""
 
     run: tyro.conf.Positional[Path | None] = None

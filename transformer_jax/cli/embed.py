@@ -7,13 +7,14 @@ from typing import Literal
 import tyro
 
 from transformer_jax.cli.output import wrote
+from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.errors import ConfigError, DataError, plural
 
 __all__ = ["Embed"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Embed:
+class Embed(RunCommand):
     """Write a vector for each line of a text, or for each token, as .npz or .safetensors."""
 
     run: tyro.conf.Positional[Path]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from transformer_jax.cli.output import wrote
+from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ WRITTEN = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Export:
+class Export(RunCommand):
     """Write a trained model for other software."""
 
     run: tyro.conf.Positional[Path]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import tyro
 
+from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.errors import ConfigError
 
 __all__ = ["FillMask"]
@@ -15,7 +16,7 @@ READ_AHEAD = 1024
 
 
 @dataclasses.dataclass(frozen=True)
-class FillMask:
+class FillMask(RunCommand):
     """Tell the words hidden by [MASK] with a pre-trained encoder, as TSV."""
 
     run: tyro.conf.Positional[Path]

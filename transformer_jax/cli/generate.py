@@ -11,6 +11,7 @@ import tyro
 
 from transformer_jax.cli.output import note
 from transformer_jax.cli.request_lines import check_text, prompt_lines, requests_of
+from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.cli.written import Writer
 from transformer_jax.errors import ConfigError, DataError, plural
 
@@ -22,7 +23,7 @@ __all__ = ["Generate", "longer"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Generate:
+class Generate(RunCommand):
     """Go on from a prompt with a language model."""
 
     run: tyro.conf.Positional[Path]

@@ -21,6 +21,7 @@ from transformer_jax.cli.flags import check_flags, flags_of, in_one_line
 from transformer_jax.cli.generate import Generate
 from transformer_jax.cli.probe import Probe
 from transformer_jax.cli.prompt import Prompt
+from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.cli.score import Score
 from transformer_jax.cli.similar import Similar
 from transformer_jax.cli.tag import Tag
@@ -71,7 +72,13 @@ def _run(arguments: list[str]) -> int | None:
 
     keep_memory()
     keep_compiled()
-    return command()
+    if not isinstance(command, RunCommand):
+        code: int | None = command()
+        return code
+    from transformer_jax.training.sealed import changed_config
+
+    with changed_config(command.allow_changed_config):
+        return command()  # type: ignore[operator]
 
 
 def _parse(arguments: list[str]) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
+from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.errors import ConfigError, DataError, UserError, plural
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ __all__ = ["Probe"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Probe:
+class Probe(RunCommand):
     """Learn the labels of a file from frozen vectors, layer by layer, by a linear map alone."""
 
     run: tyro.conf.Positional[Path]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from transformer_jax.cli.output import note
+from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.errors import ConfigError, DataError, plural, were
 from transformer_jax.evaluation.few_shot import Example, Normalize, Template, accuracy, prompts
 
@@ -26,7 +27,7 @@ LIMIT = 300  # queries of a built-in task
 
 
 @dataclasses.dataclass(frozen=True)
-class Prompt:
+class Prompt(RunCommand):
     """Answer queries after 0, 1, 2 ... examples in the prompt, and count what is right."""
 
     run: tyro.conf.Positional[Path]

@@ -138,7 +138,7 @@ def refuse_flags(command: Any, allowed: Sequence[str]) -> None:
         ConfigError: It names the flag.
     """
     for field in dataclasses.fields(command):
-        if field.name in (*allowed, "run", "rules"):
+        if field.name in (*allowed, "run", "rules", "allow_changed_config"):
             continue
         if getattr(command, field.name) != field.default:
             flag = field.name.replace("_", "-")

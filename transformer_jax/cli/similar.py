@@ -8,13 +8,14 @@ from typing import Literal
 import tyro
 
 from transformer_jax.cli.output import note
+from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.errors import ConfigError, DataError, plural, were
 
 __all__ = ["Similar"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Similar:
+class Similar(RunCommand):
     """Find the lines of a file whose vectors point where that of a text does, as TSV."""
 
     run: tyro.conf.Positional[Path]

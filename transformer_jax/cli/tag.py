@@ -6,6 +6,8 @@ from pathlib import Path
 
 import tyro
 
+from transformer_jax.cli.run_command import RunCommand
+
 __all__ = ["Tag"]
 
 READ_AHEAD = 1024
@@ -13,7 +15,7 @@ TASKS = ("tag", "replaced")
 
 
 @dataclasses.dataclass(frozen=True)
-class Tag:
+class Tag(RunCommand):
     """Tag the words of each line with a fine-tuned encoder: word/TAG word/TAG.
 
     ELECTRA's discriminator tells which words are replaced.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import tyro
 
 from transformer_jax.cli.output import TextOutput, note, tsv, waiting
+from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.errors import ConfigError, plural, were
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ __all__ = ["Translate", "traced"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Translate:
+class Translate(RunCommand):
     """Translate line by line, from standard input to standard output or from file to file."""
 
     run: tyro.conf.Positional[Path]

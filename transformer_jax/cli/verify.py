@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tyro
 
@@ -28,19 +28,20 @@ class Verify:
 
         An n-gram model has none, and one file instead.
         """
-        from transformer_jax.cli.loading import counted, load_language
+        from transformer_jax.cli.loading import load_language
         from transformer_jax.interop.runs import PublishedRun
-        from transformer_jax.training import manifest
         from transformer_jax.training.run_directory import RunDirectory
         from transformer_jax.training.stored import verify
 
         run = RunDirectory.open(self.run)
-        config = run.read_config()
         if isinstance(run, PublishedRun):
             # Headers, names and shapes; the format has no checksum.
             print(f"{plural(len(run.folder.tensors.entries), 'tensor')}\tall of them known")
             return 0
-        if counted(run):
+        model = run.read_config(check=False).get("model")
+        if isinstance(model, dict) and model.get("kind") == "ngram":
+            if strange := _strange(run):
+                raise CheckpointError(f"{self.run}: not as it was written: {', '.join(strange)}")
             load_language(self.run)  # the file has a checksum of its own
             print("ngram.npz\tok")
             return 0
@@ -48,13 +49,7 @@ class Verify:
         for finding in findings:
             said = "ok" if finding.problem is None else finding.problem
             print(f"{finding.path.name}\t{said}")
-        strange = []
-        for finding in findings:
-            if finding.problem is None:
-                strange = _strange(run, config, manifest.read(finding.path))
-                break
-        for name in strange:
-            print(f"{name}\tnot the one that the checkpoints were made with")
+        strange = _strange(run)
         sys.stdout.flush()
         # What a stopped save left over, and what was set aside before, is not used by anything.
         checked = [finding for finding in findings if finding.step is not None]
@@ -67,14 +62,19 @@ class Verify:
         return 0
 
 
-def _strange(run: "RunDirectory", config: dict[str, Any], said: dict[str, Any]) -> list[str]:
-    """Files beside the checkpoints that are not those the newest good one was made with."""
+def _strange(run: "RunDirectory") -> list[str]:
+    """Files that are not those the newest good checkpoint was made with, and a line about each."""
     from transformer_jax.data.ordinary import read_ordinary
+    from transformer_jax.training.sealed import differences, sealed
 
-    strange = []
+    strange, said = [], sealed(run.path) or {}
     if "tokenizer" in said:
         found = hashlib.sha256(read_ordinary(run.tokenizer)).hexdigest()
-        strange += [run.tokenizer.name] if found != said["tokenizer"] else []
-    if "config" in said and said["config"].get("model") != config.get("model"):
+        if found != said["tokenizer"]:
+            strange.append(run.tokenizer.name)
+            print(f"{run.tokenizer.name}\tnot the one that the checkpoints were made with")
+    changed = differences(run.read_config(check=False), said)
+    if changed:
         strange.append(run.config.name)
+        print(f"{run.config.name}\tchanged after training: {', '.join(changed)}")
     return strange

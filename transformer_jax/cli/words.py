@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import tyro
 
 from transformer_jax.cli.output import wrote
+from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ __all__ = ["Words"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Words:
+class Words(RunCommand):
     """Compare the vectors of a word in different sentences, before and after each layer."""
 
     run: tyro.conf.Positional[Path]

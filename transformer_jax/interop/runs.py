@@ -73,7 +73,7 @@ class PublishedRun(RunDirectory):
             self._folder = _opened(self.path, self.path.resolve(), tuple(stamps))
         return self._folder
 
-    def read_config(self) -> dict[str, Any]:
+    def read_config(self, *, check: bool = True) -> dict[str, Any]:
         """What ``config.json`` would say if the model had been trained here.
 
         Raises:

@@ -28,7 +28,8 @@ __all__ = [
 ]
 
 MANIFEST = "manifest.json"
-SCHEMA = 1
+# 2: the configuration is config.json as it stood, and keys are derived by purpose (keys.py).
+SCHEMA = 2
 
 
 def versions() -> dict[str, str]:

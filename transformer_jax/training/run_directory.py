@@ -125,13 +125,22 @@ class RunDirectory:
         image = model.get("image") if isinstance(model, dict) else None
         return isinstance(image, dict) and bool(image.get("size"))
 
-    def read_config(self) -> dict[str, Any]:
-        """What ``config.json`` says.
+    def read_config(self, *, check: bool = True) -> dict[str, Any]:
+        """What ``config.json`` says, which is what it said when the run was trained.
+
+        Args:
+            check: Whether a file that was changed since is refused.
 
         Raises:
-            CheckpointError: It is missing or damaged.
+            CheckpointError: It is missing or damaged, or was changed after training (see
+                :func:`transformer_jax.training.sealed.changed_config`).
         """
-        return self._read(self.config)
+        from transformer_jax.training.sealed import refuse_changed
+
+        fields = self._read(self.config)
+        if check:
+            refuse_changed(self.config, fields, self.path)
+        return fields
 
     def load_params(
         self, which: int | Literal["best", "last"] = "best", *, average: int = 1
@@ -146,13 +155,16 @@ class RunDirectory:
         return load_params(self.path, which, average=average)
 
     def load_tokenizer(self, sha256: str | None = None) -> "Tokenizer":
-        """The tokenizer, whose file must have this checksum, if one is given.
+        """The tokenizer, whose file must have this checksum; None is what a manifest says.
 
         Raises:
             DataError: The file is missing, no tokenizer, or not the one that is expected.
         """
         from transformer_jax.data.tokenizer import load_tokenizer
+        from transformer_jax.training.sealed import sealed
 
+        if sha256 is None:
+            sha256 = (sealed(self.path) or {}).get("tokenizer")
         special = self.read_config().get("special") if self.config.is_file() else None
         return load_tokenizer(self.tokenizer, sha256=sha256, special=special)
 

@@ -1,0 +1,98 @@
+"""Every command that uses a run refuses one whose configuration was changed after training."""
+
+import json
+import shutil
+
+import pytest
+
+from transformer_jax.cli.main import COMMANDS
+from transformer_jax.cli.run_command import RunCommand
+from transformer_jax.training import manifest
+from transformer_jax.training.stored import steps
+
+# What each command is given beside the run; only verify and convert have no flag to allow it.
+ARGUMENTS = {
+    "translate": [], "generate": ["a"], "prompt": ["--task", "in-context"], "score": ["FILE"],
+    "fill-mask": ["a [MASK]"], "classify": ["a"], "tag": ["a"], "answer": ["a", "--context", "FILE"],
+    "embed": ["FILE"], "similar": ["FILE", "a"], "probe": ["FILE"], "words": ["a", "a a"],
+    "attention": ["a"], "describe": [], "export": ["OUT"],
+}  # fmt: skip
+CHANGED = "config.json: changed after training: model.norm.eps is 0.5"
+
+
+@pytest.fixture(scope="session")
+def sealed_run(trained_run, tmp_path_factory):
+    """The trained run with manifests that say what was trained, as training writes them."""
+    run = tmp_path_factory.mktemp("sealed") / "run"
+    shutil.copytree(trained_run, run)
+    config = json.loads((run / "config.json").read_text())
+    for step in steps(run / "checkpoints"):
+        path = run / "checkpoints" / f"step_{step:08d}"
+        manifest.rewrite(path, manifest.read(path) | {"config": config})
+    return run
+
+
+@pytest.fixture
+def changed_run(sealed_run, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(sealed_run, run)
+    config = json.loads((run / "config.json").read_text())
+    config["model"]["norm"]["eps"] = 0.5
+    config["data"] = {"read": {"lowercase": True}}
+    (run / "config.json").write_text(json.dumps(config))
+    return run
+
+
+def test_all_commands_are_here():
+    assert {name for name, kind in COMMANDS.items() if issubclass(kind, RunCommand)} == {*ARGUMENTS}
+    assert {*COMMANDS} - {*ARGUMENTS} == {"verify", "convert"}
+
+
+@pytest.mark.parametrize("command", ARGUMENTS)
+def test_a_command_refuses_a_changed_run(changed_run, run_command, command, tmp_path):
+    (tmp_path / "file.txt").write_text("a\tx\nb\ty\n")
+    paths = {"FILE": tmp_path / "file.txt", "OUT": tmp_path / "out"}
+    arguments = [paths.get(word, word) for word in ARGUMENTS[command]]
+    code, lines, err = run_command(command, changed_run, *arguments, text="a\n")
+    assert (code, lines) == (4, [""])
+    assert CHANGED in err
+    assert "data.read.lowercase is true (absent in training)" in err
+    assert "--allow-changed-config" in err
+    assert err.count("\n") == 1
+
+
+def test_a_changed_run_is_used_where_that_is_meant(changed_run, sealed_run, run_command, lesson):
+    flags, text = ("--beams", 1, "--scores"), lesson[0][0]
+    code, expected, err = run_command("translate", sealed_run, *flags, text=text)
+    assert (code, err) == (0, "")
+    flags = (*flags, "--allow-changed-config")
+    code, found, _ = run_command("translate", changed_run, *flags, text=text)
+    assert code == 0
+    assert found != expected
+
+
+def test_verify_names_every_field(changed_run, sealed_run, run_command):
+    assert run_command("verify", sealed_run)[0] == 0
+    code, lines, err = run_command("verify", changed_run)
+    assert code == 4
+    assert lines[:2] == ["step_00000150\tok", "step_00000100\tok"]
+    [said] = [line for line in lines if line.startswith("config.json\t")]
+    assert "model.norm.eps is 0.5" in said
+    assert "data.read.lowercase" in said
+    assert err.endswith("not as it was written: config.json\n")
+
+
+def test_an_ngram_model_has_a_manifest_too(ngram_run, run_command, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(ngram_run, run)
+    config = json.loads((run / "config.json").read_text())
+    manifest.rewrite(run, {"schema": manifest.SCHEMA, "config": config})
+    assert run_command("verify", run)[0] == 0
+    assert run_command("generate", run, "a", "--tokens", 2)[0] == 0
+    config["data"] = {"read": {"lowercase": True}}
+    (run / "config.json").write_text(json.dumps(config))
+    for command in (["verify"], ["generate", "a"]):
+        name, *rest = command
+        code, _, err = run_command(name, run, *rest)
+        assert code == 4
+        assert "config.json" in err

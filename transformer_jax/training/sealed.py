@@ -1,0 +1,166 @@
+"""What the checkpoints of a run say about its ``config.json``, and whether that still holds.
+
+A manifest vouches for itself (``manifest.py``), ``config.json`` does not: edited after training,
+it would describe another model to the same parameters, and most of such edits still compute.
+"""
+
+import contextlib
+import contextvars
+import dataclasses
+import functools
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.config import TransformerConfig
+from transformer_jax.errors import CheckpointError
+from transformer_jax.training import manifest
+
+__all__ = ["changed_config", "differences", "refuse_changed", "sealed"]
+
+log = logging.getLogger(__name__)
+
+# Manifests of schema 1 recorded these settings as a resumed run was told to have them, which
+# config.json does not know. They say where and how often, and not what, is computed.
+_TOLD = ("loop", "mesh", "distributed", "output", "overwrite")
+_SHOWN = 5  # differences that a message names
+
+_ABSENT = object()
+
+# Whether a changed configuration may be used; None where nobody has a flag to say so.
+_allowed: contextvars.ContextVar[bool | None] = contextvars.ContextVar("allowed", default=None)
+
+
+@contextlib.contextmanager
+def changed_config(allowed: bool) -> Iterator[None]:
+    """Within it, a ``config.json`` that was changed after training is used, or refused.
+
+    Args:
+        allowed: The value of the flag ``--allow-changed-config``, which messages then name.
+    """
+    token = _allowed.set(allowed)
+    try:
+        yield
+    finally:
+        _allowed.reset(token)
+
+
+def sealed(run: Path) -> dict[str, Any] | None:
+    """The manifest of a run's newest checkpoint that has a good one; None if there is none.
+
+    An n-gram model has a manifest beside its file instead.
+    """
+    from transformer_jax.training.stored import checkpoint_name, steps
+
+    folder = run / "checkpoints"
+    for path in (*(folder / checkpoint_name(step) for step in steps(folder)), run):
+        with contextlib.suppress(CheckpointError, OSError):
+            stat = (path / manifest.MANIFEST).stat()
+            return _read(path, (stat.st_ino, stat.st_size, stat.st_mtime_ns))
+    return None
+
+
+@functools.lru_cache(maxsize=4)
+def _read(path: Path, stamp: tuple[int, ...]) -> dict[str, Any]:
+    """A manifest, read once as long as its file is the same: commands look at it several times."""
+    return manifest.read(path)
+
+
+def differences(config: Mapping[str, Any], said: Mapping[str, Any]) -> list[str]:
+    """In what a ``config.json`` differs from the configuration in a manifest, field by field.
+
+    A field that one of them lacks has its default where it is the model's; elsewhere it is a
+    difference.
+
+    Args:
+        config: What ``config.json`` says.
+        said: The manifest.
+
+    Example:
+        >>> differences({"model": {"width": 8}}, {"config": {"model": {"width": 4}}, "schema": 2})
+        ['model.width is 8 (4 in training)']
+    """
+    if not isinstance(said.get("config"), dict):
+        return []
+    ignored = _TOLD if said["schema"] == 1 else ()
+    now, then = (_leaves(_whole(fields)) for fields in (config, said["config"]))
+    return [
+        f"{name} is {_shown(now.get(name, _ABSENT))} ({_shown(then.get(name, _ABSENT))} in "
+        f"training)"
+        for name in {**then, **now}
+        if name.split(".")[0] not in ignored
+        and not _same(now.get(name, _ABSENT), then.get(name, _ABSENT))
+    ]
+
+
+def refuse_changed(path: Path, config: Mapping[str, Any], run: Path) -> None:
+    """Refuses a ``config.json`` that is not the one of its run's checkpoints.
+
+    Args:
+        path: The file, for the message.
+        config: What it says.
+        run: The run directory.
+
+    Raises:
+        CheckpointError: It differs; the fields are named with both values.
+    """
+    said = sealed(run)
+    found = [] if said is None else differences(config, said)
+    if not found:
+        return
+    more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    what = f"{path}: changed after training: {', '.join(found[:_SHOWN])}{more}"
+    allowed = _allowed.get()
+    if allowed:
+        _note(f"note: {what}")
+        return
+    meant = ", or give --allow-changed-config if it is meant" if allowed is not None else ""
+    raise CheckpointError(f"{what}: change it back{meant}")
+
+
+@functools.lru_cache(maxsize=16)
+def _note(text: str) -> None:
+    # Once: a command reads the file several times.
+    log.warning("%s", text)
+
+
+def _whole(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration with the defaults of what its model does not say, however odd the rest."""
+    model = fields.get("model")
+    if not isinstance(model, dict) or model.get("kind") == "ngram":
+        return dict(fields)
+    return {**fields, "model": _filled(model, dataclasses.asdict(TransformerConfig()))}
+
+
+def _filled(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested dictionaries, with what they lack of others."""
+    both = {
+        name: _filled(value, defaults[name])
+        for name, value in values.items()
+        if isinstance(value, dict) and isinstance(defaults.get(name), dict)
+    }
+    return {**defaults, **values, **both}
+
+
+def _leaves(value: Any, name: str = "") -> dict[str, Any]:
+    """The values of nested dictionaries by dotted path."""
+    if not isinstance(value, dict) or not value:
+        return {name: value}
+    found: dict[str, Any] = {}
+    for key, inner in value.items():
+        found |= _leaves(inner, f"{name}.{key}" if name else str(key))
+    return found
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values of a configuration are one: true is not 1, but 1.0 is."""
+    # JSON knows neither tuples nor how a number was written.
+    plain = lambda value: list(value) if isinstance(value, tuple) else value
+    truth = isinstance(one, bool) == isinstance(other, bool)
+    return bool(truth and plain(one) == plain(other))
+
+
+def _shown(value: Any) -> str:
+    return "absent" if value is _ABSENT else json.dumps(value, ensure_ascii=False)
