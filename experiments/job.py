@@ -29,6 +29,7 @@ from transformer_jax.data.tokenizer import (
     train_tokenizer,
 )
 from transformer_jax.errors import CheckpointError, ConfigError, DataError, plural
+from transformer_jax.keys import SCHEME, key_for, training_key
 from transformer_jax.parallel.mesh import barrier, is_main, put_batch
 from transformer_jax.training.activity import said, working
 from transformer_jax.training.checkpoint import Checkpointer
@@ -37,6 +38,7 @@ from transformer_jax.training.loop import fit
 from transformer_jax.training.metrics import read_metrics
 from transformer_jax.training.optimizers import check_warm_up, make_optimizer
 from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.training.sealed import sealed
 from transformer_jax.training.state import TrainState, abstract_state, create_state, digest
 from transformer_jax.training.step import compile_eval, compile_step, make_eval_step, make_step
 from transformer_jax.visual.curves import training_curves
@@ -156,6 +158,9 @@ class Job(abc.ABC):
         self.make = functools.partial(_make, self.model, run.model, training.seed)
         self.tx = make_optimizer(run.optimizer, run.model.width, self.steps, self.frozen)
         self.average = training.average_decay is not None
+        said = sealed(directory.path)
+        # A run that earlier code began goes on with its keys.
+        self.scheme = SCHEME if said is None else said.get("key", {}).get("scheme")
         self.graph, self.shapes, self.shardings = abstract_state(
             self.make, self.tx, self.mesh, average=self.average
         )
@@ -259,7 +264,11 @@ class Job(abc.ABC):
                     "fingerprint": self.fingerprint,
                     "steps_per_epoch": self.plan.steps_per_epoch,
                 },
-                "key": {"seed": self.run.training.seed, "impl": _impl()},
+                "key": {
+                    "seed": self.run.training.seed,
+                    "impl": _impl(),
+                    **({} if self.scheme is None else {"scheme": self.scheme}),
+                },
             },
         )
 
@@ -362,7 +371,7 @@ def train(job: Job, finish: Callable[[], dict[str, Any]], *, resume: bool) -> in
     train_loss, valid_loss = loss_labels(job)
     if train_loss != "training":
         say(f"loss: {train_loss}; valid_loss: {valid_loss}: the two are not to be compared")
-    key, step = jax.random.key(run.training.seed), PreparedStep(job.step())
+    key, step = training_key(run.training.seed, job.scheme), PreparedStep(job.step())
     try:
         with working("preparing the first step"):
             found = job.restored(checkpointer) if resume else None
@@ -431,4 +440,4 @@ def _impl() -> str:
 
 
 def _make(model: Any, config: Any, seed: int) -> Any:
-    return model(config, rngs=nnx.Rngs(seed))
+    return model(config, rngs=nnx.Rngs(key_for(seed, "initialization")))

@@ -12,7 +12,12 @@ RINGS = {
     "functional": {"functional"},
     "modules": {"functional", "modules", "config", "errors"},
     "models": {"functional", "modules", "models", "config", "errors"},
-    "decoding": {"functional", "modules", "models", "decoding", "data", "config", "errors"},
+    "decoding": {
+        *("functional", "modules", "models", "decoding", "data"),
+        *("config", "errors", "keys", "numerics"),
+    },
+    "keys": set(),
+    "numerics": {"errors"},
     "data": {"data", "errors"},
     "parallel": {"parallel", "errors"},
 }

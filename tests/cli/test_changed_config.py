@@ -13,8 +13,9 @@ from transformer_jax.training.stored import steps
 # What each command is given beside the run; only verify and convert have no flag to allow it.
 ARGUMENTS = {
     "translate": [], "generate": ["a"], "prompt": ["--task", "in-context"], "score": ["FILE"],
-    "fill-mask": ["a [MASK]"], "classify": ["a"], "tag": ["a"], "answer": ["a", "--context", "FILE"],
-    "embed": ["FILE"], "similar": ["FILE", "a"], "probe": ["FILE"], "words": ["a", "a a"],
+    "fill-mask": ["a [MASK]"], "classify": ["a"], "tag": ["a"], "embed": ["FILE"],
+    "answer": ["a", "--context", "FILE"],
+    "similar": ["FILE", "a"], "probe": ["FILE"], "words": ["a", "a a"],
     "attention": ["a"], "describe": [], "export": ["OUT"],
 }  # fmt: skip
 CHANGED = "config.json: changed after training: model.norm.eps is 0.5"

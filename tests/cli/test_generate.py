@@ -73,11 +73,12 @@ def test_prompts_from_anywhere_have_the_same_texts_in_any_order(any_run, generat
         assert 1 <= text["tokens"] <= 9
         assert text["log_prob"] < 0
     assert generate(any_run, "--requests", tmp_path / "requests", "--json")[0] == lines
-    # Company and order leave no trace, but for the last digits of the sums.
-    shuffled = PROMPTS[::-1]
-    text = "".join(f"{prompt}\n" for prompt in shuffled)
+    # Company and order leave no trace, but for the last digits of the sums; a draw goes by the
+    # number of its prompt.
+    numbered = [one | {"number": number} for number, one in enumerate(asked)]
+    text = "".join(f"{json.dumps(one)}\n" for one in reversed(numbered))
     for more in ((), ("--batch", 2)):
-        again, _ = generate(any_run, "--prompts", "-", *flags, *more, text=text)
+        again, _ = generate(any_run, "--requests", "-", "--json", *more, text=text)
         for one, other in zip(read, reversed([json.loads(line) for line in again]), strict=True):
             assert other["prompt"] == one["prompt"]
             assert other["texts"][0]["text"] == one["texts"][0]["text"]
@@ -135,6 +136,15 @@ def test_each_json_line_has_settings_of_its_own(either_run, generate):
     [greedy] = generate(either_run, "a cab", "--tokens", 3, "--temperature", 0, "--json")[0]
     assert json.loads(greedy)["texts"][0]["text"] == texts[0][0]["text"]
     assert texts[2][0]["log_prob"] >= texts[2][1]["log_prob"]
+
+
+def test_equal_prompts_are_drawn_apart_whatever_the_batch(either_run, generate):
+    text = "a cab\n" * 20
+    lines, _ = generate(either_run, "--prompts", "-", "--tokens", 9, text=text)
+    assert len(set(lines)) > 10
+    for batch in (1, 2):  # windows of 8 and 16 prompts
+        flags = ("--tokens", 9, "--batch", batch)
+        assert generate(either_run, "--prompts", "-", *flags, text=text)[0] == lines
 
 
 def test_samples_differ_and_each_is_the_same_whatever_their_number(either_run, generate):

@@ -19,7 +19,7 @@ from transformer_jax.config import (
 )
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.decoding.language import DecoderLanguageModel, Shapes
-from transformer_jax.decoding.requests import Request
+from transformer_jax.decoding.requests import Request, numbered
 from transformer_jax.decoding.windows import windows
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.decoder import Decoder
@@ -104,8 +104,12 @@ def test_texts_are_those_of_slow_greedy_decoding(kind):
 
 
 def test_neither_company_nor_order_nor_shapes_leave_a_trace():
-    """Left padding, batch mates and the size of the cache are invisible, for draws as well."""
-    requests = [*greedy(), *(dataclasses.replace(r, temperature=1.2, seed=7) for r in greedy())]
+    """Left padding, batch mates and the size of the cache are invisible.
+
+    A draw depends on its seed and the number of its request.
+    """
+    drawn = (dataclasses.replace(request, temperature=1.2, seed=7) for request in greedy())
+    requests = numbered([*greedy(), *drawn])
     together = written(model().generate(requests))
     backwards = written(model().generate(requests[::-1]))[::-1]
     alone = [written(model().generate([request]))[0] for request in requests]
@@ -157,6 +161,16 @@ def test_samples_differ_and_are_the_same_again():
     assert first == again
     assert len(set(first)) == 3
     assert written(model().generate([dataclasses.replace(request, seed=2)]))[0] != first
+
+
+def test_no_two_prompts_of_a_call_draw_the_same():
+    """Equal prompts and seeds are two texts, each what it would be alone by its number."""
+    request = Request("ab", tokens=12, seed=1)
+    both = written(model().generate([request] * 2))
+    assert both[0] != both[1]
+    for number, text in enumerate(both):
+        again = model().generate([dataclasses.replace(request, number=number)])
+        assert written(again) == [text]
 
 
 def test_log_probabilities_are_of_the_model_whatever_the_sampling():

@@ -134,12 +134,15 @@ def test_of_equals_the_earlier_stay_and_something_always_does():
 
 
 def test_a_sample_depends_on_its_seed_and_number_alone(model):
-    request = Request("a", samples=4, seed=3, tokens=20)
+    request = Request("a", samples=4, seed=3, tokens=20, number=0)
     alone = model.generate([request])[0]
     mates = [Request("bc", samples=2, seed=3), request, Request("c", temperature=0.0)]
     assert model.generate(mates)[1] == alone
     assert model.generate([dataclasses.replace(request, samples=2)])[0] == alone[:2]
     assert len({answer.text for answer in alone}) > 1
+    first, second = model.generate([dataclasses.replace(request, number=None)] * 2)
+    assert first == alone
+    assert [answer.text for answer in second] != [answer.text for answer in alone]
     other = model.generate([dataclasses.replace(request, seed=4)])[0]
     assert [answer.text for answer in other] != [answer.text for answer in alone]
 

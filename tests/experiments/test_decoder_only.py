@@ -311,7 +311,9 @@ def test_other_text_is_not_gone_on_with(runs, texts, tmp_path, capfd):
     (tmp_path / "other.txt").write_text(words.replace("um", "mu"))
     config["data"]["text"] = str(tmp_path / "other.txt")
     (run / "config.json").write_text(json.dumps(config))
-    assert decoder_only.main(["resume", str(run)]) == 3
+    assert decoder_only.main(["resume", str(run)]) == 4
+    do_one_line(capfd.readouterr().err, "data.text is")
+    assert decoder_only.main(["resume", str(run), "--allow-changed-config"]) == 3
     do_one_line(capfd.readouterr().err, "the training data are not those that the run began with")
 
 

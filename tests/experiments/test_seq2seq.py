@@ -191,6 +191,12 @@ def sq_spoil_checkpoints(run):
 
 
 def sq_spoil_data(run):
+    for path in (run / "checkpoints").iterdir():
+        said = manifest.read(path)
+        manifest.rewrite(path, said | {"data": said["data"] | {"fingerprint": "0" * 16}})
+
+
+def sq_spoil_seed(run):
     config = json.loads((run / "config.json").read_text())
     config["training"]["seed"] = 77
     (run / "config.json").write_text(json.dumps(config))
@@ -206,6 +212,7 @@ def sq_spoil_data(run):
         (sq_spoil_checkpoints, 4, "manifest.json is missing"),
         (sq_spoil_layers, 4, "encoder_layers is 1000000000: at most 4096"),
         (sq_spoil_measurements, 4, "metrics.jsonl: cannot be read: it is a pipe"),
+        (sq_spoil_seed, 4, "training.seed is 77 (1 in training)"),
         (sq_spoil_data, 3, "the training data are not those that the run began with"),
     ],
 )

@@ -1,5 +1,7 @@
 """The linear map equals plain autodiff, in both platforms' forms."""
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -125,6 +127,19 @@ def test_platform_decides():
     assert own_backward()  # the tests run on CPU
     jaxpr = str(jax.make_jaxpr(linear)(jnp.ones((2, 3)), jnp.ones((3, 4))))
     assert "custom_vjp" in jaxpr
+
+
+def test_a_program_traced_for_any_platform_is_no_other_program():
+    """Inside and outside, in any order: neither is found in jit's cache by the other."""
+    from transformer_jax.functional._backend import any_platform, own_backward
+
+    for first in (False, True):
+        traced = []
+        program = jax.jit(lambda x, traced=traced: (traced.append(own_backward()), x)[1])
+        for inside in (first, not first, first):
+            with any_platform() if inside else contextlib.nullcontext():
+                program(jnp.ones(2))
+        assert traced == [not first, first]
 
 
 def test_wrong_width_is_refused():

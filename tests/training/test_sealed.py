@@ -134,10 +134,10 @@ def test_what_a_resumed_run_was_told_by_earlier_code_is_no_change(tmp_path):
     told = with_leaf(with_leaf(fields, "loop.keep_last", 9), "mesh.data", 2)
     told = with_leaf(told, "output", "elsewhere")
     assert sealed_run(tmp_path / "old", fields, told, schema=1).read_config() == fields
-    with pytest.raises(CheckpointError, match="loop.keep_last"):
+    with pytest.raises(CheckpointError, match="keep_last"):
         sealed_run(tmp_path / "new", fields, told).read_config()
     lower = with_leaf(told, "data.read.lowercase", True)
-    with pytest.raises(CheckpointError, match="data.read.lowercase"):
+    with pytest.raises(CheckpointError, match="lowercase"):
         sealed_run(tmp_path / "other", fields, lower, schema=1).read_config()
 
 

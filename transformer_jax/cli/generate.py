@@ -91,10 +91,12 @@ class Generate(RunCommand):
             return self.by_published_rules()
         asked = self.asked()
         from transformer_jax.cli.loading import as_trained, counted, load_language
+        from transformer_jax.decoding.requests import numbered
         from transformer_jax.training.run_directory import RunDirectory
 
         prepare = as_trained(self.run, trim=False)
-        asked = [dataclasses.replace(one, prompt=prepare(one.prompt)) for one in asked]
+        # Numbered here, for the model is asked a window at a time.
+        asked = numbered([dataclasses.replace(one, prompt=prepare(one.prompt)) for one in asked])
         if counted(RunDirectory.open(self.run)):
             self.check_counted()
         from transformer_jax.decoding.language import Shapes
@@ -162,7 +164,8 @@ class Generate(RunCommand):
             return [Request(self.prompt, **settings)]
         Request("", **settings)  # flags out of range are refused before files are read
         if self.requests is not None:
-            source, made = self.requests, list(requests_of(self.requests, settings))
+            source = self.requests
+            made = list(requests_of(source, settings | {"number": None}))
         else:
             source = self.prompts or Path("-")
             made = [Request(line, **settings) for line in prompt_lines(source, "--prompts")]
@@ -176,7 +179,7 @@ class Generate(RunCommand):
         from transformer_jax.decoding.requests import Request
 
         usual = {field.name: field.default for field in dataclasses.fields(Request)}
-        del usual["prompt"]
+        del usual["prompt"], usual["number"]
         given = {name: getattr(self, name) for name in usual}
         return usual | {name: value for name, value in given.items() if value is not None}
 

@@ -201,13 +201,12 @@ class Translate(RunCommand):
     ) -> "Iterator[Translation]":
         """What the flags ask for, line by line."""
         if self.sample:
-            import jax
-
             from transformer_jax.decoding.generate import Sampling
             from transformer_jax.decoding.sample import sample_lines
+            from transformer_jax.keys import key_for
 
             sampling = Sampling(self.temperature, self.top_k, self.top_p, self.min_p)
-            return sample_lines(translator, lines, jax.random.key(self.seed), sampling)
+            return sample_lines(translator, lines, key_for(self.seed, "sampling"), sampling)
         if self.trace:
             return self.traces(translator, lines)
         return translator.stream(lines)

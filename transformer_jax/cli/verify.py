@@ -35,8 +35,10 @@ class Verify:
 
         run = RunDirectory.open(self.run)
         if isinstance(run, PublishedRun):
-            # Headers, names and shapes; the format has no checksum.
-            print(f"{plural(len(run.folder.tensors.entries), 'tensor')}\tall of them known")
+            # Names, shapes, and whether all are numbers; the format has no checksum.
+            run.folder.load()
+            said = plural(len(run.folder.tensors.entries), "tensor")
+            print(f"{said}\tall of them known, all finite")
             return 0
         model = run.read_config(check=False).get("model")
         if isinstance(model, dict) and model.get("kind") == "ngram":

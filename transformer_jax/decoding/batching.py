@@ -10,6 +10,7 @@ from jaxtyping import Array, Int, Key
 from transformer_jax.decoding.generate import Sampling
 from transformer_jax.decoding.requests import Request
 from transformer_jax.decoding.writing import Draft
+from transformer_jax.keys import key_for
 
 __all__ = ["aligned", "is_plain", "keys_of", "settings_of", "together"]
 
@@ -84,10 +85,18 @@ def settings_of(drafts: Sequence[Draft], rows: int, vocab: int) -> Sampling:
 
 
 def keys_of(drafts: Sequence[Draft], rows: int) -> Key[Array, " {rows}"] | None:
-    """A key for each row from its request's seed and its sample; None if all rows are greedy."""
+    """A key for each row; None if all rows are greedy.
+
+    It follows from the seed of its request, the number of the request, and that of the sample.
+    """
     if all(draft.request.temperature == 0 for draft in drafts):
         return None
-    seeds, samples = np.zeros((2, rows), np.uint32)
+    seeds, numbers, samples = np.zeros((3, rows), np.uint32)
     for row, draft in enumerate(drafts):
-        seeds[row], samples[row] = draft.request.seed % 2**32, draft.sample
-    return jax.vmap(lambda seed, n: jax.random.fold_in(jax.random.key(seed), n))(seeds, samples)
+        seeds[row] = draft.request.seed % 2**32
+        numbers[row], samples[row] = draft.request.number or 0, draft.sample
+    return jax.vmap(_row_key)(seeds, numbers, samples)
+
+
+def _row_key(seed: Any, number: Any, sample: Any) -> Key[Array, ""]:
+    return jax.random.fold_in(jax.random.fold_in(key_for(seed, "sampling"), number), sample)

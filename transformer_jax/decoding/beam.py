@@ -23,7 +23,7 @@ class Hypotheses(NamedTuple):
 
     tokens: Int[Array, "B P T"]  # EOS included, then padding
     lengths: Int[Array, "B P"]  # tokens, EOS included; 0 where there is no such hypothesis
-    log_probs: Float[Array, "B P"]  # of the whole sequence, EOS included
+    log_probs: Float[Array, "B P"]  # of the whole sequence, EOS included; NaN if logits were
     scores: Float[Array, "B P"]  # the same, normalised for length
 
 
@@ -50,6 +50,7 @@ class _Loop(NamedTuple):
     live: _Live
     finished: _Finished
     done: Bool[Array, " B"]
+    broken: Bool[Array, " B"]  # whether a logit was NaN or infinite
     state: Any
 
 
@@ -124,6 +125,7 @@ def beam_search(
         ),
         finished=_Finished(out_of, out_of, nothing, nothing),
         done=limits <= 0,
+        broken=jnp.zeros(B, bool),
         state=state,
     )
 
@@ -131,7 +133,9 @@ def beam_search(
         t, live = loop.t, loop.live
         logits, state = step(live.last.reshape(B * M), loop.state)
         last = t + 1 >= limits
-        ends, onward, parents, tokens = _continuations(logits, live.log_probs, eos, forbidden)
+        found = _continuations(logits, live.log_probs, eos, forbidden)
+        ends, onward, parents, tokens, finite = found
+        broken = loop.broken | (~finite & ~loop.done)
         if free_end:
             ends = jnp.where(last[:, None], live.log_probs, ends)
         # An end counts if it is among the M best continuations; in the last step, any does.
@@ -153,7 +157,8 @@ def beam_search(
                 tokens=lax.dynamic_update_slice(live.tokens, tokens[None], here),
             ),
             finished=finished,
-            done=loop.done | last | settled,
+            done=loop.done | last | settled | broken,
+            broken=broken,
             state=reorder(state, parents),
         )
 
@@ -166,24 +171,33 @@ def _continuations(
     log_probs: Float[Array, "B M"],
     eos: int,
     forbidden: tuple[int, ...],
-) -> tuple[Float[Array, "B M"], Float[Array, "B M"], Int[Array, "B M"], Int[Array, "B M"]]:
+) -> tuple[
+    Float[Array, "B M"],
+    Float[Array, "B M"],
+    Int[Array, "B M"],
+    Int[Array, "B M"],
+    Bool[Array, " B"],
+]:
     """Log-probabilities of ending each hypothesis, and of the M best ways to go on.
 
-    The latter with the beam each goes on from and the token it goes on with. Only the best of each
-    row are compared across rows, and only their log-probabilities are ever computed.
+    The latter with the beam each goes on from and the token it goes on with; and whether all that
+    was computed is finite. Only the best of each row are compared across rows, and only their
+    log-probabilities are ever computed.
     """
     B, M = log_probs.shape
     V = logits.shape[1]
     most = min(M, V)
     logits = logits.astype(jnp.float32)
     total = jax.nn.logsumexp(logits, axis=-1).reshape(B, M)
-    ends = log_probs + logits[:, eos].reshape(B, M) - total
+    # First the normaliser: a logit may be so large that a log-probability is lost beside it.
+    ends = log_probs + (logits[:, eos].reshape(B, M) - total)
     barred = np.isin(np.arange(V), (eos, *forbidden))
     values, tokens = processors.top_k_two_stage(jnp.where(barred[None], -jnp.inf, logits), most)
-    values = values.reshape(B, M, most) + (log_probs - total)[:, :, None]
+    values = (values.reshape(B, M, most) - total[:, :, None]) + log_probs[:, :, None]
     onward, place = lax.top_k(values.reshape(B, M * most), M)
     tokens = jnp.take_along_axis(tokens.reshape(B, M * most), place, axis=1)
-    return ends, onward, place // most, tokens.astype(jnp.int32)
+    finite = jnp.isfinite(total).all(1)
+    return ends, onward, place // most, tokens.astype(jnp.int32), finite
 
 
 def _admit(
@@ -209,7 +223,7 @@ def _admit(
 
 def _read_back(loop: _Loop, eos: int, pad: int) -> Hypotheses:
     """The tokens of the finished hypotheses, followed from their ends to the start."""
-    found = loop.finished.log_probs > -jnp.inf
+    found = (loop.finished.log_probs > -jnp.inf) & ~loop.broken[:, None]
     lengths = jnp.where(found, loop.finished.lengths, 0)
 
     def back(beams, at):
@@ -223,6 +237,10 @@ def _read_back(loop: _Loop, eos: int, pad: int) -> Hypotheses:
     steps = jnp.arange(loop.live.tokens.shape[0])
     trail = (steps, loop.live.parents, loop.live.tokens)
     _, tokens = lax.scan(back, loop.finished.beams, trail, reverse=True)
+    told = lambda worth: jnp.where(loop.broken[:, None], jnp.nan, worth)
     return Hypotheses(
-        jnp.moveaxis(tokens, 0, -1), lengths, loop.finished.log_probs, loop.finished.scores
+        jnp.moveaxis(tokens, 0, -1),
+        lengths,
+        told(loop.finished.log_probs),
+        told(loop.finished.scores),
     )

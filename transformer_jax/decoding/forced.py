@@ -43,12 +43,15 @@ def forced_scores(
 ) -> Forced:
     """Log-probabilities of ``target`` and of the ``best`` most probable tokens at each place.
 
+    They are NaN where a logit is NaN or infinite.
+
     Example:
         >>> out = forced_scores(jnp.log(jnp.array([[[0.7, 0.2, 0.1]]])), jnp.array([[1]]), best=2)
         >>> jnp.exp(out.log_probs).round(3), out.best_tokens
         (Array([[0.2]], dtype=float32), Array([[[0, 1]]], dtype=int32))
     """
     total = jax.nn.logsumexp(logits, axis=-1)
+    total = jnp.where(jnp.isfinite(total), total, jnp.nan)  # beside infinity others were improbable
     chosen = jnp.take_along_axis(logits, target[:, :, None], axis=2)[:, :, 0]
     values, tokens = lax.top_k(logits, min(best, logits.shape[-1]))
     return Forced(chosen - total, values - total[:, :, None], tokens)

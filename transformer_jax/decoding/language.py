@@ -16,11 +16,13 @@ from transformer_jax.decoding.forced import Forced, TraceStep
 from transformer_jax.decoding.generate import Progress, Sampling
 from transformer_jax.decoding.layout import laid_out, parts_of
 from transformer_jax.decoding.programs import Programs
-from transformer_jax.decoding.requests import Continuation, Request, TextScore
+from transformer_jax.decoding.requests import Continuation, Request, TextScore, numbered
 from transformer_jax.decoding.translator import TextTokenizer
 from transformer_jax.decoding.windows import Window, round_up, windows
 from transformer_jax.decoding.writing import Draft, settled
 from transformer_jax.errors import ConfigError, DataError, plural
+from transformer_jax.modules.linear import check_indices
+from transformer_jax.numerics import refuse_nonfinite
 
 __all__ = ["DecoderLanguageModel", "Shapes"]
 
@@ -42,7 +44,8 @@ class Shapes:
 class DecoderLanguageModel:
     """A decoder and its tokenizer, as a function of texts.
 
-    What a prompt becomes depends neither on its neighbours nor on the shapes it is computed in.
+    What a prompt becomes depends neither on its neighbours nor on the shapes it is computed in;
+    where it is drawn, it depends on the seed and on the number of its request.
 
     Attributes:
         context: The most tokens the model reads at once.
@@ -101,6 +104,7 @@ class DecoderLanguageModel:
         longest, self.vocab = config.positions.max_length, config.vocab
         self.context = longest if context is None else min(context, longest)
         self.first = tokenizer.bos if first is None else first
+        check_indices(self.first, config.vocab, "the first token of texts is")
         barred = {tokenizer.pad, tokenizer.bos, *range(tokenizer.vocab_size, config.vocab)}
         barred |= set() if tokenizer.unk is None else {tokenizer.unk}
         barred = barred - {tokenizer.eos} if ends else barred | {tokenizer.eos}
@@ -113,8 +117,10 @@ class DecoderLanguageModel:
 
         Raises:
             DataError: A prompt is longer than the context and ``shapes.too_long`` is ``refuse``.
+            NumericsError: The model computed NaN or infinity.
         """
-        drafts = [d for i, request in enumerate(requests) for d in self._drafts(request, i)]
+        asked = enumerate(numbered(requests))
+        drafts = [draft for i, request in asked for draft in self._drafts(request, i)]
         found: dict[tuple[int, int], Continuation] = {}
         for batch in self._together([d for d in drafts if d.request.beams == 1]):
             for _ in self._write(batch):
@@ -177,11 +183,17 @@ class DecoderLanguageModel:
     def log_probs(
         self, texts: Sequence[Sequence[int] | np.ndarray], known: Sequence[Sequence[int]]
     ) -> list[list[float]]:
-        """The log-probability of each token of each text, after what is ``known`` before it."""
+        """The log-probability of each token of each text, after what is ``known`` before it.
+
+        Raises:
+            DataError: A token that the model does not have.
+        """
         wholes = [
-            np.concatenate([np.array(before, np.int32), np.array(ids, np.int32)])
+            np.concatenate([np.asarray(before, np.int64), np.asarray(ids, np.int64)])
             for before, ids in zip(known, texts, strict=True)
         ]
+        for whole in wholes:
+            check_indices(whole, self.vocab, "token")
         out: list[list[float]] = [[] for _ in wholes]
         asked = [
             (i, window)
@@ -230,6 +242,7 @@ class DecoderLanguageModel:
                     inputs[row, : stop - start] = texts[i][start:stop]
                     targets[row, : stop - start] = texts[i][start + 1 : stop + 1]
                 out = jax.device_get(self.run.force(self.params, inputs, targets, best=best))
+                refuse_nonfinite(out.log_probs[: len(part)])
                 for row, (i, window) in enumerate(part):
                     length = window.stop - window.start
                     yield (i, window), Forced(*(array[row, :length] for array in out))
@@ -340,6 +353,7 @@ class DecoderLanguageModel:
         tokens, lengths, worth = jax.device_get(
             (progress.tokens, progress.lengths, progress.log_probs)
         )
+        refuse_nonfinite(worth[: len(drafts)])
         for row, draft in enumerate(drafts):
             if draft.left:
                 new = tokens[row, read + done : read + int(lengths[row])].tolist()
@@ -361,6 +375,7 @@ class DecoderLanguageModel:
                 until = min(most, done + self.shapes.chunk) if look else most
                 at = self.run.look_go(self.params, at, np.int32(read + until))
                 known, worth, steps = jax.device_get((at.known, at.log_prob, at.steps))
+                refuse_nonfinite(worth)
                 new = np.asarray(at.tokens)[read + done : int(known)].tolist()
                 draft.add(new, float(worth) - draft.segment, self.tokenizer.eos)
                 draft.segment, done = float(worth), int(known) - read
@@ -384,6 +399,7 @@ class DecoderLanguageModel:
         length = round_up(max(limits.tolist()), self.shapes.caches)
         how = {"beams": beams, "keep": keep, "length": length}
         out = jax.device_get(self.run.search(self.params, tokens, starts, limits, **how))
+        refuse_nonfinite(out.log_probs[: len(batch)])
         found = {}
         for row, draft in enumerate(batch):
             ways = zip(out.tokens[row], out.lengths[row], out.log_probs[row], strict=True)

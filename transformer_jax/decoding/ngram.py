@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from transformer_jax.data.store import TokenStore
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.decoding.requests import Continuation, Request, TextScore
+from transformer_jax.decoding.requests import Continuation, Request, TextScore, numbered
 from transformer_jax.decoding.writing import before_stop, settled
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.models.ngram import NgramModel, Smoothing
@@ -79,11 +79,12 @@ class NgramLanguageModel:
     def generate(self, requests: Sequence[Request]) -> list[list[Continuation]]:
         """The continuations of each prompt: ``samples`` of them, or ``nbest``, best first.
 
-        A draw depends on ``seed`` and the number of the sample alone. Beam search goes by the
-        log-probability of the whole, without regard to length.
+        A draw depends on ``seed`` and the numbers of request and sample alone. Beam search goes by
+        the log-probability of the whole, without regard to length.
         """
         prompts = self.tokenizer.encode_batch([request.prompt for request in requests])
-        return [self._answer(request, ids) for request, ids in zip(requests, prompts, strict=True)]
+        asked = zip(numbered(requests), prompts, strict=True)
+        return [self._answer(request, ids) for request, ids in asked]
 
     def stream(self, request: Request) -> Iterator[str]:
         """The first continuation piece by piece, as it is written; a search, when it is over."""
@@ -144,7 +145,7 @@ class NgramLanguageModel:
 
     def _write(self, request: Request, prompt: list[int], sample: int) -> Iterator["_Path"]:
         """One continuation after each of its tokens; the last has a reason to be the last."""
-        rng = np.random.default_rng((request.seed, sample))
+        rng = np.random.default_rng((request.seed, request.number or 0, sample))
         path = self._start(prompt)
         while not path.reason:
             likely = self.model.distribution(path.ids)

@@ -16,6 +16,7 @@ from transformer_jax.decoding.published_search import Written, beams, greedy
 from transformer_jax.decoding.windows import round_up
 from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.numerics import refuse_nonfinite
 
 __all__ = ["Published", "PublishedGenerator"]
 
@@ -93,6 +94,7 @@ class PublishedGenerator:
         Raises:
             ConfigError: Rules name a token that the model does not have, or lack one it needs.
             DataError: Prompts that are no such rows, or longer than the model or the rules allow.
+            NumericsError: The model computed NaN or infinity.
         """
         rules = self.rules if rules is None else rules
         self._check(rules)
@@ -147,7 +149,10 @@ class PublishedGenerator:
             num_beams=rules.num_beams,
             steps=steps,
         )
-        return tuple(part[:B] for part in jax.device_get(out))
+        tokens, lengths, scores = (part[:B] for part in jax.device_get(out))
+        if not rules.remove_invalid_values:
+            refuse_nonfinite(scores)
+        return tokens, lengths, scores
 
     def _run_batch(
         self, params, ids, width, real, rows, start, how, *, room, num_beams, steps
@@ -186,13 +191,15 @@ class PublishedGenerator:
                 f"prompts have {sorted(lengths)} tokens: pad them to one length, and tell with a "
                 f"mask which tokens are real"
             )
-        rows = np.asarray(ids, np.int32)
+        rows = np.asarray(ids)
+        if rows.dtype.kind not in "iu":
+            raise DataError(f"prompts are {rows.dtype}: tokens are whole numbers")
         strange = rows[(rows < 0) | (rows >= self.vocab)]
         if strange.size:
             raise DataError(
                 f"a prompt holds token {strange[0]}: the model has tokens 0 to {self.vocab - 1}"
             )
-        return rows
+        return rows.astype(np.int32)
 
     def _real(self, ids: Int[np.ndarray, "B S"], mask: Any) -> Bool[np.ndarray, "B S"]:
         """Which tokens of each row are real.

@@ -119,6 +119,7 @@ class _Beams(NamedTuple):
     scores: Float[Array, "B M"]  # of the best
     lengths: Int[Array, "B M"]
     ended: Bool[Array, "B M"]  # whether a hypothesis stands there
+    broken: Bool[Array, " B"]  # whether a logit was NaN or infinite
     hope: Bool[Array, " B"]  # whether the live may still get among the best; once lost, for good
     over: Bool[Array, ""]
     state: Any
@@ -173,6 +174,7 @@ def beams(
         scores=jnp.full((B, M), OUT),
         lengths=jnp.zeros((B, M), jnp.int32),
         ended=jnp.zeros((B, M), bool),
+        broken=jnp.zeros(B, bool),
         hope=real,
         over=~real.any(),
         state=state,
@@ -183,6 +185,9 @@ def beams(
         rows = loop.live.reshape(B * M, -1)
         logits, state = step(jnp.take(rows, length - 1, axis=1), loop.state)
         scores = jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
+        # One such logit makes the whole row NaN, which a rule may take out again.
+        broken = jnp.isnan(scores[:, 0]).reshape(B, M).any(1) & real & ~how.finite
+        broken = loop.broken | broken
         scores = process(scores, rows, length, known, read, how, room)
         V = scores.shape[1]
         total = (scores.reshape(B, M, V) + loop.worth[:, :, None]).reshape(B, M * V)
@@ -201,15 +206,21 @@ def beams(
         )
         best = _best(loop, total, parents, tokens, ends, how, written)
         loop = loop._replace(
-            length=length + 1, live=live, worth=worth, state=reorder(state, parents_on), **best
+            length=length + 1,
+            live=live,
+            worth=worth,
+            broken=broken,
+            state=reorder(state, parents_on),
+            **best,
         )
         hope = loop.hope & _hopeful(loop, how, known)
         full = how.eager & (loop.ended.all(-1) | ~real).all()
-        over = ~hope.any() | full | (ends | ~real[:, None]).all()
+        over = ~hope.any() | full | (ends | ~real[:, None]).all() | broken.any()
         return loop._replace(hope=hope, over=over)
 
     loop = lax.while_loop(lambda loop: ~loop.over, body, loop)
-    return Written(loop.best, loop.lengths, loop.scores)
+    scores = jnp.where(loop.broken[:, None], jnp.nan, loop.scores)
+    return Written(loop.best, loop.lengths, scores)
 
 
 def _best(

@@ -7,7 +7,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from transformer_jax.errors import ConfigError
 
-__all__ = ["Continuation", "LanguageModel", "Request", "TextScore", "perplexity"]
+__all__ = ["Continuation", "LanguageModel", "Request", "TextScore", "numbered", "perplexity"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,9 +24,10 @@ class Request:
     no_repeat_ngram: int = 0  # no run of so many tokens comes twice; 0 is free
     stop: tuple[str, ...] = ()  # the text ends before the first of these
     samples: int = 1  # texts drawn
-    seed: int = 0  # of the draws
+    seed: int = 0  # of the draws, together with the number of the request and of the sample
     beams: int = 1  # more than 1 searches instead of drawing
     nbest: int = 1  # texts that beam search returns
+    number: int | None = None  # which request this is; None is its place in the call, from 0
 
     def __post_init__(self) -> None:
         counts = ("tokens", "samples", "beams", "nbest")
@@ -54,6 +55,8 @@ class Request:
             raise ConfigError("stop holds an empty text, which would end everything at once")
         if self.seed < 0:
             raise ConfigError(f"seed is {self.seed}: 0 or more")
+        if self.number is not None and self.number < 0:
+            raise ConfigError(f"number is {self.number}: 0 or more")
         if self.nbest > self.beams:
             raise ConfigError(f"nbest is {self.nbest}: at most beams, which is {self.beams}")
         drawn = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty",
@@ -64,6 +67,19 @@ class Request:
             raise ConfigError(
                 f"beams search for the most probable text, and {given[0]} is for draws"
             )
+
+
+def numbered(requests: Sequence[Request]) -> list[Request]:
+    """Requests of which each knows its place, so that no two draw the same.
+
+    Example:
+        >>> [one.number for one in numbered([Request("a"), Request("b", number=7), Request("a")])]
+        [0, 7, 2]
+    """
+    return [
+        request if request.number is not None else dataclasses.replace(request, number=place)
+        for place, request in enumerate(requests)
+    ]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,7 @@ from transformer_jax.decoding.generate import Generated, Sampling, generate
 from transformer_jax.decoding.lengths import length_penalty
 from transformer_jax.decoding.options import Search
 from transformer_jax.decoding.translator import Hypothesis, Translation, Translator
+from transformer_jax.numerics import refuse_nonfinite
 
 __all__ = ["sample_lines"]
 
@@ -68,6 +69,7 @@ def sample_lines(
                 bos=translator.tokenizer.bos,
                 forbidden=translator.forbidden(search.unknown),
             )
+            refuse_nonfinite(out.log_probs[: len(which)])
             found.update(zip(which, _read(translator, out, search), strict=False))
         nothing = Hypothesis("", (), 0.0, 0.0)
         for i, line in enumerate(window):

@@ -18,6 +18,7 @@ from transformer_jax.decoding.layout import laid_out, parts_of
 from transformer_jax.decoding.lengths import length_penalty
 from transformer_jax.decoding.options import Batching, Search
 from transformer_jax.errors import ConfigError, DataError, plural
+from transformer_jax.numerics import refuse_nonfinite
 
 __all__ = ["Hypothesis", "TextTokenizer", "Translation", "Translator"]
 
@@ -148,6 +149,7 @@ class Translator:
 
         Raises:
             DataError: A line is too long and ``batching.too_long`` is ``refuse``.
+            NumericsError: The model computed NaN or infinity.
         """
         return list(self.stream(lines, search))
 
@@ -315,6 +317,7 @@ class Translator:
         self, which: list[int], out: Hypotheses
     ) -> Iterator[tuple[int, tuple[Hypothesis, ...]]]:
         """The hypotheses of each line of a batch as text; waits for the batch."""
+        refuse_nonfinite(out.log_probs[: len(which)])
         tokens, lengths, log_probs, scores = (np.asarray(part).tolist() for part in out)
         for row, i in enumerate(which):
             ways = zip(tokens[row], lengths[row], scores[row], log_probs[row], strict=True)
@@ -335,7 +338,9 @@ class Translator:
     ) -> Forced:
         source, lengths = self._fill(sources, rows, size)
         target, _ = self._fill(targets, rows, size)
-        return self._force(self.params, source, lengths, target, best=best)
+        forced = self._force(self.params, source, lengths, target, best=best)
+        refuse_nonfinite(forced.log_probs[: len(sources)])
+        return forced
 
     def _force_batch(self, params, source, lengths, target, *, best) -> Forced:
         model = nnx.merge(self.graph, params)

@@ -9,8 +9,10 @@ import numpy as np
 from jaxtyping import Int
 
 from transformer_jax.data.examples import Examples, make_inputs
+from transformer_jax.errors import ConfigError
+from transformer_jax.numerics import refuse_nonfinite
 
-__all__ = ["Batches", "grouped"]
+__all__ = ["Batches", "check_vocabulary", "grouped"]
 
 # Padded lengths up to 512, and multiples of 512 beyond.
 _STEPS = ((4, 32, 4), (32, 64, 8), (64, 128, 16), (128, 256, 32), (256, 513, 64))
@@ -57,6 +59,19 @@ def grouped(
         yield np.concatenate([chosen[chosen >= 0][::-1], chosen[chosen < 0]]), T
 
 
+def check_vocabulary(tokenizer: Any, vocab: int) -> None:
+    """Refuses a tokenizer that the model has too few tokens for.
+
+    Raises:
+        ConfigError: It has more tokens than the model.
+    """
+    if tokenizer.vocab_size > vocab:
+        raise ConfigError(
+            f"the tokenizer has {tokenizer.vocab_size} tokens but the model {vocab}: use the "
+            f"tokenizer it was trained with"
+        )
+
+
 class Batches:
     """Runs a function of an encoder over examples, compiled once for each shape.
 
@@ -73,7 +88,11 @@ class Batches:
     def __call__(
         self, params: Any, examples: Examples
     ) -> Iterator[tuple[Int[np.ndarray, " rows"], Any]]:
-        """The numbers of some examples and what comes of them, until all have come once."""
+        """The numbers of some examples and what comes of them, until all have come once.
+
+        Raises:
+            NumericsError: The model computed NaN or infinity.
+        """
         waiting: tuple[np.ndarray, Any] | None = None
         for indices, T in grouped(examples.store.lengths, self._tokens):
             batch = make_inputs(examples, indices, T, self._pad)
@@ -87,4 +106,6 @@ class Batches:
     @staticmethod
     def _fetched(indices: np.ndarray, made: Any) -> tuple[np.ndarray, Any]:
         real = indices >= 0
-        return indices[real], jax.tree.map(lambda a: np.asarray(a)[real], made)
+        found = jax.tree.map(lambda a: np.asarray(a)[real], made)
+        refuse_nonfinite(*jax.tree.leaves(found))
+        return indices[real], found

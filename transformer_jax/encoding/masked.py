@@ -12,7 +12,7 @@ from transformer_jax.data.examples import Examples
 from transformer_jax.data.ragged import flattened, offsets_of
 from transformer_jax.data.store import TokenStore, id_dtype
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.encoding.batching import Batches
+from transformer_jax.encoding.batching import Batches, check_vocabulary
 from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.heads import chosen
@@ -60,6 +60,7 @@ class FillMask:
             raise ConfigError("the tokenizer of this run has no [MASK]: it hid no words")
         self._graph, self.params = model
         self._config = nnx.merge(*model).config
+        check_vocabulary(tokenizer, self._config.vocab)
         self._tokenizer, self._prepare, self._tokens = tokenizer, prepare, tokens
         self._length = length or self._config.positions.max_length
         begins = ~tokenizer.continues

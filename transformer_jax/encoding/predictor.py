@@ -17,7 +17,7 @@ from transformer_jax.data.examples import (
     encode_tagged,
 )
 from transformer_jax.data.tokenizer import Frame, Tokenizer
-from transformer_jax.encoding.batching import Batches
+from transformer_jax.encoding.batching import Batches, check_vocabulary
 from transformer_jax.errors import DataError
 from transformer_jax.models.making import Task
 from transformer_jax.training.encoder_objectives import inputs
@@ -91,6 +91,7 @@ class Predictor:
         frame: Frame | None = None,
     ):
         graph, self.params = model
+        check_vocabulary(tokenizer, nnx.merge(*model).config.vocab)
         self._tokenizer, self._length, self._stride = tokenizer, length, stride
         self._may_have_none, self.cut = "none" in labels, 0
         self._frame = frame

@@ -21,11 +21,12 @@ from transformer_jax.data.examples import (
 )
 from transformer_jax.data.ragged import runs
 from transformer_jax.data.tokenizer import Frame, Tokenizer
-from transformer_jax.encoding.batching import grouped
+from transformer_jax.encoding.batching import check_vocabulary, grouped
 from transformer_jax.encoding.packing import PackedBatches, default_tokens
 from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.functional.masks import segments
 from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.numerics import refuse_nonfinite
 
 __all__ = ["Block", "Layers", "Pool", "Vectors", "WordVectors", "combined", "cosine", "pooled"]
 
@@ -122,6 +123,7 @@ class Vectors:
     ):
         self._graph, self.params = model
         whole = nnx.merge(*model)
+        check_vocabulary(tokenizer, whole.config.vocab)
         self._seq2seq = isinstance(whole, EncoderDecoder)
         self._tokenizer, self._tokens = tokenizer, tokens or default_tokens()
         if frame is None and self._seq2seq:
@@ -255,6 +257,7 @@ class Vectors:
                     out[begin:end] = each[start : start + end - begin]
                     start += end - begin
         assert out is not None
+        refuse_nonfinite(out)
         return out
 
     def _program(self, layers: Layers, pool: Pool) -> PackedBatches:

@@ -1,7 +1,6 @@
 """Which backward passes are written by hand, decided once for all functions."""
 
 import contextlib
-import contextvars
 from collections.abc import Iterator
 
 import jax
@@ -9,17 +8,15 @@ import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Shaped
 
-_PORTABLE = contextvars.ContextVar("portable", default=False)
+# Part of jit's cache key: what is traced within it is never used outside, nor the other way round.
+_PORTABLE = jax.make_user_context(default_value=False)
 
 
 @contextlib.contextmanager
 def any_platform() -> Iterator[None]:
     """Within it, nothing that is traced depends on the platform that it is traced on."""
-    token = _PORTABLE.set(True)
-    try:
+    with _PORTABLE(True):
         yield
-    finally:
-        _PORTABLE.reset(token)
 
 
 def own_backward() -> bool:
@@ -32,7 +29,7 @@ def own_backward() -> bool:
         >>> own_backward() == (jax.default_backend() == "cpu")
         True
     """
-    return not _PORTABLE.get() and jax.default_backend() == "cpu"
+    return not _PORTABLE.value and jax.default_backend() == "cpu"
 
 
 def narrow_on_cpu(x: Shaped[Array, "..."]) -> bool:

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from transformer_jax.functional._backend import own_backward
 
 _CUBIC = 0.044715
+_FLAT = 1e6  # squares of numbers where the tanh is 1 in every type
 _SLOPE = math.sqrt(2 / math.pi)
 
 
@@ -122,7 +123,8 @@ def _gelu_tanh(x):
 def _gelu_tanh_forward(x):
     w = _widen(x)
     p, flat = _near_normal(w)
-    curve = 0.5 * _SLOPE * (1 + 3 * _CUBIC * w * w)
+    # The tanh is flat long before the square of x overflows, and nothing times infinity is none.
+    curve = 0.5 * _SLOPE * (1 + 3 * _CUBIC * jnp.minimum(w * w, _FLAT))
     return _settled(x, w * p, p + w * flat * curve)
 
 

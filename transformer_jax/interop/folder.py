@@ -41,6 +41,7 @@ from transformer_jax.interop.memory import Memory, Shared, aligned
 from transformer_jax.interop.sizes import check_sizes
 from transformer_jax.interop.tensor_files import INDEX, WEIGHTS, TensorFolder, open_tensors
 from transformer_jax.models.making import make_model
+from transformer_jax.numerics import all_finite
 from transformer_jax.training.trees import named, nested
 
 __all__ = [
@@ -99,7 +100,7 @@ class Folder:
                 may stay there.
 
         Raises:
-            CheckpointError: A file changed since it was opened.
+            CheckpointError: A file changed since it was opened, or a tensor is not finite.
         """
         together: dict[str, list[Row]] = {}
         for row in self.rows:
@@ -116,6 +117,10 @@ class Folder:
             array = None if moved else pages.get(there)
             if array is None:
                 array = self.tensors.read(there, aligned if moved else memory)
+            if not all_finite(array):
+                raise CheckpointError(
+                    f"{self.path}: the tensor {there} holds NaN or infinity: damaged, fetch it anew"
+                )
             return {row.ours: put(row.ours, ours(array, row, memory)) for row in rows}
 
         with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:

@@ -4,12 +4,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from transformer_jax.errors import DataError
 from transformer_jax.functional.linear import linear, linear_turned
 
-__all__ = ["Linear", "Table"]
+__all__ = ["Linear", "Table", "check_indices"]
 
 
 class Linear(nnx.Module):
@@ -46,6 +48,29 @@ class Linear(nnx.Module):
         return made
 
 
+def check_indices(indices: Any, rows: int, what: str = "index") -> None:
+    """Refuses indices that a table of so many rows does not have, where they are known.
+
+    Within ``jax.jit`` they are not, nor where other processes hold some of them.
+
+    Raises:
+        DataError: The first of them.
+
+    Example:
+        >>> check_indices(np.array([0, 5, 9]), 10)
+        >>> check_indices(np.array([[3, 10]]), 10, "token")
+        Traceback (most recent call last):
+        ...
+        transformer_jax.errors.DataError: token 10: allowed are 0 to 9
+    """
+    if isinstance(indices, jax.core.Tracer) or not getattr(indices, "is_fully_addressable", True):
+        return
+    known = np.asarray(indices)
+    strange = known[(known < 0) | (known >= rows)]
+    if strange.size:
+        raise DataError(f"{what} {strange[0]}: allowed are 0 to {rows - 1}")
+
+
 class Table(nnx.Module):
     """A row for each index: tokens, positions, segments or distance buckets."""
 
@@ -54,5 +79,12 @@ class Table(nnx.Module):
         self.table = nnx.Param(init(rngs.params(), (rows, width), jnp.float32))
 
     def __call__(self, indices: Int[Array, "*where"]) -> Float[Array, "*where D"]:
-        """The rows at ``indices``; one beyond the table gives the last."""
+        """The rows at ``indices``.
+
+        Within ``jax.jit``, where no index is known, one beyond the table gives the last.
+
+        Raises:
+            DataError: An index, known here, is below 0 or beyond the table.
+        """
+        check_indices(indices, self.table.shape[0])
         return jnp.take(self.table[...], indices, axis=0, mode="clip")

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from transformer_jax.errors import CheckpointError, ConfigError, plural
+from transformer_jax.numerics import all_finite
 from transformer_jax.training import manifest, trees
 
 __all__ = [
@@ -262,18 +263,8 @@ def _load(directory: Path, which: int | Literal["best", "last"], average: int) -
     total: dict[str, Any] = {}
     for fields in chosen:
         item = _item(fields, average)
-        leaves = {
-            name.removeprefix(item + "/"): jax.ShapeDtypeStruct(leaf["shape"], leaf["dtype"])
-            for name, leaf in fields["tree"].items()
-            if name.startswith(item + "/")
-        }
         path = directory / checkpoint_name(fields["step"])
-        try:
-            values = read_item(path / item, leaves)
-        except Exception as error:
-            if not path.exists():
-                raise _Pruned from error
-            raise explained(error, f"{path}: verified, but could not be read") from error
+        values = _finite_item(path, fields, item)
         if average == 1:
             total = values
         elif total and {k: v.shape for k, v in total.items()} != {
@@ -335,6 +326,42 @@ def _problem(directory: Path, step: int, item: str) -> tuple[dict[str, Any] | No
     return fields, problem
 
 
+def _finite_item(path: Path, fields: Mapping[str, Any], item: str) -> dict[str, Any]:
+    """The arrays of one item of a verified checkpoint, in NumPy.
+
+    Raises:
+        CheckpointError: They cannot be read, or hold NaN or infinity.
+    """
+    leaves = {
+        name.removeprefix(item + "/"): jax.ShapeDtypeStruct(leaf["shape"], leaf["dtype"])
+        for name, leaf in fields["tree"].items()
+        if name.startswith(item + "/")
+    }
+    try:
+        values = read_item(path / item, leaves)
+    except Exception as error:
+        if not path.exists():
+            raise _Pruned from error
+        raise explained(error, f"{path}: verified, but could not be read") from error
+    for name, value in values.items():
+        if not all_finite(value):
+            raise CheckpointError(
+                f"{path}: parameter {name} holds NaN or infinity: use another checkpoint "
+                f"(--checkpoint STEP)"
+            )
+    return values
+
+
+def _not_finite(path: Path, fields: Mapping[str, Any]) -> str | None:
+    """What is wrong with the numbers of a verified checkpoint, in words, or None."""
+    try:
+        for item in {name.split("/")[0] for name in fields["tree"]} & {"params", "average"}:
+            _finite_item(path, fields, item)
+    except (CheckpointError, _Pruned) as error:
+        return str(error)
+    return None
+
+
 def _candidates(
     directory: Path, which: int | Literal["best", "last"], problems: dict[int, str]
 ) -> list[dict[str, Any]]:
@@ -381,7 +408,9 @@ def verify(run: str | os.PathLike[str]) -> list[Finding]:
     findings = []
     for step in steps(directory):
         path = directory / checkpoint_name(step)
-        problem = examined(path)[1]
+        fields, problem = examined(path)
+        if problem is None and fields is not None:
+            problem = _not_finite(path, fields)
         if problem is None or path.exists():  # training removes old ones meanwhile
             findings.append(Finding(path, step, problem))
     for path in sorted(directory.iterdir()):

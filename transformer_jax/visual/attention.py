@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float
 
+from transformer_jax.numerics import refuse_nonfinite
 from transformer_jax.visual.figures import new_figure, save
 
 __all__ = ["Maps", "as_json", "page", "picture", "translation_maps"]
@@ -65,12 +66,16 @@ def translation_maps(
         weights: By kind, "encoder", "decoder" and "cross".
         start: What the decoder reads first.
 
+    Raises:
+        NumericsError: A weight is NaN.
+
     Example:
         >>> one = np.ones((1, 1, 1, 1, 1), np.float32)
         >>> maps = translation_maps(["oi"], ["hi"], {"cross": one})
         >>> maps[0].rows, maps[0].columns, maps[0].read
         (('hi',), ('oi',), ('<s>',))
     """
+    refuse_nonfinite(*weights.values())
     inputs = (start, *target[:-1])
     names: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...] | None]] = {
         "encoder": (tuple(source), tuple(source), None),

@@ -1,0 +1,104 @@
+"""Numbers that are none are refused when a model is loaded, and when it computes them."""
+
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.training.checkpoint import Checkpointer
+from transformer_jax.training.state import TrainState
+from transformer_jax.training.stored import load_params
+
+SAID = "error: the model computed NaN or infinity"
+
+
+def with_params(run, folder, change):
+    """The run with its parameters changed, as training would have written them."""
+    params = load_params(run).params
+    shutil.copytree(run, folder)
+    shutil.rmtree(folder / "checkpoints")
+    checkpointer = Checkpointer(folder / "checkpoints")
+    checkpointer.save(9, TrainState(jnp.int32(9), change(params), {}))
+    checkpointer.wait()
+    checkpointer.close()
+    return folder
+
+
+def overflowing(params):
+    """All finite, and the gains of norms far too large."""
+    return jax.tree.map(lambda leaf: leaf * np.float32(1e38) if leaf.ndim == 1 else leaf, params)
+
+
+def holed(value):
+    """One number in one parameter is none."""
+
+    def change(params):
+        leaves, tree = jax.tree.flatten(params)
+        leaves[3] = leaves[3].copy()
+        leaves[3].flat[-1] = value
+        return jax.tree.unflatten(tree, leaves)
+
+    return change
+
+
+@pytest.fixture(scope="module")
+def large_translator(trained_run, tmp_path_factory):
+    return with_params(trained_run, tmp_path_factory.mktemp("large") / "run", overflowing)
+
+
+@pytest.fixture(scope="module")
+def large_decoder(decoder_run, tmp_path_factory):
+    return with_params(decoder_run, tmp_path_factory.mktemp("large") / "run", overflowing)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_parameters_that_are_no_numbers_are_refused_at_loading(
+    trained_run, run_command, tmp_path, value
+):
+    run = with_params(trained_run, tmp_path / "run", holed(value))
+    code, lines, err = run_command("translate", run, text="a\n")
+    assert (code, lines) == (4, [""])
+    assert "holds NaN or infinity: use another checkpoint" in err
+    code, lines, err = run_command("verify", run)
+    assert code == 4
+    assert "holds NaN or infinity" in lines[0]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--beams", 1], ["--beams", 2], ["--sample"], ["--beams", 1, "--rules", "published"],
+     ["--beams", 2, "--rules", "published"]],
+)  # fmt: skip
+def test_translations_of_no_numbers_exit_5(large_translator, run_command, flags):
+    code, lines, err = run_command("translate", large_translator, *flags, text="O gato\n")
+    assert (code, lines) == (5, [""])
+    assert err.startswith(SAID)
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--temperature", 0], [], ["--beams", 2], ["--temperature", 0, "--speculate", 2],
+     ["--rules", "published", "--temperature", 0]],
+)  # fmt: skip
+def test_texts_of_no_numbers_exit_5(large_decoder, run_command, flags):
+    code, _, err = run_command("generate", large_decoder, "a cab", "--tokens", 3, *flags)
+    assert code == 5
+    assert err.startswith(SAID)
+
+
+def test_scores_and_maps_of_no_numbers_exit_5(
+    large_translator, large_decoder, run_command, tmp_path
+):
+    (tmp_path / "a").write_text("O gato dorme.\n")
+    files = ("--source", tmp_path / "a", "--target", tmp_path / "a")
+    commands = [("score", large_decoder, tmp_path / "a"), ("score", large_translator, *files)]
+    page = ("--output", tmp_path / "a.html")
+    commands.append(("attention", large_translator, "O gato", "--target", "O gato", *page))
+    commands.append(("embed", large_translator, tmp_path / "a", "--output", tmp_path / "a.npz"))
+    for command in commands:
+        code, _, err = run_command(*command)
+        assert code == 5, command
+        assert err.startswith(SAID)

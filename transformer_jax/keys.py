@@ -1,0 +1,45 @@
+"""Random keys by what they are for, so that no two purposes share a stream."""
+
+from typing import Literal
+
+import jax
+from jaxtyping import Array, Int, Key
+
+__all__ = ["SCHEME", "Purpose", "key_for", "training_key"]
+
+Purpose = Literal["initialization", "dropout", "sampling"]
+
+# What manifests call this way of deriving keys. Earlier ones say nothing.
+SCHEME = "by purpose"
+
+# Never reused: a run goes on with the keys that it began with.
+_NUMBERS: dict[Purpose, int] = {"initialization": 1, "dropout": 2, "sampling": 3}
+
+
+def key_for(seed: int | Int[Array, ""], purpose: Purpose) -> Key[Array, ""]:
+    """The root of all randomness for a purpose: ``fold_in(key(seed), number of the purpose)``.
+
+    The order of training data has no part in it: it follows from hashes of numbers (``plan.py``).
+
+    Example:
+        >>> bool((key_for(0, "dropout") == key_for(0, "initialization")).all())
+        False
+        >>> bool((key_for(0, "dropout") == key_for(0, "dropout")).all())
+        True
+    """
+    return jax.random.fold_in(jax.random.key(seed), _NUMBERS[purpose])
+
+
+def training_key(seed: int, scheme: str | None = SCHEME) -> Key[Array, ""]:
+    """The root of a run's dropout.
+
+    Args:
+        seed: Of the run.
+        scheme: What the run's manifests say of how keys are derived. None is earlier code, which
+            drew parameters and dropout from one stream: such a run goes on as it began.
+
+    Example:
+        >>> bool((training_key(3, None) == jax.random.key(3)).all())
+        True
+    """
+    return jax.random.key(seed) if scheme is None else key_for(seed, "dropout")
