@@ -3,7 +3,7 @@
 from typing import Literal
 
 import jax
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Integer, Key
 
 __all__ = ["SCHEME", "Purpose", "key_for", "training_key"]
 
@@ -16,7 +16,7 @@ SCHEME = "by purpose"
 _NUMBERS: dict[Purpose, int] = {"initialization": 1, "dropout": 2, "sampling": 3}
 
 
-def key_for(seed: int | Int[Array, ""], purpose: Purpose) -> Key[Array, ""]:
+def key_for(seed: int | Integer[Array, ""], purpose: Purpose) -> Key[Array, ""]:
     """The root of all randomness for a purpose: ``fold_in(key(seed), number of the purpose)``.
 
     The order of training data has no part in it: it follows from hashes of numbers (``plan.py``).

@@ -20,8 +20,6 @@ from transformer_jax.training.trees import nested
 __all__ = ["Function", "functions", "portable"]
 
 _LONGEST = 128  # tokens that are written at most, unless asked or the model has fewer positions
-# Where decoding looks at a cache, one row of a mask would stand for all.
-_ROWS = "B >= 2"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +80,7 @@ def _translating(model, merged, tokenizer, sizes, room) -> dict[str, Function]:
     limits = tuple(f"{x} <= {sizes['most']}" for x in (S, T) if isinstance(x, str))
     return {
         "forward": Function(forward, read | {"target": ((B, T), "int32")}, limits),
-        "translate": Function(translate, read | {"limits": ((B,), "int32")}, (_ROWS, *limits[:1])),
+        "translate": Function(translate, read | {"limits": ((B,), "int32")}, limits[:1]),
     }
 
 
@@ -108,12 +106,12 @@ def _generating(model, merged, tokenizer, sizes, room) -> dict[str, Function]:
         P: int | str = min(T, most)
         return {
             "forward": Function(forward, {"tokens": ((B, T), "int32")}),
-            "generate": Function(write, {"tokens": ((B, P), "int32"), **own}, (_ROWS,)),
+            "generate": Function(write, {"tokens": ((B, P), "int32"), **own}),
         }
     tokens: dict[str, Any] = {"tokens": ((B, T), "int32")}
     return {
         "forward": Function(forward, tokens, (f"T <= {sizes['most']}",)),
-        "generate": Function(write, tokens | own, (_ROWS, "T >= 2", f"T <= {most}")),
+        "generate": Function(write, tokens | own, ("T >= 2", f"T <= {most}")),
     }
 
 

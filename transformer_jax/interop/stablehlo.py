@@ -168,7 +168,7 @@ class Portable:
 
     def translate(self, **arrays: Any) -> dict[str, jax.Array]:
         """The greedy translations of a batch, of which each row is at most ``limits`` long."""
-        return self._by_twos("translate", arrays)
+        return self.call("translate", **arrays)
 
     def generate(self, **arrays: Any) -> dict[str, jax.Array]:
         """The greedy continuations of prompts, which end in the last column.
@@ -179,14 +179,7 @@ class Portable:
         if tokens.ndim == 2 and tokens.shape[1] == 1 and "starts" in arrays:
             pad = np.pad(tokens, ((0, 0), (1, 0)))
             arrays = arrays | {"tokens": pad, "starts": np.asarray(arrays["starts"]) + 1}
-        return self._by_twos("generate", arrays)
-
-    def _by_twos(self, function: str, arrays: Mapping[str, Any]) -> dict[str, jax.Array]:
-        """What a function gives that takes at least two rows: a single one is given twice."""
-        if any(len(np.atleast_1d(array)) != 1 for array in arrays.values()):
-            return self.call(function, **arrays)
-        twice = {name: np.repeat(array, 2, axis=0) for name, array in arrays.items()}
-        return {name: array[:1] for name, array in self.call(function, **twice).items()}
+        return self.call("generate", **arrays)
 
     def call(self, function: str, **arrays: Any) -> dict[str, jax.Array]:
         """What a function of the manifest gives, by name.

@@ -205,7 +205,8 @@ class Attention(nnx.Module):
     ) -> Float[Array, "B N M U"]:
         """What queries read from a cache: all heads of all sentences as those of one sentence."""
         B, N, M, H = q.shape
-        if visible is not None and visible.shape[0] > 1:
+        # Not "> 1", which cannot be decided of a batch whose size is left open.
+        if visible is not None and visible.shape[0] != 1:
             visible = jnp.repeat(visible[:, 0], N, axis=0)[None]
         if bias is not None:
             bias = jnp.tile(bias, (1, B, 1, 1))
