@@ -132,12 +132,52 @@ def test_missing_packages_are_named_with_the_extra(prepared, monkeypatch):
         open_translation("tiny_translate", str(prepared))
 
 
-def test_tfrecord_is_refused(copied):
+def as_tfrecord(folder):
+    path = folder / "1.0.0" / "dataset_info.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "fileFormat": "tfrecord"}))
+    return path
+
+
+@pytest.mark.parametrize("name", ["tiny_translate", "tiny_many/pt_to_en"])
+def test_tfrecord_without_tensorflow_is_refused_with_the_line_that_mends_it(
+    copied, monkeypatch, name
+):
+    monkeypatch.setattr("transformer_jax.data.tfds._has_tensorflow", lambda: False)
+    as_tfrecord(copied / name)
+    with pytest.raises(DataError, match="prepared as tfrecord, which needs TensorFlow") as error:
+        open_translation(name, str(copied))
+    message, elsewhere = str(error.value), str(copied / "array_record")
+    assert f"tfds.builder({name!r}, data_dir={elsewhere!r}, file_format='array_record')" in message
+    assert message.endswith(f"--data.tfds-dir {elsewhere}")
+    assert "\n" not in message
+
+
+def test_tfrecord_is_read_where_tensorflow_is(copied, monkeypatch):
+    """TensorFlow itself is stood in for; what it gives are dictionaries of bytes."""
+    rows = [{"pt": pt.encode(), "en": en.encode()} for pt, en in PAIRS[:30]]
+    monkeypatch.setattr("transformer_jax.data.tfds._has_tensorflow", lambda: True)
+    monkeypatch.setattr("transformer_jax.data.tfds._tensorflow_rows", lambda *_: iter(rows))
+    as_tfrecord(copied / "tiny_translate")
+    reader = open_translation("tiny_translate", str(copied))
+    assert list(reader.rows("train")) == PAIRS[:30]
+    rows.pop()
+    with pytest.raises(DataError, match=r"29 records where dataset_info\.json has 30"):
+        list(reader.rows("train"))
+    rows[3] = {"pt": b"\xff", "en": b""}
+    with pytest.raises(DataError, match="record 3 is not UTF-8"):
+        list(reader.rows("train"))
+
+    def broken(*_):
+        yield rows[0]
+        raise RuntimeError("corrupted record\nat 9")
+
+    monkeypatch.setattr("transformer_jax.data.tfds._tensorflow_rows", broken)
+    with pytest.raises(DataError, match=r"record 1 cannot be read \(corrupted record at 9\)"):
+        list(reader.rows("train"))
+
+
+def test_a_damaged_description_is_named(copied):
     path = copied / "tiny_translate" / "1.0.0" / "dataset_info.json"
-    info = json.loads(path.read_text())
-    path.write_text(json.dumps({**info, "fileFormat": "tfrecord"}))
-    with pytest.raises(DataError, match="prepared as tfrecord, which needs TensorFlow"):
-        open_translation("tiny_translate", str(copied))
     for content in ("{", "[]", ""):
         path.write_text(content)
         with pytest.raises(DataError, match=r"dataset_info\.json: cannot be read"):

@@ -355,3 +355,30 @@ def test_the_golden_numbers_of_length_normalisation():
         np.testing.assert_allclose(-1.4 / length_penalty(4, "gnmt", alpha), long, atol=1e-6)
     np.testing.assert_allclose(length_penalty(jnp.array([1, 4]), "power", 0.5), [1, 2])
     np.testing.assert_allclose(length_penalty(jnp.array([1, 4]), "none", 0.5), [1, 1])
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_large_logits_lose_no_digits(beams):
+    """What is added to all logits of a step changes no probability, up to the logits' own digits.
+
+    Sixteenths are exact beside 2 ** 14, where numbers of the size of a log-probability are not.
+    """
+    trees = np.round(random_trees(3, 4, 5, 4) * 16) / 16
+    plain = run(jnp.asarray(trees), beams, 4, keep=beams)
+    moved = run(jnp.asarray(trees + 2.0**14), beams, 4, keep=beams)
+    np.testing.assert_array_equal(moved.tokens, plain.tokens)
+    np.testing.assert_allclose(moved.log_probs, plain.log_probs, rtol=0, atol=2e-6)
+    np.testing.assert_allclose(moved.scores, plain.scores, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_logit_that_is_no_number_is_told_of_its_sentence_alone(value):
+    trees = random_trees(4, 3, 5, 4)
+    whole = run(jnp.asarray(trees), 2, 4, keep=2)
+    trees[1, 0, 3] = value
+    found = run(jnp.asarray(trees), 2, 4, keep=2)
+    assert np.isnan(found.log_probs[1]).all()
+    assert not found.lengths[1].any()
+    for b in (0, 2):
+        np.testing.assert_array_equal(found.tokens[b], whole.tokens[b])
+        np.testing.assert_array_equal(found.log_probs[b], whole.log_probs[b])

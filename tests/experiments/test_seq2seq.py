@@ -248,6 +248,25 @@ def test_a_changed_run_is_refused_unless_that_is_meant(trained, texts, tmp_path,
     assert seq2seq.main(["evaluate", str(run), *files]) == 0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["by purpose", None])
+def test_a_run_by_earlier_code_goes_on_with_its_keys(trained, tmp_path, scheme):
+    """Its manifests say nothing of keys, and dropout is drawn from what parameters were."""
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    shutil.rmtree(run / "checkpoints/step_00000006")
+    path = run / "checkpoints/step_00000003"
+    said = manifest.read(path)
+    assert said["key"]["scheme"] == "by purpose"
+    if scheme is None:
+        del said["key"]["scheme"]
+        manifest.rewrite(path, said | {"schema": 1})
+    assert seq2seq.main(["resume", str(run)]) == 0
+    assert manifest.read(run / "checkpoints/step_00000006")["key"].get("scheme") == scheme
+    before, after = (json.loads((folder / "results.json").read_text()) for folder in (trained, run))
+    assert (after["state_sha256"] == before["state_sha256"]) == (scheme is not None)
+
+
 MISTAKES = [
     (["trian"], 2, "did you mean train?"),
     (["train"], 2, "needs the name of a run"),

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import jax
+import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
@@ -43,6 +44,30 @@ def renamed(old, new):
 
 def equal(one, two):
     jax.tree.map(np.testing.assert_array_equal, one, two)
+
+
+# Numbers that are none
+
+
+@pytest.mark.parametrize(("value", "kind"), [(np.nan, "float32"), (-np.inf, "bfloat16")])
+def test_a_tensor_that_is_not_finite_is_refused_by_every_door(tmp_path, capsys, value, kind):
+    name = "vit.encoder.layer.1.output.dense.weight"
+
+    def holed(found):
+        whole = found[name].astype(ml_dtypes.bfloat16 if kind == "bfloat16" else kind)
+        whole[-1, -1] = value
+        return found | {name: whole}
+
+    path = folder_of("vit", tmp_path / "vit", tensors=holed)
+    with pytest.raises(CheckpointError, match=f"the tensor {name} holds NaN or infinity"):
+        open_folder(path).load()
+    for command in (["verify", path], ["convert", path, tmp_path / "run"]):
+        assert main([str(word) for word in command]) == 4
+        assert f"{name} holds NaN or infinity" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    fine = folder_of("vit", tmp_path / "fine")
+    assert main(["verify", str(fine)]) == 0
+    assert "all finite" in capsys.readouterr().out
 
 
 # Files of other versions

@@ -1,9 +1,12 @@
-"""Data sets of text that TensorFlow Datasets prepared on disk, read without TensorFlow.
+"""Data sets of text that TensorFlow Datasets prepared on disk.
 
-Nothing here touches the network: what is not prepared is refused at once.
+In array_record they are read without TensorFlow; in tfrecord, which is what the package prepares
+by default, with it where it is installed. Nothing here touches the network: what is not prepared
+is refused at once.
 """
 
 import importlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -32,7 +35,7 @@ class _Reader:
     def __init__(self, folder: pathlib.Path):
         package = _package()
         self.folder = folder
-        _check_format(folder)
+        self._tensorflow = _check_format(folder) == "tfrecord"
         try:
             self._builder = package.builder_from_directory(str(folder))
             self.splits = list(self._builder.info.splits)
@@ -42,6 +45,9 @@ class _Reader:
 
     def _records(self, split: str, fields: Sequence[str]) -> Iterator[tuple[str, ...]]:
         """The named texts of each record of a split, as they are."""
+        if self._tensorflow:
+            yield from self._tensorflow_records(split, fields)
+            return
         self._check_shards(split)
         data = self._builder.as_data_source(split=split)
         for i in range(len(data)):
@@ -56,6 +62,26 @@ class _Reader:
                     f"the data set anew"
                 ) from None
             yield texts
+
+    def _tensorflow_records(self, split: str, fields: Sequence[str]) -> Iterator[tuple[str, ...]]:
+        """The same, of a data set in tfrecord."""
+        i, wanted = 0, self._builder.info.splits[split].num_examples
+        try:
+            for row in _tensorflow_rows(self._builder, split):
+                yield tuple(_text(row[field]) for field in fields)
+                i += 1
+        except UnicodeDecodeError:
+            raise DataError(f"{self.folder} {split}: record {i} is not UTF-8") from None
+        except Exception as error:  # of TensorFlow, which has many
+            raise DataError(
+                f"{self.folder} {split}: record {i} cannot be read ({_line(error)}): prepare the "
+                f"data set anew"
+            ) from None
+        if i != wanted:
+            raise DataError(
+                f"{self.folder} {split}: {i} records where dataset_info.json has {wanted}: a "
+                f"shard is cut or damaged: prepare the data set anew"
+            )
 
     def _check_shards(self, split: str) -> None:
         """A cut shard opens without an error and without records, so records are counted."""
@@ -264,10 +290,8 @@ def find_prepared(name: str, data_dir: str | None = None) -> pathlib.Path:
         raise DataError(f"data.tfds {name}: it has several configurations, name one: {names}")
     if not found:
         raise DataError(
-            f"data.tfds {name}: not prepared in {root}. Where there is network, run: python -c "
-            f'"import tensorflow_datasets as tfds; tfds.builder({path!r}, data_dir={str(root)!r}, '
-            f"file_format='array_record').download_and_prepare()\" ; or point data.tfds_dir at "
-            f"where it is"
+            f"data.tfds {name}: not prepared in {root}. Where there is network, run: "
+            f"{_preparing(path, root)} ; or point data.tfds_dir at where it is"
         )
     return max(found, key=lambda folder: _version(folder.name))
 
@@ -288,17 +312,43 @@ def _package() -> Any:
         ) from None
 
 
-def _check_format(folder: pathlib.Path) -> None:
+def _tensorflow_rows(builder: Any, split: str) -> Iterator[dict[str, Any]]:
+    """The records of a split in order, read by TensorFlow."""
+    return iter(_package().as_numpy(builder.as_dataset(split=split, shuffle_files=False)))
+
+
+def _has_tensorflow() -> bool:
+    return importlib.util.find_spec("tensorflow") is not None
+
+
+def _check_format(folder: pathlib.Path) -> str:
+    """In which of the formats that can be read here a data set was prepared.
+
+    Raises:
+        DataError: In another one, with the line that prepares it in array_record.
+    """
     try:
         info = json.loads(read_ordinary(folder / "dataset_info.json").decode("utf-8"))
         format = info.get("fileFormat", "tfrecord")
     except (OSError, ValueError, AttributeError) as error:
         raise DataError(f"{folder}/dataset_info.json: cannot be read: {_line(error)}") from None
-    if format != "array_record":
-        raise DataError(
-            f"{folder}: prepared as {format}, which needs TensorFlow: prepare it again with "
-            f"file_format='array_record' in another data_dir"
-        )
+    if format == "array_record" or (format == "tfrecord" and _has_tensorflow()):
+        return str(format)
+    name = "/".join(filter(None, (info.get("name"), info.get("configName"))))
+    name, depth = name or folder.parent.name, 2 + ("/" in name)
+    root = folder.parents[min(depth, len(folder.parents)) - 1] / "array_record"
+    raise DataError(
+        f"{folder}: prepared as {format}, which needs TensorFlow: install it, or prepare the data "
+        f"set without it: {_preparing(name, root)}, and give --data.tfds-dir {root}"
+    )
+
+
+def _preparing(name: str, root: pathlib.Path) -> str:
+    """The command that prepares a data set so that it is read without TensorFlow."""
+    return (
+        f'python -c "import tensorflow_datasets as tfds; tfds.builder({name!r}, '
+        f"data_dir={str(root)!r}, file_format='array_record').download_and_prepare()\""
+    )
 
 
 def _choose_fields(info: Any, fields: tuple[str, str] | None) -> tuple[str, str]:

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -188,15 +187,16 @@ def _continuations(
     V = logits.shape[1]
     most = min(M, V)
     logits = logits.astype(jnp.float32)
-    total = jax.nn.logsumexp(logits, axis=-1).reshape(B, M)
+    peak, rest = (part.reshape(B, M) for part in processors.normalizer(logits))
     # First the normaliser: a logit may be so large that a log-probability is lost beside it.
-    ends = log_probs + (logits[:, eos].reshape(B, M) - total)
+    ends = log_probs + ((logits[:, eos].reshape(B, M) - peak) - rest)
     barred = np.isin(np.arange(V), (eos, *forbidden))
     values, tokens = processors.top_k_two_stage(jnp.where(barred[None], -jnp.inf, logits), most)
-    values = (values.reshape(B, M, most) - total[:, :, None]) + log_probs[:, :, None]
+    values = (values.reshape(B, M, most) - peak[:, :, None]) - rest[:, :, None]
+    values = values + log_probs[:, :, None]
     onward, place = lax.top_k(values.reshape(B, M * most), M)
     tokens = jnp.take_along_axis(tokens.reshape(B, M * most), place, axis=1)
-    finite = jnp.isfinite(total).all(1)
+    finite = jnp.isfinite(rest).all(1)
     return ends, onward, place // most, tokens.astype(jnp.int32), finite
 
 

@@ -3,10 +3,11 @@
 import dataclasses
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
+
+from transformer_jax.functional.logits import normalizer
 
 __all__ = ["Forced", "Score", "TraceStep", "forced_scores"]
 
@@ -50,8 +51,7 @@ def forced_scores(
         >>> jnp.exp(out.log_probs).round(3), out.best_tokens
         (Array([[0.2]], dtype=float32), Array([[[0, 1]]], dtype=int32))
     """
-    total = jax.nn.logsumexp(logits, axis=-1)
-    total = jnp.where(jnp.isfinite(total), total, jnp.nan)  # beside infinity others were improbable
-    chosen = jnp.take_along_axis(logits, target[:, :, None], axis=2)[:, :, 0]
+    peak, rest = (part[:, :, None] for part in normalizer(logits))
+    chosen = jnp.take_along_axis(logits, target[:, :, None], axis=2)
     values, tokens = lax.top_k(logits, min(best, logits.shape[-1]))
-    return Forced(chosen - total, values - total[:, :, None], tokens)
+    return Forced(((chosen - peak) - rest)[:, :, 0], (values - peak) - rest, tokens)

@@ -233,7 +233,8 @@ def written(
     here = (~at.finished) & (t < at.limits)
     token = jnp.where(here, token, pad).astype(jnp.int32)
     chosen = jnp.take_along_axis(logits, token[:, None], axis=1)[:, 0]
-    gain = chosen - jax.nn.logsumexp(logits, axis=-1)
+    peak, rest = processors.normalizer(logits)
+    gain = (chosen - peak) - rest
     return at._replace(
         t=t + 1,
         last=token,

@@ -95,7 +95,8 @@ def greedy(
         logits = logits.astype(jnp.float32)
         token = processors.argmax(process(logits, tokens, length, known, read, how, room))
         gain = jnp.take_along_axis(logits, token[:, None], axis=1)[:, 0]
-        gain = gain - jax.nn.logsumexp(logits, axis=-1)
+        peak, rest = processors.normalizer(logits)
+        gain = (gain - peak) - rest
         token = jnp.where(going, token, how.pad)[:, None]
         return _Greedy(
             length=length + 1,

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -94,7 +93,8 @@ def speculate(
         count = jnp.minimum(count, until - at.known)
         kept = jnp.arange(draft + 1) < count
         worth = jnp.take_along_axis(logits, chosen[:, None], axis=1)[:, 0]
-        worth = worth - jax.nn.logsumexp(logits, axis=-1)
+        peak, rest = processors.normalizer(logits)
+        worth = (worth - peak) - rest
         return Speculation(
             tokens=lax.dynamic_update_slice(at.tokens, chosen, (at.known,)),
             known=at.known + count,

@@ -59,6 +59,24 @@ def _top_k(x, k: int):
     return values, places
 
 
+def normalizer(
+    logits: Float[Array, "*rows V"],
+) -> tuple[Float[Array, "*rows"], Float[Array, "*rows"]]:
+    """``max x`` and ``log Σ exp(x - max x)``, which together are ``log Σ exp x``.
+
+    A log-probability is ``(x - first) - second``. Their sum would be rounded as large logits are,
+    by 5e-4 at 1e4, and so would be what is subtracted from it. Both are NaN, or the second is,
+    where a logit is NaN or infinite.
+
+    Example:
+        >>> peak, rest = normalizer(jnp.array([1e4, 1e4]))
+        >>> f"{peak:.0f} {rest:.4f}"
+        '10000 0.6931'
+    """
+    peak = logits.max(-1)
+    return peak, jnp.log(jnp.exp(logits - peak[..., None]).sum(-1))
+
+
 def sample(logits: Float[Array, "B V"], key: Key[Array, ""] | Key[Array, " B"]) -> Int[Array, " B"]:
     """One token for each row, drawn from ``softmax(logits)``.
 
