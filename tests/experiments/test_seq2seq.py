@@ -178,6 +178,7 @@ def sq_spoil_layers(run):
     config = json.loads((run / "config.json").read_text())
     config["model"]["encoder_layers"] = 10**9
     (run / "config.json").write_text(json.dumps(config))
+    sq_spoil_checkpoints(run)
 
 
 def sq_spoil_measurements(run):
