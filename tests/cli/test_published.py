@@ -347,7 +347,8 @@ def test_what_is_trained_here_is_published_with_its_frame(tmp_path, run_command,
     config = json.loads((tmp_path / "run/config.json").read_text())
     del config["published"]  # as if it had been trained here
     (tmp_path / "run/config.json").write_text(json.dumps(config))
-    code, _, err = run_command("export", tmp_path / "run", tmp_path / "out")
+    folders = tmp_path / "run", tmp_path / "out"
+    code, _, err = run_command("export", *folders, "--allow-changed-config")
     assert code == 0, err
     framed = tokenizers.Tokenizer.from_file(str(tmp_path / "out/tokenizer.json"))
     plain = framed.encode("the bank", add_special_tokens=False).ids

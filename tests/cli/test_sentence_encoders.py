@@ -13,6 +13,7 @@ from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.interop.tokenizer_settings import sentence_fields
 from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.training.sealed import changed_config
 
 TEXT = ["i sat on the bank of the river.", "i took cash to the bank.", "rivers ran; who ran?"]
 PARTS = ("Transformer", "Pooling", "Normalize")
@@ -266,5 +267,5 @@ def test_a_damaged_run_is_refused(plain, tmp_path, run_command, sentence):
     run = RunDirectory(tmp_path / "run")
     assert run_command("convert", plain, run.path)[0] == 0
     run.config.write_text(json.dumps(run.read_config() | {"sentence": sentence}))
-    with pytest.raises(CheckpointError, match="no pooling and length"):
+    with changed_config(True), pytest.raises(CheckpointError, match="no pooling and length"):
         pool_of(run.path, None)
