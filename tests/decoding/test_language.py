@@ -120,7 +120,8 @@ def test_neither_company_nor_order_nor_shapes_leave_a_trace():
 
 
 def test_a_text_in_pieces_is_the_whole_text():
-    requests = [*greedy(stop=("j",)), Request("ab", tokens=60, seed=3, stop=("n", "ab"))]
+    drawn = Request("ab", tokens=60, seed=3, stop=("n", "ab"))
+    requests = numbered([*greedy(stop=("j",)), drawn])
     for request, [one] in zip(requests, model().generate(requests), strict=True):
         pieces = list(model().stream(request))
         assert "".join(pieces) == one.text
