@@ -108,7 +108,13 @@ class Fields:
             >>> Fields({"head_dim": None}).filled(head_dim=128, vocab_size=9).values
             {'head_dim': None, 'vocab_size': 9}
         """
-        return Fields(usual | self.values, self.where)
+        return self.replaced(**usual | self.values)
+
+    def replaced(self, **values: Any) -> "Fields":
+        """The same with other values under some keys; what is read of it counts as read of this."""
+        found = Fields(self.values | values, self.where)
+        found.asked = self.asked
+        return found
 
     def group(self, name: str) -> "Fields":
         """The keys of an object within; none where it is missing.

@@ -27,8 +27,7 @@ def model(fields: Fields, tensors: Tensors) -> Model:
     scores = ScoreConfig(window=window_size(fields, default=None))
     attention = AttentionConfig(bias=False, out_bias=False)
     # Its own positions come afterwards, and it has biases nowhere.
-    plain = Fields({**fields.values, **_PLAIN}, fields.where)
-    base = llama.base_config(plain, tensors, attention, scores)
+    base = llama.base_config(fields.replaced(**_PLAIN), tensors, attention, scores)
     config = dataclasses.replace(
         base,
         embedding=EmbeddingConfig(scale=1.0, dropout=fields.number("embd_pdrop", default=0.0)),
