@@ -81,7 +81,9 @@ def ended(case: Case, folder: Path, capture: Any, look: Callable[[Path], Any]) -
     finally:
         logging.getLogger().removeHandler(shown)
     out, err = capture.readouterr()
-    return Ended(code, out.replace(str(folder), "RUN"), err, look(folder))
+    # Columns are as wide as the name of the folder.
+    words = out.replace(str(folder), "RUN").split(" ")
+    return Ended(code, " ".join(filter(None, words)), err, look(folder))
 
 
 def judged(case: Case, sound: Ended, found: Ended) -> str:
