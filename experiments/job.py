@@ -122,8 +122,9 @@ def begin(
             size = dataclasses.replace(run.tokenizer, vocab_size=tokenizer.vocab_size)
             run = dataclasses.replace(run, tokenizer=size)
         directory = RunDirectory.create(run.output, overwrite=run.overwrite)
-        tokenizer.save(directory.tokenizer)
+        # In this order: what was killed in between is known as a run in which nothing was begun.
         directory.write(directory.config, dataclasses.asdict(run))
+        tokenizer.save(directory.tokenizer)
     barrier("begun")
     return RunDirectory.open(run.output)
 

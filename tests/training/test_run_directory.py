@@ -23,6 +23,13 @@ def test_what_was_begun_is_refused_unless_it_may_be_deleted(tmp_path):
     assert not list(run.path.iterdir())
 
 
+@pytest.mark.parametrize("left", [["lock.json"], [".lock.json.12ab"], ["config.json"]])
+def test_what_a_kill_left_before_anything_was_begun_is_in_nobodys_way(tmp_path, left):
+    for name in left:
+        (tmp_path / name).write_text("{}")
+    RunDirectory.check_free(tmp_path)
+
+
 def test_what_is_no_run_is_never_deleted(tmp_path):
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(ConfigError, match="no run"):

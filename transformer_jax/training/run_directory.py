@@ -74,7 +74,7 @@ class RunDirectory:
         if not run.path.is_dir():
             return
         try:
-            empty = all(entry.name == LOCK for entry in run.path.iterdir())
+            empty = all(LOCK in entry.name for entry in run.path.iterdir())
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
         if empty:
