@@ -17,7 +17,18 @@ from transformer_jax.config import TransformerConfig, from_dict
 from transformer_jax.decoding.options import Search
 from transformer_jax.errors import ConfigError
 
-NUMBERS = ["-1", "0", "-3", "1000000", "99999999999999999999999", "nan", "inf", "-inf", "", "1e400"]
+NUMBERS = [
+    "-1",
+    "0",
+    "-3",
+    "1000000000",
+    "99999999999999999999999",
+    "nan",
+    "inf",
+    "-inf",
+    "",
+    "1e400",
+]
 TEXTS = ["", " ", "\ud800", "\udcff", "a\0b", "x" * 5000, "-", "²", "{}", "é\n\t"]
 SECONDS = 120  # of a busy machine; a command that hangs takes for ever
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.cli.output import say
 from transformer_jax.errors import UserError
 
 __all__ = ["guarded", "leave", "plain_warnings", "run_log"]
@@ -97,9 +98,7 @@ def plain_warnings() -> Iterator[None]:
 
 
 def _say(message: str, kind: str = "error") -> None:
-    text = f"{kind}: {' '.join(message.split())}"
-    # Half a character of a flag may be in it, which a file cannot hold.
-    print(text.encode("utf-8", "backslashreplace").decode(), file=sys.stderr, flush=True)
+    say(f"{kind}: {message}")
 
 
 def _of_ours(error: Exception) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from transformer_jax.errors import ConfigError, plural
 
-__all__ = ["TextOutput", "escaped", "note", "tsv", "waiting", "wrote"]
+__all__ = ["TextOutput", "escaped", "note", "say", "tsv", "waiting", "wrote"]
 
 _ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
 
@@ -34,15 +34,20 @@ def tsv(*cells: str | int | float) -> bytes:
     return "\t".join(shown).encode() + b"\n"
 
 
+def say(text: str) -> None:
+    """One line on standard error, whatever is in it; half a character is shown by its number."""
+    shown = " ".join(text.split()).encode("utf-8", "backslashreplace").decode()
+    print(shown, file=sys.stderr, flush=True)
+
+
 def note(text: str) -> None:
-    """Says ``text`` in one line on standard error."""
-    print(f"note: {text}", file=sys.stderr, flush=True)
+    """Says ``text``, which is worth knowing and no mistake, on standard error."""
+    say(f"note: {text}")
 
 
 def wrote(*paths: Path, what: str = "") -> None:
     """Says where a command wrote, and perhaps ``what``, in one line on standard error."""
-    said = f"wrote {', '.join(map(str, paths))}" + (f": {what}" if what else "")
-    print(said, file=sys.stderr, flush=True)
+    say(f"wrote {', '.join(map(str, paths))}" + (f": {what}" if what else ""))
 
 
 def waiting(what: str) -> None:
