@@ -369,7 +369,7 @@ def test_shards_and_halves(published, tmp_path, run_command):
     assert run_command("export", published("llama"), tmp_path / "out", *flags)[0] == 0
     assert len(list((tmp_path / "out").glob("model-*.safetensors"))) > 2
     code, out, _ = run_command("verify", tmp_path / "out")
-    assert (code, out) == (0, ["30 tensors\tall of them known", ""])
+    assert (code, out) == (0, ["30 tensors\tall of them known, all finite", ""])
     assert run_command("generate", tmp_path / "out", "the ", "--rules", "published")[0] == 0
 
 
