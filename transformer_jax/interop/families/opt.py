@@ -34,7 +34,7 @@ _OFFSET = 2  # the first two rows of the table of positions are never used
 
 
 def model(fields: Fields, tensors: Tensors) -> Model:
-    """An OPT; only the smaller of its two sizes with norms after sub-layers is unlike the others.
+    """An OPT.
 
     Raises:
         CheckpointError: Embeddings of another width than the layers (OPT 350M), or norms without
@@ -42,7 +42,12 @@ def model(fields: Fields, tensors: Tensors) -> Model:
     """
     prefix = "" if tensors.has("decoder.embed_tokens.weight") else "model."
     width, rate = fields.whole("hidden_size"), fields.number("dropout", default=0.1)
-    fields.only(word_embed_proj_dim=width, layer_norm_elementwise_affine=True)
+    fields.only(layer_norm_elementwise_affine=True)
+    projected = fields.whole("word_embed_proj_dim", default=width)
+    if projected != width:
+        raise fields.refused(
+            "word_embed_proj_dim", projected, f"only hidden_size, {width}, can be loaded"
+        )
     before = fields.flag("do_layer_norm_before", True)
     bias = fields.flag("enable_bias", True)
     table, own = f"{prefix}decoder.embed_tokens.weight", "lm_head.weight"
