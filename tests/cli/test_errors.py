@@ -98,6 +98,30 @@ def test_debugging_lets_errors_pass(monkeypatch):
         guarded(er_raising(ConfigError("odd")))
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_the_midst_of_a_callback_is_not_lost(number, capsys):
+    def stop(number, frame):
+        raise KeyboardInterrupt if number == signal.SIGINT else Stopped("stopped", number)
+
+    class Collected:
+        def __del__(self):  # Python discards what is raised here
+            signal.raise_signal(number)
+            time.sleep(0)
+
+    def work():
+        one = Collected()
+        del one
+        for _ in range(100):
+            time.sleep(0.02)
+
+    before = signal.signal(number, stop)
+    try:
+        assert guarded(work) == 128 + number
+    finally:
+        signal.signal(number, before)
+    assert "ignored" not in capsys.readouterr().err
+
+
 def test_who_was_stopped_waits_for_no_thread():
     """What is being compiled in the background cannot be interrupted, and takes minutes."""
     code = (

@@ -6,6 +6,7 @@ import os
 import platform
 import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.cli.output import say
-from transformer_jax.errors import UserError
+from transformer_jax.errors import Stopped, UserError
 
 __all__ = ["guarded", "leave", "plain_warnings", "run_log"]
 
@@ -38,7 +39,7 @@ def guarded(command: Callable[[], int | None], *, debug: bool = False) -> int:
     """
     debug = debug or os.environ.get("TRANSFORMER_JAX_DEBUG", "0") == "1"
     try:
-        with plain_warnings():
+        with plain_warnings(), _no_signal_lost():
             code = command() or 0
         sys.stdout.flush()
     except SystemExit as end:
@@ -95,6 +96,38 @@ def plain_warnings() -> Iterator[None]:
     finally:
         warnings.showwarning = shown
         root.removeHandler(handler)
+
+
+@contextlib.contextmanager
+def _no_signal_lost() -> Iterator[None]:
+    """Within it, a signal is sent again if the exception that it raised was discarded.
+
+    Python prints and discards what is raised in a callback of the garbage collector, as JAX has
+    one, and in ``__del__``; a Ctrl-C that falls into such a moment would be lost.
+    """
+    discard = sys.unraisablehook
+
+    def again(lost: Any) -> None:
+        number = _signal_behind(lost.exc_value)
+        if number is None:
+            discard(lost)
+            return
+        # A moment later: at once, it would be raised in this callback and discarded as well.
+        timer = threading.Timer(0.05, os.kill, (os.getpid(), number))
+        timer.daemon = True
+        timer.start()
+
+    sys.unraisablehook = again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = discard
+
+
+def _signal_behind(error: BaseException | None) -> int | None:
+    if isinstance(error, KeyboardInterrupt):
+        return signal.SIGINT
+    return error.exit_code - 128 if isinstance(error, Stopped) else None
 
 
 def _say(message: str, kind: str = "error") -> None:
