@@ -258,7 +258,7 @@ def test_similar_finds_the_line_itself_first(pretrained, run_command, lines):
     cosines = [float(row[0]) for row in rows]
     assert cosines == sorted(cosines, reverse=True)
     assert len(rows) == 4
-    assert "1 of 5 lines were cut" in err
+    assert "1 of 5 lines was cut" in err
 
 
 # words, attention, probe

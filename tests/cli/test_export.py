@@ -98,7 +98,7 @@ MISTAKES = [
     ("gpt2", ["--format", "stablehlo", "--shard-gigabytes", "1"], "--shard-gigabytes is for"),
     ("gpt2", ["--length", "3"], "--length is for --format stablehlo, not hf"),
     ("gpt2", ["--format", "stablehlo", "--length", "99"], "allowed are 1 to 43"),
-    ("bert", ["--format", "stablehlo", "--length", "9"], "an encoder writes nothing"),
+    ("bert", ["--format", "stablehlo", "--length", "9"], "an encoder or classifier writes nothing"),
     ("bert", ["--format", "ctranslate2"], "CTranslate2 cannot run this model: it is an encoder"),
     ("gemma2", ["--format", "ctranslate2"], "scores.softcap: attention scores are not capped"),
     ("vit", ["--format", "stablehlo"], "models that read words"),

@@ -384,7 +384,7 @@ MISTAKES = [
     (["generate", "{gpt2}", "x", "--rules", "published", "--temperature", "0.5"], 2,
      "--temperature has no part"),
     (["generate", "{gpt2}", "x", "--rules", "published", "--tokens", str(10**12)], 2,
-     "max_new_tokens is 1000000000000: allowed are 1 to 1048576"),
+     "--tokens is 1000000000000: at most 1,000,000 is possible"),
     (["generate", "{phi3_long}", "x", "--rules", "published", "--tokens", "60"], 3,
      "the model has positions for 36"),
     (["generate", "{llama_dynamic}", "x", "--context", "60", "--interpolate"], 2,

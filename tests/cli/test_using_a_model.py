@@ -462,13 +462,20 @@ def test_another_tokenizer_is_noticed(copied_run, run_command, lesson):
     assert "tokenizer.json" in err
 
 
-def test_a_model_of_another_shape_is_refused(copied_run, run_command):
+@pytest.mark.parametrize(
+    ("width", "said"),
+    [
+        (36, r"parameter \S+ is \[\S.*\] in the checkpoint and \[.*\] by config.json"),
+        (64, r"describes a model of [\d,]+ parameters, and the checkpoint has [\d,]+: they"),
+    ],
+)
+def test_a_model_of_another_shape_is_refused(copied_run, run_command, width, said):
     config = json.loads((copied_run / "config.json").read_text())
-    config["model"]["width"] = 64
+    config["model"]["width"] = width
     (copied_run / "config.json").write_text(json.dumps(config))
     code, _, err = run_command("translate", copied_run, text="x")
     assert code == 4
-    assert re.search(r"parameter \S+ is \[\S.*\] in the checkpoint and \[.*\] by config.json", err)
+    assert re.search(said, err)
 
 
 def test_a_run_without_checkpoints_exits_4(copied_run, run_command):
