@@ -107,3 +107,7 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused():
     ):
         with pytest.raises(ConfigError, match=f"has {V} tokens but the model {V - 1}"):
             make()
+    graph, params = told
+    waiting = Predictor((graph, None), TOKENIZER, kind="classify")
+    with pytest.raises(ConfigError, match=f"has {V} tokens but the model {V - 1}"):
+        waiting.params = params

@@ -64,7 +64,8 @@ class Predictor:
     long contexts are read through overlapping windows.
 
     Args:
-        model: Graph and parameters, of a ``TextEncoder``, ``TokenEncoder`` or ``TextDecoder``.
+        model: Graph and parameters, of a ``TextEncoder``, ``TokenEncoder`` or ``TextDecoder``;
+            parameters may be None as long as nothing is asked.
         tokenizer: Of the run.
         kind: The task.
         labels: Names of classes or tags; of answers, whether ``"none"`` is among what can be told.
@@ -74,7 +75,6 @@ class Predictor:
         frame: The special tokens around texts; None are those of training here.
 
     Attributes:
-        params: The parameters in use; may be exchanged.
         cut: How many texts so far were longer than ``length``.
     """
 
@@ -90,9 +90,9 @@ class Predictor:
         tokens: int = 4096,
         frame: Frame | None = None,
     ):
-        graph, self.params = model
-        check_vocabulary(tokenizer, nnx.merge(*model).config.vocab)
-        self._tokenizer, self._length, self._stride = tokenizer, length, stride
+        graph, params = model
+        self._graph, self._tokenizer, self.params = graph, tokenizer, params
+        self._length, self._stride = length, stride
         self._may_have_none, self.cut = "none" in labels, 0
         self._frame = frame
 
@@ -101,6 +101,18 @@ class Predictor:
             return _SHARES.get(kind, jax.nn.softmax)(scores)
 
         self._run = Batches(program, tokens=tokens, pad=tokenizer.pad)
+
+    @property
+    def params(self) -> Any:
+        """The parameters in use; None before there are any, as when a run is about to begin."""
+        return self._params
+
+    @params.setter
+    def params(self, params: Any) -> None:
+        # The model is complete, and can be asked for its vocabulary, only with parameters.
+        if params is not None:
+            check_vocabulary(self._tokenizer, nnx.merge(self._graph, params).config.vocab)
+        self._params = params
 
     def classes(
         self, texts: Sequence[str], seconds: Sequence[str] | None = None
