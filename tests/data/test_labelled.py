@@ -157,7 +157,7 @@ def test_bad_json_lines_are_named(write, row, message):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"text": ["a", "b"], "upos": ["X"]}, r"jsonl:1: 2 words \('text'\) and 1 tags \('upos'\)"),
+        ({"text": ["a", "b"], "upos": ["X"]}, r"jsonl:1: 2 words \('text'\) and 1 tag \('upos'\)"),
         ({"text": "a b", "upos": ["X"]}, r":1: field 'text' is no list with text in it"),
         ({"text": ["a"], "tags": ["X"]}, r":1: field 'upos' is no list .*data.read.tag"),
         ({"text": ["a", " "], "upos": ["X", "Y"]}, r":1: field 'text, item 2' is empty"),

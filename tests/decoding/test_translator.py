@@ -375,7 +375,7 @@ def test_settings_that_cannot_be_are_refused():
         Search(beams=0)
     with pytest.raises(ConfigError, match="alpha is -1"):
         Search(alpha=-1.0)
-    with pytest.raises(ConfigError, match="length_extra 0"):
+    with pytest.raises(ConfigError, match="length_extra is 0: at least 1"):
         Search(length_extra=0)
     for name, value in itertools.product(("rows", "source_lengths"), ((), (0, 1), (8, 8))):
         with pytest.raises(ConfigError, match=name):

@@ -20,11 +20,16 @@ def tokenizer_of(kind, size=300):
     return train_tokenizer(kind, TEXTS * 5, size, special=BERT_SPECIAL)
 
 
+def model_for(tokenizer):
+    """Graph and parameters of an untrained model with as many tokens as a tokenizer."""
+    config = bert(16, 2, vocab=tokenizer.vocab_size, length=12, dropout=0.0)
+    return split(MaskedEncoder(config, next_sentence=False, rngs=nnx.Rngs(0)))
+
+
 @pytest.fixture(scope="module")
 def wordpiece():
     tokenizer = tokenizer_of("wordpiece")
-    config = bert(16, 2, vocab=tokenizer.vocab_size, length=12, dropout=0.0)
-    graph, params = split(MaskedEncoder(config, next_sentence=False, rngs=nnx.Rngs(0)))
+    graph, params = model_for(tokenizer)
     # Far from uniform, so that there is something to mistake.
     params = jax.tree.map(lambda leaf: leaf * 4 if leaf.ndim > 1 else leaf, params)
     return (graph, params), tokenizer
@@ -81,9 +86,9 @@ def test_all_words_but_special_ones_are_in_the_list(wordpiece):
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "bytes", "characters"])
-def test_the_text_around_a_mask_is_what_it_is_without(wordpiece, kind):
+def test_the_text_around_a_mask_is_what_it_is_without(kind):
     tokenizer = tokenizer_of(kind, 400)
-    ids = FillMask(wordpiece[0], tokenizer, length=64).encode("the [MASK] dog")
+    ids = FillMask(model_for(tokenizer), tokenizer, length=64).encode("the [MASK] dog")
     assert (ids[0], ids[-1]) == (tokenizer.bos, tokenizer.eos)
     whole = tokenizer.encode("the brown dog")
     before = ids[1 : ids.index(tokenizer.mask)]

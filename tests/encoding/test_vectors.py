@@ -219,7 +219,7 @@ def test_every_occurrence_is_found_and_parts_of_words_are_not(vectors):
     for word in ("ban", "", "cash"):
         with pytest.raises(DataError, match=f'"{word}" is no word of the sentence'):
             vectors.word("the bank", word)
-    with pytest.raises(DataError, match="beyond the 20 tokens"):
+    with pytest.raises(DataError, match="beyond what is read, 20 tokens"):
         vectors.word("the " * 30 + "bank", "bank")
 
 

@@ -35,7 +35,7 @@ def sequences(vocab: int, length: int, limit: int = 1_000_000) -> int:
         625
         >>> sequences(37_000, 25)
         Traceback (most recent call last):
-        transformer_jax.errors.ConfigError: exhaustive search over 37000 tokens and 25 steps has
+        transformer_jax.errors.ConfigError: exhaustive search over 37,000 tokens and 25 steps has
         37000^25 = 10^114.2 sequences: at most 1000000 are searched; use beam search
     """
     digits = length * math.log10(vocab)
