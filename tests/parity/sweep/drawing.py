@@ -100,15 +100,24 @@ def family(name: str, refused: Sequence[str] = ()) -> Callable:
     Args:
         name: What the family is called in test ids.
         refused: Patterns of errors of ours that are known and meant.
+
+    Raises:
+        ValueError: Another function has this name. The same one may come again: a collection of
+            doctests runs modules of packages once more, under a name of its own.
     """
 
     def register(case: Callable[[Draw], Case]) -> Callable[[Draw], Case]:
-        if name in FAMILIES:
+        if name in FAMILIES and _place(FAMILIES[name].case) != _place(case):
             raise ValueError(f"two families are called {name}")
         FAMILIES[name] = Family(case, tuple(refused))
         return case
 
     return register
+
+
+def _place(case: Callable[[Draw], Case]) -> tuple[str, int]:
+    """Where a function is written."""
+    return case.__code__.co_filename, case.__code__.co_firstlineno
 
 
 def find_families() -> dict[str, Family]:
