@@ -1,10 +1,15 @@
 """Something is shown while it takes long: a bar on a terminal, a line now and then elsewhere."""
 
+import functools
 import io
+import threading
 import time
+import types
 
+import pytest
 from rich.console import Console
 
+from transformer_jax.training import activity
 from transformer_jax.training.activity import said, tracked, working
 
 
@@ -12,39 +17,93 @@ def av_console(terminal=False):
     return Console(file=io.StringIO(), force_terminal=terminal, width=80)
 
 
-def test_off_a_terminal_there_is_a_line_once_in_a_while():
+class Clock:
+    """Time that passes only in :meth:`sleep`, step by step as whoever writes lines waits."""
+
+    def __init__(self):
+        self.now, self._until = 0.0, 0.0
+        self._waits, self._changed = False, threading.Condition()
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        """Returns once the time is over and everything that falls into it was written."""
+        with self._changed:
+            self._until = self.now + seconds
+            self._changed.notify_all()
+            over = lambda: self._waits and self.now >= self._until
+            assert self._changed.wait_for(over, 60), "nobody waits"
+
+    def wait(self, event, seconds):
+        with self._changed:
+            self._waits = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: event.is_set() or self.now < self._until)
+            self._waits = False
+            self.now += seconds
+            return event.is_set()
+
+    def event(self):
+        event = threading.Event()
+
+        def end():
+            with self._changed:
+                threading.Event.set(event)
+                self._changed.notify_all()
+
+        event.wait, event.set = functools.partial(self.wait, event), end
+        return event
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    system = types.SimpleNamespace(Event=clock.event, Thread=threading.Thread)
+    monkeypatch.setattr(activity, "time", clock)
+    monkeypatch.setattr(activity, "threading", system)
+    monkeypatch.setattr(activity, "_display", activity._Display())
+    return clock
+
+
+def test_off_a_terminal_there_is_a_line_once_in_a_while(clock):
     console = av_console()
-    with working("compiling", 6, console=console, every=0.1) as activity:
-        activity.advance(2)
-        time.sleep(0.55)
+    with working("compiling", 6, console=console, every=8.0) as work:
+        work.advance(2)
+        clock.sleep(7)
+        assert console.file.getvalue() == ""
+        clock.sleep(23)
     lines = console.file.getvalue().splitlines()
-    assert 2 <= len(lines) <= 5
-    assert set(lines) <= {"compiling: 2/6, 0s", "compiling: 2/6, 1s"}
+    assert lines == [f"compiling: 2/6, {seconds}s" for seconds in (8, 16, 24)]
 
 
-def test_nothing_is_said_while_others_say_something():
+def test_nothing_is_said_while_others_say_something(clock):
     console = av_console()
-    with working("compiling", console=console, every=0.3):
+    with working("compiling", console=console, every=8.0):
         for _ in range(20):
             said()
-            time.sleep(0.02)
+            clock.sleep(7)
     assert console.file.getvalue() == ""
 
 
-def test_the_innermost_activity_is_what_is_shown():
+def test_the_innermost_activity_is_what_is_shown(clock):
     console = av_console()
-    with working("evaluating", console=console, every=0.1):
+    with working("evaluating", console=console, every=8.0):
         for _ in tracked(range(3), "translating"):
-            time.sleep(0.2)
-    lines = console.file.getvalue().splitlines()
-    assert lines[0].startswith("translating: 0/3")
-    assert any(line.startswith("translating: 2/3") for line in lines)
+            clock.sleep(9)
+        clock.sleep(6)
+    assert console.file.getvalue().splitlines() == [
+        "translating: 0/3, 8s",
+        "translating: 1/3, 16s",
+        "translating: 2/3, 24s",
+        "evaluating: 32s",
+    ]
 
 
 def test_a_terminal_shows_a_bar_that_does_not_stay():
     console = av_console(terminal=True)
-    with working("evaluating", 4, console=console) as activity:
-        activity.advance()
+    with working("evaluating", 4, console=console) as work:
+        work.advance()
         time.sleep(0.4)
     shown = console.file.getvalue()
     assert "evaluating: 1/4" in shown
