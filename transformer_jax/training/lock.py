@@ -51,8 +51,8 @@ class RunLock:
         self,
         path: str | os.PathLike[str],
         *,
-        every: float = _EVERY,
-        stale: float = _STALE,
+        every: float | int = _EVERY,
+        stale: float | int = _STALE,
         say: Callable[[str], None] = lambda text: None,
     ):
         self.path = Path(path)
