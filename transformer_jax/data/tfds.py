@@ -79,8 +79,8 @@ class _Reader:
             ) from None
         if i != wanted:
             raise DataError(
-                f"{self.folder} {split}: {i} records where dataset_info.json has {wanted}: a "
-                f"shard is cut or damaged: prepare the data set anew"
+                f"{self.folder} {split}: {plural(i, 'record')} where dataset_info.json has "
+                f"{wanted:,}: a shard is cut or damaged: prepare the data set anew"
             )
 
     def _check_shards(self, split: str) -> None:

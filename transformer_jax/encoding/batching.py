@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int
 
 from transformer_jax.data.examples import Examples, make_inputs
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, plural
 from transformer_jax.numerics import refuse_nonfinite
 
 __all__ = ["Batches", "check_vocabulary", "grouped"]
@@ -67,8 +67,8 @@ def check_vocabulary(tokenizer: Any, vocab: int) -> None:
     """
     if tokenizer.vocab_size > vocab:
         raise ConfigError(
-            f"the tokenizer has {tokenizer.vocab_size} tokens but the model {vocab}: use the "
-            f"tokenizer it was trained with"
+            f"the tokenizer has {plural(tokenizer.vocab_size, 'token')} but the model "
+            f"{vocab:,}: use the tokenizer it was trained with"
         )
 
 
