@@ -122,6 +122,18 @@ def test_a_signal_in_the_midst_of_a_callback_is_not_lost(number, capsys):
     assert "ignored" not in capsys.readouterr().err
 
 
+def test_a_hook_that_was_put_on_top_meanwhile_stays(monkeypatch):
+    monkeypatch.setattr(sys, "unraisablehook", before := sys.unraisablehook)
+    guarded(lambda: None)
+    assert sys.unraisablehook is before
+
+    def work():
+        sys.unraisablehook = work
+
+    guarded(work)
+    assert sys.unraisablehook is work
+
+
 def test_who_was_stopped_waits_for_no_thread():
     """What is being compiled in the background cannot be interrupted, and takes minutes."""
     code = (

@@ -105,10 +105,10 @@ def _no_signal_lost() -> Iterator[None]:
     Python prints and discards what is raised in a callback of the garbage collector, as JAX has
     one, and in ``__del__``; a Ctrl-C that falls into such a moment would be lost.
     """
-    discard = sys.unraisablehook
+    discard, active = sys.unraisablehook, True
 
     def again(lost: Any) -> None:
-        number = _signal_behind(lost.exc_value)
+        number = _signal_behind(lost.exc_value) if active else None
         if number is None:
             discard(lost)
             return
@@ -121,7 +121,9 @@ def _no_signal_lost() -> Iterator[None]:
     try:
         yield
     finally:
-        sys.unraisablehook = discard
+        active = False
+        if sys.unraisablehook is again:  # others may have put theirs on top, as for Orbax
+            sys.unraisablehook = discard
 
 
 def _signal_behind(error: BaseException | None) -> int | None:
