@@ -392,6 +392,20 @@ def test_mt5_is_gated_where_its_file_does_not_say(tmp_path):
     assert (config.feed_forward.gated, config.feed_forward.activation) == (True, "gelu_tanh")
 
 
+def test_t5_believes_the_parts_of_its_feed_forward_where_they_are_said_too(tmp_path):
+    """As transformers does, whose newer files hold all three keys."""
+    for name, keys, wanted in (
+        ("a", {"dense_act_fn": "silu"}, (True, "silu")),
+        ("b", {"feed_forward_proj": "relu"}, (True, "gelu_tanh")),
+        ("c", {"feed_forward_proj": "gated-silu", "dense_act_fn": ...}, (True, "silu")),
+        ("d", {"dense_act_fn": "gelu"}, (True, "gelu")),
+    ):
+        ff = config_of("t5_gated", tmp_path / name, **keys).feed_forward
+        assert (ff.gated, ff.activation) == wanted
+    with pytest.raises(CheckpointError, match=r"dense_act_fn is \"tan\": known are"):
+        config_of("t5", tmp_path / "e", dense_act_fn="tan")
+
+
 def test_a_classifier_of_images_has_no_use_for_a_pooler(tmp_path):
     pooler = {f"vit.pooler.dense.{part}": np.ones(shape, np.float32)
               for part, shape in (("weight", (32, 32)), ("bias", 32))}  # fmt: skip

@@ -52,7 +52,7 @@ def mt5(fields: Fields, tensors: Tensors) -> Model:
 def _model(fields: Fields, tensors: Tensors, feed_forward: str, *, scaled: bool) -> Model:
     """An encoder-decoder, whose head is tied unless the file has another table; or an encoder."""
     alone = _alone(fields)
-    activation, gated = fields.choice(("feed_forward_proj",), _FEED_FORWARD, feed_forward)
+    activation, gated = _activation(fields, feed_forward)
     width, rate = fields.whole("d_model"), fields.number("dropout_rate", default=0.1)
     layers = fields.whole("num_layers")
     own = "lm_head.weight"
@@ -97,6 +97,17 @@ def _model(fields: Fields, tensors: Tensors, feed_forward: str, *, scaled: bool)
         ),
     )
     return Model("encoder" if alone else "encoder-decoder", config)
+
+
+def _activation(fields: Fields, usual: str) -> tuple[str, bool]:
+    """The activation and whether it is gated, as ``feed_forward_proj`` or its two parts say.
+
+    Newer files repeat the parts under keys of their own, and transformers believes those.
+    """
+    activation, gated = fields.choice(("feed_forward_proj",), _FEED_FORWARD, usual)
+    if fields.values.get("dense_act_fn") is not None:
+        activation = fields.choice(("dense_act_fn",), ACTIVATIONS, usual)
+    return activation, fields.flag("is_gated_act", gated)
 
 
 def _alone(fields: Fields) -> bool:
