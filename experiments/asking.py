@@ -112,12 +112,10 @@ def _configured(
     command: str, runs: Runs, read: Callable[[Any], tuple[Any, Any]], file: Path
 ) -> Any:
     """The run that a ``config.json`` describes."""
-    from transformer_jax.training.run_directory import RunDirectory
+    from transformer_jax.training.run_directory import ConfigFile
 
-    directory = RunDirectory(file.parent)
-    directory.config = file
     try:
-        run, _ = read(directory)
+        run, _ = read(ConfigFile(file))
     except CheckpointError as error:
         raise ConfigError(f"--config {error}") from None
     if type(run) not in {type(named) for _, named in runs.values()}:

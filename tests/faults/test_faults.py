@@ -325,7 +325,7 @@ def test_runs_that_another_process_writes_to(translator, copy, texts, living, tm
                                  "--overwrite"]),
         ):  # fmt: skip
             run = copy(translator)
-            (run / LOCK).write_text(json.dumps(this_process() | holder))
+            (run / LOCK).write_text(json.dumps(this_process() | holder | {"token": "t"}))
             before = fa_bytes(run)
             case = Case(name, lambda folder: None, command, given)
             found = ended(case, run, capfd, lambda folder: None)

@@ -390,7 +390,9 @@ def test_keeping_none_is_refused(tmp_path):
 
 def test_nothing_is_written_to_a_run_that_another_process_took_over(run):
     with ck_open(run) as checkpointer:
-        (run / "lock.json").write_text('{"pid": 1, "machine": "another", "host": "elsewhere"}')
+        (run / "lock.json").write_text(
+            '{"pid": 1, "machine": "another", "host": "elsewhere", "token": "theirs"}'
+        )
         for write in (
             lambda: checkpointer.save(3, ck_state(3)),
             lambda: checkpointer.set_score(2, Score("loss", 1.0)),

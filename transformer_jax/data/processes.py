@@ -39,6 +39,8 @@ def machine() -> str:
 def process_started(pid: int) -> str | None:
     """When a process of this machine was started, in whatever way the system tells; None if gone.
 
+    An empty text if the system does not tell.
+
     The number of a process that ended is given to another one; both together are unique.
     """
     try:
@@ -47,13 +49,27 @@ def process_started(pid: int) -> str | None:
         return None if told[0] in "ZX" else told[19]  # ended, and not yet waited for
     except (FileNotFoundError, ProcessLookupError):
         if Path("/proc/self/stat").exists():
-            return None
+            return _unseen(pid)
     except (OSError, IndexError):
         pass
     command = ["ps", "-o", "lstart=", "-p", str(pid)]
     with contextlib.suppress(OSError):
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-        return done.stdout.strip() or None
+        return done.stdout.strip() or _unseen(pid)
+    return ""
+
+
+def _unseen(pid: int) -> str | None:
+    """What is known of a process that the system shows nothing of: None if there is none.
+
+    The processes of other users may be hidden, as by the option ``hidepid`` of ``/proc``.
+    """
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return None
+    except OSError:
+        pass
     return ""
 
 

@@ -11,24 +11,31 @@ on many shared disks they hold within one machine only, and they do not say who 
 """
 
 import contextlib
+import errno
 import json
 import os
 import secrets
+import shutil
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.data.ordinary import read_ordinary
 from transformer_jax.data.processes import machine, process_alive, this_process
 from transformer_jax.errors import CheckpointError
-from transformer_jax.training.manifest import write_durably
 
-__all__ = ["LOCK", "RunLock", "check_lock"]
+__all__ = ["LOCK", "RunLock", "check_lock", "is_locked", "of_a_lock"]
 
 LOCK = "lock.json"
 _EVERY = 15.0  # seconds between touches
 _STALE = 180.0  # seconds without a touch; shared disks may show old times for a minute
+_WRITTEN = 0.5  # seconds in which whoever makes a lock has written it
+_LARGEST = 1 << 16  # bytes; a lock has a few hundred
+
+# What this process holds: its token by the real path of the directory.
+_held: dict[str, str] = {}
 
 
 class RunLock:
@@ -68,6 +75,7 @@ class RunLock:
             self._take()
         except OSError as error:
             raise CheckpointError(f"{self.path}: cannot be written: {error.strerror}") from None
+        _held[os.path.realpath(self.path)] = self._token
         self._beat = threading.Thread(target=self._touch, name="run lock", daemon=True)
         self._beat.start()
         return self
@@ -76,6 +84,9 @@ class RunLock:
         self._done.set()
         if self._beat is not None:
             self._beat.join()
+        where = os.path.realpath(self.path)
+        if _held.get(where) == self._token:
+            del _held[where]
         with contextlib.suppress(OSError):
             if self._ours():
                 self.file.unlink()
@@ -96,7 +107,18 @@ class RunLock:
                 found = _read(self.file)
                 if found is None:
                     continue  # released in this moment
-                self._refuse_unless_dead(found, draft)
+                if found and not _is_lock(found):
+                    raise CheckpointError(
+                        f"{self.file}: not written by this program, so it stays as it is: choose "
+                        f"another directory, or move the file away"
+                    )
+                silent = self._silent(draft)
+                if silent is None:
+                    continue
+                if not found and silent < _WRITTEN:
+                    time.sleep(_WRITTEN / 20)  # just being written, where there are no links
+                    continue
+                self._refuse_unless_dead(found, silent)
                 self._replace(found, draft)
                 if self._ours():
                     self._say(f"{self.path}: was in use by {_who(found)}, which is gone")
@@ -104,12 +126,15 @@ class RunLock:
         finally:
             draft.unlink(missing_ok=True)
 
-    def _refuse_unless_dead(self, found: dict[str, Any], draft: Path) -> None:
+    def _silent(self, draft: Path) -> float | None:
+        """Seconds since the lock was touched, by the clock of its disk; None if it is gone."""
         draft.touch()
         try:
-            silent = draft.stat().st_mtime - self.file.stat().st_mtime
+            return draft.stat().st_mtime - self.file.stat().st_mtime
         except FileNotFoundError:
-            return
+            return None
+
+    def _refuse_unless_dead(self, found: dict[str, Any], silent: float) -> None:
         alive = process_alive(found)
         if alive is False or (alive is None and silent > self._stale):
             return
@@ -120,22 +145,40 @@ class RunLock:
         raise CheckpointError(f"{self.path}: in use by {_who(found)}: {hint}")
 
     def _replace(self, found: dict[str, Any], draft: Path) -> None:
-        """Puts our lock in place of a dead one, if it still is that one and nobody else does so."""
-        turn = self.path / f".{LOCK}.turn"
+        """Puts our lock in place of a dead one, if it still is that one and nobody else does so.
+
+        Whoever replaces it takes a turn: the one folder of that name, with the new lock in it. The
+        lock is renamed out of there, which fails if the turn was ended by somebody else meanwhile.
+        """
+        turn, ours = self.path / f".{LOCK}.turn", self.path / f".{LOCK}.{self._token}.turn"
+        ours.mkdir(exist_ok=True)
+        (ours / self._token).write_text(draft.read_text(encoding="utf-8"), encoding="utf-8")
         try:
-            turn.mkdir()
-        except FileExistsError:
-            with contextlib.suppress(OSError):
-                draft.touch()
-                if draft.stat().st_mtime - turn.stat().st_mtime > self._stale:
-                    turn.rmdir()  # whose turn it was has died
+            ours.rename(turn)
+        except OSError as error:
+            shutil.rmtree(ours, ignore_errors=True)
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            self._end_dead(turn, draft)
             time.sleep(0.05)
             return
         try:
             if _read(self.file) == found:
-                write_durably(self.file, draft.read_text(encoding="utf-8"))
+                with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                    (turn / self._token).rename(self.file)
         finally:
-            turn.rmdir()
+            with contextlib.suppress(OSError):
+                (turn / self._token).unlink(missing_ok=True)
+                turn.rmdir()  # fails if it is somebody else's by now, as it should
+
+    def _end_dead(self, turn: Path, draft: Path) -> None:
+        """Ends a turn whose process has died within it."""
+        gone = self.path / f".{LOCK}.{self._token}.gone"
+        with contextlib.suppress(OSError):
+            draft.touch()
+            if draft.stat().st_mtime - turn.stat().st_mtime > self._stale:
+                turn.rename(gone)
+                shutil.rmtree(gone, ignore_errors=True)
 
     def _touch(self) -> None:
         while not self._done.wait(self._every):
@@ -148,24 +191,49 @@ class RunLock:
 def check_lock(path: str | os.PathLike[str]) -> None:
     """Refuses to write to a run that another process has locked; no lock at all is no hindrance.
 
-    It may have been ours before: a process that slept for minutes, as on a laptop whose lid was
-    closed, is taken for dead by those on other machines.
+    A lock that this process holds must still be there. A process that slept for minutes, as on a
+    laptop whose lid was closed, is taken for dead by those on other machines: whoever took its run
+    over may have ended since.
 
     Raises:
         CheckpointError: It says who holds the lock.
     """
     file = Path(path) / LOCK
     try:
-        found = _read(file)
+        found = _read(file) or {}
     except OSError as error:
         raise CheckpointError(f"{file}: cannot be read: {error.strerror}") from None
-    if not found or process_alive(found) is False:
+    ours = _held.get(os.path.realpath(path))
+    if ours is not None and found.get("token") == ours:
         return
-    if found.get("machine") != machine() or found.get("pid") != os.getpid():
+    here = found.get("machine") == machine() and found.get("pid") == os.getpid()
+    if _is_lock(found) and not here and process_alive(found) is not False:
         raise CheckpointError(
             f"{path}: in use by {_who(found)}, so this process writes nothing more to it; if that "
             f"one is gone, delete {file}"
         )
+    if ours is not None:
+        raise CheckpointError(
+            f"{path}: no longer locked by this process: another one took it over, or {LOCK} was "
+            f"deleted; so this process writes nothing more to it: go on with `resume {path}`"
+        )
+
+
+def is_locked(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a lock of a run in a directory, be its process alive or not."""
+    with contextlib.suppress(OSError):
+        return _is_lock(_read(Path(path) / LOCK) or {})
+    return False
+
+
+def of_a_lock(name: str) -> bool:
+    """Whether a file of this name in a directory belongs to its lock.
+
+    Example:
+        >>> [of_a_lock(name) for name in ("lock.json", ".lock.json.12ab", "package-lock.json")]
+        [True, True, False]
+    """
+    return name in (LOCK, f"{LOCK}.tmp") or name.startswith(f".{LOCK}.")
 
 
 def _link(draft: Path, file: Path) -> bool:
@@ -175,7 +243,8 @@ def _link(draft: Path, file: Path) -> bool:
     except FileExistsError:
         return False
     except OSError:
-        # A file system without links: whoever looks in between sees an empty file, and waits.
+        # A file system without links: whoever looks in between sees an empty file, and waits a
+        # moment for what comes into it.
         try:
             handle = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
         except FileExistsError:
@@ -186,15 +255,22 @@ def _link(draft: Path, file: Path) -> bool:
 
 
 def _read(file: Path) -> dict[str, Any] | None:
-    """What a lock says; None if there is none, nothing if it is damaged or just being written."""
+    """What a lock says; None if there is none, nothing if it is damaged or just being written.
+
+    What is no lock at all is something that :func:`_is_lock` denies.
+    """
     try:
-        with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK), encoding="utf-8") as opened:
-            found = json.loads(opened.read(1 << 16))
+        found = json.loads(read_ordinary(file, _LARGEST).decode("utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return found if isinstance(found, dict) else {"content": found}
+
+
+def _is_lock(found: dict[str, Any]) -> bool:
+    """Whether a file was written as a lock, and not by another program."""
+    return isinstance(found.get("token"), str)
 
 
 def _who(found: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -9,8 +10,11 @@ from typing import IO, Any
 from transformer_jax.data.ordinary import read_ordinary
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.training import manifest
+from transformer_jax.training.lock import check_lock
 
 __all__ = ["MetricsLog", "read_metrics"]
+
+_CHECKED = 10.0  # seconds between two looks at the lock of the run
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -59,7 +63,7 @@ class MetricsLog:
         history: All lines so far.
 
     Raises:
-        CheckpointError: The file cannot be read or written.
+        CheckpointError: The file cannot be read or written, or another process has the run.
         ConfigError: TensorBoard is asked for and ``tensorboardX`` is not installed.
     """
 
@@ -77,6 +81,8 @@ class MetricsLog:
         self._file: IO[str] | None = None
         if not writes:
             return
+        check_lock(path.parent)
+        self._checked = time.monotonic()
         if tensorboard is not None:
             try:
                 from tensorboardX import SummaryWriter
@@ -101,12 +107,15 @@ class MetricsLog:
         """Appends one record, which has a ``step``; it survives a kill of the process.
 
         Raises:
-            CheckpointError: The disk is full.
+            CheckpointError: The disk is full, or another process has taken the run over.
         """
         plain = {name: _plain(value) for name, value in record.items()}
         self.history.append(plain)
         if self._file is None:
             return
+        if time.monotonic() - self._checked >= _CHECKED:
+            check_lock(self.path.parent)
+            self._checked = time.monotonic()
         try:
             self._file.write(self._line(plain))
             self._file.flush()

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from transformer_jax.data.ordinary import read_ordinary
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.training import manifest
-from transformer_jax.training.lock import LOCK, check_lock
+from transformer_jax.training.lock import LOCK, check_lock, of_a_lock
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
     from transformer_jax.training.stored import Loaded
 
-__all__ = ["RunDirectory"]
+__all__ = ["ConfigFile", "RunDirectory"]
 
 
 class RunDirectory:
@@ -74,7 +74,7 @@ class RunDirectory:
         if not run.path.is_dir():
             return
         try:
-            empty = all(LOCK in entry.name for entry in run.path.iterdir())
+            empty = all(of_a_lock(entry.name) for entry in run.path.iterdir())
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
         if empty:
@@ -191,9 +191,27 @@ class RunDirectory:
         """Writes a JSON file of the run, whole or not at all.
 
         Raises:
-            CheckpointError: It cannot be written.
+            CheckpointError: It cannot be written, or another process has taken the run over.
         """
+        check_lock(self.path)
         try:
             manifest.write_durably(path, json.dumps(fields, indent=1, ensure_ascii=False) + "\n")
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+class ConfigFile(RunDirectory):
+    """The settings in a file on its own, whatever run it lies in."""
+
+    def __init__(self, file: Path):
+        super().__init__(file.parent)
+        self.config = file
+
+    def read_config(self, *, check: bool = True) -> dict[str, Any]:
+        """What the file says: checkpoints beside it say nothing about it.
+
+        Raises:
+            CheckpointError: It is missing or damaged.
+        """
+        del check
+        return super().read_config(check=False)
