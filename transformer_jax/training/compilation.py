@@ -1,11 +1,12 @@
 """A training step, compiled shape by shape in the background while training goes on."""
 
 import concurrent.futures
+import contextlib
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -21,17 +22,34 @@ Program = Callable[..., Any]
 Future = concurrent.futures.Future[Program]
 Shape = tuple[tuple[str, tuple[int, ...]], ...]
 
+Setting = tuple[Callable[[Any], contextlib.AbstractContextManager[Any]], Any]
+Settings = Sequence[Setting]
+
 _THREADS = "compile-step"
 _POLL = 0.05  # seconds between two checks whether to stop
+# What decides over programs and may be set for one thread alone, by the name of the setting.
+_CONTEXTS: dict[str, Callable[[Any], contextlib.AbstractContextManager[Any]]] = {
+    "jax_default_device": jax.default_device,
+    "jax_default_matmul_precision": jax.default_matmul_precision,
+    "jax_default_prng_impl": jax.default_prng_impl,
+    "jax_debug_infs": jax.debug_infs,
+    "jax_debug_nans": jax.debug_nans,
+    "jax_enable_x64": jax.enable_x64,
+    "jax_numpy_dtype_promotion": jax.numpy_dtype_promotion,
+    "jax_numpy_rank_promotion": jax.numpy_rank_promotion,
+    "jax_softmax_custom_jvp": jax.softmax_custom_jvp,
+    "jax_threefry_partitionable": jax.threefry_partitionable,
+}
 
 
 class PreparedStep:
     """A training step with a program for each batch shape, and a report of late compilations.
 
-    Announced shapes are compiled one after another in the background, in the order in which they
-    were announced, so that the first step is taken as soon as the first program is there. No shape
-    is compiled twice: a step whose program is not ready waits for it. A program depends on the
-    shapes alone, so results do not depend on when it was ready.
+    Announced shapes are compiled in the background, up to four at a time. They are begun in the
+    order in which they were announced, so that the first step is taken as soon as the first program
+    is there. No shape is compiled twice: a step whose program is not ready waits for it. A program
+    depends on the shapes, and on the settings of JAX where they were announced, alone: results do
+    not depend on when it was ready.
 
     Several processes compile nothing in the background. They compile where a step first needs a
     shape: all in the same order, between the same other programs.
@@ -52,6 +70,8 @@ class PreparedStep:
         workers = max(1, min(4, (os.cpu_count() or 1) // 2))
         self._pool = concurrent.futures.ThreadPoolExecutor(workers, thread_name_prefix=_THREADS)
         self._programs: dict[Shape, Future] = {}
+        self._announced: list[Future] = []
+        self._closed = False
         self._began = self._ended = time.monotonic()
         self.late: list[str] = []
 
@@ -62,28 +82,35 @@ class PreparedStep:
             state: Arrays, or ``jax.ShapeDtypeStruct`` with shardings: no value is read.
             batches: One of each shape, in the order in which training needs them.
             key: As of a step.
+
+        Raises:
+            RuntimeError: It is closed.
         """
+        self._refuse_closed()
+        settings = _settings()
         state, key = jax.tree.map(_abstract, (state, key))
         for batch in batches:
             shape = _shape(batch)
             if shape in self._programs:
                 continue
             future = self._programs[shape] = Future()
+            self._announced.append(future)
             if not self._lowers:
                 future.set_result(self._step)
             elif self._ahead:
-                args = (state, jax.tree.map(_abstract, batch), key)
+                args = (state, jax.tree.map(_abstract, batch), key, settings)
                 self._pool.submit(self._compile, future, *args)
 
     @property
     def announced(self) -> int:
         """How many shapes were announced."""
-        return len(self._programs) - len(self.late)
+        return len(self._announced)
 
     @property
     def ready(self) -> int:
-        """For how many shapes there is a program."""
-        return sum(future.done() for future in self._programs.values())
+        """For how many announced shapes there is a program."""
+        done = (future for future in self._announced if future.done() and not future.cancelled())
+        return sum(future.exception() is None for future in done)
 
     @property
     def seconds(self) -> float:
@@ -91,7 +118,12 @@ class PreparedStep:
         return self._ended - self._began
 
     def wait(self, batch: Batch, stopped: Callable[[], Any] = lambda: False) -> bool:
-        """Whether a step on ``batch`` can begin; waits for its program unless ``stopped``."""
+        """Whether a step on ``batch`` can begin; waits for its program unless ``stopped``.
+
+        Raises:
+            RuntimeError: It is closed.
+        """
+        self._refuse_closed()
         future = self._programs.get(_shape(batch))
         if future is None or not self._ahead:
             return True
@@ -101,7 +133,12 @@ class PreparedStep:
         return True
 
     def __call__(self, state: TrainState, batch: Batch, key: Any) -> Any:
-        """Takes a step."""
+        """Takes a step.
+
+        Raises:
+            RuntimeError: It is closed.
+        """
+        self._refuse_closed()
         shape = _shape(batch)
         if shape not in self._programs:
             self._compile_late(shape, state, batch, key)
@@ -112,14 +149,31 @@ class PreparedStep:
 
     def close(self) -> None:
         """Drops what is not being compiled yet; what is, ends by itself."""
+        self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
+        for future in self._programs.values():
+            future.cancel()
 
-    def _compile(self, future: Future, state: TrainState, batch: Batch, key: Any) -> None:
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise RuntimeError("this prepared step is closed: prepare another one")
+
+    def _compile(
+        self, future: Future, state: TrainState, batch: Batch, key: Any, settings: Settings = ()
+    ) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
         try:
-            future.set_result(self._step.lower(state, batch, key).compile())
+            with contextlib.ExitStack() as inside:
+                for enter, value in settings:
+                    inside.enter_context(enter(value))
+                program = self._step.lower(state, batch, key).compile()
         except BaseException as error:
+            self._ended = time.monotonic()
             future.set_exception(error)
+            return
         self._ended = time.monotonic()
+        future.set_result(program)
 
     def _compile_late(self, shape: Shape, state: TrainState, batch: Batch, key: Any) -> None:
         words = ", ".join(f"{name} {list(size)}" for name, size in shape)
@@ -135,6 +189,13 @@ class PreparedStep:
             time.monotonic() - began,
             words,
         )
+
+
+def _settings() -> Settings:
+    """The settings of this thread, as context managers that make them those of another one."""
+    found: list[Setting] = [(enter, getattr(jax.config, name)) for name, enter in _CONTEXTS.items()]
+    mesh = jax.sharding.get_mesh()
+    return found if mesh.empty else [*found, (jax.set_mesh, mesh)]
 
 
 def compiling() -> bool:
