@@ -20,7 +20,6 @@ import tyro
 from experiments import entry
 from experiments.asking import parse_flags
 from transformer_jax.cli.run_command import RunCommand
-from transformer_jax.errors import ConfigError
 
 __all__ = ["Evaluate", "main"]
 
@@ -69,12 +68,15 @@ def _begin(run: Any, named: Any) -> tuple[Any, Any, Any]:
 
 def _read(directory: Any) -> tuple[Any, Any]:
     from experiments.language import open_run
-    from experiments.language_settings import NgramRun, read
+    from experiments.language_settings import read
 
     run = read(directory)
-    if isinstance(run, NgramRun):
-        raise ConfigError(f"{directory.path}: counted in one go, there is nothing to resume")
     return run, lambda: open_run(run)
+
+
+def _anew(run: Any) -> Any:
+    """Without what texts begin with, which follows from them and their tokenizer."""
+    return dataclasses.replace(run, first="auto") if hasattr(run, "first") else run
 
 
 def _train(*parts: Any, **how: Any) -> int:
@@ -84,7 +86,14 @@ def _train(*parts: Any, **how: Any) -> int:
 
 
 FAMILY = entry.Family(
-    PROGRAM, __doc__ or "", {"train": _runs}, _begin, _read, _train, others={"evaluate": evaluate}
+    PROGRAM,
+    __doc__ or "",
+    {"train": _runs},
+    _begin,
+    _read,
+    _train,
+    anew=_anew,
+    others={"evaluate": evaluate},
 )
 
 

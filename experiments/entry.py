@@ -8,7 +8,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -82,12 +81,12 @@ def _writing_alone(path: str, check: Callable[[], None] = lambda: None) -> Itera
     """Holds the lock of a run directory, in the first process; ``check`` may refuse it before."""
     from experiments.job import say
     from transformer_jax.parallel.mesh import barrier, is_main
-    from transformer_jax.training.lock import LOCK, RunLock
+    from transformer_jax.training.lock import RunLock, is_locked
 
     with contextlib.ExitStack() as held:
         if is_main():
             # Nothing is written to a folder that is no run, and a run in progress is told as such.
-            if not (Path(path) / LOCK).exists():
+            if not is_locked(path):
                 check()
             held.enter_context(RunLock(path, say=say))
             check()
@@ -112,21 +111,29 @@ def _resume(family: Family, arguments: Sequence[str]) -> int:
         mesh: MeshConfig = MeshConfig()
         distributed: DistributedConfig = DistributedConfig()
 
-    default = None
     if not arguments:
         raise ConfigError("resume needs a run directory: resume runs/NAME")
-    # What is not given is read from the run before flags are understood.
-    with changed_config("--allow-changed-config" in arguments):
-        if not arguments[0].startswith("-"):
-            run, _ = family.read(RunDirectory.open(arguments[0]))
-            default = Resume(arguments[0], run.loop, run.mesh, DistributedConfig())
-        prog = f"{family.program} resume"
+    prog = f"{family.program} resume"
+    # What is not given is as the run has it, which flags must be understood to find.
+    plain = [argument for argument in arguments if argument not in ("-h", "--help")]
+    helped = len(plain) < len(arguments)
+    try:
+        first = parse_flags(Resume, prog, plain)
+    except ConfigError:
+        if not helped:
+            raise
+        first = None
+    with changed_config(first is not None and first.allow_changed_config):
+        default = None
+        if first is not None:
+            run = _unfinished(family, RunDirectory.open(first.run))[0]
+            default = Resume(first.run, run.loop, run.mesh, DistributedConfig())
         asked = parse_flags(Resume, prog, arguments, default)
     assert asked is not None
     with changed_config(asked.allow_changed_config):
         directory = RunDirectory.open(asked.run)
         run_log(directory.log)
-        run, texts = family.read(directory)
+        run, texts = _unfinished(family, directory)
         run = dataclasses.replace(
             run, loop=asked.loop, mesh=asked.mesh, distributed=asked.distributed
         )
@@ -134,6 +141,14 @@ def _resume(family: Family, arguments: Sequence[str]) -> int:
         _check_room(run)
         with _writing_alone(asked.run):
             return family.train(run, directory, texts(), resume=True)
+
+
+def _unfinished(family: Family, directory: Any) -> tuple[Any, Any]:
+    """A run that is trained step by step, and a function to its texts."""
+    run, texts = family.read(directory)
+    if not hasattr(run, "loop"):
+        raise ConfigError(f"{directory.path}: counted in one go, there is nothing to resume")
+    return run, texts
 
 
 def _run(family: Family, arguments: list[str]) -> int:

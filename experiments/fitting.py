@@ -3,6 +3,8 @@
 import os
 from typing import Any
 
+import jax
+
 from transformer_jax import accounting
 from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import ConfigError, plural
@@ -24,8 +26,10 @@ def memory(devices: list[Any]) -> int | None:
         except (ValueError, OSError, AttributeError):
             return None
         return pages * len({device.process_index for device in devices})
-    local = devices[0].memory_stats() or {}
-    limit = local.get("bytes_limit")
+    # A process is told of its own devices alone; those of the others are like them.
+    here = jax.process_index()
+    own = next((device for device in devices if device.process_index == here), None)
+    limit = None if own is None else (own.memory_stats() or {}).get("bytes_limit")
     return None if limit is None else limit * len(devices)
 
 

@@ -2,6 +2,7 @@
 
 import abc
 import collections
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -20,6 +21,7 @@ from flax import nnx
 from experiments.checks import check_rows, mesh_of
 from experiments.sizing import from_size, said_of, vocabulary_for
 from transformer_jax.compiled import multiplies_bfloat16
+from transformer_jax.config import from_dict
 from transformer_jax.data.loader import prefetched
 from transformer_jax.data.store import forget
 from transformer_jax.data.tokenizer import (
@@ -152,14 +154,15 @@ class Job(abc.ABC):
         with working("reading and tokenizing the training data"):
             self.plan = self.make_plan()
         self.run = run = self._sized()
+        said = sealed(directory.path)
         training = run.training
         self.fingerprint = _fingerprint(self.plan.fingerprint, self.tokens())
         self.steps = training.steps or training.epochs * self.plan.steps_per_epoch
-        check_warm_up(run.optimizer.schedule, self.steps)
+        if said is None:  # earlier code began runs whose warm-up is longer, and they go on
+            check_warm_up(run.optimizer.schedule, self.steps)
         self.make = functools.partial(_make, self.model, run.model, training.seed)
         self.tx = make_optimizer(run.optimizer, run.model.width, self.steps, self.frozen)
         self.average = training.average_decay is not None
-        said = sealed(directory.path)
         # A run that earlier code began goes on with its keys.
         self.scheme = SCHEME if said is None else said.get("key", {}).get("scheme")
         self.graph, self.shapes, self.shardings = abstract_state(
@@ -167,15 +170,23 @@ class Job(abc.ABC):
         )
 
     def _sized(self) -> Any:
-        """The run with what follows from the size of its data; ``config.json`` says it too."""
+        """The run with what follows from the size of its data."""
         run = from_size(self.run, self.plan.steps_per_epoch)
-        if run == self.run:
-            return run
-        say(f"from the size of the data: {said_of(self.run, run)}")
-        if is_main():
-            self.directory.write(self.directory.config, dataclasses.asdict(run))
-        barrier("sized")
+        if run != self.run:
+            say(f"from the size of the data: {said_of(self.run, run)}")
         return run
+
+    def keep_size(self) -> None:
+        """Writes to ``config.json`` what follows from the size of the data, before any checkpoint.
+
+        What the flags of this start say is no part of it.
+        """
+        if is_main() and sealed(self.directory.path) is None:
+            kept = from_dict(type(self.run), self.directory.read_config())
+            sized = from_size(kept, self.plan.steps_per_epoch)
+            if sized != kept:
+                self.directory.write(self.directory.config, dataclasses.asdict(sized))
+        barrier("sized")
 
     @abc.abstractmethod
     def make_plan(self) -> Any:
@@ -299,12 +310,18 @@ class Job(abc.ABC):
         return made[1]
 
 
-def cache_of(run: Any, directory: RunDirectory) -> Path | None:
-    """Where the ids of a run's texts are kept; None, in memory, if the run is only to be read."""
+def cache_of(run: Any, directory: RunDirectory) -> dict[str, Any]:
+    """Where the ids of a run's texts are kept, as arguments of what makes or reads them.
+
+    In the run, unless it has a cache. What a run that is only to be read does not have is kept in
+    memory.
+    """
     if run.cache is not None:
-        return Path(run.cache)
+        return {"cache": Path(run.cache)}
     store = directory.path / "store"
-    return store if os.access(store if store.exists() else directory.path, os.W_OK) else None
+    there = store.exists()
+    writes = os.access(store if there else directory.path, os.W_OK)
+    return {"cache": store if there or writes else None, "writes": writes}
 
 
 def advise(run: Any, platform: str, fast: bool | None) -> None:
@@ -368,12 +385,12 @@ def train(job: Job, finish: Callable[[], dict[str, Any]], *, resume: bool) -> in
     """
     began, run, directory = time.monotonic(), job.run, job.directory
     advise(run, job.mesh.devices.flat[0].platform, multiplies_bfloat16())
-    checkpointer = job.checkpointer()
+    job.keep_size()
     train_loss, valid_loss = loss_labels(job)
     if train_loss != "training":
         say(f"loss: {train_loss}; valid_loss: {valid_loss}: the two are not to be compared")
-    key, step = training_key(run.training.seed, job.scheme), PreparedStep(job.step())
-    try:
+    key, closing = training_key(run.training.seed, job.scheme), contextlib.closing
+    with closing(job.checkpointer()) as checkpointer, closing(PreparedStep(job.step())) as step:
         with working("preparing the first step"):
             found = job.restored(checkpointer) if resume else None
             start = 0 if found is None else found[0]
@@ -395,9 +412,6 @@ def train(job: Job, finish: Callable[[], dict[str, Any]], *, resume: bool) -> in
             evaluate=job.evaluate(),
             steps_per_epoch=job.plan.steps_per_epoch,
         )
-    finally:
-        step.close()
-        checkpointer.close()
     sha256 = digest(fitted.state)
     if is_main():
         how = loss_labels(job)

@@ -107,10 +107,9 @@ def _beginning(texts: Texts, characters: int) -> Texts:
 def store_of(run: Any, directory: RunDirectory, tokenizer: Tokenizer, texts: Texts) -> TextStore:
     """A run's texts as ids, and a line about them."""
     began = time.monotonic()
-    cache = job.cache_of(run, directory)
     # A single text without end is read as nanoGPT reads it: nothing is added.
     ends = getattr(run, "first", "bos") != "newline"
-    store = build_tokens(texts, tokenizer, cache=cache, ends=ends)
+    store = build_tokens(texts, tokenizer, **job.cache_of(run, directory), ends=ends)
     counts = dict(store.counts)
     documents, characters = counts.pop("documents"), counts.pop("characters")
     counts.pop("bytes")

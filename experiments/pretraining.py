@@ -72,8 +72,8 @@ class PretrainJob(job.Job):
     def encode(self, texts: Texts) -> SentenceStore:
         """The sentences of documents as ids, and a line about them."""
         began = time.monotonic()
-        cache = job.cache_of(self.run, self.directory)
-        store = build_sentences(texts, self.tokenizer, cache=cache)
+        kept = job.cache_of(self.run, self.directory)
+        store = build_sentences(texts, self.tokenizer, **kept)
         counts = dict(store.counts)
         counts.pop("bytes")
         said = ", ".join(f"{n:,} {what}" for what, n in counts.items() if n)

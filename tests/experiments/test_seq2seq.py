@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from experiments import seq2seq
+from experiments import job, seq2seq
 from experiments.settings import RUNS, Run
 from transformer_jax import __version__
 from transformer_jax.cli.main import main
@@ -127,6 +127,7 @@ def in_progress(trained, tmp_path):
     holder = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     started = process_started(holder.pid)
     record = {"machine": machine(), "host": "here", "pid": holder.pid, "started": started}
+    record["token"] = "another"
     (run / LOCK).write_text(json.dumps(record))
     yield run, holder.pid
     holder.kill()
@@ -262,10 +263,31 @@ def test_a_run_by_earlier_code_goes_on_with_its_keys(trained, tmp_path, scheme):
     if scheme is None:
         del said["key"]["scheme"]
         manifest.rewrite(path, said | {"schema": 1})
-    assert seq2seq.main(["resume", str(run)]) == 0
+    alone = ["--distributed.local-devices", "1"]  # as it began: sums are in another order on more
+    assert seq2seq.main(["resume", str(run), *alone]) == 0
     assert manifest.read(run / "checkpoints/step_00000006")["key"].get("scheme") == scheme
     before, after = (json.loads((folder / "results.json").read_text()) for folder in (trained, run))
     assert (after["state_sha256"] == before["state_sha256"]) == (scheme is not None)
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_run_by_earlier_code_may_warm_up_for_longer_than_it_lasts(
+    trained, tmp_path, monkeypatch, capfd, begun
+):
+    """Nothing is to be done about it, where a new run is told."""
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    config = json.loads((run / "config.json").read_text())
+    config["optimizer"]["schedule"]["warm_up"] = 4000
+    (run / "config.json").write_text(json.dumps(config))
+    if begun:
+        for path in (run / "checkpoints").iterdir():
+            manifest.rewrite(path, manifest.read(path) | {"config": config})
+    else:
+        shutil.rmtree(run / "checkpoints")
+    monkeypatch.setattr(job, "train", lambda *_, **__: 0)
+    assert seq2seq.main(["resume", str(run)]) == (0 if begun else 2)
+    assert ("warm_up is 4000" in capfd.readouterr().err) != begun
 
 
 MISTAKES = [

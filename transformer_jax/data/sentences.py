@@ -51,7 +51,11 @@ def sentences(text: str) -> list[str]:
 
 
 def build_sentences(
-    texts: Texts, tokenizer: Tokenizer, *, cache: str | pathlib.Path | None = None
+    texts: Texts,
+    tokenizer: Tokenizer,
+    *,
+    cache: str | pathlib.Path | None = None,
+    writes: bool = True,
 ) -> SentenceStore:
     """The ids of the sentences of documents, without special tokens, in the order of the texts.
 
@@ -61,6 +65,7 @@ def build_sentences(
         cache: A folder that keeps the arrays, memory-mapped, under a name made of the identity of
             the texts and the tokenizer; it is then opened without reading the texts again. None
             keeps them in memory.
+        writes: Whether arrays that the cache lacks are added to it, and not kept in memory.
 
     Raises:
         DataError: The texts cannot be read, or the cache cannot be written.
@@ -89,6 +94,8 @@ def build_sentences(
         return counts
 
     found = open_arrays(folder, _NAMES)
+    if found is None and not writes:
+        return build_sentences(texts, tokenizer)
     if found is None:
         write_arrays(folder, fill)
         found = open_arrays(folder, _NAMES)

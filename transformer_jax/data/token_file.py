@@ -36,7 +36,12 @@ class TextStore(TokenStore):
 
 
 def build_tokens(
-    texts: Texts, tokenizer: Tokenizer, *, cache: str | pathlib.Path | None = None, ends: bool
+    texts: Texts,
+    tokenizer: Tokenizer,
+    *,
+    cache: str | pathlib.Path | None = None,
+    writes: bool = True,
+    ends: bool,
 ) -> TextStore:
     """The ids of documents, in the order of the texts.
 
@@ -48,6 +53,7 @@ def build_tokens(
         cache: A folder that keeps the arrays, memory-mapped, under a name made of the identity of
             the texts, the tokenizer and ``ends``; it is then opened without reading the texts
             again, and damaged arrays are made anew. None keeps the ids in memory.
+        writes: Whether arrays that the cache lacks are added to it, and not kept in memory.
         ends: Whether each document ends with EOS. Without, documents follow each other like the
             parts of one text.
 
@@ -68,6 +74,8 @@ def build_tokens(
     key = "\0".join((texts.identity, tokenizer.sha256, str(ends)))
     folder = pathlib.Path(cache) / f"text-{hashlib.sha256(key.encode()).hexdigest()[:24]}"
     found = open_arrays(folder, _NAMES)
+    if found is None and not writes:
+        return build_tokens(texts, tokenizer, ends=ends)
     if found is None:
         write_arrays(folder, lambda draft: _write(draft, texts, tokenizer, ends))
         found = open_arrays(folder, _NAMES)

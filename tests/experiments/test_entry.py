@@ -1,0 +1,117 @@
+"""What command lines of the training programs mean, told before anything is read or trained."""
+
+import dataclasses
+import json
+import logging
+import os
+
+import pytest
+
+from experiments import decoder_only, entry, seq2seq
+from experiments.asking import asked_run
+from experiments.language_settings import RUNS as LANGUAGE_RUNS
+from experiments.settings import RUNS
+from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.training import manifest
+from transformer_jax.training.lock import LOCK
+from transformer_jax.training.loop import LoopConfig
+from transformer_jax.training.run_directory import RunDirectory
+
+
+@pytest.fixture(autouse=True)
+def en_quiet():
+    yield
+    logging.getLogger().handlers.clear()
+
+
+def en_run(folder, run, **fields):
+    """The directory of a run as far as it is read before its data."""
+    directory = RunDirectory(folder)
+    directory.path.mkdir(exist_ok=True)
+    directory.write(directory.config, dataclasses.asdict(dataclasses.replace(run, **fields)))
+    directory.tokenizer.write_text("{}")
+    return directory
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["{run}", "--loop.keep-last", "5"],
+        ["--loop.keep-last", "5", "{run}"],
+        ["--loop.keep-last=5", "{run}", "--distributed.local-devices", "1"],
+    ],
+    ids=["after", "before", "between"],
+)
+def test_what_a_resumed_run_is_not_told_stays_as_it_was(tmp_path, given):
+    loop = LoopConfig(evaluate_every=123, checkpoint_every=77, patience=4)
+    en_run(tmp_path, RUNS["small"][1], loop=loop)
+    seen = []
+
+    def train(run, directory, texts, *, resume):
+        seen.append(run)
+        return 0
+
+    read = lambda directory: (seq2seq._read(directory)[0], lambda: None)
+    family = seq2seq.FAMILY._replace(read=read, train=train)
+    assert entry.main(family, ["resume", *(word.format(run=tmp_path) for word in given)]) == 0
+    [run] = seen
+    assert run.loop == dataclasses.replace(loop, keep_last=5)
+
+
+@pytest.mark.parametrize("given", [["--help"], ["RUN", "--help"], ["--loop.keep-last", "5", "-h"]])
+def test_help_of_resume_needs_no_run(tmp_path, capsys, given):
+    en_run(tmp_path, RUNS["small"][1], loop=LoopConfig(evaluate_every=123))
+    filled = [str(tmp_path) if word == "RUN" else word for word in given]
+    assert seq2seq.main(["resume", *filled]) == 0
+    shown = capsys.readouterr().out
+    assert "--loop.evaluate-every" in shown
+    assert ("123" in shown) == ("RUN" in given)
+
+
+def en_asked(family, *arguments):
+    runs = family.begins["train"]()
+    return asked_run("program train", runs, family.read, family.anew, arguments)[1]
+
+
+def test_a_counted_run_begins_from_the_configuration_of_another(tmp_path, capsys):
+    directory = en_run(tmp_path, LANGUAGE_RUNS["ngram"][1])
+    asked = en_asked(decoder_only.FAMILY, "--config", str(directory.config), "--model.order", "3")
+    assert (asked.model.kind, asked.model.order) == ("ngram", 3)
+    assert decoder_only.main(["resume", str(tmp_path)]) == 2
+    assert "there is nothing to resume" in capsys.readouterr().err
+
+
+def test_checkpoints_say_nothing_of_a_configuration_that_another_run_begins_from(tmp_path):
+    directory = en_run(tmp_path, RUNS["small"][1])
+    checkpoint = directory.checkpoints / "step_00000003"
+    checkpoint.mkdir(parents=True)
+    config = directory.read_config()
+    manifest.rewrite(checkpoint, {"schema": manifest.SCHEMA, "config": config, "files": {}})
+    config["training"]["seed"] = 77
+    for name in ("config.json", "other.json"):
+        (tmp_path / name).write_text(json.dumps(config))
+        asked = en_asked(seq2seq.FAMILY, "--config", str(tmp_path / name))
+        assert asked.training.seed == 77
+    with pytest.raises(CheckpointError, match="changed after training"):
+        RunDirectory(tmp_path).read_config()
+
+
+def test_what_texts_begin_with_is_told_anew_from_other_texts(tmp_path):
+    directory = en_run(tmp_path, LANGUAGE_RUNS["char-cpu"][1], first="newline")
+    config = ["--config", str(directory.config)]
+    assert en_asked(decoder_only.FAMILY, *config).first == "auto"
+    assert en_asked(decoder_only.FAMILY, *config, "--first", "eos").first == "eos"
+
+
+@pytest.mark.parametrize("text", ['{"packages": {}}', "---\nyaml"])
+def test_nothing_is_written_to_a_folder_that_is_no_run(tmp_path, text):
+    (tmp_path / LOCK).write_text(text)
+    (tmp_path / "thesis.tex").write_text("x")
+    os.utime(tmp_path / LOCK, (0, 0))
+    check = lambda: RunDirectory.check_free(tmp_path)
+    with pytest.raises(ConfigError, match="no run"), entry._writing_alone(str(tmp_path), check):
+        pass
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        LOCK: text,
+        "thesis.tex": "x",
+    }
