@@ -197,7 +197,7 @@ class _Validation:
                     (self.job.graph, params), self.job.tokenizer, search=Search(beams=1)
                 )
             self.translator.params = params
-            with working(f"translating {len(self.sources)} validation sentences"):
+            with working(f"translating {plural(len(self.sources), 'validation sentence')}"):
                 texts = [done.text for done in self.translator.translate(self.sources)]
             self._show(texts)
             lowercase = self.job.run.data.read.lowercase

@@ -15,7 +15,7 @@ THINGS = re.findall(
     "texts prompts tensors parameters checkpoints shapes layers devices evaluations records "
     "columns tabs windows references translations sources targets",
 )
-COUNTED = re.compile(r"\{[^{}]+\} (?:" + "|".join(THINGS) + r")\b(?![/a-z])")
+COUNTED = re.compile(r"\{[^{}]+\} (?:[a-z]+ )?(?:" + "|".join(THINGS) + r")\b(?![/a-z])")
 # Where the number is of any size but 1, or what is said is for developers.
 NOT_COUNTED = re.compile(
     r"plural|all \{|M parameters|sorted\(|_count|len\(missed\)|steps an epoch|ValueError"

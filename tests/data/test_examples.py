@@ -12,6 +12,7 @@ from transformer_jax.data.examples import (
     encode_tagged,
     find_spans,
     make_inputs,
+    usual_frame,
 )
 from transformer_jax.data.squad import Answer
 from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer, train_tokenizer
@@ -133,6 +134,15 @@ def test_lengths_without_room_are_refused():
         with pytest.raises(ConfigError, match=f"max_length (is )?{length}"):
             call(length)
         call(length + 1)
+
+
+@pytest.mark.parametrize("special", [0, 1, 5])
+def test_words_have_room_for_two_tokens_beside_those_of_any_frame(special):
+    tokenizer = TOKENIZERS["bytes"]
+    frame = usual_frame(tokenizer)._replace(before=(tokenizer.bos,) * special, after=())
+    with pytest.raises(ConfigError, match=rf"at least {special + 2}, {special} of them special"):
+        encode_tagged([["a"]], tokenizer, special + 1, frame)
+    assert len(encode_tagged([["a"]], tokenizer, special + 2, frame)) == 1
 
 
 # Batches

@@ -6,9 +6,11 @@ import pathlib
 import shutil
 import sys
 import time
+import types
 
 import pytest
 
+from transformer_jax.data import tfds
 from transformer_jax.data.sources import PairData, ReadOptions, load_splits
 from transformer_jax.data.tfds import find_prepared, open_translation
 from transformer_jax.errors import ConfigError, DataError
@@ -174,6 +176,22 @@ def test_tfrecord_is_read_where_tensorflow_is(copied, monkeypatch):
     monkeypatch.setattr("transformer_jax.data.tfds._tensorflow_rows", broken)
     with pytest.raises(DataError, match=r"record 1 cannot be read \(corrupted record at 9\)"):
         list(reader.rows("train"))
+
+
+def test_shards_are_read_one_after_another(monkeypatch):
+    """TensorFlow would take their records in turns."""
+    shards = [[1, 2], [3, 4], [5, 6]]
+
+    class Builder:
+        def as_dataset(self, *, split, shuffle_files, read_config):
+            assert (split, shuffle_files) == ("train", False)
+            in_turns = read_config.interleave_cycle_length != 1
+            return [row for part in (zip(*shards) if in_turns else shards) for row in part]  # noqa: B905
+
+    config = lambda **how: types.SimpleNamespace(**{"interleave_cycle_length": 16} | how)
+    package = types.SimpleNamespace(ReadConfig=config, as_numpy=lambda rows: rows)
+    monkeypatch.setattr(tfds, "_package", lambda: package)
+    assert list(tfds._tensorflow_rows(Builder(), "train")) == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_damaged_description_is_named(copied):

@@ -6,6 +6,7 @@ import threading
 import time
 import types
 
+import jax
 import pytest
 from rich.console import Console
 
@@ -84,6 +85,19 @@ def test_nothing_is_said_while_others_say_something(clock):
             said()
             clock.sleep(7)
     assert console.file.getvalue() == ""
+
+
+def test_of_several_processes_the_first_speaks(clock, monkeypatch):
+    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
+    for process, said_of in ((1, ""), (0, "compiling: ")):
+        monkeypatch.setattr(jax, "process_index", lambda process=process: process)
+        for terminal in (False, True):
+            console = av_console(terminal)
+            with working("compiling", console=console, every=8.0):
+                if not terminal:
+                    clock.sleep(9)
+            assert said_of in console.file.getvalue()
+            assert bool(said_of) == bool(console.file.getvalue())
 
 
 def test_the_innermost_activity_is_what_is_shown(clock):

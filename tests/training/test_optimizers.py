@@ -311,6 +311,16 @@ def test_a_warm_up_longer_than_the_run_is_refused_where_the_rate_does_not_end_to
             check_warm_up(ScheduleConfig(kind, 101), 100)
 
 
+@pytest.mark.parametrize("kind", ["cosine", "linear"])
+def test_a_part_of_the_run_that_is_all_of_it_is_refused_where_the_rate_falls(kind):
+    check_warm_up(ScheduleConfig(kind, 0.94), 10)
+    with pytest.raises(ConfigError, match=r"10 \(0.96 of the run\), but the run has 10 steps"):
+        check_warm_up(ScheduleConfig(kind, 0.96), 10)
+    check_warm_up(ScheduleConfig("constant", 0.96), 10)
+    for warm_up in (None, 0.1, 1):  # a run of one step has no room for more
+        check_warm_up(ScheduleConfig(kind, warm_up), 1)
+
+
 def test_a_warm_up_that_is_not_given_is_a_tenth_of_the_run_and_at_most_a_thousand():
     steps = {total: warm_up_steps(ScheduleConfig(warm_up=None), total)
              for total in (3, 130, 5000, 10_000, 10**6)}  # fmt: skip

@@ -208,7 +208,7 @@ def encode_tagged(
         frame: Other special tokens than these around texts.
 
     Raises:
-        ConfigError: ``max_length`` is below 4.
+        ConfigError: ``max_length`` leaves no room for two tokens beside the special ones.
 
     Example:
         >>> from transformer_jax.data.tokenizer import train_tokenizer
@@ -219,10 +219,13 @@ def encode_tagged(
         >>> tagged.places[0], tagged.places[1]
         (array([1, 2], dtype=int32), array([1], dtype=int32))
     """
-    if max_length < 4:
-        raise ConfigError(f"max_length is {max_length}: at least 4, 2 of them special tokens")
     frame = frame or usual_frame(tokenizer)
-    room = max_length - len(frame.before) - len(frame.after)
+    special = len(frame.before) + len(frame.after)
+    room = max_length - special
+    if room < 2:
+        raise ConfigError(
+            f"max_length is {max_length}: at least {special + 2}, {special} of them special tokens"
+        )
     counts = np.array([len(sentence) for sentence in words], np.int64)
     pieces, lead = _encode_words(words, tokenizer)
     lengths = np.minimum(pieces.lengths, room)

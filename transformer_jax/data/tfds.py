@@ -125,7 +125,7 @@ class TranslationReader(_Reader):
 
         Raises:
             ConfigError: The package is not installed, or a language is not there.
-            DataError: The folder cannot be read, or is not in array_record.
+            DataError: The folder cannot be read, or is in a format that cannot be read here.
         """
         super().__init__(folder)
         self.fields = _choose_fields(self._builder.info, fields)
@@ -156,7 +156,7 @@ class TextReader(_Reader):
 
         Raises:
             ConfigError: The package is not installed, or the feature is not there or not text.
-            DataError: The folder cannot be read, or is not in array_record.
+            DataError: The folder cannot be read, or is in a format that cannot be read here.
         """
         super().__init__(folder)
         self._field = field
@@ -199,7 +199,7 @@ class LabelledReader(_Reader):
 
         Raises:
             ConfigError: The package is not installed, or a feature is not there or not as asked.
-            DataError: The folder cannot be read, or is not in array_record.
+            DataError: The folder cannot be read, or is in a format that cannot be read here.
         """
         super().__init__(folder)
         kinds = {name: self._builder.info.features[name] for name in self._features}
@@ -313,8 +313,11 @@ def _package() -> Any:
 
 
 def _tensorflow_rows(builder: Any, split: str) -> Iterator[dict[str, Any]]:
-    """The records of a split in order, read by TensorFlow."""
-    return iter(_package().as_numpy(builder.as_dataset(split=split, shuffle_files=False)))
+    """The records of a split in order, read by TensorFlow: by default shards are interleaved."""
+    package = _package()
+    one_by_one = package.ReadConfig(interleave_cycle_length=1)
+    rows = builder.as_dataset(split=split, shuffle_files=False, read_config=one_by_one)
+    return iter(package.as_numpy(rows))
 
 
 def _has_tensorflow() -> bool:

@@ -94,6 +94,15 @@ def shown_by(live: Live | None, *, quiet: bool = False) -> Iterator[None]:
         _display.live, _display.quiet = before
 
 
+def _speaks() -> bool:
+    """Whether this is the process that tells people what is done: the first, of several."""
+    # Not imported for this: where nobody has done so, there is one process.
+    jax = sys.modules.get("jax")
+    if jax is None or not jax.distributed.is_initialized():
+        return True
+    return bool(jax.process_index() == 0)
+
+
 @contextlib.contextmanager
 def working(
     name: str,
@@ -105,7 +114,7 @@ def working(
     """Shows what goes on inside while it takes long; nothing of it stays on a terminal.
 
     Off a terminal a line is written whenever there was none for ``every`` seconds. Of nested
-    activities the innermost is shown.
+    activities the innermost is shown, of several processes those of the first.
 
     Args:
         name: What is done, such as ``evaluating``.
@@ -118,7 +127,7 @@ def working(
     _display.stack.append(activity)
     try:
         with contextlib.ExitStack() as shown:
-            if console.is_terminal and not _display.quiet:
+            if console.is_terminal and not _display.quiet and _speaks():
                 shown.enter_context(_bar(activity, console))
             elif outermost:
                 shown.enter_context(_lines(console, every))
@@ -157,7 +166,7 @@ def _lines(console: Console, every: float) -> Iterator[None]:
     def write() -> None:
         while not done.wait(min(every / 8, 1.0)):
             silent = time.monotonic() - _display.said
-            if silent >= every and _display.stack and not _display.quiet:
+            if silent >= every and _display.stack and not _display.quiet and _speaks():
                 console.print(str(_display.stack[-1]), markup=False, soft_wrap=True)
                 said()
 

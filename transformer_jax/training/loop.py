@@ -251,7 +251,9 @@ class _Loop:
         shapes = self.step.announced
         if not self.told and shapes and self.step.ready >= shapes:
             self.told = True
-            self.progress.say(f"compiled {shapes} batch shapes in {duration(self.step.seconds)}")
+            self.progress.say(
+                f"compiled {plural(shapes, 'batch shape')} in {duration(self.step.seconds)}"
+            )
 
     def _stopped(self, signal: int, number: int) -> Stopped:
         self.checkpointer.wait()

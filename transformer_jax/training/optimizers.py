@@ -205,17 +205,18 @@ def warm_up_steps(schedule: ScheduleConfig, total_steps: int) -> int:
 def check_warm_up(schedule: ScheduleConfig, total_steps: int) -> None:
     """Refuses a warm-up that is longer than the run of ``total_steps``.
 
-    Where the rate falls to the end of the run, something of it must be left for that.
+    Where the rate falls to the end of the run, something of it must be left for that, but for a run
+    of one step.
 
     Raises:
         ConfigError: It names both numbers.
     """
-    given = schedule.warm_up
-    if given is None or 0 < given < 1:
-        return  # a part of the run
-    if given > (total_steps - 1 if schedule.kind in _TO_THE_END else total_steps):
+    given, warm_up = schedule.warm_up, warm_up_steps(schedule, total_steps)
+    falls = schedule.kind in _TO_THE_END and total_steps > 1
+    if warm_up > total_steps - falls:
+        part = "" if given is None or given == warm_up else f" ({given:g} of the run)"
         raise ConfigError(
-            f"optimizer.schedule.warm_up is {int(given)}, but the run has "
+            f"optimizer.schedule.warm_up is {warm_up}{part}, but the run has "
             f"{plural(total_steps, 'step')}: "
             f"warm up in fewer (None is a tenth of the run), or train longer"
         )
