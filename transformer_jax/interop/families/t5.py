@@ -7,6 +7,7 @@ import dataclasses
 from typing import Any
 
 from transformer_jax.config import (
+    Activation,
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
@@ -99,7 +100,7 @@ def _model(fields: Fields, tensors: Tensors, feed_forward: str, *, scaled: bool)
     return Model("encoder" if alone else "encoder-decoder", config)
 
 
-def _activation(fields: Fields, usual: str) -> tuple[str, bool]:
+def _activation(fields: Fields, usual: str) -> tuple[Activation, bool]:
     """The activation and whether it is gated, as ``feed_forward_proj`` or its two parts say.
 
     Newer files repeat the parts under keys of their own, and transformers believes those.
