@@ -276,7 +276,7 @@ def test_an_end_that_is_also_padding_and_start_is_predicted():
 
 def test_a_model_of_another_vocabulary_is_refused(model):
     other = train_tokenizer("bytes", [])
-    with pytest.raises(ConfigError, match="has 9 tokens, and the tokenizer 260"):
+    with pytest.raises(ConfigError, match="has 260 tokens but the model 9"):
         NgramLanguageModel(model.model, other)
     with pytest.raises(ConfigError, match="2 texts but 1 prompt:"):
         model.score(["a", "b"], ["c"])

@@ -229,14 +229,14 @@ def load(
     import jax
     from flax import nnx
 
-    from transformer_jax.interop.runs import check_vocabulary
+    from transformer_jax.data.vocabulary import check_vocabulary
     from transformer_jax.training.trees import named
 
     loaded = run.load_params(which, average=average)
     _check_size(run, config, loaded.params)
     tokenizer: Any = None if found_kind == "image" else _tokenizer(run, loaded.manifest)
     if tokenizer is not None:
-        check_vocabulary(config, tokenizer, path)
+        check_vocabulary(tokenizer, config.vocab, config.decoder().vocab, where=path)
     graph, shapes = nnx.split(abstract_model(run, config))
     params = loaded.params
     expected = {name: leaf.shape for name, leaf in named(nnx.to_pure_dict(shapes)).items()}

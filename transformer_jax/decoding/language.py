@@ -11,6 +11,7 @@ import numpy as np
 from flax import nnx
 
 from transformer_jax.data.store import TokenStore
+from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.decoding.batching import aligned, is_plain, keys_of, settings_of, together
 from transformer_jax.decoding.forced import Forced, TraceStep
 from transformer_jax.decoding.generate import Progress, Sampling
@@ -82,12 +83,7 @@ class DecoderLanguageModel:
         graph, params = parts_of(model)
         module = nnx.merge(graph, params)
         config = module.config
-        if tokenizer.vocab_size > config.vocab:
-            raise ConfigError(
-                f"the tokenizer has {plural(tokenizer.vocab_size, 'token')} but the model "
-                f"{config.vocab}: "
-                f"use the tokenizer it was trained with"
-            )
+        check_vocabulary(tokenizer, config.vocab)
         if dtype is not None and dtype != config.compute.dtype:
             config = dataclasses.replace(
                 config, compute=dataclasses.replace(config.compute, dtype=dtype)

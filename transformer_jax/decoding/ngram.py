@@ -11,6 +11,7 @@ from jaxtyping import Float
 
 from transformer_jax.data.store import TokenStore
 from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.decoding.requests import Continuation, Request, TextScore, numbered
 from transformer_jax.decoding.writing import before_stop, settled
 from transformer_jax.errors import ConfigError, plural
@@ -34,11 +35,7 @@ class NgramLanguageModel:
         Raises:
             ConfigError: The model is of another vocabulary.
         """
-        if model.vocab_size != tokenizer.vocab_size:
-            raise ConfigError(
-                f"the n-gram model has {plural(model.vocab_size, 'token')}, and the tokenizer "
-                f"{tokenizer.vocab_size}: take the one that it was trained with"
-            )
+        check_vocabulary(tokenizer, model.vocab_size, exact=True)
         self.model = model
         self.tokenizer = tokenizer
 

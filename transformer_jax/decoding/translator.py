@@ -17,7 +17,7 @@ from transformer_jax.decoding.generate import generate
 from transformer_jax.decoding.layout import laid_out, parts_of
 from transformer_jax.decoding.lengths import length_penalty
 from transformer_jax.decoding.options import Batching, Search
-from transformer_jax.errors import ConfigError, DataError, plural
+from transformer_jax.errors import DataError, plural
 from transformer_jax.numerics import refuse_nonfinite
 
 __all__ = ["Hypothesis", "TextTokenizer", "Translation", "Translator"]
@@ -117,11 +117,7 @@ class Translator:
         self._given, params = parts_of(model)
         config = nnx.merge(self._given, params).config
         self.vocab = config.decoder_vocab or config.vocab
-        if tokenizer.vocab_size > min(self.vocab, config.vocab):
-            raise ConfigError(
-                f"the tokenizer has {plural(tokenizer.vocab_size, 'token')} but the model "
-                f"{min(self.vocab, config.vocab)}: use the tokenizer it was trained with"
-            )
+        check_vocabulary(tokenizer, self.vocab, config.vocab)
         self.graph, self._params = laid_out(self._given, params)
         self.tokenizer = tokenizer
         self.search = search or Search()

@@ -9,10 +9,9 @@ import numpy as np
 from jaxtyping import Int
 
 from transformer_jax.data.examples import Examples, make_inputs
-from transformer_jax.errors import ConfigError, plural
 from transformer_jax.numerics import refuse_nonfinite
 
-__all__ = ["Batches", "check_vocabulary", "grouped"]
+__all__ = ["Batches", "grouped"]
 
 # Padded lengths up to 512, and multiples of 512 beyond.
 _STEPS = ((4, 32, 4), (32, 64, 8), (64, 128, 16), (128, 256, 32), (256, 513, 64))
@@ -57,19 +56,6 @@ def grouped(
     for chosen, T in reversed(batches):
         # Within a batch, too, the longest come first.
         yield np.concatenate([chosen[chosen >= 0][::-1], chosen[chosen < 0]]), T
-
-
-def check_vocabulary(tokenizer: Any, vocab: int) -> None:
-    """Refuses a tokenizer that the model has too few tokens for.
-
-    Raises:
-        ConfigError: It has more tokens than the model.
-    """
-    if tokenizer.vocab_size > vocab:
-        raise ConfigError(
-            f"the tokenizer has {plural(tokenizer.vocab_size, 'token')} but the model "
-            f"{vocab:,}: use the tokenizer it was trained with"
-        )
 
 
 class Batches:

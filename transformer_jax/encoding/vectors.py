@@ -21,7 +21,8 @@ from transformer_jax.data.examples import (
 )
 from transformer_jax.data.ragged import runs
 from transformer_jax.data.tokenizer import Frame, Tokenizer
-from transformer_jax.encoding.batching import check_vocabulary, grouped
+from transformer_jax.data.vocabulary import check_vocabulary
+from transformer_jax.encoding.batching import grouped
 from transformer_jax.encoding.packing import PackedBatches, default_tokens
 from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.functional.masks import segments

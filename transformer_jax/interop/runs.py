@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from transformer_jax.config import TransformerConfig, from_dict
-from transformer_jax.errors import CheckpointError, ConfigError, DataError
+from transformer_jax.data.vocabulary import check_vocabulary
+from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.interop.dense import copy_dense
 from transformer_jax.interop.family import Model
 from transformer_jax.interop.fields import Fields, read_fields
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PublishedRun",
-    "check_vocabulary",
     "convert",
     "load_image_model",
     "model_of",
@@ -262,7 +262,8 @@ def convert(
     tokenizer = None if source.folder.model.kind == "image" else source.load_tokenizer()
     describe: dict[str, Any] = {"config": fields}
     if tokenizer is not None:
-        check_vocabulary(source.folder.model.config, tokenizer, path)
+        sizes = source.folder.model.config
+        check_vocabulary(tokenizer, sizes.vocab, sizes.decoder().vocab, where=path)
         fields |= {"special": source.tokenizer_file()[1]}
         describe = {"config": fields, "tokenizer": tokenizer.sha256}
     RunDirectory.check_free(output, overwrite=overwrite)  # before anything is loaded
@@ -277,28 +278,6 @@ def convert(
     import jax
 
     return sum(leaf.size for leaf in jax.tree.leaves(params))
-
-
-def check_vocabulary(
-    config: TransformerConfig, tokenizer: "Tokenizer", where: str | os.PathLike[str]
-) -> None:
-    """Refuses a model without an embedding for every id; more embeddings than ids are usual.
-
-    Args:
-        config: The model's.
-        tokenizer: What makes its ids.
-        where: The folder or run of both, for the error.
-
-    Raises:
-        CheckpointError: An id has no embedding.
-    """
-    sizes = {"vocab": config.vocab, "decoder_vocab": config.decoder().vocab}
-    name, size = min(sizes.items(), key=lambda item: item[1])
-    if tokenizer.vocab_size > size:
-        raise CheckpointError(
-            f"{where}: the tokenizer has ids up to {tokenizer.vocab_size - 1} and the model {size} "
-            f"embeddings ({name}): they belong to different models"
-        )
 
 
 def _save(run: RunDirectory, params: Any, describe: Mapping[str, Any]) -> None:

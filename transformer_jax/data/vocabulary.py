@@ -1,0 +1,46 @@
+"""Whether a tokenizer and a model belong together."""
+
+import os
+from typing import Any
+
+from transformer_jax.errors import CheckpointError, ConfigError, plural
+
+__all__ = ["check_vocabulary"]
+
+
+def check_vocabulary(
+    tokenizer: Any,
+    *vocabs: int,
+    exact: bool = False,
+    where: str | os.PathLike[str] | None = None,
+) -> None:
+    """Refuses a tokenizer with ids that a model has no vector for; more vectors than ids are usual.
+
+    Args:
+        tokenizer: Its ``vocab_size`` is one more than its largest id.
+        vocabs: How many tokens each table of the model has.
+        exact: Whether the model must have as many tokens as the tokenizer (n-gram models).
+        where: The folder or run that both lie in; None if they were handed over as objects.
+
+    Raises:
+        ConfigError: They were handed over together and do not belong together.
+        CheckpointError: They lie in one folder and do not belong together.
+
+    Example:
+        >>> from transformer_jax.data.tokenizer import train_tokenizer
+        >>> tokenizer = train_tokenizer("characters", ["abc"], 7)
+        >>> check_vocabulary(tokenizer, 7)
+        >>> check_vocabulary(tokenizer, 64, 6)
+        Traceback (most recent call last):
+        ...
+        transformer_jax.errors.ConfigError: the tokenizer has 7 tokens but the model 6: use the \
+tokenizer it was trained with
+    """
+    ids, known = tokenizer.vocab_size, min(vocabs)
+    if ids == known or (ids < known and not exact):
+        return
+    said = (
+        f"the tokenizer has {plural(ids, 'token')} but the model {known:,}: use the tokenizer it "
+        f"was trained with"
+    )
+    raise ConfigError(said) if where is None else CheckpointError(f"{where}: {said}")
