@@ -7,6 +7,7 @@ Marian, T5, ViT and Llama; the model code never asks for a model's name.
 import dataclasses
 import json
 import math
+import sys
 import types
 import typing
 from typing import Any, Literal
@@ -74,11 +75,12 @@ class PositionConfig:
     def bounded(self) -> bool:
         """Whether max_length is part of what is computed, so that no text can be longer.
 
-        A table has so many rows, and the angles of dynamic NTK and LongRoPE follow from the length
-        of the context.
+        A table has so many rows, be it learned or of sinusoids, and the angles of dynamic NTK and
+        LongRoPE follow from the length of the context.
         """
         depends = self.rotary_method in ("rotary_dynamic", "rotary_short")
-        return self.kind == "learned" or (self.kind == "rotary" and depends)
+        table = self.kind == "learned" or self.kind.startswith("sinusoidal")
+        return table or (self.kind == "rotary" and depends)
 
     @property
     def rotary_method(self) -> str | None:
@@ -264,6 +266,7 @@ _MOST = {
     "decoder_heads": 1 << 14,
     "decoder_feed_forward": 1 << 22,
     "embedding.segments": 1 << 20,
+    "embedding.width": 1 << 20,
     "positions.max_length": 1 << 30,
     "positions.offset": 1 << 20,
     "positions.buckets": 1 << 20,
@@ -281,6 +284,7 @@ _MOST = {
 
 _NONE_OR_MORE = ("decoder_vocab", "decoder_feed_forward", "attention.kv_heads",
                  "attention.head_dim", "attention.value_dim")  # fmt: skip
+_ZERO_OR_MORE = ("encoder_layers", "decoder_layers", "embedding.segments", "positions.offset")
 
 
 def _check_sizes(config: TransformerConfig) -> None:
@@ -296,6 +300,8 @@ def _check_sizes(config: TransformerConfig) -> None:
             raise ConfigError(f"{name} is {value}: at most {most}")
         if name in _NONE_OR_MORE and value < 1:
             raise ConfigError(f"{name} is {value}: at least 1, or None")
+        if name in _ZERO_OR_MORE and value < 0:
+            raise ConfigError(f"{name} is {value}: it must be 0 or more")
 
 
 def check(config: TransformerConfig) -> None:
@@ -322,9 +328,6 @@ def check(config: TransformerConfig) -> None:
     for name in ("width",) if config.image.size else ("vocab", "width"):
         if getattr(config, name) < 1:
             raise ConfigError(f"{name} is {getattr(config, name)}: it must be at least 1")
-    for name in ("encoder_layers", "decoder_layers"):
-        if getattr(config, name) < 0:
-            raise ConfigError(f"{name} is {getattr(config, name)}: it must be 0 or more")
     if config.feed_forward.width < 1:
         raise ConfigError(f"feed_forward.width is {config.feed_forward.width}: at least 1")
     if config.positions.max_length < 1:
@@ -418,10 +421,18 @@ def check_rotary(config: TransformerConfig) -> None:
                 f"positions.rotary_{name} has {len(factors)} factors: {size // 2} are needed, each "
                 f"above 0"
             )
-    for name in ("rotary_yarn", "rotary_dynamic"):
+    for name in ("rotary_scaling", "rotary_yarn", "rotary_dynamic"):
         numbers = getattr(places, name)
         if numbers is not None and not all(number > 0 for number in numbers[:4]):
             raise ConfigError(f"positions.{name} is {numbers}: each number has to be above 0")
+    low, high = (places.rotary_scaling or (1.0, 0.0, 1.0))[1:3]
+    if not low < high:
+        raise ConfigError(
+            f"positions.rotary_scaling is {places.rotary_scaling}: the second number has to be "
+            f"below the third"
+        )
+    if not places.rotary_base > 0:
+        raise ConfigError(f"positions.rotary_base is {places.rotary_base}: above 0")
     if places.rotary_yarn is not None and places.rotary_base <= 1:
         raise ConfigError(
             f"positions.rotary_base is {places.rotary_base}: above 1 with positions.rotary_yarn"
@@ -489,7 +500,8 @@ def from_dict(cls: type, values: dict[str, Any], where: str = "") -> Any:
         elif isinstance(value, list):
             value = tuple(value)
         if not _fits(value, kind):
-            raise ConfigError(f"{where}{name} is {json.dumps(value)}: {_needed(kind)} is needed")
+            said = json.dumps(value, default=str)[:80]
+            raise ConfigError(f"{where}{name} is {said}: {_needed(kind)} is needed")
         whole = type(value) is int and _exactly(float, kind) and not _exactly(int, kind)
         out[name] = float(value) if whole else value
     return cls(**out)
@@ -507,7 +519,9 @@ def _fits(value: Any, kind: Any) -> bool:
         return any(_fits(value, part) for part in parts)
     if origin is Literal:
         return value in parts
-    if origin is tuple and isinstance(value, tuple):
+    if origin is tuple:
+        if not isinstance(value, tuple):
+            return False
         each = parts[:1] * len(value) if parts[1:] == (...,) else parts
         return len(each) == len(value) and all(map(_fits, value, each))
     if dataclasses.is_dataclass(kind):
@@ -522,6 +536,8 @@ def _fits(value: Any, kind: Any) -> bool:
     if kind not in simple:
         return True
     real = value == value  # NaN is no number
+    if kind is float and isinstance(value, int):
+        real = abs(value) <= sys.float_info.max  # JSON can hold what no float can
     return (
         isinstance(value, simple[kind])
         and real

@@ -166,9 +166,36 @@ def test_a_search_that_cannot_be_is_refused(settings, says):
         ({"norm": 3}, "norm is 3: an object is needed"),
         ({"head": {"tied": 1}}, "head.tied is 1: true or false is needed"),
         ({"compute": {"dtype": "int8"}}, 'compute.dtype is "int8": one of "float32", "bfloat16"'),
+        ({"scores": {"window_layers": 3}}, "scores.window_layers is 3: a list or null is needed"),
+        ({"positions": {"rotary_yarn": 5}}, "positions.rotary_yarn is 5: a list or null is needed"),
+        ({"positions": {"rotary_short": 2.0}}, "positions.rotary_short is 2.0: a list is needed"),
+        ({"positions": {"rotary_base": 10**400}}, "positions.rotary_base is 10{77,79}: a number"),
     ],
 )
 def test_a_setting_of_another_type_is_refused(fields, says):
     with pytest.raises(ConfigError, match=says):
         from_dict(TransformerConfig, fields)
     from_dict(TransformerConfig, {"norm": {"eps": 1}, "decoder_vocab": None})
+
+
+def rotary(**settings):
+    return {"positions": {"kind": "rotary", **settings}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"embedding": {"width": 10**12}}, "embedding.width is 1000000000000: at most"),
+        ({"embedding": {"segments": -1}}, "embedding.segments is -1: it must be 0 or more"),
+        ({"positions": {"offset": -5}}, "positions.offset is -5: it must be 0 or more"),
+        ({"decoder_layers": -2}, "decoder_layers is -2: it must be 0 or more"),
+        (rotary(rotary_scaling=[0.0, 1.0, 4.0, 8192]), "rotary_scaling is .*: each number has"),
+        (rotary(rotary_scaling=[8.0, 4.0, 4.0, 8192]), "rotary_scaling is .*: the second number"),
+        (rotary(rotary_base=0.0), "positions.rotary_base is 0.0: above 0"),
+        (rotary(rotary_base=-1e4), "positions.rotary_base is -10000.0: above 0"),
+    ],
+)
+def test_numbers_that_no_model_can_have_are_refused_by_name(fields, says):
+    with pytest.raises(ConfigError, match=says):
+        from_dict(TransformerConfig, fields)
+    from_dict(TransformerConfig, rotary(rotary_scaling=[8.0, 1.0, 4.0, 8192]))
