@@ -19,6 +19,7 @@ from transformer_jax.decoding.published_rules import PublishedRules, from_publis
 from transformer_jax.decoding.published_search import beams, greedy
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.decoder import Decoder
+from transformer_jax.models.encoder_decoder import EncoderDecoder
 
 V, H, P, T, S, B = 13, 997, 6, 12, 5, 3
 OUT = np.float32(-1e9)
@@ -400,7 +401,7 @@ def test_the_loop_ends_when_nothing_can_change():
 
 
 @functools.cache
-def decoder():
+def decoder(kind="learned"):
     config = dataclasses.replace(
         PRESETS["char"],
         vocab=V,
@@ -408,10 +409,30 @@ def decoder():
         decoder_layers=2,
         attention=AttentionConfig(heads=2),
         feed_forward=FeedForwardConfig(width=16),
-        positions=PositionConfig(kind="learned", max_length=20),
+        positions=PositionConfig(kind=kind, max_length=20),
     )
     graph, state = nnx.split(Decoder(config, rngs=nnx.Rngs(0)))
     return graph, jax.tree.map(lambda a: a * 4, nnx.to_pure_dict(state))
+
+
+@functools.cache
+def translator():
+    config = dataclasses.replace(
+        PRESETS["marian"],
+        vocab=V,
+        width=16,
+        encoder_layers=1,
+        decoder_layers=1,
+        attention=AttentionConfig(heads=2),
+        feed_forward=FeedForwardConfig(width=16),
+        positions=PositionConfig(kind="sinusoidal_halves", max_length=20),
+    )
+    graph, state = nnx.split(EncoderDecoder(config, rngs=nnx.Rngs(0)))
+    return graph, nnx.to_pure_dict(state)
+
+
+def starting(token):
+    return dataclasses.replace(plain(), decoder_start_token_id=token, max_new_tokens=3)
 
 
 def test_shapes_leave_no_trace():
@@ -447,10 +468,29 @@ def test_prompts_that_cannot_be():
     ):
         with pytest.raises(DataError, match=told):
             generator.generate(ids, mask)
+    computed = PublishedGenerator(decoder("sinusoidal"), plain(), rows=(4,), lengths=(16,))
+    with pytest.raises(DataError, match=r"texts of 23 tokens .*: the model has positions for 20"):
+        computed.generate([[1] * 12])
     with pytest.raises(DataError, match="the prompt has 3 tokens and texts may have 3"):
         generator.generate([[1, 2, 3]], rules=PublishedRules(max_length=3))
     with pytest.raises(ConfigError, match="token 13: the model writes 0 to 12"):
         generator.generate([[1]], rules=PublishedRules(eos_token_id=(13,)))
+
+
+def test_sources_are_no_longer_than_the_table_of_sinusoids():
+    """As in transformers, which fails: beyond the table there is only its last row."""
+    ids = [[5] * 21]
+    with pytest.raises(DataError, match=r"texts of 21 tokens .*: the model has positions for 20"):
+        PublishedGenerator(translator(), starting(1)).generate(ids)
+
+
+@pytest.mark.parametrize("start", [V, 10**6])
+def test_a_decoder_starts_from_a_token_that_it_has(start):
+    with pytest.raises(ConfigError, match=f"decoder_start_token_id is {start}: .* 0 to 12"):
+        PublishedGenerator(translator(), starting(start))
+    generator = PublishedGenerator(translator(), starting(V - 1))
+    with pytest.raises(ConfigError, match=f"decoder_start_token_id is {start}"):
+        generator.generate([[5, 6]], rules=starting(start))
 
 
 def test_files_are_read_as_they_are_published():

@@ -249,5 +249,13 @@ class PublishedGenerator:
             raise ConfigError(
                 f"the rules name token {beyond[0]}: the model writes 0 to {self.written_vocab - 1}"
             )
-        if self.encodes and rules.decoder_start_token_id is None:
+        if not self.encodes:
+            return
+        start = rules.decoder_start_token_id
+        if start is None:
             raise ConfigError("decoder_start_token_id is missing: the decoder starts from it")
+        if start >= self.written_vocab:
+            raise ConfigError(
+                f"decoder_start_token_id is {start}: the decoder reads 0 to "
+                f"{self.written_vocab - 1}"
+            )
