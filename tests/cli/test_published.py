@@ -18,6 +18,7 @@ from transformer_jax.cli.published import PublishedWriter, Text
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.decoding.published import PublishedGenerator
 from transformer_jax.decoding.published_rules import PublishedRules, from_published
+from transformer_jax.encoding.batching import Batches
 from transformer_jax.modules.stack import stack_blocks
 from transformer_jax.training.checkpoint import Checkpointer
 from transformer_jax.training.run_directory import RunDirectory
@@ -105,27 +106,32 @@ def test_a_folder_is_used_like_the_run_made_of_it(
     assert outputs[0]
 
 
+def framed(source, folder, before, after):
+    """A copy of a folder whose tokenizer puts other tokens around a text; the ids of tokens."""
+    shutil.copytree(source, folder)
+    fields = json.loads((folder / "tokenizer.json").read_text())
+    part = lambda text: {"SpecialToken": {"id": text, "type_id": 0}}
+    text = {"Sequence": {"id": "A", "type_id": 0}}
+    single = [*map(part, before), text, *map(part, after)]
+    ids = {token["content"]: token["id"] for token in fields["added_tokens"]}
+    fields["post_processor"] = {
+        "type": "TemplateProcessing", "single": single,
+        "pair": [*single, {"Sequence": {"id": "B", "type_id": 0}}, *map(part, after)],
+        "special_tokens": {
+            name: {"id": name, "ids": [ids[name]], "tokens": [name]} for name in (*before, *after)
+        },
+    }  # fmt: skip
+    (folder / "tokenizer.json").write_text(json.dumps(fields))
+    return ids
+
+
 @pytest.mark.parametrize("name", ["t5_encoder", "bart"])
 def test_vectors_are_of_what_the_tokenizer_puts_around_a_text(
     published, tmp_path, run_command, name
 ):
     """The encoder of T5 reads an end and no beginning, that of BART both."""
-    folder = shutil.copytree(published(name), tmp_path / "framed")
-    fields = json.loads((folder / "tokenizer.json").read_text())
-    before = ["<s>"] if name == "bart" else []
-    part = lambda text: {"SpecialToken": {"id": text, "type_id": 0}}
-    text = {"Sequence": {"id": "A", "type_id": 0}}
-    single = [*map(part, before), text, part("</s>")]
-    ids = {token["content"]: token["id"] for token in fields["added_tokens"]}
-    fields["post_processor"] = {
-        "type": "TemplateProcessing", "single": single,
-        "pair": [*single, {"Sequence": {"id": "B", "type_id": 0}}, part("</s>")],
-        "special_tokens": {
-            name: {"id": name, "ids": [ids[name]], "tokens": [name]} for name in ("<s>", "</s>")
-            if name in ids
-        },
-    }  # fmt: skip
-    (folder / "tokenizer.json").write_text(json.dumps(fields))
+    folder, before = tmp_path / "framed", ["<s>"] if name == "bart" else []
+    ids = framed(published(name), folder, before, ["</s>"])
     (tmp_path / "lines").write_text("\n".join(TEXT) + "\n")
     output = tmp_path / "vectors.npz"
     assert run_command("embed", folder, tmp_path / "lines", "--output", output)[0] == 0
@@ -137,6 +143,33 @@ def test_vectors_are_of_what_the_tokenizer_puts_around_a_text(
         encode = model.encode if name == "bart" else model
         [hidden] = encode(row, length)
         np.testing.assert_allclose(vector, hidden.mean(0), atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("bert", ["fill-mask", "{}", "the [MASK]"]),
+     ("bert_qa", ["answer", "{}", "who ran?", "--context", "{text}"])],
+)  # fmt: skip
+def test_hidden_words_and_answers_are_told_within_what_the_tokenizer_puts_around(
+    published, tmp_path, run_command, monkeypatch, text, name, words
+):
+    """Here no token before a text, and two after it."""
+    folder, read = tmp_path / "framed", []
+    ids = framed(published(name), folder, [], ["[SEP]", "[CLS]"])
+    run = Batches.__call__
+
+    def seen(self, params, examples):
+        read.extend(row.tolist() for row in examples.store)
+        return run(self, params, examples)
+
+    monkeypatch.setattr(Batches, "__call__", seen)
+    code, _, err = run_command(*(word.format(folder, text=text) for word in words))
+    assert code == 0, err
+    assert read
+    for row in read:
+        assert row[-2:] == [ids["[SEP]"], ids["[CLS]"]]
+        assert row.count(ids["[CLS]"]) == (2 if name == "bert_qa" else 1)
+        assert row[0] != ids["[CLS]"]
 
 
 @pytest.mark.parametrize("name", ["bart", pytest.param("t5", marks=pytest.mark.slow)])

@@ -15,7 +15,7 @@ from transformer_jax.data.examples import (
     usual_frame,
 )
 from transformer_jax.data.squad import Answer
-from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer, train_tokenizer
+from transformer_jax.data.tokenizer import BERT_SPECIAL, Frame, Tokenizer, train_tokenizer
 from transformer_jax.errors import ConfigError
 
 TEXTS = [
@@ -370,4 +370,11 @@ def test_h19_pairs_are_parted_as_the_file_says():
         assert (row.count(roberta.bos), row.count(roberta.eos)) == (1, 3)
     spans = encode_questions(["low"], ["a b c d e f g h"], roberta, 12, 2)
     assert all(len(row) <= 12 and row.count(roberta.eos) == 3 for row in rows(spans.examples))
+    assert max(map(len, rows(spans.examples))) == 12
+    frame = Frame((), (eos[0],) * 3, (eos[0], bos[0]))
+    spans = encode_questions(["low"], ["a b c d e f g h"], roberta, 12, 2, frame=frame)
+    ids, _ = roberta.encode_batch(["low", "a"])
+    for row in rows(spans.examples):
+        assert row[: len(ids) + 3] == [*ids, *eos * 3]
+        assert row[-2:] == eos + bos
     assert max(map(len, rows(spans.examples))) == 12

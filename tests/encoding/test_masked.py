@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 from transformer_jax.config import bert
-from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
+from transformer_jax.data.tokenizer import BERT_SPECIAL, Frame, train_tokenizer
 from transformer_jax.encoding.masked import FillMask
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.heads import MaskedEncoder
@@ -98,6 +98,13 @@ def test_the_text_around_a_mask_is_what_it_is_without(kind):
     # Where words bring their blank along, none is left over; where a blank is a token, it stays.
     between = tokenizer.decode(whole[len(before) : -len(after)])
     assert between == (" brown" if kind == "bpe" else "brown")
+
+
+def test_around_a_text_stands_what_the_frame_says(wordpiece):
+    _, tokenizer = wordpiece
+    plain = FillMask(*wordpiece).encode("the [MASK] dog")
+    framed = FillMask(*wordpiece, frame=Frame((), (), (tokenizer.eos, tokenizer.unk)))
+    assert framed.encode("the [MASK] dog") == [*plain[1:], tokenizer.unk]
 
 
 def test_the_text_around_masks_is_prepared_and_they_are_not(wordpiece):

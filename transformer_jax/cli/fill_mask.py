@@ -49,12 +49,19 @@ class FillMask(RunCommand):
                 f"{self.run}: this published encoder came without a head for hidden words: "
                 f"try transformer-jax embed"
             )
-        from transformer_jax.cli.encoders import given_lines, read_length, windows, write
+        from transformer_jax.cli.encoders import (
+            frame_of,
+            given_lines,
+            read_length,
+            windows,
+            write,
+        )
         from transformer_jax.encoding import masked
 
         prepare = as_trained(self.run, trim=False)
         model, tokenizer = load(self.run, self.checkpoint, kind="encoder")
-        fill = masked.FillMask(model, tokenizer, length=read_length(run), prepare=prepare)
+        how = {"length": read_length(run), "frame": frame_of(run, tokenizer)}
+        fill = masked.FillMask(model, tokenizer, prepare=prepare, **how)
         number = 0
         for window in windows(given_lines(self.texts), READ_AHEAD):
             for name, text in window:

@@ -266,6 +266,8 @@ def encode_questions(
     max_length: int = 384,
     stride: int = 128,
     max_question: int | None = None,
+    *,
+    frame: Frame | None = None,
 ) -> SpanExamples:
     """The ids of questions, each with as many windows over its context as that needs.
 
@@ -280,13 +282,15 @@ def encode_questions(
         stride: Tokens that neighbouring windows share.
         max_question: Longer questions are cut to so many tokens; None is 64, or fewer where
             windows need the room.
+        frame: Other special tokens than these around and between texts.
 
     Raises:
         ConfigError: Windows have no room to move.
     """
+    frame = frame or usual_frame(tokenizer)
+    special = sum(map(len, frame))
     if max_question is None:
-        max_question = min(64, max_length - stride - 3 - tokenizer.joint)
-    special = 2 + tokenizer.joint
+        max_question = min(64, max_length - stride - 1 - special)
     if stride < 0 or max_question < 1 or max_length - max_question - special <= stride:
         raise ConfigError(
             f"max_length {max_length}, stride {stride}, max_question {max_question}: max_length "
@@ -307,7 +311,7 @@ def encode_questions(
     left = text.lengths[which[question]] - start
     window = Slices(text.ids, begins, np.minimum(left, width[question]))
     first = Slices(asked.ids, asked.begins[question], asked.lengths[question])
-    examples = _joined(first, window, usual_frame(tokenizer))
+    examples = _joined(first, window, frame)
     found = np.full((len(examples.store.ids), 2), -1, np.int32)
     rows, columns = runs(window.lengths)
     at = examples.store.offsets[rows] + examples.seconds[rows] + columns

@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from transformer_jax.data.examples import Examples
+from transformer_jax.data.examples import Examples, usual_frame
 from transformer_jax.data.ragged import flattened, offsets_of
 from transformer_jax.data.store import TokenStore, id_dtype
-from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.encoding.batching import Batches, check_vocabulary
+from transformer_jax.data.tokenizer import Frame, Tokenizer
+from transformer_jax.data.vocabulary import check_vocabulary
+from transformer_jax.encoding.batching import Batches
 from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.heads import chosen
@@ -42,6 +43,7 @@ class FillMask:
         length: Most tokens of a text, [CLS] and [SEP] among them; None is the model's positions.
         prepare: What becomes of the text around masks, such as lower case.
         tokens: Of a batch, padding included.
+        frame: The special tokens around texts; None are those of training here.
 
     Raises:
         ConfigError: The tokenizer has no mask.
@@ -55,6 +57,7 @@ class FillMask:
         length: int | None = None,
         prepare: Callable[[str], str] = str,
         tokens: int = 1024,
+        frame: Frame | None = None,
     ):
         if tokenizer.mask is None:
             raise ConfigError("the tokenizer of this run has no [MASK]: it hid no words")
@@ -62,6 +65,7 @@ class FillMask:
         self._config = nnx.merge(*model).config
         check_vocabulary(tokenizer, self._config.vocab)
         self._tokenizer, self._prepare, self._tokens = tokenizer, prepare, tokens
+        self._frame = frame or usual_frame(tokenizer)
         self._length = length or self._config.positions.max_length
         begins = ~tokenizer.continues
         begins[list(tokenizer.special)] = False
@@ -96,7 +100,7 @@ class FillMask:
         return found
 
     def encode(self, text: str, name: str = "the text") -> list[int]:
-        """The ids of a text with its masks, between [CLS] and [SEP].
+        """The ids of a text with its masks, between [CLS] and [SEP] or what the frame has.
 
         Raises:
             DataError: It has no mask, or too many tokens.
@@ -111,10 +115,10 @@ class FillMask:
             )
         if self._blank_is_part:
             parts[:-1] = [part.rstrip(" ") for part in parts[:-1]]
-        ids = [tokenizer.bos]
+        ids = list(self._frame.before)
         for i, part in enumerate(tokenizer.encode_batch([self._prepare(p) for p in parts])):
             ids += [tokenizer.mask, *part] if i else part
-        ids.append(tokenizer.eos)
+        ids += self._frame.after
         if len(ids) > self._length:
             raise DataError(
                 f"{name} has {plural(len(ids), 'token')}: at most {self._length} are read at "

@@ -17,7 +17,8 @@ from transformer_jax.data.examples import (
     encode_tagged,
 )
 from transformer_jax.data.tokenizer import Frame, Tokenizer
-from transformer_jax.encoding.batching import Batches, check_vocabulary
+from transformer_jax.data.vocabulary import check_vocabulary
+from transformer_jax.encoding.batching import Batches
 from transformer_jax.errors import DataError
 from transformer_jax.models.making import Task
 from transformer_jax.training.encoder_objectives import inputs
@@ -176,7 +177,8 @@ class Predictor:
             best: How many answers of each.
             longest: Most tokens of an answer.
         """
-        spans = encode_questions(questions, contexts, self._tokenizer, self._length, self._stride)
+        how = self._length, self._stride
+        spans = encode_questions(questions, contexts, self._tokenizer, *how, frame=self._frame)
         found: list[dict[tuple[int, int], float]] = [{} for _ in questions]
         nothing = [float("inf")] * len(questions)
         for rows, scores in self._run(self.params, spans.examples):
