@@ -150,7 +150,8 @@ def test_a_changed_field_changes_what_it_does_there_or_is_refused(
         names = {"model_type": "mt5", "architectures": ["MT5ForConditionalGeneration"]}
         (folder / "config.json").write_text(json.dumps(fields | names))
     # Most mutations describe the same parameters.
-    monkeypatch.setattr(folders, "_shapes", functools.cache(folders._shapes))
+    shapes = functools.cache(folders.parameter_shapes)
+    monkeypatch.setattr(folders, "parameter_shapes", shapes)
     pair = Pair(folder, inputs_of(layout), tools)
     wrong, count = [], 0
     for field, what, changed in mutations(pair.fields):

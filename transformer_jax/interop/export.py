@@ -12,6 +12,7 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.interop.family import Family, Model, Row
 from transformer_jax.interop.fitting import choose_family
+from transformer_jax.interop.folder import parameter_shapes
 from transformer_jax.interop.forms import theirs
 from transformer_jax.interop.tensor_files import write_tensors
 from transformer_jax.training.trees import named
@@ -208,8 +209,17 @@ def published_tensors(family: Family, model: Model, params: Any) -> dict[str, np
     """The tensors of a model by their published names: the opposite of loading, to the last bit.
 
     Biases that ours lacks are zeros.
+
+    Raises:
+        CheckpointError: A parameter of another shape than the model has, which nobody could load.
     """
     known = {name: np.asarray(leaf) for name, leaf in named(params).items()}
+    for name, shape in parameter_shapes(model).items():
+        if name in known and known[name].shape != shape:
+            raise CheckpointError(
+                f"the parameter {name} is {list(known[name].shape)}, and {list(shape)} by the "
+                f"model's configuration: it cannot be written"
+            )
     together: dict[str, list[Row]] = {}
     for row in family.rows(model):
         together.setdefault(row.theirs, []).append(row)

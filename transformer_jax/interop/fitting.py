@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer_jax.config import TransformerConfig
+from transformer_jax.config import HeadConfig, PositionConfig, TransformerConfig
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.functional.positions import sinusoidal
 from transformer_jax.interop.family import Family, Model, Tensors
@@ -136,7 +136,7 @@ def _ways(model: Model) -> Iterator[tuple[Model, Callable[[Any], Any]]]:
 def with_table(params: Any, config: TransformerConfig) -> Any:
     """The parameters of the same model with its sinusoids as tables, as if they were learned."""
     layout: Any = "halves" if config.positions.kind.endswith("halves") else "interleaved"
-    table = np.asarray(sinusoidal(config.positions.max_length, config.width, layout))
+    table = np.asarray(sinusoidal(config.positions.max_length, config.embedding_width, layout))
     stacks = [side for side in ("encoder", "decoder") if side in params]
     return params | {side: params[side] | {"positions": {"table": table}} for side in stacks}
 
@@ -211,18 +211,28 @@ def _usual(config: TransformerConfig, words: bool) -> TransformerConfig:
             window_layers=local or None,
         ),
         norm=dataclasses.replace(config.norm, final=config.final_norm),
-        head=dataclasses.replace(
-            config.head,
-            transform_activation=(
-                (config.head.transform_activation or config.feed_forward.activation)
-                if words
-                else None
-            ),
-        ),
+        positions=_usual_positions(config),
+        head=_usual_head(config, words),
         decoder_vocab=None if shared else decoder.vocab,
         decoder_heads=decoder.attention.heads if both else None,
         decoder_feed_forward=decoder.feed_forward.width if both else None,
     )
+
+
+def _usual_positions(config: TransformerConfig) -> PositionConfig:
+    """The same, where all of a head turning is not said by its size."""
+    places = config.positions
+    whole = places.rotary_dim == config.head_dim
+    return dataclasses.replace(places, rotary_dim=None) if whole else places
+
+
+def _usual_head(config: TransformerConfig, words: bool) -> HeadConfig:
+    """The same without what has no part in a model that has no scores over the vocabulary."""
+    head = config.head
+    if words or config.decoder_layers:
+        activation = head.transform_activation or config.feed_forward.activation
+        return dataclasses.replace(head, transform_activation=activation if words else None)
+    return HeadConfig(pooler=head.pooler, pooler_activation=head.pooler_activation)
 
 
 def _settings_apart(one: Any, two: Any, where: str) -> list[str]:

@@ -50,6 +50,7 @@ __all__ = [
     "abstract_model",
     "is_published",
     "open_folder",
+    "parameter_shapes",
 ]
 
 _DECODERS = (
@@ -281,7 +282,7 @@ def _expected(family: Family, model: Model, misfit: _Misfit) -> Any:
     """Whether a model has a tensor, and its shape if that is what does not fit."""
     for row in family.rows(model):
         if row.theirs == misfit.tensor:
-            return shape_there(_shapes(model)[row.ours], row) if misfit.shape else True
+            return shape_there(parameter_shapes(model)[row.ours], row) if misfit.shape else True
     return False
 
 
@@ -294,7 +295,7 @@ def _misfit(
     same: Callable[[str, str], bool],
 ) -> _Misfit | None:
     """The first tensor of a folder that is not that of the model, compared one by one."""
-    expected = _shapes(model)
+    expected = parameter_shapes(model)
     described = {row.ours for row in rows}
     if described != expected.keys():
         apart = sorted(described ^ expected.keys())
@@ -321,7 +322,7 @@ def _misfit(
     return None
 
 
-def _shapes(model: Model) -> dict[str, tuple[int, ...]]:
+def parameter_shapes(model: Model) -> dict[str, tuple[int, ...]]:
     """The shape of every parameter; one block a stack is traced, for the others are as it is."""
     config = model.config
     layers = {"encoder": config.encoder_layers, "decoder": config.decoder_layers}

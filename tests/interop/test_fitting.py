@@ -1,0 +1,105 @@
+"""Which family holds a model of ours, where settings differ only in what has no part in it."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from transformer_jax.config import (
+    PRESETS,
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    HeadConfig,
+    PositionConfig,
+    bert,
+)
+from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.interop.export import published_tensors, write_folder
+from transformer_jax.interop.family import Model
+from transformer_jax.interop.fitting import choose_family
+from transformer_jax.interop.folder import abstract_model, open_folder
+from transformer_jax.models.encoder import Encoder
+from transformer_jax.training.trees import named, nested
+
+ENCODER = dataclasses.replace(
+    bert(64, 1, vocab=40, length=12, dropout=0.0),
+    attention=AttentionConfig(heads=2),
+    head=HeadConfig(),
+)
+NARROW = dataclasses.replace(
+    ENCODER,
+    embedding=EmbeddingConfig(scale=1.0, norm=True, segments=2, width=32, dropout=0.0),
+    positions=PositionConfig(max_length=12),
+)
+DECODER = dataclasses.replace(
+    PRESETS["modern"],
+    vocab=40,
+    width=32,
+    decoder_layers=1,
+    attention=AttentionConfig(heads=4, bias=False, out_bias=False),
+    feed_forward=FeedForwardConfig(width=48, activation="silu", gated=True, bias=False),
+)
+
+
+def params_of(model):
+    state = named(nnx.to_pure_dict(nnx.split(abstract_model(model))[1]))
+    draw = np.random.default_rng(0)
+    return nested({n: draw.standard_normal(s.shape).astype(np.float32) for n, s in state.items()})
+
+
+def test_sinusoids_beside_narrow_embeddings_are_as_narrow(tmp_path):
+    """As a table they go with what they are added to: the folder can be read, and is the same."""
+    model, tokens, lengths = Model("encoder", NARROW), jnp.arange(12)[None], jnp.array([12])
+    params = params_of(model)
+    said = write_folder(tmp_path, model, params)
+    assert said["model_type"] == "electra"
+    there = open_folder(tmp_path)
+    assert there.tensors.entries["embeddings.position_embeddings.weight"].shape == (12, 32)
+    found = [
+        nnx.merge(nnx.split(Encoder(config, rngs=nnx.Rngs(0)))[0], parameters)
+        for config, parameters in ((NARROW, params), (there.model.config, there.load()))
+    ]
+    one, two = (jax.jit(lambda net: net(tokens, lengths))(net) for net in found)
+    np.testing.assert_allclose(one, two, atol=1e-5)
+
+
+def test_a_parameter_of_another_shape_is_never_written():
+    model = Model("encoder", ENCODER)
+    params = params_of(model)
+    params["encoder"]["positions"]["table"] = np.zeros((12, 63), np.float32)
+    fit = choose_family(model)
+    with pytest.raises(CheckpointError, match=r"positions/table is \[12, 63\], and \[12, 64\]"):
+        published_tensors(fit.family, fit.model, params)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        {"transform": True},
+        {"bias": True},
+        {"tied": False},
+        {"softcap": 30.0},
+        {"scale": 0.5},
+        {"transform_activation": "relu"},
+    ],
+)
+def test_settings_of_a_head_that_there_is_not_hinder_nothing(head):
+    """They say how words are told; with such a head they do."""
+    config = dataclasses.replace(ENCODER, head=HeadConfig(**head))
+    assert choose_family(Model("encoder", config)).fields["model_type"] == "electra"
+    if "softcap" in head or "scale" in head:
+        with pytest.raises(ConfigError, match=r"head\."):
+            choose_family(Model("encoder", config, words=True))
+
+
+def test_all_of_a_head_turning_is_said_in_two_ways():
+    places = dataclasses.replace(DECODER.positions, rotary_dim=8)
+    wanted = choose_family(Model("decoder", DECODER)).fields
+    other = dataclasses.replace(DECODER, positions=places)
+    assert choose_family(Model("decoder", other)).fields["model_type"] == wanted["model_type"]
+    half = dataclasses.replace(DECODER, positions=dataclasses.replace(places, rotary_dim=4))
+    assert choose_family(Model("decoder", half)).fields["model_type"] == "phi3"
