@@ -184,6 +184,30 @@ def test_a_single_row_and_a_single_token_will_do(loaded):
         assert np.array_equal(loaded.call("generate", **one)["tokens"][0], padded["tokens"][row])
 
 
+@pytest.mark.parametrize("function", ["generate", "forward"])
+def test_programs_for_two_rows_at_least_take_a_single_one(loaded, exported, tmp_path, function):
+    """So decoding was exported before: the manifest says it, and rows are given twice."""
+    folder = shutil.copytree(exported("decoder"), tmp_path / "old")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["functions"][function]["limits"].insert(0, "B >= 2")
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    part = functions(MODELS["decoder"], TOKENIZER, NEW)[function]
+    arrays = inputs(part, 1, {"T": 5})
+    old, sizes = load_stablehlo(folder), []
+    run = old._calls[function]
+    old._calls[function] = lambda weights, *given: (
+        sizes.append(len(given[0])),
+        run(weights, *given),
+    )[1]
+    found, wanted = old.call(function, **arrays), loaded("decoder").call(function, **arrays)
+    assert sizes == [2]
+    assert {name: array.shape for name, array in found.items()} == {
+        name: array.shape for name, array in wanted.items()
+    }
+    first = next(iter(wanted))
+    np.testing.assert_allclose(found[first], wanted[first], atol=1e-5)
+
+
 def test_a_single_sentence_is_translated_as_among_others(loaded):
     part = functions(MODELS["translator"], TOKENIZER, NEW)["translate"]
     arrays = inputs(part, 3, {"S": 7})
