@@ -17,6 +17,7 @@ from transformer_jax.cli.main import main
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.interop import tensor_files
 from transformer_jax.interop.export import write_folder
+from transformer_jax.interop.fields import Fields
 from transformer_jax.interop.folder import is_published, open_folder
 from transformer_jax.interop.runs import PublishedRun
 from transformer_jax.training.run_directory import RunDirectory
@@ -416,10 +417,28 @@ def test_a_classifier_of_images_has_no_use_for_a_pooler(tmp_path):
     equal(more.load(), plain.load())
 
 
-def test_a_classifier_of_texts_needs_its_pooler(tmp_path):
+@pytest.mark.parametrize("problem", [None, "multi_label_classification"])
+def test_a_classifier_of_texts_needs_its_pooler(tmp_path, problem):
     names = [f"bert.pooler.dense.{part}" for part in ("weight", "bias")]
+    how = {"tensors": without(*names), "fields": lambda said: said | {"problem_type": problem}}
     with pytest.raises(CheckpointError, match=r"bert.pooler.dense.weight is missing"):
-        open_folder(folder_of("bert_cls", tmp_path / "x", tensors=without(*names)))
+        open_folder(folder_of("bert_cls", tmp_path / "x", **how))
+
+
+@pytest.mark.parametrize("layout", ["llama", "gpt2"])
+def test_keys_of_any_name_are_only_keys(tmp_path, layout):
+    strange = {"self": 1, "usual": 2, "values": 3}
+    plain = open_folder(folder_of(layout, tmp_path / "a"))
+    found = open_folder(folder_of(layout, tmp_path / "b", fields=lambda said: said | strange))
+    assert found.model == plain.model
+
+
+def test_what_was_asked_for_is_known_where_it_is_missing_too():
+    fields = Fields({})
+    fields.whole("a", default=3)
+    fields.number("b", default=0.5)
+    fields.flag("c", True)
+    assert fields.asked == {"a": 3, "b": 0.5, "c": True}
 
 
 def test_each_family_reads_its_own_key_of_the_activation(tmp_path):
@@ -440,10 +459,10 @@ def test_a_tokenizer_with_more_ids_than_embeddings_is_refused(tmp_path, layout, 
     names = ("<s>", "<pad>", "</s>", "<unk>")
     train_tokenizer("characters", [text], 130, special=names).save(folder / "tokenizer.json")
     kinds = ("encoder", "encoder-task", "decoder", "encoder-decoder")
-    with pytest.raises(CheckpointError, match=r"ids up to \d+ and the model 97 embeddings"):
+    with pytest.raises(CheckpointError, match=r"has \d+ tokens but the model 97"):
         load(folder, kind=kinds)
     assert main(["convert", str(folder), str(tmp_path / "run")]) == 4
-    assert "ids up to" in capfd.readouterr().err
+    assert "tokens but the model 97" in capfd.readouterr().err
     assert not (tmp_path / "run").exists()
 
 

@@ -71,7 +71,8 @@ class Model:
         prefix: What the names of its tensors begin with.
         words: Of an encoder, whether it has a head for hidden words.
         next_sentence: Of an encoder, whether it has a head for pairs.
-        task: Of a fine-tuned encoder, what for: classify, regress, tag or span; of images classify.
+        task: What a fine-tuned model is for: of encoders classify, multi_label, regress, tag, span,
+            or replaced (ELECTRA's discriminator); of decoders the first three; of images classify.
         labels: What it tells.
     """
 

@@ -55,6 +55,7 @@ class Fields:
         """
         name, value = self._find(names)
         if value is None and default is not None:
+            self.asked[name] = default
             return default
         known = isinstance(value, int | float) and not isinstance(value, bool)
         # A number that is none is not below the largest either.
@@ -101,7 +102,7 @@ class Fields:
         each = Fields({str(i): number for i, number in enumerate(value)}, f"{self.where}: {name}")
         return tuple(each.number(str(i)) for i in range(len(value)))
 
-    def filled(self, **usual: Any) -> "Fields":
+    def filled(self, /, **usual: Any) -> "Fields":
         """The same, with the values of ``usual`` under keys that are missing; null is a value.
 
         Example:
@@ -110,7 +111,7 @@ class Fields:
         """
         return self.replaced(**usual | self.values)
 
-    def replaced(self, **values: Any) -> "Fields":
+    def replaced(self, /, **values: Any) -> "Fields":
         """The same with other values under some keys; what is read of it counts as read of this."""
         found = Fields(self.values | values, self.where)
         found.asked = self.asked

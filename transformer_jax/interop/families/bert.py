@@ -17,6 +17,7 @@ from transformer_jax.config import (
 )
 from transformer_jax.errors import ConfigError
 from transformer_jax.interop.families.heads import (
+    TEXT_TASKS,
     architecture,
     encoder,
     label_fields,
@@ -94,7 +95,7 @@ def model(fields: Fields, tensors: Tensors) -> Model:
         bias=True,
         transform=True,
         # A classifier of texts always reads what the pooler makes.
-        pooler=tensors.has(f"{prefix}pooler.dense.weight") or task in ("classify", "regress"),
+        pooler=tensors.has(f"{prefix}pooler.dense.weight") or task in TEXT_TASKS,
         tied=not tensors.has(own) or tensors.same(own, table),
     )
     positions = PositionConfig(kind="learned", max_length=fields.whole("max_position_embeddings"))

@@ -5,6 +5,7 @@ biases, norms of query and key heads, windows and, Gemma, in the scale of embedd
 """
 
 import dataclasses
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -38,6 +39,8 @@ from transformer_jax.interop.family import (
 from transformer_jax.interop.fields import Fields
 
 __all__ = ["GEMMA", "LLAMA", "MISTRAL", "QWEN2", "QWEN3", "base_config", "base_fields", "rows"]
+
+Layer = Callable[[str, str, TransformerConfig], list[Row]]
 
 
 def prefix_of(tensors: Tensors) -> str:
@@ -158,22 +161,27 @@ def gemma(fields: Fields, tensors: Tensors) -> Model:
     return Model("decoder", config, prefix_of(tensors))
 
 
-def rows(model: Model) -> list[Row]:
-    """Embeddings, layers and a head that is not tied."""
-    config = model.config
+def rows(model: Model, layer: Layer | None = None) -> list[Row]:
+    """Embeddings, layers and a head that is not tied.
+
+    Args:
+        model: The model.
+        layer: The rows of a layer, of its names here and there; None are those of Llama.
+    """
+    config, layer = model.config, layer or _layer
     found = [
         Row("embedding/table", f"{model.prefix}embed_tokens.weight"),
         *norm_rows("decoder/final_norm", f"{model.prefix}norm", bias=False),
     ]
     if not config.head.tied:
         found.append(Row("head/table", "lm_head.weight"))
-    sandwich = config.norm.place == "sandwich"
     for i in range(config.decoder_layers):
-        found += _layer(f"decoder/blocks/{i}", f"{model.prefix}layers.{i}", config, sandwich)
+        found += layer(f"decoder/blocks/{i}", f"{model.prefix}layers.{i}", config)
     return found
 
 
-def _layer(ours: str, theirs: str, config: TransformerConfig, sandwich: bool) -> list[Row]:
+def _layer(ours: str, theirs: str, config: TransformerConfig) -> list[Row]:
+    sandwich = config.norm.place == "sandwich"
     att, names = config.attention, ("q_proj", "k_proj", "v_proj", "o_proj")
     norm = lambda part, name: norm_rows(f"{ours}/{part}", f"{theirs}.{name}", bias=False)
     found = [

@@ -4,6 +4,7 @@ Abdin et al. 2024. Layout: https://huggingface.co/docs/transformers/model_doc/ph
 """
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 from transformer_jax.config import AttentionConfig, EmbeddingConfig, ScoreConfig, TransformerConfig
@@ -38,20 +39,6 @@ def model(fields: Fields, tensors: Tensors) -> Model:
 
 
 _PLAIN = dict.fromkeys(("rope_scaling", "rope_parameters", "partial_rotary_factor", "mlp_bias"))
-
-
-def rows(model: Model) -> list[Row]:
-    """Embeddings, layers and a head that is not tied."""
-    config = model.config
-    found = [
-        Row("embedding/table", f"{model.prefix}embed_tokens.weight"),
-        *norm_rows("decoder/final_norm", f"{model.prefix}norm", bias=False),
-    ]
-    if not config.head.tied:
-        found.append(Row("head/table", "lm_head.weight"))
-    for i in range(config.decoder_layers):
-        found += _layer(f"decoder/blocks/{i}", f"{model.prefix}layers.{i}", config)
-    return found
 
 
 def _layer(ours: str, theirs: str, config: TransformerConfig) -> list[Row]:
@@ -91,7 +78,7 @@ def fields(model: Model) -> dict[str, Any]:
 FAMILY = Family(
     types=("phi3",),
     model=model,
-    rows=rows,
+    rows=partial(llama.rows, layer=_layer),
     fields=fields,
     ignored=llama.IGNORED,
     copies=llama.COPIES,
