@@ -280,6 +280,17 @@ def test_skipped_padding_stands_in_the_row_before_the_first():
     assert [changed(row) for row in range(8)] == [[], [5, 6, 7], [0], [1], [2], [3], [4], []]
 
 
+def test_skipped_padding_without_a_row_before_the_first_has_the_first():
+    """Outside jit too, where indices below 0 are refused; nobody reads what is there."""
+    places = PositionConfig(kind="learned", max_length=16, skip_padding=True)
+    stack = nnx.merge(*parts(change(encoder_layers=1, positions=places))).encoder
+    positions = stack.places(T, LENGTHS)
+    assert positions.min() == -1
+    x = jnp.zeros((2, T, D))
+    enter = lambda at: stack.enter(x, at, jnp.zeros_like(TYPES))
+    chex.assert_trees_all_equal(enter(positions), enter(jnp.maximum(positions, 0)))
+
+
 def test_dropout_needs_a_key_and_changes_with_it():
     off = [dataclasses.replace(getattr(BERT, name), dropout=0.5) for name in ("embedding", "norm")]
     config = change(encoder_layers=1, embedding=off[0], norm=off[1])

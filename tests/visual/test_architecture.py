@@ -57,6 +57,19 @@ def test_norms_stand_where_they_are(place):
     assert below == expected[1]
 
 
+def test_windows_are_those_of_each_stack():
+    scores = ScoreConfig(window=7, window_layers=(0, 1, 3))
+    config = dataclasses.replace(
+        PRESETS["vaswani_base"], encoder_layers=4, decoder_layers=2, scores=scores
+    )
+    text = diagram(config)
+    assert "heads of 64, window 7 in layers 0, 1, 3 " in text
+    assert "heads of 64, window 7 │" in " ".join(text.split())  # all of the decoder's
+    assert text.count("window") == 2
+    none = dataclasses.replace(config, scores=ScoreConfig(window=7, window_layers=()))
+    assert diagram(none) == diagram(dataclasses.replace(config, scores=ScoreConfig()))
+
+
 def test_what_changes_the_model_changes_the_picture():
     config = PRESETS["vaswani_base"]
     attention = dataclasses.replace(config.attention, kv_heads=2, value_dim=32)

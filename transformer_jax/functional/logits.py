@@ -66,7 +66,7 @@ def normalizer(
 
     A log-probability is ``(x - first) - second``. Their sum would be rounded as large logits are,
     by 5e-4 at 1e4, and so would be what is subtracted from it. Both are NaN, or the second is,
-    where a logit is NaN or infinite.
+    where a logit is NaN or +infinite, or all are -infinite.
 
     Example:
         >>> peak, rest = normalizer(jnp.array([1e4, 1e4]))

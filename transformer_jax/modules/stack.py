@@ -139,7 +139,9 @@ class Stack(nnx.Module):
         """
         places = self.config.positions
         if self.positions is not None:
-            x = x + self.positions(positions + places.offset)
+            # Padding may stand at -1. Without a row before the first, it has the first one, and
+            # nobody reads it.
+            x = x + self.positions(jnp.maximum(positions + places.offset, 0))
         elif places.kind.startswith("sinusoidal"):
             layout: Literal["halves", "interleaved"] = (
                 "halves" if places.kind.endswith("halves") else "interleaved"

@@ -55,14 +55,14 @@ def diagram(config: TransformerConfig, *, head: bool = True) -> str:
 def _stack(config: TransformerConfig, name: str, parts: list[str]) -> list[str]:
     """One stack's lines, from its output at the top to its embedding."""
     norm = f"{config.norm.kind.replace('rms', 'RMS')} norm"
+    layers = config.encoder_layers if name == "encoder" else config.decoder_layers
     inside: list[str] = []
     for part in parts:
-        line = _feed_forward(config) if part == "feed_forward" else _attention(config, part)
+        line = _feed_forward(config) if part == "feed_forward" else _attention(config, part, layers)
         place = config.norm.place
         below = [] if place == "post" else [norm]
         above = {"post": [f"add, {norm}"], "pre": ["add"], "sandwich": ["add", norm]}[place]
         inside = [*above, line, *below, *inside]
-    layers = config.encoder_layers if name == "encoder" else config.decoder_layers
     own = [p.parameters for p in parts_of(config) if p.stack == name and p.in_block]
     title = f" {name} block × {layers}, {plural(sum(own) // layers, 'parameter')} each "
     width = max(len(title), *(len(line) + 2 for line in inside), 44)
@@ -92,7 +92,7 @@ def _entrance(config: TransformerConfig, norm: str) -> list[str]:
     return lines
 
 
-def _attention(config: TransformerConfig, part: str) -> str:
+def _attention(config: TransformerConfig, part: str, layers: int) -> str:
     attention = config.attention
     kv_heads = attention.kv_heads or attention.heads
     text = f"{part.replace('_', '-')}  {attention.heads} heads of {config.head_dim}"
@@ -103,8 +103,7 @@ def _attention(config: TransformerConfig, part: str) -> str:
     if part == "self_attention":
         if config.positions.kind in ("rotary", "alibi", "relative"):
             text += f", {config.positions.kind}{_angles(config)}"
-        if config.scores.window is not None:
-            text += f", window {config.scores.window}{_windowed(config)}"
+        text += _window(config, layers)
     return text
 
 
@@ -125,14 +124,17 @@ def _angles(config: TransformerConfig) -> str:
     return f" ({', '.join(told)})" if told else ""
 
 
-def _windowed(config: TransformerConfig) -> str:
-    """Which layers have the window, unless all have."""
-    scores, layers = config.scores, max(config.encoder_layers, config.decoder_layers)
+def _window(config: TransformerConfig, layers: int) -> str:
+    """The window, and which of a stack's layers have it unless all have; nothing if none has."""
+    scores = config.scores
     local = [str(i) for i in range(layers) if scores.window_of(i) is not None]
-    if len(local) == layers:
+    if not local:
         return ""
+    text = f", window {scores.window}"
+    if len(local) == layers:
+        return text
     some = f"{', '.join(local[:6])}{', …' if len(local) > 6 else ''}"
-    return f" in layer{'s' * (len(local) > 1)} {some}"
+    return f"{text} in layer{'s' * (len(local) > 1)} {some}"
 
 
 def _feed_forward(config: TransformerConfig) -> str:
