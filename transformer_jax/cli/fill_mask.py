@@ -60,8 +60,8 @@ class FillMask(RunCommand):
 
         prepare = as_trained(self.run, trim=False)
         model, tokenizer = load(self.run, self.checkpoint, kind="encoder")
-        how = {"length": read_length(run), "frame": frame_of(run, tokenizer)}
-        fill = masked.FillMask(model, tokenizer, prepare=prepare, **how)
+        length, frame = read_length(run), frame_of(run, tokenizer)
+        fill = masked.FillMask(model, tokenizer, length=length, prepare=prepare, frame=frame)
         number = 0
         for window in windows(given_lines(self.texts), READ_AHEAD):
             for name, text in window:
