@@ -4,11 +4,8 @@ import contextlib
 import dataclasses
 import functools
 import os
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import FrameType
 from typing import Any, NamedTuple
 
 import tyro
@@ -16,10 +13,10 @@ import tyro
 from experiments.asking import NOTE, asked_run, near, parse_flags
 from transformer_jax import __version__
 from transformer_jax.allocator import keep_memory
-from transformer_jax.cli.errors import guarded, leave, run_log
+from transformer_jax.cli.errors import guarded, leave, run_log, terminated
 from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.compiled import keep_compiled
-from transformer_jax.errors import ConfigError, Stopped
+from transformer_jax.errors import ConfigError
 
 __all__ = ["Command", "Family", "main", "run_as_program"]
 
@@ -171,23 +168,14 @@ def _run(family: Family, arguments: list[str]) -> int:
     return commands[name](rest)
 
 
-def _terminated(number: int, frame: FrameType | None) -> None:
-    del frame
-    raise Stopped("stopped by a signal before or after training", number)
-
-
 def main(family: Family, arguments: Sequence[str] | None = None) -> int:
     """The exit code of what ``arguments``, or the command line, ask for."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    outside = threading.current_thread() is not threading.main_thread()
-    before = None if outside else signal.signal(signal.SIGTERM, _terminated)
     try:
-        return guarded(lambda: _run(family, given))
+        with terminated("stopped by a signal before or after training"):
+            return guarded(lambda: _run(family, given))
     finally:
         run_log(None)
-        # Several processes share a handler of JAX's own, which stays.
-        if before is not None and signal.getsignal(signal.SIGTERM) is _terminated:
-            signal.signal(signal.SIGTERM, before)
 
 
 def run_as_program(family: Family) -> None:

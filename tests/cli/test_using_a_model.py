@@ -48,6 +48,8 @@ def test_every_line_becomes_one_line_in_order(trained_run, lesson, run_command):
 
 def test_nothing_in_nothing_out(trained_run, run_command):
     assert run_command("translate", trained_run, "--beams", 1, text="") == (0, [""], "")
+    header = "line\trank\tscore\ttext"
+    assert run_command("translate", trained_run, "--tsv", text="") == (0, [header, ""], "")
 
 
 def test_files_in_files_out(trained_run, lesson, run_command, tmp_path):
@@ -94,7 +96,7 @@ def test_what_was_written_before_a_mistake_is_kept(tmp_path, capsys):
 def test_a_table_of_translations(nbest, rows, capsysbinary):
     written = Hypothesis("a\\b", (1,), -1.0, -1.0), Hypothesis("c\td", (1,), -2.0, -2.0)
     command = Translate(run=Path("run"), nbest=nbest, tsv=True)
-    table = command.written(1, Translation("source", written[:nbest])).decode()
+    table = (command.header() + command.written(1, Translation("source", written[:nbest]))).decode()
     every = ["line\trank\tscore\ttext", "1\t1\t-1.0000\ta\\\\b", "1\t2\t-2.0000\tc\\td"]
     assert table.split("\n") == [*every[: 1 + rows], ""]
     assert command.written(2, Translation("", written[:1])) == b"2\t1\t-1.0000\ta\\\\b\n"

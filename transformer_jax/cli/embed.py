@@ -45,11 +45,13 @@ class Embed(RunCommand):
             value = getattr(self, flag)
             if value is not None and value < 1:
                 raise ConfigError(f"--{flag} is {value}: at least 1")
-        if str(self.file) != "-":
-            next(file_lines(self.file, "embed"), None)  # refused before anything is loaded
         import numpy as np
 
+        from transformer_jax.data.text import check_readable
         from transformer_jax.encoding.saving import VectorFile
+
+        if str(self.file) != "-":
+            check_readable(self.file, "embed")
 
         pool = pool_of(self.run, self.pool)
         file = VectorFile(self.output)

@@ -11,12 +11,13 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from transformer_jax.cli.output import say
 from transformer_jax.errors import Stopped, UserError
 
-__all__ = ["guarded", "leave", "plain_warnings", "run_log"]
+__all__ = ["guarded", "leave", "plain_warnings", "run_log", "terminated"]
 
 _log: Path | None = None
 
@@ -68,6 +69,30 @@ def guarded(command: Callable[[], int | None], *, debug: bool = False) -> int:
         code = 1
         _say(_of_ours(error))
     return code
+
+
+@contextlib.contextmanager
+def terminated(message: str) -> Iterator[None]:
+    """Within it, SIGTERM raises ``Stopped`` with ``message``, so that work ends in order.
+
+    Outside the main thread, which alone takes signals, nothing changes. A handler that others
+    put on top meanwhile stays, as JAX's own where several processes work together.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        del frame
+        raise Stopped(message, number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        # None is a handler that is none of Python's, which cannot be put back.
+        if before is not None and signal.getsignal(signal.SIGTERM) is stop:
+            signal.signal(signal.SIGTERM, before)
 
 
 class _Plain(logging.Handler):

@@ -51,14 +51,16 @@ class Export(RunCommand):
     def __call__(self) -> int:
         """Says what was written."""
         self.check()
-        draft = self.output.with_name(f".{self.output.name}.{os.getpid()}")
+        output = Path(os.path.realpath(self.output))  # a link stays one
+        draft = output.with_name(f".{output.name}.{os.getpid()}")
         try:
             said = self.write(draft)
-            if self.output.is_dir():
-                shutil.rmtree(self.output)
-            draft.rename(self.output)
+            if output.is_dir():
+                shutil.rmtree(output)
+            draft.rename(output)
         except OSError as error:
-            raise CheckpointError(f"{self.output}: cannot be written: {error.strerror}") from None
+            why = error.strerror or error
+            raise CheckpointError(f"{self.output}: cannot be written: {why}") from None
         finally:
             shutil.rmtree(draft, ignore_errors=True)
         wrote(self.output, what=said)

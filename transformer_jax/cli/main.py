@@ -14,7 +14,7 @@ from transformer_jax.cli.classify import Classify
 from transformer_jax.cli.convert import Convert
 from transformer_jax.cli.describe import Describe
 from transformer_jax.cli.embed import Embed
-from transformer_jax.cli.errors import guarded
+from transformer_jax.cli.errors import guarded, terminated
 from transformer_jax.cli.export import Export
 from transformer_jax.cli.fill_mask import FillMask
 from transformer_jax.cli.flags import check_flags, flags_of, in_one_line
@@ -58,7 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code of the command that ``arguments``, or the command line, ask for."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = os.environ.get("TRANSFORMER_JAX_DEBUG", "0") not in ("", "0")
-    return guarded(lambda: _run(given), debug=debug)
+    with terminated("stopped by a signal"):
+        return guarded(lambda: _run(given), debug=debug)
 
 
 def _run(arguments: list[str]) -> int | None:

@@ -1,11 +1,13 @@
 """What commands write: cells of tables, files that are whole or not there, and where they are."""
 
+import contextlib
 import gzip
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.destinations import Destination
 from transformer_jax.errors import ConfigError, plural
 
 __all__ = ["TextOutput", "escaped", "note", "say", "tsv", "waiting", "wrote"]
@@ -62,8 +64,8 @@ class TextOutput:
     What was written before a command failed or was stopped stays in ``NAME.partial``.
 
     Args:
-        path: The file, packed if its name ends in ``.gz``; None is standard output. What is no
-            regular file (a pipe, a device) is written directly.
+        path: The file, packed if its name ends in ``.gz``; None is standard output. Links are
+            followed, and what is no regular file (a pipe, a device) is written directly.
         source: What is read meanwhile, if that is a file.
 
     Raises:
@@ -73,31 +75,30 @@ class TextOutput:
     def __init__(self, path: Path | None, source: Path | None = None):
         self.path, self._lines = path, 0
         self._file: Any = None
-        self._draft: Path | None = None
+        self._to: Destination | None = None
         if path is None:
             return
-        if path.is_dir():
+        # Unlike those of Path, these raise nothing: __enter__ says what may not be looked at.
+        if os.path.isdir(path):
             raise ConfigError(f"--output {path}: this is a folder: name a file")
-        if source is not None and path.exists() and source.exists() and path.samefile(source):
+        both = (path, source) if source is not None else ()
+        if both and all(map(os.path.isfile, both)) and os.path.samefile(*both):
             raise ConfigError(f"--output {path}: is the file that is read: name another")
-        if not path.exists() or path.is_file():
-            self._draft = path.with_name(f".{path.name}.{os.getpid()}")
+        self._to = Destination(path)
 
     def __enter__(self) -> "TextOutput":
-        if self.path is not None:
-            at = self._draft or self.path
+        if self._to is not None and self.path is not None:
             try:
-                at.parent.mkdir(parents=True, exist_ok=True)
-                packed = self.path.suffix == ".gz"
-                self._file = gzip.open(at, "wb") if packed else open(at, "wb")
+                file = self._to.open()
             except OSError as error:
                 raise self._refused(error) from None
+            self._file = _packed(file, self.path.name) if self.path.suffix == ".gz" else file
         return self
 
-    def write(self, line: bytes) -> None:
-        """Writes ``line``, whose end is part of it."""
-        self._lines += 1
-        self._guarded(lambda out: out.write(line))
+    def write(self, lines: bytes) -> None:
+        """Writes ``lines``, whose ends are part of them."""
+        self._guarded(lambda out: out.write(lines))
+        self._lines += lines.count(b"\n")
 
     def flush(self) -> None:
         """Passes on what was written."""
@@ -115,34 +116,56 @@ class TextOutput:
             raise self._refused(error) from None
 
     def __exit__(self, kind: Any, *error: object) -> None:
-        if self._file is None or self.path is None:
+        if self._file is None or self._to is None or self.path is None:
             if kind is None:
                 sys.stdout.buffer.flush()
             return
+        problem = self._closed(publish=kind is None)
+        if kind is None and problem is None:
+            wrote(self.path, what=plural(self._lines, "line"))
+            return
+        self._keep(self._to, whole=problem is None)
+        if kind is None and isinstance(problem, OSError):
+            raise problem if isinstance(problem, BrokenPipeError) else self._refused(problem)
+
+    def _closed(self, publish: bool) -> OSError | None:
+        """Closes the file, and puts it into its place; what went wrong, as on a full disk."""
+        assert self._to is not None
         try:
             self._file.close()
-            if kind is None:
-                if self._draft is not None:
-                    os.replace(self._draft, self.path)
-                wrote(self.path, what=plural(self._lines, "line"))
-            else:
-                self._keep()
+            if publish:
+                self._to.publish()
         except OSError as problem:
-            if kind is None:
-                raise self._refused(problem) from None
+            return problem
+        return None
 
-    def _keep(self) -> None:
-        """What was written before a failure, under a name that says so."""
-        assert self.path is not None
-        if self._draft is None:
+    def _keep(self, to: Destination, whole: bool) -> None:
+        """What was written before a failure, under a name that says so.
+
+        Args:
+            to: Where it was to be written.
+            whole: Whether all lines that were to be written until then are there.
+        """
+        if to.draft is None:
             return
-        if not self._lines:
-            self._draft.unlink(missing_ok=True)
-            return
-        partial = self.path.with_name(f"{self.path.name}.partial")
-        os.replace(self._draft, partial)
-        lines = plural(self._lines, "line")
-        wrote(partial, what=f"{lines}, the beginning of what was to be written")
+        with contextlib.suppress(OSError):
+            if not self._lines or not to.draft.stat().st_size:
+                to.draft.unlink(missing_ok=True)
+                return
+        partial = to.path.with_name(f"{to.path.name}.partial")
+        try:
+            os.replace(to.draft, partial)
+        except OSError:
+            partial = to.draft
+        lines = f"{plural(self._lines, 'line')}, " if whole else ""
+        wrote(partial, what=f"{lines}the beginning of what was to be written")
 
     def _refused(self, error: OSError) -> ConfigError:
         return ConfigError(f"--output {self.path}: cannot be written: {error.strerror or error}")
+
+
+def _packed(file: Any, name: str) -> gzip.GzipFile:
+    """A file that is packed on its way into ``file``, with which it is closed."""
+    packed = gzip.GzipFile(name, "wb", fileobj=file)
+    packed.myfileobj = file  # type: ignore[assignment]
+    return packed

@@ -88,15 +88,13 @@ class Score(RunCommand):
         """What a translator makes of translations, the end of each sentence among its tokens."""
         from transformer_jax.cli.loading import as_trained, load
         from transformer_jax.data.aligned import read_aligned
-        from transformer_jax.data.text import open_bytes
+        from transformer_jax.data.text import check_readable
         from transformer_jax.decoding.translator import Translator
 
         assert self.source is not None
         assert self.target is not None
         for flag in ("source", "target"):
-            path = getattr(self, flag)
-            if not Path(path).is_fifo():  # what a pipe says can be read but once
-                open_bytes(path, f"--{flag}").close()
+            check_readable(getattr(self, flag), f"--{flag}")
         pairs = read_aligned(self.source, self.target, "score")
         translator = Translator(*load(self.run, self.checkpoint))
         write = _writer(HEADER, self.tokens)

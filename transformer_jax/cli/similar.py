@@ -51,8 +51,10 @@ class Similar(RunCommand):
             raise ConfigError(f"--top is {self.top}: at least 1")
         if not self.query.strip():
             raise ConfigError("the query is empty: there is nothing to compare with")
+        from transformer_jax.data.text import check_readable
+
         if str(self.file) != "-":
-            next(file_lines(self.file, "similar"), None)  # refused before anything is loaded
+            check_readable(self.file, "similar")
         pool = pool_of(self.run, self.pool)
         vectors, prepare = load_vectors(self.run, self.checkpoint, sentences=self.pool is None)
         from transformer_jax.encoding.vectors import cosine

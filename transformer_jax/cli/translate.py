@@ -88,6 +88,7 @@ class Translate(RunCommand):
             model = load(self.run, self.checkpoint)
             translator = Translator(*model, search=search, batching=batching)
             lines = map(as_trained(self.run), self.lines())
+            out.write(self.header())
             with Counter(self) as counter:
                 for i, translation in enumerate(self.translations(translator, lines), 1):
                     out.write(self.written(i, translation))
@@ -117,9 +118,9 @@ class Translate(RunCommand):
             DataError: The file to be read cannot be.
         """
         if self.input is not None:
-            from transformer_jax.data.text import open_bytes
+            from transformer_jax.data.text import check_readable
 
-            open_bytes(self.input, "--input").close()
+            check_readable(self.input, "--input")
         return TextOutput(self.output, self.input)
 
     def by_published_rules(self) -> int:
@@ -135,6 +136,7 @@ class Translate(RunCommand):
         )
         shown = dataclasses.replace(self, nbest=write.rules.num_return_sequences)
         with destination as out:
+            out.write(self.header())
             for i, texts in enumerate(write(self.lines()), 1):
                 ways = tuple(
                     Hypothesis(one.text, one.tokens, one.score, one.score) for one in texts
@@ -218,13 +220,16 @@ class Translate(RunCommand):
             print(traced(line, steps), file=sys.stderr, flush=True)
             yield translation
 
+    def header(self) -> bytes:
+        """What is written before any line: the names of a table's columns."""
+        return tsv("line", "rank", "score", "text") if self.tsv else b""
+
     def written(self, number: int, translation: "Translation") -> bytes:
         """What is written of line ``number``: one line, or rows of a table."""
         if not self.tsv:
             return self.line(translation).encode() + b"\n"
-        head = tsv("line", "rank", "score", "text") if number == 1 else b""
         ranked = enumerate(translation.hypotheses, 1)
-        return head + b"".join(tsv(number, rank, float(h.score), h.text) for rank, h in ranked)
+        return b"".join(tsv(number, rank, float(h.score), h.text) for rank, h in ranked)
 
     def line(self, translation: "Translation") -> str:
         """One line of output: texts, and scores if asked for, separated by tabs."""

@@ -3,14 +3,16 @@
 import codecs
 import gzip
 import io
+import os
 import pathlib
+import stat
 import zlib
 from collections.abc import Iterable, Iterator
 
 from transformer_jax.data.ordinary import open_ordinary
 from transformer_jax.errors import DataError
 
-__all__ = ["decode_lines", "open_bytes", "read_lines"]
+__all__ = ["check_readable", "decode_lines", "open_bytes", "read_lines"]
 
 
 def decode_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
@@ -67,8 +69,6 @@ def open_bytes(path: str | pathlib.Path, flag: str = "") -> io.BufferedIOBase:
     """
     path = pathlib.Path(path)
     where = f"{flag} {path}" if flag else str(path)
-    if path.is_dir():
-        raise DataError(f"{where}: this is a folder, and a file is needed")
     try:
         file = open_ordinary(path)
         if path.suffix != ".gz":
@@ -78,6 +78,8 @@ def open_bytes(path: str | pathlib.Path, flag: str = "") -> io.BufferedIOBase:
         return unpacked
     except FileNotFoundError:
         raise DataError(f"{where}: no such file (looked from {pathlib.Path.cwd()})") from None
+    except IsADirectoryError:
+        raise DataError(f"{where}: this is a folder, and a file is needed") from None
     except OSError as error:
         raise DataError(f"{where}: cannot be read: {error.strerror or error}") from None
 
@@ -97,3 +99,26 @@ def read_lines(path: str | pathlib.Path, flag: str = "") -> Iterator[str]:
             raise DataError(f"{path}: the .gz is cut or damaged ({error}): fetch it anew") from None
         except OSError as error:
             raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def check_readable(path: str | pathlib.Path, flag: str = "") -> None:
+    """Refuses a file that cannot be read, or does not begin as text, before any work is done.
+
+    What can be read but once is left to whoever reads it: of a pipe nothing is opened, of a
+    terminal no line is taken.
+
+    Args:
+        path: The file.
+        flag: The setting that named it, for the message.
+
+    Raises:
+        DataError: As ``open_bytes`` and ``decode_lines`` have it, of the first line.
+    """
+    try:
+        kind = os.stat(path).st_mode
+    except OSError:
+        kind = 0  # opening it says why
+    if stat.S_ISREG(kind):
+        next(read_lines(path, flag), None)
+    elif not stat.S_ISFIFO(kind):
+        open_bytes(path, flag).close()

@@ -1,8 +1,8 @@
 """Vectors written to a file as they come: ``.npz`` or ``.safetensors``."""
 
+import contextlib
 import io
 import json
-import os
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from transformer_jax.destinations import Destination
 from transformer_jax.errors import ConfigError
 
 __all__ = ["ENDINGS", "VectorFile"]
@@ -23,13 +24,13 @@ _DTYPES = {"float32": "F32", "int32": "I32", "int64": "I64"}
 class VectorFile:
     """A file of arrays, of which one grows and is never held as a whole.
 
-    It is written under another name, and there only if all went well.
+    It is written under another name, and there only if all went well. Links are followed.
 
     Args:
         path: The file; its ending says which kind.
 
     Raises:
-        ConfigError: Another ending, or it cannot be written.
+        ConfigError: Another ending, no regular file, or it cannot be written.
 
     Example:
         >>> import tempfile
@@ -48,13 +49,15 @@ class VectorFile:
         self.rows = 0
         self.shape: tuple[int, ...] = (0,)  # of one row
         self.others: dict[str, np.ndarray] = {}
-        self._draft = path.with_name(f".{path.name}.{os.getpid()}")
+        self._to = Destination(path)
+        if self._to.draft is None:  # some of it is written last and stands first
+            raise ConfigError(f"--output {path}: this is no regular file: name another")
+        self._draft = self._to.draft
         self._reserved = _HEADER if path.suffix == ".safetensors" else 0
 
     def __enter__(self) -> "VectorFile":
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(self._draft, "w+b")
+            self._file = self._to.open("w+b")
             self._file.write(b" " * self._reserved)
         except OSError as error:
             raise self._refused(error) from None
@@ -76,7 +79,8 @@ class VectorFile:
         except OSError as problem:
             raise self._refused(problem) from None
         finally:
-            self._file.close()
+            with contextlib.suppress(OSError):  # of a full disk, what is removed anyway
+                self._file.close()
             self._draft.unlink(missing_ok=True)
 
     def _refused(self, error: OSError) -> ConfigError:
@@ -86,13 +90,14 @@ class VectorFile:
         if self.path.suffix == ".safetensors":
             self._head()
             self._file.close()
-            os.replace(self._draft, self.path)
+            self._to.publish()
             return
         packed = self._draft.with_name(self._draft.name + ".zip")
         try:
             with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
                 self._pack(archive)
-            os.replace(packed, self.path)
+            self._to.keep_mode(packed)
+            self._to.publish(packed)
         finally:
             packed.unlink(missing_ok=True)
 
