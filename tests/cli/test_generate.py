@@ -107,7 +107,7 @@ def test_several_texts_are_told_apart(either_run, generate):
     flags = ("--samples", 2, "--tokens", 9, "--seed", 1)
     found = [json.loads(line) for line in generate(either_run, *flags, "--json", text="a\nb\n")[0]]
     plain, table = (generate(either_run, *flags, *f, text="a\nb\n")[0] for f in ((), ["--tsv"]))
-    wanted, rows = [], ["prompt\tsample\tscore\ttext"]
+    wanted, rows = [], ["prompt\tsequence\tscore\ttext"]
     for number, one in enumerate(found, 1):
         for sample, text in enumerate(one["texts"], 1):
             wanted += [f"--- prompt {number}, sample {sample} ---"]
@@ -288,6 +288,7 @@ MISTAKES = [
     (["{run}"], 3, "standard input: no prompts, it is empty"),
     (["{run}", "a", "--json", "--tsv"], 2, "--json and --tsv exclude each other"),
     (["{run}", "--stop", "b", "a"], 2, "a prompt stands before --stop"),
+    (["{run}", "--stop", "b"], 2, "or --prompts - to read standard input; a prompt stands before"),
     (["{run}", "a", "--prompts", "-"], 2, "two kinds of prompts"),
     (["{run}", "--prompts", "-", "--requests", "-"], 2, "two kinds of prompts"),
     (["{run}", "--prompts", "-"], 3, "no prompts, it is empty"),
@@ -330,8 +331,20 @@ def test_a_mistake_is_one_line_and_an_exit_code(
         ('{"prompt": "a", "stop": 3}', "stop is 3: a text or a list of texts"),
         ('{"prompt": "a", "stop": ["b", 3]}', "a text or a list of texts"),
         ('{"prompt": "a", "stop": [""]}', "stop holds an empty text"),
-        ('{"prompt": "\\ud800"}', "half a character"),
+        ('{"prompt": "\\ud800"}', "prompt: holds half a character"),
+        ('{"prompt": "a", "stop": "\\udfff"}', "stop: holds half a character"),
+        ('{"prompt": "a", "number": 5000000000}', "number is 5000000000: at most 4,294,967,295"),
+        ('{"prompt": "a", "top_k": 3000000000}', "top_k is 3000000000: at most 2,147,483,647"),
+        (
+            '{"prompt": "a", "no_repeat_ngram": 3000000000}',
+            "no_repeat_ngram is 3000000000: at most",
+        ),
+        ('{"prompt": "a", "samples": 1000000000}', "samples is 1000000000: at most 10,000"),
+        ('{"prompt": "a", "temperature": NaN}', "temperature is nan: a finite number"),
+        (f'{{"prompt": "a", "temperature": 1{"0" * 399}}}', "is a number of 400 digits: at most"),
+        (f'{{"prompt": "a", "seed": 1{"0" * 399}}}', "is a number of 400 digits: at most"),
     ],
+    ids=lambda value: value[:60],
 )
 def test_a_wrong_json_line_is_named_by_file_and_number(
     decoder_run, run_command, tmp_path, line, says
@@ -345,6 +358,24 @@ def test_a_wrong_json_line_is_named_by_file_and_number(
     assert run_command("generate", decoder_run, "--requests", "-", text=path.read_text())[2] == (
         err.replace(str(path), "<stdin>")
     )
+
+
+def test_steps_are_told_of_one_text_alone(decoder_run, run_command):
+    for more in ({"samples": 2}, {"beams": 2, "nbest": 2}):
+        text = "".join(json.dumps({"prompt": "a", **f}) + "\n" for f in ({}, more))
+        code, lines, err = run_command(
+            "generate", decoder_run, "--requests", "-", "--trace", text=text
+        )
+        assert (code, lines) == (3, [""])
+        only_line(err, "<stdin>:2: --trace tells of one text: leave out samples and nbest")
+
+
+def test_a_table_of_draws_and_searches_has_one_header(ngram_run, generate):
+    text = '{"prompt": "a", "beams": 2, "nbest": 2}\n{"prompt": "a", "samples": 2}\n'
+    lines, _ = generate(ngram_run, "--requests", "-", "--tokens", 2, "--tsv", text=text)
+    assert lines[0] == "prompt\tsequence\tscore\ttext"
+    rows = [line.split("\t")[:2] for line in lines[1:]]
+    assert rows == [["1", "1"], ["1", "2"], ["2", "1"], ["2", "2"]]
 
 
 # score

@@ -9,13 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.parity import layouts
 from transformer_jax.cli.checks import check_values
+from transformer_jax.cli.classify import Classify
 from transformer_jax.cli.flags import positional
+from transformer_jax.cli.generate import Generate
 from transformer_jax.cli.main import COMMANDS, main
 from transformer_jax.cli.translate import Translate
 from transformer_jax.config import TransformerConfig, from_dict
+from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.decoding.options import Search
 from transformer_jax.errors import ConfigError
+from transformer_jax.interop.runs import convert
 
 NUMBERS = [
     "-1",
@@ -52,36 +57,106 @@ def cases():
 
 
 CASES = list(cases())
+FIRST = {name: i for i, (name, *_) in reversed(list(enumerate(CASES)))}
 
 
 def quick(i):
-    """Those of the quick tests: a prime step meets every command and kind of value."""
-    return i % 23 == 0
+    """Those of the quick tests: the first of each command, and of all of them every 37th."""
+    return i % 37 == 0 or i in FIRST.values()
 
 
-def arguments_of(name, runs, folder):
-    """Each command with the least that it needs to do its work."""
-    decoder, translator = runs
-    (folder / "in.txt").write_text("a cab\n")
-    text, output = folder / "in.txt", folder / "out"
+# The model that each command for encoders is for.
+READERS = {
+    "classify": "bert_cls", "threshold": "bert_multi", "tag": "bert_tag", "answer": "bert_qa",
+    "fill-mask": "bert",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def readers(tmp_path_factory):
+    """Runs of encoders with the heads that commands ask for, and a published folder."""
+    root, made = tmp_path_factory.mktemp("readers"), {}
+    tokenizer = train_tokenizer("wordpiece", ["a cab fed cafe"] * 3, 90, special=BERT_SPECIAL)
+    for use, layout in READERS.items():
+        folder = layouts.write(layout, root / layout)
+        tokenizer.save(folder / "tokenizer.json")
+        convert(folder, root / use, overwrite=False)
+        made[use] = root / use
+    return made | {"folder": root / "bert"}
+
+
+# What a flag needs beside it to have a part in the work.
+BESIDE = {
+    **{("translate", flag): ["--sample"]
+       for flag in ("temperature", "top-k", "top-p", "min-p", "seed")},
+    ("generate", "nbest"): ["--beams", "4"], ("generate", "speculate"): ["--temperature", "0"],
+    ("export", "length"): ["--format", "stablehlo"],
+}  # fmt: skip
+
+
+def arguments_of(name, flag, runs, folder):
+    """Each command with the least that it needs for ``flag`` to have a part in its work."""
+    decoder, translator, readers = runs
+    text, table, output = folder / "in.txt", folder / "in.tsv", folder / "out"
+    text.write_text("a cab\n")
+    rows = (f"a {'cab ' * i}\tx\nfed {'cafe ' * i}\ty\n" for i in range(1, 7))
+    table.write_text("text\tlabel\n" + "".join(rows))
+    fields = ["--template", "{text} ", "--answer-template", "{label}\\n"]
     given = {
         "translate": [translator],
-        "generate": [decoder],
-        "prompt": [decoder, "--task", "in-context", "--limit", "1", "--shots", "0"],
+        "generate": [decoder, "a cab"],
+        "prompt": [decoder, "--examples", table, "--queries", table, *fields, "--limit", "1",
+                   "--shots", "0"],
         "score": [decoder, text],
+        "fill-mask": [readers["fill-mask"], "a [MASK]"],
+        "classify": [readers["threshold" if flag == "threshold" else "classify"], "a cab"],
+        "tag": [readers["tag"], "a cab"],
+        "answer": [readers["answer"], "cafe", "--context", text],
         "embed": [translator, text],
         "similar": [translator, text, "a cab"],
-        "words": [translator, "cab", "a cab"],
-        "attention": [decoder, "a cab"],
-        "describe": [],
+        "probe": [translator, table],
+        "words": [translator, "cab", "a cab", "cab a"],
+        "attention": [translator, "a cab"],
+        "describe": [] if flag == "preset" else [translator],
+        "verify": [translator],
         "export": [translator, output],
-        "convert": [decoder, output],
-        "answer": [translator],
-    }.get(name, [translator])
-    if name == "probe":
-        (folder / "in.tsv").write_text("text\tlabel\n" + "a cab\tx\nfed cafe\ty\n" * 3)
-        given = [translator, folder / "in.tsv"]
-    return list(map(str, given))
+        "convert": [readers["folder"], output],
+    }[name]  # fmt: skip
+    if name == "score" and flag in ("source", "target"):
+        given = [translator, "--source", text, "--target", text]
+    if name == "generate" and flag in ("prompts", "requests"):
+        given = [decoder]
+    return [*map(str, given), *BESIDE.get((name, flag), [])]
+
+
+@pytest.fixture
+def place(decoder_run, trained_run, readers, tmp_path, monkeypatch):
+    """Where a command works, as a function from it and a flag to its arguments."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a cab\n")))
+    return lambda name, flag: arguments_of(
+        name, flag, (decoder_run, trained_run, readers), tmp_path
+    )
+
+
+def sound():
+    """A command with each set of arguments that it has: one of its flags for each."""
+    for name in COMMANDS:
+        flags = [flag for command, flag, value in CASES if command == name and not value]
+        special = {("classify", "threshold"), ("score", "source"), *BESIDE}
+        yield name, None
+        yield from ((name, flag) for flag in flags if (name, flag) in special)
+
+
+@pytest.mark.parametrize(
+    ("name", "flag"),
+    [pytest.param(*case, marks=() if case in {("tag", None), ("convert", None), ("describe", None),
+                                              ("classify", "threshold")} else pytest.mark.slow)
+     for case in sound()],
+)  # fmt: skip
+def test_without_the_value_the_command_does_its_work(place, name, flag, capsysbinary):
+    code = main([name, *place(name, flag)])
+    assert code == 0, capsysbinary.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -92,12 +167,8 @@ def arguments_of(name, runs, folder):
     ],
     ids=lambda value: ascii(value[:20]),
 )
-def test_a_value_is_used_or_refused_in_one_line(
-    name, flag, value, decoder_run, trained_run, tmp_path, monkeypatch, capsysbinary
-):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a cab\n")))
-    given = arguments_of(name, (decoder_run, trained_run), tmp_path)
+def test_a_value_is_used_or_refused_in_one_line(place, name, flag, value, capsysbinary):
+    given = place(name, flag)
     began = time.monotonic()
     code = main([name, *given, f"--{flag}={value}"])
     took = time.monotonic() - began
@@ -114,8 +185,10 @@ def test_a_value_is_used_or_refused_in_one_line(
 def test_every_command_and_kind_is_among_the_quick_ones():
     some = [case for i, case in enumerate(CASES) if quick(i)]
     assert len(CASES) > 500
-    flagged = {name for name, *_ in CASES}
-    assert {name for name, *_ in some} >= flagged - {"tag", "answer", "classify", "convert"}
+    assert {name for name, *_ in some} == {name for name, *_ in CASES}
+    values = {value for *_, value in some}
+    assert len(values & {*NUMBERS}) > 5
+    assert len(values & {*TEXTS}) > 5
 
 
 @pytest.mark.parametrize(
@@ -127,8 +200,10 @@ def test_every_command_and_kind_is_among_the_quick_ones():
         ({"seed": -(2**70)}, "--seed is"),
         ({"checkpoint": "\ud800"}, "--checkpoint: holds half a character"),
         ({"checkpoint": "a\0"}, "--checkpoint: holds a NUL"),
-        ({"run": Path("\ud800")}, "--run: holds half a character"),
-        ({"run": Path("x" * 300)}, "--run: a name in the path has more than 255 bytes"),
+        ({"seed": 10**400}, "--seed is a number of 401 digits: at most"),
+        ({"run": Path("\ud800")}, "^run: holds half a character"),
+        ({"run": Path("x" * 300)}, "^run: a name in the path has more than 255 bytes"),
+        ({"output": Path(*["x" * 99] * 50)}, "^--output: the path has more than 4,095 bytes"),
         ({"input": Path("a\0b")}, "--input: holds a NUL"),
     ],
 )
@@ -136,6 +211,13 @@ def test_values_that_mean_nothing_are_refused(flags, says):
     with pytest.raises(ConfigError, match=says):
         check_values(Translate(**{"run": Path("run"), **flags}))
     check_values(Translate(run=Path("run"), seed=2**63 - 1, beams=1000))
+
+
+def test_what_is_no_flag_has_no_dashes():
+    with pytest.raises(ConfigError, match=r"^texts: holds half a character"):
+        check_values(Classify(Path("run"), ("a", "\ud800")))
+    with pytest.raises(ConfigError, match=r"^prompt: holds half a character"):
+        check_values(Generate(Path("run"), "\ud800"))
 
 
 @pytest.mark.parametrize(

@@ -308,7 +308,7 @@ def test_what_no_flag_says_is_the_checkpoints(with_rules, rules_of):
         rules, out = rules_of("generate", folder, "the", "--tsv", *flags.split())
         assert rules == from_published(ids | said | changed)
         head, *rows = [line.split("\t") for line in out]
-        assert head == ["prompt", "rank" if rules.num_beams > 1 else "sample", "score", "text"]
+        assert head == ["prompt", "sequence", "score", "text"]
         assert [row[1] for row in rows] == [
             str(n) for n in range(1, rules.num_return_sequences + 1)
         ]

@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.cli.flags import positional
 from transformer_jax.errors import ConfigError
 
-__all__ = ["check_values"]
+__all__ = ["check_text", "check_value", "check_values"]
 
 # More than anybody needs, and less than exhausts a machine before it can say so.
 _MOST = {
@@ -23,6 +24,7 @@ _MOST = {
     "length_ratio": 10_000.0,
     "longest": 100_000,
     "nbest": 1_000,
+    "number": 2**32 - 1,
     "read_ahead": 10_000_000,
     "repetition_penalty": 1e6,
     "samples": 10_000,
@@ -37,6 +39,8 @@ _MOST = {
 }
 _LARGEST = 2**31 - 1
 _LONGEST_NAME = 255  # bytes of a part of a path, of common file systems
+_LONGEST_PATH = 4095  # bytes
+_SHOWN = 40  # digits
 
 
 def check_values(command: Any) -> None:
@@ -53,36 +57,64 @@ def check_values(command: Any) -> None:
     """
     for field in dataclasses.fields(command):
         value = getattr(command, field.name)
+        flag = field.name if positional(field) else f"--{field.name.replace('_', '-')}"
         for each in value if isinstance(value, tuple) else (value,):
-            _check(f"--{field.name.replace('_', '-')}", field.name, each)
+            check_value(flag, field.name, each)
 
 
-def _check(flag: str, name: str, value: Any) -> None:
+def check_value(shown: str, name: str, value: Any) -> None:
+    """Refuses a value that nothing can be done with, wherever it comes from.
+
+    Args:
+        shown: What messages call the setting.
+        name: The setting, which says how much of it is possible.
+        value: A number, a text, a path; others pass.
+
+    Raises:
+        ConfigError: It names the setting.
+    """
     if isinstance(value, bool) or value is None:
         return
     if isinstance(value, int | float):
-        most = _MOST.get(name, _LARGEST)
-        if not math.isfinite(value):
-            raise ConfigError(f"{flag} is {value}: a finite number is needed")
-        if abs(value) > most:
-            raise ConfigError(f"{flag} is {value}: at most {most:,} is possible")
+        _check_number(shown, value, _MOST.get(name, _LARGEST))
     elif isinstance(value, Path):
-        _check_path(flag, value)
+        _check_path(shown, value)
     elif isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise ConfigError(f"{flag}: holds half a character (a lone surrogate)") from None
+        check_text(shown, value)
         if "\0" in value:
-            raise ConfigError(f"{flag}: holds a NUL character, which is no text")
+            raise ConfigError(f"{shown}: holds a NUL character, which is no text")
 
 
-def _check_path(flag: str, path: Path) -> None:
+def check_text(shown: str, text: str) -> None:
+    """Refuses half a character (a lone surrogate), which no file can hold.
+
+    Raises:
+        ConfigError: It calls the text as ``shown`` says.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{shown}: holds half a character (a lone surrogate)") from None
+
+
+def _check_number(shown: str, value: int | float, most: int | float) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{shown} is {value}: a finite number is needed")
+    if abs(value) > most:
+        digits = str(value)
+        if len(digits) > _SHOWN:
+            digits = f"a number of {len(digits.lstrip('-'))} digits"
+        raise ConfigError(f"{shown} is {digits}: at most {most:,} is possible")
+
+
+def _check_path(shown: str, path: Path) -> None:
     try:
         parts = [os.fsencode(part) for part in path.parts]
     except UnicodeEncodeError:
-        raise ConfigError(f"{flag}: holds half a character (a lone surrogate)") from None
+        raise ConfigError(f"{shown}: holds half a character (a lone surrogate)") from None
     if any(b"\0" in part for part in parts):
-        raise ConfigError(f"{flag}: holds a NUL character, which no file has in its name")
+        raise ConfigError(f"{shown}: holds a NUL character, which no file has in its name")
     if any(len(part) > _LONGEST_NAME for part in parts):
-        raise ConfigError(f"{flag}: a name in the path has more than {_LONGEST_NAME} bytes")
+        raise ConfigError(f"{shown}: a name in the path has more than {_LONGEST_NAME} bytes")
+    if len(os.fsencode(path)) > _LONGEST_PATH:
+        raise ConfigError(f"{shown}: the path has more than {_LONGEST_PATH:,} bytes")

@@ -236,16 +236,8 @@ def file_lines(path: Path, flag: str = "") -> Iterator[str]:
 
 
 def given_lines(texts: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Texts with a name for messages: those of the command line, or else of standard input.
-
-    Raises:
-        ConfigError: A text is no text.
-    """
+    """Texts with a name for messages: those of the command line, or else of standard input."""
     for number, text in enumerate(texts, 1):
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise ConfigError(f"text {number} holds half a character (a lone surrogate)") from None
         yield f"text {number}", text
     if not texts:
         for number, line in enumerate(file_lines(Path("-")), 1):

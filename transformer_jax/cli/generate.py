@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from transformer_jax.cli.output import note
-from transformer_jax.cli.request_lines import check_text, prompt_lines, requests_of
+from transformer_jax.cli.request_lines import prompt_lines, requests_of
 from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.cli.written import Writer
 from transformer_jax.errors import ConfigError, DataError, plural
@@ -62,8 +62,9 @@ class Generate(RunCommand):
     json: bool = False
     """Write a JSON object a prompt, with log-probabilities and why each text ended."""
     tsv: bool = False
-    """Write a table with a row for each text: prompt, sample (of --nbest: rank), score,
-    text without its prompt (\\t, \\n and \\\\ stand for a tab, a line end and a backslash)."""
+    """Write a table with a row for each text: prompt and sequence, both counted from 1, score, text
+    without its prompt (\\t, \\n and \\\\ stand for a tab, a line end and a backslash). With --beams
+    sequence 1 is the best."""
     trace: bool = False
     """Show on standard error, step by step, the five most probable tokens."""
     rules: Literal["ours", "published"] = "ours"
@@ -147,8 +148,10 @@ class Generate(RunCommand):
         if len(given) > 1:
             raise ConfigError(f"two kinds of prompts: give one of {allowed}")
         if not given and (sys.stdin.isatty() or self.stop):
-            hint = "; a prompt stands before --stop" if self.stop else ""
-            raise ConfigError(f"no prompt: give one of {allowed}, or pipe prompts in{hint}")
+            how = "pipe prompts in"
+            if self.stop:  # which takes all that follows it
+                how = "--prompts - to read standard input; a prompt stands before --stop"
+            raise ConfigError(f"no prompt: give one of {allowed}, or {how}")
         if self.json and self.tsv:
             raise ConfigError("--json and --tsv exclude each other: give one of them")
         for name, least in (("batch", 1), ("speculate", 0)):
@@ -157,15 +160,13 @@ class Generate(RunCommand):
         settings = self.settings()
         if self.speculate and self.temperature:
             raise ConfigError("--speculate is for greedy texts: give --temperature 0 too")
-        if self.trace and max(self.samples, settings["nbest"]) > 1:
-            raise ConfigError("--trace tells of one text: leave out --samples and --nbest")
+        usual = Request(self.prompt or "", **settings)  # refused before files are read
+        self.check_traced(usual)
         if self.prompt is not None:
-            check_text(self.prompt, "the prompt")
-            return [Request(self.prompt, **settings)]
-        Request("", **settings)  # flags out of range are refused before files are read
+            return [usual]
         if self.requests is not None:
             source = self.requests
-            made = list(requests_of(source, settings | {"number": None}))
+            made = list(requests_of(source, settings | {"number": None}, self.check_traced))
         else:
             source = self.prompts or Path("-")
             made = [Request(line, **settings) for line in prompt_lines(source, "--prompts")]
@@ -173,6 +174,15 @@ class Generate(RunCommand):
             name = "standard input" if str(source) == "-" else str(source)
             raise DataError(f"{name}: no prompts, it is empty")
         return made
+
+    def check_traced(self, request: "Request") -> None:
+        """Refuses several texts of a request where the steps of one are told.
+
+        Raises:
+            ConfigError: There are several.
+        """
+        if self.trace and max(request.samples, request.nbest) > 1:
+            raise ConfigError("--trace tells of one text: leave out samples and nbest")
 
     def settings(self) -> dict[str, Any]:
         """What flags say of all requests, and what holds where they say nothing."""

@@ -2,17 +2,18 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from transformer_jax.cli.checks import check_text, check_value
 from transformer_jax.cli.output import waiting
 from transformer_jax.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from transformer_jax.decoding.requests import Request
 
-__all__ = ["check_text", "prompt_lines", "requests_of"]
+__all__ = ["prompt_lines", "requests_of"]
 
 
 def prompt_lines(path: Path, flag: str) -> Iterator[str]:
@@ -29,12 +30,15 @@ def prompt_lines(path: Path, flag: str) -> Iterator[str]:
     return decode_lines(sys.stdin.buffer, "<stdin>")
 
 
-def requests_of(path: Path, settings: dict[str, Any]) -> "Iterator[Request]":
+def requests_of(
+    path: Path, settings: dict[str, Any], check: "Callable[[Request], None]"
+) -> "Iterator[Request]":
     """The requests of JSON lines.
 
     Args:
         path: The file; ``-`` is standard input.
         settings: What holds where a line does not say otherwise, and all that it may say.
+        check: Refuses a request that does not go together with the flags, with a ``ConfigError``.
 
     Raises:
         DataError: A line asks for nothing that could be; it is named.
@@ -61,36 +65,29 @@ def requests_of(path: Path, settings: dict[str, Any]) -> "Iterator[Request]":
         try:
             for setting, value in fields.items():
                 fields[setting] = _typed(setting, value)
-            yield Request(**settings | fields)
+            request = Request(**settings | fields)
+            check(request)
         except ConfigError as error:
             raise DataError(f"{where}: {error}") from None
+        yield request
 
 
 def _typed(name: str, value: Any) -> Any:
     """A setting of a JSON line, or the prompt, as a request has it."""
     if name == "prompt":
-        check_text(value, "the prompt")
+        check_text(name, value)
         return value
     if name == "stop":
         texts = [value] if isinstance(value, str) else value
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise ConfigError(f"stop is {value}: a text or a list of texts")
+        for text in texts:
+            check_text(name, text)
         return tuple(texts)
     if value is None and name in ("top_k", "top_p", "min_p"):
         return None
     fraction = name in ("temperature", "top_p", "min_p", "repetition_penalty")
     if isinstance(value, bool) or not isinstance(value, (int, float) if fraction else int):
         raise ConfigError(f"{name} is {value!r}: a {'number' if fraction else 'whole number'}")
+    check_value(name, name, value)  # as of the flag
     return value
-
-
-def check_text(text: str, what: str) -> None:
-    """Refuses half a character (a lone surrogate), which no file can hold.
-
-    Raises:
-        ConfigError: It names the text as ``what``.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ConfigError(f"{what} holds half a character (a lone surrogate)") from None

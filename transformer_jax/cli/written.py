@@ -44,7 +44,8 @@ class Writer:
         self.prompts += 1
         out, kind = sys.stdout.buffer, "rank" if ranked else "sample"
         if self.form == "tsv" and self.prompts == 1:
-            out.write(tsv("prompt", kind, "score", "text"))
+            # The header stands above rows of all requests, of which each is drawn or searched.
+            out.write(tsv("prompt", "sequence", "score", "text"))
         for number, (text, score) in enumerate(found, 1):
             if self.form == "tsv":
                 out.write(tsv(self.prompts, number, float(score), text))

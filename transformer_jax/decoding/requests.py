@@ -10,6 +10,16 @@ from transformer_jax.errors import ConfigError
 __all__ = ["Continuation", "LanguageModel", "Request", "TextScore", "numbered", "perplexity"]
 
 
+# What the arrays hold that requests become.
+_MOST = {
+    "temperature": 1e38,
+    "repetition_penalty": 1e38,
+    "top_k": 2**31 - 1,
+    "no_repeat_ngram": 2**31 - 1,
+    "number": 2**32 - 1,
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Request:
     """A prompt and how to go on from it; each request of a batch has its own settings."""
@@ -37,7 +47,10 @@ class Request:
         for name in counts:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}: at least 1")
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+        for name, most in _MOST.items():
+            if (getattr(self, name) or 0) > most:
+                raise ConfigError(f"{name} is {getattr(self, name)}: at most {most:,}")
+        if not 0 <= self.temperature < math.inf:
             raise ConfigError(f"temperature is {self.temperature}: 0 (greedy) or more")
         if self.top_k is not None and self.top_k < 1:
             raise ConfigError(f"top_k is {self.top_k}: at least 1")
@@ -45,7 +58,7 @@ class Request:
             value = getattr(self, name)
             if value is not None and not 0 < value <= 1:
                 raise ConfigError(f"{name} is {value}: above 0 and at most 1")
-        if not (math.isfinite(self.repetition_penalty) and self.repetition_penalty > 0):
+        if not 0 < self.repetition_penalty < math.inf:
             raise ConfigError(
                 f"repetition_penalty is {self.repetition_penalty}: above 0 (1 is none)"
             )
