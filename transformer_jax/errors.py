@@ -41,7 +41,7 @@ class CheckpointError(UserError):
 
 
 class NumericsError(UserError):
-    """Training that no longer produces finite numbers; exit code 5."""
+    """Training or a trained model that no longer produces finite numbers; exit code 5."""
 
     exit_code = 5
 

@@ -67,8 +67,10 @@ def test_a_changed_run_is_used_where_that_is_meant(changed_run, sealed_run, run_
     code, expected, err = run_command("translate", sealed_run, *flags, text=text)
     assert (code, err) == (0, "")
     flags = (*flags, "--allow-changed-config")
-    code, found, _ = run_command("translate", changed_run, *flags, text=text)
+    code, found, err = run_command("translate", changed_run, *flags, text=text)
     assert code == 0
+    assert err.startswith("warning: ")
+    assert "note" not in err
     assert found != expected
 
 

@@ -92,6 +92,12 @@ def test_labels_of_a_text_have_probabilities_of_their_own(published, run_command
         assert line.split("\t")[::2] == ([f"topic {i}" for i in shown] or [""])
 
 
+def test_how_published_classifiers_were_trained_is_not_told(published, run_command):
+    code, _, err = run_command("classify", published("bert_multi"), "bank " * 99)
+    assert code == 0
+    assert re.fullmatch(r"note: 1 text was cut to \d+ tokens\n", err)
+
+
 @pytest.mark.parametrize(("flags", "wanted"), [
     ({}, ["b", "0.9000", "c", "0.5000"]), ({"threshold": 0.6}, ["b", "0.9000"]),
     ({"threshold": 0.95}, []), ({"threshold": 0.0}, ["b", "0.9000", "c", "0.5000", "a", "0.2000"]),
@@ -173,6 +179,9 @@ def test_all_parameters_are_described(published, run_command, name):
     assert "logits" not in said
     assert "decoding  " not in said
     if name in ("bert_multi", "gpt2_multi", "llama_cls", "electra"):
+        assert re.search(
+            r"^The heads of this model, [0-9,]+ parameters, not counted above:$", said, re.M
+        )
         assert re.search(r"labels/kernel +32×\d", said)
     if name.startswith("electra"):
         assert "linear  20 → 32" in said

@@ -16,7 +16,7 @@ from transformer_jax.cli.main import COMMANDS
 from transformer_jax.config import AttentionConfig, bert
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.encoding.masked import FillMask
-from transformer_jax.encoding.predictor import Predictor
+from transformer_jax.encoding.predictor import Found, Predictor
 from transformer_jax.encoding.vectors import Vectors
 from transformer_jax.models.heads import MaskedEncoder, TextEncoder, TokenEncoder
 from transformer_jax.training.checkpoint import Checkpointer
@@ -197,9 +197,32 @@ def test_answer_is_a_piece_of_the_text(tasks, run_command, tmp_path):
             assert flat[int(start) :].startswith(said)
             assert said
     nothing = [row for row in (rows[0], rows[4]) if row[3] == "-1"]
-    assert ("has no answer" in err) == bool(nothing)
+    assert ("no answer" in err) == bool(nothing)
     scores = [float(row[2]) for row in rows[:4]]
     assert scores == sorted(scores, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ([-1], "note: the question has no answer in this text"),
+        ([-1, 3, 5], "note: 1 of 3 questions has no answer"),
+        ([-1, 3, -1], "note: 2 of 3 questions have no answer"),
+        ([3], ""),
+    ],
+    ids=str,
+)
+def test_questions_without_an_answer_are_counted(monkeypatch, run_command, tmp_path, found, said):
+    (tmp_path / "text").write_text("I sat on the bank of the river.")
+    answers = lambda *_, **how: [[Found("a", start, 1.0)] for start in found]
+    predictor = type("Predictor", (), {"answers": staticmethod(answers)})
+    loaded = lambda *_: (predictor, {}, str)
+    monkeypatch.setattr("transformer_jax.cli.encoders.load_task", loaded)
+    questions = ["who"] * len(found)
+    code, _, err = run_command("answer", tmp_path, *questions, "--context", tmp_path / "text")
+    assert code == 0
+    assert err.startswith(said)
+    assert bool(err) == bool(said)
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,8 @@ def test_examples_are_chosen_by_seed_and_index_and_never_are_the_query():
     assert POOL[0] not in pick(POOL, 4, other, index=0)
     with pytest.raises(DataError, match="query 7: 5 examples are asked for and the pool has 4"):
         pick(POOL, 5, POOL[0], index=7)
+    with pytest.raises(DataError, match="query 0: 1 example is asked for and the pool has 0"):
+        pick([POOL[0]], 1, POOL[0], index=0)
     with pytest.raises(ConfigError, match="-1 examples"):
         pick(POOL, -1, POOL[0], index=0)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import tyro
 
+from transformer_jax.cli.output import note
 from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.errors import ConfigError, DataError, plural
 
@@ -78,5 +79,5 @@ class Answer(RunCommand):
             sys.stdout.buffer.flush()
         if none:
             of = "the question" if number == 1 else f"{none} of {plural(number, 'question')}"
-            print(f"note: {of} has no answer in this text, says the run", file=sys.stderr)
+            note(f"{of} {'has' if none == 1 else 'have'} no answer in this text, says the run")
         return 0

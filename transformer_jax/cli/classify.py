@@ -49,7 +49,8 @@ class Classify(RunCommand):
         predictor, task, prepare = load_task(self.run, self.checkpoint, TASKS)
         kind, labels = task["kind"], task.get("labels", [])
         self.check_task(kind)
-        read = RunDirectory.open(self.run).read_config().get("data", {}).get("read", {})
+        config = RunDirectory.open(self.run).read_config()
+        read = config.get("data", {}).get("read", {})
         pairs = kind == "pair" or (kind == "regress" and bool(read.get("pair", False)))
         if self.all:
             write(*(() if kind == "multi_label" else ("label", "probability")), *labels)
@@ -67,7 +68,9 @@ class Classify(RunCommand):
             sys.stdout.buffer.flush()
         if predictor.cut:
             cut, length = plural(predictor.cut, "text"), plural(task["length"], "token")
-            note(f"{cut} {were(predictor.cut)} cut to {length}, as in training")
+            # How texts were cut when a published classifier was trained is not known.
+            known = "" if "published" in config else ", as in training"
+            note(f"{cut} {were(predictor.cut)} cut to {length}{known}")
         return 0
 
     def cells(self, kind: str, labels: Sequence[str], row: Any) -> list[str]:

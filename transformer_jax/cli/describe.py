@@ -198,9 +198,8 @@ def report(
             (path, "", "×".join(map(str, shape)), f"{more[path]:,}")
             for path, shape in heads.items()
         ]
-        said = f"The heads of this model, {plural(sum(more.values()), 'parameter')}, not counted "
-        "above:"
-        lines += ["", said, "", table(columns[:4], added)]
+        said = f"The heads of this model, {plural(sum(more.values()), 'parameter')}"
+        lines += ["", f"{said}, not counted above:", "", table(columns[:4], added)]
     if config.decoder_layers and head:
         cost = decoding(config, **sizes)
         start = f"{short(cost.start)}FLOP to start, then " if both else ""

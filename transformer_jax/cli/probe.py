@@ -1,13 +1,13 @@
 """``transformer-jax probe``: which layer of an encoder tells the labels of a file best."""
 
 import dataclasses
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
+from transformer_jax.cli.output import note
 from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.errors import ConfigError, DataError, UserError, plural
 
@@ -74,10 +74,9 @@ class Probe(RunCommand):
         rows = probe_layers(made[0], labels, made[1], answers)
         what = "words" if self.tagged else "sentences"
         print(_table(rows, f"majority ({names[first]})", share))
-        print(
-            f"note: learnt from {len(labels):,} {what}, scored on {len(answers):,} others; "
-            f"{plural(len(names), 'class')}",
-            file=sys.stderr,
+        note(
+            f"learnt from {len(labels):,} {what}, scored on {len(answers):,} others; "
+            f"{plural(len(names), 'class')}"
         )
         return 0
 

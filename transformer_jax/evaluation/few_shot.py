@@ -163,9 +163,8 @@ def pick(
             found.append(pool[place])
     if len(found) < k:
         raise DataError(
-            f"query {index}: {plural(k, 'example')} are asked for and the pool has {len(found)} "
-            f"beside the "
-            f"query itself: ask for fewer"
+            f"query {index}: {plural(k, 'example')} {'is' if k == 1 else 'are'} asked for and the "
+            f"pool has {len(found)} beside the query itself: ask for fewer"
         )
     return found
 

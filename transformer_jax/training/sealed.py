@@ -114,7 +114,7 @@ def refuse_changed(path: Path, config: Mapping[str, Any], run: Path) -> None:
     what = f"{path}: changed after training: {', '.join(found[:_SHOWN])}{more}"
     allowed = _allowed.get()
     if allowed:
-        _note(f"note: {what}")
+        _note(what)
         return
     meant = ", or give --allow-changed-config if it is meant" if allowed is not None else ""
     raise CheckpointError(f"{what}: change it back{meant}")
