@@ -49,6 +49,15 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 SWEEP_SEED = os.environ.setdefault("SWEEP_SEED", str(random.SystemRandom().randrange(10**6)))
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m takes its pick
+def pytest_collection_modifyitems(items):
+    """Cases that their function's ``quick`` does not name are slow ones."""
+    for item in items:
+        mark = item.get_closest_marker("quick")
+        if mark and item.callspec.id not in mark.args:
+            item.add_marker(pytest.mark.slow)
+
+
 def pytest_report_header(config):
     if "not parity" in config.getoption("markexpr"):
         return None

@@ -151,12 +151,14 @@ def test_published_parameter_counts(preset, count):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.quick("grouped heads, gated", "t5", "rotary sandwich")
 def test_forward_flops_are_those_of_xla(name):
     ours = accounting.totals(CONFIGS[name], batch=B, source_length=S, target_length=T)
     assert ours.forward == pytest.approx(flops(lowered(CONFIGS[name], False)), rel=0.01)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.quick("grouped heads, gated", "bart, untied")
 def test_training_flops_are_those_of_xla(name):
     ours = accounting.totals(CONFIGS[name], batch=B, source_length=S, target_length=T)
     assert ours.training == pytest.approx(flops(lowered(CONFIGS[name], True)), rel=0.01)
@@ -203,6 +205,7 @@ def started(config, length, step):
 
 
 @pytest.mark.parametrize("name", ["vaswani", "t5", "grouped heads, gated"])
+@pytest.mark.quick("grouped heads, gated")
 def test_decoding_flops_are_those_of_xla(name):
     # Costs grow linearly with the cache, so the mean over lengths 1 ... 63 is the cost at 32.
     begin, both = (flops(started(CONFIGS[name], 32, step)[0]) for step in (False, True))

@@ -71,6 +71,7 @@ def shares(values):
 
 
 @pytest.mark.parametrize("name", ["bert_multi", "gpt2_multi"])
+@pytest.mark.quick("gpt2_multi")
 def test_labels_of_a_text_have_probabilities_of_their_own(published, run_command, name):
     """Those above the threshold, the likeliest first; all of them in their order if asked for."""
     names = {str(i): f"topic {i}" for i in range(4)}
@@ -111,6 +112,7 @@ def test_labels_above_the_threshold_are_shown(flags, wanted):
 @pytest.mark.parametrize(("before", "after"), [
     ((), ()), (("<s>",), ("</s>",)), pytest.param(("<s>",), (), marks=pytest.mark.slow),
 ])  # fmt: skip
+@pytest.mark.quick("before1-after1")
 def test_a_decoder_reads_what_its_tokenizer_puts_around_a_text(
     published, run_command, before, after
 ):
@@ -140,6 +142,7 @@ def test_padding_at_the_end_of_a_text_is_not_its_last_token(published, run_comma
     assert run_command("classify", other, *TEXTS, "--all")[1] != found[1]
 
 
+@pytest.mark.slow
 def test_a_decoder_may_tell_numbers(published, run_command):
     folder = published("qwen3_number")
     _, tokenizer = load(folder, kind="decoder-task")
@@ -153,6 +156,7 @@ def test_a_decoder_may_tell_numbers(published, run_command):
     "name", ["bert_multi", "llama_cls", *(pytest.param(n, marks=pytest.mark.slow)
                                           for n in ("gpt2_multi", "gemma2_cls"))]
 )  # fmt: skip
+@pytest.mark.quick("llama_cls")
 def test_the_way_there_and_back(published, tmp_path, run_command, name):
     """As a run it tells the same, and it is exported as it was."""
     folder, run, back = published(name), tmp_path / "run", tmp_path / "back"

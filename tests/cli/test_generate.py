@@ -58,6 +58,7 @@ def test_one_prompt_is_streamed_with_its_text(any_run, generate):
     assert any(other != lines for other in others)
 
 
+@pytest.mark.quick("ngram")
 def test_prompts_from_anywhere_have_the_same_texts_in_any_order(any_run, generate, tmp_path):
     flags = ("--tokens", 9, "--json")
     (tmp_path / "prompts").write_text("".join(f"{prompt}\n" for prompt in PROMPTS))
@@ -180,6 +181,7 @@ def test_stop_strings_that_are_never_met_are_one_note(either_run, generate):
 
 @decoders
 @pytest.mark.parametrize("guess", [1, 4])
+@pytest.mark.quick("4-decoder_run")
 def test_speculation_writes_the_greedy_text(name, guess, generate, request):
     run, prompt = request.getfixturevalue(name), "abc abc abc"
     flags = (prompt, "--tokens", 30, "--temperature", 0)
@@ -231,6 +233,7 @@ def test_a_full_context_slides_or_stops(decoder_run, generate):
         assert (found["tokens"], found["reason"]) == (tokens, "length")
 
 
+@pytest.mark.slow
 def test_rotations_read_further_and_learned_positions_do_not(
     decoder_run, rotary_run, generate, run_command
 ):

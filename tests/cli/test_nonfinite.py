@@ -71,6 +71,7 @@ def test_parameters_that_are_no_numbers_are_refused_at_loading(
     [["--beams", 1], ["--beams", 2], ["--sample"], ["--beams", 1, "--rules", "published"],
      ["--beams", 2, "--rules", "published"]],
 )  # fmt: skip
+@pytest.mark.quick("flags0", "flags4")
 def test_translations_of_no_numbers_exit_5(large_translator, run_command, flags):
     code, lines, err = run_command("translate", large_translator, *flags, text="O gato\n")
     assert (code, lines) == (5, [""])
@@ -83,6 +84,7 @@ def test_translations_of_no_numbers_exit_5(large_translator, run_command, flags)
     [["--temperature", 0], [], ["--beams", 2], ["--temperature", 0, "--speculate", 2],
      ["--rules", "published", "--temperature", 0]],
 )  # fmt: skip
+@pytest.mark.quick("flags0", "flags3")
 def test_texts_of_no_numbers_exit_5(large_decoder, run_command, flags):
     code, _, err = run_command("generate", large_decoder, "a cab", "--tokens", 3, *flags)
     assert code == 5

@@ -92,6 +92,13 @@ SLOW = [
     [*USES, *(pytest.param(*use, marks=pytest.mark.slow) for use in SLOW)],
     ids=[f"{w[0]} {n}" for n, w in (*USES, *SLOW)],
 )
+@pytest.mark.quick(
+    "fill-mask electra_mlm",
+    "describe t5_encoder",
+    "answer bert_qa",
+    "generate llama",
+    "classify bert_cls",
+)
 def test_a_folder_is_used_like_the_run_made_of_it(
     published, text, tmp_path, run_command, name, words
 ):
@@ -126,6 +133,7 @@ def framed(source, folder, before, after):
 
 
 @pytest.mark.parametrize("name", ["t5_encoder", "bart"])
+@pytest.mark.quick("bart")
 def test_vectors_are_of_what_the_tokenizer_puts_around_a_text(
     published, tmp_path, run_command, name
 ):
@@ -172,6 +180,7 @@ def test_hidden_words_and_answers_are_told_within_what_the_tokenizer_puts_around
         assert row[0] != ids["[CLS]"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bart", pytest.param("t5", marks=pytest.mark.slow)])
 def test_a_converted_translator_begins_as_the_folder_does(published, tmp_path, run_command, name):
     """BART's decoder starts from ``</s>``, which no name of a token tells."""
@@ -198,6 +207,7 @@ def test_settings_of_decoding_go_back_as_they_were(published, tmp_path, run_comm
 
 
 @pytest.mark.parametrize("format", ["hf", "ctranslate2", "stablehlo"])
+@pytest.mark.quick("hf", "ctranslate2")
 def test_a_scanned_stack_is_exported_like_any_other(published, tmp_path, run_command, format):
     """Its parameters lie along an axis of layers, which no format has."""
     pytest.importorskip({"hf": "safetensors", "stablehlo": "flatbuffers"}.get(format, format))
@@ -230,6 +240,7 @@ def test_a_scanned_stack_is_exported_like_any_other(published, tmp_path, run_com
         pytest.param(1, "t5", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.quick("3-t5")
 def test_translating_by_published_rules_is_generating(published, run_command, name, beams):
     """What a source is framed with comes from the tokenizer, the rest from the checkpoint."""
     lines = ["the bank ran.", "", "i sat on a river to the cash"]
@@ -347,12 +358,14 @@ def test_the_first_word_written_keeps_its_blank(with_rules, run_command):
     assert re.fullmatch("[a-z]{2} [a-z]{2}", out[0]), err  # a text of its own begins without one
 
 
+@pytest.mark.slow
 def test_a_folder_translates_by_our_rules_too(published, run_command):
     flags = ["--length-extra", "3"]
     code, out, err = run_command("translate", published("t5"), *flags, text="the bank ran.\n")
     assert (code, len(out)) == (0, 2), err
 
 
+@pytest.mark.slow
 def test_fine_tuning_begins_from_a_folder(published, tmp_path, capfd):
     """Every tensor but the new head, and the published tokenizer."""
     rows = "".join(f"the river ran {i}\t{'ab'[i % 2]}\n" for i in range(40))

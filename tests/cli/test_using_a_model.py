@@ -190,6 +190,7 @@ def test_what_is_not_text_exits_3(trained_run, run_command, raw, says):
     assert says in err
 
 
+@pytest.mark.slow
 def test_lower_cased_models_are_given_lower_case(trained_run, lesson, run_command, tmp_path):
     shutil.copytree(trained_run, tmp_path / "run")
     config = json.loads((tmp_path / "run/config.json").read_text())
@@ -312,6 +313,7 @@ def held_kinds(path):
     }
 
 
+@pytest.mark.slow
 def test_the_page_shows_the_weights_of_the_forward_pass(
     trained_run, lesson, run_command, tmp_path, teacher
 ):
@@ -336,6 +338,7 @@ def test_the_page_shows_the_weights_of_the_forward_pass(
 
 
 @pytest.mark.parametrize("implementation", ["xla", "chunked"])
+@pytest.mark.quick("xla")
 def test_maps_reproduce_what_the_forward_pass_computed(trained_run, lesson, implementation):
     # Row U13: the encoder's output, recomputed in NumPy from the values and the maps alone, is the
     # output of the model, whichever kernel ran.

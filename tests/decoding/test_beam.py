@@ -133,6 +133,7 @@ def slow_beam(tree, beams, length, keep, normalization, alpha, minimum=1):
 @pytest.mark.parametrize(
     ("vocab", "length", "normalization"), [(3, 4, "power"), (4, 3, "gnmt"), (2, 5, "power")]
 )
+@pytest.mark.quick("3-4-power", "4-3-gnmt")
 def test_a_beam_of_all_prefixes_is_exhaustive_search(vocab, length, normalization):
     """B >= K^(N-1) on 1,002 random tables in all, the three best of each (row B31)."""
     beams, B = vocab ** (length - 1), 334
@@ -159,6 +160,7 @@ def test_a_beam_of_all_prefixes_is_exhaustive_search(vocab, length, normalizatio
     ("beams", "keep", "minimum", "normalization"),
     [(1, 1, 1, "power"), (2, 2, 1, "gnmt"), (3, 1, 1, "power"), (4, 4, 3, "gnmt")],
 )
+@pytest.mark.quick("2-2-1-gnmt", "4-4-3-gnmt")
 def test_beam_search_equals_a_slow_reference(beams, keep, minimum, normalization):
     """1,000 random models in all; the reference never stops before the limit."""
     V, N, B = 5, 5, 250
@@ -172,6 +174,7 @@ def test_beam_search_equals_a_slow_reference(beams, keep, minimum, normalization
         np.testing.assert_allclose([s for _, s in fast], [s for s, _ in slow], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_stopping_early_changes_nothing():
     trees = random_trees(7, 200, 5, 6)
     limits = jnp.arange(200) % 6 + 1
@@ -317,6 +320,7 @@ def test_ties_are_settled_the_same_way_every_time():
 
 
 @pytest.mark.parametrize("beams", [2, 5])
+@pytest.mark.quick("5")
 def test_wide_beams_and_many_sentences_read_back_their_own_tokens(beams):
     """Hypotheses of neighbours would show: every sentence may only use its own two letters."""
     B, N = 6, 5

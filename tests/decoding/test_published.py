@@ -435,6 +435,7 @@ def starting(token):
     return dataclasses.replace(plain(), decoder_start_token_id=token, max_new_tokens=3)
 
 
+@pytest.mark.slow
 def test_shapes_leave_no_trace():
     """However prompts and rows are filled up, and however many rows go at once."""
     ids = np.array([[5, 6, 7, 8], [0, 9, 1, 3], [0, 0, 0, 4]])

@@ -112,6 +112,7 @@ def same(one, other):
 
 
 @pytest.mark.parametrize("search", [SEARCH, GREEDY], ids=["beam", "greedy"])
+@pytest.mark.quick("beam")
 def test_order_and_company_of_lines_leave_no_trace(translator, lines, search):
     together = translator.translate(lines, search)
     assert [t.source for t in together] == lines
@@ -180,6 +181,7 @@ def test_scoring_many_pairs_keeps_their_order(translator, lines):
         translator.score(["a", "a"], ["a", "a" * 24])
 
 
+@pytest.mark.slow
 def test_a_wide_beam_over_the_cache_is_exhaustive_search():
     """The oracle has no cache: this holds the model's reordering to account as well."""
     vocab, length = 6, 3
@@ -257,6 +259,7 @@ def equations_of(jaxpr, looped=False):
 
 
 @pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.quick("1")
 def test_weights_are_cast_once_and_not_at_every_token(beams):
     """Where bfloat16 is computed in: no loop of the program turns a matrix into it."""
     made = letter_model()

@@ -141,6 +141,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("places", KINDS, ids=lambda places: places["kind"])
+@pytest.mark.quick("learned", "relative")
 def test_texts_of_one_row_do_not_see_each_other(model, places):
     config = dataclasses.replace(
         nnx.merge(*model).config,
@@ -172,6 +173,7 @@ def test_layers_that_are_not_there_are_refused(vectors, layers):
         next(vectors.embed(TEXTS, layers=layers))
 
 
+@pytest.mark.slow
 def test_the_encoder_of_a_translator_reads_as_in_its_training():
     config = TransformerConfig(
         vocab=TOKENIZER.vocab_size,
@@ -301,6 +303,7 @@ def test_files_that_cannot_be_are_refused(tmp_path):
 # Probes
 
 
+@pytest.mark.slow
 def test_a_probe_finds_the_layer_that_was_planted():
     """H21."""
     rng = np.random.default_rng(0)

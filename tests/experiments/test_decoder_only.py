@@ -1,6 +1,7 @@
 """The training commands of language models: from any text to scores, and no traceback."""
 
 import dataclasses
+import functools
 import json
 import logging
 import math
@@ -76,9 +77,9 @@ def train(texts, run, name, *more):
 
 @pytest.fixture(scope="module")
 def runs(texts, tmp_path_factory):
-    """A run from each kind of data, with what it printed."""
+    """A run from each kind of data, trained when it is asked for."""
     folder = tmp_path_factory.mktemp("runs")
-    return {name: train(texts, folder / name, name) for name in FROM}
+    return functools.cache(lambda name: train(texts, folder / name, name))
 
 
 @pytest.fixture(scope="module")
@@ -116,8 +117,9 @@ def rows_of(text):
 
 
 @pytest.mark.parametrize("name", FROM)
+@pytest.mark.quick("file", "jsonl")
 def test_a_run_says_all_about_itself(runs, name):
-    run = runs[name]
+    run = runs(name)
     for file in ("config.json", "tokenizer.json", "metrics.jsonl", "curves.png", "results.json"):
         assert (run / file).stat().st_size > 0
     results = json.loads((run / "results.json").read_text())
@@ -144,13 +146,14 @@ def test_a_run_says_all_about_itself(runs, name):
 
 
 @pytest.mark.parametrize("name", ["file", "folder"])
+@pytest.mark.quick("file")
 def test_a_run_can_be_used(runs, name, tmp_path, capfd):
     (tmp_path / "text").write_text("um dois\n")
-    assert main(["generate", str(runs[name]), "um", "--tokens", "3"]) == 0
+    assert main(["generate", str(runs(name)), "um", "--tokens", "3"]) == 0
     assert capfd.readouterr().out.startswith("um")
-    assert main(["score", str(runs[name]), str(tmp_path / "text")]) == 0
+    assert main(["score", str(runs(name)), str(tmp_path / "text")]) == 0
     assert capfd.readouterr().out.splitlines()[1].startswith("1\t-")
-    assert main(["verify", str(runs[name])]) == 0
+    assert main(["verify", str(runs(name))]) == 0
 
 
 def test_counted_models_end_in_the_same_table(counted, texts, tmp_path, capfd):
@@ -170,12 +173,12 @@ def test_counted_models_end_in_the_same_table(counted, texts, tmp_path, capfd):
 
 def test_evaluate_puts_models_beside_each_other(runs, counted, texts, tmp_path, capfd):
     output = tmp_path / "figures.json"
-    asked = ["evaluate", str(runs["file"]), "--text", str(texts / "test.txt"), "--beside",
-             str(counted["five"]), str(runs["folder"]), "--ngrams", "2",
+    asked = ["evaluate", str(runs("file")), "--text", str(texts / "test.txt"), "--beside",
+             str(counted["five"]), str(runs("folder")), "--ngrams", "2",
              "--output", str(output)]  # fmt: skip
     assert decoder_only.main(asked) == 0
     rows = rows_of(capfd.readouterr().out)
-    names = [str(runs["file"]), str(counted["five"]), str(runs["folder"])]
+    names = [str(runs("file")), str(counted["five"]), str(runs("folder"))]
     assert list(rows) == [*names, "2-gram, Kneser-Ney"]
     figures = json.loads(output.read_text())["text"]
     for name, row in rows.items():
@@ -185,7 +188,7 @@ def test_evaluate_puts_models_beside_each_other(runs, counted, texts, tmp_path, 
 
 
 def test_evaluate_repeats_the_scores_of_training(runs, counted, capfd):
-    for run, name in ((runs["file"], "this model"), (counted["five"], "5-gram, kneser-ney")):
+    for run, name in ((runs("file"), "this model"), (counted["five"], "5-gram, kneser-ney")):
         results = json.loads((run / "results.json").read_text())["scores"]["valid"]
         assert decoder_only.main(["evaluate", str(run)]) == 0
         rows = rows_of(capfd.readouterr().out)
@@ -199,7 +202,7 @@ def test_evaluate_repeats_the_scores_of_training(runs, counted, capfd):
 def test_evaluate_and_score_agree_on_a_text(runs, counted, texts, capfd):
     """Bits of a single text; documents also pay for the token that ends them."""
     text = texts / "test.txt"
-    for run, ends in ((runs["file"], False), (runs["folder"], True), (counted["five"], True)):
+    for run, ends in ((runs("file"), False), (runs("folder"), True), (counted["five"], True)):
         assert main(["score", str(run), str(text), "--whole"]) == 0
         whole = capfd.readouterr().out.splitlines()[1].split("\t")
         read = ["--ngrams"] if not ends else []
@@ -219,10 +222,11 @@ def test_evaluate_and_score_agree_on_a_text(runs, counted, texts, capfd):
             assert told[3] == pytest.approx(float(whole[5]), abs=2e-3)
 
 
+@pytest.mark.slow
 def test_resuming_a_finished_run_changes_nothing(runs, tmp_path):
     """On another mesh too, which also shows that a run may go on with other devices."""
     run = tmp_path / "run"
-    shutil.copytree(runs["file"], run)
+    shutil.copytree(runs("file"), run)
     before = json.loads((run / "results.json").read_text())
     mesh = ["--mesh.data", "2", "--mesh.fsdp", "2", "--mesh.tensor", "2"]
     assert decoder_only.main(["resume", str(run), *mesh]) == 0
@@ -243,7 +247,7 @@ def test_resuming_a_finished_run_changes_nothing(runs, tmp_path):
 )
 def test_any_devices_and_parts_give_the_loss_of_one_device(runs, texts, tmp_path, how):
     many = train(texts, tmp_path / "run", "file", "--distributed.local-devices", "8", *how)
-    np.testing.assert_allclose(losses_of(many), losses_of(runs["file"]), rtol=1e-5)
+    np.testing.assert_allclose(losses_of(many), losses_of(runs("file")), rtol=1e-5)
 
 
 def do_one_line(err, said):
@@ -288,7 +292,7 @@ def test_a_mistake_is_one_line_and_an_exit_code(
     runs, counted, texts, tmp_path, monkeypatch, capfd, given, code, said
 ):
     monkeypatch.chdir(tmp_path)
-    places = {"texts": texts, "run": runs["file"], "ngram": counted["five"]}
+    places = {"texts": texts, "run": runs("file"), "ngram": counted["five"]}
     filled = []
     for word in given:
         if word == "{data}":
@@ -305,7 +309,7 @@ def test_a_mistake_is_one_line_and_an_exit_code(
 
 def test_other_text_is_not_gone_on_with(runs, texts, tmp_path, capfd):
     run = tmp_path / "run"
-    shutil.copytree(runs["file"], run)
+    shutil.copytree(runs("file"), run)
     config = json.loads((run / "config.json").read_text())
     words = (texts / "all.txt").read_text()
     (tmp_path / "other.txt").write_text(words.replace("um", "mu"))

@@ -190,6 +190,7 @@ def test_every_task_resumes_bit_by_bit(tuned, tmp_path, kind):
     [("classify", "matthews"), ("pair", "f1"), ("tag", "macro_f1"), ("span", "exact_match"),
      pytest.param("regress", "spearman", marks=pytest.mark.slow)],
 )  # fmt: skip
+@pytest.mark.quick("classify-matthews", "span-exact_match")
 def test_every_task_is_measured(tuned, kind, measure):
     assert measure in results(tuned[kind])["scores"]["valid"]
 
@@ -287,6 +288,7 @@ def test_devices_change_no_loss(data, pretrained, tmp_path):
     assert [r["tokens"] for r in steps(other)] == [r["tokens"] for r in steps(pretrained)]
 
 
+@pytest.mark.slow
 def test_a_translator_starts_from_an_encoder(pretrained, tmp_path, capfd):
     """Row H23: an encoder cannot write, but what can may start from it."""
     (tmp_path / "a").write_text("the red dog.\n" * 30)

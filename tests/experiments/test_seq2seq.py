@@ -152,6 +152,7 @@ def test_a_run_in_progress_is_left_alone_and_can_be_read(in_progress, texts, cap
     assert sq_content(run) == before
 
 
+@pytest.mark.slow
 def test_a_run_whose_process_was_killed_goes_on(in_progress, capfd):
     run, pid = in_progress
     os.kill(pid, signal.SIGKILL)
@@ -233,6 +234,7 @@ def sq_one_line(err, said):
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_a_changed_run_is_refused_unless_that_is_meant(trained, texts, tmp_path, capfd, caplog):
     """Here more steps are meant, which the checkpoints written from then on know of."""
     run = tmp_path / "run"

@@ -77,6 +77,14 @@ def portable(monkeypatch, run, *inputs):
 
 @pytest.mark.parametrize("rate", [0.0, 0.4])
 @pytest.mark.parametrize("name", catalogue(19, 21))
+@pytest.mark.quick(
+    "everything-0.0",
+    "causal_window-0.4",
+    "lengths-0.4",
+    "segments-0.0",
+    "dense_heads-0.4",
+    "later-0.4",
+)
 def test_own_backward_is_autodiff_under_every_mask(name, rate, key, monkeypatch):
     T, S = 19, 21
     mask, inputs = catalogue(T, S)[name], arrays(T, S, U=6)
@@ -92,6 +100,7 @@ def test_own_backward_is_autodiff_under_every_mask(name, rate, key, monkeypatch)
 
 @pytest.mark.parametrize("rate", [0.0, 0.4])
 @pytest.mark.parametrize("name", ["later", "segments", "dense", "before"])
+@pytest.mark.quick("later-0.4", "segments-0.0")
 def test_own_backward_of_bfloat16_in_pieces_is_near_that_of_float32(name, rate, key, monkeypatch):
     T, S = 19, 21
     mask = (catalogue(T, S) | {"before": masks.causal(offset=-9)})[name]
@@ -108,6 +117,7 @@ def test_own_backward_of_bfloat16_in_pieces_is_near_that_of_float32(name, rate, 
 
 
 @pytest.mark.parametrize("name", ["causal_window", "segments", "before", "far"])
+@pytest.mark.quick("causal_window", "far")
 def test_causal_queries_in_pieces_equal_those_in_one(name, monkeypatch):
     T, S = 19, 21
     offsets = {"before": masks.causal(offset=-9), "far": masks.causal(offset=5)}
@@ -132,6 +142,7 @@ def test_keys_that_no_query_of_a_piece_may_see_are_not_read(monkeypatch):
 
 
 @pytest.mark.parametrize("name", catalogue(19, 21))
+@pytest.mark.quick("everything", "causal_window", "segments", "dense_heads", "later")
 def test_chunked_equals_xla_under_every_mask(name):
     T, S = 19, 21
     mask, inputs = catalogue(T, S)[name], arrays(T, S, U=6)
@@ -156,6 +167,7 @@ def test_chunked_soft_cap_equals_xla():
     assert_same(both_ways(run, *inputs, mask), both_ways(plain(1.0, 2.0), *inputs, mask))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", [xla.run, chunked.run])
 def test_half_precision_stays_near_single(run):
     mask, inputs = masks.causal(), arrays(16, 16)
@@ -196,6 +208,7 @@ def test_chunked_memory_grows_with_length_not_its_square():
 @pytest.mark.parametrize(
     ("name", "T"), [("everything", 17), ("causal_window", 16), ("causal", 17), ("lengths", 16)]
 )
+@pytest.mark.quick("everything-17", "causal_window-16")
 def test_cudnn_call_is_the_same_function(name, T):
     # The same arguments, computed by jax.nn's own XLA path, which has cuDNN's semantics.
     mask, inputs = catalogue(T, T)[name], arrays(T, T)

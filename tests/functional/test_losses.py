@@ -190,6 +190,7 @@ def test_undifferentiated_it_computes_no_gradient():
 
 @pytest.mark.parametrize("spec", [P("data"), P(("data", "tensor"))])
 @pytest.mark.parametrize("chunk", [None, 8])
+@pytest.mark.quick("8-spec0")
 def test_sharded_it_is_the_same(spec, chunk):
     x, table, bias, targets, weights = problem((16, 4), 8, 32, jnp.float32)
 

@@ -42,6 +42,7 @@ def test_u7_golden_row(monkeypatch, own):
 @pytest.mark.parametrize(
     ("rows", "biased", "eps"), [((), True, 0.1), ((6,), False, 1e-5), ((2, 3), True, 1e-5)]
 )
+@pytest.mark.quick("rows0-True-0.1-True", "rows1-False-1e-05-False")
 def test_layer_norm_is_autodiff(monkeypatch, own, rows, biased, eps):
     choose_branch(monkeypatch, own)
     with jax.enable_x64():

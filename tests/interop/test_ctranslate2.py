@@ -198,6 +198,7 @@ def written_by_theirs(folder, model, tokenizer, ids, real, beams):
         for beams in (1, 4)
     ],
 )
+@pytest.mark.quick("bart-4", "llama-1")
 def test_it_writes_what_ours_writes(tmp_path, name, beams):
     """Greedily and by beams, on texts of many lengths at once."""
     model, params, tokenizer = open_any(name, tmp_path)
@@ -224,6 +225,7 @@ def test_ends_are_those_of_ours(tmp_path, beams):
     assert sum(len(row) < NEW for row in ours[0]) > TEXTS // 4
 
 
+@pytest.mark.slow
 def test_marian_starts_from_its_padding_row_and_never_writes_it(tmp_path):
     """Its converters there drop the row, and assume zeros; here it is any row."""
     model, params, tokenizer = open_layout("marian", tmp_path)

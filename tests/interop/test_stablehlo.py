@@ -127,6 +127,7 @@ def jitted(part, weights, arrays):
 
 
 @pytest.mark.parametrize("name", QUICK)
+@pytest.mark.quick("encoder")
 def test_results_are_those_of_jit_bit_by_bit(loaded, name):
     """For several numbers of rows and lengths, of one program."""
     parts = functions(MODELS[name], TOKENIZER, NEW)
@@ -167,6 +168,7 @@ def test_it_is_what_the_model_itself_gives(loaded):
     assert np.allclose(logits, jax.jit(model)(source, target, lengths), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_single_row_and_a_single_token_will_do(loaded):
     """Batches have any size; prompts are exported for two tokens or more."""
     loaded = loaded("decoder")
@@ -293,6 +295,7 @@ def test_the_manifest_says_what_is_taken_and_given(exported):
 
 
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.quick("translator", "decoder", "encoder", "classifier", "relative")
 def test_no_platform_needs_code_of_its_own(exported, name):
     """Custom calls would tie a program to a platform; only checks of sizes are such."""
     for path in exported(name).glob("*.stablehlo"):

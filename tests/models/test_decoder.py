@@ -66,8 +66,8 @@ VARIANTS = {
         head=HeadConfig(tied=False, bias=True, scale=0.5, softcap=3.0),
     ),
 }
-# Those ways of telling positions are among the quick ones of the encoder-decoder.
-SLOW = ("relative", "sinusoidal")
+# Their parts are among those of the quick ones of the encoder-decoder.
+SLOW = ("modern", "alibi", "relative", "sinusoidal")
 variants = pytest.mark.parametrize(
     "config",
     [
@@ -172,6 +172,7 @@ def test_what_fills_a_prompt_from_the_left_is_invisible(config):
     chex.assert_trees_all_close(other, found, atol=0, rtol=0)
 
 
+@pytest.mark.slow
 def test_beams_read_their_common_prompt():
     def beamed(model, tokens):
         cache = model.prefill(tokens[:, :6], model.start(2, 10, beams=3), jnp.array([0, 2]))[1]
@@ -214,8 +215,8 @@ def test_scanned_layers_are_looped_ones():
 @pytest.mark.parametrize(
     ("name", "scan"),
     [
-        ("gpt2", False),
         ("window", True),
+        pytest.param("gpt2", False, marks=pytest.mark.slow),
         pytest.param("modern", False, marks=pytest.mark.slow),
         pytest.param("relative", False, marks=pytest.mark.slow),
     ],
@@ -294,6 +295,7 @@ def test_interpolated_rotations_are_those_of_nearer_positions():
     ("name", "millions"),
     [("gpt2", 124.44), ("gpt2_medium", 354.82), ("gpt2_large", 774.03), ("gpt2_xl", 1557.61)],
 )
+@pytest.mark.quick("gpt2-124.44", "gpt2_xl-1557.61")
 def test_gpt2_has_its_published_sizes(name, millions):
     shapes = nnx.eval_shape(lambda: Decoder(PRESETS[name], rngs=nnx.Rngs(0)))
     sizes = [np.prod(leaf.shape) for leaf in jax.tree.leaves(nnx.state(shapes, nnx.Param))]

@@ -127,6 +127,7 @@ def test_h17_berts_have_their_published_sizes_without_and_with_heads(name, count
 
 
 @variants
+@pytest.mark.quick("roberta", "modern")
 def test_every_token_sees_all_real_ones_of_its_row_and_nothing_else(config):
     """By gradient, exactly zero (rows B26, H17): both directions, no padding, no other row."""
     for row, length in enumerate(LENGTHS.tolist()):
@@ -152,6 +153,7 @@ def test_padding_changes_nothing(config):
 
 
 @variants
+@pytest.mark.quick("roberta", "modern")
 def test_padding_may_stand_anywhere(config):
     """What is told by a mask: at the end it is that of lengths, and elsewhere as invisible."""
     run = forward(config)

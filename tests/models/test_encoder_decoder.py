@@ -76,9 +76,16 @@ VARIANTS = {
         head={"tied": False, "bias": True, "scale": 0.5, "softcap": 3.0},
     ),
 }  # fmt: skip
-# Between them, and with those of the decoder, they have every way of telling positions; and of
-# sharing parameters.
-QUICK = ("vaswani", "rotary", "relative", "window", "apart")
+# The parts of the others, met in two.
+VARIANTS["modern"] = change(
+    positions={"kind": "rotary"}, attention={"kv_heads": 2, "qk_norm": True},
+    scores={"window": 2, "window_every": 2}, feed_forward={"gated": True},
+    norm={"place": "sandwich", "kind": "rms", "gain_offset": 1.0},
+)  # fmt: skip
+VARIANTS["mixed"] = dataclasses.replace(
+    VARIANTS["apart"], positions=VARIANTS["relative"].positions, scores=VARIANTS["relative"].scores
+)
+QUICK = ("modern", "mixed")
 variants = pytest.mark.parametrize(
     "config",
     [
@@ -256,6 +263,7 @@ def test_scan_equals_loop(name, remat, batch):
     chex.assert_trees_all_close(da, db, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_scanned_model_decodes_alike(batch):
     config = change(compute=ComputeConfig(scan=True))
     model = noisy(config)
@@ -318,6 +326,11 @@ def test_every_field_counts(group, field, batch):
         ("vaswani", "attention", "out_bias", False),
     ],
 )
+@pytest.mark.quick(
+    "relative-positions-max_distance-60",
+    "window-scores-window_every-1",
+    "rotary-positions-rotary_base-100.0",
+)
 def test_every_field_counts_where_it_applies(base, group, field, value, batch):
     config = VARIANTS[base]
     changed = change(config, **{group: {field: value}})
@@ -330,7 +343,8 @@ def test_every_field_counts_where_it_applies(base, group, field, value, batch):
 
 
 @pytest.mark.parametrize(
-    "name", ["rotary", pytest.param("vaswani", marks=pytest.mark.slow), "apart"]
+    "name",
+    ["rotary", *(pytest.param(name, marks=pytest.mark.slow) for name in ("vaswani", "apart"))],
 )
 def test_weights_laid_for_decoding_compute_the_same(name, batch, monkeypatch):
     """Both stacks, cross-attention among them, with kernels the other way round."""

@@ -102,6 +102,7 @@ def test_only_positions_tell_the_order_of_patches():
 
 
 @pytest.mark.parametrize("config", [SMALL, POOLED], ids=["small", "pooled"])
+@pytest.mark.quick("pooled")
 def test_gradients_reach_every_parameter_and_every_pixel(config):
     graph, params = parts(config)
     weights = jnp.arange(1.0, 1.0 + CLASSES)[None]
@@ -147,6 +148,7 @@ def test_a_class_is_told_from_the_first_vector_or_from_what_is_pooled():
     assert "pooler" not in parts(SMALL)[1]
 
 
+@pytest.mark.slow
 def test_scanned_and_recomputed_and_uncompiled_is_the_same():
     wanted, params = compiled(SMALL)(IMAGES), parts(SMALL)[1]
     stacked = params["encoder"] | {"blocks": stack_blocks(params["encoder"]["blocks"])}
@@ -196,6 +198,7 @@ def test_dropout_needs_a_key_and_changes_with_it():
 
 
 @pytest.mark.parametrize("kind", ["learned", "sinusoidal", "rotary", "alibi", "relative"])
+@pytest.mark.quick("learned", "relative")
 def test_any_positions_tell_the_order(kind):
     places = PositionConfig(kind=kind, max_length=1 + PATCHES)
     run = compiled(change(encoder_layers=1, positions=places))
@@ -209,6 +212,7 @@ def test_the_scale_of_embeddings_is_not_ignored():
     chex.assert_trees_all_close(found, 2 * wanted, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_it_learns_where_an_image_is_bright():
     """Which of nine patches: pixels alone do not say it."""
     config = vit(D, 1, size=SIZE, patch=PATCH, channels=CHANNELS)

@@ -27,6 +27,7 @@ from transformer_jax.config import (
     TransformerConfig,
 )
 from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.interop import folder as published
 from transformer_jax.interop.export import published_tensors, write_folder
 from transformer_jax.interop.family import Model
 from transformer_jax.interop.fitting import choose_family, looped
@@ -113,8 +114,10 @@ def test_a_configuration_made_for_a_model_describes_it(loaded, name, tmp_path):
     write_folder(tmp_path / name, folder.model, params)
     again = open_folder(tmp_path / name)
     assert abstract(again) == abstract(folder)
-    found = errors(name, again.model, again.load())
-    assert all(error <= allowed for error, allowed in found.values())
+    jax.tree.map(np.testing.assert_array_equal, again.load(), params)
+    if again.model != folder.model:  # the same by other words
+        found = errors(name, again.model, params)
+        assert all(error <= allowed for error, allowed in found.values())
 
 
 def abstract(folder):
@@ -344,27 +347,22 @@ KEYS = {
 }  # fmt: skip
 
 
-# The others read their keys as one of these does.
-QUICK = {"bert", "gpt2", "bart", "t5", "llama", "opt", "vit"}
-
-
-@pytest.mark.parametrize(
-    ("name", "key"),
-    [(n, k) if n in QUICK else slow(n, k) for n, keys in KEYS.items() for k in keys],
-)
-def test_each_published_key_is_read(folders, loaded, tmp_path, name, key):
-    """Changed alone, it is refused or makes another model."""
+@pytest.mark.parametrize(("name", "key"), [(n, k) for n, keys in KEYS.items() for k in keys])
+def test_each_published_key_is_read(folders, tmp_path, monkeypatch, name, key):
+    """Changed alone, it is refused or describes another model."""
     here = folders(name)
     other = tmp_path / name
     other.mkdir()
     (other / "model.safetensors").hardlink_to(here / "model.safetensors")
     fields = layouts.LAYOUTS[name]["config"] | {key: KEYS[name][key]}
     (other / "config.json").write_text(json.dumps(fields))
+    # Whether the tensors fit the model described is another question.
+    monkeypatch.setattr(published, "_misfit", lambda *_: None)
     try:
         found = open_folder(other).model
     except CheckpointError:
         found = None
-    assert found != loaded(name)[0].model
+    assert found != open_folder(here).model
 
 
 def test_old_names_are_read(loaded, tmp_path):
@@ -492,7 +490,9 @@ def test_references_are_what_transformers_gives_today(tmp_path):
 
 
 @pytest.mark.parametrize("scan", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("place", "kind"), [("post", "marian"), ("pre", "pegasus")])
+@pytest.mark.parametrize(
+    ("place", "kind"), [pytest.param("post", "marian", marks=pytest.mark.slow), ("pre", "pegasus")]
+)
 def test_translators_trained_here_are_published(tmp_path, place, kind, scan):
     """Vaswani's model has its sines and cosines in turns, and no biases: Marian has neither."""
     config = TransformerConfig(
@@ -519,6 +519,7 @@ def test_translators_trained_here_are_published(tmp_path, place, kind, scan):
     np.testing.assert_allclose(found, ours, atol=3e-6)
 
 
+@pytest.mark.slow
 def test_a_language_model_without_biases_is_published(tmp_path):
     config = dataclasses.replace(PRESETS["char"], vocab=60, width=24, decoder_layers=2)
     config = changed(changed(config, "attention.heads", 2), "feed_forward.width", 40)

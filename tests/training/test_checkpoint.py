@@ -112,6 +112,7 @@ def test_what_is_donated_after_save_is_saved(tmp_path):
 
 
 @pytest.mark.parametrize("count", [1, 4, 8])
+@pytest.mark.quick("8")
 def test_restores_onto_other_meshes(tmp_path, count):
     mesh = jax.make_mesh((8,), ("fsdp",), axis_types=(AxisType.Auto,))
     split = lambda a: NamedSharding(mesh, P("fsdp") if a.shape and a.shape[0] % 8 == 0 else P())
@@ -231,6 +232,7 @@ def ck_damage(path: Path, kind: str, rng: random.Random) -> bool:
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
+@pytest.mark.quick("flip", "truncate")
 def test_damage_is_never_silent(small, tmp_path, kind):
     """Every file of a checkpoint in turn: named by ``verify``, never used; the one before is."""
     rng = random.Random(kind)

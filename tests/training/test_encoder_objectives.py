@@ -117,6 +117,7 @@ def by_hand(batch):
 
 
 @pytest.mark.parametrize("accuracy", [False, True])
+@pytest.mark.quick("True")
 def test_h18_h19_hidden_words_and_pairs_are_weighed_by_hidden_words(accuracy):
     batch = rows_of()
     # Some words and pairs have to be right, for sums of hits that are not 0.

@@ -106,6 +106,7 @@ def test_a_run_measures_every_step_once_and_keeps_last_and_best(bench):
 
 
 @pytest.mark.parametrize("number", [0, 3, 4, 9])
+@pytest.mark.quick("0", "4")
 def test_stopped_at_any_step_and_resumed_it_is_the_undisturbed_run(bench, tmp_path, number):
     """R1: the state bit by bit, and every line of the measurements."""
     bench.path = tmp_path / "whole"

@@ -110,13 +110,6 @@ def undisturbed(runs):
     return runs.whole(runs.folder / "undisturbed")
 
 
-@pytest.fixture
-def signals(runs):
-    """One kill is enough for the second family; SIGINT ends a run by the code of SIGTERM."""
-    both = [signal.SIGKILL, signal.SIGTERM, signal.SIGKILL]
-    return both if runs.family == "seq2seq" else [signal.SIGKILL]
-
-
 def steps_measured(run):
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [line["step"] for line in lines if "loss" in line]
@@ -134,8 +127,8 @@ def disturbed(runs, name, signals, seed):
     return results
 
 
-def test_killed_and_stopped_it_ends_the_same(runs, undisturbed, signals):
-    results = disturbed(runs, "disturbed", signals, seed=time.time_ns())
+def test_killed_it_ends_the_same(runs, undisturbed):
+    results = disturbed(runs, "disturbed", [signal.SIGKILL], seed=time.time_ns())
     assert results["state_sha256"] == undisturbed["state_sha256"]
     assert results["best"] == undisturbed["best"]
 

@@ -70,6 +70,7 @@ def test_measurements_end_where_a_kill_cut_them(tmp_path, tail):
         + [{"step": 8, "valid_loss": 1.0, "sacrebleu": 3.0}],
     ],
 )
+@pytest.mark.quick("history0")
 def test_curves_are_drawn_whatever_was_measured(tmp_path, history):
     path = tmp_path / "curves.png"
     training_curves(json.loads(json.dumps(history)), path)

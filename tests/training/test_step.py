@@ -52,6 +52,7 @@ def alone():
 
 
 @pytest.mark.parametrize("accumulation", [2, 4])
+@pytest.mark.quick("4")
 def test_accumulated_micro_batches_equal_the_big_batch(alone, make_toy, sentences, accumulation):
     batch = sentences()
     weights = batch["target_lengths"].reshape(-1, accumulation).sum(0)
@@ -70,6 +71,7 @@ MESHES = [
 
 
 @pytest.mark.parametrize("config", MESHES, ids=lambda c: f"{c.data}x{c.fsdp}x{c.tensor}")
+@pytest.mark.quick("8x1x1", "2x2x2")
 def test_sharded_step_equals_one_device_and_compiles_once(alone, make_toy, sentences, config):
     mesh, batch = make_mesh(config), sentences()
     params = jax.tree.map(np.asarray, split(make_toy())[1])
@@ -132,6 +134,7 @@ def test_encoder_decoder_is_the_same_on_every_mesh(sentences, key, compute, shap
         chex.assert_trees_all_close(result, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_pmapped_step_equals_one_device(alone, make_toy, sentences):
     mesh, batch = make_mesh(MeshConfig()), sentences()
     params = jax.tree.map(np.asarray, split(make_toy())[1])

@@ -97,6 +97,7 @@ def test_weights_that_do_not_fit_the_tokens_are_refused():
 
 @pytest.mark.parametrize("layer", [-1, 0, None])
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".html"])
+@pytest.mark.quick(".png-None", ".svg-0", ".html-None")
 def test_pictures_are_written_and_repeatable(maps, tmp_path, suffix, layer):
     once, twice = tmp_path / f"a{suffix}", tmp_path / f"b{suffix}"
     for path in (once, twice):

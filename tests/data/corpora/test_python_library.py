@@ -14,6 +14,7 @@ def paragraphs(documents):
     return {" ".join(p.split()) for text in documents for p in text.split("\n\n") if p.strip()}
 
 
+@pytest.mark.slow
 def test_no_paragraph_of_the_tests_was_trained_on(parts):
     train, *others = (paragraphs(parts[split]) for split in ("train", "valid", "test"))
     for other in others:
