@@ -150,6 +150,7 @@ def test_classify_is_line_by_line(tasks, run_command):
     assert short == (0, ["\t".join(row[:2]) for row in rows] + [""], "")
 
 
+@pytest.mark.slow
 def test_pairs_and_numbers(tasks, run_command):
     code, out, _ = run_command("classify", tasks("pair"), text="i sat\tto the bank\ni\tran\n")
     assert code == 0
@@ -348,6 +349,7 @@ def test_probe_tells_what_a_layer_knows(pretrained, run_command, tmp_path):
     assert share["layer 2"] > 95
 
 
+@pytest.mark.slow
 def test_probe_of_sentences_holds_a_fifth_out(tasks, run_command, tmp_path):
     rows = [f"{'river' if i % 2 else 'cash'} {' the' * (i // 2)}\t{i % 2}" for i in range(20)]
     (tmp_path / "a.tsv").write_text("\n".join(["text\tclass", *rows]))

@@ -47,6 +47,7 @@ def generate(run_command):
     return call
 
 
+@pytest.mark.quick("ngram")
 def test_one_prompt_is_streamed_with_its_text(any_run, generate):
     # Row B26: the text goes on from the prompt, and is what the library writes.
     lines, err = generate(any_run, "a cab", "--tokens", 12, "--seed", 3)
@@ -103,6 +104,7 @@ def test_nobody_waits_silently_at_a_terminal(decoder_run, monkeypatch, capsys):
     assert capsys.readouterr().err.startswith("note: waiting for sentences at the terminal")
 
 
+@pytest.mark.quick("ngram")
 def test_several_texts_are_told_apart(either_run, generate):
     """Also where they hold line ends: by a line above each, or one a row."""
     flags = ("--samples", 2, "--tokens", 9, "--seed", 1)
@@ -188,6 +190,7 @@ def test_speculation_writes_the_greedy_text(name, guess, generate, request):
     assert generate(run, *flags, "--speculate", guess) == generate(run, *flags)
 
 
+@pytest.mark.quick("ngram")
 def test_beams_find_no_less_probable_texts_than_greed(either_run, generate):
     worth = []
     for flags in (("--temperature", 0), ("--beams", 4, "--nbest", 3)):

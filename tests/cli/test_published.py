@@ -327,6 +327,7 @@ def test_what_no_flag_says_is_the_checkpoints(with_rules, rules_of):
     assert rules.longest(4, 64) == 20
 
 
+@pytest.mark.slow
 def test_translations_are_as_many_as_the_checkpoint_or_the_flag_says(with_rules, rules_of):
     folder = with_rules("t5", max_new_tokens=4, num_beams=3, num_return_sequences=3)
     several = "a 0\t-1.0000\ta 1\t-2.0000\ta 2\t-3.0000"
@@ -410,6 +411,7 @@ def test_what_is_trained_here_is_published_with_its_frame(tmp_path, run_command,
     assert all(there[name].tobytes() == back[name].tobytes() for name in there)
 
 
+@pytest.mark.slow
 def test_shards_and_halves(published, tmp_path, run_command):
     flags = ["--dtype", "bfloat16", "--shard-gigabytes", "2e-5"]
     assert run_command("export", published("llama"), tmp_path / "out", *flags)[0] == 0

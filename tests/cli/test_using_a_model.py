@@ -337,6 +337,7 @@ def test_the_page_shows_the_weights_of_the_forward_pass(
     assert not np.triu(kinds["decoder"], 1).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["xla", "chunked"])
 @pytest.mark.quick("xla")
 def test_maps_reproduce_what_the_forward_pass_computed(trained_run, lesson, implementation):

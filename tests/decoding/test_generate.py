@@ -140,6 +140,7 @@ def test_samples_follow_the_distribution_they_should(table, key, sampling):
     assert stats.chisquare(seen[keep], n * p[keep]).pvalue > 1e-3
 
 
+@pytest.mark.slow
 def test_settings_of_rows_are_their_own(table, key):
     n = 3000
     first, limits = jnp.full(3 * n, 3), jnp.ones(3 * n, jnp.int32)

@@ -288,6 +288,7 @@ def assert_same(found, wanted, real):
     np.testing.assert_array_equal(found[real, :width], wanted[real, :width])
 
 
+@pytest.mark.slow
 def test_greedy_follows_the_rules_one_by_one():
     rng = random.Random(1)
     for _ in range(200):
@@ -317,6 +318,7 @@ def plain(**options):
     return PublishedRules(eos_token_id=(2,), pad_token_id=0, max_new_tokens=T, **options)
 
 
+@pytest.mark.slow
 def test_a_beam_of_one_is_greedy():
     """Where logits are as they are: processors mean other things on logits and probabilities."""
     rng, rules = random.Random(3), plain(early_stopping=True, length_penalty=0.0)

@@ -67,6 +67,7 @@ def whole(vectors, **how):
     return np.concatenate([block.vectors for block in vectors.embed(TEXTS, **how)])
 
 
+@pytest.mark.slow
 def test_layers_are_those_of_the_model_and_the_first_is_what_enters(model, every):
     net = nnx.merge(*model)
     ids = [TOKENIZER.bos, *TOKENIZER.encode(TEXTS[0]), TOKENIZER.eos]

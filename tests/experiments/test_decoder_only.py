@@ -235,6 +235,7 @@ def test_resuming_a_finished_run_changes_nothing(runs, tmp_path):
     assert after["scores"] == before["scores"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [

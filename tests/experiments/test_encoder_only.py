@@ -172,6 +172,7 @@ def test_pre_training_resumes_bit_by_bit(pretrained, tmp_path):
     assert again["state_sha256"] == results(pretrained)["state_sha256"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     [

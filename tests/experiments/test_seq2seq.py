@@ -22,6 +22,8 @@ from transformer_jax.training import manifest
 from transformer_jax.training.lock import LOCK
 from transformer_jax.training.metrics import read_metrics
 
+# Compiling for all devices takes longer.
+ALONE = ["--distributed.local-devices", "1"]
 WORDS = ["um", "dois", "três", "quatro", "cinco", "seis", "sete", "oito", "nove", "dez"]
 TINY = [
     "--model.width", "8", "--model.encoder-layers", "1", "--model.decoder-layers", "1",
@@ -30,7 +32,7 @@ TINY = [
     "--training.tokens", "512", "--optimizer.schedule.warm-up", "2",
     "--loop.evaluate-every", "3", "--loop.checkpoint-every", "3", "--evaluation.sentences", "0",
     "--evaluation.beams", "1", "--data.read.max-length", "64",
-    "--distributed.local-devices", "1",
+    *ALONE,
 ]  # fmt: skip
 
 
@@ -112,7 +114,7 @@ def test_resume_says_which_checkpoint_it_goes_on_from_and_why(trained, tmp_path,
     run = tmp_path / "run"
     shutil.copytree(trained, run)
     (run / "checkpoints/step_00000006/manifest.json").unlink()
-    assert seq2seq.main(["resume", str(run)]) == 0
+    assert seq2seq.main(["resume", str(run), *ALONE]) == 0
     err = capfd.readouterr().err
     assert "going on after step 3, the newest good checkpoint" in err
     assert "step_00000006: manifest.json is missing" in err
@@ -451,7 +453,7 @@ def test_what_follows_from_the_size_of_the_data_is_said_and_kept(texts, tmp_path
     config = json.loads((run / "config.json").read_text())
     assert config["optimizer"]["schedule"]["warm_up"] == config["loop"]["evaluate_every"] == 1
     assert config["tokenizer"]["vocab_size"] == config["model"]["vocab"]
-    assert seq2seq.main(["resume", str(run)]) == 0
+    assert seq2seq.main(["resume", str(run), *ALONE]) == 0
     assert json.loads((run / "config.json").read_text()) == config
     assert "from the size of the data" not in capfd.readouterr().err
 

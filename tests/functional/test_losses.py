@@ -76,6 +76,7 @@ def test_gradient_in_the_weights_is_the_loss_of_each_row():
         ({"chunk": 1}, True),
     ],
 )
+@pytest.mark.quick("options0-False-True", "options2-True-True", "options3-True-False")
 def test_fused_equals_unfused_in_value_and_gradients(monkeypatch, own, options, biased):
     monkeypatch.setattr(linear, "own_backward", lambda: own)
     with jax.enable_x64():

@@ -504,6 +504,7 @@ def test_decoding_is_said_by_its_own_file_alone(tmp_path):
     assert said() == {"max_length": 7, "eos_token_id": None}
 
 
+@pytest.mark.slow
 def test_published_checkpoints_are_never_deleted(tmp_path, capfd):
     """Not by converting over them, or over itself, and not with --overwrite."""
     from transformer_jax.data.tokenizer import train_tokenizer

@@ -210,6 +210,7 @@ def test_programs_for_two_rows_at_least_take_a_single_one(loaded, exported, tmp_
     np.testing.assert_allclose(found[first], wanted[first], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_single_sentence_is_translated_as_among_others(loaded):
     part = functions(MODELS["translator"], TOKENIZER, NEW)["translate"]
     arrays = inputs(part, 3, {"S": 7})

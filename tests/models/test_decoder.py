@@ -251,6 +251,7 @@ def test_weights_laid_for_decoding_compute_the_same(name, scan, wide, monkeypatc
     chex.assert_trees_all_close(steps, whole[:, 5:10], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_loss_at_the_start_is_that_of_guessing():
     """Row B27: the loss before training is about ln K."""
     config = dataclasses.replace(PRESETS["char"], vocab=65, decoder_layers=2)

@@ -278,6 +278,7 @@ def test_a_key_means_dropout_and_nothing_else_does(batch, key):
     chex.assert_trees_all_equal(model(**batch, key=key), model(**batch, key=key))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "group",
     ["attention", *(pytest.param(group, marks=pytest.mark.slow)

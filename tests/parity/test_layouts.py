@@ -37,6 +37,13 @@ from transformer_jax.models.encoder_decoder import EncoderDecoder
 
 REFERENCES = np.load(layouts.REFERENCES / "outputs.npz")
 LAYOUTS = list(layouts.LAYOUTS)
+# One or two of each family, between them with every head.
+QUICK = (
+    "bert_mlm", "bert_cls", "bert_multi", "bert_qa", "roberta", "camembert_tag", "distilbert_cls",
+    "electra", "gpt2", "gpt2_multi", "llama_yarn", "llama_cls", "mistral", "qwen2_late",
+    "qwen3_number", "gemma2", "phi3_short", "opt_post", "bart", "marian_unshared", "pegasus",
+    "t5_gated", "t5_encoder", "vit",
+)  # fmt: skip
 KINDS = [name for name in REFERENCES.files if not name.endswith("error")]
 
 
@@ -87,6 +94,7 @@ def errors(name, model, params):
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.quick(*QUICK)
 def test_layouts_give_what_transformers_gives(loaded, name):
     """Long inputs, padded right, left and in the middle."""
     folder, params = loaded(name)
@@ -108,6 +116,7 @@ def test_layouts_go_back_bit_by_bit(loaded, name):
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.quick(*QUICK)
 def test_a_configuration_made_for_a_model_describes_it(loaded, name, tmp_path):
     """As that of a model trained here, which was published never before."""
     folder, params = loaded(name)

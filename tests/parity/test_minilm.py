@@ -63,6 +63,7 @@ def test_the_known_cosine(folder, tmp_path, capfd):
     assert capfd.readouterr().out.splitlines()[1].startswith("0.7553\t1\t")
 
 
+@pytest.mark.slow
 def test_it_converts_and_comes_back(folder, tmp_path, capfd):
     """All tensors, but for the buffer that held 0, 1, 2, …"""
     from safetensors.numpy import load_file

@@ -93,6 +93,7 @@ def test_sharded_step_equals_one_device_and_compiles_once(alone, make_toy, sente
     assert step._cache_size() == 1
 
 
+@pytest.mark.slow
 def test_parameters_and_gradients_travel_and_rows_stay_where_they_are(alone, make_toy, sentences):
     mesh, batch = make_mesh(MeshConfig(fsdp=8)), sentences()
     params = jax.tree.map(np.asarray, split(make_toy())[1])

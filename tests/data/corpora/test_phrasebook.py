@@ -27,6 +27,7 @@ def everything(pairs):
     return [pair for split in SPLITS for pair in pairs[split]]
 
 
+@pytest.mark.slow
 def test_same_seed_same_pairs_in_another_process(pairs):
     code = (
         "from transformer_jax.data.corpora.phrasebook import generate;"
