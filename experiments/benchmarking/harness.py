@@ -20,6 +20,11 @@ from typing import Any
 
 __all__ = ["Bench", "Row", "environment", "table"]
 
+# Of the instruction sets of a processor those that decide how fast matrices are multiplied.
+_INSTRUCTIONS = (
+    "avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "asimd", "sve",
+)  # fmt: skip
+
 
 @dataclasses.dataclass(frozen=True)
 class Row:
@@ -167,6 +172,14 @@ def _row(name, samples, base, key, units, facts) -> Row:
     )
 
 
+def _processor() -> dict[str, str]:
+    """What Linux says of the first processor; nothing elsewhere."""
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text().split("\n\n")[0].splitlines() if file.exists() else []
+    pairs = (line.split(":", 1) for line in lines if ":" in line)
+    return {name.strip(): value.strip() for name, value in pairs}
+
+
 def environment(packages: tuple[str, ...] = ("jax", "jaxlib", "flax", "optax")) -> dict[str, Any]:
     """The machine, the versions and the commit that figures were measured with."""
     commit = subprocess.run(
@@ -175,18 +188,16 @@ def environment(packages: tuple[str, ...] = ("jax", "jaxlib", "flax", "optax")) 
         text=True,
         cwd=Path(__file__).parent,
     ).stdout.strip()
-    cpu = next(
-        (
-            line.split(":", 1)[1].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if line.startswith("model name")
-        ),
-        platform.processor(),
-    )
+    said = _processor()
     return {
         "date": time.strftime("%Y-%m-%d"),
         "commit": commit,
-        "cpu": cpu,
+        "cpu": said.get("model name", platform.processor()),
+        "instructions": [
+            name
+            for name in _INSTRUCTIONS
+            if name in said.get("flags", said.get("Features", "")).split()
+        ],
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "versions": {name: importlib.metadata.version(name) for name in packages},
