@@ -22,7 +22,8 @@ __all__ = ["Bench", "Row", "environment", "table"]
 
 # Of the instruction sets of a processor those that decide how fast matrices are multiplied.
 _INSTRUCTIONS = (
-    "avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "asimd", "sve",
+    "avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16",
+    "asimd", "sve",
 )  # fmt: skip
 
 
