@@ -5,13 +5,15 @@ import shutil
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from tests.parity import layouts
 from transformer_jax.cli.encoders import load_vectors, pool_of
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
-from transformer_jax.interop.tokenizer_settings import sentence_fields
+from transformer_jax.interop.dense import copy_dense, read_dense
+from transformer_jax.interop.sentences import sentence_fields
+from transformer_jax.interop.tensor_files import open_tensors
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.sealed import changed_config
 
@@ -139,6 +141,154 @@ def test_a_linear_map_at_the_end_is_part_of_the_vectors(
     wanted = np.tanh(wanted) if activation == "Tanh" else wanted
     np.testing.assert_allclose(found["folder"], wanted, atol=2e-6)
     np.testing.assert_array_equal(found["run"], found["folder"])
+
+
+def dense_encoder(encoder, tensors, activation="Identity", **sentence):
+    """A sentence encoder with a linear map at its end, as LaBSE."""
+    folder = encoder("mean_tokens", parts=("Transformer", "Pooling", "Dense", "Normalize"))
+    describe(folder, sentence={"max_seq_length": LENGTH, **sentence}, parts=())
+    paths = [("Transformer", ""), ("Pooling", "1_Pooling"), ("Dense", "2_Dense"),
+             ("Normalize", "3_Normalize")]  # fmt: skip
+    kind_of = "sentence_transformers.models.{}".format
+    modules = [{"idx": i, "name": str(i), "path": path, "type": kind_of(kind)}
+               for i, (kind, path) in enumerate(paths)]  # fmt: skip
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "2_Dense").mkdir()
+    save_file(tensors, folder / "2_Dense/model.safetensors")
+    said = {"in_features": 32, "out_features": 5, "bias": "linear.bias" in tensors,
+            "activation_function": f"torch.nn.modules.x.{activation}"}  # fmt: skip
+    (folder / "2_Dense/config.json").write_text(json.dumps(said))
+    return folder
+
+
+def linear(dtype=np.float32, shape=(5, 32)):
+    return {"linear.weight": np.random.default_rng(3).standard_normal(shape).astype(dtype)}
+
+
+def files_of(folder):
+    """What every file of a folder holds: JSON, or tensors; but for what is about its tokenizer."""
+    found = {}
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder).as_posix()
+        if path.suffix == ".json" and not name.startswith("tokenizer"):
+            found[name] = json.loads(path.read_text())
+        elif path.suffix == ".safetensors":
+            found[name] = {key: (a.dtype, a.tobytes()) for key, a in load_file(path).items()}
+    found["config.json"] = found["config.json"] | {"dtype": "float32"}
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_sentence_encoder_goes_out_as_it_came_in(encoder, tmp_path, lines, run_command, dtype):
+    """Pooling, length, small letters and the map at the end; and so are its vectors."""
+    tensors = linear(dtype) | {"linear.bias": np.ones(5, dtype)}
+    folder = dense_encoder(encoder, tensors, "Tanh", do_lower_case=True)
+    beside = {"prompts": {"query": "q: "}, "default_prompt_name": None}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(beside))
+    run, there = tmp_path / "run", tmp_path / "there"
+    assert run_command("convert", folder, run)[0] == 0
+    for source, flags in ((folder, []), (run, ["--overwrite"])):
+        code, _, err = run_command("export", source, there, *flags)
+        assert (code, "note" in err) == (0, False), err
+        assert files_of(there) == files_of(folder)
+    vectors = []
+    lines.write_text("The BANK of the river\nWho ran?\n")
+    for path in (folder, run, there):
+        assert run_command("embed", path, lines, "--output", tmp_path / "v.npz")[0] == 0
+        vectors.append(np.load(tmp_path / "v.npz")["vectors"])
+    assert vectors[0].shape == (2, 5)
+    np.testing.assert_array_equal(vectors[0], vectors[1])
+    np.testing.assert_array_equal(vectors[0], vectors[2])
+    code, _, err = run_command("export", run, there, "--overwrite", "--dtype", "bfloat16")
+    assert code == 0, err
+    said = open_tensors(there / "2_Dense").entries
+    assert {entry.dtype for entry in said.values()} == {"BF16"}
+    # What no export wrote stays, also within a directory of its own.
+    (there / "1_Pooling/mine").write_text("mine")
+    code, _, err = run_command("export", run, there, "--overwrite")
+    assert (code, "holds 1_Pooling, which no export wrote" in err) == (2, True)
+
+
+def test_parts_that_are_not_kept_are_said(encoder, tmp_path, run_command):
+    folder = encoder("mean_tokens", parts=("Transformer", "Pooling", "LayerNorm"))
+    assert run_command("convert", folder, tmp_path / "run")[0] == 0
+    code, _, err = run_command("export", tmp_path / "run", tmp_path / "there")
+    assert (code, f"note: how {tmp_path / 'run'} makes vectors" in err) == (0, True), err
+    assert not (tmp_path / "there/modules.json").exists()
+
+
+def test_weights_of_the_map_are_read_before_a_run_gives_way(encoder, tmp_path, run_command):
+    folder, run = dense_encoder(encoder, linear()), tmp_path / "run"
+    assert run_command("convert", folder, run)[0] == 0
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    (folder / "2_Dense/model.safetensors").rename(folder / "2_Dense/pytorch_model.bin")
+    code, _, err = run_command("convert", folder, run, "--overwrite")
+    assert (code, "pytorch_model.bin" in err) == (4, True), err
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_a_changed_bit_of_the_map_is_noticed(encoder, tmp_path, lines, run_command):
+    folder, run = dense_encoder(encoder, linear()), tmp_path / "run"
+    assert run_command("convert", folder, run)[0] == 0
+    code, out, _ = run_command("verify", run)
+    assert (code, "2_Dense\tok" in out) == (0, True)
+    weights = run / "2_Dense/model.safetensors"
+    raw = bytearray(weights.read_bytes())
+    raw[-1] ^= 1
+    weights.write_bytes(raw)
+    for words in (["verify", run], ["embed", run, lines], ["export", run, tmp_path / "there"]):
+        code, out, err = run_command(*words)
+        assert (code, err.count("\n")) == (4, 1), err
+        assert "not the weights that were converted" in "".join(out) + err
+
+
+@pytest.mark.parametrize("parts", [("Transformer", "Dense", "Pooling"), ("Dense", "Pooling")])
+def test_a_map_before_the_pooling_is_told(tmp_path, parts):
+    folder = describe(tmp_path, parts=parts)
+    for part in folder.iterdir():
+        if part.is_dir():
+            (part / "config.json").write_text("{}")
+    (folder / "2_Normalize").mkdir(exist_ok=True)
+    (folder / "2_Normalize/config.json").write_text("{}")
+    assert sentence_fields(folder)["pool"] == "mean and Dense"
+
+
+@pytest.mark.parametrize("path", ["../outside", "a/../../outside", "/tmp"])
+def test_parts_lie_within_the_folder(tmp_path, path):
+    folder = describe(tmp_path / "folder", modes("mean_tokens"))
+    kinds = [("Transformer", ""), ("Pooling", "1_Pooling"), ("Dense", path)]
+    modules = [{"type": f"x.{kind}", "path": path} for kind, path in kinds]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(DataError, match=r"modules.json: the path .* leaves the folder"):
+        sentence_fields(folder)
+    for call, last in ((read_dense, 32), (copy_dense, tmp_path)):
+        with pytest.raises(CheckpointError, match="is not told"):
+            call(folder, {"path": path, "tanh": False}, last)
+
+
+def test_an_index_of_the_map_does_not_lead_out(encoder, tmp_path, run_command, lines):
+    folder = dense_encoder(encoder, linear())
+    (folder / "2_Dense").rename(tmp_path / "outside")
+    (folder / "2_Dense").mkdir()
+    shutil.copy(tmp_path / "outside/config.json", folder / "2_Dense")
+    index = {"metadata": {}, "weight_map": {"linear.weight": "model.safetensors"}}
+    (tmp_path / "outside/model.safetensors.index.json").write_text(json.dumps(index))
+    name = "model.safetensors.index.json"
+    (folder / "2_Dense" / name).symlink_to(tmp_path / "outside" / name)
+    code, _, err = run_command("embed", folder, lines)
+    assert (code, "leaves the folder" in err) == (4, True), err
+
+
+@pytest.mark.parametrize(("tensors", "what"), [
+    (linear(np.int32), "linear.weight is I32: weights are"),
+    ({"linear.weight": np.full((5, 32), np.nan, np.float32)}, "holds NaN or infinity"),
+])  # fmt: skip
+def test_weights_of_the_last_map_are_finite_numbers(encoder, tmp_path, run_command, tensors, what):
+    folder = dense_encoder(encoder, tensors)
+    for words in (["verify", folder], ["convert", folder, tmp_path / "run"]):
+        code, _, err = run_command(*words)
+        assert (code, what in err, err.count("error:")) == (4, True, 1), err
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(("tensors", "what"), [

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -89,7 +90,9 @@ class Export(RunCommand):
             shard = None if self.shard_gigabytes is None else int(self.shard_gigabytes * 1e9)
             dtype = self.dtype or usual_dtype(published)
             how: dict[str, Any] = {"dtype": dtype, "shard_bytes": shard, "first": first}
-            return write_model(*what, published, **how)
+            said = write_model(*what, published, **how)
+            self.write_sentences(output, directory.path, fields)
+            return said
         said = self.write_other(what, first)
         if not published:
             from transformer_jax.interop.export import framed
@@ -97,6 +100,18 @@ class Export(RunCommand):
             text = framed(tokenizer, kind, first)
             (output / "tokenizer.json").write_text(text, encoding="utf-8")
         return said
+
+    def write_sentences(self, output: Path, source: Path, fields: Mapping[str, Any]) -> None:
+        """Writes how a sentence encoder makes vectors, or says that this is not written."""
+        from transformer_jax.interop.sentences import write_sentence_files
+
+        if not write_sentence_files(output, source, fields, self.dtype):
+            print(
+                f"note: how {self.run} makes vectors of sentences is not written: it has other "
+                f"parts than pooling, a linear map and normalizing, or an earlier version "
+                f"converted it (then convert it anew)",
+                file=sys.stderr,
+            )
 
     def write_other(self, what: tuple[Any, ...], first: int | None) -> str:
         """Writes what is for other software than transformers; a line about it."""
@@ -154,11 +169,23 @@ class Export(RunCommand):
                 f"{self.output}: is not empty: choose another folder, or give --overwrite"
             )
         for path in self.output.iterdir():
-            if path.is_dir() or not any(path.match(pattern) for pattern in WRITTEN):
+            if not self.wrote(path):
                 raise ConfigError(
                     f"{self.output}: holds {path.name}, which no export wrote: choose another "
                     f"folder, or delete it yourself"
                 )
+
+    def wrote(self, path: Path) -> bool:
+        """Whether a file or directory in the output can be what an earlier export left there."""
+        from transformer_jax.interop.sentences import written_names
+
+        if path.is_file() and any(path.match(pattern) for pattern in WRITTEN):
+            return True
+        inside = [path] if path.is_file() else list(path.iterdir()) if path.is_dir() else []
+        names = written_names(self.output)
+        return bool(inside) and all(
+            file.is_file() and file.relative_to(self.output).as_posix() in names for file in inside
+        )
 
 
 def usual_dtype(published: Mapping[str, Any]) -> Literal["float32", "bfloat16", "float16"]:

@@ -18,7 +18,10 @@ __all__ = ["Verify"]
 
 @dataclasses.dataclass(frozen=True)
 class Verify:
-    """Check every checkpoint of a run against its manifest; exit code 4 if any is damaged."""
+    """Check every checkpoint of a run against its manifest; exit code 4 if any is damaged.
+
+    Of a published folder, every tensor is read.
+    """
 
     run: tyro.conf.Positional[Path]
     """The run directory."""
@@ -39,6 +42,8 @@ class Verify:
             run.folder.load()
             said = plural(len(run.folder.tensors.entries), "tensor")
             print(f"{said}\tall of them known, all finite")
+            if path := _dense(run):
+                print(f"{path}\tok")
             return 0
         model = run.read_config(check=False).get("model")
         if isinstance(model, dict) and model.get("kind") == "ngram":
@@ -51,7 +56,7 @@ class Verify:
         for finding in findings:
             said = "ok" if finding.problem is None else finding.problem
             print(f"{finding.path.name}\t{said}")
-        strange = _strange(run)
+        strange = [*_strange(run), *_strange_dense(run)]
         sys.stdout.flush()
         # What a stopped save left over, and what was set aside before, is not used by anything.
         checked = [finding for finding in findings if finding.step is not None]
@@ -62,6 +67,35 @@ class Verify:
         if not checked:
             raise CheckpointError(f"{self.run}: there is no checkpoint")
         return 0
+
+
+def _dense(run: "RunDirectory") -> str:
+    """Where the linear map at the end of a sentence encoder lies, which is read; empty if nowhere.
+
+    Raises:
+        CheckpointError: It is damaged.
+    """
+    from transformer_jax.interop.dense import read_dense
+
+    fields = run.read_config(check=False)
+    sentence, model = fields.get("sentence"), fields.get("model")
+    dense = sentence.get("dense") if isinstance(sentence, dict) else None
+    if not isinstance(dense, dict) or not isinstance(model, dict):
+        return ""
+    read_dense(run.path, dense, model.get("width", 0))
+    return str(dense["path"])
+
+
+def _strange_dense(run: "RunDirectory") -> list[str]:
+    """The linear map at the end of a sentence encoder, if it is damaged, and a line about it."""
+    try:
+        path = _dense(run)
+    except CheckpointError as error:
+        print(f"linear map\t{error}")
+        return ["the linear map of its sentence encoder"]
+    if path:
+        print(f"{path}\tok")
+    return []
 
 
 def _strange(run: "RunDirectory") -> list[str]:

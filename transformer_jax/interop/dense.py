@@ -1,18 +1,27 @@
 """The linear map at the end of some sentence encoders, such as sentence-T5 and LaBSE."""
 
 import dataclasses
+import hashlib
 import os
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from transformer_jax.errors import CheckpointError
-from transformer_jax.interop.tensor_files import WEIGHTS, inside, open_tensors, write_tensors
+from transformer_jax.interop.headers import FLOATS
+from transformer_jax.interop.tensor_files import (
+    INDEX,
+    WEIGHTS,
+    inside,
+    open_tensors,
+    write_tensors,
+)
+from transformer_jax.numerics import all_finite
 
-__all__ = ["Dense", "copy_dense", "read_dense"]
+__all__ = ["Dense", "copy_dense", "dense_tensors", "digest", "read_dense"]
 
 _KERNEL, _BIAS = "linear.weight", "linear.bias"
 
@@ -42,50 +51,107 @@ def read_dense(folder: Path, said: Mapping[str, Any], width: int) -> Dense:
 
     Args:
         folder: A published folder, or a run made of one.
-        said: ``path``, the directory with its weights, and ``tanh``.
+        said: ``path``, the directory with its weights, ``tanh``, and perhaps ``sha256``, the
+            :func:`digest` of its weights.
         width: D, of the vectors that it reads.
 
     Raises:
         CheckpointError: Its weights are missing, damaged or of another shape.
     """
-    path, tanh = said.get("path"), said.get("tanh")
-    if not isinstance(path, str) or not isinstance(tanh, bool):
-        raise CheckpointError(
-            f"{folder}: the last map of its sentence encoder is not told: damaged?"
-        )
-    tensors = _tensors(folder, path)
-    kernel, bias = tensors[_KERNEL], tensors.get(_BIAS)
+    tensors, path = dense_tensors(folder, said), said["path"]
+    plain = {name: array.astype(np.float32) for name, array in tensors.items()}
+    kernel, bias = plain[_KERNEL], plain.get(_BIAS)
     if kernel.ndim != 2 or kernel.shape[1] != width or (
         bias is not None and bias.shape != kernel.shape[:1]
     ):  # fmt: skip
         raise CheckpointError(
             f"{folder / path}: {_KERNEL} is {list(kernel.shape)}: vectors of {width} do not fit"
         )
-    return Dense(kernel.T, bias, tanh)
+    return Dense(kernel.T, bias, said["tanh"])
 
 
-def copy_dense(folder: Path, said: Mapping[str, Any], run: Path) -> None:
-    """Writes the map of a published folder where :func:`read_dense` finds it in a run.
+def copy_dense(
+    folder: Path, said: Mapping[str, Any], output: Path, dtype: str | None = None
+) -> None:
+    """Writes the map of one folder where :func:`read_dense` finds it in another.
+
+    Args:
+        folder: A published folder, or a run made of one.
+        said: As :func:`read_dense` takes it.
+        output: The other.
+        dtype: Of its weights there; None is as they are.
 
     Raises:
         CheckpointError: It cannot be read or written.
     """
-    output = run / said["path"]
-    tensors = _tensors(folder, said["path"])
+    tensors, where = dense_tensors(folder, said), output / said["path"]
+    if dtype is not None:
+        import ml_dtypes
+
+        kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+        tensors = {name: array.astype(kind) for name, array in tensors.items()}
     try:
-        output.mkdir(parents=True, exist_ok=True)
+        where.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CheckpointError(f"{output}: cannot be written: {error.strerror}") from None
-    write_tensors(output, tensors)
+        raise CheckpointError(f"{where}: cannot be written: {error.strerror}") from None
+    write_tensors(where, tensors)
 
 
-def _tensors(folder: Path, path: str) -> dict[str, np.ndarray]:
-    if os.path.lexists(folder / path / WEIGHTS):
-        inside(folder, os.path.join(path, WEIGHTS))
+def digest(tensors: Mapping[str, np.ndarray]) -> str:
+    """The SHA-256 of tensors: of their names, types, shapes and bits, whatever file they are in.
+
+    Example:
+        >>> one = np.zeros(2, np.float32)
+        >>> [digest({"a": one}) == digest({"a": b}) for b in (one.copy(), one.astype(float))]
+        [True, False]
+    """
+    found = hashlib.sha256()
+    for name, array in sorted(tensors.items()):
+        found.update(f"{name} {array.dtype.name} {array.shape}\n".encode())
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
+
+
+def dense_tensors(folder: Path, said: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The weights of the map that a folder holds, as they are stored.
+
+    Raises:
+        CheckpointError: They are missing, damaged, of other types or names, or not those that
+            ``said`` has the digest of.
+    """
+    path = said.get("path")
+    if (
+        not isinstance(path, str)
+        or not isinstance(said.get("tanh"), bool)
+        or os.path.isabs(path)
+        or ".." in PurePosixPath(path).parts
+    ):
+        raise CheckpointError(
+            f"{folder}: the last map of its sentence encoder is not told: damaged?"
+        )
+    for name in (WEIGHTS, INDEX):
+        if os.path.lexists(folder / path / name):
+            inside(folder, os.path.join(path, name))
     found = open_tensors(folder / path)
     if not {_KERNEL} <= set(found.entries) <= {_KERNEL, _BIAS}:
         raise CheckpointError(
             f"{folder / path}: its tensors are {', '.join(found.entries)}: {_KERNEL} and perhaps "
             f"{_BIAS} are needed"
         )
-    return {name: found.read(name).astype(np.float32) for name in found.entries}
+    for name, entry in found.entries.items():
+        if entry.dtype not in FLOATS:
+            raise CheckpointError(
+                f"{folder / path}: the tensor {name} is {entry.dtype}: weights are "
+                f"{', '.join(FLOATS)}"
+            )
+    tensors = {name: found.read(name) for name in found.entries}
+    for name, array in tensors.items():
+        if not all_finite(array):
+            raise CheckpointError(
+                f"{folder / path}: the tensor {name} holds NaN or infinity: damaged, fetch it anew"
+            )
+    if said.get("sha256") not in (None, digest(tensors)):
+        raise CheckpointError(
+            f"{folder / path}: not the weights that were converted: damaged, convert them anew"
+        )
+    return tensors

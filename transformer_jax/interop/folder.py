@@ -37,6 +37,7 @@ from transformer_jax.interop.families.heads import classifying
 from transformer_jax.interop.family import Family, Model, Row, Tensors
 from transformer_jax.interop.fields import Fields, read_fields
 from transformer_jax.interop.forms import moves, ours, shape_there
+from transformer_jax.interop.headers import FLOATS
 from transformer_jax.interop.memory import Memory, Shared, aligned
 from transformer_jax.interop.sizes import check_sizes
 from transformer_jax.interop.tensor_files import INDEX, WEIGHTS, TensorFolder, open_tensors
@@ -62,7 +63,6 @@ FAMILIES: tuple[Family, ...] = (
     bart.MARIAN, bart.PEGASUS, t5.T5, t5.MT5, *map(classifying, _DECODERS), vit.FAMILY,
 )  # fmt: skip
 
-_FLOATS = ("F64", "F32", "F16", "BF16")
 _AT_ONCE = 2  # tensors: while one is read, another is turned
 
 
@@ -181,9 +181,9 @@ def open_folder(path: str | os.PathLike[str]) -> Folder:
     rows = family.rows(model)
     for row in rows:
         kind = tensors.entries[names[row.theirs]].dtype if row.theirs in names else "F32"
-        if kind not in _FLOATS:
+        if kind not in FLOATS:
             raise CheckpointError(
-                f"{path}: the tensor {row.theirs} is {kind}: weights are {', '.join(_FLOATS)}"
+                f"{path}: the tensor {row.theirs} is {kind}: weights are {', '.join(FLOATS)}"
             )
     if misfit := _misfit(fields, family, model, rows, shapes, same):
         keys = deciding_keys(fields, lambda said: _expected(family, describe(said), misfit))

@@ -10,6 +10,7 @@ import numpy as np
 from transformer_jax.interop.bounded_json import Cursor
 
 __all__ = [
+    "FLOATS",
     "LARGEST_HEADER",
     "MOST_KEYS",
     "TYPES",
@@ -37,6 +38,7 @@ TYPES: Mapping[str, np.dtype] = {
     "U8": np.dtype("u1"),
     "BOOL": np.dtype("?"),
 }
+FLOATS = ("F64", "F32", "F16", "BF16")  # of what weights are
 LARGEST_HEADER = 100_000_000  # what the format allows
 MOST_KEYS = 200_000  # of which a tensor has four
 _LARGEST = 1 << 62  # elements and bytes of one tensor

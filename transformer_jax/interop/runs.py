@@ -13,11 +13,11 @@ import numpy as np
 from transformer_jax.config import TransformerConfig, from_dict
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.interop.dense import copy_dense
+from transformer_jax.interop.dense import copy_dense, dense_tensors, digest, read_dense
 from transformer_jax.interop.family import Model
 from transformer_jax.interop.fields import Fields, read_fields
 from transformer_jax.interop.folder import Folder, abstract_model, open_folder
-from transformer_jax.interop.tokenizer_settings import sentence_fields
+from transformer_jax.interop.sentences import sentence_fields, sentence_files
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.stored import Loaded
 
@@ -183,6 +183,7 @@ def run_fields(folder: Folder) -> dict[str, Any]:
     length = model.config.positions.max_length
     if sentence := sentence_fields(folder.path):
         found["sentence"] = sentence
+        found["published"]["sentence"] = sentence_files(folder.path)
         found["data"]["read"]["lowercase"] = sentence.get("lowercase", False)
         length = min(length, sentence.get("length", length))
     if model.kind == "encoder":
@@ -268,12 +269,16 @@ def convert(
         describe = {"config": fields, "tokenizer": tokenizer.sha256}
     RunDirectory.check_free(output, overwrite=overwrite)  # before anything is loaded
     params = source.load_params().params
+    dense = fields.get("sentence", {}).get("dense")
+    if dense is not None:  # a run that gives way to this one is there until all is read
+        read_dense(source.path, dense, source.folder.model.config.width)
+        dense["sha256"] = digest(dense_tensors(source.path, dense))
     run = RunDirectory.create(output, overwrite=overwrite)
     run.write(run.config, json.loads(json.dumps(fields)))
     if tokenizer is not None:
         tokenizer.save(run.tokenizer)
-    if "dense" in fields.get("sentence", {}):
-        copy_dense(source.path, fields["sentence"]["dense"], run.path)
+    if dense is not None:
+        copy_dense(source.path, dense, run.path)
     _save(run, params, describe)
     import jax
 

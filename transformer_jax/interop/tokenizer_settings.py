@@ -1,4 +1,4 @@
-"""What the small files beside a published model say about its tokenizer and sentence vectors."""
+"""What the small files beside a published model say about its tokenizer."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from transformer_jax.errors import CheckpointError, DataError
 from transformer_jax.interop.bounded_json import Cursor
 from transformer_jax.interop.tensor_files import inside
 
-__all__ = ["Settings", "read_bytes", "read_ids", "read_settings", "read_text", "sentence_fields"]
+__all__ = ["Settings", "read_bytes", "read_ids", "read_json", "read_settings", "read_text"]
 
 # By preference: a classifier's first and last token stand in for those of sentences.
 _ROLES = {
@@ -20,18 +20,6 @@ _ROLES = {
     "eos": ("eos_token", "sep_token"),
     "mask": ("mask_token",),
 }
-# Ways from the vectors of all tokens to one, and what files call them.
-_MODES = {
-    "mean": "pooling_mode_mean_tokens",
-    "first": "pooling_mode_cls_token",
-    "max": "pooling_mode_max_tokens",
-    "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
-    "weightedmean": "pooling_mode_weightedmean_tokens",
-    "lasttoken": "pooling_mode_lasttoken",
-}
-# Parts of a sentence encoder beside which a vector keeps its direction.
-_HARMLESS = ("Transformer", "Pooling", "Normalize", "Dropout")
-_BERTS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 _LARGEST = 256_000_000
 _LARGEST_SETTINGS = 10_000_000
 _MOST_IDS = 4_000_000
@@ -134,100 +122,6 @@ def read_settings(folder: Path) -> Settings:
         raise DataError(f"{folder / 'tokenizer_config.json'}: {error}") from None
 
 
-def sentence_fields(folder: Path) -> dict[str, Any]:
-    """How a folder makes a sentence's vector, as its ``modules.json`` and the files named say it.
-
-    Empty if it is no sentence encoder. Else ``pool`` is ``mean`` or ``first``, or names what is
-    done otherwise; ``dense``, if there is a linear map behind, is where its weights are and whether
-    tanh follows; ``length``, if it is told, is the most tokens that are read; ``lowercase``, if it
-    is there, is true: texts are read in small letters.
-
-    Args:
-        folder: What lies beside the weights.
-
-    Raises:
-        DataError: A file is damaged, or lies elsewhere.
-    """
-    usual = [{"type": "Transformer", "path": ""}, {"type": "Pooling", "path": "1_Pooling"}]
-    parts: dict[str, str] = {}
-    order: list[str] = []
-    modules = _json(folder, "modules.json", list)
-    for part in usual if modules is None else modules:
-        said = part if isinstance(part, dict) else {}
-        kind, path = said.get("type"), said.get("path")
-        if not isinstance(kind, str) or not isinstance(path, str) or not path.isprintable():
-            raise DataError(f"{folder / 'modules.json'}: is damaged: a part has no type or no path")
-        order.append(kind.rpartition(".")[2])
-        parts[order[-1]] = path
-    found: dict[str, Any] = {}
-    if "Pooling" in parts:
-        name = os.path.join(parts["Pooling"], "config.json")
-        fields = _json(folder, name, dict)
-        if fields is None and modules is not None:
-            raise DataError(f"{folder / name}: no such file, though modules.json names it")
-        if fields is not None:
-            found["pool"] = _pooling(folder / name, fields)
-    dense = _dense(folder, parts["Dense"]) if _ends_with_dense(order) else None
-    if dense is not None:
-        found["dense"] = dense
-        del parts["Dense"]
-    others = [kind[:40] for kind in parts if kind not in _HARMLESS]
-    if others:
-        found["pool"] = " and ".join([*filter(None, [found.get("pool")]), *others])
-    for family in _BERTS:
-        name = os.path.join(parts.get("Transformer", ""), f"sentence_{family}_config.json")
-        fields = _json(folder, name, dict)
-        if fields is not None:
-            return found | _reading(folder / name, fields)
-    return found
-
-
-def _ends_with_dense(order: list[str]) -> bool:
-    """Whether one linear map, and nothing else that matters, follows the pooling."""
-    if order.count("Dense") != 1 or order.count("Pooling") != 1:
-        return False
-    after = order[order.index("Pooling") + 1 :]
-    return after[0] == "Dense" and all(kind in _HARMLESS for kind in after[1:])
-
-
-def _dense(folder: Path, path: str) -> dict[str, Any] | None:
-    """Where the weights of a linear map are, and whether tanh follows; None if something else."""
-    fields = _json(folder, os.path.join(path, "config.json"), dict) or {}
-    known = {"Identity": False, "Tanh": True}
-    tanh = known.get(str(fields.get("activation_function")).rpartition(".")[2])
-    return None if tanh is None else {"path": path, "tanh": tanh}
-
-
-def _reading(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """How many tokens of a text are read, and whether in small letters, as a file says it."""
-    length, lower = fields.get("max_seq_length"), fields.get("do_lower_case")
-    if length is not None and (type(length) is not int or length < 1):
-        raise DataError(f"{path}: max_seq_length is {str(length)[:40]!r}: no number from 1")
-    if lower is not None and type(lower) is not bool:
-        raise DataError(f"{path}: do_lower_case is {str(lower)[:40]!r}, not true or false")
-    return ({} if length is None else {"length": length}) | ({"lowercase": True} if lower else {})
-
-
-def _pooling(path: Path, fields: Mapping[str, Any]) -> str:
-    """The pooling that a file describes; of several, all."""
-    modes = fields.get("pooling_mode")
-    if modes is not None:
-        named = modes if isinstance(modes, list) else [modes]
-        if not named or not all(isinstance(mode, str) for mode in named):
-            raise DataError(f"{path}: pooling_mode is {str(modes)[:40]!r}: no name")
-        return " and ".join("first" if mode == "cls" else mode[:40] for mode in named)
-    chosen = []
-    for mode, key in _MODES.items():
-        value = fields.get(key, mode == "mean")
-        if type(value) is not bool:
-            raise DataError(f"{path}: {key} is {str(value)[:40]!r}, not true or false")
-        if value:
-            chosen.append(mode)
-    if not chosen:
-        raise DataError(f"{path}: is damaged: no pooling is chosen")
-    return " and ".join(chosen)
-
-
 def read_ids(path: Path) -> dict[str, int]:
     """A JSON object of ids by token, each token once and each id once.
 
@@ -285,12 +179,17 @@ def read_bytes(path: Path, most: int = _LARGEST, *, folder: Path | None = None) 
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
-def _object(path: Path) -> dict[str, Any]:
-    return _json(path.parent, path.name, dict) or {}
+def read_json(folder: Path, name: str, kind: type) -> Any:
+    """The list or the object in a file of a folder; None if there is no such file.
 
+    Args:
+        folder: Where it must lie, also after links are followed.
+        name: Of the file.
+        kind: ``list`` or ``dict``.
 
-def _json(folder: Path, name: str, kind: type) -> Any:
-    """The list or the object in a file of a folder; None if there is no such file."""
+    Raises:
+        DataError: It is something else.
+    """
     path = folder / name
     if not os.path.lexists(path):
         return None
@@ -302,6 +201,10 @@ def _json(folder: Path, name: str, kind: type) -> Any:
         what = "object" if kind is dict else "list"
         raise DataError(f"{path}: is damaged: no JSON {what}")
     return found
+
+
+def _object(path: Path) -> dict[str, Any]:
+    return read_json(path.parent, path.name, dict) or {}
 
 
 def _name(token: object) -> str | None:
