@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.decoding.beam import Hypotheses, beam_search
 from transformer_jax.decoding.forced import Forced, Score, TraceStep, forced_scores
 from transformer_jax.decoding.generate import generate
