@@ -266,17 +266,21 @@ def test_parts_lie_within_the_folder(tmp_path, path):
             call(folder, {"path": path, "tanh": False}, last)
 
 
-def test_an_index_of_the_map_does_not_lead_out(encoder, tmp_path, run_command, lines):
-    folder = dense_encoder(encoder, linear())
-    (folder / "2_Dense").rename(tmp_path / "outside")
-    (folder / "2_Dense").mkdir()
-    shutil.copy(tmp_path / "outside/config.json", folder / "2_Dense")
-    index = {"metadata": {}, "weight_map": {"linear.weight": "model.safetensors"}}
-    (tmp_path / "outside/model.safetensors.index.json").write_text(json.dumps(index))
-    name = "model.safetensors.index.json"
-    (folder / "2_Dense" / name).symlink_to(tmp_path / "outside" / name)
-    code, _, err = run_command("embed", folder, lines)
-    assert (code, "leaves the folder" in err) == (4, True), err
+def test_a_linked_directory_of_shards_does_not_lead_out(tmp_path):
+    """Nor does one of a single file."""
+    outside, folder = tmp_path / "outside", tmp_path / "folder"
+    folder.mkdir()
+    outside.mkdir()
+    (folder / "2_Dense").symlink_to(outside)
+    save_file(linear(), outside / "1.safetensors")
+    index = {"metadata": {}, "weight_map": {"linear.weight": "1.safetensors"}}
+    (outside / "model.safetensors.index.json").write_text(json.dumps(index))
+    said = {"path": "2_Dense", "tanh": False}
+    with pytest.raises(CheckpointError, match="leaves the folder"):
+        read_dense(folder, said, 32)
+    (outside / "1.safetensors").rename(outside / "model.safetensors")
+    with pytest.raises(CheckpointError, match="leaves the folder"):
+        read_dense(folder, said, 32)
 
 
 @pytest.mark.parametrize(("tensors", "what"), [
