@@ -194,6 +194,21 @@ def test_a_converted_translator_begins_as_the_folder_does(published, tmp_path, r
     assert texts[0][0] == 0
 
 
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+@pytest.mark.parametrize("start", [-1, 97, 10**6])
+def test_a_decoder_does_not_begin_with_what_it_has_not(
+    published, tmp_path, run_command, file, start
+):
+    folder = shutil.copytree(published("bart"), tmp_path / "folder")
+    said = json.loads((folder / "config.json").read_text()) | {"decoder_start_token_id": start}
+    (folder / file).write_text(json.dumps(said))
+    for rules in ([], ["--rules", "published"]):
+        code, _, err = run_command("translate", folder, *rules, text="the bank\n")
+        assert (code, err.count("\n")) == (4, 1), err
+        assert f"{file}: decoder_start_token_id is {start}: the decoder reads 0 to 96" in err
+    assert run_command("convert", folder, tmp_path / "run")[0] == 4
+
+
 def test_settings_of_decoding_go_back_as_they_were(published, tmp_path, run_command):
     """In a file of their own where they had one, and in ``config.json`` alone otherwise."""
     assert run_command("export", published("bart"), tmp_path / "plain")[0] == 0

@@ -124,6 +124,9 @@ def _told(folder: Folder, text: str) -> dict[str, str]:
     """Roles of tokens that the configuration gives by their ids.
 
     A decoder of an encoder-decoder begins with the token that it is told to.
+
+    Raises:
+        CheckpointError: The model has no such token to begin with.
     """
     import tokenizers
 
@@ -135,6 +138,10 @@ def _told(folder: Folder, text: str) -> dict[str, str]:
         value = fields.values.get(key)
         value = folder.fields.values.get(key) if value is None else value
         value = value[0] if isinstance(value, list) and value else value
+        known = type(value) is int and 0 <= value < folder.model.config.decoder().vocab
+        if key == "decoder_start_token_id" and value is not None and not known:
+            most = folder.model.config.decoder().vocab - 1
+            raise fields.refused(key, value, f"the decoder reads 0 to {most}")
         token = backend.id_to_token(value) if isinstance(value, int) and value >= 0 else None
         if token is not None:
             found[role] = token
