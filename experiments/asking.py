@@ -8,6 +8,7 @@ from typing import Any
 
 import tyro
 
+from transformer_jax.cli.checks import check_values
 from transformer_jax.cli.flags import check_flags, flags_of, in_one_line
 from transformer_jax.errors import CheckpointError, ConfigError
 
@@ -56,6 +57,7 @@ def asked_run(
     named = runs[name][1]
     check_flags(f"{command} {name}", flags_of(type(named)), given[1:], f"{program} {name}")
     run = in_one_line(parse, f"{program} {name}")
+    check_values(run)
     return name, dataclasses.replace(run, output=run.output or f"runs/{name}"), named
 
 
@@ -73,7 +75,9 @@ def parse_flags(kind: Any, program: str, arguments: Sequence[str], default: Any 
     """
     check_flags(program.rpartition(" ")[2], flags_of(kind), arguments, program)
     how = {} if default is None else {"default": default}
-    return in_one_line(lambda: tyro.cli(kind, prog=program, args=list(arguments), **how), program)
+    asked = in_one_line(lambda: tyro.cli(kind, prog=program, args=list(arguments), **how), program)
+    check_values(asked)
+    return asked
 
 
 def near(word: str, known: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from experiments import decoder_only, entry, seq2seq
+from experiments import decoder_only, encoder_only, entry, seq2seq
 from experiments.asking import asked_run
 from experiments.language_settings import RUNS as LANGUAGE_RUNS
 from experiments.settings import RUNS
@@ -115,3 +115,31 @@ def test_nothing_is_written_to_a_folder_that_is_no_run(tmp_path, text):
         LOCK: text,
         "thesis.tex": "x",
     }
+
+
+LARGE = str(10**30)
+
+
+@pytest.mark.parametrize(
+    ("module", "given", "says"),
+    [
+        (seq2seq, ["evaluate", "run", "--source", "\ud800", "--target", "x"], "--source: holds"),
+        (seq2seq, ["evaluate", "run", "--source", "x", "--target", "x", "--beams", LARGE],
+         "--beams is 1"),
+        (seq2seq, ["resume", "run", "--loop.keep-last", LARGE], "--loop.keep-last is 1"),
+        (seq2seq, ["resume", "a\0b"], "error: run: holds a NUL"),
+        (decoder_only, ["evaluate", "run", "--ngrams", LARGE], "--ngrams is 1"),
+        (encoder_only, ["evaluate", "run", "--output", "\udcff"], "--output: holds half"),
+        (encoder_only, ["glue", "SST-2=\ud800"], "error: runs: holds half"),
+    ],
+)  # fmt: skip
+def test_values_that_mean_nothing_are_refused_before_a_run_is_looked_for(
+    capfd, module, given, says
+):
+    assert module.main(given) == 2
+    assert says in capfd.readouterr().err
+
+
+def test_a_training_run_may_be_larger_than_a_command(tmp_path):
+    asked = en_asked(seq2seq.FAMILY, "small", "--training.tokens", "8000000")
+    assert asked.training.tokens == 8_000_000

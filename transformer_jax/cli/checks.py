@@ -43,23 +43,29 @@ _LONGEST_PATH = 4095  # bytes
 _SHOWN = 40  # digits
 
 
-def check_values(command: Any) -> None:
+def check_values(command: Any, group: str = "") -> None:
     """Refuses values that a flag of a command took and that nothing can be done with.
 
     Those are numbers that are not finite or beyond reason, text with half a character or a NUL,
     and paths that no file system has. What else a value must be, its command says.
 
     Args:
-        command: A dataclass with a field for each flag.
+        command: A dataclass with a field for each flag, or for a group of flags.
+        group: What stands before the names of its flags.
 
     Raises:
         ConfigError: It names the flag.
     """
     for field in dataclasses.fields(command):
-        value = getattr(command, field.name)
-        flag = field.name if positional(field) else f"--{field.name.replace('_', '-')}"
+        value, flag = getattr(command, field.name), group + field.name.replace("_", "-")
+        if dataclasses.is_dataclass(value):
+            check_values(value, f"{flag}.")
+            continue
+        # What is too much for one command may be little for training, whose flags come in groups.
+        name = "" if group and field.name != "seed" else field.name
+        shown = field.name if positional(field) else f"--{flag}"
         for each in value if isinstance(value, tuple) else (value,):
-            check_value(flag, field.name, each)
+            check_value(shown, name, each)
 
 
 def check_value(shown: str, name: str, value: Any) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import importlib
+import os
 import pathlib
 import platform
 import stat
@@ -134,7 +135,7 @@ def read_texts(path: str, read: TextOptions = TextOptions(), where: str = "data.
 def _text(path: str, read: TextOptions, where: str) -> Texts:
     root = pathlib.Path(path)
     files = [root]
-    if root.is_dir():
+    if os.path.isdir(root):
         found = (file for file in root.rglob("*") if file.name.lower().endswith(_ENDINGS))
         files = sorted((file for file in found if file.is_file()), key=lambda f: f.as_posix())
         if not files:

@@ -110,7 +110,7 @@ def _check(config: OptimizerConfig) -> None:
         raise ConfigError(f"optimizer.learning_rate is {rate}: a number of 0 or more is allowed")
     warm_up, some = schedule.warm_up, schedule.kind in ("noam", "inverse_sqrt")
     warm_up = 1 if warm_up is None else warm_up
-    if not warm_up >= 0 or (warm_up == 0 and some) or (warm_up > 1 and warm_up != int(warm_up)):
+    if not warm_up >= 0 or (warm_up == 0 and some) or (warm_up > 1 and warm_up % 1 != 0):
         raise ConfigError(
             f"optimizer.schedule.warm_up is {warm_up}: a number of updates (noam and inverse_sqrt "
             f"need at least 1, others 0), or the part of the run that it takes, below 1"

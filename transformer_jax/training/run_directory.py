@@ -71,7 +71,7 @@ class RunDirectory:
             CheckpointError: It cannot be read.
         """
         run = cls(path)
-        if not run.path.is_dir():
+        if not os.path.isdir(path):
             return
         try:
             empty = all(of_a_lock(entry.name) for entry in run.path.iterdir())
@@ -104,7 +104,7 @@ class RunDirectory:
         from transformer_jax.interop.folder import is_published
 
         run = cls(path)
-        if not run.path.is_dir():
+        if not os.path.isdir(path):
             raise CheckpointError(f"{path}: no such run directory")
         if is_published(path):
             from transformer_jax.interop.runs import PublishedRun

@@ -1,0 +1,141 @@
+"""Whatever value a flag of a training program takes, it is refused in one line or can be used."""
+
+import dataclasses
+import logging
+import typing
+from typing import NamedTuple
+
+import pytest
+
+from experiments import decoder_only, encoder_only, job, language, seq2seq
+from transformer_jax.cli.flags import positional
+
+NUMBERS = ["nan", "inf", "-inf", str(10**30), "-1", "", "9" * 300]
+MEANINGLESS = {"nan", "inf", "-inf", str(10**30), "", "9" * 300}
+TEXTS = ["", "\ud800", "a\0b", "9" * 300, "-1"]
+SIZES = [
+    "--model.width", "8", "--model.attention.heads", "2", "--model.feed-forward.width", "16",
+    "--model.positions.max-length", "32", "--distributed.local-devices", "1",
+    "--training.steps", "4", "--optimizer.schedule.warm-up", "2",
+]  # fmt: skip
+ENCODER = [*SIZES, "--model.encoder-layers", "1", "--training.tokens", "256"]
+DECODER = [*SIZES, "--model.decoder-layers", "1", "--training.rows", "2", "--training.length", "16"]
+
+
+class Program(NamedTuple):
+    """A command with the least that it needs to begin a run."""
+
+    module: typing.Any
+    command: str
+    name: str
+    given: list[str]
+
+
+PROGRAMS = [
+    Program(seq2seq, "train", "small",
+            ["--data.pairs", "{folder}/pairs.tsv", "--data.read.format", "tsv",
+             "--data.read.max-length", "30", *ENCODER, "--model.decoder-layers", "1"]),
+    Program(decoder_only, "train", "char-cpu", ["--data.text", "{folder}/text.txt", *DECODER]),
+    Program(decoder_only, "train", "ngram", ["--data.text", "{folder}/text.txt"]),
+    Program(encoder_only, "pretrain", "small",
+            ["--data.text", "{folder}/text.txt", *ENCODER, "--training.length", "24"]),
+    Program(encoder_only, "finetune", "classify",
+            ["--data.train", "{folder}/classify.tsv", *ENCODER, "--task.length", "24"]),
+]  # fmt: skip
+
+
+def hf_name(program):
+    """What tells a program in the names of tests."""
+    return f"{program.module.__name__.rpartition('.')[2]} {program.name}"
+
+
+def hf_kinds(hint):
+    """The simple types among those that a field can have."""
+    if typing.get_origin(hint) is typing.Literal:
+        return set()
+    parts = typing.get_args(hint)
+    return set().union(*map(hf_kinds, parts)) if parts else {hint} & {int, float, str}
+
+
+def hf_flags(kind, prefix=""):
+    """Flags that take numbers or texts, dotted."""
+    hints = typing.get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        flag, hint = prefix + field.name.replace("_", "-"), hints[field.name]
+        if dataclasses.is_dataclass(hint):
+            yield from hf_flags(hint, f"{flag}.")
+        elif not positional(field) and hf_kinds(hint):
+            yield flag, hf_kinds(hint)
+
+
+def hf_cases():
+    for program in PROGRAMS:
+        run = program.module.FAMILY.begins[program.command]()[program.name][1]
+        for flag, kinds in hf_flags(type(run)):
+            for value in NUMBERS if kinds & {int, float} else TEXTS:
+                yield program, flag, value
+
+
+CASES = list(hf_cases())
+
+
+def hf_quick(i):
+    """Those of the quick tests: a prime step meets every program and kind of value."""
+    return i % 43 == 0
+
+
+@pytest.fixture(autouse=True)
+def hf_quiet():
+    yield
+    logging.getLogger().handlers.clear()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A few lines of everything."""
+    folder = tmp_path_factory.mktemp("data")
+    lines = [f"{a} {b}" for a in ("um", "dois", "três", "dez") for b in ("sete", "oito", "nove")]
+    (folder / "pairs.tsv").write_text("".join(f"{line}\t{line[::-1]}\n" for line in lines))
+    (folder / "text.txt").write_text("".join(f"{line}. {line}.\n\n" for line in lines))
+    rows = [f"{line}\t{i % 2}\n" for i, line in enumerate(lines)]
+    (folder / "classify.tsv").write_text("text\tlabel\n" + "".join(rows))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("program", "flag", "value"),
+    [
+        pytest.param(*case, marks=() if hf_quick(i) else pytest.mark.slow)
+        for i, case in enumerate(CASES)
+    ],
+    ids=lambda value: hf_name(value) if isinstance(value, Program) else ascii(value[:30]),
+)
+def test_a_value_is_used_or_refused_in_one_line(
+    program, flag, value, folder, tmp_path, monkeypatch, capfdbinary
+):
+    """Up to the first step, which is not taken: all that is made of the run is made."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(job, "train", lambda *_, **__: 0)
+    monkeypatch.setattr(language, "count", lambda *_: 0)
+    given = [word.format(folder=folder) for word in program.given]
+    if f"--{flag}" in given:
+        at = given.index(f"--{flag}")
+        del given[at : at + 2]
+    code = program.module.main([program.command, program.name, *given, f"--{flag}={value}"])
+    err = capfdbinary.readouterr().err.decode(errors="replace")
+    assert code in (0, 2, 3, 4), err
+    assert "Traceback" not in err
+    assert "unexpected" not in err
+    errors = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == (code != 0), err
+    kinds = dict(hf_flags(type(program.module.FAMILY.begins[program.command]()[program.name][1])))
+    if value in MEANINGLESS and kinds[flag] & {int, float} and str not in kinds[flag]:
+        assert code == 2, err
+
+
+def test_every_program_and_value_is_among_the_quick_ones():
+    some = [case for i, case in enumerate(CASES) if hf_quick(i)]
+    assert {program.command for program, *_ in some} == {"train", "pretrain", "finetune"}
+    assert {value for *_, value in some} == {*NUMBERS, *TEXTS}
+    flags = {flag for _, flag, _ in CASES}
+    assert flags >= {"training.tokens", "data.read.size", "model.width", "task.length", "output"}
