@@ -128,3 +128,14 @@ def test_a_missing_package_is_one_line(
     assert code == 2
     assert f"pip install 'transformer-jax[{extra}]'" in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_a_link_to_a_folder_stays(published, run_command, tmp_path):
+    """As one that is not there yet, and as one that is replaced."""
+    (tmp_path / "link").symlink_to("held")
+    for flags in ([], ["--overwrite"]):
+        code, _, err = run_command("export", published("gpt2"), tmp_path / "link", *flags)
+        assert code == 0, err
+        assert (tmp_path / "link").is_symlink()
+        assert (tmp_path / "held" / "model.safetensors").is_file()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["held", "link"]

@@ -128,6 +128,8 @@ def test_squad_gives_questions_in_order_and_answers_by_character(write):
         ("sentence\tlabel\na\t1\n", "classify", {}, r":1: column 'text' is not in the header, "
          r"which has 'sentence', 'label': give data.read.text"),
         ("text\ttext\tlabel\na\tb\t1\n", "classify", {}, r":1: column 'text' is twice in"),
+        ("text\tlabel\na\t1\n", "classify", {"text": "²"}, r":1: column '²' is not in the header"),
+        ("text\tlabel\na\t1\n", "classify", {"text": "9" * 5000}, r":1: column '9{5000}' is not"),
         ("text\tlabel\na\t3,5\n", "regress", {}, r":2: the label '3,5' is no finite number"),
         ("text\tlabel\na\tnan\n", "regress", {}, r":2: the label 'nan' is no finite number"),
         ("text\tlabel\n", "classify", {}, r"train.tsv: no examples: it is empty"),

@@ -207,7 +207,7 @@ def check_number(label: str, place: str) -> float:
 def _tsv(
     path: str, fields: list[tuple[str, str]], header: bool | None, where: str
 ) -> Iterator[tuple[int, list[str]]]:
-    named = [f"data.read.{option} {column}" for option, column in fields if not column.isdigit()]
+    named = [f"data.read.{option} {column}" for option, column in fields if not _numbers(column)]
     if header is False and named:
         raise ConfigError(f"{named[0]}: without a header columns have numbers, from 1")
     header = bool(named) if header is None else header
@@ -230,8 +230,13 @@ def _tsv(
         yield number, [cells[i] for i in places]
 
 
+def _numbers(column: str) -> bool:
+    """Whether a column is meant by its number: "²" is a digit, and no number all the same."""
+    return column.isdecimal() and len(column) < 10
+
+
 def _column(header: list[str], option: str, column: str, place: str) -> int:
-    if column.isdigit():
+    if _numbers(column):
         if int(column) < 1:
             raise ConfigError(f"data.read.{option} {column}: columns have numbers from 1")
         return int(column) - 1

@@ -297,7 +297,7 @@ def find_prepared(name: str, data_dir: str | None = None) -> pathlib.Path:
 
 
 def _version(name: str) -> tuple[int, ...]:
-    return tuple(int(part) if part.isdigit() else -1 for part in name.split("."))
+    return tuple(int(part) if part.isdecimal() else -1 for part in name.split("."))
 
 
 def _package() -> Any:

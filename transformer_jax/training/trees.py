@@ -57,6 +57,6 @@ def _numbered(tree: Any) -> Any:
     if not isinstance(tree, dict):
         return tree
     tree = {key: _numbered(child) for key, child in tree.items()}
-    if tree and all(key.isdigit() for key in tree):
+    if tree and all(key.isdecimal() for key in tree):
         return {int(key): tree[key] for key in sorted(tree, key=int)}
     return tree
