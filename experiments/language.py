@@ -15,7 +15,6 @@ from experiments import checks, job
 from experiments.job import say
 from experiments.language_report import Report, baselines, counted_model, judge
 from experiments.language_settings import LanguageRun, NgramRun, read
-from transformer_jax.cli.loading import load_language
 from transformer_jax.data.documents import Piece, Texts, TextSplits, open_texts, read_texts
 from transformer_jax.data.rows import BlockPlan, PackPlan, RowBatch, make_rows
 from transformer_jax.data.store import forget
@@ -25,6 +24,7 @@ from transformer_jax.decoding.requests import LanguageModel, Request
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.parallel.mesh import is_main, local_rows, put_batch
+from transformer_jax.predictors.runs import load_language
 from transformer_jax.training import manifest
 from transformer_jax.training.activity import tracked
 from transformer_jax.training.objectives import language_model

@@ -14,7 +14,6 @@ from experiments.encoder_settings import PretrainRun, read
 from experiments.job import say
 from experiments.language import open_run
 from experiments.task_scores import aligned
-from transformer_jax.cli.loading import chosen_checkpoint
 from transformer_jax.data.corruption import Masking
 from transformer_jax.data.documents import Texts, TextSplits
 from transformer_jax.data.sentence_pairs import PairBatch, SentencePairs
@@ -25,6 +24,7 @@ from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer
 from transformer_jax.errors import plural
 from transformer_jax.models.heads import MaskedEncoder
 from transformer_jax.parallel.mesh import local_rows, put_batch
+from transformer_jax.predictors.runs import chosen_checkpoint
 from transformer_jax.training.activity import tracked
 from transformer_jax.training.encoder_objectives import masked_words
 from transformer_jax.training.run_directory import RunDirectory

@@ -58,10 +58,10 @@ def evaluate(arguments: Sequence[str]) -> int:
 def _evaluate(asked: Evaluate) -> int:
     from experiments.settings import Run
     from experiments.translation import score_pairs
-    from transformer_jax.cli.loading import load
     from transformer_jax.data.aligned import read_aligned
     from transformer_jax.decoding.options import Search
     from transformer_jax.decoding.translator import Translator
+    from transformer_jax.predictors.runs import load
     from transformer_jax.training.run_directory import RunDirectory
 
     search = Search(beams=asked.beams)

@@ -55,10 +55,10 @@ def timed(command: list[str], **how: Any) -> tuple[float, float]:
 
 def work(asked: Lines, folder: Path, beams: int) -> tuple[Path, Path]:
     """The shuffled file, and what the peers are given: sources as ids, and lengths to write."""
-    from transformer_jax.cli.loading import load
     from transformer_jax.data.text import read_lines
     from transformer_jax.decoding.options import Search
     from transformer_jax.decoding.translator import Translator
+    from transformer_jax.predictors.runs import load
 
     lines = list(read_lines(asked.file))
     random.Random(0).shuffle(lines)

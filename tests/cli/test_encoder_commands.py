@@ -11,7 +11,6 @@ import pytest
 from flax import nnx
 from safetensors.numpy import load_file
 
-from transformer_jax.cli.loading import load
 from transformer_jax.cli.main import COMMANDS
 from transformer_jax.config import AttentionConfig, bert
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
@@ -19,6 +18,7 @@ from transformer_jax.encoding.masked import FillMask
 from transformer_jax.encoding.predictor import Found, Predictor
 from transformer_jax.encoding.vectors import Vectors
 from transformer_jax.models.heads import MaskedEncoder, TextEncoder, TokenEncoder
+from transformer_jax.predictors.runs import load
 from transformer_jax.training.checkpoint import Checkpointer
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.state import TrainState, split
@@ -218,7 +218,7 @@ def test_questions_without_an_answer_are_counted(monkeypatch, run_command, tmp_p
     answers = lambda *_, **how: [[Found("a", start, 1.0)] for start in found]
     predictor = type("Predictor", (), {"answers": staticmethod(answers)})
     loaded = lambda *_: (predictor, {}, str)
-    monkeypatch.setattr("transformer_jax.cli.encoders.load_task", loaded)
+    monkeypatch.setattr("transformer_jax.predictors.encoders.load_task", loaded)
     questions = ["who"] * len(found)
     code, _, err = run_command("answer", tmp_path, *questions, "--context", tmp_path / "text")
     assert code == 0

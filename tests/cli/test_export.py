@@ -9,10 +9,10 @@ import tokenizers
 
 from tests.interop.word_level import tokenizer_json
 from tests.parity import layouts
-from transformer_jax.cli.loading import load
 from transformer_jax.decoding.options import Search
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.interop.stablehlo import load_stablehlo
+from transformer_jax.predictors.runs import load
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from transformer_jax.cli.attention import self_attention_of
-from transformer_jax.cli.loading import load, load_language
 from transformer_jax.cli.main import main
 from transformer_jax.cli.output import escaped, waiting
 from transformer_jax.cli.prompt import unescaped
 from transformer_jax.decoding.requests import Request
+from transformer_jax.predictors.runs import load, load_language
 
 PROMPTS = ["a cab", "", "bad dad", "fed", "a", "abc", "cafe, a"]
 

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
-from transformer_jax.cli.loading import load_language
 from transformer_jax.cli.main import main
 from transformer_jax.cli.prompt import Prompt, read_examples
 from transformer_jax.config import (
@@ -24,6 +23,7 @@ from transformer_jax.decoding.ngram import NgramLanguageModel
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation.few_shot import Template, accuracy
 from transformer_jax.models.decoder import Decoder
+from transformer_jax.predictors.runs import load_language
 from transformer_jax.training.checkpoint import Checkpointer
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.state import TrainState, split

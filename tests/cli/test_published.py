@@ -13,13 +13,13 @@ from safetensors.numpy import load_file
 
 from experiments import encoder_only
 from tests.parity import layouts
-from transformer_jax.cli.loading import load
-from transformer_jax.cli.published import PublishedWriter, Text
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.decoding.published import PublishedGenerator
 from transformer_jax.decoding.published_rules import PublishedRules, from_published
 from transformer_jax.encoding.batching import Batches
 from transformer_jax.modules.stack import stack_blocks
+from transformer_jax.predictors.published import PublishedWriter, Text
+from transformer_jax.predictors.runs import load
 from transformer_jax.training.checkpoint import Checkpointer
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.state import TrainState

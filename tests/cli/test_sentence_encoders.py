@@ -8,12 +8,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from tests.parity import layouts
-from transformer_jax.cli.encoders import load_vectors, pool_of
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.interop.dense import copy_dense, read_dense
 from transformer_jax.interop.sentences import sentence_fields
 from transformer_jax.interop.tensor_files import open_tensors
+from transformer_jax.predictors.encoders import load_vectors, pool_of
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.sealed import changed_config
 

@@ -16,7 +16,6 @@ import pytest
 from flax import nnx
 
 from transformer_jax.cli.attention import attention_of
-from transformer_jax.cli.loading import chosen_checkpoint, load
 from transformer_jax.cli.output import TextOutput
 from transformer_jax.cli.translate import Translate, traced
 from transformer_jax.config import TransformerConfig
@@ -24,6 +23,7 @@ from transformer_jax.decoding.forced import TraceStep
 from transformer_jax.decoding.translator import Hypothesis, Translation, Translator
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.predictors.runs import chosen_checkpoint, load
 
 
 @pytest.fixture(scope="module")

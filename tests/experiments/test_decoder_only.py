@@ -13,11 +13,11 @@ import pytest
 
 from experiments import decoder_only
 from experiments.language_settings import RUNS, LanguageRun, read
-from transformer_jax.cli.loading import load_language
 from transformer_jax.cli.main import main
 from transformer_jax.config import from_dict
 from transformer_jax.data.tokenizer import load_tokenizer
 from transformer_jax.models.ngram import NgramModel
+from transformer_jax.predictors.runs import load_language
 from transformer_jax.training.metrics import read_metrics
 from transformer_jax.training.run_directory import RunDirectory
 

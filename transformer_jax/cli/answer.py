@@ -43,13 +43,8 @@ class Answer(RunCommand):
         for flag in ("best", "longest"):
             if getattr(self, flag) < 1:
                 raise ConfigError(f"--{flag} is {getattr(self, flag)}: at least 1")
-        from transformer_jax.cli.encoders import (
-            file_lines,
-            given_lines,
-            load_task,
-            windows,
-            write,
-        )
+        from transformer_jax.cli.encoders import file_lines, given_lines, windows, write
+        from transformer_jax.predictors.encoders import load_task
 
         if str(self.context) == "-" and not self.questions:
             raise ConfigError("--context - is standard input: give the questions as arguments")

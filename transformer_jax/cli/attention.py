@@ -46,7 +46,7 @@ class Attention(RunCommand):
     def __call__(self) -> int:
         """Writes the files, and prints the translation if there is one."""
         self.check()
-        from transformer_jax.cli.loading import ENCODERS, family
+        from transformer_jax.predictors.runs import ENCODERS, family
         from transformer_jax.training.run_directory import RunDirectory
         from transformer_jax.visual.attention import as_json, page, picture
 
@@ -85,9 +85,9 @@ class Attention(RunCommand):
 
     def of_translation(self) -> "tuple[tuple[Maps, ...], str]":
         """What a translator looks at, and its translation."""
-        from transformer_jax.cli.loading import as_trained, load
         from transformer_jax.decoding.options import Search
         from transformer_jax.decoding.translator import Translator
+        from transformer_jax.predictors.runs import as_trained, load
 
         model, tokenizer = load(self.run, self.checkpoint)
         translator = Translator(model, tokenizer, search=Search(beams=self.beams))
@@ -101,7 +101,7 @@ class Attention(RunCommand):
         Raises:
             ConfigError: A flag that is for translators.
         """
-        from transformer_jax.cli.loading import as_trained, first_token, load
+        from transformer_jax.predictors.runs import as_trained, first_token, load
         from transformer_jax.training.run_directory import RunDirectory
 
         self.check_alone("decoder", "a language model")
@@ -117,7 +117,7 @@ class Attention(RunCommand):
             ConfigError: A flag that is for translators.
             DataError: The sentence is longer than the model can read.
         """
-        from transformer_jax.cli.encoders import load_vectors
+        from transformer_jax.predictors.encoders import load_vectors
 
         self.check_alone("encoder", "an encoder")
         vectors, prepare = load_vectors(self.run, self.checkpoint)

@@ -42,8 +42,9 @@ class Classify(RunCommand):
     def __call__(self) -> int:
         """Reads, labels and writes until the input ends."""
         self.check()
-        from transformer_jax.cli.encoders import given_lines, load_task, windows, write
+        from transformer_jax.cli.encoders import given_lines, windows, write
         from transformer_jax.encoding.predictor import NoTokensError
+        from transformer_jax.predictors.encoders import load_task
         from transformer_jax.training.run_directory import RunDirectory
 
         predictor, task, prepare = load_task(self.run, self.checkpoint, TASKS)

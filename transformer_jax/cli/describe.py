@@ -92,7 +92,7 @@ class Describe(RunCommand):
             raise ConfigError(
                 f"--preset {self.preset}: no such preset: {hint}there are {', '.join(PRESETS)}"
             )
-        from transformer_jax.cli.loading import model_config
+        from transformer_jax.predictors.runs import model_config
         from transformer_jax.training.run_directory import RunDirectory
 
         assert self.run is not None
@@ -101,7 +101,7 @@ class Describe(RunCommand):
 
 def heads_of(run: "RunDirectory") -> dict[str, tuple[int, ...]]:
     """The shapes of what a run has beyond embeddings and layers, where its task decides that."""
-    from transformer_jax.cli.loading import ENCODERS, abstract_model, family, model_config
+    from transformer_jax.predictors.runs import ENCODERS, abstract_model, family, model_config
 
     if family(run) not in (*ENCODERS, "decoder-task", "image"):
         return {}
@@ -119,7 +119,7 @@ def heads_of(run: "RunDirectory") -> dict[str, tuple[int, ...]]:
 
 def has_head(run: "RunDirectory") -> bool:
     """Whether a run's decoder, if it has one, tells the next token."""
-    from transformer_jax.cli.loading import family
+    from transformer_jax.predictors.runs import family
 
     return family(run) != "decoder-task"
 

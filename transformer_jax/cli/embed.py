@@ -38,7 +38,8 @@ class Embed(RunCommand):
 
     def __call__(self) -> int:
         """Writes the file, and says what is in it."""
-        from transformer_jax.cli.encoders import file_lines, layers_of, load_vectors, pool_of
+        from transformer_jax.cli.encoders import file_lines, layers_of
+        from transformer_jax.predictors.encoders import load_vectors, pool_of
 
         layers = layers_of(self.layers)
         for flag in ("tokens", "block"):

@@ -69,9 +69,9 @@ class Export(RunCommand):
 
     def write(self, output: Path) -> str:
         """Writes what the flags ask for into a new folder; a line about it."""
-        from transformer_jax.cli.loading import family, first_token, load
         from transformer_jax.interop.fitting import looped
         from transformer_jax.interop.runs import model_of
+        from transformer_jax.predictors.runs import family, first_token, load
         from transformer_jax.training.run_directory import RunDirectory
 
         directory = RunDirectory.open(self.run)

@@ -30,7 +30,7 @@ class FillMask(RunCommand):
 
     def __call__(self) -> int:
         """A row for each word, the likeliest first."""
-        from transformer_jax.cli.loading import as_trained, load, refuse_others, task_of
+        from transformer_jax.predictors.runs import as_trained, load, refuse_others, task_of
         from transformer_jax.training.run_directory import RunDirectory
 
         if self.top < 1:
@@ -49,14 +49,9 @@ class FillMask(RunCommand):
                 f"{self.run}: this published encoder came without a head for hidden words: "
                 f"try transformer-jax embed"
             )
-        from transformer_jax.cli.encoders import (
-            frame_of,
-            given_lines,
-            read_length,
-            windows,
-            write,
-        )
+        from transformer_jax.cli.encoders import given_lines, windows, write
         from transformer_jax.encoding import masked
+        from transformer_jax.predictors.encoders import frame_of, read_length
 
         prepare = as_trained(self.run, trim=False)
         model, tokenizer = load(self.run, self.checkpoint, kind="encoder")

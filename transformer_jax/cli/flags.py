@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from transformer_jax.errors import ConfigError
 
-__all__ = ["check_flags", "flags_of", "in_one_line", "positional"]
+__all__ = ["check_flags", "flags_of", "in_one_line", "positional", "refuse_flags"]
 
 T = TypeVar("T")
 
@@ -105,3 +105,18 @@ def _one_line(box: str, see: str) -> str:
             break
         words.append(text + ":" if line.startswith("╭") and text else text)
     return f"{' '.join(word for word in words if word)} (see {see} --help)"
+
+
+def refuse_flags(command: Any, allowed: Sequence[str]) -> None:
+    """Refuses flags that published rules have no room for, instead of passing over them.
+
+    Raises:
+        ConfigError: It names the flag.
+    """
+    for field in dataclasses.fields(command):
+        if field.name in (*allowed, "run", "rules", "allow_changed_config"):
+            continue
+        if getattr(command, field.name) != field.default:
+            flag = field.name.replace("_", "-")
+            said = ", ".join(f"--{name.replace('_', '-')}" for name in allowed if name != "prompt")
+            raise ConfigError(f"--{flag} has no part in --rules published, which takes {said}")

@@ -91,8 +91,8 @@ class Generate(RunCommand):
         if self.rules == "published":
             return self.by_published_rules()
         asked = self.asked()
-        from transformer_jax.cli.loading import as_trained, counted, load_language
         from transformer_jax.decoding.requests import numbered
+        from transformer_jax.predictors.runs import as_trained, counted, load_language
         from transformer_jax.training.run_directory import RunDirectory
 
         prepare = as_trained(self.run, trim=False)
@@ -195,7 +195,8 @@ class Generate(RunCommand):
 
     def by_published_rules(self) -> int:
         """Writes texts as ``generate()`` of transformers would."""
-        from transformer_jax.cli.published import PublishedWriter, refuse_flags
+        from transformer_jax.cli.flags import refuse_flags
+        from transformer_jax.predictors.published import PublishedWriter
 
         names = {
             "tokens": "max_new_tokens",

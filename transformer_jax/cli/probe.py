@@ -47,7 +47,7 @@ class Probe(RunCommand):
         """A row for each layer with the share of held-out labels it tells."""
         if self.limit < 2:
             raise ConfigError(f"--limit is {self.limit}: at least 2")
-        from transformer_jax.cli.encoders import load_vectors, pool_of, sentence_of
+        from transformer_jax.predictors.encoders import load_vectors, pool_of, sentence_of
         from transformer_jax.training.run_directory import RunDirectory
 
         run = RunDirectory.open(self.run)

@@ -74,7 +74,7 @@ class Prompt(RunCommand):
         # Before the model is loaded: too few examples are not worth the wait.
         asked = {k: prompts(pool, queries, template, k=k, **how) for k in self.shots}
 
-        from transformer_jax.cli.loading import load_language
+        from transformer_jax.predictors.runs import load_language
 
         model = load_language(self.run, self.checkpoint)
         answers: dict[str, Any] = {

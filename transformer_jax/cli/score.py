@@ -38,7 +38,7 @@ class Score(RunCommand):
 
     def __call__(self) -> int:
         """One row a line; the last is the corpus."""
-        from transformer_jax.cli.loading import refuse_others
+        from transformer_jax.predictors.runs import refuse_others
         from transformer_jax.training.run_directory import RunDirectory
 
         if (self.source is None) != (self.target is None):
@@ -57,8 +57,8 @@ class Score(RunCommand):
 
     def texts(self) -> int:
         """What a language model makes of lines, or of a whole file; bits are of UTF-8 bytes."""
-        from transformer_jax.cli.loading import as_trained, load_language
         from transformer_jax.data.text import read_lines
+        from transformer_jax.predictors.runs import as_trained, load_language
 
         assert self.text is not None
         lines = list(read_lines(self.text, "score"))
@@ -86,10 +86,10 @@ class Score(RunCommand):
 
     def translations(self) -> int:
         """What a translator makes of translations, the end of each sentence among its tokens."""
-        from transformer_jax.cli.loading import as_trained, load
         from transformer_jax.data.aligned import read_aligned
         from transformer_jax.data.text import check_readable
         from transformer_jax.decoding.translator import Translator
+        from transformer_jax.predictors.runs import as_trained, load
 
         assert self.source is not None
         assert self.target is not None

@@ -36,13 +36,8 @@ class Similar(RunCommand):
 
     def __call__(self) -> int:
         """A row for each line found, with cosine and number, the nearest first."""
-        from transformer_jax.cli.encoders import (
-            file_lines,
-            layers_of,
-            load_vectors,
-            pool_of,
-            write,
-        )
+        from transformer_jax.cli.encoders import file_lines, layers_of, write
+        from transformer_jax.predictors.encoders import load_vectors, pool_of
 
         layers = layers_of(self.layers)
         if layers == "all":

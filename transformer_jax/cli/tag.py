@@ -32,7 +32,8 @@ class Tag(RunCommand):
 
     def __call__(self) -> int:
         """Reads, tags and writes until the input ends."""
-        from transformer_jax.cli.encoders import given_lines, load_task, windows, write
+        from transformer_jax.cli.encoders import given_lines, windows, write
+        from transformer_jax.predictors.encoders import load_task
 
         predictor, task, prepare = load_task(self.run, self.checkpoint, TASKS)
         names = task["labels"]

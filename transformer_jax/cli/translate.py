@@ -81,8 +81,8 @@ class Translate(RunCommand):
         if self.rules == "published":
             return self.by_published_rules()
         search, batching = self.options()
-        from transformer_jax.cli.loading import as_trained, load
         from transformer_jax.decoding.translator import Translator
+        from transformer_jax.predictors.runs import as_trained, load
 
         with self.destination() as out:
             model = load(self.run, self.checkpoint)
@@ -125,8 +125,8 @@ class Translate(RunCommand):
 
     def by_published_rules(self) -> int:
         """The same, as ``generate()`` of transformers would."""
-        from transformer_jax.cli.published import PublishedWriter
         from transformer_jax.decoding.translator import Hypothesis, Translation
+        from transformer_jax.predictors.published import PublishedWriter
 
         destination = self.destination()
         changes: dict[str, int] = {} if self.beams is None else {"num_beams": self.beams}
@@ -152,7 +152,7 @@ class Translate(RunCommand):
             ConfigError: It names them.
         """
         if self.rules == "published":
-            from transformer_jax.cli.published import refuse_flags
+            from transformer_jax.cli.flags import refuse_flags
 
             taken = ("beams", "nbest", "scores", "tsv", "input", "output", "checkpoint", "batch")
             refuse_flags(self, taken)

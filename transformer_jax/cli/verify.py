@@ -31,8 +31,8 @@ class Verify:
 
         An n-gram model has none, and one file instead.
         """
-        from transformer_jax.cli.loading import load_language
         from transformer_jax.interop.runs import PublishedRun
+        from transformer_jax.predictors.runs import load_language
         from transformer_jax.training.run_directory import RunDirectory
         from transformer_jax.training.stored import verify
 

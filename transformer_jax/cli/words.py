@@ -43,7 +43,7 @@ class Words(RunCommand):
             raise ConfigError(
                 'a word and sentences with it are needed: words RUN "bank" "on the bank" "a bank"'
             )
-        from transformer_jax.cli.encoders import load_vectors
+        from transformer_jax.predictors.encoders import load_vectors
 
         vectors, prepare = load_vectors(self.run, self.checkpoint)
         word = prepare(self.word)

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.errors import CheckpointError
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
     from transformer_jax.decoding.published_rules import PublishedRules
     from transformer_jax.training.run_directory import RunDirectory
 
-__all__ = ["PublishedWriter", "Text", "refuse_flags"]
+__all__ = ["PublishedWriter", "Text"]
 
 
 class Text(NamedTuple):
@@ -47,8 +47,8 @@ class PublishedWriter:
             ConfigError: Another family, or rules that cannot be kept.
             CheckpointError: There is no such run, or it is damaged.
         """
-        from transformer_jax.cli.loading import as_trained, first_token, load, refuse_others
         from transformer_jax.decoding.published import PublishedGenerator
+        from transformer_jax.predictors.runs import as_trained, first_token, load, refuse_others
         from transformer_jax.training.run_directory import RunDirectory
 
         run = RunDirectory.open(path)
@@ -129,18 +129,3 @@ def _rules(
     if not isinstance(published, dict) or not isinstance(published.get("generation"), dict):
         raise CheckpointError(f"{run.config}: published is no record of a checkpoint: damaged?")
     return dataclasses.replace(from_published(published["generation"]), **changes)
-
-
-def refuse_flags(command: Any, allowed: Sequence[str]) -> None:
-    """Refuses flags that published rules have no room for, instead of passing over them.
-
-    Raises:
-        ConfigError: It names the flag.
-    """
-    for field in dataclasses.fields(command):
-        if field.name in (*allowed, "run", "rules", "allow_changed_config"):
-            continue
-        if getattr(command, field.name) != field.default:
-            flag = field.name.replace("_", "-")
-            said = ", ".join(f"--{name.replace('_', '-')}" for name in allowed if name != "prompt")
-            raise ConfigError(f"--{flag} has no part in --rules published, which takes {said}")

@@ -1,0 +1,193 @@
+"""Encoders and fine-tuned models of runs and published folders, ready for lines of text."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.predictors.runs import (
+    ENCODERS,
+    FINE_TUNED,
+    TASKS,
+    as_trained,
+    family,
+    load,
+    model_config,
+    refuse_others,
+    task_of,
+)
+
+if TYPE_CHECKING:
+    from transformer_jax.data.tokenizer import Frame, Tokenizer
+    from transformer_jax.encoding.predictor import Predictor
+    from transformer_jax.encoding.vectors import Pool, Vectors
+    from transformer_jax.training.run_directory import RunDirectory
+
+__all__ = ["frame_of", "load_task", "load_vectors", "pool_of", "read_length", "sentence_of"]
+
+_NO_END = 1 << 30  # tokens
+# What the head of each task tells.
+_HEADS = {
+    "classify": "classes",
+    "multi_label": "labels",
+    "pair": "classes of pairs",
+    "regress": "numbers",
+    "replaced": "replaced tokens",
+    "tag": "tags",
+    "span": "answers",
+}
+
+
+def read_length(run: "RunDirectory") -> int:
+    """Most tokens that a run's encoder reads: learned positions go no further than training did."""
+    config, fields = model_config(run), run.read_config()
+    most = config.positions.max_length
+    if config.positions.kind != "learned" or config.decoder_layers:
+        return most
+    part = fields.get("task" if "task" in fields else "training")
+    length = part.get("length") if isinstance(part, dict) else None
+    return min(most, length) if isinstance(length, int) else most
+
+
+def load_vectors(
+    path: Path,
+    checkpoint: str = "best",
+    *,
+    tokens: int | None = None,
+    sentences: bool = False,
+) -> "tuple[Vectors, Callable[[str], str]]":
+    """What makes vectors with the encoder of a run, and what is done to lines before.
+
+    A sentence encoder reads no more tokens than its authors let it read.
+
+    Args:
+        path: The run.
+        checkpoint: Which of its checkpoints.
+        tokens: Of a batch.
+        sentences: Whether vectors are those that a sentence encoder is made for, of which a linear
+            map may be the last part.
+
+    Raises:
+        ConfigError: The run has no encoder.
+        CheckpointError: There is no such run, or it is damaged.
+    """
+    from transformer_jax.training.run_directory import RunDirectory
+
+    run = RunDirectory.open(path)
+    kinds = (*ENCODERS, "encoder-decoder")
+    refuse_others(run, kinds)
+    prepare = as_trained(path)
+    from transformer_jax.encoding.vectors import Vectors
+
+    model, tokenizer = load(path, checkpoint, kind=kinds)
+    sentence = sentence_of(run)
+    length = min(read_length(run), sentence.get("length", _NO_END))
+    frame = frame_of(run, tokenizer)
+    vectors = Vectors(model, tokenizer, length=length, tokens=tokens, frame=frame)
+    if sentences and "dense" in sentence:
+        from transformer_jax.interop.dense import read_dense
+
+        vectors.dense = read_dense(run.path, sentence["dense"], vectors.width)
+    if "lowercase" in sentence:
+        return vectors, lambda line: prepare(line).lower()
+    return vectors, prepare
+
+
+def pool_of(path: Path, asked: "Pool | None") -> "Pool":
+    """What ``--pool`` says; where it is not given what a sentence encoder is made for, else mean.
+
+    Raises:
+        ConfigError: The encoder is made for what there is not.
+        CheckpointError: There is no such run, or it is damaged.
+    """
+    if asked is not None:
+        return asked
+    from transformer_jax.training.run_directory import RunDirectory
+
+    pool = sentence_of(RunDirectory.open(path)).get("pool", "mean")
+    if pool not in ("mean", "first"):
+        raise ConfigError(
+            f"{path}: a sentence encoder whose vectors are made by {pool!r}, which there is not: "
+            f"choose --pool mean or --pool first, whose vectors are others"
+        )
+    return pool  # type: ignore[no-any-return]
+
+
+def sentence_of(run: "RunDirectory") -> dict[str, Any]:
+    """How the encoder of a run makes vectors of sentences; nothing if it is for none.
+
+    Raises:
+        CheckpointError: ``config.json`` is damaged.
+    """
+    found = run.read_config().get("sentence", {})
+    right = isinstance(found, dict) and isinstance(found.get("pool", ""), str)
+    right = right and isinstance(found.get("dense", {}), dict)
+    length = found.get("length", 1) if right else 0
+    if type(length) is not int or length < 1:
+        raise CheckpointError(f"{run.config}: its sentence is no pooling and length: damaged?")
+    return found  # type: ignore[no-any-return]
+
+
+def load_task(
+    path: Path, checkpoint: str, tasks: Sequence[str], *, tokens: int = 4096
+) -> "tuple[Predictor, dict[str, Any], Callable[[str], str]]":
+    """What tells labels with the fine-tuned model of a run, its task, and what is done to lines.
+
+    Raises:
+        ConfigError: The run has no head for any of ``tasks``; it says what it is for.
+        CheckpointError: There is no such run, or it is damaged.
+    """
+    from transformer_jax.training.run_directory import RunDirectory
+
+    run = RunDirectory.open(path)
+    if refuse_others(run, (*ENCODERS, "decoder-task")) == "encoder":
+        raise ConfigError(
+            f"{path}: a pre-trained encoder, which has no head for {_HEADS[tasks[0]]}: fine-tune "
+            f"it (python -m experiments.encoder_only finetune {tasks[0]} --task.init {path} "
+            f"--data.train FILE)"
+        )
+    task = task_of(run)
+    kind = task["kind"]
+    if kind not in tasks:
+        raise ConfigError(
+            f"{path}: the run of the task {kind}, which has a head for {_HEADS[kind]} and none "
+            f"for {_HEADS[tasks[0]]}: try transformer-jax {TASKS[kind]}"
+        )
+    prepare = as_trained(path)
+    from transformer_jax.encoding.predictor import Predictor
+
+    model, tokenizer = load(path, checkpoint, kind=FINE_TUNED)
+    predictor = Predictor(
+        model,
+        tokenizer,
+        kind=kind,
+        labels=task.get("labels", []),
+        length=int(task.get("length", 128)),
+        stride=int(task.get("stride", 64)),
+        tokens=tokens,
+        frame=frame_of(run, tokenizer),
+    )
+    return predictor, task, prepare
+
+
+def frame_of(run: "RunDirectory", tokenizer: "Tokenizer") -> "Frame | None":
+    """The special tokens around texts that a run reads; None are those of training here.
+
+    Around texts of a published encoder stands what its tokenizer puts there, if that is anything;
+    around those of a published decoder what it puts there and nothing else.
+    """
+    from transformer_jax.data.tokenizer import Frame
+
+    published = run.read_config().get("published")
+    if not isinstance(published, dict):
+        return None
+    if family(run) == "decoder-task":
+        before, between, after = tokenizer.frame or Frame((), (), ())
+        # A text is told from the last token that is not padding, though it may end with some.
+        while after and after[-1] == published["fields"].get("pad_token_id"):
+            after = after[:-1]
+        return Frame(before, between, after)
+    if tokenizer.frame is None and tokenizer.bos == tokenizer.pad:  # nothing begins a text (T5)
+        end = (tokenizer.eos,)
+        return Frame((), end, end)
+    return tokenizer.frame
