@@ -1,5 +1,13 @@
 """The three Transformer families on JAX and Flax NNX.
 
+What is most used is here, imported when it is first asked for::
+
+    import transformer_jax as tj
+
+    translate = tj.load("runs/pt-en")  # a run directory or a Hugging Face checkpoint
+    model = tj.Decoder(tj.presets["gpt2"], rngs=nnx.Rngs(0))
+    y = tj.attend(q, k, v, tj.Mask(causal=True) & tj.Mask.padding(lengths))
+
 Axis letters, everywhere the same, in ``jaxtyping`` strings and einsums alike:
 
 ===  ======================================================================
@@ -20,4 +28,83 @@ Masks are True where a query may look. Dropout happens if and only if a ``key`` 
 decoding is incremental if and only if a ``cache`` is passed.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformer_jax.config import (
+        PRESETS,
+        AttentionConfig,
+        ComputeConfig,
+        EmbeddingConfig,
+        FeedForwardConfig,
+        HeadConfig,
+        NormConfig,
+        PositionConfig,
+        ScoreConfig,
+        TransformerConfig,
+    )
+    from transformer_jax.functional.attention import attend
+    from transformer_jax.functional.masks import Mask
+    from transformer_jax.models.decoder import Decoder
+    from transformer_jax.models.encoder import Encoder
+    from transformer_jax.models.encoder_decoder import EncoderDecoder
+    from transformer_jax.parallel.mesh import MeshConfig, make_mesh
+    from transformer_jax.predictors import load
+    from transformer_jax.training.state import TrainState, split
+
+    presets = PRESETS
+
+__all__ = [
+    "AttentionConfig",
+    "ComputeConfig",
+    "Decoder",
+    "EmbeddingConfig",
+    "Encoder",
+    "EncoderDecoder",
+    "FeedForwardConfig",
+    "HeadConfig",
+    "Mask",
+    "MeshConfig",
+    "NormConfig",
+    "PositionConfig",
+    "ScoreConfig",
+    "TrainState",
+    "TransformerConfig",
+    "__version__",
+    "attend",
+    "load",
+    "make_mesh",
+    "presets",
+    "split",
+]
+
 __version__ = "0.1.0"
+
+# Where each name comes from.
+_MODULES = {
+    "attend": "functional.attention",
+    "Mask": "functional.masks",
+    "Decoder": "models.decoder",
+    "Encoder": "models.encoder",
+    "EncoderDecoder": "models.encoder_decoder",
+    "MeshConfig": "parallel.mesh",
+    "make_mesh": "parallel.mesh",
+    "load": "predictors",
+    "TrainState": "training.state",
+    "split": "training.state",
+}
+_OTHER_NAMES = {"presets": "PRESETS"}  # there
+
+
+def __getattr__(name: str) -> Any:
+    """Imports what is asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f"{__name__}.{_MODULES.get(name, 'config')}")
+    found = globals()[name] = getattr(module, _OTHER_NAMES.get(name, name))
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -15,7 +15,7 @@ from transformer_jax.cli.main import COMMANDS
 from transformer_jax.config import AttentionConfig, bert
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.encoding.masked import FillMask
-from transformer_jax.encoding.predictor import Found, Predictor
+from transformer_jax.encoding.predictor import AnswerSpan, Predictor
 from transformer_jax.encoding.vectors import Vectors
 from transformer_jax.models.heads import MaskedEncoder, TextEncoder, TokenEncoder
 from transformer_jax.predictors.runs import load
@@ -215,7 +215,7 @@ def test_answer_is_a_piece_of_the_text(tasks, run_command, tmp_path):
 )
 def test_questions_without_an_answer_are_counted(monkeypatch, run_command, tmp_path, found, said):
     (tmp_path / "text").write_text("I sat on the bank of the river.")
-    answers = lambda *_, **how: [[Found("a", start, 1.0)] for start in found]
+    answers = lambda *_, **how: [[AnswerSpan("a", start, 1.0)] for start in found]
     predictor = type("Predictor", (), {"answers": staticmethod(answers)})
     loaded = lambda *_: (predictor, {}, str)
     monkeypatch.setattr("transformer_jax.predictors.encoders.load_task", loaded)

@@ -18,12 +18,12 @@ from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.heads import chosen
 
-__all__ = ["MASK", "FillMask", "Word"]
+__all__ = ["MASK", "FillMask", "TokenPrediction"]
 
 MASK = "[MASK]"  # what hides a word, whatever the tokenizer calls its token
 
 
-class Word(NamedTuple):
+class TokenPrediction(NamedTuple):
     """What may stand behind a mask, and how probable that is."""
 
     text: str
@@ -73,7 +73,7 @@ class FillMask:
         self._blank_is_part = bool(tokenizer.continues.any() and begins.sum() > 1)
         self._runs: dict[tuple[int, int], Batches] = {}
 
-    def __call__(self, texts: Sequence[str], *, top: int = 5) -> list[list[list[Word]]]:
+    def __call__(self, texts: Sequence[str], *, top: int = 5) -> list[list[list[TokenPrediction]]]:
         """Of each text, of each mask in order, the ``top`` likeliest words, the best first.
 
         Raises:
@@ -88,7 +88,7 @@ class FillMask:
             return []
         every = flattened([rows], id_dtype(self._tokenizer))
         masks = [sum(i == self._tokenizer.mask for i in row) for row in rows]
-        found: list[list[list[Word]]] = [[] for _ in rows]
+        found: list[list[list[TokenPrediction]]] = [[] for _ in rows]
         run = self._program(max(masks), top)
         examples = Examples(TokenStore(every.ids, offsets_of(every.lengths)), every.lengths)
         for numbers, (ids, worth) in run(self.params, examples):
@@ -96,7 +96,9 @@ class FillMask:
                 for place in range(masks[number]):
                     names = self._tokenizer.pieces(ids[row, place].tolist())
                     shares = worth[row, place].tolist()
-                    found[number].append([Word(*pair) for pair in zip(names, shares, strict=True)])
+                    found[number].append(
+                        [TokenPrediction(*pair) for pair in zip(names, shares, strict=True)]
+                    )
         return found
 
     def encode(self, text: str, name: str = "the text") -> list[int]:

@@ -23,10 +23,10 @@ from transformer_jax.errors import DataError
 from transformer_jax.models.making import Task
 from transformer_jax.training.encoder_objectives import inputs
 
-__all__ = ["Found", "NoTokensError", "Predictor"]
+__all__ = ["AnswerSpan", "NoTokensError", "Predictor"]
 
 
-class Found(NamedTuple):
+class AnswerSpan(NamedTuple):
     """A piece of a context that may answer a question; the empty text is "there is no answer".
 
     ``score`` is the sum of the logits of its two ends, less those of there being no answer.
@@ -165,7 +165,7 @@ class Predictor:
 
     def answers(
         self, questions: Sequence[str], contexts: Sequence[str], *, best: int = 1, longest: int = 30
-    ) -> list[list[Found]]:
+    ) -> list[list[AnswerSpan]]:
         """The likeliest answers to each question, best first.
 
         There being none is among them if the run was trained on such questions, and where a context
@@ -193,11 +193,11 @@ class Predictor:
         out = []
         for question, context in enumerate(contexts):
             ranked = [
-                Found(context[start:stop], start, worth - nothing[question])
+                AnswerSpan(context[start:stop], start, worth - nothing[question])
                 for (start, stop), worth in found[question].items()
             ]
             if self._may_have_none or not ranked:
-                ranked.append(Found("", -1, 0.0))
+                ranked.append(AnswerSpan("", -1, 0.0))
             out.append(sorted(ranked, key=lambda answer: -answer.score)[:best])
         return out
 

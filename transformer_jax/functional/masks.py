@@ -54,6 +54,16 @@ class Mask:
     dense: Any = None  # Bool[#B #N #T #S]
     offset: Any = 0  # int, or Int[]
 
+    @staticmethod
+    def padding(which: Int[Array, " B"] | Bool[Array, "B S"]) -> "Mask":
+        """Only real keys, not padding: the first so many of each row, or those that are True.
+
+        Example:
+            >>> Mask.padding(jnp.array([2])).array(1, 3)[0, 0].astype(int)
+            Array([[1, 1, 0]], dtype=int32)
+        """
+        return real(which)
+
     @property
     def positional(self) -> bool:
         """Whether positions matter, and with them ``offset``."""

@@ -1,0 +1,128 @@
+"""From Python, trained models do what the commands do; importing the package costs nothing."""
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import transformer_jax as tj
+from tests.parity import layouts
+from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
+from transformer_jax.errors import CheckpointError, ConfigError, DataError
+from transformer_jax.predictors.results import GeneratedText
+
+TEXT = ["i sat on the bank of the river.", "i took cash to the bank.", "rivers ran; who ran?"]
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    root = tmp_path_factory.mktemp("published")
+
+    def folder(name):
+        if not (root / name).exists():
+            layouts.write(name, root / name)
+            tokenizer = train_tokenizer("wordpiece", TEXT * 3, 90, special=BERT_SPECIAL)
+            tokenizer.save(root / name / "tokenizer.json")
+        return root / name
+
+    return folder
+
+
+def test_every_name_is_there_and_nothing_is_imported_before_it_is_asked_for():
+    for name in tj.__all__:
+        assert getattr(tj, name) is not None
+    assert set(tj.__all__) <= set(dir(tj))
+    with pytest.raises(AttributeError, match="no attribute 'Decoderr'"):
+        tj.Decoderr  # noqa: B018
+    code = (
+        "import sys, transformer_jax; "
+        "print([name for name in ('jax', 'flax', 'numpy', 'tyro') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_translations_are_those_of_the_command(trained_run, lesson, run_command):
+    translate, sources = tj.load(trained_run), [source for source, _ in lesson]
+    found = translate(sources)
+    assert found == [target for _, target in lesson]
+    one = translate(sources[0], num_beams=3, num_return_sequences=3)
+    assert one == lesson[0][1]
+    assert len(one.alternatives) == 2
+    assert one.score > one.alternatives[0].score
+    assert one.tokens[-1] == translate.tokenizer.eos
+    flags = ["--beams", "3", "--nbest", "3"]
+    _, [line, _], _ = run_command("translate", trained_run, *flags, text=sources[0] + "\n")
+    assert line.split("\t")[0::2] == [one, *one.alternatives]
+    assert line.split("\t")[1] == f"{one.score:.4f}"
+    assert translate("") == ""
+    scores = translate.score(sources, [target for _, target in lesson])
+    assert all(-1 < score < 0 for score in scores)
+    assert translate.model.config.width == 32
+
+
+@pytest.mark.parametrize("run", ["decoder_run", "ngram_run"])
+def test_texts_are_those_of_the_command(request, run, run_command):
+    path = request.getfixturevalue(run)
+    model = tj.load(path)
+    text = model.generate("a ", max_new_tokens=9, temperature=0)
+    _, [line, *_], _ = run_command("generate", path, "a ", "--tokens", "9", "--temperature", "0")
+    assert "a " + text == line
+    assert "".join(model.stream("a ", max_new_tokens=9, temperature=0)) == text
+    drawn = model(["a ", "a "], max_new_tokens=9, num_return_sequences=2, seed=1, stop="zz")
+    assert drawn == model(["a ", "a "], max_new_tokens=9, num_return_sequences=2, seed=1)
+    assert [len(one.alternatives) for one in drawn] == [1, 1]
+    assert drawn[0].finish_reason in ("end", "length")
+    assert model.score(["a cab"])[0].log_prob < 0
+    assert model.model is not None
+    with pytest.raises(ConfigError, match="temprature is no setting of generation: there are max_"):
+        model.generate("a", temprature=1)
+
+
+def test_encoders_give_vectors_and_masked_tokens(published, tmp_path, run_command):
+    encoder = tj.load(published("bert"))
+    vectors = encoder.embed(TEXT)
+    (tmp_path / "lines").write_text("\n".join(TEXT) + "\n")
+    output = tmp_path / "vectors.npz"
+    assert run_command("embed", published("bert"), tmp_path / "lines", "--output", output)[0] == 0
+    np.testing.assert_array_equal(vectors, np.load(output)["vectors"])
+    assert encoder.embed(TEXT, layers="all", pooling="first").shape == (3, 3, 32)
+    assert encoder.embed([]).shape == (0, 32)
+    [[best, *_]] = encoder.fill_mask(["the [MASK]"], top_k=2)[0]
+    _, [_, row, *_], _ = run_command("fill-mask", published("bert"), "the [MASK]")
+    assert row.split("\t")[2:] == [best.text, f"{best.probability:.4f}"]
+    with pytest.raises(ConfigError, match="pooling is none"):
+        encoder.embed(TEXT, pooling="none")
+
+
+def test_fine_tuned_models_give_labels_numbers_tags_and_answers(published, run_command):
+    classify = tj.load(published("bert_cls"))
+    found = classify(TEXT)
+    assert classify(TEXT[0])[:1] == found[0][:1]
+    _, lines, _ = run_command("classify", published("bert_cls"), *TEXT)
+    assert lines[:3] == [f"{one.label}\t{one.probability:.4f}" for one in found]
+    assert sum(found[0].probabilities.values()) == pytest.approx(1, abs=1e-5)
+    with pytest.raises(DataError, match="3 texts and 1 second text"):
+        classify(TEXT, ["one"])
+    several = tj.load(published("bert_multi"))(TEXT[0], threshold=0.0)
+    assert set(several.labels) == set(several.probabilities)
+    [tags] = tj.load(published("bert_tag"))(["who ran?"])
+    _, [line, _], _ = run_command("tag", published("bert_tag"), "who ran?")
+    assert line == " ".join(f"{one.word}/{one.tag}" for one in tags)
+    answers = tj.load(published("bert_qa"))("Who ran?", TEXT[2], top_k=2)
+    assert len(answers) == 2
+    assert all(TEXT[2][one.start :].startswith(one.text) for one in answers)
+
+
+def test_what_is_nothing_trained_is_refused(tmp_path):
+    with pytest.raises(CheckpointError, match="no such run directory"):
+        tj.load(tmp_path / "none")
+
+
+def test_generated_texts_are_strings():
+    text = GeneratedText("a b", score=-1.0, tokens=(1, 2))
+    again = pickle.loads(pickle.dumps(text))
+    assert (again, again.score, again.tokens) == ("a b", -1.0, (1, 2))
+    assert text.split() == ["a", "b"]
