@@ -4,7 +4,6 @@ Gemma team 2024. Layout: https://huggingface.co/docs/transformers/model_doc/gemm
 """
 
 import dataclasses
-import math
 from typing import Any
 
 from transformer_jax.config import AttentionConfig, EmbeddingConfig, TransformerConfig
@@ -30,14 +29,14 @@ def model(fields: Fields, tensors: Tensors) -> Model:
     )
     cap = lambda name: (
         None if name in fields.values and fields.values[name] is None
-        else fields.number(name, default={"attn_logit_softcapping": 50.0}.get(name, 30.0))
+        else fields.number(name, default={"attn_logit_softcapping": 50.0}.get(name, 30.0), above=0)
     )  # fmt: skip
     config = dataclasses.replace(
         base,
         embedding=EmbeddingConfig(scale=None, dropout=0.0),
         scores=dataclasses.replace(
             windows(fields, window_size(fields), lambda layer: layer % 2 == 0),
-            scale=fields.number("query_pre_attn_scalar", default=256.0, above=0) ** -0.5,
+            scale=fields.whole("query_pre_attn_scalar", default=256) ** -0.5,
             softcap=cap("attn_logit_softcapping"),
         ),
         norm=dataclasses.replace(base.norm, place="sandwich", gain_offset=1.0),
@@ -46,12 +45,9 @@ def model(fields: Fields, tensors: Tensors) -> Model:
     return Model("decoder", config, llama.prefix_of(tensors))
 
 
-def _scalar(config: TransformerConfig) -> int | float:
-    """The scale of scores as Gemma 2 says it: a whole number in all but odd models."""
-    scalar = (config.scores.scale or config.head_dim**-0.5) ** -2
-    whole = round(scalar)
-    # Others read nothing but whole numbers.
-    return whole if math.isclose(whole, scalar) else scalar
+def _scalar(config: TransformerConfig) -> int:
+    """The scale of scores as Gemma 2 says it, which has no other numbers than whole ones."""
+    return max(1, round((config.scores.scale or config.head_dim**-0.5) ** -2))
 
 
 def fields(model: Model) -> dict[str, Any]:

@@ -41,12 +41,18 @@ def windows(fields: Fields, window: int | None, usual: Callable[[int], bool]) ->
     if not isinstance(kinds, list) or not all(kind in (FULL, SLIDING) for kind in kinds):
         raise fields.refused("layer_types", kinds, f'a list of "{FULL}" and "{SLIDING}" is needed')
     if len(kinds) != layers:
-        raise fields.refused("layer_types", kinds, f"one for each of {layers} layers is needed")
+        raise fields.refused(
+            "layer_types", kinds, f"one for each layer is needed, and num_hidden_layers is {layers}"
+        )
     local = tuple(i for i, kind in enumerate(kinds) if kind == SLIDING)
     if not local:
         return ScoreConfig()
     if window is None:
-        raise fields.refused("sliding_window", None, f'layers of "{SLIDING}" need it')
+        raise fields.refused(
+            "sliding_window",
+            None,
+            f'layers of "{SLIDING}" need it, and use_sliding_window where there is such a key',
+        )
     every = next((n for n in (1, 2) if local == tuple(range(0, layers, n))), None)
     if every is None:
         return ScoreConfig(window=window, window_layers=local)
