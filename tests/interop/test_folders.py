@@ -236,7 +236,7 @@ def test_scaled_rotations_have_what_transformers_makes_of_their_keys(
      ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
      ("phi3", {"rope_parameters": {"partial_rotary_factor": 0.4}}, "rotary_dim is 3"),
      ("phi3", {"rope_parameters": {"partial_rotary_factor": 0.1}}, "rotary_dim is 0"),
-     ("qwen2_late", {"layer_types": ["full_attention"] * 2}, "one for each of 3 layers"),
+     ("qwen2_late", {"layer_types": ["full_attention"] * 2}, "num_hidden_layers is 3"),
      ("qwen2_late", {"layer_types": ["chunked_attention"] * 3}, 'a list of "full_attention"'),
      ("qwen2_late", {"use_sliding_window": False}, "sliding_window is missing"),
      ("qwen2_late", {"num_hidden_layers": 10**9}, "at most 65536"),
