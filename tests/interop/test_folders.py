@@ -236,6 +236,8 @@ def test_scaled_rotations_have_what_transformers_makes_of_their_keys(
      ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
      ("phi3", {"rope_parameters": {"partial_rotary_factor": 0.4}}, "rotary_dim is 3"),
      ("phi3", {"rope_parameters": {"partial_rotary_factor": 0.1}}, "rotary_dim is 0"),
+     ("phi3_short", {"rope_parameters": {"long_factor": [1.0], "short_factor": [1.0]}},
+      'rope_type is missing: factors are for "longrope"'),
      ("qwen2_late", {"layer_types": ["full_attention"] * 2}, "num_hidden_layers is 3"),
      ("qwen2_late", {"layer_types": ["chunked_attention"] * 3}, 'a list of "full_attention"'),
      ("qwen2_late", {"use_sliding_window": False}, "sliding_window is missing"),
@@ -386,6 +388,14 @@ def test_mt5_never_scales_what_its_head_reads(tmp_path):
         config = config_of("t5_gated", tmp_path / name, model_type="mt5", **keys)
         assert config.head.scale == 1.0
     assert config_of("t5", tmp_path / "d", scale_decoder_outputs=...).head.scale != 1.0
+
+
+def test_t5_scales_what_its_head_reads_where_its_file_says_so_or_nothing(tmp_path):
+    """Null is read as no, as transformers reads it."""
+    for name, said, scaled in (("a", True, True), ("b", False, False), ("c", None, False),
+                               ("d", ..., True)):  # fmt: skip
+        config = config_of("t5", tmp_path / name, scale_decoder_outputs=said)
+        assert (config.head.scale != 1.0) == scaled
 
 
 def test_mt5_is_gated_where_its_file_does_not_say(tmp_path):

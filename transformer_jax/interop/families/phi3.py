@@ -25,6 +25,7 @@ def model(fields: Fields, tensors: Tensors) -> Model:
     fields = fields.filled(
         max_position_embeddings=4096, original_max_position_embeddings=4096, rms_norm_eps=1e-5
     )
+    _refuse_factors_of_no_kind(fields)
     scores = ScoreConfig(window=window_size(fields, default=None))
     attention = AttentionConfig(bias=False, out_bias=False)
     # Its own positions come afterwards, and it has biases nowhere.
@@ -36,6 +37,16 @@ def model(fields: Fields, tensors: Tensors) -> Model:
         norm=dataclasses.replace(base.norm, dropout=fields.number("resid_pdrop", default=0.0)),
     )
     return Model("decoder", config, llama.prefix_of(tensors))
+
+
+def _refuse_factors_of_no_kind(fields: Fields) -> None:
+    """Refuses what would be plain rotations with factors that nothing reads."""
+    group = fields.group("rope_scaling")
+    group = group if group.values else fields.group("rope_parameters")
+    if "long_factor" in group.values and all(
+        group.values.get(name) is None for name in ("rope_type", "type")
+    ):
+        raise group.refused("rope_type", None, 'factors are for "longrope"')
 
 
 _PLAIN = dict.fromkeys(("rope_scaling", "rope_parameters", "partial_rotary_factor", "mlp_bias"))
