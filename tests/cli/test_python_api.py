@@ -1,8 +1,10 @@
 """From Python, trained models do what the commands do; importing the package costs nothing."""
 
 import pickle
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.predictors.results import GeneratedText
 
+README = (Path(__file__).parents[2] / "README.md").read_text()
 TEXT = ["i sat on the bank of the river.", "i took cash to the bank.", "rivers ran; who ran?"]
 
 
@@ -23,7 +26,8 @@ def published(tmp_path_factory):
     def folder(name):
         if not (root / name).exists():
             layouts.write(name, root / name)
-            tokenizer = train_tokenizer("wordpiece", TEXT * 3, 90, special=BERT_SPECIAL)
+            special = ("<s>", "<pad>", "</s>", "<unk>") if name == "gpt2" else BERT_SPECIAL
+            tokenizer = train_tokenizer("wordpiece", TEXT * 3, 90, special=special)
             tokenizer.save(root / name / "tokenizer.json")
         return root / name
 
@@ -42,6 +46,24 @@ def test_every_name_is_there_and_nothing_is_imported_before_it_is_asked_for():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_what_readme_says_of_python_runs_as_written(published, trained_run, lesson):
+    section = README.split("## From Python")[1].split("\n## ")[0]
+    code = "\n".join(re.findall("```python\n(.*?)```", section, re.DOTALL))
+    for path, there in (
+        ("runs/pt-en", trained_run),
+        ("models/gpt2", published("gpt2")),
+        ("models/all-MiniLM-L6-v2", published("bert")),
+        ("models/bert", published("bert")),
+        ("runs/mood", published("bert_cls")),
+    ):
+        assert f'"{path}"' in code
+        code = code.replace(f'"{path}"', repr(str(there)))
+    names = {"lines": [source for source, _ in lesson], "sentences": TEXT}
+    exec(code, names)
+    assert names["found"] == [target for _, target in lesson]
+    assert names["y"].shape == (1, 5, 8, 64)
 
 
 def test_translations_are_those_of_the_command(trained_run, lesson, run_command):
