@@ -1,7 +1,9 @@
 """The training commands of language models: from any text to scores, and no traceback."""
 
+import contextlib
 import dataclasses
 import functools
+import io
 import json
 import logging
 import math
@@ -77,9 +79,16 @@ def train(texts, run, name, *more):
 
 @pytest.fixture(scope="module")
 def runs(texts, tmp_path_factory):
-    """A run from each kind of data, trained when it is asked for."""
+    """A run from each kind of data, trained when it is asked for, without a word."""
     folder = tmp_path_factory.mktemp("runs")
-    return functools.cache(lambda name: train(texts, folder / name, name))
+
+    @functools.cache
+    def made(name):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+            return train(texts, folder / name, name)
+
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -171,6 +180,7 @@ def test_counted_models_end_in_the_same_table(counted, texts, tmp_path, capfd):
     do_one_line(capfd.readouterr().err, "counted in one go, there is nothing to resume")
 
 
+@pytest.mark.slow
 def test_evaluate_puts_models_beside_each_other(runs, counted, texts, tmp_path, capfd):
     output = tmp_path / "figures.json"
     asked = ["evaluate", str(runs("file")), "--text", str(texts / "test.txt"), "--beside",

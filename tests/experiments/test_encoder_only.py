@@ -191,7 +191,7 @@ def test_every_task_resumes_bit_by_bit(tuned, tmp_path, kind):
     [("classify", "matthews"), ("pair", "f1"), ("tag", "macro_f1"), ("span", "exact_match"),
      pytest.param("regress", "spearman", marks=pytest.mark.slow)],
 )  # fmt: skip
-@pytest.mark.quick("classify-matthews", "span-exact_match")
+@pytest.mark.quick("classify-matthews")
 def test_every_task_is_measured(tuned, kind, measure):
     assert measure in results(tuned[kind])["scores"]["valid"]
 
@@ -212,6 +212,7 @@ def test_f1_is_that_of_the_run_and_not_of_the_labels_that_occur(classes, kind):
     assert f1(told, told * 0 + 1) != macro_f1(told, told * 0 + 1)
 
 
+@pytest.mark.slow
 def test_the_best_is_that_of_validation(tuned):
     """Training measures accuracy too, of one batch, which is another matter."""
     looks = [
@@ -224,7 +225,7 @@ def test_the_best_is_that_of_validation(tuned):
     ("kind", "freeze"),
     [
         ("classify", "1"),
-        ("pair", "embeddings"),
+        pytest.param("pair", "embeddings", marks=pytest.mark.slow),
         pytest.param("regress", "encoder", marks=pytest.mark.slow),
     ],
 )
@@ -253,7 +254,7 @@ def test_what_is_drawn_anew_does_not_come_from_the_start(pretrained, tuned):
 
 
 def test_evaluate_repeats_the_scores_of_training(pretrained, tuned, tmp_path, capfd):
-    for run in (pretrained, tuned["classify"], tuned["span"]):
+    for run in (pretrained, tuned["classify"]):
         output = tmp_path / f"{run.name}.json"
         assert encoder_only.main(["evaluate", str(run), "--output", str(output)]) == 0
         [said] = json.loads(output.read_text()).values()
@@ -262,6 +263,7 @@ def test_evaluate_repeats_the_scores_of_training(pretrained, tuned, tmp_path, ca
     capfd.readouterr()
 
 
+@pytest.mark.slow
 def test_runs_are_a_row_of_the_glue_table(tuned, capfd):
     """Row H22; 70.9 where the slide says 71.0."""
     given = [f"SST-2={tuned['classify']}", f"MRPC={tuned['pair']}"]

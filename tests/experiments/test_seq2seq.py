@@ -326,7 +326,7 @@ MISTAKES = [
     (["train", "small", "{data}", "--model.encoder-layers", "4000", "--model.width", "65536"], 2,
      "parameters, which with their gradients take"),
     (["train", "small", "{data}", "--model.attention.head-dim", "-1"], 2, "at least 1, or None"),
-    (["train", "small", "{data}", "--training.tokens", "1000000000000"], 2, "a batch of 1,000,000"),
+    (["train", "small", "{data}", "--training.tokens", "1000000000"], 2, "a batch of 1,000,000"),
     (["train", "small", "--data.source", "{texts}/pipe", "--data.target", "{texts}/a.en"], 3,
      "a pipe that nobody writes to"),
     (["train", "small", "--data.pairs", "{texts}/pipe", "--data.read.format", "tsv"], 3,
@@ -386,6 +386,7 @@ def test_a_wrong_flag_is_refused_with_the_nearest_right_one(capfd, given, said):
     sq_one_line(capfd.readouterr().err, said)
 
 
+@pytest.mark.slow
 def test_a_run_begins_from_the_configuration_of_another(trained, texts, tmp_path, capfd):
     """Flags change what they name; all else is as in the file, without a name of a run."""
     run = tmp_path / "again"
@@ -433,6 +434,7 @@ def test_a_wrong_configuration_is_refused_by_file_and_field(trained, tmp_path, c
     assert str(tmp_path / "wrong.json") in err
 
 
+@pytest.mark.slow
 def test_what_follows_from_the_size_of_the_data_is_said_and_kept(texts, tmp_path, capfd):
     """And validation translations are shown; what was chosen is what resuming takes."""
     run, left_out = tmp_path / "sized", ("--optimizer.schedule.warm-up", "--evaluation.sentences")
