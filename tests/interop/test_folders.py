@@ -277,6 +277,13 @@ def test_the_first_gemma_says_one_activation_and_means_another(tmp_path):
     assert later.feed_forward.activation == "gelu_tanh"
 
 
+def test_an_exact_gelu_of_the_first_gemma_goes_back_by_its_other_name(tmp_path):
+    exact = lambda found: found | {"hidden_act": "gelu_python"}
+    folder = open_folder(folder_of("gemma", tmp_path / "x", fields=exact))
+    assert folder.model.config.feed_forward.activation == "gelu"
+    assert folder.family.fields(folder.model)["hidden_act"] == "gelu_python"
+
+
 # What is refused
 
 

@@ -250,6 +250,14 @@ def _qwen_fields(kind: str, name: str, model: Model) -> dict[str, Any]:
     }
 
 
+def _gemma_fields(model: Model) -> dict[str, Any]:
+    said = base_fields("gemma", "GemmaForCausalLM", model)
+    # Its own name of the exact GELU is read as the one by tanh.
+    return said | {
+        "hidden_act": {"gelu": "gelu_python"}.get(said["hidden_act"], said["hidden_act"])
+    }
+
+
 COPIES = (r"lm_head\.weight",)
 STAND_INS = (("model.embed_tokens.weight", "lm_head.weight"),)
 IGNORED = (r".*rotary_emb\.inv_freq",)
@@ -270,7 +278,7 @@ def _family(kind: str, name: str, make: Any, fields: Any = None) -> Family:
 
 LLAMA = _family("llama", "LlamaForCausalLM", llama)
 MISTRAL = _family("mistral", "MistralForCausalLM", mistral, _mistral_fields)
-GEMMA = _family("gemma", "GemmaForCausalLM", gemma)
+GEMMA = _family("gemma", "GemmaForCausalLM", gemma, _gemma_fields)
 QWEN2 = _family(
     "qwen2", "Qwen2ForCausalLM", qwen2, partial(_qwen_fields, "qwen2", "Qwen2ForCausalLM")
 )
