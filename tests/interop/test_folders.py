@@ -236,6 +236,7 @@ def test_scaled_rotations_have_what_transformers_makes_of_their_keys(
      ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
      ("phi3", {"rope_parameters": {"partial_rotary_factor": 0.4}}, "rotary_dim is 3"),
      ("phi3", {"rope_parameters": {"partial_rotary_factor": 0.1}}, "rotary_dim is 0"),
+     ("phi3_short", {"original_max_position_embeddings": None}, "a whole number is needed, or no"),
      ("phi3_short", {"rope_parameters": {"long_factor": [1.0], "short_factor": [1.0]}},
       'rope_type is missing: factors are for "longrope"'),
      ("qwen2_late", {"layer_types": ["full_attention"] * 2}, "num_hidden_layers is 3"),

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.parity, pytest.mark.slow]
 ALIKE = {"bert_mlm", "bert_bare", "bert_tag", "bert_qa", "camembert_tag"}
 LAYOUTS = [name for name in layouts.LAYOUTS if name not in ALIKE]
 # What an error may name instead: without names there is a number; of another type, its own keys.
-NAMED = {"id2label": ("num_labels",)}
+NAMED = {"id2label": ("num_labels",), "hidden_size": ("pooler_output_size",)}
 # A configuration of another family may be refused by any of its keys.
 ANY = {"model_type"}
 # Classes are chosen by this one, which is about nothing but them.

@@ -77,6 +77,8 @@ def _turned(fields: Fields, group: Fields, head_dim: int | None) -> int | None:
 def _old_length(fields: Fields, group: Fields, longest: int) -> int:
     """The longest text of the training; beside the other keys, it goes before."""
     name = "original_max_position_embeddings"
+    if name in fields.values and fields.values[name] is None:
+        raise fields.refused(name, None, "a whole number is needed, or no such key")
     return fields.whole(name, default=group.whole(name, default=longest))
 
 
