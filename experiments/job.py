@@ -36,6 +36,7 @@ from transformer_jax.parallel.mesh import barrier, is_main, put_batch
 from transformer_jax.training.activity import said, working
 from transformer_jax.training.checkpoint import Checkpointer
 from transformer_jax.training.compilation import PreparedStep
+from transformer_jax.training.lock import check_lock
 from transformer_jax.training.loop import fit
 from transformer_jax.training.metrics import read_metrics
 from transformer_jax.training.optimizers import check_warm_up, make_optimizer
@@ -414,6 +415,7 @@ def train(job: Job, finish: Callable[[], dict[str, Any]], *, resume: bool) -> in
         )
     sha256 = digest(fitted.state)
     if is_main():
+        check_lock(directory.path)
         how = loss_labels(job)
         training_curves(read_metrics(directory.metrics), directory.curves, labels=how)
         if fitted.early:

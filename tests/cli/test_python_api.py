@@ -1,5 +1,6 @@
 """From Python, trained models do what the commands do; importing the package costs nothing."""
 
+import json
 import pickle
 import re
 import subprocess
@@ -26,7 +27,7 @@ def published(tmp_path_factory):
     def folder(name):
         if not (root / name).exists():
             layouts.write(name, root / name)
-            special = ("<s>", "<pad>", "</s>", "<unk>") if name == "gpt2" else BERT_SPECIAL
+            special = ("<s>", "<pad>", "</s>", "<unk>") if name.startswith("gpt2") else BERT_SPECIAL
             tokenizer = train_tokenizer("wordpiece", TEXT * 3, 90, special=special)
             tokenizer.save(root / name / "tokenizer.json")
         return root / name
@@ -83,6 +84,11 @@ def test_translations_are_those_of_the_command(trained_run, lesson, run_command)
     scores = translate.score(sources, [target for _, target in lesson])
     assert all(-1 < score < 0 for score in scores)
     assert translate.model.config.width == 32
+    assert translate.score(sources[0], lesson[0][1]) == pytest.approx(scores[:1], abs=1e-4)
+    assert translate.embed(sources[0]).shape == (32,)
+    with pytest.warns(UserWarning, match="1 text was longer than the model reads"):
+        translate("a b " * 200)
+    assert tj.load(trained_run, checkpoint=100)(sources[0]) == lesson[0][1]
 
 
 @pytest.mark.parametrize("run", ["decoder_run", "ngram_run"])
@@ -99,6 +105,7 @@ def test_texts_are_those_of_the_command(request, run, run_command):
     assert drawn[0].finish_reason in ("end", "length")
     assert model.score(["a cab"])[0].log_prob < 0
     assert model.model is not None
+    assert len(model.score("a cab")) == 1
     with pytest.raises(ConfigError, match="temprature is no setting of generation: there are max_"):
         model.generate("a", temprature=1)
 
@@ -112,6 +119,8 @@ def test_encoders_give_vectors_and_masked_tokens(published, tmp_path, run_comman
     np.testing.assert_array_equal(vectors, np.load(output)["vectors"])
     assert encoder.embed(TEXT, layers="all", pooling="first").shape == (3, 3, 32)
     assert encoder.embed([]).shape == (0, 32)
+    np.testing.assert_allclose(encoder.embed(TEXT[0]), vectors[0], atol=1e-6)
+    assert encoder.fill_mask("the [MASK]")[0][0] == encoder.fill_mask(["the [MASK]"])[0][0][0]
     [[best, *_]] = encoder.fill_mask(["the [MASK]"], top_k=2)[0]
     _, [_, row, *_], _ = run_command("fill-mask", published("bert"), "the [MASK]")
     assert row.split("\t")[2:] == [best.text, f"{best.probability:.4f}"]
@@ -130,7 +139,10 @@ def test_fine_tuned_models_give_labels_numbers_tags_and_answers(published, run_c
         classify(TEXT, ["one"])
     several = tj.load(published("bert_multi"))(TEXT[0], threshold=0.0)
     assert set(several.labels) == set(several.probabilities)
-    [tags] = tj.load(published("bert_tag"))(["who ran?"])
+    tag = tj.load(published("bert_tag"))
+    [tags] = tag(["who ran?"])
+    assert [one[:2] for one in tag("who ran?")] == [one[:2] for one in tags]
+    assert tag.embed(TEXT).shape == (3, 32)
     _, [line, _], _ = run_command("tag", published("bert_tag"), "who ran?")
     assert line == " ".join(f"{one.word}/{one.tag}" for one in tags)
     answers = tj.load(published("bert_qa"))("Who ran?", TEXT[2], top_k=2)
@@ -138,7 +150,34 @@ def test_fine_tuned_models_give_labels_numbers_tags_and_answers(published, run_c
     assert all(TEXT[2][one.start :].startswith(one.text) for one in answers)
 
 
-def test_what_is_nothing_trained_is_refused(tmp_path):
+def test_pairs_are_given_where_they_were_trained_on(published, tmp_path, run_command):
+    """As the command asks for them; published models do not say."""
+    run = tmp_path / "run"
+    assert run_command("convert", published("bert_cls"), run)[0] == 0
+    assert tj.load(run)(["a"], ["b"])[0].label.startswith("LABEL_")
+    config = json.loads((run / "config.json").read_text())
+    del config["published"]
+    for kind, given, said in (("classify", (["a"], ["b"]), "trained on single texts"),
+                              ("pair", (["a"],), "trained on pairs of texts")):  # fmt: skip
+        config["task"]["kind"] = kind
+        (run / "config.json").write_text(json.dumps(config))
+        with pytest.raises(CheckpointError, match="changed after training"):
+            tj.load(run)
+        model = tj.load(run, allow_changed_config=True)
+        assert model.embed(["a"]).shape == (1, 32)
+        with pytest.raises(DataError, match=said):
+            model(*given)
+
+
+def test_decoders_have_no_vectors_of_texts(published):
+    model = tj.load(published("gpt2_multi"))
+    with pytest.raises(ConfigError, match="a fine-tuned decoder has no encoder"):
+        model.embed(["a"])
+
+
+def test_what_is_nothing_trained_is_refused(tmp_path, ngram_run):
+    with pytest.raises(ConfigError, match="has no steps: leave checkpoint out"):
+        tj.load(ngram_run, checkpoint=5)
     with pytest.raises(CheckpointError, match="no such run directory"):
         tj.load(tmp_path / "none")
 

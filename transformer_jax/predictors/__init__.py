@@ -24,7 +24,10 @@ _OF = {
 
 
 def load(
-    path: str | os.PathLike[str], *, checkpoint: str = "best", allow_changed_config: bool = False
+    path: str | os.PathLike[str],
+    *,
+    checkpoint: str | int = "best",
+    allow_changed_config: bool = False,
 ) -> Any:
     """The predictor of what was trained: a function of text, or of images.
 
@@ -46,6 +49,7 @@ def load(
     """
     import importlib
 
+    from transformer_jax.errors import ConfigError
     from transformer_jax.predictors.runs import FINE_TUNED, family, task_of
     from transformer_jax.training.run_directory import RunDirectory
     from transformer_jax.training.sealed import changed_config
@@ -54,10 +58,12 @@ def load(
     with changed_config(True) if allow_changed_config else contextlib.nullcontext():
         run = RunDirectory.open(folder)
         kind = family(run)
+        if kind in ("image", "ngram") and checkpoint != "best":
+            raise ConfigError(f"{path}: has no steps: leave checkpoint out")
         if kind == "image":
             from transformer_jax.interop.runs import load_image_model
 
             return load_image_model(folder)
         module, name = _OF[task_of(run)["kind"] if kind in FINE_TUNED else kind]
         found = importlib.import_module(f"{__name__}.{module}")
-        return getattr(found, name)(folder, checkpoint)
+        return getattr(found, name)(folder, str(checkpoint))

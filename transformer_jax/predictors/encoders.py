@@ -55,6 +55,7 @@ def load_vectors(
     *,
     tokens: int | None = None,
     sentences: bool = False,
+    loaded: Any = None,
 ) -> "tuple[Vectors, Callable[[str], str]]":
     """What makes vectors with the encoder of a run, and what is done to lines before.
 
@@ -66,6 +67,7 @@ def load_vectors(
         tokens: Of a batch.
         sentences: Whether vectors are those that a sentence encoder is made for, of which a linear
             map may be the last part.
+        loaded: The model and the tokenizer, if they were loaded already.
 
     Raises:
         ConfigError: The run has no encoder.
@@ -79,7 +81,7 @@ def load_vectors(
     prepare = as_trained(path)
     from transformer_jax.encoding.vectors import Vectors
 
-    model, tokenizer = load(path, checkpoint, kind=kinds)
+    model, tokenizer = loaded or load(path, checkpoint, kind=kinds)
     sentence = sentence_of(run)
     length = min(read_length(run), sentence.get("length", _NO_END))
     frame = frame_of(run, tokenizer)
@@ -129,7 +131,7 @@ def sentence_of(run: "RunDirectory") -> dict[str, Any]:
 
 
 def load_task(
-    path: Path, checkpoint: str, tasks: Sequence[str], *, tokens: int = 4096
+    path: Path, checkpoint: str, tasks: Sequence[str], *, tokens: int = 4096, loaded: Any = None
 ) -> "tuple[Predictor, dict[str, Any], Callable[[str], str]]":
     """What tells labels with the fine-tuned model of a run, its task, and what is done to lines.
 
@@ -156,7 +158,7 @@ def load_task(
     prepare = as_trained(path)
     from transformer_jax.encoding.predictor import Predictor
 
-    model, tokenizer = load(path, checkpoint, kind=FINE_TUNED)
+    model, tokenizer = loaded or load(path, checkpoint, kind=FINE_TUNED)
     predictor = Predictor(
         model,
         tokenizer,

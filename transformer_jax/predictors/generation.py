@@ -1,12 +1,15 @@
 """Translators and language models as functions of text."""
 
+import contextvars
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
+from transformer_jax.predictors.inputs import listed, truncation
 from transformer_jax.predictors.results import GeneratedText
 from transformer_jax.predictors.runs import as_trained, load, load_language
+from transformer_jax.predictors.texts import Embedding
 
 if TYPE_CHECKING:
     from transformer_jax.decoding.requests import TextScore
@@ -31,7 +34,7 @@ class GenerationSettings(TypedDict, total=False):
     seed: int  # random seed for sampling
 
 
-class TranslationPredictor:
+class TranslationPredictor(Embedding):
     """A trained encoder-decoder as a function from sentences to translations.
 
     Args:
@@ -52,9 +55,11 @@ class TranslationPredictor:
 
         from transformer_jax.decoding.translator import Translator
 
-        (graph, params), self.tokenizer = load(path, checkpoint)
-        self.model: Any = nnx.merge(graph, params)
-        self._translator = Translator((graph, params), self.tokenizer)
+        loaded = load(path, checkpoint)
+        super().__init__(path, loaded)
+        self.tokenizer = loaded[1]
+        self.model: Any = nnx.merge(*loaded[0])
+        self._translator = Translator(loaded[0], self.tokenizer)
         self._prepare = as_trained(path)
 
     @overload
@@ -103,17 +108,18 @@ class TranslationPredictor:
         from transformer_jax.decoding.options import Search
 
         search = Search(beams=num_beams, nbest=num_return_sequences, alpha=length_penalty)
-        lines = map(self._prepare, [texts] if isinstance(texts, str) else texts)
-        found = [_best(one.hypotheses) for one in self._translator.translate(lines, search)]
+        lines = map(self._prepare, listed(texts))
+        with truncation(lambda: self._translator.counts["cut"]):
+            found = [_best(one.hypotheses) for one in self._translator.translate(lines, search)]
         return found[0] if isinstance(texts, str) else found
 
-    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
-        """The log-probability of each target given its source, in nats.
+    def score(self, sources: str | Sequence[str], targets: str | Sequence[str]) -> list[float]:
+        """The log-probability of each target given its source, in nats; a list also of one pair.
 
         Raises:
             DataError: There are more of the one than of the other, or a target is too long.
         """
-        pairs = [list(map(self._prepare, side)) for side in (sources, targets)]
+        pairs = [list(map(self._prepare, listed(side))) for side in (sources, targets)]
         return [score.log_prob for score in self._translator.score(*pairs)]
 
 
@@ -135,7 +141,8 @@ class LanguageModelPredictor:
     tokenizer: "TextTokenizer"
 
     def __init__(self, path: Path, checkpoint: str = "best"):
-        self._path, self._checkpoint = path, checkpoint
+        # The model itself is loaded later, as it would be now.
+        self._later = contextvars.copy_context(), path.absolute(), checkpoint
         self._language: Any = load_language(path, checkpoint)
         self.tokenizer = self._language.tokenizer
         self._prepare = as_trained(path, trim=False)
@@ -147,7 +154,9 @@ class LanguageModelPredictor:
             return self._language.model
         from flax import nnx
 
-        return nnx.merge(*load(self._path, self._checkpoint, kind="decoder")[0])
+        context, path, checkpoint = self._later
+        found = context.copy().run(functools.partial(load, kind="decoder"), path, checkpoint)
+        return nnx.merge(*found[0])
 
     @overload
     def generate(  # type: ignore[overload-overlap]
@@ -170,8 +179,9 @@ class LanguageModelPredictor:
             ConfigError: A setting is unknown or out of range.
             NumericsError: The model computed NaN or infinity.
         """
-        given = [prompts] if isinstance(prompts, str) else list(prompts)
-        requests = [_request(self._prepare(prompt), settings) for prompt in given]
+        requests = [_request(self._prepare(prompt), settings) for prompt in listed(prompts)]
+        with truncation(lambda: self._cut):
+            written = self._language.generate(requests)
         found = [
             _best(
                 [
@@ -181,11 +191,15 @@ class LanguageModelPredictor:
                     for one in texts
                 ]
             )
-            for texts in self._language.generate(requests)
+            for texts in written
         ]
         return found[0] if isinstance(prompts, str) else found
 
     __call__ = generate
+
+    @property
+    def _cut(self) -> int:
+        return getattr(self._language, "counts", {}).get("cut", 0)
 
     def stream(self, prompt: str, **settings: Unpack[GenerationSettings]) -> Iterator[str]:
         """The continuation of a prompt in parts, each as soon as it is written.
@@ -196,9 +210,9 @@ class LanguageModelPredictor:
         """
         return iter(self._language.stream(_request(self._prepare(prompt), settings)))
 
-    def score(self, texts: Sequence[str]) -> "list[TextScore]":
+    def score(self, texts: str | Iterable[str]) -> "list[TextScore]":
         """The log-probability of each text and of each of its tokens, in nats."""
-        return list(self._language.score([self._prepare(text) for text in texts]))
+        return list(self._language.score([self._prepare(text) for text in listed(texts)]))
 
 
 # Settings of generation by the names that they have elsewhere, too.

@@ -19,8 +19,8 @@ class GeneratedText(str):
     """A text written by a model: a string with its score.
 
     Attributes:
-        score: Its log-probability in nats; that of beam search is normalized for length.
-        tokens: Its token ids, the end token included.
+        score: Its log-probability in nats; that of translations is normalized for length.
+        tokens: Its token ids, the end token included if it was written.
         finish_reason: Why it ended, where that is known: ``end``, ``stop`` or ``length``.
         alternatives: The next best texts, or further samples, if more than one was asked for.
 

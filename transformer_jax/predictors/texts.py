@@ -1,6 +1,5 @@
 """Encoders and fine-tuned models as functions of text: vectors, labels, numbers, tags, answers."""
 
-import contextvars
 import functools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from jaxtyping import Float
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.predictors.encoders import (
     frame_of,
     load_task,
@@ -17,6 +16,7 @@ from transformer_jax.predictors.encoders import (
     pool_of,
     read_length,
 )
+from transformer_jax.predictors.inputs import listed, truncation
 from transformer_jax.predictors.results import (
     AnswerSpan,
     Classification,
@@ -24,13 +24,14 @@ from transformer_jax.predictors.results import (
     TaggedWord,
     TokenPrediction,
 )
-from transformer_jax.predictors.runs import as_trained, load
+from transformer_jax.predictors.runs import FINE_TUNED, as_trained, family, load
 
 if TYPE_CHECKING:
     from transformer_jax.encoding.vectors import Layers, Pool
 
 __all__ = [
     "ClassificationPredictor",
+    "Embedding",
     "EncoderPredictor",
     "QuestionAnsweringPredictor",
     "RegressionPredictor",
@@ -38,35 +39,35 @@ __all__ = [
 ]
 
 
-class _Embedding:
+class Embedding:
     """A model with an encoder, which turns texts into vectors.
 
     Args:
-        path: A run directory or a Hugging Face checkpoint.
-        checkpoint: ``best``, ``last``, a step, or ``average:N``, the mean of the last N.
-
-    Raises:
-        ConfigError: The model is of another family.
-        CheckpointError: Nothing trained is there, or its files are damaged.
+        path: Of what was loaded.
+        loaded: Graph and parameters, and the tokenizer.
     """
 
-    def __init__(self, path: Path, checkpoint: str = "best"):
-        self.path, self.checkpoint = path, checkpoint
-        # What is loaded later is loaded as it would be now.
-        self._context = contextvars.copy_context()
-
-    @functools.cached_property
-    def _vectors(self) -> Any:
-        load = functools.partial(load_vectors, sentences=True)
-        return self._context.run(load, self.path, self.checkpoint)
+    def __init__(self, path: Path, loaded: Any):
+        self._vectors, self._line = load_vectors(path, sentences=True, loaded=loaded)
+        # Applied here, where it is asked for: vectors are shared by all calls.
+        self._dense, self._vectors.dense = self._vectors.dense, None
+        self._pool: Pool | ConfigError
+        try:
+            self._pool = pool_of(path, None)
+        except ConfigError as error:
+            self._pool = error
 
     def embed(
-        self, texts: Iterable[str], *, layers: "Layers" = "last", pooling: "Pool | None" = None
-    ) -> Float[np.ndarray, "B *layers D"]:
-        """The vector of each text.
+        self,
+        texts: str | Iterable[str],
+        *,
+        layers: "Layers" = "last",
+        pooling: "Pool | None" = None,
+    ) -> Float[np.ndarray, "*B_and_layers D"]:
+        """The vector of a text, or an array with that of each text.
 
         Args:
-            texts: The texts.
+            texts: One text or many; what is beyond the longest that is read is left out.
             layers: ``last``, ``all``, ``sum4`` or ``concat4`` of the last four, or a layer's
                 number, 0 being the embeddings.
             pooling: ``mean`` over tokens or ``first``, that of ``[CLS]``; None is what a sentence
@@ -77,62 +78,146 @@ class _Embedding:
         """
         if pooling == "none":
             raise ConfigError("pooling is none: mean or first, one vector for each text")
-        vectors, prepare = self._vectors
-        dense, pool = vectors.dense, pool_of(self.path, pooling)
-        vectors.dense = dense if pooling is None else None
-        try:
-            lines = [prepare(text) for text in texts]
+        pool = pooling or self._pool
+        if isinstance(pool, ConfigError):
+            raise pool
+        vectors, lines = self._vectors, [self._line(text) for text in listed(texts)]
+        with truncation(lambda: vectors.counts["cut"]):
             blocks = [made.vectors for made in vectors.embed(lines, layers=layers, pool=pool)]
-        finally:
-            vectors.dense = dense
-        return np.concatenate(blocks) if blocks else np.zeros((0, vectors.width), np.float32)
+        found = np.concatenate(blocks) if blocks else np.zeros((0, vectors.width), np.float32)
+        if self._dense is not None and pooling is None and layers == "last" and len(found):
+            found = self._dense(found)
+        return np.asarray(found[0] if isinstance(texts, str) else found)
 
 
-class EncoderPredictor(_Embedding):
-    """A pre-trained encoder: vectors of texts, and masked tokens."""
+class EncoderPredictor(Embedding):
+    """A pre-trained encoder: vectors of texts, and masked tokens.
 
-    @functools.cached_property
-    def _fill(self) -> Any:
-        return self._context.run(self._load_fill)
+    Args:
+        path: A run directory or a Hugging Face checkpoint.
+        checkpoint: ``best``, ``last``, a step, or ``average:N``, the mean of the last N.
 
-    def _load_fill(self) -> Any:
-        from transformer_jax.encoding.masked import FillMask
+    Attributes:
+        model: The Flax module.
+        tokenizer: Tokenizer used in training.
+
+    Raises:
+        ConfigError: The model is of another family.
+        CheckpointError: Nothing trained is there, or its files are damaged.
+    """
+
+    def __init__(self, path: Path, checkpoint: str = "best"):
+        from flax import nnx
+
         from transformer_jax.training.run_directory import RunDirectory
 
-        run = RunDirectory.open(self.path)
-        if run.read_config().get("masking", {}) is None:
-            raise ConfigError(f"{self.path}: an encoder without a masked-LM head: use embed")
-        model, tokenizer = load(self.path, self.checkpoint, kind="encoder")
-        return FillMask(
-            model,
-            tokenizer,
-            length=read_length(run),
-            prepare=as_trained(self.path, trim=False),
-            frame=frame_of(run, tokenizer),
-        )
+        loaded = load(path, checkpoint, kind="encoder")
+        super().__init__(path, loaded)
+        self.model: Any = nnx.merge(*loaded[0])
+        self.tokenizer = loaded[1]
+        run = RunDirectory.open(path)
+        headless = run.read_config().get("masking", {}) is None
+        self._fill = None if headless else functools.cache(lambda: _fill_mask(path, run, loaded))
+        self._path = path
+        if self._fill is not None and self.tokenizer.mask is not None:
+            self._fill()
 
+    @overload
+    def fill_mask(  # type: ignore[overload-overlap]
+        self, texts: str, *, top_k: int = ...
+    ) -> list[list[TokenPrediction]]: ...
+    @overload
     def fill_mask(
-        self, texts: Sequence[str], *, top_k: int = 5
-    ) -> list[list[list[TokenPrediction]]]:
-        """Of each text, of each ``[MASK]`` in order, the most probable tokens, best first.
+        self, texts: Iterable[str], *, top_k: int = ...
+    ) -> list[list[list[TokenPrediction]]]: ...
+    def fill_mask(self, texts: str | Iterable[str], *, top_k: int = 5) -> Any:
+        """Of a text, or of each text, the most probable tokens of each ``[MASK]``, best first.
 
         Raises:
             ConfigError: The encoder has no masked-LM head, or ``top_k`` is out of range.
             DataError: A text has no ``[MASK]``, or more tokens than are read.
         """
-        found: list[list[list[TokenPrediction]]] = self._fill(texts, top=top_k)
-        return found
+        if self._fill is None:
+            raise ConfigError(f"{self._path}: an encoder without a masked-LM head: use embed")
+        found = self._fill()(listed(texts), top=top_k)
+        return found[0] if isinstance(texts, str) else found
 
 
-class _Task(_Embedding):
-    """A fine-tuned model."""
+def _fill_mask(path: Path, run: Any, loaded: Any) -> Any:
+    from transformer_jax.encoding.masked import FillMask
+
+    model, tokenizer = loaded
+    prepare, frame = as_trained(path, trim=False), frame_of(run, tokenizer)
+    return FillMask(model, tokenizer, length=read_length(run), prepare=prepare, frame=frame)
+
+
+class _Task(Embedding):
+    """A fine-tuned model.
+
+    Args:
+        path: A run directory or a Hugging Face checkpoint.
+        checkpoint: ``best``, ``last``, a step, or ``average:N``, the mean of the last N.
+
+    Attributes:
+        model: The Flax module.
+        tokenizer: Tokenizer used in training.
+        labels: Names of the classes or tags.
+
+    Raises:
+        ConfigError: The model is of another family.
+        CheckpointError: Nothing trained is there, or its files are damaged.
+    """
 
     tasks: tuple[str, ...] = ()
 
     def __init__(self, path: Path, checkpoint: str = "best"):
-        super().__init__(path, checkpoint)
-        self._predictor, self._task, self._prepare = load_task(path, checkpoint, self.tasks)
+        from flax import nnx
+
+        from transformer_jax.training.run_directory import RunDirectory
+
+        loaded = load(path, checkpoint, kind=FINE_TUNED)
+        self.model: Any = nnx.merge(*loaded[0])
+        self.tokenizer = loaded[1]
+        found = load_task(path, checkpoint, self.tasks, loaded=loaded)
+        self._predictor, self._task, self._prepare = found
         self.labels: tuple[str, ...] = tuple(self._task.get("labels", ()))
+        run = RunDirectory.open(path)
+        config = run.read_config()
+        # Published models do not say whether they read pairs.
+        read = config.get("data", {}).get("read", {})
+        pairs = self._task["kind"] == "pair" or bool(read.get("pair", False))
+        self._pairs = None if "published" in config else pairs
+        self._decodes = family(run) == "decoder-task"
+        if not self._decodes:
+            super().__init__(path, loaded)
+
+    def embed(self, texts: str | Iterable[str], **how: Any) -> Float[np.ndarray, "*B_and_layers D"]:
+        """The vectors of texts by the encoder below the head, as of :meth:`Embedding.embed`.
+
+        Raises:
+            ConfigError: The model is a fine-tuned decoder; or there is no such layer or pooling.
+        """
+        if self._decodes:
+            raise ConfigError("a fine-tuned decoder has no encoder: there are no vectors of texts")
+        return super().embed(texts, **how)
+
+    def _sides(
+        self, texts: str | Iterable[str], pairs: str | Iterable[str] | None
+    ) -> tuple[list[str], list[str] | None]:
+        """The texts, and the second texts of pairs, as lists of what the model was trained on."""
+        first = [self._prepare(text) for text in listed(texts)]
+        if pairs is None:
+            if self._pairs:
+                raise DataError("this model was trained on pairs of texts: give text_pairs")
+            return first, None
+        if self._pairs is False:
+            raise DataError("this model was trained on single texts: leave text_pairs out")
+        second = [self._prepare(text) for text in listed(pairs)]
+        if len(first) != len(second):
+            raise DataError(
+                f"{plural(len(first), 'text')} and {plural(len(second), 'second text')}"
+            )
+        return first, second
 
 
 class ClassificationPredictor(_Task):
@@ -173,10 +258,11 @@ class ClassificationPredictor(_Task):
         Raises:
             DataError: A text has no tokens, or there are more texts than second texts.
         """
-        one = isinstance(texts, str)
-        rows = self._predictor.classes(*_sides(self._prepare, texts, text_pairs))
+        sides = self._sides(texts, text_pairs)
+        with truncation(lambda: self._predictor.cut):
+            rows = self._predictor.classes(*sides)
         found = [self._named(row.tolist(), threshold) for row in rows]
-        return found[0] if one else found
+        return found[0] if isinstance(texts, str) else found
 
     def _named(
         self, row: list[float], threshold: float
@@ -195,14 +281,16 @@ class RegressionPredictor(_Task):
     tasks = ("regress",)
 
     def __call__(
-        self, texts: Sequence[str], text_pairs: Sequence[str] | None = None
+        self, texts: str | Sequence[str], text_pairs: str | Sequence[str] | None = None
     ) -> Float[np.ndarray, " B"]:
-        """The number of each text.
+        """The number of each text; an array also of one text.
 
         Raises:
             DataError: A text has no tokens, or there are more texts than second texts.
         """
-        return np.asarray(self._predictor.numbers(*_sides(self._prepare, texts, text_pairs)))
+        sides = self._sides(texts, text_pairs)
+        with truncation(lambda: self._predictor.cut):
+            return np.asarray(self._predictor.numbers(*sides))
 
 
 class TaggingPredictor(_Task):
@@ -214,21 +302,27 @@ class TaggingPredictor(_Task):
 
     tasks = ("tag", "replaced")
 
-    def __call__(self, sentences: Sequence[str | Sequence[str]]) -> list[list[TaggedWord]]:
-        """The words of each sentence with their tags.
+    @overload
+    def __call__(self, sentences: str) -> list[TaggedWord]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, sentences: Iterable[str | Sequence[str]]) -> list[list[TaggedWord]]: ...
+    def __call__(self, sentences: str | Iterable[str | Sequence[str]]) -> Any:
+        """The words of a sentence, or of each sentence, with their tags.
 
         Args:
-            sentences: Sentences, or lists of their words; a string is split at blanks.
+            sentences: One sentence or many, or lists of their words; a string is split at blanks.
         """
-        words = [one.split() if isinstance(one, str) else list(one) for one in sentences]
+        given = [sentences] if isinstance(sentences, str) else sentences
+        words = [one.split() if isinstance(one, str) else list(one) for one in given]
         found = self._predictor.tags([[self._prepare(word) for word in row] for row in words])
-        return [
+        tagged = [
             [
                 TaggedWord(word, self.labels[tag], share)
                 for word, (tag, share) in zip(row, tags, strict=True)
             ]
             for row, tags in zip(words, found, strict=True)
         ]
+        return tagged[0] if isinstance(sentences, str) else tagged
 
 
 class QuestionAnsweringPredictor(_Task):
@@ -237,12 +331,12 @@ class QuestionAnsweringPredictor(_Task):
     tasks = ("span",)
 
     def __call__(
-        self, questions: str, context: str, *, top_k: int = 1, max_answer_len: int = 30
+        self, question: str, context: str, *, top_k: int = 1, max_answer_len: int = 30
     ) -> list[AnswerSpan]:
         """The most probable answers to a question, best first; an empty one means there is none.
 
         Args:
-            questions: The question.
+            question: The question.
             context: The text that may hold the answer.
             top_k: How many answers.
             max_answer_len: Most tokens of an answer.
@@ -251,24 +345,8 @@ class QuestionAnsweringPredictor(_Task):
 
         read = lowered(context) if self._prepare("A") == "a" else context
         [found] = self._predictor.answers(
-            [self._prepare(questions)], [read], best=top_k, longest=max_answer_len
+            [self._prepare(question)], [read], best=top_k, longest=max_answer_len
         )
         # As it is written in the text, whatever was lower-cased.
         written = lambda one: context[one.start : one.start + len(one.text)] if one.text else ""
         return [one._replace(text=written(one)) for one in found]
-
-
-def _sides(
-    prepare: Any, texts: str | Sequence[str], pairs: str | Sequence[str] | None
-) -> tuple[list[str], list[str] | None]:
-    """The texts, and the second texts of pairs, as lists of what the model was trained on."""
-    from transformer_jax.errors import DataError, plural
-
-    listed = lambda given: [given] if isinstance(given, str) else list(given)
-    first = [prepare(text) for text in listed(texts)]
-    if pairs is None:
-        return first, None
-    second = [prepare(text) for text in listed(pairs)]
-    if len(first) != len(second):
-        raise DataError(f"{plural(len(first), 'text')} and {plural(len(second), 'second text')}")
-    return first, second
