@@ -8,7 +8,7 @@ from jax.test_util import check_grads
 
 from tests.drawing import normals
 from transformer_jax.functional import attention, masks
-from transformer_jax.functional.attention import check_shapes, dot_self_attention
+from transformer_jax.functional.attention import check_shapes, dot_product_self_attention
 
 # Compiled, because op by op they take ten times as long to test.
 OPTIONS = ("scale", "softcap", "implementation", "dropout_rate")
@@ -49,7 +49,7 @@ def oracle(q, k, v, allowed=None, bias=0.0, scale=None, softcap=None):
 def test_equals_the_float64_oracle(U, K):
     # Rows L8, L9: values of any size; grouped heads; more keys than queries.
     q, k, v = arrays(U=U, K=K)
-    mask = masks.causal(offset=1) & masks.lengths(jnp.array([6, 0]), jnp.array([3, 5]))
+    mask = masks.causal(offset=1) & masks.length_mask(jnp.array([6, 0]), jnp.array([3, 5]))
     [bias] = normals((1, 4, 5, 7), seed=9)
     weights, out = oracle(q, k, v, mask.array(5, 7), bias)
     np.testing.assert_allclose(attention_weights(q, k, mask, bias=bias), weights, atol=1e-6)
@@ -63,11 +63,13 @@ def test_options_equal_the_float64_oracle():
         "softcap": 2.0,
         "bias": normals((2, 1, 5, 7), seed=3)[0],
     }
-    weights, out = oracle(q, k, v, masks.window(3).array(5, 7), **options)
+    weights, out = oracle(q, k, v, masks.sliding_window_mask(3).array(5, 7), **options)
     np.testing.assert_allclose(
-        attention_weights(q, k, masks.window(3), **options), weights, atol=1e-6
+        attention_weights(q, k, masks.sliding_window_mask(3), **options), weights, atol=1e-6
     )
-    np.testing.assert_allclose(attend(q, k, v, masks.window(3), **options), out, atol=2e-6)
+    np.testing.assert_allclose(
+        attend(q, k, v, masks.sliding_window_mask(3), **options), out, atol=2e-6
+    )
 
 
 def test_half_precision_stays_near_the_oracle():
@@ -81,7 +83,7 @@ def test_half_precision_stays_near_the_oracle():
 
 def test_equals_jax_nn_where_no_row_is_blind():
     q, k, v = arrays(U=8)
-    mask = masks.causal() & masks.lengths(jnp.array([4, 7]))
+    mask = masks.causal() & masks.length_mask(jnp.array([4, 7]))
     theirs = jax.nn.dot_product_attention(q, k, v, mask=mask.array(5, 7))
     np.testing.assert_allclose(attend(q, k, v, mask), theirs, atol=1e-6)
 
@@ -114,7 +116,7 @@ def test_row_u5_shapes_and_large_logits():
 def test_row_b4_weights_are_a_partition_of_unity(seed, half, size):
     q, k, _ = arrays(seed, dtype=jnp.bfloat16 if half else jnp.float32)
     allowed = jnp.asarray(np.random.default_rng(seed).random((2, 1, 5, 7)) < 0.3)
-    weights = np.asarray(attention_weights(q * size, k, masks.dense(allowed)))
+    weights = np.asarray(attention_weights(q * size, k, masks.dense_mask(allowed)))
     assert weights.dtype == np.float32
     assert (weights >= 0).all()
     assert (weights[~np.broadcast_to(allowed, weights.shape)] == 0).all()
@@ -124,7 +126,7 @@ def test_row_b4_weights_are_a_partition_of_unity(seed, half, size):
 
 def test_row_b5_attention_without_parameters():
     golden = [[0.731059, 0.268941], [0.268941, 0.731059]]
-    np.testing.assert_allclose(dot_self_attention(jnp.eye(2)), golden, atol=1e-6)
+    np.testing.assert_allclose(dot_product_self_attention(jnp.eye(2)), golden, atol=1e-6)
 
 
 def test_row_b7_scale_of_one_is_unscaled():
@@ -207,9 +209,9 @@ def test_a_hidden_key_is_as_good_as_absent():
     q, k, v = arrays()
     lengths = jnp.array([4, 4])
     short = attend(q, k[:, :4], v[:, :4])
-    np.testing.assert_allclose(attend(q, k, v, masks.lengths(lengths)), short, atol=1e-6)
-    other = attend(q, k.at[:, 4:].add(50.0), v.at[:, 4:].set(1e6), masks.lengths(lengths))
-    np.testing.assert_array_equal(other, attend(q, k, v, masks.lengths(lengths)))
+    np.testing.assert_allclose(attend(q, k, v, masks.length_mask(lengths)), short, atol=1e-6)
+    other = attend(q, k.at[:, 4:].add(50.0), v.at[:, 4:].set(1e6), masks.length_mask(lengths))
+    np.testing.assert_array_equal(other, attend(q, k, v, masks.length_mask(lengths)))
 
 
 def test_decoding_one_query_at_a_time_equals_all_at_once():
@@ -222,7 +224,7 @@ def test_decoding_one_query_at_a_time_equals_all_at_once():
 
 def test_row_a6_a_blind_query_gives_zero_where_jax_nn_gives_the_mean():
     v = row([[1], [2]])
-    nothing = masks.dense(jnp.zeros((1, 1, 1, 2), bool))
+    nothing = masks.dense_mask(jnp.zeros((1, 1, 1, 2), bool))
     one = row([[1]])
     theirs = jax.nn.dot_product_attention(one, v, v, mask=jnp.zeros((1, 1, 1, 2), bool))
     assert theirs.item() == 1.5
@@ -244,7 +246,7 @@ def test_a_bias_that_hides_everything_is_a_mask(low):
 def test_gradients_equal_finite_differences(softcap):
     q, k, v = arrays(T=3, S=4, H=3, U=2)
     [bias] = normals((1, 4, 3, 4), seed=5)
-    mask = masks.causal(offset=1) & masks.lengths(jnp.array([4, 0]))
+    mask = masks.causal(offset=1) & masks.length_mask(jnp.array([4, 0]))
     f = jax.jit(lambda q, k, v, bias: attend(q, k, v, mask, bias=bias, softcap=softcap))
     check_grads(f, (q, k, v, bias), order=1, modes=["rev"], atol=2e-2, rtol=2e-2)
 

@@ -8,12 +8,12 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from tests.drawing import normals
-from transformer_jax.functional.dropout import dropout, keep_mask
+from transformer_jax.functional.dropout import dropout, dropout_mask
 
 
 def signs(key, shape, rate=0.5):
     """Kept or not as numbers of mean 0 and variance 1."""
-    keep = np.asarray(keep_mask(key, shape, rate), np.float64)
+    keep = np.asarray(dropout_mask(key, shape, rate), np.float64)
     return (keep - (1 - rate)) / np.sqrt(rate * (1 - rate))
 
 
@@ -34,7 +34,7 @@ def test_other_rates_are_refused(key, rate):
 def test_kept_values_are_scaled_and_the_rest_are_0(key, rate, dtype):
     [x] = normals((64, 32), dtype=dtype)
     y = dropout(x, rate, key)
-    keep = keep_mask(key, x.shape, rate)
+    keep = dropout_mask(key, x.shape, rate)
     assert y.dtype == dtype
     np.testing.assert_array_equal(y, jnp.where(keep, x / (1 - rate), 0))
     gradient = jax.grad(lambda x: dropout(x, rate, key).sum().astype(jnp.float32))(x)
@@ -49,7 +49,7 @@ def test_the_mean_is_kept_within_five_deviations(key, rate):
 
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (3, 5), (2, 3, 4, 5), (0, 4)])
 def test_every_shape_works(key, shape):
-    assert keep_mask(key, shape, 0.5).shape == shape
+    assert dropout_mask(key, shape, 0.5).shape == shape
     assert dropout(jnp.ones(shape), 0.5, key).shape == shape
 
 
@@ -105,6 +105,6 @@ def test_the_mask_is_the_same_however_it_is_sharded(key):
 
 def test_maps_over_keys(key):
     keys = jax.random.split(key, 3)
-    together = jax.vmap(lambda k: keep_mask(k, (5, 4), 0.5))(keys)
+    together = jax.vmap(lambda k: dropout_mask(k, (5, 4), 0.5))(keys)
     for k, mask in zip(keys, together, strict=True):
-        np.testing.assert_array_equal(keep_mask(k, (5, 4), 0.5), mask)
+        np.testing.assert_array_equal(dropout_mask(k, (5, 4), 0.5), mask)

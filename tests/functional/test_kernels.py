@@ -26,12 +26,12 @@ def catalogue(T, S):
         "everything": None,
         "causal": masks.causal(),
         "later": masks.causal(offset=3),
-        "window": masks.window(5),
-        "causal_window": masks.causal() & masks.window(4),
-        "lengths": masks.lengths(jnp.array([S - 4, 0]), jnp.array([T, T - 2])),
-        "segments": masks.causal() & masks.segments(ids(T), ids(S)),
-        "dense": masks.dense(jnp.asarray(_rng.random((B, 1, T, S)) < 0.1)),
-        "dense_heads": masks.dense(jnp.asarray(_rng.random((1, N, T, S)) < 0.3)),
+        "window": masks.sliding_window_mask(5),
+        "causal_window": masks.causal() & masks.sliding_window_mask(4),
+        "lengths": masks.length_mask(jnp.array([S - 4, 0]), jnp.array([T, T - 2])),
+        "segments": masks.causal() & masks.segment_mask(ids(T), ids(S)),
+        "dense": masks.dense_mask(jnp.asarray(_rng.random((B, 1, T, S)) < 0.1)),
+        "dense_heads": masks.dense_mask(jnp.asarray(_rng.random((1, N, T, S)) < 0.3)),
         "traced": masks.causal(jnp.int32(2)),
     }
 
@@ -60,7 +60,7 @@ def assert_same(found, expected, atol=1e-5):
 
 def assert_blind_rows_are_nothing(found, mask, T, S):
     """Output zero, no gradient to the query: both exactly."""
-    seeing = None if mask is None else mask.seeing(T, S)
+    seeing = None if mask is None else mask.any_visible(T, S)
     if seeing is not None:
         blind = ~np.broadcast_to(seeing, (B, N, T, 1))
         assert (np.where(blind, found[0], 0) == 0).all()
@@ -109,7 +109,7 @@ def test_own_backward_of_bfloat16_in_pieces_is_near_that_of_float32(name, rate, 
     wide = [x.astype(jnp.float32) for x in half]
     expected = portable(monkeypatch, run, *wide, mask)
     monkeypatch.setattr(xla, "LONG", 1)
-    monkeypatch.setattr(xla, "PIECE", 8)
+    monkeypatch.setattr(xla, "QUERY_BLOCK", 8)
     found = both_ways(run, *half, mask)
     assert all(x.dtype == jnp.bfloat16 for x in found)
     assert_same([x.astype(jnp.float32) for x in found], expected, atol=6e-2)
@@ -124,7 +124,7 @@ def test_causal_queries_in_pieces_equal_those_in_one(name, monkeypatch):
     mask, inputs = (catalogue(T, S) | offsets)[name], arrays(T, S, U=6)
     expected = both_ways(plain(), *inputs, mask)
     monkeypatch.setattr(xla, "LONG", 1)
-    monkeypatch.setattr(xla, "PIECE", 8)
+    monkeypatch.setattr(xla, "QUERY_BLOCK", 8)
     found = both_ways(plain(), *inputs, mask)
     assert_same(found, expected)
     assert_blind_rows_are_nothing(found, mask, T, S)
@@ -132,7 +132,7 @@ def test_causal_queries_in_pieces_equal_those_in_one(name, monkeypatch):
 
 def test_keys_that_no_query_of_a_piece_may_see_are_not_read(monkeypatch):
     monkeypatch.setattr(xla, "LONG", 1)
-    monkeypatch.setattr(xla, "PIECE", 8)
+    monkeypatch.setattr(xla, "QUERY_BLOCK", 8)
     q, k, v, _ = arrays(16, 16)
     broken = k.at[:, :, -1].set(jnp.nan), v.at[:, :, -1].set(jnp.nan)
     y = jax.jit(plain())(q, *broken, masks.causal())
@@ -156,7 +156,7 @@ def test_chunked_equals_xla_under_every_mask(name):
 
 @pytest.mark.parametrize(("T", "S", "block"), [(1, 9, 4), (9, 1, 4), (3, 5, 128)])
 def test_chunked_takes_any_length(T, S, block):
-    mask, inputs = masks.lengths(jnp.array([S, 1])), arrays(T, S)
+    mask, inputs = masks.length_mask(jnp.array([S, 1])), arrays(T, S)
     run = lambda q, k, v, mask: chunked.run(q, k, v, mask, scale=1.0, block=block)
     assert_same(both_ways(run, *inputs, mask), both_ways(plain(1.0), *inputs, mask), atol=2e-5)
 
@@ -183,19 +183,21 @@ def test_chunked_reads_only_blocks_in_reach():
     # 1024 queries in 8 pieces over 8 blocks: piece i of a causal mask reads blocks 0 .. i.
     ranges = lambda mask, T=1024, S=1024: [p[2:] for p in chunked._plan(T, S, mask, 128)]
     assert ranges(masks.causal()) == [(0, i + 1) for i in range(8)]
-    assert ranges(masks.causal() & masks.window(128)) == [(max(i - 1, 0), i + 1) for i in range(8)]
-    assert ranges(masks.window(2))[3] == (2, 5)
+    assert ranges(masks.causal() & masks.sliding_window_mask(128)) == [
+        (max(i - 1, 0), i + 1) for i in range(8)
+    ]
+    assert ranges(masks.sliding_window_mask(2))[3] == (2, 5)
     assert ranges(masks.causal(offset=512), 512)[0] == (0, 5)
     # Without structure, or without knowing where the queries stand: one pass over everything.
     assert ranges(Mask()) == ranges(masks.causal(jnp.int32(0))) == [(0, 8)]
     # Every piece has something to read, even where nothing is to be seen.
-    assert ranges(masks.window(2) & masks.causal(), 1024, 256)[-1] == (1, 2)
+    assert ranges(masks.sliding_window_mask(2) & masks.causal(), 1024, 256)[-1] == (1, 2)
 
 
 def test_chunked_memory_grows_with_length_not_its_square():
     def temporary(run, T):
         x = jax.ShapeDtypeStruct((1, 1, T, 8), jnp.float32)
-        loss = lambda q, k, v: run(q, k, v, masks.lengths(jnp.array([9])), scale=1.0).sum()
+        loss = lambda q, k, v: run(q, k, v, masks.length_mask(jnp.array([9])), scale=1.0).sum()
         compiled = jax.jit(jax.grad(loss, (0, 1, 2))).lower(x, x, x).compile()
         return compiled.memory_analysis().temp_size_in_bytes
 
@@ -234,7 +236,7 @@ def test_cudnn_says_what_it_cannot_take(monkeypatch):
         q, k, v, mask, bias, softcap, platform
     )
     assert why() is None
-    assert why(masks.lengths(jnp.array([1, 2]))) is None
+    assert why(masks.length_mask(jnp.array([1, 2]))) is None
     assert "on cpu" in why(platform="cpu")
     assert "bfloat16 or float16" in why(q=q.astype(jnp.float32))
     assert "one dtype" in why(k=k.astype(jnp.float16))
@@ -247,9 +249,9 @@ def test_cudnn_says_what_it_cannot_take(monkeypatch):
     assert square(masks.causal()) is None
     assert "from position 0" in square(masks.causal(offset=1))
     assert "from position 0" in square(masks.causal(offset=jnp.int32(0)))
-    assert "to the left" in square(masks.window(2))
-    assert square(masks.window(2) & masks.causal()) is None
-    blind = masks.window(2) & masks.causal() & masks.lengths(jnp.array([1, 2]))
+    assert "to the left" in square(masks.sliding_window_mask(2))
+    assert square(masks.sliding_window_mask(2) & masks.causal()) is None
+    blind = masks.sliding_window_mask(2) & masks.causal() & masks.length_mask(jnp.array([1, 2]))
     assert "blind" in square(blind)
     assert "segments" in square(catalogue(T, T)["segments"])
     assert "dense" in square(catalogue(T, T)["dense"])
@@ -261,7 +263,7 @@ def test_splash_says_what_it_cannot_take():
         q, k, v, mask, bias, None, platform
     )
     assert why() is None
-    assert why(masks.lengths(jnp.array([1, 2]))) is None
+    assert why(masks.length_mask(jnp.array([1, 2]))) is None
     assert "on cpu" in why(platform="cpu")
     assert "multiples of 128" in why(q=q[:, :, :100])
     assert "bias" in why(bias=jnp.zeros((1, 1, 128, 256)))
@@ -318,7 +320,7 @@ def test_what_a_kernel_cannot_take_falls_back_and_is_said_once(caplog):
 def test_unknown_name_is_refused_with_the_allowed():
     q, k, v, _ = arrays(2, 2)
     with pytest.raises(ValueError, match=r"'flash'.*auto, xla, chunked, cudnn, splash"):
-        kernels.choose("flash", q, k, v)
+        kernels.select_kernel("flash", q, k, v)
 
 
 def test_auto_chooses_by_platform_and_length():
@@ -326,7 +328,7 @@ def test_auto_chooses_by_platform_and_length():
         S = T if S is None else S
         shape = lambda n, length: jax.ShapeDtypeStruct((1, n, length, 64), dtype)
         q, k = shape(8, T), shape(8, S)
-        return kernels.choose("auto", q, k, k, mask, platform=platform, **options).name
+        return kernels.select_kernel("auto", q, k, k, mask, platform=platform, **options).name
 
     assert name(64, masks.causal()) == "xla"
     assert name(kernels.LONG_CAUSAL, masks.causal()) == "chunked"

@@ -10,12 +10,12 @@ import pytest
 from tests.drawing import normals
 from transformer_jax.functional import linear as module
 from transformer_jax.functional.linear import (
+    kernel_gradient,
     linear,
-    linear_turned,
-    outer,
-    product,
-    row_sums,
-    turned_product,
+    linear_transposed,
+    matmul,
+    sum_rows,
+    transposed_matmul,
 )
 
 BRANCHES = pytest.mark.parametrize("own", [True, False])
@@ -67,7 +67,7 @@ def test_a_kernel_the_other_way_round_is_the_same_map(rows, dtype, biased):
     x = jnp.asarray(draw.standard_normal((*rows, 7)), dtype)
     kernel = jnp.asarray(draw.standard_normal((7, 5)), jnp.float32)
     bias = jnp.asarray(draw.standard_normal(5), jnp.float32) if biased else None
-    found, wanted = linear_turned(x, kernel.T, bias), linear(x, kernel, bias)
+    found, wanted = linear_transposed(x, kernel.T, bias), linear(x, kernel, bias)
     assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
     near = {"float32": 1e-6, "bfloat16": 2**-7}[dtype]
     np.testing.assert_allclose(*(np.asarray(y, np.float32) for y in (found, wanted)), atol=4 * near)
@@ -76,8 +76,8 @@ def test_a_kernel_the_other_way_round_is_the_same_map(rows, dtype, biased):
 @BRANCHES
 def test_row_sums_of_bfloat16_do_not_stall(monkeypatch, own):
     monkeypatch.setattr(module, "own_backward", lambda: own)
-    assert float(row_sums(jnp.ones((5000, 1), jnp.bfloat16))[0]) == 5000
-    assert row_sums(jnp.ones((3, 1), jnp.bfloat16), jnp.bfloat16).dtype == jnp.bfloat16
+    assert float(sum_rows(jnp.ones((5000, 1), jnp.bfloat16))[0]) == 5000
+    assert sum_rows(jnp.ones((3, 1), jnp.bfloat16), jnp.bfloat16).dtype == jnp.bfloat16
 
 
 @BRANCHES
@@ -85,8 +85,8 @@ def test_row_sums_of_bfloat16_do_not_stall(monkeypatch, own):
 def test_outer_is_a_transposed_product_whichever_side_is_wider(monkeypatch, own, A, B):
     monkeypatch.setattr(module, "own_backward", lambda: own)
     a, b = normals((6, A), (6, B))
-    np.testing.assert_allclose(outer(a, b), a.T @ b, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(product(a, b, 0, 0), a.T @ b, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(kernel_gradient(a, b), a.T @ b, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(matmul(a, b, 0, 0), a.T @ b, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 33])
@@ -95,7 +95,7 @@ def test_outer_of_bfloat16_is_that_of_the_same_numbers_in_float32(rows, A, B):
     a, b = normals((rows, A), (rows, B), dtype=jnp.bfloat16)
     wanted = np.asarray(a, np.float32).T @ np.asarray(b, np.float32)
     # XLA:CPU has no product for a result that it would turn itself.
-    for found in jax.jit(lambda a, b: (outer(a, b), turned_product(b, a).T))(a, b):
+    for found in jax.jit(lambda a, b: (kernel_gradient(a, b), transposed_matmul(b, a).T))(a, b):
         assert found.dtype == jnp.float32
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
 
@@ -103,7 +103,7 @@ def test_outer_of_bfloat16_is_that_of_the_same_numbers_in_float32(rows, A, B):
 @pytest.mark.parametrize("mapped", [False, True])
 def test_products_of_bfloat16_are_not_widened(mapped):
     # XLA:CPU would convert both operands to float32 if it were let: four times as slow.
-    f = jax.vmap(turned_product) if mapped else turned_product
+    f = jax.vmap(transposed_matmul) if mapped else transposed_matmul
     more = (2,) * mapped
     a, b = jnp.ones((*more, 64, 32), jnp.bfloat16), jnp.ones((*more, 64, 48), jnp.bfloat16)
     text = jax.jit(f).lower(a, b).compile().as_text()

@@ -14,8 +14,8 @@ INF = jnp.inf
 # One program a call: op by op there would be dozens.
 FIXED = {"top_k_two_stage": ("k", "group"), "no_repeat_ngram": ("n",)}
 NAMES = (
-    "argmax", "forbid", "force", "min_p", "no_repeat_ngram", "repetition_penalty", "sample",
-    "temperature", "top_k", "top_k_two_stage", "top_p",
+    "argmax", "suppress_tokens", "force_token", "min_p", "no_repeat_ngram", "repetition_penalty",
+    "sample", "temperature", "top_k", "top_k_two_stage", "top_p",
 )  # fmt: skip
 processors = types.SimpleNamespace(
     **{name: jax.jit(getattr(logits, name), static_argnames=FIXED.get(name)) for name in NAMES}
@@ -212,18 +212,18 @@ def test_runs_have_at_least_one_token():
 
 def test_forbidden_tokens_have_probability_0_and_nothing_else_changes():
     z = random_logits(2, 5)
-    y = processors.forbid(z, jnp.array([0, 3, -1]))
+    y = processors.suppress_tokens(z, jnp.array([0, 3, -1]))
     np.testing.assert_array_equal(y, z.at[:, jnp.array([0, 3])].set(-INF))
-    each = processors.forbid(z, jnp.array([[1, 1], [2, -1]]))
+    each = processors.suppress_tokens(z, jnp.array([[1, 1], [2, -1]]))
     np.testing.assert_array_equal(each, z.at[0, 1].set(-INF).at[1, 2].set(-INF))
 
 
 def test_forced_tokens_are_certain_even_if_forbidden_before():
-    z = processors.forbid(random_logits(3, 5), jnp.array([2]))
-    y = processors.force(z, jnp.array([2, -1, 4]))
+    z = processors.suppress_tokens(random_logits(3, 5), jnp.array([2]))
+    y = processors.force_token(z, jnp.array([2, -1, 4]))
     np.testing.assert_array_equal(probabilities(y)[[0, 2]], np.eye(5)[[2, 4]])
     np.testing.assert_array_equal(y[1], z[1])
-    np.testing.assert_array_equal(probabilities(processors.force(z, 2)), np.eye(5)[[2, 2, 2]])
+    np.testing.assert_array_equal(probabilities(processors.force_token(z, 2)), np.eye(5)[[2, 2, 2]])
 
 
 CHAIN = {
@@ -235,13 +235,13 @@ CHAIN = {
         z, jnp.zeros((4, 2), int), jnp.full(4, 2), 1.3
     ),
     "ngram": lambda z: processors.no_repeat_ngram(z, jnp.zeros((4, 2), int), 2, 2),
-    "force": lambda z: processors.force(z, 1),
+    "force_token": lambda z: processors.force_token(z, 1),
 }
 
 
 @pytest.mark.parametrize("name", list(CHAIN))
 def test_forbidden_tokens_stay_so_and_softmax_is_never_nan(name):
-    z = processors.forbid(jnp.array([[0.0, 1e4, -1e4, 3, 3]] * 4), jnp.array([0, 2, 4]))
+    z = processors.suppress_tokens(jnp.array([[0.0, 1e4, -1e4, 3, 3]] * 4), jnp.array([0, 2, 4]))
     y = CHAIN[name](z)
     assert not np.isnan(probabilities(y)).any()
     assert (probabilities(y)[:, jnp.array([0, 2, 4])] == 0).all()

@@ -13,16 +13,16 @@ from tests.drawing import normals
 from transformer_jax.functional import linear
 from transformer_jax.functional.losses import (
     cross_entropy,
-    linear_cross_entropy,
+    fused_linear_cross_entropy,
     linear_logits,
-    token_losses,
+    token_cross_entropy,
 )
 
 
-def formula(logits, targets, weights, smoothing):
+def formula(logits, targets, weights, label_smoothing):
     """−Σ w q log p, with the wanted distribution q written out."""
     V = logits.shape[-1]
-    q = (1 - smoothing) * jax.nn.one_hot(targets, V, dtype=logits.dtype) + smoothing / V
+    q = (1 - label_smoothing) * jax.nn.one_hot(targets, V, dtype=logits.dtype) + label_smoothing / V
     return -(weights * (q * jax.nn.log_softmax(logits)).sum(-1)).sum()
 
 
@@ -40,13 +40,13 @@ def close(a, b, tolerance=1e-12):
     )
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
-def test_value_and_gradient_are_those_of_the_formula(smoothing):
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 1.0])
+def test_value_and_gradient_are_those_of_the_formula(label_smoothing):
     with jax.enable_x64():
         x, table, bias, targets, weights = problem()
         logits = 3 * linear_logits(x, table, bias=bias)
-        ours = jax.value_and_grad(lambda z: cross_entropy(z, targets, weights, smoothing)[0])
-        plain = jax.value_and_grad(lambda z: formula(z, targets, weights, smoothing))
+        ours = jax.value_and_grad(lambda z: cross_entropy(z, targets, weights, label_smoothing)[0])
+        plain = jax.value_and_grad(lambda z: formula(z, targets, weights, label_smoothing))
         close(ours(logits), plain(logits))
         close(cross_entropy(logits, targets, weights)[1], weights.sum())
         close(cross_entropy(logits, targets)[1], jnp.asarray(12.0))
@@ -56,12 +56,14 @@ def test_gradient_in_the_weights_is_the_loss_of_each_row():
     with jax.enable_x64():
         x, table, _, targets, weights = problem()
         weights = weights + 0.1
-        losses = token_losses(linear_logits(x, table), targets)
+        losses = token_cross_entropy(linear_logits(x, table), targets)
         close(
             jax.grad(lambda w: cross_entropy(linear_logits(x, table), targets, w)[0])(weights),
             losses,
         )
-        close(jax.grad(lambda w: linear_cross_entropy(x, table, targets, w)[0])(weights), losses)
+        close(
+            jax.grad(lambda w: fused_linear_cross_entropy(x, table, targets, w)[0])(weights), losses
+        )
 
 
 @pytest.mark.parametrize("own", [True, False])
@@ -70,8 +72,8 @@ def test_gradient_in_the_weights_is_the_loss_of_each_row():
     [
         ({}, False),
         ({"chunk": 5}, False),
-        ({"chunk": 4, "smoothing": 0.1, "scale": 0.3, "softcap": 2.0}, True),
-        ({"smoothing": 0.2, "scale": 1.7, "softcap": 5.0}, True),
+        ({"chunk": 4, "label_smoothing": 0.1, "scale": 0.3, "softcap": 2.0}, True),
+        ({"label_smoothing": 0.2, "scale": 1.7, "softcap": 5.0}, True),
         ({"chunk": 1000}, True),
         ({"chunk": 1}, True),
     ],
@@ -85,14 +87,18 @@ def test_fused_equals_unfused_in_value_and_gradients(monkeypatch, own, options, 
 
         def fused(x, table, bias):
             bias = bias if biased else None
-            total = linear_cross_entropy(x, table, targets, weights, bias=bias, **options)
+            total = fused_linear_cross_entropy(x, table, targets, weights, bias=bias, **options)
             return 2 * total[0] / total[1]
 
         def plain(x, table, bias):
             z = scale * jnp.einsum("...D,VD->...V", x, table)
             z = z + bias if biased else z
             z = z if softcap is None else softcap * jnp.tanh(z / softcap)
-            return 2 * formula(z, targets, weights, options.get("smoothing", 0.0)) / weights.sum()
+            return (
+                2
+                * formula(z, targets, weights, options.get("label_smoothing", 0.0))
+                / weights.sum()
+            )
 
         with jax.numpy_rank_promotion("allow"):
             wanted = jax.value_and_grad(plain, (0, 1, 2))(x, table, bias)
@@ -106,12 +112,12 @@ def test_a_row_of_weight_0_adds_exactly_nothing_even_if_it_is_not_a_number(chunk
     targets = targets.at[:, -1].set(-100)
 
     def fused(x, table, bias):
-        return linear_cross_entropy(x, table, targets, weights, bias=bias, chunk=chunk)[0]
+        return fused_linear_cross_entropy(x, table, targets, weights, bias=bias, chunk=chunk)[0]
 
     total, (dx, _, _) = jax.value_and_grad(fused, (0, 1, 2))(x, table, bias)
     assert (dx[:, -1] == 0).all()
     short = (x[:, :-1], table, targets[:, :-1], weights[:, :-1])
-    close(total, linear_cross_entropy(*short, bias=bias)[0], 1e-6)
+    close(total, fused_linear_cross_entropy(*short, bias=bias)[0], 1e-6)
 
     logits = linear_logits(x, table).at[:, -1].set(jnp.nan)
     total, dz = jax.value_and_grad(lambda z: cross_entropy(z, targets, weights)[0])(logits)
@@ -125,7 +131,7 @@ def test_b27_loss_at_the_start_is_log_of_the_vocabulary():
     V = 1000
     x = jax.random.normal(keys[0], (256, 16))
     table = 0.02 * jax.random.normal(keys[1], (V, 16))
-    total, weight = linear_cross_entropy(x, table, jax.random.randint(keys[2], (256,), 0, V))
+    total, weight = fused_linear_cross_entropy(x, table, jax.random.randint(keys[2], (256,), 0, V))
     assert float(total / weight) == pytest.approx(np.log(V), abs=0.01)
 
 
@@ -147,7 +153,7 @@ def test_forbidden_tokens_do_not_disturb_the_others():
 
 def test_smoothed_loss_is_least_at_the_smoothed_distribution():
     q = 0.9 * jax.nn.one_hot(jnp.array([2]), 5) + 0.1 / 5
-    slope = jax.grad(lambda z: cross_entropy(z, jnp.array([2]), smoothing=0.1)[0])(jnp.log(q))
+    slope = jax.grad(lambda z: cross_entropy(z, jnp.array([2]), label_smoothing=0.1)[0])(jnp.log(q))
     close(slope, jnp.zeros((1, 5)), 1e-6)
 
 
@@ -156,7 +162,7 @@ def test_bfloat16_is_scored_in_float32_and_gradients_keep_their_dtypes(chunk):
     x, table, bias, targets, weights = problem(dtype=jnp.float32)
 
     def fused(x, table, bias):
-        return linear_cross_entropy(x, table, targets, weights, bias=bias, chunk=chunk)[0]
+        return fused_linear_cross_entropy(x, table, targets, weights, bias=bias, chunk=chunk)[0]
 
     low = (x.astype(jnp.bfloat16), table, bias)
     total, gradients = jax.value_and_grad(fused, (0, 1, 2))(*low)
@@ -176,7 +182,7 @@ def test_chunks_never_hold_all_logits():
     x, table, _, targets, _ = problem((rows,), 4, V, jnp.float32)
 
     def fused(x, table):
-        return linear_cross_entropy(x, table, targets, chunk=chunk)[0]
+        return fused_linear_cross_entropy(x, table, targets, chunk=chunk)[0]
 
     text = str(jax.make_jaxpr(jax.grad(fused, (0, 1)))(x, table))
     assert f"f32[{chunk},{V}]" in text
@@ -185,7 +191,9 @@ def test_chunks_never_hold_all_logits():
 
 def test_undifferentiated_it_computes_no_gradient():
     x, table, _, targets, _ = problem((8,), 4, 9, jnp.float32)
-    text = jax.jit(lambda x, t: linear_cross_entropy(x, t, targets)[0]).lower(x, table).as_text()
+    text = (
+        jax.jit(lambda x, t: fused_linear_cross_entropy(x, t, targets)[0]).lower(x, table).as_text()
+    )
     assert text.count("dot_general") == 1
 
 
@@ -196,7 +204,7 @@ def test_sharded_it_is_the_same(spec, chunk):
     x, table, bias, targets, weights = problem((16, 4), 8, 32, jnp.float32)
 
     def fused(x, table, bias, targets, weights):
-        return linear_cross_entropy(x, table, targets, weights, bias=bias, chunk=chunk)[0]
+        return fused_linear_cross_entropy(x, table, targets, weights, bias=bias, chunk=chunk)[0]
 
     f = jax.jit(jax.value_and_grad(fused, (0, 1, 2)))
     wanted = f(x, table, bias, targets, weights)

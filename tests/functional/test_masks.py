@@ -16,16 +16,16 @@ CATALOGUE = {
     "nothing": Mask(),
     "causal": masks.causal(),
     "causal_later": masks.causal(offset=2),
-    "window": masks.window(3),
-    "lengths": masks.lengths(jnp.array([3, 0])),
-    "both_lengths": masks.lengths(jnp.array([7, 4]), jnp.array([2, 5])),
-    "segments": masks.segments(
+    "window": masks.sliding_window_mask(3),
+    "lengths": masks.length_mask(jnp.array([3, 0])),
+    "both_lengths": masks.length_mask(jnp.array([7, 4]), jnp.array([2, 5])),
+    "segments": masks.segment_mask(
         jnp.array([[1, 1, 2, 2, 0], [1, 2, 3, 0, 0]]),
         jnp.array([[1, 1, 2, 2, 2, 0, 0], [1, 1, 1, 1, 2, 3, 0]]),
     ),
-    "dense": masks.dense(jnp.asarray(_rng.random((B, 1, T, S)) < 0.5)),
-    "dense_heads": masks.dense(jnp.asarray(_rng.random((1, 3, T, S)) < 0.5)),
-    "dense_keys": masks.dense(jnp.asarray(_rng.random((B, 1, 1, S)) < 0.5)),
+    "dense": masks.dense_mask(jnp.asarray(_rng.random((B, 1, T, S)) < 0.5)),
+    "dense_heads": masks.dense_mask(jnp.asarray(_rng.random((1, 3, T, S)) < 0.5)),
+    "dense_keys": masks.dense_mask(jnp.asarray(_rng.random((B, 1, 1, S)) < 0.5)),
 }
 
 
@@ -63,7 +63,7 @@ def test_array_is_the_definition(name):
 def test_true_means_may_look():
     # A wrong polarity would let the first query see only what comes after it.
     assert whole(masks.causal(), 3, 3)[0, 0].tolist() == np.tri(3, dtype=bool).tolist()
-    assert whole(masks.lengths(jnp.array([1, 2])), 1, 3)[1, 0].tolist() == [[True, True, False]]
+    assert whole(masks.length_mask(jnp.array([1, 2])), 1, 3)[1, 0].tolist() == [[True, True, False]]
 
 
 @pytest.mark.parametrize(("a", "b"), PAIRS)
@@ -78,20 +78,24 @@ def test_and_allows_what_both_allow(a, b):
 
 
 def test_and_keeps_structure():
-    both = masks.causal() & masks.lengths(jnp.array([3, 4])) & masks.window(4)
-    both = both & masks.lengths(jnp.array([4, 2]), jnp.array([1, 2])) & masks.window(9)
+    both = masks.causal() & masks.length_mask(jnp.array([3, 4])) & masks.sliding_window_mask(4)
+    both = (
+        both
+        & masks.length_mask(jnp.array([4, 2]), jnp.array([1, 2]))
+        & masks.sliding_window_mask(9)
+    )
     assert both.causal
     assert both.window == 4
     assert both.dense is None
     assert both.kv_lengths.tolist() == [3, 2]
     assert both.q_lengths.tolist() == [1, 2]
-    assert (masks.causal(5) & masks.lengths(jnp.array([1, 1]))).offset == 5
-    assert (masks.lengths(jnp.array([1, 1])) & masks.causal(5)).offset == 5
+    assert (masks.causal(5) & masks.length_mask(jnp.array([1, 1]))).offset == 5
+    assert (masks.length_mask(jnp.array([1, 1])) & masks.causal(5)).offset == 5
 
 
 def test_two_segmentations_fall_back_to_an_array():
     ids = CATALOGUE["segments"]
-    other = masks.segments(jnp.array([[1, 2, 2, 2, 2]] * B), jnp.array([[2] * S] * B))
+    other = masks.segment_mask(jnp.array([[1, 2, 2, 2, 2]] * B), jnp.array([[2] * S] * B))
     assert (ids & other).dense is not None
     np.testing.assert_array_equal(whole(ids & other), whole(ids) & whole(other))
 
@@ -109,13 +113,13 @@ def test_traced_offset_is_a_row_of_the_whole():
 
 
 def test_window_follows_a_traced_offset():
-    full = whole(masks.window(2), S, S)
+    full = whole(masks.sliding_window_mask(2), S, S)
     step = jax.jit(lambda at: Mask(window=2, offset=at).array(1, S))
     np.testing.assert_array_equal(step(4)[0, 0, 0], full[0, 0, 4])
 
 
 def test_structure_survives_transformations():
-    mask = masks.causal(offset=3) & masks.window(2, offset=3) & CATALOGUE["lengths"]
+    mask = masks.causal(offset=3) & masks.sliding_window_mask(2, offset=3) & CATALOGUE["lengths"]
 
     @jax.jit
     @jax.checkpoint
@@ -132,19 +136,19 @@ def test_structure_survives_transformations():
 
 def test_nothing_forbidden_is_none():
     assert Mask().array(T, S) is None
-    assert Mask().seeing(T, S) is None
+    assert Mask().any_visible(T, S) is None
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
 @pytest.mark.parametrize("skip", [0, 3])
 def test_later_queries_see_what_they_saw(name, skip):
-    found = whole(CATALOGUE[name].later(skip), t=T - skip)
+    found = whole(CATALOGUE[name].skip_queries(skip), t=T - skip)
     np.testing.assert_array_equal(found, whole(CATALOGUE[name])[:, :, skip:])
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_seeing_is_a_row_with_any_key(name):
-    found = CATALOGUE[name].seeing(T, S)
+    found = CATALOGUE[name].any_visible(T, S)
     found = True if found is None else np.asarray(found)[..., 0]
     expected = whole(CATALOGUE[name]).any(-1)
     np.testing.assert_array_equal(np.broadcast_to(found, expected.shape), expected)
@@ -164,4 +168,4 @@ def test_blocks_tile_the_whole_and_padding_is_hidden(name):
 
 def test_window_must_hold_the_query():
     with pytest.raises(ValueError, match="at least 1"):
-        masks.window(0)
+        masks.sliding_window_mask(0)

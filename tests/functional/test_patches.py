@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.functional.patches import patches
+from transformer_jax.functional.patches import patchify
 
 IMAGES = np.random.default_rng(0).standard_normal((2, 6, 9, 4)).astype(np.float32)
 
@@ -13,7 +13,7 @@ IMAGES = np.random.default_rng(0).standard_normal((2, 6, 9, 4)).astype(np.float3
 @pytest.mark.parametrize("dtype", [np.float32, np.uint8])
 def test_each_patch_is_a_square_of_its_image(dtype):
     images = (50 * IMAGES).astype(dtype)
-    found = np.asarray(patches(jnp.asarray(images), 3))
+    found = np.asarray(patchify(jnp.asarray(images), 3))
     assert found.shape == (2, 2 * 3, 3 * 3 * 4)
     assert found.dtype == dtype
     for row in range(2):
@@ -24,7 +24,7 @@ def test_each_patch_is_a_square_of_its_image(dtype):
 
 def test_a_map_of_patches_is_a_convolution_with_their_stride():
     kernel = np.random.default_rng(1).standard_normal((3, 3, 4, 5)).astype(np.float32)
-    found = patches(jnp.asarray(IMAGES), 3) @ kernel.reshape(-1, 5)
+    found = patchify(jnp.asarray(IMAGES), 3) @ kernel.reshape(-1, 5)
     wanted = jax.lax.conv_general_dilated(
         IMAGES, kernel, (3, 3), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
@@ -34,4 +34,4 @@ def test_a_map_of_patches_is_a_convolution_with_their_stride():
 @pytest.mark.parametrize("size", [0, -3, 2, 4, 6, 9])
 def test_a_size_that_does_not_divide_is_refused(size):
     with pytest.raises(ValueError, match="6 x 9 pixels cannot be cut into patches of"):
-        patches(jnp.asarray(IMAGES), size)
+        patchify(jnp.asarray(IMAGES), size)

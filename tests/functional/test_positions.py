@@ -9,8 +9,8 @@ from transformer_jax.functional import positions
 from transformer_jax.functional.positions import (
     alibi_bias,
     alibi_slopes,
-    relative_buckets,
-    rotary,
+    apply_rotary_embedding,
+    relative_position_bucket,
     rotary_frequencies,
     sinusoidal,
 )
@@ -94,7 +94,9 @@ def test_unknown_layout_is_refused():
 def test_rotary_is_a_rotation_of_halves():
     x = np.random.default_rng(0).normal(size=(2, 5, 3, 6)).astype(np.float32)
     at = np.array([[0, 1, 2, 3, 4], [7, 0, 9, 2, 30]])
-    out = np.asarray(rotary(jnp.asarray(x), jnp.asarray(at), rotary_frequencies(6, 100.0)))
+    out = np.asarray(
+        apply_rotary_embedding(jnp.asarray(x), jnp.asarray(at), rotary_frequencies(6, 100.0))
+    )
     z = x[..., :3] + 1j * x[..., 3:]
     turned = z * np.exp(1j * at[:, :, None, None] * 100.0 ** (-np.arange(3) / 3))
     np.testing.assert_allclose(out, np.concatenate([turned.real, turned.imag], -1), atol=1e-5)
@@ -108,16 +110,21 @@ def test_rotary_products_depend_on_distance_alone(t, s, shift):
 
     def product(t, s):
         at = jnp.array([[t]]), jnp.array([[s]])
-        return float((rotary(jnp.asarray(q), at[0]) * rotary(jnp.asarray(k), at[1])).sum())
+        return float(
+            (
+                apply_rotary_embedding(jnp.asarray(q), at[0])
+                * apply_rotary_embedding(jnp.asarray(k), at[1])
+            ).sum()
+        )
 
     assert product(t, s) == pytest.approx(product(t + shift, s + shift), abs=2e-3)
 
 
 def test_rotary_keeps_the_dtype_and_refuses_odd_heads():
     x = jnp.ones((1, 2, 1, 4), jnp.bfloat16)
-    assert rotary(x, jnp.array([[0, 1]])).dtype == jnp.bfloat16
+    assert apply_rotary_embedding(x, jnp.array([[0, 1]])).dtype == jnp.bfloat16
     with pytest.raises(ValueError, match="even head size, not H = 3"):
-        rotary(jnp.ones((1, 1, 1, 3)), jnp.array([[0]]))
+        apply_rotary_embedding(jnp.ones((1, 1, 1, 3)), jnp.array([[0]]))
 
 
 def test_llama_3_scaling():
@@ -176,7 +183,7 @@ def t5_bucket(ahead, bidirectional, buckets, most):
 def test_relative_buckets_are_t5s(bidirectional, buckets, most):
     T, S = 300, 310
     ahead = np.arange(S)[None] - np.arange(T)[:, None]
-    found = np.asarray(relative_buckets(T, S, bidirectional, buckets, most))
+    found = np.asarray(relative_position_bucket(T, S, bidirectional, buckets, most))
     np.testing.assert_array_equal(found, t5_bucket(ahead, bidirectional, buckets, most))
     assert found.min() == 0
     # Without keys ahead the first of the upper half stays empty, so all but one are in use.
@@ -185,16 +192,16 @@ def test_relative_buckets_are_t5s(bidirectional, buckets, most):
 
 @pytest.mark.parametrize("bidirectional", [True, False])
 def test_a_traced_offset_falls_into_the_same_buckets(bidirectional):
-    whole = relative_buckets(200, 200, bidirectional)
-    step = jax.jit(lambda at: relative_buckets(1, 200, bidirectional, offset=at))
+    whole = relative_position_bucket(200, 200, bidirectional)
+    step = jax.jit(lambda at: relative_position_bucket(1, 200, bidirectional, offset=at))
     for at in (0, 1, 17, 128, 199):
         np.testing.assert_array_equal(step(at)[0], whole[at])
     np.testing.assert_array_equal(
-        relative_buckets(5, 200, bidirectional, offset=100), whole[100:105]
+        relative_position_bucket(5, 200, bidirectional, offset=100), whole[100:105]
     )
 
 
 def test_too_few_buckets_are_refused():
     for few in ({"buckets": 2}, {"buckets": 1, "bidirectional": False}, {"max_distance": 32}):
         with pytest.raises(ValueError, match="buckets"):
-            positions.relative_buckets(2, 2, **few)
+            positions.relative_position_bucket(2, 2, **few)

@@ -281,13 +281,13 @@ def test_attention_maps_are_causal_and_sum_to_one():
 
 def test_interpolated_rotations_are_those_of_nearer_positions():
     """Chen et al. 2023: position t at factor 2 turns as t / 2 does."""
-    from transformer_jax.functional.positions import rotary, rotary_frequencies
+    from transformer_jax.functional.positions import apply_rotary_embedding, rotary_frequencies
 
     x = jnp.asarray(np.random.default_rng(0).standard_normal((1, 6, 1, 8)), jnp.float32)
     even = jnp.arange(6)[None] * 2
     chex.assert_trees_all_close(
-        rotary(x, even, rotary_frequencies(8, interpolation=2.0)),
-        rotary(x, jnp.arange(6)[None]),
+        apply_rotary_embedding(x, even, rotary_frequencies(8, interpolation=2.0)),
+        apply_rotary_embedding(x, jnp.arange(6)[None]),
         atol=1e-6,
     )
 

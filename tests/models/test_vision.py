@@ -25,7 +25,7 @@ from transformer_jax.config import (
     vit,
 )
 from transformer_jax.errors import ConfigError
-from transformer_jax.functional.patches import patches
+from transformer_jax.functional.patches import patchify
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.vision import ImageClassifier, VisionEncoder
 from transformer_jax.modules.stack import stack_blocks
@@ -64,7 +64,7 @@ def compiled(config, function=lambda model, *args: model(*args), labels=CLASSES)
 def moved(images, order):
     """The same images with their patches in another order."""
     rows = SIZE // PATCH
-    cut = patches(images, PATCH)[:, order]
+    cut = patchify(images, PATCH)[:, order]
     squares = cut.reshape(len(images), rows, rows, PATCH, PATCH, CHANNELS)
     return jnp.swapaxes(squares, 2, 3).reshape(images.shape)
 
@@ -130,7 +130,7 @@ def test_what_the_first_block_sees_is_a_map_of_each_patch_and_a_place():
         model.embed(images), jnp.arange(1 + PATCHES)[None]
     )
     found = compiled(SMALL, seen, labels=0)(IMAGES)
-    x = np.asarray(patches(IMAGES, PATCH), np.float64) @ p["embedding"]["kernel"]
+    x = np.asarray(patchify(IMAGES, PATCH), np.float64) @ p["embedding"]["kernel"]
     first = np.broadcast_to(p["class_embedding"]["table"], (3, 1, D))
     x = np.concatenate([first, x + p["embedding"]["bias"]], 1)
     np.testing.assert_allclose(found, x + p["encoder"]["positions"]["table"], atol=1e-5)

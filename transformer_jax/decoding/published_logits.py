@@ -219,7 +219,7 @@ def process(
     if room.earliest:
         scores = forbid_if(scores, ends, length < how.earliest)
     if room.forced_first:
-        scores = processors.force(scores, jnp.where(length == 1, how.forced_first, -1))
+        scores = processors.force_token(scores, jnp.where(length == 1, how.forced_first, -1))
     if room.forced_ends:
         last = among(how.forced_ends, V)
         forced = jnp.where(last, 0.0, -jnp.inf)[None]
@@ -323,7 +323,7 @@ def no_repeat(
         token = jnp.where(length >= back, _back(tokens, length, back), -2)
         before = jnp.pad(read, ((0, 0), (back, 0)), constant_values=-3)[:, :S]
         ends = ends & ((back >= n) | (before == token[:, None]))
-    return processors.forbid(scores, jnp.where(ends, read, -1))
+    return processors.suppress_tokens(scores, jnp.where(ends, read, -1))
 
 
 def _back(tokens: Int[Array, "R W"], length: Int[Array, ""], back: int) -> Int[Array, " R"]:

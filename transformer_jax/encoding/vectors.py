@@ -25,7 +25,7 @@ from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.encoding.batching import grouped
 from transformer_jax.encoding.packing import PackedBatches, default_tokens
 from transformer_jax.errors import ConfigError, DataError, plural
-from transformer_jax.functional.masks import segments
+from transformer_jax.functional.masks import segment_mask
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.numerics import refuse_nonfinite
 
@@ -323,7 +323,7 @@ def _layers(model: Any, batch: dict[str, Any]) -> list[Array]:
         x = model.embedding(tokens) * model.config.embedding_scale
     model.encoder(
         x,
-        segments(batch["segments"], batch["segments"]),
+        segment_mask(batch["segments"], batch["segments"]),
         positions=batch["positions"],
         segments=None if seq2seq else batch["types"],
         each=found.append,

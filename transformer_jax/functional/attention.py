@@ -6,7 +6,7 @@ from transformer_jax.functional import kernels
 from transformer_jax.functional.kernels import xla
 from transformer_jax.functional.masks import Mask
 
-__all__ = ["attend", "attend_heads_first", "attention_weights", "dot_self_attention"]
+__all__ = ["attend", "attend_heads_first", "attention_weights", "dot_product_self_attention"]
 
 
 def attend(
@@ -95,7 +95,7 @@ def attend_heads_first(
     scale = q.shape[3] ** -0.5 if scale is None else scale
     if key is not None and dropout_rate > 0.0:
         return xla.run(q, k, v, mask, bias, scale, softcap, dropout_rate, key)
-    kernel = kernels.choose(implementation, q, k, v, mask, bias, softcap)
+    kernel = kernels.select_kernel(implementation, q, k, v, mask, bias, softcap)
     return kernel.run(q, k, v, mask, bias, scale, softcap)
 
 
@@ -126,12 +126,12 @@ def attention_weights(
     return xla.weights(q, k, allowed, bias, scale, softcap)
 
 
-def dot_self_attention(x: Float[Array, "T D"]) -> Float[Array, "T D"]:
+def dot_product_self_attention(x: Float[Array, "T D"]) -> Float[Array, "T D"]:
     """Attention without parameters: ``softmax(X Xᵀ) X`` (row B5).
 
     Example:
         >>> import jax.numpy as jnp
-        >>> dot_self_attention(jnp.eye(2))
+        >>> dot_product_self_attention(jnp.eye(2))
         Array([[0.7310586 , 0.26894143],
                [0.26894143, 0.7310586 ]], dtype=float32)
     """

@@ -24,11 +24,11 @@ def dropout(
         >>> dropout(jnp.ones(8), 0.5, jax.random.key(0)).max()
         Array(2., dtype=float32)
     """
-    keep = None if key is None or rate == 0 else keep_mask(key, x.shape, rate)
+    keep = None if key is None or rate == 0 else dropout_mask(key, x.shape, rate)
     return x if keep is None else jnp.where(keep, x / (1 - rate), 0)
 
 
-def keep_mask(key: Key[Array, ""], shape: tuple[int, ...], rate: float) -> Bool[Array, "..."]:
+def dropout_mask(key: Key[Array, ""], shape: tuple[int, ...], rate: float) -> Bool[Array, "..."]:
     """True with probability ``1 − rate`` (to one part in 2³²), at each place by itself.
 
     A place is hashed with 64 random bits of the key, instead of asking ``jax.random`` for a
@@ -40,7 +40,7 @@ def keep_mask(key: Key[Array, ""], shape: tuple[int, ...], rate: float) -> Bool[
         ValueError: ``rate`` is not in ``[0, 1)``.
 
     Example:
-        >>> keep_mask(jax.random.key(0), (1000, 100), 0.25).mean().round(2)
+        >>> dropout_mask(jax.random.key(0), (1000, 100), 0.25).mean().round(2)
         Array(0.75, dtype=float32)
     """
     if not 0 <= rate < 1:

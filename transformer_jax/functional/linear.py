@@ -29,7 +29,7 @@ def linear(
     return (_linear if own_backward() else _affine)(x, kernel, bias)
 
 
-def linear_turned(
+def linear_transposed(
     x: Float[Array, "*rows D"],
     kernel: Float[Array, "F D"],
     bias: Float[Array, " F"] | None = None,
@@ -41,14 +41,14 @@ def linear_turned(
     as long for a single row on XLA:CPU.
 
     Example:
-        >>> linear_turned(jnp.array([[1.0, 2.0]]), jnp.array([[1.0, 0.0], [1.0, 1.0]]))
+        >>> linear_transposed(jnp.array([[1.0, 2.0]]), jnp.array([[1.0, 0.0], [1.0, 1.0]]))
         Array([[1., 3.]], dtype=float32)
     """
-    y = product(x, kernel.astype(x.dtype), x.ndim - 1, 1).astype(x.dtype)
+    y = matmul(x, kernel.astype(x.dtype), x.ndim - 1, 1).astype(x.dtype)
     return y if bias is None else y + _as_row(bias, y)
 
 
-def row_sums(x: Float[Array, "*rows F"], dtype=None) -> Float[Array, " F"]:
+def sum_rows(x: Float[Array, "*rows F"], dtype=None) -> Float[Array, " F"]:
     """The sum over all rows; on CPU as a product with ones, which runs at the speed of a gemm.
 
     Args:
@@ -56,57 +56,57 @@ def row_sums(x: Float[Array, "*rows F"], dtype=None) -> Float[Array, " F"]:
         dtype: Of the sum; by default float32, or that of ``x`` where it is wider.
 
     Example:
-        >>> row_sums(jnp.array([[1.0, 2.0], [3.0, 4.0]]))
+        >>> sum_rows(jnp.array([[1.0, 2.0], [3.0, 4.0]]))
         Array([4., 6.], dtype=float32)
     """
     rows = x.reshape(-1, x.shape[-1])
     if own_backward():
-        total = product(jnp.ones((1, rows.shape[0]), x.dtype), rows, 1, 0)[0]
+        total = matmul(jnp.ones((1, rows.shape[0]), x.dtype), rows, 1, 0)[0]
     else:
         total = rows.sum(0, dtype=jnp.promote_types(x.dtype, jnp.float32))
     return total if dtype is None else total.astype(dtype)
 
 
-def product(a: Float[Array, "..."], b: Float[Array, "..."], i: int, j: int) -> Float[Array, "..."]:
+def matmul(a: Float[Array, "..."], b: Float[Array, "..."], i: int, j: int) -> Float[Array, "..."]:
     """The product over axis ``i`` of ``a`` and axis ``j`` of ``b``, summed in at least float32.
 
     Example:
-        >>> product(jnp.array([[1.0, 2.0]]), jnp.array([[3.0, 4.0]]), 1, 1)
+        >>> matmul(jnp.array([[1.0, 2.0]]), jnp.array([[3.0, 4.0]]), 1, 1)
         Array([[11.]], dtype=float32)
     """
     wide = jnp.promote_types(jnp.promote_types(a.dtype, b.dtype), jnp.float32)
     return lax.dot_general(a, b, (((i,), (j,)), ((), ())), preferred_element_type=wide)
 
 
-def turned_product(a: Float[Array, "rows A"], b: Float[Array, "rows B"]) -> Float[Array, "A B"]:
+def transposed_matmul(a: Float[Array, "rows A"], b: Float[Array, "rows B"]) -> Float[Array, "A B"]:
     """The sum of the outer products of all rows, ``aᵀ b``, in at least float32.
 
     Example:
-        >>> turned_product(jnp.array([[1.0, 2.0]]), jnp.array([[3.0, 4.0]]))
+        >>> transposed_matmul(jnp.array([[1.0, 2.0]]), jnp.array([[3.0, 4.0]]))
         Array([[3., 4.],
                [6., 8.]], dtype=float32)
     """
     if narrow_on_cpu(a) and narrow_on_cpu(b):
         # The result has its place too: XLA:CPU stops with an error where it would turn that.
-        return by_rows(product(by_rows(a.T), b, 1, 0))
-    return product(a, b, 0, 0)
+        return by_rows(matmul(by_rows(a.T), b, 1, 0))
+    return matmul(a, b, 0, 0)
 
 
-def outer(a: Float[Array, "rows A"], b: Float[Array, "rows B"]) -> Float[Array, "A B"]:
-    """The same as :func:`turned_product`, as fast as may be: the gradient of a kernel.
+def kernel_gradient(a: Float[Array, "rows A"], b: Float[Array, "rows B"]) -> Float[Array, "A B"]:
+    """The same as :func:`transposed_matmul`, as fast as may be: the gradient of a kernel.
 
     XLA:CPU multiplies by a transposed operand up to twice as fast if that is the narrower of
     the two. So where ``a`` is the wider, this is ``(bᵀ a)ᵀ`` there, behind a barrier without
     which XLA would put it back.
 
     Example:
-        >>> outer(jnp.array([[1.0, 2.0]]), jnp.array([[3.0, 4.0]]))
+        >>> kernel_gradient(jnp.array([[1.0, 2.0]]), jnp.array([[3.0, 4.0]]))
         Array([[3., 4.],
                [6., 8.]], dtype=float32)
     """
     if own_backward() and a.shape[1] > b.shape[1]:
-        return lax.optimization_barrier(turned_product(b, a)).T
-    return turned_product(a, b)
+        return lax.optimization_barrier(transposed_matmul(b, a)).T
+    return transposed_matmul(a, b)
 
 
 def _affine(x, kernel, bias):
@@ -122,7 +122,7 @@ def _as_row(bias, y):
 
 @jax.custom_vjp
 def _linear(x, kernel, bias):
-    y = product(x, kernel.astype(x.dtype), x.ndim - 1, 0).astype(x.dtype)
+    y = matmul(x, kernel.astype(x.dtype), x.ndim - 1, 0).astype(x.dtype)
     return y if bias is None else y + _as_row(bias, y)
 
 
@@ -132,10 +132,10 @@ def _linear_forward(x, kernel, bias):
 
 def _linear_backward(saved, g):
     x, kernel, bias = saved
-    dx = product(g, kernel.astype(x.dtype), g.ndim - 1, 1).astype(x.dtype)
+    dx = matmul(g, kernel.astype(x.dtype), g.ndim - 1, 1).astype(x.dtype)
     x, rows = x.reshape(-1, x.shape[-1]), g.reshape(-1, g.shape[-1])
-    dkernel = outer(x, rows).astype(kernel.dtype)
-    return dx, dkernel, None if bias is None else row_sums(g, bias.dtype)
+    dkernel = kernel_gradient(x, rows).astype(kernel.dtype)
+    return dx, dkernel, None if bias is None else sum_rows(g, bias.dtype)
 
 
 _linear.defvjp(_linear_forward, _linear_backward)

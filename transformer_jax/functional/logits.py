@@ -1,7 +1,7 @@
 """Logits to logits, and logits to tokens: what generation does between model and text.
 
 A forbidden token has logit −∞, so its probability is 0. Processors keep at least one token,
-except that :func:`forbid` and :func:`no_repeat_ngram` forbid all that they are told to.
+except that :func:`suppress_tokens` and :func:`no_repeat_ngram` forbid all that they are told to.
 """
 
 import jax
@@ -224,24 +224,24 @@ def no_repeat_ngram(
     return jnp.where(_present(logits, tokens[:, n - 1 :], same), -jnp.inf, logits)
 
 
-def forbid(
+def suppress_tokens(
     logits: Float[Array, "B V"], ids: Int[Array, " n"] | Int[Array, "B n"]
 ) -> Float[Array, "B V"]:
     """Forbids the tokens ``ids``, in all rows or of each row its own; negative ones are skipped.
 
     Example:
-        >>> forbid(jnp.zeros((1, 3)), jnp.array([1, -1]))
+        >>> suppress_tokens(jnp.zeros((1, 3)), jnp.array([1, -1]))
         Array([[  0., -inf,   0.]], dtype=float32)
     """
     ids = jnp.broadcast_to(ids if ids.ndim == 2 else ids[None], (len(logits), ids.shape[-1]))
     return jnp.where(_present(logits, ids, ids >= 0), -jnp.inf, logits)
 
 
-def force(logits: Float[Array, "B V"], id: EachInt) -> Float[Array, "B V"]:
+def force_token(logits: Float[Array, "B V"], id: EachInt) -> Float[Array, "B V"]:
     """Leaves no choice but ``id``, with logit 0; rows with a negative ``id`` stay as they are.
 
     Example:
-        >>> force(jnp.zeros((2, 3)), jnp.array([1, -1]))
+        >>> force_token(jnp.zeros((2, 3)), jnp.array([1, -1]))
         Array([[-inf,   0., -inf],
                [  0.,   0.,   0.]], dtype=float32)
     """

@@ -7,15 +7,15 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.functional.linear import product, row_sums, turned_product
+from transformer_jax.functional.linear import matmul, sum_rows, transposed_matmul
 
 
-def token_losses(
-    logits: Float[Array, "*rows V"], targets: Int[Array, "*rows"], smoothing: float = 0.0
+def token_cross_entropy(
+    logits: Float[Array, "*rows V"], targets: Int[Array, "*rows"], label_smoothing: float = 0.0
 ) -> Float[Array, "*rows"]:
     """The cross-entropy of every row, in nats: ``−Σ_v q_v log softmax(logits)_v``.
 
-    The wanted distribution ``q`` gives ``1 − s`` to the target and spreads ``s = smoothing``
+    The wanted distribution ``q`` gives ``1 − s`` to the target and spreads ``s = label_smoothing``
     evenly over all ``V`` tokens, the target among them; ``s = 0`` is ``−log p(target)``.
     Computed in float32, or in float64 for float64 logits. A forbidden token (logit −∞) is fine
     without smoothing, and makes the loss infinite with it. The gradient is our own, and
@@ -24,19 +24,19 @@ def token_losses(
     Source: Szegedy et al. 2015, https://arxiv.org/abs/1512.00567, section 7.
 
     Example:
-        >>> token_losses(jnp.zeros((1, 4)), jnp.array([2])) == jnp.log(4.0)
+        >>> token_cross_entropy(jnp.zeros((1, 4)), jnp.array([2])) == jnp.log(4.0)
         Array([ True], dtype=bool)
     """
-    return _token_losses(logits, targets, smoothing)
+    return _token_losses(logits, targets, label_smoothing)
 
 
 def cross_entropy(
     logits: Float[Array, "*rows V"],
     targets: Int[Array, "*rows"],
     weights: Float[Array, "*rows"] | None = None,
-    smoothing: float = 0.0,
+    label_smoothing: float = 0.0,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """The weighted sum of :func:`token_losses`, and the sum of the weights.
+    """The weighted sum of :func:`token_cross_entropy`, and the sum of the weights.
 
     Divide once, after adding up both over all micro-batches and devices. A row of weight 0 adds
     exactly nothing to the sum or to any gradient, whatever its logits (NaN too) and target.
@@ -48,7 +48,7 @@ def cross_entropy(
         >>> f"{total:.4f} {weight:.1f}"
         '1.3863 1.0'
     """
-    losses = token_losses(logits, targets, smoothing)
+    losses = token_cross_entropy(logits, targets, label_smoothing)
     weights = jnp.ones_like(losses) if weights is None else weights.astype(losses.dtype)
     return _weighted(losses, weights).sum(), weights.sum()
 
@@ -76,7 +76,7 @@ def linear_logits(
         >>> linear_logits(jnp.array([[1.0, 2.0]]), jnp.eye(2), scale=0.5)
         Array([[0.5, 1. ]], dtype=float32)
     """
-    z = product(x, table.astype(x.dtype), x.ndim - 1, 1)
+    z = matmul(x, table.astype(x.dtype), x.ndim - 1, 1)
     if scale != 1.0:
         z = z * scale
     if bias is not None:
@@ -84,7 +84,7 @@ def linear_logits(
     return z if softcap is None else softcap * jnp.tanh(z / softcap)
 
 
-def linear_cross_entropy(
+def fused_linear_cross_entropy(
     x: Float[Array, "*rows D"],
     table: Float[Array, "V D"],
     targets: Int[Array, "*rows"],
@@ -93,7 +93,7 @@ def linear_cross_entropy(
     bias: Float[Array, " V"] | None = None,
     scale: float = 1.0,
     softcap: float | None = None,
-    smoothing: float = 0.0,
+    label_smoothing: float = 0.0,
     chunk: int | None = None,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """:func:`cross_entropy` of :func:`linear_logits`, without keeping the logits.
@@ -110,7 +110,7 @@ def linear_cross_entropy(
         bias: As in :func:`linear_logits`.
         scale: As in :func:`linear_logits`.
         softcap: As in :func:`linear_logits`.
-        smoothing: As in :func:`token_losses`.
+        label_smoothing: As in :func:`token_cross_entropy`.
         chunk: Rows whose logits are held at a time; None holds those of all rows once.
 
     Returns:
@@ -118,14 +118,14 @@ def linear_cross_entropy(
 
     Example:
         >>> x, table, targets = jnp.ones((6, 3)), jnp.ones((4, 3)), jnp.arange(6) % 4
-        >>> total, weight = linear_cross_entropy(x, table, targets, chunk=4)
+        >>> total, weight = fused_linear_cross_entropy(x, table, targets, chunk=4)
         >>> f"{total / weight:.4f}"
         '1.3863'
     """
     D = x.shape[-1]
     wide = jnp.promote_types(x.dtype, jnp.float32)
     weights = jnp.ones(targets.shape, wide) if weights is None else weights.astype(wide)
-    head = _Head(scale, softcap, smoothing, chunk)
+    head = _Head(scale, softcap, label_smoothing, chunk)
     flat = x.reshape(-1, D), table, bias, targets.reshape(-1), weights.reshape(-1)
     return _fused(head, *flat), weights.sum()
 
@@ -135,28 +135,28 @@ def _weighted(losses, weights):
     return jnp.where(weights != 0, weights * losses, 0)
 
 
-def _losses(z, targets, smoothing: float):
+def _losses(z, targets, label_smoothing: float):
     """The loss of each row of logits that are wide enough, and what its softmax is made of."""
     high = z.max(-1, keepdims=True)
     exps = jnp.exp(z - high)
     total = exps.sum(-1, keepdims=True)
     wanted = jnp.take_along_axis(z, targets[..., None], axis=-1)
     losses = jnp.log(total) + high - wanted
-    if smoothing:
-        losses = losses + smoothing * (wanted - z.mean(-1, keepdims=True))
+    if label_smoothing:
+        losses = losses + label_smoothing * (wanted - z.mean(-1, keepdims=True))
     return losses[..., 0], high, total
 
 
-def _slope(z, high, total, targets, factor, smoothing: float):
+def _slope(z, high, total, targets, factor, label_smoothing: float):
     """The gradient of ``Σ factor · loss`` in the logits."""
     factor = factor[..., None]
     # In the words of _losses, so that the exponentials are taken once. The one-hot is a
     # comparison: scattering is slower, or as slow, on every platform.
     softmax = jnp.exp(z - high) * (factor / total)
     here = lax.broadcasted_iota(targets.dtype, z.shape, z.ndim - 1) == targets[..., None]
-    slope = softmax - jnp.where(here, (1 - smoothing) * factor, 0)
-    if smoothing:
-        slope = slope - smoothing / z.shape[-1] * factor
+    slope = softmax - jnp.where(here, (1 - label_smoothing) * factor, 0)
+    if label_smoothing:
+        slope = slope - label_smoothing / z.shape[-1] * factor
     return jnp.where(factor != 0, slope, 0)
 
 
@@ -164,18 +164,18 @@ def _widen(x):
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
-def _token_losses(logits, targets, smoothing):
-    return _losses(_widen(logits), targets, smoothing)[0]
+def _token_losses(logits, targets, label_smoothing):
+    return _losses(_widen(logits), targets, label_smoothing)[0]
 
 
-def _token_forward(logits, targets, smoothing):
-    losses, high, total = _losses(_widen(logits), targets, smoothing)
+def _token_forward(logits, targets, label_smoothing):
+    losses, high, total = _losses(_widen(logits), targets, label_smoothing)
     return losses, (logits, high, total, targets)
 
 
-def _token_backward(smoothing, saved, g):
+def _token_backward(label_smoothing, saved, g):
     logits, high, total, targets = saved
-    slope = _slope(_widen(logits), high, total, targets, g, smoothing)
+    slope = _slope(_widen(logits), high, total, targets, g, label_smoothing)
     return slope.astype(logits.dtype), None
 
 
@@ -184,11 +184,11 @@ _token_losses.defvjp(_token_forward, _token_backward)
 
 
 class _Head(NamedTuple):
-    """What :func:`linear_cross_entropy` does besides multiplying."""
+    """What :func:`fused_linear_cross_entropy` does besides multiplying."""
 
     scale: float
     softcap: float | None
-    smoothing: float
+    label_smoothing: float
     chunk: int | None
 
     def logits(self, x, table, bias):
@@ -214,20 +214,22 @@ def _join(chunks, rows: int):
 
 
 def _block_losses(head: _Head, table, bias, x, targets, weights):
-    return _weighted(_losses(head.logits(x, table, bias), targets, head.smoothing)[0], weights)
+    return _weighted(
+        _losses(head.logits(x, table, bias), targets, head.label_smoothing)[0], weights
+    )
 
 
 def _block_gradients(head: _Head, table, bias, x, targets, weights):
     z = head.logits(x, table, bias)
-    losses, high, total = _losses(z, targets, head.smoothing)
-    d = _slope(z, high, total, targets, weights, head.smoothing)
+    losses, high, total = _losses(z, targets, head.label_smoothing)
+    d = _slope(z, high, total, targets, weights, head.label_smoothing)
     if head.softcap is not None:
         d = d * (1 - jnp.square(z / head.softcap))
-    dbias = None if bias is None else row_sums(d)
+    dbias = None if bias is None else sum_rows(d)
     d = (d if head.scale == 1.0 else d * head.scale).astype(x.dtype)
-    dx = product(d, table.astype(x.dtype), 1, 0).astype(x.dtype)
-    # The gradient of the table stays transposed until it is whole: see `outer`.
-    return losses, dx, turned_product(x, d), dbias
+    dx = matmul(d, table.astype(x.dtype), 1, 0).astype(x.dtype)
+    # The gradient of the table stays transposed until it is whole: see :func:`kernel_gradient`.
+    return losses, dx, transposed_matmul(x, d), dbias
 
 
 def _fused(head, x, table, bias, targets, weights):

@@ -11,7 +11,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-__all__ = ["Mask", "causal", "dense", "lengths", "real", "segments", "window"]
+__all__ = [
+    "Mask",
+    "causal",
+    "dense_mask",
+    "length_mask",
+    "padding_mask",
+    "segment_mask",
+    "sliding_window_mask",
+]
 
 _STATIC = ("causal", "window")
 _ARRAYS = ("kv_lengths", "q_lengths", "q_segments", "kv_segments", "dense")
@@ -37,7 +45,7 @@ class Mask:
         offset: The position of the first query.
 
     Example:
-        >>> mask = causal() & lengths(jnp.array([2]))
+        >>> mask = causal() & length_mask(jnp.array([2]))
         >>> mask.array(3, 3)[0, 0].astype(int)
         Array([[1, 0, 0],
                [1, 1, 0],
@@ -62,7 +70,7 @@ class Mask:
             >>> Mask.padding(jnp.array([2])).array(1, 3)[0, 0].astype(int)
             Array([[1, 1, 0]], dtype=int32)
         """
-        return real(which)
+        return padding_mask(which)
 
     @property
     def positional(self) -> bool:
@@ -103,7 +111,7 @@ class Mask:
             return None
         return jnp.broadcast_to(found, (*found.shape[:2], T, S))
 
-    def seeing(self, T: int, S: int) -> Bool[Array, "#B #N {T} 1"] | None:
+    def any_visible(self, T: int, S: int) -> Bool[Array, "#B #N {T} 1"] | None:
         """Which queries see any key at all, or None if nothing is forbidden."""
         found = self.array(T, S)
         return None if found is None else found.any(-1, keepdims=True)
@@ -137,11 +145,11 @@ class Mask:
             allowed = _both(allowed, part, jnp.logical_and)
         return allowed
 
-    def later(self, skip: int) -> "Mask":
+    def skip_queries(self, skip: int) -> "Mask":
         """The same mask for the queries from ``skip`` on.
 
         Example:
-            >>> causal().later(2).array(1, 4)[0, 0].astype(int)
+            >>> causal().skip_queries(2).array(1, 4)[0, 0].astype(int)
             Array([[1, 1, 1, 0]], dtype=int32)
         """
         dense = self.dense
@@ -197,11 +205,11 @@ def causal(offset: int | Int[Array, ""] = 0) -> Mask:
     return Mask(causal=True, offset=offset)
 
 
-def lengths(kv: Int[Array, "B"] | None, q: Int[Array, "B"] | None = None) -> Mask:
+def length_mask(kv: Int[Array, "B"] | None, q: Int[Array, "B"] | None = None) -> Mask:
     """Each query sees the first ``kv`` keys; queries from ``q`` on see nothing.
 
     Example:
-        >>> lengths(jnp.array([1]), jnp.array([2])).array(3, 2)[0, 0].astype(int)
+        >>> length_mask(jnp.array([1]), jnp.array([2])).array(3, 2)[0, 0].astype(int)
         Array([[1, 0],
                [1, 0],
                [0, 0]], dtype=int32)
@@ -209,22 +217,22 @@ def lengths(kv: Int[Array, "B"] | None, q: Int[Array, "B"] | None = None) -> Mas
     return Mask(kv_lengths=kv, q_lengths=q)
 
 
-def real(which: Int[Array, " B"] | Bool[Array, "B S"]) -> Mask:
+def padding_mask(which: Int[Array, " B"] | Bool[Array, "B S"]) -> Mask:
     """Every query sees the real keys: the first so many of each row, or those that are True.
 
     Example:
-        >>> real(jnp.array([[False, True]])).array(1, 2)[0, 0].astype(int)
+        >>> padding_mask(jnp.array([[False, True]])).array(1, 2)[0, 0].astype(int)
         Array([[0, 1]], dtype=int32)
     """
-    return lengths(which) if which.ndim == 1 else dense(which[:, None, None])
+    return length_mask(which) if which.ndim == 1 else dense_mask(which[:, None, None])
 
 
-def segments(q: Int[Array, "B T"], kv: Int[Array, "B S"]) -> Mask:
+def segment_mask(q: Int[Array, "B T"], kv: Int[Array, "B S"]) -> Mask:
     """In packed rows, a query sees keys of its own segment; segment 0 is padding.
 
     Example:
         >>> ids = jnp.array([[1, 1, 2, 0]])
-        >>> segments(ids, ids).array(4, 4)[0, 0].astype(int)
+        >>> segment_mask(ids, ids).array(4, 4)[0, 0].astype(int)
         Array([[1, 1, 0, 0],
                [1, 1, 0, 0],
                [0, 0, 1, 0],
@@ -233,11 +241,11 @@ def segments(q: Int[Array, "B T"], kv: Int[Array, "B S"]) -> Mask:
     return Mask(q_segments=q, kv_segments=kv)
 
 
-def window(size: int, offset: int | Int[Array, ""] = 0) -> Mask:
+def sliding_window_mask(size: int, offset: int | Int[Array, ""] = 0) -> Mask:
     """Each query sees keys fewer than ``size`` positions away on either side.
 
     Example:
-        >>> window(2).array(3, 3)[0, 0].astype(int)
+        >>> sliding_window_mask(2).array(3, 3)[0, 0].astype(int)
         Array([[1, 1, 0],
                [1, 1, 1],
                [0, 1, 1]], dtype=int32)
@@ -247,11 +255,11 @@ def window(size: int, offset: int | Int[Array, ""] = 0) -> Mask:
     return Mask(window=size, offset=offset)
 
 
-def dense(array: Bool[Array, "#B #N #T #S"]) -> Mask:
+def dense_mask(array: Bool[Array, "#B #N #T #S"]) -> Mask:
     """Any mask at all, as an array that broadcasts to ``[B N T S]``.
 
     Example:
-        >>> dense(jnp.eye(2, dtype=bool)[None, None]).array(2, 2)[0, 0].astype(int)
+        >>> dense_mask(jnp.eye(2, dtype=bool)[None, None]).array(2, 2)[0, 0].astype(int)
         Array([[1, 0],
                [0, 1]], dtype=int32)
     """

@@ -6,7 +6,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from transformer_jax.functional._backend import own_backward
-from transformer_jax.functional.linear import row_sums
+from transformer_jax.functional.linear import sum_rows
 
 
 def layer_norm(
@@ -112,8 +112,8 @@ def _layer_backward(eps, saved, g):
     g = _widen(g)
     h = g * _as_row(gain, n)
     dx = scale * (h - _mean(h) - n * _mean(h * n))
-    dbias = None if bias is None else row_sums(g, bias.dtype)
-    return dx.astype(x.dtype), row_sums(g * n, gain.dtype), dbias
+    dbias = None if bias is None else sum_rows(g, bias.dtype)
+    return dx.astype(x.dtype), sum_rows(g * n, gain.dtype), dbias
 
 
 _layer_norm.defvjp(_layer_forward, _layer_backward)
@@ -131,7 +131,7 @@ def _rms_backward(eps, saved, g):
     n, g = _widen(x) * scale, _widen(g)
     h = g * _as_row(gain, n)
     dx = scale * (h - n * _mean(h * n))
-    return dx.astype(x.dtype), row_sums(g * n, gain.dtype)
+    return dx.astype(x.dtype), sum_rows(g * n, gain.dtype)
 
 
 _rms_norm.defvjp(_rms_forward, _rms_backward)

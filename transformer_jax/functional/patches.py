@@ -3,10 +3,10 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Shaped
 
-__all__ = ["patches"]
+__all__ = ["patchify"]
 
 
-def patches(
+def patchify(
     images: Shaped[Array, "B height width channels"], size: int
 ) -> Shaped[Array, "B (height//{size})*(width//{size}) {size}*{size}*channels"]:
     """The pixels of each square patch, in a row: patches from the top left on, line by line.
@@ -20,7 +20,7 @@ def patches(
         size: How many pixels each side of a patch has; it divides both sides of the images.
 
     Example:
-        >>> patches(jnp.arange(8).reshape(1, 2, 4, 1), 2)[0]
+        >>> patchify(jnp.arange(8).reshape(1, 2, 4, 1), 2)[0]
         Array([[0, 1, 4, 5],
                [2, 3, 6, 7]], dtype=int32)
     """

@@ -10,9 +10,9 @@ from jaxtyping import Array, Float, Int
 __all__ = [
     "alibi_bias",
     "alibi_slopes",
+    "apply_rotary_embedding",
     "dynamic_base",
-    "relative_buckets",
-    "rotary",
+    "relative_position_bucket",
     "rotary_frequencies",
     "sinusoidal",
     "yarn_frequencies",
@@ -152,7 +152,7 @@ def dynamic_base(size: int, base: float, factor: float, old_length: int, length:
     return base * (factor * longer - (factor - 1)) ** (size / (size - 2))
 
 
-def rotary(
+def apply_rotary_embedding(
     x: Float[Array, "B T N H"],
     positions: Int[Array, "#B T"],
     frequencies: Float[np.ndarray, " pairs"] | None = None,
@@ -176,7 +176,7 @@ def rotary(
 
     Example:
         >>> x = jnp.array([1.0, 0.0])[None, None, None]
-        >>> rotary(x, jnp.array([[1]]))[0, 0, 0].round(4)
+        >>> apply_rotary_embedding(x, jnp.array([[1]]))[0, 0, 0].round(4)
         Array([0.5403, 0.8415], dtype=float32)
     """
     H = x.shape[-1]
@@ -231,7 +231,7 @@ def alibi_bias(
     return -slopes * jnp.abs(_distances(T, S, offset))[None, None].astype(jnp.float32)
 
 
-def relative_buckets(
+def relative_position_bucket(
     T: int,
     S: int,
     bidirectional: bool = True,
@@ -252,7 +252,7 @@ def relative_buckets(
         ValueError: Too few buckets to halve, or more than there are distances.
 
     Example:
-        >>> relative_buckets(1, 6, bidirectional=False, buckets=4, max_distance=8, offset=5)
+        >>> relative_position_bucket(1, 6, bidirectional=False, buckets=4, max_distance=8, offset=5)
         Array([[3, 3, 2, 2, 1, 0]], dtype=int32)
     """
     if buckets < (4 if bidirectional else 2) or max_distance <= buckets:

@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int, Key
 from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional.activations import ACTIVATIONS
-from transformer_jax.functional.masks import real
+from transformer_jax.functional.masks import padding_mask
 from transformer_jax.modules.linear import Linear, Table
 from transformer_jax.modules.stack import Each, Stack
 
@@ -61,7 +61,7 @@ class Encoder(nnx.Module):
         """
         return self.encoder(
             self.embedding(tokens) * self.config.embedding_scale,
-            real(lengths),
+            padding_mask(lengths),
             positions=self.encoder.places(tokens.shape[1], lengths),
             segments=types,
             key=key,

@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int, Key
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import ConfigError
-from transformer_jax.functional.masks import real
+from transformer_jax.functional.masks import padding_mask
 from transformer_jax.modules.cache import Cache
 from transformer_jax.modules.head import Head, OutputTable
 from transformer_jax.modules.linear import Table
@@ -79,7 +79,7 @@ class EncoderDecoder(nnx.Module):
         """A contextual vector for each source token."""
         return self.encoder(
             self.embed(source, self.embedding),
-            real(source_lengths),
+            padding_mask(source_lengths),
             positions=self.encoder.places(source.shape[1], source_lengths),
             key=key,
             observe=observe,
@@ -96,12 +96,12 @@ class EncoderDecoder(nnx.Module):
         observe=None,
     ) -> Float[Array, "B T D"]:
         """A vector for each target token, from what stands before it and from ``memory``."""
-        mask = None if target_lengths is None else real(target_lengths)
+        mask = None if target_lengths is None else padding_mask(target_lengths)
         return self.decoder(
             self.embed(target, self.target_embedding),
             mask,
             memory=memory,
-            memory_mask=real(source_lengths),
+            memory_mask=padding_mask(source_lengths),
             key=key,
             observe=observe,
         )
@@ -133,7 +133,7 @@ class EncoderDecoder(nnx.Module):
         once.
         """
         memory = self.encode(source, source_lengths)
-        seen = real(source_lengths).array(1, source.shape[1])
+        seen = padding_mask(source_lengths).array(1, source.shape[1])
         return self.decoder.start(
             source.shape[0], length, beams=beams, memory=memory, memory_mask=seen
         )

@@ -9,7 +9,7 @@ from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional.activations import ACTIVATIONS
 from transformer_jax.functional.dropout import dropout
-from transformer_jax.functional.masks import real
+from transformer_jax.functional.masks import padding_mask
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.modules.head import Head, OutputTable
@@ -179,6 +179,8 @@ class TextDecoder(Decoder):
             which = jnp.arange(T)[None] < which[:, None]
         else:  # padding counts for nothing
             positions = jnp.maximum(jnp.cumsum(which, axis=1, dtype=jnp.int32) - 1, 0)
-        hidden = self.decoder(self.embed(tokens), real(lengths), positions=positions, key=key)
+        hidden = self.decoder(
+            self.embed(tokens), padding_mask(lengths), positions=positions, key=key
+        )
         last = jnp.max(jnp.where(which, jnp.arange(T, dtype=jnp.int32)[None], 0), axis=1)
         return self.labels(chosen(hidden, last[:, None])[:, 0]).astype(jnp.float32)

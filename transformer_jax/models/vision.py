@@ -7,7 +7,7 @@ from jaxtyping import Array, Float, Float32, Key
 from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional.activations import ACTIVATIONS
-from transformer_jax.functional.patches import patches
+from transformer_jax.functional.patches import patchify
 from transformer_jax.modules.linear import Linear, Table
 from transformer_jax.modules.stack import Each, Stack
 
@@ -73,7 +73,7 @@ class VisionEncoder(nnx.Module):
                 f"images of shape {list(images.shape[1:])}: this model reads {list(wanted)}, "
                 f"channels last: resize them"
             )
-        pieces = patches(images, image.patch).astype(compute.dtype)
+        pieces = patchify(images, image.patch).astype(compute.dtype)
         x = self.embedding(pieces).astype(jnp.float32)
         first = jnp.broadcast_to(self.class_embedding.table[...], (len(x), 1, x.shape[-1]))
         return jnp.concatenate([first, x], axis=1) * self.config.embedding_scale

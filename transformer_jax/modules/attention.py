@@ -11,7 +11,7 @@ from transformer_jax.config import TransformerConfig
 from transformer_jax.functional.attention import attend_heads_first, attention_weights
 from transformer_jax.functional.linear import linear
 from transformer_jax.functional.masks import Mask
-from transformer_jax.functional.positions import rotary
+from transformer_jax.functional.positions import apply_rotary_embedding
 from transformer_jax.modules.linear import Linear
 from transformer_jax.modules.norm import Norm
 from transformer_jax.modules.rotation import frequencies_of
@@ -70,7 +70,7 @@ class Attention(nnx.Module):
             keep(k, v)
         if tail is not None:
             skip = q.shape[2] - tail
-            q, mask = q[:, :, skip:], None if mask is None else mask.later(skip)
+            q, mask = q[:, :, skip:], None if mask is None else mask.skip_queries(skip)
             bias = None if bias is None else bias[:, :, -tail:]
         if observe is not None:
             qkv = (q.swapaxes(1, 2), k.swapaxes(1, 2))
@@ -140,7 +140,9 @@ class Attention(nnx.Module):
             q, k = self.query_norm(q), self.key_norm(k)
         if self.rotate:
             how = frequencies_of(self.positions, self.H), self.positions.rotary_attention_factor
-            turn = lambda x: rotary(x.swapaxes(1, 2), positions, *how).swapaxes(1, 2)
+            turn = lambda x: apply_rotary_embedding(x.swapaxes(1, 2), positions, *how).swapaxes(
+                1, 2
+            )
             q, k = turn(q), turn(k)
         return q, k
 

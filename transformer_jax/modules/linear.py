@@ -9,7 +9,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.errors import DataError
-from transformer_jax.functional.linear import linear, linear_turned
+from transformer_jax.functional.linear import linear, linear_transposed
 
 __all__ = ["Linear", "Table", "check_indices"]
 
@@ -26,14 +26,14 @@ class Linear(nnx.Module):
     def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows F"]:
         """The map of each row of ``x``."""
         kernel, bias = self.weights()
-        return linear_turned(x, kernel, bias) if self.turned else linear(x, kernel, bias)
+        return linear_transposed(x, kernel, bias) if self.turned else linear(x, kernel, bias)
 
     def weights(self) -> tuple[Float[Array, "_ _"], Float[Array, " F"] | None]:
         """The kernel, ``[D F]`` unless it is turned, and the bias, if there is one."""
         return self.kernel[...], None if self.bias is None else self.bias[...]
 
     def turn(self) -> None:
-        """Keeps the kernel as ``[F D]`` from now on: see :func:`linear_turned`."""
+        """Keeps the kernel as ``[F D]`` from now on: see :func:`linear_transposed`."""
         if not self.turned:
             self.kernel = nnx.Param(self.kernel[...].T)
             self.turned = True

@@ -167,7 +167,7 @@ class Stack(nnx.Module):
             return positional.alibi_bias(T, S, heads, offset)
         if self.relative is None:
             return None
-        buckets = positional.relative_buckets(
+        buckets = positional.relative_position_bucket(
             T, S, not self.decoder, places.buckets, places.max_distance, offset
         )
         return self.relative(buckets).transpose(2, 0, 1)[None]

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.functional.losses import cross_entropy, linear_cross_entropy
+from transformer_jax.functional.losses import cross_entropy, fused_linear_cross_entropy
 from transformer_jax.models.heads import chosen
 
 __all__ = [
@@ -58,7 +58,7 @@ def masked_words(*, accuracy: bool = False) -> Objective:
             extra["masked_accuracy"] = _correct(logits, targets, weights)
         else:
             table, bias, scale, softcap = model.output_table()
-            total, weight = linear_cross_entropy(
+            total, weight = fused_linear_cross_entropy(
                 vectors, table, targets, weights, bias=bias, scale=scale, softcap=softcap
             )
         extra["masked_loss"] = total

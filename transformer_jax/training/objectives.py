@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.errors import ConfigError
-from transformer_jax.functional.losses import cross_entropy, linear_cross_entropy
+from transformer_jax.functional.losses import cross_entropy, fused_linear_cross_entropy
 
 __all__ = ["language_model", "make_decoder_inputs", "target_weights", "translation"]
 
@@ -110,7 +110,7 @@ def _check(smoothing: float, chunk: int | None) -> None:
 
 def _fused(model, hidden, target, weights, smoothing, chunk):
     table, bias, scale, softcap = model.output_table()
-    return linear_cross_entropy(
+    return fused_linear_cross_entropy(
         hidden, table, target, weights,
-        bias=bias, scale=scale, softcap=softcap, smoothing=smoothing, chunk=chunk,
+        bias=bias, scale=scale, softcap=softcap, label_smoothing=smoothing, chunk=chunk,
     )  # fmt: skip

@@ -15,7 +15,7 @@ from jaxtyping import Array
 from transformer_jax.functional.kernels import chunked, cudnn, splash, xla
 from transformer_jax.functional.masks import Mask
 
-__all__ = ["KERNELS", "Kernel", "choose"]
+__all__ = ["KERNELS", "Kernel", "select_kernel"]
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ LONG = 512
 LONG_CAUSAL = 384
 
 
-def choose(
+def select_kernel(
     implementation: str,
     q: Array | jax.ShapeDtypeStruct,
     k: Array | jax.ShapeDtypeStruct,
@@ -65,7 +65,7 @@ def choose(
     Example:
         >>> import jax.numpy as jnp
         >>> x = jnp.zeros((1, 1, 4, 8))
-        >>> choose("splash", x, x, x, platform="cpu").name
+        >>> select_kernel("splash", x, x, x, platform="cpu").name
         'xla'
     """
     platform = jax.default_backend() if platform is None else platform

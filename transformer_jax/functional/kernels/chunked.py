@@ -15,12 +15,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from transformer_jax.functional.kernels.xla import (
-    BLIND,
-    HIDDEN,
-    keys_product,
-    rows_product,
+    FULLY_MASKED_THRESHOLD,
+    MASK_VALUE,
+    query_key_product,
     scores,
-    values_product,
+    transposed_value_product,
+    weights_value_product,
 )
 from transformer_jax.functional.masks import Mask
 
@@ -106,18 +106,18 @@ def _forward(
             s = _hide(scores(piece, k, scale, softcap), mask, t0, j * block)
             new = jnp.maximum(top, s.max(-1, keepdims=True))
             e, shrink = jnp.exp(s - new), jnp.exp(top - new)
-            y = y * shrink + values_product(e.astype(v.dtype), v)
+            y = y * shrink + weights_value_product(e.astype(v.dtype), v)
             return (total * shrink + e.sum(-1, keepdims=True), new, y), None
 
         B, N, _, _ = q.shape
         row = jnp.zeros((B, N, t, 1), jnp.float32)
-        carry = (row, row + HIDDEN, jnp.zeros((B, N, t, v.shape[3]), jnp.float32))
+        carry = (row, row + MASK_VALUE, jnp.zeros((B, N, t, v.shape[3]), jnp.float32))
         xs = (keys[start:end], values[start:end], jnp.arange(start, end))
         (total, top, y), _ = jax.lax.scan(body, carry, xs)
-        seen = top > BLIND
+        seen = top > FULLY_MASKED_THRESHOLD
         outs.append(jnp.where(seen, y / jnp.where(seen, total, 1.0), 0.0).astype(q.dtype))
         # exp(score - log) is zero in a blind row.
-        logs.append(jnp.where(seen, top + jnp.log(jnp.where(seen, total, 1.0)), -HIDDEN))
+        logs.append(jnp.where(seen, top + jnp.log(jnp.where(seen, total, 1.0)), -MASK_VALUE))
     y, log = jnp.concatenate(outs, 2), jnp.concatenate(logs, 2)
     return y, (q, k, v, mask, y, log)
 
@@ -139,13 +139,13 @@ def _backward(
             k, v, j = x
             capped = scores(q, k, scale, softcap)
             p = jnp.exp(_hide(capped, mask, t0, j * block) - log)
-            ds = p * (keys_product(g, v) - centre)
+            ds = p * (query_key_product(g, v) - centre)
             if softcap is not None:
                 ds = ds * (1.0 - jnp.square(capped / softcap))
             d = ds.astype(q.dtype)
-            return dq + values_product(d, k), (
-                rows_product(d, q, k),
-                rows_product(p.astype(v.dtype), g, v),
+            return dq + weights_value_product(d, k), (
+                transposed_value_product(d, q, k),
+                transposed_value_product(p.astype(v.dtype), g, v),
             )
 
         xs = (keys[start:end], values[start:end], jnp.arange(start, end))
@@ -163,7 +163,7 @@ def _backward(
 
 def _hide(s: Array, mask: Mask, t0: int, s0: Array) -> Array:
     allowed = mask.block(t0, s.shape[2], s0, s.shape[3])
-    return s if allowed is None else jnp.where(allowed, s, HIDDEN)
+    return s if allowed is None else jnp.where(allowed, s, MASK_VALUE)
 
 
 def _blocks(x: Array, block: int) -> Array:

@@ -77,7 +77,7 @@ def run(
     y = y[:, :T].swapaxes(1, 2)
     # The kernel gives blind queries some average: they become zero here, and as no gradient
     # passes the selection, nor do they send any.
-    seeing = mask.seeing(T, S)
+    seeing = mask.any_visible(T, S)
     return y if seeing is None else jnp.where(seeing, y, 0)
 
 

@@ -69,7 +69,7 @@ def run(
     y = jax.vmap(kernel)(q, k, v, segment_ids=splash.SegmentIds(*ids))
     # The kernel gives blind queries some average: they become zero here, and as no gradient
     # passes the selection, nor do they send any.
-    seeing = mask.seeing(T, S)
+    seeing = mask.any_visible(T, S)
     return y if seeing is None else jnp.where(seeing, y, 0)
 
 
@@ -79,7 +79,7 @@ def segment_ids(mask: Mask, B: int, T: int, S: int) -> tuple[Array, Array] | Non
     The kernel divides by zero in a row that sees nothing, so a blind query gets the id of some
     key in reach: its own position's, or the first where positions do not matter.
     """
-    seeing = mask.seeing(T, S)
+    seeing = mask.any_visible(T, S)
     held = (mask.kv_lengths, mask.q_lengths, mask.q_segments)
     if seeing is None or all(x is None for x in held):
         return None

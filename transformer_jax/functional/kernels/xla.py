@@ -14,30 +14,30 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
 from transformer_jax.functional._backend import by_rows, narrow_on_cpu, own_backward
-from transformer_jax.functional.dropout import keep_mask
+from transformer_jax.functional.dropout import dropout_mask
 from transformer_jax.functional.masks import Mask
 
 __all__ = [
-    "BLIND",
-    "HIDDEN",
-    "keys_product",
-    "rows_product",
+    "FULLY_MASKED_THRESHOLD",
+    "MASK_VALUE",
+    "query_key_product",
     "run",
     "scores",
     "supports",
-    "values_product",
+    "transposed_value_product",
     "weights",
+    "weights_value_product",
 ]
 
 # What a hidden score becomes: its exponential is zero beside any score that can be seen, and
 # differences stay finite where -inf would give NaN. Rows whose largest score is not above
-# BLIND see nothing.
-HIDDEN = -1e30
-BLIND = -1e29
+# FULLY_MASKED_THRESHOLD see nothing.
+MASK_VALUE = -1e30
+FULLY_MASKED_THRESHOLD = -1e29
 # On CPU, causal queries are cut into pieces of at least so many, from so many on: each piece meets
 # only the keys up to its last query. Measured 1.1 to 1.3 times as fast at 256 and 512, and not at
 # all at 128.
-PIECE = 64
+QUERY_BLOCK = 64
 # XLA:CPU copies the transposed operand of a product in batches. Up to so many queries a head, as in
 # decoding, those are copied instead of the keys.
 FEW = 8
@@ -67,7 +67,7 @@ def run(
     """
     (B, N, T, _), S = q.shape, k.shape[2]
     rate = dropout_rate
-    keep = None if key is None or rate == 0.0 else keep_mask(key, (B, N, T, S), rate)
+    keep = None if key is None or rate == 0.0 else dropout_mask(key, (B, N, T, S), rate)
     if bias is None:
         # Autodiff would multiply float32 slopes by bfloat16 numbers: up to 1.7 times as slow.
         if softcap is None and narrow_on_cpu(q):
@@ -75,7 +75,7 @@ def run(
         return _mix(q, k, v, mask, keep, rate, scale, softcap)[0]
     allowed = None if mask is None else mask.array(T, S)
     w = _dropped(weights(q, k, allowed, bias, scale, softcap), keep, rate)
-    return values_product(w.astype(v.dtype), v).astype(q.dtype)
+    return weights_value_product(w.astype(v.dtype), v).astype(q.dtype)
 
 
 def _dropped(w: Array, keep: Array | None, rate: float) -> Array:
@@ -88,7 +88,7 @@ def _plan(T: int, S: int, mask: Mask | None) -> list[tuple[int, int, int]]:
         return [(0, T, S)]
     if not isinstance(mask.offset, int):
         return [(0, T, S)]  # where a query stands is not known yet
-    size = max(PIECE, math.ceil(T / PIECES))
+    size = max(QUERY_BLOCK, math.ceil(T / PIECES))
     return [
         (t0, t, min(max(t0 + t + mask.offset, 1), S))
         for t0 in range(0, T, size)
@@ -114,7 +114,7 @@ def _mix(
         w = weights(q[:, :, here], k[:, :, :s], allowed, None, scale, softcap)
         kept.append(w.astype(v.dtype))
         w = _dropped(w, None if keep is None else keep[:, :, here, :s], rate)
-        out.append(values_product(w.astype(v.dtype), v[:, :, :s]))
+        out.append(weights_value_product(w.astype(v.dtype), v[:, :, :s]))
     return jnp.concatenate(out, 2).astype(q.dtype), kept
 
 
@@ -140,11 +140,11 @@ def _backward(rate: float, scale: float, saved: Any, g: Array) -> tuple[Array | 
     for (t0, t, s), w in zip(_plan(q.shape[2], k.shape[2], mask), kept, strict=True):
         here, keys, values = slice(t0, t0 + t), k[:, :, :s], v[:, :, :s]
         stay = None if keep is None else keep[:, :, here, :s]
-        slope = _dropped(keys_product(g[:, :, here], values), stay, rate)
+        slope = _dropped(query_key_product(g[:, :, here], values), stay, rate)
         slope = (w * (slope - centre[:, :, here])).astype(q.dtype)
-        dq.append(values_product(slope, keys))
-        dk.append(rows_product(slope, q[:, :, here], keys))
-        dv.append(rows_product(_dropped(w, stay, rate), g[:, :, here], values))
+        dq.append(weights_value_product(slope, keys))
+        dk.append(transposed_value_product(slope, q[:, :, here], keys))
+        dv.append(transposed_value_product(_dropped(w, stay, rate), g[:, :, here], values))
     return (
         (jnp.concatenate(dq, 2) * scale).astype(q.dtype),
         (_over_pieces(dk, k.shape[2]) * scale).astype(k.dtype),
@@ -180,13 +180,13 @@ def weights(
     if bias is not None:
         s = s + bias.astype(s.dtype)
     if allowed is not None:
-        s = jnp.where(allowed, s, HIDDEN)
+        s = jnp.where(allowed, s, MASK_VALUE)
     top = jax.lax.stop_gradient(s.max(-1, keepdims=True))
-    e = jnp.exp(s - jnp.maximum(top, HIDDEN))
+    e = jnp.exp(s - jnp.maximum(top, MASK_VALUE))
     total = e.sum(-1, keepdims=True)
     if bias is None and allowed is None:
         return e / total
-    seen = top > BLIND
+    seen = top > FULLY_MASKED_THRESHOLD
     return e * jnp.where(seen, 1.0 / jnp.where(seen, total, 1.0), 0.0)
 
 
@@ -197,13 +197,15 @@ def scores(
     # Scaling q instead of the scores touches T·H numbers instead of T·S; in bfloat16 it would
     # round, unless the scale is a power of two.
     if q.dtype == jnp.float32 or math.frexp(scale)[0] == 0.5:
-        s = keys_product(q * jnp.asarray(scale, q.dtype), k)
+        s = query_key_product(q * jnp.asarray(scale, q.dtype), k)
     else:
-        s = keys_product(q, k) * scale
+        s = query_key_product(q, k) * scale
     return s if softcap is None else softcap * jnp.tanh(s / softcap)
 
 
-def keys_product(q: Float[Array, "B N T H"], k: Float[Array, "B K S H"]) -> Float[Array, "B N T S"]:
+def query_key_product(
+    q: Float[Array, "B N T H"], k: Float[Array, "B K S H"]
+) -> Float[Array, "B N T S"]:
     """``q kᵀ`` in float32; query head ``n`` meets key head ``n // G``."""
     q, shape = _grouped(q, k)
     if own_backward() and q.shape[2] <= FEW:
@@ -213,7 +215,7 @@ def keys_product(q: Float[Array, "B N T H"], k: Float[Array, "B K S H"]) -> Floa
     return s.reshape(*shape, k.shape[2])
 
 
-def values_product(
+def weights_value_product(
     w: Float[Array, "B N T S"], v: Float[Array, "B K S U"]
 ) -> Float[Array, "B N T U"]:
     """``w v`` in float32; query head ``n`` reads value head ``n // G``."""
@@ -222,7 +224,7 @@ def values_product(
     return y.reshape(*shape, v.shape[3])
 
 
-def rows_product(
+def transposed_value_product(
     w: Float[Array, "B N T S"], x: Float[Array, "B N T X"], like: Float[Array, "B K S _"]
 ) -> Float[Array, "B K S X"]:
     """``wᵀ x`` in float32, summed over the query heads that share a head of ``like``."""
