@@ -36,13 +36,13 @@ check: $(STAMP)
 ## Ours and the peers', interleaved; needs the `bench` extra.
 bench: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,bench]'
-	$(BIN)/python -m experiments.benchmark train
-	$(BIN)/python -m experiments.benchmark decode
-	$(BIN)/python -m experiments.benchmark language-train
-	$(BIN)/python -m experiments.benchmark language-decode
-	$(BIN)/python -m experiments.benchmark encoder-pretrain
-	$(BIN)/python -m experiments.benchmark encoder-finetune
-	$(BIN)/python -m experiments.benchmark embed
+	$(BIN)/python -m benchmarks train
+	$(BIN)/python -m benchmarks decode
+	$(BIN)/python -m benchmarks language-train
+	$(BIN)/python -m benchmarks language-decode
+	$(BIN)/python -m benchmarks encoder-pretrain
+	$(BIN)/python -m benchmarks encoder-finetune
+	$(BIN)/python -m benchmarks embed
 
 clean:
 	rm -rf $(VENV) runs build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -135,7 +135,7 @@ def test_a_sample_is_bounded_and_spread_evenly(limit):
 
 MEASURE = """
 import sys
-from experiments.benchmarking.resident import peak
+from benchmarks.resident import peak
 from transformer_jax.data.documents import TextData, open_texts
 from transformer_jax.data.token_file import build_tokens, sample_texts
 from transformer_jax.data.tokenizer import train_tokenizer

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.benchmarking.resident import peak
+from benchmarks.resident import peak
 from transformer_jax.training.metrics import read_metrics
 
 ROOT = Path(__file__).parents[2]

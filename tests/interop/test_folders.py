@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from experiments.benchmarking.loading import begin_at
+from benchmarks.loading import begin_at
 from tests.parity import layouts
 from transformer_jax.cli.main import main
 from transformer_jax.errors import CheckpointError, ConfigError

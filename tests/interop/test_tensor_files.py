@@ -16,7 +16,7 @@ import pytest
 import safetensors
 from safetensors.numpy import load, load_file, save
 
-from experiments.benchmarking.loading import begin_at
+from benchmarks.loading import begin_at
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.interop import headers, tensor_files
 from transformer_jax.interop.tensor_files import INDEX, WEIGHTS, open_tensors, write_tensors

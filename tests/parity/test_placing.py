@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.benchmarking.loading import begin_at
+from benchmarks.loading import begin_at
 from tests.parity import layouts
 from transformer_jax.interop.folder import open_folder
 from transformer_jax.parallel.mesh import MeshConfig, make_mesh
@@ -31,7 +31,7 @@ def test_each_device_holds_its_part(tmp_path, name):
 
 MEASURE = """
 import sys, jax
-from experiments.benchmarking.resident import peak
+from benchmarks.resident import peak
 from transformer_jax.interop.folder import open_folder
 
 open_folder(sys.argv[1]).load()  # what loading imports and keeps is not counted

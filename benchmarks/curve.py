@@ -1,6 +1,6 @@
 """The beginning of nanoGPT's character run, ours and nanoGPT's, on the same batches.
 
-    python -m experiments.benchmarking.curve TEXT --peers PYTHON --steps 100
+    python -m benchmarks.curve TEXT --peers PYTHON --steps 100
 
 The learning-rate schedule is that of all 5,000 steps. Both see the same rows in the same order;
 parameters and dropout are drawn by each in its own way. Writes benchmarks/results/char_curve.json.
@@ -89,14 +89,14 @@ def export(asked: Curve, folder: Path) -> Path:
 
 def main() -> int:
     """Runs both and writes the figures."""
-    from experiments.benchmarking.harness import environment
+    from benchmarks.harness import environment
 
     asked = tyro.cli(Curve)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         here = ours(asked, folder)
         tokens = export(asked, folder)
-        command = [str(asked.peers), "-m", "experiments.benchmarking.curve_peer", str(tokens)]
+        command = [str(asked.peers), "-m", "benchmarks.curve_peer", str(tokens)]
         there = folder / "peer.json"
         settings = os.environ | {"OMP_NUM_THREADS": str(os.cpu_count())}
         subprocess.run([*command, str(asked.every), str(there)], check=True, env=settings)
@@ -104,7 +104,7 @@ def main() -> int:
     result = {
         "what": "train char: 6 layers, 6 heads, 384, context 256, 64 rows, dropout .2; the first "
         f"{asked.steps} of 5,000 steps",
-        "command": "python -m experiments.benchmarking.curve tinyshakespeare/input.txt "
+        "command": "python -m benchmarks.curve tinyshakespeare/input.txt "
         f"--peers PYTHON --steps {asked.steps} --every {asked.every}",
         "seed": 1,
         **environment(),

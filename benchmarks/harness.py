@@ -46,7 +46,7 @@ class Worker:
 
     def __init__(self, python: str, module: str, threads: int, variables: dict[str, str]):
         env = os.environ | {
-            "PYTHONPATH": str(Path(__file__).parents[2]),
+            "PYTHONPATH": str(Path(__file__).parents[1]),
             "JAX_PLATFORMS": "cpu",
             "HF_HUB_OFFLINE": "1",
             "TOKENIZERS_PARALLELISM": "false",
@@ -105,7 +105,7 @@ class Bench:
         arguments: dict[str, Any],
         *,
         python: str = sys.executable,
-        module: str = "experiments.benchmarking.ours",
+        module: str = "benchmarks.ours",
         times: int = 1,
         variables: dict[str, str] | None = None,
     ) -> dict[str, Any] | None:

@@ -13,8 +13,8 @@ from torch import nn
 from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel
 from transformers.utils import logging
 
-from experiments.benchmarking import encoder_texts as data
-from experiments.benchmarking.worker import Setup, serve
+from benchmarks import encoder_texts as data
+from benchmarks.worker import Setup, serve
 
 THREADS = int(os.environ.get("OMP_NUM_THREADS", "1"))
 torch.set_num_threads(THREADS)

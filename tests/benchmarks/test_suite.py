@@ -6,9 +6,9 @@ import sys
 import numpy as np
 import pytest
 
-from experiments import benchmark
-from experiments.benchmarking import encoder_texts as data
-from experiments.benchmarking.harness import Bench, Worker
+from benchmarks import encoder_texts as data
+from benchmarks import suite
+from benchmarks.harness import Bench, Worker
 
 
 @pytest.mark.parametrize("kind", ["reviews", "sst2"])
@@ -83,11 +83,11 @@ def test_speeds_of_runs_of_one_size_stay_as_they_were():
 
 @pytest.mark.slow
 def test_ours_takes_every_text_once_in_as_many_runs_as_there_are_parts():
-    worker = Worker(sys.executable, benchmark.OURS_ENCODER, 1, {})
-    arguments = {**benchmark.TINY, "texts": 64, "batch": 32, "deals": 2}
+    worker = Worker(sys.executable, suite.OURS_ENCODER, 1, {})
+    arguments = {**suite.TINY, "texts": 64, "batch": 32, "deals": 2}
     try:
         for case, kind in (("pretrain", "reviews"), ("finetune", "sst2")):
-            texts = data.texts(kind, 64, benchmark.TINY["vocab"])
+            texts = data.texts(kind, 64, suite.TINY["vocab"])
             facts = worker.ask(do="setup", id=case, case=case, arguments=arguments)
             real = sum(map(len, texts))
             assert (facts["texts"], facts["real_tokens"]) == (64, real)
@@ -95,7 +95,7 @@ def test_ours_takes_every_text_once_in_as_many_runs_as_there_are_parts():
             assert done == (real if case == "pretrain" else 64)
             if case == "pretrain":
                 assert facts["hidden_words"] == sum(data.hidden(len(text)) for text in texts)
-        plain = {**benchmark.TINY, "texts": 64, "tokens": 1024}
+        plain = {**suite.TINY, "texts": 64, "tokens": 1024}
         worker.ask(do="setup", id="embed", case="embed", arguments=plain)
         assert worker.ask(do="run", id="embed", times=1)["result"] == 64
     finally:

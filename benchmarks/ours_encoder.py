@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from experiments.benchmarking import encoder_texts as data
-from experiments.benchmarking.worker import Setup, serve
+from benchmarks import encoder_texts as data
+from benchmarks.worker import Setup, serve
 from experiments.encoder_settings import EncoderTraining, PretrainTraining
 from transformer_jax.config import TransformerConfig, bert
 from transformer_jax.data.corruption import Masking

@@ -1,6 +1,6 @@
 """A shuffled file of real sentences through the whole `translate` command, beside the peers.
 
-    python -m experiments.benchmarking.lines RUN FILE --peers PYTHON
+    python -m benchmarks.lines RUN FILE --peers PYTHON
 
 Ours is the command, from the start of Python to the last line written: at its very first start,
 and with the compiled programs that a start before has left on disk. The peers are processes
@@ -83,7 +83,7 @@ def work(asked: Lines, folder: Path, beams: int) -> tuple[Path, Path]:
 
 def main() -> int:
     """Times all of them in turn and writes the medians."""
-    from experiments.benchmarking.harness import environment
+    from benchmarks.harness import environment
 
     asked = tyro.cli(Lines)
     core = ["taskset", "-c", "1"] if sys.platform == "linux" else []
@@ -97,7 +97,7 @@ def main() -> int:
             text, given = work(asked, folder, beams)
             lines = text.read_text("utf-8").count("\n")
             ours = [sys.executable, "-m", "transformer_jax.cli.main", "translate", str(asked.run)]
-            peer = [str(asked.peers), "-m", "experiments.benchmarking.lines_peer", str(folder)]
+            peer = [str(asked.peers), "-m", "benchmarks.lines_peer", str(folder)]
             commands = {"ours": [*ours, "--beams", str(beams)]}
             commands["ours_first_start"] = commands["ours"]
             for kind in ("transformers", "ctranslate2"):
@@ -125,7 +125,7 @@ def main() -> int:
             print(beams, json.dumps(row), flush=True)
     result = {
         "what": __doc__,
-        "command": "python -m experiments.benchmarking.lines RUN FILE --peers PYTHON",
+        "command": "python -m benchmarks.lines RUN FILE --peers PYTHON",
         "lines": lines,
         "rounds": asked.rounds,
         **environment(),

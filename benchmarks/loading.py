@@ -26,7 +26,7 @@ _BEFORE = "import numpy; numpy.ones(1 << 28, numpy.float32)"  # a GiB
 _OURS = """
 import sys, time
 import jax, numpy
-from experiments.benchmarking.resident import peak
+from benchmarks.resident import peak
 from transformer_jax.interop.folder import open_folder
 import transformer_jax.models.decoder
 jax.device_put(0.0).block_until_ready()
@@ -39,7 +39,7 @@ sum(float(numpy.asarray(leaf).max()) for leaf in jax.tree.leaves(params))
 _THEIRS = """
 import sys, time
 import torch
-from experiments.benchmarking.resident import peak
+from benchmarks.resident import peak
 from transformers import AutoModelForCausalLM, GPT2LMHeadModel
 torch.zeros(1)
 base = peak()
@@ -139,7 +139,7 @@ def table(found: dict[str, Any]) -> str:
 
 def _run(python: str, code: str, folder: Path) -> dict[str, float]:
     env = os.environ | {"JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1"}
-    env["PYTHONPATH"] = str(Path(__file__).parents[2])
+    env["PYTHONPATH"] = str(Path(__file__).parents[1])
     command = [python, "-c", code, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=300)
     lines = [line for line in done.stdout.splitlines() if line.startswith("@")]

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from experiments.benchmarking.worker import Setup, serve
+from benchmarks.worker import Setup, serve
 from transformer_jax.config import (
     AttentionConfig,
     EmbeddingConfig,

@@ -1,7 +1,7 @@
 """Fine-tunes a published encoder with transformers, for figures beside those of ours.
 
-    python experiments/benchmarking/finetune_peer.py FOLDER mrpc TRAIN TEST
-    python experiments/benchmarking/finetune_peer.py FOLDER sts TRAIN TEST
+    python benchmarks/finetune_peer.py FOLDER mrpc TRAIN TEST
+    python benchmarks/finetune_peer.py FOLDER sts TRAIN TEST
 
 AdamW, 32 pairs a step in random order, a linear fall of the rate after a short warm-up; prints the
 scores of the last epoch on the test file. Needs torch, transformers and SciPy.

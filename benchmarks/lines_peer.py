@@ -19,7 +19,7 @@ def transformers(folder, given, beams):
     """Hugging Face ``generate``."""
     import torch
 
-    from experiments.benchmarking import peers
+    from benchmarks import peers
 
     model = peers.marian(folder, **given["sizes"])
     with torch.no_grad():

@@ -1,13 +1,13 @@
 """Ours and the peers', interleaved on this machine.
 
-    python -m experiments.benchmark train
-    python -m experiments.benchmark decode --peers /path/to/python-with-torch
-    python -m experiments.benchmark language-train
-    python -m experiments.benchmark language-decode
-    python -m experiments.benchmark encoder-pretrain
-    python -m experiments.benchmark encoder-finetune
-    python -m experiments.benchmark embed
-    python -m experiments.benchmark load
+    python -m benchmarks train
+    python -m benchmarks decode --peers /path/to/python-with-torch
+    python -m benchmarks language-train
+    python -m benchmarks language-decode
+    python -m benchmarks encoder-pretrain
+    python -m benchmarks encoder-finetune
+    python -m benchmarks embed
+    python -m benchmarks load
 
 Writes ``benchmarks/results/NAME.json`` with hardware, versions and commit, and prints a table of
 ratios: how many times as fast as the base case, medians over rounds. Peers that are not installed
@@ -24,14 +24,14 @@ from typing import Any, Literal
 
 import tyro
 
-from experiments.benchmarking import loading
-from experiments.benchmarking.harness import Bench, Row, environment, table
+from benchmarks import loading
+from benchmarks.harness import Bench, Row, environment, table
 
-PEERS = "experiments.benchmarking.peers"
-OURS_LANGUAGE = "experiments.benchmarking.ours_language"
-PEERS_LANGUAGE = "experiments.benchmarking.peers_language"
-OURS_ENCODER = "experiments.benchmarking.ours_encoder"
-PEERS_ENCODER = "experiments.benchmarking.peers_encoder"
+PEERS = "benchmarks.peers"
+OURS_LANGUAGE = "benchmarks.ours_language"
+PEERS_LANGUAGE = "benchmarks.peers_language"
+OURS_ENCODER = "benchmarks.ours_encoder"
+PEERS_ENCODER = "benchmarks.peers_encoder"
 
 Table = tuple[str, list[Row], str]  # title, rows, unit
 
@@ -251,7 +251,7 @@ RUNS = {
 
 def main() -> None:
     """Runs one benchmark and keeps its result."""
-    settings = tyro.cli(Settings, description=__doc__)
+    settings = tyro.cli(Settings, prog="python -m benchmarks", description=__doc__)
     if settings.tiny and settings.what not in ENCODERS:
         sys.exit(f"--tiny is for {', '.join(ENCODERS)}: leave it out")
     found: dict[str, Any] = {}
@@ -280,16 +280,10 @@ def keep(settings: Settings, found: dict[str, Any]) -> Path:
     name = settings.what.replace("-", "_") + ("_tiny" if settings.tiny else "")
     where = settings.output / f"{name}_cpu_py{python}.json"
     report = {
-        "command": "python -m experiments.benchmark "
-        + " ".join(sys.argv[1:2])
-        + " --tiny" * settings.tiny,
+        "command": "python -m benchmarks " + " ".join(sys.argv[1:2]) + " --tiny" * settings.tiny,
         "environment": facts,
         "rounds": settings.turns,
         **found,
     }
     where.write_text(json.dumps(report, indent=1) + "\n")
     return where
-
-
-if __name__ == "__main__":
-    main()

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from experiments.benchmarking.worker import Setup, serve
+from benchmarks.worker import Setup, serve
 
 THREADS = int(os.environ.get("OMP_NUM_THREADS", "1"))
 torch.set_num_threads(THREADS)

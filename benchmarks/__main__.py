@@ -1,0 +1,5 @@
+"""What ``python -m benchmarks`` runs."""
+
+from benchmarks.suite import main
+
+main()
