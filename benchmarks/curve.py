@@ -67,11 +67,11 @@ def _read(path: Path) -> list[dict[str, float]]:
 
 def export(asked: Curve, folder: Path) -> Path:
     """The tokens, and the rows of each step, for the peer."""
-    from experiments.language_settings import RUNS
     from transformer_jax.data.documents import TextData, open_texts
     from transformer_jax.data.rows import BlockPlan
     from transformer_jax.data.token_file import build_tokens
     from transformer_jax.data.tokenizer import load_tokenizer
+    from transformer_jax.runs.language_settings import RUNS
 
     training = RUNS["char"][1].training
     texts = open_texts(TextData(text=str(asked.text)))

@@ -17,7 +17,6 @@ from flax import nnx
 
 from benchmarks import encoder_texts as data
 from benchmarks.worker import Setup, serve
-from experiments.encoder_settings import EncoderTraining, PretrainTraining
 from transformer_jax.config import TransformerConfig, bert
 from transformer_jax.data.corruption import Masking
 from transformer_jax.data.examples import Examples, make_inputs
@@ -29,6 +28,7 @@ from transformer_jax.encoding.packing import pack
 from transformer_jax.encoding.vectors import Vectors
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.heads import MaskedEncoder, TextEncoder
+from transformer_jax.runs.encoder_settings import EncoderTraining, PretrainTraining
 from transformer_jax.training.encoder_objectives import masked_words, text_classes
 from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig, make_optimizer
 from transformer_jax.training.state import TrainState, split

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from experiments.job import advise
 from transformer_jax import compiled
 from transformer_jax.compiled import multiplies_bfloat16
 from transformer_jax.config import ComputeConfig, TransformerConfig
+from transformer_jax.runs.job import advise
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("cli", "data", "decoding", "encoding", "evaluation", "parallel", "training", "visual")
+FOLDERS = ["cli", "data", "decoding", "encoding", "evaluation", "parallel", "runs", "training"]
+FOLDERS += ["tasks", "visual"]
 FILES = [path for name in FOLDERS for path in (ROOT / "transformer_jax" / name).rglob("*.py")]
 FILES += (ROOT / "experiments").glob("*.py")
 THINGS = re.findall(

@@ -11,8 +11,8 @@ import tokenizers
 from flax import nnx
 from safetensors.numpy import load_file
 
-from experiments import encoder_only
 from tests.parity import layouts
+from transformer_jax.cli import encoder_only
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.decoding.published import PublishedGenerator
 from transformer_jax.decoding.published_rules import PublishedRules, from_published

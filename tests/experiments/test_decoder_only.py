@@ -13,13 +13,13 @@ import shutil
 import numpy as np
 import pytest
 
-from experiments import decoder_only
-from experiments.language_settings import RUNS, LanguageRun, read
+from transformer_jax.cli import decoder_only
 from transformer_jax.cli.main import main
 from transformer_jax.config import from_dict
 from transformer_jax.data.tokenizer import load_tokenizer
 from transformer_jax.models.ngram import NgramModel
 from transformer_jax.predictors.runs import load_language
+from transformer_jax.runs.language_settings import RUNS, LanguageRun, read
 from transformer_jax.training.metrics import read_metrics
 from transformer_jax.training.run_directory import RunDirectory
 

@@ -8,13 +8,13 @@ import shutil
 import numpy as np
 import pytest
 
-from experiments import encoder_only, seq2seq
-from experiments.encoder_settings import PRETRAIN_RUNS, TASK_RUNS, FinetuneRun, read
-from experiments.finetuning import frozen
-from experiments.task_scores import measure
+from transformer_jax.cli import encoder_only, seq2seq
 from transformer_jax.config import from_dict
 from transformer_jax.data.labelled import Sentences
 from transformer_jax.evaluation.classification import f1, macro_f1
+from transformer_jax.runs.encoder_settings import PRETRAIN_RUNS, TASK_RUNS, FinetuneRun, read
+from transformer_jax.runs.finetuning import frozen
+from transformer_jax.runs.task_scores import measure
 from transformer_jax.training.metrics import read_metrics
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.stored import load_params
@@ -201,7 +201,10 @@ def test_f1_is_that_of_the_run_and_not_of_the_labels_that_occur(classes, kind):
     wanted = ["0", "1", "1", "0", "1"]
     told = np.array([0, 1, 0, 0, 1])
 
-    class Told:
+    class Told(Predictor):
+        def __init__(self):
+            pass
+
         def classes(self, texts, seconds):
             return np.eye(len(classes))[told]
 

@@ -7,11 +7,11 @@ import os
 
 import pytest
 
-from experiments import decoder_only, encoder_only, entry, seq2seq
-from experiments.asking import asked_run
-from experiments.language_settings import RUNS as LANGUAGE_RUNS
-from experiments.settings import RUNS
+from transformer_jax.cli import decoder_only, encoder_only, seq2seq, training
+from transformer_jax.cli.run_flags import asked_run
 from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.runs.language_settings import RUNS as LANGUAGE_RUNS
+from transformer_jax.runs.translation_settings import RUNS
 from transformer_jax.training import manifest
 from transformer_jax.training.lock import LOCK
 from transformer_jax.training.loop import LoopConfig
@@ -53,7 +53,7 @@ def test_what_a_resumed_run_is_not_told_stays_as_it_was(tmp_path, given):
 
     read = lambda directory: (seq2seq._read(directory)[0], lambda: None)
     family = seq2seq.FAMILY._replace(read=read, train=train)
-    assert entry.main(family, ["resume", *(word.format(run=tmp_path) for word in given)]) == 0
+    assert training.main(family, ["resume", *(word.format(run=tmp_path) for word in given)]) == 0
     [run] = seen
     assert run.loop == dataclasses.replace(loop, keep_last=5)
 
@@ -109,7 +109,7 @@ def test_nothing_is_written_to_a_folder_that_is_no_run(tmp_path, text):
     (tmp_path / "thesis.tex").write_text("x")
     os.utime(tmp_path / LOCK, (0, 0))
     check = lambda: RunDirectory.check_free(tmp_path)
-    with pytest.raises(ConfigError, match="no run"), entry._writing_alone(str(tmp_path), check):
+    with pytest.raises(ConfigError, match="no run"), training._writing_alone(str(tmp_path), check):
         pass
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
         LOCK: text,

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import pytest
 
-from experiments import decoder_only, encoder_only, job, language, seq2seq
+from transformer_jax.cli import decoder_only, encoder_only, seq2seq
 from transformer_jax.cli.flags import positional
+from transformer_jax.runs import job, language
 
 NUMBERS = ["nan", "inf", "-inf", str(10**30), "-1", "", "9" * 300]
 MEANINGLESS = {"nan", "inf", "-inf", str(10**30), "", "9" * 300}

@@ -12,9 +12,6 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.fitting import memory
-from experiments.job import Job, cache_of, train
-from experiments.settings import RUNS, TrainingConfig
 from transformer_jax.data.documents import Piece, Texts
 from transformer_jax.data.plan import BucketPlan
 from transformer_jax.data.sentences import build_sentences
@@ -22,6 +19,9 @@ from transformer_jax.data.token_file import build_tokens
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.errors import ConfigError
 from transformer_jax.parallel.mesh import MeshConfig, make_mesh
+from transformer_jax.runs.job import Job, cache_of, train
+from transformer_jax.runs.memory import memory
+from transformer_jax.runs.translation_settings import RUNS, TrainingConfig
 from transformer_jax.training import manifest
 from transformer_jax.training.loop import LoopConfig
 from transformer_jax.training.run_directory import RunDirectory
@@ -123,8 +123,11 @@ def test_what_flags_said_when_a_run_went_on_is_not_written_to_it(tmp_path, begun
         assert config["optimizer"]["schedule"]["warm_up"] == 5
 
 
-class Refused(types.SimpleNamespace):
+class Refused(Job):
     """A job whose step cannot be made."""
+
+    def __init__(self, **parts):
+        vars(self).update(parts)
 
     def step(self):
         raise ConfigError("no such step")
@@ -134,6 +137,9 @@ class Refused(types.SimpleNamespace):
 
     def checkpointer(self):
         return types.SimpleNamespace(close=lambda: self.closed.append(1))
+
+
+Refused.__abstractmethods__ = frozenset()
 
 
 def test_a_step_that_cannot_be_made_leaves_nothing_open(tmp_path):

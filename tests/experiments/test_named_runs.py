@@ -5,14 +5,14 @@ import re
 
 import pytest
 
-from experiments.encoder_settings import PRETRAIN_RUNS, TASK_RUNS
-from experiments.language_settings import RUNS as LANGUAGE_RUNS
-from experiments.settings import RUNS as TRANSLATION_RUNS
-from experiments.sizing import VOCABULARY, epochs_for, from_size, said_of, vocabulary_for
 from transformer_jax.config import PRESETS, TransformerConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.interop.fitting import choose_family
 from transformer_jax.interop.runs import model_of
+from transformer_jax.runs.encoder_settings import PRETRAIN_RUNS, TASK_RUNS
+from transformer_jax.runs.language_settings import RUNS as LANGUAGE_RUNS
+from transformer_jax.runs.sizing import VOCABULARY, epochs_for, from_size, said_of, vocabulary_for
+from transformer_jax.runs.translation_settings import RUNS as TRANSLATION_RUNS
 from transformer_jax.training.optimizers import check_warm_up
 
 # How transformers calls what each is exported as; None is no family, and the message says why.

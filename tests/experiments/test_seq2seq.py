@@ -12,12 +12,13 @@ import sys
 
 import pytest
 
-from experiments import job, seq2seq
-from experiments.settings import RUNS, Run
 from transformer_jax import __version__
+from transformer_jax.cli import seq2seq
 from transformer_jax.cli.main import main
 from transformer_jax.config import from_dict
 from transformer_jax.data.processes import machine, process_started
+from transformer_jax.runs import job
+from transformer_jax.runs.translation_settings import RUNS, Run
 from transformer_jax.training import manifest
 from transformer_jax.training.lock import LOCK
 from transformer_jax.training.metrics import read_metrics
@@ -489,7 +490,7 @@ def test_an_error_of_ours_is_one_line_and_a_log(trained, tmp_path, monkeypatch, 
     def broken(*args, **kwargs):
         raise RuntimeError("two\nlines")
 
-    from experiments import job
+    from transformer_jax.runs import job
 
     monkeypatch.setattr(job, "fit", broken)
     assert seq2seq.main(["resume", str(run)]) == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments import decoder_only, encoder_only, seq2seq
+from transformer_jax.cli import decoder_only, encoder_only, seq2seq
 from transformer_jax.cli.main import main
 
 WORDS = ["um", "dois", "três", "quatro", "cinco", "seis", "sete", "oito", "nove", "dez"]

@@ -21,9 +21,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments import decoder_only, encoder_only, seq2seq
 from tests.faults.conftest import READER, TRANSLATOR, WRITER
 from tests.faults.harness import DAMAGES, Case, Ended, changed, damaged, ended, judged
+from transformer_jax.cli import decoder_only, encoder_only, seq2seq
 from transformer_jax.cli.main import main
 from transformer_jax.data.processes import this_process
 from transformer_jax.training import manifest

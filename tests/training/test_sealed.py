@@ -7,12 +7,12 @@ import logging
 
 import pytest
 
-from experiments.encoder_settings import FinetuneRun, PretrainRun
-from experiments.language_settings import LanguageRun
-from experiments.settings import Run
 from transformer_jax.config import PRESETS
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.errors import CheckpointError, DataError
+from transformer_jax.runs.encoder_settings import FinetuneRun, PretrainRun
+from transformer_jax.runs.language_settings import LanguageRun
+from transformer_jax.runs.translation_settings import Run
 from transformer_jax.training import manifest
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.sealed import _leaves, changed_config, differences

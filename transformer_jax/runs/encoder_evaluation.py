@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from experiments import finetuning, pretraining
-from experiments.encoder_settings import PretrainRun, read
-from experiments.task_scores import measure, table
 from transformer_jax.data.documents import TextSplits, read_texts
 from transformer_jax.data.labelled import read_labelled
 from transformer_jax.errors import ConfigError
 from transformer_jax.predictors.runs import load
+from transformer_jax.runs import finetuning, pretraining
+from transformer_jax.runs.encoder_settings import PretrainRun, read
+from transformer_jax.runs.task_scores import measure, table
 from transformer_jax.training.run_directory import RunDirectory
 
 __all__ = ["evaluate"]

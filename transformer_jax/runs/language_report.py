@@ -3,11 +3,10 @@
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from experiments.language_settings import LanguageEvaluation, NgramConfig
 from transformer_jax.data.store import TokenStore
 from transformer_jax.data.token_file import TextStore
 from transformer_jax.data.tokenizer import Tokenizer
@@ -15,10 +14,12 @@ from transformer_jax.decoding.ngram import NgramLanguageModel
 from transformer_jax.decoding.requests import perplexity
 from transformer_jax.errors import plural
 from transformer_jax.models.ngram import AddK, KneserNey, NgramModel
+from transformer_jax.runs.language_settings import LanguageEvaluation, NgramConfig
 
 __all__ = ["Judge", "Report", "Worth", "baselines", "counted_model", "judge"]
 
 
+@runtime_checkable
 class Judge(Protocol):
     """What tells the probability of tokenized documents."""
 

@@ -3,8 +3,6 @@
 import dataclasses
 from typing import Any, Literal
 
-from experiments.settings import TokenizerConfig, at_least
-from experiments.sizing import with_vocabulary_shown
 from transformer_jax.config import (
     PRESETS,
     AttentionConfig,
@@ -18,6 +16,8 @@ from transformer_jax.config import (
 from transformer_jax.data.documents import TextData
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig
+from transformer_jax.runs.settings import TokenizerConfig, at_least
+from transformer_jax.runs.sizing import with_vocabulary_shown
 from transformer_jax.training.loop import LoopConfig
 from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig
 from transformer_jax.training.run_directory import RunDirectory

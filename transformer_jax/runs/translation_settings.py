@@ -1,9 +1,8 @@
 """What a translation run is made of, and the runs that have names."""
 
 import dataclasses
-from typing import Any, Literal
+from typing import Literal
 
-from experiments.sizing import with_vocabulary_shown
 from transformer_jax.config import (
     PRESETS,
     AttentionConfig,
@@ -17,33 +16,13 @@ from transformer_jax.config import (
 from transformer_jax.data.sources import PairData, ReadOptions
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig
+from transformer_jax.runs.settings import TokenizerConfig, at_least
+from transformer_jax.runs.sizing import with_vocabulary_shown
 from transformer_jax.training.loop import LoopConfig
 from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig
 from transformer_jax.training.run_directory import RunDirectory
 
-__all__ = ["RUNS", "EvaluationConfig", "Run", "TokenizerConfig", "TrainingConfig", "at_least"]
-
-
-def at_least(group: str, config: Any, **least: int) -> None:
-    """Refuses fields of ``config`` below what is given for them; None passes.
-
-    Raises:
-        ConfigError: It names the setting as ``group.field``.
-    """
-    for name, bound in least.items():
-        value = getattr(config, name)
-        if value is not None and value < bound:
-            raise ConfigError(f"{group}.{name} is {value}: at least {bound}")
-
-
-@dataclasses.dataclass(frozen=True)
-class TokenizerConfig:
-    """How text becomes tokens; one vocabulary for both sides."""
-
-    kind: Literal["bpe", "wordpiece", "unigram", "bytes", "characters"] = "bpe"
-    # At most so many tokens are learnt; None follows from the size of the text, up to 8000.
-    vocab_size: int | None = 8000
-    path: str | None = None  # a tokenizer.json to load instead of learning one
+__all__ = ["RUNS", "EvaluationConfig", "Run", "TrainingConfig"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,11 +9,6 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from experiments import checks, job
-from experiments.encoder_settings import FinetuneRun, read
-from experiments.initial import Initial, starting_point
-from experiments.job import say
-from experiments.task_scores import MEASURES, measure, table
 from transformer_jax.data.examples import (
     Examples,
     encode_questions,
@@ -37,6 +32,11 @@ from transformer_jax.encoding.predictor import Predictor
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.models.heads import TextEncoder, TokenEncoder
 from transformer_jax.parallel.mesh import is_main, local_rows, put_batch
+from transformer_jax.runs import checks, job
+from transformer_jax.runs.encoder_settings import FinetuneRun, read
+from transformer_jax.runs.initial import Initial, starting_point
+from transformer_jax.runs.job import say
+from transformer_jax.runs.task_scores import MEASURES, measure, table
 from transformer_jax.training import encoder_objectives as objectives
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.state import TrainState, split

@@ -18,8 +18,6 @@ import jax
 import numpy as np
 from flax import nnx
 
-from experiments.checks import check_rows, mesh_of
-from experiments.sizing import from_size, said_of, vocabulary_for
 from transformer_jax.compiled import multiplies_bfloat16
 from transformer_jax.config import from_dict
 from transformer_jax.data.loader import prefetched
@@ -33,6 +31,8 @@ from transformer_jax.data.tokenizer import (
 from transformer_jax.errors import CheckpointError, ConfigError, DataError, plural
 from transformer_jax.keys import SCHEME, key_for, training_key
 from transformer_jax.parallel.mesh import barrier, is_main, put_batch
+from transformer_jax.runs.checks import check_rows, mesh_of
+from transformer_jax.runs.sizing import from_size, said_of, vocabulary_for
 from transformer_jax.training.activity import said, working
 from transformer_jax.training.checkpoint import Checkpointer
 from transformer_jax.training.compilation import PreparedStep

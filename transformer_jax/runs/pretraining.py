@@ -9,11 +9,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments import checks, job
-from experiments.encoder_settings import PretrainRun, read
-from experiments.job import say
-from experiments.language import open_run
-from experiments.task_scores import aligned
 from transformer_jax.data.corruption import Masking
 from transformer_jax.data.documents import Texts, TextSplits
 from transformer_jax.data.sentence_pairs import PairBatch, SentencePairs
@@ -25,6 +20,11 @@ from transformer_jax.errors import plural
 from transformer_jax.models.heads import MaskedEncoder
 from transformer_jax.parallel.mesh import local_rows, put_batch
 from transformer_jax.predictors.runs import chosen_checkpoint
+from transformer_jax.runs import checks, job
+from transformer_jax.runs.encoder_settings import PretrainRun, read
+from transformer_jax.runs.job import say
+from transformer_jax.runs.language import open_run
+from transformer_jax.runs.task_scores import aligned
 from transformer_jax.training.activity import tracked
 from transformer_jax.training.encoder_objectives import masked_words
 from transformer_jax.training.run_directory import RunDirectory

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import tyro
 
-from experiments.asking import NOTE, asked_run, near, parse_flags
 from transformer_jax import __version__
 from transformer_jax.allocator import keep_memory
 from transformer_jax.cli.errors import guarded, leave, run_log, terminated
 from transformer_jax.cli.run_command import RunCommand
+from transformer_jax.cli.run_flags import NOTE, asked_run, near, parse_flags
 from transformer_jax.compiled import keep_compiled
 from transformer_jax.errors import ConfigError
 
@@ -62,7 +62,7 @@ def _train(family: Family, command: str, arguments: Sequence[str]) -> int:
 
 
 def _check_room(run: Any) -> None:
-    from experiments.fitting import check_room
+    from transformer_jax.runs.memory import check_room
 
     check_room(run)
 
@@ -76,8 +76,8 @@ def _check_output(run: Any) -> None:
 @contextlib.contextmanager
 def _writing_alone(path: str, check: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Holds the lock of a run directory, in the first process; ``check`` may refuse it before."""
-    from experiments.job import say
     from transformer_jax.parallel.mesh import barrier, is_main
+    from transformer_jax.runs.job import say
     from transformer_jax.training.lock import RunLock, is_locked
 
     with contextlib.ExitStack() as held:

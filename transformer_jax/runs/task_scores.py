@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from experiments.encoder_settings import TaskConfig
 from transformer_jax.data.labelled import Labelled, Questions, Sentences, Tagged
 from transformer_jax.encoding.predictor import Predictor
 from transformer_jax.errors import DataError
 from transformer_jax.evaluation.classification import accuracy, f1, macro_f1, matthews
 from transformer_jax.evaluation.correlation import pearson, spearman
 from transformer_jax.evaluation.spans import exact_and_f1
+from transformer_jax.runs.encoder_settings import TaskConfig
 
 __all__ = ["MEASURES", "aligned", "measure", "table"]
 

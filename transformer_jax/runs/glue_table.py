@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from experiments.task_scores import aligned
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation.glue import COLUMNS, TABLE, TASKS, average
+from transformer_jax.runs.task_scores import aligned
 from transformer_jax.training.run_directory import RunDirectory
 
 __all__ = ["glue"]

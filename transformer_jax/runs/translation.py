@@ -9,10 +9,6 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from experiments import checks, job
-from experiments.initial import Initial, starting_point
-from experiments.job import say
-from experiments.settings import Run
 from transformer_jax.data.loader import make_batch
 from transformer_jax.data.plan import BatchPlan, BucketPlan
 from transformer_jax.data.sources import Pairs, Splits, load_splits
@@ -24,6 +20,10 @@ from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.evaluation.bleu import Scores, translation_scores
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.parallel.mesh import is_main, local_rows, put_batch
+from transformer_jax.runs import checks, job
+from transformer_jax.runs.initial import Initial, starting_point
+from transformer_jax.runs.job import say
+from transformer_jax.runs.translation_settings import Run
 from transformer_jax.training.activity import tracked, working
 from transformer_jax.training.objectives import translation
 from transformer_jax.training.run_directory import RunDirectory

@@ -7,10 +7,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments.job import say
 from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import CheckpointError, ConfigError, plural
 from transformer_jax.predictors.runs import model_config
+from transformer_jax.runs.job import say
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.trees import named
 

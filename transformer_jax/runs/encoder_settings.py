@@ -3,14 +3,14 @@
 import dataclasses
 from typing import Any, Literal
 
-from experiments.settings import TokenizerConfig, at_least
-from experiments.sizing import with_vocabulary_shown
 from transformer_jax.config import PRESETS, TransformerConfig, bert, from_dict
 from transformer_jax.data.documents import TextData, TextOptions
 from transformer_jax.data.labelled import LabelledData, Task
 from transformer_jax.data.sentence_pairs import Pairing
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig
+from transformer_jax.runs.settings import TokenizerConfig, at_least
+from transformer_jax.runs.sizing import with_vocabulary_shown
 from transformer_jax.training.loop import LoopConfig
 from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig
 from transformer_jax.training.run_directory import RunDirectory

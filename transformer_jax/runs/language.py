@@ -11,10 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from experiments import checks, job
-from experiments.job import say
-from experiments.language_report import Report, baselines, counted_model, judge
-from experiments.language_settings import LanguageRun, NgramRun, read
 from transformer_jax.data.documents import Piece, Texts, TextSplits, open_texts, read_texts
 from transformer_jax.data.rows import BlockPlan, PackPlan, RowBatch, make_rows
 from transformer_jax.data.store import forget
@@ -25,6 +21,10 @@ from transformer_jax.errors import ConfigError, plural
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.parallel.mesh import is_main, local_rows, put_batch
 from transformer_jax.predictors.runs import load_language
+from transformer_jax.runs import checks, job
+from transformer_jax.runs.job import say
+from transformer_jax.runs.language_report import Report, baselines, counted_model, judge
+from transformer_jax.runs.language_settings import LanguageRun, NgramRun, read
 from transformer_jax.training import manifest
 from transformer_jax.training.activity import tracked
 from transformer_jax.training.objectives import language_model

@@ -1,0 +1,102 @@
+"""Train a language model from any text, go on with a run, compare models on a text.
+
+    python -m experiments.decoder_only train python-docs
+    python -m experiments.decoder_only train char-cpu --data.text shakespeare.txt
+    python -m experiments.decoder_only train gpt2-small --data.text folder/ --mesh.fsdp 4
+    python -m experiments.decoder_only train ngram --data.text shakespeare.txt --model.order 5
+    python -m experiments.decoder_only resume runs/char-cpu
+    python -m experiments.decoder_only evaluate runs/char-cpu --text more.txt --beside runs/ngram
+
+``train NAME --help`` lists every setting. A run ends with perplexity and bits per character on its
+test texts, beside models that count.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import tyro
+
+from transformer_jax.cli import training
+from transformer_jax.cli.run_command import RunCommand
+from transformer_jax.cli.run_flags import parse_flags
+
+__all__ = ["Evaluate", "main"]
+
+PROGRAM = "python -m experiments.decoder_only"
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluate(RunCommand):
+    """Compare language models on a text: loss, perplexity, bits per character and per byte."""
+
+    run: tyro.conf.Positional[str]
+    """The run directory, of a neural or a counted model."""
+    text: str | None = None
+    """A text file or folder; None is the test (or else validation) text of the run."""
+    beside: tuple[str, ...] = ()
+    """Further runs on the same text; each reads it with its own tokenizer."""
+    ngrams: tuple[int, ...] | None = None
+    """Orders of models counted from the run's training text; None is as the run says."""
+    checkpoint: str = "best"
+    """best, last, a step, or average:N (the mean of the last N)."""
+    output: str | None = None
+    """A JSON file for the figures."""
+
+
+def evaluate(arguments: Sequence[str]) -> int:
+    """Prints a row for each model."""
+    asked = parse_flags(Evaluate, f"{PROGRAM} evaluate", arguments)
+    from transformer_jax.runs import language
+    from transformer_jax.training.sealed import changed_config
+
+    with changed_config(asked.allow_changed_config):
+        return language.compare(asked)
+
+
+def _runs() -> dict[str, tuple[str, Any]]:
+    from transformer_jax.runs.language_settings import RUNS
+
+    return RUNS
+
+
+def _begin(run: Any, named: Any) -> tuple[Any, Any, Any]:
+    from transformer_jax.runs import language
+
+    return language.begin(run, named)
+
+
+def _read(directory: Any) -> tuple[Any, Any]:
+    from transformer_jax.runs.language import open_run
+    from transformer_jax.runs.language_settings import read
+
+    run = read(directory)
+    return run, lambda: open_run(run)
+
+
+def _anew(run: Any) -> Any:
+    """Without what texts begin with, which follows from them and their tokenizer."""
+    return dataclasses.replace(run, first="auto") if hasattr(run, "first") else run
+
+
+def _train(*parts: Any, **how: Any) -> int:
+    from transformer_jax.runs import language
+
+    return language.train(*parts, **how)
+
+
+FAMILY = training.Family(
+    PROGRAM,
+    __doc__ or "",
+    {"train": _runs},
+    _begin,
+    _read,
+    _train,
+    anew=_anew,
+    others={"evaluate": evaluate},
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code of what ``arguments``, or the command line, ask for."""
+    return training.main(FAMILY, arguments)

@@ -1,0 +1,134 @@
+r"""Pre-train an encoder on any text, fine-tune it on labelled examples, go on with a run.
+
+    python -m experiments.encoder_only pretrain python-docs
+    python -m experiments.encoder_only pretrain small --data.text corpus.txt
+    python -m experiments.encoder_only finetune classify --task.init runs/small \
+        --data.train reviews.tsv
+    python -m experiments.encoder_only finetune tag --data.train train.conllu
+    python -m experiments.encoder_only resume runs/small
+    python -m experiments.encoder_only evaluate runs/classify --data more.tsv
+    python -m experiments.encoder_only glue SST-2=runs/classify MRPC=runs/pair
+
+``pretrain NAME --help`` and ``finetune TASK --help`` list every setting. Pre-training ends with
+how many hidden words and pairs of texts are told, beside guesses; fine-tuning with the scores of
+its task on validation and test examples.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import tyro
+
+from transformer_jax.cli import training
+from transformer_jax.cli.run_command import RunCommand
+from transformer_jax.cli.run_flags import parse_flags
+
+__all__ = ["Evaluate", "main"]
+
+PROGRAM = "python -m experiments.encoder_only"
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluate(RunCommand):
+    """Score a run: hidden words and pairs of a text, or the task of a labelled file."""
+
+    run: tyro.conf.Positional[str]
+    """The run directory."""
+    data: str | None = None
+    """A text file or folder, or a labelled file; None is the test (or else validation) data."""
+    checkpoint: str = "best"
+    """best, last, a step, or average:N (the mean of the last N)."""
+    output: str | None = None
+    """A JSON file for the figures."""
+
+
+def evaluate(arguments: Sequence[str]) -> int:
+    """Prints a row for each text or file."""
+    asked = parse_flags(Evaluate, f"{PROGRAM} evaluate", arguments)
+    from transformer_jax.runs import encoder_evaluation
+    from transformer_jax.training.sealed import changed_config
+
+    with changed_config(asked.allow_changed_config):
+        return encoder_evaluation.evaluate(asked)
+
+
+@dataclasses.dataclass(frozen=True)
+class Glue:
+    """Print GLUE's table, with the scores of runs as a row."""
+
+    runs: tyro.conf.Positional[tuple[str, ...]] = ()
+    """COLUMN=RUN, such as SST-2=runs/sst."""
+
+
+def glue(arguments: Sequence[str]) -> int:
+    """Prints the published rows and ours."""
+    asked = parse_flags(Glue, f"{PROGRAM} glue", arguments)
+    from transformer_jax.runs import glue_table
+
+    print(glue_table.glue(asked.runs))
+    return 0
+
+
+def _pretrain_runs() -> dict[str, tuple[str, Any]]:
+    from transformer_jax.runs.encoder_settings import PRETRAIN_RUNS
+
+    return PRETRAIN_RUNS
+
+
+def _task_runs() -> dict[str, tuple[str, Any]]:
+    from transformer_jax.runs.encoder_settings import TASK_RUNS
+
+    return TASK_RUNS
+
+
+def _part(run: Any) -> Any:
+    """What does a run of this type."""
+    from transformer_jax.runs.encoder_settings import PretrainRun
+
+    if isinstance(run, PretrainRun):
+        from transformer_jax.runs import pretraining
+
+        return pretraining
+    from transformer_jax.runs import finetuning
+
+    return finetuning
+
+
+def _begin(run: Any, named: Any) -> tuple[Any, Any, Any]:
+    return _part(run).begin(run, named)
+
+
+def _read(directory: Any) -> tuple[Any, Any]:
+    from transformer_jax.runs.encoder_settings import read
+
+    run = read(directory)
+    return run, lambda: _part(run).open_run(run)
+
+
+def _anew(run: Any) -> Any:
+    """Without labels, which come from the training file."""
+    if not hasattr(run, "task"):
+        return run
+    return dataclasses.replace(run, task=dataclasses.replace(run.task, labels=()))
+
+
+def _train(run: Any, *parts: Any, **how: Any) -> int:
+    return _part(run).train(run, *parts, **how)
+
+
+FAMILY = training.Family(
+    PROGRAM,
+    __doc__ or "",
+    {"pretrain": _pretrain_runs, "finetune": _task_runs},
+    _begin,
+    _read,
+    _train,
+    anew=_anew,
+    others={"evaluate": evaluate, "glue": glue},
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code of what ``arguments``, or the command line, ask for."""
+    return training.main(FAMILY, arguments)

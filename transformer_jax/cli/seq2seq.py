@@ -1,0 +1,121 @@
+"""Train a translator from sentence pairs, go on with a run, score one.
+
+    python -m experiments.seq2seq train phrasebook
+    python -m experiments.seq2seq train base --data.source corpus.de --data.target corpus.en
+    python -m experiments.seq2seq train base --data.tfds ted_hrlr_translate/pt_to_en --mesh.fsdp 4
+    python -m experiments.seq2seq resume runs/base
+    python -m experiments.seq2seq evaluate runs/base --source test.de --target test.en
+
+``train NAME --help`` lists every setting. A run ends with sacreBLEU and chrF on its test sets.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from transformer_jax.cli import training
+from transformer_jax.cli.run_command import RunCommand
+from transformer_jax.cli.run_flags import parse_flags
+from transformer_jax.errors import ConfigError
+
+__all__ = ["Evaluate", "main"]
+
+PROGRAM = "python -m experiments.seq2seq"
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluate(RunCommand):
+    """Score a run on text of your own: sacreBLEU and chrF with their signatures."""
+
+    run: tyro.conf.Positional[str]
+    """The run directory."""
+    source: str
+    """Sentences to translate, one a line."""
+    target: str
+    """Their reference translations, line by line."""
+    checkpoint: str = "best"
+    """best, last, a step, or average:N (the mean of the last N)."""
+    beams: int = 4
+    """Hypotheses of beam search; 1 is greedy search."""
+    lowercase: bool = False
+    """Score without regard to case, which the signature then says."""
+    output: str | None = None
+    """Where the translations go, one a line."""
+
+
+def evaluate(arguments: Sequence[str]) -> int:
+    """Translates a file with a run's model and scores it."""
+    asked = parse_flags(Evaluate, f"{PROGRAM} evaluate", arguments)
+    from transformer_jax.training.sealed import changed_config
+
+    with changed_config(asked.allow_changed_config):
+        return _evaluate(asked)
+
+
+def _evaluate(asked: Evaluate) -> int:
+    from transformer_jax.data.aligned import read_aligned
+    from transformer_jax.decoding.options import Search
+    from transformer_jax.decoding.translator import Translator
+    from transformer_jax.predictors.runs import load
+    from transformer_jax.runs.translation import score_pairs
+    from transformer_jax.runs.translation_settings import Run
+    from transformer_jax.training.run_directory import RunDirectory
+
+    search = Search(beams=asked.beams)
+    lowercase = Run.read(RunDirectory.open(asked.run)).data.read.lowercase
+    # Every line counts, empty ones too: a score over a part of a file is another score.
+    pairs = read_aligned(asked.source, asked.target, "--source, --target")
+    sources = [source.lower() if lowercase else source for source, _ in pairs]
+    translator = Translator(*load(Path(asked.run), asked.checkpoint), search=search)
+    targets = [target for _, target in pairs]
+    scores, texts = score_pairs(
+        translator, sources, targets, lowercase=lowercase or asked.lowercase
+    )
+    if asked.output is not None:
+        try:
+            Path(asked.output).write_text(
+                "".join(text.replace("\n", " ") + "\n" for text in texts), "utf-8"
+            )
+        except OSError as error:
+            raise ConfigError(f"--output {asked.output}: {error.strerror}") from None
+    print(scores)
+    return 0
+
+
+def _runs() -> dict[str, tuple[str, Any]]:
+    from transformer_jax.runs.translation_settings import RUNS
+
+    return RUNS
+
+
+def _begin(run: Any, named: Any) -> tuple[Any, Any, Any]:
+    from transformer_jax.runs import translation
+
+    return translation.begin(run, named)
+
+
+def _read(directory: Any) -> tuple[Any, Any]:
+    from transformer_jax.data.sources import load_splits
+    from transformer_jax.runs.translation_settings import Run
+
+    run = Run.read(directory)
+    return run, lambda: load_splits(run.data)
+
+
+def _train(*parts: Any, **how: Any) -> int:
+    from transformer_jax.runs import translation
+
+    return translation.train(*parts, **how)
+
+
+FAMILY = training.Family(
+    PROGRAM, __doc__ or "", {"train": _runs}, _begin, _read, _train, others={"evaluate": evaluate}
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code of what ``arguments``, or the command line, ask for."""
+    return training.main(FAMILY, arguments)
