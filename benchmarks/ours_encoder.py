@@ -27,7 +27,7 @@ from transformer_jax.data.store import TokenStore
 from transformer_jax.encoding.packing import pack
 from transformer_jax.encoding.vectors import Vectors
 from transformer_jax.models.encoder import Encoder
-from transformer_jax.models.heads import MaskedEncoder, TextEncoder
+from transformer_jax.models.heads import EncoderForMaskedLM, SequenceClassifier
 from transformer_jax.runs.encoder_settings import EncoderTraining, PretrainTraining
 from transformer_jax.training.encoder_objectives import masked_words, text_classes
 from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig, make_optimizer
@@ -68,7 +68,7 @@ def pretrain(vocab, width, heads, layers, hidden, texts, batch, deals):
     plan, tokens = _like(plan_of, ids, batch, PRETRAIN.rows_multiple)
     batches = [plan.make(plan.batch(step)) for step in range(plan.steps_per_epoch)]
     count = sum(int(made["weights"].sum()) for made in batches)
-    model = MaskedEncoder(config, next_sentence=False, rngs=nnx.Rngs(0))
+    model = EncoderForMaskedLM(config, next_sentence=False, rngs=nnx.Rngs(0))
     run, facts = _training(model, config, masked_words(), batches, deals, _real)
     return run, {**facts, "token_budget": tokens, "hidden_words": count}
 
@@ -93,7 +93,7 @@ def finetune(vocab, width, heads, layers, hidden, texts, batch, deals):
         made = make_inputs(examples, planned.indices, planned.S, data.PAD)
         made["labels"] = np.where(planned.indices < 0, -1, labels[planned.indices])
         batches.append(made)
-    model = TextEncoder(config, labels=2, rngs=nnx.Rngs(0))
+    model = SequenceClassifier(config, labels=2, rngs=nnx.Rngs(0))
     rows = lambda made: int((made["labels"] >= 0).sum())
     run, facts = _training(model, config, text_classes(), batches, deals, rows)
     return run, {**facts, "token_budget": tokens}

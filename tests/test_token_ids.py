@@ -26,7 +26,7 @@ from transformer_jax.encoding.vectors import Vectors
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder_decoder import EncoderDecoder
-from transformer_jax.models.heads import MaskedEncoder, TextEncoder
+from transformer_jax.models.heads import EncoderForMaskedLM, SequenceClassifier
 from transformer_jax.modules.linear import Table
 
 TOKENIZER = train_tokenizer("wordpiece", ["a bank by a river"] * 3, 60, special=BERT_SPECIAL)
@@ -67,7 +67,7 @@ def test_a_table_has_the_rows_it_has(ids):
 @pytest.mark.parametrize("ids", BEYOND)
 def test_models_that_are_called_as_they_are_refuse_others_tokens(ids):
     ids, lengths = jnp.asarray(ids), jnp.array([2])
-    encoder = nnx.merge(*drawn(lambda: MaskedEncoder(tiny(), rngs=nnx.Rngs(0))))
+    encoder = nnx.merge(*drawn(lambda: EncoderForMaskedLM(tiny(), rngs=nnx.Rngs(0))))
     pair = nnx.merge(*drawn(lambda: EncoderDecoder(plain(1, 1), rngs=nnx.Rngs(0))))
     decoder = nnx.merge(*drawn(lambda: Decoder(plain(0, 1), rngs=nnx.Rngs(0))))
     fine = jnp.zeros_like(ids)
@@ -98,8 +98,8 @@ def test_arrays_for_language_models_are_looked_at():
 
 def test_a_tokenizer_with_more_tokens_than_the_model_is_refused():
     small = tiny(V - 1)
-    masked = drawn(lambda: MaskedEncoder(small, rngs=nnx.Rngs(0)))
-    told = drawn(lambda: TextEncoder(small, labels=2, rngs=nnx.Rngs(0)))
+    masked = drawn(lambda: EncoderForMaskedLM(small, rngs=nnx.Rngs(0)))
+    told = drawn(lambda: SequenceClassifier(small, labels=2, rngs=nnx.Rngs(0)))
     for make in (
         lambda: Vectors(masked, TOKENIZER),
         lambda: FillMask(masked, TOKENIZER),

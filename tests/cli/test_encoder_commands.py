@@ -17,7 +17,7 @@ from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.encoding.masked import FillMask
 from transformer_jax.encoding.predictor import AnswerSpan, Predictor
 from transformer_jax.encoding.vectors import Vectors
-from transformer_jax.models.heads import MaskedEncoder, TextEncoder, TokenEncoder
+from transformer_jax.models.heads import EncoderForMaskedLM, SequenceClassifier, TokenClassifier
 from transformer_jax.predictors.runs import load
 from transformer_jax.training.checkpoint import Checkpointer
 from transformer_jax.training.run_directory import RunDirectory
@@ -31,11 +31,11 @@ CONFIG = dataclasses.replace(
 )
 LOWER = {"read": {"lowercase": True}}
 TASKS = {
-    "classify": (TextEncoder, 3, ["bad", "good", "so-so"]),
-    "pair": (TextEncoder, 2, ["no", "yes"]),
-    "regress": (TextEncoder, 1, []),
-    "tag": (TokenEncoder, 3, ["DET", "NOUN", "VERB"]),
-    "span": (TokenEncoder, 2, ["none"]),
+    "classify": (SequenceClassifier, 3, ["bad", "good", "so-so"]),
+    "pair": (SequenceClassifier, 2, ["no", "yes"]),
+    "regress": (SequenceClassifier, 1, []),
+    "tag": (TokenClassifier, 3, ["DET", "NOUN", "VERB"]),
+    "span": (TokenClassifier, 2, ["none"]),
 }
 
 
@@ -55,7 +55,7 @@ def save(folder, model, fields):
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory):
     fields = {"masking": {"share": 0.15, "pairs": "next"}, "training": {"length": 16}}
-    model = MaskedEncoder(CONFIG, rngs=nnx.Rngs(0))
+    model = EncoderForMaskedLM(CONFIG, rngs=nnx.Rngs(0))
     return save(tmp_path_factory.mktemp("runs") / "pretrained", model, fields)
 
 

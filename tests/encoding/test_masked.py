@@ -10,7 +10,7 @@ from transformer_jax.config import bert
 from transformer_jax.data.tokenizer import BERT_SPECIAL, Frame, train_tokenizer
 from transformer_jax.encoding.masked import FillMask
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.models.heads import MaskedEncoder
+from transformer_jax.models.heads import EncoderForMaskedLM
 from transformer_jax.training.state import split
 
 TEXTS = ["the brown dog sat", "a lazy fox ran over the dog", "playful foxes"]
@@ -23,7 +23,7 @@ def tokenizer_of(kind, size=300):
 def model_for(tokenizer):
     """Graph and parameters of an untrained model with as many tokens as a tokenizer."""
     config = bert(16, 2, vocab=tokenizer.vocab_size, length=12, dropout=0.0)
-    return split(MaskedEncoder(config, next_sentence=False, rngs=nnx.Rngs(0)))
+    return split(EncoderForMaskedLM(config, next_sentence=False, rngs=nnx.Rngs(0)))
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +39,8 @@ def full(model, ids, place):
     """The softmax of the whole head at one place, by the model itself."""
     net = nnx.merge(*model)
     tokens, lengths = jnp.array([ids]), jnp.array([len(ids)])
-    hidden = super(MaskedEncoder, net).__call__(tokens, lengths)
-    return np.asarray(jax.nn.softmax(net.words(hidden)[0, place]))
+    hidden = super(EncoderForMaskedLM, net).__call__(tokens, lengths)
+    return np.asarray(jax.nn.softmax(net.mlm_logits(hidden)[0, place]))
 
 
 def test_probabilities_are_those_of_the_whole_head(wordpiece):

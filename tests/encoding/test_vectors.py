@@ -24,7 +24,7 @@ from transformer_jax.encoding.saving import VectorFile
 from transformer_jax.encoding.vectors import Vectors, combined, cosine, pooled
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.encoder_decoder import EncoderDecoder
-from transformer_jax.models.heads import MaskedEncoder
+from transformer_jax.models.heads import EncoderForMaskedLM
 from transformer_jax.training.state import split
 
 D, L, LENGTH = 16, 2, 20
@@ -43,7 +43,7 @@ TOKENIZER = train_tokenizer("wordpiece", TEXTS, 90, special=BERT_SPECIAL)
 def model():
     config = bert(D, L, vocab=TOKENIZER.vocab_size, length=LENGTH, dropout=0.0)
     config = dataclasses.replace(config, attention=AttentionConfig(heads=2))
-    graph, params = split(MaskedEncoder(config, next_sentence=False, rngs=nnx.Rngs(0)))
+    graph, params = split(EncoderForMaskedLM(config, next_sentence=False, rngs=nnx.Rngs(0)))
     return graph, jax.tree.map(lambda leaf: leaf * 2 if leaf.ndim > 1 else leaf, params)
 
 
@@ -72,7 +72,7 @@ def test_layers_are_those_of_the_model_and_the_first_is_what_enters(model, every
     net = nnx.merge(*model)
     ids = [TOKENIZER.bos, *TOKENIZER.encode(TEXTS[0]), TOKENIZER.eos]
     tokens, lengths = jnp.array([ids]), jnp.array([len(ids)])
-    wanted = net.layers(tokens, lengths)  # [L+1 B T D]
+    wanted = net.hidden_states(tokens, lengths)  # [L+1 B T D]
     assert wanted.shape == (L + 1, 1, len(ids), D)
     mine = by_text(every)[0]
     assert mine.shape == (len(ids), L + 1, D)
@@ -150,12 +150,12 @@ def test_texts_of_one_row_do_not_see_each_other(model, places):
         positions=PositionConfig(**places),
         scores=ScoreConfig(window=3 if places["kind"] == "rotary" else None),
     )
-    made = split(MaskedEncoder(config, next_sentence=False, rngs=nnx.Rngs(1)))
+    made = split(EncoderForMaskedLM(config, next_sentence=False, rngs=nnx.Rngs(1)))
     net, texts = nnx.merge(*made), TEXTS[:3]
     [block] = Vectors(made, TOKENIZER).embed(texts, pool="none")
     for text, mine in zip(texts, by_text(block), strict=True):
         ids = jnp.array([[TOKENIZER.bos, *TOKENIZER.encode(text), TOKENIZER.eos]])
-        wanted = net.layers(ids, jnp.array([ids.shape[1]]))[-1, 0]
+        wanted = net.hidden_states(ids, jnp.array([ids.shape[1]]))[-1, 0]
         np.testing.assert_allclose(mine, wanted, atol=1e-5)
 
 

@@ -26,7 +26,7 @@ from transformer_jax.config import (
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional.masks import Mask
 from transformer_jax.models.encoder import Encoder
-from transformer_jax.models.heads import MaskedEncoder
+from transformer_jax.models.heads import EncoderForMaskedLM
 from transformer_jax.modules.stack import stack_blocks
 
 V, D, T = 20, 16, 8
@@ -78,7 +78,7 @@ def forward(config):
 
 @functools.lru_cache
 def layered(config):
-    return compiled(config, lambda model, *args: model.layers(*args))
+    return compiled(config, lambda model, *args: model.hidden_states(*args))
 
 
 @functools.lru_cache
@@ -121,7 +121,7 @@ def test_h17_small_berts_have_their_published_sizes(name, count):
 )
 def test_h17_berts_have_their_published_sizes_without_and_with_heads(name, count, with_heads):
     stacked = dataclasses.replace(PRESETS[name], compute=ComputeConfig(scan=True))
-    found = sizes(stacked, MaskedEncoder)
+    found = sizes(stacked, EncoderForMaskedLM)
     assert sum(found.values()) == with_heads
     assert sum(found[part] for part in ("embedding", "encoder", "pooler")) == count
 
@@ -358,7 +358,7 @@ def test_narrow_tables_are_projected_before_the_first_block(scan):
         embedding=dataclasses.replace(BERT.embedding, width=6), compute=ComputeConfig(scan=scan)
     )
     _, params = parts(config)
-    found = compiled(config, lambda m, *given: m.layers(*given))(TOKENS, LENGTHS, TYPES)
+    found = compiled(config, lambda m, *given: m.hidden_states(*given))(TOKENS, LENGTHS, TYPES)
     assert found.shape == (3, 2, T, D)
     p = jax.tree.map(lambda a: np.asarray(a, np.float64), params)
     enter = p["encoder"]
@@ -386,4 +386,4 @@ def test_words_are_not_told_by_a_narrow_table_without_a_map():
     head = dataclasses.replace(BERT.head, transform=False)
     config = change(embedding=dataclasses.replace(BERT.embedding, width=6), head=head)
     with pytest.raises(ConfigError, match=r"set head\.transform"):
-        nnx.eval_shape(lambda: MaskedEncoder(config, rngs=nnx.Rngs(0)))
+        nnx.eval_shape(lambda: EncoderForMaskedLM(config, rngs=nnx.Rngs(0)))

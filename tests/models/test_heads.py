@@ -23,11 +23,11 @@ from transformer_jax.config import (
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.heads import (
-    MaskedEncoder,
-    TextDecoder,
-    TextEncoder,
-    TokenEncoder,
-    chosen,
+    DecoderSequenceClassifier,
+    EncoderForMaskedLM,
+    SequenceClassifier,
+    TokenClassifier,
+    gather_positions,
 )
 
 V, D, T = 20, 16, 6
@@ -44,7 +44,7 @@ HIDDEN = np.random.default_rng(0).standard_normal((2, T, D)).astype(np.float32)
 
 @functools.lru_cache
 def masked(config=BERT, **options):
-    return drawn(lambda: MaskedEncoder(config, **options, rngs=nnx.Rngs(0)))
+    return drawn(lambda: EncoderForMaskedLM(config, **options, rngs=nnx.Rngs(0)))
 
 
 def head(**fields):
@@ -57,13 +57,13 @@ def of(graph, params):
 
 
 def test_vectors_are_chosen_by_row():
-    found = chosen(jnp.asarray(HIDDEN), PLACES)
+    found = gather_positions(jnp.asarray(HIDDEN), PLACES)
     np.testing.assert_array_equal(found, HIDDEN[np.arange(2)[:, None], np.asarray(PLACES)])
 
 
 def test_h18_words_are_told_by_map_activation_norm_and_the_tied_table():
     graph, params = masked()
-    found = of(graph, params)(lambda model: model.words(jnp.asarray(HIDDEN)))
+    found = of(graph, params)(lambda model: model.mlm_logits(jnp.asarray(HIDDEN)))
     p = jax.tree.map(lambda a: np.asarray(a, np.float64), params)
     x = HIDDEN @ p["transform"]["kernel"] + p["transform"]["bias"]
     x = x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
@@ -79,13 +79,13 @@ def test_h18_words_are_told_by_map_activation_norm_and_the_tied_table():
     "fields", [{"transform": False}, {"tied": False}, {"bias": False}, {"scale": 0.5}]
 )
 def test_no_field_of_the_head_is_ignored(fields):
-    words = lambda config: of(*masked(config))(lambda model: model.words(jnp.asarray(HIDDEN)))
+    words = lambda config: of(*masked(config))(lambda model: model.mlm_logits(jnp.asarray(HIDDEN)))
     assert not np.allclose(words(head(**fields)), words(BERT), atol=1e-2)
 
 
 def test_without_a_transform_words_are_products_with_the_table():
     graph, params = masked(head(transform=False, tied=False))
-    found = of(graph, params)(lambda model: model.words(jnp.asarray(HIDDEN)))
+    found = of(graph, params)(lambda model: model.mlm_logits(jnp.asarray(HIDDEN)))
     table, bias = (np.asarray(params["head"][name]) for name in ("table", "bias"))
     np.testing.assert_allclose(found, HIDDEN @ table.T + bias, atol=1e-5)
     assert "transform" not in params
@@ -105,9 +105,9 @@ def test_h18_the_head_at_chosen_places_is_the_full_head_there():
     def outcome(both, early):
         model, hidden = nnx.merge(graph, both[0]), both[1]
         if early:
-            words = model.words(chosen(hidden, PLACES))
+            words = model.mlm_logits(gather_positions(hidden, PLACES))
         else:
-            words = jnp.take_along_axis(model.words(hidden), PLACES[..., None], axis=1)
+            words = jnp.take_along_axis(model.mlm_logits(hidden), PLACES[..., None], axis=1)
         return jnp.sum(words * weights), words
 
     run = jax.jit(jax.grad(outcome, has_aux=True), static_argnums=1)
@@ -120,7 +120,7 @@ def test_h18_the_head_at_chosen_places_is_the_full_head_there():
 
 def test_h19_follows_is_a_map_of_what_is_pooled():
     graph, params = masked()
-    found = of(graph, params)(lambda model: model.follows(jnp.asarray(HIDDEN)))
+    found = of(graph, params)(lambda model: model.nsp_logits(jnp.asarray(HIDDEN)))
     apply = lambda x, part: x @ np.asarray(part["kernel"]) + np.asarray(part["bias"])
     pooled = np.tanh(apply(HIDDEN[:, 0], params["pooler"]))
     np.testing.assert_allclose(found, apply(pooled, params["next_sentence"]), atol=1e-5)
@@ -130,7 +130,7 @@ def test_h19_follows_is_a_map_of_what_is_pooled():
 def test_pairs_are_told_only_where_asked_and_need_a_pooler():
     assert "next_sentence" not in masked(next_sentence=False)[1]
     with pytest.raises(ConfigError, match=r"set head\.pooler"):
-        MaskedEncoder(head(pooler=False), rngs=nnx.Rngs(0))
+        EncoderForMaskedLM(head(pooler=False), rngs=nnx.Rngs(0))
     config = dataclasses.replace(BERT, head=HeadConfig())
     assert masked(config, next_sentence=False)[1].keys() == {"embedding", "encoder"}
 
@@ -141,13 +141,13 @@ def labelled(model, config=BERT):
 
 def test_what_encoders_have_in_common_has_the_same_names():
     common = drawn(lambda: Encoder(BERT, rngs=nnx.Rngs(0)))[1]
-    for params in (masked()[1], labelled(TextEncoder)[1], labelled(TokenEncoder)[1]):
+    for params in (masked()[1], labelled(SequenceClassifier)[1], labelled(TokenClassifier)[1]):
         chex.assert_trees_all_equal({name: params[name] for name in common}, common)
 
 
 def test_b36_texts_are_told_from_what_is_pooled_and_tokens_each():
     models = [drawn(lambda: Encoder(BERT, rngs=nnx.Rngs(0)))]
-    models += [labelled(TextEncoder), labelled(TokenEncoder)]
+    models += [labelled(SequenceClassifier), labelled(TokenClassifier)]
     graphs, params = zip(*models, strict=True)
     merged = lambda params: map(nnx.merge, graphs, params)
     run = lambda params: [model(TOKENS, LENGTHS, TYPES) for model in merged(params)]
@@ -165,7 +165,7 @@ def test_b36_texts_are_told_from_what_is_pooled_and_tokens_each():
 def test_the_vectors_that_labels_are_told_from_are_dropped_out_iff_there_is_a_key():
     """Without blocks' dropout, only that before the last map is left."""
     config = dataclasses.replace(BERT, norm=dataclasses.replace(BERT.norm, dropout=0.5))
-    graph, params = labelled(TokenEncoder, config)
+    graph, params = labelled(TokenClassifier, config)
     vectors, keys = jnp.ones((400, D)), jax.random.split(jax.random.key(0))
 
     @jax.jit
@@ -191,7 +191,7 @@ def test_decoders_tell_texts_from_their_last_tokens(kind):
         PRESETS["gpt2"], vocab=V, width=D, decoder_layers=1,
         attention=AttentionConfig(heads=4), positions=PositionConfig(kind=kind, max_length=9),
     )  # fmt: skip
-    graph, params = drawn(lambda: TextDecoder(config, labels=3, rngs=nnx.Rngs(0)))
+    graph, params = drawn(lambda: DecoderSequenceClassifier(config, labels=3, rngs=nnx.Rngs(0)))
     tell = jax.jit(lambda p, *given: nnx.merge(graph, p)(*given))
     tokens = jnp.array([[3, 4, 5, 6, 7, 8], [9, 10, 11, 0, 0, 0]])
     wanted = tell(params, tokens, jnp.array([6, 3]))
@@ -208,4 +208,4 @@ def test_decoders_tell_texts_from_their_last_tokens(kind):
 def test_decoders_of_texts_have_no_head_over_words():
     config = dataclasses.replace(PRESETS["gpt2"], head=HeadConfig(tied=False))
     with pytest.raises(ConfigError, match=r"head\.tied"):
-        nnx.eval_shape(lambda: TextDecoder(config, labels=3, rngs=nnx.Rngs(0)))
+        nnx.eval_shape(lambda: DecoderSequenceClassifier(config, labels=3, rngs=nnx.Rngs(0)))

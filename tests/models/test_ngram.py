@@ -13,7 +13,7 @@ import pytest
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.models import ngram, ngram_counts
 from transformer_jax.models.ngram import AddK, KneserNey, NgramModel, discounts
-from transformer_jax.models.ngram_counts import count_ngrams, lay_out
+from transformer_jax.models.ngram_counts import add_start_symbols, count_ngrams
 
 START = "start"
 SMOOTHINGS = [KneserNey(), AddK(1.0), AddK(0.01)]
@@ -307,7 +307,7 @@ def test_what_cannot_be_is_refused():
 
 
 def test_documents_are_laid_out_behind_their_beginnings():
-    stream, age = lay_out(*flat([[], [1, 2], [], [3]]), 4)
+    stream, age = add_start_symbols(*flat([[], [1, 2], [], [3]]), 4)
     assert stream.tolist() == [4, 4, 1, 2, 4, 4, 3]
     assert age.tolist() == [0, 0, 1, 2, 0, 0, 1]
 

@@ -10,13 +10,13 @@ from transformer_jax.parallel.mesh import (
     DistributedConfig,
     MeshConfig,
     _from_environment,
-    barrier,
     devices_of,
     initialize,
-    is_main,
+    is_main_process,
     local_rows,
     make_mesh,
-    put_batch,
+    shard_batch,
+    sync_global_devices,
 )
 
 
@@ -67,7 +67,7 @@ def test_a_process_alone_uses_as_many_devices_as_it_is_told(monkeypatch):
 def test_a_batch_arrives_whole_and_split_by_rows(config):
     mesh = make_mesh(config)
     batch = {"ids": np.arange(48, dtype=np.int32).reshape(16, 3), "lengths": np.arange(16)}
-    there = put_batch(batch, mesh)
+    there = shard_batch(batch, mesh)
     for name, x in batch.items():
         np.testing.assert_array_equal(there[name], x)
         parts = {s.data.shape[0] for s in there[name].addressable_shards}
@@ -78,9 +78,9 @@ def test_a_batch_arrives_whole_and_split_by_rows(config):
 def test_rows_that_do_not_fit_are_refused():
     mesh = make_mesh(MeshConfig(fsdp=4))
     with pytest.raises(ConfigError, match="12 rows does not divide by 8"):
-        put_batch({"ids": np.zeros((12, 3))}, mesh)
+        shard_batch({"ids": np.zeros((12, 3))}, mesh)
     with pytest.raises(ConfigError, match=r"batch\['ids'\] has 8 rows"):
-        put_batch({"ids": np.zeros((8, 3))}, mesh, rows=16)
+        shard_batch({"ids": np.zeros((8, 3))}, mesh, rows=16)
 
 
 def test_a_single_process_needs_nothing(monkeypatch):
@@ -88,8 +88,8 @@ def test_a_single_process_needs_nothing(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     assert not initialize()
     assert not initialize(DistributedConfig("localhost:1", 1, 0))
-    assert is_main()
-    barrier("nobody to wait for")
+    assert is_main_process()
+    sync_global_devices("nobody to wait for")
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,10 @@ from transformer_jax.config import PRESETS
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.models.heads import (
-    MaskedEncoder,
-    ReplacedEncoder,
-    TextEncoder,
-    TokenEncoder,
+    EncoderForMaskedLM,
+    ReplacedTokenDetector,
+    SequenceClassifier,
+    TokenClassifier,
 )
 from transformer_jax.parallel import sharding
 from transformer_jax.parallel.mesh import MeshConfig, make_mesh
@@ -29,7 +29,7 @@ SIZES = {"data": 2, "fsdp": 2, "tensor": 2}
 
 
 def spread(name, *shape, sizes=SIZES):
-    return sharding.spec(sharding.logical_names(name, len(shape)), shape, sizes)
+    return sharding.partition_spec(sharding.logical_names(name, len(shape)), shape, sizes)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_too_few_dimensions_are_an_error():
 
 def test_an_unknown_axis_name_is_an_error():
     with pytest.raises(ConfigError, match="unknown axis name wdith"):
-        sharding.spec(("wdith",), (8,), SIZES)
+        sharding.partition_spec(("wdith",), (8,), SIZES)
 
 
 def test_a_dimension_that_does_not_divide_stays_whole_and_is_said_once(caplog):
@@ -98,14 +98,16 @@ def test_a_dimension_that_does_not_divide_stays_whole_and_is_said_once(caplog):
     assert "blocks/*/up/kernel: dimension width of 7 does not divide by 4" in record.message
 
 
-NAMED = st.lists(st.tuples(st.sampled_from([*sharding.AXES, None]), st.integers(1, 24)), max_size=4)
+NAMED = st.lists(
+    st.tuples(st.sampled_from([*sharding.LOGICAL_AXIS_RULES, None]), st.integers(1, 24)), max_size=4
+)
 MESH = st.fixed_dictionaries({a: st.sampled_from([1, 2, 3, 4]) for a in ("data", "fsdp", "tensor")})
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(NAMED, MESH)
 def test_every_spec_divides_and_uses_no_axis_twice(named, sizes):
-    found = sharding.spec([n for n, _ in named], [s for _, s in named], sizes)
+    found = sharding.partition_spec([n for n, _ in named], [s for _, s in named], sizes)
     axes = [() if e is None else (e,) if isinstance(e, str) else e for e in found]
     flat = [a for group in axes for a in group]
     assert len(set(flat)) == len(flat)
@@ -136,11 +138,11 @@ def narrow(config):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda config, rngs: MaskedEncoder(config, rngs=rngs),
-        lambda config, rngs: TextEncoder(config, labels=3, rngs=rngs),
-        lambda config, rngs: TokenEncoder(config, labels=3, rngs=rngs),
-        lambda config, rngs: ReplacedEncoder(narrow(config), rngs=rngs),
-        lambda config, rngs: MaskedEncoder(narrow(config), rngs=rngs),
+        lambda config, rngs: EncoderForMaskedLM(config, rngs=rngs),
+        lambda config, rngs: SequenceClassifier(config, labels=3, rngs=rngs),
+        lambda config, rngs: TokenClassifier(config, labels=3, rngs=rngs),
+        lambda config, rngs: ReplacedTokenDetector(narrow(config), rngs=rngs),
+        lambda config, rngs: EncoderForMaskedLM(narrow(config), rngs=rngs),
     ],
     ids=["words", "texts", "tokens", "replaced", "narrow"],
 )

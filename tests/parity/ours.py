@@ -40,8 +40,11 @@ def outputs(model, module, inputs):
         pooled = {"pooler_output": module.pooled(out)} if model.config.head.pooler else {}
         return {"last_hidden_state": out, **pooled}
     if not model.next_sentence:
-        return {"logits": module.words(out)}
-    return {"prediction_logits": module.words(out), "seq_relationship_logits": module.follows(out)}
+        return {"logits": module.mlm_logits(out)}
+    return {
+        "prediction_logits": module.mlm_logits(out),
+        "seq_relationship_logits": module.nsp_logits(out),
+    }
 
 
 def compute(model, params, inputs):

@@ -13,7 +13,7 @@ from benchmarks.loading import begin_at
 from tests.parity import layouts
 from transformer_jax.interop.folder import open_folder
 from transformer_jax.parallel.mesh import MeshConfig, make_mesh
-from transformer_jax.parallel.sharding import placing
+from transformer_jax.parallel.sharding import make_placer
 
 
 @pytest.mark.parametrize("name", ["bart", "gpt2", "llama"])
@@ -21,7 +21,7 @@ def test_each_device_holds_its_part(tmp_path, name):
     folder = open_folder(layouts.write(name, tmp_path / name))
     whole = folder.load()
     mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
-    parts = folder.load(placing(mesh))
+    parts = folder.load(make_placer(mesh))
     jax.tree.map(np.testing.assert_array_equal, parts, whole)
     side = "encoder" if name == "bart" else "decoder"
     up = parts[side]["blocks"][0]["feed_forward"]["up"]["kernel"]

@@ -12,7 +12,7 @@ import pytest
 from flax import nnx
 
 from transformer_jax.config import AttentionConfig, bert
-from transformer_jax.models.heads import MaskedEncoder
+from transformer_jax.models.heads import EncoderForMaskedLM
 from transformer_jax.training.encoder_objectives import (
     answer_spans,
     masked_words,
@@ -29,7 +29,7 @@ BERT = dataclasses.replace(
 )
 
 
-class Shallow(MaskedEncoder):
+class Shallow(EncoderForMaskedLM):
     """The heads over vectors that compile in no time, made of all real tokens and their types."""
 
     def __call__(self, tokens, lengths, types, *, key=None):
@@ -89,7 +89,7 @@ def scores():
     def run(params):
         model = nnx.merge(graph, params)
         hidden = model(*(jnp.asarray(batch[name]) for name in ("tokens", "lengths", "types")))
-        return model.words(hidden), model.follows(hidden)
+        return model.mlm_logits(hidden), model.nsp_logits(hidden)
 
     return jax.device_get(run(params))
 

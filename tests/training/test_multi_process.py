@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from transformer_jax.parallel.mesh import MeshConfig, make_mesh, put_batch
+from transformer_jax.parallel.mesh import MeshConfig, make_mesh, shard_batch
 from transformer_jax.training.objectives import translation
 from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig, make_optimizer
 from transformer_jax.training.state import create_state, digest, split
@@ -29,7 +29,7 @@ def train(mesh, make, batches, rows):
     step = compile_step(make_step(graph, TX, translation(bos=1)), mesh, shardings)
     digests, losses = [digest(state.params)], []
     for batch in batches:
-        state, metrics = jax.block_until_ready(step(state, put_batch(batch, mesh, rows), None))
+        state, metrics = jax.block_until_ready(step(state, shard_batch(batch, mesh, rows), None))
         losses.append(float(metrics["loss"]))
     return {"losses": losses, "digests": [*digests, digest(state.params)]}
 
@@ -57,8 +57,8 @@ mesh = make_mesh(MeshConfig(data=2, fsdp=2))
 rows = local_rows(mesh, 16)
 batches = [{k: v[rows] for k, v in toys.draw_sentences(n).items()} for n in range(test.STEPS)]
 found = test.train(mesh, lambda: toys.Toy(toys.nnx.Rngs(0)), batches, 16)
-barrier("trained")
-print("REPORT", json.dumps(found | {"held": held, "main": is_main()}))
+sync_global_devices("trained")
+print("REPORT", json.dumps(found | {"held": held, "main": is_main_process()}))
 """
 
 

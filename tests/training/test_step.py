@@ -19,7 +19,7 @@ from transformer_jax.config import (
 )
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.encoder_decoder import EncoderDecoder
-from transformer_jax.parallel.mesh import MeshConfig, make_mesh, put_batch
+from transformer_jax.parallel.mesh import MeshConfig, make_mesh, shard_batch
 from transformer_jax.parallel.sharding import param_shardings
 from transformer_jax.training.objectives import translation
 from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig, make_optimizer
@@ -77,7 +77,7 @@ def test_sharded_step_equals_one_device_and_compiles_once(alone, make_toy, sente
     params = jax.tree.map(np.asarray, split(make_toy())[1])
     graph, state, shardings = create_state(make_toy, DESCENT, mesh, params=params)
     step = compile_step(make_step(graph, DESCENT, OBJECTIVE), mesh, shardings)
-    state, metrics = jax.block_until_ready(step(state, put_batch(batch, mesh), None))
+    state, metrics = jax.block_until_ready(step(state, shard_batch(batch, mesh), None))
 
     expected, of_one = alone(make_toy, batch)
     chex.assert_trees_all_close(metrics, of_one, atol=1e-5)
@@ -88,8 +88,8 @@ def test_sharded_step_equals_one_device_and_compiles_once(alone, make_toy, sente
         assert held * split_by <= leaf.size, f"{leaf.shape} is whole on {leaf.sharding}"
 
     # The second call finds the shardings of the first, and plain arrays are split like put ones.
-    state, _ = jax.block_until_ready(step(state, put_batch(sentences(1), mesh), None))
-    jax.block_until_ready(step(state, put_batch(sentences(2), mesh), None))
+    state, _ = jax.block_until_ready(step(state, shard_batch(sentences(1), mesh), None))
+    jax.block_until_ready(step(state, shard_batch(sentences(2), mesh), None))
     assert step._cache_size() == 1
 
 
@@ -99,12 +99,12 @@ def test_parameters_and_gradients_travel_and_rows_stay_where_they_are(alone, mak
     params = jax.tree.map(np.asarray, split(make_toy())[1])
     graph, state, shardings = create_state(make_toy, DESCENT, mesh, params=params)
     step = compile_step(make_step(graph, DESCENT, OBJECTIVE, accumulation=2), mesh, shardings)
-    compiled = step.lower(state, put_batch(batch, mesh), None).compile()
+    compiled = step.lower(state, shard_batch(batch, mesh), None).compile()
     pattern = r"= \(?(\w+)\[.* (all-\w+|reduce-scatter|collective-\w+)(?:-start)?\("
     moves = set(re.findall(pattern, compiled.as_text()))
     assert {name for _, name in moves} <= {"all-gather", "all-reduce", "reduce-scatter"}, moves
     assert {kind for kind, _ in moves} == {"f32"}, f"token ids travel: {moves}"
-    result = jax.block_until_ready(compiled(state, put_batch(batch, mesh), None))
+    result = jax.block_until_ready(compiled(state, shard_batch(batch, mesh), None))
     chex.assert_trees_all_close(result, alone(make_toy, batch), atol=1e-5)
 
 
@@ -130,7 +130,7 @@ def test_encoder_decoder_is_the_same_on_every_mesh(sentences, key, compute, shap
         mesh = make_mesh(shape, jax.devices()[:1] if shape.data == 1 else None)
         graph, state, shardings = create_state(make, DESCENT, mesh, params=params)
         step = compile_step(make_step(graph, DESCENT, OBJECTIVE), mesh, shardings)
-        result = jax.block_until_ready(step(state, put_batch(batch, mesh), key))
+        result = jax.block_until_ready(step(state, shard_batch(batch, mesh), key))
         expected = expected or jax.tree.map(np.asarray, result)
         chex.assert_trees_all_close(result, expected, atol=1e-5)
 
@@ -141,7 +141,7 @@ def test_pmapped_step_equals_one_device(alone, make_toy, sentences):
     params = jax.tree.map(np.asarray, split(make_toy())[1])
     graph, state, shardings = create_state(make_toy, DESCENT, mesh, params=params)
     step = compile_step(make_step(graph, DESCENT, OBJECTIVE), mesh, shardings, mode="pmap")
-    state, metrics = jax.block_until_ready(step(state, put_batch(batch, mesh)))
+    state, metrics = jax.block_until_ready(step(state, shard_batch(batch, mesh)))
     expected, of_one = alone(make_toy, batch)
     chex.assert_trees_all_close(metrics, of_one, atol=1e-6, rtol=1e-6)
     chex.assert_trees_all_close(state.params, expected.params, atol=1e-6)
@@ -166,7 +166,7 @@ def test_dropout_draws_the_same_masks_on_every_mesh(make_dropping_toy, sentences
     expected = jax.jit(loss)(params, sentences(), key)
     assert abs(expected - jax.jit(loss)(params, sentences(), None)) > 1
     for config in (MeshConfig(), MeshConfig(fsdp=4, tensor=2)):
-        there = put_batch(sentences(), make_mesh(config))
+        there = shard_batch(sentences(), make_mesh(config))
         chex.assert_trees_all_close(jax.jit(loss)(params, there, key), expected, rtol=1e-6)
 
 
@@ -312,7 +312,7 @@ def test_evaluation_sums_add_up_to_the_loss_of_training():
     evaluate = compile_eval(
         make_eval_step(graph, squares), mesh, param_shardings(params, mesh, table)
     )
-    sums = [jax.block_until_ready(evaluate(params, put_batch(points(n), mesh))) for n in (0, 1)]
+    sums = [jax.block_until_ready(evaluate(params, shard_batch(points(n), mesh))) for n in (0, 1)]
     total = functools.reduce(lambda a, b: jax.tree.map(jnp.add, a, b), sums)
     both = jax.tree.map(lambda a, b: np.concatenate([a, b]), points(0), points(1))
     _, metrics = make_step(graph, DESCENT, squares)(state, both, None)

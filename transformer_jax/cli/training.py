@@ -76,18 +76,18 @@ def _check_output(run: Any) -> None:
 @contextlib.contextmanager
 def _writing_alone(path: str, check: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Holds the lock of a run directory, in the first process; ``check`` may refuse it before."""
-    from transformer_jax.parallel.mesh import barrier, is_main
+    from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
     from transformer_jax.runs.job import say
     from transformer_jax.training.lock import RunLock, is_locked
 
     with contextlib.ExitStack() as held:
-        if is_main():
+        if is_main_process():
             # Nothing is written to a folder that is no run, and a run in progress is told as such.
             if not is_locked(path):
                 check()
             held.enter_context(RunLock(path, say=say))
             check()
-        barrier("run is locked")
+        sync_global_devices("run is locked")
         yield
 
 

@@ -16,7 +16,7 @@ from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.encoding.batching import Batches
 from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.models.encoder import Encoder
-from transformer_jax.models.heads import chosen
+from transformer_jax.models.heads import gather_positions
 
 __all__ = ["MASK", "FillMask", "TokenPrediction"]
 
@@ -38,7 +38,7 @@ class FillMask:
     are passed over.
 
     Args:
-        model: Graph and parameters of a ``MaskedEncoder``.
+        model: Graph and parameters of a ``EncoderForMaskedLM``.
         tokenizer: Of its training.
         length: Most tokens of a text, [CLS] and [SEP] among them; None is the model's positions.
         prepare: What becomes of the text around masks, such as lower case.
@@ -142,7 +142,7 @@ class FillMask:
             tokens = batch["tokens"]
             places = jnp.argsort(tokens != tokenizer.mask, axis=1, stable=True)[:, :masks]
             hidden = Encoder.__call__(model, tokens, batch["lengths"], batch["types"])
-            shares = jax.nn.softmax(model.words(chosen(hidden, places)))
+            shares = jax.nn.softmax(model.mlm_logits(gather_positions(hidden, places)))
             worth, ids = jax.lax.top_k(jnp.where(special[None, None], -1.0, shares), top)
             return ids, worth
 

@@ -20,7 +20,7 @@ from transformer_jax.data.tokenizer import Frame, Tokenizer
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.encoding.batching import Batches
 from transformer_jax.errors import DataError
-from transformer_jax.models.making import Task
+from transformer_jax.models.making import TaskKind
 from transformer_jax.training.encoder_objectives import inputs
 
 __all__ = ["AnswerSpan", "NoTokensError", "Predictor"]
@@ -65,7 +65,7 @@ class Predictor:
     long contexts are read through overlapping windows.
 
     Args:
-        model: Graph and parameters, of a ``TextEncoder``, ``TokenEncoder`` or ``TextDecoder``;
+        model: Graph and parameters of a classifier of :mod:`transformer_jax.models.heads`;
             parameters may be None as long as nothing is asked.
         tokenizer: Of the run.
         kind: The task.
@@ -84,7 +84,7 @@ class Predictor:
         model: tuple[Any, Any],
         tokenizer: Tokenizer,
         *,
-        kind: Task,
+        kind: TaskKind,
         labels: Sequence[str] = (),
         length: int = 128,
         stride: int = 64,

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.interop.fields import Fields
-from transformer_jax.models.making import Kind, Task
+from transformer_jax.models.making import Kind, TaskKind
 
 __all__ = [
     "ACTIVATIONS",
@@ -81,7 +81,7 @@ class Model:
     prefix: str = ""
     words: bool = False
     next_sentence: bool = False
-    task: Task | None = None
+    task: TaskKind | None = None
     labels: tuple[str, ...] = ()
 
 

@@ -194,7 +194,7 @@ def open_folder(path: str | os.PathLike[str]) -> Folder:
 def abstract_model(model: Model) -> Any:
     """The model of ours with shapes instead of parameters."""
     how: dict[str, Any] = {
-        "words": model.words,
+        "mlm_head": model.words,
         "next_sentence": model.next_sentence,
         "task": model.task,
         "labels": len(model.labels),

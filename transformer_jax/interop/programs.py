@@ -130,9 +130,9 @@ def _encoding(model, merged, tokenizer, sizes, room) -> dict[str, Function]:
         if config.head.pooler:
             found["pooled"] = module.pooled(out)
         if model.words:
-            found["words"] = module.words(out)
+            found["words"] = module.mlm_logits(out)
         if model.next_sentence:
-            found["follows"] = module.follows(out)
+            found["follows"] = module.nsp_logits(out)
         return found
 
     limits = (f"T <= {sizes['most']}",) if isinstance(T, str) else ()

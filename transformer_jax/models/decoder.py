@@ -40,18 +40,18 @@ class Decoder(nnx.Module):
     def __call__(
         self,
         tokens: Int[Array, "B T"],
-        segments: Int[Array, "B T"] | None = None,
+        segment_ids: Int[Array, "B T"] | None = None,
         positions: Int[Array, "B T"] | None = None,
         *,
         key: Key[Array, ""] | None = None,
     ) -> Float32[Array, "B T V"]:
         """Logits of the token that follows each of ``tokens``."""
-        return self.logits(self.hidden(tokens, segments, positions, key=key))
+        return self.logits(self.hidden(tokens, segment_ids, positions, key=key))
 
     def hidden(
         self,
         tokens: Int[Array, "B T"],
-        segments: Int[Array, "B T"] | None = None,
+        segment_ids: Int[Array, "B T"] | None = None,
         positions: Int[Array, "B T"] | None = None,
         *,
         key: Key[Array, ""] | None = None,
@@ -61,13 +61,15 @@ class Decoder(nnx.Module):
 
         Args:
             tokens: The text.
-            segments: Of rows that hold several texts, which of them each token is part of; none
+            segment_ids: Of rows that hold several texts, which of them each token is part of; none
                 sees another, and 0 is padding.
             positions: Where each token stands in its own text; None is 0, 1, 2, … in each row.
             key: Dropout, if given.
             observe: Told the weights of each block's self-attention.
         """
-        mask = None if segments is None else Mask(q_segments=segments, kv_segments=segments)
+        mask = (
+            None if segment_ids is None else Mask(q_segments=segment_ids, kv_segments=segment_ids)
+        )
         return self.decoder(self.embed(tokens), mask, positions=positions, key=key, observe=observe)
 
     def logits(self, hidden: Float[Array, "*rows D"]) -> Float32[Array, "*rows V"]:
@@ -121,13 +123,13 @@ class Decoder(nnx.Module):
     def attention_maps(
         self,
         tokens: Int[Array, "B T"],
-        segments: Int[Array, "B T"] | None = None,
+        segment_ids: Int[Array, "B T"] | None = None,
         positions: Int[Array, "B T"] | None = None,
     ) -> Float32[Array, "L B N T T"]:
         """The weights of every layer and head (row U13), exact whichever kernel runs."""
         maps: list[Array] = []
         see = lambda weights: maps.append(weights)
-        self.hidden(tokens, segments, positions, observe=(see, see))
+        self.hidden(tokens, segment_ids, positions, observe=(see, see))
         return jnp.stack(maps)
 
     def embed(self, tokens: Int[Array, "*where"]) -> Float[Array, "*where D"]:

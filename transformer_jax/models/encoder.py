@@ -42,7 +42,7 @@ class Encoder(nnx.Module):
         self,
         tokens: Int[Array, "B T"],
         lengths: Int[Array, " B"] | Bool[Array, "B T"],
-        types: Int[Array, "B T"] | None = None,
+        token_type_ids: Int[Array, "B T"] | None = None,
         *,
         key: Key[Array, ""] | None = None,
         observe=None,
@@ -53,8 +53,8 @@ class Encoder(nnx.Module):
         Args:
             tokens: The texts.
             lengths: How many tokens of each row are real, or which, wherever padding stands.
-            types: Which part of a pair each token belongs to, 0 or 1 (rows of the segment table);
-                None is 0.
+            token_type_ids: Part of a pair that each token belongs to, 0 or 1 (rows of the segment
+                table); None is 0.
             key: Dropout, if given.
             observe: Told the weights of each block's self-attention.
             each: Told what enters the first block and what leaves each.
@@ -63,7 +63,7 @@ class Encoder(nnx.Module):
             self.embedding(tokens) * self.config.embedding_scale,
             padding_mask(lengths),
             positions=self.encoder.places(tokens.shape[1], lengths),
-            segments=types,
+            segments=token_type_ids,
             key=key,
             observe=observe,
             each=each,
@@ -76,25 +76,25 @@ class Encoder(nnx.Module):
             return first
         return ACTIVATIONS[self.config.head.pooler_activation](self.pooler(first))
 
-    def layers(
+    def hidden_states(
         self,
         tokens: Int[Array, "B T"],
         lengths: Int[Array, " B"] | Bool[Array, "B T"],
-        types: Int[Array, "B T"] | None = None,
+        token_type_ids: Int[Array, "B T"] | None = None,
     ) -> Float[Array, "{self.config.encoder_layers}+1 B T D"]:
         """What every layer makes of each token (row H21); layer 0 is the embeddings."""
         found: list[Array] = []
-        Encoder.__call__(self, tokens, lengths, types, each=found.append)
+        Encoder.__call__(self, tokens, lengths, token_type_ids, each=found.append)
         return jnp.stack(found)
 
     def attention_maps(
         self,
         tokens: Int[Array, "B T"],
         lengths: Int[Array, " B"] | Bool[Array, "B T"],
-        types: Int[Array, "B T"] | None = None,
+        token_type_ids: Int[Array, "B T"] | None = None,
     ) -> Float32[Array, "L B N T T"]:
         """The weights of every layer and head (row U13), exact whichever kernel runs."""
         maps: list[Array] = []
         see = lambda weights: maps.append(weights)
-        Encoder.__call__(self, tokens, lengths, types, observe=(see, see))
+        Encoder.__call__(self, tokens, lengths, token_type_ids, observe=(see, see))
         return jnp.stack(maps)

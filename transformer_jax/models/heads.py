@@ -1,4 +1,4 @@
-"""Encoders with heads: for hidden words, for whole texts, for each token; decoders for texts."""
+"""Encoders with heads (masked LM, sequence and token classification), and classifying decoders."""
 
 import jax
 import jax.numpy as jnp
@@ -17,37 +17,39 @@ from transformer_jax.modules.linear import Linear
 from transformer_jax.modules.norm import Norm
 
 __all__ = [
-    "MaskedEncoder",
-    "ReplacedEncoder",
-    "TextDecoder",
-    "TextEncoder",
-    "TokenEncoder",
-    "chosen",
+    "DecoderSequenceClassifier",
+    "EncoderForMaskedLM",
+    "ReplacedTokenDetector",
+    "SequenceClassifier",
+    "TokenClassifier",
+    "gather_positions",
 ]
 
 
-def chosen(hidden: Float[Array, "B T D"], places: Int[Array, "B P"]) -> Float[Array, "B P D"]:
-    """The vectors at some places of each row: ``hidden[b, places[b]]``.
+def gather_positions(
+    hidden: Float[Array, "B T D"], positions: Int[Array, "B P"]
+) -> Float[Array, "B P D"]:
+    """The vectors at some positions of each row: ``hidden[b, positions[b]]``.
 
     Example:
-        >>> chosen(jnp.arange(6.0).reshape(1, 3, 2), jnp.array([[2, 0]]))[0]
+        >>> gather_positions(jnp.arange(6.0).reshape(1, 3, 2), jnp.array([[2, 0]]))[0]
         Array([[4., 5.],
                [0., 1.]], dtype=float32)
     """
-    return jnp.take_along_axis(hidden, places[..., None], axis=1)
+    return jnp.take_along_axis(hidden, positions[..., None], axis=1)
 
 
-class MaskedEncoder(Encoder):
-    """Tells hidden words from those around them, and whether one text follows another.
+class EncoderForMaskedLM(Encoder):
+    """Encoder with masked-language-modelling and, optionally, sentence-pair heads.
 
     ``softmax(W norm(act(W' h + b')) + b)`` with the embedding table as ``W`` where tied, and
-    ``softmax(W'' pooled + b'')``, of which the first is "follows". Devlin et al. 2019; rows B35,
-    H18, H19.
+    ``softmax(W'' pooled + b'')``, whose index 0 is "is next" (NSP, SOP). Devlin et al. 2019;
+    rows B35, H18, H19.
     """
 
     def __init__(self, config: TransformerConfig, *, next_sentence: bool = True, rngs: nnx.Rngs):
         if next_sentence and not config.head.pooler:
-            raise ConfigError("pairs of texts are told from what the pooler makes: set head.pooler")
+            raise ConfigError("next-sentence prediction reads the pooler's output: set head.pooler")
         super().__init__(config, rngs=rngs)
         D, E, transform = config.width, config.embedding_width, config.head.transform
         if E != D and not transform:
@@ -60,12 +62,12 @@ class MaskedEncoder(Encoder):
         self.head = Head(config, rngs=rngs)
         self.next_sentence = Linear(D, 2, rngs=rngs) if next_sentence else None
 
-    def words(self, hidden: Float[Array, "*rows D"]) -> Float32[Array, "*rows V"]:
-        """Scores over the vocabulary for vectors of hidden tokens, in float32."""
-        return self.output_table().logits(self.transformed(hidden))
+    def mlm_logits(self, hidden: Float[Array, "*rows D"]) -> Float32[Array, "*rows V"]:
+        """Logits over the vocabulary at masked positions, in float32."""
+        return self.output_table().logits(self.mlm_transform(hidden))
 
-    def transformed(self, hidden: Float[Array, "*rows D"]) -> Float[Array, "*rows E"]:
-        """What :meth:`output_table` multiplies."""
+    def mlm_transform(self, hidden: Float[Array, "*rows D"]) -> Float[Array, "*rows E"]:
+        """The hidden states that :meth:`output_table` is multiplied with."""
         if self.transform is None or self.transform_norm is None:
             return hidden
         chosen = self.config.head.transform_activation
@@ -73,17 +75,17 @@ class MaskedEncoder(Encoder):
         return self.transform_norm(act(self.transform(hidden)))
 
     def output_table(self) -> OutputTable:
-        """From vectors to scores, for losses that never hold all of them at once."""
+        """The output projection, for losses that never hold all logits at once."""
         return self.head.output_table(self.embedding)
 
-    def follows(self, hidden: Float[Array, "B T D"]) -> Float32[Array, "B 2"]:
-        """Scores for the second part of a pair following the first, and for not."""
+    def nsp_logits(self, hidden: Float[Array, "B T D"]) -> Float32[Array, "B 2"]:
+        """Sentence-pair logits in float32; index 0 is "is next"."""
         assert self.next_sentence is not None
         return self.next_sentence(self.pooled(hidden)).astype(jnp.float32)
 
 
 class _Labelled(Encoder):
-    """An encoder with a linear map to ``labels`` numbers, after dropout."""
+    """Encoder with dropout and a linear map to ``labels`` outputs."""
 
     def __init__(self, config: TransformerConfig, *, labels: int, rngs: nnx.Rngs):
         super().__init__(config, rngs=rngs)
@@ -93,42 +95,42 @@ class _Labelled(Encoder):
         self,
         tokens: Int[Array, "B T"],
         lengths: Int[Array, " B"] | Bool[Array, "B T"],
-        types: Int[Array, "B T"] | None = None,
+        token_type_ids: Int[Array, "B T"] | None = None,
         *,
         key: Key[Array, ""] | None = None,
     ) -> Float32[Array, "B *T V"]:
-        """``W dropout(x) + b`` for what is :meth:`read` of a text, in float32."""
+        """``W dropout(x) + b`` of the hidden states that :meth:`read` selects, in float32."""
         keys = (None, None) if key is None else jax.random.split(key)
         return self.scores(
-            self.read(super().__call__(tokens, lengths, types, key=keys[0])), keys[1]
+            self.read(super().__call__(tokens, lengths, token_type_ids, key=keys[0])), keys[1]
         )
 
     def scores(
         self, vectors: Float[Array, "*rows D"], key: Key[Array, ""] | None
     ) -> Float32[Array, "*rows V"]:
-        """The map of vectors that were read, in float32."""
+        """The classification layer after dropout, in float32."""
         vectors = dropout(vectors, self.config.norm.dropout, key)
         return self.labels(vectors).astype(jnp.float32)
 
     def read(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B *T D"]:
-        """The vectors that are told from: those of all tokens."""
+        """The hidden states that are classified: those of all tokens."""
         return hidden
 
 
-class TextEncoder(_Labelled):
-    """Scores of classes, or one number, for each text or pair of texts (rows B36, T16)."""
+class SequenceClassifier(_Labelled):
+    """Class logits, or one regression output, for each text or text pair (rows B36, T16)."""
 
     def read(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B D"]:
-        """What is pooled of each text."""
+        """The pooled hidden states."""
         return self.pooled(hidden)
 
 
-class TokenEncoder(_Labelled):
-    """Scores for each token: of tags, or of being where an answer begins and ends (row B36)."""
+class TokenClassifier(_Labelled):
+    """Logits for each token: of tags, or of answer starts and ends (row B36)."""
 
 
-class ReplacedEncoder(TokenEncoder):
-    """The score of each token for being replaced by another: ``w act(W h + b) + c``.
+class ReplacedTokenDetector(TokenClassifier):
+    """Replaced-token detection, one logit for each token: ``w act(W h + b) + c``.
 
     ELECTRA's discriminator: Clark et al. 2020, section 2.
     """
@@ -142,17 +144,19 @@ class ReplacedEncoder(TokenEncoder):
         return ACTIVATIONS[self.config.feed_forward.activation](self.detector(hidden))
 
 
-class TextDecoder(Decoder):
-    """Scores of classes, or one number, for each text: ``W hₙ`` of its last token.
+class DecoderSequenceClassifier(Decoder):
+    """Class logits, or one regression output, for each text: ``W hₙ`` of its last token.
 
-    That token alone has seen the whole text. There is no head over the vocabulary. Radford et al.
+    Only that token attends to the whole text. There is no language-modelling head. Radford et al.
     2018, section 3.2, whose head has a bias; that of Llama, Qwen and GPT-2 classifiers has none.
     """
 
     def __init__(self, config: TransformerConfig, *, labels: int, rngs: nnx.Rngs):
         head = config.head
         if not head.tied or head.bias:
-            raise ConfigError("head.tied is False or head.bias True: there is no head over words")
+            raise ConfigError(
+                "head.tied is False or head.bias True: a classifier has no language-modelling head"
+            )
         super().__init__(config, rngs=rngs)
         self.labels = Linear(config.width, labels, bias=False, rngs=rngs)
 
@@ -160,19 +164,19 @@ class TextDecoder(Decoder):
         self,
         tokens: Int[Array, "B T"],
         lengths: Int[Array, " B"] | Bool[Array, "B T"],
-        types: Int[Array, "B T"] | None = None,
+        token_type_ids: Int[Array, "B T"] | None = None,
         *,
         key: Key[Array, ""] | None = None,
     ) -> Float32[Array, "B V"]:
-        """Scores in float32.
+        """Logits in float32.
 
         Args:
             tokens: The texts.
-            lengths: How many tokens of each row are real, or which, wherever padding stands.
-            types: Part of what all models of tasks are given; decoders have no table of them.
+            lengths: How many tokens of each row are real, or which, in any place.
+            token_type_ids: Ignored; all classifiers take it, and decoders have no table of it.
             key: Dropout, if given.
         """
-        del types
+        del token_type_ids
         T, positions = tokens.shape[1], None
         which = lengths
         if which.ndim == 1:
@@ -183,4 +187,4 @@ class TextDecoder(Decoder):
             self.embed(tokens), padding_mask(lengths), positions=positions, key=key
         )
         last = jnp.max(jnp.where(which, jnp.arange(T, dtype=jnp.int32)[None], 0), axis=1)
-        return self.labels(chosen(hidden, last[:, None])[:, 0]).astype(jnp.float32)
+        return self.labels(gather_positions(hidden, last[:, None])[:, 0]).astype(jnp.float32)

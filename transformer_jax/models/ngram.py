@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int, Integer
 
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
-from transformer_jax.models.ngram_counts import CHUNK, NgramCounts, count_ngrams, lay_out
+from transformer_jax.models.ngram_counts import CHUNK, NgramCounts, add_start_symbols, count_ngrams
 
 __all__ = ["AddK", "KneserNey", "NgramModel", "Smoothing", "discounts"]
 
@@ -134,7 +134,7 @@ class NgramModel:
         Raises:
             DataError: A token outside of the vocabulary, or offsets that are none.
         """
-        stream, age = lay_out(ids, offsets, self.vocab_size)
+        stream, age = add_start_symbols(ids, offsets, self.vocab_size)
         likely = np.empty(len(stream))
         for start in range(0, len(stream), CHUNK):
             # What comes before a piece, as far as contexts reach, is worked on again.
@@ -176,7 +176,7 @@ class NgramModel:
             below = likely if isinstance(self.smoothing, KneserNey) else uniform
             likely = rest[place] * below
             if place >= 0:
-                runs, tokens = self.counts.after(n, place)
+                runs, tokens = self.counts.continuations(n, place)
                 likely[tokens] += own[runs]
         return likely
 
@@ -295,7 +295,7 @@ def _adjusted(counts: NgramCounts) -> list[Int[np.ndarray, "_"]]:
     Nothing comes before the beginning of a document: runs that begin with it keep their counts.
     """
     beginning = np.arange(counts.base) == counts.vocab_size
-    endings = counts.endings()
+    endings = counts.suffixes()
     adjusted = []
     for n in range(1, counts.order):
         if n > 1:

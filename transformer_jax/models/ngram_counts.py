@@ -8,7 +8,7 @@ from jaxtyping import Int, Integer
 
 from transformer_jax.errors import ConfigError, DataError
 
-__all__ = ["CHUNK", "NgramCounts", "count_ngrams", "lay_out"]
+__all__ = ["CHUNK", "NgramCounts", "add_start_symbols", "count_ngrams"]
 
 CHUNK = 1 << 22  # positions worked on at a time, which bounds the memory of sorting
 Ids = Integer[np.ndarray, "_"]
@@ -76,7 +76,7 @@ class NgramCounts:
                 break
         return place
 
-    def after(self, n: int, place: int) -> tuple[slice, Places]:
+    def continuations(self, n: int, place: int) -> tuple[slice, Places]:
         """Which runs of ``n`` continue the run of ``n - 1`` at ``place``, and their last tokens."""
         keys = self.keys[n - 1]
         first = place * self.base
@@ -87,7 +87,7 @@ class NgramCounts:
         """For each run of ``n``, the place of its first ``n - 1`` tokens."""
         return self.keys[n - 1] // self.base if n > 1 else np.zeros(self.base, np.int64)
 
-    def endings(self) -> list[Places]:
+    def suffixes(self) -> list[Places]:
         """For the runs of each length, the places of their last ``n - 1`` tokens."""
         ends = [np.zeros(self.base, np.int64)]
         for n in range(2, self.order + 1):
@@ -125,7 +125,7 @@ def count_ngrams(
     """
     if order < 1:
         raise ConfigError(f"an n-gram order of {order}: at least 1")
-    stream, age = lay_out(ids, offsets, vocab_size)
+    stream, age = add_start_symbols(ids, offsets, vocab_size)
     base = vocab_size + 1
     all_keys: list[Places] = [np.arange(base)]
     all_counts: list[Places] = [np.bincount(stream, minlength=base)]
@@ -143,7 +143,7 @@ def count_ngrams(
     return NgramCounts(vocab_size, tuple(all_keys), tuple(all_counts))
 
 
-def lay_out(
+def add_start_symbols(
     ids: Integer[np.ndarray, " total"], offsets: Integer[np.ndarray, " ends"], vocab_size: int
 ) -> tuple[Ids, Ids]:
     """Documents in a row, each behind a start symbol, and how far each symbol is from its start.
@@ -152,7 +152,7 @@ def lay_out(
         DataError: A token outside of the vocabulary, or offsets that are none.
 
     Example:
-        >>> [x.tolist() for x in lay_out(np.array([5, 6, 7]), np.array([0, 2, 3]), 8)]
+        >>> [x.tolist() for x in add_start_symbols(np.array([5, 6, 7]), np.array([0, 2, 3]), 8)]
         [[8, 5, 6, 8, 7], [0, 1, 2, 0, 1]]
     """
     lengths = np.diff(offsets.astype(np.int64))

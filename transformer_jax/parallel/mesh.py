@@ -12,18 +12,18 @@ from jax.sharding import AxisType, Mesh
 from jaxtyping import Int
 
 from transformer_jax.errors import ConfigError, plural
-from transformer_jax.parallel.sharding import batch_sharding, row_multiple
+from transformer_jax.parallel.sharding import batch_sharding, num_batch_shards
 
 __all__ = [
     "DistributedConfig",
     "MeshConfig",
-    "barrier",
     "devices_of",
     "initialize",
-    "is_main",
+    "is_main_process",
     "local_rows",
     "make_mesh",
-    "put_batch",
+    "shard_batch",
+    "sync_global_devices",
 ]
 
 
@@ -195,12 +195,12 @@ def _check_processes(given: Mapping[str, Any], source: str) -> None:
         )
 
 
-def is_main() -> bool:
+def is_main_process() -> bool:
     """Whether this process is the one that writes and prints."""
     return jax.process_index() == 0
 
 
-def barrier(name: str) -> None:
+def sync_global_devices(name: str) -> None:
     """Waits until every process has come to the same ``name``."""
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(name)
@@ -218,7 +218,7 @@ def local_rows(mesh: Mesh, rows: int) -> Int[np.ndarray, "R"]:
         >>> local_rows(make_mesh(MeshConfig(), jax.devices()[:1]), 3)
         array([0, 1, 2])
     """
-    parts = row_multiple(mesh)
+    parts = num_batch_shards(mesh)
     if rows % parts:
         raise ConfigError(
             f"a batch of {plural(rows, 'row')} does not divide by {parts} (mesh data x fsdp): "
@@ -228,7 +228,7 @@ def local_rows(mesh: Mesh, rows: int) -> Int[np.ndarray, "R"]:
     return np.unique(np.concatenate([np.arange(rows)[index] for index in held]))
 
 
-def put_batch(
+def shard_batch(
     batch: Mapping[str, np.ndarray], mesh: Mesh, rows: int | None = None
 ) -> dict[str, jax.Array]:
     """A batch on the devices of the mesh, split by rows.
@@ -244,7 +244,7 @@ def put_batch(
     """
     if rows is None:
         if jax.process_count() > 1:
-            raise ConfigError("put_batch in several processes needs the rows of the whole batch")
+            raise ConfigError("shard_batch in several processes needs the rows of the whole batch")
         rows = len(next(iter(batch.values())))
     sharding, held = batch_sharding(mesh), local_rows(mesh, rows)
     # Where each row of the whole batch lies in an array of the local ones.

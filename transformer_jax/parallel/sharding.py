@@ -14,18 +14,18 @@ from jaxtyping import PyTree
 from transformer_jax.errors import ConfigError
 
 __all__ = [
-    "AXES",
+    "LOGICAL_AXIS_RULES",
     "NAMES",
     "batch_sharding",
-    "gathered",
     "logical_names",
+    "make_placer",
+    "num_batch_shards",
     "param_shardings",
+    "partition_spec",
     "path_name",
-    "placing",
     "replicated",
-    "row_multiple",
     "shardings_like",
-    "spec",
+    "unshard_fsdp",
 ]
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ NAMES: tuple[tuple[str, Names], ...] = (
 )
 
 # Vectors as long as the width stay whole: they are small, and every device needs all of them.
-AXES: Mapping[str, str | tuple[str, ...] | None] = {
+LOGICAL_AXIS_RULES: Mapping[str, str | tuple[str, ...] | None] = {
     "rows": ("data", "fsdp"),
     "vocab": "tensor",
     "heads": "tensor",
@@ -108,12 +108,12 @@ def logical_names(name: str, ndim: int, table: Sequence[tuple[str, Names]] = NAM
     )
 
 
-def spec(
+def partition_spec(
     names: Sequence[str | None],
     shape: Sequence[int],
     sizes: Mapping[str, int],
     *,
-    axes: Mapping[str, str | tuple[str, ...] | None] = AXES,
+    axes: Mapping[str, str | tuple[str, ...] | None] = LOGICAL_AXIS_RULES,
     what: str = "an array",
 ) -> P:
     """Which mesh axes each dimension is split over.
@@ -132,7 +132,7 @@ def spec(
         ConfigError: An axis name that ``axes`` does not have.
 
     Example:
-        >>> tuple(spec(("vocab", "width"), (10, 8), {"data": 1, "fsdp": 2, "tensor": 4}))
+        >>> tuple(partition_spec(("vocab", "width"), (10, 8), {"data": 1, "fsdp": 2, "tensor": 4}))
         (None, 'fsdp')
     """
     out: list[str | tuple[str, ...] | None] = []
@@ -177,12 +177,12 @@ def param_shardings(
         names = logical_names(name, leaf.ndim, table)
         # Layers differ in their index alone, and need no line each in the log.
         what = re.sub(r"/\d+/", "/*/", name)
-        return NamedSharding(mesh, spec(names, leaf.shape, mesh.shape, what=what))
+        return NamedSharding(mesh, partition_spec(names, leaf.shape, mesh.shape, what=what))
 
     return jax.tree_util.tree_map_with_path(of, params)
 
 
-def placing(
+def make_placer(
     mesh: Mesh, table: Sequence[tuple[str, Names]] = NAMES
 ) -> Callable[[str, np.ndarray], jax.Array]:
     """A function from a parameter's path and values to its parts on the devices of ``mesh``.
@@ -196,7 +196,7 @@ def placing(
     def place(name: str, array: np.ndarray) -> jax.Array:
         names = logical_names(name, array.ndim, table)
         what = re.sub(r"/\d+/", "/*/", name)
-        sharding = NamedSharding(mesh, spec(names, array.shape, mesh.shape, what=what))
+        sharding = NamedSharding(mesh, partition_spec(names, array.shape, mesh.shape, what=what))
         return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
     return place
@@ -232,7 +232,7 @@ def shardings_like(tree: PyTree, params: PyTree, shardings: PyTree, mesh: Mesh) 
     return jax.tree_util.tree_map_with_path(of, tree)
 
 
-def gathered(shardings: PyTree) -> PyTree:
+def unshard_fsdp(shardings: PyTree) -> PyTree:
     """How parameters that live as ``shardings`` are used: whole over ``fsdp``, split over the rest.
 
     The parameters of a scanned stack, which have three dimensions, stay as they are: the scan
@@ -240,7 +240,7 @@ def gathered(shardings: PyTree) -> PyTree:
 
     Example:
         >>> mesh = jax.sharding.AbstractMesh((1, 2, 2), ("data", "fsdp", "tensor"))
-        >>> tuple(gathered(NamedSharding(mesh, P("fsdp", "tensor"))).spec)
+        >>> tuple(unshard_fsdp(NamedSharding(mesh, P("fsdp", "tensor"))).spec)
         (None, 'tensor')
     """
 
@@ -258,7 +258,7 @@ def replicated(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, P())
 
 
-def row_multiple(mesh: Mesh) -> int:
+def num_batch_shards(mesh: Mesh) -> int:
     """How many groups of devices share a batch's rows; the number of rows is a multiple of it."""
     return mesh.shape["data"] * mesh.shape["fsdp"]
 

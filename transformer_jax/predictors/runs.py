@@ -287,7 +287,7 @@ def abstract_model(run: "RunDirectory", config: TransformerConfig) -> Any:
     if kind == "encoder":
         masking = fields.get("masking", {})
         pairs = masking.get("pairs", "next") if isinstance(masking, dict) else "none"
-        how = {"words": masking is not None, "next_sentence": pairs != "none"}
+        how = {"mlm_head": masking is not None, "next_sentence": pairs != "none"}
     elif kind in FINE_TUNED:
         task = task_of(run)
         how = {"task": task["kind"], "labels": len(task.get("labels", []))}

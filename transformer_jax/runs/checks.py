@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.parallel.mesh import devices_of, make_mesh
-from transformer_jax.parallel.sharding import row_multiple
+from transformer_jax.parallel.sharding import num_batch_shards
 from transformer_jax.training.optimizers import check_warm_up
 
 __all__ = [
@@ -38,7 +38,7 @@ def mesh_of(run: Any) -> Mesh:
 def with_rows(run: Any) -> Any:
     """The run with rows of batches that divide over this mesh as well as over those to come."""
     training = run.training
-    needed = row_multiple(mesh_of(run)) * training.accumulation
+    needed = num_batch_shards(mesh_of(run)) * training.accumulation
     multiple = math.lcm(training.rows_multiple, needed)
     return dataclasses.replace(run, training=dataclasses.replace(training, rows_multiple=multiple))
 
@@ -84,7 +84,7 @@ def check_rows(run: Any) -> None:
     Raises:
         ConfigError: It says by what they have to.
     """
-    needed = row_multiple(mesh_of(run)) * run.training.accumulation
+    needed = num_batch_shards(mesh_of(run)) * run.training.accumulation
     if run.training.row_unit % needed:
         raise ConfigError(
             f"this run has batches of a multiple of {plural(run.training.row_unit, 'row')}, which "

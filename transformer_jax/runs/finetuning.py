@@ -30,8 +30,8 @@ from transformer_jax.data.plan import BatchPlan, BucketPlan
 from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer
 from transformer_jax.encoding.predictor import Predictor
 from transformer_jax.errors import ConfigError, plural
-from transformer_jax.models.heads import TextEncoder, TokenEncoder
-from transformer_jax.parallel.mesh import is_main, local_rows, put_batch
+from transformer_jax.models.heads import SequenceClassifier, TokenClassifier
+from transformer_jax.parallel.mesh import is_main_process, local_rows, shard_batch
 from transformer_jax.runs import checks, job
 from transformer_jax.runs.encoder_settings import FinetuneRun, read
 from transformer_jax.runs.initial import Initial, starting_point
@@ -199,7 +199,9 @@ class TaskJob(job.Job):
         self.splits, self.kind = splits, run.task.kind
         labels = {"regress": 1, "span": 2}.get(self.kind, len(run.task.labels))
         token = self.kind in ("tag", "span")
-        self.model = functools.partial(TokenEncoder if token else TextEncoder, labels=labels)
+        self.model = functools.partial(
+            TokenClassifier if token else SequenceClassifier, labels=labels
+        )
         self.frozen = frozen(run.task.freeze)
         super().__init__(run, directory)
 
@@ -308,7 +310,7 @@ class TaskJob(job.Job):
         if jax.process_count() > 1:
             params = multihost_utils.process_allgather(params, tiled=True)
         found: Mapping[str, float] = dict.fromkeys(names, 0.0)
-        if is_main():
+        if is_main_process():
             predictor.params = jax.device_put(jax.device_get(params), jax.local_devices()[0])
             found = measure(predictor, self.run.task, part)
         values = np.array([found[name] for name in names])
@@ -321,7 +323,7 @@ class TaskJob(job.Job):
         return encoded.batch(batch, self.tokenizer.pad, held)
 
     def _put(self, encoded: _Encoded, batch: BatchPlan) -> job.Batch:
-        return put_batch(self._rows(encoded, batch), self.mesh, len(batch.indices))
+        return shard_batch(self._rows(encoded, batch), self.mesh, len(batch.indices))
 
 
 def predictor(model: tuple[Any, Any], tokenizer: Tokenizer, run: FinetuneRun) -> Predictor:

@@ -30,7 +30,7 @@ from transformer_jax.data.tokenizer import (
 )
 from transformer_jax.errors import CheckpointError, ConfigError, DataError, plural
 from transformer_jax.keys import SCHEME, key_for, training_key
-from transformer_jax.parallel.mesh import barrier, is_main, put_batch
+from transformer_jax.parallel.mesh import is_main_process, shard_batch, sync_global_devices
 from transformer_jax.runs.checks import check_rows, mesh_of
 from transformer_jax.runs.sizing import from_size, said_of, vocabulary_for
 from transformer_jax.training.activity import said, working
@@ -64,7 +64,7 @@ _HASHED = 1 << 24  # ids at a time
 
 def say(text: str) -> None:
     """A line on standard error, from the first process alone."""
-    if is_main():
+    if is_main_process():
         print(text, file=sys.stderr, flush=True)
         said()
 
@@ -112,9 +112,9 @@ def begin(
     assert run.output is not None
     if run.tokenizer.path is not None:
         tokenizer = load_tokenizer(run.tokenizer.path)
-    elif is_main():
+    elif is_main_process():
         tokenizer = learn()
-    if is_main():
+    if is_main_process():
         if vocab_given and run.model.vocab != tokenizer.vocab_size:
             raise ConfigError(
                 f"the tokenizer has {plural(tokenizer.vocab_size, 'token')}, but model.vocab is "
@@ -128,7 +128,7 @@ def begin(
         # In this order: what was killed in between is known as a run in which nothing was begun.
         directory.write(directory.config, dataclasses.asdict(run))
         tokenizer.save(directory.tokenizer)
-    barrier("begun")
+    sync_global_devices("begun")
     return RunDirectory.open(run.output)
 
 
@@ -182,12 +182,12 @@ class Job(abc.ABC):
 
         What the flags of this start say is no part of it.
         """
-        if is_main() and sealed(self.directory.path) is None:
+        if is_main_process() and sealed(self.directory.path) is None:
             kept = from_dict(type(self.run), self.directory.read_config())
             sized = from_size(kept, self.plan.steps_per_epoch)
             if sized != kept:
                 self.directory.write(self.directory.config, dataclasses.asdict(sized))
-        barrier("sized")
+        sync_global_devices("sized")
 
     @abc.abstractmethod
     def make_plan(self) -> Any:
@@ -221,7 +221,7 @@ class Job(abc.ABC):
         made = prefetched(self.plan, lambda part: (len(part.indices), make(part)), start=start)
         try:
             for rows, batch in made:
-                yield put_batch(batch, self.mesh, rows)
+                yield shard_batch(batch, self.mesh, rows)
         finally:
             made.close()  # type: ignore[attr-defined]
 
@@ -414,7 +414,7 @@ def train(job: Job, finish: Callable[[], dict[str, Any]], *, resume: bool) -> in
             steps_per_epoch=job.plan.steps_per_epoch,
         )
     sha256 = digest(fitted.state)
-    if is_main():
+    if is_main_process():
         check_lock(directory.path)
         how = loss_labels(job)
         training_curves(read_metrics(directory.metrics), directory.curves, labels=how)
@@ -434,7 +434,7 @@ def train(job: Job, finish: Callable[[], dict[str, Any]], *, resume: bool) -> in
         }
         directory.write(directory.results, results)
         print(f"run: {directory.path}", flush=True)
-    barrier("finished")
+    sync_global_devices("finished")
     return 0
 
 

@@ -19,7 +19,7 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.requests import LanguageModel, Request
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.models.decoder import Decoder
-from transformer_jax.parallel.mesh import is_main, local_rows, put_batch
+from transformer_jax.parallel.mesh import is_main_process, local_rows, shard_batch
 from transformer_jax.predictors.runs import load_language
 from transformer_jax.runs import checks, job
 from transformer_jax.runs.job import say
@@ -193,7 +193,7 @@ class LanguageJob(job.Job):
         return made
 
     def _put(self, store: TextStore, batch: RowBatch) -> job.Batch:
-        return put_batch(self._rows(store, batch), self.mesh, len(batch.indices))
+        return shard_batch(self._rows(store, batch), self.mesh, len(batch.indices))
 
 
 def train(
@@ -240,7 +240,7 @@ def _judged(texts: TextSplits) -> dict[str, Texts]:
 
 def count(run: NgramRun, directory: RunDirectory, texts: TextSplits) -> int:
     """Counts an n-gram model, scores it, and writes what came of it."""
-    if not is_main():
+    if not is_main_process():
         return 0
 
     began = time.monotonic()

@@ -17,8 +17,8 @@ from transformer_jax.data.store import forget
 from transformer_jax.data.token_file import sample_texts
 from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer
 from transformer_jax.errors import plural
-from transformer_jax.models.heads import MaskedEncoder
-from transformer_jax.parallel.mesh import local_rows, put_batch
+from transformer_jax.models.heads import EncoderForMaskedLM
+from transformer_jax.parallel.mesh import local_rows, shard_batch
 from transformer_jax.predictors.runs import chosen_checkpoint
 from transformer_jax.runs import checks, job
 from transformer_jax.runs.encoder_settings import PretrainRun, read
@@ -61,7 +61,7 @@ class PretrainJob(job.Job):
     def __init__(self, run: PretrainRun, directory: RunDirectory, texts: TextSplits):
         self.texts = texts
         pairs = run.masking.pairs != "none"
-        self.model = functools.partial(MaskedEncoder, next_sentence=pairs)
+        self.model = functools.partial(EncoderForMaskedLM, next_sentence=pairs)
         super().__init__(run, directory)
 
     def make_plan(self) -> SentencePairs:
@@ -146,7 +146,7 @@ class PretrainJob(job.Job):
         return made
 
     def _put(self, plan: SentencePairs, batch: PairBatch) -> job.Batch:
-        return put_batch(self._rows(plan, batch), self.mesh, len(batch.indices))
+        return shard_batch(self._rows(plan, batch), self.mesh, len(batch.indices))
 
 
 def train(run: PretrainRun, directory: RunDirectory, texts: TextSplits, *, resume: bool) -> int:

@@ -19,7 +19,7 @@ from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.evaluation.bleu import Scores, translation_scores
 from transformer_jax.models.encoder_decoder import EncoderDecoder
-from transformer_jax.parallel.mesh import is_main, local_rows, put_batch
+from transformer_jax.parallel.mesh import is_main_process, local_rows, shard_batch
 from transformer_jax.runs import checks, job
 from transformer_jax.runs.initial import Initial, starting_point
 from transformer_jax.runs.job import say
@@ -159,7 +159,7 @@ class TranslationJob(job.Job):
         return make_batch(store, held, batch.S, batch.T, self.tokenizer.pad)
 
     def _put(self, store: PairStore, batch: BatchPlan) -> job.Batch:
-        return put_batch(self._rows(store, batch), self.mesh, len(batch.indices))
+        return shard_batch(self._rows(store, batch), self.mesh, len(batch.indices))
 
 
 def _least(store: PairStore, rows: int) -> int:
@@ -190,7 +190,7 @@ class _Validation:
         if jax.process_count() > 1:
             params = multihost_utils.process_allgather(params, tiled=True)
         bleu = 0.0
-        if is_main():
+        if is_main_process():
             params = jax.device_put(jax.device_get(params), jax.local_devices()[0])
             if self.translator is None:
                 self.translator = Translator(

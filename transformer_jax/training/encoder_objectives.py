@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.functional.losses import cross_entropy, fused_linear_cross_entropy
-from transformer_jax.models.heads import chosen
+from transformer_jax.models.heads import gather_positions
 
 __all__ = [
     "answer_spans",
@@ -50,7 +50,7 @@ def masked_words(*, accuracy: bool = False) -> Objective:
     def objective(model: Any, batch: dict[str, Any], key: Array | None = None):
         targets, weights = jnp.asarray(batch["targets"]), jnp.asarray(batch["weights"])
         hidden = model(*inputs(batch), key=key)
-        vectors = model.transformed(chosen(hidden, jnp.asarray(batch["places"])))
+        vectors = model.mlm_transform(gather_positions(hidden, jnp.asarray(batch["places"])))
         extra: dict[str, Array] = {}
         if accuracy:
             logits = model.output_table().logits(vectors)
@@ -63,7 +63,7 @@ def masked_words(*, accuracy: bool = False) -> Objective:
             )
         extra["masked_loss"] = total
         if model.next_sentence is not None:
-            logits = model.follows(hidden)
+            logits = model.nsp_logits(hidden)
             follows, counts = jnp.asarray(batch["follows"]), weights.sum(1)
             loss, _ = cross_entropy(logits, jnp.maximum(follows, 0), counts)
             extra |= {"pair_loss": loss, "pair_accuracy": _correct(logits, follows, counts)}

@@ -15,10 +15,10 @@ from transformer_jax.errors import ConfigError, plural
 from transformer_jax.functional._backend import own_backward
 from transformer_jax.parallel.sharding import (
     batch_sharding,
-    gathered,
+    num_batch_shards,
     path_name,
     replicated,
-    row_multiple,
+    unshard_fsdp,
 )
 from transformer_jax.training.optimizers import learning_rate
 from transformer_jax.training.state import TrainState
@@ -168,7 +168,7 @@ def _scored(
         if shardings is not None:
             # Without this the compiler is free to spread activations as the parameters are, and
             # moves them back and forth.
-            params = jax.lax.with_sharding_constraint(params, gathered(shardings))
+            params = jax.lax.with_sharding_constraint(params, unshard_fsdp(shardings))
         if frozen is not None:
             params = jax.tree_util.tree_map_with_path(
                 lambda path, p: jax.lax.stop_gradient(p) if frozen(path_name(path)) else p, params
@@ -275,7 +275,7 @@ def _pmapped(step: Step, mesh: Mesh, shardings: TrainState) -> Any:
     )
 
     def run(state: TrainState, batch: Batch, key: Key[Array, ""] | None = None):
-        batch = jax.tree.map(lambda x: _by_device(x, row_multiple(mesh)), batch)
+        batch = jax.tree.map(lambda x: _by_device(x, num_batch_shards(mesh)), batch)
         state, metrics = mapped(state, batch, key)
         # The copies carry pmap's own mesh; naming ours instead moves nothing.
         return jax.device_put(state, shardings), metrics
@@ -302,7 +302,7 @@ def make_eval_step(graph: Any, objective: Objective) -> Callable[..., dict[str, 
         params: PyTree, batch: Batch, *, shardings: PyTree | None = None
     ) -> dict[str, Float[Array, ""]]:
         if shardings is not None:
-            params = jax.lax.with_sharding_constraint(params, gathered(shardings))
+            params = jax.lax.with_sharding_constraint(params, unshard_fsdp(shardings))
         total, weight, extra = objective(nnx.merge(graph, params), batch, None)
         return extra | {"loss": total, "weight": weight}
 

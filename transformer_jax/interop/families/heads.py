@@ -7,7 +7,7 @@ from transformer_jax.config import HeadConfig, TransformerConfig
 from transformer_jax.errors import CheckpointError
 from transformer_jax.interop.family import Family, Model, Row, Tensors, linear_rows, norm_rows
 from transformer_jax.interop.fields import Fields
-from transformer_jax.models.making import Task
+from transformer_jax.models.making import TaskKind
 
 __all__ = [
     "TEXT_TASKS",
@@ -26,7 +26,7 @@ TEXT_TASKS = ("classify", "multi_label", "regress")
 NAMED_TASKS = ("classify", "multi_label", "tag")
 
 _MOST_LABELS = 1 << 20
-_TASKS: dict[str, Task] = {
+_TASKS: dict[str, TaskKind] = {
     "ForSequenceClassification": "classify",
     "ForTokenClassification": "tag",
     "ForQuestionAnswering": "span",
@@ -45,7 +45,7 @@ def architecture(name: str, *, task: str | None = None, words: bool = False) -> 
     return name + (ends[task] if task else "ForMaskedLM" if words else "Model")
 
 
-def task_of(fields: Fields, tensors: Tensors, heads: tuple[str, ...]) -> Task | None:
+def task_of(fields: Fields, tensors: Tensors, heads: tuple[str, ...]) -> TaskKind | None:
     """The task of a fine-tuned model; None for any other.
 
     Args:
@@ -68,13 +68,13 @@ def task_of(fields: Fields, tensors: Tensors, heads: tuple[str, ...]) -> Task | 
         )
     if found != ["classify"]:
         return found[0]
-    kinds: dict[str, Task] = {
+    kinds: dict[str, TaskKind] = {
         "single_label_classification": "classify",
         "multi_label_classification": "multi_label",
         "regression": "regress",
     }
     usual = "regression" if len(labels_of(fields)) == 1 else "single_label_classification"
-    told: Task = fields.choice(("problem_type",), kinds, usual)
+    told: TaskKind = fields.choice(("problem_type",), kinds, usual)
     count = len(labels_of(fields))
     if told == "regress" and count > 1:
         problem = fields.values.get("problem_type")
@@ -87,7 +87,7 @@ def encoder(
     config: TransformerConfig,
     *,
     prefix: str,
-    task: Task | None,
+    task: TaskKind | None,
     words: bool,
     next_sentence: bool = False,
 ) -> Model:
