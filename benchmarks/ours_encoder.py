@@ -25,7 +25,7 @@ from transformer_jax.data.sentence_pairs import SentencePairs
 from transformer_jax.data.sentences import SentenceStore
 from transformer_jax.data.store import TokenStore
 from transformer_jax.encoding.packing import pack
-from transformer_jax.encoding.vectors import Vectors
+from transformer_jax.encoding.vectors import Embedder
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.heads import EncoderForMaskedLM, SequenceClassifier
 from transformer_jax.runs.encoder_settings import EncoderTraining, PretrainTraining
@@ -113,7 +113,7 @@ def embed(vocab, width, heads, layers, hidden, texts, tokens):
         vocab_size=vocab,
         encode_batch=lambda names: [words[int(name)] for name in names],
     )
-    vectors = Vectors((graph, params), reader, tokens=tokens)
+    vectors = Embedder((graph, params), reader, tokens=tokens)
     names = [str(i) for i in range(texts)]
 
     def run(times):

@@ -26,7 +26,7 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.decoding.generate import Sampling
+from transformer_jax.decoding.generate import SamplingConfig
 from transformer_jax.decoding.layout import laid_out
 from transformer_jax.decoding.programs import Programs
 from transformer_jax.models.decoder import Decoder
@@ -107,7 +107,7 @@ def decode(preset, batch, prompt, new, dtype="float32"):
     starts, before = np.zeros((2, batch), np.int32)
     limits = np.full(batch, new, np.int32)
     size = 64 * -(-(prompt + new) // 64)
-    given = Sampling(temperature=np.zeros(batch, np.float32)), None
+    given = SamplingConfig(temperature=np.zeros(batch, np.float32)), None
     until = np.int32(new)
 
     def run(times):

@@ -18,7 +18,7 @@ from transformer_jax.data.loader import make_batch
 from transformer_jax.data.pairs import collect
 from transformer_jax.data.store import build_store
 from transformer_jax.data.tokenizer import train_tokenizer
-from transformer_jax.decoding.options import Search
+from transformer_jax.decoding.options import BeamSearchConfig
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.training.objectives import translation
@@ -70,5 +70,5 @@ def test_the_loss_begins_at_chance_and_ends_at_nothing(learnt):
 @pytest.mark.quick("4")
 def test_all_four_references_come_back(learnt, beams):
     sources, targets = zip(*L1_PAIRS, strict=True)
-    found = learnt[0].translate(sources, Search(beams=beams))
+    found = learnt[0].translate(sources, BeamSearchConfig(beams=beams))
     assert [translation.text for translation in found] == list(targets)

@@ -17,12 +17,12 @@ from transformer_jax.config import (
     bert,
 )
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
+from transformer_jax.decoding.hf_config import HFGenerationConfig
+from transformer_jax.decoding.hf_generate import HFGenerator
 from transformer_jax.decoding.language import DecoderLanguageModel
-from transformer_jax.decoding.published import PublishedGenerator
-from transformer_jax.decoding.published_rules import PublishedRules
 from transformer_jax.encoding.masked import FillMask
 from transformer_jax.encoding.predictor import Predictor
-from transformer_jax.encoding.vectors import Vectors
+from transformer_jax.encoding.vectors import Embedder
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder_decoder import EncoderDecoder
@@ -90,7 +90,7 @@ def test_arrays_for_language_models_are_looked_at():
             model.log_probs([text], [known])
     with pytest.raises(DataError, match="the first token of texts is"):
         DecoderLanguageModel(made, TOKENIZER, first=V)
-    writer = PublishedGenerator(made, PublishedRules(eos_token_id=(2,), pad_token_id=0))
+    writer = HFGenerator(made, HFGenerationConfig(eos_token_id=(2,), pad_token_id=0))
     for ids in (*BEYOND, np.array([[2**32 + 1]])):
         with pytest.raises(DataError, match="a prompt holds token"):
             writer.generate(ids)
@@ -101,7 +101,7 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused():
     masked = drawn(lambda: EncoderForMaskedLM(small, rngs=nnx.Rngs(0)))
     told = drawn(lambda: SequenceClassifier(small, labels=2, rngs=nnx.Rngs(0)))
     for make in (
-        lambda: Vectors(masked, TOKENIZER),
+        lambda: Embedder(masked, TOKENIZER),
         lambda: FillMask(masked, TOKENIZER),
         lambda: Predictor(told, TOKENIZER, kind="classify"),
     ):

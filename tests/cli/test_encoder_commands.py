@@ -16,7 +16,7 @@ from transformer_jax.config import AttentionConfig, bert
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.encoding.masked import FillMask
 from transformer_jax.encoding.predictor import AnswerSpan, Predictor
-from transformer_jax.encoding.vectors import Vectors
+from transformer_jax.encoding.vectors import Embedder
 from transformer_jax.models.heads import EncoderForMaskedLM, SequenceClassifier, TokenClassifier
 from transformer_jax.predictors.runs import load
 from transformer_jax.training.checkpoint import Checkpointer
@@ -263,7 +263,7 @@ def test_embed_writes_what_vectors_are(pretrained, run_command, lines, tmp_path)
     assert found.keys() == other.keys()
     for name, array in found.items():
         np.testing.assert_allclose(other[name], array, atol=1e-5)
-    vectors = Vectors(*load(pretrained, kind="encoder"), length=16)
+    vectors = Embedder(*load(pretrained, kind="encoder"), length=16)
     [block] = vectors.embed([*TEXT, "", "the bank. " * 20], layers="all", pool="none")
     np.testing.assert_allclose(found["vectors"], block.vectors, atol=1e-5)
     assert found["vectors"].shape[1:] == (3, 16)

@@ -13,7 +13,7 @@ from transformer_jax.cli.attention import self_attention_of
 from transformer_jax.cli.main import main
 from transformer_jax.cli.output import escaped, waiting
 from transformer_jax.cli.prompt import unescaped
-from transformer_jax.decoding.requests import Request
+from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.predictors.runs import load, load_language
 
 PROMPTS = ["a cab", "", "bad dad", "fed", "a", "abc", "cafe, a"]
@@ -51,7 +51,7 @@ def generate(run_command):
 def test_one_prompt_is_streamed_with_its_text(any_run, generate):
     # Row B26: the text goes on from the prompt, and is what the library writes.
     lines, err = generate(any_run, "a cab", "--tokens", 12, "--seed", 3)
-    [[found]] = load_language(any_run).generate([Request("a cab", tokens=12, seed=3)])
+    [[found]] = load_language(any_run).generate([GenerationRequest("a cab", tokens=12, seed=3)])
     assert "\n".join(lines) == "a cab" + found.text
     assert err == ""
     assert generate(any_run, "a cab", "--tokens", 12, "--seed", 3) == (lines, err)

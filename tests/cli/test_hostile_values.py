@@ -18,7 +18,7 @@ from transformer_jax.cli.main import COMMANDS, main
 from transformer_jax.cli.translate import Translate
 from transformer_jax.config import TransformerConfig, from_dict
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
-from transformer_jax.decoding.options import Search
+from transformer_jax.decoding.options import BeamSearchConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.interop.runs import convert
 
@@ -233,7 +233,7 @@ def test_what_is_no_flag_has_no_dashes():
 )
 def test_a_search_that_cannot_be_is_refused(settings, says):
     with pytest.raises(ConfigError, match=says):
-        Search(**settings)
+        BeamSearchConfig(**settings)
 
 
 @pytest.mark.parametrize(

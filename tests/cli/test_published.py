@@ -14,11 +14,11 @@ from safetensors.numpy import load_file
 from tests.parity import layouts
 from transformer_jax.cli import encoder_only
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
-from transformer_jax.decoding.published import PublishedGenerator
-from transformer_jax.decoding.published_rules import PublishedRules, from_published
+from transformer_jax.decoding.hf_config import HFGenerationConfig, from_generation_config
+from transformer_jax.decoding.hf_generate import HFGenerator
 from transformer_jax.encoding.batching import Batches
 from transformer_jax.modules.stack import stack_blocks
-from transformer_jax.predictors.published import PublishedWriter, Text
+from transformer_jax.predictors.hf_generation import HFGeneratedText, HFTextGenerator
 from transformer_jax.predictors.runs import load
 from transformer_jax.training.checkpoint import Checkpointer
 from transformer_jax.training.run_directory import RunDirectory
@@ -265,13 +265,13 @@ def test_translating_by_published_rules_is_generating(published, run_command, na
     assert code == 0, err
     model, tokenizer = load(published(name), kind="encoder-decoder")
     fields = layouts.LAYOUTS[name]["config"]
-    rules = PublishedRules(
+    rules = HFGenerationConfig(
         num_beams=beams, eos_token_id=(fields["eos_token_id"],),
         pad_token_id=fields["pad_token_id"],
         decoder_start_token_id=fields["decoder_start_token_id"],
         forced_eos_token_id=(fields["forced_eos_token_id"],) if name == "bart" else (),
     )  # fmt: skip
-    generator = PublishedGenerator(model, rules)
+    generator = HFGenerator(model, rules)
     assert out[1] == "\t0.0000"
     for line, said in zip((lines[0], lines[2]), (out[0], out[2]), strict=True):
         ids = [*tokenizer.before, *tokenizer.encode(line), *tokenizer.after]
@@ -304,9 +304,9 @@ def rules_of(monkeypatch, run_command):
         seen.append(writer.rules)
         for text in texts:
             n = writer.rules.num_return_sequences
-            yield [Text(f"{text} {i}", (), -1.0 - i) for i in range(n)]
+            yield [HFGeneratedText(f"{text} {i}", (), -1.0 - i) for i in range(n)]
 
-    monkeypatch.setattr(PublishedWriter, "__call__", write)
+    monkeypatch.setattr(HFTextGenerator, "__call__", write)
 
     def call(command, folder, *words, **given):
         code, out, err = run_command(command, folder, "--rules", "published", *words, **given)
@@ -332,7 +332,7 @@ def test_what_no_flag_says_is_the_checkpoints(with_rules, rules_of):
         ("--nbest 2 --tokens 128", {"num_return_sequences": 2, "max_new_tokens": 128}),
     ):
         rules, out = rules_of("generate", folder, "the", "--tsv", *flags.split())
-        assert rules == from_published(ids | said | changed)
+        assert rules == from_generation_config(ids | said | changed)
         head, *rows = [line.split("\t") for line in out]
         assert head == ["prompt", "sequence", "score", "text"]
         assert [row[1] for row in rows] == [

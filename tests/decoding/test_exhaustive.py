@@ -4,17 +4,17 @@ import math
 import numpy as np
 import pytest
 
-from transformer_jax.decoding.exhaustive import exhaustive_search, sequences
+from transformer_jax.decoding.exhaustive import exhaustive_search, num_sequences
 from transformer_jax.errors import ConfigError
 
 
 def test_how_many_sequences_there_are():
     """Row B30: K=5, N=4 is 625; K=37000, N=25 is 10^114.2, which is refused."""
-    assert sequences(5, 4) == 625
+    assert num_sequences(5, 4) == 625
     with pytest.raises(ConfigError, match=r"37000\^25 = 10\^114\.2 sequences: at most 1000000"):
-        sequences(37_000, 25)
+        num_sequences(37_000, 25)
     with pytest.raises(ConfigError, match=r"5\^4"):
-        sequences(5, 4, limit=624)
+        num_sequences(5, 4, limit=624)
     with pytest.raises(ConfigError, match="use beam search"):
         exhaustive_search(lambda inputs: None, first=0, vocab=100, length=10, eos=1)
 

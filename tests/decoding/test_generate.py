@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from transformer_jax.decoding.generate import Sampling, generate
+from transformer_jax.decoding.generate import SamplingConfig, generate
 
 V, EOS, PAD, T = 6, 1, 0, 7
 
@@ -89,33 +89,33 @@ def test_a_sample_depends_on_its_own_seed_alone(table, key):
     first = jnp.array([0, 2, 3, 4, 5, 2])
     seeds = jnp.array([5, 9, 2, 7, 1, 3])
     hot = jnp.array([0.5, 1.0, 1.5, 2.0, 3.0, 1.0])
-    together = draw(table, first, Sampling(temperature=hot), key, seeds)
+    together = draw(table, first, SamplingConfig(temperature=hot), key, seeds)
     order = jnp.array([3, 0, 5, 1, 4, 2])
-    shuffled = draw(table, first[order], Sampling(temperature=hot[order]), key, seeds[order])
+    shuffled = draw(table, first[order], SamplingConfig(temperature=hot[order]), key, seeds[order])
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[order], b), together, shuffled)
     for r in (0, 4):
         one = slice(r, r + 1)
-        alone = draw(table, first[one], Sampling(temperature=hot[one]), key, seeds[one])
+        alone = draw(table, first[one], SamplingConfig(temperature=hot[one]), key, seeds[one])
         np.testing.assert_array_equal(together.tokens[one], alone.tokens)
-    other = draw(table, first, Sampling(temperature=hot), key, seeds + 100)
+    other = draw(table, first, SamplingConfig(temperature=hot), key, seeds + 100)
     assert (other.tokens != together.tokens).any()
-    twins = draw(table, jnp.full(6, 2), Sampling(), key, jnp.full(6, 8))
+    twins = draw(table, jnp.full(6, 2), SamplingConfig(), key, jnp.full(6, 8))
     assert (twins.tokens == twins.tokens[0][None]).all()
 
 
 def test_draws_differ_from_step_to_step(key):
-    out = draw(jnp.zeros((V, V)).at[:, EOS].set(-jnp.inf), jnp.full(50, 2), Sampling(), key)
+    out = draw(jnp.zeros((V, V)).at[:, EOS].set(-jnp.inf), jnp.full(50, 2), SamplingConfig(), key)
     assert (out.tokens[:, 1:] != out.tokens[:, :-1]).mean() > 0.6
 
 
 @pytest.mark.parametrize(
     "sampling",
     [
-        Sampling(),
-        Sampling(temperature=0.5),
-        Sampling(top_k=3),
-        Sampling(temperature=2.0, top_p=0.8),
-        Sampling(min_p=0.2),
+        SamplingConfig(),
+        SamplingConfig(temperature=0.5),
+        SamplingConfig(top_k=3),
+        SamplingConfig(temperature=2.0, top_p=0.8),
+        SamplingConfig(min_p=0.2),
     ],
     ids=["plain", "cold", "top_k", "hot_top_p", "min_p"],
 )
@@ -145,7 +145,7 @@ def test_settings_of_rows_are_their_own(table, key):
     n = 3000
     first, limits = jnp.full(3 * n, 3), jnp.ones(3 * n, jnp.int32)
     row = jnp.repeat(jnp.arange(3), n)
-    sampling = Sampling(
+    sampling = SamplingConfig(
         temperature=jnp.array([0.0, 1.0, 1.0])[row], top_k=jnp.array([V, 2, V])[row]
     )
     out = np.asarray(draw(table, first, sampling, key, None, limits).tokens[:, 0]).reshape(3, n)

@@ -18,8 +18,8 @@ from transformer_jax.config import (
     PositionConfig,
 )
 from transformer_jax.data.tokenizer import train_tokenizer
-from transformer_jax.decoding.language import DecoderLanguageModel, Shapes
-from transformer_jax.decoding.requests import Request, numbered
+from transformer_jax.decoding.language import BatchingConfig, DecoderLanguageModel
+from transformer_jax.decoding.requests import GenerationRequest, numbered
 from transformer_jax.decoding.windows import windows
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.decoder import Decoder
@@ -51,11 +51,11 @@ def parts(kind="learned"):
 
 @functools.cache
 def model(kind="learned", **shapes):
-    return DecoderLanguageModel(parts(kind), tokenizer(), shapes=Shapes(**shapes))
+    return DecoderLanguageModel(parts(kind), tokenizer(), shapes=BatchingConfig(**shapes))
 
 
 def greedy(tokens=40, **more):
-    return [Request(prompt, tokens=tokens, temperature=0, **more) for prompt in PROMPTS]
+    return [GenerationRequest(prompt, tokens=tokens, temperature=0, **more) for prompt in PROMPTS]
 
 
 def written(found):
@@ -125,7 +125,7 @@ def test_shapes_leave_no_trace():
 
 
 def test_a_text_in_pieces_is_the_whole_text():
-    drawn = Request("ab", tokens=60, seed=3, stop=("n", "ab"))
+    drawn = GenerationRequest("ab", tokens=60, seed=3, stop=("n", "ab"))
     requests = numbered([*greedy(stop=("j",)), drawn])
     for request, [one] in zip(requests, model().generate(requests), strict=True):
         pieces = list(model().stream(request))
@@ -135,9 +135,9 @@ def test_a_text_in_pieces_is_the_whole_text():
 
 
 def test_stop_strings_cut_what_is_written_without_them():
-    [[free]] = model().generate([Request("abc", tokens=40, temperature=0)])
+    [[free]] = model().generate([GenerationRequest("abc", tokens=40, temperature=0)])
     word = free.text[10:12]
-    [[cut]] = model().generate([Request("abc", tokens=40, temperature=0, stop=(word,))])
+    [[cut]] = model().generate([GenerationRequest("abc", tokens=40, temperature=0, stop=(word,))])
     assert cut.text == free.text[: free.text.find(word)]
     assert cut.reason == "stop"
     assert free.tokens[: len(cut.tokens)] == cut.tokens
@@ -163,7 +163,7 @@ def test_speculation_changes_no_token(kind, draft):
 
 
 def test_samples_differ_and_are_the_same_again():
-    request = Request("ab", tokens=12, samples=3, seed=1)
+    request = GenerationRequest("ab", tokens=12, samples=3, seed=1)
     [first], [again] = (written(model().generate([request])) for _ in range(2))
     assert first == again
     assert len(set(first)) == 3
@@ -172,7 +172,7 @@ def test_samples_differ_and_are_the_same_again():
 
 def test_no_two_prompts_of_a_call_draw_the_same():
     """Equal prompts and seeds are two texts, each what it would be alone by its number."""
-    request = Request("ab", tokens=12, seed=1)
+    request = GenerationRequest("ab", tokens=12, seed=1)
     both = written(model().generate([request] * 2))
     assert both[0] != both[1]
     for number, text in enumerate(both):
@@ -182,7 +182,9 @@ def test_no_two_prompts_of_a_call_draw_the_same():
 
 @pytest.mark.slow
 def test_log_probabilities_are_of_the_model_whatever_the_sampling():
-    request = Request("abc", tokens=9, temperature=0.3, top_k=4, repetition_penalty=1.5, seed=5)
+    request = GenerationRequest(
+        "abc", tokens=9, temperature=0.3, top_k=4, repetition_penalty=1.5, seed=5
+    )
     [[one]] = model().generate([request])
     known = [tokenizer().bos, *tokenizer().encode_batch(["abc"])[0]]
     [values] = model().log_probs([one.tokens], [known])
@@ -191,13 +193,17 @@ def test_log_probabilities_are_of_the_model_whatever_the_sampling():
 
 @pytest.mark.slow
 def test_penalties_hold_for_greedy_texts_too():
-    [[one]] = model().generate([Request("abab", tokens=30, temperature=0, no_repeat_ngram=2)])
+    [[one]] = model().generate(
+        [GenerationRequest("abab", tokens=30, temperature=0, no_repeat_ngram=2)]
+    )
     read = tokenizer().encode_batch(["abab"])[0]
     pairs = list(zip([*read, *one.tokens], [*read, *one.tokens][1:], strict=False))
     new = pairs[len(read) - 1 :]
     assert len(new) == len(set(new))
     assert not set(new) & set(pairs[: len(read) - 1])
-    [[much]] = model().generate([Request("abab", tokens=12, temperature=0, repetition_penalty=1e9)])
+    [[much]] = model().generate(
+        [GenerationRequest("abab", tokens=12, temperature=0, repetition_penalty=1e9)]
+    )
     assert len(set(much.tokens)) == len(much.tokens)
 
 
@@ -218,7 +224,7 @@ COMBINATIONS = {
 def test_frequencies_of_draws_are_those_of_the_distribution(settings):
     """Rows B32-B34: chi-square of first tokens against probabilities worked out by hand."""
     count, prompt, special = 3000, "abcabda", tokenizer()
-    request = Request(prompt, tokens=1, samples=count, seed=11, **settings)
+    request = GenerationRequest(prompt, tokens=1, samples=count, seed=11, **settings)
     found = [one.tokens[0] for one in model(rows=(500,)).generate([request])[0]]
     read = [special.bos, *special.encode_batch([prompt])[0]]
     logits = np.array(forward()(np.array([read])))[0, -1]
@@ -261,7 +267,7 @@ def by_hand(logits, read, settings):
 
 
 def test_beams_find_what_is_more_probable_and_tell_the_truth_about_it():
-    request = Request("abcab", tokens=5, beams=6, nbest=4)
+    request = GenerationRequest("abcab", tokens=5, beams=6, nbest=4)
     [[plain]] = model().generate([dataclasses.replace(request, beams=1, nbest=1, temperature=0)])
     [found] = model().generate([request])
     assert [one.log_prob for one in found] == sorted((o.log_prob for o in found), reverse=True)
@@ -273,7 +279,7 @@ def test_beams_find_what_is_more_probable_and_tell_the_truth_about_it():
         assert len(one.tokens) == 5 or one.reason == "end"
     assert found[0].log_prob >= plain.log_prob - 1e-4 or plain.reason != found[0].reason
     # In company of another prompt it is the same.
-    other = Request("jello", tokens=3, beams=6, nbest=4)
+    other = GenerationRequest("jello", tokens=3, beams=6, nbest=4)
     both = model().generate([other, request])
     assert written(both)[1] == [one.tokens for one in found]
 
@@ -312,7 +318,7 @@ def test_a_long_text_is_scored_in_windows_of_at_least_half_a_context():
 
 def test_trace_tells_each_step():
     """Row L13."""
-    request = Request("abc", tokens=6, temperature=0)
+    request = GenerationRequest("abc", tokens=6, temperature=0)
     one, steps = model().trace(request)
     assert tuple(step.token for step in steps) == one.tokens
     assert sum(step.log_prob for step in steps) == pytest.approx(one.log_prob, abs=1e-4)
@@ -322,7 +328,7 @@ def test_trace_tells_each_step():
 
 
 def test_a_long_prompt_is_cut_or_refused():
-    long = Request("abc" * 20, tokens=3, temperature=0)
+    long = GenerationRequest("abc" * 20, tokens=3, temperature=0)
     counting = DecoderLanguageModel(parts(), tokenizer())
     assert written(counting.generate([long]))[0][0] == slowly("learned", long.prompt, 3)[0]
     assert counting.counts["cut"] == 1
@@ -331,7 +337,7 @@ def test_a_long_prompt_is_cut_or_refused():
 
 
 def test_a_full_context_can_end_the_text():
-    [[one]] = model(full="stop").generate([Request("abcab", tokens=60, temperature=0)])
+    [[one]] = model(full="stop").generate([GenerationRequest("abcab", tokens=60, temperature=0)])
     assert one.reason in ("length", "end")
     assert len(one.tokens) <= CONTEXT - 6 + 1
 
@@ -374,7 +380,7 @@ def test_a_tokenizer_of_another_model_is_refused():
 )
 def test_settings_out_of_range_are_refused(setting, words):
     with pytest.raises(ConfigError, match=words):
-        Request("a", **setting)
+        GenerationRequest("a", **setting)
 
 
 @pytest.mark.slow
@@ -386,8 +392,10 @@ def test_a_context_that_is_full_ends_no_other_text():
 
 
 def test_a_shorter_context_is_read_whatever_the_positions():
-    short = DecoderLanguageModel(parts(), tokenizer(), context=8, shapes=Shapes(full="stop"))
-    [[one]] = short.generate([Request("abc", tokens=40, temperature=0)])
+    short = DecoderLanguageModel(
+        parts(), tokenizer(), context=8, shapes=BatchingConfig(full="stop")
+    )
+    [[one]] = short.generate([GenerationRequest("abc", tokens=40, temperature=0)])
     assert len(one.tokens) == 8 - 4 + 1
     assert short.context == 8
     with pytest.raises(ConfigError, match="2 texts but 1 prompt:"):

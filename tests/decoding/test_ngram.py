@@ -12,8 +12,8 @@ from scipy import stats
 from tokenizers import decoders, models, pre_tokenizers
 
 from transformer_jax.data.tokenizer import Tokenizer, train_tokenizer
-from transformer_jax.decoding.ngram import NgramLanguageModel, draw, processed
-from transformer_jax.decoding.requests import Request
+from transformer_jax.decoding.ngram import NgramLanguageModel, process_probs, sample_token
+from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.ngram import AddK, NgramModel
 
@@ -34,7 +34,7 @@ def pieces():
 
 
 def one(model, prompt="", **settings):
-    return model.generate([Request(prompt, **settings)])[0]
+    return model.generate([GenerationRequest(prompt, **settings)])[0]
 
 
 def steps(model, prompt, tokens):
@@ -110,10 +110,10 @@ def test_b32_b33_b34_draws_follow_the_shaped_distribution(settings, shape):
     p = np.array([0.07, 0.4, 0.28, 0.15, 0.1])
     wanted = shape(p)
     wanted = wanted / wanted.sum()
-    weights = processed(p, [2, 1, 2], Request("", **settings))
+    weights = process_probs(p, [2, 1, 2], GenerationRequest("", **settings))
     np.testing.assert_allclose(weights, wanted, rtol=1e-12)
     rng = np.random.default_rng(0)
-    seen = np.bincount([draw(weights, rng.random()) for _ in range(3000)], minlength=5)
+    seen = np.bincount([sample_token(weights, rng.random()) for _ in range(3000)], minlength=5)
     kept = wanted > 0
     assert seen[~kept].sum() == 0
     assert stats.chisquare(seen[kept], 3000 * wanted[kept]).pvalue > 1e-3
@@ -121,22 +121,28 @@ def test_b32_b33_b34_draws_follow_the_shaped_distribution(settings, shape):
 
 def test_of_equals_the_earlier_stay_and_something_always_does():
     even = np.full(4, 0.25)
-    kept = lambda **settings: processed(even, [0, 1, 0], Request("", **settings)).tolist()
+    kept = lambda **settings: process_probs(
+        even, [0, 1, 0], GenerationRequest("", **settings)
+    ).tolist()
     assert kept(top_k=2) == [0.5, 0.5, 0, 0]
     assert kept(top_p=0.5) == [0.5, 0.5, 0, 0]
     assert kept(top_p=1e-9) == kept(temperature=0.0) == kept(top_k=1) == [1, 0, 0, 0]
     assert kept(top_k=9) == kept(top_p=1.0) == kept(min_p=1.0) == [0.25] * 4
     # All that may follow was forbidden: then nothing is.
-    only = processed(np.array([0.0, 1.0]), [1, 1], Request("", no_repeat_ngram=1))
+    only = process_probs(np.array([0.0, 1.0]), [1, 1], GenerationRequest("", no_repeat_ngram=1))
     assert only.tolist() == [0, 1]
-    assert draw(np.array([0.0, 1.0, 0.0]), 1 - 2**-53) == 1
-    assert draw(np.array([0.0, 1.0, 0.0]), 0.0) == 1
+    assert sample_token(np.array([0.0, 1.0, 0.0]), 1 - 2**-53) == 1
+    assert sample_token(np.array([0.0, 1.0, 0.0]), 0.0) == 1
 
 
 def test_a_sample_depends_on_its_seed_and_number_alone(model):
-    request = Request("a", samples=4, seed=3, tokens=20, number=0)
+    request = GenerationRequest("a", samples=4, seed=3, tokens=20, number=0)
     alone = model.generate([request])[0]
-    mates = [Request("bc", samples=2, seed=3), request, Request("c", temperature=0.0)]
+    mates = [
+        GenerationRequest("bc", samples=2, seed=3),
+        request,
+        GenerationRequest("c", temperature=0.0),
+    ]
     assert model.generate(mates)[1] == alone
     assert model.generate([dataclasses.replace(request, samples=2)])[0] == alone[:2]
     assert len({answer.text for answer in alone}) > 1
@@ -160,7 +166,7 @@ def test_no_run_comes_twice(model):
 def test_streams_are_what_is_generated_and_end_before_a_stop(request, which, stop):
     model = request.getfixturevalue(which)
     for seed in range(25):
-        asked = Request("é", seed=seed, tokens=14, stop=stop, temperature=1.5)
+        asked = GenerationRequest("é", seed=seed, tokens=14, stop=stop, temperature=1.5)
         (answer,) = model.generate([asked])[0]
         assert "".join(model.stream(asked)) == answer.text
         assert not any(end in answer.text for end in stop)
@@ -176,7 +182,7 @@ def test_streams_are_what_is_generated_and_end_before_a_stop(request, which, sto
 
 def test_streams_come_in_pieces_and_hold_back_half_characters(pieces):
     for seed in range(5):
-        asked = Request("", tokens=40, seed=seed, temperature=0.5, no_repeat_ngram=9)
+        asked = GenerationRequest("", tokens=40, seed=seed, temperature=0.5, no_repeat_ngram=9)
         parts = list(pieces.stream(asked))
         assert all(parts)
         assert "\ufffd" not in "".join(parts[:-1])
@@ -190,7 +196,7 @@ def test_prompts_are_continued_across_half_words():
     prompt = tokenizer.decode(tokenizer.encode("walking")[:1])
     (answer,) = one(model, prompt, temperature=0.0)
     assert prompt + answer.text == "walking talked"
-    assert "".join(model.stream(Request(prompt, temperature=0.0))) == answer.text
+    assert "".join(model.stream(GenerationRequest(prompt, temperature=0.0))) == answer.text
 
 
 def every_continuation(model, prompt, limit):
@@ -224,7 +230,7 @@ def test_b31_greedy_is_far_from_optimal_where_beams_are_not():
     assert one(model, temperature=0.0, tokens=2)[0].text == "ac"
     (best,) = one(model, beams=2, tokens=2)
     assert (best.text, math.exp(best.log_prob)) == ("ba", pytest.approx(0.36))
-    assert list(model.stream(Request("", beams=2, tokens=2))) == ["ba"]
+    assert list(model.stream(GenerationRequest("", beams=2, tokens=2))) == ["ba"]
     first, second = one(model, beams=3, nbest=2, tokens=2)
     assert (first, math.exp(second.log_prob)) == (best, pytest.approx(0.2))
 
@@ -285,5 +291,5 @@ def test_a_model_of_another_vocabulary_is_refused(model):
 def test_a_saved_model_writes_the_same(model, tmp_path):
     model.model.save(tmp_path / "ngram.npz")
     again = NgramLanguageModel(NgramModel.load(tmp_path / "ngram.npz"), model.tokenizer)
-    asked = Request("a", samples=5, tokens=random.Random(0).randint(9, 20))
+    asked = GenerationRequest("a", samples=5, tokens=random.Random(0).randint(9, 20))
     assert again.generate([asked]) == model.generate([asked])

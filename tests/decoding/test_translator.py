@@ -19,7 +19,7 @@ from transformer_jax.config import (
     TransformerConfig,
 )
 from transformer_jax.decoding.exhaustive import exhaustive_search
-from transformer_jax.decoding.options import Batching, Search
+from transformer_jax.decoding.options import BeamSearchConfig, TranslationBatching
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.encoder_decoder import EncoderDecoder
@@ -62,8 +62,8 @@ def letter_model(seed=0, vocab=20, max_length=24):
     return EncoderDecoder(config, rngs=nnx.Rngs(seed))
 
 
-SHAPES = Batching(source_lengths=(8, 16), rows=(1, 4))
-SEARCH = Search(beams=3, nbest=2, alpha=1.0, normalization="power", length_ratio=1.0)
+SHAPES = TranslationBatching(source_lengths=(8, 16), rows=(1, 4))
+SEARCH = BeamSearchConfig(beams=3, nbest=2, alpha=1.0, normalization="power", length_ratio=1.0)
 GREEDY = dataclasses.replace(SEARCH, beams=1, nbest=1)
 
 
@@ -187,7 +187,9 @@ def test_a_wide_beam_over_the_cache_is_exhaustive_search():
     vocab, length = 6, 3
     model = letter_model(3, vocab)
     tokenizer = Letters(vocab)
-    search = Search(beams=9, nbest=4, length_ratio=0.0, length_extra=length, normalization="power")
+    search = BeamSearchConfig(
+        beams=9, nbest=4, length_ratio=0.0, length_extra=length, normalization="power"
+    )
     translator = Translator(model, tokenizer, search=search, batching=SHAPES)
     teacher = forced_logits(model)
     for translation in translator.translate(["ab", "b", "bbaab"]):
@@ -373,18 +375,18 @@ def test_a_tokenizer_whose_eos_is_its_padding_can_still_end(translator):
 
 def test_settings_that_cannot_be_are_refused():
     with pytest.raises(ConfigError, match="nbest is 5: allowed are 1 to beams, 4"):
-        Search(nbest=5)
+        BeamSearchConfig(nbest=5)
     with pytest.raises(ConfigError, match="beams is 0"):
-        Search(beams=0)
+        BeamSearchConfig(beams=0)
     with pytest.raises(ConfigError, match="alpha is -1"):
-        Search(alpha=-1.0)
+        BeamSearchConfig(alpha=-1.0)
     with pytest.raises(ConfigError, match="length_extra is 0: at least 1"):
-        Search(length_extra=0)
+        BeamSearchConfig(length_extra=0)
     for name, value in itertools.product(("rows", "source_lengths"), ((), (0, 1), (8, 8))):
         with pytest.raises(ConfigError, match=name):
-            Batching(**{name: value})
+            TranslationBatching(**{name: value})
     with pytest.raises(ConfigError, match="window is 0"):
-        Batching(window=0)
+        TranslationBatching(window=0)
     with pytest.raises(ConfigError, match="tokenizer has 21 tokens but the model 20"):
         Translator(letter_model(), Letters(21))
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from transformer_jax.data.examples import Examples, make_inputs
 from transformer_jax.data.store import TokenStore
-from transformer_jax.encoding.batching import Batches, grouped
+from transformer_jax.encoding.batching import Batches, length_buckets
 
 STEPS = {4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256}
 STEPS |= {320, 384, 448, 512}
@@ -18,7 +18,7 @@ STEPS |= {320, 384, 448, 512}
 def test_every_example_comes_once_and_fits(lengths, tokens):
     lengths = np.array(lengths, np.int64)
     seen, shapes = [], []
-    for rows, T in grouped(lengths, tokens):
+    for rows, T in length_buckets(lengths, tokens):
         real = rows[rows >= 0]
         assert T in STEPS or T % 512 == 0
         assert (lengths[real] <= T).all()
@@ -38,7 +38,7 @@ def test_every_example_comes_once_and_fits(lengths, tokens):
 
 def test_little_is_padding_in_texts_of_real_lengths():
     lengths = np.random.default_rng(0).geometric(1 / 12, 2000) + 2
-    batches = list(grouped(lengths, 1024))
+    batches = list(length_buckets(lengths, 1024))
     assert lengths.sum() > 0.84 * sum(len(rows) * T for rows, T in batches)
     assert len({(len(rows), T) for rows, T in batches}) < 24
 

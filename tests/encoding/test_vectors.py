@@ -21,7 +21,7 @@ from transformer_jax.config import (
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.encoding.probing import majority, probe, probe_layers
 from transformer_jax.encoding.saving import VectorFile
-from transformer_jax.encoding.vectors import Vectors, combined, cosine, pooled
+from transformer_jax.encoding.vectors import Embedder, combine_layers, cosine, pool_hidden_states
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.models.heads import EncoderForMaskedLM
@@ -49,7 +49,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def vectors(model):
-    return Vectors(model, TOKENIZER)
+    return Embedder(model, TOKENIZER)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_layers_are_those_of_the_model_and_the_first_is_what_enters(model, every
 
 
 def test_neither_neighbours_nor_padding_change_a_vector(model, every):
-    again = Vectors(model, TOKENIZER, tokens=16)
+    again = Embedder(model, TOKENIZER, tokens=16)
     blocks = list(again.embed(TEXTS, layers="all", pool="none", block=5))
     assert [len(block.lengths) for block in blocks] == [5, 5, 2]
     made = np.concatenate([block.vectors for block in blocks])
@@ -106,13 +106,13 @@ def test_sums_and_concatenations_are_of_the_last_four_layers_at_most(depth):
     rng = np.random.default_rng(depth)
     every = [jnp.asarray(rng.normal(size=(2, 3, D)), jnp.float32) for _ in range(depth + 1)]
     last = np.stack(every[1:])[-4:]
-    np.testing.assert_allclose(combined(every, "sum4"), last.sum(0), atol=1e-5)
-    found = np.asarray(combined(every, "concat4")).reshape(2, 3, len(last), D)
+    np.testing.assert_allclose(combine_layers(every, "sum4"), last.sum(0), atol=1e-5)
+    found = np.asarray(combine_layers(every, "concat4")).reshape(2, 3, len(last), D)
     np.testing.assert_array_equal(found, np.moveaxis(last, 0, 2))
-    np.testing.assert_array_equal(combined(every, "last"), every[-1])
-    np.testing.assert_array_equal(combined(every, "all"), np.stack(every, 2))
+    np.testing.assert_array_equal(combine_layers(every, "last"), every[-1])
+    np.testing.assert_array_equal(combine_layers(every, "all"), np.stack(every, 2))
     for layer in range(depth + 1):
-        np.testing.assert_array_equal(combined(every, layer), every[layer])
+        np.testing.assert_array_equal(combine_layers(every, layer), every[layer])
 
 
 @pytest.mark.parametrize("shape", [(D,), (3, D)])
@@ -124,7 +124,7 @@ def test_padding_is_no_part_of_a_mean(shape):
         "starts": jnp.array([[0, 5], [0, 2]]),
         "lengths": jnp.array([[5, 0], [2, 1]]),
     }
-    found = {how: pooled(jnp.asarray(hidden), batch, how) for how in ("mean", "first")}
+    found = {how: pool_hidden_states(jnp.asarray(hidden), batch, how) for how in ("mean", "first")}
     for b, s, begin, end in ((0, 0, 0, 5), (1, 0, 0, 2), (1, 1, 2, 3)):
         text = hidden[b, begin:end]
         np.testing.assert_allclose(found["mean"][b, s], text.mean(0), atol=1e-6)
@@ -152,7 +152,7 @@ def test_texts_of_one_row_do_not_see_each_other(model, places):
     )
     made = split(EncoderForMaskedLM(config, next_sentence=False, rngs=nnx.Rngs(1)))
     net, texts = nnx.merge(*made), TEXTS[:3]
-    [block] = Vectors(made, TOKENIZER).embed(texts, pool="none")
+    [block] = Embedder(made, TOKENIZER).embed(texts, pool="none")
     for text, mine in zip(texts, by_text(block), strict=True):
         ids = jnp.array([[TOKENIZER.bos, *TOKENIZER.encode(text), TOKENIZER.eos]])
         wanted = net.hidden_states(ids, jnp.array([ids.shape[1]]))[-1, 0]
@@ -160,7 +160,7 @@ def test_texts_of_one_row_do_not_see_each_other(model, places):
 
 
 def test_long_texts_are_cut_and_counted(model):
-    vectors = Vectors(model, TOKENIZER, length=8)
+    vectors = Embedder(model, TOKENIZER, length=8)
     [block] = vectors.embed([TEXTS[0], TEXTS[2], "the " * 90], pool="none")
     assert block.lengths.tolist() == [8, len(TOKENIZER.encode(TEXTS[2])) + 2, 8]
     assert vectors.counts == {"lines": 3, "cut": 2}
@@ -185,7 +185,7 @@ def test_the_encoder_of_a_translator_reads_as_in_its_training():
         norm=NormConfig(dropout=0.0),
     )
     made = split(EncoderDecoder(config, rngs=nnx.Rngs(0)))
-    [block] = Vectors(made, TOKENIZER).embed(TEXTS[:3], pool="none")
+    [block] = Embedder(made, TOKENIZER).embed(TEXTS[:3], pool="none")
     ids = [*TOKENIZER.encode(TEXTS[1]), TOKENIZER.eos]
     wanted = nnx.merge(*made).encode(jnp.array([ids]), jnp.array([len(ids)]))[0]
     np.testing.assert_allclose(by_text(block)[1], wanted, atol=1e-5)
@@ -244,7 +244,7 @@ def test_what_a_word_reads_sums_to_one_with_the_special_tokens(vectors):
 
 def test_tagged_words_are_the_first_tokens_of_the_words(model, every):
     sentences = [TEXTS[0].split(), [], ["banks", "of", "cash"], ["the"] * 40]
-    found = Vectors(model, TOKENIZER).tagged(sentences)
+    found = Embedder(model, TOKENIZER).tagged(sentences)
     assert found.shape == (8 + 3 + 40, L + 1, D)
     place = 1 + np.arange(8)  # all words of the first sentence are one token each
     np.testing.assert_allclose(found[:8], by_text(every)[0][place], atol=1e-5)

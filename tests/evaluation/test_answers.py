@@ -2,12 +2,12 @@
 
 import pytest
 
-from transformer_jax.evaluation.answers import exact_match, plain, token_f1
+from transformer_jax.evaluation.answers import exact_match, normalize_answer, token_f1
 
 
 def test_t16_squad_scores():
-    assert plain("The  U.S. Senate, an assembly") == "us senate assembly"
-    assert plain("Theatre panda") == "theatre panda"  # no articles inside of words
+    assert normalize_answer("The  U.S. Senate, an assembly") == "us senate assembly"
+    assert normalize_answer("Theatre panda") == "theatre panda"  # no articles inside of words
     assert exact_match("the Paris.", "paris") == 1
     assert exact_match("Paris, France", "paris") == 0
     assert exact_match("b", ["a", "b"]) == 1

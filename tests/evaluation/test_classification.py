@@ -7,10 +7,10 @@ from transformer_jax.errors import DataError
 from transformer_jax.evaluation.classification import (
     ClassScore,
     accuracy,
-    confusion,
+    confusion_matrix,
     f1,
     macro_f1,
-    matthews,
+    matthews_corrcoef,
     per_class,
 )
 
@@ -45,8 +45,8 @@ def test_h22_by_hand():
     assert f1(GIVEN, WANTED, positive=2) == 0
     assert macro_f1(GIVEN, WANTED) == pytest.approx((4 / 6 + 2 / 5 + 0) / 3)
     # c = 3, s = 6, given 3 3 0, wanted 3 2 1: (18 - 15) / √((36 - 18) (36 - 14)).
-    assert matthews(GIVEN, WANTED) == pytest.approx(3 / np.sqrt(18 * 22))
-    assert confusion(GIVEN, WANTED, 3).tolist() == [[2, 1, 0], [1, 1, 0], [0, 1, 0]]
+    assert matthews_corrcoef(GIVEN, WANTED) == pytest.approx(3 / np.sqrt(18 * 22))
+    assert confusion_matrix(GIVEN, WANTED, 3).tolist() == [[2, 1, 0], [1, 1, 0], [0, 1, 0]]
     third = pytest.approx(1 / 3)
     assert [(row.precision, row.recall, row.f1) for row in per_class(GIVEN, WANTED, "abc")] == [
         (pytest.approx(2 / 3), pytest.approx(2 / 3), pytest.approx(2 / 3)),
@@ -60,23 +60,23 @@ def test_h22_the_four_cells_of_matthews():
     wanted = np.repeat([1, 0, 1, 0], [6, 1, 2, 3])
     tp, fp, fn, tn = 6, 1, 2, 3
     spread = (tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)
-    assert matthews(given, wanted) == pytest.approx((tp * tn - fp * fn) / np.sqrt(spread))
-    assert matthews(wanted, wanted) == 1
-    assert matthews(1 - wanted, wanted) == -1
+    assert matthews_corrcoef(given, wanted) == pytest.approx((tp * tn - fp * fn) / np.sqrt(spread))
+    assert matthews_corrcoef(wanted, wanted) == 1
+    assert matthews_corrcoef(1 - wanted, wanted) == -1
 
 
 def test_h22_matthews_counts_beyond_64_bits():
     wanted = np.repeat([0, 1], 100_000)  # squares of 4e10: their product is no int64
-    assert matthews(wanted, wanted) == 1
-    assert matthews(wanted, np.roll(wanted, 50_000)) == 0
+    assert matthews_corrcoef(wanted, wanted) == 1
+    assert matthews_corrcoef(wanted, np.roll(wanted, 50_000)) == 0
 
 
 def test_nothing_to_divide_by_is_zero():
     ones = np.ones(4, int)
     assert f1(ones, ones, positive=3) == 0
-    assert matthews(ones, ones) == 0
-    assert matthews(ones, np.array([0, 1, 1, 1])) == 0
-    assert matthews(np.array([0, 1, 1, 1]), ones) == 0
+    assert matthews_corrcoef(ones, ones) == 0
+    assert matthews_corrcoef(ones, np.array([0, 1, 1, 1])) == 0
+    assert matthews_corrcoef(np.array([0, 1, 1, 1]), ones) == 0
     assert macro_f1(ones, ones) == 1  # over the one class that occurs
     assert macro_f1(ones, ones, classes=4) == 0.25
     assert per_class(ones, ones, ["a", "b", "c"]) == [
@@ -96,9 +96,9 @@ def test_b36_macro_f1_weighs_rare_classes_as_frequent_ones():
 def test_labels_may_be_any_numbers():
     shift = lambda labels: labels.astype(np.int8) * 40 - 7
     assert macro_f1(shift(GIVEN), shift(WANTED)) == macro_f1(GIVEN, WANTED)
-    assert matthews(shift(GIVEN), shift(WANTED)) == matthews(GIVEN, WANTED)
+    assert matthews_corrcoef(shift(GIVEN), shift(WANTED)) == matthews_corrcoef(GIVEN, WANTED)
     narrow = np.arange(60, dtype=np.int8)  # 60 × 60 cells are more than an int8 counts
-    np.testing.assert_array_equal(confusion(narrow, narrow, 60), np.eye(60, dtype=int))
+    np.testing.assert_array_equal(confusion_matrix(narrow, narrow, 60), np.eye(60, dtype=int))
 
 
 def test_h22_equal_to_scikit_learn(sklearn):
@@ -111,7 +111,7 @@ def test_h22_equal_to_scikit_learn(sklearn):
         over_nine = sklearn.f1_score(wanted, given, labels=nine, **macro)
         assert macro_f1(given, wanted, classes=9) == close(over_nine)
         table = sklearn.confusion_matrix(wanted, given, labels=nine)
-        np.testing.assert_array_equal(confusion(given, wanted, 9), table)
+        np.testing.assert_array_equal(confusion_matrix(given, wanted, 9), table)
         rows = np.transpose(
             sklearn.precision_recall_fscore_support(wanted, given, labels=nine, zero_division=0)
         )
@@ -122,10 +122,12 @@ def test_h22_equal_to_scikit_learn(sklearn):
             assert [row.precision, row.recall, row.f1, row.support] == close(expected)
             assert f1(given, wanted, positive=k) == close(expected[2])
         if len(given) > 1:  # scikit-learn warns of a confusion matrix of one example
-            assert matthews(given, wanted) == close(sklearn.matthews_corrcoef(wanted, given))
+            assert matthews_corrcoef(given, wanted) == close(
+                sklearn.matthews_corrcoef(wanted, given)
+            )
 
 
-@pytest.mark.parametrize("score", [accuracy, f1, macro_f1, matthews])
+@pytest.mark.parametrize("score", [accuracy, f1, macro_f1, matthews_corrcoef])
 def test_nothing_and_counts_that_differ_are_refused(score):
     with pytest.raises(DataError, match="empty"):
         score(np.zeros(0, int), np.zeros(0, int))
@@ -136,7 +138,7 @@ def test_nothing_and_counts_that_differ_are_refused(score):
 @pytest.mark.parametrize(
     "score",
     [
-        lambda given, wanted: confusion(given, wanted, 3),
+        lambda given, wanted: confusion_matrix(given, wanted, 3),
         lambda given, wanted: macro_f1(given, wanted, classes=3),
         lambda given, wanted: per_class(given, wanted, ["a", "b", "c"]),
     ],

@@ -12,14 +12,14 @@ from transformer_jax.decoding.ngram import NgramLanguageModel
 from transformer_jax.decoding.requests import Continuation, TextScore
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation import few_shot
-from transformer_jax.evaluation.answers import Row
+from transformer_jax.evaluation.answers import FewShotResult
 from transformer_jax.evaluation.few_shot import (
     Template,
     accuracy,
     answer,
-    choose,
     make_prompt,
-    pick,
+    rank_choices,
+    select_demonstrations,
 )
 
 CAPITALS = {"France": "Paris", "Italy": "Rome", "Spain": "Madrid", "Peru": "Lima", "Egypt": "Cairo"}
@@ -120,54 +120,65 @@ def test_unknown_fields_are_named():
 
 def test_examples_are_chosen_by_seed_and_index_and_never_are_the_query():
     for index, query in itertools.product(range(20), POOL):
-        four = pick(POOL, 4, query, index=index, seed=1)
+        four = select_demonstrations(POOL, 4, query, index=index, seed=1)
         assert query not in four
         assert len({example["input"] for example in four}) == 4
-        assert pick(POOL, 2, query, index=index, seed=1) == four[:2]
-    some = [pick(POOL, 2, {"input": "Chad"}, index=index, seed=1) for index in range(20)]
-    assert some == [pick(POOL, 2, {"input": "Chad"}, index=index, seed=1) for index in range(20)]
-    assert some != [pick(POOL, 2, {"input": "Chad"}, index=index, seed=2) for index in range(20)]
+        assert select_demonstrations(POOL, 2, query, index=index, seed=1) == four[:2]
+    some = [
+        select_demonstrations(POOL, 2, {"input": "Chad"}, index=index, seed=1)
+        for index in range(20)
+    ]
+    assert some == [
+        select_demonstrations(POOL, 2, {"input": "Chad"}, index=index, seed=1)
+        for index in range(20)
+    ]
+    assert some != [
+        select_demonstrations(POOL, 2, {"input": "Chad"}, index=index, seed=2)
+        for index in range(20)
+    ]
     assert len({str(pair) for pair in some}) > 5
     # Every example comes as often.
-    firsts = [pick(POOL, 1, {"input": "Chad"}, index=i)[0]["input"] for i in range(1000)]
+    firsts = [
+        select_demonstrations(POOL, 1, {"input": "Chad"}, index=i)[0]["input"] for i in range(1000)
+    ]
     assert all(150 < firsts.count(name) < 250 for name in CAPITALS)
     # Also not under another answer or with other notes.
     other = {"input": "France", "output": "Lyon", "note": "x"}
-    assert POOL[0] not in pick(POOL, 4, other, index=0)
+    assert POOL[0] not in select_demonstrations(POOL, 4, other, index=0)
     with pytest.raises(DataError, match="query 7: 5 examples are asked for and the pool has 4"):
-        pick(POOL, 5, POOL[0], index=7)
+        select_demonstrations(POOL, 5, POOL[0], index=7)
     with pytest.raises(DataError, match="query 0: 1 example is asked for and the pool has 0"):
-        pick([POOL[0]], 1, POOL[0], index=0)
+        select_demonstrations([POOL[0]], 1, POOL[0], index=0)
     with pytest.raises(ConfigError, match="-1 examples"):
-        pick(POOL, -1, POOL[0], index=0)
+        select_demonstrations(POOL, -1, POOL[0], index=0)
 
 
 def test_t16_normalised_likelihood_does_not_prefer_the_short():
     worth = {"no": -3.0, "quite a lot": -6.0, "überaus": -5.0}
     model = Fake(likely=lambda prompt, text: worth[text])
     choices = list(worth)
-    assert choose(model, ["Is it?"], choices) == [0]  # -3, -6, -5
-    assert choose(model, ["Is it?"], choices, "tokens") == [1]  # -3, -2, -5
-    assert choose(model, ["Is it?"], choices, "bytes") == [1]  # -1.5, -.55, -.625
-    assert choose(model, ["Is it?"], ["no", "überaus"], "bytes") == [1]
+    assert rank_choices(model, ["Is it?"], choices) == [0]  # -3, -6, -5
+    assert rank_choices(model, ["Is it?"], choices, "tokens") == [1]  # -3, -2, -5
+    assert rank_choices(model, ["Is it?"], choices, "bytes") == [1]  # -1.5, -.55, -.625
+    assert rank_choices(model, ["Is it?"], ["no", "überaus"], "bytes") == [1]
     worth["überaus"] = -8 * 6 / 11 + 1e-9  # of 8 bytes and 7 characters
-    assert choose(model, ["Is it?"], choices, "bytes") == [2]
-    assert choose(Fake(), ["a", "b"], ["x", "y"]) == [0, 0]
+    assert rank_choices(model, ["Is it?"], choices, "bytes") == [2]
+    assert rank_choices(Fake(), ["a", "b"], ["x", "y"]) == [0, 0]
 
 
 def test_each_prompt_may_have_choices_of_its_own():
     model = Fake(likely=lambda prompt, text: -abs(int(text) - len(prompt)))
-    assert choose(model, ["a", "bbb"], [["0", "1"], ["1", "2", "3"]]) == [1, 2]
+    assert rank_choices(model, ["a", "bbb"], [["0", "1"], ["1", "2", "3"]]) == [1, 2]
     assert model.asked == [("a", "0"), ("a", "1"), ("bbb", "1"), ("bbb", "2"), ("bbb", "3")]
-    assert choose(model, [], ["1"]) == []
+    assert rank_choices(model, [], ["1"]) == []
     with pytest.raises(ConfigError, match="2 prompts but choices for 1"):
-        choose(model, ["a", "b"], [["0", "1"]])
+        rank_choices(model, ["a", "b"], [["0", "1"]])
     with pytest.raises(ConfigError, match="no or an empty choice"):
-        choose(model, ["a"], [[]])
+        rank_choices(model, ["a"], [[]])
     with pytest.raises(ConfigError, match="no or an empty choice"):
-        choose(model, ["a"], ["x", ""])
+        rank_choices(model, ["a"], ["x", ""])
     with pytest.raises(ConfigError, match="allowed are none, tokens, bytes"):
-        inspect.unwrap(choose)(model, ["a"], ["x"], "words")  # before types are checked
+        inspect.unwrap(rank_choices)(model, ["a"], ["x"], "words")  # before types are checked
 
 
 def test_answers_are_greedy_and_end_at_the_stop():
@@ -185,7 +196,7 @@ def test_prompts_are_made_of_examples_that_agree_with_their_query():
     made = few_shot.prompts(pool, queries, k=4, same="kind", seed=3)
     for index, (prompt, query) in enumerate(zip(made, queries, strict=True)):
         alike = [example for example in pool if example["kind"] == query["kind"]]
-        chosen = pick(alike, 4, query, index=index, seed=3)
+        chosen = select_demonstrations(alike, 4, query, index=index, seed=3)
         assert prompt == make_prompt(Template(), chosen, query)
     for query in ({"input": "Chad", "kind": "c"}, {"input": "Chad"}):
         with pytest.raises(DataError, match=r"the pool has 0|no field 'kind'"):
@@ -203,10 +214,10 @@ def test_accuracy_is_counted_for_each_number_of_examples():
 
     rows = accuracy(Fake(reply), POOL, POOL, shots=(0, 1, 2, 4))
     assert rows == [
-        Row(0, 0.0, 5, 1.0, 1.0),
-        Row(1, 0.0, 5, 1.0, 1.0),
-        Row(2, 1.0, 5, 1.0, 1.0),
-        Row(4, 1.0, 5, 1.0, 1.0),
+        FewShotResult(0, 0.0, 5, 1.0, 1.0),
+        FewShotResult(1, 0.0, 5, 1.0, 1.0),
+        FewShotResult(2, 1.0, 5, 1.0, 1.0),
+        FewShotResult(4, 1.0, 5, 1.0, 1.0),
     ]
 
 
@@ -214,7 +225,7 @@ def test_accuracy_by_choices_scores_them_with_their_blank():
     likely = lambda prompt, text: text.strip() == CAPITALS[prompt.splitlines()[-1][:-3]]
     model = Fake(likely=likely)
     rows = accuracy(model, POOL, POOL, shots=(3,), choices=list(CAPITALS.values()))
-    assert rows == [Row(3, 1.0, 5, 1.0, 1.0)]
+    assert rows == [FewShotResult(3, 1.0, 5, 1.0, 1.0)]
     assert all(text.startswith(" ") and prompt.endswith(" ->") for prompt, text in model.asked)
     wrong = Fake(likely=lambda prompt, text: -likely(prompt, text))
     assert accuracy(wrong, POOL, POOL, shots=(3,), choices=["Paris", "Rome"])[0].accuracy == 0
@@ -260,7 +271,7 @@ def learnt():
 
 def test_an_n_gram_model_answers_what_it_has_read(learnt):
     rows = accuracy(learnt, POOL, POOL, shots=(0, 2))
-    assert rows == [Row(0, 1.0, 5, 1.0, 1.0), Row(2, 1.0, 5, 1.0, 1.0)]
+    assert rows == [FewShotResult(0, 1.0, 5, 1.0, 1.0), FewShotResult(2, 1.0, 5, 1.0, 1.0)]
     for normalize in ("none", "tokens", "bytes"):
         rows = accuracy(
             learnt, POOL, POOL, shots=(0,), choices=[*CAPITALS.values()], normalize=normalize
@@ -282,5 +293,5 @@ def test_choices_are_scored_as_the_model_does(learnt):
     prompts, choices = ["Italy ->", "Peru ->"], [" Rome", " Lima"]
     own = [learnt.score(choices, [prompt] * 2) for prompt in prompts]
     wanted = [max((0, 1), key=lambda i: pair[i].log_prob) for pair in own]
-    assert choose(learnt, prompts, choices) == wanted == [0, 1]
+    assert rank_choices(learnt, prompts, choices) == wanted == [0, 1]
     assert math.isfinite(own[0][1].log_prob)

@@ -5,7 +5,7 @@ import pytest
 
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation import glue
-from transformer_jax.evaluation.glue import COLUMNS, TABLE, TASKS, average, measured
+from transformer_jax.evaluation.glue import COLUMNS, TABLE, TASKS, average, glue_metrics
 
 # As the table prints them. BiLSTM+ELMo+Attn says 71.0, an erratum: its columns give 70.9.
 AVERAGES = {
@@ -46,12 +46,12 @@ def test_h22_the_metric_of_each_task():
 
 def test_h22_measured_by_hand():
     given, wanted = np.array([1, 1, 1, 0]), np.array([1, 1, 0, 0])
-    assert measured("QQP", given, wanted) == {"f1": pytest.approx(4 / 5), "accuracy": 0.75}
-    assert measured("CoLA", given, wanted) == {"matthews": pytest.approx(2 / np.sqrt(12))}
-    assert measured("MNLI", np.array([2, 1, 0]), np.array([2, 2, 0])) == {
+    assert glue_metrics("QQP", given, wanted) == {"f1": pytest.approx(4 / 5), "accuracy": 0.75}
+    assert glue_metrics("CoLA", given, wanted) == {"matthews": pytest.approx(2 / np.sqrt(12))}
+    assert glue_metrics("MNLI", np.array([2, 1, 0]), np.array([2, 2, 0])) == {
         "accuracy": pytest.approx(2 / 3)
     }
-    scores = measured("STS-B", np.array([1.0, 2.0, 3.0, 4.0]), np.array([1.0, 3.0, 2.0, 10.0]))
+    scores = glue_metrics("STS-B", np.array([1.0, 2.0, 3.0, 4.0]), np.array([1.0, 3.0, 2.0, 10.0]))
     assert scores == {"spearman": pytest.approx(0.8), "pearson": pytest.approx(13 / np.sqrt(250))}
 
 
@@ -71,4 +71,4 @@ def test_an_average_over_other_columns_is_refused():
 
 def test_unknown_tasks_are_refused():
     with pytest.raises(ConfigError, match=r"no GLUE task 'WNLI': allowed are MNLI, QQP"):
-        measured("WNLI", np.zeros(1), np.zeros(1))
+        glue_metrics("WNLI", np.zeros(1), np.zeros(1))

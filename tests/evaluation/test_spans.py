@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from transformer_jax.errors import DataError
-from transformer_jax.evaluation.spans import SpanScore, exact_and_f1
+from transformer_jax.evaluation.spans import SpanScore, squad_scores
 
 
 def normalize(text):
@@ -71,7 +71,7 @@ def test_equal_to_the_script_of_squad_1():
         questions = [str(number) for number in range(rng.randint(1, 12))]
         answers = {one: [texts(rng, 0) + " dog" for _ in range(3)] for one in questions}
         predictions = {one: texts(rng, 0) for one in questions if rng.random() < 0.8}
-        assert evaluate_v1(predictions, answers) == pair(exact_and_f1(predictions, answers))
+        assert evaluate_v1(predictions, answers) == pair(squad_scores(predictions, answers))
 
 
 def test_equal_to_the_script_of_squad_2():
@@ -80,13 +80,13 @@ def test_equal_to_the_script_of_squad_2():
         questions = [str(number) for number in range(rng.randint(1, 12))]
         answers = {one: [texts(rng, 0) for _ in range(rng.randint(0, 3))] for one in questions}
         predictions = {one: texts(rng, 0) for one in questions}
-        assert evaluate_v2(predictions, answers) == pair(exact_and_f1(predictions, answers))
+        assert evaluate_v2(predictions, answers) == pair(squad_scores(predictions, answers))
 
 
 def test_by_hand():
     answers = {"1": ["Denver Broncos", "the Broncos"], "2": ["1066"], "3": ["red big dog"]}
     predictions = {"1": "Broncos!", "2": "in 1066", "3": "the cat"}
-    score = exact_and_f1(predictions, answers)
+    score = squad_scores(predictions, answers)
     assert pair(score) == (1 / 3, (1 + 2 / 3 + 0) / 3)
     assert score.count == 3
 
@@ -95,29 +95,29 @@ def test_without_an_answer_the_empty_text_is_right():
     nothing: list[list[str]] = [[], [""], ["", ""]]
     for wanted in nothing:
         answers = {"1": wanted}
-        assert exact_and_f1({"1": ""}, answers) == SpanScore(1.0, 1.0, 1)
-        assert exact_and_f1({"1": "dog"}, answers) == SpanScore(0.0, 0.0, 1)
-    assert exact_and_f1({"1": ""}, {"1": ["dog"]}) == SpanScore(0.0, 0.0, 1)
+        assert squad_scores({"1": ""}, answers) == SpanScore(1.0, 1.0, 1)
+        assert squad_scores({"1": "dog"}, answers) == SpanScore(0.0, 0.0, 1)
+    assert squad_scores({"1": ""}, {"1": ["dog"]}) == SpanScore(0.0, 0.0, 1)
 
 
 def test_an_answer_without_words_is_left_out_where_the_scripts_differ():
     given, wanted = {"1": "."}, {"1": ["peace", "."]}
     assert evaluate_v1(given, wanted) == (1, 0)
-    assert evaluate_v2(given, wanted) == (0, 0) == pair(exact_and_f1(given, wanted))
-    assert exact_and_f1({"1": "a"}, {"1": ["the", "cat"]}) == SpanScore(0.0, 0.0, 1)
-    assert exact_and_f1({"1": "cat"}, {"1": ["the", "cat"]}) == SpanScore(1.0, 1.0, 1)
+    assert evaluate_v2(given, wanted) == (0, 0) == pair(squad_scores(given, wanted))
+    assert squad_scores({"1": "a"}, {"1": ["the", "cat"]}) == SpanScore(0.0, 0.0, 1)
+    assert squad_scores({"1": "cat"}, {"1": ["the", "cat"]}) == SpanScore(1.0, 1.0, 1)
 
 
 def test_a_question_without_a_prediction_is_wrong():
     answers = {"1": ["dog"], "2": ["cat"], "3": []}
-    assert exact_and_f1({"1": "dog"}, answers) == SpanScore(1 / 3, 1 / 3, 3)
-    assert exact_and_f1({}, answers) == SpanScore(0.0, 0.0, 3)
+    assert squad_scores({"1": "dog"}, answers) == SpanScore(1 / 3, 1 / 3, 3)
+    assert squad_scores({}, answers) == SpanScore(0.0, 0.0, 3)
 
 
 def test_predictions_to_other_questions_are_passed_over():
-    assert exact_and_f1({"1": "dog", "9": "cat"}, {"1": ["dog"]}) == SpanScore(1.0, 1.0, 1)
+    assert squad_scores({"1": "dog", "9": "cat"}, {"1": ["dog"]}) == SpanScore(1.0, 1.0, 1)
 
 
 def test_no_question_is_refused():
     with pytest.raises(DataError, match="no question"):
-        exact_and_f1({"1": "dog"}, {})
+        squad_scores({"1": "dog"}, {})

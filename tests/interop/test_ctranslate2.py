@@ -24,8 +24,8 @@ from transformer_jax.config import (
     TransformerConfig,
 )
 from transformer_jax.data.tokenizer import train_tokenizer
-from transformer_jax.decoding.published import PublishedGenerator
-from transformer_jax.decoding.published_rules import PublishedRules
+from transformer_jax.decoding.hf_config import HFGenerationConfig
+from transformer_jax.decoding.hf_generate import HFGenerator
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.interop.ctranslate2 import never_written, vocabulary, write_ctranslate2
 from transformer_jax.interop.family import Model
@@ -151,7 +151,7 @@ def texts(tokenizer, both):
 
 def written_by_ours(model, params, tokenizer, ids, real, beams):
     both = model.kind == "encoder-decoder"
-    rules = PublishedRules(
+    rules = HFGenerationConfig(
         max_new_tokens=NEW,
         min_new_tokens=1,  # its min_decoding_length unless told
         num_beams=beams,
@@ -164,7 +164,7 @@ def written_by_ours(model, params, tokenizer, ids, real, beams):
         renormalize_logits=True,
     )
     graph = nnx.split(abstract_model(model))[0]
-    generator = PublishedGenerator((graph, params), rules, rows=(TEXTS,), lengths=(LONGEST,))
+    generator = HFGenerator((graph, params), rules, rows=(TEXTS,), lengths=(LONGEST,))
     with jax.default_matmul_precision("highest"):
         found = generator.generate(ids, real)
     rows = found.tokens[:, 1 if both else LONGEST :].tolist()

@@ -13,8 +13,8 @@ import pytest
 from flax import nnx
 
 from tests.parity import layouts
-from transformer_jax.decoding.published import PublishedGenerator
-from transformer_jax.decoding.published_rules import from_published
+from transformer_jax.decoding.hf_config import from_generation_config
+from transformer_jax.decoding.hf_generate import HFGenerator
 from transformer_jax.interop.folder import abstract_model, open_folder
 
 CASES = json.loads((layouts.REFERENCES / "generation.json").read_text())["cases"]
@@ -30,7 +30,7 @@ def cases(layout, num_beams=None):
 
 def rules_of(case):
     """As a folder holds them: the configuration, and what the case asks for instead."""
-    return from_published(layouts.LAYOUTS[case["layout"]]["config"] | case["rules"])
+    return from_generation_config(layouts.LAYOUTS[case["layout"]]["config"] | case["rules"])
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def generator(tmp_path_factory):
         model = nnx.split(abstract_model(folder.model))[0], folder.load()
         first, *others = map(rules_of, cases(layout))
         # One shape, and room for all rules: each number of beams is one program.
-        return PublishedGenerator(model, first, others=others, rows=(3,), lengths=(20,))
+        return HFGenerator(model, first, others=others, rows=(3,), lengths=(20,))
 
     return make
 

@@ -85,12 +85,12 @@ class Attention(RunCommand):
 
     def of_translation(self) -> "tuple[tuple[Maps, ...], str]":
         """What a translator looks at, and its translation."""
-        from transformer_jax.decoding.options import Search
+        from transformer_jax.decoding.options import BeamSearchConfig
         from transformer_jax.decoding.translator import Translator
         from transformer_jax.predictors.runs import as_trained, load
 
         model, tokenizer = load(self.run, self.checkpoint)
-        translator = Translator(model, tokenizer, search=Search(beams=self.beams))
+        translator = Translator(model, tokenizer, search=BeamSearchConfig(beams=self.beams))
         prepare = as_trained(self.run)
         target = None if self.target is None else prepare(self.target)
         return attention_of(translator, prepare(self.sentence), target)

@@ -17,7 +17,7 @@ from transformer_jax.errors import ConfigError, DataError, plural
 
 if TYPE_CHECKING:
     from transformer_jax.config import TransformerConfig
-    from transformer_jax.decoding.requests import LanguageModel, Request
+    from transformer_jax.decoding.requests import GenerationRequest, LanguageModel
 
 __all__ = ["Generate", "longer"]
 
@@ -100,10 +100,12 @@ class Generate(RunCommand):
         asked = numbered([dataclasses.replace(one, prompt=prepare(one.prompt)) for one in asked])
         if counted(RunDirectory.open(self.run)):
             self.check_counted()
-        from transformer_jax.decoding.language import Shapes
+        from transformer_jax.decoding.language import BatchingConfig
 
         rows = tuple(sorted({n for n in (1, 2, 4, 8, 16, 32) if n < self.batch} | {self.batch}))
-        shapes = Shapes(rows=rows, too_long=self.too_long, full=self.full, draft=self.speculate)
+        shapes = BatchingConfig(
+            rows=rows, too_long=self.too_long, full=self.full, draft=self.speculate
+        )
         change = longer(self.context, self.interpolate)
         model = load_language(
             self.run,
@@ -134,14 +136,14 @@ class Generate(RunCommand):
             )
         return 0
 
-    def asked(self) -> "list[Request]":
+    def asked(self) -> "list[GenerationRequest]":
         """All requests, each with its settings.
 
         Raises:
             ConfigError: No prompts, or prompts in two ways; a setting out of its range.
             DataError: A file cannot be read.
         """
-        from transformer_jax.decoding.requests import Request
+        from transformer_jax.decoding.requests import GenerationRequest
 
         given = [n for n in ("prompt", "prompts", "requests") if getattr(self, n) is not None]
         allowed = 'a prompt (generate RUN "text"), --prompts FILE and --requests FILE'
@@ -160,7 +162,7 @@ class Generate(RunCommand):
         settings = self.settings()
         if self.speculate and self.temperature:
             raise ConfigError("--speculate is for greedy texts: give --temperature 0 too")
-        usual = Request(self.prompt or "", **settings)  # refused before files are read
+        usual = GenerationRequest(self.prompt or "", **settings)  # refused before files are read
         self.check_traced(usual)
         if self.prompt is not None:
             return [usual]
@@ -169,13 +171,15 @@ class Generate(RunCommand):
             made = list(requests_of(source, settings | {"number": None}, self.check_traced))
         else:
             source = self.prompts or Path("-")
-            made = [Request(line, **settings) for line in prompt_lines(source, "--prompts")]
+            made = [
+                GenerationRequest(line, **settings) for line in prompt_lines(source, "--prompts")
+            ]
         if not made:
             name = "standard input" if str(source) == "-" else str(source)
             raise DataError(f"{name}: no prompts, it is empty")
         return made
 
-    def check_traced(self, request: "Request") -> None:
+    def check_traced(self, request: "GenerationRequest") -> None:
         """Refuses several texts of a request where the steps of one are told.
 
         Raises:
@@ -186,9 +190,9 @@ class Generate(RunCommand):
 
     def settings(self) -> dict[str, Any]:
         """What flags say of all requests, and what holds where they say nothing."""
-        from transformer_jax.decoding.requests import Request
+        from transformer_jax.decoding.requests import GenerationRequest
 
-        usual = {field.name: field.default for field in dataclasses.fields(Request)}
+        usual = {field.name: field.default for field in dataclasses.fields(GenerationRequest)}
         del usual["prompt"], usual["number"]
         given = {name: getattr(self, name) for name in usual}
         return usual | {name: value for name, value in given.items() if value is not None}
@@ -196,7 +200,7 @@ class Generate(RunCommand):
     def by_published_rules(self) -> int:
         """Writes texts as ``generate()`` of transformers would."""
         from transformer_jax.cli.flags import refuse_flags
-        from transformer_jax.predictors.published import PublishedWriter
+        from transformer_jax.predictors.hf_generation import HFTextGenerator
 
         names = {
             "tokens": "max_new_tokens",
@@ -217,7 +221,7 @@ class Generate(RunCommand):
             for ours, theirs in names.items()
             if getattr(self, ours) is not None
         }
-        write = PublishedWriter(
+        write = HFTextGenerator(
             self.run, self.checkpoint, "decoder", batch=self.batch, changes=changes
         )
         several = len(prompts) > 1 or write.rules.num_return_sequences > 1
@@ -227,7 +231,7 @@ class Generate(RunCommand):
             shown.texts(prompt, texts, ranked=write.rules.num_beams > 1)
         return 0
 
-    def show(self, model: "LanguageModel", request: "Request") -> None:
+    def show(self, model: "LanguageModel", request: "GenerationRequest") -> None:
         """Prompt and text on standard output, as they are written."""
         out = sys.stdout.buffer
         pieces = iter(model.stream(request))
@@ -239,8 +243,8 @@ class Generate(RunCommand):
         out.flush()
 
     def texts(
-        self, model: "LanguageModel", asked: "list[Request]", write: "Writer"
-    ) -> "Iterator[tuple[Request, bool]]":
+        self, model: "LanguageModel", asked: "list[GenerationRequest]", write: "Writer"
+    ) -> "Iterator[tuple[GenerationRequest, bool]]":
         """Writes all texts; each request, and whether it met a stop string."""
         # A window at a time: a long file starts to answer before it is read to the end.
         for start in range(0, len(asked), 8 * self.batch):
@@ -249,7 +253,7 @@ class Generate(RunCommand):
                 write(request, found)
                 yield request, any(one.reason == "stop" for one in found)
 
-    def note(self, missed: "list[Request]", asked: int) -> None:
+    def note(self, missed: "list[GenerationRequest]", asked: int) -> None:
         """Says so if prompts met none of their stop strings."""
         if missed:
             words = ", ".join(sorted({repr(text) for request in missed for text in request.stop}))
@@ -257,8 +261,8 @@ class Generate(RunCommand):
             note(f"none of the stop strings ({words}) was met{of}")
 
     def traces(
-        self, model: Any, asked: "list[Request]", write: "Writer"
-    ) -> "Iterator[tuple[Request, bool]]":
+        self, model: Any, asked: "list[GenerationRequest]", write: "Writer"
+    ) -> "Iterator[tuple[GenerationRequest, bool]]":
         """The same, telling the steps on the way (row L13)."""
         from transformer_jax.cli.translate import traced
 

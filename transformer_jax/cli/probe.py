@@ -13,8 +13,8 @@ from transformer_jax.errors import ConfigError, DataError, UserError, plural
 
 if TYPE_CHECKING:
     from transformer_jax.data.labelled import Labelled
-    from transformer_jax.encoding.probing import Probed
-    from transformer_jax.encoding.vectors import Pool, Vectors
+    from transformer_jax.encoding.probing import ProbeResult
+    from transformer_jax.encoding.vectors import Embedder, Pool
 
 __all__ = ["Probe"]
 
@@ -124,7 +124,7 @@ class Probe(RunCommand):
                 left -= len(words[-1])
         return words, labels
 
-    def vectors_of(self, vectors: "Vectors", items: Sequence[Any], pool: "Pool") -> Any:
+    def vectors_of(self, vectors: "Embedder", items: Sequence[Any], pool: "Pool") -> Any:
         """The vectors of all layers for each sentence, or for each word."""
         if self.tagged:
             return vectors.tagged(items)
@@ -134,7 +134,7 @@ class Probe(RunCommand):
         return np.concatenate([block.vectors for block in made])
 
 
-def _table(rows: "Sequence[Probed]", guess: str, share: float) -> str:
+def _table(rows: "Sequence[ProbeResult]", guess: str, share: float) -> str:
     """A line for each kind of vectors, the best marked."""
     best = max(row.accuracy for row in rows)
     width = max(len(guess), *(len(row.name) for row in rows))

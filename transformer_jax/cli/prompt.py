@@ -18,7 +18,7 @@ from transformer_jax.evaluation.few_shot import Example, Normalize, Template, ac
 
 if TYPE_CHECKING:
     from transformer_jax.decoding.requests import LanguageModel
-    from transformer_jax.evaluation.answers import Row
+    from transformer_jax.evaluation.answers import FewShotResult
 
 __all__ = ["Prompt", "read_examples", "unescaped"]
 
@@ -192,7 +192,7 @@ class Prompt(RunCommand):
             found.append(query)
         return found
 
-    def line(self, row: "Row", cut: int) -> str:
+    def line(self, row: "FewShotResult", cut: int) -> str:
         """The scores after so many examples, as asked for."""
         if self.json:
             return json.dumps({**dataclasses.asdict(row), "cut": cut})
@@ -204,11 +204,11 @@ class Prompt(RunCommand):
         self, model: "LanguageModel", template: Template, prompt: str, query: Example
     ) -> None:
         """One prompt and the model's answer, on standard error."""
-        from transformer_jax.evaluation.few_shot import answer, choose
+        from transformer_jax.evaluation.few_shot import answer, rank_choices
 
         if self.choices:
             led = [template.lead + choice for choice in self.choices]
-            given = self.choices[choose(model, [prompt], led, self.normalize)[0]]
+            given = self.choices[rank_choices(model, [prompt], led, self.normalize)[0]]
         else:
             [given] = answer(model, [prompt], stop=template.stop, tokens=self.tokens)
         print(f"{prompt}{template.lead}[{given}]", file=sys.stderr)

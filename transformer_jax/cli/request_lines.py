@@ -11,7 +11,7 @@ from transformer_jax.cli.output import waiting
 from transformer_jax.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from transformer_jax.decoding.requests import Request
+    from transformer_jax.decoding.requests import GenerationRequest
 
 __all__ = ["prompt_lines", "requests_of"]
 
@@ -31,8 +31,8 @@ def prompt_lines(path: Path, flag: str) -> Iterator[str]:
 
 
 def requests_of(
-    path: Path, settings: dict[str, Any], check: "Callable[[Request], None]"
-) -> "Iterator[Request]":
+    path: Path, settings: dict[str, Any], check: "Callable[[GenerationRequest], None]"
+) -> "Iterator[GenerationRequest]":
     """The requests of JSON lines.
 
     Args:
@@ -43,7 +43,7 @@ def requests_of(
     Raises:
         DataError: A line asks for nothing that could be; it is named.
     """
-    from transformer_jax.decoding.requests import Request
+    from transformer_jax.decoding.requests import GenerationRequest
 
     name = "<stdin>" if str(path) == "-" else str(path)
     for number, line in enumerate(prompt_lines(path, "--requests"), 1):
@@ -65,7 +65,7 @@ def requests_of(
         try:
             for setting, value in fields.items():
                 fields[setting] = _typed(setting, value)
-            request = Request(**settings | fields)
+            request = GenerationRequest(**settings | fields)
             check(request)
         except ConfigError as error:
             raise DataError(f"{where}: {error}") from None

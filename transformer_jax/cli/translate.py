@@ -16,7 +16,7 @@ from transformer_jax.errors import ConfigError, plural, were
 
 if TYPE_CHECKING:
     from transformer_jax.decoding.forced import TraceStep
-    from transformer_jax.decoding.options import Batching, Search
+    from transformer_jax.decoding.options import BeamSearchConfig, TranslationBatching
     from transformer_jax.decoding.translator import Translation, Translator
 
 __all__ = ["Translate", "traced"]
@@ -126,12 +126,12 @@ class Translate(RunCommand):
     def by_published_rules(self) -> int:
         """The same, as ``generate()`` of transformers would."""
         from transformer_jax.decoding.translator import Hypothesis, Translation
-        from transformer_jax.predictors.published import PublishedWriter
+        from transformer_jax.predictors.hf_generation import HFTextGenerator
 
         destination = self.destination()
         changes: dict[str, int] = {} if self.beams is None else {"num_beams": self.beams}
         changes |= {} if self.nbest is None else {"num_return_sequences": self.nbest}
-        write = PublishedWriter(
+        write = HFTextGenerator(
             self.run, self.checkpoint, "encoder-decoder", batch=self.batch, changes=changes
         )
         shown = dataclasses.replace(self, nbest=write.rules.num_return_sequences)
@@ -180,12 +180,12 @@ class Translate(RunCommand):
             if getattr(self, name) < 1:
                 raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)}: at least 1")
 
-    def options(self) -> tuple["Search", "Batching"]:
+    def options(self) -> tuple["BeamSearchConfig", "TranslationBatching"]:
         """How to search, and in which shapes."""
-        from transformer_jax.decoding.options import Batching, Search
+        from transformer_jax.decoding.options import BeamSearchConfig, TranslationBatching
 
         beams = 1 if self.sample else 4 if self.beams is None else self.beams
-        search = Search(
+        search = BeamSearchConfig(
             beams=beams,
             normalization=self.normalization,
             alpha=self.alpha,
@@ -196,19 +196,19 @@ class Translate(RunCommand):
         rows = tuple(sorted({n for n in (1, 8) if n < self.batch} | {self.batch}))
         live = self.input is None and sys.stdin.isatty()
         window = 1 if live or self.trace else self.read_ahead
-        return search, Batching(rows=rows, window=window, too_long=self.too_long)
+        return search, TranslationBatching(rows=rows, window=window, too_long=self.too_long)
 
     def translations(
         self, translator: "Translator", lines: Iterable[str]
     ) -> "Iterator[Translation]":
         """What the flags ask for, line by line."""
         if self.sample:
-            from transformer_jax.decoding.generate import Sampling
-            from transformer_jax.decoding.sample import sample_lines
+            from transformer_jax.decoding.generate import SamplingConfig
+            from transformer_jax.decoding.sample import sample_translations
             from transformer_jax.keys import key_for
 
-            sampling = Sampling(self.temperature, self.top_k, self.top_p, self.min_p)
-            return sample_lines(translator, lines, key_for(self.seed, "sampling"), sampling)
+            sampling = SamplingConfig(self.temperature, self.top_k, self.top_p, self.min_p)
+            return sample_translations(translator, lines, key_for(self.seed, "sampling"), sampling)
         if self.trace:
             return self.traces(translator, lines)
         return translator.stream(lines)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from transformer_jax.cli.output import tsv
 
 if TYPE_CHECKING:
-    from transformer_jax.decoding.requests import Continuation, Request
+    from transformer_jax.decoding.requests import Continuation, GenerationRequest
 
 __all__ = ["Writer"]
 
@@ -25,7 +25,7 @@ class Writer:
     def __init__(self, form: Literal["plain", "tsv", "json"], several: bool):
         self.form, self.several, self.prompts = form, several, 0
 
-    def __call__(self, request: "Request", found: "Sequence[Continuation]") -> None:
+    def __call__(self, request: "GenerationRequest", found: "Sequence[Continuation]") -> None:
         """Writes the continuations of a prompt, best first where they were searched for."""
         if self.form == "json":
             self._json(request, found)
@@ -57,7 +57,7 @@ class Writer:
             out.write((prompt + text).encode() + b"\n")
         out.flush()
 
-    def _json(self, request: "Request", found: "Sequence[Continuation]") -> None:
+    def _json(self, request: "GenerationRequest", found: "Sequence[Continuation]") -> None:
         texts = [
             {
                 "text": one.text,

@@ -7,15 +7,17 @@ import jax
 import numpy as np
 from jaxtyping import Array, Int, Key
 
-from transformer_jax.decoding.generate import Sampling
-from transformer_jax.decoding.requests import Request
-from transformer_jax.decoding.writing import Draft
+from transformer_jax.decoding.generate import SamplingConfig
+from transformer_jax.decoding.requests import GenerationRequest
+from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.keys import key_for
 
-__all__ = ["aligned", "is_plain", "keys_of", "settings_of", "together"]
+__all__ = ["batch_by_length", "is_plain", "left_pad", "sampling_config", "sampling_keys"]
 
 
-def together(drafts: Iterable[Draft], most: int, *, alone: bool) -> Iterator[list[Draft]]:
+def batch_by_length(
+    drafts: Iterable[GenerationSequence], most: int, *, alone: bool
+) -> Iterator[list[GenerationSequence]]:
     """Batches of at most ``most``: prompts of like length, and alike in being greedy.
 
     Args:
@@ -25,7 +27,7 @@ def together(drafts: Iterable[Draft], most: int, *, alone: bool) -> Iterator[lis
     """
     single = lambda draft: alone and is_plain(draft.request)
     kind = lambda draft: (single(draft), draft.request.temperature > 0)
-    batch: list[Draft] = []
+    batch: list[GenerationSequence] = []
     for draft in sorted(drafts, key=lambda draft: (kind(draft), len(draft.read))):
         full = len(batch) == most or single(draft)
         if batch and (full or kind(batch[0]) != kind(draft)):
@@ -36,13 +38,13 @@ def together(drafts: Iterable[Draft], most: int, *, alone: bool) -> Iterator[lis
         yield batch
 
 
-def aligned(
+def left_pad(
     texts: Sequence[Sequence[int]], rows: int, width: int, pad: int
 ) -> tuple[Int[np.ndarray, "{rows} {width}"], Int[np.ndarray, " {rows}"]]:
     """Texts as rows that end in the last column, and where each begins.
 
     Example:
-        >>> aligned([[5, 6], [7]], 2, 3, pad=0)
+        >>> left_pad([[5, 6], [7]], 2, 3, pad=0)
         (array([[0, 5, 6],
                [0, 0, 7]], dtype=int32), array([1, 2], dtype=int32))
     """
@@ -53,7 +55,7 @@ def aligned(
     return tokens, starts
 
 
-def is_plain(request: Request) -> bool:
+def is_plain(request: GenerationRequest) -> bool:
     """Whether a request is greedy and nothing else."""
     return (
         request.temperature == 0
@@ -63,7 +65,7 @@ def is_plain(request: Request) -> bool:
     )
 
 
-def settings_of(drafts: Sequence[Draft], rows: int, vocab: int) -> Sampling:
+def sampling_config(drafts: Sequence[GenerationSequence], rows: int, vocab: int) -> SamplingConfig:
     """Each row's settings; what no row asks for is None, and left out of the computation."""
 
     def column(name: str, nothing: float | int, dtype: Any = np.float32) -> np.ndarray | None:
@@ -74,7 +76,7 @@ def settings_of(drafts: Sequence[Draft], rows: int, vocab: int) -> Sampling:
         return np.array(values + [nothing] * (rows - len(values)), dtype)
 
     temperature = [draft.request.temperature for draft in drafts]
-    return Sampling(
+    return SamplingConfig(
         temperature=np.array(temperature + [1.0] * (rows - len(drafts)), np.float32),
         top_k=column("top_k", vocab, np.int32),
         top_p=column("top_p", 1.0),
@@ -84,7 +86,7 @@ def settings_of(drafts: Sequence[Draft], rows: int, vocab: int) -> Sampling:
     )
 
 
-def keys_of(drafts: Sequence[Draft], rows: int) -> Key[Array, " {rows}"] | None:
+def sampling_keys(drafts: Sequence[GenerationSequence], rows: int) -> Key[Array, " {rows}"] | None:
     """A key for each row; None if all rows are greedy.
 
     It follows from the seed of its request, the number of the request, and that of the sample.

@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer_jax.decoding.lengths import Normalization, best_attainable, length_penalty
+from transformer_jax.decoding.lengths import Normalization, best_possible_score, length_penalty
 from transformer_jax.functional import logits as processors
 
 __all__ = ["Hypotheses", "beam_search"]
@@ -82,7 +82,7 @@ def beam_search(
     ``beams >= V ** (length - 1)`` the search is exact (row B31).
 
     A sentence is done when no live hypothesis can reach the worst of the ``keep`` finished ones
-    (:func:`best_attainable`); what it returns is what going on to the limit would. Sentences do
+    (:func:`best_possible_score`); what it returns is what going on to the limit would. Sentences do
     not influence one another. Ties go to the shorter, then to the better-placed hypothesis.
 
     Args:
@@ -144,7 +144,7 @@ def beam_search(
         ends = jnp.where(may_end & ~loop.done[:, None], ends, -jnp.inf)
         scores = ends / length_penalty(t + 1, normalization, alpha[:, None])
         finished = _admit(loop.finished, scores, ends, t + 1)
-        hope = best_attainable(onward[:, 0], limits, normalization, alpha)
+        hope = best_possible_score(onward[:, 0], limits, normalization, alpha)
         settled = stop_early & (finished.scores[:, -1] >= hope)
         here = (t, jnp.int32(0), jnp.int32(0))
         return _Loop(

@@ -10,13 +10,13 @@ from jaxtyping import Float, Int
 from transformer_jax.decoding.lengths import Normalization, length_penalty
 from transformer_jax.errors import ConfigError, plural
 
-__all__ = ["Exact", "exhaustive_search", "sequences"]
+__all__ = ["ExactHypothesis", "exhaustive_search", "num_sequences"]
 
 # Decoder inputs [R T], the first token included, to logits [R T V]: teacher forcing, no cache.
 Scorer = Callable[[Int[np.ndarray, "R T"]], Float[np.ndarray, "R T V"]]
 
 
-class Exact(NamedTuple):
+class ExactHypothesis(NamedTuple):
     """A complete sequence and what it is worth."""
 
     tokens: tuple[int, ...]  # EOS included
@@ -24,16 +24,16 @@ class Exact(NamedTuple):
     score: float  # normalised for length
 
 
-def sequences(vocab: int, length: int, limit: int = 1_000_000) -> int:
+def num_sequences(vocab: int, length: int, limit: int = 1_000_000) -> int:
     """How many sequences of ``length`` tokens there are: ``Kᴺ`` (row B30).
 
     Raises:
         ConfigError: There are more than ``limit``.
 
     Example:
-        >>> sequences(5, 4)
+        >>> num_sequences(5, 4)
         625
-        >>> sequences(37_000, 25)
+        >>> num_sequences(37_000, 25)
         Traceback (most recent call last):
         transformer_jax.errors.ConfigError: exhaustive search over 37,000 tokens and 25 steps has
         37000^25 = 10^114.2 sequences: at most 1000000 are searched; use beam search
@@ -61,7 +61,7 @@ def exhaustive_search(
     forbidden: tuple[int, ...] = (),
     limit: int = 1_000_000,
     rows: int = 4096,
-) -> list[Exact]:
+) -> list[ExactHypothesis]:
     """The ``keep`` best of all sequences of at most ``length`` tokens that end with EOS.
 
     It asks for the logits of whole prefixes, so it shares neither cache nor loop with the searches
@@ -83,7 +83,7 @@ def exhaustive_search(
     Raises:
         ConfigError: ``vocab ** length`` is more than ``limit``.
     """
-    sequences(vocab, length, limit)
+    num_sequences(vocab, length, limit)
     letters = np.array([v for v in range(vocab) if v not in (eos, *forbidden)], np.int32)
     K = len(letters)
     N = length if K else 1  # nothing but EOS can follow
@@ -102,7 +102,7 @@ def _complete(
     eos: int,
     normalization: Normalization,
     alpha: float | int,
-) -> list[Exact]:
+) -> list[ExactHypothesis]:
     """Every distinct prefix of ``prefixes``, completed by EOS."""
     R, N = prefixes.shape
     follow = prefixes[:, 1:, None]
@@ -114,7 +114,7 @@ def _complete(
         total = so_far[:, n] + log_probs[:, n, eos]
         for prefix, log_prob in zip(prefixes[:, 1 : n + 1].tolist(), total.tolist(), strict=True):
             tokens = (*prefix, eos)
-            found[tokens] = Exact(tokens, log_prob, log_prob / penalties[n])
+            found[tokens] = ExactHypothesis(tokens, log_prob, log_prob / penalties[n])
     return list(found.values())
 
 

@@ -9,10 +9,10 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax.functional.logits import normalizer
 
-__all__ = ["Forced", "Score", "TraceStep", "forced_scores"]
+__all__ = ["Score", "TeacherForced", "TraceStep", "teacher_forced_log_probs"]
 
 
-class Forced(NamedTuple):
+class TeacherForced(NamedTuple):
     """Log-probabilities of given tokens and of the most probable ones instead."""
 
     log_probs: Float[Array, "B T"]
@@ -39,19 +39,20 @@ class TraceStep:
     best: tuple[tuple[str, float], ...]  # the most probable pieces, and their log-probabilities
 
 
-def forced_scores(
+def teacher_forced_log_probs(
     logits: Float[Array, "B T V"], target: Int[Array, "B T"], best: int = 0
-) -> Forced:
+) -> TeacherForced:
     """Log-probabilities of ``target`` and of the ``best`` most probable tokens at each place.
 
     They are NaN where a logit is NaN or infinite.
 
     Example:
-        >>> out = forced_scores(jnp.log(jnp.array([[[0.7, 0.2, 0.1]]])), jnp.array([[1]]), best=2)
+        >>> logits = jnp.log(jnp.array([[[0.7, 0.2, 0.1]]]))
+        >>> out = teacher_forced_log_probs(logits, jnp.array([[1]]), best=2)
         >>> jnp.exp(out.log_probs).round(3), out.best_tokens
         (Array([[0.2]], dtype=float32), Array([[[0, 1]]], dtype=int32))
     """
     peak, rest = (part[:, :, None] for part in normalizer(logits))
     chosen = jnp.take_along_axis(logits, target[:, :, None], axis=2)
     values, tokens = lax.top_k(logits, min(best, logits.shape[-1]))
-    return Forced(((chosen - peak) - rest)[:, :, 0], (values - peak) - rest, tokens)
+    return TeacherForced(((chosen - peak) - rest)[:, :, 0], (values - peak) - rest, tokens)

@@ -12,12 +12,20 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer_jax.functional import logits as processors
 
-__all__ = ["Generated", "Progress", "Sampling", "advance", "begin", "generate", "written"]
+__all__ = [
+    "GenerationOutput",
+    "GenerationState",
+    "SamplingConfig",
+    "append_token",
+    "continue_generation",
+    "generate",
+    "init_generation",
+]
 
 Step = Callable[[Array, Any], tuple[Array, Any]]  # tokens [R], state -> logits [R V], state
 
 
-class Sampling(NamedTuple):
+class SamplingConfig(NamedTuple):
     """How the next token is drawn; each setting is one number for all rows, or one a row."""
 
     temperature: Any = 1.0  # 0 is greedy (row B34)
@@ -28,7 +36,7 @@ class Sampling(NamedTuple):
     no_repeat_ngram: Any = None  # no run of so many tokens twice; 0 is free
 
 
-class Generated(NamedTuple):
+class GenerationOutput(NamedTuple):
     """One sequence a row."""
 
     tokens: Int[Array, "R T"]  # EOS included where there is one, then padding
@@ -37,7 +45,7 @@ class Generated(NamedTuple):
     finished: Bool[Array, " R"]  # whether it ends with EOS
 
 
-class Progress(NamedTuple):
+class GenerationState(NamedTuple):
     """A generation under way, from which it goes on."""
 
     t: Int[Array, ""]  # tokens written by now
@@ -63,10 +71,10 @@ def generate(
     limits: Int[Array, " R"] | None = None,
     minimum: int = 1,
     forbidden: tuple[int, ...] = (),
-    sampling: Sampling | None = None,
+    sampling: SamplingConfig | None = None,
     key: Key[Array, ""] | None = None,
     seeds: Int[Array, " R"] | None = None,
-) -> Generated:
+) -> GenerationOutput:
     """The sequence that grows from each row's ``first`` token, one token at a time.
 
     Without a ``key`` each token is the most probable one, the lowest among equals (row B30); with
@@ -99,9 +107,9 @@ def generate(
     if key is not None:
         seeds = jnp.arange(first.shape[0]) if seeds is None else seeds
         keys = jax.vmap(jax.random.fold_in, (None, 0))(key, seeds)
-    progress = begin(state, first, length=length, pad=pad, limits=limits)
+    progress = init_generation(state, first, length=length, pad=pad, limits=limits)
     write = functools.partial(
-        written,
+        append_token,
         eos=eos,
         pad=pad,
         minimum=minimum,
@@ -109,11 +117,13 @@ def generate(
         sampling=sampling,
         keys=keys,
     )
-    progress = advance(step, progress, length, write)
-    return Generated(progress.tokens, progress.lengths, progress.log_probs, progress.finished)
+    progress = continue_generation(step, progress, length, write)
+    return GenerationOutput(
+        progress.tokens, progress.lengths, progress.log_probs, progress.finished
+    )
 
 
-def begin(
+def init_generation(
     state: Any,
     first: Int[Array, " R"],
     *,
@@ -122,7 +132,7 @@ def begin(
     limits: Int[Array, " R"] | None = None,
     read: tuple[Int[Array, "R P"], Int[Array, " R"]] | None = None,
     before: Int[Array, " R"] | None = None,
-) -> Progress:
+) -> GenerationState:
     """A generation before its first token; see :func:`generate`.
 
     Args:
@@ -140,7 +150,7 @@ def begin(
     limits = jnp.full((R,), length, jnp.int32) if limits is None else jnp.minimum(limits, length)
     room = jnp.full((R, length), pad, jnp.int32)
     begins = jnp.zeros(R, jnp.int32) if read is None else read[1].astype(jnp.int32)
-    return Progress(
+    return GenerationState(
         t=jnp.int32(0),
         last=first.astype(jnp.int32),
         tokens=room if read is None else jnp.concatenate([read[0].astype(jnp.int32), room], axis=1),
@@ -154,12 +164,12 @@ def begin(
     )
 
 
-def advance(
+def continue_generation(
     step: Step,
-    progress: Progress,
+    progress: GenerationState,
     until: int | Int[Array, ""],
-    write: Callable[[Progress, Array], Progress],
-) -> Progress:
+    write: Callable[[GenerationState, Array], GenerationState],
+) -> GenerationState:
     """Goes on until ``until`` tokens are written, or all rows have ended; see :func:`generate`.
 
     Cut into pieces in any way, a generation gives the same tokens.
@@ -168,21 +178,21 @@ def advance(
         step: Maps the last tokens and a state to logits and the next state.
         progress: Where it stands; it has room for ``until`` tokens.
         until: Counted from the first.
-        write: Chooses the next token of each row by its logits, such as :func:`written`.
+        write: Chooses the next token of each row by its logits, such as :func:`append_token`.
     """
 
-    def body(at: Progress) -> Progress:
+    def body(at: GenerationState) -> GenerationState:
         logits, state = step(at.last, at.state)
         return write(at._replace(state=state), logits)
 
-    def goes_on(at: Progress) -> Bool[Array, ""]:
+    def goes_on(at: GenerationState) -> Bool[Array, ""]:
         return (at.t < until) & (~at.finished & (at.t < at.limits)).any()
 
     return lax.while_loop(goes_on, body, progress)
 
 
-def written(
-    at: Progress,
+def append_token(
+    at: GenerationState,
     logits: Float[Array, "R V"],
     *,
     eos: int,
@@ -190,10 +200,10 @@ def written(
     read: int = 0,
     minimum: int = 1,
     forbidden: tuple[int, ...] = (),
-    sampling: Sampling | None = None,
+    sampling: SamplingConfig | None = None,
     ngrams: tuple[int, ...] = (),
     keys: Key[Array, " R"] | None = None,
-) -> Progress:
+) -> GenerationState:
     """A generation with one more token of each row, chosen by ``logits``.
 
     The state is left as it is: what gave the logits gave the state too.
@@ -211,13 +221,13 @@ def written(
         keys: Randomness of each row; None is greedy.
 
     Example:
-        >>> at = begin(None, jnp.array([5, 5]), length=2, pad=0, limits=jnp.array([2, 0]))
-        >>> at = written(at, jnp.array([[0.0, 1.0, 2.0]] * 2), eos=1, pad=0)
+        >>> at = init_generation(None, jnp.array([5, 5]), length=2, pad=0, limits=jnp.array([2, 0]))
+        >>> at = append_token(at, jnp.array([[0.0, 1.0, 2.0]] * 2), eos=1, pad=0)
         >>> at.tokens, at.lengths
         (Array([[2, 0],
                [0, 0]], dtype=int32), Array([1, 0], dtype=int32))
     """
-    sampling = Sampling() if sampling is None else sampling
+    sampling = SamplingConfig() if sampling is None else sampling
     t, logits = at.t, logits.astype(jnp.float32)
     words = np.arange(logits.shape[1])
     barred = np.isin(words, forbidden)[None]
@@ -247,9 +257,9 @@ def written(
 
 def _penalised(
     logits: Float[Array, "R V"],
-    at: Progress,
+    at: GenerationState,
     known: Int[Array, ""],
-    sampling: Sampling,
+    sampling: SamplingConfig,
     ngrams: tuple[int, ...],
 ) -> Float[Array, "R V"]:
     """Logits with repetition discouraged and forbidden, as each row asks."""
@@ -265,7 +275,7 @@ def _penalised(
 
 
 def _draw(
-    logits: Float[Array, "R V"], sampling: Sampling, keys: Key[Array, " R"]
+    logits: Float[Array, "R V"], sampling: SamplingConfig, keys: Key[Array, " R"]
 ) -> Int[Array, " R"]:
     """A token of each row; temperature first, then the cuts, as each row asks."""
     logits = processors.temperature(logits, sampling.temperature)

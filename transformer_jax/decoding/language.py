@@ -12,24 +12,30 @@ from flax import nnx
 
 from transformer_jax.data.store import TokenStore
 from transformer_jax.data.vocabulary import check_vocabulary
-from transformer_jax.decoding.batching import aligned, is_plain, keys_of, settings_of, together
-from transformer_jax.decoding.forced import Forced, TraceStep
-from transformer_jax.decoding.generate import Progress, Sampling
-from transformer_jax.decoding.layout import laid_out, parts_of
+from transformer_jax.decoding.batching import (
+    batch_by_length,
+    is_plain,
+    left_pad,
+    sampling_config,
+    sampling_keys,
+)
+from transformer_jax.decoding.forced import TeacherForced, TraceStep
+from transformer_jax.decoding.generate import GenerationState, SamplingConfig
+from transformer_jax.decoding.layout import laid_out, split_model
 from transformer_jax.decoding.programs import Programs
-from transformer_jax.decoding.requests import Continuation, Request, TextScore, numbered
+from transformer_jax.decoding.requests import Continuation, GenerationRequest, TextScore, numbered
 from transformer_jax.decoding.translator import TextTokenizer
 from transformer_jax.decoding.windows import Window, round_up, windows
-from transformer_jax.decoding.writing import Draft, settled
+from transformer_jax.decoding.writing import GenerationSequence, stable_prefix
 from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.modules.linear import check_indices
 from transformer_jax.numerics import refuse_nonfinite
 
-__all__ = ["DecoderLanguageModel", "Shapes"]
+__all__ = ["BatchingConfig", "DecoderLanguageModel"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Shapes:
+class BatchingConfig:
     """Which shapes are compiled, and what happens where a context is full."""
 
     rows: tuple[int, ...] = (1, 2, 4, 8, 16, 32)  # texts at once, the rest of a batch filled up
@@ -61,7 +67,7 @@ class DecoderLanguageModel:
         *,
         first: int | None = None,
         ends: bool = True,
-        shapes: Shapes | None = None,
+        shapes: BatchingConfig | None = None,
         dtype: Literal["float32", "bfloat16"] | None = None,
         context: int | None = None,
     ):
@@ -80,7 +86,7 @@ class DecoderLanguageModel:
         Raises:
             ConfigError: The tokenizer has more tokens than the model.
         """
-        graph, params = parts_of(model)
+        graph, params = split_model(model)
         module = nnx.merge(graph, params)
         config = module.config
         check_vocabulary(tokenizer, config.vocab)
@@ -91,7 +97,7 @@ class DecoderLanguageModel:
             graph = nnx.split(nnx.eval_shape(lambda: type(module)(config, rngs=nnx.Rngs(0))))[0]
         # Laid out once: inside the loop it would be done again for every token.
         graph, self.params = laid_out(graph, params)
-        self.tokenizer, self.shapes = tokenizer, shapes or Shapes()
+        self.tokenizer, self.shapes = tokenizer, shapes or BatchingConfig()
         if jax.default_backend() == "gpu":
             # A product of one row is compiled to an outer product and a sum, with three times the
             # traffic; of two rows, to a product.
@@ -108,7 +114,7 @@ class DecoderLanguageModel:
         self.counts: collections.Counter[str] = collections.Counter()
         self.run = Programs(graph, tokenizer, self.forbidden, self.shapes.draft)
 
-    def generate(self, requests: Sequence[Request]) -> list[list[Continuation]]:
+    def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Continuation]]:
         """The continuations of each prompt: ``samples`` of them, or ``nbest``, best first.
 
         Raises:
@@ -134,7 +140,7 @@ class DecoderLanguageModel:
             out[index].append(found[index, place])
         return out
 
-    def stream(self, request: Request) -> Iterator[str]:
+    def stream(self, request: GenerationRequest) -> Iterator[str]:
         """The first continuation piece by piece, as it is written."""
         draft = next(self._drafts(request, 0))
         if request.beams > 1:
@@ -142,7 +148,7 @@ class DecoderLanguageModel:
             return
         shown = 0
         for _ in self._write([draft], look=True):
-            text = settled(draft.text, request.stop)
+            text = stable_prefix(draft.text, request.stop)
             if len(text) > shown:
                 yield text[shown:]
                 shown = len(text)
@@ -201,7 +207,9 @@ class DecoderLanguageModel:
             out[i] += np.asarray(found[i, window].log_probs)[window.at - window.start :].tolist()
         return out
 
-    def trace(self, request: Request, best: int = 5) -> tuple[Continuation, list[TraceStep]]:
+    def trace(
+        self, request: GenerationRequest, best: int = 5
+    ) -> tuple[Continuation, list[TraceStep]]:
         """A continuation and its steps, each with the ``best`` most probable tokens (row L13)."""
         [[continuation, *_]] = self.generate([request])
         read = next(self._drafts(request, 0)).read
@@ -223,7 +231,7 @@ class DecoderLanguageModel:
         texts: Sequence[Sequence[int] | np.ndarray],
         asked: list[tuple[int, Window]],
         best: int = 0,
-    ) -> Iterator[tuple[tuple[int, Window], Forced]]:
+    ) -> Iterator[tuple[tuple[int, Window], TeacherForced]]:
         """What the model thinks of each window of each text, windows of like size together."""
         by_size = collections.defaultdict(list)
         for i, window in asked:
@@ -241,12 +249,12 @@ class DecoderLanguageModel:
                 refuse_nonfinite(out.log_probs[: len(part)])
                 for row, (i, window) in enumerate(part):
                     length = window.stop - window.start
-                    yield (i, window), Forced(*(array[row, :length] for array in out))
+                    yield (i, window), TeacherForced(*(array[row, :length] for array in out))
 
     def _up(self, size: int) -> int:
         return min(round_up(size, self.shapes.lengths), max(self.context, size))
 
-    def _drafts(self, request: Request, index: int) -> Iterator[Draft]:
+    def _drafts(self, request: GenerationRequest, index: int) -> Iterator[GenerationSequence]:
         """The texts that a request asks for, before their first token.
 
         Raises:
@@ -265,12 +273,12 @@ class DecoderLanguageModel:
             self.counts["cut"] += 1
         shown = self.tokenizer.decode(read)
         for sample in range(request.samples):
-            yield Draft(request, index, sample, list(read), self.tokenizer, shown)
+            yield GenerationSequence(request, index, sample, list(read), self.tokenizer, shown)
 
-    def _together(self, drafts: Iterable[Draft]) -> Iterator[list[Draft]]:
-        return together(drafts, self.shapes.rows[-1], alone=self.shapes.draft > 0)
+    def _together(self, drafts: Iterable[GenerationSequence]) -> Iterator[list[GenerationSequence]]:
+        return batch_by_length(drafts, self.shapes.rows[-1], alone=self.shapes.draft > 0)
 
-    def _write(self, batch: list[Draft], look: bool = False) -> Iterator[None]:
+    def _write(self, batch: list[GenerationSequence], look: bool = False) -> Iterator[None]:
         """Writes texts to their ends; comes back now and then if they are looked at."""
         look = look or any(draft.request.stop for draft in batch)
         if len(batch) == 1 and self.shapes.draft and is_plain(batch[0].request):
@@ -280,13 +288,13 @@ class DecoderLanguageModel:
             yield from self._segment(going, look)
             self._end_full(going)
 
-    def _end_full(self, drafts: Iterable[Draft]) -> None:
+    def _end_full(self, drafts: Iterable[GenerationSequence]) -> None:
         """Ends the texts that fill their own context, where that is how it goes on."""
         for draft in drafts:
             if self.shapes.full == "stop" and draft.length > self.context:
                 draft.reason = draft.reason or "length"
 
-    def _seen(self, draft: Draft) -> list[int]:
+    def _seen(self, draft: GenerationSequence) -> list[int]:
         """What the model reads to go on: all, or the latter half once the context is full."""
         ids = draft.read + draft.written
         if draft.length > self.context:
@@ -295,7 +303,7 @@ class DecoderLanguageModel:
             draft.origin = len(ids) - keep
         return ids[draft.origin :]
 
-    def _segment(self, drafts: list[Draft], look: bool) -> Iterator[None]:
+    def _segment(self, drafts: list[GenerationSequence], look: bool) -> Iterator[None]:
         """Reads what stands there and writes until a context is full or all have ended."""
         seen = [self._seen(draft) for draft in drafts]
         rows, width = round_up(len(seen), self.shapes.rows), max(map(len, seen))
@@ -304,20 +312,20 @@ class DecoderLanguageModel:
         room = min(self.context - len(ids) + 1 for ids in seen)
         most = min(max(draft.left for draft in drafts), room)
         length = round_up(most, self.shapes.caches)
-        tokens, starts = aligned(seen, rows, read, self.tokenizer.pad)
+        tokens, starts = left_pad(seen, rows, read, self.tokenizer.pad)
         limits, before = np.zeros((2, rows), np.int32)
         for row, draft in enumerate(drafts):
             limits[row], before[row] = min(draft.left, most), len(draft.written)
             draft.segment = 0.0
         size = round_up(min(read + most, max(256, 2 * read)), self.shapes.caches)
-        given = settings_of(drafts, rows, self.vocab), keys_of(drafts, rows)
+        given = sampling_config(drafts, rows, self.vocab), sampling_keys(drafts, rows)
         apart = given[0].no_repeat_ngram
         ngrams = () if apart is None else tuple(sorted({*apart.tolist()} - {0}))
         if any(draft.origin for draft in drafts) and _repels(given[0]):
             # Penalties look at all that stands there, also where the model has lost sight of it.
             texts = [draft.read + draft.written for draft in drafts]
             longest = round_up(max(map(len, texts)), self.shapes.lengths)
-            known = aligned(texts, rows, longest, self.tokenizer.pad)
+            known = left_pad(texts, rows, longest, self.tokenizer.pad)
         else:
             known = tokens, starts
         prompts = (tokens, starts, limits, before, known)
@@ -345,7 +353,9 @@ class DecoderLanguageModel:
                 self.params, progress, np.int32(until), *given, read=width, ngrams=ngrams
             )
 
-    def _take(self, drafts: list[Draft], progress: Progress, read: int, done: int) -> None:
+    def _take(
+        self, drafts: list[GenerationSequence], progress: GenerationState, read: int, done: int
+    ) -> None:
         tokens, lengths, worth = jax.device_get(
             (progress.tokens, progress.lengths, progress.log_probs)
         )
@@ -356,7 +366,7 @@ class DecoderLanguageModel:
                 draft.add(new, float(worth[row]) - draft.segment, self.tokenizer.eos)
                 draft.segment = float(worth[row])
 
-    def _write_ahead(self, draft: Draft, look: bool) -> Iterator[None]:
+    def _write_ahead(self, draft: GenerationSequence, look: bool) -> Iterator[None]:
         """Writes one text by prompt-lookup speculation."""
         guess = self.shapes.draft
         while draft.left:
@@ -364,7 +374,7 @@ class DecoderLanguageModel:
             most = min(draft.left, self.context - len(seen) + 1)
             read = 1 + (self._up(len(seen) - 1) if len(seen) > 1 else 0)
             length = round_up(most, self.shapes.caches) + guess + 1
-            tokens, starts = aligned([seen], 1, read, self.tokenizer.pad)
+            tokens, starts = left_pad([seen], 1, read, self.tokenizer.pad)
             at = self.run.look_begin(self.params, tokens, starts, length=length)
             done = 0
             while done < most and draft.left:
@@ -381,13 +391,13 @@ class DecoderLanguageModel:
             self._end_full([draft])
 
     def _best(
-        self, batch: list[Draft], beams: int, keep: int
+        self, batch: list[GenerationSequence], beams: int, keep: int
     ) -> dict[tuple[int, int], Continuation]:
         """The continuations that beam search finds, which lie within one context."""
         seen = [self._seen(draft) for draft in batch]
         rows, width = round_up(len(seen), self.shapes.rows), max(map(len, seen))
         read = 1 + (self._up(width - 1) if width > 1 else 0)
-        tokens, starts = aligned(seen, rows, read, self.tokenizer.pad)
+        tokens, starts = left_pad(seen, rows, read, self.tokenizer.pad)
         limits = np.zeros(rows, np.int32)
         for row, (draft, ids) in enumerate(zip(batch, seen, strict=True)):
             # One step more: the end that the limit forces is none.
@@ -410,6 +420,6 @@ class DecoderLanguageModel:
         return found
 
 
-def _repels(sampling: Sampling) -> bool:
+def _repels(sampling: SamplingConfig) -> bool:
     """Whether what stands there already makes tokens less probable."""
     return sampling.repetition_penalty is not None or sampling.no_repeat_ngram is not None

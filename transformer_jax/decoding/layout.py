@@ -6,15 +6,15 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-__all__ = ["laid_out", "parts_of"]
+__all__ = ["laid_out", "split_model"]
 
 
-def parts_of(model: Any) -> tuple[Any, Any]:
+def split_model(model: Any) -> tuple[Any, Any]:
     """The graph and the parameters of a model, or of what is that pair already.
 
     Example:
-        >>> graph, params = parts_of(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
-        >>> sorted(params), parts_of((graph, params))[1] is params
+        >>> graph, params = split_model(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
+        >>> sorted(params), split_model((graph, params))[1] is params
         (['bias', 'kernel'], True)
     """
     if isinstance(model, tuple):
@@ -38,12 +38,12 @@ def laid_out(graph: Any, params: Any) -> tuple[Any, Any]:
         >>> from transformer_jax.models.decoder import Decoder
         >>> import dataclasses
         >>> config = dataclasses.replace(PRESETS["char"], vocab=5, width=12, decoder_layers=1)
-        >>> _, params = laid_out(*parts_of(Decoder(config, rngs=nnx.Rngs(0))))
+        >>> _, params = laid_out(*split_model(Decoder(config, rngs=nnx.Rngs(0))))
         >>> params["decoder"]["blocks"][0]["self_attention"]["joined"]["kernel"].shape
         (12, 36)
     """
     model = nnx.merge(graph, jax.tree.map(jnp.asarray, params))
     model.settle()
-    graph, params = parts_of(model)
+    graph, params = split_model(model)
     dtype = jnp.dtype(model.config.compute.dtype)
     return graph, jax.tree.map(lambda a: a.astype(dtype) if a.ndim > 1 else a, params)

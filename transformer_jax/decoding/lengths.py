@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax.errors import ConfigError
 
-__all__ = ["Normalization", "best_attainable", "check_normalization", "length_penalty"]
+__all__ = ["Normalization", "best_possible_score", "check_normalization", "length_penalty"]
 
 Normalization = Literal["none", "power", "gnmt"]
 
@@ -36,7 +36,7 @@ def length_penalty(
     return base**alpha
 
 
-def best_attainable(
+def best_possible_score(
     log_prob: Float[Array, "..."],
     limit: Int[Array, "..."] | int,
     normalization: Normalization = "gnmt",
@@ -49,7 +49,7 @@ def best_attainable(
     the present length instead, which is smaller, would call hypotheses hopeless that are not.
 
     Example:
-        >>> best_attainable(jnp.array(-2.0), 8, "power", 1.0)
+        >>> best_possible_score(jnp.array(-2.0), 8, "power", 1.0)
         Array(-0.25, dtype=float32)
     """
     return log_prob / length_penalty(limit, normalization, alpha)

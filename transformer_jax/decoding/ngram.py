@@ -12,12 +12,12 @@ from jaxtyping import Float
 from transformer_jax.data.store import TokenStore
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.data.vocabulary import check_vocabulary
-from transformer_jax.decoding.requests import Continuation, Request, TextScore, numbered
-from transformer_jax.decoding.writing import before_stop, settled
+from transformer_jax.decoding.requests import Continuation, GenerationRequest, TextScore, numbered
+from transformer_jax.decoding.writing import stable_prefix, truncate_at_stop
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.models.ngram import NgramModel, Smoothing
 
-__all__ = ["NgramLanguageModel", "draw", "processed"]
+__all__ = ["NgramLanguageModel", "process_probs", "sample_token"]
 
 Probabilities = Float[np.ndarray, " V"]
 
@@ -57,7 +57,7 @@ class NgramLanguageModel:
             >>> from transformer_jax.data.tokenizer import train_tokenizer
             >>> tokenizer = train_tokenizer("characters", ["abc"], 7)
             >>> model = NgramLanguageModel.train(["abc"] * 9, tokenizer, order=2)
-            >>> [c.text for c in model.generate([Request("a", temperature=0.0)])[0]]
+            >>> [c.text for c in model.generate([GenerationRequest("a", temperature=0.0)])[0]]
             ['bc']
         """
         rows = [[*row, tokenizer.eos] for row in tokenizer.encode_batch(texts)]
@@ -73,7 +73,7 @@ class NgramLanguageModel:
         )
         return cls(made, tokenizer)
 
-    def generate(self, requests: Sequence[Request]) -> list[list[Continuation]]:
+    def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Continuation]]:
         """The continuations of each prompt: ``samples`` of them, or ``nbest``, best first.
 
         A draw depends on ``seed`` and the numbers of request and sample alone. Beam search goes by
@@ -83,7 +83,7 @@ class NgramLanguageModel:
         asked = zip(numbered(requests), prompts, strict=True)
         return [self._answer(request, ids) for request, ids in asked]
 
-    def stream(self, request: Request) -> Iterator[str]:
+    def stream(self, request: GenerationRequest) -> Iterator[str]:
         """The first continuation piece by piece, as it is written; a search, when it is over."""
         prompt = self.tokenizer.encode(request.prompt)
         if request.beams > 1:
@@ -91,7 +91,7 @@ class NgramLanguageModel:
             return
         sent = 0
         for path in self._write(request, prompt, 0):
-            text = path.text if path.reason else settled(path.text, request.stop)
+            text = path.text if path.reason else stable_prefix(path.text, request.stop)
             if len(text) > sent:
                 yield text[sent:]
                 sent = len(text)
@@ -130,28 +130,30 @@ class NgramLanguageModel:
             )
         return scores
 
-    def _answer(self, request: Request, prompt: list[int]) -> list[Continuation]:
+    def _answer(self, request: GenerationRequest, prompt: list[int]) -> list[Continuation]:
         if request.beams > 1:
             return self._search(request, prompt)
         if request.temperature == 0:  # all samples are one
             return [self._last(request, prompt, 0)] * request.samples
         return [self._last(request, prompt, sample) for sample in range(request.samples)]
 
-    def _last(self, request: Request, prompt: list[int], sample: int) -> Continuation:
+    def _last(self, request: GenerationRequest, prompt: list[int], sample: int) -> Continuation:
         return collections.deque(self._write(request, prompt, sample), 1).pop().continuation()
 
-    def _write(self, request: Request, prompt: list[int], sample: int) -> Iterator["_Path"]:
+    def _write(
+        self, request: GenerationRequest, prompt: list[int], sample: int
+    ) -> Iterator["_Path"]:
         """One continuation after each of its tokens; the last has a reason to be the last."""
         rng = np.random.default_rng((request.seed, request.number or 0, sample))
         path = self._start(prompt)
         while not path.reason:
             likely = self.model.distribution(path.ids)
-            weights = processed(self._writable(likely), path.ids, request)
-            token = draw(weights, rng.random())
+            weights = process_probs(self._writable(likely), path.ids, request)
+            token = sample_token(weights, rng.random())
             path = self._extend(path, token, likely, request)
             yield path
 
-    def _search(self, request: Request, prompt: list[int]) -> list[Continuation]:
+    def _search(self, request: GenerationRequest, prompt: list[int]) -> list[Continuation]:
         """The best continuations that a beam meets; ties go to the earlier found."""
         live, done = [self._start(prompt)], list[_Path]()
         while live:
@@ -190,7 +192,7 @@ class NgramLanguageModel:
         return _Path(tuple(prompt), len(prompt), begin, len(prompt), "")
 
     def _extend(
-        self, path: "_Path", token: int, likely: Probabilities, request: Request
+        self, path: "_Path", token: int, likely: Probabilities, request: GenerationRequest
     ) -> "_Path":
         """The path with one more token, and the reason if it ends there."""
         with np.errstate(divide="ignore"):
@@ -199,7 +201,7 @@ class NgramLanguageModel:
         end = token == self.tokenizer.eos
         last = end or len(path.ids) - path.prompt == request.tokens
         path = path.read(self.tokenizer.decode, last)
-        text, stopped = before_stop(path.text, request.stop)
+        text, stopped = truncate_at_stop(path.text, request.stop)
         if stopped:
             return dataclasses.replace(path, text=text, reason="stop")
         reason: Literal["end", "length"] | None = "end" if end else "length" if last else None
@@ -240,7 +242,9 @@ class _Path:
         return Continuation(self.text, self.ids[self.prompt :], self.log_prob, self.reason)
 
 
-def processed(likely: Probabilities, seen: Sequence[int], request: Request) -> Probabilities:
+def process_probs(
+    likely: Probabilities, seen: Sequence[int], request: GenerationRequest
+) -> Probabilities:
     """What a token is drawn from: penalties, then temperature, then the cuts; sums to 1.
 
     Where the penalties leave nothing, they do not count. Of equals, the earlier tokens stay.
@@ -251,7 +255,7 @@ def processed(likely: Probabilities, seen: Sequence[int], request: Request) -> P
         request: Says how.
 
     Example:
-        >>> processed(np.array([0.5, 0.25, 0.15, 0.1]), [], Request("", top_k=2))
+        >>> process_probs(np.array([0.5, 0.25, 0.15, 0.1]), [], GenerationRequest("", top_k=2))
         array([0.66666667, 0.33333333, 0.        , 0.        ])
     """
     log_p = _penalized(likely, seen, request)
@@ -272,11 +276,11 @@ def processed(likely: Probabilities, seen: Sequence[int], request: Request) -> P
     return weights
 
 
-def draw(weights: Probabilities, uniform: float) -> int:
+def sample_token(weights: Probabilities, uniform: float) -> int:
     """The token that a number in [0, 1) falls on.
 
     Example:
-        >>> draw(np.array([0.5, 0.0, 0.5]), 0.5)
+        >>> sample_token(np.array([0.5, 0.0, 0.5]), 0.5)
         2
     """
     sums = np.cumsum(weights)
@@ -284,7 +288,9 @@ def draw(weights: Probabilities, uniform: float) -> int:
     return int(min(token, np.flatnonzero(weights)[-1]))
 
 
-def _penalized(likely: Probabilities, seen: Sequence[int], request: Request) -> Probabilities:
+def _penalized(
+    likely: Probabilities, seen: Sequence[int], request: GenerationRequest
+) -> Probabilities:
     """Log-probabilities after the repetition penalty and without what would repeat a run."""
     with np.errstate(divide="ignore"):
         log_p = np.log(likely)

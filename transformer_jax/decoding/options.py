@@ -8,11 +8,11 @@ from typing import Literal
 from transformer_jax.decoding.lengths import Normalization, check_normalization
 from transformer_jax.errors import ConfigError
 
-__all__ = ["Batching", "Search"]
+__all__ = ["BeamSearchConfig", "TranslationBatching"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Search:
+class BeamSearchConfig:
     """How a translation is looked for."""
 
     beams: int = 4  # hypotheses that live side by side; 1 is greedy search
@@ -43,7 +43,7 @@ class Search:
 
 
 @dataclasses.dataclass(frozen=True)
-class Batching:
+class TranslationBatching:
     """Which shapes are compiled; a line's length is rounded up by itself, not by its neighbours."""
 
     source_lengths: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024)  # to round up to

@@ -9,9 +9,14 @@ import jax.numpy as jnp
 from flax import nnx
 
 from transformer_jax.decoding.beam import Hypotheses, beam_search
-from transformer_jax.decoding.forced import Forced, forced_scores
-from transformer_jax.decoding.generate import Progress, advance, begin, written
-from transformer_jax.decoding.speculate import Speculation, speculate
+from transformer_jax.decoding.forced import TeacherForced, teacher_forced_log_probs
+from transformer_jax.decoding.generate import (
+    GenerationState,
+    append_token,
+    continue_generation,
+    init_generation,
+)
+from transformer_jax.decoding.speculate import PromptLookupState, prompt_lookup_decode
 from transformer_jax.decoding.translator import TextTokenizer
 
 __all__ = ["Programs"]
@@ -56,10 +61,10 @@ class Programs:
 
     def _begin_batch(
         self, params, tokens, starts, limits, before, read, sampling, keys, *, size, length, ngrams
-    ) -> Progress:
+    ) -> GenerationState:
         model = nnx.merge(self.graph, params)
         logits, cache = model.prefill(tokens, model.start(tokens.shape[0], size), starts)
-        progress = begin(
+        progress = init_generation(
             cache,
             tokens[:, -1],
             length=length,
@@ -70,13 +75,19 @@ class Programs:
         )
         return self._writing(sampling, keys, read[0].shape[1], ngrams)(progress, logits)
 
-    def _go_batch(self, params, progress, until, sampling, keys, *, read, ngrams) -> Progress:
+    def _go_batch(
+        self, params, progress, until, sampling, keys, *, read, ngrams
+    ) -> GenerationState:
         step = nnx.merge(self.graph, params).step
-        return advance(step, progress, until, self._writing(sampling, keys, read, ngrams))
+        return continue_generation(
+            step, progress, until, self._writing(sampling, keys, read, ngrams)
+        )
 
-    def _writing(self, sampling, keys, read, ngrams) -> Callable[[Progress, Any], Progress]:
+    def _writing(
+        self, sampling, keys, read, ngrams
+    ) -> Callable[[GenerationState, Any], GenerationState]:
         return functools.partial(
-            written,
+            append_token,
             eos=self.special.eos,
             pad=self.special.pad,
             read=read,
@@ -105,10 +116,10 @@ class Programs:
             reorder=lambda cache, parents: cache.reorder(parents),
         )
 
-    def _look_begin_one(self, params, tokens, starts, *, length) -> Speculation:
+    def _look_begin_one(self, params, tokens, starts, *, length) -> PromptLookupState:
         size = tokens.shape[1] + length
         _, cache = self._prefilled(params, tokens, starts, size)
-        return Speculation(
+        return PromptLookupState(
             tokens=jnp.pad(tokens[0], (0, length)),
             known=jnp.int32(tokens.shape[1]),
             log_prob=jnp.float32(0.0),
@@ -117,13 +128,13 @@ class Programs:
             cache=cache,
         )
 
-    def _look_go_one(self, params, at, until) -> Speculation:
+    def _look_go_one(self, params, at, until) -> PromptLookupState:
         extend = nnx.merge(self.graph, params).extend
         how = {"draft": self.draft, "eos": self.special.eos}
-        return speculate(extend, at, until, forbidden=self.forbidden, **how)
+        return prompt_lookup_decode(extend, at, until, forbidden=self.forbidden, **how)
 
-    def _force_batch(self, params, inputs, targets, *, best) -> Forced:
-        return forced_scores(nnx.merge(self.graph, params)(inputs), targets, best)
+    def _force_batch(self, params, inputs, targets, *, best) -> TeacherForced:
+        return teacher_forced_log_probs(nnx.merge(self.graph, params)(inputs), targets, best)
 
 
 def _grown(cache: Any, *, size: int) -> Any:

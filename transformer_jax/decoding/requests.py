@@ -7,7 +7,14 @@ from typing import Literal, Protocol, runtime_checkable
 
 from transformer_jax.errors import ConfigError
 
-__all__ = ["Continuation", "LanguageModel", "Request", "TextScore", "numbered", "perplexity"]
+__all__ = [
+    "Continuation",
+    "GenerationRequest",
+    "LanguageModel",
+    "TextScore",
+    "numbered",
+    "perplexity",
+]
 
 
 # What the arrays hold that requests become.
@@ -21,7 +28,7 @@ _MOST = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
+class GenerationRequest:
     """A prompt and how to go on from it; each request of a batch has its own settings."""
 
     prompt: str
@@ -82,11 +89,12 @@ class Request:
             )
 
 
-def numbered(requests: Sequence[Request]) -> list[Request]:
+def numbered(requests: Sequence[GenerationRequest]) -> list[GenerationRequest]:
     """Requests of which each knows its place, so that no two draw the same.
 
     Example:
-        >>> [one.number for one in numbered([Request("a"), Request("b", number=7), Request("a")])]
+        >>> requests = [GenerationRequest("a", number=number) for number in (None, 7, None)]
+        >>> [one.number for one in numbered(requests)]
         [0, 7, 2]
     """
     return [
@@ -148,10 +156,10 @@ def perplexity(log_prob: float, tokens: int) -> float:
 class LanguageModel(Protocol):
     """What every language model does, neural or counted."""
 
-    def generate(self, requests: Sequence[Request]) -> list[list[Continuation]]:
+    def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Continuation]]:
         """The continuations of each prompt: ``samples`` of them, or ``nbest``, best first."""
 
-    def stream(self, request: Request) -> Iterator[str]:
+    def stream(self, request: GenerationRequest) -> Iterator[str]:
         """The first continuation piece by piece, as it is written."""
 
     def score(self, texts: Sequence[str], prompts: Sequence[str] | None = None) -> list[TextScore]:

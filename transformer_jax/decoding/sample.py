@@ -11,21 +11,21 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Key
 
-from transformer_jax.decoding.generate import Generated, Sampling, generate
+from transformer_jax.decoding.generate import GenerationOutput, SamplingConfig, generate
 from transformer_jax.decoding.lengths import length_penalty
-from transformer_jax.decoding.options import Search
+from transformer_jax.decoding.options import BeamSearchConfig
 from transformer_jax.decoding.translator import Hypothesis, Translation, Translator
 from transformer_jax.numerics import refuse_nonfinite
 
-__all__ = ["sample_lines"]
+__all__ = ["sample_translations"]
 
 
-def sample_lines(
+def sample_translations(
     translator: Translator,
     lines: Iterable[str],
     key: Key[Array, ""],
-    sampling: Sampling | None = None,
-    search: Search | None = None,
+    sampling: SamplingConfig | None = None,
+    search: BeamSearchConfig | None = None,
 ) -> Iterator[Translation]:
     """A translation of each line, drawn token by token (rows B32-B34); an empty line stays empty.
 
@@ -39,7 +39,7 @@ def sample_lines(
         search: Limits of length, and how scores are divided by it; its beams play no part.
     """
     search = translator.search if search is None else search
-    sampling = Sampling() if sampling is None else sampling
+    sampling = SamplingConfig() if sampling is None else sampling
     lines, before = iter(lines), 0
     while window := list(itertools.islice(lines, translator.batching.window)):
         sources, cut = translator.encode(window, before)
@@ -85,13 +85,13 @@ def _draw(
     limits: Array,
     seeds: Array,
     key: Array,
-    sampling: Sampling,
+    sampling: SamplingConfig,
     *,
     graph: Any,
     length: int,
     bos: int,
     **special: Any,
-) -> Generated:
+) -> GenerationOutput:
     model = nnx.merge(graph, params)
     cache = model.start(source, lengths, length)
     first = jnp.full(source.shape[0], bos, jnp.int32)
@@ -99,7 +99,9 @@ def _draw(
     return generate(model.step, cache, first, length=length, **how)
 
 
-def _read(translator: Translator, out: Generated, search: Search) -> Iterator[Hypothesis]:
+def _read(
+    translator: Translator, out: GenerationOutput, search: BeamSearchConfig
+) -> Iterator[Hypothesis]:
     penalty = length_penalty(out.lengths, search.normalization, search.alpha)
     parts = (out.tokens, out.lengths, out.log_probs / penalty, out.log_probs)
     for ids, n, *worth in zip(*(np.asarray(part).tolist() for part in parts), strict=True):

@@ -11,13 +11,13 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer_jax.functional import logits as processors
 from transformer_jax.modules.cache import Cache
 
-__all__ = ["Speculation", "look_up", "speculate"]
+__all__ = ["PromptLookupState", "prompt_lookup", "prompt_lookup_decode"]
 
 # tokens [1 T], cache -> logits of what follows each [1 T V], cache
 Extend = Callable[[Array, Cache], tuple[Array, Cache]]
 
 
-class Speculation(NamedTuple):
+class PromptLookupState(NamedTuple):
     """One text under way."""
 
     tokens: Int[Array, " N"]  # what was read, then what is written
@@ -28,7 +28,7 @@ class Speculation(NamedTuple):
     cache: Any
 
 
-def look_up(
+def prompt_lookup(
     tokens: Int[Array, " N"], known: Int[Array, ""] | int, count: int, longest: int = 3
 ) -> Int[Array, "{count}"]:
     """What followed where the end of a text was met before.
@@ -40,7 +40,7 @@ def look_up(
 
     Example:
         >>> text = jnp.array([7, 8, 9, 1, 7, 8, 0, 0, 0])
-        >>> look_up(text, 6, 2)
+        >>> prompt_lookup(text, 6, 2)
         Array([9, 1], dtype=int32)
     """
     N = tokens.shape[0]
@@ -55,20 +55,20 @@ def look_up(
     return lax.dynamic_slice(jnp.pad(tokens, (0, count)), (best + 1,), (count,)).astype(jnp.int32)
 
 
-def speculate(
+def prompt_lookup_decode(
     extend: Extend,
-    at: Speculation,
+    at: PromptLookupState,
     until: Int[Array, ""] | int,
     *,
     draft: int,
     eos: int,
     forbidden: tuple[int, ...] = (),
-) -> Speculation:
+) -> PromptLookupState:
     """Goes on until ``until`` tokens are known, or EOS: the tokens of greedy decoding, sooner.
 
-    Each pass reads the last token and ``draft`` guessed ones (:func:`look_up`) and keeps those that
-    greedy decoding would have written, and one more. The weights are read once a pass, which is
-    what a step costs where memory is the limit.
+    Each pass reads the last token and ``draft`` guessed ones (:func:`prompt_lookup`) and keeps
+    those that greedy decoding would have written, and one more. The weights are read once a
+    pass, which is what a step costs where memory is the limit.
 
     Args:
         extend: The model on several tokens at once.
@@ -80,8 +80,8 @@ def speculate(
     """
     until = jnp.asarray(until, jnp.int32)
 
-    def body(at: Speculation) -> Speculation:
-        guess = look_up(at.tokens, at.known, draft)
+    def body(at: PromptLookupState) -> PromptLookupState:
+        guess = prompt_lookup(at.tokens, at.known, draft)
         read = jnp.concatenate([at.tokens[at.known - 1][None], guess])
         logits, cache = extend(read[None], at.cache)
         logits = logits[0].astype(jnp.float32)
@@ -95,7 +95,7 @@ def speculate(
         worth = jnp.take_along_axis(logits, chosen[:, None], axis=1)[:, 0]
         peak, rest = processors.normalizer(logits)
         worth = (worth - peak) - rest
-        return Speculation(
+        return PromptLookupState(
             tokens=lax.dynamic_update_slice(at.tokens, chosen, (at.known,)),
             known=at.known + count,
             log_prob=at.log_prob + jnp.where(kept, worth, 0.0).sum(),

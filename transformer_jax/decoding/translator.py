@@ -13,11 +13,16 @@ from flax import nnx
 
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.decoding.beam import Hypotheses, beam_search
-from transformer_jax.decoding.forced import Forced, Score, TraceStep, forced_scores
+from transformer_jax.decoding.forced import (
+    Score,
+    TeacherForced,
+    TraceStep,
+    teacher_forced_log_probs,
+)
 from transformer_jax.decoding.generate import generate
-from transformer_jax.decoding.layout import laid_out, parts_of
+from transformer_jax.decoding.layout import laid_out, split_model
 from transformer_jax.decoding.lengths import length_penalty
-from transformer_jax.decoding.options import Batching, Search
+from transformer_jax.decoding.options import BeamSearchConfig, TranslationBatching
 from transformer_jax.errors import DataError, plural
 from transformer_jax.numerics import refuse_nonfinite
 
@@ -107,22 +112,22 @@ class Translator:
         model: Any,
         tokenizer: TextTokenizer,
         *,
-        search: Search | None = None,
-        batching: Batching | None = None,
+        search: BeamSearchConfig | None = None,
+        batching: TranslationBatching | None = None,
     ):
         """Takes ``model``, an encoder-decoder or the pair ``(graph, params)`` it splits into.
 
         Raises:
             ConfigError: The tokenizer has more tokens than the model.
         """
-        self._given, params = parts_of(model)
+        self._given, params = split_model(model)
         config = nnx.merge(self._given, params).config
         self.vocab = config.decoder_vocab or config.vocab
         check_vocabulary(tokenizer, self.vocab, config.vocab)
         self.graph, self._params = laid_out(self._given, params)
         self.tokenizer = tokenizer
-        self.search = search or Search()
-        self.batching = batching or Batching()
+        self.search = search or BeamSearchConfig()
+        self.batching = batching or TranslationBatching()
         sizes, self.most = self.batching.source_lengths, config.positions.max_length
         self.longest = min(sizes[-1], self.most)
         self.room = self.longest - len(tokenizer.before) - len(tokenizer.after)
@@ -141,7 +146,9 @@ class Translator:
     def params(self, params: Any) -> None:
         self._params = laid_out(self._given, params)[1]
 
-    def translate(self, lines: Iterable[str], search: Search | None = None) -> list[Translation]:
+    def translate(
+        self, lines: Iterable[str], search: BeamSearchConfig | None = None
+    ) -> list[Translation]:
         """A translation of each line, in the order of the lines. An empty line stays empty.
 
         Raises:
@@ -150,7 +157,9 @@ class Translator:
         """
         return list(self.stream(lines, search))
 
-    def stream(self, lines: Iterable[str], search: Search | None = None) -> Iterator[Translation]:
+    def stream(
+        self, lines: Iterable[str], search: BeamSearchConfig | None = None
+    ) -> Iterator[Translation]:
         """The same, window after window, each as soon as it is read and done: for pipes."""
         lines = iter(lines)
         while window := list(itertools.islice(lines, self.batching.window)):
@@ -188,7 +197,7 @@ class Translator:
         return [scores[i] for i in range(len(both))]
 
     def trace(
-        self, line: str, search: Search | None = None, best: int = 5
+        self, line: str, search: BeamSearchConfig | None = None, best: int = 5
     ) -> tuple[Translation, list[TraceStep]]:
         """A translation and its steps, each with the ``best`` most probable tokens (row L13)."""
         [translation] = self._window([line], search or self.search)
@@ -254,7 +263,7 @@ class Translator:
             out.add(self.tokenizer.unk)
         return tuple(sorted(out - {self.tokenizer.eos}))
 
-    def _window(self, lines: list[str], search: Search) -> Iterator[Translation]:
+    def _window(self, lines: list[str], search: BeamSearchConfig) -> Iterator[Translation]:
         sources, cut = self.encode(lines, self.counts["lines"])
         lengths = [len(ids) for ids in sources]
         real = [i for i, n in enumerate(lengths) if n > self.longest - self.room]
@@ -271,7 +280,9 @@ class Translator:
         for i, line in enumerate(lines):
             yield Translation(line, found.get(i, nothing), cut[i])
 
-    def _submit(self, sources: list[list[int]], rows: int, size: int, search: Search) -> Hypotheses:
+    def _submit(
+        self, sources: list[list[int]], rows: int, size: int, search: BeamSearchConfig
+    ) -> Hypotheses:
         """Starts decoding a batch; the outcome is not waited for."""
         limits = np.zeros(rows, np.int32)
         limits[: len(sources)] = [search.limit(len(ids), self.most) for ids in sources]
@@ -332,18 +343,18 @@ class Translator:
         rows: int,
         size: int,
         best: int = 0,
-    ) -> Forced:
+    ) -> TeacherForced:
         source, lengths = self._fill(sources, rows, size)
         target, _ = self._fill(targets, rows, size)
         forced = self._force(self.params, source, lengths, target, best=best)
         refuse_nonfinite(forced.log_probs[: len(sources)])
         return forced
 
-    def _force_batch(self, params, source, lengths, target, *, best) -> Forced:
+    def _force_batch(self, params, source, lengths, target, *, best) -> TeacherForced:
         model = nnx.merge(self.graph, params)
         first = jnp.full((source.shape[0], 1), self.tokenizer.bos, target.dtype)
         inputs = jnp.concatenate([first, target[:, :-1]], axis=1)
-        return forced_scores(model(source, inputs, lengths), target, best)
+        return teacher_forced_log_probs(model(source, inputs, lengths), target, best)
 
     def _fill(
         self, sequences: list[list[int]], rows: int, size: int

@@ -3,31 +3,31 @@
 import dataclasses
 from collections.abc import Sequence
 
-from transformer_jax.decoding.requests import Continuation, Request
+from transformer_jax.decoding.requests import Continuation, GenerationRequest
 from transformer_jax.decoding.translator import TextTokenizer
 
-__all__ = ["Draft", "before_stop", "settled"]
+__all__ = ["GenerationSequence", "stable_prefix", "truncate_at_stop"]
 
 
-def before_stop(text: str, stop: Sequence[str]) -> tuple[str, bool]:
+def truncate_at_stop(text: str, stop: Sequence[str]) -> tuple[str, bool]:
     """``text`` up to the first of the stop strings in it, and whether there is one.
 
     Example:
-        >>> before_stop("one two three", ["three", "two"])
+        >>> truncate_at_stop("one two three", ["three", "two"])
         ('one ', True)
     """
     found = [at for at in (text.find(word) for word in stop) if at >= 0]
     return (text[: min(found)], True) if found else (text, False)
 
 
-def settled(text: str, stop: Sequence[str]) -> str:
+def stable_prefix(text: str, stop: Sequence[str]) -> str:
     r"""The beginning of ``text`` that nothing written later can take back.
 
     What may be the beginning of a stop string is held back, and so is a character of which only
     some bytes are written.
 
     Example:
-        >>> settled("so far, so go", ["good"]), settled("caf\ufffd", [])
+        >>> stable_prefix("so far, so go", ["good"]), stable_prefix("caf\ufffd", [])
         ('so far, so ', 'caf')
     """
     text = text.rstrip("\ufffd")
@@ -38,10 +38,10 @@ def settled(text: str, stop: Sequence[str]) -> str:
 
 
 @dataclasses.dataclass
-class Draft:
+class GenerationSequence:
     """One text on its way: what was read, what is written, and why it ended."""
 
-    request: Request
+    request: GenerationRequest
     index: int  # of the request
     sample: int  # of the request's samples
     read: list[int]  # the prompt, from the model's own first token on
@@ -62,7 +62,7 @@ class Draft:
             whole, start = self.tokenizer.decode(self.written), 0
         else:
             start = len(self.shown)
-        return before_stop(whole[start:], self.request.stop)[0]
+        return truncate_at_stop(whole[start:], self.request.stop)[0]
 
     @property
     def length(self) -> int:
@@ -89,7 +89,7 @@ class Draft:
         """Whether a stop string is written."""
         if not self.request.stop:
             return False
-        return before_stop(self.tokenizer.decode(self.written), self.request.stop)[1]
+        return truncate_at_stop(self.tokenizer.decode(self.written), self.request.stop)[1]
 
     def done(self) -> Continuation:
         """The text, finished."""

@@ -11,7 +11,7 @@ from jaxtyping import Int
 from transformer_jax.data.examples import Examples, make_inputs
 from transformer_jax.numerics import refuse_nonfinite
 
-__all__ = ["Batches", "grouped"]
+__all__ = ["Batches", "length_buckets"]
 
 # Padded lengths up to 512, and multiples of 512 beyond.
 _STEPS = ((4, 32, 4), (32, 64, 8), (64, 128, 16), (128, 256, 32), (256, 513, 64))
@@ -19,7 +19,7 @@ _LENGTHS = tuple(length for step in _STEPS for length in range(*step))
 _BATCH = 64  # tokens of padding that a batch more, and perhaps a shape more, is worth
 
 
-def grouped(
+def length_buckets(
     lengths: Int[np.ndarray, " count"], tokens: int
 ) -> Iterator[tuple[Int[np.ndarray, " B"], int]]:
     """Batches of examples of like length: their numbers, -1 for none, and the padded length.
@@ -29,7 +29,8 @@ def grouped(
     two. The longest come first, so that what does not fit into memory fails at once.
 
     Example:
-        >>> [(rows.tolist(), T) for rows, T in grouped(np.array([3, 20, 9, 8, 11]), tokens=32)]
+        >>> lengths = np.array([3, 20, 9, 8, 11])
+        >>> [(rows.tolist(), T) for rows, T in length_buckets(lengths, tokens=32)]
         [([1], 20), ([4, 2], 12), ([3, 0], 12)]
     """
     steps = np.array(_LENGTHS)
@@ -80,7 +81,7 @@ class Batches:
             NumericsError: The model computed NaN or infinity.
         """
         waiting: tuple[np.ndarray, Any] | None = None
-        for indices, T in grouped(examples.store.lengths, self._tokens):
+        for indices, T in length_buckets(examples.store.lengths, self._tokens):
             batch = make_inputs(examples, indices, T, self._pad)
             made = self._program(params, batch)
             if waiting is not None:  # one batch is computed while the one before is fetched

@@ -10,13 +10,13 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
-__all__ = ["Probed", "majority", "probe", "probe_layers"]
+__all__ = ["ProbeResult", "majority", "probe", "probe_layers"]
 
 _PENALTY = 1e-3  # half of it times the squared length of the weights is added to the mean loss
 _STEPS, _RATE = 300, 0.1  # of Adam; the loss ends within 1e-3 of the smallest
 
 
-class Probed(NamedTuple):
+class ProbeResult(NamedTuple):
     """One kind of vectors, and the share of held-out labels that a linear map of them tells."""
 
     name: str
@@ -93,7 +93,7 @@ def probe_layers(
     labels: Int[np.ndarray, " n"],
     valid: Float[np.ndarray, "m layers D"],
     answers: Int[np.ndarray, " m"],
-) -> list[Probed]:
+) -> list[ProbeResult]:
     """What each layer tells, layer 0 being the embeddings, and the last four together (row H21).
 
     Example:
@@ -115,5 +115,6 @@ def probe_layers(
     kinds[f"sum of last {last}"] = lambda x: x[:, -last:].sum(1)
     kinds[f"last {last} concatenated"] = lambda x: x[:, -last:].reshape(len(x), -1)
     return [
-        Probed(name, probe(of(train), labels, of(valid), answers)) for name, of in kinds.items()
+        ProbeResult(name, probe(of(train), labels, of(valid), answers))
+        for name, of in kinds.items()
     ]

@@ -22,20 +22,29 @@ from transformer_jax.data.examples import (
 from transformer_jax.data.ragged import runs
 from transformer_jax.data.tokenizer import Frame, Tokenizer
 from transformer_jax.data.vocabulary import check_vocabulary
-from transformer_jax.encoding.batching import grouped
+from transformer_jax.encoding.batching import length_buckets
 from transformer_jax.encoding.packing import PackedBatches, default_tokens
 from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.functional.masks import segment_mask
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.numerics import refuse_nonfinite
 
-__all__ = ["Block", "Layers", "Pool", "Vectors", "WordVectors", "combined", "cosine", "pooled"]
+__all__ = [
+    "Embedder",
+    "EmbeddingBatch",
+    "Layers",
+    "Pool",
+    "WordVectors",
+    "combine_layers",
+    "cosine",
+    "pool_hidden_states",
+]
 
 Layers = Literal["last", "all", "sum4", "concat4"] | int
 Pool = Literal["mean", "first", "none"]
 
 
-class Block(NamedTuple):
+class EmbeddingBatch(NamedTuple):
     """The vectors of some texts.
 
     Attributes:
@@ -96,7 +105,7 @@ def cosine(
     return np.asarray((a * b).sum(-1) / np.where(size > 0, size, 1.0))
 
 
-class Vectors:
+class Embedder:
     """What an encoder makes of texts, of any number and length (rows B3, B36, H21).
 
     Args:
@@ -144,7 +153,7 @@ class Vectors:
         layers: Layers = "last",
         pool: Pool = "mean",
         block: int = 4096,
-    ) -> Iterator[Block]:
+    ) -> Iterator[EmbeddingBatch]:
         """The vectors of texts, ``block`` texts at a time, which bounds the memory.
 
         Args:
@@ -169,7 +178,7 @@ class Vectors:
             made = self._rows(examples, layers, pool)
             if self.dense is not None and layers == "last" and pool != "none":
                 made = self.dense(made)
-            yield Block(made, store.lengths, np.asarray(store.ids))
+            yield EmbeddingBatch(made, store.lengths, np.asarray(store.ids))
 
     def check(self, layers: Layers, pool: Pool) -> None:
         """Refuses layers and poolings that there are not.
@@ -268,7 +277,7 @@ class Vectors:
 
             def program(params: Any, batch: dict[str, Any]) -> Array:
                 every = _layers(nnx.merge(graph, params), batch)
-                return pooled(combined(every, layers), batch, pool)
+                return pool_hidden_states(combine_layers(every, layers), batch, pool)
 
             run = PackedBatches(program, tokens=self._tokens, pad=self._tokenizer.pad)
             self._runs[layers, pool] = run
@@ -290,7 +299,7 @@ class Vectors:
 
     def _maps(self, examples: Examples) -> Float[np.ndarray, "L 1 N T T"]:
         """How much each token of one example reads of each, in every head."""
-        [(rows, T)] = grouped(examples.store.lengths, 1)
+        [(rows, T)] = length_buckets(examples.store.lengths, 1)
         batch = make_inputs(examples, rows, T, self._tokenizer.pad)
         real = int(examples.store.lengths[0])
         return np.asarray(self._attend(self.params, batch))[..., :real, :real]
@@ -331,12 +340,14 @@ def _layers(model: Any, batch: dict[str, Any]) -> list[Array]:
     return found
 
 
-def combined(every: Sequence[Float[Array, "B T D"]], layers: Layers) -> Float[Array, "B T *rest"]:
+def combine_layers(
+    every: Sequence[Float[Array, "B T D"]], layers: Layers
+) -> Float[Array, "B T *rest"]:
     """What is asked for of the vectors of all layers, the embeddings first, in float32.
 
     Example:
         >>> every = [jnp.full((1, 1, 1), 10.0**i) for i in range(6)]
-        >>> combined(every, "sum4").item(), combined(every, "concat4").shape
+        >>> combine_layers(every, "sum4").item(), combine_layers(every, "concat4").shape
         (111100.0, (1, 1, 4))
     """
     every = [layer.astype(jnp.float32) for layer in every]
@@ -350,7 +361,7 @@ def combined(every: Sequence[Float[Array, "B T D"]], layers: Layers) -> Float[Ar
     return every[-1 if layers == "last" else layers]
 
 
-def pooled(
+def pool_hidden_states(
     hidden: Float[Array, "B T *layers D"], batch: dict[str, Any], pool: Pool
 ) -> Float[Array, "B _ *layers D"]:
     """One vector for each text of each row, or with ``none`` for each token.
@@ -364,8 +375,10 @@ def pooled(
         >>> hidden = jnp.array([[[1.0], [3.0], [9.0]]])
         >>> batch = {"segments": jnp.array([[1, 1, 2]]), "lengths": jnp.array([[2, 1]])}
         >>> batch["starts"] = jnp.array([[0, 2]])
-        >>> pooled(hidden, batch, "mean")[0, :, 0], pooled(hidden, batch, "first")[0, :, 0]
-        (Array([2., 9.], dtype=float32), Array([1., 9.], dtype=float32))
+        >>> pool_hidden_states(hidden, batch, "mean")[0, :, 0]
+        Array([2., 9.], dtype=float32)
+        >>> pool_hidden_states(hidden, batch, "first")[0, :, 0]
+        Array([1., 9.], dtype=float32)
     """
     if pool == "none":
         return hidden

@@ -6,30 +6,30 @@ import re
 import string
 from collections.abc import Sequence
 
-__all__ = ["Row", "exact_match", "judged", "plain", "token_f1"]
+__all__ = ["FewShotResult", "exact_match", "normalize_answer", "score_answers", "token_f1"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class FewShotResult:
     """How well queries were answered after ``k`` examples each; shares are 0 to 1."""
 
     k: int
     accuracy: float  # answers that are the wanted text, outer blanks aside
     count: int  # of queries
-    exact_match: float  # answers that are it once both are `plain`
+    exact_match: float  # answers that are it once both are `normalize_answer`
     f1: float  # mean of `token_f1`
 
 
-def judged(k: int, given: Sequence[str], wanted: Sequence[str]) -> Row:
+def score_answers(k: int, given: Sequence[str], wanted: Sequence[str]) -> FewShotResult:
     """The scores of the answers after ``k`` examples, of which there is at least one.
 
     Example:
-        >>> judged(4, ["Rome", "the red dog"], ["Rome", "dog"])
-        Row(k=4, accuracy=0.5, count=2, exact_match=0.5, f1=0.8333333333333333)
+        >>> score_answers(4, ["Rome", "the red dog"], ["Rome", "dog"])
+        FewShotResult(k=4, accuracy=0.5, count=2, exact_match=0.5, f1=0.8333333333333333)
     """
     pairs = [(one.strip(), other.strip()) for one, other in zip(given, wanted, strict=True)]
     share = lambda values: sum(values) / len(pairs)
-    return Row(
+    return FewShotResult(
         k=k,
         accuracy=share(a == b for a, b in pairs),
         count=len(pairs),
@@ -38,13 +38,13 @@ def judged(k: int, given: Sequence[str], wanted: Sequence[str]) -> Row:
     )
 
 
-def plain(text: str) -> str:
+def normalize_answer(text: str) -> str:
     """A text as SQuAD compares answers: lower case, no punctuation, no articles, single blanks.
 
     Source: Rajpurkar et al. 2016, the official evaluation script.
 
     Example:
-        >>> plain("  The Eiffel-Tower, a tower. ")
+        >>> normalize_answer("  The Eiffel-Tower, a tower. ")
         'eiffeltower tower'
     """
     text = "".join(letter for letter in text.lower() if letter not in string.punctuation)
@@ -52,13 +52,13 @@ def plain(text: str) -> str:
 
 
 def exact_match(given: str, wanted: str | Sequence[str]) -> float:
-    """1 if an answer is one of those wanted once both are `plain`, else 0.
+    """1 if an answer is one of those wanted once both are `normalize_answer`, else 0.
 
     Example:
         >>> exact_match("The cat!", ["dog", "cat"])
         1.0
     """
-    return float(any(plain(given) == plain(one) for one in _texts(wanted)))
+    return float(any(normalize_answer(given) == normalize_answer(one) for one in _texts(wanted)))
 
 
 def token_f1(given: str, wanted: str | Sequence[str]) -> float:
@@ -71,7 +71,11 @@ def token_f1(given: str, wanted: str | Sequence[str]) -> float:
         0.5
     """
     return max(
-        (_f1(plain(given).split(), plain(one).split()) for one in _texts(wanted)), default=0.0
+        (
+            _f1(normalize_answer(given).split(), normalize_answer(one).split())
+            for one in _texts(wanted)
+        ),
+        default=0.0,
     )
 
 

@@ -9,7 +9,15 @@ from jaxtyping import Int
 
 from transformer_jax.errors import DataError
 
-__all__ = ["ClassScore", "accuracy", "confusion", "f1", "macro_f1", "matthews", "per_class"]
+__all__ = [
+    "ClassScore",
+    "accuracy",
+    "confusion_matrix",
+    "f1",
+    "macro_f1",
+    "matthews_corrcoef",
+    "per_class",
+]
 
 _Labels = Int[np.ndarray, "_"]  # their count is checked by hand: a user's mistake, one line
 
@@ -86,7 +94,7 @@ def macro_f1(given: _Labels, wanted: _Labels, classes: int | None = None) -> flo
     return float(np.sum(scores) / (len(scores) if classes is None else classes))
 
 
-def matthews(given: _Labels, wanted: _Labels) -> float:
+def matthews_corrcoef(given: _Labels, wanted: _Labels) -> float:
     """The correlation of labels given and wanted, -1 to 1, for any number of classes.
 
     With ``s`` examples, ``c`` right ones, and class ``k`` given ``p_k`` and wanted ``t_k`` times:
@@ -99,9 +107,9 @@ def matthews(given: _Labels, wanted: _Labels) -> float:
         DataError: No labels, or not as many given as wanted.
 
     Example:
-        >>> matthews(np.array([1, 1, 0, 0]), np.array([1, 1, 0, 1]))
+        >>> matthews_corrcoef(np.array([1, 1, 0, 0]), np.array([1, 1, 0, 1]))
         0.577...
-        >>> matthews(np.array([1, 1, 1, 1]), np.array([1, 1, 0, 1]))
+        >>> matthews_corrcoef(np.array([1, 1, 1, 1]), np.array([1, 1, 0, 1]))
         0.0
     """
     right, ours, theirs = _counts(given, wanted)
@@ -114,14 +122,14 @@ def matthews(given: _Labels, wanted: _Labels) -> float:
     return (int(right.sum()) * total - dot(ours, theirs)) / math.sqrt(spread)
 
 
-def confusion(given: _Labels, wanted: _Labels, classes: int) -> Int[np.ndarray, "C C"]:
+def confusion_matrix(given: _Labels, wanted: _Labels, classes: int) -> Int[np.ndarray, "C C"]:
     """How often each label was wanted (row) and given (column).
 
     Raises:
         DataError: No labels, not as many given as wanted, or a label beyond ``classes``.
 
     Example:
-        >>> confusion(np.array([0, 1, 1]), np.array([0, 0, 1]), classes=2)
+        >>> confusion_matrix(np.array([0, 1, 1]), np.array([0, 0, 1]), classes=2)
         array([[1, 1],
                [0, 1]])
     """
@@ -140,7 +148,7 @@ def per_class(given: _Labels, wanted: _Labels, names: Sequence[str]) -> list[Cla
         >>> per_class(np.array([0, 1, 1, 1]), np.array([0, 0, 1, 1]), ["bad", "good"])[0]
         ClassScore(name='bad', precision=1.0, recall=0.5, f1=0.66..., support=2)
     """
-    table = confusion(given, wanted, len(names))
+    table = confusion_matrix(given, wanted, len(names))
     right, ours, theirs = table.diagonal(), table.sum(axis=0), table.sum(axis=1)
     return [
         ClassScore(

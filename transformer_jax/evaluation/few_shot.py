@@ -7,9 +7,9 @@ import string
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, get_args
 
-from transformer_jax.decoding.requests import LanguageModel, Request, TextScore
+from transformer_jax.decoding.requests import GenerationRequest, LanguageModel, TextScore
 from transformer_jax.errors import ConfigError, DataError, plural
-from transformer_jax.evaluation.answers import Row, judged
+from transformer_jax.evaluation.answers import FewShotResult, score_answers
 
 __all__ = [
     "Example",
@@ -17,10 +17,10 @@ __all__ = [
     "Template",
     "accuracy",
     "answer",
-    "choose",
     "make_prompt",
-    "pick",
     "prompts",
+    "rank_choices",
+    "select_demonstrations",
 ]
 
 Example = Mapping[str, str]  # texts by the names of their fields
@@ -121,7 +121,7 @@ def make_prompt(template: Template, examples: Sequence[Example], query: Example)
     return template.header + "".join(map(template.write, examples)) + template.ask(query)
 
 
-def pick(
+def select_demonstrations(
     pool: Sequence[Example],
     k: int,
     query: Example,
@@ -148,7 +148,7 @@ def pick(
 
     Example:
         >>> pool = [{"input": a, "output": a} for a in "abcd"]
-        >>> sorted(example["input"] for example in pick(pool, 3, pool[1], index=0))
+        >>> sorted(example["input"] for example in select_demonstrations(pool, 3, pool[1], index=0))
         ['a', 'c', 'd']
     """
     if k < 0:
@@ -169,7 +169,7 @@ def pick(
     return found
 
 
-def choose(
+def rank_choices(
     model: LanguageModel,
     prompts: Sequence[str],
     choices: Sequence[str] | Sequence[Sequence[str]],
@@ -223,7 +223,7 @@ def answer(
         tokens: At most so many.
     """
     ends = tuple(filter(None, [stop] if isinstance(stop, str) else stop))
-    asked = [Request(p, tokens=tokens, temperature=0.0, stop=ends) for p in prompts]
+    asked = [GenerationRequest(p, tokens=tokens, temperature=0.0, stop=ends) for p in prompts]
     return [continuations[0].text.strip() for continuations in model.generate(asked)]
 
 
@@ -236,7 +236,7 @@ def prompts(
     same: str | None = None,
     seed: int = 0,
 ) -> list[str]:
-    r"""A prompt for each query, of ``k`` examples as `pick` chooses them.
+    r"""A prompt for each query, of ``k`` examples as `select_demonstrations` chooses them.
 
     Args:
         pool: Where examples come from.
@@ -262,7 +262,7 @@ def prompts(
     made = []
     for index, query in enumerate(queries):
         alike = groups[_field(query, same) if same else ""]
-        shown = pick(alike, k, query, template, index=index, seed=seed)
+        shown = select_demonstrations(alike, k, query, template, index=index, seed=seed)
         made.append(make_prompt(template, shown, query))
     return made
 
@@ -279,7 +279,7 @@ def accuracy(
     normalize: Normalize = "none",
     seed: int = 0,
     tokens: int = 32,
-) -> list[Row]:
+) -> list[FewShotResult]:
     """How often queries are answered rightly, for each number of examples.
 
     Args:
@@ -290,7 +290,7 @@ def accuracy(
         shots: Numbers of examples; those of fewer are the first of more.
         same: A field in which examples must agree with the query, such as the rule they follow.
         choices: The possible answers, chosen by log-probability; None writes the answer freely.
-        normalize: How choices are made comparable, see `choose`.
+        normalize: How choices are made comparable, see `rank_choices`.
         seed: Of the examples.
         tokens: The most of a written answer.
 
@@ -312,8 +312,8 @@ def accuracy(
             given = answer(model, made, stop=template.stop, tokens=tokens)
         else:
             led = [template.lead + choice for choice in choices]
-            given = [choices[i].strip() for i in choose(model, made, led, normalize)]
-        rows.append(judged(k, given, wanted))
+            given = [choices[i].strip() for i in rank_choices(model, made, led, normalize)]
+        rows.append(score_answers(k, given, wanted))
     return rows
 
 

@@ -7,24 +7,24 @@ import numpy as np
 from jaxtyping import Real
 
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.evaluation.classification import accuracy, f1, matthews
+from transformer_jax.evaluation.classification import accuracy, f1, matthews_corrcoef
 from transformer_jax.evaluation.correlation import pearson, spearman
 
-__all__ = ["COLUMNS", "METRICS", "TABLE", "TASKS", "Task", "average", "measured"]
+__all__ = ["COLUMNS", "METRICS", "TABLE", "TASKS", "GlueTask", "average", "glue_metrics"]
 
 _Values = Real[np.ndarray, "_"]
 
 METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "accuracy": accuracy,
     "f1": f1,
-    "matthews": matthews,
+    "matthews": matthews_corrcoef,
     "pearson": pearson,
     "spearman": spearman,
 }
 
 
 @dataclasses.dataclass(frozen=True)
-class Task:
+class GlueTask:
     """One of GLUE's tasks."""
 
     training: int  # examples, rounded as in the table
@@ -33,15 +33,15 @@ class Task:
 
 
 # Wang et al. 2018, without WNLI, which Devlin et al. 2019 leave out.
-TASKS: dict[str, Task] = {
-    "MNLI": Task(392_000, ("accuracy",), ("MNLI-m", "MNLI-mm")),
-    "QQP": Task(363_000, ("f1", "accuracy"), ("QQP",)),
-    "QNLI": Task(108_000, ("accuracy",), ("QNLI",)),
-    "SST-2": Task(67_000, ("accuracy",), ("SST-2",)),
-    "CoLA": Task(8_500, ("matthews",), ("CoLA",)),
-    "STS-B": Task(5_700, ("spearman", "pearson"), ("STS-B",)),
-    "MRPC": Task(3_500, ("f1", "accuracy"), ("MRPC",)),
-    "RTE": Task(2_500, ("accuracy",), ("RTE",)),
+TASKS: dict[str, GlueTask] = {
+    "MNLI": GlueTask(392_000, ("accuracy",), ("MNLI-m", "MNLI-mm")),
+    "QQP": GlueTask(363_000, ("f1", "accuracy"), ("QQP",)),
+    "QNLI": GlueTask(108_000, ("accuracy",), ("QNLI",)),
+    "SST-2": GlueTask(67_000, ("accuracy",), ("SST-2",)),
+    "CoLA": GlueTask(8_500, ("matthews",), ("CoLA",)),
+    "STS-B": GlueTask(5_700, ("spearman", "pearson"), ("STS-B",)),
+    "MRPC": GlueTask(3_500, ("f1", "accuracy"), ("MRPC",)),
+    "RTE": GlueTask(2_500, ("accuracy",), ("RTE",)),
 }
 
 COLUMNS: tuple[str, ...] = tuple(column for task in TASKS.values() for column in task.columns)
@@ -95,7 +95,7 @@ def average(scores: Mapping[str, float]) -> float:
     return sum(scores[name] for name in COLUMNS) / len(COLUMNS)
 
 
-def measured(task: str, given: _Values, wanted: _Values) -> dict[str, float]:
+def glue_metrics(task: str, given: _Values, wanted: _Values) -> dict[str, float]:
     """A task's scores, 0 to 1, by the names of its metrics; the first is the table's.
 
     Args:
@@ -108,7 +108,7 @@ def measured(task: str, given: _Values, wanted: _Values) -> dict[str, float]:
         DataError: Nothing to score, or not as many given as wanted.
 
     Example:
-        >>> measured("MRPC", np.array([1, 1, 0, 0]), np.array([1, 1, 0, 1]))
+        >>> glue_metrics("MRPC", np.array([1, 1, 0, 0]), np.array([1, 1, 0, 1]))
         {'f1': 0.8, 'accuracy': 0.75}
     """
     if task not in TASKS:

@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from transformer_jax.errors import DataError
-from transformer_jax.evaluation.answers import exact_match, plain, token_f1
+from transformer_jax.evaluation.answers import exact_match, normalize_answer, token_f1
 
-__all__ = ["SpanScore", "exact_and_f1"]
+__all__ = ["SpanScore", "squad_scores"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,7 +18,7 @@ class SpanScore:
     count: int  # of questions
 
 
-def exact_and_f1(predictions: Mapping[str, str], answers: Mapping[str, Sequence[str]]) -> SpanScore:
+def squad_scores(predictions: Mapping[str, str], answers: Mapping[str, Sequence[str]]) -> SpanScore:
     """The exact match and F1 of answers, over all questions that ``answers`` has.
 
     A question that cannot be answered has no wanted answers, or an empty one: the empty text is
@@ -36,9 +36,9 @@ def exact_and_f1(predictions: Mapping[str, str], answers: Mapping[str, Sequence[
         DataError: There is no question.
 
     Example:
-        >>> exact_and_f1({"q1": "the cat", "q2": "big dog"}, {"q1": ["Cat!"], "q2": ["dog", "a"]})
+        >>> squad_scores({"q1": "the cat", "q2": "big dog"}, {"q1": ["Cat!"], "q2": ["dog", "a"]})
         SpanScore(exact_match=0.5, f1=0.83..., count=2)
-        >>> exact_and_f1({"q1": "", "q2": ""}, {"q1": [], "q2": ["dog"]})
+        >>> squad_scores({"q1": "", "q2": ""}, {"q1": [], "q2": ["dog"]})
         SpanScore(exact_match=0.5, f1=0.5, count=2)
     """
     if not answers:
@@ -46,7 +46,7 @@ def exact_and_f1(predictions: Mapping[str, str], answers: Mapping[str, Sequence[
     exact = f1 = 0.0
     for question, texts in answers.items():
         if question in predictions:
-            wanted = [text for text in texts if plain(text)] or [""]
+            wanted = [text for text in texts if normalize_answer(text)] or [""]
             exact += exact_match(predictions[question], wanted)
             f1 += token_f1(predictions[question], wanted)
     return SpanScore(exact_match=exact / len(answers), f1=f1 / len(answers), count=len(answers))

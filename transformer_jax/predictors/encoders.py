@@ -20,7 +20,7 @@ from transformer_jax.predictors.runs import (
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Frame, Tokenizer
     from transformer_jax.encoding.predictor import Predictor
-    from transformer_jax.encoding.vectors import Pool, Vectors
+    from transformer_jax.encoding.vectors import Embedder, Pool
     from transformer_jax.training.run_directory import RunDirectory
 
 __all__ = ["frame_of", "load_task", "load_vectors", "pool_of", "read_length", "sentence_of"]
@@ -56,7 +56,7 @@ def load_vectors(
     tokens: int | None = None,
     sentences: bool = False,
     loaded: Any = None,
-) -> "tuple[Vectors, Callable[[str], str]]":
+) -> "tuple[Embedder, Callable[[str], str]]":
     """What makes vectors with the encoder of a run, and what is done to lines before.
 
     A sentence encoder reads no more tokens than its authors let it read.
@@ -79,13 +79,13 @@ def load_vectors(
     kinds = (*ENCODERS, "encoder-decoder")
     refuse_others(run, kinds)
     prepare = as_trained(path)
-    from transformer_jax.encoding.vectors import Vectors
+    from transformer_jax.encoding.vectors import Embedder
 
     model, tokenizer = loaded or load(path, checkpoint, kind=kinds)
     sentence = sentence_of(run)
     length = min(read_length(run), sentence.get("length", _NO_END))
     frame = frame_of(run, tokenizer)
-    vectors = Vectors(model, tokenizer, length=length, tokens=tokens, frame=frame)
+    vectors = Embedder(model, tokenizer, length=length, tokens=tokens, frame=frame)
     if sentences and "dense" in sentence:
         from transformer_jax.interop.dense import read_dense
 

@@ -105,9 +105,9 @@ class TranslationPredictor(Embedding):
             ConfigError: A setting is out of range.
             NumericsError: The model computed NaN or infinity.
         """
-        from transformer_jax.decoding.options import Search
+        from transformer_jax.decoding.options import BeamSearchConfig
 
-        search = Search(beams=num_beams, nbest=num_return_sequences, alpha=length_penalty)
+        search = BeamSearchConfig(beams=num_beams, nbest=num_return_sequences, alpha=length_penalty)
         lines = map(self._prepare, listed(texts))
         with truncation(lambda: self._translator.counts["cut"]):
             found = [_best(one.hypotheses) for one in self._translator.translate(lines, search)]
@@ -236,7 +236,7 @@ def _request(prompt: str, settings: GenerationSettings) -> Any:
     Raises:
         ConfigError: A setting is unknown or out of range.
     """
-    from transformer_jax.decoding.requests import Request
+    from transformer_jax.decoding.requests import GenerationRequest
     from transformer_jax.errors import ConfigError
 
     known = GenerationSettings.__annotations__
@@ -249,7 +249,7 @@ def _request(prompt: str, settings: GenerationSettings) -> Any:
     given["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
     several = settings.get("num_return_sequences", 1)
     given["nbest" if given.get("beams", 1) != 1 else "samples"] = several
-    return Request(prompt, **given)
+    return GenerationRequest(prompt, **given)
 
 
 def _best(texts: Sequence[Any]) -> GeneratedText:

@@ -9,7 +9,7 @@ from transformer_jax.errors import CheckpointError, ConfigError, DataError, plur
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
-    from transformer_jax.decoding.language import DecoderLanguageModel, Shapes
+    from transformer_jax.decoding.language import BatchingConfig, DecoderLanguageModel
     from transformer_jax.decoding.ngram import NgramLanguageModel
     from transformer_jax.training.run_directory import RunDirectory
 
@@ -301,7 +301,7 @@ def load_language(
     path: Path,
     checkpoint: str = "best",
     *,
-    shapes: "Shapes | None" = None,
+    shapes: "BatchingConfig | None" = None,
     dtype: Literal["float32", "bfloat16"] | None = None,
     context: int | None = None,
     change: Callable[[TransformerConfig], TransformerConfig] = lambda config: config,

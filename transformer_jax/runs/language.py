@@ -16,7 +16,7 @@ from transformer_jax.data.rows import BlockPlan, PackPlan, RowBatch, make_rows
 from transformer_jax.data.store import forget
 from transformer_jax.data.token_file import TextStore, build_tokens, sample_texts
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.decoding.requests import LanguageModel, Request
+from transformer_jax.decoding.requests import GenerationRequest, LanguageModel
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.parallel.mesh import is_main_process, local_rows, shard_batch
@@ -227,7 +227,7 @@ def _finish(parts: LanguageJob) -> dict[str, Any]:
 
 def _write_sample(model: LanguageModel, run: LanguageRun | NgramRun) -> None:
     if run.evaluation.sample:
-        request = Request("", tokens=run.evaluation.sample, temperature=0.8, top_p=0.95)
+        request = GenerationRequest("", tokens=run.evaluation.sample, temperature=0.8, top_p=0.95)
         [[sample]] = model.generate([request])
         print(f"\nsample:\n{sample.text}\n", flush=True)
 

@@ -8,9 +8,9 @@ import numpy as np
 from transformer_jax.data.labelled import Labelled, Questions, Sentences, Tagged
 from transformer_jax.encoding.predictor import Predictor
 from transformer_jax.errors import DataError
-from transformer_jax.evaluation.classification import accuracy, f1, macro_f1, matthews
+from transformer_jax.evaluation.classification import accuracy, f1, macro_f1, matthews_corrcoef
 from transformer_jax.evaluation.correlation import pearson, spearman
-from transformer_jax.evaluation.spans import exact_and_f1
+from transformer_jax.evaluation.spans import squad_scores
 from transformer_jax.runs.encoder_settings import TaskConfig
 
 __all__ = ["MEASURES", "aligned", "measure", "table"]
@@ -37,7 +37,7 @@ def measure(predictor: Predictor, task: TaskConfig, part: Labelled) -> dict[str,
         found = predictor.answers(part.questions, part.contexts)
         given = {name: best[0].text for name, best in zip(part.ids, found, strict=True)}
         texts = [[answer.text for answer in answers] for answers in part.answers]
-        score = exact_and_f1(given, dict(zip(part.ids, texts, strict=True)))
+        score = squad_scores(given, dict(zip(part.ids, texts, strict=True)))
         return {"exact_match": score.exact_match, "f1": score.f1}
     if isinstance(part, Tagged):
         told = [tag for sentence in predictor.tags(part.words) for tag, _ in sentence]
@@ -68,7 +68,7 @@ def _classes(given: np.ndarray, wanted: np.ndarray, task: TaskConfig) -> dict[st
         "accuracy": accuracy,
         "f1": f1 if len(task.labels) == 2 else macro_f1,
         "macro_f1": macro_f1,
-        "matthews": matthews,
+        "matthews": matthews_corrcoef,
     }
     return {name: ways[name](given, wanted) for name in MEASURES[task.kind]}
 

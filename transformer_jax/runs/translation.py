@@ -14,7 +14,7 @@ from transformer_jax.data.plan import BatchPlan, BucketPlan
 from transformer_jax.data.sources import Pairs, Splits, load_splits
 from transformer_jax.data.store import PairStore, build_store
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.decoding.options import Search
+from transformer_jax.decoding.options import BeamSearchConfig
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.evaluation.bleu import Scores, translation_scores
@@ -194,7 +194,7 @@ class _Validation:
             params = jax.device_put(jax.device_get(params), jax.local_devices()[0])
             if self.translator is None:
                 self.translator = Translator(
-                    (self.job.graph, params), self.job.tokenizer, search=Search(beams=1)
+                    (self.job.graph, params), self.job.tokenizer, search=BeamSearchConfig(beams=1)
                 )
             self.translator.params = params
             with working(f"translating {plural(len(self.sources), 'validation sentence')}"):
@@ -240,7 +240,7 @@ def train(run: Run, directory: RunDirectory, splits: Splits, *, resume: bool) ->
 def _finish(parts: TranslationJob) -> dict[str, Any]:
     run, loaded = parts.run, load_params(parts.directory.path)
     params = jax.device_put(loaded.params, jax.local_devices()[0])
-    search = Search(beams=run.evaluation.beams)
+    search = BeamSearchConfig(beams=run.evaluation.beams)
     translator = Translator((parts.graph, params), parts.tokenizer, search=search)
     tests = {}
     for name, pairs in parts.splits.tests.items():

@@ -15,7 +15,7 @@ from transformer_jax.data.corpora.in_context import (
     split_of,
 )
 from transformer_jax.errors import ConfigError
-from transformer_jax.evaluation.few_shot import pick
+from transformer_jax.evaluation.few_shot import select_demonstrations
 
 SPLITS = ("train", "valid", "test")
 
@@ -128,7 +128,7 @@ def test_b41_an_ideal_reader_does_better_with_more_examples():
     for k in (0, 1, 2, 4, 8):
         right[k] = 0.0
         for index, query in enumerate(queries):
-            shown = pick(by_rule[query["rule"]], k, query, index=index)
+            shown = select_demonstrations(by_rule[query["rule"]], k, query, index=index)
             known = [(example["input"], example["output"]) for example in shown]
             right[k] += (oracle(known, query["input"]) == query["output"]) / len(queries)
     assert 0.1 < right[0] < 0.3

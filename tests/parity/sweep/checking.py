@@ -14,8 +14,8 @@ from flax import nnx
 from tests.parity import ours
 from tests.parity.sweep import reference
 from tests.parity.sweep.drawing import Case, Draw
-from transformer_jax.decoding.published import PublishedGenerator
-from transformer_jax.decoding.published_rules import from_published
+from transformer_jax.decoding.hf_config import from_generation_config
+from transformer_jax.decoding.hf_generate import HFGenerator
 from transformer_jax.errors import UserError
 from transformer_jax.interop.export import published_tensors, write_folder
 from transformer_jax.interop.folder import Folder, abstract_model, open_folder
@@ -207,9 +207,9 @@ def check_texts(here: Folder, params: Any, there: Any, draw: Draw) -> None:
     real = np.ones_like(ids)
     real[1, : draw.randint(1, PROMPT // 2)] = 0
     ids[real == 0] = pad
-    given = from_published(json.loads(json.dumps(fields)) | rules)
+    given = from_generation_config(json.loads(json.dumps(fields)) | rules)
     model = nnx.split(abstract_model(here.model))[0], params
-    ours = PublishedGenerator(model, given, rows=(2,), lengths=(PROMPT, NEW))
+    ours = HFGenerator(model, given, rows=(2,), lengths=(PROMPT, NEW))
     with jax.default_matmul_precision("highest"):
         found = ours.generate(ids, real).tokens
     more = rules | ({"use_cache": False} if encodes else {})

@@ -9,10 +9,15 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer_jax.decoding.published_logits import Numbers, Read, Room, process
+from transformer_jax.decoding.hf_logits import (
+    ProcessorParams,
+    ProcessorShapes,
+    PromptContext,
+    process_logits,
+)
 from transformer_jax.functional import logits as processors
 
-__all__ = ["Written", "beams", "greedy"]
+__all__ = ["HFSearchOutput", "hf_beam_search", "hf_greedy_search"]
 
 Step = Callable[[Array, Any], tuple[Array, Any]]  # tokens [R], state -> logits [R V], state
 Reorder = Callable[[Any, Array], Any]  # state, parents [B M] -> state
@@ -20,7 +25,7 @@ Reorder = Callable[[Any, Array], Any]  # state, parents [B M] -> state
 OUT = -1e9  # what a hypothesis that does not count loses, in the arithmetic of the original
 
 
-class Written(NamedTuple):
+class HFSearchOutput(NamedTuple):
     """Texts of each prompt, best first."""
 
     tokens: Int[Array, "B M W"]  # prompt, what is written, and what fills the rest
@@ -37,18 +42,18 @@ class _Greedy(NamedTuple):
     state: Any
 
 
-def greedy(
+def hf_greedy_search(
     step: Step,
     state: Any,
     prompts: Int[Array, "B P"],
     known: Int[Array, ""],
     *,
     steps: int,
-    read: Read,
-    how: Numbers,
-    room: Room,
+    read: PromptContext,
+    how: ProcessorParams,
+    room: ProcessorShapes,
     real: Bool[Array, " B"] | None = None,
-) -> Written:
+) -> HFSearchOutput:
     """The text that grows from each prompt by the best-scored token, until an end or the limit.
 
     Processors change logits, not probabilities. ``scores`` are log-probabilities under the model
@@ -66,20 +71,21 @@ def greedy(
         real: Which rows count; None is all.
 
     Example:
-        >>> from transformer_jax.decoding.published_logits import numbers_of, room_for
-        >>> from transformer_jax.decoding.published_rules import PublishedRules
-        >>> rules = PublishedRules(eos_token_id=(2,), pad_token_id=0, suppress_tokens=(1,))
-        >>> how = numbers_of(rules, room_for([rules]), prompt=1, longest=4, steps=3)
+        >>> from transformer_jax.decoding.hf_logits import processor_params, processor_shapes
+        >>> from transformer_jax.decoding.hf_config import HFGenerationConfig
+        >>> rules = HFGenerationConfig(eos_token_id=(2,), pad_token_id=0, suppress_tokens=(1,))
+        >>> how = processor_params(rules, processor_shapes([rules]), prompt=1, longest=4, steps=3)
         >>> table = jnp.array([[0.0, 2.0, 1.0], [1.0, 3.0, 0.0], [9.0, 0.0, 0.0]])
         >>> step = lambda tokens, state: (table[tokens], state)
         >>> first, starts, one = jnp.array([[0], [1]]), jnp.zeros(2, jnp.int32), jnp.array(1)
-        >>> rest = {"steps": 3, "how": how, "room": room_for([rules])}
-        >>> greedy(step, None, first, one, read=Read(starts, first, one), **rest).tokens[:, 0]
+        >>> rest = {"steps": 3, "how": how, "room": processor_shapes([rules])}
+        >>> read = PromptContext(starts, first, one)
+        >>> hf_greedy_search(step, None, first, one, read=read, **rest).tokens[:, 0]
         Array([[0, 2, 0, 0],
                [1, 0, 2, 0]], dtype=int32)
     """
     B = prompts.shape[0]
-    known, how = jnp.asarray(known, jnp.int32), Numbers(*map(jnp.asarray, how))
+    known, how = jnp.asarray(known, jnp.int32), ProcessorParams(*map(jnp.asarray, how))
     loop = _Greedy(
         length=known,
         tokens=_with_room(prompts, known, steps, how.pad),
@@ -93,7 +99,7 @@ def greedy(
         length, tokens, going = loop.length, loop.tokens, loop.going
         logits, state = step(jnp.take(tokens, length - 1, axis=1), loop.state)
         logits = logits.astype(jnp.float32)
-        token = processors.argmax(process(logits, tokens, length, known, read, how, room))
+        token = processors.argmax(process_logits(logits, tokens, length, known, read, how, room))
         gain = jnp.take_along_axis(logits, token[:, None], axis=1)[:, 0]
         peak, rest = processors.normalizer(logits)
         gain = (gain - peak) - rest
@@ -109,7 +115,7 @@ def greedy(
 
     goes_on = lambda loop: loop.going.any() & (loop.length < how.longest)
     loop = lax.while_loop(goes_on, body, loop)
-    return Written(loop.tokens[:, None], loop.written[:, None], loop.worth[:, None])
+    return HFSearchOutput(loop.tokens[:, None], loop.written[:, None], loop.worth[:, None])
 
 
 class _Beams(NamedTuple):
@@ -126,7 +132,7 @@ class _Beams(NamedTuple):
     state: Any
 
 
-def beams(
+def hf_beam_search(
     step: Step,
     state: Any,
     prompts: Int[Array, "B P"],
@@ -135,11 +141,11 @@ def beams(
     beams: int,
     steps: int,
     reorder: Reorder,
-    read: Read,
-    how: Numbers,
-    room: Room,
+    read: PromptContext,
+    how: ProcessorParams,
+    room: ProcessorShapes,
     real: Bool[Array, " B"] | None = None,
-) -> Written:
+) -> HFSearchOutput:
     """The best hypotheses that a beam of ``beams`` meets, as ``transformers`` counts them.
 
     Processors change log-probabilities, which are not normalised again unless asked for. Only
@@ -163,7 +169,7 @@ def beams(
         real: Which sentences count; None is all.
     """
     B, M = prompts.shape[0], beams
-    known, how = jnp.asarray(known, jnp.int32), Numbers(*map(jnp.asarray, how))
+    known, how = jnp.asarray(known, jnp.int32), ProcessorParams(*map(jnp.asarray, how))
     real = jnp.ones(B, bool) if real is None else real
     prompts = jnp.repeat(_with_room(prompts, known, steps, how.fill)[:, None], M, axis=1)
     loop = _Beams(
@@ -189,7 +195,7 @@ def beams(
         # One such logit makes the whole row NaN, which a rule may take out again.
         broken = jnp.isnan(scores[:, 0]).reshape(B, M).any(1) & real & ~how.finite
         broken = loop.broken | broken
-        scores = process(scores, rows, length, known, read, how, room)
+        scores = process_logits(scores, rows, length, known, read, how, room)
         V = scores.shape[1]
         total = (scores.reshape(B, M, V) + loop.worth[:, :, None]).reshape(B, M * V)
         # So many that, whatever ends, M are left to go on.
@@ -221,7 +227,7 @@ def beams(
 
     loop = lax.while_loop(lambda loop: ~loop.over, body, loop)
     scores = jnp.where(loop.broken[:, None], jnp.nan, loop.scores)
-    return Written(loop.best, loop.lengths, scores)
+    return HFSearchOutput(loop.best, loop.lengths, scores)
 
 
 def _best(
@@ -230,7 +236,7 @@ def _best(
     parents: Int[Array, "B K"],
     tokens: Int[Array, "B K"],
     ends: Bool[Array, "B K"],
-    how: Numbers,
+    how: ProcessorParams,
     written: Int[Array, ""],
 ) -> dict[str, Array]:
     """The best of what had ended and of what ends now; the older, then the likelier if equal."""
@@ -257,7 +263,7 @@ def _best(
     }
 
 
-def _hopeful(loop: _Beams, how: Numbers, known: Int[Array, ""]) -> Bool[Array, " B"]:
+def _hopeful(loop: _Beams, how: ProcessorParams, known: Int[Array, ""]) -> Bool[Array, " B"]:
     """Whether the first live hypothesis could beat the worst that ended."""
     length = jnp.where(how.hopeful, how.longest, loop.length) - known
     reach = loop.worth[:, :1] / how.powers[length]

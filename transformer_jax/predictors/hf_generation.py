@@ -10,13 +10,13 @@ from transformer_jax.errors import CheckpointError
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
-    from transformer_jax.decoding.published_rules import PublishedRules
+    from transformer_jax.decoding.hf_config import HFGenerationConfig
     from transformer_jax.training.run_directory import RunDirectory
 
-__all__ = ["PublishedWriter", "Text"]
+__all__ = ["HFGeneratedText", "HFTextGenerator"]
 
 
-class Text(NamedTuple):
+class HFGeneratedText(NamedTuple):
     """One text that was written."""
 
     text: str
@@ -24,7 +24,7 @@ class Text(NamedTuple):
     score: float
 
 
-class PublishedWriter:
+class HFTextGenerator:
     """A run's model and rules, as a function of texts.
 
     Attributes:
@@ -47,7 +47,7 @@ class PublishedWriter:
             ConfigError: Another family, or rules that cannot be kept.
             CheckpointError: There is no such run, or it is damaged.
         """
-        from transformer_jax.decoding.published import PublishedGenerator
+        from transformer_jax.decoding.hf_generate import HFGenerator
         from transformer_jax.predictors.runs import as_trained, first_token, load, refuse_others
         from transformer_jax.training.run_directory import RunDirectory
 
@@ -56,7 +56,7 @@ class PublishedWriter:
         model, self.tokenizer = load(path, checkpoint, kind=kind)
         self.rules = _rules(run, self.tokenizer, changes)
         rows = tuple(sorted({n for n in (1, 2, 4, 8, 16, 32) if n < batch} | {batch}))
-        self._generator = PublishedGenerator(model, self.rules, rows=rows)
+        self._generator = HFGenerator(model, self.rules, rows=rows)
         self._encodes, self._batch = kind == "encoder-decoder", batch
         self._prepare = as_trained(path, trim=self._encodes)
         # A text of a model trained here begins with a token of its own.
@@ -64,7 +64,7 @@ class PublishedWriter:
         self._first = first_token(run, self.tokenizer)
         self._before = (self._first,) if trained else self.tokenizer.before
 
-    def __call__(self, texts: Iterable[str]) -> Iterator[list[Text]]:
+    def __call__(self, texts: Iterable[str]) -> Iterator[list[HFGeneratedText]]:
         """What is written for each text, best first; nothing for an empty one to be translated."""
         remaining = iter(texts)
         while chunk := list(itertools.islice(remaining, self._batch)):
@@ -72,7 +72,7 @@ class PublishedWriter:
             real = [row for row in rows if row]
             found = iter(self._written(real))
             for row in rows:
-                yield next(found) if row else [Text("", (), 0.0)]
+                yield next(found) if row else [HFGeneratedText("", (), 0.0)]
 
     def _ids(self, text: str) -> list[int]:
         ids = self.tokenizer.encode(self._prepare(text))
@@ -80,7 +80,7 @@ class PublishedWriter:
             return [*self._before, *ids] or [self._first]
         return [*self.tokenizer.before, *ids, *self.tokenizer.after] if ids else []
 
-    def _written(self, rows: Sequence[list[int]]) -> Iterator[list[Text]]:
+    def _written(self, rows: Sequence[list[int]]) -> Iterator[list[HFGeneratedText]]:
         if not rows:
             return
         import numpy as np
@@ -102,25 +102,27 @@ class PublishedWriter:
                 for row, score in zip(tokens[found], scores[found], strict=True)
             ]
 
-    def _text(self, read: list[int], ids: list[int], score: Any) -> Text:
-        from transformer_jax.decoding.requests import Request
-        from transformer_jax.decoding.writing import Draft
+    def _text(self, read: list[int], ids: list[int], score: Any) -> HFGeneratedText:
+        from transformer_jax.decoding.requests import GenerationRequest
+        from transformer_jax.decoding.writing import GenerationSequence
 
         ends = [i for i, token in enumerate(ids) if token in self.rules.eos_token_id]
         ids = ids[: ends[0] + 1] if ends else ids
         shown = self.tokenizer.decode(read)
-        draft = Draft(Request(""), 0, 0, read, self.tokenizer, shown, written=ids)
-        return Text(draft.text, tuple(ids), float(score))
+        draft = GenerationSequence(
+            GenerationRequest(""), 0, 0, read, self.tokenizer, shown, written=ids
+        )
+        return HFGeneratedText(draft.text, tuple(ids), float(score))
 
 
 def _rules(
     run: "RunDirectory", tokenizer: "Tokenizer", changes: dict[str, Any]
-) -> "PublishedRules":
-    from transformer_jax.decoding.published_rules import PublishedRules, from_published
+) -> "HFGenerationConfig":
+    from transformer_jax.decoding.hf_config import HFGenerationConfig, from_generation_config
 
     published = run.read_config().get("published")
     if published is None:
-        return PublishedRules(
+        return HFGenerationConfig(
             eos_token_id=(tokenizer.eos,),
             pad_token_id=tokenizer.pad,
             decoder_start_token_id=tokenizer.bos,
@@ -128,4 +130,4 @@ def _rules(
         )
     if not isinstance(published, dict) or not isinstance(published.get("generation"), dict):
         raise CheckpointError(f"{run.config}: published is no record of a checkpoint: damaged?")
-    return dataclasses.replace(from_published(published["generation"]), **changes)
+    return dataclasses.replace(from_generation_config(published["generation"]), **changes)

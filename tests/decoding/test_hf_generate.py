@@ -13,10 +13,10 @@ import pytest
 from flax import nnx
 
 from transformer_jax.config import PRESETS, AttentionConfig, FeedForwardConfig, PositionConfig
-from transformer_jax.decoding.published import PublishedGenerator
-from transformer_jax.decoding.published_logits import Read, numbers_of, room_for
-from transformer_jax.decoding.published_rules import PublishedRules, from_published
-from transformer_jax.decoding.published_search import beams, greedy
+from transformer_jax.decoding.hf_config import HFGenerationConfig, from_generation_config
+from transformer_jax.decoding.hf_generate import HFGenerator
+from transformer_jax.decoding.hf_logits import PromptContext, processor_params, processor_shapes
+from transformer_jax.decoding.hf_search import hf_beam_search, hf_greedy_search
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder_decoder import EncoderDecoder
@@ -41,7 +41,7 @@ def reorder(state, parents):
     return jnp.take_along_axis(state.reshape(parents.shape), parents, axis=1).reshape(-1)
 
 
-EVERYTHING = PublishedRules(
+EVERYTHING = HFGenerationConfig(
     eos_token_id=tuple(range(6)),
     sequence_bias=tuple(((i, 1, 2), 1.0) for i in range(4)),
     bad_words_ids=tuple((i, 6, 6) for i in range(4)),
@@ -58,7 +58,7 @@ EVERYTHING = PublishedRules(
     renormalize_logits=True,
     remove_invalid_values=True,
 )
-ROOM = room_for([EVERYTHING])
+ROOM = processor_shapes([EVERYTHING])
 
 
 @functools.partial(jax.jit, static_argnames=("num_beams", "room", "loop"))
@@ -69,11 +69,11 @@ def search(prompts, known, starts, source, width, how, real, num_beams, room, lo
 
     state = jax.lax.scan(read_one, jnp.zeros(len(prompts), jnp.int32), jnp.arange(P))[0]
     state, starts, source = (jnp.repeat(x, num_beams, axis=0) for x in (state, starts, source))
-    common = {"steps": T, "read": Read(starts, source, width), "how": how, "room": room}
-    if (loop or (greedy if num_beams == 1 else beams)) is greedy:
-        return greedy(step, state, prompts, known, real=real, **common)
+    common = {"steps": T, "read": PromptContext(starts, source, width), "how": how, "room": room}
+    if (loop or (hf_greedy_search if num_beams == 1 else hf_beam_search)) is hf_greedy_search:
+        return hf_greedy_search(step, state, prompts, known, real=real, **common)
     common |= {"beams": num_beams, "reorder": reorder}
-    return beams(step, state, prompts, known, real=real, **common)
+    return hf_beam_search(step, state, prompts, known, real=real, **common)
 
 
 def run(case, rules, room=ROOM, rows=B, loop=None):
@@ -81,7 +81,7 @@ def run(case, rules, room=ROOM, rows=B, loop=None):
     known = case["prompts"].shape[1]
     wide = lambda x, width: np.pad(x, ((0, rows - len(x)), (0, width - x.shape[1])))
     longest = rules.longest(known, 99)
-    how = numbers_of(rules, room, prompt=known, longest=longest, steps=T)
+    how = processor_params(rules, room, prompt=known, longest=longest, steps=T)
     starts = np.pad(case["starts"], (0, rows - len(case["starts"])))
     real = np.arange(rows) < len(case["prompts"])
     given = wide(case["prompts"], P), np.int32(known), starts, wide(case["source"], S)
@@ -277,7 +277,7 @@ def random_rules(rng, num_beams, pad=None):
         options["length_penalty"] = rng.choice([-1.0, 0.0, 0.6, 1.0, 2.0])
         options["early_stopping"] = rng.choice([False, True, "never"])
         options["num_return_sequences"] = rng.randint(1, num_beams)
-    return from_published(options)
+    return from_generation_config(options)
 
 
 def assert_same(found, wanted, real):
@@ -315,7 +315,7 @@ def test_beams_follow_the_rules_one_by_one(num_beams):
 
 
 def plain(**options):
-    return PublishedRules(eos_token_id=(2,), pad_token_id=0, max_new_tokens=T, **options)
+    return HFGenerationConfig(eos_token_id=(2,), pad_token_id=0, max_new_tokens=T, **options)
 
 
 @pytest.mark.slow
@@ -324,7 +324,7 @@ def test_a_beam_of_one_is_greedy():
     rng, rules = random.Random(3), plain(early_stopping=True, length_penalty=0.0)
     for _ in range(30):
         case = random_case(rng)
-        one, worth = run(case, rules, loop=beams)
+        one, worth = run(case, rules, loop=hf_beam_search)
         found, scores = run(case, rules)
         # What follows an end differs: the padding of one, the filling of the other.
         known = case["prompts"].shape[1]
@@ -360,7 +360,7 @@ def test_rows_do_not_influence_one_another(num_beams):
         tokens, scores = run(case, rules)
         for b in range(len(tokens)):
             alone = {name: rows[b : b + 1] for name, rows in case.items()}
-            room = room_for([rules]) if n == 0 and b == 0 else ROOM
+            room = processor_shapes([rules]) if n == 0 and b == 0 else ROOM
             one, score = run(alone, rules, room)
             same = one.shape[1]
             np.testing.assert_array_equal(one[0], tokens[b, :same])
@@ -371,7 +371,7 @@ def test_rows_do_not_influence_one_another(num_beams):
 
 def test_the_loop_ends_when_nothing_can_change():
     calls: list[int] = []
-    room = room_for([plain()])
+    room = processor_shapes([plain()])
 
     @jax.jit
     def run(logits, how):
@@ -380,14 +380,18 @@ def test_the_loop_ends_when_nothing_can_change():
             return jnp.tile(logits[None], (len(tokens), 1)), state
 
         one = jnp.int32(1)
-        read = Read(jnp.zeros(2, jnp.int32), jnp.ones((2, 1), jnp.int32), one)
+        read = PromptContext(jnp.zeros(2, jnp.int32), jnp.ones((2, 1), jnp.int32), one)
         common = {"read": read, "how": how, "room": room, "reorder": lambda state, parents: state}
-        return beams(counted, None, jnp.ones((1, 1), jnp.int32), one, beams=2, steps=49, **common)
+        return hf_beam_search(
+            counted, None, jnp.ones((1, 1), jnp.int32), one, beams=2, steps=49, **common
+        )
 
     def steps(*logits, **options):
         calls.clear()
-        rules = from_published({"eos_token_id": 0, "max_length": 50, "num_beams": 2, **options})
-        run(jnp.array(logits), numbers_of(rules, room, prompt=1, longest=50, steps=49))
+        rules = from_generation_config(
+            {"eos_token_id": 0, "max_length": 50, "num_beams": 2, **options}
+        )
+        run(jnp.array(logits), processor_params(rules, room, prompt=1, longest=50, steps=49))
         jax.effects_barrier()
         return len(calls)
 
@@ -443,21 +447,21 @@ def test_shapes_leave_no_trace():
     ids = np.array([[5, 6, 7, 8], [0, 9, 1, 3], [0, 0, 0, 4]])
     mask = (ids > 0).astype(int)
     rules = plain(num_beams=3, repetition_penalty=1.3, no_repeat_ngram_size=2)
-    wide = PublishedGenerator(decoder(), rules, rows=(4,), lengths=(16,)).generate(ids, mask)
-    tight = PublishedGenerator(decoder(), rules, rows=(2,), lengths=(1,)).generate(ids, mask)
+    wide = HFGenerator(decoder(), rules, rows=(4,), lengths=(16,)).generate(ids, mask)
+    tight = HFGenerator(decoder(), rules, rows=(2,), lengths=(1,)).generate(ids, mask)
     np.testing.assert_array_equal(wide.tokens, tight.tokens)
     np.testing.assert_allclose(wide.scores, tight.scores, atol=1e-5)
 
 
 def test_padding_on_the_left_is_not_read():
     rules = plain()
-    generator = PublishedGenerator(decoder(), rules, rows=(4,), lengths=(16,))
+    generator = HFGenerator(decoder(), rules, rows=(4,), lengths=(16,))
     padded = generator.generate([[0, 0, 9, 1]], [[0, 0, 1, 1]]).tokens
     np.testing.assert_array_equal(padded[:, 2:], generator.generate([[9, 1]]).tokens)
 
 
 def test_prompts_that_cannot_be():
-    generator = PublishedGenerator(decoder(), plain(), rows=(4,), lengths=(16,))
+    generator = HFGenerator(decoder(), plain(), rows=(4,), lengths=(16,))
     for ids, mask, told in (
         ([[1, 2], [3]], None, r"prompts have \[1, 2\] tokens"),
         ([[1, 99]], None, "token 99: the model has tokens 0 to 12"),
@@ -471,33 +475,33 @@ def test_prompts_that_cannot_be():
     ):
         with pytest.raises(DataError, match=told):
             generator.generate(ids, mask)
-    computed = PublishedGenerator(decoder("sinusoidal"), plain(), rows=(4,), lengths=(16,))
+    computed = HFGenerator(decoder("sinusoidal"), plain(), rows=(4,), lengths=(16,))
     with pytest.raises(DataError, match=r"texts of 23 tokens .*: the model has positions for 20"):
         computed.generate([[1] * 12])
     with pytest.raises(DataError, match="the prompt has 3 tokens and texts may have 3"):
-        generator.generate([[1, 2, 3]], rules=PublishedRules(max_length=3))
+        generator.generate([[1, 2, 3]], rules=HFGenerationConfig(max_length=3))
     with pytest.raises(ConfigError, match="token 13: the model writes 0 to 12"):
-        generator.generate([[1]], rules=PublishedRules(eos_token_id=(13,)))
+        generator.generate([[1]], rules=HFGenerationConfig(eos_token_id=(13,)))
 
 
 def test_sources_are_no_longer_than_the_table_of_sinusoids():
     """As in transformers, which fails: beyond the table there is only its last row."""
     ids = [[5] * 21]
     with pytest.raises(DataError, match=r"texts of 21 tokens .*: the model has positions for 20"):
-        PublishedGenerator(translator(), starting(1)).generate(ids)
+        HFGenerator(translator(), starting(1)).generate(ids)
 
 
 @pytest.mark.parametrize("start", [V, 10**6])
 def test_a_decoder_starts_from_a_token_that_it_has(start):
     with pytest.raises(ConfigError, match=f"decoder_start_token_id is {start}: .* 0 to 12"):
-        PublishedGenerator(translator(), starting(start))
-    generator = PublishedGenerator(translator(), starting(V - 1))
+        HFGenerator(translator(), starting(start))
+    generator = HFGenerator(translator(), starting(V - 1))
     with pytest.raises(ConfigError, match=f"decoder_start_token_id is {start}"):
         generator.generate([[5, 6]], rules=starting(start))
 
 
 def test_files_are_read_as_they_are_published():
-    rules = from_published(
+    rules = from_generation_config(
         {
             "_from_model_config": True,
             "transformers_version": "4.30.0",
@@ -516,7 +520,7 @@ def test_files_are_read_as_they_are_published():
             "begin_suppress_tokens": None,
         }
     )
-    assert rules == PublishedRules(
+    assert rules == HFGenerationConfig(
         bad_words_ids=((58100,),),
         decoder_start_token_id=0,
         do_sample=True,
@@ -529,9 +533,9 @@ def test_files_are_read_as_they_are_published():
     )
     assert rules.longest(1, 1024) == 512
     assert dataclasses.replace(rules, max_new_tokens=5).longest(3, 1024) == 8
-    assert from_published({}).longest(1015, 1024) == 1024
+    assert from_generation_config({}).longest(1015, 1024) == 1024
     old = {"force_bos_token_to_be_generated": True, "bos_token_id": 0}
-    assert from_published(old).forced_bos_token_id == 0
+    assert from_generation_config(old).forced_bos_token_id == 0
 
 
 @pytest.mark.parametrize(
@@ -556,7 +560,7 @@ def test_files_are_read_as_they_are_published():
 )
 def test_rules_that_cannot_be_followed_are_refused_by_name(field, told):
     with pytest.raises(ConfigError, match=told):
-        from_published(field)
+        from_generation_config(field)
 
 
 TOKENS, LENGTHS = "allowed are {} to 2147483647", "allowed are {} to 1048576"
@@ -611,7 +615,7 @@ INFINITE = json.loads("1e400")
 def test_numbers_that_no_program_could_hold_are_refused(field, allowed):
     """One line, whatever stands in the file: which key, and what it may be."""
     with pytest.raises(ConfigError, match=allowed) as caught:
-        from_published(field)
+        from_generation_config(field)
     line = str(caught.value)
     assert line.startswith(next(iter(field)))
     assert len(line) < 200
@@ -621,17 +625,17 @@ def test_numbers_that_no_program_could_hold_are_refused(field, allowed):
 def test_values_of_python_are_held_to_the_same_ranges():
     for values in ({"pad_token_id": 2**31}, {"length_penalty": math.nan}, {"max_length": 2**40}):
         with pytest.raises(ConfigError, match="allowed are"):
-            PublishedRules(**values)
+            HFGenerationConfig(**values)
 
 
 def test_the_last_numbers_that_are_allowed_make_programs():
     """No warning and no overflow at the ends of the ranges; whole floats are whole numbers."""
-    rules = from_published(
+    rules = from_generation_config(
         {"length_penalty": 6, "repetition_penalty": 1e6, "encoder_repetition_penalty": 1e-6,
          "sequence_bias": [[[1], -1e38]], "pad_token_id": 2**31 - 1, "eos_token_id": [2.0],
          "max_length": 2.0**20, "suppress_tokens": [-1]}
     )  # fmt: skip
-    how = numbers_of(rules, room_for([rules]), prompt=1, longest=2**20, steps=2**20)
+    how = processor_params(rules, processor_shapes([rules]), prompt=1, longest=2**20, steps=2**20)
     assert np.isfinite(how.powers).all()
     assert np.isfinite(how.biases).all()
     assert np.isfinite(how.encoder_repetition)

@@ -13,14 +13,23 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Float32, Int
 
-from transformer_jax.decoding.published_rules import PublishedRules
+from transformer_jax.decoding.hf_config import HFGenerationConfig
 from transformer_jax.functional import logits as processors
 
-__all__ = ["Numbers", "Read", "Room", "favour", "no_repeat", "numbers_of", "process", "room_for"]
+__all__ = [
+    "ProcessorParams",
+    "ProcessorShapes",
+    "PromptContext",
+    "forbid_repeated_ngrams",
+    "process_logits",
+    "processor_params",
+    "processor_shapes",
+    "sequence_bias",
+]
 
 
 @dataclasses.dataclass(frozen=True)
-class Room:
+class ProcessorShapes:
     """What a program has room for; 0 and False leave a part of it out."""
 
     ends: int = 0  # tokens that end a text
@@ -40,7 +49,7 @@ class Room:
     renormalize: bool = False
 
 
-class Numbers(NamedTuple):
+class ProcessorParams(NamedTuple):
     """The numbers of one set of rules; tokens are -1 where there are fewer than room for them."""
 
     ends: Any  # [E]
@@ -69,7 +78,7 @@ class Numbers(NamedTuple):
     fill: Any  # []
 
 
-class Read(NamedTuple):
+class PromptContext(NamedTuple):
     """What each row has before it."""
 
     starts: Int[Array, " R"]  # the first column of its tokens that is no padding
@@ -77,18 +86,19 @@ class Read(NamedTuple):
     width: Int[Array, ""]  # how many columns of it
 
 
-def room_for(rules: Iterable[PublishedRules]) -> Room:
+def processor_shapes(rules: Iterable[HFGenerationConfig]) -> ProcessorShapes:
     """What a program needs that serves all of ``rules``.
 
     Example:
-        >>> room = room_for([PublishedRules(eos_token_id=(2, 3)), PublishedRules(max_length=9)])
-        >>> room == Room(ends=2)
+        >>> rules = HFGenerationConfig(eos_token_id=(2, 3)), HFGenerationConfig(max_length=9)
+        >>> room = processor_shapes(rules)
+        >>> room == ProcessorShapes(ends=2)
         True
     """
     each = list(rules)
     most = lambda size: max(size(r) for r in each)
     table = lambda runs: (most(lambda r: len(runs(r))), most(lambda r: _longest(runs(r))))
-    return Room(
+    return ProcessorShapes(
         ends=most(lambda r: len(r.eos_token_id)),
         biased=table(lambda r: [run for run, _ in r.sequence_bias]),
         barred=table(lambda r: r.barred),
@@ -107,21 +117,21 @@ def room_for(rules: Iterable[PublishedRules]) -> Room:
     )
 
 
-def numbers_of(
-    rules: PublishedRules, room: Room, *, prompt: int, longest: int, steps: int
-) -> Numbers:
+def processor_params(
+    rules: HFGenerationConfig, room: ProcessorShapes, *, prompt: int, longest: int, steps: int
+) -> ProcessorParams:
     """The numbers of rules in a program with ``room`` for them.
 
     Args:
         rules: What is asked for.
-        room: At least what :func:`room_for` them says.
+        room: At least what :func:`processor_shapes` them says.
         prompt: Tokens before the first that is written, padding included.
         longest: Tokens of a text, prompt included.
         steps: T, the most tokens that the program writes.
 
     Example:
-        >>> rules = PublishedRules(eos_token_id=(3,), length_penalty=2.0)
-        >>> how = numbers_of(rules, Room(ends=2), prompt=4, longest=7, steps=3)
+        >>> rules = HFGenerationConfig(eos_token_id=(3,), length_penalty=2.0)
+        >>> how = processor_params(rules, ProcessorShapes(ends=2), prompt=4, longest=7, steps=3)
         >>> how.ends.tolist(), how.powers.tolist(), how.longest.tolist()
         ([3, -1], [1.0, 1.0, 4.0, 9.0], 7)
     """
@@ -137,7 +147,7 @@ def numbers_of(
     earliest = rules.min_length
     if rules.min_new_tokens is not None:
         earliest = prompt + rules.min_new_tokens
-    return Numbers(
+    return ProcessorParams(
         ends=_filled(rules.eos_token_id, room.ends),
         biased=_aligned([run for run, _ in rules.sequence_bias], room.biased),
         biases=np.pad(biases, (0, room.biased[0] - len(biases))),
@@ -167,14 +177,14 @@ def numbers_of(
     )
 
 
-def process(
+def process_logits(
     scores: Float32[Array, "R V"],
     tokens: Int[Array, "R W"],
     length: Int[Array, ""],
     prompt: Int[Array, ""],
-    read: Read,
-    how: Numbers,
-    room: Room,
+    read: PromptContext,
+    how: ProcessorParams,
+    room: ProcessorShapes,
 ) -> Float32[Array, "R V"]:
     """Scores of the next token as the rules want them, one after the other in their order.
 
@@ -188,18 +198,19 @@ def process(
         room: What the program has room for.
 
     Example:
-        >>> rules = PublishedRules(eos_token_id=(0,), min_new_tokens=2, suppress_tokens=(2,))
-        >>> room, one = room_for([rules]), jnp.array(1)
-        >>> how, first = numbers_of(rules, room, prompt=1, longest=5, steps=4), jnp.array([[3]])
-        >>> read = Read(jnp.array([0]), first, one)
-        >>> process(jnp.zeros((1, 4)), first, one, one, read, how, room)
+        >>> rules = HFGenerationConfig(eos_token_id=(0,), min_new_tokens=2, suppress_tokens=(2,))
+        >>> room, one = processor_shapes([rules]), jnp.array(1)
+        >>> how = processor_params(rules, room, prompt=1, longest=5, steps=4)
+        >>> first = jnp.array([[3]])
+        >>> read = PromptContext(jnp.array([0]), first, one)
+        >>> process_logits(jnp.zeros((1, 4)), first, one, one, read, how, room)
         Array([[-inf,   0., -inf,   0.]], dtype=float32)
     """
-    V, how = scores.shape[1], Numbers(*map(jnp.asarray, how))
+    V, how = scores.shape[1], ProcessorParams(*map(jnp.asarray, how))
     ends = among(how.ends, V)
     forbid_if = lambda x, which, now: jnp.where((which & now)[None], -jnp.inf, x)
     if room.biased[0]:
-        scores = favour(scores, tokens, length, how.biased, how.biases)
+        scores = sequence_bias(scores, tokens, length, how.biased, how.biases)
     if room.encoder_repetition:
         columns = jnp.arange(read.source.shape[1])
         seen = jnp.broadcast_to((columns < read.width)[None], read.source.shape)
@@ -209,13 +220,15 @@ def process(
         seen = (columns >= read.starts[:, None]) & (columns < length)
         scores = processors.repetition_penalty(scores, tokens, seen, how.repetition)
     if room.ngram:
-        scores = no_repeat(scores, tokens, length, tokens, length, how.ngram, room.ngram)
+        scores = forbid_repeated_ngrams(
+            scores, tokens, length, tokens, length, how.ngram, room.ngram
+        )
     if room.encoder_ngram:
         source = (read.source, read.width)
         n, most = how.encoder_ngram, room.encoder_ngram
-        scores = no_repeat(scores, *source, tokens, length, n, most)
+        scores = forbid_repeated_ngrams(scores, *source, tokens, length, n, most)
     if room.barred[0]:
-        scores = favour(scores, tokens, length, how.barred, how.barriers)
+        scores = sequence_bias(scores, tokens, length, how.barred, how.barriers)
     if room.earliest:
         scores = forbid_if(scores, ends, length < how.earliest)
     if room.forced_first:
@@ -250,7 +263,7 @@ def among(ids: Int[Array, " n"], vocab: int) -> Bool[Array, " {vocab}"]:
     return jnp.zeros(vocab, bool).at[jnp.where(ids < 0, vocab, ids)].set(True, mode="drop")
 
 
-def favour(
+def sequence_bias(
     scores: Float[Array, "R V"],
     tokens: Int[Array, "R W"],
     length: Int[Array, ""],
@@ -268,7 +281,7 @@ def favour(
 
     Example:
         >>> seen, runs = jnp.array([[1, 2]]), jnp.array([[2, 0], [1, 1], [-1, 3]])
-        >>> favour(jnp.zeros((1, 4)), seen, jnp.array(2), runs, jnp.array([5.0, 6.0, 7.0]))
+        >>> sequence_bias(jnp.zeros((1, 4)), seen, jnp.array(2), runs, jnp.array([5.0, 6.0, 7.0]))
         Array([[5., 0., 0., 7.]], dtype=float32)
     """
     R, V = scores.shape
@@ -288,7 +301,7 @@ def favour(
     return scores + bias
 
 
-def no_repeat(
+def forbid_repeated_ngrams(
     scores: Float[Array, "R V"],
     read: Int[Array, "R S"],
     width: Int[Array, ""],
@@ -313,7 +326,7 @@ def no_repeat(
 
     Example:
         >>> source, seen, two = jnp.array([[3, 1, 2]]), jnp.array([[2, 3]]), jnp.array(2)
-        >>> no_repeat(jnp.zeros((1, 4)), source, jnp.array(3), seen, two, two, 4)
+        >>> forbid_repeated_ngrams(jnp.zeros((1, 4)), source, jnp.array(3), seen, two, two, 4)
         Array([[  0., -inf,   0.,   0.]], dtype=float32)
     """
     R, S = read.shape

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from transformer_jax.errors import ConfigError
 
-__all__ = ["PublishedRules", "from_published"]
+__all__ = ["HFGenerationConfig", "from_generation_config"]
 
 EARLY = (False, True, "never")
 
@@ -39,7 +39,7 @@ LACKING: dict[str, tuple[Any, ...]] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class PublishedRules:
+class HFGenerationConfig:
     """What ``generate()`` of Hugging Face ``transformers`` does at greedy and beam search.
 
     Names and meanings are those of ``generation_config.json``; None is what is not asked for.
@@ -155,15 +155,17 @@ class PublishedRules:
             positions: Of the model: an end of the length that nobody asked for.
 
         Example:
-            >>> PublishedRules().longest(5, 1024), PublishedRules(max_length=12).longest(5, 1024)
-            (25, 12)
+            >>> HFGenerationConfig().longest(5, 1024)
+            25
+            >>> HFGenerationConfig(max_length=12).longest(5, 1024)
+            12
         """
         if self.max_new_tokens is not None:
             return prompt + self.max_new_tokens
         return min(prompt + 20, positions) if self.max_length is None else self.max_length
 
 
-def from_published(fields: Mapping[str, Any]) -> PublishedRules:
+def from_generation_config(fields: Mapping[str, Any]) -> HFGenerationConfig:
     """The rules that a ``generation_config.json`` holds, or an older ``config.json`` without one.
 
     Settings that only sampling reads, and those that change how fast texts come or what is told
@@ -177,8 +179,8 @@ def from_published(fields: Mapping[str, Any]) -> PublishedRules:
         ConfigError: A value that cannot be, or a setting that changes texts and is not supported.
 
     Example:
-        >>> from_published({"eos_token_id": 2, "num_beams": 4, "forced_eos_token_id": 2})
-        PublishedRules(...num_beams=4...forced_eos_token_id=(2,)...eos_token_id=(2,)...)
+        >>> from_generation_config({"eos_token_id": 2, "num_beams": 4, "forced_eos_token_id": 2})
+        HFGenerationConfig(...num_beams=4...forced_eos_token_id=(2,)...eos_token_id=(2,)...)
     """
     given = {name: value for name, value in fields.items() if value is not None}
     for name, harmless in LACKING.items():
@@ -191,8 +193,8 @@ def from_published(fields: Mapping[str, Any]) -> PublishedRules:
         given.setdefault("forced_bos_token_id", given.get("bos_token_id"))
     if "bos_token_id" in given:
         given.setdefault("decoder_start_token_id", given["bos_token_id"])
-    names = {field.name: field.type for field in dataclasses.fields(PublishedRules)}
-    return PublishedRules(
+    names = {field.name: field.type for field in dataclasses.fields(HFGenerationConfig)}
+    return HFGenerationConfig(
         **{name: _read(name, given[name], names[name]) for name in names if name in given}
     )
 
@@ -274,7 +276,7 @@ def _several(value: int | Sequence[int] | None) -> tuple[int, ...]:
     return (value,) if isinstance(value, int) else tuple(value)
 
 
-def _within(rules: PublishedRules, least: float | int, most: float | int, *names: str) -> None:
+def _within(rules: HFGenerationConfig, least: float | int, most: float | int, *names: str) -> None:
     for name in names:
         value = getattr(rules, name)
         numbers = value if isinstance(value, tuple) else () if value is None else (value,)

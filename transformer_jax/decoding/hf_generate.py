@@ -9,26 +9,26 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Bool, Float, Int
 
-from transformer_jax.decoding.layout import laid_out, parts_of
-from transformer_jax.decoding.published_logits import Read, numbers_of, room_for
-from transformer_jax.decoding.published_rules import PublishedRules
-from transformer_jax.decoding.published_search import Written, beams, greedy
+from transformer_jax.decoding.hf_config import HFGenerationConfig
+from transformer_jax.decoding.hf_logits import PromptContext, processor_params, processor_shapes
+from transformer_jax.decoding.hf_search import HFSearchOutput, hf_beam_search, hf_greedy_search
+from transformer_jax.decoding.layout import laid_out, split_model
 from transformer_jax.decoding.windows import round_up
 from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.numerics import refuse_nonfinite
 
-__all__ = ["Published", "PublishedGenerator"]
+__all__ = ["HFGenerationOutput", "HFGenerator"]
 
 
-class Published(NamedTuple):
+class HFGenerationOutput(NamedTuple):
     """What ``generate()`` returns: ``num_return_sequences`` rows for each prompt."""
 
     tokens: Int[np.ndarray, "R W"]  # prompt or start included, cut after the longest
     scores: Float[np.ndarray, " R"]  # of beams: what ranks them; of greedy texts: log-probability
 
 
-class PublishedGenerator:
+class HFGenerator:
     """A model and the rules it was published with, as a function of token ids.
 
     What it writes is what ``generate(do_sample=False)`` writes, in the same order, with prompts
@@ -45,9 +45,9 @@ class PublishedGenerator:
     def __init__(
         self,
         model: Any,
-        rules: PublishedRules,
+        rules: HFGenerationConfig,
         *,
-        others: Sequence[PublishedRules] = (),
+        others: Sequence[HFGenerationConfig] = (),
         rows: tuple[int, ...] = (1, 2, 4, 8, 16, 32),
         lengths: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096),
     ):
@@ -55,7 +55,7 @@ class PublishedGenerator:
 
         Args:
             model: With its weights.
-            rules: From :func:`from_published`.
+            rules: From :func:`from_generation_config`.
             others: Rules that calls will bring; programs have room for them from the start.
             rows: Prompts at once, the rest of a batch filled up.
             lengths: What prompts, and what is written, are filled up to.
@@ -63,7 +63,7 @@ class PublishedGenerator:
         Raises:
             ConfigError: Rules name a token that the model does not have, or lack one it needs.
         """
-        graph, params = parts_of(model)
+        graph, params = split_model(model)
         model = nnx.merge(graph, params)
         config = model.config
         self.encodes = isinstance(model, EncoderDecoder)
@@ -81,8 +81,8 @@ class PublishedGenerator:
         self,
         ids: Int[np.ndarray, "B S"] | Sequence[Sequence[int]],
         mask: Any = None,
-        rules: PublishedRules | None = None,
-    ) -> Published:
+        rules: HFGenerationConfig | None = None,
+    ) -> HFGenerationOutput:
         """Texts that go on from prompts, or that answer what an encoder reads.
 
         Args:
@@ -119,13 +119,13 @@ class PublishedGenerator:
             np.concatenate(part)[:, :keep] for part in zip(*parts, strict=True)
         )
         width = known + int(written.max())
-        return Published(tokens[:, :, :width].reshape(-1, width), scores.reshape(-1))
+        return HFGenerationOutput(tokens[:, :, :width].reshape(-1, width), scores.reshape(-1))
 
     def _batch(
         self,
         ids: Int[np.ndarray, "B S"],
         real: Bool[np.ndarray, "B S"],
-        rules: PublishedRules,
+        rules: HFGenerationConfig,
         known: int,
         longest: int,
     ) -> tuple[np.ndarray, ...]:
@@ -133,7 +133,7 @@ class PublishedGenerator:
         B, S = ids.shape
         rows, width = round_up(B, self.rows), round_up(S, self.lengths)
         steps = round_up(longest - known, self.lengths)
-        room = room_for((*self.served, rules))
+        room = processor_shapes((*self.served, rules))
         filled = ((0, rows - B), (0, width - S))
         real = np.pad(real, filled)
         real[B:, S - 1] = True
@@ -144,7 +144,7 @@ class PublishedGenerator:
             real,
             np.arange(rows) < B,
             np.int32(rules.decoder_start_token_id or 0),
-            numbers_of(rules, room, prompt=known, longest=longest, steps=steps),
+            processor_params(rules, room, prompt=known, longest=longest, steps=steps),
             room=room,
             num_beams=rules.num_beams,
             steps=steps,
@@ -156,7 +156,7 @@ class PublishedGenerator:
 
     def _run_batch(
         self, params, ids, width, real, rows, start, how, *, room, num_beams, steps
-    ) -> Written:
+    ) -> HFSearchOutput:
         model, (B, S) = nnx.merge(self.graph, params), ids.shape
         if self.encodes:
             cache = model.start(ids, real, steps, beams=num_beams)
@@ -171,13 +171,13 @@ class PublishedGenerator:
                 cache = model.prefill(aligned[:, :-1], cache, S - counts)[1]
             prompts, known, starts = ids, width, width - counts
         starts, source = (jnp.repeat(part, num_beams, axis=0) for part in (starts, ids))
-        common = {"steps": steps, "read": Read(starts, source, width)}
+        common = {"steps": steps, "read": PromptContext(starts, source, width)}
         common |= {"how": how, "room": room, "real": rows}
         if num_beams == 1:
-            return greedy(model.step, cache, prompts, known, **common)
+            return hf_greedy_search(model.step, cache, prompts, known, **common)
         reorder = lambda cache, parents: cache.reorder(parents)
         common |= {"beams": num_beams, "reorder": reorder}
-        return beams(model.step, cache, prompts, known, **common)
+        return hf_beam_search(model.step, cache, prompts, known, **common)
 
     def _rows(self, ids: Any) -> Int[np.ndarray, "B S"]:
         """Prompts as an array.
@@ -238,7 +238,7 @@ class PublishedGenerator:
                 f"shorten the prompts or lower max_new_tokens"
             )
 
-    def _check(self, rules: PublishedRules) -> None:
+    def _check(self, rules: HFGenerationConfig) -> None:
         """Refuses rules that do not fit the model.
 
         Raises:
