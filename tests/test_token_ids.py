@@ -27,7 +27,7 @@ from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.models.heads import EncoderForMaskedLM, SequenceClassifier
-from transformer_jax.modules.linear import Table
+from transformer_jax.modules.linear import Embed
 
 TOKENIZER = train_tokenizer("wordpiece", ["a bank by a river"] * 3, 60, special=BERT_SPECIAL)
 V = TOKENIZER.vocab_size
@@ -55,7 +55,7 @@ BEYOND = [np.array([[1, V]]), np.array([[-1, 2]])]
 
 @pytest.mark.parametrize("ids", BEYOND)
 def test_a_table_has_the_rows_it_has(ids):
-    table = Table(V, 4, scale=1.0, rngs=nnx.Rngs(0))
+    table = Embed(V, 4, scale=1.0, rngs=nnx.Rngs(0))
     with pytest.raises(DataError, match=rf"index {ids[(ids < 0) | (ids >= V)][0]}: allowed are 0"):
         table(jnp.asarray(ids))
     # A compiled program cannot know, and is as it was.

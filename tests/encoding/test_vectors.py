@@ -77,7 +77,7 @@ def test_layers_are_those_of_the_model_and_the_first_is_what_enters(model, every
     mine = by_text(every)[0]
     assert mine.shape == (len(ids), L + 1, D)
     np.testing.assert_allclose(mine, np.swapaxes(wanted[:, 0], 0, 1), atol=1e-5)
-    entered = net.encoder.enter(net.embedding(tokens), jnp.arange(len(ids))[None])
+    entered = net.encoder.embed_inputs(net.embedding(tokens), jnp.arange(len(ids))[None])
     np.testing.assert_allclose(mine[:, 0], entered[0], atol=1e-5)
     assert every.ids[: len(ids)].tolist() == ids
 

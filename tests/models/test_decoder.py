@@ -149,7 +149,7 @@ def test_cache_is_the_full_forward_pass(config):
     logits, cache = compiled(config, begun)(tokens)
     found = [logits]
     for t in range(8, T):
-        logits, cache = step(tokens[:, t], cache.grown(17) if t == 10 else cache)
+        logits, cache = step(tokens[:, t], cache.resize(17) if t == 10 else cache)
         found.append(logits[:, None])
     whole = full(config)(tokens)
     chex.assert_trees_all_close(jnp.concatenate(found, axis=1), whole[:, 4:], atol=1e-5)

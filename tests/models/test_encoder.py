@@ -198,10 +198,10 @@ def test_types_matter_through_their_table_alone():
 def test_h21_layers_are_the_embeddings_and_what_each_block_makes(config):
     def by_hand(model, layers, tokens, lengths, types):
         stack = model.encoder
-        places = stack.places(T, lengths)
+        places = stack.position_ids(T, lengths)
         places = jnp.arange(T)[None] if places is None else places
-        made = [stack.enter(model.embedding(tokens) * config.embedding_scale, places, types)]
-        for block, below in zip(stack.each_block(), layers, strict=False):
+        made = [stack.embed_inputs(model.embedding(tokens) * config.embedding_scale, places, types)]
+        for block, below in zip(stack.iter_blocks(), layers, strict=False):
             made.append(block(below, Mask(kv_lengths=lengths), positions=places, key=None))
         if config.final_norm:
             made[-1] = stack.final_norm(made[-1])
@@ -265,7 +265,7 @@ def test_u13_attention_maps_sum_to_one_over_what_is_real():
 def test_skipped_padding_stands_in_the_row_before_the_first():
     """RoBERTa's positions: padding is row ``offset - 1``, which no real token reads."""
     config = VARIANTS["roberta"]
-    at = lambda config: compiled(config, lambda model, n: model.encoder.places(T, n))
+    at = lambda config: compiled(config, lambda model, n: model.encoder.position_ids(T, n))
     assert at(BERT)(LENGTHS) is None
     wanted = [list(range(T)), [0, 1, 2, 3, 4, -1, -1, -1]]
     assert at(config)(LENGTHS).tolist() == wanted
@@ -286,10 +286,10 @@ def test_skipped_padding_without_a_row_before_the_first_has_the_first():
     """Outside jit too, where indices below 0 are refused; nobody reads what is there."""
     places = PositionConfig(kind="learned", max_length=16, skip_padding=True)
     stack = nnx.merge(*parts(change(encoder_layers=1, positions=places))).encoder
-    positions = stack.places(T, LENGTHS)
+    positions = stack.position_ids(T, LENGTHS)
     assert positions.min() == -1
     x = jnp.zeros((2, T, D))
-    enter = lambda at: stack.enter(x, at, jnp.zeros_like(TYPES))
+    enter = lambda at: stack.embed_inputs(x, at, jnp.zeros_like(TYPES))
     chex.assert_trees_all_equal(enter(positions), enter(jnp.maximum(positions, 0)))
 
 

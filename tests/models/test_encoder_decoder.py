@@ -30,7 +30,7 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.functional.masks import Mask
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.modules import stack
-from transformer_jax.modules.linear import Table
+from transformer_jax.modules.linear import Embed
 from transformer_jax.modules.stack import stack_blocks, unstack_blocks
 
 B, S, T, V = 3, 7, 6, 23
@@ -367,7 +367,7 @@ def test_weights_laid_for_decoding_compute_the_same(name, batch, monkeypatch):
 def test_padding_need_not_count():
     """RoBERTa's positions: those of padding are one before the first."""
     model = nnx.merge(*made(change(positions={"skip_padding": True})))
-    places = model.encoder.places(5, jnp.array([3], jnp.int32))
+    places = model.encoder.position_ids(5, jnp.array([3], jnp.int32))
     assert places[0].tolist() == [0, 1, 2, -1, -1]
 
 
@@ -488,7 +488,7 @@ def test_order_is_told_by_positions_alone():
 
 def test_embedding_gather_is_a_one_hot_product():
     """Row L5: X E, not E X; bitwise, and the gradient too."""
-    embedding = Table(V, 16, scale=1.0, rngs=nnx.Rngs(0))
+    embedding = Embed(V, 16, scale=1.0, rngs=nnx.Rngs(0))
     ids = jnp.array([[3, 1, 3]], jnp.int32)
     table = embedding.table[...]
     one_hot = jax.nn.one_hot(ids, V) @ table

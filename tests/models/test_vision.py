@@ -126,7 +126,7 @@ def test_rows_do_not_influence_one_another():
 
 def test_what_the_first_block_sees_is_a_map_of_each_patch_and_a_place():
     p = jax.device_get(parts(SMALL, 0)[1])
-    seen = lambda model, images: model.encoder.enter(
+    seen = lambda model, images: model.encoder.embed_inputs(
         model.embed(images), jnp.arange(1 + PATCHES)[None]
     )
     found = compiled(SMALL, seen, labels=0)(IMAGES)

@@ -138,4 +138,4 @@ class Programs:
 
 
 def _grown(cache: Any, *, size: int) -> Any:
-    return cache.grown(size)
+    return cache.resize(size)

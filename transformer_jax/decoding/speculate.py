@@ -101,7 +101,7 @@ def prompt_lookup_decode(
             log_prob=at.log_prob + jnp.where(kept, worth, 0.0).sum(),
             finished=(kept & (chosen == eos)).any(),
             steps=at.steps + 1,
-            cache=cache.at_length(at.known - 1 + count),
+            cache=cache.truncate(at.known - 1 + count),
         )
 
     return lax.while_loop(lambda at: (at.known < until) & ~at.finished, body, at)

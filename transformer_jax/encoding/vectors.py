@@ -315,7 +315,7 @@ def _maps(graph: Any, params: Any, batch: dict[str, Any]) -> Float[Array, "L B N
         return model.attention_maps(batch["tokens"], batch["lengths"], batch["types"])
     maps: list[Array] = []
     see = lambda weights: maps.append(weights)
-    model.encode(batch["tokens"], batch["lengths"], observe=(see, see))
+    model.encode(batch["tokens"], batch["lengths"], on_weights=(see, see))
     return jnp.stack(maps)
 
 
@@ -335,7 +335,7 @@ def _layers(model: Any, batch: dict[str, Any]) -> list[Array]:
         segment_mask(batch["segments"], batch["segments"]),
         positions=batch["positions"],
         segments=None if seq2seq else batch["types"],
-        each=found.append,
+        on_hidden=found.append,
     )
     return found
 

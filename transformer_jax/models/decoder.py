@@ -9,7 +9,7 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.functional.masks import Mask
 from transformer_jax.modules.cache import Cache
 from transformer_jax.modules.head import Head, OutputTable
-from transformer_jax.modules.linear import Table
+from transformer_jax.modules.linear import Embed
 from transformer_jax.modules.stack import Stack
 
 __all__ = ["Decoder"]
@@ -33,7 +33,7 @@ class Decoder(nnx.Module):
         D = config.width
         # Scaled embeddings start at unit size whatever the scale.
         spread = D**-0.5 if config.embedding.scale is None else 0.02
-        self.embedding = Table(config.vocab, D, scale=spread, rngs=rngs)
+        self.embedding = Embed(config.vocab, D, scale=spread, rngs=rngs)
         self.decoder = Stack(config, config.decoder_layers, decoder=True, cross=False, rngs=rngs)
         self.head = Head(config, rngs=rngs)
 
@@ -55,7 +55,7 @@ class Decoder(nnx.Module):
         positions: Int[Array, "B T"] | None = None,
         *,
         key: Key[Array, ""] | None = None,
-        observe=None,
+        on_weights=None,
     ) -> Float[Array, "B T D"]:
         """What the head reads at each of ``tokens``.
 
@@ -65,12 +65,14 @@ class Decoder(nnx.Module):
                 sees another, and 0 is padding.
             positions: Where each token stands in its own text; None is 0, 1, 2, … in each row.
             key: Dropout, if given.
-            observe: Told the weights of each block's self-attention.
+            on_weights: Called with the weights of each block's self-attention.
         """
         mask = (
             None if segment_ids is None else Mask(q_segments=segment_ids, kv_segments=segment_ids)
         )
-        return self.decoder(self.embed(tokens), mask, positions=positions, key=key, observe=observe)
+        return self.decoder(
+            self.embed(tokens), mask, positions=positions, key=key, on_weights=on_weights
+        )
 
     def logits(self, hidden: Float[Array, "*rows D"]) -> Float32[Array, "*rows V"]:
         """Scores over the vocabulary, in float32."""
@@ -86,7 +88,7 @@ class Decoder(nnx.Module):
 
     def start(self, rows: int, length: int, *, beams: int = 1) -> Cache:
         """An empty cache for up to ``length`` tokens of ``rows`` texts, ``beams`` of each."""
-        return self.decoder.start(rows, length, beams=beams)
+        return self.decoder.init_cache(rows, length, beams=beams)
 
     def prefill(
         self,
@@ -106,7 +108,7 @@ class Decoder(nnx.Module):
 
     def step(self, tokens: Int[Array, " R"], cache: Cache) -> tuple[Float32[Array, "R V"], Cache]:
         """Logits of the token that follows ``tokens``, one of each row, and the cache with them."""
-        hidden, cache = self.decoder.advance(self.embed(tokens), cache)
+        hidden, cache = self.decoder.step(self.embed(tokens), cache)
         return self.logits(hidden), cache
 
     def extend(
@@ -117,7 +119,7 @@ class Decoder(nnx.Module):
         The same as ``T`` steps of a cache without beams.
         """
         B, T = tokens.shape
-        hidden, cache = self.decoder.advance(self.embed(tokens.reshape(-1)), cache)
+        hidden, cache = self.decoder.step(self.embed(tokens.reshape(-1)), cache)
         return self.logits(hidden.reshape(B, T, -1)), cache
 
     def attention_maps(
@@ -129,7 +131,7 @@ class Decoder(nnx.Module):
         """The weights of every layer and head (row U13), exact whichever kernel runs."""
         maps: list[Array] = []
         see = lambda weights: maps.append(weights)
-        self.hidden(tokens, segment_ids, positions, observe=(see, see))
+        self.hidden(tokens, segment_ids, positions, on_weights=(see, see))
         return jnp.stack(maps)
 
     def embed(self, tokens: Int[Array, "*where"]) -> Float[Array, "*where D"]:

@@ -8,8 +8,8 @@ from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional.activations import ACTIVATIONS
 from transformer_jax.functional.masks import padding_mask
-from transformer_jax.modules.linear import Linear, Table
-from transformer_jax.modules.stack import Each, Stack
+from transformer_jax.modules.linear import Embed, Linear
+from transformer_jax.modules.stack import OnHidden, Stack
 
 __all__ = ["Encoder"]
 
@@ -34,7 +34,7 @@ class Encoder(nnx.Module):
         D = config.width
         E = config.embedding_width
         spread = E**-0.5 if config.embedding.scale is None else 0.02
-        self.embedding = Table(config.vocab, E, scale=spread, rngs=rngs)
+        self.embedding = Embed(config.vocab, E, scale=spread, rngs=rngs)
         self.encoder = Stack(config, config.encoder_layers, decoder=False, cross=False, rngs=rngs)
         self.pooler = Linear(D, D, rngs=rngs) if config.head.pooler else None
 
@@ -45,8 +45,8 @@ class Encoder(nnx.Module):
         token_type_ids: Int[Array, "B T"] | None = None,
         *,
         key: Key[Array, ""] | None = None,
-        observe=None,
-        each: Each | None = None,
+        on_weights=None,
+        on_hidden: OnHidden | None = None,
     ) -> Float[Array, "B T D"]:
         """A contextual vector for each of ``tokens``.
 
@@ -56,17 +56,17 @@ class Encoder(nnx.Module):
             token_type_ids: Part of a pair that each token belongs to, 0 or 1 (rows of the segment
                 table); None is 0.
             key: Dropout, if given.
-            observe: Told the weights of each block's self-attention.
-            each: Told what enters the first block and what leaves each.
+            on_weights: Called with the weights of each block's self-attention.
+            on_hidden: Called with the first block's input and each block's output.
         """
         return self.encoder(
             self.embedding(tokens) * self.config.embedding_scale,
             padding_mask(lengths),
-            positions=self.encoder.places(tokens.shape[1], lengths),
+            positions=self.encoder.position_ids(tokens.shape[1], lengths),
             segments=token_type_ids,
             key=key,
-            observe=observe,
-            each=each,
+            on_weights=on_weights,
+            on_hidden=on_hidden,
         )
 
     def pooled(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B D"]:
@@ -84,7 +84,7 @@ class Encoder(nnx.Module):
     ) -> Float[Array, "{self.config.encoder_layers}+1 B T D"]:
         """What every layer makes of each token (row H21); layer 0 is the embeddings."""
         found: list[Array] = []
-        Encoder.__call__(self, tokens, lengths, token_type_ids, each=found.append)
+        Encoder.__call__(self, tokens, lengths, token_type_ids, on_hidden=found.append)
         return jnp.stack(found)
 
     def attention_maps(
@@ -96,5 +96,5 @@ class Encoder(nnx.Module):
         """The weights of every layer and head (row U13), exact whichever kernel runs."""
         maps: list[Array] = []
         see = lambda weights: maps.append(weights)
-        Encoder.__call__(self, tokens, lengths, token_type_ids, observe=(see, see))
+        Encoder.__call__(self, tokens, lengths, token_type_ids, on_weights=(see, see))
         return jnp.stack(maps)

@@ -10,7 +10,7 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.functional.masks import padding_mask
 from transformer_jax.modules.cache import Cache
 from transformer_jax.modules.head import Head, OutputTable
-from transformer_jax.modules.linear import Table
+from transformer_jax.modules.linear import Embed
 from transformer_jax.modules.stack import Stack
 
 __all__ = ["EncoderDecoder"]
@@ -31,10 +31,10 @@ class EncoderDecoder(nnx.Module):
         decoder, D = config.decoder(), config.width
         # Scaled embeddings start at unit size whatever the scale.
         spread = D**-0.5 if config.embedding.scale is None else 0.02
-        self.embedding = Table(config.vocab, D, scale=spread, rngs=rngs)
+        self.embedding = Embed(config.vocab, D, scale=spread, rngs=rngs)
         shared = config.embedding.shared
         self.decoder_embedding = (
-            None if shared else Table(decoder.vocab, D, scale=spread, rngs=rngs)
+            None if shared else Embed(decoder.vocab, D, scale=spread, rngs=rngs)
         )
         self.encoder = Stack(config, config.encoder_layers, decoder=False, cross=False, rngs=rngs)
         self.decoder = Stack(decoder, config.decoder_layers, decoder=True, cross=True, rngs=rngs)
@@ -74,15 +74,15 @@ class EncoderDecoder(nnx.Module):
         source_lengths: Int[Array, " B"] | Bool[Array, "B S"],
         *,
         key: Key[Array, ""] | None = None,
-        observe=None,
+        on_weights=None,
     ) -> Float[Array, "B S D"]:
         """A contextual vector for each source token."""
         return self.encoder(
             self.embed(source, self.embedding),
             padding_mask(source_lengths),
-            positions=self.encoder.places(source.shape[1], source_lengths),
+            positions=self.encoder.position_ids(source.shape[1], source_lengths),
             key=key,
-            observe=observe,
+            on_weights=on_weights,
         )
 
     def decode(
@@ -93,7 +93,7 @@ class EncoderDecoder(nnx.Module):
         *,
         target_lengths: Int[Array, " B"] | Bool[Array, "B T"] | None = None,
         key: Key[Array, ""] | None = None,
-        observe=None,
+        on_weights=None,
     ) -> Float[Array, "B T D"]:
         """A vector for each target token, from what stands before it and from ``memory``."""
         mask = None if target_lengths is None else padding_mask(target_lengths)
@@ -103,7 +103,7 @@ class EncoderDecoder(nnx.Module):
             memory=memory,
             memory_mask=padding_mask(source_lengths),
             key=key,
-            observe=observe,
+            on_weights=on_weights,
         )
 
     def logits(self, hidden: Float[Array, "*rows D"]) -> Float32[Array, "*rows V"]:
@@ -134,14 +134,14 @@ class EncoderDecoder(nnx.Module):
         """
         memory = self.encode(source, source_lengths)
         seen = padding_mask(source_lengths).array(1, source.shape[1])
-        return self.decoder.start(
+        return self.decoder.init_cache(
             source.shape[0], length, beams=beams, memory=memory, memory_mask=seen
         )
 
     def step(self, tokens: Int[Array, " R"], cache: Cache) -> tuple[Float32[Array, "R V"], Cache]:
         """Logits of the token that follows ``tokens``, one of each row, and the cache with them."""
         x = self.embed(tokens, self.target_embedding)
-        hidden, cache = self.decoder.advance(x, cache)
+        hidden, cache = self.decoder.step(x, cache)
         return self.logits(hidden), cache
 
     def attention_maps(
@@ -157,21 +157,21 @@ class EncoderDecoder(nnx.Module):
         """
         maps: dict[str, list] = {"encoder": [], "decoder": [], "cross": []}
         see = lambda name: lambda weights: maps[name].append(weights)
-        memory = self.encode(source, source_lengths, observe=(see("encoder"), see("encoder")))
+        memory = self.encode(source, source_lengths, on_weights=(see("encoder"), see("encoder")))
         self.decode(
             target,
             memory,
             source_lengths,
             target_lengths=target_lengths,
-            observe=(see("decoder"), see("cross")),
+            on_weights=(see("decoder"), see("cross")),
         )
         return {name: jnp.stack(layers) for name, layers in maps.items()}
 
     @property
-    def target_embedding(self) -> Table:
+    def target_embedding(self) -> Embed:
         """The decoder's table of token vectors."""
         return self.embedding if self.decoder_embedding is None else self.decoder_embedding
 
-    def embed(self, tokens: Int[Array, "*where"], table: Table) -> Float[Array, "*where D"]:
+    def embed(self, tokens: Int[Array, "*where"], table: Embed) -> Float[Array, "*where D"]:
         """Scaled token vectors, without positions (rows L5, L6)."""
         return table(tokens) * self.config.embedding_scale

@@ -8,8 +8,8 @@ from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional.activations import ACTIVATIONS
 from transformer_jax.functional.patches import patchify
-from transformer_jax.modules.linear import Linear, Table
-from transformer_jax.modules.stack import Each, Stack
+from transformer_jax.modules.linear import Embed, Linear
+from transformer_jax.modules.stack import OnHidden, Stack
 
 __all__ = ["ImageClassifier", "VisionEncoder"]
 
@@ -33,7 +33,7 @@ class VisionEncoder(nnx.Module):
         D = config.width
         spread = D**-0.5 if config.embedding.scale is None else 0.02
         self.embedding = Linear(image.patch**2 * image.channels, D, rngs=rngs)
-        self.class_embedding = Table(1, D, scale=spread, rngs=rngs)
+        self.class_embedding = Embed(1, D, scale=spread, rngs=rngs)
         self.encoder = Stack(config, config.encoder_layers, decoder=False, cross=False, rngs=rngs)
         self.pooler = Linear(D, D, rngs=rngs) if config.head.pooler else None
 
@@ -42,21 +42,21 @@ class VisionEncoder(nnx.Module):
         images: Float[Array, "B height width channels"],
         *,
         key: Key[Array, ""] | None = None,
-        observe=None,
-        each: Each | None = None,
+        on_weights=None,
+        on_hidden: OnHidden | None = None,
     ) -> Float[Array, "B T D"]:
         """A contextual vector for the whole of each image, and for each of its patches.
 
         Args:
             images: Pixels, normalised as they were in training; channels last.
             key: Dropout, if given.
-            observe: Told the weights of each block's self-attention.
-            each: Told what enters the first block and what leaves each.
+            on_weights: Called with the weights of each block's self-attention.
+            on_hidden: Called with the first block's input and each block's output.
 
         Raises:
             ConfigError: The images have another size than the model's.
         """
-        return self.encoder(self.embed(images), key=key, observe=observe, each=each)
+        return self.encoder(self.embed(images), key=key, on_weights=on_weights, on_hidden=on_hidden)
 
     def embed(
         self, images: Float[Array, "B height width channels"]
@@ -91,7 +91,7 @@ class VisionEncoder(nnx.Module):
         """The weights of every layer and head (row U13), exact whichever kernel runs."""
         maps: list[Array] = []
         see = lambda weights: maps.append(weights)
-        VisionEncoder.__call__(self, images, observe=(see, see))
+        VisionEncoder.__call__(self, images, on_weights=(see, see))
         return jnp.stack(maps)
 
 

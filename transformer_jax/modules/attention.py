@@ -16,12 +16,12 @@ from transformer_jax.modules.linear import Linear
 from transformer_jax.modules.norm import Norm
 from transformer_jax.modules.rotation import frequencies_of
 
-__all__ = ["Attention", "Keep", "Observe"]
+__all__ = ["Attention", "OnKeyValues", "OnWeights"]
 
 # Called with the weights of each attention that runs, [B N T S].
-Observe = Callable[[Float[Array, "B N T S"]], None]
+OnWeights = Callable[[Float[Array, "B N T S"]], None]
 # Called with the keys and values of each self-attention that runs, [B K T H] and [B K T U].
-Keep = Callable[[Float[Array, "B K T H"], Float[Array, "B K T U"]], None]
+OnKeyValues = Callable[[Float[Array, "B K T H"], Float[Array, "B K T U"]], None]
 
 
 class Attention(nnx.Module):
@@ -55,30 +55,33 @@ class Attention(nnx.Module):
         bias: Float[Array, "#B #N #T #S"] | None = None,
         positions: Int[Array, "#B T"] | None = None,
         key: Key[Array, ""] | None = None,
-        observe: Observe | None = None,
-        keep: Keep | None = None,
-        tail: int | None = None,
+        on_weights: OnWeights | None = None,
+        on_kv: OnKeyValues | None = None,
+        last_n: int | None = None,
     ) -> Float[Array, "B _ D"]:
-        """Reads ``memory``, or ``x`` itself, from every position of ``x``, or its last ``tail``."""
+        """Attend to ``memory``, or to ``x`` itself, from all positions or the ``last_n``."""
         if memory is None:
-            q, k, v = self.split(self.project(x))
+            q, k, v = self.split_qkv(self.project_qkv(x))
         else:
-            q = self.heads(self.query(x), self.N)
-            k, v = self.heads(self.key(memory), self.K), self.heads(self.value(memory), self.K)
-        q, k = self.place(q, k, positions)
-        if keep is not None:
-            keep(k, v)
-        if tail is not None:
-            skip = q.shape[2] - tail
+            q = self.split_heads(self.query(x), self.N)
+            k, v = (
+                self.split_heads(self.key(memory), self.K),
+                self.split_heads(self.value(memory), self.K),
+            )
+        q, k = self.apply_rope(q, k, positions)
+        if on_kv is not None:
+            on_kv(k, v)
+        if last_n is not None:
+            skip = q.shape[2] - last_n
             q, mask = q[:, :, skip:], None if mask is None else mask.skip_queries(skip)
-            bias = None if bias is None else bias[:, :, -tail:]
-        if observe is not None:
+            bias = None if bias is None else bias[:, :, -last_n:]
+        if on_weights is not None:
             qkv = (q.swapaxes(1, 2), k.swapaxes(1, 2))
             scores = self.scores
-            observe(
+            on_weights(
                 attention_weights(*qkv, mask, bias=bias, scale=scores.scale, softcap=scores.softcap)
             )
-        return self.out(self.merge(self.attend(q, k, v, mask, bias, key)))
+        return self.out(self.merge_heads(self.attend(q, k, v, mask, bias, key)))
 
     def attend(self, q, k, v, mask=None, bias=None, key=None):
         """Mixes values, heads first, as the configuration says scores are made."""
@@ -112,7 +115,7 @@ class Attention(nnx.Module):
             self.joined = nnx.data(Linear.of(*self.joint()))
             self.query = self.key = self.value = None  # type: ignore[assignment]
 
-    def project(
+    def project_qkv(
         self, x: Float[Array, "*rows D"], joint: tuple | None = None
     ) -> Float[Array, "*rows F"]:
         """Queries, keys and values side by side; ``joint`` is what :meth:`joint` made earlier."""
@@ -120,21 +123,21 @@ class Attention(nnx.Module):
             return self.joined(x)
         return linear(x, *(joint or self.joint()))
 
-    def split(self, qkv: Float[Array, "B T F"]) -> tuple[Array, Array, Array]:
+    def split_qkv(self, qkv: Float[Array, "B T F"]) -> tuple[Array, Array, Array]:
         """Queries, keys and values, heads first, out of the joint projection."""
         ends = self.N * self.H, (self.N + self.K) * self.H
         q, k, v = jnp.split(qkv, ends, axis=-1)
-        return self.heads(q, self.N), self.heads(k, self.K), self.heads(v, self.K)
+        return self.split_heads(q, self.N), self.split_heads(k, self.K), self.split_heads(v, self.K)
 
-    def heads(self, x: Float[Array, "B T F"], heads: int) -> Float[Array, "B N T H"]:
+    def split_heads(self, x: Float[Array, "B T F"], heads: int) -> Float[Array, "B N T H"]:
         """``[B T N·H]`` as ``[B N T H]``."""
         return x.reshape(*x.shape[:-1], heads, -1).swapaxes(1, 2)
 
-    def merge(self, x: Float[Array, "B N T U"]) -> Float[Array, "B T F"]:
+    def merge_heads(self, x: Float[Array, "B N T U"]) -> Float[Array, "B T F"]:
         """Heads side by side again."""
         return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)
 
-    def place(self, q, k, positions):
+    def apply_rope(self, q, k, positions):
         """Normalises and rotates query and key heads, where the configuration asks for it."""
         if self.query_norm is not None and self.key_norm is not None:
             q, k = self.query_norm(q), self.key_norm(k)
@@ -146,28 +149,31 @@ class Attention(nnx.Module):
             q, k = turn(q), turn(k)
         return q, k
 
-    def read(self, memory: Float[Array, "B S D"]) -> tuple[Array, Array]:
+    def project_memory(self, memory: Float[Array, "B S D"]) -> tuple[Array, Array]:
         """Keys and values of ``memory`` for any number of later queries, ``[B·K S H]``."""
-        k, v = self.heads(self.key(memory), self.K), self.heads(self.value(memory), self.K)
+        k, v = (
+            self.split_heads(self.key(memory), self.K),
+            self.split_heads(self.value(memory), self.K),
+        )
         if self.key_norm is not None:
             k = self.key_norm(k)
         flat = lambda x: x.reshape(-1, *x.shape[2:])
         return flat(k), flat(v)
 
-    def ask(
+    def cross_attend(
         self,
         x: Float[Array, "R D"],
         keys: Float[Array, "BK S H"],
         values: Float[Array, "BK S U"],
         visible: Bool[Array, "#B 1 1 S"] | None,
     ) -> Float[Array, "R D"]:
-        """Reads what :meth:`read` made, from one token of each of ``R = B M`` rows."""
-        q = self.beams(self.query(x), keys.shape[0] // self.K, self.N)
+        """Reads what :meth:`project_memory` made, from one token of each of ``R = B M`` rows."""
+        q = self.rows_to_beams(self.query(x), keys.shape[0] // self.K, self.N)
         if self.query_norm is not None:
             q = self.query_norm(q)
-        return self.out(self.rows(self.look_up(q, keys, values, visible, None)))
+        return self.out(self.beams_to_rows(self.cached_attend(q, keys, values, visible, None)))
 
-    def advance(
+    def step(
         self,
         x: Float[Array, "R D"],
         keys: Float[Array, "BK J H"],
@@ -185,19 +191,23 @@ class Attention(nnx.Module):
         """
         B, ends = keys.shape[0] // self.K, (self.N * self.H, (self.N + self.K) * self.H)
         M = x.shape[0] // B
-        q, k, v = jnp.split(self.project(x, joint), ends, axis=-1)
-        q, k = self.beams(q, B, self.N), self.beams(k, B, self.K)
-        q, k = self.place(q, k, positions)
-        v = self.beams(v, B, self.K)
+        q, k, v = jnp.split(self.project_qkv(x, joint), ends, axis=-1)
+        q, k = self.rows_to_beams(q, B, self.N), self.rows_to_beams(k, B, self.K)
+        q, k = self.apply_rope(q, k, positions)
+        v = self.rows_to_beams(v, B, self.K)
 
         def join(past, new):
             new = new.reshape(-1, M, new.shape[-1]).astype(past.dtype)
             return jax.lax.dynamic_update_slice(past, new, (jnp.int32(0), slot, jnp.int32(0)))
 
         keys, values = join(keys, k), join(values, v)
-        return self.out(self.rows(self.look_up(q, keys, values, visible, bias))), keys, values
+        return (
+            self.out(self.beams_to_rows(self.cached_attend(q, keys, values, visible, bias))),
+            keys,
+            values,
+        )
 
-    def look_up(
+    def cached_attend(
         self,
         q: Float[Array, "B N M H"],
         keys: Float[Array, "BK J H"],
@@ -216,11 +226,11 @@ class Attention(nnx.Module):
         read = self.attend(q.reshape(1, B * N, M, H), keys[None], values[None], mask, bias)
         return read.reshape(B, N, M, -1)
 
-    def beams(self, x: Float[Array, "R F"], B: int, heads: int) -> Float[Array, "B N M H"]:
+    def rows_to_beams(self, x: Float[Array, "R F"], B: int, heads: int) -> Float[Array, "B N M H"]:
         """Rows of ``M`` beams (or tokens) each as ``M`` queries of their sentence, heads first."""
         return x.reshape(B, x.shape[0] // B, heads, -1).swapaxes(1, 2)
 
-    def rows(self, x: Float[Array, "B N M U"]) -> Float[Array, "R F"]:
-        """The opposite of :meth:`beams`, heads side by side."""
+    def beams_to_rows(self, x: Float[Array, "B N M U"]) -> Float[Array, "R F"]:
+        """The opposite of :meth:`rows_to_beams`, heads side by side."""
         B, N, M, U = x.shape
         return x.swapaxes(1, 2).reshape(B * M, N * U)

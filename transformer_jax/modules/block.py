@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from transformer_jax.config import TransformerConfig
 from transformer_jax.functional.dropout import dropout
 from transformer_jax.functional.masks import Mask
-from transformer_jax.modules.attention import Attention, Keep, Observe
+from transformer_jax.modules.attention import Attention, OnKeyValues, OnWeights
 from transformer_jax.modules.cache import LayerCache
 from transformer_jax.modules.feed_forward import FeedForward
 from transformer_jax.modules.norm import Norm
@@ -65,34 +65,36 @@ class Block(nnx.Module):
         memory: Float[Array, "B S D"] | None = None,
         memory_mask: Mask | None = None,
         key: Key[Array, ""] | None = None,
-        observe: tuple[Observe, Observe] | None = None,
-        keep: Keep | None = None,
-        tail: int | None = None,
+        on_weights: tuple[OnWeights, OnWeights] | None = None,
+        on_kv: OnKeyValues | None = None,
+        last_n: int | None = None,
     ) -> Float[Array, "B _ D"]:
-        """The block's output, at the last ``tail`` positions only if that is given.
+        """The block's output, at the last ``last_n`` positions only if that is given.
 
-        ``observe`` is told the weights of self- and cross-attention, ``keep`` the keys and values
-        of self-attention.
+        ``on_weights`` is called with the weights of self- and cross-attention, ``on_kv`` with the
+        keys and values of self-attention.
         """
         keys = (None,) * 6 if key is None else tuple(jax.random.split(key, 6))
-        see, see_across = (None, None) if observe is None else observe
+        see, see_across = (None, None) if on_weights is None else on_weights
 
         def look_back(y):
             how: dict[str, Any] = {
                 "bias": bias,
                 "positions": positions,
                 "key": keys[1],
-                "tail": tail,
+                "last_n": last_n,
             }
-            return self.self_attention(y, None, mask, observe=see, keep=keep, **how)
+            return self.self_attention(y, None, mask, on_weights=see, on_kv=on_kv, **how)
 
         x = self.residual("self_attention", x, look_back, keys[0])
         if (across := self.cross_attention) is not None:
-            look_across = lambda y: across(y, memory, memory_mask, key=keys[3], observe=see_across)
+            look_across = lambda y: across(
+                y, memory, memory_mask, key=keys[3], on_weights=see_across
+            )
             x = self.residual("cross_attention", x, look_across, keys[2])
         return self.residual("feed_forward", x, lambda y: self.feed_forward(y, keys[5]), keys[4])
 
-    def advance(
+    def step(
         self,
         x: Float[Array, "R D"],
         cache: LayerCache,
@@ -107,7 +109,7 @@ class Block(nnx.Module):
 
         def look_back(y):
             nonlocal keys, values
-            y, keys, values = self.self_attention.advance(
+            y, keys, values = self.self_attention.step(
                 y, keys, values, cache.joint, slot, positions, visible, bias
             )
             return y
@@ -117,5 +119,7 @@ class Block(nnx.Module):
             assert cache.memory_keys is not None
             assert cache.memory_values is not None
             read = cache.memory_keys, cache.memory_values
-            x = self.residual("cross_attention", x, lambda y: across.ask(y, *read, memory_mask))
+            x = self.residual(
+                "cross_attention", x, lambda y: across.cross_attend(y, *read, memory_mask)
+            )
         return self.residual("feed_forward", x, self.feed_forward), keys, values

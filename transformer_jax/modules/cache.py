@@ -60,7 +60,7 @@ class Cache:
         ancestry = jnp.take_along_axis(self.ancestry, parents[:, :, None], axis=1)
         return dataclasses.replace(self, ancestry=ancestry)
 
-    def claim(self) -> "Cache":
+    def claim_slots(self) -> "Cache":
         """The cache in which each beam's own slot is its ancestor at the step about to be taken."""
         if self.ancestry is None:
             return self
@@ -94,7 +94,7 @@ class Cache:
         mine = (self.ancestry[:, :, :, None] == beams) & seen[:, :, :, None]
         return mine.reshape(B, 1, M, S * M)
 
-    def filled(
+    def prefilled(
         self,
         past: list[tuple[Float[Array, "B K T H"], Float[Array, "B K T U"]]],
         starts: Int[Array, " B"] | None = None,
@@ -118,11 +118,11 @@ class Cache:
         by_beam = slots.reshape(rows, self.size, self.beams, H)
         return by_beam.at[:, :T, 0].set(new).reshape(slots.shape)
 
-    def at_length(self, length: Int[Array, ""]) -> "Cache":
+    def truncate(self, length: Int[Array, ""]) -> "Cache":
         """The same after its first ``length`` tokens; later ones are written over."""
         return dataclasses.replace(self, length=jnp.asarray(length, jnp.int32))
 
-    def grown(self, size: int) -> "Cache":
+    def resize(self, size: int) -> "Cache":
         """The same with room for ``size`` tokens, for a single beam."""
         more = size - self.size
         grow = lambda slots: jnp.pad(slots, ((0, 0), (0, more), (0, 0)))

@@ -8,7 +8,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Float32
 
 from transformer_jax.config import TransformerConfig
-from transformer_jax.modules.linear import Table
+from transformer_jax.modules.linear import Embed
 
 __all__ = ["Head", "OutputTable"]
 
@@ -44,7 +44,7 @@ class Head(nnx.Module):
         self.table = None if tied else nnx.Param(init(rngs.params(), (V, D), jnp.float32))
         self.bias = nnx.Param(jnp.zeros(V)) if config.head.bias else None
 
-    def output_table(self, embedding: Table) -> OutputTable:
+    def output_table(self, embedding: Embed) -> OutputTable:
         """The map to logits; a tied head reads the table of ``embedding``."""
         table = embedding.table if self.table is None else self.table
         bias = None if self.bias is None else self.bias[...]

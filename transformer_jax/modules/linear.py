@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from transformer_jax.errors import DataError
 from transformer_jax.functional.linear import linear, linear_transposed
 
-__all__ = ["Linear", "Table", "check_indices"]
+__all__ = ["Embed", "Linear", "check_indices"]
 
 
 class Linear(nnx.Module):
@@ -71,7 +71,7 @@ def check_indices(indices: Any, rows: int, what: str = "index") -> None:
         raise DataError(f"{what} {strange[0]}: allowed are 0 to {rows - 1}")
 
 
-class Table(nnx.Module):
+class Embed(nnx.Module):
     """A row for each index: tokens, positions, segments or distance buckets."""
 
     def __init__(self, rows: int, width: int, *, scale: float, rngs: nnx.Rngs):

@@ -13,15 +13,15 @@ from transformer_jax.config import TransformerConfig
 from transformer_jax.functional import positions as positional
 from transformer_jax.functional.dropout import dropout
 from transformer_jax.functional.masks import Mask
-from transformer_jax.modules.attention import Observe
+from transformer_jax.modules.attention import OnWeights
 from transformer_jax.modules.block import Block
 from transformer_jax.modules.cache import Cache, LayerCache
-from transformer_jax.modules.linear import Linear, Table
+from transformer_jax.modules.linear import Embed, Linear
 from transformer_jax.modules.norm import Norm
 
-__all__ = ["Each", "Stack", "stack_blocks", "unstack_blocks"]
+__all__ = ["OnHidden", "Stack", "stack_blocks", "unstack_blocks"]
 
-Each = Callable[[Float[Array, "B T D"]], object]
+OnHidden = Callable[[Float[Array, "B T D"]], object]
 
 # On a CPU, weights of this width come from memory and lie best in the order of outputs: products of
 # 4 to 32 rows take 0.7 to 0.9 of the time. Those of half of it come from caches, and take 1.1 to
@@ -47,7 +47,7 @@ class Stack(nnx.Module):
         learned, relative = places.kind == "learned", places.kind == "relative"
         rows, heads = places.max_length + places.offset, config.attention.heads
         table = lambda use, rows, width, scale: (
-            Table(rows, width, scale=scale, rngs=rngs) if use else None
+            Embed(rows, width, scale=scale, rngs=rngs) if use else None
         )
         self.positions = table(learned, rows, E, spread)
         self.segments = table(embedding.segments, embedding.segments, E, spread)
@@ -72,8 +72,8 @@ class Stack(nnx.Module):
         memory: Float[Array, "B S D"] | None = None,
         memory_mask: Mask | None = None,
         key: Key[Array, ""] | None = None,
-        observe: tuple[Observe, Observe] | None = None,
-        each: Each | None = None,
+        on_weights: tuple[OnWeights, OnWeights] | None = None,
+        on_hidden: OnHidden | None = None,
     ) -> Float[Array, "B T D"]:
         """Contextual vectors of token vectors ``x``.
 
@@ -85,16 +85,16 @@ class Stack(nnx.Module):
             memory: What cross-attention reads.
             memory_mask: Which of it is real.
             key: Dropout, if given.
-            observe: Told the weights of each block's self- and cross-attention, in order.
-            each: Told what enters the first block and what leaves each, the last after the final
-                norm.
+            on_weights: Called with the weights of each block's self- and cross-attention, in order.
+            on_hidden: Called with the first block's input and each block's output, the last after
+                the final norm.
         """
         keys = (None, None) if key is None else jax.random.split(key)
         if positions is None:
             positions = jnp.arange(x.shape[1])[None]
-        x = self.enter(x, positions, segments, keys[0])
-        if each is not None:
-            each(x)
+        x = self.embed_inputs(x, positions, segments, keys[0])
+        if on_hidden is not None:
+            on_hidden(x)
         if self.decoder:
             causal = Mask(causal=True)
             mask = causal if mask is None else mask & causal
@@ -104,15 +104,15 @@ class Stack(nnx.Module):
             "memory": memory,
             "memory_mask": memory_mask,
         }
-        if observe is not None:
-            context["observe"] = observe
-        x = self.run(x, mask, context, keys[1], each)
+        if on_weights is not None:
+            context["on_weights"] = on_weights
+        x = self.run(x, mask, context, keys[1], on_hidden)
         x = x if self.final_norm is None else self.final_norm(x)
-        if each is not None:
-            each(x)
+        if on_hidden is not None:
+            on_hidden(x)
         return x
 
-    def places(
+    def position_ids(
         self, T: int, real: Int[Array, " B"] | Bool[Array, "B {T}"]
     ) -> Int[Array, "B {T}"] | None:
         """Where tokens stand, or None for 0, 1, 2 and so on.
@@ -126,7 +126,7 @@ class Stack(nnx.Module):
             real = jnp.arange(T)[None] < real[:, None]
         return jnp.where(real, jnp.cumsum(real, axis=1, dtype=jnp.int32) - 1, -1)
 
-    def enter(
+    def embed_inputs(
         self,
         x: Float[Array, "B T E"],
         positions: Int[Array, "#B T"],
@@ -176,10 +176,10 @@ class Stack(nnx.Module):
         """How far layer ``layer`` looks."""
         return self.config.scores.window_of(layer)
 
-    def run(self, x, mask, context: dict[str, Any], key, each: Each | None = None):
+    def run(self, x, mask, context: dict[str, Any], key, on_hidden: OnHidden | None = None):
         """All blocks in turn; one by one if somebody is told of each."""
         keys = [None] * self.layers if key is None else jax.random.split(key, self.layers)
-        told = "observe" in context or each is not None
+        told = "on_weights" in context or on_hidden is not None
         if self.config.compute.scan and self.layers and not told:
             return self.scan(x, mask, context, None if key is None else keys)
 
@@ -188,20 +188,20 @@ class Stack(nnx.Module):
 
         if self.config.compute.remat and not told:
             body = jax.checkpoint(body)
-        for i, block in enumerate(self.each_block()):
-            x = body(block, x, self.masked(mask, self.window(i), x.shape[1]), keys[i])
-            if each is not None and i + 1 < self.layers:
-                each(x)
+        for i, block in enumerate(self.iter_blocks()):
+            x = body(block, x, self.windowed_mask(mask, self.window(i), x.shape[1]), keys[i])
+            if on_hidden is not None and i + 1 < self.layers:
+                on_hidden(x)
         return x
 
     def scan(self, x, mask, context, keys):
         """One block's code, run over stacked parameters."""
         scores, T = self.config.scores, x.shape[1]
-        near = self.masked(mask, scores.window, T)
+        near = self.windowed_mask(mask, scores.window, T)
         # Which layers are local is data here, so a mask that differs has to be an array.
         reach = [self.window(i) is not None for i in range(self.layers)]
         local, mixed = jnp.array(reach), not all(reach) and near is not mask
-        whole = lambda mask: self.whole(mask, T)
+        whole = lambda mask: self.mask_array(mask, T)
 
         def body(x, layer):
             block, key, local = layer
@@ -213,19 +213,19 @@ class Stack(nnx.Module):
         return jax.lax.scan(body, x, (self.blocks, keys, local))[0]
 
     @staticmethod
-    def whole(mask: Mask | None, T: int) -> Bool[Array, "#B #N T T"]:
+    def mask_array(mask: Mask | None, T: int) -> Bool[Array, "#B #N T T"]:
         """``mask`` as an array, where it forbids nothing too."""
         dense = None if mask is None else mask.array(T, T)
         return jnp.ones((1, 1, T, T), bool) if dense is None else dense
 
     @staticmethod
-    def masked(mask: Mask | None, window: int | None, T: int) -> Mask | None:
+    def windowed_mask(mask: Mask | None, window: int | None, T: int) -> Mask | None:
         """``mask``, narrowed to ``window`` where that forbids anything."""
         if window is None or window >= T:
             return mask
         return Mask(window=window) if mask is None else mask & Mask(window=window)
 
-    def each_block(self) -> list[Block]:
+    def iter_blocks(self) -> list[Block]:
         """The blocks one by one, whichever way their parameters lie."""
         if not self.config.compute.scan or not self.layers:
             return list(self.blocks)
@@ -234,11 +234,11 @@ class Stack(nnx.Module):
     def settle(self) -> None:
         """Lays weights as decoding reads them fastest; nothing that is computed changes.
 
-        Each layer's lie apart, for along an axis they would be copied at every token; what is
+        OnHidden layer's lie apart, for along an axis they would be copied at every token; what is
         used at once is joined (:meth:`Attention.join`), and the kernels of wide models are turned
         (:meth:`Linear.turn`).
         """
-        self.blocks = nnx.List(self.each_block())
+        self.blocks = nnx.List(self.iter_blocks())
         compute = dataclasses.replace(self.config.compute, scan=False)
         self.config = dataclasses.replace(self.config, compute=compute)
         for block in self.blocks:
@@ -247,7 +247,7 @@ class Stack(nnx.Module):
                 if isinstance(part, Linear) and self.config.width >= _WIDE:
                     part.turn()
 
-    def start(
+    def init_cache(
         self,
         sentences: int,
         length: int,
@@ -261,9 +261,11 @@ class Stack(nnx.Module):
         K, H = att.kv_heads or att.heads, self.config.head_dim
         room = (sentences * K, length * beams)
         layers = []
-        for block in self.each_block():
+        for block in self.iter_blocks():
             past, across = block.self_attention, block.cross_attention
-            read = (None, None) if memory is None or across is None else across.read(memory)
+            read = (
+                (None, None) if memory is None or across is None else across.project_memory(memory)
+            )
             layers.append(
                 LayerCache(
                     keys=jnp.zeros((*room, H), dtype),
@@ -286,7 +288,7 @@ class Stack(nnx.Module):
 
         Args:
             x: Scaled token embeddings, without positions.
-            cache: What :meth:`start` made.
+            cache: What :meth:`init_cache` made.
             starts: The step at which each prompt begins, where some are filled up from the left.
         """
         T, mask = x.shape[1], Mask(causal=True)
@@ -298,16 +300,16 @@ class Stack(nnx.Module):
             positions = jnp.maximum(steps, 0)
         past: list[tuple[Array, Array]] = []
         how: dict[str, Any] = {"bias": self.bias(T, T), "positions": positions}
-        x = self.enter(x, positions)
-        for i, block in enumerate(self.each_block()):
+        x = self.embed_inputs(x, positions)
+        for i, block in enumerate(self.iter_blocks()):
             # Of the last block, only what is read at the end is needed, and all keys and values.
-            tail = 1 if i + 1 == self.layers else None
-            seen = self.masked(mask, self.window(i), T)
-            x = block(x, seen, keep=lambda k, v: past.append((k, v)), tail=tail, **how)
+            last_n = 1 if i + 1 == self.layers else None
+            seen = self.windowed_mask(mask, self.window(i), T)
+            x = block(x, seen, on_kv=lambda k, v: past.append((k, v)), last_n=last_n, **how)
         x = x if self.final_norm is None else self.final_norm(x)
-        return x[:, -1], cache.filled(past, starts)
+        return x[:, -1], cache.prefilled(past, starts)
 
-    def advance(self, x: Float[Array, "R D"], cache: Cache) -> tuple[Float[Array, "R D"], Cache]:
+    def step(self, x: Float[Array, "R D"], cache: Cache) -> tuple[Float[Array, "R D"], Cache]:
         """Contextual vectors of more tokens of each sentence, and the cache with them.
 
         The rows of a sentence are its beams, one token each, or successive tokens of its only
@@ -319,8 +321,8 @@ class Stack(nnx.Module):
         tokens = rows if cache.beams == 1 else 1
         at, positions = cache.length, cache.positions(tokens)
         positions = jnp.broadcast_to(positions, (positions.shape[0], rows))
-        x = self.enter(x.reshape(B, rows, -1), positions).reshape(x.shape)
-        cache = cache.claim()
+        x = self.embed_inputs(x.reshape(B, rows, -1), positions).reshape(x.shape)
+        cache = cache.claim_slots()
         bias = self.bias(tokens, cache.size, at)
         if bias is not None:
             bias = jnp.repeat(bias, cache.beams, axis=3)
@@ -328,9 +330,9 @@ class Stack(nnx.Module):
         visible = {window: cache.visible(window, tokens) for window in reach}
         here, memory_mask = (at * cache.beams, positions), cache.memory_mask
         layers = []
-        for i, (block, layer) in enumerate(zip(self.each_block(), cache.layers, strict=True)):
+        for i, (block, layer) in enumerate(zip(self.iter_blocks(), cache.layers, strict=True)):
             seen = visible[self.window(i)]
-            x, keys, values = block.advance(x, layer, *here, seen, bias, memory_mask)
+            x, keys, values = block.step(x, layer, *here, seen, bias, memory_mask)
             layers.append(dataclasses.replace(layer, keys=keys, values=values))
         x = x if self.final_norm is None else self.final_norm(x)
         return x, dataclasses.replace(cache, layers=tuple(layers), length=at + tokens)
