@@ -68,7 +68,7 @@ def _read(path: Path) -> list[dict[str, float]]:
 def export(asked: Curve, folder: Path) -> Path:
     """The tokens, and the rows of each step, for the peer."""
     from transformer_jax.data.documents import TextData, open_texts
-    from transformer_jax.data.rows import BlockPlan
+    from transformer_jax.data.language_model_plans import ContiguousPlan
     from transformer_jax.data.token_file import build_tokens
     from transformer_jax.data.tokenizer import load_tokenizer
     from transformer_jax.runs.language_settings import RUNS
@@ -79,7 +79,7 @@ def export(asked: Curve, folder: Path) -> Path:
     assert texts.valid is not None
     train, valid = (build_tokens(t, tokenizer, ends=False) for t in (texts.train, texts.valid))
     how = {"length": training.length, "rows": training.rows, "seed": training.seed}
-    plan = BlockPlan(len(train.ids), **how)
+    plan = ContiguousPlan(len(train.ids), **how)
     # A block predicts from its second token on.
     begins = np.stack([plan.batch(step).begins[:, 0] - 1 for step in range(asked.steps)])
     path = folder / "tokens.npz"

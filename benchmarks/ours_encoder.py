@@ -18,10 +18,10 @@ from flax import nnx
 from benchmarks import encoder_texts as data
 from benchmarks.worker import Setup, serve
 from transformer_jax.config import TransformerConfig, bert
-from transformer_jax.data.corruption import Masking
-from transformer_jax.data.examples import Examples, make_inputs
+from transformer_jax.data.bert_pretraining import BertPretrainingPlan
+from transformer_jax.data.examples import EncodedExamples, collate
+from transformer_jax.data.masking import MLMMasking
 from transformer_jax.data.plan import BucketPlan
-from transformer_jax.data.sentence_pairs import SentencePairs
 from transformer_jax.data.sentences import SentenceStore
 from transformer_jax.data.store import TokenStore
 from transformer_jax.encoding.packing import pack
@@ -56,11 +56,11 @@ def pretrain(vocab, width, heads, layers, hidden, texts, batch, deals):
     words = [text[1:-1] for text in ids]
     offsets = np.append(0, np.cumsum([len(row) for row in words]))
     store = SentenceStore(np.concatenate(words), offsets, np.arange(texts + 1), {})
-    masking = Masking(data.MASK, np.arange(data.FIRST, vocab))
+    masking = MLMMasking(data.MASK, np.arange(data.FIRST, vocab))
     special = data.CLS, data.SEP, data.PAD
 
-    def plan_of(tokens: int) -> SentencePairs:
-        return SentencePairs(
+    def plan_of(tokens: int) -> BertPretrainingPlan:
+        return BertPretrainingPlan(
             store, masking, special, length=PRETRAIN.length, tokens=tokens, pairing="none",
             buckets=PRETRAIN.buckets, rows_multiple=PRETRAIN.rows_multiple,
         )  # fmt: skip
@@ -79,7 +79,7 @@ def finetune(vocab, width, heads, layers, hidden, texts, batch, deals):
     ids = data.texts("sst2", texts, vocab)
     lengths = np.array([len(text) for text in ids])
     store = TokenStore(np.concatenate(ids), np.append(0, np.cumsum(lengths)))
-    examples = Examples(store, lengths)
+    examples = EncodedExamples(store, lengths)
     labels = np.arange(texts, dtype=np.int32) % 2
 
     def plan_of(tokens: int) -> BucketPlan:
@@ -90,7 +90,7 @@ def finetune(vocab, width, heads, layers, hidden, texts, batch, deals):
     plan, tokens = _like(plan_of, ids, batch, TASK.rows_multiple)
     batches = []
     for planned in plan.epoch(0):
-        made = make_inputs(examples, planned.indices, planned.S, data.PAD)
+        made = collate(examples, planned.indices, planned.S, data.PAD)
         made["labels"] = np.where(planned.indices < 0, -1, labels[planned.indices])
         batches.append(made)
     model = SequenceClassifier(config, labels=2, rngs=nnx.Rngs(0))

@@ -274,7 +274,7 @@ def test_translating_by_published_rules_is_generating(published, run_command, na
     generator = HFGenerator(model, rules)
     assert out[1] == "\t0.0000"
     for line, said in zip((lines[0], lines[2]), (out[0], out[2]), strict=True):
-        ids = [*tokenizer.before, *tokenizer.encode(line), *tokenizer.after]
+        ids = [*tokenizer.prefix_ids, *tokenizer.encode(line), *tokenizer.suffix_ids]
         tokens, scores = generator.generate([ids])
         words = tokenizer.decode(tokens[0][1:].tolist()).replace("\n", " ")
         assert said.split("\t")[0] == words

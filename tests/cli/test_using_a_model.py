@@ -387,11 +387,11 @@ def encoder_from_maps(params, config: TransformerConfig, x, maps):
 def test_a_given_translation_is_what_is_looked_at(teacher, lesson):
     maps, text = attention_of(teacher, lesson[0][0], "The cat.")
     assert text == "The cat."
-    written = teacher.tokenizer.pieces(
+    written = teacher.tokenizer.convert_ids_to_tokens(
         [*teacher.tokenizer.encode("The cat."), teacher.tokenizer.eos]
     )
     assert maps[2].rows == tuple(piece.replace(" ", "▁") for piece in written)
-    assert maps[1].read[0] == teacher.tokenizer.pieces([teacher.tokenizer.bos])[0]
+    assert maps[1].read[0] == teacher.tokenizer.convert_ids_to_tokens([teacher.tokenizer.bos])[0]
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import tyro
 
-from transformer_jax.data import pieces
+from transformer_jax.data import document_stream
 from transformer_jax.data.corpora import in_context, python_docs
+from transformer_jax.data.document_stream import DocumentStream, TextChunk, ValidationSplit
 from transformer_jax.data.documents import TextData, TextOptions, open_texts, read_texts
-from transformer_jax.data.pieces import HoldOut, Piece, Texts
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.errors import ConfigError, DataError
 
@@ -33,7 +33,7 @@ def documents(texts):
     """Whole documents, with every piece checked on the way."""
     found, parts = [], []
     for text, last in texts:
-        assert 0 < len(text) <= pieces._LIMIT
+        assert 0 < len(text) <= document_stream._LIMIT
         parts.append(text)
         if last:
             found.append("".join(parts))
@@ -43,7 +43,7 @@ def documents(texts):
 
 
 def listed(*rows):
-    return Texts("example", "1", lambda: [Piece(row, True) for row in rows])
+    return DocumentStream("example", "1", lambda: [TextChunk(row, True) for row in rows])
 
 
 CUT = gzip.compress(random.Random(0).randbytes(999).hex().encode())[:-30]
@@ -52,10 +52,10 @@ WORDS = "Ela gosta  de\n\nviajar, não é?\n  \n\nΔιόδος\x0bfim\n" * 40
 
 @pytest.mark.parametrize("limit", [7, 64, 1000])
 def test_a_file_is_one_document_whatever_the_blocks_and_pieces(write, monkeypatch, limit):
-    monkeypatch.setattr(pieces, "_LIMIT", limit)
+    monkeypatch.setattr(document_stream, "_LIMIT", limit)
     path = write("a.txt", WORDS)
     for block in (1, 13, 1 << 20):
-        monkeypatch.setattr(pieces, "_BLOCK", block)
+        monkeypatch.setattr(document_stream, "_BLOCK", block)
         found = read_texts(path)
         assert documents(found) == [WORDS]
         assert list(found) == list(found)
@@ -69,14 +69,14 @@ def test_words_are_the_same_in_pieces_as_in_the_whole(monkeypatch):
     bpe = train_tokenizer("bpe", [WORDS], 330)
     text = "um dois\n\ntrês\n    quatro cinco\nseis\n\n\nsete\n" * 90
     for limit in (100, 128, 201):
-        monkeypatch.setattr(pieces, "_LIMIT", limit)
+        monkeypatch.setattr(document_stream, "_LIMIT", limit)
         parts = [piece.text for piece in listed(text)]
         assert len(parts) > 10
         assert [id for row in bpe.encode_batch(parts) for id in row] == bpe.encode(text)
 
 
 def test_packed_files_marks_and_line_ends_of_windows_are_undone(write, monkeypatch):
-    monkeypatch.setattr(pieces, "_BLOCK", 2)
+    monkeypatch.setattr(document_stream, "_BLOCK", 2)
     raw = b"\xef\xbb\xbfum\r\ndois\r\ntr\xc3\xaas\rquatro"
     wanted = ["um\ndois\ntrês\rquatro"]
     assert documents(read_texts(write("a.txt", raw))) == wanted
@@ -181,7 +181,7 @@ def test_settings_come_from_the_command_line():
 
 @pytest.mark.parametrize("count", [1, 9, 10, 999, 12345])
 def test_the_end_of_a_single_document_is_held_out_as_in_nanogpt(write, monkeypatch, count):
-    monkeypatch.setattr(pieces, "_LIMIT", 100)
+    monkeypatch.setattr(document_stream, "_LIMIT", 100)
     text = ("São Paulo é\nlonge. " * 1000)[:count].rstrip() + "."
     if count == 1:
         text = "ab"
@@ -193,24 +193,24 @@ def test_the_end_of_a_single_document_is_held_out_as_in_nanogpt(write, monkeypat
 
 def test_documents_are_held_out_by_their_text_alone():
     rows = [f"document {i}" for i in range(200)]
-    parts = HoldOut(listed(*rows), 0.1)
+    parts = ValidationSplit(listed(*rows), 0.1)
     train, valid = documents(parts.train), documents(parts.valid)
     assert (len(train), len(valid)) == (180, 20)
     assert sorted(train + valid) == sorted(rows)
-    turned = HoldOut(listed(*rows[::-1]), 0.1)
+    turned = ValidationSplit(listed(*rows[::-1]), 0.1)
     assert set(documents(turned.valid)) == set(valid)
     assert documents(turned.train) == train[::-1]
 
 
 def test_at_least_one_document_is_held_out_and_never_all():
     for count in (2, 3, 5):
-        parts = HoldOut(listed(*map(str, range(count))), 0.01)
+        parts = ValidationSplit(listed(*map(str, range(count))), 0.01)
         assert (len(documents(parts.train)), len(documents(parts.valid))) == (count - 1, 1)
-    parts = HoldOut(listed("a", "b", "b", "b", "b", "b"), 0.5)
+    parts = ValidationSplit(listed("a", "b", "b", "b", "b", "b"), 0.5)
     assert {*documents(parts.train), *documents(parts.valid)} == {"a", "b"}
     assert not {*documents(parts.train)} & {*documents(parts.valid)}
     with pytest.raises(DataError, match=r"all 3 documents begin alike.*data\.valid"):
-        list(HoldOut(listed("a", "a", "a"), 0.1).train)
+        list(ValidationSplit(listed("a", "a", "a"), 0.1).train)
 
 
 def test_nothing_is_held_out_where_that_is_asked_or_needless(write):

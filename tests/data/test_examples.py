@@ -7,15 +7,20 @@ import numpy as np
 import pytest
 
 from transformer_jax.data.examples import (
+    collate,
+    default_template,
     encode_questions,
     encode_sentences,
     encode_tagged,
-    find_spans,
-    make_inputs,
-    usual_frame,
+    locate_answers,
 )
 from transformer_jax.data.squad import Answer
-from transformer_jax.data.tokenizer import BERT_SPECIAL, Frame, Tokenizer, train_tokenizer
+from transformer_jax.data.tokenizer import (
+    BERT_SPECIAL,
+    SpecialTokensTemplate,
+    Tokenizer,
+    train_tokenizer,
+)
 from transformer_jax.errors import ConfigError
 
 TEXTS = [
@@ -60,7 +65,7 @@ def test_the_text_of_a_span_is_that_of_its_token():
         tokenizer, text = TOKENIZERS[kind], TEXTS[0]
         ((ids, spans),) = tokenizer.encode_spans([text])
         for id, (start, end) in zip(ids, spans, strict=True):
-            piece = tokenizer.pieces([id])[0].removeprefix("##")
+            piece = tokenizer.convert_ids_to_tokens([id])[0].removeprefix("##")
             if piece.isascii() and text[start:end].isascii() and not text[start:end].isspace():
                 assert piece.strip() == text[start:end]
     assert TOKENIZERS["bytes"].encode_spans(["é😀"])[0][1] == [(0, 1)] * 2 + [(1, 2)] * 4
@@ -83,10 +88,10 @@ def test_h19_a_pair_is_cls_first_sep_second_sep(tokenizer):
     bos, eos = [tokenizer.bos], [tokenizer.eos]
     sides = zip(map(tokenizer.encode, first), map(tokenizer.encode, second), strict=True)
     assert rows(examples) == [[*bos, *a, *eos, *b, *eos] for a, b in sides]
-    assert examples.seconds.tolist() == [len(tokenizer.encode(text)) + 2 for text in first]
+    assert examples.pair_starts.tolist() == [len(tokenizer.encode(text)) + 2 for text in first]
     alone, _ = encode_sentences(first, None, tokenizer, 1000)
     assert rows(alone) == [[*bos, *tokenizer.encode(text), *eos] for text in first]
-    assert alone.seconds.tolist() == alone.store.lengths.tolist()
+    assert alone.pair_starts.tolist() == alone.store.lengths.tolist()
 
 
 def cut_by_steps(a, b, room):
@@ -139,10 +144,12 @@ def test_lengths_without_room_are_refused():
 @pytest.mark.parametrize("special", [0, 1, 5])
 def test_words_have_room_for_two_tokens_beside_those_of_any_frame(special):
     tokenizer = TOKENIZERS["bytes"]
-    frame = usual_frame(tokenizer)._replace(before=(tokenizer.bos,) * special, after=())
+    template = default_template(tokenizer)._replace(
+        prefix_ids=(tokenizer.bos,) * special, suffix_ids=()
+    )
     with pytest.raises(ConfigError, match=rf"at least {special + 2}, {special} of them special"):
-        encode_tagged([["a"]], tokenizer, special + 1, frame)
-    assert len(encode_tagged([["a"]], tokenizer, special + 2, frame)) == 1
+        encode_tagged([["a"]], tokenizer, special + 1, template)
+    assert len(encode_tagged([["a"]], tokenizer, special + 2, template)) == 1
 
 
 # Batches
@@ -150,20 +157,20 @@ def test_words_have_room_for_two_tokens_beside_those_of_any_frame(special):
 
 def test_types_mark_the_second_part_and_only_it(tokenizer):
     examples, _ = encode_sentences(TEXTS, TEXTS[::-1], tokenizer, 40)
-    batch = make_inputs(examples, np.arange(len(TEXTS)), 44, tokenizer.pad)
+    batch = collate(examples, np.arange(len(TEXTS)), 44, tokenizer.pad)
     for tokens, types, length in zip(*(batch[k] for k in ("tokens", "types", "lengths")),
                                      strict=True):  # fmt: skip
         middle = tokens.tolist().index(tokenizer.eos) + 1
         assert types.tolist() == [0] * middle + [1] * (length - middle) + [0] * (44 - length)
         assert (tokens[length:] == tokenizer.pad).all()
     alone, _ = encode_sentences(TEXTS, None, tokenizer, 40)
-    assert not make_inputs(alone, np.arange(len(TEXTS)), 40, tokenizer.pad)["types"].any()
+    assert not collate(alone, np.arange(len(TEXTS)), 40, tokenizer.pad)["types"].any()
 
 
 def test_any_batch_is_rows_of_the_whole(tokenizer):
     examples, _ = encode_sentences(TEXTS, TEXTS[::-1], tokenizer, 40)
-    whole = make_inputs(examples, np.arange(len(TEXTS)), 40, tokenizer.pad)
-    batch = make_inputs(examples, np.array([3, -1, 0, 3]), 40, tokenizer.pad)
+    whole = collate(examples, np.arange(len(TEXTS)), 40, tokenizer.pad)
+    batch = collate(examples, np.array([3, -1, 0, 3]), 40, tokenizer.pad)
     assert {name: array.dtype for name, array in batch.items()} == dict.fromkeys(batch, np.int32)
     for name, array in batch.items():
         for row, index in zip(array, [3, None, 0, 3], strict=True):
@@ -173,7 +180,7 @@ def test_any_batch_is_rows_of_the_whole(tokenizer):
     assert not batch["types"][1].any()
     assert batch["lengths"].tolist()[1] == 0
     with pytest.raises(ValueError, match="does not fit"):
-        make_inputs(examples, np.array([3]), 10, tokenizer.pad)
+        collate(examples, np.array([3]), 10, tokenizer.pad)
 
 
 # Words
@@ -193,7 +200,7 @@ def test_b36_every_word_has_one_place_whatever_the_length(tokenizer, length):
     assert tagged.examples.store.lengths.max() <= length
     seen = []
     for i, row in enumerate(rows(tagged.examples)):
-        places = tagged.places[i].tolist()
+        places = tagged.word_starts[i].tolist()
         assert (row[0], row[-1]) == (tokenizer.bos, tokenizer.eos)
         assert places == sorted(set(places))
         assert all(0 < place < len(row) - 1 for place in places)
@@ -206,7 +213,7 @@ def test_b36_every_word_has_one_place_whatever_the_length(tokenizer, length):
 def test_b36_a_place_is_the_first_token_of_its_word(tokenizer):
     given = sentences()
     tagged = encode_tagged(given, tokenizer, 1000)
-    for words, row, places in zip(given, rows(tagged.examples), tagged.places, strict=True):
+    for words, row, places in zip(given, rows(tagged.examples), tagged.word_starts, strict=True):
         for k, (word, place) in enumerate(zip(words, places.tolist(), strict=True)):
             ids, spans = tokenizer.encode_spans([f" {word}" if k else word])[0]
             visible = [id for id, (_, end) in zip(ids, spans, strict=True) if end > (k > 0)]
@@ -226,7 +233,7 @@ def test_b36_a_word_without_tokens_is_unknown_and_keeps_its_place():
     tokenizer = TOKENIZERS["wordpiece"]
     assert tokenizer.encode("\u3000") == []
     tagged = encode_tagged([["low", "\u3000", "low"]], tokenizer, 100)
-    places = tagged.places[0]
+    places = tagged.word_starts[0]
     assert rows(tagged.examples)[0][places[1]] == tokenizer.unk
     assert (len(places), len(set(places.tolist()))) == (3, 3)
 
@@ -251,7 +258,7 @@ def test_windows_hold_every_token_and_overlap_by_the_stride(tokenizer, stride):
         begin = tokenizer.encode(question)[:12]
         joined, joined_spans = [], []
         for k, i in enumerate(mine.tolist()):
-            row, at = rows(made.examples)[i], int(made.examples.seconds[i])
+            row, at = rows(made.examples)[i], int(made.examples.pair_starts[i])
             assert row[:at] == [tokenizer.bos, *begin, tokenizer.eos]
             assert row[-1] == tokenizer.eos
             assert len(row) == 40 or (k == len(mine) - 1 and len(row) < 40)
@@ -284,12 +291,12 @@ def test_an_answer_is_found_where_the_window_holds_it_and_only_there(tokenizer):
     assert all(context.startswith(answer.text, answer.start) for answer in answers)
     given = [[answer, Answer("a", 0)] for answer in answers]
     made = encode_questions(["What?"] * 12, [context] * 12, tokenizer, 100, 70, 10)
-    spans = find_spans(made, given)
+    spans = locate_answers(made, given)
     found = set()
     for i, (first, last) in enumerate(spans.tolist()):
         answer = answers[made.question[i]]
         stop = answer.start + len(answer.text)
-        inside = made.row_spans(i)[made.examples.seconds[i] : -1]
+        inside = made.row_spans(i)[made.examples.pair_starts[i] : -1]
         held = inside[0, 0] <= answer.start and stop <= inside[-1, 1]
         assert (first > 0) == held
         if held:
@@ -303,7 +310,7 @@ def test_an_answer_is_found_where_the_window_holds_it_and_only_there(tokenizer):
 def test_questions_without_answer_point_at_cls():
     tokenizer = TOKENIZERS["bytes"]
     made = encode_questions(["a", "b"], ["low lower"] * 2, tokenizer, 40, 4, 10)
-    spans = find_spans(made, [[], [Answer(" lower ".rstrip(), 3)]])
+    spans = locate_answers(made, [[], [Answer(" lower ".rstrip(), 3)]])
     assert spans[0].tolist() == [0, 0]
     # Blanks at the ends of an answer are no part of it.
     first, last = spans[1].tolist()
@@ -314,7 +321,7 @@ def test_an_answer_within_a_word_is_found_with_the_word():
     tokenizer = TOKENIZERS["wordpiece"]
     context = "The lowest low"
     made = encode_questions(["What?"], [context], tokenizer, 60, 4, 10)
-    ((first, last),) = find_spans(made, [[Answer("owes", 5)]]).tolist()
+    ((first, last),) = locate_answers(made, [[Answer("owes", 5)]]).tolist()
     begin, end = made.row_spans(0)[first, 0], made.row_spans(0)[last, 1]
     assert begin <= 5
     assert end >= 9
@@ -347,13 +354,13 @@ def test_what_stands_around_a_text_is_told_by_the_file():
     """RoBERTa has two ends between the texts of a pair, BERT one, Marian nothing in front."""
     plain = TOKENIZERS["wordpiece"]
     cls, sep = plain.bos, plain.eos
-    assert (plain.before, plain.after, plain.joint) == ((), (sep,), 1)
+    assert (plain.prefix_ids, plain.suffix_ids, plain.num_separators) == ((), (sep,), 1)
     bert = framed(["[CLS]", "A", "[SEP]"], ["[CLS]", "A", "[SEP]", "B", "[SEP]"])
-    assert (bert.before, bert.after, bert.joint) == ((cls,), (sep,), 1)
+    assert (bert.prefix_ids, bert.suffix_ids, bert.num_separators) == ((cls,), (sep,), 1)
     roberta = framed(["[CLS]", "A", "[SEP]"], ["[CLS]", "A", "[SEP]", "[SEP]", "B", "[SEP]"])
-    assert (roberta.before, roberta.after, roberta.joint) == ((cls,), (sep,), 2)
+    assert (roberta.prefix_ids, roberta.suffix_ids, roberta.num_separators) == ((cls,), (sep,), 2)
     marian = framed(["A", "[SEP]"], ["A", "B", "[SEP]"])
-    assert (marian.before, marian.after, marian.joint) == ((), (sep,), 1)
+    assert (marian.prefix_ids, marian.suffix_ids, marian.num_separators) == ((), (sep,), 1)
 
 
 def test_h19_pairs_are_parted_as_the_file_says():
@@ -362,7 +369,7 @@ def test_h19_pairs_are_parted_as_the_file_says():
     first, second = roberta.encode_batch(["low lower", "a b c d e f g h"])
     examples, cut = encode_sentences(["low lower"], ["a b c d e f g h"], roberta, 99)
     assert rows(examples) == [bos + first + eos + eos + second + eos]
-    assert (examples.seconds.tolist(), cut) == ([len(first) + 3], 0)
+    assert (examples.pair_starts.tolist(), cut) == ([len(first) + 3], 0)
     for length in range(7, 16):
         examples, _ = encode_sentences(["low lower"], ["a b c d e f g h"], roberta, length)
         [row] = rows(examples)
@@ -371,8 +378,8 @@ def test_h19_pairs_are_parted_as_the_file_says():
     spans = encode_questions(["low"], ["a b c d e f g h"], roberta, 12, 2)
     assert all(len(row) <= 12 and row.count(roberta.eos) == 3 for row in rows(spans.examples))
     assert max(map(len, rows(spans.examples))) == 12
-    frame = Frame((), (eos[0],) * 3, (eos[0], bos[0]))
-    spans = encode_questions(["low"], ["a b c d e f g h"], roberta, 12, 2, frame=frame)
+    template = SpecialTokensTemplate((), (eos[0],) * 3, (eos[0], bos[0]))
+    spans = encode_questions(["low"], ["a b c d e f g h"], roberta, 12, 2, template=template)
     ids, _ = roberta.encode_batch(["low", "a"])
     for row in rows(spans.examples):
         assert row[: len(ids) + 3] == [*ids, *eos * 3]

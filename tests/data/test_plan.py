@@ -54,7 +54,7 @@ def test_the_laws_of_a_plan(pairs, choice, epoch):
         assert shape.rows * max(shape.S, shape.T) <= choice["tokens"]
         assert shape.rows % choice["rows_multiple"] == 0
         assert shape.S % choice["multiple"] == shape.T % choice["multiple"] == 0
-    assert plan.fill == pytest.approx(
+    assert plan.non_padding_fraction == pytest.approx(
         (source + target).sum() / sum(len(b.indices) * (b.S + b.T) for b in made)
     )
 
@@ -161,7 +161,7 @@ def test_many_lengths_are_searched_quickly_enough():
 def test_captions_fill_four_fifths_of_their_batches(tokens):
     source, target = captions(29_000)
     plan = BucketPlan(source, target, tokens=tokens)
-    assert plan.fill >= 0.8
+    assert plan.non_padding_fraction >= 0.8
     assert len(plan.shapes) <= 6
     real = [target[b.indices[b.indices >= 0]].sum() for b in plan.epoch(0)]
     assert np.std(real) / np.mean(real) < 0.15

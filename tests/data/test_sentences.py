@@ -5,8 +5,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from transformer_jax.data import pieces, token_file
-from transformer_jax.data.pieces import Piece, Texts
+from transformer_jax.data import document_stream, token_file
+from transformer_jax.data.document_stream import DocumentStream, TextChunk
 from transformer_jax.data.sentences import build_sentences, sentences
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.errors import DataError
@@ -18,7 +18,7 @@ DOCUMENTS = [
 
 
 def listed(rows, identity="1"):
-    return Texts("example", identity, lambda: [Piece(row, True) for row in rows])
+    return DocumentStream("example", identity, lambda: [TextChunk(row, True) for row in rows])
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_documents_are_their_sentences_in_order(cache, monkeypatch):
         assert [BYTES.decode(store[row].tolist()) for row in rows] == sentences(text)
     assert store.documents[-1] == len(store) == store.counts["sentences"]
     assert store.ids.dtype == np.uint16
-    assert not np.isin(store.ids, list(BYTES.special)).any()
+    assert not np.isin(store.ids, list(BYTES.special_ids)).any()
     assert store.counts["bytes"] == sum(len(text.encode()) for text in DOCUMENTS)
     assert store.counts["characters"] == sum(map(len, DOCUMENTS))
     assert store.counts["documents"] == len(DOCUMENTS)
@@ -80,7 +80,7 @@ def test_documents_are_their_sentences_in_order(cache, monkeypatch):
 
 def test_a_document_in_pieces_is_one_document(monkeypatch):
     whole = build_sentences(listed(DOCUMENTS), BYTES)
-    monkeypatch.setattr(pieces, "_LIMIT", 40)
+    monkeypatch.setattr(document_stream, "_LIMIT", 40)
     cut = build_sentences(listed(DOCUMENTS), BYTES)
     for found, wanted in ((cut.ids, whole.ids), (cut.documents, whole.documents)):
         np.testing.assert_array_equal(found, wanted)
@@ -101,7 +101,7 @@ def test_a_cache_is_opened_without_reading_the_text_again(tmp_path, monkeypatch)
     store = build_sentences(listed(DOCUMENTS), BYTES, cache=tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(type(BYTES), "encode_batch", lambda self, texts: pytest.fail("encoded"))
-        texts = Texts("example", "1", lambda: pytest.fail("read"))
+        texts = DocumentStream("example", "1", lambda: pytest.fail("read"))
         again = build_sentences(texts, BYTES, cache=tmp_path)
     assert isinstance(again.ids, np.memmap)
     for name in ("ids", "offsets", "documents"):
@@ -134,9 +134,9 @@ def test_a_damaged_cache_is_made_anew(tmp_path, file, damage):
 
 def test_nothing_is_left_of_texts_that_fail_half_way(tmp_path):
     def read():
-        yield Piece("Fine.", True)
+        yield TextChunk("Fine.", True)
         raise DataError("a.txt:2: not UTF-8")
 
     with pytest.raises(DataError, match=r"^a\.txt:2: not UTF-8$"):
-        build_sentences(Texts("a.txt", "1", read), BYTES, cache=tmp_path)
+        build_sentences(DocumentStream("a.txt", "1", read), BYTES, cache=tmp_path)
     assert not list(tmp_path.iterdir())

@@ -10,7 +10,7 @@ import pytest
 import tyro
 
 from transformer_jax.config import from_dict
-from transformer_jax.data.aligned import parting_line
+from transformer_jax.data.aligned import find_misalignment
 from transformer_jax.data.corpora import phrasebook
 from transformer_jax.data.sources import (
     Files,
@@ -88,9 +88,9 @@ def test_missing_lines_are_counted_and_located(write, seed, missing, side):
 
 
 def test_parting_line_of_short_files():
-    assert parting_line([4], [4, 9]) in (1, 2)
-    assert parting_line([9], [4, 9]) == 1
-    assert parting_line([], [4, 9]) == 1
+    assert find_misalignment([4], [4, 9]) in (1, 2)
+    assert find_misalignment([9], [4, 9]) == 1
+    assert find_misalignment([], [4, 9]) == 1
 
 
 def test_tsv_takes_two_columns_and_refuses_others(write):

@@ -33,7 +33,7 @@ def test_every_sentence_is_its_ids_and_an_end():
     assert rows(store.target) == [[*BYTES.encode(text), BYTES.eos] for text in pairs.targets]
     assert store.source_lengths.tolist() == [len(row) for row in rows(store.source)]
     assert store.target_lengths.tolist() == list(range(1, 31))
-    assert (store.counts, store.kept.tolist(), len(store)) == ({}, list(range(30)), 30)
+    assert (store.counts, store.pair_indices.tolist(), len(store)) == ({}, list(range(30)), 30)
 
 
 def test_two_tokenizers_take_a_side_each():
@@ -46,7 +46,7 @@ def test_over_long_pairs_are_dropped_and_counted():
     store = build_store(example(), BYTES, max_length=10)
     # Sources have 2 i + 2 tokens for i = 0 ... 6, targets i + 1.
     wanted = [i for i in range(30) if 2 * (i % 7) + 2 <= 10 and i + 1 <= 10]
-    assert store.kept.tolist() == wanted
+    assert store.pair_indices.tolist() == wanted
     assert store.counts == {"over_long_dropped": 30 - len(wanted)}
     assert rows(store.target) == [[*BYTES.encode("y" * i), BYTES.eos] for i in wanted]
 
@@ -64,7 +64,7 @@ def test_over_long_sides_are_cut_and_keep_their_end():
 def same(a, b):
     assert rows(a.source) == rows(b.source)
     assert rows(a.target) == rows(b.target)
-    assert a.kept.tolist() == b.kept.tolist()
+    assert a.pair_indices.tolist() == b.pair_indices.tolist()
     assert a.counts == b.counts
 
 

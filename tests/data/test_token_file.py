@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from transformer_jax.data import pieces, token_file
+from transformer_jax.data import document_stream, token_file
+from transformer_jax.data.document_stream import DocumentStream, TextChunk
 from transformer_jax.data.documents import TextData, open_texts, read_texts
-from transformer_jax.data.pieces import Piece, Texts
 from transformer_jax.data.token_file import build_tokens, sample_texts
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.errors import DataError
@@ -21,7 +21,7 @@ BPE = train_tokenizer("bpe", DOCUMENTS, 330)
 
 
 def listed(rows, identity="1"):
-    return Texts("example", identity, lambda: [Piece(row, True) for row in rows])
+    return DocumentStream("example", identity, lambda: [TextChunk(row, True) for row in rows])
 
 
 @pytest.fixture(params=["memory", "cache"])
@@ -31,7 +31,7 @@ def cache(request, tmp_path):
 
 @pytest.mark.parametrize("tokenizer", [BYTES, BPE])
 def test_the_stream_is_the_concatenated_documents(cache, tokenizer, monkeypatch):
-    monkeypatch.setattr(pieces, "_LIMIT", 50)
+    monkeypatch.setattr(document_stream, "_LIMIT", 50)
     monkeypatch.setattr(token_file, "_CHARACTERS", 120)
     plain = build_tokens(listed(DOCUMENTS), tokenizer, cache=cache, ends=False)
     assert tokenizer.decode(plain.ids.tolist()) == "".join(DOCUMENTS)
@@ -76,7 +76,7 @@ def test_a_cache_is_opened_without_reading_the_text_again(tmp_path, monkeypatch)
     assert build(ends=False)[1] == 3
     with monkeypatch.context() as patch:
         patch.setattr(type(BYTES), "encode_batch", lambda self, texts: pytest.fail("encoded"))
-        patch.setattr(pieces, "open_bytes", lambda *args: pytest.fail("read"))
+        patch.setattr(document_stream, "open_bytes", lambda *args: pytest.fail("read"))
         again, folders = build()
     assert again.ids.tolist() == store.ids.tolist()
     assert (again.counts, folders) == (store.counts, 3)
@@ -108,11 +108,11 @@ def test_a_damaged_cache_is_made_anew(tmp_path, file, damage):
 
 def test_nothing_is_left_of_texts_that_fail_half_way(tmp_path):
     def read():
-        yield Piece("fine", True)
+        yield TextChunk("fine", True)
         raise DataError("a.txt:2: not UTF-8")
 
     with pytest.raises(DataError, match=r"^a\.txt:2: not UTF-8$"):
-        build_tokens(Texts("a.txt", "1", read), BYTES, cache=tmp_path, ends=True)
+        build_tokens(DocumentStream("a.txt", "1", read), BYTES, cache=tmp_path, ends=True)
     assert not list(tmp_path.iterdir())
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(DataError, match=r"file/.*: cannot be written"):

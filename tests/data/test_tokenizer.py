@@ -79,7 +79,7 @@ def test_b21_any_text_survives(made, text):
 def test_special_tokens_have_the_first_ids(made, kind):
     tokenizer = made[kind]
     assert (tokenizer.pad, tokenizer.unk, tokenizer.bos, tokenizer.eos) == (0, 1, 2, 3)
-    assert tokenizer.pieces(range(4)) == list(SPECIAL)
+    assert tokenizer.convert_ids_to_tokens(range(4)) == list(SPECIAL)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -117,9 +117,9 @@ def test_h18_tokenizers_for_encoders_have_a_mask(for_encoders, made, kind, tmp_p
     tokenizer = for_encoders[kind]
     roles = tokenizer.pad, tokenizer.unk, tokenizer.bos, tokenizer.eos, tokenizer.mask
     assert roles == (0, 1, 2, 3, 4)
-    assert tokenizer.pieces(range(5)) == list(BERT_SPECIAL)
-    assert tokenizer.special == set(range(5))
-    assert (made[kind].mask, made[kind].special) == (None, set(range(4)))
+    assert tokenizer.convert_ids_to_tokens(range(5)) == list(BERT_SPECIAL)
+    assert tokenizer.special_ids == set(range(5))
+    assert (made[kind].mask, made[kind].special_ids) == (None, set(range(4)))
     ids = tokenizer.encode(ENGLISH)
     assert min(ids) >= 5
     assert max(ids) < tokenizer.vocab_size
@@ -135,7 +135,7 @@ def test_h18_tokenizers_for_encoders_have_a_mask(for_encoders, made, kind, tmp_p
 def test_text_that_spells_a_mask_is_text(for_encoders, kind, text):
     tokenizer = for_encoders[kind]
     ids = tokenizer.encode(text)
-    assert not (tokenizer.special - {tokenizer.unk}) & set(ids)
+    assert not (tokenizer.special_ids - {tokenizer.unk}) & set(ids)
     if kind in LOSSLESS:
         assert tokenizer.decode(ids) == text
 
@@ -144,9 +144,9 @@ def test_text_that_spells_a_mask_is_text(for_encoders, kind, text):
 def test_h18_words_begin_where_nothing_continues(for_encoders, kind):
     """Whole words are those that blanks part, and for WordPiece punctuation too."""
     tokenizer = for_encoders[kind]
-    continues = tokenizer.continues
+    continues = tokenizer.is_continuation
     assert continues.shape == (tokenizer.vocab_size,)
-    assert not continues[sorted(tokenizer.special)].any()
+    assert not continues[sorted(tokenizer.special_ids)].any()
     if kind == "characters":
         assert not continues.any()
         return
@@ -168,7 +168,7 @@ def test_u1_a_mask_of_another_file_is_found_or_named(tmp_path):
     assert roberta.encode("a <mask> b") == [5, 3, 6]
     named = load_tokenizer(foreign(tmp_path, ["</s>", "(hole)"], "a"), special={"mask": "(hole)"})
     assert named.mask == 1
-    assert not named.continues.any()
+    assert not named.is_continuation.any()
 
 
 def test_bytes_have_the_ids_of_bytes(made):
@@ -185,7 +185,7 @@ def test_characters_are_one_id_each_and_unknown_ones_are_unk(made):
 
 
 def test_wordpiece_marks_what_does_not_begin_a_word(made):
-    pieces = made["wordpiece"].pieces(made["wordpiece"].encode("standings"))
+    pieces = made["wordpiece"].convert_ids_to_tokens(made["wordpiece"].encode("standings"))
     assert not pieces[0].startswith("##")
     assert all(piece.startswith("##") for piece in pieces[1:])
     assert len(pieces) > 1

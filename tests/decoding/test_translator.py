@@ -34,7 +34,7 @@ class Letters:
     def __init__(self, vocab_size=20):
         self.vocab_size = vocab_size
         self.pad, self.unk, self.bos, self.eos = PAD, UNK, BOS, EOS
-        self.before, self.after = (), (EOS,)
+        self.prefix_ids, self.suffix_ids = (), (EOS,)
 
     def encode_batch(self, texts):
         ids = {letter: 4 + i for i, letter in enumerate(LETTERS)}
@@ -43,7 +43,7 @@ class Letters:
     def decode(self, ids):
         return "".join("?" if i == UNK else LETTERS[i - 4] for i in ids if i not in (0, 2, 3))
 
-    def pieces(self, ids):
+    def convert_ids_to_tokens(self, ids):
         return [f"<{i}>" if i < 4 else LETTERS[i - 4] for i in ids]
 
 
@@ -327,7 +327,7 @@ def test_a_source_is_framed_as_the_tokenizer_says(greedy):
     translator = like(greedy)
     plain = translator.encode(["ab", "ab" * 10])[0]
     tokenizer = Letters()
-    tokenizer.before, tokenizer.after = (BOS,), (EOS, 5)
+    tokenizer.prefix_ids, tokenizer.suffix_ids = (BOS,), (EOS, 5)
     framed = Translator(letter_model(), tokenizer, search=GREEDY, batching=SHAPES)
     assert framed.encode(["ab"])[0] == [[BOS, *plain[0][:-1], EOS, 5]]
     [long], [cut] = framed.encode(["ab" * 10])

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_jax.data.examples import Examples, make_inputs
+from transformer_jax.data.examples import EncodedExamples, collate
 from transformer_jax.data.store import TokenStore
 from transformer_jax.encoding.batching import Batches, length_buckets
 
@@ -46,7 +46,9 @@ def test_little_is_padding_in_texts_of_real_lengths():
 def examples_of(lengths):
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     ids = np.random.default_rng(0).integers(5, 99, offsets[-1]).astype(np.int32)
-    return Examples(TokenStore(ids, offsets), np.maximum(np.array(lengths, np.int64) // 2, 1))
+    return EncodedExamples(
+        TokenStore(ids, offsets), np.maximum(np.array(lengths, np.int64) // 2, 1)
+    )
 
 
 def program(params, batch):
@@ -67,7 +69,7 @@ def test_results_are_those_of_one_by_one(tokens):
         assert len(indices) == len(made["length"]) == len(made["sums"])
         assert isinstance(made["sums"], np.ndarray)
         for index, length, sums in zip(indices, made["length"], made["sums"], strict=True):
-            alone = program(3, make_inputs(examples, np.array([index]), lengths[index], 0))
+            alone = program(3, collate(examples, np.array([index]), lengths[index], 0))
             assert (length, sums) == (lengths[index], alone["sums"][0])
         seen += indices.tolist()
     assert sorted(seen) == list(range(len(lengths)))

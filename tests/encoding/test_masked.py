@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 from transformer_jax.config import bert
-from transformer_jax.data.tokenizer import BERT_SPECIAL, Frame, train_tokenizer
+from transformer_jax.data.tokenizer import BERT_SPECIAL, SpecialTokensTemplate, train_tokenizer
 from transformer_jax.encoding.masked import FillMask
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.heads import EncoderForMaskedLM
@@ -51,11 +51,11 @@ def test_probabilities_are_those_of_the_whole_head(wordpiece):
     places = [i for i, id in enumerate(ids) if id == tokenizer.mask]
     assert len(places) == 2
     [masks] = fill([text], top=4)
-    plain = [i for i in range(tokenizer.vocab_size) if i not in tokenizer.special]
+    plain = [i for i in range(tokenizer.vocab_size) if i not in tokenizer.special_ids]
     for place, words in zip(places, masks, strict=True):
         shares = full(model, ids, place)
         order = sorted(plain, key=lambda i: -shares[i])[:4]
-        assert [word.text for word in words] == tokenizer.pieces(order)
+        assert [word.text for word in words] == tokenizer.convert_ids_to_tokens(order)
         np.testing.assert_allclose([w.probability for w in words], shares[order], rtol=1e-4)
 
 
@@ -76,7 +76,7 @@ def test_what_one_text_gets_does_not_depend_on_the_others(wordpiece):
 
 def test_all_words_but_special_ones_are_in_the_list(wordpiece):
     _, tokenizer = wordpiece
-    plain = tokenizer.vocab_size - len(tokenizer.special)
+    plain = tokenizer.vocab_size - len(tokenizer.special_ids)
     [[words]] = FillMask(*wordpiece)(["the [MASK]"], top=plain)
     assert len({word.text for word in words}) == plain
     assert not {word.text for word in words} & set(BERT_SPECIAL)
@@ -103,7 +103,9 @@ def test_the_text_around_a_mask_is_what_it_is_without(kind):
 def test_around_a_text_stands_what_the_frame_says(wordpiece):
     _, tokenizer = wordpiece
     plain = FillMask(*wordpiece).encode("the [MASK] dog")
-    framed = FillMask(*wordpiece, frame=Frame((), (), (tokenizer.eos, tokenizer.unk)))
+    framed = FillMask(
+        *wordpiece, template=SpecialTokensTemplate((), (), (tokenizer.eos, tokenizer.unk))
+    )
     assert framed.encode("the [MASK] dog") == [*plain[1:], tokenizer.unk]
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_jax.data.examples import Examples
+from transformer_jax.data.examples import EncodedExamples
 from transformer_jax.data.store import TokenStore
 from transformer_jax.encoding.packing import PackedBatches, make_packed_inputs, pack
 
@@ -45,7 +45,7 @@ def test_texts_stand_where_it_is_said():
     lengths = np.array([5, 70, 3, 3, 61])
     offsets = np.append(0, np.cumsum(lengths))
     store = TokenStore(np.arange(1, offsets[-1] + 1, dtype=np.int32), offsets)
-    examples = Examples(store, lengths // 2)
+    examples = EncodedExamples(store, lengths // 2)
 
     def program(params, batch):
         return batch["tokens"] * params

@@ -10,7 +10,7 @@ import pytest
 
 from transformer_jax.cli import encoder_only, seq2seq
 from transformer_jax.config import from_dict
-from transformer_jax.data.labelled import Sentences
+from transformer_jax.data.labeled import Sentences
 from transformer_jax.evaluation.classification import f1, macro_f1
 from transformer_jax.runs.encoder_settings import PRETRAIN_RUNS, TASK_RUNS, FinetuneRun, read
 from transformer_jax.runs.finetuning import frozen
@@ -46,7 +46,7 @@ def do_quiet():
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """A text of documents, and labelled examples of every task."""
+    """A text of documents, and labeled examples of every task."""
     folder = tmp_path_factory.mktemp("data")
     sentence = lambda a, b: f"the {a} {b} sees a {b}."
     documents = ["\n".join(sentence(colour, thing) for colour in COLOURS) for thing in THINGS * 3]

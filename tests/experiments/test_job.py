@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from transformer_jax.data.documents import Piece, Texts
+from transformer_jax.data.documents import DocumentStream, TextChunk
 from transformer_jax.data.plan import BucketPlan
 from transformer_jax.data.sentences import build_sentences
 from transformer_jax.data.token_file import build_tokens
@@ -75,9 +75,9 @@ def test_a_store_that_may_only_be_read_is_read(tmp_path, monkeypatch, build):
 
     def pieces():
         read.append(1)
-        return [Piece("A. B.", True)]
+        return [TextChunk("A. B.", True)]
 
-    texts, other = (Texts("example", identity, pieces) for identity in "12")
+    texts, other = (DocumentStream("example", identity, pieces) for identity in "12")
     tokenizer = train_tokenizer("bytes", [])
     run, directory = types.SimpleNamespace(cache=None), RunDirectory(tmp_path)
     build(texts, tokenizer, **cache_of(run, directory))

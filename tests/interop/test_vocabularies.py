@@ -249,8 +249,8 @@ def test_texts_of_llama_begin_and_end_as_its_settings_say(tmp_path, kind, told, 
     tokenizer = ours(tmp_path)
     first, last = [tokenizer.bos] * wanted[0], [tokenizer.eos] * wanted[1]
     assert (tokenizer.bos, tokenizer.eos) == (1, 2)
-    assert tokenizer.before == tuple(first)
-    assert tokenizer.after == (tokenizer.eos,)  # a text of an encoder has an end
+    assert tokenizer.prefix_ids == tuple(first)
+    assert tokenizer.suffix_ids == (tokenizer.eos,)  # a text of an encoder has an end
     a, b = tokenizer.encode("the fox"), tokenizer.encode("a")
     backend = tokenizers.Tokenizer.from_str(tokenizer.text)
     assert backend.encode("the fox").ids == [*first, *a, *last]
@@ -263,14 +263,14 @@ def test_what_begins_a_text_may_be_added_or_missing(tmp_path):
     told = {"tokenizer_class": "LlamaTokenizer", "bos_token": "<begin>", "eos_token": "</s>"}
     added = {"added_tokens_decoder": {str(size): {"content": "<begin>", "special": True}}}
     write(tmp_path, tokenizer__model=data, tokenizer_config__json=told | added)
-    assert ours(tmp_path).before == (size,)
+    assert ours(tmp_path).prefix_ids == (size,)
     write(tmp_path, tokenizer_config__json=told)
     with pytest.raises(DataError, match=r"tokenizer\.model: lacks '<begin>'"):
         find_tokenizer(tmp_path)
     write(tmp_path, tokenizer_config__json=told | {"bos_token": None})
-    assert ours(tmp_path).before == ()  # there is none
+    assert ours(tmp_path).prefix_ids == ()  # there is none
     write(tmp_path, tokenizer_config__json={"tokenizer_class": "LlamaTokenizer"})
-    assert ours(tmp_path).before == (1,)  # the usual names
+    assert ours(tmp_path).prefix_ids == (1,)  # the usual names
 
 
 @pytest.mark.parametrize(("kind", "names"), [
@@ -289,7 +289,7 @@ def test_texts_of_byte_pairs_begin_as_their_settings_say(tmp_path, kind, names):
         write(tmp_path, tokenizer_config__json=told | more)
         backend = tokenizers.Tokenizer.from_str(find_tokenizer(tmp_path)[0])
         assert backend.encode("the fox").ids == [id] * bool(first) + theirs.encode("the fox").ids
-        assert ours(tmp_path).before == (id,) * bool(first)
+        assert ours(tmp_path).prefix_ids == (id,) * bool(first)
     write(tmp_path, tokenizer_config__json=told | {"add_bos_token": "yes"})
     with pytest.raises(DataError, match="add_bos_token is 'yes', not true or false"):
         find_tokenizer(tmp_path)
@@ -321,7 +321,7 @@ def test_pieces_stand_behind_the_special_tokens_of_fairseq(tmp_path, family):
     s, end = [vocab["<s>"]], [vocab["</s>"]]
     assert backend.encode("the fox").ids == [*s, *a, *end]
     assert backend.encode("the fox", "dogs").ids == [*s, *a, *end, *end, *b, *end]
-    assert tokenizer.frame == (tuple(s), (*end, *end), tuple(end))
+    assert tokenizer.template == (tuple(s), (*end, *end), tuple(end))
     # The blank before a mask belongs to it.
     assert backend.encode("the <mask> fox").ids == [
         *s, *tokenizer.encode("the"), vocab["<mask>"], *tokenizer.encode("fox"), *end

@@ -135,19 +135,19 @@ def test_pairs_are_told_only_where_asked_and_need_a_pooler():
     assert masked(config, next_sentence=False)[1].keys() == {"embedding", "encoder"}
 
 
-def labelled(model, config=BERT):
+def labeled(model, config=BERT):
     return drawn(lambda: model(config, labels=3, rngs=nnx.Rngs(0)))
 
 
 def test_what_encoders_have_in_common_has_the_same_names():
     common = drawn(lambda: Encoder(BERT, rngs=nnx.Rngs(0)))[1]
-    for params in (masked()[1], labelled(SequenceClassifier)[1], labelled(TokenClassifier)[1]):
+    for params in (masked()[1], labeled(SequenceClassifier)[1], labeled(TokenClassifier)[1]):
         chex.assert_trees_all_equal({name: params[name] for name in common}, common)
 
 
 def test_b36_texts_are_told_from_what_is_pooled_and_tokens_each():
     models = [drawn(lambda: Encoder(BERT, rngs=nnx.Rngs(0)))]
-    models += [labelled(SequenceClassifier), labelled(TokenClassifier)]
+    models += [labeled(SequenceClassifier), labeled(TokenClassifier)]
     graphs, params = zip(*models, strict=True)
     merged = lambda params: map(nnx.merge, graphs, params)
     run = lambda params: [model(TOKENS, LENGTHS, TYPES) for model in merged(params)]
@@ -165,7 +165,7 @@ def test_b36_texts_are_told_from_what_is_pooled_and_tokens_each():
 def test_the_vectors_that_labels_are_told_from_are_dropped_out_iff_there_is_a_key():
     """Without blocks' dropout, only that before the last map is left."""
     config = dataclasses.replace(BERT, norm=dataclasses.replace(BERT.norm, dropout=0.5))
-    graph, params = labelled(TokenClassifier, config)
+    graph, params = labeled(TokenClassifier, config)
     vectors, keys = jnp.ones((400, D)), jax.random.split(jax.random.key(0))
 
     @jax.jit

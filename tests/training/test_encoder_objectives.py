@@ -60,10 +60,10 @@ def rows_of(seed=0):
         "tokens": rng.integers(5, V, (B, T)).astype(np.int32),
         "lengths": np.array([8, 6, 5, 0], np.int32),
         "types": (np.arange(T) > np.array([3, 2, 2, 9])[:, None]).astype(np.int32),
-        "places": np.array([[1, 4, 6], [2, 0, 0], [0, 0, 0], [0, 0, 0]], np.int32),
+        "masked_positions": np.array([[1, 4, 6], [2, 0, 0], [0, 0, 0], [0, 0, 0]], np.int32),
         "targets": (rng.integers(5, V, (B, P)) * weights).astype(np.int32),
         "weights": weights,
-        "follows": np.array([1, 0, 1, -1], np.int32),
+        "next_sentence_label": np.array([1, 0, 1, -1], np.int32),
     }
 
 
@@ -105,12 +105,12 @@ def by_hand(batch):
     for b in range(B):
         for p in range(P):
             if batch["weights"][b, p]:
-                logits, target = words[b, batch["places"][b, p]], batch["targets"][b, p]
+                logits, target = words[b, batch["masked_positions"][b, p]], batch["targets"][b, p]
                 masked += nats(logits, target)
                 hits += logits.argmax() == target
                 # A pair counts once for every hidden word of its row.
-                pair += nats(follows[b], batch["follows"][b])
-                right += follows[b].argmax() == batch["follows"][b]
+                pair += nats(follows[b], batch["next_sentence_label"][b])
+                right += follows[b].argmax() == batch["next_sentence_label"][b]
     return {
         "masked_loss": masked, "pair_loss": pair, "masked_accuracy": hits, "pair_accuracy": right,
     }  # fmt: skip
@@ -146,8 +146,8 @@ def test_h18_only_hidden_words_matter():
     """Targets, places and pairs of what has no weight: neither sums nor gradients."""
     batch, other = rows_of(), rows_of()
     nothing = other["weights"] == 0
-    other["targets"][nothing], other["places"][nothing] = 9, 5
-    other["follows"][2:] = [0, 1]
+    other["targets"][nothing], other["masked_positions"][nothing] = 9, 5
+    other["next_sentence_label"][2:] = [0, 1]
     other["tokens"][2:], other["types"][2:] = 7, 1
     wanted, found = (loss()(parts()[1], each) for each in (batch, other))
     chex.assert_trees_all_close(found, wanted, atol=1e-6, rtol=1e-6)
@@ -196,7 +196,7 @@ def drawn(*shape, seed=0):
 
 
 @pytest.mark.parametrize("objective", [text_classes, token_tags])
-def test_b36_classes_and_tags_are_cross_entropies_of_what_is_labelled(objective):
+def test_b36_classes_and_tags_are_cross_entropies_of_what_is_labeled(objective):
     shape = (B,) if objective is text_classes else (B, T)
     logits, rng = 2 * drawn(*shape, 3), np.random.default_rng(1)
     labels = rng.integers(0, 3, shape).astype(np.int32)
@@ -215,7 +215,7 @@ def test_b36_classes_and_tags_are_cross_entropies_of_what_is_labelled(objective)
     chex.assert_trees_all_equal(again, (gradient, (total, weight, extra)))
 
 
-def test_b36_numbers_are_squared_errors_of_what_is_labelled():
+def test_b36_numbers_are_squared_errors_of_what_is_labeled():
     numbers, labels = drawn(B, 1), np.array([1.5, np.nan, -2.0, np.nan], np.float32)
     gradient, (total, weight, extra) = of_given(text_numbers(), numbers, labels=labels)
     known = np.array([0, 2])

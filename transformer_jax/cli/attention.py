@@ -241,4 +241,6 @@ def self_attention_of(
 
 
 def _pieces(tokenizer: "TextTokenizer", ids: Iterable[int]) -> list[str]:
-    return [piece.replace(" ", "▁").replace("\n", "⏎") for piece in tokenizer.pieces(ids)]
+    return [
+        piece.replace(" ", "▁").replace("\n", "⏎") for piece in tokenizer.convert_ids_to_tokens(ids)
+    ]

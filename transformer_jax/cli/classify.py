@@ -35,7 +35,7 @@ class Classify(RunCommand):
     """Of a model of several labels a text: the least probability of a label that is shown; None
     is 0.5. The likeliest come first, and a text without any has an empty line."""
     read_ahead: int = 4096
-    """Lines read before the first is labelled: more is faster. 1 at a terminal."""
+    """Lines read before the first is labeled: more is faster. 1 at a terminal."""
     checkpoint: str = "best"
     """best, last, a step, or average:N for the mean of the last N."""
 

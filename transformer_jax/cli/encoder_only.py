@@ -1,4 +1,4 @@
-r"""Pre-train an encoder on any text, fine-tune it on labelled examples, go on with a run.
+r"""Pre-train an encoder on any text, fine-tune it on labeled examples, go on with a run.
 
     python -m experiments.encoder_only pretrain python-docs
     python -m experiments.encoder_only pretrain small --data.text corpus.txt
@@ -31,12 +31,12 @@ PROGRAM = "python -m experiments.encoder_only"
 
 @dataclasses.dataclass(frozen=True)
 class Evaluate(RunCommand):
-    """Score a run: hidden words and pairs of a text, or the task of a labelled file."""
+    """Score a run: hidden words and pairs of a text, or the task of a labeled file."""
 
     run: tyro.conf.Positional[str]
     """The run directory."""
     data: str | None = None
-    """A text file or folder, or a labelled file; None is the test (or else validation) data."""
+    """A text file or folder, or a labeled file; None is the test (or else validation) data."""
     checkpoint: str = "best"
     """best, last, a step, or average:N (the mean of the last N)."""
     output: str | None = None

@@ -51,12 +51,12 @@ class FillMask(RunCommand):
             )
         from transformer_jax.cli.encoders import given_lines, windows, write
         from transformer_jax.encoding import masked
-        from transformer_jax.predictors.encoders import frame_of, read_length
+        from transformer_jax.predictors.encoders import read_length, template_of
 
         prepare = as_trained(self.run, trim=False)
         model, tokenizer = load(self.run, self.checkpoint, kind="encoder")
-        length, frame = read_length(run), frame_of(run, tokenizer)
-        fill = masked.FillMask(model, tokenizer, length=length, prepare=prepare, frame=frame)
+        length, template = read_length(run), template_of(run, tokenizer)
+        fill = masked.FillMask(model, tokenizer, length=length, prepare=prepare, template=template)
         number = 0
         for window in windows(given_lines(self.texts), READ_AHEAD):
             for name, text in window:

@@ -12,7 +12,7 @@ from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.errors import ConfigError, DataError, UserError, plural
 
 if TYPE_CHECKING:
-    from transformer_jax.data.labelled import Labelled
+    from transformer_jax.data.labeled import Labeled
     from transformer_jax.encoding.probing import ProbeResult
     from transformer_jax.encoding.vectors import Embedder, Pool
 
@@ -85,25 +85,25 @@ class Probe(RunCommand):
         """Whether words have labels, not sentences."""
         return self.tag is not None or ".conllu" in self.file.suffixes
 
-    def examples(self, lower: bool) -> "tuple[Labelled, Labelled]":
+    def examples(self, lower: bool) -> "tuple[Labeled, Labeled]":
         """What is learnt from, and what is scored on.
 
         Raises:
             UserError: A file cannot be read as asked; it names the flag of this command.
         """
-        from transformer_jax.data.labelled import LabelledData, LabelledOptions, open_labelled
+        from transformer_jax.data.labeled import LabeledData, LabeledOptions, open_labeled
 
         try:
-            read = LabelledOptions(
+            read = LabeledOptions(
                 text=self.text,
                 label=self.label,
-                tag=self.tag or LabelledOptions.tag,
+                tag=self.tag or LabeledOptions.tag,
                 lowercase=lower,
                 holdout=0.2,
             )
             valid = None if self.valid is None else str(self.valid)
-            data = LabelledData(train=str(self.file), valid=valid, read=read)
-            splits = open_labelled(data, "tag" if self.tagged else "classify")
+            data = LabeledData(train=str(self.file), valid=valid, read=read)
+            splits = open_labeled(data, "tag" if self.tagged else "classify")
         except UserError as error:
             said = str(error).replace("data.read.holdout", "the share held out")
             for name in ("data.read.", "data."):

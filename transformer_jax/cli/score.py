@@ -114,7 +114,7 @@ def _writer(header: tuple[str, ...], tokens: bool) -> Callable[..., None]:
 
     def write(cells: Iterable[str], tokenizer: Any = None, score: Any = None) -> None:
         if tokens and score is not None:
-            named = zip(tokenizer.pieces(score.tokens), score.log_probs, strict=True)
+            named = zip(tokenizer.convert_ids_to_tokens(score.tokens), score.log_probs, strict=True)
             cells = (*cells, " ".join(f"{_visible(name)}:{value:.4f}" for name, value in named))
         sys.stdout.buffer.write("\t".join(cells).encode() + b"\n")
         sys.stdout.buffer.flush()

@@ -100,12 +100,12 @@ def _strange_dense(run: "RunDirectory") -> list[str]:
 
 def _strange(run: "RunDirectory") -> list[str]:
     """Files that are not those the newest good checkpoint was made with, and a line about each."""
-    from transformer_jax.data.ordinary import read_ordinary
+    from transformer_jax.data.files import read_file
     from transformer_jax.training.sealed import differences, sealed
 
     strange, said = [], sealed(run.path) or {}
     if "tokenizer" in said:
-        found = hashlib.sha256(read_ordinary(run.tokenizer)).hexdigest()
+        found = hashlib.sha256(read_file(run.tokenizer)).hexdigest()
         if found != said["tokenizer"]:
             strange.append(run.tokenizer.name)
             print(f"{run.tokenizer.name}\tnot the one that the checkpoints were made with")

@@ -8,7 +8,7 @@ import numpy as np
 from transformer_jax.data.text import read_lines
 from transformer_jax.errors import DataError, plural
 
-__all__ = ["parting_line", "read_aligned"]
+__all__ = ["find_misalignment", "read_aligned"]
 
 
 def read_aligned(
@@ -26,7 +26,7 @@ def read_aligned(
         if not lines:
             raise DataError(f"{path}: the file is empty")
     if len(sources) != len(targets):
-        line = parting_line([len(text) for text in sources], [len(text) for text in targets])
+        line = find_misalignment([len(text) for text in sources], [len(text) for text in targets])
         raise DataError(
             f"{source} has {plural(len(sources), 'line')} and {target} has {len(targets)}: "
             f"aligned files "
@@ -35,7 +35,7 @@ def read_aligned(
     return list(zip(sources, targets, strict=True))
 
 
-def parting_line(source_lengths: list[int], target_lengths: list[int]) -> int:
+def find_misalignment(source_lengths: list[int], target_lengths: list[int]) -> int:
     """The line, from 1, at which lines are most likely missing from the shorter file.
 
     The lengths of a sentence and its translation are alike. With ``d`` lines missing at line
@@ -45,7 +45,7 @@ def parting_line(source_lengths: list[int], target_lengths: list[int]) -> int:
 
     Example:
         >>> source = [5, 40, 9, 70, 3, 50, 12]
-        >>> parting_line(source, source[:3] + source[4:])
+        >>> find_misalignment(source, source[:3] + source[4:])
         4
     """
     short, long = sorted((source_lengths, target_lengths), key=len)

@@ -11,12 +11,25 @@ from collections.abc import Iterator
 from typing import Literal
 
 from transformer_jax.data import tfds
-from transformer_jax.data.pieces import HoldOut, Piece, Texts, read_blocks
+from transformer_jax.data.document_stream import (
+    DocumentStream,
+    TextChunk,
+    ValidationSplit,
+    read_blocks,
+)
 from transformer_jax.data.tables import parse_object, table_format, text_field
 from transformer_jax.data.text import read_lines
 from transformer_jax.errors import ConfigError, DataError
 
-__all__ = ["Piece", "TextData", "TextOptions", "TextSplits", "Texts", "open_texts", "read_texts"]
+__all__ = [
+    "DocumentStream",
+    "TextChunk",
+    "TextData",
+    "TextOptions",
+    "TextSplits",
+    "open_texts",
+    "read_texts",
+]
 
 _ENDINGS = (".txt", ".txt.gz", ".md")
 
@@ -53,9 +66,9 @@ class TextData:
 class TextSplits:
     """All documents of a run; ``tests`` by name."""
 
-    train: Texts
-    valid: Texts | None
-    tests: dict[str, Texts]
+    train: DocumentStream
+    valid: DocumentStream | None
+    tests: dict[str, DocumentStream]
 
 
 def check(data: TextData) -> None:
@@ -85,7 +98,7 @@ def open_texts(data: TextData) -> TextSplits:
     """Training, validation and test documents, as the settings ask; nothing is read yet.
 
     Validation text comes from ``data.valid``; or from the corpus' or data set's own validation
-    split; or a part of training is held out (``HoldOut``).
+    split; or a part of training is held out (``ValidationSplit``).
 
     Raises:
         ConfigError: No data was asked for.
@@ -107,14 +120,16 @@ def open_texts(data: TextData) -> TextSplits:
     if data.valid is not None:
         valid = read_texts(data.valid, data.read, "data.valid")
     elif valid is None and data.read.holdout > 0:
-        parts = HoldOut(train, data.read.holdout)
+        parts = ValidationSplit(train, data.read.holdout)
         train, valid = parts.train, parts.valid
     if data.test is not None:
         tests["test"] = read_texts(data.test, data.read, "data.test")
     return TextSplits(train, valid, tests)
 
 
-def read_texts(path: str, read: TextOptions = TextOptions(), where: str = "data.text") -> Texts:
+def read_texts(
+    path: str, read: TextOptions = TextOptions(), where: str = "data.text"
+) -> DocumentStream:
     """The documents of a text file or folder, or of a JSONL file, which its ending tells.
 
     Args:
@@ -132,7 +147,7 @@ def read_texts(path: str, read: TextOptions = TextOptions(), where: str = "data.
     return (_jsonl if jsonl else _text)(path, read, where)
 
 
-def _text(path: str, read: TextOptions, where: str) -> Texts:
+def _text(path: str, read: TextOptions, where: str) -> DocumentStream:
     root = pathlib.Path(path)
     files = [root]
     if os.path.isdir(root):
@@ -142,51 +157,51 @@ def _text(path: str, read: TextOptions, where: str) -> Texts:
             raise DataError(f"{where} {path}: no {', '.join(_ENDINGS)} file in this folder")
     reader = {"file": _whole, "blank": _paragraphs, "line": _lines}[read.documents]
 
-    def pieces() -> Iterator[Piece]:
+    def pieces() -> Iterator[TextChunk]:
         for file in files:
             yield from reader(file, where)
 
-    return Texts(path, _identity(files, where, read.documents, read.lowercase), pieces,
+    return DocumentStream(path, _identity(files, where, read.documents, read.lowercase), pieces,
                  lowercase=read.lowercase)  # fmt: skip
 
 
-def _jsonl(path: str, read: TextOptions, where: str) -> Texts:
+def _jsonl(path: str, read: TextOptions, where: str) -> DocumentStream:
     identity = _identity([pathlib.Path(path)], where, "jsonl", read.field, read.lowercase)
 
-    def pieces() -> Iterator[Piece]:
+    def pieces() -> Iterator[TextChunk]:
         for number, line in enumerate(read_lines(path, where), 1):
             text = ""
             if line:
                 row = parse_object(line, path, number)
                 text = text_field(row, read.field, path, number, "name it with data.read.field")
-            yield Piece(text, True)
+            yield TextChunk(text, True)
 
-    return Texts(path, identity, pieces, lowercase=read.lowercase)
+    return DocumentStream(path, identity, pieces, lowercase=read.lowercase)
 
 
-def _whole(path: pathlib.Path, where: str) -> Iterator[Piece]:
+def _whole(path: pathlib.Path, where: str) -> Iterator[TextChunk]:
     for block in read_blocks(path, where):
-        yield Piece(block, False)
-    yield Piece("", True)
+        yield TextChunk(block, False)
+    yield TextChunk("", True)
 
 
-def _lines(path: pathlib.Path, where: str) -> Iterator[Piece]:
+def _lines(path: pathlib.Path, where: str) -> Iterator[TextChunk]:
     for line in read_lines(path, where):
-        yield Piece(line, True)
+        yield TextChunk(line, True)
 
 
-def _paragraphs(path: pathlib.Path, where: str) -> Iterator[Piece]:
+def _paragraphs(path: pathlib.Path, where: str) -> Iterator[TextChunk]:
     """What blank lines part, without them and without the end of its last line."""
     begun = False
     for line in read_lines(path, where):
         if line and not line.isspace():
-            yield Piece(f"\n{line}" if begun else line, False)
+            yield TextChunk(f"\n{line}" if begun else line, False)
             begun = True
         elif begun:
-            yield Piece("", True)
+            yield TextChunk("", True)
             begun = False
     if begun:
-        yield Piece("", True)
+        yield TextChunk("", True)
 
 
 def _identity(files: list[pathlib.Path], where: str, *options: object) -> str:
@@ -214,11 +229,11 @@ def _identity(files: list[pathlib.Path], where: str, *options: object) -> str:
     return hashlib.sha256(repr((seen, options)).encode()).hexdigest()
 
 
-def _listed(documents: list[str], name: str, lowercase: bool) -> Texts:
+def _listed(documents: list[str], name: str, lowercase: bool) -> DocumentStream:
     digest = hashlib.sha256("\0".join(documents).encode()).hexdigest()
     identity = f"{name} lowercase={lowercase} python={platform.python_version()} {digest}"
-    return Texts(
-        name, identity, lambda: (Piece(text, True) for text in documents), lowercase=lowercase
+    return DocumentStream(
+        name, identity, lambda: (TextChunk(text, True) for text in documents), lowercase=lowercase
     )
 
 
@@ -226,7 +241,7 @@ def _corpus(name: str, read: TextOptions) -> TextSplits:
     module = importlib.import_module(f"transformer_jax.data.corpora.{name.replace('-', '_')}")
     sizes = {"train": read.size, "valid": 500, "test": 1000}
 
-    def make(split: str) -> Texts:
+    def make(split: str) -> DocumentStream:
         settings = (sizes[split], 0) if name == "in-context" else ()
         return _listed(module.generate(split, *settings), f"{name} {split}", read.lowercase)
 
@@ -239,12 +254,12 @@ def _tfds(name: str, folder: str | None, read: TextOptions) -> TextSplits:
         raise DataError(f"{name}: no split is called train, only {', '.join(reader.splits)}")
     files = sorted(file for file in reader.folder.iterdir() if file.is_file())
 
-    def make(split: str) -> Texts:
+    def make(split: str) -> DocumentStream:
         identity = _identity(files, "data.tfds", split, read.field, read.lowercase)
-        return Texts(
+        return DocumentStream(
             f"{name} {split}",
             identity,
-            lambda: (Piece(text, True) for text in reader.rows(split)),
+            lambda: (TextChunk(text, True) for text in reader.rows(split)),
             lowercase=read.lowercase,
         )
 

@@ -7,29 +7,29 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Int
 
-from transformer_jax.data.ragged import Slices, flattened, offsets_of, runs
+from transformer_jax.data.ragged import Slices, flatten, ragged_indices, row_offsets
 from transformer_jax.data.squad import Answer
 from transformer_jax.data.store import TokenStore, id_dtype
-from transformer_jax.data.tokenizer import Frame, Tokenizer
+from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
 from transformer_jax.errors import ConfigError
 
 __all__ = [
-    "Examples",
+    "EncodedExamples",
     "SpanExamples",
     "TaggedExamples",
+    "collate",
+    "default_template",
     "encode_questions",
     "encode_sentences",
     "encode_tagged",
-    "find_spans",
-    "make_inputs",
-    "usual_frame",
+    "locate_answers",
 ]
 
 _CHUNK = 8192  # texts encoded at a time, which bounds the memory of Python lists
 
 
 @dataclasses.dataclass(frozen=True)
-class Examples:
+class EncodedExamples:
     """Rows of ids: number ``i`` is ``[CLS] first [SEP]``, or ``[CLS] first [SEP] second [SEP]``.
 
     Attributes:
@@ -38,7 +38,7 @@ class Examples:
     """
 
     store: TokenStore
-    seconds: Int[np.ndarray, " count"]
+    pair_starts: Int[np.ndarray, " count"]
 
     def __len__(self) -> int:
         return len(self.store)
@@ -55,8 +55,8 @@ class TaggedExamples:
         firsts: Which word of that sentence is the first of the example.
     """
 
-    examples: Examples
-    places: TokenStore
+    examples: EncodedExamples
+    word_starts: TokenStore
     sentence: Int[np.ndarray, " count"]
     firsts: Int[np.ndarray, " count"]
 
@@ -75,7 +75,7 @@ class SpanExamples:
             -1 for those that are not of the context.
     """
 
-    examples: Examples
+    examples: EncodedExamples
     question: Int[np.ndarray, " count"]
     spans: Int[np.ndarray, "total 2"]
 
@@ -88,26 +88,26 @@ class SpanExamples:
         return self.spans[offsets[index] : offsets[index + 1]]
 
 
-def usual_frame(tokenizer: Tokenizer) -> Frame:
+def default_template(tokenizer: Tokenizer) -> SpecialTokensTemplate:
     """What stands around the texts that encoders are trained on here: ``[CLS]`` and ``[SEP]``.
 
     Example:
         >>> from transformer_jax.data.tokenizer import train_tokenizer
         >>> tokenizer = train_tokenizer("characters", ["abc"], 7)
-        >>> [tokenizer.pieces(ids) for ids in usual_frame(tokenizer)]
+        >>> [tokenizer.convert_ids_to_tokens(ids) for ids in default_template(tokenizer)]
         [['<bos>'], ['<eos>'], ['<eos>']]
     """
     end = (tokenizer.eos,)
-    return Frame((tokenizer.bos,), end * tokenizer.joint, end)
+    return SpecialTokensTemplate((tokenizer.bos,), end * tokenizer.num_separators, end)
 
 
 def encode_sentences(
     texts: Sequence[str],
-    seconds: Sequence[str] | None,
+    text_pairs: Sequence[str] | None,
     tokenizer: Tokenizer,
     max_length: int,
-    frame: Frame | None = None,
-) -> tuple[Examples, int]:
+    template: SpecialTokensTemplate | None = None,
+) -> tuple[EncodedExamples, int]:
     """The ids of sentences or of pairs, and how many were cut to fit.
 
     Sentences lose their end. Of a pair, the longer side loses its last token until both fit, the
@@ -115,10 +115,10 @@ def encode_sentences(
 
     Args:
         texts: The sentences.
-        seconds: As many second sentences, or None.
+        text_pairs: As many second sentences, or None.
         tokenizer: Its ``bos`` is ``[CLS]``, and its ``eos`` ``[SEP]``.
         max_length: Longest example in tokens, ``[CLS]`` and ``[SEP]`` among them.
-        frame: Other special tokens than these around and between texts.
+        template: Other special tokens than these around and between texts.
 
     Raises:
         ConfigError: ``max_length`` has no room for a token of each side.
@@ -127,37 +127,37 @@ def encode_sentences(
         >>> from transformer_jax.data.tokenizer import train_tokenizer
         >>> tokenizer = train_tokenizer("characters", ["abc"], 7)
         >>> examples, cut = encode_sentences(["abc", "a"], ["c", "bca"], tokenizer, 6)
-        >>> [" ".join(tokenizer.pieces(row.tolist())) for row in examples.store], cut
+        >>> [" ".join(tokenizer.convert_ids_to_tokens(row.tolist())) for row in examples.store], cut
         (['<bos> a b <eos> c <eos>', '<bos> a <eos> b c <eos>'], 2)
-        >>> examples.seconds
+        >>> examples.pair_starts
         array([4, 3])
     """
-    frame = frame or usual_frame(tokenizer)
-    special = len(frame.before) + len(frame.after)
-    special += 0 if seconds is None else len(frame.between)
-    least = special + (1 if seconds is None else 2)
+    template = template or default_template(tokenizer)
+    special = len(template.prefix_ids) + len(template.suffix_ids)
+    special += 0 if text_pairs is None else len(template.separator_ids)
+    least = special + (1 if text_pairs is None else 2)
     if max_length < least:
         raise ConfigError(
             f"max_length is {max_length}: at least {least}, {special} of them special"
         )
     first = _encode(texts, tokenizer)
     room = max_length - special
-    if seconds is None:
+    if text_pairs is None:
         lengths = np.minimum(first.lengths, room)
-        return _joined(first._replace(lengths=lengths), None, frame), int(
+        return _joined(first._replace(lengths=lengths), None, template), int(
             np.sum(first.lengths > room)
         )
-    second = _encode(seconds, tokenizer)
+    second = _encode(text_pairs, tokenizer)
     # A side is cut to half of the room, or to more if the other does not need its half.
     half = room // 2
     a = np.minimum(first.lengths, np.maximum(room - half, room - second.lengths))
     b = np.minimum(second.lengths, np.maximum(half, room - first.lengths))
     cut = int(np.sum(first.lengths + second.lengths > room))
-    return _joined(first._replace(lengths=a), second._replace(lengths=b), frame), cut
+    return _joined(first._replace(lengths=a), second._replace(lengths=b), template), cut
 
 
-def make_inputs(
-    examples: Examples, indices: Int[np.ndarray, " B"], T: int, pad: int
+def collate(
+    examples: EncodedExamples, indices: Int[np.ndarray, " B"], T: int, pad: int
 ) -> dict[str, np.ndarray]:
     """The arrays of one batch, padded to ``T``, which no row may be longer than.
 
@@ -169,7 +169,7 @@ def make_inputs(
 
     Example:
         >>> store = TokenStore(np.array([2, 7, 3, 2, 8, 3, 9, 3]), np.array([0, 3, 8]))
-        >>> batch = make_inputs(Examples(store, np.array([3, 3])), np.array([1, -1, 0]), 6, 0)
+        >>> batch = collate(EncodedExamples(store, np.array([3, 3])), np.array([1, -1, 0]), 6, 0)
         >>> batch["tokens"]
         array([[2, 8, 3, 9, 3, 0],
                [0, 0, 0, 0, 0, 0],
@@ -181,11 +181,11 @@ def make_inputs(
     lengths = np.where(indices < 0, 0, store.lengths[indices])
     if lengths.size and lengths.max() > T:
         raise ValueError(f"a row of {lengths.max()} tokens does not fit {T}")
-    rows, columns = runs(lengths)
+    rows, columns = ragged_indices(lengths)
     tokens = np.full((len(indices), T), pad, np.int32)
     types = np.zeros((len(indices), T), np.int32)
     tokens[rows, columns] = store.ids[store.offsets[indices[rows]] + columns]
-    types[rows, columns] = columns >= examples.seconds[indices[rows]]
+    types[rows, columns] = columns >= examples.pair_starts[indices[rows]]
     return {"tokens": tokens, "lengths": lengths.astype(np.int32), "types": types}
 
 
@@ -193,7 +193,7 @@ def encode_tagged(
     words: Sequence[Sequence[str]],
     tokenizer: Tokenizer,
     max_length: int,
-    frame: Frame | None = None,
+    template: SpecialTokensTemplate | None = None,
 ) -> TaggedExamples:
     """The ids of sentences of words, in which every word has exactly one place.
 
@@ -205,7 +205,7 @@ def encode_tagged(
         words: The words of each sentence.
         tokenizer: Its ``bos`` is ``[CLS]``, and its ``eos`` ``[SEP]``.
         max_length: Longest example in tokens, with these two.
-        frame: Other special tokens than these around texts.
+        template: Other special tokens than these around texts.
 
     Raises:
         ConfigError: ``max_length`` leaves no room for two tokens beside the special ones.
@@ -216,11 +216,11 @@ def encode_tagged(
         >>> tagged = encode_tagged([["to", "be", "not"]], tokenizer, 4)
         >>> [tokenizer.decode(row.tolist()) for row in tagged.examples.store], tagged.firsts
         (['to be', ' not'], array([0, 2]))
-        >>> tagged.places[0], tagged.places[1]
+        >>> tagged.word_starts[0], tagged.word_starts[1]
         (array([1, 2], dtype=int32), array([1], dtype=int32))
     """
-    frame = frame or usual_frame(tokenizer)
-    special = len(frame.before) + len(frame.after)
+    template = template or default_template(tokenizer)
+    special = len(template.prefix_ids) + len(template.suffix_ids)
     room = max_length - special
     if room < 2:
         raise ConfigError(
@@ -247,15 +247,15 @@ def encode_tagged(
     tokens = np.concatenate([np.zeros(1, np.int64), ends])
     begins = tokens[first_word]
     totals = tokens[first_word + sizes] - begins
-    rows, columns = runs(lengths)
+    rows, columns = ragged_indices(lengths)
     ids = pieces.ids[pieces.begins[rows] + columns]
-    examples = _joined(Slices(ids, begins, totals), None, frame)
-    example, word = runs(sizes)
+    examples = _joined(Slices(ids, begins, totals), None, template)
+    example, word = ragged_indices(sizes)
     which = first_word[example] + word
-    places = tokens[which] - begins[example] + len(frame.before) + lead
+    places = tokens[which] - begins[example] + len(template.prefix_ids) + lead
     firsts = first_word - (last - counts)[owner]
     return TaggedExamples(
-        examples, TokenStore(places.astype(np.int32), offsets_of(sizes)), owner, firsts
+        examples, TokenStore(places.astype(np.int32), row_offsets(sizes)), owner, firsts
     )
 
 
@@ -267,7 +267,7 @@ def encode_questions(
     stride: int = 128,
     max_question: int | None = None,
     *,
-    frame: Frame | None = None,
+    template: SpecialTokensTemplate | None = None,
 ) -> SpanExamples:
     """The ids of questions, each with as many windows over its context as that needs.
 
@@ -282,13 +282,13 @@ def encode_questions(
         stride: Tokens that neighbouring windows share.
         max_question: Longer questions are cut to so many tokens; None is 64, or fewer where
             windows need the room.
-        frame: Other special tokens than these around and between texts.
+        template: Other special tokens than these around and between texts.
 
     Raises:
         ConfigError: Windows have no room to move.
     """
-    frame = frame or usual_frame(tokenizer)
-    special = sum(map(len, frame))
+    template = template or default_template(tokenizer)
+    special = sum(map(len, template))
     if max_question is None:
         max_question = min(64, max_length - stride - 1 - special)
     if stride < 0 or max_question < 1 or max_length - max_question - special <= stride:
@@ -305,21 +305,21 @@ def encode_questions(
     width = max_length - special - asked.lengths
     over = np.maximum(text.lengths[which] - width, 0)
     windows = 1 - -over // (width - stride)  # 1 + the quotient, rounded up
-    question, number = runs(windows)
+    question, number = ragged_indices(windows)
     start = number * (width - stride)[question]
     begins = text.begins[which[question]] + start
     left = text.lengths[which[question]] - start
     window = Slices(text.ids, begins, np.minimum(left, width[question]))
     first = Slices(asked.ids, asked.begins[question], asked.lengths[question])
-    examples = _joined(first, window, frame)
+    examples = _joined(first, window, template)
     found = np.full((len(examples.store.ids), 2), -1, np.int32)
-    rows, columns = runs(window.lengths)
-    at = examples.store.offsets[rows] + examples.seconds[rows] + columns
+    rows, columns = ragged_indices(window.lengths)
+    at = examples.store.offsets[rows] + examples.pair_starts[rows] + columns
     found[at] = spans[begins[rows] + columns]
     return SpanExamples(examples, question, found)
 
 
-def find_spans(
+def locate_answers(
     examples: SpanExamples, answers: Sequence[Sequence[Answer]]
 ) -> Int[np.ndarray, "count 2"]:
     """The first and the last token of each example that the answer to its question overlaps.
@@ -337,7 +337,7 @@ def find_spans(
         text, start = answers[question][0].text, answers[question][0].start
         stop = start + len(text.rstrip())
         start += len(text) - len(text.lstrip())
-        at = int(examples.examples.seconds[i])
+        at = int(examples.examples.pair_starts[i])
         spans = examples.row_spans(i)[at:-1]
         if not len(spans) or start < spans[0, 0] or stop > spans[-1, 1]:
             continue
@@ -350,7 +350,7 @@ def find_spans(
 
 def _encode(texts: Sequence[str], tokenizer: Tokenizer) -> Slices:
     chunks = (texts[start : start + _CHUNK] for start in range(0, len(texts), _CHUNK))
-    return flattened((tokenizer.encode_batch(chunk) for chunk in chunks), id_dtype(tokenizer))
+    return flatten((tokenizer.encode_batch(chunk) for chunk in chunks), id_dtype(tokenizer))
 
 
 def _encode_spans(
@@ -362,7 +362,7 @@ def _encode_spans(
         ids.append([row for row, _ in rows])
         pairs = itertools.chain.from_iterable(span for _, row in rows for span in row)
         spans.append(np.fromiter(pairs, np.int32).reshape(-1, 2))
-    return flattened(ids, id_dtype(tokenizer)), np.concatenate(spans)
+    return flatten(ids, id_dtype(tokenizer)), np.concatenate(spans)
 
 
 def _encode_words(
@@ -381,18 +381,20 @@ def _encode_words(
         lead = sum(text[:end].isspace() for _, end in spans[:1])
         rows.append(ids if len(ids) > lead else [*ids, nothing])
         leads.append(lead)
-    found = flattened([rows], id_dtype(tokenizer))
+    found = flatten([rows], id_dtype(tokenizer))
     index = np.array(which, np.int64)
     every = Slices(found.ids, found.begins[index], found.lengths[index])
     return every, np.array(leads, np.int64)[index]
 
 
-def _joined(first: Slices, second: Slices | None, frame: Frame) -> Examples:
+def _joined(
+    first: Slices, second: Slices | None, template: SpecialTokensTemplate
+) -> EncodedExamples:
     """Texts, or pairs of texts, with special tokens around and between."""
-    before, between, after = frame
+    before, between, after = template
     lengths = len(before) + first.lengths
     seconds = lengths + (len(after) if second is None else len(between))
-    offsets = offsets_of(seconds if second is None else seconds + second.lengths + len(after))
+    offsets = row_offsets(seconds if second is None else seconds + second.lengths + len(after))
     ids = np.empty(offsets[-1], first.ids.dtype)
     begins, ends = offsets[:-1], offsets[1:]
     placed = [(before, begins), (after, ends - len(after))]
@@ -404,6 +406,6 @@ def _joined(first: Slices, second: Slices | None, frame: Frame) -> Examples:
         for number, token in enumerate(tokens):
             ids[at + number] = token
     for part, at in parts:
-        rows, columns = runs(part.lengths)
+        rows, columns = ragged_indices(part.lengths)
         ids[at[rows] + columns] = part.ids[part.begins[rows] + columns]
-    return Examples(TokenStore(ids, offsets), seconds)
+    return EncodedExamples(TokenStore(ids, offsets), seconds)

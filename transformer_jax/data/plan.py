@@ -115,11 +115,12 @@ class BucketPlan:
     def __repr__(self) -> str:
         return (
             f"BucketPlan({len(self._bucket)} examples, {self.steps_per_epoch} steps an epoch, "
-            f"fill {self.fill:.3f}, shapes {[tuple(shape) for shape in self.shapes]})"
+            f"{self.non_padding_fraction:.1%} non-padding, "
+            f"shapes {[tuple(shape) for shape in self.shapes]})"
         )
 
     @property
-    def fill(self) -> float:
+    def non_padding_fraction(self) -> float:
         """The share of an epoch's token positions that are not padding."""
         padded = sum(len(b.indices) * (b.S + b.T) for b in self.epoch(0))
         return float(self._lengths.sum() / padded)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int, Integer
 
-__all__ = ["Slices", "flattened", "offsets_of", "runs"]
+__all__ = ["Slices", "flatten", "ragged_indices", "row_offsets"]
 
 
 class Slices(NamedTuple):
@@ -18,11 +18,11 @@ class Slices(NamedTuple):
     lengths: Int[np.ndarray, " count"]
 
 
-def flattened(chunks: Iterable[Sequence[Sequence[int]]], dtype: np.dtype) -> Slices:
+def flatten(chunks: Iterable[Sequence[Sequence[int]]], dtype: np.dtype) -> Slices:
     """All rows of all chunks, one after the other.
 
     Example:
-        >>> flattened([[[5, 6], []], [[7]]], np.dtype(int))
+        >>> flatten([[[5, 6], []], [[7]]], np.dtype(int))
         Slices(ids=array([5, 6, 7]), begins=array([0, 2, 2]), lengths=array([2, 0, 1]))
     """
     ids, lengths = [np.zeros(0, dtype)], [np.zeros(0, np.int64)]
@@ -31,26 +31,26 @@ def flattened(chunks: Iterable[Sequence[Sequence[int]]], dtype: np.dtype) -> Sli
         count = int(lengths[-1].sum())
         ids.append(np.fromiter(itertools.chain.from_iterable(rows), dtype, count))
     every = np.concatenate(lengths)
-    return Slices(np.concatenate(ids), offsets_of(every)[:-1], every)
+    return Slices(np.concatenate(ids), row_offsets(every)[:-1], every)
 
 
-def offsets_of(lengths: Int[np.ndarray, " rows"]) -> Int[np.ndarray, " ends"]:
+def row_offsets(lengths: Int[np.ndarray, " rows"]) -> Int[np.ndarray, " ends"]:
     """Where rows of these lengths begin, and where the last one ends.
 
     Example:
-        >>> offsets_of(np.array([2, 0, 1]))
+        >>> row_offsets(np.array([2, 0, 1]))
         array([0, 2, 2, 3])
     """
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
 
 
-def runs(
+def ragged_indices(
     lengths: Int[np.ndarray, " rows"],
 ) -> tuple[Int[np.ndarray, " total"], Int[np.ndarray, " total"]]:
     """Row and column of every element of rows of these lengths.
 
     Example:
-        >>> runs(np.array([2, 0, 1]))
+        >>> ragged_indices(np.array([2, 0, 1]))
         (array([0, 0, 2]), array([0, 1, 0]))
     """
     rows = np.repeat(np.arange(len(lengths)), lengths)

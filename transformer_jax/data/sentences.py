@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from jaxtyping import Int
 
-from transformer_jax.data.pieces import Texts
+from transformer_jax.data.document_stream import DocumentStream
 from transformer_jax.data.store import TokenStore, id_dtype, open_arrays, write_arrays
 from transformer_jax.data.token_file import groups, write_ids
 from transformer_jax.data.tokenizer import Tokenizer
@@ -51,7 +51,7 @@ def sentences(text: str) -> list[str]:
 
 
 def build_sentences(
-    texts: Texts,
+    texts: DocumentStream,
     tokenizer: Tokenizer,
     *,
     cache: str | pathlib.Path | None = None,
@@ -71,9 +71,10 @@ def build_sentences(
         DataError: The texts cannot be read, or the cache cannot be written.
 
     Example:
-        >>> from transformer_jax.data.pieces import Piece
+        >>> from transformer_jax.data.document_stream import TextChunk
         >>> from transformer_jax.data.tokenizer import train_tokenizer
-        >>> texts = Texts("example", "1", lambda: [Piece("A. B.", True), Piece("C", True)])
+        >>> chunks = [TextChunk("A. B.", True), TextChunk("C", True)]
+        >>> texts = DocumentStream("example", "1", lambda: chunks)
         >>> store = build_sentences(texts, train_tokenizer("characters", ["A. B. C"], 20))
         >>> len(store), store.documents
         (3, array([0, 2, 3]))
@@ -105,7 +106,7 @@ def build_sentences(
 
 
 def _encode(
-    texts: Texts, tokenizer: Tokenizer, add: Callable[[np.ndarray], object]
+    texts: DocumentStream, tokenizer: Tokenizer, add: Callable[[np.ndarray], object]
 ) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
     """Gives blocks of ids to ``add``; offsets of sentences and of documents, and counts."""
     offsets, documents = array.array("q", [0]), array.array("q", [0])

@@ -14,10 +14,10 @@ from typing import Literal, SupportsIndex
 import numpy as np
 from jaxtyping import Int, Integer
 
-from transformer_jax.data.ordinary import open_ordinary, read_ordinary
+from transformer_jax.data.files import open_file, read_file
 from transformer_jax.data.pairs import Pairs
 from transformer_jax.data.processes import machine, process_alive, this_process
-from transformer_jax.data.ragged import offsets_of
+from transformer_jax.data.ragged import row_offsets
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import DataError
 
@@ -25,9 +25,9 @@ __all__ = [
     "PairStore",
     "TokenStore",
     "build_store",
-    "forget",
     "id_dtype",
     "open_arrays",
+    "release_pages",
     "write_arrays",
 ]
 
@@ -69,7 +69,7 @@ class PairStore:
 
     source: TokenStore
     target: TokenStore
-    kept: Int[np.ndarray, " count"]
+    pair_indices: Int[np.ndarray, " count"]
     counts: dict[str, int]
 
     def __len__(self) -> int:
@@ -154,14 +154,14 @@ def _encode(texts: Sequence[str], tokenizer: Tokenizer) -> TokenStore:
         flat = [id for row in rows for id in (*row, tokenizer.eos)]
         parts.append(np.array(flat, dtype))
     ids = np.concatenate(parts) if parts else np.zeros(0, dtype)
-    return TokenStore(ids, offsets_of(np.array(lengths, np.int64)))
+    return TokenStore(ids, row_offsets(np.array(lengths, np.int64)))
 
 
 def _shortened(store: TokenStore, kept: Int[np.ndarray, " kept"], limit: int) -> TokenStore:
     rows = [store[i] for i in kept]
     rows = [row if len(row) <= limit else np.append(row[: limit - 1], row[-1]) for row in rows]
     ids = np.concatenate(rows) if rows else store.ids[:0]
-    return TokenStore(ids, offsets_of(np.array([len(row) for row in rows], np.int64)))
+    return TokenStore(ids, row_offsets(np.array([len(row) for row in rows], np.int64)))
 
 
 def _key(pairs: Pairs, *settings: str) -> str:
@@ -178,7 +178,7 @@ def _write(store: PairStore, folder: pathlib.Path) -> None:
     arrays = (store.source.ids, store.source.offsets, store.target.ids, store.target.offsets)
 
     def fill(draft: pathlib.Path) -> dict[str, int]:
-        for name, array in zip(_NAMES, (*arrays, store.kept), strict=True):
+        for name, array in zip(_NAMES, (*arrays, store.pair_indices), strict=True):
             np.save(draft / f"{name}.npy", array)
         return store.counts
 
@@ -254,7 +254,7 @@ def open_arrays(
 ) -> tuple[list[np.ndarray], dict[str, int]] | None:
     """Arrays of a folder, memory-mapped, and its counts; None if it is not what was written."""
     try:
-        note = json.loads(read_ordinary(folder / "store.json").decode("utf-8"))
+        note = json.loads(read_file(folder / "store.json").decode("utf-8"))
         if any(_sha256(folder / name) != digest for name, digest in note["files"].items()):
             return None
         arrays = [np.load(folder / f"{name}.npy", mmap_mode="r") for name in names]
@@ -263,11 +263,11 @@ def open_arrays(
         return None
 
 
-def forget(array: np.ndarray) -> None:
+def release_pages(array: np.ndarray) -> None:
     """Gives back the memory that holds what was read of a memory-mapped array; others stay.
 
     Example:
-        >>> forget(np.zeros(3))
+        >>> release_pages(np.zeros(3))
     """
     held = getattr(array, "base", None)
     # Elsewhere the system does it when it needs the memory.
@@ -276,5 +276,5 @@ def forget(array: np.ndarray) -> None:
 
 
 def _sha256(path: pathlib.Path) -> str:
-    with open_ordinary(path) as file:
+    with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

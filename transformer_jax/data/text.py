@@ -9,7 +9,7 @@ import stat
 import zlib
 from collections.abc import Iterable, Iterator
 
-from transformer_jax.data.ordinary import open_ordinary
+from transformer_jax.data.files import open_file
 from transformer_jax.errors import DataError
 
 __all__ = ["check_readable", "decode_lines", "open_bytes", "read_lines"]
@@ -70,7 +70,7 @@ def open_bytes(path: str | pathlib.Path, flag: str = "") -> io.BufferedIOBase:
     path = pathlib.Path(path)
     where = f"{flag} {path}" if flag else str(path)
     try:
-        file = open_ordinary(path)
+        file = open_file(path)
         if path.suffix != ".gz":
             return file
         unpacked = gzip.GzipFile(fileobj=file, mode="rb")

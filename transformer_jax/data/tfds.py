@@ -13,15 +13,15 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from transformer_jax.data.ordinary import read_ordinary
+from transformer_jax.data.files import read_file
 from transformer_jax.errors import ConfigError, DataError, plural
 
 __all__ = [
-    "LabelledReader",
+    "LabeledReader",
     "TextReader",
     "TranslationReader",
     "find_prepared",
-    "open_labelled",
+    "open_labeled",
     "open_text",
     "open_translation",
 ]
@@ -179,7 +179,7 @@ class TextReader(_Reader):
             yield text
 
 
-class LabelledReader(_Reader):
+class LabeledReader(_Reader):
     """The sentences of a prepared data set with their labels, split by split.
 
     Attributes:
@@ -233,17 +233,17 @@ class LabelledReader(_Reader):
             yield *texts, label
 
 
-def open_labelled(
+def open_labeled(
     name: str,
     data_dir: str | None,
     texts: Sequence[str],
     label: str,
     *,
     numbers: bool = False,
-) -> LabelledReader:
-    """A data set by its name; see ``find_prepared`` and ``LabelledReader``."""
+) -> LabeledReader:
+    """A data set by its name; see ``find_prepared`` and ``LabeledReader``."""
     _package()
-    return LabelledReader(find_prepared(name, data_dir), texts, label, numbers=numbers)
+    return LabeledReader(find_prepared(name, data_dir), texts, label, numbers=numbers)
 
 
 def open_text(name: str, data_dir: str | None = None, field: str = "text") -> TextReader:
@@ -331,7 +331,7 @@ def _check_format(folder: pathlib.Path) -> str:
         DataError: In another one, with the line that prepares it in array_record.
     """
     try:
-        info = json.loads(read_ordinary(folder / "dataset_info.json").decode("utf-8"))
+        info = json.loads(read_file(folder / "dataset_info.json").decode("utf-8"))
         format = info.get("fileFormat", "tfrecord")
     except (OSError, ValueError, AttributeError) as error:
         raise DataError(f"{folder}/dataset_info.json: cannot be read: {_line(error)}") from None

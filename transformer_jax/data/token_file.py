@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from transformer_jax.data.pieces import Piece, Texts
+from transformer_jax.data.document_stream import DocumentStream, TextChunk
 from transformer_jax.data.store import TokenStore, id_dtype, open_arrays, write_arrays
 from transformer_jax.data.tokenizer import Tokenizer
 
@@ -36,7 +36,7 @@ class TextStore(TokenStore):
 
 
 def build_tokens(
-    texts: Texts,
+    texts: DocumentStream,
     tokenizer: Tokenizer,
     *,
     cache: str | pathlib.Path | None = None,
@@ -45,7 +45,7 @@ def build_tokens(
 ) -> TextStore:
     """The ids of documents, in the order of the texts.
 
-    A document is encoded piece by piece (``Texts``).
+    A document is encoded piece by piece (``DocumentStream``).
 
     Args:
         texts: The documents.
@@ -62,7 +62,8 @@ def build_tokens(
 
     Example:
         >>> from transformer_jax.data.tokenizer import train_tokenizer
-        >>> texts = Texts("example", "1", lambda: [Piece("hi", True), Piece("you", True)])
+        >>> chunks = [TextChunk("hi", True), TextChunk("you", True)]
+        >>> texts = DocumentStream("example", "1", lambda: chunks)
         >>> store = build_tokens(texts, train_tokenizer("bytes", []), ends=True)
         >>> store.ids, store.offsets
         (array([108, 109,   3, 125, 115, 121,   3], dtype=uint16), array([0, 3, 7]))
@@ -84,14 +85,15 @@ def build_tokens(
     return TextStore(ids, offsets, counts)
 
 
-def sample_texts(texts: Texts, limit: int = 1 << 25) -> list[str]:
+def sample_texts(texts: DocumentStream, limit: int = 1 << 25) -> list[str]:
     """Pieces spread evenly over the texts, at most ``limit`` characters: to train a tokenizer on.
 
     All of them where they are no more. Otherwise every second, fourth, ... piece, so that half
     of the limit or more is used where pieces are many; reading takes one pass and as much memory.
 
     Example:
-        >>> texts = Texts("example", "1", lambda: (Piece(f"{i}", True) for i in range(10)))
+        >>> chunks = [TextChunk(f"{i}", True) for i in range(10)]
+        >>> texts = DocumentStream("example", "1", lambda: chunks)
         >>> sample_texts(texts, 5)
         ['0', '2', '4', '6', '8']
     """
@@ -138,7 +140,9 @@ def write_ids(
     return made
 
 
-def _write(draft: pathlib.Path, texts: Texts, tokenizer: Tokenizer, ends: bool) -> dict[str, int]:
+def _write(
+    draft: pathlib.Path, texts: DocumentStream, tokenizer: Tokenizer, ends: bool
+) -> dict[str, int]:
     offsets, counts = write_ids(
         draft / "ids.npy", id_dtype(tokenizer), lambda add: _encode(texts, tokenizer, ends, add)
     )
@@ -147,7 +151,7 @@ def _write(draft: pathlib.Path, texts: Texts, tokenizer: Tokenizer, ends: bool) 
 
 
 def _encode(
-    texts: Texts, tokenizer: Tokenizer, ends: bool, add: Callable[[np.ndarray], object]
+    texts: DocumentStream, tokenizer: Tokenizer, ends: bool, add: Callable[[np.ndarray], object]
 ) -> tuple[np.ndarray, dict[str, int]]:
     """Gives blocks of ids to ``add``; the offsets of the documents, and what was counted."""
     offsets = array.array("q", [0])
@@ -176,9 +180,9 @@ def _encode(
     return np.frombuffer(offsets, np.int64), {**counts, **texts.counts}
 
 
-def groups(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+def groups(pieces: Iterable[TextChunk]) -> Iterator[list[TextChunk]]:
     """Pieces in lists of a bounded number of characters."""
-    group: list[Piece] = []
+    group: list[TextChunk] = []
     size = 0
     for piece in pieces:
         group.append(piece)

@@ -15,14 +15,14 @@ from jaxtyping import Bool
 
 from transformer_jax.data import backends
 from transformer_jax.data.backends import BERT_SPECIAL, SPECIAL
-from transformer_jax.data.ordinary import read_ordinary
+from transformer_jax.data.files import read_file
 from transformer_jax.errors import ConfigError, DataError
 
 __all__ = [
     "BERT_SPECIAL",
     "SPECIAL",
-    "Frame",
     "Kind",
+    "SpecialTokensTemplate",
     "Tokenizer",
     "load_tokenizer",
     "train_tokenizer",
@@ -40,12 +40,12 @@ _NAMES = {
 }
 
 
-class Frame(NamedTuple):
+class SpecialTokensTemplate(NamedTuple):
     """The special tokens around a text, and those between the two texts of a pair."""
 
-    before: tuple[int, ...]
-    between: tuple[int, ...]
-    after: tuple[int, ...]
+    prefix_ids: tuple[int, ...]
+    separator_ids: tuple[int, ...]
+    suffix_ids: tuple[int, ...]
 
 
 class Tokenizer:
@@ -64,7 +64,7 @@ class Tokenizer:
         before: What a text to be read begins with, as the file frames it (BART's ``<s>``).
         after: What it ends with; ``eos`` alone unless the file says otherwise.
         joint: How many ``eos`` stand between two texts of a pair (RoBERTa: 2).
-        frame: What the file puts around texts and between them; None if that is nothing.
+        template: What the file puts around texts and between them; None if that is nothing.
         text: What the file holds.
         sha256: Of the file that ``save`` writes.
     """
@@ -75,10 +75,10 @@ class Tokenizer:
     bos: int
     eos: int
     mask: int | None
-    before: tuple[int, ...]
-    after: tuple[int, ...]
-    joint: int
-    frame: Frame | None
+    prefix_ids: tuple[int, ...]
+    suffix_ids: tuple[int, ...]
+    num_separators: int
+    template: SpecialTokensTemplate | None
     text: str
     sha256: str
 
@@ -117,10 +117,12 @@ class Tokenizer:
         silent = {self.pad, self.bos, self.eos}
         self._special = frozenset(silent if self.mask is None else silent | {self.mask})
         self._characters = _character_ids(text)
-        self.frame = _frame(backend)
-        self.before, between, self.after = self.frame or Frame((), (), ())
-        self.after = self.after or (self.eos,)
-        self.joint = max(1, between.count(self.eos))
+        self.template = _template(backend)
+        self.prefix_ids, between, self.suffix_ids = self.template or SpecialTokensTemplate(
+            (), (), ()
+        )
+        self.suffix_ids = self.suffix_ids or (self.eos,)
+        self.num_separators = max(1, between.count(self.eos))
 
     def __repr__(self) -> str:
         return f"Tokenizer(vocab_size={self.vocab_size}, sha256={self.sha256[:12]!r})"
@@ -168,7 +170,7 @@ class Tokenizer:
         kept = [[int(i) for i in ids if int(i) not in self._special] for ids in rows]
         return [self._backend.decode(ids, skip_special_tokens=True) for ids in kept]
 
-    def pieces(self, ids: Iterable[int]) -> list[str]:
+    def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
         """What to call each id where people read it, such as the axes of a picture."""
         return [_readable(self._backend, int(i), self._special) for i in ids]
 
@@ -186,7 +188,7 @@ class Tokenizer:
         return token
 
     @functools.cached_property
-    def continues(self) -> Bool[np.ndarray, " V"]:
+    def is_continuation(self) -> Bool[np.ndarray, " V"]:
         """Which ids go on with the word that the id before them is part of.
 
         Told by the ``##`` of WordPiece, by the blank before a word of byte-level BPE, or by the
@@ -202,11 +204,11 @@ class Tokenizer:
         else:
             inside = [False] * len(tokens)
         found = np.array(inside)
-        found[list(self.special)] = False
+        found[list(self.special_ids)] = False
         return found
 
     @property
-    def special(self) -> frozenset[int]:
+    def special_ids(self) -> frozenset[int]:
         """The ids that are no text: padding, beginning, end, the unknown and the mask."""
         return self._special | ({self.unk} if self.unk is not None else set())
 
@@ -294,7 +296,7 @@ def load_tokenizer(
     """
     path = pathlib.Path(path)
     try:
-        raw = read_ordinary(path)
+        raw = read_file(path)
     except FileNotFoundError:
         raise DataError(f"{path}: no such tokenizer file") from None
     except OSError as error:
@@ -361,7 +363,7 @@ def _special_ids(vocab: Mapping[str, int], given: Mapping[str, str]) -> dict[str
     return found
 
 
-def _frame(backend: tokenizers.Tokenizer) -> Frame | None:
+def _template(backend: tokenizers.Tokenizer) -> SpecialTokensTemplate | None:
     """What the file puts around texts; None if it is nothing, or they cannot be told from it."""
     plain = backend.encode("a", add_special_tokens=False).ids
     framed = backend.encode("a", add_special_tokens=True).ids
@@ -372,7 +374,7 @@ def _frame(backend: tokenizers.Tokenizer) -> Frame | None:
     before, after = tuple(framed[:at]), tuple(framed[at + len(plain) :])
     both = backend.encode("a", "a", add_special_tokens=True).ids
     between = both[at + len(plain) :][: len(both) - 2 * len(plain) - len(before) - len(after)]
-    return Frame(before, tuple(between), after)
+    return SpecialTokensTemplate(before, tuple(between), after)
 
 
 def _readable(backend: tokenizers.Tokenizer, id: int, special: frozenset[int]) -> str:

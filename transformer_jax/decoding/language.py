@@ -221,7 +221,7 @@ class DecoderLanguageModel:
             parts = (np.asarray(part)[window.at - window.start :] for part in found[0, window])
             tokens = whole[window.at + 1 : window.stop + 1]
             for token, *worth, others in zip(tokens, *(p.tolist() for p in parts), strict=True):
-                piece, *names = self.tokenizer.pieces([token, *others])
+                piece, *names = self.tokenizer.convert_ids_to_tokens([token, *others])
                 pairs = tuple(zip(names, worth[1], strict=True))
                 steps.append(TraceStep(piece, token, worth[0], pairs))
         return continuation, steps

@@ -41,8 +41,8 @@ class TextTokenizer(Protocol):
     bos: int
     eos: int
     unk: int | None
-    before: tuple[int, ...]
-    after: tuple[int, ...]
+    prefix_ids: tuple[int, ...]
+    suffix_ids: tuple[int, ...]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of many texts, without special tokens."""
@@ -50,8 +50,8 @@ class TextTokenizer(Protocol):
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids, without special tokens."""
 
-    def pieces(self, ids: Iterable[int]) -> list[str]:
-        """What to call each id where people read it."""
+    def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
+        """A printable form of each id."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Translator:
         self.batching = batching or TranslationBatching()
         sizes, self.most = self.batching.source_lengths, config.positions.max_length
         self.longest = min(sizes[-1], self.most)
-        self.room = self.longest - len(tokenizer.before) - len(tokenizer.after)
+        self.room = self.longest - len(tokenizer.prefix_ids) - len(tokenizer.suffix_ids)
         self.shapes = (*(size for size in sizes if size < self.most), self.most)
         self.counts: collections.Counter[str] = collections.Counter()
         shaping = ("length", "beams", "keep", "normalization", "minimum", "forbidden")
@@ -210,7 +210,7 @@ class Translator:
         chosen, worth, others = (np.asarray(part)[0].tolist() for part in forced)
         steps = []
         for t, token in enumerate(tokens):
-            piece, *names = self.tokenizer.pieces([token, *others[t]])
+            piece, *names = self.tokenizer.convert_ids_to_tokens([token, *others[t]])
             best_pieces = tuple(zip(names, worth[t], strict=True))
             steps.append(TraceStep(piece, token, chosen[t], best_pieces))
         return translation, steps
@@ -221,7 +221,7 @@ class Translator:
         Raises:
             DataError: A line is too long and ``batching.too_long`` is ``refuse``.
         """
-        before, after, room = self.tokenizer.before, self.tokenizer.after, self.room
+        before, after, room = self.tokenizer.prefix_ids, self.tokenizer.suffix_ids, self.room
         encoded = self.tokenizer.encode_batch(list(lines))
         cut = [len(ids) > room for ids in encoded]
         if any(cut) and self.batching.too_long == "refuse":

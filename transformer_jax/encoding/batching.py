@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Int
 
-from transformer_jax.data.examples import Examples, make_inputs
+from transformer_jax.data.examples import EncodedExamples, collate
 from transformer_jax.numerics import refuse_nonfinite
 
 __all__ = ["Batches", "length_buckets"]
@@ -64,7 +64,7 @@ class Batches:
 
     Args:
         program: ``(params, batch) -> array or tree of arrays``, the first axis of each being rows;
-            the batch holds tokens, lengths and types (``make_inputs``).
+            the batch holds tokens, lengths and types (``collate``).
         tokens: Of a batch, padding included.
         pad: The id that fills up rows.
     """
@@ -73,7 +73,7 @@ class Batches:
         self._program, self._tokens, self._pad = jax.jit(program), tokens, pad
 
     def __call__(
-        self, params: Any, examples: Examples
+        self, params: Any, examples: EncodedExamples
     ) -> Iterator[tuple[Int[np.ndarray, " rows"], Any]]:
         """The numbers of some examples and what comes of them, until all have come once.
 
@@ -82,7 +82,7 @@ class Batches:
         """
         waiting: tuple[np.ndarray, Any] | None = None
         for indices, T in length_buckets(examples.store.lengths, self._tokens):
-            batch = make_inputs(examples, indices, T, self._pad)
+            batch = collate(examples, indices, T, self._pad)
             made = self._program(params, batch)
             if waiting is not None:  # one batch is computed while the one before is fetched
                 yield self._fetched(*waiting)

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from transformer_jax.data.examples import Examples, usual_frame
-from transformer_jax.data.ragged import flattened, offsets_of
+from transformer_jax.data.examples import EncodedExamples, default_template
+from transformer_jax.data.ragged import flatten, row_offsets
 from transformer_jax.data.store import TokenStore, id_dtype
-from transformer_jax.data.tokenizer import Frame, Tokenizer
+from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.encoding.batching import Batches
 from transformer_jax.errors import ConfigError, DataError, plural
@@ -43,7 +43,7 @@ class FillMask:
         length: Most tokens of a text, [CLS] and [SEP] among them; None is the model's positions.
         prepare: What becomes of the text around masks, such as lower case.
         tokens: Of a batch, padding included.
-        frame: The special tokens around texts; None are those of training here.
+        template: The special tokens around texts; None are those of training here.
 
     Raises:
         ConfigError: The tokenizer has no mask.
@@ -57,7 +57,7 @@ class FillMask:
         length: int | None = None,
         prepare: Callable[[str], str] = str,
         tokens: int = 1024,
-        frame: Frame | None = None,
+        template: SpecialTokensTemplate | None = None,
     ):
         if tokenizer.mask is None:
             raise ConfigError("the tokenizer of this run has no [MASK]: it hid no words")
@@ -65,12 +65,12 @@ class FillMask:
         self._config = nnx.merge(*model).config
         check_vocabulary(tokenizer, self._config.vocab)
         self._tokenizer, self._prepare, self._tokens = tokenizer, prepare, tokens
-        self._frame = frame or usual_frame(tokenizer)
+        self._template = template or default_template(tokenizer)
         self._length = length or self._config.positions.max_length
-        begins = ~tokenizer.continues
-        begins[list(tokenizer.special)] = False
+        begins = ~tokenizer.is_continuation
+        begins[list(tokenizer.special_ids)] = False
         # A word of such a vocabulary begins with its blank, and so does the hidden one.
-        self._blank_is_part = bool(tokenizer.continues.any() and begins.sum() > 1)
+        self._blank_is_part = bool(tokenizer.is_continuation.any() and begins.sum() > 1)
         self._runs: dict[tuple[int, int], Batches] = {}
 
     def __call__(self, texts: Sequence[str], *, top: int = 5) -> list[list[list[TokenPrediction]]]:
@@ -80,21 +80,21 @@ class FillMask:
             ConfigError: ``top`` is less than 1 or more than the vocabulary.
             DataError: A text has no mask, or more tokens than are read; it says which.
         """
-        plain = self._config.vocab - len(self._tokenizer.special)
+        plain = self._config.vocab - len(self._tokenizer.special_ids)
         if not 1 <= top <= plain:
             raise ConfigError(f"top is {top}: from 1 to {plain}, the words of the vocabulary")
         rows = [self.encode(text, f"text {i}") for i, text in enumerate(texts, 1)]
         if not rows:
             return []
-        every = flattened([rows], id_dtype(self._tokenizer))
+        every = flatten([rows], id_dtype(self._tokenizer))
         masks = [sum(i == self._tokenizer.mask for i in row) for row in rows]
         found: list[list[list[TokenPrediction]]] = [[] for _ in rows]
         run = self._program(max(masks), top)
-        examples = Examples(TokenStore(every.ids, offsets_of(every.lengths)), every.lengths)
+        examples = EncodedExamples(TokenStore(every.ids, row_offsets(every.lengths)), every.lengths)
         for numbers, (ids, worth) in run(self.params, examples):
             for row, number in enumerate(numbers.tolist()):
                 for place in range(masks[number]):
-                    names = self._tokenizer.pieces(ids[row, place].tolist())
+                    names = self._tokenizer.convert_ids_to_tokens(ids[row, place].tolist())
                     shares = worth[row, place].tolist()
                     found[number].append(
                         [TokenPrediction(*pair) for pair in zip(names, shares, strict=True)]
@@ -102,14 +102,14 @@ class FillMask:
         return found
 
     def encode(self, text: str, name: str = "the text") -> list[int]:
-        """The ids of a text with its masks, between [CLS] and [SEP] or what the frame has.
+        """The ids of a text with its masks, between [CLS] and [SEP] or what the template has.
 
         Raises:
             DataError: It has no mask, or too many tokens.
         """
         tokenizer = self._tokenizer
         assert tokenizer.mask is not None
-        [own] = tokenizer.pieces([tokenizer.mask])
+        [own] = tokenizer.convert_ids_to_tokens([tokenizer.mask])
         parts = text.replace(own, MASK).split(MASK)
         if len(parts) == 1:
             raise DataError(
@@ -117,10 +117,10 @@ class FillMask:
             )
         if self._blank_is_part:
             parts[:-1] = [part.rstrip(" ") for part in parts[:-1]]
-        ids = list(self._frame.before)
+        ids = list(self._template.prefix_ids)
         for i, part in enumerate(tokenizer.encode_batch([self._prepare(p) for p in parts])):
             ids += [tokenizer.mask, *part] if i else part
-        ids += self._frame.after
+        ids += self._template.suffix_ids
         if len(ids) > self._length:
             raise DataError(
                 f"{name} has {plural(len(ids), 'token')}: at most {self._length} are read at "
@@ -135,7 +135,7 @@ class FillMask:
             return self._runs[masks, top]
         graph, tokenizer = self._graph, self._tokenizer
         special = np.zeros(self._config.vocab, bool)
-        special[list(tokenizer.special)] = True
+        special[list(tokenizer.special_ids)] = True
 
         def program(params: Any, batch: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
             model = nnx.merge(graph, params)

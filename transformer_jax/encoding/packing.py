@@ -7,8 +7,8 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.data.examples import Examples
-from transformer_jax.data.ragged import runs
+from transformer_jax.data.examples import EncodedExamples
+from transformer_jax.data.ragged import ragged_indices
 
 __all__ = ["PackedBatches", "Rows", "default_tokens", "make_packed_inputs", "pack"]
 
@@ -104,7 +104,7 @@ class _OpenRows:
         return False
 
 
-def make_packed_inputs(examples: Examples, rows: Rows, pad: int) -> dict[str, np.ndarray]:
+def make_packed_inputs(examples: EncodedExamples, rows: Rows, pad: int) -> dict[str, np.ndarray]:
     """The arrays of one batch.
 
     Returns:
@@ -116,20 +116,20 @@ def make_packed_inputs(examples: Examples, rows: Rows, pad: int) -> dict[str, np
         >>> from transformer_jax.data.store import TokenStore
         >>> store = TokenStore(np.array([2, 7, 3, 2, 3]), np.array([0, 3, 5]))
         >>> rows = Rows(np.array([[0, 1, -1]]), 6)
-        >>> batch = make_packed_inputs(Examples(store, store.lengths), rows, pad=0)
+        >>> batch = make_packed_inputs(EncodedExamples(store, store.lengths), rows, pad=0)
         >>> [batch[name].tolist() for name in ("tokens", "segments", "positions")]
         [[[2, 7, 3, 2, 3, 0]], [[1, 1, 1, 2, 2, 0]], [[0, 1, 2, 0, 1, 0]]]
     """
     store, (numbers, T) = examples.store, rows
     lengths = np.where(numbers < 0, 0, store.lengths[numbers])
     starts = np.cumsum(lengths, axis=1) - lengths
-    texts, places = runs(lengths.ravel())  # of every token: which text, and where in it
+    texts, places = ragged_indices(lengths.ravel())  # of every token: which text, and where in it
     row, chosen = texts // numbers.shape[1], numbers.ravel()[texts]
     at = row, starts.ravel()[texts] + places
     made = {name: np.zeros((len(numbers), T), np.int32) for name in ("types", "positions")}
     made |= {"tokens": np.full((len(numbers), T), pad, np.int32), "segments": made["types"].copy()}
     made["tokens"][at] = store.ids[store.offsets[chosen] + places]
-    made["types"][at] = places >= examples.seconds[chosen]
+    made["types"][at] = places >= examples.pair_starts[chosen]
     made["positions"][at] = places
     made["segments"][at] = texts % numbers.shape[1] + 1
     return made | {"starts": starts.astype(np.int32), "lengths": lengths.astype(np.int32)}
@@ -148,7 +148,7 @@ class PackedBatches:
         self._program, self._tokens, self._pad = jax.jit(program), tokens, pad
 
     def __call__(
-        self, params: Any, examples: Examples
+        self, params: Any, examples: EncodedExamples
     ) -> Iterator[tuple[Rows, Float[np.ndarray, "B ..."]]]:
         """The rows of each batch and what comes of them."""
         waiting: tuple[Rows, Array] | None = None

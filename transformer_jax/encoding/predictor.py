@@ -10,13 +10,13 @@ from flax import nnx
 from jaxtyping import Float, Int
 
 from transformer_jax.data.examples import (
-    Examples,
+    EncodedExamples,
     SpanExamples,
     encode_questions,
     encode_sentences,
     encode_tagged,
 )
-from transformer_jax.data.tokenizer import Frame, Tokenizer
+from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.encoding.batching import Batches
 from transformer_jax.errors import DataError
@@ -73,7 +73,7 @@ class Predictor:
         length: Most tokens of a row.
         stride: Tokens that windows over a long context share.
         tokens: Of a batch, padding included.
-        frame: The special tokens around texts; None are those of training here.
+        template: The special tokens around texts; None are those of training here.
 
     Attributes:
         cut: How many texts so far were longer than ``length``.
@@ -89,13 +89,13 @@ class Predictor:
         length: int = 128,
         stride: int = 64,
         tokens: int = 4096,
-        frame: Frame | None = None,
+        template: SpecialTokensTemplate | None = None,
     ):
         graph, params = model
         self._graph, self._tokenizer, self.params = graph, tokenizer, params
         self._length, self._stride = length, stride
         self._may_have_none, self.cut = "none" in labels, 0
-        self._frame = frame
+        self._template = template
 
         def program(params: Any, batch: dict[str, Any]) -> jax.Array:
             scores = nnx.merge(graph, params)(*inputs(batch))
@@ -135,14 +135,16 @@ class Predictor:
         return self._texts(texts, seconds)[:, 0]
 
     def _texts(self, texts: Sequence[str], seconds: Sequence[str] | None) -> np.ndarray:
-        examples, cut = encode_sentences(texts, seconds, self._tokenizer, self._length, self._frame)
+        examples, cut = encode_sentences(
+            texts, seconds, self._tokenizer, self._length, self._template
+        )
         self.cut += cut
         nothing = np.flatnonzero(examples.store.lengths == 0)
         if len(nothing):
             raise NoTokensError(int(nothing[0]))
         return self.rows(examples)
 
-    def rows(self, examples: Examples) -> Float[np.ndarray, "count V"]:
+    def rows(self, examples: EncodedExamples) -> Float[np.ndarray, "count V"]:
         """Probabilities, or the number, of each example."""
         out: np.ndarray | None = None
         for rows, scores in self._run(self.params, examples):
@@ -154,12 +156,12 @@ class Predictor:
     def tags(self, words: Sequence[Sequence[str]]) -> list[list[tuple[int, float]]]:
         """The tag of each word of each sentence, and its probability."""
         out: list[list[tuple[int, float]]] = [[(0, 0.0)] * len(sentence) for sentence in words]
-        tagged = encode_tagged(words, self._tokenizer, self._length, self._frame)
+        tagged = encode_tagged(words, self._tokenizer, self._length, self._template)
         for rows, scores in self._run(self.params, tagged.examples):
             best, worth = scores.argmax(-1), scores.max(-1)
             for row, number in enumerate(rows.tolist()):
                 sentence, first = int(tagged.sentence[number]), int(tagged.firsts[number])
-                for word, place in enumerate(tagged.places[number].tolist(), first):
+                for word, place in enumerate(tagged.word_starts[number].tolist(), first):
                     out[sentence][word] = int(best[row, place]), float(worth[row, place])
         return out
 
@@ -178,7 +180,9 @@ class Predictor:
             longest: Most tokens of an answer.
         """
         how = self._length, self._stride
-        spans = encode_questions(questions, contexts, self._tokenizer, *how, frame=self._frame)
+        spans = encode_questions(
+            questions, contexts, self._tokenizer, *how, template=self._template
+        )
         found: list[dict[tuple[int, int], float]] = [{} for _ in questions]
         nothing = [float("inf")] * len(questions)
         for rows, scores in self._run(self.params, spans.examples):

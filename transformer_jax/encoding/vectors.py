@@ -13,14 +13,14 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.data.examples import (
-    Examples,
+    EncodedExamples,
+    collate,
+    default_template,
     encode_sentences,
     encode_tagged,
-    make_inputs,
-    usual_frame,
 )
-from transformer_jax.data.ragged import runs
-from transformer_jax.data.tokenizer import Frame, Tokenizer
+from transformer_jax.data.ragged import ragged_indices
+from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.encoding.batching import length_buckets
 from transformer_jax.encoding.packing import PackedBatches, default_tokens
@@ -114,7 +114,7 @@ class Embedder:
         tokenizer: Of its training.
         length: Longer texts are cut to so many tokens; None is the model's positions.
         tokens: Of a batch, padding included.
-        frame: The special tokens around texts; None are those of training here.
+        template: The special tokens around texts; None are those of training here.
 
     Attributes:
         layers: L; the vectors have L + 1 layers, the first being the embeddings.
@@ -129,16 +129,18 @@ class Embedder:
         *,
         length: int | None = None,
         tokens: int | None = None,
-        frame: Frame | None = None,
+        template: SpecialTokensTemplate | None = None,
     ):
         self._graph, self.params = model
         whole = nnx.merge(*model)
         check_vocabulary(tokenizer, whole.config.vocab)
         self._seq2seq = isinstance(whole, EncoderDecoder)
         self._tokenizer, self._tokens = tokenizer, tokens or default_tokens()
-        if frame is None and self._seq2seq:
-            frame = Frame(tokenizer.before, (tokenizer.eos,), tokenizer.after)
-        self._frame = frame or usual_frame(tokenizer)
+        if template is None and self._seq2seq:
+            template = SpecialTokensTemplate(
+                tokenizer.prefix_ids, (tokenizer.eos,), tokenizer.suffix_ids
+            )
+        self._template = template or default_template(tokenizer)
         self.layers, self.width = whole.config.encoder_layers, whole.config.width
         self.length = length or whole.config.positions.max_length
         self.counts = {"lines": 0, "cut": 0}
@@ -197,11 +199,11 @@ class Embedder:
 
     def tagged(self, words: Sequence[Sequence[str]]) -> Float[np.ndarray, "words layers D"]:
         """The vectors of every layer for the first token of each word, sentence after sentence."""
-        tagged = encode_tagged(words, self._tokenizer, self.length, self._frame)
+        tagged = encode_tagged(words, self._tokenizer, self.length, self._template)
         rows = self._rows(tagged.examples, "all", "none")
         # Examples follow their sentences, so their words are in order.
-        example, _ = runs(tagged.places.lengths)
-        return rows[tagged.examples.store.offsets[example] + tagged.places.ids]
+        example, _ = ragged_indices(tagged.word_starts.lengths)
+        return rows[tagged.examples.store.offsets[example] + tagged.word_starts.ids]
 
     def word(self, sentence: str, word: str) -> list[WordVectors]:
         """The vectors of each occurrence of a word in a sentence.
@@ -214,8 +216,8 @@ class Embedder:
             raise DataError(f'"{word}" is no word of the sentence "{sentence}"')
         examples, _ = self._encode([sentence])
         [(_, spans)] = self._tokenizer.encode_spans([sentence])
-        lead = len(self._frame.before)
-        special = lead + len(self._frame.after)
+        lead = len(self._template.prefix_ids)
+        special = lead + len(self._template.suffix_ids)
         read = np.array(spans[: len(examples.store.ids) - special], int).reshape(-1, 2)
         layers = self._rows(examples, "all", "none")
         maps = self._maps(examples)[:, 0].mean(1)  # [L T T]
@@ -234,7 +236,7 @@ class Embedder:
                 WordVectors(
                     sentence,
                     begin,
-                    tuple(self._tokenizer.pieces(ids.tolist())),
+                    tuple(self._tokenizer.convert_ids_to_tokens(ids.tolist())),
                     np.asarray(self._table()[ids]).mean(0),
                     layers[at].mean(0),
                     words,
@@ -245,11 +247,11 @@ class Embedder:
 
     def _encode(
         self, texts: Sequence[str], seconds: Sequence[str] | None = None
-    ) -> tuple[Examples, int]:
+    ) -> tuple[EncodedExamples, int]:
         """The ids as the model was trained on, and how many texts were cut."""
-        return encode_sentences(texts, seconds, self._tokenizer, self.length, self._frame)
+        return encode_sentences(texts, seconds, self._tokenizer, self.length, self._template)
 
-    def _rows(self, examples: Examples, layers: Layers, pool: Pool) -> np.ndarray:
+    def _rows(self, examples: EncodedExamples, layers: Layers, pool: Pool) -> np.ndarray:
         """Vectors of examples, in their order."""
         store, out = examples.store, None
         run = self._program(layers, pool)
@@ -295,12 +297,14 @@ class Embedder:
         examples, cut = self._encode([text], seconds)
         if cut:
             raise DataError(f"the text has more than {plural(self.length, 'token')}: shorten it")
-        return self._tokenizer.pieces(examples.store.ids.tolist()), self._maps(examples)
+        return self._tokenizer.convert_ids_to_tokens(examples.store.ids.tolist()), self._maps(
+            examples
+        )
 
-    def _maps(self, examples: Examples) -> Float[np.ndarray, "L 1 N T T"]:
+    def _maps(self, examples: EncodedExamples) -> Float[np.ndarray, "L 1 N T T"]:
         """How much each token of one example reads of each, in every head."""
         [(rows, T)] = length_buckets(examples.store.lengths, 1)
-        batch = make_inputs(examples, rows, T, self._tokenizer.pad)
+        batch = collate(examples, rows, T, self._tokenizer.pad)
         real = int(examples.store.lengths[0])
         return np.asarray(self._attend(self.params, batch))[..., :real, :real]
 

@@ -164,8 +164,8 @@ def _framing(tokenizer: Tokenizer, both: bool, first: int | None) -> str:
     name = tokenizer.name
     if not both:
         return f"prompts begin with {name(tokenizer.bos if first is None else first)!r}"
-    before = "".join(f"{name(id)} " for id in tokenizer.before)
-    after = "".join(f" {name(id)}" for id in tokenizer.after)
+    before = "".join(f"{name(id)} " for id in tokenizer.prefix_ids)
+    after = "".join(f" {name(id)}" for id in tokenizer.suffix_ids)
     return f"sources are tokens framed as {before}…{after}"
 
 

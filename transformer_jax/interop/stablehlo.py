@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax import export
 
-from transformer_jax.data.ordinary import read_ordinary
+from transformer_jax.data.files import read_file
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ def load_stablehlo(folder: str | os.PathLike[str]) -> Portable:
 
     path = Path(folder)
     try:
-        manifest = json.loads(read_ordinary(path / _MANIFEST).decode("utf-8"))
+        manifest = json.loads(read_file(path / _MANIFEST).decode("utf-8"))
         weights = load_file(path / _WEIGHTS)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
@@ -259,7 +259,7 @@ def load_stablehlo(folder: str | os.PathLike[str]) -> Portable:
 def _deserialized(folder: Path, name: str) -> Callable[..., Any]:
     path = folder / f"{name}.stablehlo"
     try:
-        return jax.jit(export.deserialize(bytearray(read_ordinary(path))).call)
+        return jax.jit(export.deserialize(bytearray(read_file(path))).call)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
     except Exception as error:  # whatever its parser stumbles over

@@ -18,12 +18,12 @@ from transformer_jax.predictors.runs import (
 )
 
 if TYPE_CHECKING:
-    from transformer_jax.data.tokenizer import Frame, Tokenizer
+    from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
     from transformer_jax.encoding.predictor import Predictor
     from transformer_jax.encoding.vectors import Embedder, Pool
     from transformer_jax.training.run_directory import RunDirectory
 
-__all__ = ["frame_of", "load_task", "load_vectors", "pool_of", "read_length", "sentence_of"]
+__all__ = ["load_task", "load_vectors", "pool_of", "read_length", "sentence_of", "template_of"]
 
 _NO_END = 1 << 30  # tokens
 # What the head of each task tells.
@@ -84,8 +84,8 @@ def load_vectors(
     model, tokenizer = loaded or load(path, checkpoint, kind=kinds)
     sentence = sentence_of(run)
     length = min(read_length(run), sentence.get("length", _NO_END))
-    frame = frame_of(run, tokenizer)
-    vectors = Embedder(model, tokenizer, length=length, tokens=tokens, frame=frame)
+    template = template_of(run, tokenizer)
+    vectors = Embedder(model, tokenizer, length=length, tokens=tokens, template=template)
     if sentences and "dense" in sentence:
         from transformer_jax.interop.dense import read_dense
 
@@ -167,29 +167,29 @@ def load_task(
         length=int(task.get("length", 128)),
         stride=int(task.get("stride", 64)),
         tokens=tokens,
-        frame=frame_of(run, tokenizer),
+        template=template_of(run, tokenizer),
     )
     return predictor, task, prepare
 
 
-def frame_of(run: "RunDirectory", tokenizer: "Tokenizer") -> "Frame | None":
+def template_of(run: "RunDirectory", tokenizer: "Tokenizer") -> "SpecialTokensTemplate | None":
     """The special tokens around texts that a run reads; None are those of training here.
 
     Around texts of a published encoder stands what its tokenizer puts there, if that is anything;
     around those of a published decoder what it puts there and nothing else.
     """
-    from transformer_jax.data.tokenizer import Frame
+    from transformer_jax.data.tokenizer import SpecialTokensTemplate
 
     published = run.read_config().get("published")
     if not isinstance(published, dict):
         return None
     if family(run) == "decoder-task":
-        before, between, after = tokenizer.frame or Frame((), (), ())
+        before, between, after = tokenizer.template or SpecialTokensTemplate((), (), ())
         # A text is told from the last token that is not padding, though it may end with some.
         while after and after[-1] == published["fields"].get("pad_token_id"):
             after = after[:-1]
-        return Frame(before, between, after)
-    if tokenizer.frame is None and tokenizer.bos == tokenizer.pad:  # nothing begins a text (T5)
+        return SpecialTokensTemplate(before, between, after)
+    if tokenizer.template is None and tokenizer.bos == tokenizer.pad:  # nothing begins a text (T5)
         end = (tokenizer.eos,)
-        return Frame((), end, end)
-    return tokenizer.frame
+        return SpecialTokensTemplate((), end, end)
+    return tokenizer.template

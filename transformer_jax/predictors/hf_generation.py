@@ -62,7 +62,7 @@ class HFTextGenerator:
         # A text of a model trained here begins with a token of its own.
         trained = "published" not in run.read_config()
         self._first = first_token(run, self.tokenizer)
-        self._before = (self._first,) if trained else self.tokenizer.before
+        self._before = (self._first,) if trained else self.tokenizer.prefix_ids
 
     def __call__(self, texts: Iterable[str]) -> Iterator[list[HFGeneratedText]]:
         """What is written for each text, best first; nothing for an empty one to be translated."""
@@ -78,7 +78,7 @@ class HFTextGenerator:
         ids = self.tokenizer.encode(self._prepare(text))
         if not self._encodes:
             return [*self._before, *ids] or [self._first]
-        return [*self.tokenizer.before, *ids, *self.tokenizer.after] if ids else []
+        return [*self.tokenizer.prefix_ids, *ids, *self.tokenizer.suffix_ids] if ids else []
 
     def _written(self, rows: Sequence[list[int]]) -> Iterator[list[HFGeneratedText]]:
         if not rows:

@@ -10,11 +10,11 @@ from jaxtyping import Float
 
 from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.predictors.encoders import (
-    frame_of,
     load_task,
     load_vectors,
     pool_of,
     read_length,
+    template_of,
 )
 from transformer_jax.predictors.inputs import listed, truncation
 from transformer_jax.predictors.results import (
@@ -147,8 +147,8 @@ def _fill_mask(path: Path, run: Any, loaded: Any) -> Any:
     from transformer_jax.encoding.masked import FillMask
 
     model, tokenizer = loaded
-    prepare, frame = as_trained(path, trim=False), frame_of(run, tokenizer)
-    return FillMask(model, tokenizer, length=read_length(run), prepare=prepare, frame=frame)
+    prepare, template = as_trained(path, trim=False), template_of(run, tokenizer)
+    return FillMask(model, tokenizer, length=read_length(run), prepare=prepare, template=template)
 
 
 class _Task(Embedding):

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.data.documents import TextSplits, read_texts
-from transformer_jax.data.labelled import read_labelled
+from transformer_jax.data.labeled import read_labeled
 from transformer_jax.errors import ConfigError
 from transformer_jax.predictors.runs import load
 from transformer_jax.runs import finetuning, pretraining
@@ -45,7 +45,7 @@ def _hidden_words(run: PretrainRun, directory: RunDirectory, asked: Any) -> dict
 def _task(run: Any, directory: RunDirectory, asked: Any) -> dict[str, Any]:
     kind = run.task.kind
     if asked.data is not None:
-        judged = {"data": read_labelled(asked.data, kind, run.data.read, "--data")}
+        judged = {"data": read_labeled(asked.data, kind, run.data.read, "--data")}
     else:
         splits = finetuning.open_run(run)
         judged = splits.tests or ({} if splits.valid is None else {"valid": splits.valid})

@@ -4,9 +4,9 @@ import dataclasses
 from typing import Any, Literal
 
 from transformer_jax.config import PRESETS, TransformerConfig, bert, from_dict
+from transformer_jax.data.bert_pretraining import Pairing
 from transformer_jax.data.documents import TextData, TextOptions
-from transformer_jax.data.labelled import LabelledData, Task
-from transformer_jax.data.sentence_pairs import Pairing
+from transformer_jax.data.labeled import LabeledData, Task
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig
 from transformer_jax.runs.settings import TokenizerConfig, at_least
@@ -117,7 +117,7 @@ class PretrainRun:
 
 @dataclasses.dataclass(frozen=True)
 class TaskConfig:
-    """What is learnt from labelled examples, and from where it starts."""
+    """What is learnt from labeled examples, and from where it starts."""
 
     kind: Task = "classify"
     init: str | None = None  # a run whose encoder it starts from; None starts from nothing
@@ -141,11 +141,11 @@ class TaskConfig:
 
 @dataclasses.dataclass(frozen=True)
 class FinetuneRun:
-    """One run of an encoder on labelled examples."""
+    """One run of an encoder on labeled examples."""
 
     task: TaskConfig = TaskConfig()
     model: TransformerConfig = bert(128, 2, vocab=8000, length=512)
-    data: LabelledData = LabelledData()
+    data: LabeledData = LabeledData()
     tokenizer: TokenizerConfig = TokenizerConfig(kind="wordpiece")
     optimizer: OptimizerConfig = OptimizerConfig()
     training: EncoderTraining = EncoderTraining()

@@ -1,4 +1,4 @@
-"""An encoder's run on labelled examples: what ``experiments.encoder_only finetune`` does."""
+"""An encoder's run on labeled examples: what ``experiments.encoder_only finetune`` does."""
 
 import dataclasses
 import functools
@@ -10,21 +10,21 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from transformer_jax.data.examples import (
-    Examples,
+    EncodedExamples,
+    collate,
     encode_questions,
     encode_sentences,
     encode_tagged,
-    find_spans,
-    make_inputs,
+    locate_answers,
 )
-from transformer_jax.data.labelled import (
-    Labelled,
-    LabelledSplits,
+from transformer_jax.data.labeled import (
+    Labeled,
+    LabeledSplits,
     Questions,
     Sentences,
     Tagged,
     label_names,
-    open_labelled,
+    open_labeled,
 )
 from transformer_jax.data.plan import BatchPlan, BucketPlan
 from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer
@@ -45,7 +45,7 @@ from transformer_jax.training.stored import load_params
 __all__ = ["TaskJob", "begin", "open_run", "train"]
 
 
-def begin(run: FinetuneRun, named: FinetuneRun) -> tuple[FinetuneRun, RunDirectory, LabelledSplits]:
+def begin(run: FinetuneRun, named: FinetuneRun) -> tuple[FinetuneRun, RunDirectory, LabeledSplits]:
     """A new run directory; the run as it will be done, its directory, and its examples."""
     checks.check_best(run, ("valid_loss", *(f"valid_{name}" for name in MEASURES[run.task.kind])))
     checks.check_steps(run)
@@ -77,9 +77,9 @@ def begin(run: FinetuneRun, named: FinetuneRun) -> tuple[FinetuneRun, RunDirecto
     return read(directory), directory, splits  # type: ignore[return-value]
 
 
-def open_run(run: FinetuneRun) -> LabelledSplits:
+def open_run(run: FinetuneRun) -> LabeledSplits:
     """The examples of a run."""
-    return open_labelled(run.data, run.task.kind)
+    return open_labeled(run.data, run.task.kind)
 
 
 def _from(run: FinetuneRun, named: FinetuneRun, start: Initial) -> FinetuneRun:
@@ -145,20 +145,20 @@ def frozen(freeze: str) -> Callable[[str], bool] | None:
     return stays
 
 
-def _texts(part: Labelled) -> list[str]:
+def _texts(part: Labeled) -> list[str]:
     """All text of the examples, to learn a tokenizer from."""
     if isinstance(part, Tagged):
         return [" ".join(words) for words in part.words]
     if isinstance(part, Questions):
         return [*part.questions, *dict.fromkeys(part.contexts)]
-    return [*part.texts, *(part.seconds or ())]
+    return [*part.texts, *(part.text_pairs or ())]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Encoded:
     """Examples as ids, with what is to be told of each, or of each of their tokens."""
 
-    examples: Examples
+    examples: EncodedExamples
     labels: np.ndarray | None = None  # [count ...]
     tags: np.ndarray | None = None  # of the tokens of the store, -1 where there is nothing to tell
     allowed: np.ndarray | None = None  # of these, where answers may be
@@ -173,7 +173,7 @@ class _Encoded:
     def batch(self, plan: BatchPlan, pad: int, rows: np.ndarray) -> dict[str, np.ndarray]:
         """The arrays of some rows of a batch; empty rows have no labels."""
         indices = plan.indices[rows]
-        made = make_inputs(self.examples, indices, plan.S, pad)
+        made = collate(self.examples, indices, plan.S, pad)
         inside = np.arange(plan.S) < made["lengths"][:, None]
         begins = self.examples.store.offsets[np.maximum(indices, 0)]
         places = (begins[:, None] + np.arange(plan.S))[inside]
@@ -193,9 +193,9 @@ class _Encoded:
 
 
 class TaskJob(job.Job):
-    """The parts of a run on labelled examples."""
+    """The parts of a run on labeled examples."""
 
-    def __init__(self, run: FinetuneRun, directory: RunDirectory, splits: LabelledSplits):
+    def __init__(self, run: FinetuneRun, directory: RunDirectory, splits: LabeledSplits):
         self.splits, self.kind = splits, run.task.kind
         labels = {"regress": 1, "span": 2}.get(self.kind, len(run.task.labels))
         token = self.kind in ("tag", "span")
@@ -223,12 +223,12 @@ class TaskJob(job.Job):
             shuffle=shuffle,
         )
 
-    def encode(self, part: Labelled) -> _Encoded:
+    def encode(self, part: Labeled) -> _Encoded:
         """Examples and their labels as numbers, and a line about them."""
         task, tokenizer = self.run.task, self.tokenizer
         numbers = {name: i for i, name in enumerate(task.labels)}
         if isinstance(part, Sentences):
-            examples, cut = encode_sentences(part.texts, part.seconds, tokenizer, task.length)
+            examples, cut = encode_sentences(part.texts, part.text_pairs, tokenizer, task.length)
             say(f"{part.name}: {plural(len(part), 'example')}" + (f", {cut:,} cut" if cut else ""))
             if self.kind == "regress":
                 return _Encoded(examples, np.array([float(x) for x in part.labels], np.float32))
@@ -237,13 +237,13 @@ class TaskJob(job.Job):
             tagged = encode_tagged(part.words, tokenizer, task.length)
             store = tagged.examples.store
             labels = np.full(len(store.ids), -1, np.int32)
-            rows = np.repeat(np.arange(len(tagged)), tagged.places.lengths)
+            rows = np.repeat(np.arange(len(tagged)), tagged.word_starts.lengths)
             tags = np.array([numbers[tag] for tags in part.tags for tag in tags], np.int32)
-            labels[store.offsets[rows] + tagged.places.ids] = tags
+            labels[store.offsets[rows] + tagged.word_starts.ids] = tags
             say(f"{part.name}: {plural(len(part), 'sentence')}, {plural(len(tags), 'word')}")
             return _Encoded(tagged.examples, tags=labels)
         spans = encode_questions(part.questions, part.contexts, tokenizer, task.length, task.stride)
-        found = find_spans(spans, part.answers).astype(np.int32)
+        found = locate_answers(spans, part.answers).astype(np.int32)
         say(f"{part.name}: {plural(len(part), 'question')}, {plural(len(spans), 'window')}")
         return _Encoded(spans.examples, found, allowed=spans.spans[:, 0] >= 0)
 
@@ -304,7 +304,7 @@ class TaskJob(job.Job):
         """What tells the labels of texts, still without parameters."""
         return predictor((self.graph, None), self.tokenizer, self.run)
 
-    def _measured(self, predictor: Predictor, params: Any, part: Labelled) -> dict[str, float]:
+    def _measured(self, predictor: Predictor, params: Any, part: Labeled) -> dict[str, float]:
         """The scores of a part, worked out in the first process."""
         names = MEASURES[self.kind]
         if jax.process_count() > 1:
@@ -334,9 +334,7 @@ def predictor(model: tuple[Any, Any], tokenizer: Tokenizer, run: FinetuneRun) ->
     )
 
 
-def train(
-    run: FinetuneRun, directory: RunDirectory, splits: LabelledSplits, *, resume: bool
-) -> int:
+def train(run: FinetuneRun, directory: RunDirectory, splits: LabeledSplits, *, resume: bool) -> int:
     """Trains, and scores the best checkpoint on validation and test examples."""
     parts = TaskJob(run, directory, splits)
     job.introduce(parts)

@@ -21,7 +21,7 @@ from flax import nnx
 from transformer_jax.compiled import multiplies_bfloat16
 from transformer_jax.config import from_dict
 from transformer_jax.data.loader import prefetched
-from transformer_jax.data.store import forget
+from transformer_jax.data.store import release_pages
 from transformer_jax.data.tokenizer import (
     SPECIAL,
     Tokenizer,
@@ -345,7 +345,7 @@ def introduce(job: Job) -> None:
     say(
         f"model: {job.parameters / 1e6:.2f} M parameters; {plural(job.steps, 'step')} of "
         f"{plural(job.run.training.tokens, 'token')}, {job.plan.steps_per_epoch} an epoch, "
-        f"{plural(len(job.plan.shapes), 'shape')}, fill {job.plan.fill:.2f}; mesh "
+        f"{plural(len(job.plan.shapes), 'shape')}, fill {job.plan.non_padding_fraction:.2f}; mesh "
         f"{dict(job.mesh.shape)}"
     )
 
@@ -448,7 +448,7 @@ def _fingerprint(plan: str, tokens: Iterable[np.ndarray]) -> str:
     for ids in tokens:
         for start in range(0, len(ids), _HASHED):
             found.update(np.ascontiguousarray(ids[start : start + _HASHED]).data)
-            forget(ids)
+            release_pages(ids)
     return found.hexdigest()[:16]
 
 

@@ -11,9 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from transformer_jax.data.documents import Piece, Texts, TextSplits, open_texts, read_texts
-from transformer_jax.data.rows import BlockPlan, PackPlan, RowBatch, make_rows
-from transformer_jax.data.store import forget
+from transformer_jax.data.documents import (
+    DocumentStream,
+    TextChunk,
+    TextSplits,
+    open_texts,
+    read_texts,
+)
+from transformer_jax.data.language_model_plans import (
+    ContiguousPlan,
+    PackingPlan,
+    RowBatch,
+    make_rows,
+)
+from transformer_jax.data.store import release_pages
 from transformer_jax.data.token_file import TextStore, build_tokens, sample_texts
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.requests import GenerationRequest, LanguageModel
@@ -68,7 +79,7 @@ def _settled(texts: TextSplits, run: Any, tokenizer: Tokenizer) -> Any:
     return dataclasses.replace(run, first=first)
 
 
-def _several(texts: Texts) -> bool:
+def _several(texts: DocumentStream) -> bool:
     """Whether there is more than one document."""
     ended = False
     for piece in texts:
@@ -86,25 +97,27 @@ def open_run(run: Any) -> TextSplits:
     return TextSplits(texts.train, valid, tests)
 
 
-def _beginning(texts: Texts, characters: int) -> Texts:
-    """Texts up to the character at which it is enough."""
+def _beginning(texts: DocumentStream, characters: int) -> DocumentStream:
+    """DocumentStream up to the character at which it is enough."""
 
-    def pieces() -> Iterator[Piece]:
+    def pieces() -> Iterator[TextChunk]:
         left, begun = characters, False
         for text, last in texts:
             if len(text) > left:
                 say(f"{texts.name}: only the first {plural(characters, 'character')} are judged")
                 if left or begun:
-                    yield Piece(text[:left], True)
+                    yield TextChunk(text[:left], True)
                 return
             left, begun = left - len(text), not last
-            yield Piece(text, last)
+            yield TextChunk(text, last)
 
     identity = f"{texts.identity} beginning={characters}"
-    return Texts(texts.name, identity, pieces, counts=texts.counts)
+    return DocumentStream(texts.name, identity, pieces, counts=texts.counts)
 
 
-def store_of(run: Any, directory: RunDirectory, tokenizer: Tokenizer, texts: Texts) -> TextStore:
+def store_of(
+    run: Any, directory: RunDirectory, tokenizer: Tokenizer, texts: DocumentStream
+) -> TextStore:
     """A run's texts as ids, and a line about them."""
     began = time.monotonic()
     # A single text without end is read as nanoGPT reads it: nothing is added.
@@ -130,22 +143,22 @@ class LanguageJob(job.Job):
         self.texts = texts
         super().__init__(run, directory)
 
-    def make_plan(self) -> BlockPlan | PackPlan:
+    def make_plan(self) -> ContiguousPlan | PackingPlan:
         """Packed documents, or blocks of one stream."""
         self.store = self.encode(self.texts.train)
         return self.plan_for(self.store)
 
-    def encode(self, texts: Texts) -> TextStore:
+    def encode(self, texts: DocumentStream) -> TextStore:
         """Documents as ids, and a line about them."""
         return store_of(self.run, self.directory, self.tokenizer, texts)
 
-    def plan_for(self, store: TextStore, shuffle: bool = True) -> BlockPlan | PackPlan:
+    def plan_for(self, store: TextStore, shuffle: bool = True) -> ContiguousPlan | PackingPlan:
         """Rows of the documents of ``store``."""
         training = self.run.training
         how = {"length": training.length, "rows": training.rows, "seed": training.seed}
         if training.layout == "blocks":
-            return BlockPlan(len(store.ids), **how, shuffle=shuffle)
-        return PackPlan(store.lengths, **how, shuffle=shuffle)
+            return ContiguousPlan(len(store.ids), **how, shuffle=shuffle)
+        return PackingPlan(store.lengths, **how, shuffle=shuffle)
 
     def tokens(self) -> list[np.ndarray]:
         """The ids of the training text."""
@@ -189,7 +202,7 @@ class LanguageJob(job.Job):
         held = batch.select(local_rows(self.mesh, len(batch.indices)))
         special = self.tokenizer
         made = make_rows(store, held, self.run.training.length, special.bos, special.pad)
-        forget(store.ids)  # in time all of a long text would stay
+        release_pages(store.ids)  # in time all of a long text would stay
         return made
 
     def _put(self, store: TextStore, batch: RowBatch) -> job.Batch:
@@ -207,7 +220,7 @@ def train(
         f"model: {parts.parameters / 1e6:.2f} M parameters; {plural(parts.steps, 'step')} of "
         f"{run.training.rows} x {plural(run.training.length, 'token')}, "
         f"{parts.plan.steps_per_epoch} an "
-        f"epoch, fill {parts.plan.fill:.2f}; mesh {dict(parts.mesh.shape)}"
+        f"epoch, {parts.plan.non_padding_fraction:.0%} non-padding; mesh {dict(parts.mesh.shape)}"
     )
     return job.train(parts, functools.partial(_finish, parts), resume=resume)
 
@@ -232,7 +245,7 @@ def _write_sample(model: LanguageModel, run: LanguageRun | NgramRun) -> None:
         print(f"\nsample:\n{sample.text}\n", flush=True)
 
 
-def _judged(texts: TextSplits) -> dict[str, Texts]:
+def _judged(texts: TextSplits) -> dict[str, DocumentStream]:
     """The texts that models are compared on: tests, or else those of validation."""
     valid = {} if texts.valid is None else {"valid": texts.valid}
     return dict(texts.tests) or valid
@@ -303,6 +316,8 @@ def compare(asked: Any) -> int:
     return 0
 
 
-def _stores(run: Any, directory: RunDirectory, texts: dict[str, Texts]) -> dict[str, TextStore]:
+def _stores(
+    run: Any, directory: RunDirectory, texts: dict[str, DocumentStream]
+) -> dict[str, TextStore]:
     tokenizer = directory.load_tokenizer()
     return {name: store_of(run, directory, tokenizer, found) for name, found in texts.items()}

@@ -9,11 +9,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer_jax.data.corruption import Masking
-from transformer_jax.data.documents import Texts, TextSplits
-from transformer_jax.data.sentence_pairs import PairBatch, SentencePairs
+from transformer_jax.data.bert_pretraining import BertPretrainingPlan, PairBatch
+from transformer_jax.data.documents import DocumentStream, TextSplits
+from transformer_jax.data.masking import MLMMasking
 from transformer_jax.data.sentences import SentenceStore, build_sentences
-from transformer_jax.data.store import forget
+from transformer_jax.data.store import release_pages
 from transformer_jax.data.token_file import sample_texts
 from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer
 from transformer_jax.errors import plural
@@ -50,7 +50,7 @@ def begin(run: PretrainRun, named: PretrainRun) -> tuple[PretrainRun, RunDirecto
 
 
 def _settled(run: PretrainRun, tokenizer: Tokenizer) -> PretrainRun:
-    Masking.of(tokenizer, whole_words=run.masking.whole_words)  # refused now, not when it trains
+    MLMMasking.of(tokenizer, whole_words=run.masking.whole_words)  # refused now, not when it trains
     settled: PretrainRun = checks.with_vocab(checks.with_rows(run), tokenizer)
     return settled
 
@@ -64,12 +64,12 @@ class PretrainJob(job.Job):
         self.model = functools.partial(EncoderForMaskedLM, next_sentence=pairs)
         super().__init__(run, directory)
 
-    def make_plan(self) -> SentencePairs:
-        """Texts of like length, drawn anew for every epoch."""
+    def make_plan(self) -> BertPretrainingPlan:
+        """DocumentStream of like length, drawn anew for every epoch."""
         self.store = self.encode(self.texts.train)
         return self.plan_for(self.store)
 
-    def encode(self, texts: Texts) -> SentenceStore:
+    def encode(self, texts: DocumentStream) -> SentenceStore:
         """The sentences of documents as ids, and a line about them."""
         began = time.monotonic()
         kept = job.cache_of(self.run, self.directory)
@@ -83,12 +83,12 @@ class PretrainJob(job.Job):
         )
         return store
 
-    def plan_for(self, store: SentenceStore, shuffle: bool = True) -> SentencePairs:
-        """Texts made of the sentences of ``store``."""
+    def plan_for(self, store: SentenceStore, shuffle: bool = True) -> BertPretrainingPlan:
+        """DocumentStream made of the sentences of ``store``."""
         training, masking, tokenizer = self.run.training, self.run.masking, self.tokenizer
-        return SentencePairs(
+        return BertPretrainingPlan(
             store,
-            Masking.of(tokenizer, whole_words=masking.whole_words, share=masking.share),
+            MLMMasking.of(tokenizer, whole_words=masking.whole_words, share=masking.share),
             (tokenizer.bos, tokenizer.eos, tokenizer.pad),
             length=training.length,
             tokens=training.tokens,
@@ -121,7 +121,7 @@ class PretrainJob(job.Job):
         """The batches after ``start`` steps, on the devices."""
         return self.stream(lambda batch: self._rows(self.plan, batch), start)
 
-    def put_all(self, plan: SentencePairs) -> Iterator[job.Batch]:
+    def put_all(self, plan: BertPretrainingPlan) -> Iterator[job.Batch]:
         """All texts once, in order."""
         for step in tracked(range(plan.steps_per_epoch), "validation loss"):
             yield self._put(plan, plan.batch(step))
@@ -140,12 +140,12 @@ class PretrainJob(job.Job):
 
         return scores
 
-    def _rows(self, plan: SentencePairs, batch: PairBatch) -> dict[str, np.ndarray]:
+    def _rows(self, plan: BertPretrainingPlan, batch: PairBatch) -> dict[str, np.ndarray]:
         made = plan.make(batch.select(local_rows(self.mesh, len(batch.indices))))
-        forget(self.store.ids)  # in time all of a long text would stay
+        release_pages(self.store.ids)  # in time all of a long text would stay
         return made
 
-    def _put(self, plan: SentencePairs, batch: PairBatch) -> job.Batch:
+    def _put(self, plan: BertPretrainingPlan, batch: PairBatch) -> job.Batch:
         return shard_batch(self._rows(plan, batch), self.mesh, len(batch.indices))
 
 
@@ -182,7 +182,7 @@ def score(parts: PretrainJob, checkpoint: str) -> dict[str, dict[str, float]]:
     return scores
 
 
-def _guesses(ids: np.ndarray, plan: SentencePairs, vocab: int) -> tuple[float, float]:
+def _guesses(ids: np.ndarray, plan: BertPretrainingPlan, vocab: int) -> tuple[float, float]:
     """How often the most frequent token of training is the hidden one, and the loss of counts."""
     counts = np.zeros(vocab, np.int64)
     for start in range(0, len(ids), 1 << 24):

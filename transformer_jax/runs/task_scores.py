@@ -1,11 +1,11 @@
-"""How well a task is done: what is measured of each, on labelled examples."""
+"""How well a task is done: what is measured of each, on labeled examples."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from transformer_jax.data.labelled import Labelled, Questions, Sentences, Tagged
+from transformer_jax.data.labeled import Labeled, Questions, Sentences, Tagged
 from transformer_jax.encoding.predictor import Predictor
 from transformer_jax.errors import DataError
 from transformer_jax.evaluation.classification import accuracy, f1, macro_f1, matthews_corrcoef
@@ -25,8 +25,8 @@ MEASURES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def measure(predictor: Predictor, task: TaskConfig, part: Labelled) -> dict[str, float]:
-    """The measures of a task on labelled examples; shares are 0 to 1.
+def measure(predictor: Predictor, task: TaskConfig, part: Labeled) -> dict[str, float]:
+    """The measures of a task on labeled examples; shares are 0 to 1.
 
     F1 is of the second class of a run that has two (GLUE's "1"), and else the mean over classes.
 
@@ -45,10 +45,10 @@ def measure(predictor: Predictor, task: TaskConfig, part: Labelled) -> dict[str,
         return _classes(np.array(told), _numbers(tags, task, part.name), task)
     assert isinstance(part, Sentences)
     if task.kind == "regress":
-        numbers = np.asarray(predictor.numbers(part.texts, part.seconds), np.float64)
+        numbers = np.asarray(predictor.numbers(part.texts, part.text_pairs), np.float64)
         wanted = np.array([float(label) for label in part.labels])
         return {"pearson": pearson(numbers, wanted), "spearman": spearman(numbers, wanted)}
-    best = predictor.classes(part.texts, part.seconds).argmax(-1)
+    best = predictor.classes(part.texts, part.text_pairs).argmax(-1)
     return _classes(best, _numbers(part.labels, task, part.name), task)
 
 

@@ -232,7 +232,8 @@ def train(run: Run, directory: RunDirectory, splits: Splits, *, resume: bool) ->
     say(
         f"model: {parts.parameters / 1e6:.2f} M parameters; {plural(parts.steps, 'step')} of "
         f"{plural(run.training.tokens, 'token')} a side, {plan.steps_per_epoch} an epoch, "
-        f"{plural(len(plan.shapes), 'shape')}, fill {plan.fill:.2f}; mesh {dict(parts.mesh.shape)}"
+        f"{plural(len(plan.shapes), 'shape')}, {plan.non_padding_fraction:.0%} non-padding; "
+        f"mesh {dict(parts.mesh.shape)}"
     )
     return job.train(parts, functools.partial(_finish, parts), resume=resume)
 

@@ -42,15 +42,18 @@ def masked_words(*, accuracy: bool = False) -> Objective:
             once.
 
     Returns:
-        ``objective(model, batch, key)``. The batch holds what :func:`inputs` reads, ``places``,
-        ``targets``, ``weights`` and ``follows`` (``SentencePairs.make``). Further sums:
-        ``masked_loss``, and with pairs ``pair_loss`` and ``pair_accuracy``.
+        ``objective(model, batch, key)``. The batch holds what :func:`inputs` reads,
+        ``masked_positions``, ``targets``, ``weights`` and ``next_sentence_label``
+        (``BertPretrainingPlan.make``). Further sums: ``masked_loss``, and with pairs
+        ``pair_loss`` and ``pair_accuracy``.
     """
 
     def objective(model: Any, batch: dict[str, Any], key: Array | None = None):
         targets, weights = jnp.asarray(batch["targets"]), jnp.asarray(batch["weights"])
         hidden = model(*inputs(batch), key=key)
-        vectors = model.mlm_transform(gather_positions(hidden, jnp.asarray(batch["places"])))
+        vectors = model.mlm_transform(
+            gather_positions(hidden, jnp.asarray(batch["masked_positions"]))
+        )
         extra: dict[str, Array] = {}
         if accuracy:
             logits = model.output_table().logits(vectors)
@@ -64,7 +67,7 @@ def masked_words(*, accuracy: bool = False) -> Objective:
         extra["masked_loss"] = total
         if model.next_sentence is not None:
             logits = model.nsp_logits(hidden)
-            follows, counts = jnp.asarray(batch["follows"]), weights.sum(1)
+            follows, counts = jnp.asarray(batch["next_sentence_label"]), weights.sum(1)
             loss, _ = cross_entropy(logits, jnp.maximum(follows, 0), counts)
             extra |= {"pair_loss": loss, "pair_accuracy": _correct(logits, follows, counts)}
             total = total + loss

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.data.ordinary import read_ordinary
+from transformer_jax.data.files import read_file
 from transformer_jax.data.processes import machine, process_alive, this_process
 from transformer_jax.errors import CheckpointError
 
@@ -260,7 +260,7 @@ def _read(file: Path) -> dict[str, Any] | None:
     What is no lock at all is something that :func:`_is_lock` denies.
     """
     try:
-        found = json.loads(read_ordinary(file, _LARGEST).decode("utf-8"))
+        found = json.loads(read_file(file, _LARGEST).decode("utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, RecursionError):

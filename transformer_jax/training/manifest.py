@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.data.ordinary import open_ordinary, read_ordinary
+from transformer_jax.data.files import open_file, read_file
 from transformer_jax.errors import CheckpointError, plural
 
 __all__ = [
@@ -53,7 +53,7 @@ def file_record(path: Path, *, flush: bool = False) -> dict[str, Any]:
     """Size and SHA-256 of a file, which is flushed to the disk on request."""
     digest = hashlib.sha256()
     size = 0
-    with open_ordinary(path) as file:
+    with open_file(path) as file:
         while block := file.read(1 << 20):
             digest.update(block)
             size += len(block)
@@ -127,7 +127,7 @@ def read(directory: Path) -> dict[str, Any]:
     """
     path = directory / MANIFEST
     try:
-        text = read_ordinary(path).decode("utf-8")
+        text = read_file(path).decode("utf-8")
         fields = json.loads(text)
         claimed = fields.pop("digest")
         schema = int(fields["schema"])

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from transformer_jax.data.ordinary import read_ordinary
+from transformer_jax.data.files import read_file
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.training import manifest
 from transformer_jax.training.lock import check_lock
@@ -24,7 +24,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         CheckpointError: The file cannot be read.
     """
     try:
-        text = read_ordinary(path).decode("utf-8", errors="replace")
+        text = read_file(path).decode("utf-8", errors="replace")
     except FileNotFoundError:
         return []
     except OSError as error:

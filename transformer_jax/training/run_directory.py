@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from transformer_jax.data.ordinary import read_ordinary
+from transformer_jax.data.files import read_file
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.training import manifest
 from transformer_jax.training.lock import LOCK, check_lock, of_a_lock
@@ -178,7 +178,7 @@ class RunDirectory:
 
     def _read(self, path: Path) -> dict[str, Any]:
         try:
-            fields = json.loads(read_ordinary(path).decode("utf-8"))
+            fields = json.loads(read_file(path).decode("utf-8"))
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
         except (ValueError, RecursionError):

@@ -77,16 +77,16 @@ def config_of(fields: Fields, pooler: bool) -> TransformerConfig:
 def model(fields: Fields, tensors: Tensors) -> Model:
     """An encoder of images with the heads that are there."""
     prefix = "vit." if tensors.has("vit.embeddings.cls_token") else ""
-    labelled = tensors.has("classifier.weight")
-    if labelled:
+    labeled = tensors.has("classifier.weight")
+    if labeled:
         fields.only(problem_type="single_label_classification")
     return Model(
         kind="image",
         # A classifier reads the first vector as it is, whatever pooler it was saved with.
-        config=config_of(fields, not labelled and tensors.has(f"{prefix}pooler.dense.weight")),
+        config=config_of(fields, not labeled and tensors.has(f"{prefix}pooler.dense.weight")),
         prefix=prefix,
-        task="classify" if labelled else None,
-        labels=labels_of(fields) if labelled else (),
+        task="classify" if labeled else None,
+        labels=labels_of(fields) if labeled else (),
     )
 
 

@@ -10,10 +10,10 @@ from transformer_jax.data.plan import uniform
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import ConfigError
 
-__all__ = ["Hidden", "Masking", "hide"]
+__all__ = ["MLMMasking", "MaskedTokens", "mask_tokens"]
 
 
-class Hidden(NamedTuple):
+class MaskedTokens(NamedTuple):
     """Rows of tokens of which some are hidden, and which.
 
     Attributes:
@@ -24,13 +24,13 @@ class Hidden(NamedTuple):
     """
 
     tokens: Int32[np.ndarray, "B T"]
-    places: Int32[np.ndarray, "B P"]
+    masked_positions: Int32[np.ndarray, "B P"]
     targets: Int32[np.ndarray, "B P"]
     weights: Float32[np.ndarray, "B P"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Masking:
+class MLMMasking:
     """Which tokens are hidden, and behind what (Devlin et al. 2019; rows B35, H18).
 
     Attributes:
@@ -45,7 +45,7 @@ class Masking:
 
     mask: int
     plain: Int[np.ndarray, " plain"]
-    continues: Bool[np.ndarray, " V"] | None = None
+    is_continuation: Bool[np.ndarray, " V"] | None = None
     share: float = 0.15
     masked: float = 0.8
     random: float = 0.1
@@ -53,7 +53,7 @@ class Masking:
     @classmethod
     def of(
         cls, tokenizer: Tokenizer, *, whole_words: bool = False, share: float = 0.15
-    ) -> "Masking":
+    ) -> "MLMMasking":
         """As the recipe of BERT has it, with a tokenizer's ids.
 
         Raises:
@@ -65,28 +65,30 @@ class Masking:
                 "the tokenizer has no [MASK] token: learn one with this run, or give a "
                 "tokenizer.json that has [MASK] or <mask>"
             )
-        if whole_words and not tokenizer.continues.any():
+        if whole_words and not tokenizer.is_continuation.any():
             raise ConfigError(
                 "masking.whole_words: the ids of this tokenizer do not tell where words begin: "
                 "choose tokenizer.kind wordpiece"
             )
         ids = np.arange(tokenizer.vocab_size)
-        plain = ids[~np.isin(ids, list(tokenizer.special))]
-        return cls(tokenizer.mask, plain, tokenizer.continues if whole_words else None, share=share)
+        plain = ids[~np.isin(ids, list(tokenizer.special_ids))]
+        return cls(
+            tokenizer.mask, plain, tokenizer.is_continuation if whole_words else None, share=share
+        )
 
     def room(self, T: int) -> int:
         """``P``: how many tokens are hidden, at most, of a row of ``T``."""
         return max(1, round(self.share * T))
 
 
-def hide(
+def mask_tokens(
     tokens: Int[np.ndarray, "B T"],
     allowed: Bool[np.ndarray, "B T"],
-    masking: Masking,
+    masking: MLMMasking,
     numbers: Int[np.ndarray, " B"],
     seed: int,
     epoch: int,
-) -> Hidden:
+) -> MaskedTokens:
     """Rows with a share of their tokens hidden, chosen by (seed, epoch, number of the row) alone.
 
     Of ``n`` allowed tokens ``round(share · n)`` are chosen, at least one; whole words are taken
@@ -101,10 +103,10 @@ def hide(
         epoch: Of the choice.
 
     Example:
-        >>> masking = Masking(mask=4, plain=np.arange(5, 10), share=0.5, masked=1.0, random=0.0)
+        >>> masking = MLMMasking(mask=4, plain=np.arange(5, 10), share=0.5, masked=1.0, random=0.0)
         >>> row = np.array([[2, 7, 8, 9, 6, 3]])
-        >>> hidden = hide(row, row > 4, masking, np.array([0]), seed=1, epoch=0)
-        >>> hidden.tokens, hidden.places, hidden.targets
+        >>> hidden = mask_tokens(row, row > 4, masking, np.array([0]), seed=1, epoch=0)
+        >>> hidden.tokens, hidden.masked_positions, hidden.targets
         (array([[2, 7, 4, 9, 4, 3]], dtype=int32),
          array([[2, 4, 0]], dtype=int32),
          array([[8, 6, 0]], dtype=int32))
@@ -115,11 +117,11 @@ def hide(
     count = allowed.sum(1)
     wanted = np.where(count, np.clip(np.rint(masking.share * count), 1, P), 0).astype(int)
     order = np.where(allowed, draw(0), 2.0)
-    if masking.continues is None:
+    if masking.is_continuation is None:
         first = np.argsort(order, axis=1, kind="stable")[:, :P]
         picked = np.arange(P) < wanted[:, None]
     else:
-        first, picked = _whole_words(order, allowed, masking.continues[tokens], wanted, P)
+        first, picked = _whole_words(order, allowed, masking.is_continuation[tokens], wanted, P)
     # In order of place, what is not picked last.
     places = np.sort(np.where(picked, first, T), axis=1)
     picked = places < T
@@ -133,7 +135,7 @@ def hide(
     corrupted = tokens.astype(np.int32)
     rows = np.broadcast_to(np.arange(B)[:, None], places.shape)
     corrupted[rows[picked], places[picked]] = shown[picked]
-    return Hidden(
+    return MaskedTokens(
         corrupted,
         places.astype(np.int32),
         np.where(picked, targets, 0).astype(np.int32),

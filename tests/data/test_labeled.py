@@ -1,4 +1,4 @@
-"""Labelled examples come from every format; what is wrong is said in one line (B36, H22)."""
+"""Labeled examples come from every format; what is wrong is said in one line (B36, H22)."""
 
 import json
 import random
@@ -6,15 +6,15 @@ import random
 import numpy as np
 import pytest
 
-from transformer_jax.data.labelled import (
+from transformer_jax.data.labeled import (
     Answer,
-    LabelledData,
-    LabelledOptions,
-    LabelledSplits,
+    LabeledData,
+    LabeledOptions,
+    LabeledSplits,
     Sentences,
     label_names,
-    open_labelled,
-    read_labelled,
+    open_labeled,
+    read_labeled,
 )
 from transformer_jax.errors import ConfigError, DataError
 
@@ -53,7 +53,7 @@ def question(text="12 figs", start=9, id="q1", **other):
 
 
 def read(path, task, **options):
-    return read_labelled(path, task, LabelledOptions(**options))
+    return read_labeled(path, task, LabeledOptions(**options))
 
 
 # What comes back
@@ -67,19 +67,19 @@ def test_h22_columns_go_by_the_names_of_the_header_or_by_number(write):
     ):
         found = read(named, "pair", **options)
         # Nothing is quoted or escaped, blanks at the ends go, and so do empty lines.
-        assert (found.texts, found.seconds) == (["b\\t", "d"], ['"a', "c"])
+        assert (found.texts, found.text_pairs) == (["b\\t", "d"], ['"a', "c"])
         assert (found.labels, found.lines) == (["1", "0"], [2, 3])
     bare = write("gj04\t1\t\tA Bee.\r\ngj04\t0\t*\tA see.\n")
     found = read(bare, "classify", text="4", label="2", lowercase=True)
-    assert (found.texts, found.seconds, found.labels) == (["a bee.", "a see."], None, ["1", "0"])
+    assert (found.texts, found.text_pairs, found.labels) == (["a bee.", "a see."], None, ["1", "0"])
 
 
 def test_h22_a_regression_reads_one_sentence_or_two(write):
     path = write("5.00\ta\tb\n1e-1\tc\td\tmore\n")
     options = {"text": "2", "second": "3", "label": "1"}
-    assert read(path, "regress", **options).seconds is None
+    assert read(path, "regress", **options).text_pairs is None
     found = read(path, "regress", pair=True, **options)
-    assert (found.seconds, found.labels) == (["b", "d"], ["5.00", "1e-1"])
+    assert (found.text_pairs, found.labels) == (["b", "d"], ["5.00", "1e-1"])
 
 
 def test_json_labels_may_be_text_or_numbers(write):
@@ -243,15 +243,15 @@ def test_data_is_given_once():
     for options, message in (
         ({"train": "a", "tfds": "b"}, r"more than one way \(data.train, data.tfds\)"),
         ({"train": "a", "tfds_dir": "b"}, r"data.tfds_dir is given without"),
-        ({"read": LabelledOptions(holdout=0.6)}, r"data.read.holdout is 0.6: a share from 0 to"),
-        ({"read": LabelledOptions(label="")}, r"data.read.label is empty"),
+        ({"read": LabeledOptions(holdout=0.6)}, r"data.read.holdout is 0.6: a share from 0 to"),
+        ({"read": LabeledOptions(label="")}, r"data.read.label is empty"),
     ):
         with pytest.raises(ConfigError, match=message):
-            LabelledData(**options)
+            LabeledData(**options)
     with pytest.raises(ConfigError, match=r"no training data for the task tag: give data.train"):
-        open_labelled(LabelledData(), "tag")
+        open_labeled(LabeledData(), "tag")
     with pytest.raises(ConfigError, match=r"data.tfds has sentences with labels, not .* span"):
-        open_labelled(LabelledData(tfds="squad"), "span")
+        open_labeled(LabeledData(tfds="squad"), "span")
 
 
 # Classes
@@ -260,20 +260,18 @@ def test_data_is_given_once():
 def test_classes_are_sorted_and_numbers_by_their_size():
     def names(*labels):
         part = Sentences("e", ["a"] * len(labels), None, list(labels))
-        return label_names(LabelledSplits(part, None, {}), "classify")
+        return label_names(LabeledSplits(part, None, {}), "classify")
 
     assert names("10", "9", "-1", "9") == ("-1", "9", "10")
     assert names("b", "10", "a", "9") == ("10", "9", "a", "b")
-    assert (
-        label_names(LabelledSplits(Sentences("e", ["a"], None, ["1"]), None, {}), "regress") == ()
-    )
+    assert label_names(LabeledSplits(Sentences("e", ["a"], None, ["1"]), None, {}), "regress") == ()
 
 
 def test_a_class_that_training_lacks_is_named_with_its_line(write):
     train = write("text\tlabel\na\tpos\nb\tneg\n")
     other = write("text\tlabel\nc\tpos\nd\tgood\n", "other.tsv")
     for part in ({"valid": other}, {"valid": train, "test": other}):
-        splits = open_labelled(LabelledData(train=train, **part), "classify")
+        splits = open_labeled(LabeledData(train=train, **part), "classify")
         with pytest.raises(DataError, match=r"other.tsv:3: the class 'good' is not among those of "
                            r"training \('neg', 'pos'\): mend the label"):  # fmt: skip
             label_names(splits, "classify")
@@ -281,7 +279,7 @@ def test_a_class_that_training_lacks_is_named_with_its_line(write):
 
 def test_a_class_that_was_held_out_whole_is_explained(write):
     rows = "".join(f"t{i}\tc{i}\n" for i in range(10))
-    splits = open_labelled(LabelledData(train=write("text\tlabel\n" + rows)), "classify")
+    splits = open_labeled(LabeledData(train=write("text\tlabel\n" + rows)), "classify")
     with pytest.raises(DataError, match=r"train.tsv:\d+: the class 'c\d' .*: it was held out, so"):
         label_names(splits, "classify")
 
@@ -289,16 +287,16 @@ def test_a_class_that_was_held_out_whole_is_explained(write):
 def test_b36_a_tag_that_training_lacks_is_named(write):
     train = write(WORDS, "train.conllu")
     valid = write(WORDS.replace("SYM", "PUNCT"), "valid.conllu")
-    splits = open_labelled(LabelledData(train=train, valid=valid), "tag")
+    splits = open_labeled(LabeledData(train=train, valid=valid), "tag")
     with pytest.raises(DataError, match=r"valid.conllu:11: the tag 'PUNCT' is not among"):
         label_names(splits, "tag")
-    splits = open_labelled(LabelledData(train=train, valid=train), "tag")
+    splits = open_labeled(LabeledData(train=train, valid=train), "tag")
     assert label_names(splits, "tag") == ("AUX", "PART", "PRON", "SYM", "VERB")
 
 
 def test_a_file_with_one_class_is_refused(write):
     path = write("text\tlabel\na\t1\nb\t1\n")
-    splits = open_labelled(LabelledData(train=path, valid=path), "classify")
+    splits = open_labeled(LabeledData(train=path, valid=path), "classify")
     with pytest.raises(DataError, match=r"train.tsv: all examples have the class '1': at least two "
                        r"are needed; is data.read.label"):  # fmt: skip
         label_names(splits, "classify")
@@ -309,8 +307,8 @@ def test_a_file_with_one_class_is_refused(write):
 
 def held(write, rows, share=0.2):
     path = write("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows))
-    read = LabelledOptions(holdout=share)
-    splits = open_labelled(LabelledData(train=path, read=read), "classify")
+    read = LabeledOptions(holdout=share)
+    splits = open_labeled(LabeledData(train=path, read=read), "classify")
     parts = (splits.train, splits.valid)
     return [set(zip(part.texts, part.labels, strict=True)) for part in parts], splits
 
@@ -339,9 +337,9 @@ def test_a_little_is_always_held_out_and_never_all(write):
 
 def test_holdout_0_and_a_file_of_its_own_hold_nothing_out(write):
     path = write("text\tlabel\na\t0\nb\t1\n")
-    none = LabelledData(train=path, read=LabelledOptions(holdout=0.0))
-    assert open_labelled(none, "classify").valid is None
-    splits = open_labelled(LabelledData(train=path, valid=path, test=path), "classify")
+    none = LabeledData(train=path, read=LabeledOptions(holdout=0.0))
+    assert open_labeled(none, "classify").valid is None
+    splits = open_labeled(LabeledData(train=path, valid=path, test=path), "classify")
     assert len(splits.train) == len(splits.valid) == len(splits.tests["test"]) == 2
 
 
@@ -351,10 +349,10 @@ def test_all_questions_of_a_paragraph_stay_together(write):
         for i in range(8)
     ]
     path = write(json.dumps({"data": [{"paragraphs": article}]}), "train.json")
-    splits = open_labelled(LabelledData(train=path, read=LabelledOptions(holdout=0.25)), "span")
+    splits = open_labeled(LabeledData(train=path, read=LabeledOptions(holdout=0.25)), "span")
     assert (len(splits.train), len(splits.valid)) == (18, 6)
     assert not set(splits.train.contexts) & set(splits.valid.contexts)
-    tagged = open_labelled(LabelledData(train=write(WORDS, "train.conllu")), "tag")
+    tagged = open_labeled(LabeledData(train=write(WORDS, "train.conllu")), "tag")
     assert sorted(tagged.train.words + tagged.valid.words) == [["#"], ["I", "ca", "n't", "Go"]]
 
 
@@ -387,24 +385,24 @@ def prepared(tmp_path_factory):
         "_info": info,
         "_split_generators": splits,
         "_generate_examples": lambda self, part: enumerate(part),
-        "name": "tiny_labelled",
+        "name": "tiny_labeled",
         "__module__": __name__,
     }
     root = tmp_path_factory.mktemp("tfds")
     bases = (tfds.core.GeneratorBasedBuilder,)
-    kind = type("tiny_labelled", bases, body, skip_registration=True)
+    kind = type("tiny_labeled", bases, body, skip_registration=True)
     kind(data_dir=str(root), file_format="array_record").download_and_prepare()
     return str(root)
 
 
 def opened(root, task, **options):
-    read = LabelledOptions(**{"text": "one", "second": "two", **options})
-    return open_labelled(LabelledData(tfds="tiny_labelled", tfds_dir=root, read=read), task)
+    read = LabeledOptions(**{"text": "one", "second": "two", **options})
+    return open_labeled(LabeledData(tfds="tiny_labeled", tfds_dir=root, read=read), task)
 
 
 def test_h22_a_prepared_data_set_gives_the_names_of_its_classes(prepared):
     splits = opened(prepared, "pair")
-    rows = zip(splits.train.texts, splits.train.seconds, splits.train.labels, strict=True)
+    rows = zip(splits.train.texts, splits.train.text_pairs, splits.train.labels, strict=True)
     wanted = [(f"s {i}", f"t {i}", ("bad", "good")[i % 2]) for i in range(5)]
     assert sorted(rows) == wanted
     assert label_names(splits, "pair") == ("bad", "good")
@@ -420,7 +418,7 @@ def test_h22_a_prepared_data_set_gives_the_names_of_its_classes(prepared):
 
 def test_features_that_do_not_fit_are_refused_with_a_list(prepared):
     for task, options, message in (
-        ("classify", {"text": "text"}, r"data.read.text text: tiny_labelled has no such feature"),
+        ("classify", {"text": "text"}, r"data.read.text text: tiny_labeled has no such feature"),
         ("classify", {"text": "label"}, r"data.read.text label: not a text, choose another of "),
         ("regress", {"label": "label"}, r"data.read.label label: not a number, .*score \(\w+\)"),
         ("pair", {"second": "score"}, r"data.read.second score: not a text"),

@@ -9,12 +9,12 @@ import stat
 import time
 from typing import Any
 
-__all__ = ["open_ordinary", "read_ordinary"]
+__all__ = ["open_file", "read_file"]
 
 _PATIENCE = 2.0  # seconds for whoever writes to a pipe to open it
 
 
-def open_ordinary(path: str | os.PathLike[str]) -> io.BufferedReader:
+def open_file(path: str | os.PathLike[str]) -> io.BufferedReader:
     """A file, or a pipe that somebody writes to, opened for reading bytes.
 
     A pipe without a writer would be waited for without end, and devices such as ``/dev/zero`` have
@@ -25,7 +25,7 @@ def open_ordinary(path: str | os.PathLike[str]) -> io.BufferedReader:
             ``strerror`` says which.
 
     Example:
-        >>> open_ordinary("/dev/zero")
+        >>> open_file("/dev/zero")
         Traceback (most recent call last):
         ...
         OSError: [Errno 22] it is a device, and a file is needed: '/dev/zero'
@@ -50,7 +50,7 @@ def open_ordinary(path: str | os.PathLike[str]) -> io.BufferedReader:
         raise
 
 
-def read_ordinary(path: str | os.PathLike[str], most: int | None = None) -> bytes:
+def read_file(path: str | os.PathLike[str], most: int | None = None) -> bytes:
     """All bytes of a file, for what is read as a whole and must not be a pipe.
 
     Args:
@@ -58,12 +58,12 @@ def read_ordinary(path: str | os.PathLike[str], most: int | None = None) -> byte
         most: Bytes that are allowed; None is any number.
 
     Raises:
-        OSError: As :func:`open_ordinary`; or it is a pipe, or larger; ``strerror`` says which.
+        OSError: As :func:`open_file`; or it is a pipe, or larger; ``strerror`` says which.
     """
     path = pathlib.Path(path)
     if stat.S_ISFIFO(path.stat().st_mode):
         raise OSError(errno.EINVAL, "it is a pipe, and a file is needed", str(path))
-    with open_ordinary(path) as file:
+    with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         if most is not None and size > most:
             raise OSError(

@@ -13,13 +13,13 @@ from typing import NamedTuple
 from transformer_jax.data.text import open_bytes, read_lines
 from transformer_jax.errors import DataError
 
-__all__ = ["HoldOut", "Piece", "Texts", "read_blocks"]
+__all__ = ["DocumentStream", "TextChunk", "ValidationSplit", "read_blocks"]
 
 _LIMIT = 1 << 16  # characters of the longest piece; many at a time occupy all cores
 _BLOCK = 1 << 20  # bytes read at a time
 
 
-class Piece(NamedTuple):
+class TextChunk(NamedTuple):
     """A part of a document; ``last`` marks its end."""
 
     text: str
@@ -27,7 +27,7 @@ class Piece(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Texts:
+class DocumentStream:
     r"""Documents that are read anew whenever they are iterated over, piece by piece.
 
     The pieces of a document are a function of its text alone. They are cut after the end of a
@@ -42,18 +42,19 @@ class Texts:
         counts: What was left out, by reason; filled once all has been read.
 
     Example:
-        >>> texts = Texts("example", "1", lambda: [Piece("One\n", False), Piece("two", True)])
+        >>> chunks = [TextChunk("One\n", False), TextChunk("two", True)]
+        >>> texts = DocumentStream("example", "1", lambda: chunks)
         >>> list(texts)
-        [Piece(text='One\ntwo', last=True)]
+        [TextChunk(text='One\ntwo', last=True)]
     """
 
     name: str
     identity: str
-    read: Callable[[], Iterable[Piece]]
+    read: Callable[[], Iterable[TextChunk]]
     lowercase: bool = False
     counts: dict[str, int] = dataclasses.field(default_factory=dict)
 
-    def __iter__(self) -> Iterator[Piece]:
+    def __iter__(self) -> Iterator[TextChunk]:
         """The pieces of all documents.
 
         Raises:
@@ -80,11 +81,11 @@ class Texts:
         if not documents:
             raise DataError(f"{self.name}: no text: {_nothing(empty)}")
 
-    def _piece(self, text: str, last: bool) -> Piece:
-        return Piece(text.lower() if self.lowercase else text, last)
+    def _piece(self, text: str, last: bool) -> TextChunk:
+        return TextChunk(text.lower() if self.lowercase else text, last)
 
 
-class HoldOut:
+class ValidationSplit:
     """Documents in two parts, about a ``share`` of them for validation; both are streams.
 
     Of several documents those with the least hashes of their first piece are held out, at least
@@ -94,17 +95,17 @@ class HoldOut:
     Both parts read the whole text once before they begin, for the hashes or the length.
     """
 
-    train: Texts
-    valid: Texts
+    train: DocumentStream
+    valid: DocumentStream
 
-    def __init__(self, whole: Texts, share: float):
+    def __init__(self, whole: DocumentStream, share: float):
         """Parts ``whole``; it is read when a part is."""
         self._whole, self._share = whole, share
         identity = f"{whole.identity} holdout={share}"
-        self.train = Texts(
+        self.train = DocumentStream(
             whole.name, f"{identity} train", lambda: self._part(False), counts=whole.counts
         )
-        self.valid = Texts(
+        self.valid = DocumentStream(
             f"{whole.name} (held out)", f"{identity} valid", lambda: self._part(True)
         )
 
@@ -131,19 +132,19 @@ class HoldOut:
             bound = lower[-1]
         return bound, 0
 
-    def _part(self, held: bool) -> Iterator[Piece]:
+    def _part(self, held: bool) -> Iterator[TextChunk]:
         bound, cut = self._bounds
         position, first, wanted = 0, True, True
         for text, last in self._whole:
             if bound is None:
                 at = min(max(cut - position, 0), len(text))
                 position += len(text)
-                yield Piece(text[at:] if held else text[:at], last)
+                yield TextChunk(text[at:] if held else text[:at], last)
                 continue
             if first:
                 wanted = (_key(text) <= bound) == held
             if wanted:
-                yield Piece(text, last)
+                yield TextChunk(text, last)
             first = last
 
 

@@ -5,10 +5,10 @@ import time
 import numpy as np
 import pytest
 
+from transformer_jax.data.document_stream import DocumentStream, TextChunk
+from transformer_jax.data.language_model_plans import ContiguousPlan, PackingPlan, make_rows
 from transformer_jax.data.loader import make_batch, prefetched
-from transformer_jax.data.pieces import Piece, Texts
 from transformer_jax.data.plan import BucketPlan
-from transformer_jax.data.rows import BlockPlan, PackPlan, make_rows
 from transformer_jax.data.store import PairStore, TokenStore
 from transformer_jax.data.token_file import build_tokens
 from transformer_jax.data.tokenizer import train_tokenizer
@@ -50,7 +50,7 @@ def check_arrays(batches, rows, T, names=("tokens", "targets", "weights")):
 @pytest.mark.parametrize("rows", [1, 4])
 def test_shuffled_blocks_are_whole_and_each_target_comes_at_most_once(total, rows):
     T = 8
-    plan = BlockPlan(total, length=T, rows=rows, seed=3)
+    plan = ContiguousPlan(total, length=T, rows=rows, seed=3)
     phases = set()
     for number in range(6):
         batches = epoch(plan, stream(total), number)
@@ -68,12 +68,14 @@ def test_shuffled_blocks_are_whole_and_each_target_comes_at_most_once(total, row
             assert not batch["tokens"][~real].any()
             assert not batch["targets"][~real].any()
     assert len(phases) > 1 or total == 9
-    assert plan.fill == pytest.approx(len(found) / (plan.steps_per_epoch * rows * T))
+    assert plan.non_padding_fraction == pytest.approx(
+        len(found) / (plan.steps_per_epoch * rows * T)
+    )
 
 
 def test_blocks_come_in_another_order_in_every_epoch_and_for_every_seed():
     def orders(seed):
-        plan = BlockPlan(1000, length=8, rows=4, seed=seed)
+        plan = ContiguousPlan(1000, length=8, rows=4, seed=seed)
         return [np.concatenate([plan.batch(step).indices for step in range(start, start + 31)])
                 for start in (0, plan.steps_per_epoch)]  # fmt: skip
 
@@ -86,11 +88,11 @@ def test_blocks_come_in_another_order_in_every_epoch_and_for_every_seed():
 @pytest.mark.parametrize("stride", [None, 8, 3, 1])
 def test_blocks_in_order_hold_every_target_but_the_first_token_once(total, stride):
     T = 8
-    plan = BlockPlan(total, length=T, rows=3, shuffle=False, stride=stride)
+    plan = ContiguousPlan(total, length=T, rows=3, shuffle=False, stride=stride)
     for number in (0, 1):
         batches = epoch(plan, stream(total), number)
         np.testing.assert_array_equal(targets(batches), np.arange(11, 10 + total))
-    assert plan.fill == pytest.approx((total - 1) / (plan.steps_per_epoch * 3 * T))
+    assert plan.non_padding_fraction == pytest.approx((total - 1) / (plan.steps_per_epoch * 3 * T))
     for batch in batches:
         for tokens, wanted, weights in zip(*batch.values(), strict=True):
             for t in np.flatnonzero(weights):
@@ -108,7 +110,7 @@ LENGTHS = np.random.default_rng(0).integers(1, 60, 100)
 @pytest.mark.parametrize("T", [2, 8, 32, 100])
 def test_packed_rows_hold_every_token_as_a_target_once(T, seed):
     store = counting(LENGTHS)
-    plan = PackPlan(store.lengths, length=T, rows=4, seed=seed)
+    plan = PackingPlan(store.lengths, length=T, rows=4, seed=seed)
     orders = []
     for number in (0, 1):
         batches = epoch(plan, store, number)
@@ -116,7 +118,9 @@ def test_packed_rows_hold_every_token_as_a_target_once(T, seed):
         orders.append(targets(batches).tolist())
         np.testing.assert_array_equal(np.sort(orders[-1]), store.ids)
     assert orders[0] != orders[1]
-    assert plan.fill == pytest.approx(LENGTHS.sum() / (plan.steps_per_epoch * 4 * T))
+    assert plan.non_padding_fraction == pytest.approx(
+        LENGTHS.sum() / (plan.steps_per_epoch * 4 * T)
+    )
 
 
 @pytest.mark.parametrize("T", [2, 8, 32, 100])
@@ -125,7 +129,7 @@ def test_a_segment_is_one_piece_of_one_document(T):
     document = np.repeat(np.arange(len(LENGTHS)), LENGTHS)
     begins = set((store.offsets[:-1] + 10).tolist())
     seen = 0
-    for batch in epoch(PackPlan(store.lengths, length=T, rows=4), store):
+    for batch in epoch(PackingPlan(store.lengths, length=T, rows=4), store):
         padding = batch["segments"] == 0
         np.testing.assert_array_equal(padding, batch["weights"] == 0)
         for name in ("tokens", "targets", "positions"):
@@ -149,9 +153,9 @@ def test_a_segment_is_one_piece_of_one_document(T):
 def test_documents_come_back_from_packed_rows():
     rows = ["Ela mora no Rio.", "é", "Lucas irá viajar ao Rio em Dezembro." * 3, "Sim."]
     tokenizer = train_tokenizer("bytes", [])
-    texts = Texts("example", "1", lambda: [Piece(row, True) for row in rows])
+    texts = DocumentStream("example", "1", lambda: [TextChunk(row, True) for row in rows])
     store = build_tokens(texts, tokenizer, ends=True)
-    plan = PackPlan(store.lengths, length=128, rows=2)
+    plan = PackingPlan(store.lengths, length=128, rows=2)
     found = []
     for step in range(plan.steps_per_epoch):
         batch = make_rows(store, plan.batch(step), 128, tokenizer.bos, tokenizer.pad)
@@ -181,15 +185,15 @@ def test_packing_is_best_fit_decreasing(seed):
     T = int(draw.integers(4, 60))
     lengths = draw.integers(1, T + 1, 200)
     store = counting(lengths)
-    rows = np.concatenate([b["weights"].sum(1) for b in epoch(PackPlan(lengths, length=T, rows=1),
-                                                              store)])  # fmt: skip
+    plan = PackingPlan(lengths, length=T, rows=1)
+    rows = np.concatenate([b["weights"].sum(1) for b in epoch(plan, store)])
     assert sorted((T - rows).astype(int).tolist()) == first_principles_best_fit(lengths, T)
 
 
 def plans():
-    yield BlockPlan(500, length=8, rows=4, seed=5), stream(500)
-    yield BlockPlan(500, length=8, rows=4, shuffle=False, stride=3), stream(500)
-    yield PackPlan(LENGTHS, length=32, rows=4, seed=5), counting(LENGTHS)
+    yield ContiguousPlan(500, length=8, rows=4, seed=5), stream(500)
+    yield ContiguousPlan(500, length=8, rows=4, shuffle=False, stride=3), stream(500)
+    yield PackingPlan(LENGTHS, length=32, rows=4, seed=5), counting(LENGTHS)
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -238,8 +242,9 @@ def test_rows_of_nothing_are_padding():
         nothing = batch.select(np.flatnonzero(batch.indices < 0))
         for rows in (nothing, nothing._replace(begins=nothing.begins[:, :0],
                                                lengths=nothing.lengths[:, :0],
-                                               skips=nothing.skips[:, :0],
-                                               fresh=nothing.fresh[:, :0])):  # fmt: skip
+                                               context_only=nothing.context_only[:, :0],
+                                               starts_document=nothing.starts_document[:, :0],
+                                               )):  # fmt: skip
             made = make_rows(store, rows, 8, BOS, 7)
             assert (made.pop("tokens") == 7).all()
             assert (made.pop("targets") == 7).all()
@@ -248,10 +253,10 @@ def test_rows_of_nothing_are_padding():
 
 def test_the_fingerprint_follows_what_decides_the_batches():
     def block(total=500, length=8, rows=4, **options):
-        return BlockPlan(total, length=length, rows=rows, **options)
+        return ContiguousPlan(total, length=length, rows=rows, **options)
 
     def pack(lengths=LENGTHS, length=32, rows=4, **options):
-        return PackPlan(lengths, length=length, rows=rows, **options)
+        return PackingPlan(lengths, length=length, rows=rows, **options)
 
     made = [block(), block(501), block(length=9), block(rows=5), block(seed=1)]
     made += [block(shuffle=False), block(shuffle=False, stride=4)]
@@ -263,27 +268,27 @@ def test_the_fingerprint_follows_what_decides_the_batches():
 
 def test_what_cannot_be_is_named():
     with pytest.raises(DataError, match="has 8 tokens and a block of 8 needs 9"):
-        BlockPlan(8, length=8, rows=1)
+        ContiguousPlan(8, length=8, rows=1)
     with pytest.raises(DataError, match="has 1 token and a block of 8 needs 2"):
-        BlockPlan(1, length=8, rows=1, shuffle=False)
+        ContiguousPlan(1, length=8, rows=1, shuffle=False)
     with pytest.raises(ConfigError, match="stride is 9: 1 to 8"):
-        BlockPlan(99, length=8, rows=1, shuffle=False, stride=9)
+        ContiguousPlan(99, length=8, rows=1, shuffle=False, stride=9)
     with pytest.raises(ConfigError, match="stride is 4: shuffled blocks do not overlap"):
-        BlockPlan(99, length=8, rows=1, stride=4)
+        ContiguousPlan(99, length=8, rows=1, stride=4)
     with pytest.raises(ConfigError, match="rows is 0: at least 1"):
-        BlockPlan(99, length=8, rows=0)
+        ContiguousPlan(99, length=8, rows=0)
     with pytest.raises(ConfigError, match="length is 0: at least 1"):
-        PackPlan(LENGTHS, length=0, rows=1)
+        PackingPlan(LENGTHS, length=0, rows=1)
     with pytest.raises(DataError, match="no documents to pack"):
-        PackPlan(np.zeros(2, int), length=8, rows=1)
+        PackingPlan(np.zeros(2, int), length=8, rows=1)
 
 
 @pytest.mark.slow
 def test_rows_are_made_fast_enough():
     store = counting(np.random.default_rng(0).geometric(1 / 200, 20_000))
     for plan in (
-        BlockPlan(len(store.ids), length=512, rows=32),
-        PackPlan(store.lengths, length=512, rows=32),
+        ContiguousPlan(len(store.ids), length=512, rows=32),
+        PackingPlan(store.lengths, length=512, rows=32),
     ):
         best = 0.0
         for step in range(20):

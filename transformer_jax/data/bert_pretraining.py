@@ -8,12 +8,12 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from jaxtyping import Int
 
-from transformer_jax.data.corruption import Masking, hide
+from transformer_jax.data.masking import MLMMasking, mask_tokens
 from transformer_jax.data.plan import BucketPlan, Shape, shuffled, uniform
 from transformer_jax.data.sentences import SentenceStore
 from transformer_jax.errors import ConfigError, DataError
 
-__all__ = ["PairBatch", "Pairing", "SentencePairs"]
+__all__ = ["BertPretrainingPlan", "PairBatch", "Pairing"]
 
 Pairing = Literal["next", "order", "none"]
 
@@ -33,7 +33,7 @@ class PairBatch(NamedTuple):
         return PairBatch(self.indices[rows], self.T, self.epoch)
 
 
-class SentencePairs:
+class BertPretrainingPlan:
     """Texts of up to ``length`` tokens from documents, with pairs for a second objective.
 
     A text is as many sentences of a document, one after the other, as fit; a sentence longer than
@@ -48,8 +48,8 @@ class SentencePairs:
       2020). A text of a single sentence is cut within it.
     - ``none``: it stays in one piece.
 
-    ``[CLS] first [SEP] second [SEP]``, and a share of the tokens hidden (``hide``). No part is
-    ever empty.
+    ``[CLS] first [SEP] second [SEP]``, and some of the tokens masked (``mask_tokens``). No
+    part is ever empty.
     """
 
     shapes: list[Shape]
@@ -59,7 +59,7 @@ class SentencePairs:
     def __init__(
         self,
         store: SentenceStore,
-        masking: Masking,
+        masking: MLMMasking,
         special: tuple[int, int, int],
         *,
         length: int,
@@ -111,7 +111,13 @@ class SentencePairs:
             rows_multiple=rows_multiple, seed=seed, shuffle=shuffle,
         )  # fmt: skip
         self.shapes, self.steps_per_epoch = self._plan.shapes, self._plan.steps_per_epoch
-        said = (self._plan.fingerprint, masking.share, masking.continues is None, pairing, length)
+        said = (
+            self._plan.fingerprint,
+            masking.share,
+            masking.is_continuation is None,
+            pairing,
+            length,
+        )
         self.fingerprint = hashlib.sha256(repr(said).encode()).hexdigest()[:16]
         self._cached: tuple[int, np.ndarray] = (0, self._labels(0))
 
@@ -119,9 +125,9 @@ class SentencePairs:
         return len(self._texts) - 1
 
     @property
-    def fill(self) -> float:
+    def non_padding_fraction(self) -> float:
         """The share of an epoch's token positions that are not padding, were no part replaced."""
-        return self._plan.fill
+        return self._plan.non_padding_fraction
 
     def needed(self, start: int = 0) -> list[Shape]:
         """The shapes, in the order in which the batches after ``start`` steps first need them."""
@@ -137,17 +143,17 @@ class SentencePairs:
         """The arrays of one batch.
 
         Returns:
-            ``tokens`` and ``types`` int32 ``[B T]``, ``lengths`` int32 ``[B]``; ``places`` and
-            ``targets`` int32 ``[B P]`` with ``weights`` float32 ``[B P]``; and ``follows`` int32
-            ``[B]``, 0 where the second part is what it should be and 1 where it is not, -1
-            without pairs.
+            ``tokens`` and ``types`` int32 ``[B T]``, ``lengths`` int32 ``[B]``;
+            ``masked_positions`` and ``targets`` int32 ``[B P]`` with ``weights`` float32 ``[B P]``;
+            and ``next_sentence_label`` int32 ``[B]``: 0 is "is next" (SOP: in order), 1 is not, -1
+            without sentence pairs.
         """
         B, T = len(batch.indices), batch.T
         room = min(T - self._special, self._room)  # T may be rounded up beyond the longest text
         first, sep, pad = self._ids
         labels = self._epoch_labels(batch.epoch)
         tokens, types = np.full((B, T), pad, np.int32), np.zeros((B, T), np.int32)
-        lengths, follows = np.zeros(B, np.int32), np.full(B, -1, np.int32)
+        lengths, next_sentence = np.zeros(B, np.int32), np.full(B, -1, np.int32)
         allowed = np.zeros((B, T), bool)
         for row, text in enumerate(batch.indices):
             if text < 0:
@@ -163,11 +169,15 @@ class SentencePairs:
                 types[row, start : at + 1] = number
             lengths[row] = at + 1
             if self._pairing != "none":
-                follows[row] = labels[text]
+                next_sentence[row] = labels[text]
         # The unknown is no word that could be told.
         allowed &= np.isin(tokens, self._masking.plain)
-        hidden = hide(tokens, allowed, self._masking, batch.indices, self._seed, batch.epoch)
-        return hidden._asdict() | {"types": types, "lengths": lengths, "follows": follows}
+        hidden = mask_tokens(tokens, allowed, self._masking, batch.indices, self._seed, batch.epoch)
+        return hidden._asdict() | {
+            "types": types,
+            "lengths": lengths,
+            "next_sentence_label": next_sentence,
+        }
 
     def _epoch_labels(self, epoch: int) -> np.ndarray:
         # One assignment of one tuple, so that threads never see a number without its labels.

@@ -15,7 +15,7 @@ from transformer_jax.data.plan import Shape, shuffled
 from transformer_jax.data.store import TokenStore
 from transformer_jax.errors import ConfigError, DataError, plural
 
-__all__ = ["BlockPlan", "PackPlan", "RowBatch", "make_rows"]
+__all__ = ["ContiguousPlan", "PackingPlan", "RowBatch", "make_rows"]
 
 
 class RowBatch(NamedTuple):
@@ -34,8 +34,8 @@ class RowBatch(NamedTuple):
     indices: Int[np.ndarray, " B"]
     begins: Int[np.ndarray, "B P"]
     lengths: Int[np.ndarray, "B P"]
-    skips: Int[np.ndarray, "B P"]
-    fresh: Bool[np.ndarray, "B P"]
+    context_only: Int[np.ndarray, "B P"]
+    starts_document: Bool[np.ndarray, "B P"]
     packed: bool
 
     def select(self, rows: Int[np.ndarray, " b"]) -> "RowBatch":
@@ -61,11 +61,11 @@ class _Plan(abc.ABC):
         rows, _, length = self.shapes[0]
         return (
             f"{type(self).__name__}({self._count} rows of {length}, {rows} at a time, "
-            f"{self.steps_per_epoch} steps an epoch, fill {self.fill:.3f})"
+            f"{self.steps_per_epoch} steps an epoch, {self.non_padding_fraction:.1%} non-padding)"
         )
 
     @property
-    def fill(self) -> float:
+    def non_padding_fraction(self) -> float:
         """The share of an epoch's positions whose targets have weight."""
         rows, _, length = self.shapes[0]
         return self._weight() / (self.steps_per_epoch * rows * length)
@@ -97,7 +97,7 @@ class _Plan(abc.ABC):
         """What the rows of an epoch are made of."""
 
 
-class BlockPlan(_Plan):
+class ContiguousPlan(_Plan):
     """Contiguous blocks of one stream of tokens, as in nanoGPT: targets are inputs shifted by one.
 
     With ``shuffle`` block i of an epoch reads ``length`` tokens from ``phase + i * length`` on and
@@ -111,7 +111,7 @@ class BlockPlan(_Plan):
     ``length - stride`` tokens before it and its own input as context, or all there are.
 
     Example:
-        >>> plan = BlockPlan(10, length=4, rows=2, shuffle=False)
+        >>> plan = ContiguousPlan(10, length=4, rows=2, shuffle=False)
         >>> plan.batch(1).begins.tolist(), plan.batch(1).lengths.tolist()
         ([[9], [0]], [[1], [0]])
     """
@@ -180,7 +180,7 @@ class BlockPlan(_Plan):
         return RowBatch(indices, begins, lengths, skips, np.zeros_like(begins, bool), False)
 
 
-class PackPlan(_Plan):
+class PackingPlan(_Plan):
     """Documents packed into rows, several to a row where they fit, which must not see each other.
 
     A document longer than a row is cut into pieces; each later one begins with the token before it
@@ -189,8 +189,8 @@ class PackPlan(_Plan):
     for every epoch. Every token is a target exactly once in an epoch.
 
     Example:
-        >>> plan = PackPlan(np.array([3, 9, 4, 5]), length=8, rows=2, shuffle=False)
-        >>> plan.fill, plan.batch(0).begins.tolist(), plan.batch(0).lengths.tolist()
+        >>> plan = PackingPlan(np.array([3, 9, 4, 5]), length=8, rows=2, shuffle=False)
+        >>> plan.non_padding_fraction, plan.batch(0).begins.tolist(), plan.batch(0).lengths.tolist()
         (0.65625, [[3, 0], [0, 16]], [[8, 0], [3, 5]])
     """
 
@@ -256,7 +256,7 @@ def make_rows(
 
     Args:
         store: The tokens.
-        batch: Which of them; ``BlockPlan.batch``, ``PackPlan.batch``.
+        batch: Which of them; ``ContiguousPlan.batch``, ``PackingPlan.batch``.
         T: Length of the rows.
         bos: The first input of a document, in packed rows.
         pad: The id that fills up rows.
@@ -268,7 +268,7 @@ def make_rows(
 
     Example:
         >>> store = TokenStore(np.array([5, 6, 3, 7, 3]), np.array([0, 3, 5]))
-        >>> plan = PackPlan(store.lengths, length=6, rows=1)
+        >>> plan = PackingPlan(store.lengths, length=6, rows=1)
         >>> rows = make_rows(store, plan.batch(0), 6, bos=1, pad=0)
         >>> rows["tokens"], rows["targets"], rows["segments"]
         (array([[1, 5, 6, 1, 7, 0]], dtype=int32),

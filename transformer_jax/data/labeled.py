@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from transformer_jax.data import tfds
-from transformer_jax.data.labelled_files import (
-    LabelledOptions,
+from transformer_jax.data.labeled_files import (
+    LabeledOptions,
     Sentences,
     Tagged,
     Task,
     collect_sentences,
     has_second,
-    labelled_format,
+    labeled_format,
     read_sentences,
     read_tagged,
 )
@@ -22,26 +22,26 @@ from transformer_jax.errors import ConfigError, DataError
 
 __all__ = [
     "Answer",
-    "Labelled",
-    "LabelledData",
-    "LabelledOptions",
-    "LabelledSplits",
+    "Labeled",
+    "LabeledData",
+    "LabeledOptions",
+    "LabeledSplits",
     "Questions",
     "Sentences",
     "Tagged",
     "Task",
     "label_names",
-    "open_labelled",
-    "read_labelled",
+    "open_labeled",
+    "read_labeled",
 ]
 
-Labelled = Sentences | Tagged | Questions
+Labeled = Sentences | Tagged | Questions
 
 _HELD_OUT = " (held out)"
 
 
 @dataclasses.dataclass(frozen=True)
-class LabelledData:
+class LabeledData:
     """Where examples and their labels come from; give train or tfds."""
 
     train: str | None = None  # training file: .tsv, .jsonl, .conllu or .json (SQuAD); .gz too
@@ -49,22 +49,22 @@ class LabelledData:
     test: str | None = None  # test file
     tfds: str | None = None  # a TensorFlow Datasets name, e.g. glue/sst2
     tfds_dir: str | None = None  # where it lies; None is TFDS_DATA_DIR or ~/tensorflow_datasets
-    read: LabelledOptions = LabelledOptions()
+    read: LabeledOptions = LabeledOptions()
 
     def __post_init__(self) -> None:
         check(self)
 
 
 @dataclasses.dataclass(frozen=True)
-class LabelledSplits:
+class LabeledSplits:
     """All examples of a run; ``tests`` by name."""
 
-    train: Labelled
-    valid: Labelled | None
+    train: Labeled
+    valid: Labeled | None
     tests: dict[str, Any]  # of the same kind
 
 
-def check(data: LabelledData) -> None:
+def check(data: LabeledData) -> None:
     """Refuses settings that give data in two ways at once, or that cannot be.
 
     Raises:
@@ -85,7 +85,7 @@ def check(data: LabelledData) -> None:
             raise ConfigError(f"data.read.{name} is empty: name the column or field that holds it")
 
 
-def open_labelled(data: LabelledData, task: Task) -> LabelledSplits:
+def open_labeled(data: LabeledData, task: Task) -> LabeledSplits:
     """Training, validation and test examples, as the settings ask.
 
     Validation examples come from ``data.valid``; or from the data set's own validation split; or a
@@ -101,22 +101,20 @@ def open_labelled(data: LabelledData, task: Task) -> LabelledSplits:
     if data.tfds is not None:
         splits = _tfds(data.tfds, data.tfds_dir, task, read)
     elif data.train is not None:
-        splits = LabelledSplits(read_labelled(data.train, task, read, "data.train"), None, {})
+        splits = LabeledSplits(read_labeled(data.train, task, read, "data.train"), None, {})
     else:
         raise ConfigError(f"no training data for the task {task}: give data.train or data.tfds")
     train, valid, tests = splits.train, splits.valid, dict(splits.tests)
     if data.valid is not None:
-        valid = read_labelled(data.valid, task, read, "data.valid")
+        valid = read_labeled(data.valid, task, read, "data.valid")
     elif valid is None and read.holdout > 0:
         train, valid = _hold_out(train, read.holdout)
     if data.test is not None:
-        tests["test"] = read_labelled(data.test, task, read, "data.test")
-    return LabelledSplits(train, valid, tests)
+        tests["test"] = read_labeled(data.test, task, read, "data.test")
+    return LabeledSplits(train, valid, tests)
 
 
-def read_labelled(
-    path: str, task: Task, read: LabelledOptions, where: str = "data.train"
-) -> Labelled:
+def read_labeled(path: str, task: Task, read: LabeledOptions, where: str = "data.train") -> Labeled:
     """The examples of one file.
 
     Args:
@@ -130,14 +128,14 @@ def read_labelled(
         DataError: The file cannot be read as asked; it says ``path:line``, or names the question.
     """
     if task == "span":
-        labelled_format(path, task, read.format, where)
+        labeled_format(path, task, read.format, where)
         return read_questions(path, read.lowercase, where)
     if task == "tag":
         return read_tagged(path, read, where)
     return read_sentences(path, task, read, where)
 
 
-def label_names(splits: LabelledSplits, task: Task) -> tuple[str, ...]:
+def label_names(splits: LabeledSplits, task: Task) -> tuple[str, ...]:
     """The classes or tags of the training examples: sorted, numbers by their size.
 
     Regression and answers have none.
@@ -147,7 +145,7 @@ def label_names(splits: LabelledSplits, task: Task) -> tuple[str, ...]:
 
     Example:
         >>> train = Sentences("example", ["a", "b", "c"], None, ["10", "9", "10"])
-        >>> label_names(LabelledSplits(train, None, {}), "classify")
+        >>> label_names(LabeledSplits(train, None, {}), "classify")
         ('9', '10')
     """
     if task in ("regress", "span"):
@@ -169,7 +167,7 @@ def label_names(splits: LabelledSplits, task: Task) -> tuple[str, ...]:
     return names
 
 
-def _unseen(part: Labelled, i: int, what: str, label: str, names: tuple[str, ...]) -> str:
+def _unseen(part: Labeled, i: int, what: str, label: str, names: tuple[str, ...]) -> str:
     lines = [] if isinstance(part, Questions) else part.lines
     file = part.name.removesuffix(_HELD_OUT)
     place = f"{file}:{lines[i]}" if lines else f"{file}: example {i + 1}"
@@ -181,7 +179,7 @@ def _unseen(part: Labelled, i: int, what: str, label: str, names: tuple[str, ...
     return f"{place}: the {what} {label!r} is not among those of training ({shown}): {do}"
 
 
-def _labels(part: Labelled) -> list[tuple[int, str]]:
+def _labels(part: Labeled) -> list[tuple[int, str]]:
     """The labels of examples, each with the number of its example."""
     if isinstance(part, Sentences):
         return list(enumerate(part.labels))
@@ -197,7 +195,7 @@ def _sorted(names: set[str]) -> tuple[str, ...]:
         return tuple(sorted(names))
 
 
-def _hold_out(whole: Labelled, share: float) -> tuple[Labelled, Labelled]:
+def _hold_out(whole: Labeled, share: float) -> tuple[Labeled, Labeled]:
     """Training and validation examples: about ``share`` of the texts go to validation."""
     if isinstance(whole, Sentences):
         texts = whole.texts
@@ -217,7 +215,7 @@ def _hold_out(whole: Labelled, share: float) -> tuple[Labelled, Labelled]:
     return _part(whole, [not chosen for chosen in held], ""), _part(whole, held, _HELD_OUT)
 
 
-def _part(whole: Labelled, keep: Sequence[bool], mark: str) -> Labelled:
+def _part(whole: Labeled, keep: Sequence[bool], mark: str) -> Labeled:
     """The examples to keep, of every list that has as many."""
     changes: dict[str, Any] = {"name": whole.name + mark}
     for field in dataclasses.fields(whole):
@@ -227,13 +225,13 @@ def _part(whole: Labelled, keep: Sequence[bool], mark: str) -> Labelled:
     return dataclasses.replace(whole, **changes)
 
 
-def _tfds(name: str, folder: str | None, task: Task, read: LabelledOptions) -> LabelledSplits:
+def _tfds(name: str, folder: str | None, task: Task, read: LabeledOptions) -> LabeledSplits:
     if task in ("tag", "span"):
         raise ConfigError(f"data.tfds has sentences with labels, not for the task {task}: give "
                           f"data.train, a file")  # fmt: skip
     second = has_second(task, read)
     texts = (read.text, read.second) if second else (read.text,)
-    reader = tfds.open_labelled(name, folder, texts, read.label, numbers=task == "regress")
+    reader = tfds.open_labeled(name, folder, texts, read.label, numbers=task == "regress")
     if "train" not in reader.splits:
         raise DataError(f"{name}: no split is called train, only {', '.join(reader.splits)}")
 
@@ -255,4 +253,4 @@ def _tfds(name: str, folder: str | None, task: Task, read: LabelledOptions) -> L
         if split.startswith(("test", "validation_")) and split not in names
     ]
     tests = {split: part for split in others if (part := make(split)) is not None}
-    return LabelledSplits(train, make(names[0]) if names else None, tests)
+    return LabeledSplits(train, make(names[0]) if names else None, tests)

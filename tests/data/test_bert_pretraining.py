@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from transformer_jax.data.corruption import Masking
+from transformer_jax.data.bert_pretraining import BertPretrainingPlan
 from transformer_jax.data.loader import prefetched
-from transformer_jax.data.sentence_pairs import SentencePairs
+from transformer_jax.data.masking import MLMMasking
 from transformer_jax.data.sentences import SentenceStore
 from transformer_jax.errors import ConfigError, DataError
 
@@ -34,13 +34,13 @@ def counting(lengths):
 
 
 def masking(store, **fields):
-    return Masking(MASK, np.arange(FIRST, FIRST + len(store.ids)), **fields)
+    return MLMMasking(MASK, np.arange(FIRST, FIRST + len(store.ids)), **fields)
 
 
 def pairs_of(lengths, pairing="next", length=30, **options):
     store = counting(lengths)
     options = {"tokens": 8 * length, "seed": 3, **options}
-    made = SentencePairs(
+    made = BertPretrainingPlan(
         store, masking(store), (CLS, SEP, PAD), length=length, pairing=pairing, **options
     )
     return made, store
@@ -62,10 +62,14 @@ def arrays(made):
     for b, length in enumerate(made["lengths"].tolist()):
         tokens = made["tokens"][b].copy()
         real = made["weights"][b] > 0
-        tokens[made["places"][b][real]] = made["targets"][b][real]
+        tokens[made["masked_positions"][b][real]] = made["targets"][b][real]
         assert (tokens[length:] == PAD).all()
         assert not made["types"][b, length:].any()
-        yield tokens[:length].tolist(), made["types"][b, :length].tolist(), int(made["follows"][b])
+        yield (
+            tokens[:length].tolist(),
+            made["types"][b, :length].tolist(),
+            int(made["next_sentence_label"][b]),
+        )
 
 
 def parts_of(tokens):
@@ -122,7 +126,7 @@ def test_h19_parts_are_whole_never_empty_and_as_their_label_says(name, pairing, 
 
 @corpora
 @pytest.mark.parametrize("pairing", ["next", "order"])
-def test_h19_half_of_the_texts_are_labelled_in_every_epoch(name, pairing):
+def test_h19_half_of_the_texts_are_labeled_in_every_epoch(name, pairing):
     made, _ = pairs_of(LENGTHS[name], pairing, 64)
     drawn = set()
     for number in range(3):
@@ -232,26 +236,29 @@ def test_arrays_are_those_of_their_shape(pairing):
         B, T = len(batch.indices), batch.T
         shapes.add((B, T))
         P = max(1, round(0.15 * T))
-        forms = dict.fromkeys(("tokens", "types"), (B, T)) | {"lengths": (B,), "follows": (B,)}
-        forms |= dict.fromkeys(("places", "targets", "weights"), (B, P))
+        forms = dict.fromkeys(("tokens", "types"), (B, T)) | {
+            "lengths": (B,),
+            "next_sentence_label": (B,),
+        }
+        forms |= dict.fromkeys(("masked_positions", "targets", "weights"), (B, P))
         assert {name: array.shape for name, array in arrays.items()} == forms
         kinds = {name: array.dtype == np.float32 for name, array in arrays.items()}
         assert [name for name, real in kinds.items() if real] == ["weights"]
         assert all(array.dtype in (np.int32, np.float32) for array in arrays.values())
         nothing = batch.indices < 0
         assert (arrays["tokens"][nothing] == PAD).all()
-        assert (arrays["follows"][nothing] == -1).all()
-        for name in ("lengths", "types", "places", "targets", "weights"):
+        assert (arrays["next_sentence_label"][nothing] == -1).all()
+        for name in ("lengths", "types", "masked_positions", "targets", "weights"):
             assert not arrays[name][nothing].any()
     assert shapes <= {(shape.rows, shape.T) for shape in made.shapes}
-    assert 0.5 < made.fill <= 1
+    assert 0.5 < made.non_padding_fraction <= 1
 
 
 def test_h18_special_unknown_and_filling_tokens_are_never_hidden():
     store = counting(LENGTHS["many"])
     ids = np.where(store.ids % 3 == 0, UNK, store.ids)
     store = SentenceStore(ids, store.offsets, store.documents, {})
-    made = SentencePairs(
+    made = BertPretrainingPlan(
         store, masking(store, share=1.0), (CLS, SEP, PAD), length=30, tokens=240, seed=0
     )
     hidden = total = 0
@@ -272,8 +279,8 @@ def test_the_fingerprint_follows_what_decides_the_batches():
     store = counting(LENGTHS["many"])
     words = [np.zeros(FIRST + len(store.ids), bool), None]
     for continues, share in zip(words, (0.15, 0.2), strict=True):
-        other = SentencePairs(
-            store, masking(store, continues=continues, share=share), (CLS, SEP, PAD),
+        other = BertPretrainingPlan(
+            store, masking(store, is_continuation=continues, share=share), (CLS, SEP, PAD),
             length=30, tokens=240, seed=3,
         )  # fmt: skip
         assert other.fingerprint != made[0].fingerprint

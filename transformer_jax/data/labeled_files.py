@@ -11,14 +11,14 @@ from transformer_jax.data.text import read_lines
 from transformer_jax.errors import ConfigError, DataError, plural
 
 __all__ = [
-    "LabelledOptions",
+    "LabeledOptions",
     "Sentences",
     "Tagged",
     "Task",
     "check_number",
     "collect_sentences",
     "has_second",
-    "labelled_format",
+    "labeled_format",
     "read_sentences",
     "read_tagged",
 ]
@@ -45,7 +45,7 @@ _COLUMNS = {"form": 1, "upos": 3, "xpos": 4}  # of CoNLL-U, from 0
 
 
 @dataclasses.dataclass(frozen=True)
-class LabelledOptions:
+class LabeledOptions:
     """How examples and their labels are read."""
 
     text: str = "text"  # TSV column, by its name or its number from 1; JSONL key; TFDS feature
@@ -65,7 +65,7 @@ class Sentences:
 
     name: str
     texts: list[str]
-    seconds: list[str] | None
+    text_pairs: list[str] | None
     labels: list[str]
     lines: list[int] = dataclasses.field(default_factory=list)  # where they come from
 
@@ -86,14 +86,14 @@ class Tagged:
         return len(self.words)
 
 
-def labelled_format(path: str | pathlib.Path, task: Task, format: str, flag: str = "") -> str:
+def labeled_format(path: str | pathlib.Path, task: Task, format: str, flag: str = "") -> str:
     """How a file is written, by its name where ``format`` is ``auto``.
 
     Raises:
         ConfigError: The name ends in nothing known, or the task needs another format.
 
     Example:
-        >>> labelled_format("train.tsv.gz", "pair", "auto"), labelled_format("a", "tag", "conllu")
+        >>> labeled_format("train.tsv.gz", "pair", "auto"), labeled_format("a", "tag", "conllu")
         ('tsv', 'conllu')
     """
     suffix = pathlib.Path(str(path).removesuffix(".gz")).suffix.lower()
@@ -113,11 +113,11 @@ def labelled_format(path: str | pathlib.Path, task: Task, format: str, flag: str
     return found
 
 
-def has_second(task: Task, read: LabelledOptions) -> bool:
+def has_second(task: Task, read: LabeledOptions) -> bool:
     """Whether examples have two sentences.
 
     Example:
-        >>> has_second("pair", LabelledOptions()), has_second("regress", LabelledOptions())
+        >>> has_second("pair", LabeledOptions()), has_second("regress", LabeledOptions())
         (True, False)
     """
     if read.pair and task not in ("pair", "regress"):
@@ -126,7 +126,7 @@ def has_second(task: Task, read: LabelledOptions) -> bool:
 
 
 def read_sentences(
-    path: str, task: Task, read: LabelledOptions = LabelledOptions(), where: str = "data.train"
+    path: str, task: Task, read: LabeledOptions = LabeledOptions(), where: str = "data.train"
 ) -> Sentences:
     """The sentences of a TSV or JSONL file with their labels. Empty lines are skipped.
 
@@ -146,7 +146,7 @@ def read_sentences(
     second = has_second(task, read)
     fields = [("text", read.text), *([("second", read.second)] if second else [])]
     fields.append(("label", read.label))
-    kind = labelled_format(path, task, read.format, where)
+    kind = labeled_format(path, task, read.format, where)
     rows = (_tsv if kind == "tsv" else _jsonl)(path, fields, read.header, where)
     return collect_sentences(rows, path, task, second, read.lowercase)
 
@@ -271,7 +271,7 @@ def _jsonl(
 
 
 def read_tagged(
-    path: str, read: LabelledOptions = LabelledOptions(), where: str = "data.train"
+    path: str, read: LabeledOptions = LabeledOptions(), where: str = "data.train"
 ) -> Tagged:
     """The words and tags of a CoNLL-U or JSONL file.
 
@@ -283,7 +283,7 @@ def read_tagged(
         DataError: A word has no tag, there are more tags than words, or there is nothing. It says
             ``path:line``.
     """
-    kind = labelled_format(path, "tag", read.format, where)
+    kind = labeled_format(path, "tag", read.format, where)
     rows = (_conllu if kind == "conllu" else _word_lists)(path, read, where)
     lines, words, tags = [], [], []
     for line, sentence, row in rows:
@@ -296,7 +296,7 @@ def read_tagged(
 
 
 def _conllu(
-    path: str, read: LabelledOptions, where: str
+    path: str, read: LabeledOptions, where: str
 ) -> Iterator[tuple[int, list[str], list[str]]]:
     if read.tag not in ("upos", "xpos"):
         raise ConfigError(f"data.read.tag {read.tag}: CoNLL-U has upos and xpos")
@@ -340,7 +340,7 @@ def _conllu(
 
 
 def _word_lists(
-    path: str, read: LabelledOptions, where: str
+    path: str, read: LabeledOptions, where: str
 ) -> Iterator[tuple[int, list[str], list[str]]]:
     for number, line in enumerate(read_lines(path, where), 1):
         if not line:

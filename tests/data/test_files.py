@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from transformer_jax.data.ordinary import open_ordinary, read_ordinary
+from transformer_jax.data.files import open_file, read_file
 from transformer_jax.data.text import read_lines
 from transformer_jax.errors import DataError
 
@@ -19,7 +19,7 @@ def pipe(tmp_path):
     return tmp_path / "pipe"
 
 
-@pytest.mark.parametrize("read", [open_ordinary, read_ordinary, lambda p: list(read_lines(p))])
+@pytest.mark.parametrize("read", [open_file, read_file, lambda p: list(read_lines(p))])
 def test_a_pipe_that_nobody_writes_to_is_refused_soon(pipe, read):
     began = time.monotonic()
     with pytest.raises((OSError, DataError), match="it is a pipe"):
@@ -40,7 +40,7 @@ def test_a_pipe_is_read_to_its_end_however_slow_its_writer(pipe, size, late):
 
     thread = threading.Thread(target=write)
     thread.start()
-    with open_ordinary(pipe) as file:
+    with open_file(pipe) as file:
         assert file.read() == text
     thread.join()
 
@@ -56,12 +56,12 @@ def test_what_a_shell_substitutes_is_a_file_like_any_other():
 def test_devices_folders_and_what_is_too_large_are_refused(tmp_path):
     for path, said in (("/dev/zero", "device"), (tmp_path, "directory")):
         with pytest.raises(OSError, match=said):
-            open_ordinary(path)
-    assert read_ordinary(os.devnull) == b""
+            open_file(path)
+    assert read_file(os.devnull) == b""
     (tmp_path / "file").write_bytes(b"12345")
-    assert read_ordinary(tmp_path / "file", 5) == b"12345"
+    assert read_file(tmp_path / "file", 5) == b"12345"
     with pytest.raises(OSError, match="5 bytes, and 4 are allowed"):
-        read_ordinary(tmp_path / "file", 4)
+        read_file(tmp_path / "file", 4)
 
 
 def test_nothing_is_left_open(tmp_path):
