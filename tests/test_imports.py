@@ -19,7 +19,7 @@ RINGS = {
     "keys": set(),
     "numerics": {"errors"},
     "data": {"data", "errors"},
-    "parallel": {"parallel", "errors"},
+    "parallel": {"modules", "parallel", "errors"},
 }
 FORBIDDEN = {"torch", "transformers", "tensorflow", "pickle", "cloudpickle", "dill"}
 

@@ -28,8 +28,9 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.functional.patches import patchify
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.vision import ImageClassifier, VisionEncoder
+from transformer_jax.modules.parameters import parameters
 from transformer_jax.modules.stack import stack_blocks
-from transformer_jax.parallel.sharding import logical_names
+from transformer_jax.parallel.sharding import shardings
 from transformer_jax.training.trees import named
 
 D, SIZE, PATCH, CHANNELS, CLASSES = 16, 12, 4, 2, 3
@@ -238,9 +239,10 @@ def test_it_learns_where_an_image_is_bright():
 
 
 def test_every_parameter_has_a_place_on_a_mesh():
-    found = {name: logical_names(name, leaf.ndim) for name, leaf in named(parts(POOLED)[1]).items()}
-    assert found["embedding/kernel"] == ("vector", "width")
-    assert found["embedding/bias"] == ("vector",)
+    declared = parameters(nnx.merge(*parts(POOLED)))
+    found = shardings(declared, jax.sharding.AbstractMesh((1, 2, 1), ("data", "fsdp", "tensor")))
+    assert found["embedding"]["kernel"].spec == P(None, "fsdp")
+    assert found["embedding"]["bias"].spec == P(None)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The tables: strict about paths, forgiving about sizes, no mesh axis used twice."""
+"""Sharding: every parameter declares its axes, sizes may not divide, no mesh axis is used twice."""
 
 import dataclasses
 import logging
@@ -6,13 +6,24 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 
-from transformer_jax.config import PRESETS
+from transformer_jax.config import (
+    PRESETS,
+    AttentionConfig,
+    ComputeConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    HeadConfig,
+    NormConfig,
+    PositionConfig,
+    TransformerConfig,
+)
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.models.heads import (
@@ -21,81 +32,110 @@ from transformer_jax.models.heads import (
     SequenceClassifier,
     TokenClassifier,
 )
+from transformer_jax.models.making import make_model
+from transformer_jax.modules.parameters import (
+    is_matrix,
+    layer_depths,
+    map_parameters,
+    parameters,
+    values,
+)
 from transformer_jax.parallel import sharding
 from transformer_jax.parallel.mesh import MeshConfig, make_mesh
-from transformer_jax.training.state import split
+from transformer_jax.training.trees import named
 
 SIZES = {"data": 2, "fsdp": 2, "tensor": 2}
 
 
-def spread(name, *shape, sizes=SIZES):
-    return sharding.partition_spec(sharding.logical_names(name, len(shape)), shape, sizes)
+def spread(*axes, shape, sizes=SIZES):
+    return sharding.partition_spec(axes, shape, sizes)
 
 
 @pytest.mark.parametrize(
-    ("name", "shape", "expected"),
+    ("axes", "shape", "expected"),
     [
-        ("embedding/table", (10, 8), P("tensor", "fsdp")),
-        ("decoder_embedding/table", (10, 8), P("tensor", "fsdp")),
-        ("positions/table", (10, 8), P(None, "fsdp")),
-        ("encoder/relative/table", (32, 4), P(None, None)),
-        ("encoder/blocks/0/self_attention/query/kernel", (8, 8), P("fsdp", "tensor")),
-        ("encoder/blocks/0/self_attention/value/bias", (8,), P("tensor")),
-        ("decoder/blocks/1/cross_attention/out/kernel", (8, 8), P("tensor", "fsdp")),
-        ("decoder/blocks/1/cross_attention/out/bias", (8,), P(None)),
-        ("decoder/blocks/1/cross_attention_norm/gain", (8,), P(None)),
-        ("encoder/blocks/0/feed_forward/up/kernel", (8, 16), P("fsdp", "tensor")),
-        ("encoder/blocks/0/feed_forward/gate/bias", (16,), P("tensor")),
-        ("encoder/blocks/0/feed_forward/down/kernel", (16, 8), P("tensor", "fsdp")),
-        ("encoder/final_norm/bias", (8,), P(None)),
-        ("encoder/blocks/0/feed_forward_norm_after/gain", (8,), P(None)),
-        ("head/table", (10, 8), P("tensor", "fsdp")),
-        ("head/bias", (10,), P("tensor")),
-        ("encoder/segments/table", (2, 8), P(None, "fsdp")),
-        ("encoder/embedding_norm/gain", (8,), P(None)),
-        ("pooler/kernel", (8, 8), P("fsdp", None)),
-        ("pooler/bias", (8,), P(None)),
-        ("transform/kernel", (8, 8), P("fsdp", None)),
-        ("transform_norm/bias", (8,), P(None)),
-        ("next_sentence/kernel", (8, 2), P("fsdp", None)),
-        ("next_sentence/bias", (2,), P(None)),
-        ("labels/kernel", (8, 3), P("fsdp", None)),
-        ("labels/bias", (3,), P(None)),
-        # Scanned: the layers stay whole.
-        ("encoder/blocks/feed_forward/up/kernel", (6, 8, 16), P(None, "fsdp", "tensor")),
-        ("encoder/blocks/self_attention/query/bias", (6, 8), P(None, "tensor")),
+        (("vocab", "embed"), (10, 8), P("tensor", "fsdp")),
+        (("position", "embed"), (10, 8), P(None, "fsdp")),
+        (("bucket", "head"), (32, 4), P(None, None)),
+        (("embed", "heads"), (8, 8), P("fsdp", "tensor")),
+        (("heads",), (8,), P("tensor")),
+        (("mlp", "embed"), (16, 8), P("tensor", "fsdp")),
+        (("embed", None), (8, 8), P("fsdp", None)),
+        (("embed", "label"), (8, 3), P("fsdp", None)),
+        (("layers", "embed", "mlp"), (6, 8, 16), P(None, "fsdp", "tensor")),
+        (("batch",), (8,), P(("data", "fsdp"))),
     ],
 )
-def test_the_table(name, shape, expected):
-    assert spread(name, *shape) == expected
+def test_the_rules(axes, shape, expected):
+    assert spread(*axes, shape=shape) == expected
 
 
-@pytest.mark.parametrize("name", ["stray", "encoder/kernel", "embedding/tables", "xquery/kernel"])
-def test_an_unmatched_path_is_an_error(name):
-    with pytest.raises(ConfigError, match=f"no sharding rule for parameter {name}"):
-        sharding.logical_names(name, 2)
+PLACES = {
+    "decoder_embedding/table": P("tensor", "fsdp"),
+    "encoder/relative/table": P(None, None),
+    "encoder/blocks/0/self_attention/query/kernel": P("fsdp", "tensor"),
+    "encoder/blocks/0/self_attention/value/bias": P("tensor"),
+    "decoder/blocks/1/cross_attention/out/kernel": P("tensor", "fsdp"),
+    "decoder/blocks/1/cross_attention/out/bias": P(None),
+    "decoder/blocks/1/cross_attention_norm/gain": P(None),
+    "encoder/blocks/0/feed_forward/up/kernel": P("fsdp", "tensor"),
+    "encoder/blocks/0/feed_forward/gate/bias": P("tensor"),
+    "encoder/blocks/0/feed_forward/down/kernel": P("tensor", "fsdp"),
+    "encoder/final_norm/bias": P(None),
+    "head/bias": P("tensor"),
+}
+SCANNED = {
+    "encoder/blocks/feed_forward/up/kernel": P(None, "fsdp", "tensor"),
+    "encoder/blocks/self_attention/query/bias": P(None, "tensor"),
+    "encoder/blocks/feed_forward_norm/gain": P(None, None),
+}
 
 
-def test_too_few_dimensions_are_an_error():
-    with pytest.raises(ConfigError, match="no sharding rule"):
-        sharding.logical_names("up/kernel", 1)
+@pytest.mark.parametrize(("scan", "places"), [(False, PLACES), (True, SCANNED)])
+def test_parameters_live_where_their_axes_say(scan, places):
+    config = TransformerConfig(
+        vocab=16,
+        decoder_vocab=24,
+        width=8,
+        encoder_layers=2,
+        decoder_layers=2,
+        embedding=EmbeddingConfig(shared=False),
+        positions=PositionConfig(kind="relative"),
+        attention=AttentionConfig(heads=2),
+        feed_forward=FeedForwardConfig(width=16, gated=True),
+        norm=NormConfig(place="pre"),
+        head=HeadConfig(bias=True),
+        compute=ComputeConfig(scan=scan),
+    )
+    declared = parameters(nnx.eval_shape(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0))))
+    found = named(sharding.shardings(declared, make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))))
+    assert {name: found[name].spec for name in places} == places
+
+
+@pytest.mark.parametrize("axes", [None, (), ("embed",), ("embed", "mlp", "mlp")])
+def test_a_parameter_without_an_axis_a_dimension_is_an_error_that_names_it(axes):
+    metadata = {} if axes is None else {"axes": axes}
+    stray = {"blocks": {0: {"stray": nnx.Param(jnp.zeros((4, 4)), **metadata)}}}
+    with pytest.raises(ConfigError, match=r"parameter blocks/0/stray of shape \[4, 4\] declares"):
+        sharding.shardings(stray, make_mesh(MeshConfig()))
 
 
 def test_an_unknown_axis_name_is_an_error():
-    with pytest.raises(ConfigError, match="unknown axis name wdith"):
+    with pytest.raises(ConfigError, match="unknown axis wdith of an array"):
         sharding.partition_spec(("wdith",), (8,), SIZES)
 
 
 def test_a_dimension_that_does_not_divide_stays_whole_and_is_said_once(caplog):
     sharding._said.clear()
-    params = {str(n): {"up": {"kernel": jnp.zeros((7, 4))}} for n in range(3)}
+    kernel = lambda: nnx.Param(jnp.zeros((7, 4)), axes=("embed", "mlp"))
+    params = {str(n): {"up": {"kernel": kernel()}} for n in range(3)}
     mesh = make_mesh(MeshConfig(fsdp=4, tensor=2))
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            found = sharding.param_shardings({"blocks": params}, mesh)
+            found = sharding.shardings({"blocks": params}, mesh)
     assert found["blocks"]["0"]["up"]["kernel"].spec == P(None, "tensor")
     (record,) = caplog.records
-    assert "blocks/*/up/kernel: dimension width of 7 does not divide by 4" in record.message
+    assert "blocks/*/up/kernel: dimension embed of 7 does not divide by 4" in record.message
 
 
 NAMED = st.lists(
@@ -116,18 +156,41 @@ def test_every_spec_divides_and_uses_no_axis_twice(named, sizes):
         assert size % math.prod(sizes[a] for a in group) == 0
 
 
-@pytest.mark.parametrize("preset", ["vaswani_base", "marian", "bart_base", "t5_small"])
-def test_every_parameter_of_the_presets_has_a_rule_and_no_big_one_is_whole(preset):
-    make = lambda: EncoderDecoder(PRESETS[preset], rngs=nnx.Rngs(0))
-    _, params = split(nnx.eval_shape(make))
-    mesh = make_mesh(MeshConfig(fsdp=8))
-    for leaf, where in zip(
-        jax.tree.leaves(params),
-        jax.tree.leaves(sharding.param_shardings(params, mesh)),
-        strict=True,
-    ):
-        held = math.prod(where.shard_shape(leaf.shape))
-        assert held * 8 == leaf.size or leaf.ndim < 2 or leaf.size < 1000, (leaf.shape, where)
+def models():
+    """Every preset, looped and scanned, and with every head."""
+    for name, config in PRESETS.items():
+        heads = [{}]
+        if config.image.size:
+            kind, heads = "image", [{}, {"task": "classify"}]
+        elif config.encoder_layers and config.decoder_layers:
+            kind = "encoder-decoder"
+        elif config.decoder_layers:
+            kind = "decoder"
+        else:
+            kind, heads = "encoder", [{"next_sentence": config.head.pooler}]
+        for scan in (False, True):
+            compute = dataclasses.replace(config.compute, scan=scan)
+            changed = dataclasses.replace(config, compute=compute)
+            for head in heads:
+                yield f"{name}, scan {scan}, {head}", kind, changed, head
+
+
+def test_the_parameters_of_every_preset_are_declared_and_no_big_one_is_whole():
+    mesh = jax.sharding.AbstractMesh((1, 8, 1), ("data", "fsdp", "tensor"))
+    for name, kind, config, head in models():
+        make = lambda kind=kind, config=config, head=head: make_model(
+            kind, config, labels=3, **head, rngs=nnx.Rngs(0)
+        )
+        declared = parameters(nnx.eval_shape(make))
+        where = jax.tree.leaves(sharding.shardings(declared, mesh))
+        depths = jax.tree.leaves(layer_depths(declared))
+        top = 1 + config.encoder_layers + config.decoder_layers
+        assert {int(d) for depth in depths for d in np.ravel(depth)} <= set(range(top + 1)), name
+        leaves = jax.tree.leaves(values(declared))
+        matrices = jax.tree.leaves(map_parameters(is_matrix, declared))
+        for leaf, place, matrix in zip(leaves, where, matrices, strict=True):
+            held = math.prod(place.shard_shape(leaf.shape))
+            assert held * 8 == leaf.size or not matrix or leaf.size < 1000, (name, leaf, place)
 
 
 def narrow(config):
@@ -146,18 +209,22 @@ def narrow(config):
     ],
     ids=["words", "texts", "tokens", "replaced", "narrow"],
 )
-def test_every_parameter_of_encoders_has_a_rule_and_no_big_one_is_whole(make):
-    _, params = split(nnx.eval_shape(lambda: make(PRESETS["bert_mini"], nnx.Rngs(0))))
-    found = sharding.param_shardings(params, make_mesh(MeshConfig(fsdp=8)))
-    for leaf, where in zip(jax.tree.leaves(params), jax.tree.leaves(found), strict=True):
+def test_every_parameter_of_encoders_is_declared_and_no_big_one_is_whole(make):
+    declared = parameters(nnx.eval_shape(lambda: make(PRESETS["bert_mini"], nnx.Rngs(0))))
+    found = sharding.shardings(declared, make_mesh(MeshConfig(fsdp=8)))
+    leaves = jax.tree.leaves(values(declared))
+    for leaf, where in zip(leaves, jax.tree.leaves(found), strict=True):
         held = math.prod(where.shard_shape(leaf.shape))
         assert held * 8 == leaf.size or leaf.ndim < 2, (leaf.shape, where)
 
 
 def test_copies_of_parameters_are_found_by_path_suffix_and_shape():
     mesh = make_mesh(MeshConfig(fsdp=8))
-    params = {"up": {"kernel": jnp.zeros((8, 4))}, "down": {"kernel": jnp.zeros((4, 8))}}
-    of_params = sharding.param_shardings(params, mesh)
+    declared = {
+        "up": {"kernel": nnx.Param(jnp.zeros((8, 4)), axes=("embed", "mlp"))},
+        "down": {"kernel": nnx.Param(jnp.zeros((4, 8)), axes=("mlp", "embed"))},
+    }
+    params, of_params = values(declared), sharding.shardings(declared, mesh)
     state = {"mu": params, "row": {"up": {"kernel": jnp.zeros(8)}}, "count": jnp.zeros(())}
     found = sharding.shardings_like(state, params, of_params, mesh)
     assert found["mu"] == of_params

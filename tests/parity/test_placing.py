@@ -11,7 +11,8 @@ import pytest
 
 from benchmarks.loading import begin_at
 from tests.parity import layouts
-from transformer_jax.interop.folder import open_folder
+from transformer_jax.interop.folder import abstract_model, open_folder
+from transformer_jax.modules.parameters import parameters
 from transformer_jax.parallel.mesh import MeshConfig, make_mesh
 from transformer_jax.parallel.sharding import make_placer
 
@@ -21,7 +22,8 @@ def test_each_device_holds_its_part(tmp_path, name):
     folder = open_folder(layouts.write(name, tmp_path / name))
     whole = folder.load()
     mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
-    parts = folder.load(make_placer(mesh))
+    declared = parameters(abstract_model(folder.model))
+    parts = folder.load(make_placer(declared, mesh))
     jax.tree.map(np.testing.assert_array_equal, parts, whole)
     side = "encoder" if name == "bart" else "decoder"
     up = parts[side]["blocks"][0]["feed_forward"]["up"]["kernel"]

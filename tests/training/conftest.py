@@ -11,13 +11,19 @@ V, D, N, F = 24, 16, 4, 32
 
 class ToyBlock(nnx.Module):
     def __init__(self, rngs):
-        init = lambda *shape: nnx.Param(jax.random.normal(rngs.params(), shape) * shape[0] ** -0.5)
-        kernel = lambda *shape: nnx.Dict(kernel=init(*shape), bias=nnx.Param(jnp.zeros(shape[1])))
+        size = {"embed": D, "heads": D, "mlp": F}
+
+        def linear(*axes):
+            kernel = jax.random.normal(rngs.params(), [size[axis] for axis in axes])
+            kernel = nnx.Param(kernel * size[axes[0]] ** -0.5, axes=axes)
+            return nnx.Dict(kernel=kernel, bias=nnx.Param(jnp.zeros(size[axes[1]]), axes=axes[1:]))
+
         self.self_attention = nnx.Dict(
-            query=kernel(D, D), key=kernel(D, D), value=kernel(D, D), out=kernel(D, D)
+            {name: linear("embed", "heads") for name in ("query", "key", "value")},
+            out=linear("heads", "embed"),
         )
-        self.feed_forward = nnx.Dict(up=kernel(D, F), down=kernel(F, D))
-        self.feed_forward_norm = nnx.Dict(gain=nnx.Param(jnp.ones(D)))
+        self.feed_forward = nnx.Dict(up=linear("embed", "mlp"), down=linear("mlp", "embed"))
+        self.feed_forward_norm = nnx.Dict(gain=nnx.Param(jnp.ones(D), axes=("embed",)))
 
     def __call__(self, x, seen):
         product = lambda x, to: x @ to["kernel"][...] + to["bias"][...][None, None]
@@ -36,7 +42,9 @@ class Toy(nnx.Module):
     """Reads source and target as one sequence and predicts the target."""
 
     def __init__(self, rngs, dropout=0.0):
-        self.embedding = nnx.Dict(table=nnx.Param(jax.random.normal(rngs.params(), (V, D))))
+        self.embedding = nnx.Dict(
+            table=nnx.Param(jax.random.normal(rngs.params(), (V, D)), axes=("vocab", "embed"))
+        )
         self.encoder = nnx.Dict(blocks=nnx.List([ToyBlock(rngs) for _ in range(2)]))
         self.dropout = dropout
 

@@ -1,6 +1,7 @@
 """Schedules against their formulas, and each optimizer against optax's own."""
 
 import dataclasses
+import functools
 
 import chex
 import jax
@@ -9,23 +10,24 @@ import numpy as np
 import optax
 import optax.contrib
 import pytest
+from flax import nnx
 
 from tests.drawing import normals
 from transformer_jax.errors import ConfigError
-from transformer_jax.training.layerwise import layer_depths
+from transformer_jax.modules.parameters import layer_depths, raise_depth
 from transformer_jax.training.optimizers import (
     OptimizerConfig,
     ScheduleConfig,
     check_warm_up,
     constant,
     cosine,
-    decayed,
     inverse_sqrt,
     learning_rate,
     make_optimizer,
     make_schedule,
     noam,
     warm_up_steps,
+    weight_decay_mask,
 )
 
 FLAT = ScheduleConfig("constant", 0)
@@ -76,6 +78,20 @@ PARAMS = {
 }
 
 
+def declared(params, axes, depths=None):
+    """The parameters with the axes and depths that trees of the same paths give."""
+    make = lambda value, axes, depth: nnx.Param(value, axes=axes, depth=depth)
+    depths = jax.tree.map(lambda _: None, params) if depths is None else depths
+    return jax.tree.map(make, params, axes, depths, is_leaf=lambda node: node is None)
+
+
+DECLARED = declared(
+    PARAMS,
+    {"up": {"kernel": ("embed", "mlp"), "bias": ("mlp",)},
+     "embedding": {"table": ("vocab", "embed")}},
+)  # fmt: skip
+
+
 def descend(tx, steps=4):
     """The parameters after some updates with gradients that differ between steps."""
 
@@ -91,7 +107,7 @@ def descend(tx, steps=4):
     return params, state
 
 
-MASKED = {"mask": decayed}
+MASKED = {"mask": weight_decay_mask(DECLARED)}
 OPTAX = {
     "adam": (OptimizerConfig("adam", 0.1), optax.adam(0.1, 0.9, 0.98, 1e-9)),
     "adam, its own numbers": (
@@ -117,7 +133,8 @@ OPTAX = {
 @pytest.mark.parametrize("name", OPTAX)
 def test_each_optimizer_is_that_of_optax(name):
     config, expected = OPTAX[name]
-    ours = make_optimizer(dataclasses.replace(config, schedule=FLAT, clip=None), 8, 100)
+    config = dataclasses.replace(config, schedule=FLAT, clip=None)
+    ours = make_optimizer(config, 8, 100, params=DECLARED)
     chex.assert_trees_all_close(descend(ours)[0], descend(expected)[0], rtol=1e-5, atol=1e-6)
 
 
@@ -127,7 +144,7 @@ def test_muon_is_that_of_optax_on_kernels_and_adam_elsewhere():
         params,
     )
     muon = optax.contrib.muon(0.1, consistent_rms=0.2, muon_weight_dimension_numbers=axes)
-    ours = make_optimizer(OptimizerConfig("muon", 0.1, FLAT, clip=None), 8, 100)
+    ours = make_optimizer(OptimizerConfig("muon", 0.1, FLAT, clip=None), 8, 100, params=DECLARED)
     found, kernels, others = (
         descend(tx)[0] for tx in (ours, muon, optax.adam(0.1, 0.9, 0.99, 1e-9))
     )
@@ -141,7 +158,8 @@ def test_muon_is_that_of_optax_on_kernels_and_adam_elsewhere():
 def test_muon_leaves_heads_of_a_few_numbers_to_adam(head):
     """They are no map between vectors: equal singular values would shout down the rest."""
     slopes = {head: {"kernel": normals((6, 2))[0]}}
-    step = lambda config: (tx := make_optimizer(config, 8, 100)).update(
+    params = declared(slopes, {head: {"kernel": ("embed", "label")}})
+    step = lambda config: (tx := make_optimizer(config, 8, 100, params=params)).update(
         slopes, tx.init(slopes), slopes
     )[0]
     muon = step(OptimizerConfig("muon", 0.1, FLAT, clip=None))
@@ -151,13 +169,18 @@ def test_muon_leaves_heads_of_a_few_numbers_to_adam(head):
 
 def test_muon_makes_the_singular_values_of_each_layer_alike():
     """In a scanned stack too, where a kernel holds those of all layers."""
-    tx = make_optimizer(OptimizerConfig("muon", 1.0, FLAT, clip=None), 8, 100)
+    config = OptimizerConfig("muon", 1.0, FLAT, clip=None)
     [slopes] = normals((3, 4, 6))
     apart = {str(i): {"kernel": slope} for i, slope in enumerate(slopes)}
     together = {"blocks": {"kernel": slopes}}
-    update = lambda grads: tx.update(grads, tx.init(grads), grads)[0]
-    stacked = update(together)["blocks"]["kernel"]
-    for i, alone in update(apart).items():
+
+    def update(grads, *axes):
+        params = jax.tree.map(lambda a: nnx.Param(a, axes=axes), grads)
+        tx = make_optimizer(config, 8, 100, params=params)
+        return tx.update(grads, tx.init(grads), grads)[0]
+
+    stacked = update(together, "layers", "embed", "mlp")["blocks"]["kernel"]
+    for i, alone in update(apart, "embed", "mlp").items():
         chex.assert_trees_all_close(stacked[int(i)], alone["kernel"], atol=1e-5)
         sizes = np.linalg.svd(alone["kernel"])[1] / (0.2 * 6**0.5)
         assert ((sizes > 0.6) & (sizes < 1.3)).all()
@@ -177,17 +200,18 @@ def test_clipping_bounds_all_parameters_together():
 
 
 def test_weight_decay_pulls_at_kernels_and_tables_alone():
-    tx = make_optimizer(OptimizerConfig("adamw", 0.1, FLAT, weight_decay=0.5), 8, 100)
+    config = OptimizerConfig("adamw", 0.1, FLAT, weight_decay=0.5)
+    tx = make_optimizer(config, 8, 100, params=DECLARED)
+    mask = weight_decay_mask(DECLARED)
     still = jax.tree.map(jnp.zeros_like, PARAMS)
     updates, _ = tx.update(still, tx.init(PARAMS), PARAMS)
-    expected = jax.tree.map(lambda p, yes: -0.05 * p if yes else 0 * p, PARAMS, decayed(PARAMS))
+    expected = jax.tree.map(lambda p, yes: -0.05 * p if yes else 0 * p, PARAMS, mask)
     chex.assert_trees_all_close(updates, expected, atol=1e-7)
-    assert not decayed(PARAMS)["up"]["bias"]
-    assert decayed(PARAMS)["embedding"]["table"]
+    assert mask == {"up": {"kernel": True, "bias": False}, "embedding": {"table": True}}
 
 
 def _tower(scan):
-    """Parameters like those of an encoder of two layers, and gradients of ones."""
+    """Parameters of an encoder of two layers, the same declared, and gradients of ones."""
     block = {"feed_forward": {"up": {"kernel": jnp.ones((2, 2))}}}
     stacked = jax.tree.map(lambda a: jnp.stack([a, a]), block)
     params = {
@@ -199,14 +223,35 @@ def _tower(scan):
         },
         "labels": {"kernel": jnp.ones((2, 2))},
     }
-    return params, jax.tree.map(jnp.ones_like, params)
+    kernel = lambda *axes: {"feed_forward": {"up": {"kernel": axes}}}
+    axes = {
+        "embedding": {"table": ("vocab", "embed")},
+        "encoder": {
+            "blocks": kernel("layers", "embed", "mlp") if scan else
+            {"0": kernel("embed", "mlp"), "1": kernel("embed", "mlp")},
+            "positions": {"table": ("position", "embed")},
+            "final_norm": {"gain": ("embed",)},
+        },
+        "labels": {"kernel": ("embed", "label")},
+    }  # fmt: skip
+    depth = lambda depth: {"feed_forward": {"up": {"kernel": depth}}}
+    depths = {
+        "embedding": {"table": 0},
+        "encoder": {
+            "blocks": depth((1, 2)) if scan else {"0": depth(1), "1": depth(2)},
+            "positions": {"table": 0},
+            "final_norm": {"gain": None},
+        },
+        "labels": {"kernel": None},
+    }
+    return params, declared(params, axes, depths), jax.tree.map(jnp.ones_like, params)
 
 
 @pytest.mark.parametrize("scan", [False, True])
 def test_the_rate_of_each_layer_is_a_part_of_that_above_b38(scan):
-    params, grads = _tower(scan)
+    params, tower, grads = _tower(scan)
     config = OptimizerConfig("sgd", 1.0, FLAT, beta1=0.0, clip=None, layer_decay=0.5)
-    tx = make_optimizer(config, 2, 10)
+    tx = make_optimizer(config, 2, 10, params=tower)
     updates, _ = tx.update(grads, tx.init(params), params)
     blocks = updates["encoder"]["blocks"]
     kernel = lambda block: block["feed_forward"]["up"]["kernel"]
@@ -223,23 +268,26 @@ def test_the_rate_of_each_layer_is_a_part_of_that_above_b38(scan):
 
 
 def test_a_decoder_stands_above_its_encoder_b38():
-    block = {"norm": {"gain": jnp.ones(2)}}
-    side = {"blocks": {"0": block, "1": block}}
-    depths = layer_depths({"encoder": side, "decoder": side, "head": {"bias": jnp.ones(2)}})
-    assert jax.tree.leaves(depths) == [3, 4, 1, 2, 5]
+    gain = lambda **depth: nnx.Param(jnp.ones(2), axes=("embed",), **depth)
+    side = lambda: nnx.List([gain(depth=i) for i in range(3)])
+    encoder, decoder = side(), side()
+    raise_depth(decoder, encoder)
+    depths = layer_depths({"encoder": [*encoder], "decoder": [*decoder], "head": gain()})
+    assert depths == {"encoder": [0, 1, 2], "decoder": [0, 3, 4], "head": 5}
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon", "adafactor"])
 def test_frozen_parameters_have_no_state_and_keep_every_bit_b38(name):
-    params, grads = _tower(scan=False)
+    params, tower, grads = _tower(scan=False)
     params["embedding"]["table"] = jnp.full((3, 2), -0.0)
     is_frozen = lambda path: not path.startswith("labels/")
     config = OptimizerConfig(name, 0.1, FLAT, weight_decay=0.1)
-    tx = make_optimizer(config, 2, 10, is_frozen)
+    tx = make_optimizer(config, 2, 10, is_frozen, tower)
     state = tx.init(params)
     sizes = {leaf.size for leaf in jax.tree.leaves(state)}
     assert not sizes & {6, 8}  # the tables of three and of four rows
-    free = make_optimizer(config, 2, 10).init({"labels": params["labels"]})
+    labels = {"labels": params["labels"]}
+    free = make_optimizer(config, 2, 10, params={"labels": tower["labels"]}).init(labels)
     assert len(jax.tree.leaves(state)) == len(jax.tree.leaves(free))
     updates, _ = jax.jit(tx.update)(grads, state, params)
     after = optax.apply_updates(params, updates)
@@ -350,3 +398,26 @@ def test_unknown_names_are_refused_also_where_types_are_not_checked(where, field
     object.__setattr__(getattr(config, where) if where else config, field, "nadam")
     with pytest.raises(ConfigError, match=message):
         config.__post_init__()
+
+
+@pytest.mark.parametrize("fields", [{"weight_decay": 0.1}, {"layer_decay": 0.5}, {"name": "muon"}])
+def test_what_reads_declarations_is_refused_without_parameters(fields):
+    config = OptimizerConfig(**{"name": "adamw", "schedule": FLAT, "learning_rate": 0.1} | fields)
+    with pytest.raises(ConfigError, match="parameters"):
+        make_optimizer(config, 8, 100)
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_layer_decay_and_frozen_parameters_go_together_b38(name):
+    params, tower, grads = _tower(scan=False)
+    is_frozen = lambda path: path.startswith(("embedding", "encoder/blocks/0", "encoder/pos"))
+    config = OptimizerConfig(name, 0.1, FLAT, weight_decay=0.1, layer_decay=0.5)
+    tx = make_optimizer(config, 2, 10, is_frozen, tower)
+    free = make_optimizer(config, 2, 10, params=tower)
+    found, _ = tx.update(grads, tx.init(params), params)
+    whole, _ = free.update(grads, free.init(params), params)
+    for path, update in jax.tree_util.tree_leaves_with_path(found):
+        name = "/".join(entry.key for entry in path)
+        there = functools.reduce(lambda node, entry: node[entry.key], path, whole)
+        expected = jnp.zeros_like(there) if is_frozen(name) else there
+        np.testing.assert_allclose(update, expected, rtol=1e-6)

@@ -98,12 +98,12 @@ def test_given_parameters_are_placed_as_they_are(make_toy):
     assert jax.tree.map(lambda a: a.sharding, state.params) == shardings.params
 
 
-def test_a_parameter_without_a_rule_is_refused():
+def test_a_parameter_without_axes_is_refused():
     class Stray(nnx.Module):
         def __init__(self):
             self.stray = nnx.Param(jnp.zeros(3))
 
-    with pytest.raises(ConfigError, match="no sharding rule for parameter stray"):
+    with pytest.raises(ConfigError, match=r"parameter stray of shape \[3\] declares no axes"):
         abstract_state(Stray, optax.sgd(0.1), make_mesh(MeshConfig()))
 
 

@@ -20,7 +20,7 @@ from transformer_jax.config import (
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.parallel.mesh import MeshConfig, make_mesh, shard_batch
-from transformer_jax.parallel.sharding import param_shardings
+from transformer_jax.parallel.sharding import replicated
 from transformer_jax.training.objectives import translation
 from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig, make_optimizer
 from transformer_jax.training.state import TrainState, abstract_state, create_state, digest, split
@@ -307,11 +307,9 @@ def test_rows_that_do_not_divide_are_refused():
 def test_evaluation_sums_add_up_to_the_loss_of_training():
     mesh = make_mesh(MeshConfig(fsdp=2), jax.devices()[:2])
     params = jax.tree.map(np.asarray, split(make_line())[1])
-    table = [(r"kernel", (None, None)), (r"bias", (None,))]
     graph, state = fresh(make_line, DESCENT)
-    evaluate = compile_eval(
-        make_eval_step(graph, squares), mesh, param_shardings(params, mesh, table)
-    )
+    whole = jax.tree.map(lambda _: replicated(mesh), params)
+    evaluate = compile_eval(make_eval_step(graph, squares), mesh, whole)
     sums = [jax.block_until_ready(evaluate(params, shard_batch(points(n), mesh))) for n in (0, 1)]
     total = functools.reduce(lambda a, b: jax.tree.map(jnp.add, a, b), sums)
     both = jax.tree.map(lambda a, b: np.concatenate([a, b]), points(0), points(1))

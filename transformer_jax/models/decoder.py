@@ -10,6 +10,7 @@ from transformer_jax.functional.masks import Mask
 from transformer_jax.modules.cache import Cache
 from transformer_jax.modules.head import Head, OutputTable
 from transformer_jax.modules.linear import Embed
+from transformer_jax.modules.parameters import at_depth
 from transformer_jax.modules.stack import Stack
 
 __all__ = ["Decoder"]
@@ -34,6 +35,7 @@ class Decoder(nnx.Module):
         # Scaled embeddings start at unit size whatever the scale.
         spread = D**-0.5 if config.embedding.scale is None else 0.02
         self.embedding = Embed(config.vocab, D, scale=spread, rngs=rngs)
+        at_depth(self.embedding, 0)
         self.decoder = Stack(config, config.decoder_layers, decoder=True, cross=False, rngs=rngs)
         self.head = Head(config, rngs=rngs)
 

@@ -9,6 +9,7 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.functional.activations import ACTIVATIONS
 from transformer_jax.functional.masks import padding_mask
 from transformer_jax.modules.linear import Embed, Linear
+from transformer_jax.modules.parameters import at_depth
 from transformer_jax.modules.stack import OnHidden, Stack
 
 __all__ = ["Encoder"]
@@ -35,8 +36,9 @@ class Encoder(nnx.Module):
         E = config.embedding_width
         spread = E**-0.5 if config.embedding.scale is None else 0.02
         self.embedding = Embed(config.vocab, E, scale=spread, rngs=rngs)
+        at_depth(self.embedding, 0)
         self.encoder = Stack(config, config.encoder_layers, decoder=False, cross=False, rngs=rngs)
-        self.pooler = Linear(D, D, rngs=rngs) if config.head.pooler else None
+        self.pooler = Linear(D, D, ("embed", None), rngs=rngs) if config.head.pooler else None
 
     def __call__(
         self,

@@ -11,6 +11,7 @@ from transformer_jax.functional.masks import padding_mask
 from transformer_jax.modules.cache import Cache
 from transformer_jax.modules.head import Head, OutputTable
 from transformer_jax.modules.linear import Embed
+from transformer_jax.modules.parameters import at_depth, raise_depth
 from transformer_jax.modules.stack import Stack
 
 __all__ = ["EncoderDecoder"]
@@ -39,6 +40,10 @@ class EncoderDecoder(nnx.Module):
         self.encoder = Stack(config, config.encoder_layers, decoder=False, cross=False, rngs=rngs)
         self.decoder = Stack(decoder, config.decoder_layers, decoder=True, cross=True, rngs=rngs)
         self.head = Head(decoder, rngs=rngs)
+        at_depth(self.embedding, 0)
+        if self.decoder_embedding is not None:
+            at_depth(self.decoder_embedding, 0)
+        raise_depth(self.decoder, self.encoder)
 
     def __call__(
         self,

@@ -57,10 +57,10 @@ class EncoderForMaskedLM(Encoder):
                 f"embedding.width is {E}: vectors of {D} meet its table after a map: set "
                 f"head.transform"
             )
-        self.transform = Linear(D, E, rngs=rngs) if transform else None
+        self.transform = Linear(D, E, ("embed", None), rngs=rngs) if transform else None
         self.transform_norm = Norm(config.norm, E) if transform else None
         self.head = Head(config, rngs=rngs)
-        self.next_sentence = Linear(D, 2, rngs=rngs) if next_sentence else None
+        self.next_sentence = Linear(D, 2, ("embed", "label"), rngs=rngs) if next_sentence else None
 
     def mlm_logits(self, hidden: Float[Array, "*rows D"]) -> Float32[Array, "*rows V"]:
         """Logits over the vocabulary at masked positions, in float32."""
@@ -89,7 +89,7 @@ class _Labelled(Encoder):
 
     def __init__(self, config: TransformerConfig, *, labels: int, rngs: nnx.Rngs):
         super().__init__(config, rngs=rngs)
-        self.labels = Linear(config.width, labels, rngs=rngs)
+        self.labels = Linear(config.width, labels, ("embed", "label"), rngs=rngs)
 
     def __call__(  # type: ignore[override]
         self,
@@ -137,7 +137,7 @@ class ReplacedTokenDetector(TokenClassifier):
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
         super().__init__(config, labels=1, rngs=rngs)
-        self.detector = Linear(config.width, config.width, rngs=rngs)
+        self.detector = Linear(config.width, config.width, ("embed", None), rngs=rngs)
 
     def read(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
         """A map of the vectors of all tokens, by the activation of the layers."""
@@ -158,7 +158,7 @@ class DecoderSequenceClassifier(Decoder):
                 "head.tied is False or head.bias True: a classifier has no language-modelling head"
             )
         super().__init__(config, rngs=rngs)
-        self.labels = Linear(config.width, labels, bias=False, rngs=rngs)
+        self.labels = Linear(config.width, labels, ("embed", "label"), bias=False, rngs=rngs)
 
     def __call__(  # type: ignore[override]
         self,

@@ -9,6 +9,7 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.functional.activations import ACTIVATIONS
 from transformer_jax.functional.patches import patchify
 from transformer_jax.modules.linear import Embed, Linear
+from transformer_jax.modules.parameters import at_depth
 from transformer_jax.modules.stack import OnHidden, Stack
 
 __all__ = ["ImageClassifier", "VisionEncoder"]
@@ -32,10 +33,12 @@ class VisionEncoder(nnx.Module):
         self.config = config
         D = config.width
         spread = D**-0.5 if config.embedding.scale is None else 0.02
-        self.embedding = Linear(image.patch**2 * image.channels, D, rngs=rngs)
+        self.embedding = Linear(image.patch**2 * image.channels, D, (None, "embed"), rngs=rngs)
         self.class_embedding = Embed(1, D, scale=spread, rngs=rngs)
+        at_depth(self.embedding, 0)
+        at_depth(self.class_embedding, 0)
         self.encoder = Stack(config, config.encoder_layers, decoder=False, cross=False, rngs=rngs)
-        self.pooler = Linear(D, D, rngs=rngs) if config.head.pooler else None
+        self.pooler = Linear(D, D, ("embed", None), rngs=rngs) if config.head.pooler else None
 
     def __call__(
         self,
@@ -100,7 +103,7 @@ class ImageClassifier(VisionEncoder):
 
     def __init__(self, config: TransformerConfig, *, labels: int, rngs: nnx.Rngs):
         super().__init__(config, rngs=rngs)
-        self.labels = Linear(config.width, labels, rngs=rngs)
+        self.labels = Linear(config.width, labels, ("embed", "label"), rngs=rngs)
 
     def __call__(  # type: ignore[override]
         self,

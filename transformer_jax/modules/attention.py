@@ -38,13 +38,13 @@ class Attention(nnx.Module):
         self.N, self.K = att.heads, att.kv_heads or att.heads
         self.H = config.head_dim
         self.U = att.value_dim or self.H
-        self.query = Linear(D, self.N * self.H, bias=att.bias, rngs=rngs)
-        self.key = Linear(D, self.K * self.H, bias=att.bias, rngs=rngs)
-        self.value = Linear(D, self.K * self.U, bias=att.bias, rngs=rngs)
-        self.out = Linear(self.N * self.U, D, bias=att.out_bias, rngs=rngs)
+        self.query = Linear(D, self.N * self.H, ("embed", "heads"), bias=att.bias, rngs=rngs)
+        self.key = Linear(D, self.K * self.H, ("embed", "heads"), bias=att.bias, rngs=rngs)
+        self.value = Linear(D, self.K * self.U, ("embed", "heads"), bias=att.bias, rngs=rngs)
+        self.out = Linear(self.N * self.U, D, ("heads", "embed"), bias=att.out_bias, rngs=rngs)
         self.joined: Linear | None = None  # the first three side by side, and instead of them
-        self.query_norm = Norm(config.norm, self.H) if att.qk_norm else None
-        self.key_norm = Norm(config.norm, self.H) if att.qk_norm else None
+        self.query_norm = Norm(config.norm, self.H, "head_dim") if att.qk_norm else None
+        self.key_norm = Norm(config.norm, self.H, "head_dim") if att.qk_norm else None
 
     def __call__(
         self,

@@ -20,9 +20,10 @@ class FeedForward(nnx.Module):
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
         ff = config.feed_forward
         self.config = ff
-        self.up = Linear(config.width, ff.width, bias=ff.bias, rngs=rngs)
-        self.gate = Linear(config.width, ff.width, bias=ff.bias, rngs=rngs) if ff.gated else None
-        self.down = Linear(ff.width, config.width, bias=ff.bias, rngs=rngs)
+        up = lambda: Linear(config.width, ff.width, ("embed", "mlp"), bias=ff.bias, rngs=rngs)
+        self.up = up()
+        self.gate = up() if ff.gated else None
+        self.down = Linear(ff.width, config.width, ("mlp", "embed"), bias=ff.bias, rngs=rngs)
 
     def __call__(
         self, x: Float[Array, "*rows D"], key: Key[Array, ""] | None = None

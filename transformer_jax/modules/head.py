@@ -41,8 +41,12 @@ class Head(nnx.Module):
         V, D = config.vocab, config.embedding_width
         init = jax.nn.initializers.normal(D**-0.5)
         tied = config.head.tied
-        self.table = None if tied else nnx.Param(init(rngs.params(), (V, D), jnp.float32))
-        self.bias = nnx.Param(jnp.zeros(V)) if config.head.bias else None
+        self.table = (
+            None
+            if tied
+            else nnx.Param(init(rngs.params(), (V, D), jnp.float32), axes=("vocab", "embed"))
+        )
+        self.bias = nnx.Param(jnp.zeros(V), axes=("vocab",)) if config.head.bias else None
 
     def output_table(self, embedding: Embed) -> OutputTable:
         """The map to logits; a tied head reads the table of ``embedding``."""

@@ -14,14 +14,21 @@ from transformer_jax.functional.linear import linear, linear_transposed
 __all__ = ["Embed", "Linear", "check_indices"]
 
 
-class Linear(nnx.Module):
-    """``x W + b``, with Glorot-uniform ``W`` and ``b`` of zeros."""
+Axes = tuple[str | None, str | None]
 
-    def __init__(self, inputs: int, outputs: int, *, bias: bool = True, rngs: nnx.Rngs):
+
+class Linear(nnx.Module):
+    """``x W + b``, with Glorot-uniform ``W`` and ``b`` of zeros.
+
+    ``axes`` are the logical axes of the kernel; the bias has the last of them.
+    """
+
+    def __init__(self, inputs: int, outputs: int, axes: Axes, *, bias: bool = True, rngs: nnx.Rngs):
         self.turned = False
         init = jax.nn.initializers.glorot_uniform()
-        self.kernel = nnx.Param(init(rngs.params(), (inputs, outputs), jnp.float32))
-        self.bias = nnx.Param(jnp.zeros(outputs)) if bias else None
+        kernel = init(rngs.params(), (inputs, outputs), jnp.float32)
+        self.kernel = nnx.Param(kernel, axes=axes)
+        self.bias = nnx.Param(jnp.zeros(outputs), axes=axes[1:]) if bias else None
 
     def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows F"]:
         """The map of each row of ``x``."""
@@ -41,7 +48,9 @@ class Linear(nnx.Module):
     @classmethod
     def of(cls, kernel: Float[Array, "D F"], bias: Float[Array, " F"] | None) -> "Linear":
         """The map with these weights."""
-        made: Any = nnx.eval_shape(lambda: cls(1, 1, bias=bias is not None, rngs=nnx.Rngs(0)))
+        made: Any = nnx.eval_shape(
+            lambda: cls(1, 1, ("embed", "heads"), bias=bias is not None, rngs=nnx.Rngs(0))
+        )
         made.kernel.set_value(kernel)
         if bias is not None:
             made.bias.set_value(bias)
@@ -74,9 +83,18 @@ def check_indices(indices: Any, rows: int, what: str = "index") -> None:
 class Embed(nnx.Module):
     """A row for each index: tokens, positions, segments or distance buckets."""
 
-    def __init__(self, rows: int, width: int, *, scale: float, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        rows: int,
+        width: int,
+        axes: Axes = ("vocab", "embed"),
+        *,
+        scale: float,
+        rngs: nnx.Rngs,
+    ):
         init = jax.nn.initializers.normal(scale)
-        self.table = nnx.Param(init(rngs.params(), (rows, width), jnp.float32))
+        table = init(rngs.params(), (rows, width), jnp.float32)
+        self.table = nnx.Param(table, axes=axes)
 
     def __call__(self, indices: Int[Array, "*where"]) -> Float[Array, "*where D"]:
         """The rows at ``indices``.

@@ -13,12 +13,12 @@ __all__ = ["Norm"]
 class Norm(nnx.Module):
     """The norm that ``config`` names, over the last axis."""
 
-    def __init__(self, config: NormConfig, size: int):
+    def __init__(self, config: NormConfig, size: int, axis: str = "embed"):
         self.config = config
         # A gain is the offset plus the parameter, and starts at one.
-        self.gain = nnx.Param(jnp.full(size, 1.0 - config.gain_offset))
+        self.gain = nnx.Param(jnp.full(size, 1.0 - config.gain_offset), axes=(axis,))
         has_bias = config.kind == "layer" and config.bias
-        self.bias = nnx.Param(jnp.zeros(size)) if has_bias else None
+        self.bias = nnx.Param(jnp.zeros(size), axes=(axis,)) if has_bias else None
 
     def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows D"]:
         """``x`` normalised, times the gain, plus the bias if there is one."""

@@ -18,6 +18,7 @@ from transformer_jax.modules.block import Block
 from transformer_jax.modules.cache import Cache, LayerCache
 from transformer_jax.modules.linear import Embed, Linear
 from transformer_jax.modules.norm import Norm
+from transformer_jax.modules.parameters import at_depth, stacked, unstacked
 
 __all__ = ["OnHidden", "Stack", "stack_blocks", "unstack_blocks"]
 
@@ -46,20 +47,27 @@ class Stack(nnx.Module):
         spread = E**-0.5 if embedding.scale is None else 0.02
         learned, relative = places.kind == "learned", places.kind == "relative"
         rows, heads = places.max_length + places.offset, config.attention.heads
-        table = lambda use, rows, width, scale: (
-            Embed(rows, width, scale=scale, rngs=rngs) if use else None
+        table = lambda use, rows, axes, width, scale: (
+            Embed(rows, width, axes, scale=scale, rngs=rngs) if use else None
         )
-        self.positions = table(learned, rows, E, spread)
-        self.segments = table(embedding.segments, embedding.segments, E, spread)
+        segments = embedding.segments
+        self.positions = table(learned, rows, ("position", "embed"), E, spread)
+        self.segments = table(segments, segments, ("token_type", "embed"), E, spread)
         self.embedding_norm = Norm(config.norm, E) if embedding.norm else None
-        self.projection = None if E == D else Linear(E, D, rngs=rngs)
-        self.relative = table(relative, places.buckets, heads, D**-0.5)
+        self.projection = None if E == D else Linear(E, D, ("embed", None), rngs=rngs)
+        self.relative = table(relative, places.buckets, ("bucket", "head"), heads, D**-0.5)
+        inputs = self.positions, self.segments, self.embedding_norm, self.projection, self.relative
+        for part in inputs:
+            if part is not None:
+                at_depth(part, 0)
+        make = lambda rngs: Block(config, cross=cross, rngs=rngs)
         if config.compute.scan and layers:
-            make = nnx.vmap(lambda rngs: Block(config, cross=cross, rngs=rngs))
-            self.blocks: Any = make(rngs.split(layers))
+            self.blocks: Any = stacked(make, layers, rngs)
+            at_depth(self.blocks, tuple(range(1, layers + 1)))
         else:
-            made = [Block(config, cross=cross, rngs=rngs) for _ in range(layers)]
-            self.blocks = nnx.List(made)
+            self.blocks = nnx.List([make(rngs) for _ in range(layers)])
+            for depth, block in enumerate(self.blocks, 1):
+                at_depth(block, depth)
         self.final_norm = Norm(config.norm, D) if config.final_norm else None
 
     def __call__(
@@ -229,7 +237,7 @@ class Stack(nnx.Module):
         """The blocks one by one, whichever way their parameters lie."""
         if not self.config.compute.scan or not self.layers:
             return list(self.blocks)
-        return [jax.tree.map(lambda a, i=i: a[i], self.blocks) for i in range(self.layers)]
+        return unstacked(self.blocks, self.layers)
 
     def settle(self) -> None:
         """Lays weights as decoding reads them fastest; nothing that is computed changes.

@@ -1,72 +1,54 @@
-"""Where every array lives: two tables, parameter path to axis names, axis name to mesh axis."""
+"""Sharding: the logical axes that parameters declare, mapped to mesh axes by one table."""
 
 import logging
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from flax import nnx
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import PyTree
 
 from transformer_jax.errors import ConfigError
+from transformer_jax.modules.parameters import Parameters
 
 __all__ = [
     "LOGICAL_AXIS_RULES",
-    "NAMES",
     "batch_sharding",
-    "logical_names",
     "make_placer",
     "num_batch_shards",
-    "param_shardings",
     "partition_spec",
     "path_name",
     "replicated",
+    "shardings",
     "shardings_like",
     "unshard_fsdp",
 ]
 
 log = logging.getLogger(__name__)
 
-Names = tuple[str | None, ...]
+MeshAxes = str | tuple[str, ...] | None
 
-# The names of the last dimensions of each parameter; any before them, such as a scanned stack's
-# layer axis, stay whole. The first pattern that matches the end of a path wins. Columns of
-# query, key and value kernels lie head by head: a tensor axis that divides the heads leaves every
-# head in one place. One that divides only heads * head size is as right and communicates more.
-NAMES: tuple[tuple[str, Names], ...] = (
-    (r"(\w+_)?embedding/table", ("vocab", "width")),
-    (r"embedding/kernel", ("vector", "width")),
-    (r"embedding/bias", ("vector",)),
-    (r"(positions|segments)/table", ("position", "width")),
-    (r"relative/table", ("bucket", "head")),
-    (r"(query|key|value)/kernel", ("width", "heads")),
-    (r"(query|key|value)/bias", ("heads",)),
-    (r"out/kernel", ("heads", "width")),
-    (r"(up|gate)/kernel", ("width", "hidden")),
-    (r"(up|gate)/bias", ("hidden",)),
-    (r"down/kernel", ("hidden", "width")),
-    (r"(out|down)/bias", ("vector",)),
-    (r"(\w+_)?norm(_\w+)?/(gain|bias)", ("vector",)),
-    (r"(pooler|projection|transform|next_sentence|detector|labels)/kernel", ("width", "vector")),
-    (r"(pooler|projection|transform|next_sentence|detector|labels)/bias", ("vector",)),
-    (r"head/table", ("vocab", "width")),
-    (r"head/bias", ("vocab",)),
-)
-
-# Vectors as long as the width stay whole: they are small, and every device needs all of them.
-LOGICAL_AXIS_RULES: Mapping[str, str | tuple[str, ...] | None] = {
-    "rows": ("data", "fsdp"),
+# Logical axis, as parameters declare them, to mesh axis. Columns of query, key and value kernels
+# lie head by head: a tensor axis that divides the heads leaves every head in one place. One that
+# divides only heads * head size is as right and communicates more.
+LOGICAL_AXIS_RULES: Mapping[str, MeshAxes] = {
+    "batch": ("data", "fsdp"),
     "vocab": "tensor",
     "heads": "tensor",
-    "hidden": "tensor",
-    "width": "fsdp",
-    "position": None,
-    "bucket": None,
+    "mlp": "tensor",
+    "embed": "fsdp",
+    "layers": None,
     "head": None,
-    "vector": None,
+    "head_dim": None,
+    "position": None,
+    "token_type": None,
+    "bucket": None,
+    "label": None,
 }
 
 _said: set[str] = set()
@@ -82,38 +64,12 @@ def path_name(path: Sequence[object]) -> str:
     return "/".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path)
 
 
-def logical_names(name: str, ndim: int, table: Sequence[tuple[str, Names]] = NAMES) -> Names:
-    """The axis names of the parameter at path ``name``, one for each of its dimensions.
-
-    Args:
-        name: The path, as :func:`path_name` writes it.
-        ndim: How many dimensions the parameter has.
-        table: Patterns of path ends and the names of the last dimensions.
-
-    Raises:
-        ConfigError: No pattern matches; silence here would cost memory later.
-
-    Example:
-        >>> logical_names("encoder/blocks/0/feed_forward/up/kernel", 2)
-        ('width', 'hidden')
-        >>> logical_names("encoder/blocks/feed_forward/up/kernel", 3)  # a scanned stack
-        (None, 'width', 'hidden')
-    """
-    for pattern, names in table:
-        if re.search(rf"(^|/){pattern}$", name) and len(names) <= ndim:
-            return (None,) * (ndim - len(names)) + names
-    raise ConfigError(
-        f"no sharding rule for parameter {name} with {ndim} dimensions: "
-        f"add a pattern for it to transformer_jax.parallel.sharding.NAMES"
-    )
-
-
 def partition_spec(
-    names: Sequence[str | None],
+    axes: Sequence[str | None],
     shape: Sequence[int],
     sizes: Mapping[str, int],
     *,
-    axes: Mapping[str, str | tuple[str, ...] | None] = LOGICAL_AXIS_RULES,
+    rules: Mapping[str, MeshAxes] = LOGICAL_AXIS_RULES,
     what: str = "an array",
 ) -> P:
     """Which mesh axes each dimension is split over.
@@ -122,25 +78,25 @@ def partition_spec(
     stays whole, which is logged once.
 
     Args:
-        names: One axis name, or None, for each dimension.
+        axes: One logical axis, or None, for each dimension.
         shape: The array's shape.
         sizes: Mesh axis to its size, i.e. ``mesh.shape``.
-        axes: Axis name to mesh axis.
-        what: Whose shape this is, for the log.
+        rules: Logical axis to mesh axis.
+        what: The array's name, for the log.
 
     Raises:
-        ConfigError: An axis name that ``axes`` does not have.
+        ConfigError: A logical axis that ``rules`` do not have.
 
     Example:
-        >>> tuple(partition_spec(("vocab", "width"), (10, 8), {"data": 1, "fsdp": 2, "tensor": 4}))
+        >>> tuple(partition_spec(("vocab", "embed"), (10, 8), {"data": 1, "fsdp": 2, "tensor": 4}))
         (None, 'fsdp')
     """
     out: list[str | tuple[str, ...] | None] = []
     used: set[str] = set()
-    for name, size in zip(names, shape, strict=True):
-        if name is not None and name not in axes:
-            raise ConfigError(f"unknown axis name {name}: known are {', '.join(axes)}")
-        mapped = None if name is None else axes[name]
+    for name, size in zip(axes, shape, strict=True):
+        if name is not None and name not in rules:
+            raise ConfigError(f"unknown axis {name} of {what}: known are {', '.join(rules)}")
+        mapped = None if name is None else rules[name]
         wanted = (mapped,) if isinstance(mapped, str) else mapped or ()
         wanted = tuple(a for a in wanted if sizes[a] > 1 and a not in used)
         parts = math.prod(sizes[a] for a in wanted)
@@ -158,46 +114,77 @@ def _say(message: str) -> None:
         log.warning(message)
 
 
-def param_shardings(
-    params: PyTree, mesh: Mesh, table: Sequence[tuple[str, Names]] = NAMES
+def shardings(
+    params: Parameters,
+    mesh: Mesh | AbstractMesh,
+    rules: Mapping[str, MeshAxes] = LOGICAL_AXIS_RULES,
 ) -> PyTree:
-    """The sharding of each parameter, from its path and shape alone.
+    """The sharding of each parameter, from the axes that it declares.
+
+    Vectors of the model's width stay whole: they are small, and every device needs all of them.
 
     Args:
-        params: Arrays or ``jax.ShapeDtypeStruct``.
+        params: Parameters with their declarations, real or abstract
+            (:func:`transformer_jax.modules.parameters.parameters`).
         mesh: Where they will live.
-        table: Patterns of path ends and axis names.
+        rules: Logical axis to mesh axis.
 
     Raises:
-        ConfigError: A parameter that no pattern matches.
+        ConfigError: A parameter that declares no axes, or not one for each dimension.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> up = {"kernel": nnx.Param(jnp.zeros((4, 6)), axes=("embed", "mlp"))}
+        >>> mesh = jax.sharding.AbstractMesh((1, 2, 2), ("data", "fsdp", "tensor"))
+        >>> tuple(shardings(up, mesh)["kernel"].spec)
+        ('fsdp', 'tensor')
     """
 
-    def of(path: tuple, leaf) -> NamedSharding:
+    def of(path: tuple, param: Any) -> NamedSharding:
         name = path_name(path)
-        names = logical_names(name, leaf.ndim, table)
+        axes = _declared_axes(name, param)
+        if [axis for axis in axes if axis != "layers"] == ["embed"]:
+            axes = (None,) * len(axes)
         # Layers differ in their index alone, and need no line each in the log.
         what = re.sub(r"/\d+/", "/*/", name)
-        return NamedSharding(mesh, partition_spec(names, leaf.shape, mesh.shape, what=what))
+        return NamedSharding(
+            mesh, partition_spec(axes, param.shape, mesh.shape, rules=rules, what=what)
+        )
 
-    return jax.tree_util.tree_map_with_path(of, params)
+    is_param = lambda node: isinstance(node, nnx.Variable)
+    return jax.tree_util.tree_map_with_path(of, params, is_leaf=is_param)
 
 
-def make_placer(
-    mesh: Mesh, table: Sequence[tuple[str, Names]] = NAMES
-) -> Callable[[str, np.ndarray], jax.Array]:
+def _declared_axes(name: str, param: Any) -> tuple[str | None, ...]:
+    axes = param.get_metadata("axes", None) if isinstance(param, nnx.Variable) else None
+    if axes is None or len(axes) != param.ndim:
+        given = "no axes" if axes is None else f"the axes {axes}"
+        raise ConfigError(
+            f"parameter {name} of shape {list(param.shape)} declares {given}: create it with "
+            f"nnx.Param(value, axes=(...)), one axis of LOGICAL_AXIS_RULES or None a dimension"
+        )
+    return axes
+
+
+def make_placer(params: Parameters, mesh: Mesh) -> Callable[[str, np.ndarray], jax.Array]:
     """A function from a parameter's path and values to its parts on the devices of ``mesh``.
 
     Each process puts what its own devices hold; no device ever holds more.
 
+    Args:
+        params: The model's parameters with their declarations, real or abstract.
+        mesh: Where they will live.
+
     Raises:
-        ConfigError: When called with a parameter that no pattern matches.
+        ConfigError: A parameter that declares no axes.
     """
+    where = {
+        path_name(path): sharding
+        for path, sharding in jax.tree_util.tree_leaves_with_path(shardings(params, mesh))
+    }
 
     def place(name: str, array: np.ndarray) -> jax.Array:
-        names = logical_names(name, array.ndim, table)
-        what = re.sub(r"/\d+/", "/*/", name)
-        sharding = NamedSharding(mesh, partition_spec(names, array.shape, mesh.shape, what=what))
-        return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+        return jax.make_array_from_callback(array.shape, where[name], lambda index: array[index])
 
     return place
 

@@ -30,6 +30,7 @@ from transformer_jax.data.tokenizer import (
 )
 from transformer_jax.errors import CheckpointError, ConfigError, DataError, plural
 from transformer_jax.keys import SCHEME, key_for, training_key
+from transformer_jax.modules.parameters import parameters
 from transformer_jax.parallel.mesh import is_main_process, shard_batch, sync_global_devices
 from transformer_jax.runs.checks import check_rows, mesh_of
 from transformer_jax.runs.sizing import from_size, said_of, vocabulary_for
@@ -162,7 +163,8 @@ class Job(abc.ABC):
         if said is None:  # earlier code began runs whose warm-up is longer, and they go on
             check_warm_up(run.optimizer.schedule, self.steps)
         self.make = functools.partial(_make, self.model, run.model, training.seed)
-        self.tx = make_optimizer(run.optimizer, run.model.width, self.steps, self.frozen)
+        declared = parameters(nnx.eval_shape(self.make))
+        self.tx = make_optimizer(run.optimizer, run.model.width, self.steps, self.frozen, declared)
         self.average = training.average_decay is not None
         # A run that earlier code began goes on with its keys.
         self.scheme = SCHEME if said is None else said.get("key", {}).get("scheme")

@@ -12,8 +12,8 @@ import optax.contrib
 from jaxtyping import Array, Float, Int, PyTree
 
 from transformer_jax.errors import ConfigError, plural
-from transformer_jax.parallel.sharding import path_name
-from transformer_jax.training.layerwise import only_free, scale_by_layer
+from transformer_jax.modules.parameters import Parameters, is_matrix, is_projection, map_parameters
+from transformer_jax.training.layerwise import mask_frozen, scale_by_layer
 
 __all__ = [
     "OptimizerConfig",
@@ -28,6 +28,7 @@ __all__ = [
     "make_schedule",
     "noam",
     "warm_up_steps",
+    "weight_decay_mask",
 ]
 
 
@@ -279,19 +280,16 @@ def _scale_by_adam(beta1: float, beta2: float, eps: float) -> optax.GradientTran
     return optax.GradientTransformation(optax.scale_by_adam(beta1, beta2, eps).init, update)
 
 
-def _scale_by_muon(beta1: float, beta2: float, eps: float) -> optax.GradientTransformation:
-    """Kernels by Muon, all other parameters by Adam, steps of both about as long.
+def _scale_by_muon(
+    beta1: float, beta2: float, eps: float, params: Parameters
+) -> optax.GradientTransformation:
+    """Projections by Muon, all other parameters by Adam, steps of both about as long.
 
     Muon makes all singular values of a kernel's momentum equal (Jordan et al. 2024); times
     ``0.2 √max(rows, columns)`` its elements are as large as Adam's, so that one learning rate
     serves both (Liu et al. 2025, arXiv:2502.16982).
     """
-    heads = ("labels/kernel", "next_sentence/kernel")  # to a few numbers: no map between vectors
-    is_kernel = lambda path: path_name(path).endswith("kernel") and path_name(path) not in heads
-
-    def label(params: PyTree) -> PyTree:
-        name = lambda path, _: "kernels" if is_kernel(path) else "others"
-        return jax.tree_util.tree_map_with_path(name, params)
+    labels = map_parameters(lambda p: "kernels" if is_projection(p) else "others", params)
 
     def axes(params: PyTree) -> PyTree:
         # The last two: in a scanned stack, layers come before them.
@@ -304,7 +302,7 @@ def _scale_by_muon(beta1: float, beta2: float, eps: float) -> optax.GradientTran
     longer = optax.GradientTransformation(lambda params: optax.EmptyState(), lengthen)
     muon = optax.contrib.scale_by_muon(beta=beta1, weight_dimension_numbers=axes)
     return optax.partition(
-        {"kernels": optax.chain(muon, longer), "others": _scale_by_adam(0.9, beta2, eps)}, label
+        {"kernels": optax.chain(muon, longer), "others": _scale_by_adam(0.9, beta2, eps)}, labels
     )
 
 
@@ -342,18 +340,20 @@ def learning_rate(opt_state: PyTree) -> Rate | None:
     return found[0].learning_rate if found else None
 
 
-def decayed(params: PyTree) -> PyTree:
-    """Which parameters weight decay pulls at: kernels and tables, not gains and biases.
+def weight_decay_mask(params: Parameters) -> PyTree:
+    """Which parameters weight decay applies to: matrices, not gains and biases.
 
-    Told by name, not by rank: in a scanned stack a bias is a matrix.
+    Their declared axes decide, not their rank: in a scanned stack a bias is a matrix.
+
+    Args:
+        params: The parameters with their declarations, real or abstract.
 
     Example:
-        >>> decayed({"up": {"kernel": 0, "bias": 0}})
-        {'up': {'bias': False, 'kernel': True}}
+        >>> kernel = nnx.Param(jnp.zeros((2, 2)), axes=("embed", "mlp"))
+        >>> weight_decay_mask({"kernel": kernel, "bias": nnx.Param(jnp.zeros(2), axes=("mlp",))})
+        {'bias': False, 'kernel': True}
     """
-    return jax.tree_util.tree_map_with_path(
-        lambda path, _: path_name(path).rpartition("/")[2] in ("kernel", "table"), params
-    )
+    return map_parameters(is_matrix, params)
 
 
 def make_optimizer(
@@ -361,6 +361,7 @@ def make_optimizer(
     width: int,
     total_steps: int,
     frozen: Callable[[str], bool] | None = None,
+    params: Parameters | None = None,
 ) -> optax.GradientTransformation:
     """Clipping, the optimizer, decoupled weight decay and the schedule, in this order.
 
@@ -373,10 +374,19 @@ def make_optimizer(
         width: Of the model, for the Noam schedule.
         total_steps: Of the run, for its schedule.
         frozen: Which parameters, by path, stay as they are; they have no state.
+        params: The parameters with their declarations, real or abstract. Weight decay, layer-wise
+            decay and Muon read them; None where none of these is used.
 
     Raises:
-        ConfigError: A rate that falls to the end of the run, and a warm-up as long as that.
+        ConfigError: A rate that falls to the end of the run, and a warm-up as long as that; or
+            parameters that are needed and not given.
     """
+    if params is None and (config.weight_decay or config.layer_decay != 1 or config.name == "muon"):
+        raise ConfigError(
+            "weight_decay, layer_decay and muon read what parameters declare: "
+            "make_optimizer(..., params=parameters(model))"
+        )
+    declared = params or {}
     values = _DEFAULTS[config.name] | {
         name: getattr(config, name)
         for name in _DEFAULTS[config.name]
@@ -388,7 +398,7 @@ def make_optimizer(
     if config.name in ("adam", "adamw"):
         parts.append(_scale_by_adam(values["beta1"], values["beta2"], values["eps"]))
     elif config.name == "muon":
-        parts.append(_scale_by_muon(values["beta1"], values["beta2"], values["eps"]))
+        parts.append(_scale_by_muon(values["beta1"], values["beta2"], values["eps"], declared))
     elif config.name == "lion":
         parts.append(optax.scale_by_lion(values["beta1"], values["beta2"]))
     elif config.name == "sgd":
@@ -397,9 +407,9 @@ def make_optimizer(
         parts.append(optax.scale_by_factored_rms(decay_rate=values["beta2"], epsilon=values["eps"]))
         parts.append(optax.clip_by_block_rms(1.0))
     if config.weight_decay:
-        parts.append(optax.add_decayed_weights(config.weight_decay, decayed))
+        parts.append(optax.add_decayed_weights(config.weight_decay, weight_decay_mask(declared)))
     parts.append(_scale_by_rate(make_schedule(config, width, total_steps)))
     if config.layer_decay != 1.0:
-        parts.append(scale_by_layer(config.layer_decay))
+        parts.append(scale_by_layer(config.layer_decay, declared))
     made = optax.chain(*parts)
-    return made if frozen is None else only_free(made, frozen)
+    return made if frozen is None else mask_frozen(made, frozen)

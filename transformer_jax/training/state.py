@@ -14,7 +14,8 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Int, PyTree, UInt32
 
-from transformer_jax.parallel.sharding import param_shardings, path_name, shardings_like
+from transformer_jax.modules.parameters import map_parameters, parameters
+from transformer_jax.parallel.sharding import path_name, shardings, shardings_like
 
 __all__ = [
     "TrainState",
@@ -72,27 +73,28 @@ def abstract_state(
         :class:`TrainState` of shardings alone.
 
     Raises:
-        ConfigError: A parameter for which the sharding table has no rule.
+        ConfigError: A parameter that declares no axes.
     """
-    graph, params = split(nnx.eval_shape(make_model))
-    params = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), params)
+    model = nnx.eval_shape(make_model)
+    graph, declared = nnx.graphdef(model), parameters(model)
+    params = map_parameters(lambda p: jax.ShapeDtypeStruct(p.shape, p.dtype), declared)
     shapes = TrainState(
         step=jax.ShapeDtypeStruct((), jnp.int32),
         params=params,
         opt_state=jax.eval_shape(tx.init, params),
         average=params if average else None,
     )
-    of_params = param_shardings(params, mesh)
-    shardings = TrainState(
+    of_params = shardings(declared, mesh)
+    placed = TrainState(
         step=NamedSharding(mesh, P()),
         params=of_params,
         opt_state=shardings_like(shapes.opt_state, params, of_params, mesh),
         average=of_params if average else None,
     )
     shapes = jax.tree.map(
-        lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), shapes, shardings
+        lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), shapes, placed
     )
-    return graph, shapes, shardings
+    return graph, shapes, placed
 
 
 def create_state(
@@ -117,9 +119,9 @@ def create_state(
         ``(graph, state, shardings)``; the last pins the compiled step's inputs and outputs.
 
     Raises:
-        ConfigError: A parameter for which the sharding table has no rule.
+        ConfigError: A parameter that declares no axes.
     """
-    graph, _, shardings = abstract_state(make_model, tx, mesh, average=average)
+    graph, _, placed = abstract_state(make_model, tx, mesh, average=average)
 
     def finish(params: PyTree) -> TrainState:
         kept = jax.tree.map(jnp.copy, params) if average else None
@@ -130,14 +132,14 @@ def create_state(
         # shape, in a third of the time that one program for all parameters takes.
         with jax.default_device(mesh.devices.item()):
             params = split(make_model())[1]
-        params = jax.device_put(params, shardings.params)
-        done = jax.jit(finish, out_shardings=shardings, donate_argnums=0)
-        return graph, done(params), shardings
+        params = jax.device_put(params, placed.params)
+        done = jax.jit(finish, out_shardings=placed, donate_argnums=0)
+        return graph, done(params), placed
     if params is None:
-        draw = jax.jit(lambda: finish(split(make_model())[1]), out_shardings=shardings)
-        return graph, draw(), shardings
-    params = jax.tree.map(lambda a, s: _place(np.asarray(a), s), params, shardings.params)
-    return graph, jax.jit(finish, out_shardings=shardings)(params), shardings
+        draw = jax.jit(lambda: finish(split(make_model())[1]), out_shardings=placed)
+        return graph, draw(), placed
+    params = jax.tree.map(lambda a, s: _place(np.asarray(a), s), params, placed.params)
+    return graph, jax.jit(finish, out_shardings=placed)(params), placed
 
 
 def _place(array: np.ndarray, sharding: NamedSharding) -> Array:

@@ -1,0 +1,198 @@
+"""Parameters that declare their logical axes and their depth where they are created.
+
+A parameter is created as ``nnx.Param(value, axes=("embed", "heads"))``: one logical axis name, or
+None, for each dimension. Sharding, weight decay, Muon and layer-wise learning rates read these
+declarations; none of them knows parameter paths. Whoever stacks modules declares their depth with
+:func:`at_depth`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from jaxtyping import PyTree
+
+__all__ = [
+    "INDEX_AXES",
+    "LAYERS",
+    "Parameters",
+    "at_depth",
+    "is_matrix",
+    "is_projection",
+    "layer_depths",
+    "map_parameters",
+    "parameters",
+    "raise_depth",
+    "stacked",
+    "unstacked",
+    "values",
+]
+
+# Nested dictionaries by path. Their leaves are `nnx.Param` with declarations; the same dictionaries
+# with arrays as leaves are what is trained and stored.
+Parameters = dict[Any, Any]
+
+LAYERS = "layers"  # the leading axis of parameters stacked for a scan
+
+# Axes that count things, such as tokens or classes; the others are components of vectors.
+INDEX_AXES = frozenset({"vocab", "position", "token_type", "bucket", "label"})
+
+
+def parameters(model: nnx.Module) -> Parameters:
+    """The parameters of a model, real or abstract, by path, with what they declare.
+
+    Example:
+        >>> made = lambda: nnx.Dict(gain=nnx.Param(jnp.ones(3), axes=("embed",)))
+        >>> parameters(nnx.eval_shape(made))["gain"].get_metadata("axes")
+        ('embed',)
+    """
+    return nnx.to_pure_dict(nnx.state(model), extract_fn=lambda param: param)
+
+
+def map_parameters(function: Callable[[nnx.Param], Any], params: Parameters) -> Any:
+    """A tree of the same paths with ``function(param)`` of each parameter.
+
+    Example:
+        >>> params = {"bias": nnx.Param(jnp.zeros(3), axes=("mlp",))}
+        >>> map_parameters(lambda param: param.shape, params)
+        {'bias': (3,)}
+    """
+    return jax.tree.map(function, params, is_leaf=lambda node: isinstance(node, nnx.Variable))
+
+
+def values(params: Parameters) -> PyTree:
+    """The same nested dictionaries with arrays as leaves.
+
+    Example:
+        >>> values({"bias": nnx.Param(jnp.zeros(2), axes=("mlp",))})
+        {'bias': Array([0., 0.], dtype=float32)}
+    """
+    return map_parameters(lambda param: param.get_value(), params)
+
+
+def is_matrix(param: nnx.Param) -> bool:
+    """Whether a parameter has two or more axes besides ``layers``: weight decay is for those.
+
+    Example:
+        >>> is_matrix(nnx.Param(jnp.zeros((4, 3)), axes=("layers", "mlp")))  # stacked biases
+        False
+    """
+    return sum(axis != LAYERS for axis in param.get_metadata("axes")) > 1
+
+
+def is_projection(param: nnx.Param) -> bool:
+    """Whether a parameter is a matrix that maps vectors to vectors: Muon is for those.
+
+    Embedding tables and classification heads, whose axes count tokens or classes, are not.
+
+    Example:
+        >>> is_projection(nnx.Param(jnp.zeros((4, 3)), axes=("embed", "mlp")))
+        True
+        >>> is_projection(nnx.Param(jnp.zeros((4, 3)), axes=("embed", "label")))
+        False
+    """
+    return is_matrix(param) and not INDEX_AXES & set(param.get_metadata("axes"))
+
+
+def at_depth(module: nnx.Module, depth: int | tuple[int, ...]) -> None:
+    """Declares how far a module's parameters are from the input: 0 embeddings, then block by block.
+
+    A parameter without a depth is above all blocks, as heads are.
+
+    Args:
+        module: A module that was just made.
+        depth: The depth; a tuple has one for each layer of stacked parameters.
+
+    Example:
+        >>> block = nnx.Dict(gain=nnx.Param(jnp.ones(3), axes=("embed",)))
+        >>> at_depth(block, 2)
+        >>> layer_depths(parameters(block))
+        {'gain': 2}
+    """
+    for _, param in nnx.iter_graph(module):
+        if isinstance(param, nnx.Variable):
+            param.set_metadata(depth=depth)
+
+
+def raise_depth(module: nnx.Module, below: nnx.Module) -> None:
+    """Declares that the blocks of ``module`` are above those of ``below``; embeddings stay at 0.
+
+    Example:
+        >>> make = lambda: nnx.Dict(gain=nnx.Param(jnp.ones(3), axes=("embed",), depth=1))
+        >>> encoder, decoder = make(), make()
+        >>> raise_depth(decoder, encoder)
+        >>> layer_depths(parameters(decoder))
+        {'gain': 2}
+    """
+    by = _highest(parameters(below))
+    for _, param in nnx.iter_graph(module):
+        if isinstance(param, nnx.Variable) and (depth := param.get_metadata("depth", None)):
+            raised = tuple(d + by for d in depth) if isinstance(depth, tuple) else depth + by
+            param.set_metadata(depth=raised)
+
+
+def layer_depths(params: Parameters) -> PyTree:
+    """The depth of each parameter; those of stacked layers are an array along the first axis.
+
+    Example:
+        >>> table = nnx.Param(jnp.ones((2, 3)), axes=("vocab", "embed"), depth=0)
+        >>> up = nnx.Param(jnp.ones((2, 3, 4)), axes=("layers", "embed", "mlp"), depth=(1, 2))
+        >>> head = nnx.Param(jnp.ones(3), axes=("vocab",))
+        >>> depths = layer_depths({"embedding": table, "up": up, "head": head})
+        >>> depths["embedding"], depths["up"].shape, depths["head"]
+        (0, (2, 1, 1), 3)
+    """
+    top = 1 + _highest(params)
+
+    def of(param: nnx.Param) -> Any:
+        depth = param.get_metadata("depth", None)
+        if isinstance(depth, tuple):
+            return np.array(depth).reshape(-1, *(1,) * (param.ndim - 1))
+        return top if depth is None else depth
+
+    return map_parameters(of, params)
+
+
+def _highest(params: Parameters) -> int:
+    declared = map_parameters(lambda param: np.max(param.get_metadata("depth", None) or 0), params)
+    return int(max(jax.tree.leaves(declared), default=0))
+
+
+def stacked(make: Callable[[nnx.Rngs], nnx.Module], layers: int, rngs: nnx.Rngs) -> Any:
+    """One module whose parameters are those of ``layers`` modules, along a leading axis.
+
+    They declare this axis as ``layers``.
+
+    Example:
+        >>> make = lambda rngs: nnx.Dict(gain=nnx.Param(jnp.ones(3), axes=("embed",)))
+        >>> stacked(make, 2, nnx.Rngs(0))["gain"].get_metadata("axes")
+        ('layers', 'embed')
+    """
+    metadata = {nnx.PARTITION_NAME: None, "axes": LAYERS}
+    return nnx.vmap(make, transform_metadata=metadata)(rngs.split(layers))
+
+
+def unstacked(module: Any, layers: int) -> list[Any]:
+    """The modules that :func:`stacked` put together, with axes and depths of their own.
+
+    Example:
+        >>> make = lambda rngs: nnx.Dict(gain=nnx.Param(jnp.ones(3), axes=("embed",)))
+        >>> first, second = unstacked(stacked(make, 2, nnx.Rngs(0)), 2)
+        >>> second["gain"].shape, second["gain"].get_metadata("axes")
+        ((3,), ('embed',))
+    """
+    return [_layer(module, i) for i in range(layers)]
+
+
+def _layer(module: Any, i: int) -> Any:
+    layer = jax.tree.map(lambda a: a[i], module)
+    for _, param in nnx.iter_graph(layer):
+        if isinstance(param, nnx.Variable):
+            if axes := param.get_metadata("axes", None):
+                param.set_metadata(axes=axes[1:])
+            depth = param.get_metadata("depth", None)
+            if isinstance(depth, tuple):
+                param.set_metadata(depth=depth[i])
+    return layer
