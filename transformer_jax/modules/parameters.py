@@ -44,7 +44,7 @@ def parameters(model: nnx.Module) -> Parameters:
     """The parameters of a model, real or abstract, by path, with what they declare.
 
     Example:
-        >>> made = lambda: nnx.Dict(gain=nnx.Param(jnp.ones(3), axes=("embed",)))
+        >>> made = lambda: nnx.Dict(gain=nnx.Param(jax.numpy.ones(3), axes=("embed",)))
         >>> parameters(nnx.eval_shape(made))["gain"].get_metadata("axes")
         ('embed',)
     """
@@ -55,7 +55,7 @@ def map_parameters(function: Callable[[nnx.Param], Any], params: Parameters) -> 
     """A tree of the same paths with ``function(param)`` of each parameter.
 
     Example:
-        >>> params = {"bias": nnx.Param(jnp.zeros(3), axes=("mlp",))}
+        >>> params = {"bias": nnx.Param(jax.numpy.zeros(3), axes=("mlp",))}
         >>> map_parameters(lambda param: param.shape, params)
         {'bias': (3,)}
     """
@@ -66,7 +66,7 @@ def values(params: Parameters) -> PyTree:
     """The same nested dictionaries with arrays as leaves.
 
     Example:
-        >>> values({"bias": nnx.Param(jnp.zeros(2), axes=("mlp",))})
+        >>> values({"bias": nnx.Param(jax.numpy.zeros(2), axes=("mlp",))})
         {'bias': Array([0., 0.], dtype=float32)}
     """
     return map_parameters(lambda param: param.get_value(), params)
@@ -76,7 +76,7 @@ def is_matrix(param: nnx.Param) -> bool:
     """Whether a parameter has two or more axes besides ``layers``: weight decay is for those.
 
     Example:
-        >>> is_matrix(nnx.Param(jnp.zeros((4, 3)), axes=("layers", "mlp")))  # stacked biases
+        >>> is_matrix(nnx.Param(jax.numpy.zeros((4, 3)), axes=("layers", "mlp")))  # stacked biases
         False
     """
     return sum(axis != LAYERS for axis in param.get_metadata("axes")) > 1
@@ -88,9 +88,9 @@ def is_projection(param: nnx.Param) -> bool:
     Embedding tables and classification heads, whose axes count tokens or classes, are not.
 
     Example:
-        >>> is_projection(nnx.Param(jnp.zeros((4, 3)), axes=("embed", "mlp")))
+        >>> is_projection(nnx.Param(jax.numpy.zeros((4, 3)), axes=("embed", "mlp")))
         True
-        >>> is_projection(nnx.Param(jnp.zeros((4, 3)), axes=("embed", "label")))
+        >>> is_projection(nnx.Param(jax.numpy.zeros((4, 3)), axes=("embed", "label")))
         False
     """
     return is_matrix(param) and not INDEX_AXES & set(param.get_metadata("axes"))
@@ -106,7 +106,7 @@ def at_depth(module: nnx.Module, depth: int | tuple[int, ...]) -> None:
         depth: The depth; a tuple has one for each layer of stacked parameters.
 
     Example:
-        >>> block = nnx.Dict(gain=nnx.Param(jnp.ones(3), axes=("embed",)))
+        >>> block = nnx.Dict(gain=nnx.Param(jax.numpy.ones(3), axes=("embed",)))
         >>> at_depth(block, 2)
         >>> layer_depths(parameters(block))
         {'gain': 2}
@@ -120,7 +120,7 @@ def raise_depth(module: nnx.Module, below: nnx.Module) -> None:
     """Declares that the blocks of ``module`` are above those of ``below``; embeddings stay at 0.
 
     Example:
-        >>> make = lambda: nnx.Dict(gain=nnx.Param(jnp.ones(3), axes=("embed",), depth=1))
+        >>> make = lambda: nnx.Dict(gain=nnx.Param(jax.numpy.ones(3), axes=("embed",), depth=1))
         >>> encoder, decoder = make(), make()
         >>> raise_depth(decoder, encoder)
         >>> layer_depths(parameters(decoder))
@@ -137,9 +137,9 @@ def layer_depths(params: Parameters) -> PyTree:
     """The depth of each parameter; those of stacked layers are an array along the first axis.
 
     Example:
-        >>> table = nnx.Param(jnp.ones((2, 3)), axes=("vocab", "embed"), depth=0)
-        >>> up = nnx.Param(jnp.ones((2, 3, 4)), axes=("layers", "embed", "mlp"), depth=(1, 2))
-        >>> head = nnx.Param(jnp.ones(3), axes=("vocab",))
+        >>> table = nnx.Param(jax.numpy.ones((2, 3)), axes=("vocab", "embed"), depth=0)
+        >>> up = nnx.Param(jax.numpy.ones((2, 3, 4)), axes=("layers", "embed", "mlp"), depth=(1, 2))
+        >>> head = nnx.Param(jax.numpy.ones(3), axes=("vocab",))
         >>> depths = layer_depths({"embedding": table, "up": up, "head": head})
         >>> depths["embedding"], depths["up"].shape, depths["head"]
         (0, (2, 1, 1), 3)
@@ -166,7 +166,7 @@ def stacked(make: Callable[[nnx.Rngs], nnx.Module], layers: int, rngs: nnx.Rngs)
     They declare this axis as ``layers``.
 
     Example:
-        >>> make = lambda rngs: nnx.Dict(gain=nnx.Param(jnp.ones(3), axes=("embed",)))
+        >>> make = lambda rngs: nnx.Dict(gain=nnx.Param(jax.numpy.ones(3), axes=("embed",)))
         >>> stacked(make, 2, nnx.Rngs(0))["gain"].get_metadata("axes")
         ('layers', 'embed')
     """
@@ -178,7 +178,7 @@ def unstacked(module: Any, layers: int) -> list[Any]:
     """The modules that :func:`stacked` put together, with axes and depths of their own.
 
     Example:
-        >>> make = lambda rngs: nnx.Dict(gain=nnx.Param(jnp.ones(3), axes=("embed",)))
+        >>> make = lambda rngs: nnx.Dict(gain=nnx.Param(jax.numpy.ones(3), axes=("embed",)))
         >>> first, second = unstacked(stacked(make, 2, nnx.Rngs(0)), 2)
         >>> second["gain"].shape, second["gain"].get_metadata("axes")
         ((3,), ('embed',))

@@ -349,6 +349,7 @@ def weight_decay_mask(params: Parameters) -> PyTree:
         params: The parameters with their declarations, real or abstract.
 
     Example:
+        >>> from flax import nnx
         >>> kernel = nnx.Param(jnp.zeros((2, 2)), axes=("embed", "mlp"))
         >>> weight_decay_mask({"kernel": kernel, "bias": nnx.Param(jnp.zeros(2), axes=("mlp",))})
         {'bias': False, 'kernel': True}
