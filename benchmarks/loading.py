@@ -27,12 +27,12 @@ _OURS = """
 import sys, time
 import jax, numpy
 from benchmarks.resident import peak
-from transformer_jax.interop.folder import open_folder
+from transformer_jax.interop.hf_checkpoint import open_hf_checkpoint
 import transformer_jax.models.decoder
 jax.device_put(0.0).block_until_ready()
 base = peak()
 start = time.perf_counter()
-params = jax.block_until_ready(open_folder(sys.argv[1]).load())
+params = jax.block_until_ready(open_hf_checkpoint(sys.argv[1]).load())
 load = time.perf_counter() - start
 sum(float(numpy.asarray(leaf).max()) for leaf in jax.tree.leaves(params))
 """

@@ -2,7 +2,7 @@
 
 from transformer_jax import allocator
 
-allocator.keep_memory()
+allocator.retain_freed_memory()
 
 from pathlib import Path
 from typing import Any

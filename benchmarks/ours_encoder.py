@@ -4,7 +4,7 @@
 
 from transformer_jax import allocator
 
-allocator.keep_memory()
+allocator.retain_freed_memory()
 
 import dataclasses
 import types

@@ -17,14 +17,14 @@ from beartype import BeartypeConf
 from beartype.claw import beartype_packages
 from jaxtyping import install_import_hook
 
-from transformer_jax.compiled import keep_compiled
+from transformer_jax.compilation_cache import enable_compilation_cache
 
 ROOT = Path(__file__).parents[1]
 # What one worker, command or run of the tests compiled is compiled by no other; nothing is left
 # in the home of who runs them.
 os.environ["TRANSFORMER_JAX_CACHE"] = str(ROOT / ".pytest_cache/programs")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.02")
-keep_compiled()
+enable_compilation_cache()
 
 # Signatures are enforced: by jaxtyping where they have shapes, and by beartype alone elsewhere,
 # which looks at the same types in less time, but has to find every name.

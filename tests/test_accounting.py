@@ -112,8 +112,10 @@ def flops(computation):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_parameters_are_those_of_the_model(name):
     _, params = abstract(CONFIGS[name])
-    listed = accounting.parts(CONFIGS[name])
-    assert accounting.parameters(CONFIGS[name]) == sum(x.size for x in jax.tree.leaves(params))
+    listed = accounting.components(CONFIGS[name])
+    assert accounting.count_parameters(CONFIGS[name]) == sum(
+        x.size for x in jax.tree.leaves(params)
+    )
     for stack in ("encoder", "decoder"):
         count = sum(x.size for x in jax.tree.leaves(params[stack]))
         assert sum(p.parameters for p in listed if p.stack == stack) == count
@@ -122,7 +124,7 @@ def test_parameters_are_those_of_the_model(name):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_each_part_has_the_shapes_of_its_parameters(name):
     _, params = abstract(CONFIGS[name])
-    for part in accounting.parts(CONFIGS[name]):
+    for part in accounting.components(CONFIGS[name]):
         node = params
         words = part.path.split("/")
         if part.in_block:
@@ -147,20 +149,20 @@ def test_each_part_has_the_shapes_of_its_parameters(name):
 )
 def test_published_parameter_counts(preset, count):
     # Rows U15 and H17; 63.05 M and 214.2 M.
-    assert accounting.parameters(PRESETS[preset]) == count
+    assert accounting.count_parameters(PRESETS[preset]) == count
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.quick("grouped heads, gated", "t5", "rotary sandwich")
 def test_forward_flops_are_those_of_xla(name):
-    ours = accounting.totals(CONFIGS[name], batch=B, source_length=S, target_length=T)
+    ours = accounting.model_cost(CONFIGS[name], batch=B, source_length=S, target_length=T)
     assert ours.forward == pytest.approx(flops(lowered(CONFIGS[name], False)), rel=0.01)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.quick("grouped heads, gated", "bart, untied")
 def test_training_flops_are_those_of_xla(name):
-    ours = accounting.totals(CONFIGS[name], batch=B, source_length=S, target_length=T)
+    ours = accounting.model_cost(CONFIGS[name], batch=B, source_length=S, target_length=T)
     assert ours.training == pytest.approx(flops(lowered(CONFIGS[name], True)), rel=0.01)
 
 
@@ -169,7 +171,7 @@ def test_training_flops_are_those_of_xla(name):
 def test_flops_are_those_of_the_optimised_program(training):
     # Fusion repeats some work element by element, which weighs less in a wider model.
     config = dataclasses.replace(small(8, hidden=2048), vocab=8000, width=512)
-    ours = accounting.totals(config, batch=B, source_length=S, target_length=T)
+    ours = accounting.model_cost(config, batch=B, source_length=S, target_length=T)
     counted = flops(lowered(config, training).compile())
     assert (ours.training if training else ours.forward) == pytest.approx(counted, rel=0.01)
 
@@ -178,7 +180,7 @@ def test_projections_grow_linearly_and_scores_quadratically():
     # Row B13: O(N D²) and O(N² D).
     config = PRESETS["vaswani_base"]
     short, long = (
-        {p.path: p for p in accounting.parts(config, source_length=n)} for n in (100, 200)
+        {p.path: p for p in accounting.components(config, source_length=n)} for n in (100, 200)
     )
     ratio = lambda path: long[path].forward / short[path].forward
     assert ratio("encoder/self_attention/query") == 2.0
@@ -222,7 +224,9 @@ def test_cache_bytes_are_those_of_the_cache():
 
 def test_bytes_of_a_product_are_those_of_xla():
     config = CONFIGS["vaswani"]
-    part = next(p for p in accounting.parts(config, batch=B, target_length=T) if p.path == "head")
+    part = next(
+        p for p in accounting.components(config, batch=B, target_length=T) if p.path == "head"
+    )
     x, table = (jax.ShapeDtypeStruct(s, jnp.float32) for s in ((B * T, 128), (1000, 128)))
     product = jax.jit(lambda x, table: x @ table.T).lower(x, table).compile().cost_analysis()
     product = product[0] if isinstance(product, list) else product
@@ -233,13 +237,19 @@ def test_rematerialisation_costs_the_blocks_forward_once_more():
     config = CONFIGS["vaswani"]
     again = dataclasses.replace(config, compute=ComputeConfig(remat=True))
     sizes = {"batch": B, "source_length": S, "target_length": T}
-    more = accounting.totals(again, **sizes).training - accounting.totals(config, **sizes).training
-    blocks = sum(p.forward for p in accounting.parts(config, **sizes) if p.in_block)
+    more = (
+        accounting.model_cost(again, **sizes).training
+        - accounting.model_cost(config, **sizes).training
+    )
+    blocks = sum(p.forward for p in accounting.components(config, **sizes) if p.in_block)
     assert more == blocks
 
 
 def test_narrow_numbers_move_half_the_bytes():
     config = CONFIGS["vaswani"]
     narrow = dataclasses.replace(config, compute=ComputeConfig(dtype="bfloat16"))
-    assert 2 * accounting.totals(narrow).bytes == accounting.totals(config).bytes
-    assert accounting.totals(narrow).parameter_bytes == accounting.totals(config).parameter_bytes
+    assert 2 * accounting.model_cost(narrow).bytes == accounting.model_cost(config).bytes
+    assert (
+        accounting.model_cost(narrow).parameter_bytes
+        == accounting.model_cost(config).parameter_bytes
+    )

@@ -11,7 +11,15 @@ from typing import NamedTuple
 
 from transformer_jax.config import TransformerConfig
 
-__all__ = ["Decoding", "Part", "Totals", "decoding", "parameters", "parts", "totals"]
+__all__ = [
+    "Component",
+    "Decoding",
+    "Totals",
+    "components",
+    "count_parameters",
+    "decoding",
+    "model_cost",
+]
 
 # Operations on one element, by what XLA lists for them: (forward, backward).
 SOFTMAX = (5, 5)  # maximum, subtract, sum, divide, mask | two products, a sum, a difference, a mask
@@ -29,7 +37,7 @@ OPTIMIZER = 14  # Adam with clipping, on one parameter
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class Component:
     """One kind of component, all its copies together.
 
     ``forward`` and ``backward`` are FLOPs of one pass over ``tokens`` tokens; ``bytes`` is what a
@@ -83,14 +91,14 @@ class Decoding:
     cache_bytes: int  # one sentence's keys and values at full length
 
 
-def parts(
+def components(
     config: TransformerConfig,
     *,
     batch: int = 1,
     source_length: int = 1,
     target_length: int = 1,
     head: bool = True,
-) -> tuple[Part, ...]:
+) -> tuple[Component, ...]:
     """All parts of a model, in the order that data meets them.
 
     A model without encoder layers has no cross-attention; one without decoder layers ends with
@@ -101,27 +109,27 @@ def parts(
 
     Example:
         >>> from transformer_jax.config import PRESETS
-        >>> [p.path for p in parts(PRESETS["vaswani_base"])][:3]
+        >>> [p.path for p in components(PRESETS["vaswani_base"])][:3]
         ['embedding', 'encoder/positions', 'encoder/self_attention/query']
     """
     listed = _parts(config, batch, source_length, target_length)
     return tuple(part for part in listed if head or part.path != "head")
 
 
-def parameters(config: TransformerConfig) -> int:
+def count_parameters(config: TransformerConfig) -> int:
     """How many numbers the model learns.
 
     Source: row U15 (Vaswani et al. 2017, table 3, prints 65M).
 
     Example:
         >>> from transformer_jax.config import PRESETS
-        >>> parameters(PRESETS["vaswani_base"])
+        >>> count_parameters(PRESETS["vaswani_base"])
         63045632
     """
-    return sum(part.parameters for part in parts(config))
+    return sum(part.parameters for part in components(config))
 
 
-def totals(
+def model_cost(
     config: TransformerConfig,
     *,
     batch: int = 1,
@@ -136,12 +144,13 @@ def totals(
 
     Example:
         >>> from transformer_jax.config import PRESETS
-        >>> cost = totals(PRESETS["vaswani_base"], batch=16, source_length=256, target_length=256)
+        >>> sizes = {"batch": 16, "source_length": 256, "target_length": 256}
+        >>> cost = model_cost(PRESETS["vaswani_base"], **sizes)
         >>> round(cost.training / cost.forward, 2)
         3.0
     """
     sizes = {"batch": batch, "source_length": source_length, "target_length": target_length}
-    listed = parts(config, **sizes, head=head)
+    listed = components(config, **sizes, head=head)
     count = sum(part.parameters for part in listed)
     forward = sum(part.forward for part in listed)
     vocab = config.decoder().vocab
@@ -171,7 +180,7 @@ def decoding(
         491520
     """
     B, S, T = batch, source_length, target_length
-    once = {p.path: p for p in parts(config, batch=B, source_length=S, target_length=1)}
+    once = {p.path: p for p in components(config, batch=B, source_length=S, target_length=1)}
     first = [p for p in once.values() if _before_decoding(p.path)]
     steps = [p for p in once.values() if not _before_decoding(p.path)]
     decoder = config.decoder()
@@ -214,7 +223,7 @@ def _itemsize(config: TransformerConfig) -> int:
     return 2 if config.compute.dtype == "bfloat16" else 4
 
 
-def _parts(config: TransformerConfig, B: int, S: int, T: int) -> Iterator[Part]:
+def _parts(config: TransformerConfig, B: int, S: int, T: int) -> Iterator[Component]:
     encoder, decoder = bool(config.encoder_layers), bool(config.decoder_layers)
     own_table = encoder and decoder and not config.embedding.shared
     tokens = B * S * encoder + B * T * (decoder and not own_table)
@@ -232,22 +241,22 @@ def _parts(config: TransformerConfig, B: int, S: int, T: int) -> Iterator[Part]:
         yield _head(config.decoder(), B * T)
 
 
-def _table(config: TransformerConfig, path: str, tokens: int) -> Part:
+def _table(config: TransformerConfig, path: str, tokens: int) -> Component:
     """Token vectors, looked up and scaled; the gradient adds each into its row."""
     D = config.embedding_width
     moved = _itemsize(config) * 2 * tokens * D  # rows looked up, and the result
-    return Part(path, 1, ((config.vocab, D),), tokens * D, 2 * tokens * D, moved, tokens)
+    return Component(path, 1, ((config.vocab, D),), tokens * D, 2 * tokens * D, moved, tokens)
 
 
-def _patches(config: TransformerConfig, B: int) -> Iterator[Part]:
+def _patches(config: TransformerConfig, B: int) -> Iterator[Component]:
     """Vectors of the patches of images, scaled, and the one that goes before them."""
     D, item, image = config.width, _itemsize(config), config.image
     inputs, scaled = image.patch**2 * image.channels, int(config.embedding_scale != 1.0)
     yield _linear("embedding", 1, B * (image.places - 1), inputs, D, True, item, scaled)
-    yield Part("class_embedding", 1, ((1, D),), scaled * B * D, B * D, item * (1 + B) * D, B)
+    yield Component("class_embedding", 1, ((1, D),), scaled * B * D, B * D, item * (1 + B) * D, B)
 
 
-def _entrance(config: TransformerConfig, stack: str, tokens: int) -> Iterator[Part]:
+def _entrance(config: TransformerConfig, stack: str, tokens: int) -> Iterator[Component]:
     """What joins token vectors before the first block."""
     D, item, positions = config.embedding_width, _itemsize(config), config.positions
     elements = tokens * D
@@ -260,7 +269,9 @@ def _entrance(config: TransformerConfig, stack: str, tokens: int) -> Iterator[Pa
         tables.append(("segments", ((config.embedding.segments, D),)))
     for name, shapes in tables:
         moved = item * 3 * elements
-        yield Part(f"{stack}/{name}", 1, shapes, elements, len(shapes) * elements, moved, tokens)
+        yield Component(
+            f"{stack}/{name}", 1, shapes, elements, len(shapes) * elements, moved, tokens
+        )
     if config.embedding.norm:
         yield _norm_part(config, f"{stack}/embedding_norm", 1, tokens, D)
     if config.width != D:
@@ -269,7 +280,7 @@ def _entrance(config: TransformerConfig, stack: str, tokens: int) -> Iterator[Pa
 
 def _norm_part(
     config: TransformerConfig, path: str, copies: int, tokens: int, size: int = 0, heads: int = 1
-) -> Part:
+) -> Component:
     """A norm of ``heads`` rows for each token, of the model's width unless ``size`` is given."""
     size = size or config.width
     bias = config.norm.kind == "layer" and config.norm.bias
@@ -278,12 +289,12 @@ def _norm_part(
     elements = copies * tokens * heads * size
     moved = _itemsize(config) * (2 * elements + copies * len(shapes) * size)
     forward, backward = forward + 1 + bias, backward + 2 + bias
-    return Part(path, copies, shapes, forward * elements, backward * elements, moved, tokens)
+    return Component(path, copies, shapes, forward * elements, backward * elements, moved, tokens)
 
 
 def _stack(
     config: TransformerConfig, stack: str, B: int, T: int, memory: int | None
-) -> Iterator[Part]:
+) -> Iterator[Component]:
     """One stack's parts: T positions, and ``memory`` positions to cross-attend to."""
     L = config.encoder_layers if stack == "encoder" else config.decoder_layers
     tokens, item = B * T, _itemsize(config)
@@ -292,7 +303,7 @@ def _stack(
     if config.positions.kind == "relative":
         N, buckets = config.attention.heads, config.positions.buckets
         moved = item * N * (T * T + buckets)
-        yield Part(f"{stack}/relative", 1, ((buckets, N),), 0, N * T * T, moved, tokens)
+        yield Component(f"{stack}/relative", 1, ((buckets, N),), 0, N * T * T, moved, tokens)
     for kind, S in (("self_attention", T), ("cross_attention", memory)):
         if S is not None:
             yield from _attention(config, f"{stack}/{kind}", L, B, T, S)
@@ -316,12 +327,12 @@ def _linear(
     bias: bool,
     item: int,
     extra: int | float = 0,
-) -> Part:
+) -> Component:
     """A product with a matrix; ``extra`` operations follow on each element of the result."""
     shapes: tuple[tuple[int, ...], ...] = ((width, out),) + (((out,),) if bias else ())
     products, more = 2 * tokens * width * out, round(extra * tokens * out)
     moved = item * (tokens * (width + out) + sum(math.prod(shape) for shape in shapes))
-    return Part(
+    return Component(
         path,
         copies,
         shapes,
@@ -345,7 +356,7 @@ def _mixing(config: TransformerConfig, B: int, T: int, S: int) -> tuple[int, int
 
 def _attention(
     config: TransformerConfig, path: str, L: int, B: int, T: int, S: int
-) -> Iterator[Part]:
+) -> Iterator[Component]:
     D, item, sizes, attention = config.width, _itemsize(config), _sizes(config), config.attention
     queries, keys = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
     values, mixed = sizes.kv_heads * sizes.value_dim, sizes.heads * sizes.value_dim
@@ -361,12 +372,12 @@ def _attention(
         yield _norm_part(config, f"{path}/key_norm", L, B * S, H, sizes.kv_heads)
     forward, backward = _mixing(config, B, T, S)
     moved = item * B * (T * (queries + mixed) + S * (keys + values))
-    yield Part(f"{path}/softmax(q kᵀ) v", L, (), L * forward, L * backward, L * moved, B * T)
+    yield Component(f"{path}/softmax(q kᵀ) v", L, (), L * forward, L * backward, L * moved, B * T)
     # The residual stream's addition follows.
     yield _linear(f"{path}/out", L, B * T, mixed, D, attention.out_bias, item, 1)
 
 
-def _feed_forward(config: TransformerConfig, path: str, L: int, tokens: int) -> Iterator[Part]:
+def _feed_forward(config: TransformerConfig, path: str, L: int, tokens: int) -> Iterator[Component]:
     D, F, item = config.width, config.feed_forward.width, _itemsize(config)
     bias = config.feed_forward.bias
     forward, backward = ACTIVATIONS[config.feed_forward.activation]
@@ -380,7 +391,7 @@ def _feed_forward(config: TransformerConfig, path: str, L: int, tokens: int) -> 
     yield _linear(f"{path}/down", L, tokens, F, D, bias, item, 1)
 
 
-def _head(config: TransformerConfig, tokens: int) -> Part:
+def _head(config: TransformerConfig, tokens: int) -> Component:
     D, V, head = config.width, config.vocab, config.head
     part = _linear("head", 1, tokens, D, V, head.bias, _itemsize(config))
     shapes = () if head.tied else ((V, D),)

@@ -8,13 +8,13 @@ import ctypes
 import os
 import sys
 
-__all__ = ["keep_memory"]
+__all__ = ["retain_freed_memory"]
 
 # From glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
 
 
-def keep_memory() -> bool:
+def retain_freed_memory() -> bool:
     """Whether glibc now keeps freed memory: no separate mappings, no trimming, one arena.
 
     It would hand XLA's large buffers back to the kernel at every step and fault them in again.

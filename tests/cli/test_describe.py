@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer_jax.accounting import parts, totals
+from transformer_jax.accounting import components, model_cost
 from transformer_jax.cli.describe import plain_table, report, short
 from transformer_jax.cli.main import main
 from transformer_jax.config import PRESETS
@@ -23,10 +23,12 @@ def test_every_part_has_its_row_and_the_rows_add_up(preset):
     lines = report(PRESETS[preset], name=preset).splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("part "))
     rows = lines[start + 1 : lines.index("", start)]
-    assert [re.split(r"  +", row)[0] for row in rows] == [p.path for p in parts(PRESETS[preset])]
+    assert [re.split(r"  +", row)[0] for row in rows] == [
+        p.path for p in components(PRESETS[preset])
+    ]
     end = lines[start].index("parameters") + len("parameters")
     counts = [row[:end].split("  ")[-1].strip().replace(",", "") for row in rows]
-    total = totals(PRESETS[preset]).parameters
+    total = model_cost(PRESETS[preset]).parameters
     assert sum(int(count) for count in counts if count) == total
     assert f"{total:,} parameters" in lines[0]
 

@@ -20,7 +20,7 @@ from transformer_jax.config import TransformerConfig, from_dict
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.decoding.options import BeamSearchConfig
 from transformer_jax.errors import ConfigError
-from transformer_jax.interop.runs import convert
+from transformer_jax.interop.hf_run_directory import convert
 
 NUMBERS = [
     "-1",

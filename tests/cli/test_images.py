@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 from tests.parity import layouts
 from transformer_jax.errors import CheckpointError, ConfigError
-from transformer_jax.interop.runs import load_image_model
+from transformer_jax.interop.hf_run_directory import load_image_model
 
 NAMES = ("vit", "vit_bare")
 HOW = {"do_normalize": True, "image_mean": [0.5, 0.5, 0.5], "size": {"height": 32, "width": 32}}

@@ -7,8 +7,8 @@ import pytest
 
 from transformer_jax.config import PRESETS, TransformerConfig
 from transformer_jax.errors import ConfigError
-from transformer_jax.interop.fitting import choose_family
-from transformer_jax.interop.runs import model_of
+from transformer_jax.interop.export_plan import choose_family
+from transformer_jax.interop.hf_run_directory import model_of
 from transformer_jax.runs.encoder_settings import PRETRAIN_RUNS, TASK_RUNS
 from transformer_jax.runs.language_settings import RUNS as LANGUAGE_RUNS
 from transformer_jax.runs.sizing import VOCABULARY, epochs_for, from_size, said_of, vocabulary_for

@@ -29,7 +29,7 @@ from transformer_jax.decoding.hf_generate import HFGenerator
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.interop.ctranslate2 import never_written, vocabulary, write_ctranslate2
 from transformer_jax.interop.family import Model
-from transformer_jax.interop.folder import abstract_model, open_folder
+from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint
 from transformer_jax.training.trees import named, nested
 
 ct2 = pytest.importorskip("ctranslate2")
@@ -111,7 +111,7 @@ def open_layout(name, root, **changed):
     path = layouts.write(name, root / name)
     fields = layouts.LAYOUTS[name]["config"] | changed
     (path / "config.json").write_text(json.dumps(fields))
-    folder = open_folder(path)
+    folder = open_hf_checkpoint(path)
     return folder.model, folder.load(), tokenizer_of(fields, 97)
 
 

@@ -29,9 +29,9 @@ from transformer_jax.config import (
 )
 from transformer_jax.decoding.generate import generate
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
+from transformer_jax.interop.exported_functions import functions, portable
 from transformer_jax.interop.family import Model
-from transformer_jax.interop.folder import abstract_model
-from transformer_jax.interop.programs import functions, portable
+from transformer_jax.interop.hf_checkpoint import abstract_model
 from transformer_jax.interop.stablehlo import load_stablehlo, write_stablehlo
 from transformer_jax.training.trees import named, nested
 

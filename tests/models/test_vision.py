@@ -80,7 +80,7 @@ def test_published_sizes_with_a_thousand_classes(name, count):
     make = lambda: ImageClassifier(stacked, labels=1000, rngs=nnx.Rngs(0))
     leaves = jax.tree.leaves(nnx.split(nnx.eval_shape(make))[1])
     assert sum(leaf.size for leaf in leaves) == count
-    assert accounting.parameters(PRESETS[name]) == count - 1000 * (PRESETS[name].width + 1)
+    assert accounting.count_parameters(PRESETS[name]) == count - 1000 * (PRESETS[name].width + 1)
 
 
 def test_patches_moved_with_their_positions_move_their_vectors_and_nothing_else():
@@ -176,9 +176,9 @@ def test_costs_counted_on_paper_are_those_of_xla(scale):
     forward = jax.jit(lambda params, images: nnx.merge(graph, params)(images))
     counted = forward.lower(params, IMAGES).cost_analysis()
     counted = counted[0] if isinstance(counted, list) else counted
-    ours = accounting.totals(config, batch=3)
+    ours = accounting.model_cost(config, batch=3)
     assert ours.forward == pytest.approx(counted["flops"], rel=0.01)
-    for part in accounting.parts(config)[:2]:
+    for part in accounting.components(config)[:2]:
         shapes = [leaf.shape for leaf in jax.tree.leaves(params[part.path])]
         assert sorted(shapes) == sorted(part.shapes)
 

@@ -6,7 +6,7 @@ import numpy as np
 from flax import nnx
 
 from transformer_jax.functional.masks import Mask
-from transformer_jax.interop.folder import abstract_model
+from transformer_jax.interop.hf_checkpoint import abstract_model
 
 
 def outputs(model, module, inputs):

@@ -15,7 +15,7 @@ from flax import nnx
 from tests.parity import layouts
 from transformer_jax.decoding.hf_config import from_generation_config
 from transformer_jax.decoding.hf_generate import HFGenerator
-from transformer_jax.interop.folder import abstract_model, open_folder
+from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint
 
 CASES = json.loads((layouts.REFERENCES / "generation.json").read_text())["cases"]
 OUT = -1e8  # scores below are of hypotheses that do not exist
@@ -37,7 +37,9 @@ def rules_of(case):
 def generator(tmp_path_factory):
     @functools.cache
     def make(layout):
-        folder = open_folder(layouts.write(layout, tmp_path_factory.mktemp("published") / layout))
+        folder = open_hf_checkpoint(
+            layouts.write(layout, tmp_path_factory.mktemp("published") / layout)
+        )
         model = nnx.split(abstract_model(folder.model))[0], folder.load()
         first, *others = map(rules_of, cases(layout))
         # One shape, and room for all rules: each number of beams is one program.

@@ -27,11 +27,11 @@ from transformer_jax.config import (
     TransformerConfig,
 )
 from transformer_jax.errors import CheckpointError, ConfigError
-from transformer_jax.interop import folder as published
+from transformer_jax.interop import hf_checkpoint as published
 from transformer_jax.interop.export import published_tensors, write_folder
+from transformer_jax.interop.export_plan import choose_family, unscan_layers
 from transformer_jax.interop.family import Model
-from transformer_jax.interop.fitting import choose_family, looped
-from transformer_jax.interop.folder import abstract_model, open_folder
+from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 
@@ -57,7 +57,7 @@ def folders(tmp_path_factory):
 def loaded(folders):
     @functools.cache
     def load(name):
-        folder = open_folder(folders(name))
+        folder = open_hf_checkpoint(folders(name))
         return folder, folder.load()
 
     return load
@@ -121,7 +121,7 @@ def test_a_configuration_made_for_a_model_describes_it(loaded, name, tmp_path):
     """As that of a model trained here, which was published never before."""
     folder, params = loaded(name)
     write_folder(tmp_path / name, folder.model, params)
-    again = open_folder(tmp_path / name)
+    again = open_hf_checkpoint(tmp_path / name)
     assert abstract(again) == abstract(folder)
     jax.tree.map(np.testing.assert_array_equal, again.load(), params)
     if again.model != folder.model:  # the same by other words
@@ -368,10 +368,10 @@ def test_each_published_key_is_read(folders, tmp_path, monkeypatch, name, key):
     # Whether the tensors fit the model described is another question.
     monkeypatch.setattr(published, "_misfit", lambda *_: None)
     try:
-        found = open_folder(other).model
+        found = open_hf_checkpoint(other).model
     except CheckpointError:
         found = None
-    assert found != open_folder(here).model
+    assert found != open_hf_checkpoint(here).model
 
 
 def test_old_names_are_read(loaded, tmp_path):
@@ -381,7 +381,7 @@ def test_old_names_are_read(loaded, tmp_path):
     def again(name, tensors):
         folder = layouts.write(name, tmp_path / name)
         save_file(tensors, folder / "model.safetensors")
-        found = open_folder(folder)
+        found = open_hf_checkpoint(folder)
         assert found.model == loaded(name)[0].model
         return found
 
@@ -411,7 +411,7 @@ def test_gpt2_without_the_prefix_of_its_names(loaded, tmp_path):
         key.removeprefix("transformer."): value for key, value in layouts.weights("gpt2").items()
     }
     save_file(bare, folder / "model.safetensors")
-    found = open_folder(folder)
+    found = open_hf_checkpoint(folder)
     assert found.model.prefix == ""
     known = loaded("gpt2")[1]
     jax.tree.map(np.testing.assert_array_equal, found.load(), known)
@@ -437,7 +437,7 @@ def test_tensors_that_do_not_fit_are_refused(tmp_path, change, said):
     change(tensors)
     save_file(tensors, folder / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"^[^\n]*$") as error:
-        open_folder(folder)
+        open_hf_checkpoint(folder)
     assert said in str(error.value)
 
 
@@ -456,7 +456,7 @@ def test_sizes_that_cannot_be_are_refused_at_once(tmp_path, change):
     (folder / "config.json").write_text(json.dumps(fields))
     start = time.perf_counter()
     with pytest.raises(CheckpointError, match=r"config.json[^\n]*$"):
-        open_folder(folder)
+        open_hf_checkpoint(folder)
     assert time.perf_counter() - start < 1
 
 
@@ -465,7 +465,7 @@ def test_a_key_twice_is_refused(tmp_path):
     text = (folder / "config.json").read_text()
     (folder / "config.json").write_text(text.replace("{", '{"n_layer": 3,', 1))
     with pytest.raises(CheckpointError, match="'n_layer' twice"):
-        open_folder(folder)
+        open_hf_checkpoint(folder)
 
 
 def test_what_no_family_has_is_not_published(loaded):
@@ -515,9 +515,9 @@ def test_translators_trained_here_are_published(tmp_path, place, kind, scan):
     noise = lambda path, leaf: leaf + 0.1 * layouts.random(str(path)).standard_normal(leaf.shape)
     params = jax.tree_util.tree_map_with_path(noise, nnx.to_pure_dict(state))
     params = jax.tree.map(jnp.float32, params)
-    said = write_folder(tmp_path / "x", *looped(Model("encoder-decoder", config), params))
+    said = write_folder(tmp_path / "x", *unscan_layers(Model("encoder-decoder", config), params))
     assert said["model_type"] == kind
-    folder = open_folder(tmp_path / "x")
+    folder = open_hf_checkpoint(tmp_path / "x")
     there = nnx.merge(nnx.split(abstract_model(folder.model))[0], folder.load())
     draw = layouts.random("translations")
     source, target = draw.randint(0, 60, (3, 20)), draw.randint(0, 60, (3, 15))
@@ -535,7 +535,7 @@ def test_a_language_model_without_biases_is_published(tmp_path):
     graph, state = nnx.split(Decoder(config, rngs=nnx.Rngs(0)))
     params = nnx.to_pure_dict(state)
     assert write_folder(tmp_path / "x", Model("decoder", config), params)["model_type"] == "gpt2"
-    folder = open_folder(tmp_path / "x")
+    folder = open_hf_checkpoint(tmp_path / "x")
     there = nnx.merge(nnx.split(abstract_model(folder.model))[0], folder.load())
     tokens = jnp.asarray(layouts.random("text").randint(0, 60, (2, 30)))
     np.testing.assert_allclose(there(tokens), nnx.merge(graph, params)(tokens), atol=2e-6)

@@ -10,7 +10,7 @@ import pytest
 from tests.parity import layouts
 from tests.parity.sweep.mutating import mutations
 from transformer_jax.errors import UserError
-from transformer_jax.interop import folder as folders
+from transformer_jax.interop import hf_checkpoint as folders
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
 
@@ -68,7 +68,7 @@ class Pair:
         self.checking, self.reference = tools
         self.fields = json.loads((folder / "config.json").read_text())
         self.cls = auto(self.fields["architectures"][0])
-        self.model = folders.open_folder(folder).model
+        self.model = folders.open_hf_checkpoint(folder).model
         self.there = self.reference.load(self.cls, folder)
         self.given = self.reference.accepted(self.there, inputs(self.fields))
         self.wanted = self.reference.outputs(self.there, self.given)
@@ -77,7 +77,7 @@ class Pair:
         """What is wrong with how ours reads a changed configuration, if anything."""
         (self.folder / "config.json").write_text(json.dumps(changed))
         try:
-            here = folders.open_folder(self.folder)
+            here = folders.open_hf_checkpoint(self.folder)
         except UserError as error:
             named = [*name.split("."), *NAMED.get(name.split(".")[0], ())]
             known = name in ANY or any(part in str(error) for part in named)

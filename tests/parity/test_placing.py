@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.loading import begin_at
 from tests.parity import layouts
-from transformer_jax.interop.folder import abstract_model, open_folder
+from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint
 from transformer_jax.modules.parameters import parameters
 from transformer_jax.parallel.mesh import MeshConfig, make_mesh
 from transformer_jax.parallel.sharding import make_placer
@@ -19,7 +19,7 @@ from transformer_jax.parallel.sharding import make_placer
 
 @pytest.mark.parametrize("name", ["bart", "gpt2", "llama"])
 def test_each_device_holds_its_part(tmp_path, name):
-    folder = open_folder(layouts.write(name, tmp_path / name))
+    folder = open_hf_checkpoint(layouts.write(name, tmp_path / name))
     whole = folder.load()
     mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
     declared = parameters(abstract_model(folder.model))
@@ -34,11 +34,11 @@ def test_each_device_holds_its_part(tmp_path, name):
 MEASURE = """
 import sys, jax
 from benchmarks.resident import peak
-from transformer_jax.interop.folder import open_folder
+from transformer_jax.interop.hf_checkpoint import open_hf_checkpoint
 
-open_folder(sys.argv[1]).load()  # what loading imports and keeps is not counted
+open_hf_checkpoint(sys.argv[1]).load()  # what loading imports and keeps is not counted
 before = peak()
-params = jax.block_until_ready(open_folder(sys.argv[2]).load())
+params = jax.block_until_ready(open_hf_checkpoint(sys.argv[2]).load())
 print(peak() - before)
 """
 

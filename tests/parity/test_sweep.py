@@ -82,16 +82,16 @@ def _padding(patch):
 
 def _number(key, change):
     def apply(patch):
-        from transformer_jax.interop.fields import Fields
+        from transformer_jax.interop.config_reader import ConfigReader
 
         for kind in ("whole", "number", "flag"):
-            right = getattr(Fields, kind)
+            right = getattr(ConfigReader, kind)
 
             def wrong(self, name, *names, right=right, **more):
                 found = right(self, name, *names, **more)
                 return change(found) if name == key else found
 
-            patch.setattr(Fields, kind, wrong)
+            patch.setattr(ConfigReader, kind, wrong)
 
     return apply
 

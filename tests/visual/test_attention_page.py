@@ -7,7 +7,13 @@ import re
 import numpy as np
 import pytest
 
-from transformer_jax.visual.attention import Maps, as_json, page, picture, translation_maps
+from transformer_jax.visual.attention import (
+    AttentionMaps,
+    as_json,
+    attention_html,
+    plot_attention,
+    translation_maps,
+)
 
 SOURCE = ("▁O", "▁gato", "</script>", "$dorme$", "</s>")
 TARGET = ("▁The", "▁cat", "▁<b>sleeps", "</s>")
@@ -34,7 +40,7 @@ def held(text):
 
 
 def test_the_page_holds_every_weight_exactly(maps):
-    data = held(page(maps, title="O gato dorme"))
+    data = held(attention_html(maps, title="O gato dorme"))
     assert [kind["label"].split()[0] for kind in data["kinds"]] == [
         "Encoder",
         "Decoder",
@@ -50,21 +56,21 @@ def test_the_page_holds_every_weight_exactly(maps):
 
 
 def test_the_page_needs_no_network(maps):
-    text = page(maps, title="O gato dorme")
+    text = attention_html(maps, title="O gato dorme")
     foreign = r"https?:|//[a-z]|src=|href=|@import|url\(|fetch\(|XMLHttpRequest|WebSocket|import\("
     assert not re.findall(foreign, text.split('type="application/json">')[0])
     assert not re.findall(foreign, text.rsplit("</script>", 2)[1].replace("// ", ""))
 
 
 def test_no_token_or_title_can_end_or_begin_markup(maps):
-    plain = page(maps, title="x").count("<")
-    assert page(maps, title="<script>&", subtitle="</p>").count("<") == plain
-    assert page(maps, title="<script>&").count("</script>") == 2
-    assert "<h1>&lt;script&gt;&amp;</h1>" in page(maps, title="<script>&")
+    plain = attention_html(maps, title="x").count("<")
+    assert attention_html(maps, title="<script>&", subtitle="</p>").count("<") == plain
+    assert attention_html(maps, title="<script>&").count("</script>") == 2
+    assert "<h1>&lt;script&gt;&amp;</h1>" in attention_html(maps, title="<script>&")
 
 
 def test_a_placeholder_in_a_sentence_is_only_text(maps):
-    text = page(maps, title="__DATA__ __SUBTITLE__", subtitle="__TITLE__")
+    text = attention_html(maps, title="__DATA__ __SUBTITLE__", subtitle="__TITLE__")
     assert held(text)["kinds"]
     assert "<h1>__DATA__ __SUBTITLE__</h1><p>__TITLE__</p>" in text
 
@@ -87,12 +93,12 @@ def test_stacks_without_layers_are_left_out():
     weights = {"encoder": drawn(2, 2), "decoder": np.zeros((0, 1, 1, 1, 1), np.float32)}
     [only] = translation_maps(["a", "b"], ["c"], weights)
     assert only.kind == "encoder"
-    assert held(page([only], title="x"))["first"] == 0
+    assert held(attention_html([only], title="x"))["first"] == 0
 
 
 def test_weights_that_do_not_fit_the_tokens_are_refused():
     with pytest.raises(ValueError, match=r"cross weights are \(1, 1, 2, 2\), not \[L, N, 1, 2\]"):
-        Maps("cross", ("a",), ("b", "c"), np.zeros((1, 1, 2, 2)))
+        AttentionMaps("cross", ("a",), ("b", "c"), np.zeros((1, 1, 2, 2)))
 
 
 @pytest.mark.parametrize("layer", [-1, 0, None])
@@ -101,7 +107,7 @@ def test_weights_that_do_not_fit_the_tokens_are_refused():
 def test_pictures_are_written_and_repeatable(maps, tmp_path, suffix, layer):
     once, twice = tmp_path / f"a{suffix}", tmp_path / f"b{suffix}"
     for path in (once, twice):
-        picture(maps[2], path, layer=layer, title="cost $5 → $6")
+        plot_attention(maps[2], path, layer=layer, title="cost $5 → $6")
     begins = {".png": b"\x89PNG", ".svg": b"<?xml", ".html": b"<!DOCTYPE html>"}[suffix]
     assert once.read_bytes().startswith(begins)
     assert once.read_bytes() == twice.read_bytes()
@@ -109,11 +115,13 @@ def test_pictures_are_written_and_repeatable(maps, tmp_path, suffix, layer):
 
 def test_pictures_of_different_layers_differ(maps, tmp_path):
     for layer in (0, 1, None):
-        picture(maps[0], tmp_path / f"{layer}.png", layer=layer)
+        plot_attention(maps[0], tmp_path / f"{layer}.png", layer=layer)
     assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 3
 
 
 def test_long_sentences_have_a_picture_too(tmp_path):
     words = tuple(f"word{i}" for i in range(120))
-    picture(Maps("encoder", words, words, drawn(120, 120, 1, 5)[:, 0]), tmp_path / "long.png")
+    plot_attention(
+        AttentionMaps("encoder", words, words, drawn(120, 120, 1, 5)[:, 0]), tmp_path / "long.png"
+    )
     assert (tmp_path / "long.png").stat().st_size > 10_000

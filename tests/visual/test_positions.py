@@ -7,7 +7,7 @@ import pytest
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.positions import sinusoidal
-from transformer_jax.visual.positions import mask_picture, position_picture, visible
+from transformer_jax.visual.positions import plot_masks, plot_positions, visible
 
 T = 6
 TABLE = np.asarray(sinusoidal(T, 8))
@@ -33,8 +33,8 @@ def test_filled_squares_are_where_queries_may_look(mask, expected):
 def test_pictures_are_written_and_repeatable(tmp_path, suffix):
     masks = {"causal": Mask(causal=True), "own": np.eye(T, dtype=bool)}
     for name in ("a", "b"):
-        position_picture(TABLE, tmp_path / f"{name}-positions{suffix}")
-        mask_picture(masks, tmp_path / f"{name}-masks{suffix}", length=T)
+        plot_positions(TABLE, tmp_path / f"{name}-positions{suffix}")
+        plot_masks(masks, tmp_path / f"{name}-masks{suffix}", length=T)
     for kind in ("positions", "masks"):
         once, twice = (tmp_path / f"{name}-{kind}{suffix}" for name in "ab")
         assert once.read_bytes() == twice.read_bytes()
@@ -42,7 +42,7 @@ def test_pictures_are_written_and_repeatable(tmp_path, suffix):
 
 
 def test_a_page_holds_its_picture(tmp_path):
-    position_picture(TABLE, tmp_path / "x.html", title="a < b")
+    plot_positions(TABLE, tmp_path / "x.html", title="a < b")
     text = (tmp_path / "x.html").read_text()
     assert 'src="data:image/png;base64,' in text
     assert "http" not in text.replace(text.split("base64,")[1].split('"')[0], "")
@@ -50,11 +50,11 @@ def test_a_page_holds_its_picture(tmp_path):
 
 
 def test_tokens_name_rows_and_columns(tmp_path):
-    mask_picture({"causal": Mask(causal=True)}, tmp_path / "a.png", length=2, tokens=["ich", "du"])
-    mask_picture({"causal": Mask(causal=True)}, tmp_path / "b.png", length=2)
+    plot_masks({"causal": Mask(causal=True)}, tmp_path / "a.png", length=2, tokens=["ich", "du"])
+    plot_masks({"causal": Mask(causal=True)}, tmp_path / "b.png", length=2)
     assert (tmp_path / "a.png").read_bytes() != (tmp_path / "b.png").read_bytes()
 
 
 def test_other_kinds_of_file_are_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"x.bmp: pictures are written as .png, .svg, .html"):
-        position_picture(TABLE, tmp_path / "x.bmp")
+        plot_positions(TABLE, tmp_path / "x.bmp")

@@ -13,7 +13,6 @@ from transformer_jax.errors import ConfigError, DataError, plural
 
 if TYPE_CHECKING:
     from transformer_jax.decoding.translator import TextTokenizer, Translator
-    from transformer_jax.visual.attention import Maps
 
 __all__ = ["Attention", "attention_of", "self_attention_of"]
 
@@ -48,7 +47,7 @@ class Attention(RunCommand):
         self.check()
         from transformer_jax.predictors.runs import ENCODERS, family
         from transformer_jax.training.run_directory import RunDirectory
-        from transformer_jax.visual.attention import as_json, page, picture
+        from transformer_jax.visual.attention import as_json, attention_html, plot_attention
 
         found = family(RunDirectory.open(self.run))
         if found == "decoder":
@@ -63,7 +62,7 @@ class Attention(RunCommand):
         if self.layer is not None and self.layer > L:
             raise ConfigError(f"--layer {self.layer}: the layers are 1 to {L}")
         layer = None if self.all_layers else L - 1 if self.layer is None else self.layer - 1
-        files = {".html": page(maps, title=self.sentence, subtitle=translation)}
+        files = {".html": attention_html(maps, title=self.sentence, subtitle=translation)}
         if self.json:
             files[".json"] = as_json(maps) + "\n"
         png = self.output.with_suffix(".png")
@@ -72,7 +71,7 @@ class Attention(RunCommand):
             for suffix, text in files.items():
                 self.output.with_suffix(suffix).write_text(text, encoding="utf-8")
             title = f"{self.sentence} → {translation}" if translation else self.sentence
-            picture(shown, png, layer=layer, title=title)
+            plot_attention(shown, png, layer=layer, title=title)
         except OSError as error:
             raise ConfigError(
                 f"--output {self.output}: cannot be written: {error.strerror}"

@@ -27,10 +27,10 @@ class Convert:
 
     def __call__(self) -> int:
         """Says what was converted."""
-        from transformer_jax.interop.folder import open_folder
-        from transformer_jax.interop.runs import convert
+        from transformer_jax.interop.hf_checkpoint import open_hf_checkpoint
+        from transformer_jax.interop.hf_run_directory import convert
 
-        folder = open_folder(self.folder)
+        folder = open_hf_checkpoint(self.folder)
         count = convert(self.folder, self.run, overwrite=self.overwrite)
         kind = f"{folder.fields.values['model_type']}, {folder.model.kind}"
         size = f"{plural(count, 'parameter')} ({count / 1e6:.2f} M)"

@@ -142,7 +142,7 @@ def report(
 
     Source: Vaswani et al. 2017, figure 1; Bishop 2024, section 12.1.8.
     """
-    from transformer_jax.accounting import decoding, parts, totals
+    from transformer_jax.accounting import components, decoding, model_cost
     from transformer_jax.visual.architecture import diagram
 
     side, words = "source ", "tokens"
@@ -150,7 +150,7 @@ def report(
         source_length, side, words = config.image.places, "", "vectors of an image"
     sizes = {"batch": batch, "source_length": source_length, "target_length": target_length}
     table = table or plain_table
-    listed = parts(config, **sizes, head=head)
+    listed = components(config, **sizes, head=head)
     rows = [
         (
             part.path,
@@ -163,7 +163,7 @@ def report(
         )
         for part in listed
     ]
-    total = totals(config, **sizes, head=head)
+    total = model_cost(config, **sizes, head=head)
     columns = ("part", "", "shapes", "parameters", "FLOPs", "per token", "bytes moved")
     both = bool(config.encoder_layers and config.decoder_layers)
     lengths = " and ".join(
@@ -283,7 +283,7 @@ def draw(config: TransformerConfig, folder: Path, length: int) -> None:
 
     from transformer_jax.functional.masks import Mask
     from transformer_jax.functional.positions import sinusoidal
-    from transformer_jax.visual.positions import mask_picture, position_picture
+    from transformer_jax.visual.positions import plot_masks, plot_positions
 
     window = config.scores.window
     masks = {}
@@ -297,7 +297,7 @@ def draw(config: TransformerConfig, folder: Path, length: int) -> None:
             halves = config.positions.kind.endswith("halves")
             layout: Literal["halves", "interleaved"] = "halves" if halves else "interleaved"
             table = np.asarray(sinusoidal(length, config.width, layout))
-            position_picture(table, folder / "positions.png", title=f"Positions, {layout}")
-        mask_picture(masks, folder / "masks.png", length=min(length, 32))
+            plot_positions(table, folder / "positions.png", title=f"Positions, {layout}")
+        plot_masks(masks, folder / "masks.png", length=min(length, 32))
     except OSError as error:
         raise ConfigError(f"--pictures {folder}: cannot be written: {error.strerror}") from None

@@ -69,8 +69,8 @@ class Export(RunCommand):
 
     def write(self, output: Path) -> str:
         """Writes what the flags ask for into a new folder; a line about it."""
-        from transformer_jax.interop.fitting import looped
-        from transformer_jax.interop.runs import model_of
+        from transformer_jax.interop.export_plan import unscan_layers
+        from transformer_jax.interop.hf_run_directory import model_of
         from transformer_jax.predictors.runs import family, first_token, load
         from transformer_jax.training.run_directory import RunDirectory
 
@@ -81,7 +81,7 @@ class Export(RunCommand):
         model, published = model_of(fields, kind), fields.get("published") or {}
         self.refuse(model, published)  # before anything is loaded
         (_, params), tokenizer = load(self.run, self.checkpoint, kind=kind)
-        model, params = looped(model, params)
+        model, params = unscan_layers(model, params)
         first = first_token(directory, tokenizer) if kind == "decoder" else None
         what = (output, model, params, tokenizer)
         if self.format == "hf":
@@ -95,9 +95,9 @@ class Export(RunCommand):
             return said
         said = self.write_other(what, first)
         if not published:
-            from transformer_jax.interop.export import framed
+            from transformer_jax.interop.export import with_post_processor
 
-            text = framed(tokenizer, kind, first)
+            text = with_post_processor(tokenizer, kind, first)
             (output / "tokenizer.json").write_text(text, encoding="utf-8")
         return said
 
@@ -130,7 +130,7 @@ class Export(RunCommand):
             ConfigError: In what it differs, or which package is missing.
         """
         if self.format == "hf":
-            from transformer_jax.interop.fitting import choose_family
+            from transformer_jax.interop.export_plan import choose_family
 
             choose_family(model, published.get("fields"))
         elif self.format == "ctranslate2":

@@ -68,11 +68,11 @@ def _run(arguments: list[str]) -> int | None:
         return 0
     command = _parse(arguments)
     check_values(command)
-    from transformer_jax.allocator import keep_memory
-    from transformer_jax.compiled import keep_compiled
+    from transformer_jax.allocator import retain_freed_memory
+    from transformer_jax.compilation_cache import enable_compilation_cache
 
-    keep_memory()
-    keep_compiled()
+    retain_freed_memory()
+    enable_compilation_cache()
     if not isinstance(command, RunCommand):
         code: int | None = command()
         return code

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.destinations import Destination
 from transformer_jax.errors import ConfigError, plural
+from transformer_jax.output_files import Destination
 
 __all__ = ["TextOutput", "escaped", "note", "say", "tsv", "waiting", "wrote"]
 

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import tyro
 
 from transformer_jax import __version__
-from transformer_jax.allocator import keep_memory
+from transformer_jax.allocator import retain_freed_memory
 from transformer_jax.cli.errors import guarded, leave, run_log, terminated
 from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.cli.run_flags import NOTE, asked_run, near, parse_flags
-from transformer_jax.compiled import keep_compiled
+from transformer_jax.compilation_cache import enable_compilation_cache
 from transformer_jax.errors import ConfigError
 
 __all__ = ["Command", "Family", "main", "run_as_program"]
@@ -163,8 +163,8 @@ def _run(family: Family, arguments: list[str]) -> int:
     name, rest = arguments[0], arguments[1:]
     if name not in commands:
         raise ConfigError(f"unknown command {name}: {near(name, commands)}")
-    keep_memory()
-    keep_compiled()
+    retain_freed_memory()
+    enable_compilation_cache()
     return commands[name](rest)
 
 

@@ -50,7 +50,7 @@ class Words(RunCommand):
         found = [one for text in self.sentences for one in vectors.word(prepare(text), word)]
         if len(found) < 2:
             raise ConfigError(f'"{word}" stands in one sentence only: give another to compare with')
-        from transformer_jax.visual.words import cosines, page
+        from transformer_jax.visual.words import cosines, word_vectors_html
 
         names, rows = cosines(found)
         width = max(len(name) for name, _ in rows)
@@ -63,7 +63,9 @@ class Words(RunCommand):
         if self.output is not None:
             try:
                 self.output.parent.mkdir(parents=True, exist_ok=True)
-                self.output.write_text(page(found, word=word, top=self.top), encoding="utf-8")
+                self.output.write_text(
+                    word_vectors_html(found, word=word, top=self.top), encoding="utf-8"
+                )
             except OSError as error:
                 raise ConfigError(
                     f"--output {self.output}: cannot be written: {error.strerror}"

@@ -10,8 +10,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from transformer_jax.destinations import Destination
 from transformer_jax.errors import ConfigError
+from transformer_jax.output_files import Destination
 
 __all__ = ["ENDINGS", "VectorFile"]
 

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from transformer_jax.errors import UserError
-from transformer_jax.interop.fields import Fields
+from transformer_jax.interop.config_reader import ConfigReader
 
 __all__ = ["deciding_keys"]
 
 
-def deciding_keys(fields: Fields, outcome: Callable[[Fields], Any]) -> str:
+def deciding_keys(fields: ConfigReader, outcome: Callable[[ConfigReader], Any]) -> str:
     """The keys on which an outcome depends, with their values, to follow an error.
 
     Each number and flag that was read is changed, and named if the outcome then is another.
@@ -19,7 +19,7 @@ def deciding_keys(fields: Fields, outcome: Callable[[Fields], Any]) -> str:
         outcome: What comes of a configuration. Values for which it raises an error tell nothing.
 
     Example:
-        >>> fields = Fields({"heads": 4, "size": 8})
+        >>> fields = ConfigReader({"heads": 4, "size": 8})
         >>> width = lambda fields: fields.whole("heads") * fields.whole("size")
         >>> _ = width(fields), fields.whole("layers", default=2)
         >>> deciding_keys(fields, width)
@@ -29,7 +29,7 @@ def deciding_keys(fields: Fields, outcome: Callable[[Fields], Any]) -> str:
     for name, value in tuple(fields.asked.items()):
         for other in _others(value):
             try:
-                then = outcome(Fields(fields.values | {name: other}, fields.where))
+                then = outcome(ConfigReader(fields.values | {name: other}, fields.where))
             except UserError:
                 continue
             if then != now:

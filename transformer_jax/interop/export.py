@@ -10,14 +10,14 @@ import numpy as np
 
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import CheckpointError, ConfigError
-from transformer_jax.interop.family import Family, Model, Row
-from transformer_jax.interop.fitting import choose_family
-from transformer_jax.interop.folder import parameter_shapes
-from transformer_jax.interop.forms import theirs
+from transformer_jax.interop.export_plan import choose_family
+from transformer_jax.interop.family import Model, ModelFamily, TensorMapping
+from transformer_jax.interop.hf_checkpoint import parameter_shapes
 from transformer_jax.interop.tensor_files import write_tensors
+from transformer_jax.interop.tensor_layouts import to_hf
 from transformer_jax.training.trees import named
 
-__all__ = ["framed", "published_tensors", "write_folder", "write_model"]
+__all__ = ["published_tensors", "with_post_processor", "write_folder", "write_model"]
 
 
 def write_model(
@@ -63,7 +63,7 @@ def write_model(
         if published.get("preprocessor"):
             _write(output / "preprocessor_config.json", published["preprocessor"])
         return name
-    text = tokenizer.text if published else framed(tokenizer, model.kind, first)
+    text = tokenizer.text if published else with_post_processor(tokenizer, model.kind, first)
     _write_text(output / "tokenizer.json", text)
     _write(output / "tokenizer_config.json", _tokenizer_fields(tokenizer, model))
     if model.kind in ("decoder", "encoder-decoder"):
@@ -111,7 +111,7 @@ def _tokenizer_fields(tokenizer: Tokenizer, model: Model) -> dict[str, Any]:
     }
 
 
-def framed(tokenizer: Tokenizer, kind: str, first: int | None) -> str:
+def with_post_processor(tokenizer: Tokenizer, kind: str, first: int | None) -> str:
     """The file of a tokenizer trained here, which also says what stands around a text.
 
     What this library adds by itself, others add if the file says so: ``eos`` to what a translator
@@ -205,7 +205,7 @@ def write_folder(
     return said
 
 
-def published_tensors(family: Family, model: Model, params: Any) -> dict[str, np.ndarray]:
+def published_tensors(family: ModelFamily, model: Model, params: Any) -> dict[str, np.ndarray]:
     """The tensors of a model by their published names: the opposite of loading, to the last bit.
 
     Biases that ours lacks are zeros.
@@ -220,16 +220,16 @@ def published_tensors(family: Family, model: Model, params: Any) -> dict[str, np
                 f"the parameter {name} is {list(known[name].shape)}, and {list(shape)} by the "
                 f"model's configuration: it cannot be written"
             )
-    together: dict[str, list[Row]] = {}
-    for row in family.rows(model):
-        together.setdefault(row.theirs, []).append(row)
+    together: dict[str, list[TensorMapping]] = {}
+    for mapping in family.mappings(model):
+        together.setdefault(mapping.hf_name, []).append(mapping)
     found = {}
-    for name, rows in together.items():
+    for name, mappings in together.items():
         arrays = []
-        for row in rows:
-            own = known.get(row.ours)
-            arrays.append(_no_bias(row.ours, model, known) if own is None else own)
-        found[name] = theirs(arrays, rows)
+        for mapping in mappings:
+            own = known.get(mapping.name)
+            arrays.append(_no_bias(mapping.name, model, known) if own is None else own)
+        found[name] = to_hf(arrays, mappings)
     return found
 
 

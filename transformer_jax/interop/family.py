@@ -5,25 +5,25 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from transformer_jax.config import TransformerConfig
-from transformer_jax.interop.fields import Fields
+from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.models.making import Kind, TaskKind
 
 __all__ = [
     "ACTIVATIONS",
-    "Family",
-    "Form",
     "Model",
-    "Row",
+    "ModelFamily",
+    "TensorLayout",
+    "TensorMapping",
     "Tensors",
-    "attention_rows",
-    "linear_rows",
-    "norm_rows",
+    "attention_mappings",
+    "linear_mappings",
+    "norm_mappings",
 ]
 
-# ``turned``: linear maps are [out, in] there. ``row``: an axis of one comes first there.
-# ``patches``: linear maps of [rows, columns, channels] are convolutions, [out, channels, rows,
-# columns], there.
-Form = Literal["same", "turned", "row", "patches"]
+# How a tensor lies in Hugging Face files. ``transposed``: linear kernels are [out, in].
+# ``leading_axis``: a first axis of size one. ``patches``: the kernel over [rows, columns,
+# channels] is a convolution, [out, channels, rows, columns].
+TensorLayout = Literal["same", "transposed", "leading_axis", "patches"]
 
 # Their names of non-linearities, by ours.
 ACTIVATIONS: Mapping[str, str] = {
@@ -40,12 +40,12 @@ ACTIVATIONS: Mapping[str, str] = {
 }
 
 
-class Row(NamedTuple):
+class TensorMapping(NamedTuple):
     """One parameter of ours and where it lies in theirs."""
 
-    ours: str
-    theirs: str
-    form: Form = "same"
+    name: str
+    hf_name: str
+    layout: TensorLayout = "same"
     part: tuple[int, int, int] = (0, 1, 1)  # of their outputs: from, to, of so many equal parts
     patch: int = 1  # pixels along each side, of ``patches``
 
@@ -86,15 +86,15 @@ class Model:
 
 
 @dataclasses.dataclass(frozen=True)
-class Family:
+class ModelFamily:
     """A table of names, and the configuration both ways.
 
     Attributes:
         types: Values of ``model_type`` that it reads.
         model: What a configuration with such tensors describes.
-        rows: Where each parameter of a model lies.
+        mappings: Where each parameter of a model lies.
         ignored: Patterns of names that hold nothing of their own, such as buffers of old files.
-        stand_ins: Names of tables, and others under which files may hold them instead.
+        tied_names: Pairs: the name of a table, and another under which files may hold it.
         renamed: Pairs of a pattern and what stands for it in today's names.
         unused: Patterns of names that a model of this kind has no use for.
         copies: Patterns of names that may hold another tensor once more, as tied tables do.
@@ -104,58 +104,61 @@ class Family:
     """
 
     types: tuple[str, ...]
-    model: Callable[[Fields, Tensors], Model]
-    rows: Callable[[Model], list[Row]]
+    model: Callable[[ConfigReader, Tensors], Model]
+    mappings: Callable[[Model], list[TensorMapping]]
     fields: Callable[[Model], dict[str, Any]]
     ignored: tuple[str, ...] = ()
     unused: Callable[[Model], tuple[str, ...]] = lambda model: ()
     copies: tuple[str, ...] = ()
-    stand_ins: tuple[tuple[str, str], ...] = ()
+    tied_names: tuple[tuple[str, str], ...] = ()
     renamed: tuple[tuple[str, str], ...] = ()
     named: Callable[[Model], Model] = lambda model: model
 
 
-def linear_rows(ours: str, theirs: str, *, bias: bool = True, form: Form = "turned") -> list[Row]:
+def linear_mappings(
+    name: str, hf_name: str, *, bias: bool = True, layout: TensorLayout = "transposed"
+) -> list[TensorMapping]:
     """A linear map.
 
     Example:
-        >>> [row.theirs for row in linear_rows("pooler", "pooler.dense")]
+        >>> [mapping.hf_name for mapping in linear_mappings("pooler", "pooler.dense")]
         ['pooler.dense.weight', 'pooler.dense.bias']
     """
-    rows = [Row(f"{ours}/kernel", f"{theirs}.weight", form)]
-    return [*rows, Row(f"{ours}/bias", f"{theirs}.bias")] if bias else rows
+    mappings = [TensorMapping(f"{name}/kernel", f"{hf_name}.weight", layout)]
+    return [*mappings, TensorMapping(f"{name}/bias", f"{hf_name}.bias")] if bias else mappings
 
 
-def norm_rows(ours: str, theirs: str, *, bias: bool = True) -> list[Row]:
+def norm_mappings(name: str, hf_name: str, *, bias: bool = True) -> list[TensorMapping]:
     """The gain of a norm, and its bias if it has one.
 
     Example:
-        >>> [row.theirs for row in norm_rows("decoder/final_norm", "transformer.ln_f")]
+        >>> [mapping.hf_name for mapping in norm_mappings("decoder/final_norm", "transformer.ln_f")]
         ['transformer.ln_f.weight', 'transformer.ln_f.bias']
     """
-    rows = [Row(f"{ours}/gain", f"{theirs}.weight")]
-    return [*rows, Row(f"{ours}/bias", f"{theirs}.bias")] if bias else rows
+    mappings = [TensorMapping(f"{name}/gain", f"{hf_name}.weight")]
+    return [*mappings, TensorMapping(f"{name}/bias", f"{hf_name}.bias")] if bias else mappings
 
 
-def attention_rows(
-    ours: str,
-    theirs: str,
+def attention_mappings(
+    name: str,
+    hf_name: str,
     names: tuple[str, str, str, str],
     *,
     bias: bool = True,
     out_bias: bool | None = None,
-) -> list[Row]:
+) -> list[TensorMapping]:
     """Query, key, value and output projections, by their four names.
 
     Example:
-        >>> rows = attention_rows("self_attention", "attn", ("q", "k", "v", "o"), bias=False)
-        >>> [row.theirs for row in rows]
+        >>> names = ("q", "k", "v", "o")
+        >>> mappings = attention_mappings("self_attention", "attn", names, bias=False)
+        >>> [mapping.hf_name for mapping in mappings]
         ['attn.q.weight', 'attn.k.weight', 'attn.v.weight', 'attn.o.weight']
     """
     biases = (bias, bias, bias, bias if out_bias is None else out_bias)
     parts = zip(("query", "key", "value", "out"), names, biases, strict=True)
     return [
-        row
-        for part, name, has in parts
-        for row in linear_rows(f"{ours}/{part}", f"{theirs}.{name}", bias=has)
+        mapping
+        for part, hf_part, has in parts
+        for mapping in linear_mappings(f"{name}/{part}", f"{hf_name}.{hf_part}", bias=has)
     ]

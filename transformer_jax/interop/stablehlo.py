@@ -20,8 +20,8 @@ from transformer_jax.errors import CheckpointError, ConfigError, DataError
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.interop.exported_functions import Function
     from transformer_jax.interop.family import Model
-    from transformer_jax.interop.programs import Function
 
 __all__ = [
     "Portable",
@@ -66,7 +66,7 @@ def write_stablehlo(
     check_stablehlo(model, length, platforms)
     from safetensors.numpy import save
 
-    from transformer_jax.interop.programs import functions
+    from transformer_jax.interop.exported_functions import functions
     from transformer_jax.training.trees import named
 
     weights = {name: np.asarray(leaf) for name, leaf in named(params).items()}
@@ -129,7 +129,7 @@ def _exported(part: "Function", shapes: Mapping[str, Any], platforms: Sequence[s
         jax.ShapeDtypeStruct(tuple(open_sizes.get(size, size) for size in shape), np.dtype(dtype))
         for shape, dtype in part.inputs.values()
     ]
-    from transformer_jax.interop.programs import portable
+    from transformer_jax.interop.exported_functions import portable
 
     with portable():
         return export.export(jax.jit(part.call), platforms=platforms)(dict(shapes), *specs)

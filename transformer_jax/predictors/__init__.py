@@ -61,7 +61,7 @@ def load(
         if kind in ("image", "ngram") and checkpoint != "best":
             raise ConfigError(f"{path}: has no steps: leave checkpoint out")
         if kind == "image":
-            from transformer_jax.interop.runs import load_image_model
+            from transformer_jax.interop.hf_run_directory import load_image_model
 
             return load_image_model(folder)
         module, name = _OF[task_of(run)["kind"] if kind in FINE_TUNED else kind]

@@ -163,7 +163,8 @@ def refuse_others(run: "RunDirectory", kinds: tuple[str, ...]) -> str:
     if found == "image":
         raise ConfigError(
             f"{run.path}: the run of {name}, and no command reads images: in Python "
-            f'transformer_jax.interop.runs.load_image_model("{run.path}") is a function of them'
+            f'transformer_jax.interop.hf_run_directory.load_image_model("{run.path}") is a '
+            f"function of them"
         )
     if found in FINE_TUNED:
         command = TASKS[task_of(run)["kind"]]
@@ -257,9 +258,9 @@ def _check_size(run: "RunDirectory", config: TransformerConfig, params: Any) -> 
     """
     import jax
 
-    from transformer_jax.accounting import parameters
+    from transformer_jax.accounting import count_parameters
 
-    described, there = parameters(config), sum(leaf.size for leaf in jax.tree.leaves(params))
+    described, there = count_parameters(config), sum(leaf.size for leaf in jax.tree.leaves(params))
     if described > 2 * there:
         raise CheckpointError(
             f"{run.path}: config.json describes a model of {plural(described, 'parameter')}, and "

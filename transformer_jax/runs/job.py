@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from transformer_jax.compiled import multiplies_bfloat16
+from transformer_jax.compilation_cache import multiplies_bfloat16
 from transformer_jax.config import from_dict
 from transformer_jax.data.loader import prefetched
 from transformer_jax.data.store import release_pages

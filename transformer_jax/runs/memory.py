@@ -46,7 +46,7 @@ def check_room(run: Any) -> None:
     limit = memory(devices_of(run.distributed))
     if limit is None:
         return
-    count = accounting.parameters(run.model)
+    count = accounting.count_parameters(run.model)
     _refuse(
         limit,
         2 * count * _FLOAT,

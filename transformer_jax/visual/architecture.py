@@ -1,6 +1,6 @@
 """The architecture as a block diagram in text, data flowing upwards as in the paper's figure 1."""
 
-from transformer_jax.accounting import parts as parts_of
+from transformer_jax.accounting import components as parts_of
 from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import plural
 
@@ -52,12 +52,12 @@ def diagram(config: TransformerConfig, *, head: bool = True) -> str:
     return "\n".join(encoder or decoder)
 
 
-def _stack(config: TransformerConfig, name: str, parts: list[str]) -> list[str]:
+def _stack(config: TransformerConfig, name: str, components: list[str]) -> list[str]:
     """One stack's lines, from its output at the top to its embedding."""
     norm = f"{config.norm.kind.replace('rms', 'RMS')} norm"
     layers = config.encoder_layers if name == "encoder" else config.decoder_layers
     inside: list[str] = []
-    for part in parts:
+    for part in components:
         line = _feed_forward(config) if part == "feed_forward" else _attention(config, part, layers)
         place = config.norm.place
         below = [] if place == "post" else [norm]

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from transformer_jax.numerics import refuse_nonfinite
 from transformer_jax.visual.figures import new_figure, save
 
-__all__ = ["Maps", "as_json", "page", "picture", "translation_maps"]
+__all__ = ["AttentionMaps", "as_json", "attention_html", "plot_attention", "translation_maps"]
 
 Kind = Literal["encoder", "decoder", "cross"]
 
@@ -29,7 +29,7 @@ LABELS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Maps:
+class AttentionMaps:
     """One kind of attention in every layer and head: which row reads how much of which column.
 
     Where a row is a token being written, ``read`` is the token just read by the decoder.
@@ -54,7 +54,7 @@ def translation_maps(
     weights: dict[str, Float[np.ndarray, "L B N T S"]],
     *,
     start: str = "<s>",
-) -> tuple[Maps, ...]:
+) -> tuple[AttentionMaps, ...]:
     """The maps of one sentence, the only row of its batch, and its translation.
 
     The decoder reads ``start`` and all but the last target token; the row that reads a token is
@@ -84,19 +84,22 @@ def translation_maps(
     }
     kinds: tuple[Kind, ...] = ("encoder", "decoder", "cross")
     return tuple(
-        Maps(kind, names[kind][0], names[kind][1], np.asarray(weights[kind])[:, 0], names[kind][2])
+        AttentionMaps(
+            kind, names[kind][0], names[kind][1], np.asarray(weights[kind])[:, 0], names[kind][2]
+        )
         for kind in kinds
         if kind in weights and weights[kind].shape[0]
     )
 
 
-def page(maps: Sequence[Maps], *, title: str, subtitle: str = "") -> str:
+def attention_html(maps: Sequence[AttentionMaps], *, title: str, subtitle: str = "") -> str:
     """An HTML page that shows every layer and head, and needs nothing but itself.
 
     The weights are in it exactly, as little-endian float32 in base64.
 
     Example:
-        >>> text = page([Maps("encoder", ("a",), ("a",), np.ones((1, 1, 1, 1)))], title="a < b")
+        >>> maps = AttentionMaps("encoder", ("a",), ("a",), np.ones((1, 1, 1, 1)))
+        >>> text = attention_html([maps], title="a < b")
         >>> "<h1>a &lt; b</h1>" in text
         True
     """
@@ -112,7 +115,7 @@ def page(maps: Sequence[Maps], *, title: str, subtitle: str = "") -> str:
     return re.sub("__(TITLE|SUBTITLE|DATA)__", lambda place: parts[place[1]], text)
 
 
-def _for_page(maps: Maps) -> dict[str, Any]:
+def _for_page(maps: AttentionMaps) -> dict[str, Any]:
     writing = maps.kind != "encoder"
     label = LABELS[maps.kind]
     return {
@@ -129,11 +132,11 @@ def _for_page(maps: Maps) -> dict[str, Any]:
     }
 
 
-def as_json(maps: Sequence[Maps]) -> str:
+def as_json(maps: Sequence[AttentionMaps]) -> str:
     """The same as plain JSON: ``{kind: {"rows": ..., "columns": ..., "weights": [L][N][T][S]}}``.
 
     Example:
-        >>> as_json([Maps("encoder", ("a",), ("a",), np.ones((1, 1, 1, 1)))])
+        >>> as_json([AttentionMaps("encoder", ("a",), ("a",), np.ones((1, 1, 1, 1)))])
         '{"encoder": {"rows": ["a"], "columns": ["a"], "weights": [[[[1.0]]]]}}'
     """
     listed = {
@@ -143,7 +146,9 @@ def as_json(maps: Sequence[Maps]) -> str:
     return json.dumps(listed, ensure_ascii=False)
 
 
-def picture(maps: Maps, path: Path, *, layer: int | None = -1, title: str = "") -> None:
+def plot_attention(
+    maps: AttentionMaps, path: Path, *, layer: int | None = -1, title: str = ""
+) -> None:
     """Writes the heads of one layer, or with ``layer=None`` of all layers.
 
     The suffix of ``path`` says as what: PNG, SVG or HTML. Colours run from zero to each head's
@@ -178,7 +183,7 @@ def _grid(heads: int) -> tuple[int, int]:
     return math.ceil(heads / across), across
 
 
-def _words(ax: Any, maps: Maps, wordy: bool, *, left: bool, below: bool) -> None:
+def _words(ax: Any, maps: AttentionMaps, wordy: bool, *, left: bool, below: bool) -> None:
     """Names the rows and columns where there is room, at the outer pictures only."""
     ax.tick_params(length=0, labelsize=8)
     for spine in ax.spines.values():

@@ -9,10 +9,10 @@ from jaxtyping import Bool, Float
 from transformer_jax.functional.masks import Mask
 from transformer_jax.visual.figures import new_figure, save
 
-__all__ = ["mask_picture", "position_picture"]
+__all__ = ["plot_masks", "plot_positions"]
 
 
-def position_picture(
+def plot_positions(
     table: Float[np.ndarray, "T D"], path: Path, *, title: str = "Position encoding"
 ) -> None:
     """Writes a heat map of position vectors: one row a position, one column a dimension.
@@ -29,7 +29,7 @@ def position_picture(
     save(figure, path, title=title)
 
 
-def mask_picture(
+def plot_masks(
     masks: Mapping[str, Mask | Bool[np.ndarray, "T S"]],
     path: Path,
     *,

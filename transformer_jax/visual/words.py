@@ -10,7 +10,7 @@ import numpy as np
 
 from transformer_jax.encoding.vectors import WordVectors, cosine
 
-__all__ = ["cosines", "page"]
+__all__ = ["cosines", "word_vectors_html"]
 
 
 def cosines(words: Sequence[WordVectors]) -> tuple[list[str], list[tuple[str, list[float]]]]:
@@ -34,7 +34,7 @@ def cosines(words: Sequence[WordVectors]) -> tuple[list[str], list[tuple[str, li
     return names, rows
 
 
-def page(words: Sequence[WordVectors], *, word: str, top: int = 5) -> str:
+def word_vectors_html(words: Sequence[WordVectors], *, word: str, top: int = 5) -> str:
     """An HTML page of the same, with the words that each occurrence reads (row B3)."""
     names, rows = cosines(words)
     head = "".join(f"<th>sentences {name}</th>" for name in names)

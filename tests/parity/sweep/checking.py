@@ -18,7 +18,7 @@ from transformer_jax.decoding.hf_config import from_generation_config
 from transformer_jax.decoding.hf_generate import HFGenerator
 from transformer_jax.errors import UserError
 from transformer_jax.interop.export import published_tensors, write_folder
-from transformer_jax.interop.folder import Folder, abstract_model, open_folder
+from transformer_jax.interop.hf_checkpoint import HFCheckpoint, abstract_model, open_hf_checkpoint
 
 ALLOWED = 1e-5
 ROWS = 4
@@ -58,19 +58,19 @@ def check(case: Case, folder: Path, draw: Draw, *, generates: bool = False) -> f
     return far
 
 
-def opened(folder: Path) -> Folder:
+def opened(folder: Path) -> HFCheckpoint:
     """The folder as ours reads it.
 
     Raises:
         RefusedError: It does not.
     """
     try:
-        return open_folder(folder)
+        return open_hf_checkpoint(folder)
     except UserError as error:
         raise RefusedError(str(error)) from None
 
 
-def inputs(folder: Folder, case: Case, draw: Draw, noise: Any) -> dict[str, np.ndarray]:
+def inputs(folder: HFCheckpoint, case: Case, draw: Draw, noise: Any) -> dict[str, np.ndarray]:
     """Rows that are whole, and padded on the right, on the left and in the middle."""
     config, fields = folder.model.config, folder.fields.values
     if folder.model.kind == "image":
@@ -112,7 +112,7 @@ def tokens(noise: Any, shape: tuple[int, ...], vocab: int, pad: int) -> np.ndarr
     return ids + (ids >= pad)
 
 
-def filled(given: Mapping[str, np.ndarray], folder: Folder) -> dict[str, np.ndarray]:
+def filled(given: Mapping[str, np.ndarray], folder: HFCheckpoint) -> dict[str, np.ndarray]:
     """What ours is given: positions also where transformers finds them by itself."""
     found = dict(given)
     if folder.model.kind == "decoder":
@@ -148,13 +148,13 @@ def compare(
     return worst
 
 
-def check_return(case: Case, folder: Path, here: Folder, params: Any) -> None:
+def check_return(case: Case, folder: Path, here: HFCheckpoint, params: Any) -> None:
     """What was read goes back bit by bit under the names it had."""
     from safetensors.numpy import load_file
 
     file = load_file(folder / "model.safetensors")
     back = published_tensors(here.family, here.model, params)
-    wanted = {here.names[row.theirs]: row.theirs for row in here.rows}
+    wanted = {here.names[row.hf_name]: row.hf_name for row in here.rows}
     assert back.keys() == set(wanted.values())
     for there, name in wanted.items():
         assert back[name].dtype == file[there].dtype
@@ -166,7 +166,7 @@ def check_return(case: Case, folder: Path, here: Folder, params: Any) -> None:
 
 
 def check_export(
-    case: Case, folder: Path, here: Folder, params: Any, there: Any, given: Mapping[str, Any]
+    case: Case, folder: Path, here: HFCheckpoint, params: Any, there: Any, given: Mapping[str, Any]
 ) -> None:
     """As if trained here, the model is written anew: transformers reads the same from it.
 
@@ -186,13 +186,13 @@ def check_export(
     compare(found, {kind: wanted[kind] for kind in kinds}, there, given)
 
 
-def special(here: Folder) -> dict[str, Any]:
+def special(here: HFCheckpoint) -> dict[str, Any]:
     """The ids of special tokens, as a tokenizer would give them."""
     names = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
     return {name: here.fields.values[name] for name in names if name in here.fields.values}
 
 
-def check_texts(here: Folder, params: Any, there: Any, draw: Draw) -> None:
+def check_texts(here: HFCheckpoint, params: Any, there: Any, draw: Draw) -> None:
     """Greedy or beam search writes the same tokens."""
     fields, encodes = here.fields.values, here.model.kind == "encoder-decoder"
     vocab, pad = here.model.config.decoder().vocab, fields.get("pad_token_id") or 0

@@ -18,17 +18,17 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
+from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.family import (
     ACTIVATIONS,
-    Family,
     Model,
-    Row,
+    ModelFamily,
+    TensorMapping,
     Tensors,
-    attention_rows,
-    linear_rows,
-    norm_rows,
+    attention_mappings,
+    linear_mappings,
+    norm_mappings,
 )
-from transformer_jax.interop.fields import Fields
 
 __all__ = ["BART", "MARIAN", "MBART", "PEGASUS"]
 
@@ -37,7 +37,7 @@ _OFFSET = 2  # the first two rows of the tables of positions are never used
 
 
 def _config(
-    fields: Fields,
+    fields: ConfigReader,
     embedding: EmbeddingConfig,
     positions: PositionConfig,
     *,
@@ -71,18 +71,18 @@ def _config(
     )
 
 
-def _scale(fields: Fields) -> float | None:
+def _scale(fields: ConfigReader) -> float | None:
     """None is the square root of the width."""
     return None if fields.flag("scale_embedding", False) else 1.0
 
 
-def _learned(fields: Fields) -> PositionConfig:
+def _learned(fields: ConfigReader) -> PositionConfig:
     return PositionConfig(
         kind="learned", max_length=fields.whole("max_position_embeddings"), offset=_OFFSET
     )
 
 
-def _embedding(fields: Fields, **more: Any) -> EmbeddingConfig:
+def _embedding(fields: ConfigReader, **more: Any) -> EmbeddingConfig:
     rate = fields.number("dropout", default=0.1)
     return EmbeddingConfig(scale=_scale(fields), dropout=rate, **more)
 
@@ -98,21 +98,21 @@ def _bias(tensors: Tensors) -> bool:
     return tensors.has("final_logits_bias")
 
 
-def bart(fields: Fields, tensors: Tensors) -> Model:
+def bart(fields: ConfigReader, tensors: Tensors) -> Model:
     """A BART."""
     fields.only(add_final_layer_norm=False)
     config = _config(fields, _embedding(fields, norm=True), _learned(fields), bias=_bias(tensors))
     return Model("encoder-decoder", config, _prefix(tensors))
 
 
-def mbart(fields: Fields, tensors: Tensors) -> Model:
+def mbart(fields: ConfigReader, tensors: Tensors) -> Model:
     """An mBART."""
     embedding = _embedding(fields, norm=True)
     config = _config(fields, embedding, _learned(fields), bias=_bias(tensors), place="pre")
     return Model("encoder-decoder", config, _prefix(tensors))
 
 
-def marian(fields: Fields, tensors: Tensors) -> Model:
+def marian(fields: ConfigReader, tensors: Tensors) -> Model:
     """A translator of OPUS-MT's kind."""
     shared = fields.flag("share_encoder_decoder_embeddings", True)
     positions = PositionConfig(
@@ -130,7 +130,7 @@ def marian(fields: Fields, tensors: Tensors) -> Model:
     return Model("encoder-decoder", config, _prefix(tensors))
 
 
-def pegasus(fields: Fields, tensors: Tensors) -> Model:
+def pegasus(fields: ConfigReader, tensors: Tensors) -> Model:
     """A Pegasus: Vaswani's model with norms before sub-layers, its sinusoids stored as a table."""
     prefix = _prefix(tensors)
     # Older files leave out what can be computed.
@@ -144,45 +144,47 @@ def pegasus(fields: Fields, tensors: Tensors) -> Model:
     return Model("encoder-decoder", config, prefix)
 
 
-def rows(model: Model) -> list[Row]:
+def mappings(model: Model) -> list[TensorMapping]:
     """Embeddings, layers and the head's bias."""
     config = model.config
     if config.embedding.shared:
-        found = [Row("embedding/table", f"{model.prefix}shared.weight")]
+        found = [TensorMapping("embedding/table", f"{model.prefix}shared.weight")]
     else:
         found = [
-            Row("embedding/table", f"{model.prefix}encoder.embed_tokens.weight"),
-            Row("decoder_embedding/table", f"{model.prefix}decoder.embed_tokens.weight"),
+            TensorMapping("embedding/table", f"{model.prefix}encoder.embed_tokens.weight"),
+            TensorMapping("decoder_embedding/table", f"{model.prefix}decoder.embed_tokens.weight"),
         ]
     if config.head.bias:
-        found.append(Row("head/bias", "final_logits_bias", "row"))
+        found.append(TensorMapping("head/bias", "final_logits_bias", "leading_axis"))
     for side, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
         theirs = f"{model.prefix}{side}"
         if config.positions.kind == "learned":
-            found.append(Row(f"{side}/positions/table", f"{theirs}.embed_positions.weight"))
+            found.append(
+                TensorMapping(f"{side}/positions/table", f"{theirs}.embed_positions.weight")
+            )
         if config.embedding.norm:
-            found += norm_rows(f"{side}/embedding_norm", f"{theirs}.layernorm_embedding")
+            found += norm_mappings(f"{side}/embedding_norm", f"{theirs}.layernorm_embedding")
         if config.final_norm:
-            found += norm_rows(f"{side}/final_norm", f"{theirs}.layer_norm")
+            found += norm_mappings(f"{side}/final_norm", f"{theirs}.layer_norm")
         for i in range(layers):
             found += _layer(f"{side}/blocks/{i}", f"{theirs}.layers.{i}", side == "decoder")
     return found
 
 
-def _layer(ours: str, theirs: str, cross: bool) -> list[Row]:
+def _layer(ours: str, theirs: str, cross: bool) -> list[TensorMapping]:
     names = ("q_proj", "k_proj", "v_proj", "out_proj")
     found = [
-        *attention_rows(f"{ours}/self_attention", f"{theirs}.self_attn", names),
-        *norm_rows(f"{ours}/self_attention_norm", f"{theirs}.self_attn_layer_norm"),
-        *linear_rows(f"{ours}/feed_forward/up", f"{theirs}.fc1"),
-        *linear_rows(f"{ours}/feed_forward/down", f"{theirs}.fc2"),
+        *attention_mappings(f"{ours}/self_attention", f"{theirs}.self_attn", names),
+        *norm_mappings(f"{ours}/self_attention_norm", f"{theirs}.self_attn_layer_norm"),
+        *linear_mappings(f"{ours}/feed_forward/up", f"{theirs}.fc1"),
+        *linear_mappings(f"{ours}/feed_forward/down", f"{theirs}.fc2"),
         # Of the layer, whatever its name says.
-        *norm_rows(f"{ours}/feed_forward_norm", f"{theirs}.final_layer_norm"),
+        *norm_mappings(f"{ours}/feed_forward_norm", f"{theirs}.final_layer_norm"),
     ]
     if cross:
         found += [
-            *attention_rows(f"{ours}/cross_attention", f"{theirs}.encoder_attn", names),
-            *norm_rows(f"{ours}/cross_attention_norm", f"{theirs}.encoder_attn_layer_norm"),
+            *attention_mappings(f"{ours}/cross_attention", f"{theirs}.encoder_attn", names),
+            *norm_mappings(f"{ours}/cross_attention_norm", f"{theirs}.encoder_attn_layer_norm"),
         ]
     return found
 
@@ -227,14 +229,14 @@ def _named(model: Model) -> Model:
     return dataclasses.replace(model, prefix="model.")
 
 
-def _family(kind: str, name: str, make: Callable[[Fields, Tensors], Model]) -> Family:
-    return Family(
+def _family(kind: str, name: str, make: Callable[[ConfigReader, Tensors], Model]) -> ModelFamily:
+    return ModelFamily(
         types=(kind,),
         model=make,
-        rows=rows,
+        mappings=mappings,
         fields=lambda model: _fields(kind, name, model),
         ignored=_VERSIONS,
-        stand_ins=_STAND_INS,
+        tied_names=_STAND_INS,
         copies=_OLD,
         named=_named,
     )
@@ -253,5 +255,5 @@ MARIAN = dataclasses.replace(
         }
     ),
     ignored=(*_VERSIONS, r"(model\.)?(encoder|decoder)\.embed_positions\.weight"),
-    stand_ins=(),  # its two sides may have tables of their own
+    tied_names=(),  # its two sides may have tables of their own
 )

@@ -16,26 +16,26 @@ from transformer_jax.config import (
     TransformerConfig,
 )
 from transformer_jax.errors import ConfigError
+from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families.heads import (
     TEXT_TASKS,
     architecture,
     encoder,
     label_fields,
-    label_rows,
+    label_mappings,
     task_of,
-    word_rows,
+    word_mappings,
 )
 from transformer_jax.interop.family import (
     ACTIVATIONS,
-    Family,
     Model,
-    Row,
+    ModelFamily,
+    TensorMapping,
     Tensors,
-    attention_rows,
-    linear_rows,
-    norm_rows,
+    attention_mappings,
+    linear_mappings,
+    norm_mappings,
 )
-from transformer_jax.interop.fields import Fields
 
 __all__ = ["FAMILY", "body", "body_fields", "config_of"]
 
@@ -44,7 +44,11 @@ _HEADS = ("classifier.weight", "qa_outputs.weight")
 
 
 def config_of(
-    fields: Fields, head: HeadConfig, positions: PositionConfig, *, embedding: int | None = None
+    fields: ConfigReader,
+    head: HeadConfig,
+    positions: PositionConfig,
+    *,
+    embedding: int | None = None,
 ) -> TransformerConfig:
     """The encoder that BERT's keys describe; ``embedding`` is the width of its tables, if told."""
     fields.only(
@@ -82,7 +86,7 @@ def config_of(
     )
 
 
-def model(fields: Fields, tensors: Tensors) -> Model:
+def model(fields: ConfigReader, tensors: Tensors) -> Model:
     """An encoder with the heads that are there."""
     task = task_of(fields, tensors, _HEADS)
     words = tensors.has("cls.predictions.transform.dense.weight")
@@ -109,39 +113,39 @@ def model(fields: Fields, tensors: Tensors) -> Model:
     )
 
 
-def body(model: Model) -> list[Row]:
+def body(model: Model) -> list[TensorMapping]:
     """Embeddings and layers."""
     at = f"{model.prefix}embeddings."
-    rows = [
-        Row("embedding/table", f"{at}word_embeddings.weight"),
-        Row("encoder/positions/table", f"{at}position_embeddings.weight"),
-        Row("encoder/segments/table", f"{at}token_type_embeddings.weight"),
-        *norm_rows("encoder/embedding_norm", f"{at}LayerNorm"),
+    mappings = [
+        TensorMapping("embedding/table", f"{at}word_embeddings.weight"),
+        TensorMapping("encoder/positions/table", f"{at}position_embeddings.weight"),
+        TensorMapping("encoder/segments/table", f"{at}token_type_embeddings.weight"),
+        *norm_mappings("encoder/embedding_norm", f"{at}LayerNorm"),
     ]
     for i in range(model.config.encoder_layers):
         ours, theirs = f"encoder/blocks/{i}", f"{model.prefix}encoder.layer.{i}"
         names = ("self.query", "self.key", "self.value", "output.dense")
-        rows += [
-            *attention_rows(f"{ours}/self_attention", f"{theirs}.attention", names),
-            *norm_rows(f"{ours}/self_attention_norm", f"{theirs}.attention.output.LayerNorm"),
-            *linear_rows(f"{ours}/feed_forward/up", f"{theirs}.intermediate.dense"),
-            *linear_rows(f"{ours}/feed_forward/down", f"{theirs}.output.dense"),
-            *norm_rows(f"{ours}/feed_forward_norm", f"{theirs}.output.LayerNorm"),
+        mappings += [
+            *attention_mappings(f"{ours}/self_attention", f"{theirs}.attention", names),
+            *norm_mappings(f"{ours}/self_attention_norm", f"{theirs}.attention.output.LayerNorm"),
+            *linear_mappings(f"{ours}/feed_forward/up", f"{theirs}.intermediate.dense"),
+            *linear_mappings(f"{ours}/feed_forward/down", f"{theirs}.output.dense"),
+            *norm_mappings(f"{ours}/feed_forward_norm", f"{theirs}.output.LayerNorm"),
         ]
-    return rows
+    return mappings
 
 
-def rows(model: Model) -> list[Row]:
+def mappings(model: Model) -> list[TensorMapping]:
     """Embeddings, layers and heads."""
     found = body(model)
     if model.config.head.pooler:
-        found += linear_rows("pooler", f"{model.prefix}pooler.dense")
+        found += linear_mappings("pooler", f"{model.prefix}pooler.dense")
     at = "cls.predictions"
     transform = f"{at}.transform.dense", f"{at}.transform.LayerNorm"
-    found += word_rows(model, *transform, f"{at}.bias", f"{at}.decoder.weight")
+    found += word_mappings(model, *transform, f"{at}.bias", f"{at}.decoder.weight")
     if model.next_sentence:
-        found += linear_rows("next_sentence", "cls.seq_relationship")
-    return found + label_rows(model)
+        found += linear_mappings("next_sentence", "cls.seq_relationship")
+    return found + label_mappings(model)
 
 
 def body_fields(model: Model) -> dict[str, Any]:
@@ -185,13 +189,13 @@ def named(model: Model) -> Model:
     return dataclasses.replace(model, prefix="" if bare else "bert.")
 
 
-FAMILY = Family(
+FAMILY = ModelFamily(
     types=("bert",),
     model=model,
-    rows=rows,
+    mappings=mappings,
     fields=fields,
     ignored=(r".*embeddings\.position_ids",),
-    stand_ins=((_TABLE, "cls.predictions.decoder.weight"),),
+    tied_names=((_TABLE, "cls.predictions.decoder.weight"),),
     copies=(r"cls\.predictions\.decoder\.(weight|bias)",),
     renamed=((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias")),
     named=named,

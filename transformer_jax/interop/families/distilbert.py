@@ -16,33 +16,33 @@ from transformer_jax.config import (
     TransformerConfig,
 )
 from transformer_jax.errors import ConfigError
+from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families.heads import (
     TEXT_TASKS,
     architecture,
     encoder,
     label_fields,
-    label_rows,
+    label_mappings,
     task_of,
-    word_rows,
+    word_mappings,
 )
 from transformer_jax.interop.family import (
     ACTIVATIONS,
-    Family,
     Model,
-    Row,
+    ModelFamily,
+    TensorMapping,
     Tensors,
-    attention_rows,
-    linear_rows,
-    norm_rows,
+    attention_mappings,
+    linear_mappings,
+    norm_mappings,
 )
-from transformer_jax.interop.fields import Fields
 
 __all__ = ["FAMILY"]
 
 _EPS = 1e-12  # hard-coded there, and no key
 
 
-def model(fields: Fields, tensors: Tensors) -> Model:
+def model(fields: ConfigReader, tensors: Tensors) -> Model:
     """An encoder with the heads that are there; a classifier's first map is a pooler with ReLU."""
     task = task_of(fields, tensors, ("classifier.weight", "qa_outputs.weight"))
     table = "distilbert.embeddings.word_embeddings.weight"
@@ -82,29 +82,31 @@ def model(fields: Fields, tensors: Tensors) -> Model:
     )
 
 
-def rows(model: Model) -> list[Row]:
+def mappings(model: Model) -> list[TensorMapping]:
     """Embeddings, layers and heads."""
     at = f"{model.prefix}embeddings."
     found = [
-        Row("embedding/table", f"{at}word_embeddings.weight"),
-        Row("encoder/positions/table", f"{at}position_embeddings.weight"),
-        *norm_rows("encoder/embedding_norm", f"{at}LayerNorm"),
+        TensorMapping("embedding/table", f"{at}word_embeddings.weight"),
+        TensorMapping("encoder/positions/table", f"{at}position_embeddings.weight"),
+        *norm_mappings("encoder/embedding_norm", f"{at}LayerNorm"),
     ]
     for i in range(model.config.encoder_layers):
         ours, theirs = f"encoder/blocks/{i}", f"{model.prefix}transformer.layer.{i}"
         names = ("q_lin", "k_lin", "v_lin", "out_lin")
         found += [
-            *attention_rows(f"{ours}/self_attention", f"{theirs}.attention", names),
-            *norm_rows(f"{ours}/self_attention_norm", f"{theirs}.sa_layer_norm"),
-            *linear_rows(f"{ours}/feed_forward/up", f"{theirs}.ffn.lin1"),
-            *linear_rows(f"{ours}/feed_forward/down", f"{theirs}.ffn.lin2"),
-            *norm_rows(f"{ours}/feed_forward_norm", f"{theirs}.output_layer_norm"),
+            *attention_mappings(f"{ours}/self_attention", f"{theirs}.attention", names),
+            *norm_mappings(f"{ours}/self_attention_norm", f"{theirs}.sa_layer_norm"),
+            *linear_mappings(f"{ours}/feed_forward/up", f"{theirs}.ffn.lin1"),
+            *linear_mappings(f"{ours}/feed_forward/down", f"{theirs}.ffn.lin2"),
+            *norm_mappings(f"{ours}/feed_forward_norm", f"{theirs}.output_layer_norm"),
         ]
     if model.config.head.pooler:
-        found += linear_rows("pooler", "pre_classifier")
+        found += linear_mappings("pooler", "pre_classifier")
     last = "vocab_projector.bias", "vocab_projector.weight"
     return (
-        found + word_rows(model, "vocab_transform", "vocab_layer_norm", *last) + label_rows(model)
+        found
+        + word_mappings(model, "vocab_transform", "vocab_layer_norm", *last)
+        + label_mappings(model)
     )
 
 
@@ -136,10 +138,10 @@ def named(model: Model) -> Model:
     return dataclasses.replace(model, prefix="" if bare else "distilbert.")
 
 
-FAMILY = Family(
+FAMILY = ModelFamily(
     types=("distilbert",),
     model=model,
-    rows=rows,
+    mappings=mappings,
     fields=fields,
     ignored=(r".*embeddings\.position_ids",),
     copies=(r"vocab_projector\.weight",),

@@ -8,17 +8,23 @@ from typing import Any
 
 from transformer_jax.config import HeadConfig, PositionConfig
 from transformer_jax.errors import ConfigError
+from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families import bert
 from transformer_jax.interop.families.heads import (
     TEXT_TASKS,
     architecture,
     encoder,
-    label_rows,
+    label_mappings,
     task_of,
-    word_rows,
+    word_mappings,
 )
-from transformer_jax.interop.family import Family, Model, Row, Tensors, linear_rows
-from transformer_jax.interop.fields import Fields
+from transformer_jax.interop.family import (
+    Model,
+    ModelFamily,
+    TensorMapping,
+    Tensors,
+    linear_mappings,
+)
 
 __all__ = ["FAMILY"]
 
@@ -29,7 +35,7 @@ _DETECTOR = "discriminator_predictions"
 _REPLACED = ("original", "replaced")  # what the discriminator tells of each token
 
 
-def model(fields: Fields, tensors: Tensors) -> Model:
+def model(fields: ConfigReader, tensors: Tensors) -> Model:
     """An encoder with the heads that are there; a classifier's first map is a pooler with GELU."""
     detects = tensors.has(f"{_DETECTOR}.dense_prediction.weight")
     task = "replaced" if detects else task_of(fields, tensors, _HEADS)
@@ -53,20 +59,20 @@ def model(fields: Fields, tensors: Tensors) -> Model:
     return dataclasses.replace(found, labels=_REPLACED) if detects else found
 
 
-def rows(model: Model) -> list[Row]:
+def mappings(model: Model) -> list[TensorMapping]:
     """Embeddings, layers and heads."""
     found, config = bert.body(model), model.config
     if config.embedding_width != config.width:
-        found += linear_rows("encoder/projection", f"{model.prefix}embeddings_project")
+        found += linear_mappings("encoder/projection", f"{model.prefix}embeddings_project")
     if model.task in TEXT_TASKS:
-        found += linear_rows("pooler", "classifier.dense")
+        found += linear_mappings("pooler", "classifier.dense")
     if model.task == "replaced":
-        found += linear_rows("detector", f"{_DETECTOR}.dense")
-        return found + linear_rows("labels", f"{_DETECTOR}.dense_prediction")
+        found += linear_mappings("detector", f"{_DETECTOR}.dense")
+        return found + linear_mappings("labels", f"{_DETECTOR}.dense_prediction")
     at = "generator_predictions"
     parts = f"{at}.dense", f"{at}.LayerNorm", "generator_lm_head.bias", _OWN
     texts = "classifier.out_proj" if model.task in TEXT_TASKS else "classifier"
-    return found + word_rows(model, *parts) + label_rows(model, texts)
+    return found + word_mappings(model, *parts) + label_mappings(model, texts)
 
 
 def fields(model: Model) -> dict[str, Any]:
@@ -91,13 +97,13 @@ def named(model: Model) -> Model:
     return dataclasses.replace(model, prefix="" if bare else "electra.")
 
 
-FAMILY = Family(
+FAMILY = ModelFamily(
     types=("electra",),
     model=model,
-    rows=rows,
+    mappings=mappings,
     fields=fields,
     ignored=(r".*embeddings\.position_ids",),
-    stand_ins=((_TABLE, _OWN),),
+    tied_names=((_TABLE, _OWN),),
     copies=(r"generator_lm_head\.weight",),
     renamed=bert.FAMILY.renamed,
     named=named,

@@ -7,15 +7,15 @@ import dataclasses
 from typing import Any
 
 from transformer_jax.config import AttentionConfig, EmbeddingConfig, TransformerConfig
+from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families import llama
 from transformer_jax.interop.families.layer_types import layer_types, window_size, windows
-from transformer_jax.interop.family import Family, Model, Tensors
-from transformer_jax.interop.fields import Fields
+from transformer_jax.interop.family import Model, ModelFamily, Tensors
 
 __all__ = ["FAMILY"]
 
 
-def model(fields: Fields, tensors: Tensors) -> Model:
+def model(fields: ConfigReader, tensors: Tensors) -> Model:
     """A Gemma 2; gains are one more than what is stored."""
     bias = fields.flag("attention_bias", False)
     fields.only(use_bidirectional_attention=False)
@@ -65,13 +65,13 @@ def fields(model: Model) -> dict[str, Any]:
     }
 
 
-FAMILY = Family(
+FAMILY = ModelFamily(
     types=("gemma2",),
     model=model,
-    rows=llama.rows,
+    mappings=llama.mappings,
     fields=fields,
     ignored=llama.IGNORED,
     copies=llama.COPIES,
-    stand_ins=llama.STAND_INS,
+    tied_names=llama.STAND_INS,
     named=llama.named,
 )

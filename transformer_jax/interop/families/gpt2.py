@@ -16,21 +16,21 @@ from transformer_jax.config import (
     ScoreConfig,
     TransformerConfig,
 )
+from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.family import (
     ACTIVATIONS,
-    Family,
     Model,
-    Row,
+    ModelFamily,
+    TensorMapping,
     Tensors,
-    linear_rows,
-    norm_rows,
+    linear_mappings,
+    norm_mappings,
 )
-from transformer_jax.interop.fields import Fields
 
 __all__ = ["FAMILY"]
 
 
-def model(fields: Fields, tensors: Tensors) -> Model:
+def model(fields: ConfigReader, tensors: Tensors) -> Model:
     """A decoder."""
     fields.only(scale_attn_by_inverse_layer_idx=False, add_cross_attention=False)
     prefix = "transformer." if tensors.has("transformer.wte.weight") else ""
@@ -66,28 +66,28 @@ def model(fields: Fields, tensors: Tensors) -> Model:
     return Model("decoder", config, prefix)
 
 
-def rows(model: Model) -> list[Row]:
+def mappings(model: Model) -> list[TensorMapping]:
     """Embeddings, layers and a head that is not tied."""
     found = [
-        Row("embedding/table", f"{model.prefix}wte.weight"),
-        Row("decoder/positions/table", f"{model.prefix}wpe.weight"),
-        *norm_rows("decoder/final_norm", f"{model.prefix}ln_f"),
+        TensorMapping("embedding/table", f"{model.prefix}wte.weight"),
+        TensorMapping("decoder/positions/table", f"{model.prefix}wpe.weight"),
+        *norm_mappings("decoder/final_norm", f"{model.prefix}ln_f"),
     ]
     if not model.config.head.tied:
-        found.append(Row("head/table", "lm_head.weight"))
+        found.append(TensorMapping("head/table", "lm_head.weight"))
     for i in range(model.config.decoder_layers):
         ours, theirs = f"decoder/blocks/{i}", f"{model.prefix}h.{i}"
         for number, part in enumerate(("query", "key", "value")):
-            joint = linear_rows(
-                f"{ours}/self_attention/{part}", f"{theirs}.attn.c_attn", form="same"
+            joint = linear_mappings(
+                f"{ours}/self_attention/{part}", f"{theirs}.attn.c_attn", layout="same"
             )
-            found += [row._replace(part=(number, number + 1, 3)) for row in joint]
+            found += [mapping._replace(part=(number, number + 1, 3)) for mapping in joint]
         found += [
-            *linear_rows(f"{ours}/self_attention/out", f"{theirs}.attn.c_proj", form="same"),
-            *norm_rows(f"{ours}/self_attention_norm", f"{theirs}.ln_1"),
-            *linear_rows(f"{ours}/feed_forward/up", f"{theirs}.mlp.c_fc", form="same"),
-            *linear_rows(f"{ours}/feed_forward/down", f"{theirs}.mlp.c_proj", form="same"),
-            *norm_rows(f"{ours}/feed_forward_norm", f"{theirs}.ln_2"),
+            *linear_mappings(f"{ours}/self_attention/out", f"{theirs}.attn.c_proj", layout="same"),
+            *norm_mappings(f"{ours}/self_attention_norm", f"{theirs}.ln_1"),
+            *linear_mappings(f"{ours}/feed_forward/up", f"{theirs}.mlp.c_fc", layout="same"),
+            *linear_mappings(f"{ours}/feed_forward/down", f"{theirs}.mlp.c_proj", layout="same"),
+            *norm_mappings(f"{ours}/feed_forward_norm", f"{theirs}.ln_2"),
         ]
     return found
 
@@ -114,14 +114,14 @@ def fields(model: Model) -> dict[str, Any]:
     }
 
 
-FAMILY = Family(
+FAMILY = ModelFamily(
     types=("gpt2",),
     model=model,
-    rows=rows,
+    mappings=mappings,
     fields=fields,
     # Causal masks, which old files hold as buffers.
     ignored=(r".*\.attn\.(bias|masked_bias)",),
     copies=(r"lm_head\.weight",),
-    stand_ins=(("transformer.wte.weight", "lm_head.weight"),),
+    tied_names=(("transformer.wte.weight", "lm_head.weight"),),
     named=lambda model: dataclasses.replace(model, prefix="transformer."),
 )

@@ -5,8 +5,15 @@ from typing import Any
 
 from transformer_jax.config import HeadConfig, TransformerConfig
 from transformer_jax.errors import CheckpointError
-from transformer_jax.interop.family import Family, Model, Row, Tensors, linear_rows, norm_rows
-from transformer_jax.interop.fields import Fields
+from transformer_jax.interop.config_reader import ConfigReader
+from transformer_jax.interop.family import (
+    Model,
+    ModelFamily,
+    TensorMapping,
+    Tensors,
+    linear_mappings,
+    norm_mappings,
+)
 from transformer_jax.models.making import TaskKind
 
 __all__ = [
@@ -15,10 +22,10 @@ __all__ = [
     "classifying",
     "encoder",
     "label_fields",
-    "label_rows",
+    "label_mappings",
     "labels_of",
     "task_of",
-    "word_rows",
+    "word_mappings",
 ]
 
 # Tasks of whole texts, and those whose labels have names.
@@ -45,7 +52,7 @@ def architecture(name: str, *, task: str | None = None, words: bool = False) -> 
     return name + (ends[task] if task else "ForMaskedLM" if words else "Model")
 
 
-def task_of(fields: Fields, tensors: Tensors, heads: tuple[str, ...]) -> TaskKind | None:
+def task_of(fields: ConfigReader, tensors: Tensors, heads: tuple[str, ...]) -> TaskKind | None:
     """The task of a fine-tuned model; None for any other.
 
     Args:
@@ -83,7 +90,7 @@ def task_of(fields: Fields, tensors: Tensors, heads: tuple[str, ...]) -> TaskKin
 
 
 def encoder(
-    fields: Fields,
+    fields: ConfigReader,
     config: TransformerConfig,
     *,
     prefix: str,
@@ -103,13 +110,13 @@ def encoder(
     )
 
 
-def classifying(family: Family) -> Family:
+def classifying(family: ModelFamily) -> ModelFamily:
     """A family of decoders together with what tells labels of texts by them.
 
     A head for that stands in the place of the one over the vocabulary.
     """
 
-    def model(fields: Fields, tensors: Tensors) -> Model:
+    def model(fields: ConfigReader, tensors: Tensors) -> Model:
         return _decoder(fields, tensors, family.model(fields, tensors))
 
     def written(model: Model) -> dict[str, Any]:
@@ -123,11 +130,11 @@ def classifying(family: Family) -> Family:
             **label_fields(model),
         }
 
-    rows = lambda model: family.rows(model) + label_rows(model)
-    return dataclasses.replace(family, model=model, rows=rows, fields=written)
+    mappings = lambda model: family.mappings(model) + label_mappings(model)
+    return dataclasses.replace(family, model=model, mappings=mappings, fields=written)
 
 
-def _decoder(fields: Fields, tensors: Tensors, found: Model) -> Model:
+def _decoder(fields: ConfigReader, tensors: Tensors, found: Model) -> Model:
     """A language model, or what classifies texts where there is a head for that."""
     task = task_of(fields, tensors, ("score.weight",))
     if task is None:
@@ -147,26 +154,28 @@ def _decoder(fields: Fields, tensors: Tensors, found: Model) -> Model:
     )
 
 
-def word_rows(model: Model, dense: str, norm: str, bias: str, table: str) -> list[Row]:
+def word_mappings(
+    model: Model, dense: str, norm: str, bias: str, table: str
+) -> list[TensorMapping]:
     """The head for hidden words, if there is one, by the names of its parts."""
     if not model.words:
         return []
-    rows = [
-        *linear_rows("transform", dense),
-        *norm_rows("transform_norm", norm),
-        Row("head/bias", bias),
+    mappings = [
+        *linear_mappings("transform", dense),
+        *norm_mappings("transform_norm", norm),
+        TensorMapping("head/bias", bias),
     ]
-    return rows if model.config.head.tied else [*rows, Row("head/table", table)]
+    return mappings if model.config.head.tied else [*mappings, TensorMapping("head/table", table)]
 
 
-def label_rows(model: Model, texts: str = "classifier") -> list[Row]:
+def label_mappings(model: Model, texts: str = "classifier") -> list[TensorMapping]:
     """The head for labels, if there is one; that of whole texts may have another name."""
     if model.task is None:
         return []
     if model.kind == "decoder-task":
-        return linear_rows("labels", "score", bias=False)
+        return linear_mappings("labels", "score", bias=False)
     places = {"span": "qa_outputs", "tag": "classifier"}
-    return linear_rows("labels", places.get(model.task, texts))
+    return linear_mappings("labels", places.get(model.task, texts))
 
 
 def label_fields(model: Model) -> dict[str, Any]:
@@ -186,16 +195,16 @@ def label_fields(model: Model) -> dict[str, Any]:
     return several | (names if model.labels else {})
 
 
-def labels_of(fields: Fields, default: int = 2) -> tuple[str, ...]:
+def labels_of(fields: ConfigReader, default: int = 2) -> tuple[str, ...]:
     """The labels in the order of the scores.
 
     Raises:
         CheckpointError: ``id2label`` is not a name for each of 0, 1, 2, …
 
     Example:
-        >>> labels_of(Fields({"id2label": {"1": "good", "0": "bad"}}))
+        >>> labels_of(ConfigReader({"id2label": {"1": "good", "0": "bad"}}))
         ('bad', 'good')
-        >>> labels_of(Fields({}))
+        >>> labels_of(ConfigReader({}))
         ('LABEL_0', 'LABEL_1')
     """
     names = fields.group("id2label").values

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from transformer_jax.config import ScoreConfig, TransformerConfig
-from transformer_jax.interop.fields import Fields
+from transformer_jax.interop.config_reader import ConfigReader
 
 __all__ = ["FULL", "SLIDING", "layer_types", "window_size", "windows"]
 
@@ -11,18 +11,18 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 _MOST_LAYERS = 1 << 16
 
 
-def window_size(fields: Fields, default: int | None = 4096) -> int | None:
+def window_size(fields: ConfigReader, default: int | None = 4096) -> int | None:
     """How far layers with a window look; null is none, and no key the default.
 
     Example:
-        >>> window_size(Fields({})), window_size(Fields({"sliding_window": None}))
+        >>> window_size(ConfigReader({})), window_size(ConfigReader({"sliding_window": None}))
         (4096, None)
     """
     fields = fields.filled(sliding_window=default)
     return None if fields.values["sliding_window"] is None else fields.whole("sliding_window")
 
 
-def windows(fields: Fields, window: int | None, usual: Callable[[int], bool]) -> ScoreConfig:
+def windows(fields: ConfigReader, window: int | None, usual: Callable[[int], bool]) -> ScoreConfig:
     """The windows of a decoder's layers.
 
     Args:

@@ -18,6 +18,7 @@ from transformer_jax.config import (
     ScoreConfig,
     TransformerConfig,
 )
+from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families.layer_types import (
     FULL,
     SLIDING,
@@ -28,19 +29,18 @@ from transformer_jax.interop.families.layer_types import (
 from transformer_jax.interop.families.rope import rope_fields, rotations
 from transformer_jax.interop.family import (
     ACTIVATIONS,
-    Family,
     Model,
-    Row,
+    ModelFamily,
+    TensorMapping,
     Tensors,
-    attention_rows,
-    linear_rows,
-    norm_rows,
+    attention_mappings,
+    linear_mappings,
+    norm_mappings,
 )
-from transformer_jax.interop.fields import Fields
 
-__all__ = ["GEMMA", "LLAMA", "MISTRAL", "QWEN2", "QWEN3", "base_config", "base_fields", "rows"]
+__all__ = ["GEMMA", "LLAMA", "MISTRAL", "QWEN2", "QWEN3", "base_config", "base_fields", "mappings"]
 
-Layer = Callable[[str, str, TransformerConfig], list[Row]]
+Layer = Callable[[str, str, TransformerConfig], list[TensorMapping]]
 
 
 def prefix_of(tensors: Tensors) -> str:
@@ -49,7 +49,7 @@ def prefix_of(tensors: Tensors) -> str:
 
 
 def base_config(
-    fields: Fields,
+    fields: ConfigReader,
     tensors: Tensors,
     attention: AttentionConfig,
     scores: ScoreConfig | None = None,
@@ -101,7 +101,7 @@ def base_config(
     )
 
 
-def llama(fields: Fields, tensors: Tensors) -> Model:
+def llama(fields: ConfigReader, tensors: Tensors) -> Model:
     """A Llama."""
     fields = fields.filled(max_position_embeddings=2048)
     bias = fields.flag("attention_bias", False)
@@ -109,7 +109,7 @@ def llama(fields: Fields, tensors: Tensors) -> Model:
     return Model("decoder", base_config(fields, tensors, attention), prefix_of(tensors))
 
 
-def mistral(fields: Fields, tensors: Tensors) -> Model:
+def mistral(fields: ConfigReader, tensors: Tensors) -> Model:
     """A Mistral, all of whose layers look no further than its window."""
     fields = fields.filled(max_position_embeddings=2**17, num_key_value_heads=8)
     attention = AttentionConfig(bias=False, out_bias=False)
@@ -117,7 +117,7 @@ def mistral(fields: Fields, tensors: Tensors) -> Model:
     return Model("decoder", config, prefix_of(tensors))
 
 
-def qwen2(fields: Fields, tensors: Tensors) -> Model:
+def qwen2(fields: ConfigReader, tensors: Tensors) -> Model:
     """A Qwen 2: biases on queries, keys and values."""
     fields = fields.filled(max_position_embeddings=2**15, num_key_value_heads=32)
     attention = AttentionConfig(bias=True, out_bias=False)
@@ -125,7 +125,7 @@ def qwen2(fields: Fields, tensors: Tensors) -> Model:
     return Model("decoder", config, prefix_of(tensors))
 
 
-def qwen3(fields: Fields, tensors: Tensors) -> Model:
+def qwen3(fields: ConfigReader, tensors: Tensors) -> Model:
     """A Qwen 3: norms on query and key heads."""
     fields = fields.filled(max_position_embeddings=2**15, num_key_value_heads=32, head_dim=128)
     bias = fields.flag("attention_bias", False)
@@ -134,14 +134,14 @@ def qwen3(fields: Fields, tensors: Tensors) -> Model:
     return Model("decoder", config, prefix_of(tensors))
 
 
-def _late_windows(fields: Fields) -> ScoreConfig:
+def _late_windows(fields: ConfigReader) -> ScoreConfig:
     """The windows of a Qwen, which has them from one layer on unless each layer is named."""
     window = window_size(fields) if fields.flag("use_sliding_window", False) else None
     first = fields.whole("max_window_layers", default=28, least=0)
     return windows(fields, window, lambda layer: window is not None and layer >= first)
 
 
-def gemma(fields: Fields, tensors: Tensors) -> Model:
+def gemma(fields: ConfigReader, tensors: Tensors) -> Model:
     """A Gemma 1; gains are one more than what is stored, and embeddings are scaled."""
     fields.only(use_bidirectional_attention=False)
     fields = fields.filled(max_position_embeddings=8192, num_key_value_heads=16, head_dim=256)
@@ -161,31 +161,31 @@ def gemma(fields: Fields, tensors: Tensors) -> Model:
     return Model("decoder", config, prefix_of(tensors))
 
 
-def rows(model: Model, layer: Layer | None = None) -> list[Row]:
+def mappings(model: Model, layer: Layer | None = None) -> list[TensorMapping]:
     """Embeddings, layers and a head that is not tied.
 
     Args:
         model: The model.
-        layer: The rows of a layer, of its names here and there; None are those of Llama.
+        layer: The mappings of a layer, of its names here and there; None are those of Llama.
     """
     config, layer = model.config, layer or _layer
     found = [
-        Row("embedding/table", f"{model.prefix}embed_tokens.weight"),
-        *norm_rows("decoder/final_norm", f"{model.prefix}norm", bias=False),
+        TensorMapping("embedding/table", f"{model.prefix}embed_tokens.weight"),
+        *norm_mappings("decoder/final_norm", f"{model.prefix}norm", bias=False),
     ]
     if not config.head.tied:
-        found.append(Row("head/table", "lm_head.weight"))
+        found.append(TensorMapping("head/table", "lm_head.weight"))
     for i in range(config.decoder_layers):
         found += layer(f"decoder/blocks/{i}", f"{model.prefix}layers.{i}", config)
     return found
 
 
-def _layer(ours: str, theirs: str, config: TransformerConfig) -> list[Row]:
+def _layer(ours: str, theirs: str, config: TransformerConfig) -> list[TensorMapping]:
     sandwich = config.norm.place == "sandwich"
     att, names = config.attention, ("q_proj", "k_proj", "v_proj", "o_proj")
-    norm = lambda part, name: norm_rows(f"{ours}/{part}", f"{theirs}.{name}", bias=False)
+    norm = lambda part, name: norm_mappings(f"{ours}/{part}", f"{theirs}.{name}", bias=False)
     found = [
-        *attention_rows(
+        *attention_mappings(
             f"{ours}/self_attention", f"{theirs}.self_attn", names,
             bias=att.bias, out_bias=att.out_bias,
         ),
@@ -202,7 +202,7 @@ def _layer(ours: str, theirs: str, config: TransformerConfig) -> list[Row]:
         found += norm("feed_forward_norm_after", "post_feedforward_layernorm")
     for part, name in (("up", "gate_proj"), ("gate", "up_proj"), ("down", "down_proj")):
         bias = config.feed_forward.bias
-        found += linear_rows(f"{ours}/feed_forward/{part}", f"{theirs}.mlp.{name}", bias=bias)
+        found += linear_mappings(f"{ours}/feed_forward/{part}", f"{theirs}.mlp.{name}", bias=bias)
     return found
 
 
@@ -263,15 +263,15 @@ STAND_INS = (("model.embed_tokens.weight", "lm_head.weight"),)
 IGNORED = (r".*rotary_emb\.inv_freq",)
 
 
-def _family(kind: str, name: str, make: Any, fields: Any = None) -> Family:
-    return Family(
+def _family(kind: str, name: str, make: Any, fields: Any = None) -> ModelFamily:
+    return ModelFamily(
         types=(kind,),
         model=make,
-        rows=rows,
+        mappings=mappings,
         fields=fields or (lambda model: base_fields(kind, name, model)),
         ignored=IGNORED,
         copies=COPIES,
-        stand_ins=STAND_INS,
+        tied_names=STAND_INS,
         named=named,
     )
 

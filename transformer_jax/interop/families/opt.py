@@ -15,17 +15,17 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
+from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.family import (
     ACTIVATIONS,
-    Family,
     Model,
-    Row,
+    ModelFamily,
+    TensorMapping,
     Tensors,
-    attention_rows,
-    linear_rows,
-    norm_rows,
+    attention_mappings,
+    linear_mappings,
+    norm_mappings,
 )
-from transformer_jax.interop.fields import Fields
 
 __all__ = ["FAMILY"]
 
@@ -33,7 +33,7 @@ _EPS = 1e-5  # the default of torch, and no key
 _OFFSET = 2  # the first two rows of the table of positions are never used
 
 
-def model(fields: Fields, tensors: Tensors) -> Model:
+def model(fields: ConfigReader, tensors: Tensors) -> Model:
     """An OPT.
 
     Raises:
@@ -84,35 +84,35 @@ def model(fields: Fields, tensors: Tensors) -> Model:
     return Model("decoder", config, prefix)
 
 
-def rows(model: Model) -> list[Row]:
+def mappings(model: Model) -> list[TensorMapping]:
     """Embeddings, layers and a head that is not tied."""
     config, theirs = model.config, f"{model.prefix}decoder"
     found = [
-        Row("embedding/table", f"{theirs}.embed_tokens.weight"),
-        Row("decoder/positions/table", f"{theirs}.embed_positions.weight"),
+        TensorMapping("embedding/table", f"{theirs}.embed_tokens.weight"),
+        TensorMapping("decoder/positions/table", f"{theirs}.embed_positions.weight"),
     ]
     if config.final_norm:
-        found += norm_rows("decoder/final_norm", f"{theirs}.final_layer_norm")
+        found += norm_mappings("decoder/final_norm", f"{theirs}.final_layer_norm")
     if not config.head.tied:
-        found.append(Row("head/table", "lm_head.weight"))
+        found.append(TensorMapping("head/table", "lm_head.weight"))
     for i in range(config.decoder_layers):
         found += _layer(f"decoder/blocks/{i}", f"{theirs}.layers.{i}", config)
     return found
 
 
-def _layer(ours: str, theirs: str, config: TransformerConfig) -> list[Row]:
+def _layer(ours: str, theirs: str, config: TransformerConfig) -> list[TensorMapping]:
     names, att = ("q_proj", "k_proj", "v_proj", "out_proj"), config.attention
     bias = config.feed_forward.bias
     return [
-        *attention_rows(
+        *attention_mappings(
             f"{ours}/self_attention", f"{theirs}.self_attn", names,
             bias=att.bias, out_bias=att.out_bias,
         ),
-        *norm_rows(f"{ours}/self_attention_norm", f"{theirs}.self_attn_layer_norm"),
-        *linear_rows(f"{ours}/feed_forward/up", f"{theirs}.fc1", bias=bias),
-        *linear_rows(f"{ours}/feed_forward/down", f"{theirs}.fc2", bias=bias),
+        *norm_mappings(f"{ours}/self_attention_norm", f"{theirs}.self_attn_layer_norm"),
+        *linear_mappings(f"{ours}/feed_forward/up", f"{theirs}.fc1", bias=bias),
+        *linear_mappings(f"{ours}/feed_forward/down", f"{theirs}.fc2", bias=bias),
         # Of the layer, whatever its name says.
-        *norm_rows(f"{ours}/feed_forward_norm", f"{theirs}.final_layer_norm"),
+        *norm_mappings(f"{ours}/feed_forward_norm", f"{theirs}.final_layer_norm"),
     ]  # fmt: skip
 
 
@@ -140,12 +140,12 @@ def fields(model: Model) -> dict[str, Any]:
     }
 
 
-FAMILY = Family(
+FAMILY = ModelFamily(
     types=("opt",),
     model=model,
-    rows=rows,
+    mappings=mappings,
     fields=fields,
     copies=(r"lm_head\.weight",),
-    stand_ins=(("model.decoder.embed_tokens.weight", "lm_head.weight"),),
+    tied_names=(("model.decoder.embed_tokens.weight", "lm_head.weight"),),
     named=lambda model: dataclasses.replace(model, prefix="model."),
 )

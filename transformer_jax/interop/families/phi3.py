@@ -8,11 +8,18 @@ from functools import partial
 from typing import Any
 
 from transformer_jax.config import AttentionConfig, EmbeddingConfig, ScoreConfig, TransformerConfig
+from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families import llama
 from transformer_jax.interop.families.layer_types import window_size
 from transformer_jax.interop.families.rope import rotations
-from transformer_jax.interop.family import Family, Model, Row, Tensors, linear_rows, norm_rows
-from transformer_jax.interop.fields import Fields
+from transformer_jax.interop.family import (
+    Model,
+    ModelFamily,
+    TensorMapping,
+    Tensors,
+    linear_mappings,
+    norm_mappings,
+)
 
 __all__ = ["FAMILY"]
 
@@ -20,7 +27,7 @@ __all__ = ["FAMILY"]
 _KINDS = {"default": "default"} | dict.fromkeys(("longrope", "su", "yarn"), "longrope")
 
 
-def model(fields: Fields, tensors: Tensors) -> Model:
+def model(fields: ConfigReader, tensors: Tensors) -> Model:
     """A Phi-3."""
     fields = fields.filled(
         max_position_embeddings=4096, original_max_position_embeddings=4096, rms_norm_eps=1e-5
@@ -39,7 +46,7 @@ def model(fields: Fields, tensors: Tensors) -> Model:
     return Model("decoder", config, llama.prefix_of(tensors))
 
 
-def _refuse_factors_of_no_kind(fields: Fields) -> None:
+def _refuse_factors_of_no_kind(fields: ConfigReader) -> None:
     """Refuses what would be plain rotations with factors that nothing reads."""
     group = fields.group("rope_scaling")
     group = group if group.values else fields.group("rope_parameters")
@@ -52,12 +59,12 @@ def _refuse_factors_of_no_kind(fields: Fields) -> None:
 _PLAIN = dict.fromkeys(("rope_scaling", "rope_parameters", "partial_rotary_factor", "mlp_bias"))
 
 
-def _layer(ours: str, theirs: str, config: TransformerConfig) -> list[Row]:
+def _layer(ours: str, theirs: str, config: TransformerConfig) -> list[TensorMapping]:
     heads = config.attention.heads
     kv_heads = config.attention.kv_heads or heads
     ends = (0, heads, heads + kv_heads, heads + 2 * kv_heads)
-    linear = lambda part, name: linear_rows(f"{ours}/{part}", f"{theirs}.{name}", bias=False)
-    norm = lambda part, name: norm_rows(f"{ours}/{part}", f"{theirs}.{name}", bias=False)
+    linear = lambda part, name: linear_mappings(f"{ours}/{part}", f"{theirs}.{name}", bias=False)
+    norm = lambda part, name: norm_mappings(f"{ours}/{part}", f"{theirs}.{name}", bias=False)
     found = [
         *linear("self_attention/out", "self_attn.o_proj"),
         *norm("self_attention_norm", "input_layernorm"),
@@ -66,10 +73,10 @@ def _layer(ours: str, theirs: str, config: TransformerConfig) -> list[Row]:
     ]
     for n, part in enumerate(("query", "key", "value")):
         joint = linear(f"self_attention/{part}", "self_attn.qkv_proj")
-        found += [row._replace(part=(ends[n], ends[n + 1], ends[3])) for row in joint]
+        found += [mapping._replace(part=(ends[n], ends[n + 1], ends[3])) for mapping in joint]
     for n, part in enumerate(("up", "gate")):  # the half that is activated comes first
         joint = linear(f"feed_forward/{part}", "mlp.gate_up_proj")
-        found += [row._replace(part=(n, n + 1, 2)) for row in joint]
+        found += [mapping._replace(part=(n, n + 1, 2)) for mapping in joint]
     return found
 
 
@@ -86,13 +93,13 @@ def fields(model: Model) -> dict[str, Any]:
     return own | {key: value for key, value in base.items() if not key.endswith("_bias")}
 
 
-FAMILY = Family(
+FAMILY = ModelFamily(
     types=("phi3",),
     model=model,
-    rows=partial(llama.rows, layer=_layer),
+    mappings=partial(llama.mappings, layer=_layer),
     fields=fields,
     ignored=llama.IGNORED,
     copies=llama.COPIES,
-    stand_ins=llama.STAND_INS,
+    tied_names=llama.STAND_INS,
     named=llama.named,
 )

@@ -9,24 +9,30 @@ from typing import Any
 
 from transformer_jax.config import HeadConfig, PositionConfig
 from transformer_jax.errors import ConfigError
+from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families import bert
 from transformer_jax.interop.families.heads import (
     TEXT_TASKS,
     architecture,
     encoder,
-    label_rows,
+    label_mappings,
     task_of,
-    word_rows,
+    word_mappings,
 )
-from transformer_jax.interop.family import Family, Model, Row, Tensors, linear_rows
-from transformer_jax.interop.fields import Fields
+from transformer_jax.interop.family import (
+    Model,
+    ModelFamily,
+    TensorMapping,
+    Tensors,
+    linear_mappings,
+)
 
 __all__ = ["FAMILY"]
 
 _HEADS = ("classifier.weight", "classifier.out_proj.weight", "qa_outputs.weight")
 
 
-def model(fields: Fields, tensors: Tensors) -> Model:
+def model(fields: ConfigReader, tensors: Tensors) -> Model:
     """An encoder with the heads that are there; a classifier's first map is a pooler."""
     task = task_of(fields, tensors, _HEADS)
     table = "roberta.embeddings.word_embeddings.weight"
@@ -59,15 +65,15 @@ def model(fields: Fields, tensors: Tensors) -> Model:
     )
 
 
-def rows(model: Model) -> list[Row]:
+def mappings(model: Model) -> list[TensorMapping]:
     """Embeddings, layers and heads."""
     found, texts = bert.body(model), model.task in TEXT_TASKS
     if texts:
-        found += linear_rows("pooler", "classifier.dense")
+        found += linear_mappings("pooler", "classifier.dense")
     elif model.config.head.pooler:
-        found += linear_rows("pooler", f"{model.prefix}pooler.dense")
+        found += linear_mappings("pooler", f"{model.prefix}pooler.dense")
     parts = "lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "lm_head.decoder.weight"
-    return found + word_rows(model, *parts) + label_rows(model, "classifier.out_proj")
+    return found + word_mappings(model, *parts) + label_mappings(model, "classifier.out_proj")
 
 
 def fields(model: Model) -> dict[str, Any]:
@@ -90,10 +96,10 @@ def named(model: Model) -> Model:
     return dataclasses.replace(model, prefix="" if bare else "roberta.")
 
 
-FAMILY = Family(
+FAMILY = ModelFamily(
     types=("roberta", "xlm-roberta", "camembert"),
     model=model,
-    rows=rows,
+    mappings=mappings,
     fields=fields,
     ignored=(r".*embeddings\.position_ids",),
     # A classifier has a first map of its own, and keeps the pooler that it began with.

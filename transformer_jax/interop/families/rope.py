@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from transformer_jax.config import PositionConfig
-from transformer_jax.interop.fields import Fields
+from transformer_jax.interop.config_reader import ConfigReader
 
 __all__ = ["KINDS", "rope_fields", "rotations"]
 
@@ -20,7 +20,7 @@ KINDS: Mapping[str, str] = {
 
 
 def rotations(
-    fields: Fields, *, kinds: Mapping[str, str] = KINDS, head_dim: int | None = None
+    fields: ConfigReader, *, kinds: Mapping[str, str] = KINDS, head_dim: int | None = None
 ) -> PositionConfig:
     """How far positions turn.
 
@@ -63,7 +63,7 @@ def rotations(
     return PositionConfig(**settings)
 
 
-def _turned(fields: Fields, group: Fields, head_dim: int | None) -> int | None:
+def _turned(fields: ConfigReader, group: ConfigReader, head_dim: int | None) -> int | None:
     """How many dimensions of a head turn, if not all."""
     if head_dim is None:
         for where in (fields, group):
@@ -74,7 +74,7 @@ def _turned(fields: Fields, group: Fields, head_dim: int | None) -> int | None:
     return None if share == 1.0 else int(head_dim * share)
 
 
-def _old_length(fields: Fields, group: Fields, longest: int) -> int:
+def _old_length(fields: ConfigReader, group: ConfigReader, longest: int) -> int:
     """The longest text of the training; beside the other keys, it goes before."""
     name = "original_max_position_embeddings"
     if name in fields.values and fields.values[name] is None:
@@ -82,13 +82,13 @@ def _old_length(fields: Fields, group: Fields, longest: int) -> int:
     return fields.whole(name, default=group.whole(name, default=longest))
 
 
-def _llama3(group: Fields, longest: int, old_length: int) -> dict[str, Any]:
+def _llama3(group: ConfigReader, longest: int, old_length: int) -> dict[str, Any]:
     names = ("factor", "low_freq_factor", "high_freq_factor")
     numbers = tuple(group.number(name, above=0) for name in names)
     return {"rotary_scaling": (*numbers, old_length)}
 
 
-def _yarn(group: Fields, longest: int, old_length: int) -> dict[str, Any]:
+def _yarn(group: ConfigReader, longest: int, old_length: int) -> dict[str, Any]:
     factor = group.number("factor", above=0)
     fast = group.number("beta_fast", default=32.0, above=0)
     slow = group.number("beta_slow", default=1.0, above=0)
@@ -104,7 +104,7 @@ def _yarn(group: Fields, longest: int, old_length: int) -> dict[str, Any]:
     }
 
 
-def _longrope(group: Fields, longest: int, old_length: int) -> dict[str, Any]:
+def _longrope(group: ConfigReader, longest: int, old_length: int) -> dict[str, Any]:
     factor = group.number("factor", default=longest / old_length, above=0)
     usual = 1.0
     if factor > 1 and old_length > 1:

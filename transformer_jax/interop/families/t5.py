@@ -17,17 +17,17 @@ from transformer_jax.config import (
     ScoreConfig,
     TransformerConfig,
 )
+from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.family import (
     ACTIVATIONS,
-    Family,
     Model,
-    Row,
+    ModelFamily,
+    TensorMapping,
     Tensors,
-    attention_rows,
-    linear_rows,
-    norm_rows,
+    attention_mappings,
+    linear_mappings,
+    norm_mappings,
 )
-from transformer_jax.interop.fields import Fields
 
 __all__ = ["MT5", "T5"]
 
@@ -37,7 +37,7 @@ _FEED_FORWARD |= {f"gated-{name}": (ours, True) for name, ours in ACTIVATIONS.it
 _FEED_FORWARD["gated-gelu"] = ("gelu_tanh", True)
 
 
-def t5(fields: Fields, tensors: Tensors) -> Model:
+def t5(fields: ConfigReader, tensors: Tensors) -> Model:
     """A T5 of any version: the first one scales what its head reads."""
     # Files of transformers 5 say it; before that, it was what tying meant.
     tied = fields.flag("tie_word_embeddings", True)
@@ -47,12 +47,12 @@ def t5(fields: Fields, tensors: Tensors) -> Model:
     return _model(fields, tensors, "relu", scaled=scaled)
 
 
-def mt5(fields: Fields, tensors: Tensors) -> Model:
+def mt5(fields: ConfigReader, tensors: Tensors) -> Model:
     """An mT5, which never scales, whatever its configuration says of tying."""
     return _model(fields, tensors, "gated-gelu", scaled=False)
 
 
-def _model(fields: Fields, tensors: Tensors, feed_forward: str, *, scaled: bool) -> Model:
+def _model(fields: ConfigReader, tensors: Tensors, feed_forward: str, *, scaled: bool) -> Model:
     """An encoder-decoder, whose head is tied unless the file has another table; or an encoder."""
     alone = _alone(fields)
     activation, gated = _activation(fields, feed_forward)
@@ -102,7 +102,7 @@ def _model(fields: Fields, tensors: Tensors, feed_forward: str, *, scaled: bool)
     return Model("encoder" if alone else "encoder-decoder", config)
 
 
-def _activation(fields: Fields, usual: str) -> tuple[Activation, bool]:
+def _activation(fields: ConfigReader, usual: str) -> tuple[Activation, bool]:
     """The activation and whether it is gated, as ``feed_forward_proj`` or its two parts say.
 
     Newer files repeat the parts under keys of their own, and transformers believes those.
@@ -113,25 +113,25 @@ def _activation(fields: Fields, usual: str) -> tuple[Activation, bool]:
     return activation, fields.flag("is_gated_act", gated)
 
 
-def _alone(fields: Fields) -> bool:
+def _alone(fields: ConfigReader) -> bool:
     """Whether a configuration is that of an encoder without a decoder."""
     names = fields.values.get("architectures")
     return isinstance(names, list) and any(str(name).endswith("EncoderModel") for name in names)
 
 
-def rows(model: Model) -> list[Row]:
+def mappings(model: Model) -> list[TensorMapping]:
     """Embeddings, layers and a head that is not tied."""
     config = model.config
-    found = [Row("embedding/table", "shared.weight")]
+    found = [TensorMapping("embedding/table", "shared.weight")]
     if not config.head.tied:
-        found.append(Row("head/table", "lm_head.weight"))
+        found.append(TensorMapping("head/table", "lm_head.weight"))
     for side, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
         if not layers:
             continue
         first = f"{side}.block.0.layer.0.SelfAttention"
         found += [
-            Row(f"{side}/relative/table", f"{first}.relative_attention_bias.weight"),
-            *norm_rows(f"{side}/final_norm", f"{side}.final_layer_norm", bias=False),
+            TensorMapping(f"{side}/relative/table", f"{first}.relative_attention_bias.weight"),
+            *norm_mappings(f"{side}/final_norm", f"{side}.final_layer_norm", bias=False),
         ]
         for i in range(layers):
             theirs = f"{side}.block.{i}.layer"
@@ -141,11 +141,13 @@ def rows(model: Model) -> list[Row]:
     return found
 
 
-def _layer(ours: str, theirs: str, cross: bool, gated: bool) -> list[Row]:
+def _layer(ours: str, theirs: str, cross: bool, gated: bool) -> list[TensorMapping]:
     last, names = 2 if cross else 1, ("q", "k", "v", "o")
     wide = f"{theirs}.{last}.DenseReluDense"
-    norm = lambda part, n: norm_rows(f"{ours}/{part}_norm", f"{theirs}.{n}.layer_norm", bias=False)
-    mix = lambda part, place: attention_rows(
+    norm = lambda part, n: norm_mappings(
+        f"{ours}/{part}_norm", f"{theirs}.{n}.layer_norm", bias=False
+    )
+    mix = lambda part, place: attention_mappings(
         f"{ours}/{part}", f"{theirs}.{place}", names, bias=False
     )
     maps = {"up": "wi_0", "gate": "wi_1", "down": "wo"} if gated else {"up": "wi", "down": "wo"}
@@ -155,7 +157,7 @@ def _layer(ours: str, theirs: str, cross: bool, gated: bool) -> list[Row]:
         *norm("feed_forward", last),
     ]
     for part, name in maps.items():
-        found += linear_rows(f"{ours}/feed_forward/{part}", f"{wide}.{name}", bias=False)
+        found += linear_mappings(f"{ours}/feed_forward/{part}", f"{wide}.{name}", bias=False)
     if cross:
         found += [*mix("cross_attention", "1.EncDecAttention"), *norm("cross_attention", 1)]
     return found
@@ -204,17 +206,17 @@ def _mt5_fields(model: Model) -> dict[str, Any]:
     }
 
 
-T5 = Family(
+T5 = ModelFamily(
     types=("t5",),
     model=t5,
-    rows=rows,
+    mappings=mappings,
     fields=fields,
     ignored=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
     # An encoder may have been saved with all of the model that it is of.
     unused=lambda model: (
         () if model.config.decoder_layers else (r"decoder\..*", r"lm_head\.weight")
     ),
-    stand_ins=(
+    tied_names=(
         ("shared.weight", "encoder.embed_tokens.weight"),
         ("shared.weight", "decoder.embed_tokens.weight"),
     ),

@@ -16,25 +16,25 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
+from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families.heads import label_fields, labels_of
 from transformer_jax.interop.family import (
     ACTIVATIONS,
-    Family,
     Model,
-    Row,
+    ModelFamily,
+    TensorMapping,
     Tensors,
-    attention_rows,
-    linear_rows,
-    norm_rows,
+    attention_mappings,
+    linear_mappings,
+    norm_mappings,
 )
-from transformer_jax.interop.fields import Fields
 
 __all__ = ["FAMILY"]
 
 _NAMES = ("attention.query", "attention.key", "attention.value", "output.dense")
 
 
-def config_of(fields: Fields, pooler: bool) -> TransformerConfig:
+def config_of(fields: ConfigReader, pooler: bool) -> TransformerConfig:
     """The encoder that a configuration describes."""
     image = ImageConfig(
         size=fields.whole("image_size"),
@@ -74,7 +74,7 @@ def config_of(fields: Fields, pooler: bool) -> TransformerConfig:
     )
 
 
-def model(fields: Fields, tensors: Tensors) -> Model:
+def model(fields: ConfigReader, tensors: Tensors) -> Model:
     """An encoder of images with the heads that are there."""
     prefix = "vit." if tensors.has("vit.embeddings.cls_token") else ""
     labeled = tensors.has("classifier.weight")
@@ -90,31 +90,31 @@ def model(fields: Fields, tensors: Tensors) -> Model:
     )
 
 
-def rows(model: Model) -> list[Row]:
+def mappings(model: Model) -> list[TensorMapping]:
     """Embeddings, layers and heads."""
     config, at = model.config, f"{model.prefix}embeddings."
     pixels = f"{at}patch_embeddings.projection"
     found = [
-        Row("embedding/kernel", f"{pixels}.weight", "patches", patch=config.image.patch),
-        Row("embedding/bias", f"{pixels}.bias"),
-        Row("class_embedding/table", f"{at}cls_token", "row"),
-        Row("encoder/positions/table", f"{at}position_embeddings", "row"),
+        TensorMapping("embedding/kernel", f"{pixels}.weight", "patches", patch=config.image.patch),
+        TensorMapping("embedding/bias", f"{pixels}.bias"),
+        TensorMapping("class_embedding/table", f"{at}cls_token", "leading_axis"),
+        TensorMapping("encoder/positions/table", f"{at}position_embeddings", "leading_axis"),
     ]
     bias = config.attention.bias
     for i in range(config.encoder_layers):
         ours, theirs = f"encoder/blocks/{i}", f"{model.prefix}encoder.layer.{i}"
         at = f"{theirs}.attention"
         found += [
-            *norm_rows(f"{ours}/self_attention_norm", f"{theirs}.layernorm_before"),
-            *attention_rows(f"{ours}/self_attention", at, _NAMES, bias=bias, out_bias=True),
-            *norm_rows(f"{ours}/feed_forward_norm", f"{theirs}.layernorm_after"),
-            *linear_rows(f"{ours}/feed_forward/up", f"{theirs}.intermediate.dense"),
-            *linear_rows(f"{ours}/feed_forward/down", f"{theirs}.output.dense"),
+            *norm_mappings(f"{ours}/self_attention_norm", f"{theirs}.layernorm_before"),
+            *attention_mappings(f"{ours}/self_attention", at, _NAMES, bias=bias, out_bias=True),
+            *norm_mappings(f"{ours}/feed_forward_norm", f"{theirs}.layernorm_after"),
+            *linear_mappings(f"{ours}/feed_forward/up", f"{theirs}.intermediate.dense"),
+            *linear_mappings(f"{ours}/feed_forward/down", f"{theirs}.output.dense"),
         ]
-    found += norm_rows("encoder/final_norm", f"{model.prefix}layernorm")
+    found += norm_mappings("encoder/final_norm", f"{model.prefix}layernorm")
     if config.head.pooler:
-        found += linear_rows("pooler", f"{model.prefix}pooler.dense")
-    return [*found, *linear_rows("labels", "classifier")] if model.task else found
+        found += linear_mappings("pooler", f"{model.prefix}pooler.dense")
+    return [*found, *linear_mappings("labels", "classifier")] if model.task else found
 
 
 def fields(model: Model) -> dict[str, Any]:
@@ -150,10 +150,10 @@ def named(model: Model) -> Model:
     return dataclasses.replace(model, prefix="vit." if model.task else "")
 
 
-FAMILY = Family(
+FAMILY = ModelFamily(
     types=("vit",),
     model=model,
-    rows=rows,
+    mappings=mappings,
     fields=fields,
     unused=lambda model: (r"(vit\.)?pooler\..*",) if model.task else (),
     named=named,

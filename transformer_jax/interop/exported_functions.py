@@ -14,7 +14,7 @@ from transformer_jax.decoding.generate import generate
 from transformer_jax.functional._backend import any_platform
 from transformer_jax.interop.ctranslate2 import never_written
 from transformer_jax.interop.family import Model
-from transformer_jax.interop.folder import abstract_model
+from transformer_jax.interop.hf_checkpoint import abstract_model
 from transformer_jax.training.trees import nested
 
 __all__ = ["Function", "functions", "portable"]

@@ -13,10 +13,10 @@ import numpy as np
 from transformer_jax.config import TransformerConfig, from_dict
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.interop.config_reader import ConfigReader, read_config
 from transformer_jax.interop.dense import copy_dense, dense_tensors, digest, read_dense
 from transformer_jax.interop.family import Model
-from transformer_jax.interop.fields import Fields, read_fields
-from transformer_jax.interop.folder import Folder, abstract_model, open_folder
+from transformer_jax.interop.hf_checkpoint import HFCheckpoint, abstract_model, open_hf_checkpoint
 from transformer_jax.interop.sentences import sentence_fields, sentence_files
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.stored import Loaded
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
 
 __all__ = [
-    "PublishedRun",
+    "HFRunDirectory",
     "convert",
     "load_image_model",
     "model_of",
@@ -38,26 +38,26 @@ _STRIDE = 128  # tokens that windows over a context share, as its users have it
 
 
 @functools.lru_cache(maxsize=2)
-def _opened(path: Path, real: Path, stamps: tuple[Any, ...]) -> Folder:
+def _opened(path: Path, real: Path, stamps: tuple[Any, ...]) -> HFCheckpoint:
     """The folder, anew when it, by its real name and the stamps of its files, is another."""
-    return open_folder(path)
+    return open_hf_checkpoint(path)
 
 
-class PublishedRun(RunDirectory):
+class HFRunDirectory(RunDirectory):
     """A published folder as a run of which only the end is left.
 
     Example:
-        >>> PublishedRun("models/bert").tokenizer.name
+        >>> HFRunDirectory("models/bert").tokenizer.name
         'tokenizer.json'
     """
 
     def __init__(self, path: str | os.PathLike[str]):
         super().__init__(path)
-        self._folder: Folder | None = None
+        self._folder: HFCheckpoint | None = None
         self._found: tuple[str, dict[str, str]] | None = None
 
     @property
-    def folder(self) -> Folder:
+    def folder(self) -> HFCheckpoint:
         """The folder, every tensor of which is accounted for.
 
         Raises:
@@ -120,7 +120,7 @@ class PublishedRun(RunDirectory):
         return self._found
 
 
-def _told(folder: Folder, text: str) -> dict[str, str]:
+def _told(folder: HFCheckpoint, text: str) -> dict[str, str]:
     """Roles of tokens that the configuration gives by their ids.
 
     A decoder of an encoder-decoder begins with the token that it is told to.
@@ -148,7 +148,7 @@ def _told(folder: Folder, text: str) -> dict[str, str]:
     return found
 
 
-def generation_fields(path: Path, fields: Fields) -> Fields:
+def generation_fields(path: Path, fields: ConfigReader) -> ConfigReader:
     """The keys about decoding.
 
     They are those of ``generation_config.json`` alone where there is one, as transformers has it,
@@ -158,7 +158,7 @@ def generation_fields(path: Path, fields: Fields) -> Fields:
         CheckpointError: The former is damaged.
     """
     file = path / _GENERATION
-    return read_fields(file) if os.path.lexists(file) else fields
+    return read_config(file) if os.path.lexists(file) else fields
 
 
 def preprocessor_fields(path: Path) -> dict[str, Any] | None:
@@ -170,10 +170,10 @@ def preprocessor_fields(path: Path) -> dict[str, Any] | None:
         CheckpointError: Its file is damaged.
     """
     file = path / "preprocessor_config.json"
-    return read_fields(file).values if os.path.lexists(file) else None
+    return read_config(file).values if os.path.lexists(file) else None
 
 
-def run_fields(folder: Folder) -> dict[str, Any]:
+def run_fields(folder: HFCheckpoint) -> dict[str, Any]:
     """The ``config.json`` of a run whose model is that of a folder."""
     model = folder.model
     found: dict[str, Any] = {
@@ -265,7 +265,7 @@ def convert(
         ConfigError: There is something at ``output`` already.
         DataError: The folder has no tokenizer that can be used.
     """
-    source = PublishedRun(path)
+    source = HFRunDirectory(path)
     fields = source.read_config()
     tokenizer = None if source.folder.model.kind == "image" else source.load_tokenizer()
     describe: dict[str, Any] = {"config": fields}

@@ -18,6 +18,7 @@ import numpy as np
 from flax import nnx
 
 from transformer_jax.errors import CheckpointError, ConfigError, UserError
+from transformer_jax.interop.config_reader import ConfigReader, read_config
 from transformer_jax.interop.deciding import deciding_keys
 from transformer_jax.interop.families import (
     bart,
@@ -34,23 +35,22 @@ from transformer_jax.interop.families import (
     vit,
 )
 from transformer_jax.interop.families.heads import classifying
-from transformer_jax.interop.family import Family, Model, Row, Tensors
-from transformer_jax.interop.fields import Fields, read_fields
-from transformer_jax.interop.forms import moves, ours, shape_there
+from transformer_jax.interop.family import Model, ModelFamily, TensorMapping, Tensors
 from transformer_jax.interop.headers import FLOATS
 from transformer_jax.interop.memory import Memory, Shared, aligned
 from transformer_jax.interop.sizes import check_sizes
 from transformer_jax.interop.tensor_files import INDEX, WEIGHTS, TensorFolder, open_tensors
+from transformer_jax.interop.tensor_layouts import from_hf, hf_shape, needs_copy
 from transformer_jax.models.making import make_model
 from transformer_jax.numerics import all_finite
 from transformer_jax.training.trees import named, nested
 
 __all__ = [
     "FAMILIES",
-    "Folder",
+    "HFCheckpoint",
     "abstract_model",
-    "is_published",
-    "open_folder",
+    "is_hf_checkpoint",
+    "open_hf_checkpoint",
     "parameter_shapes",
 ]
 
@@ -58,7 +58,7 @@ _DECODERS = (
     gpt2.FAMILY, llama.LLAMA, llama.MISTRAL, llama.QWEN2, llama.QWEN3, llama.GEMMA, gemma2.FAMILY,
     phi3.FAMILY, opt.FAMILY,
 )  # fmt: skip
-FAMILIES: tuple[Family, ...] = (
+FAMILIES: tuple[ModelFamily, ...] = (
     bert.FAMILY, roberta.FAMILY, distilbert.FAMILY, electra.FAMILY, bart.BART, bart.MBART,
     bart.MARIAN, bart.PEGASUS, t5.T5, t5.MT5, *map(classifying, _DECODERS), vit.FAMILY,
 )  # fmt: skip
@@ -67,7 +67,7 @@ _AT_ONCE = 2  # tensors: while one is read, another is turned
 
 
 @dataclasses.dataclass(frozen=True)
-class Folder:
+class HFCheckpoint:
     """A published checkpoint whose every tensor is accounted for; nothing is loaded yet.
 
     Attributes:
@@ -75,16 +75,16 @@ class Folder:
         fields: Its ``config.json``.
         family: Its table of names.
         model: What it holds, as one of ours.
-        rows: Where each of our parameters lies.
+        mappings: Where each of our parameters lies.
         tensors: Its files.
         names: What tensors are called in the files, by today's names.
     """
 
     path: Path
-    fields: Fields
-    family: Family
+    fields: ConfigReader
+    family: ModelFamily
     model: Model
-    rows: Sequence[Row]
+    mappings: Sequence[TensorMapping]
     tensors: TensorFolder
     names: Mapping[str, str]
 
@@ -103,9 +103,9 @@ class Folder:
         Raises:
             CheckpointError: A file changed since it was opened, or a tensor is not finite.
         """
-        together: dict[str, list[Row]] = {}
-        for row in self.rows:
-            together.setdefault(row.theirs, []).append(row)
+        together: dict[str, list[TensorMapping]] = {}
+        for mapping in self.mappings:
+            together.setdefault(mapping.hf_name, []).append(mapping)
 
         stay = place is None and jax.default_backend() == "cpu"
         memory: Memory = Shared() if stay else aligned
@@ -113,8 +113,11 @@ class Folder:
         put = place or (lambda name, array: array if stay else jax.device_put(array))
 
         def part(name: str) -> dict[str, Any]:
-            rows, there = together[name], self.names[name]
-            moved = any(moves(row) for row in rows) or self.tensors.entries[there].dtype != "F32"
+            mappings, there = together[name], self.names[name]
+            moved = (
+                any(needs_copy(mapping) for mapping in mappings)
+                or self.tensors.entries[there].dtype != "F32"
+            )
             array = None if moved else pages.get(there)
             if array is None:
                 array = self.tensors.read(there, aligned if moved else memory)
@@ -122,7 +125,10 @@ class Folder:
                 raise CheckpointError(
                     f"{self.path}: the tensor {there} holds NaN or infinity: damaged, fetch it anew"
                 )
-            return {row.ours: put(row.ours, ours(array, row, memory)) for row in rows}
+            return {
+                mapping.name: put(mapping.name, from_hf(array, mapping, memory))
+                for mapping in mappings
+            }
 
         with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:
             found = {
@@ -130,10 +136,10 @@ class Folder:
             }
         if stay:
             found = jax.device_put(found)  # all at once, as each call takes a moment
-        return nested({row.ours: found[row.ours] for row in self.rows})
+        return nested({mapping.name: found[mapping.name] for mapping in self.mappings})
 
 
-def is_published(path: str | os.PathLike[str]) -> bool:
+def is_hf_checkpoint(path: str | os.PathLike[str]) -> bool:
     """Whether a folder is a published checkpoint rather than a run of ours.
 
     It has weights, or a configuration that names its family.
@@ -146,7 +152,7 @@ def is_published(path: str | os.PathLike[str]) -> bool:
         return False
     weights = any((folder / name).exists() for name in (WEIGHTS, INDEX))
     try:
-        values = read_fields(folder / "config.json").values
+        values = read_config(folder / "config.json").values
     except CheckpointError:
         if weights:
             raise
@@ -155,7 +161,7 @@ def is_published(path: str | os.PathLike[str]) -> bool:
     return not isinstance(values.get("model"), dict) and (weights or "model_type" in values)
 
 
-def open_folder(path: str | os.PathLike[str]) -> Folder:
+def open_hf_checkpoint(path: str | os.PathLike[str]) -> HFCheckpoint:
     """The published checkpoint in a folder.
 
     Raises:
@@ -165,7 +171,7 @@ def open_folder(path: str | os.PathLike[str]) -> Folder:
     folder = Path(path)
     if not folder.is_dir():
         raise CheckpointError(f"{path}: no such folder")
-    fields = read_fields(folder / "config.json")
+    fields = read_config(folder / "config.json")
     fields.only(quantization_config=None)
     family = _family(fields)
     tensors = open_tensors(folder)
@@ -178,17 +184,17 @@ def open_folder(path: str | os.PathLike[str]) -> Folder:
     except ConfigError as error:
         keys = deciding_keys(fields, lambda said: _refusal(describe, said))
         raise CheckpointError(f"{fields.where}: {error}{keys}") from None
-    rows = family.rows(model)
-    for row in rows:
-        kind = tensors.entries[names[row.theirs]].dtype if row.theirs in names else "F32"
+    mappings = family.mappings(model)
+    for mapping in mappings:
+        kind = tensors.entries[names[mapping.hf_name]].dtype if mapping.hf_name in names else "F32"
         if kind not in FLOATS:
             raise CheckpointError(
-                f"{path}: the tensor {row.theirs} is {kind}: weights are {', '.join(FLOATS)}"
+                f"{path}: the tensor {mapping.hf_name} is {kind}: weights are {', '.join(FLOATS)}"
             )
-    if misfit := _misfit(fields, family, model, rows, shapes, same):
+    if misfit := _misfit(fields, family, model, mappings, shapes, same):
         keys = deciding_keys(fields, lambda said: _expected(family, describe(said), misfit))
         raise CheckpointError(f"{path}: the tensor {misfit.tensor} {misfit.problem}{keys}")
-    return Folder(folder, fields, family, model, rows, tensors, names)
+    return HFCheckpoint(folder, fields, family, model, mappings, tensors, names)
 
 
 def abstract_model(model: Model) -> Any:
@@ -203,7 +209,7 @@ def abstract_model(model: Model) -> Any:
     return nnx.eval_shape(make)
 
 
-def _family(fields: Fields) -> Family:
+def _family(fields: ConfigReader) -> ModelFamily:
     kind = fields.values.get("model_type")
     for family in FAMILIES:
         if kind in family.types:
@@ -215,7 +221,7 @@ def _family(fields: Fields) -> Family:
     raise fields.refused("model_type", kind, reason)
 
 
-def _todays(family: Family, tensors: TensorFolder) -> dict[str, str]:
+def _todays(family: ModelFamily, tensors: TensorFolder) -> dict[str, str]:
     """What tensors are called in the files by today's names; those that hold nothing left out."""
     found: dict[str, str] = {}
     for there in tensors.entries:
@@ -229,7 +235,7 @@ def _todays(family: Family, tensors: TensorFolder) -> dict[str, str]:
                 f"{tensors.path}: tensors {found[name]} and {there} are the same one of the model"
             )
         found[name] = there
-    for original, other in family.stand_ins:
+    for original, other in family.tied_names:
         # A bare model has the same table without the prefix, and perhaps a head beside it.
         bare = original.partition(".")[2]
         if original not in found and bare not in found and other in found:
@@ -249,7 +255,9 @@ def _same(
     return tensors.same(names[a], names[b])
 
 
-def _described(family: Family, fields: Fields, known: Tensors, tensors: TensorFolder) -> Model:
+def _described(
+    family: ModelFamily, fields: ConfigReader, known: Tensors, tensors: TensorFolder
+) -> Model:
     """The model that a configuration describes, of sizes that can be.
 
     Raises:
@@ -261,7 +269,7 @@ def _described(family: Family, fields: Fields, known: Tensors, tensors: TensorFo
     return model
 
 
-def _refusal(describe: Callable[[Fields], Model], fields: Fields) -> str:
+def _refusal(describe: Callable[[ConfigReader], Model], fields: ConfigReader) -> str:
     """Why a configuration describes no model, or nothing."""
     try:
         describe(fields)
@@ -278,37 +286,39 @@ class _Misfit(NamedTuple):
     shape: bool = False
 
 
-def _expected(family: Family, model: Model, misfit: _Misfit) -> Any:
+def _expected(family: ModelFamily, model: Model, misfit: _Misfit) -> Any:
     """Whether a model has a tensor, and its shape if that is what does not fit."""
-    for row in family.rows(model):
-        if row.theirs == misfit.tensor:
-            return shape_there(parameter_shapes(model)[row.ours], row) if misfit.shape else True
+    for mapping in family.mappings(model):
+        if mapping.hf_name == misfit.tensor:
+            return (
+                hf_shape(parameter_shapes(model)[mapping.name], mapping) if misfit.shape else True
+            )
     return False
 
 
 def _misfit(
-    fields: Fields,
-    family: Family,
+    fields: ConfigReader,
+    family: ModelFamily,
     model: Model,
-    rows: Sequence[Row],
+    mappings: Sequence[TensorMapping],
     shapes: Mapping[str, tuple[int, ...]],
     same: Callable[[str, str], bool],
 ) -> _Misfit | None:
     """The first tensor of a folder that is not that of the model, compared one by one."""
     expected = parameter_shapes(model)
-    described = {row.ours for row in rows}
+    described = {mapping.name for mapping in mappings}
     if described != expected.keys():
         apart = sorted(described ^ expected.keys())
         raise CheckpointError(f"{Path(fields.where).parent}: no published place for {apart[0]}")
-    for row in rows:
-        if row.theirs not in shapes:
-            return _Misfit(row.theirs, "is missing")
-        found, wanted = shapes[row.theirs], shape_there(expected[row.ours], row)
+    for mapping in mappings:
+        if mapping.hf_name not in shapes:
+            return _Misfit(mapping.hf_name, "is missing")
+        found, wanted = shapes[mapping.hf_name], hf_shape(expected[mapping.name], mapping)
         if found != wanted:
             problem = f"is {list(found)}, and {list(wanted)} by config.json"
-            return _Misfit(row.theirs, problem, shape=True)
-    used = {row.theirs for row in rows}
-    originals = [row.theirs for row in rows if row.ours in _COPIED]
+            return _Misfit(mapping.hf_name, problem, shape=True)
+    used = {mapping.hf_name for mapping in mappings}
+    originals = [mapping.hf_name for mapping in mappings if mapping.name in _COPIED]
     for name in shapes:
         if name in used or any(re.fullmatch(pattern, name) for pattern in family.unused(model)):
             continue

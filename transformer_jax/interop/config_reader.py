@@ -8,13 +8,13 @@ from typing import Any
 from transformer_jax.errors import CheckpointError
 from transformer_jax.interop.tensor_files import inside
 
-__all__ = ["Fields", "read_fields"]
+__all__ = ["ConfigReader", "read_config"]
 
 _LARGEST = 2**40  # of any size that is believed; tensors are compared with it afterwards
 _MOST_BYTES = 16 << 20
 
 
-class Fields:
+class ConfigReader:
     """The keys of a ``config.json``, read as what they must be.
 
     Args:
@@ -99,25 +99,27 @@ class Fields:
         value = self.values.get(name)
         if not isinstance(value, list) or not value:
             raise self.refused(name, value, "a list of numbers is needed")
-        each = Fields({str(i): number for i, number in enumerate(value)}, f"{self.where}: {name}")
+        each = ConfigReader(
+            {str(i): number for i, number in enumerate(value)}, f"{self.where}: {name}"
+        )
         return tuple(each.number(str(i)) for i in range(len(value)))
 
-    def filled(self, /, **usual: Any) -> "Fields":
+    def filled(self, /, **usual: Any) -> "ConfigReader":
         """The same, with the values of ``usual`` under keys that are missing; null is a value.
 
         Example:
-            >>> Fields({"head_dim": None}).filled(head_dim=128, vocab_size=9).values
+            >>> ConfigReader({"head_dim": None}).filled(head_dim=128, vocab_size=9).values
             {'head_dim': None, 'vocab_size': 9}
         """
         return self.replaced(**usual | self.values)
 
-    def replaced(self, /, **values: Any) -> "Fields":
+    def replaced(self, /, **values: Any) -> "ConfigReader":
         """The same with other values under some keys; what is read of it counts as read of this."""
-        found = Fields(self.values | values, self.where)
+        found = ConfigReader(self.values | values, self.where)
         found.asked = self.asked
         return found
 
-    def group(self, name: str) -> "Fields":
+    def group(self, name: str) -> "ConfigReader":
         """The keys of an object within; none where it is missing.
 
         Raises:
@@ -125,11 +127,11 @@ class Fields:
         """
         value = self.values.get(name)
         if value is None:
-            return Fields({}, f"{self.where}: {name}")
+            return ConfigReader({}, f"{self.where}: {name}")
         if not isinstance(value, dict):
             raise self.refused(name, value, "an object is needed")
         self.asked[name] = value
-        return Fields(value, f"{self.where}: {name}")
+        return ConfigReader(value, f"{self.where}: {name}")
 
     def only(self, **usual: Any) -> None:
         """Refuses keys with other values than these; what a model without them has comes first.
@@ -155,7 +157,7 @@ class Fields:
         return names[0], None
 
 
-def read_fields(path: Path) -> Fields:
+def read_config(path: Path) -> ConfigReader:
     """The keys of the JSON file at ``path``.
 
     Raises:
@@ -175,7 +177,7 @@ def read_fields(path: Path) -> Fields:
         raise CheckpointError(f"{path}: damaged (not JSON)") from None
     if not isinstance(values, dict):
         raise CheckpointError(f"{path}: damaged (not an object)")
-    return Fields(values, str(path))
+    return ConfigReader(values, str(path))
 
 
 class _TwiceError(Exception):

@@ -11,17 +11,17 @@ import numpy as np
 from transformer_jax.config import HeadConfig, PositionConfig, TransformerConfig
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.functional.positions import sinusoidal
-from transformer_jax.interop.family import Family, Model, Tensors
-from transformer_jax.interop.fields import Fields
-from transformer_jax.interop.folder import FAMILIES
+from transformer_jax.interop.config_reader import ConfigReader
+from transformer_jax.interop.family import Model, ModelFamily, Tensors
+from transformer_jax.interop.hf_checkpoint import FAMILIES
 from transformer_jax.modules.stack import unstack_blocks
 from transformer_jax.training.trees import named, nested
 
-__all__ = ["Fitting", "choose_family", "looped", "sines_first", "with_table"]
+__all__ = ["ExportPlan", "choose_family", "split_sinusoids", "unscan_layers", "with_table"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Fitting:
+class ExportPlan:
     """A model in the terms of a published family.
 
     Attributes:
@@ -31,13 +31,13 @@ class Fitting:
         change: Makes its parameters of ours.
     """
 
-    family: Family
+    family: ModelFamily
     model: Model
     fields: dict[str, Any]
     change: Callable[[Any], Any] = lambda params: params
 
 
-def looped(model: Model, params: Any) -> tuple[Model, Any]:
+def unscan_layers(model: Model, params: Any) -> tuple[Model, Any]:
     """The same model with each block's parameters apart, which is how all formats have them.
 
     A scanned stack has them along an axis of layers.
@@ -56,7 +56,7 @@ def looped(model: Model, params: Any) -> tuple[Model, Any]:
     return dataclasses.replace(model, config=config), params | apart
 
 
-def sines_first(params: Any, width: int) -> Any:
+def split_sinusoids(params: Any, width: int) -> Any:
     """The parameters of the same model for positions with all sines before all cosines.
 
     Nothing in a Transformer but its sinusoids tells one axis of the residual stream from another,
@@ -83,7 +83,7 @@ def sines_first(params: Any, width: int) -> Any:
     return nested({name: moved(name, leaf) for name, leaf in named(params).items()})
 
 
-def choose_family(model: Model, fields: Mapping[str, Any] | None = None) -> Fitting:
+def choose_family(model: Model, fields: Mapping[str, Any] | None = None) -> ExportPlan:
     """How a model can be published.
 
     Args:
@@ -95,19 +95,19 @@ def choose_family(model: Model, fields: Mapping[str, Any] | None = None) -> Fitt
     """
     if fields is not None:
         family = next(f for f in FAMILIES if fields.get("model_type") in f.types)
-        return Fitting(family, model, {k: v for k, v in fields.items() if k != "torch_dtype"})
+        return ExportPlan(family, model, {k: v for k, v in fields.items() if k != "torch_dtype"})
     nearest: tuple[int, str] | None = None
     for other, change in _ways(model):
         for wanted, family in itertools.product((other, _with_biases(other)), FAMILIES):
             try:
                 there = family.named(wanted)
                 own = family.fields(there)
-                back = family.model(Fields(own), _tensors_of(family, there))
+                back = family.model(ConfigReader(own), _tensors_of(family, there))
             except (ConfigError, CheckpointError, KeyError):
                 continue
             apart = _differences(there, back)
             if not apart:
-                return Fitting(family, there, own, change)
+                return ExportPlan(family, there, own, change)
             if nearest is None or len(apart) < nearest[0]:
                 nearest = len(apart), f"{family.types[0]} has {'; '.join(apart[:4])}"
     reason = "" if nearest is None else f": {nearest[1]}"
@@ -128,7 +128,7 @@ def _ways(model: Model) -> Iterator[tuple[Model, Callable[[Any], Any]]]:
     )
     yield kind("learned"), lambda params: with_table(params, config)
     if config.positions.kind == "sinusoidal":
-        yield kind("sinusoidal_halves"), lambda params: sines_first(params, config.width)
+        yield kind("sinusoidal_halves"), lambda params: split_sinusoids(params, config.width)
     else:
         yield model, lambda params: params
 
@@ -159,9 +159,9 @@ def _with_biases(model: Model) -> Model:
     return dataclasses.replace(model, config=changed)
 
 
-def _tensors_of(family: Family, model: Model) -> Tensors:
+def _tensors_of(family: ModelFamily, model: Model) -> Tensors:
     """The names that a model has once published, without tensors."""
-    names = {row.theirs: (1,) for row in family.rows(model)}
+    names = {row.hf_name: (1,) for row in family.mappings(model)}
     return Tensors(names, lambda a, b: a == b)
 
 

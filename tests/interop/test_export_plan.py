@@ -19,9 +19,9 @@ from transformer_jax.config import (
 )
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.interop.export import published_tensors, write_folder
+from transformer_jax.interop.export_plan import choose_family
 from transformer_jax.interop.family import Model
-from transformer_jax.interop.fitting import choose_family
-from transformer_jax.interop.folder import abstract_model, open_folder
+from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.training.trees import named, nested
 
@@ -57,7 +57,7 @@ def test_sinusoids_beside_narrow_embeddings_are_as_narrow(tmp_path):
     params = params_of(model)
     said = write_folder(tmp_path, model, params)
     assert said["model_type"] == "electra"
-    there = open_folder(tmp_path)
+    there = open_hf_checkpoint(tmp_path)
     assert there.tensors.entries["embeddings.position_embeddings.weight"].shape == (12, 32)
     found = [
         nnx.merge(nnx.split(Encoder(config, rngs=nnx.Rngs(0)))[0], parameters)

@@ -16,10 +16,10 @@ from tests.parity import layouts
 from transformer_jax.cli.main import main
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.interop import tensor_files
+from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.export import write_folder
-from transformer_jax.interop.fields import Fields
-from transformer_jax.interop.folder import is_published, open_folder
-from transformer_jax.interop.runs import PublishedRun
+from transformer_jax.interop.hf_checkpoint import is_hf_checkpoint, open_hf_checkpoint
+from transformer_jax.interop.hf_run_directory import HFRunDirectory
 from transformer_jax.training.run_directory import RunDirectory
 
 
@@ -61,7 +61,7 @@ def test_a_tensor_that_is_not_finite_is_refused_by_every_door(tmp_path, capsys, 
 
     path = folder_of("vit", tmp_path / "vit", tensors=holed)
     with pytest.raises(CheckpointError, match=f"the tensor {name} holds NaN or infinity"):
-        open_folder(path).load()
+        open_hf_checkpoint(path).load()
     for command in (["verify", path], ["convert", path, tmp_path / "run"]):
         assert main([str(word) for word in command]) == 4
         assert f"{name} holds NaN or infinity" in capsys.readouterr().err
@@ -77,35 +77,39 @@ def test_a_tensor_that_is_not_finite_is_refused_by_every_door(tmp_path, capsys, 
 def test_a_classifier_of_roberta_may_hold_the_pooler_it_began_with(tmp_path):
     pooler = {f"roberta.pooler.dense.{part}": np.ones(shape, np.float32)
               for part, shape in (("weight", (32, 32)), ("bias", 32))}  # fmt: skip
-    plain = open_folder(folder_of("roberta_cls", tmp_path / "a"))
-    more = open_folder(folder_of("roberta_cls", tmp_path / "b", tensors=lambda f: f | pooler))
+    plain = open_hf_checkpoint(folder_of("roberta_cls", tmp_path / "a"))
+    more = open_hf_checkpoint(
+        folder_of("roberta_cls", tmp_path / "b", tensors=lambda f: f | pooler)
+    )
     assert more.model == plain.model
     equal(more.load(), plain.load())
 
 
 @pytest.mark.parametrize("layout", ["bart", "marian", "pegasus"])
 def test_a_bias_of_scores_that_is_left_out_is_none(tmp_path, layout):
-    folder = open_folder(folder_of(layout, tmp_path / "x", tensors=without("final_logits_bias")))
+    folder = open_hf_checkpoint(
+        folder_of(layout, tmp_path / "x", tensors=without("final_logits_bias"))
+    )
     assert not folder.model.config.head.bias
     assert "bias" not in folder.load().get("head", {})
 
 
 @pytest.mark.parametrize("layout", ["bart", "llama", "gemma2", "opt", "phi3"])
 def test_names_without_their_prefix(tmp_path, layout):
-    plain = open_folder(folder_of(layout, tmp_path / "a"))
-    bare = open_folder(folder_of(layout, tmp_path / "b", tensors=renamed("model.", "")))
+    plain = open_hf_checkpoint(folder_of(layout, tmp_path / "a"))
+    bare = open_hf_checkpoint(folder_of(layout, tmp_path / "b", tensors=renamed("model.", "")))
     equal(bare.load(), plain.load())
     assert bare.model.prefix == ""
 
 
 def test_versions_of_old_files_hold_nothing(tmp_path):
     version = {"model.encoder.version": np.array([3.0], np.float32)}
-    open_folder(folder_of("bart", tmp_path / "x", tensors=lambda found: found | version))
+    open_hf_checkpoint(folder_of("bart", tmp_path / "x", tensors=lambda found: found | version))
 
 
 def test_pegasus_computes_positions_that_are_not_stored(tmp_path):
     names = [f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder")]
-    folder = open_folder(folder_of("pegasus", tmp_path / "x", tensors=without(*names)))
+    folder = open_hf_checkpoint(folder_of("pegasus", tmp_path / "x", tensors=without(*names)))
     assert folder.model.config.positions.kind == "sinusoidal_halves"
 
 
@@ -117,8 +121,8 @@ def test_pegasus_computes_positions_that_are_not_stored(tmp_path):
      ("bart", "model.shared.weight", "model.encoder.embed_tokens.weight")],
 )  # fmt: skip
 def test_a_tied_table_may_be_stored_under_any_of_its_names(tmp_path, layout, table, other):
-    plain = open_folder(folder_of(layout, tmp_path / "a"))
-    found = open_folder(folder_of(layout, tmp_path / "b", tensors=renamed(table, other)))
+    plain = open_hf_checkpoint(folder_of(layout, tmp_path / "a"))
+    found = open_hf_checkpoint(folder_of(layout, tmp_path / "b", tensors=renamed(table, other)))
     assert found.model == plain.model
     equal(found.load(), plain.load())
 
@@ -130,7 +134,7 @@ def config_of(layout, path, **changes):
         fields |= changes
         return {key: value for key, value in fields.items() if value is not ...}
 
-    return open_folder(folder_of(layout, path, fields=change)).model.config
+    return open_hf_checkpoint(folder_of(layout, path, fields=change)).model.config
 
 
 def test_keys_that_are_left_out_have_the_value_that_transformers_gives_them(tmp_path):
@@ -280,7 +284,7 @@ def test_the_first_gemma_says_one_activation_and_means_another(tmp_path):
 
 def test_an_exact_gelu_of_the_first_gemma_goes_back_by_its_other_name(tmp_path):
     exact = lambda found: found | {"hidden_act": "gelu_python"}
-    folder = open_folder(folder_of("gemma", tmp_path / "x", fields=exact))
+    folder = open_hf_checkpoint(folder_of("gemma", tmp_path / "x", fields=exact))
     assert folder.model.config.feed_forward.activation == "gelu"
     assert folder.family.fields(folder.model)["hidden_act"] == "gelu_python"
 
@@ -313,13 +317,13 @@ def test_weights_are_floating_point(tmp_path):
     name = "transformer.ln_f.bias"
     whole = lambda found: found | {name: np.zeros(32, np.int64)}
     with pytest.raises(CheckpointError, match=rf"{name} is I64: weights are"):
-        open_folder(folder_of("gpt2", tmp_path / "x", tensors=whole))
+        open_hf_checkpoint(folder_of("gpt2", tmp_path / "x", tensors=whole))
 
 
 def test_a_head_for_pairs_alone_is_named(tmp_path):
     names = [n for n in layouts.weights("bert") if n.startswith("cls.predictions")]
     with pytest.raises(CheckpointError, match="head for pairs alone"):
-        open_folder(folder_of("bert", tmp_path / "x", tensors=without(*names)))
+        open_hf_checkpoint(folder_of("bert", tmp_path / "x", tensors=without(*names)))
 
 
 @pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
@@ -329,11 +333,11 @@ def test_configurations_are_ordinary_files_of_the_folder(tmp_path, name):
     (folder / name).unlink(missing_ok=True)
     (folder / name).symlink_to(tmp_path / "secret.json")
     with pytest.raises(CheckpointError, match="link that leaves the folder"):
-        PublishedRun(folder).read_config()
+        HFRunDirectory(folder).read_config()
     (folder / name).unlink()
     os.mkfifo(folder / name)
     with pytest.raises(CheckpointError, match="no ordinary file"):
-        PublishedRun(folder).read_config()
+        HFRunDirectory(folder).read_config()
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="the system does not tell")
@@ -341,11 +345,11 @@ def test_parameters_stay_in_the_file_where_they_lie_in_it_as_in_memory(tmp_path,
     """Bits are the same wherever a file begins; what is written to a parameter never reaches it."""
     monkeypatch.setattr(tensor_files, "_LARGE", 1)
     folder = folder_of("gpt2", tmp_path / "x")
-    wanted = open_folder(folder).load()
+    wanted = open_hf_checkpoint(folder).load()
     counts = {}
     for at in range(0, 64, 8):
         begin_at(folder, at)
-        params = open_folder(folder).load()
+        params = open_hf_checkpoint(folder).load()
         equal(params, wanted)
         counts[at] = sum(in_file(leaf, folder) for leaf in jax.tree.leaves(params))
     assert counts[0] > 0
@@ -366,7 +370,7 @@ def test_a_step_of_training_leaves_the_published_file_as_it_is(tmp_path, monkeyp
     folder = folder_of("gpt2", tmp_path / "x")
     begin_at(folder, 0)
     before = (folder / "model.safetensors").read_bytes()
-    params = open_folder(folder).load()
+    params = open_hf_checkpoint(folder).load()
     wanted = jax.tree.map(lambda leaf: np.asarray(leaf) + 1, params)
     step = jax.jit(lambda params: jax.tree.map(lambda leaf: leaf + 1, params), donate_argnums=0)
     equal(jax.block_until_ready(step(params)), wanted)
@@ -428,8 +432,10 @@ def test_t5_believes_the_parts_of_its_feed_forward_where_they_are_said_too(tmp_p
 def test_a_classifier_of_images_has_no_use_for_a_pooler(tmp_path):
     pooler = {f"vit.pooler.dense.{part}": np.ones(shape, np.float32)
               for part, shape in (("weight", (32, 32)), ("bias", 32))}  # fmt: skip
-    plain = open_folder(folder_of("vit", tmp_path / "a"))
-    more = open_folder(folder_of("vit", tmp_path / "b", tensors=lambda found: found | pooler))
+    plain = open_hf_checkpoint(folder_of("vit", tmp_path / "a"))
+    more = open_hf_checkpoint(
+        folder_of("vit", tmp_path / "b", tensors=lambda found: found | pooler)
+    )
     assert more.model == plain.model
     assert not more.model.config.head.pooler
     equal(more.load(), plain.load())
@@ -440,19 +446,21 @@ def test_a_classifier_of_texts_needs_its_pooler(tmp_path, problem):
     names = [f"bert.pooler.dense.{part}" for part in ("weight", "bias")]
     how = {"tensors": without(*names), "fields": lambda said: said | {"problem_type": problem}}
     with pytest.raises(CheckpointError, match=r"bert.pooler.dense.weight is missing"):
-        open_folder(folder_of("bert_cls", tmp_path / "x", **how))
+        open_hf_checkpoint(folder_of("bert_cls", tmp_path / "x", **how))
 
 
 @pytest.mark.parametrize("layout", ["llama", "gpt2"])
 def test_keys_of_any_name_are_only_keys(tmp_path, layout):
     strange = {"self": 1, "usual": 2, "values": 3}
-    plain = open_folder(folder_of(layout, tmp_path / "a"))
-    found = open_folder(folder_of(layout, tmp_path / "b", fields=lambda said: said | strange))
+    plain = open_hf_checkpoint(folder_of(layout, tmp_path / "a"))
+    found = open_hf_checkpoint(
+        folder_of(layout, tmp_path / "b", fields=lambda said: said | strange)
+    )
     assert found.model == plain.model
 
 
 def test_what_was_asked_for_is_known_where_it_is_missing_too():
-    fields = Fields({})
+    fields = ConfigReader({})
     fields.whole("a", default=3)
     fields.number("b", default=0.5)
     fields.flag("c", True)
@@ -486,7 +494,7 @@ def test_a_tokenizer_with_more_ids_than_embeddings_is_refused(tmp_path, layout, 
 
 def test_positions_that_count_from_padding_go_with_the_id_of_padding(tmp_path):
     """RoBERTa finds its first position by the id of padding: no other id can be written."""
-    folder = open_folder(folder_of("roberta", tmp_path / "x"))
+    folder = open_hf_checkpoint(folder_of("roberta", tmp_path / "x"))
     params = folder.load()
     with pytest.raises(ConfigError, match=r"pad_token_id 1 .* the tokenizer has 3"):
         write_folder(tmp_path / "y", folder.model, params, ids={"pad_token_id": 3})
@@ -498,25 +506,25 @@ def test_positions_that_count_from_padding_go_with_the_id_of_padding(tmp_path):
 
 def test_what_is_published_is_told_from_a_run(tmp_path):
     folder = folder_of("gpt2", tmp_path / "a")
-    assert is_published(folder)
+    assert is_hf_checkpoint(folder)
     (folder / "checkpoints").mkdir()
-    assert is_published(folder)
-    assert isinstance(RunDirectory.open(folder), PublishedRun)
+    assert is_hf_checkpoint(folder)
+    assert isinstance(RunDirectory.open(folder), HFRunDirectory)
     run = tmp_path / "run"
     run.mkdir()
     fields = {"model": {"width": 8}, "published": {"fields": {"model_type": "gpt2"}}}
     (run / "config.json").write_text(json.dumps(fields))
-    assert not is_published(run)
+    assert not is_hf_checkpoint(run)
     nameless = folder_of("gpt2", tmp_path / "b", fields=without("model_type"))
     with pytest.raises(CheckpointError, match="model_type is missing: known are bert"):
-        PublishedRun(nameless).read_config()
-    assert is_published(nameless)
+        HFRunDirectory(nameless).read_config()
+    assert is_hf_checkpoint(nameless)
 
 
 def test_decoding_is_said_by_its_own_file_alone(tmp_path):
     """As transformers has it: keys of config.json count where there is no other file."""
     folder = folder_of("bart", tmp_path / "x", fields=lambda f: f | {"num_beams": 4})
-    said = lambda: PublishedRun(folder).read_config()["published"]["generation"]
+    said = lambda: HFRunDirectory(folder).read_config()["published"]["generation"]
     assert said()["num_beams"] == 4
     (folder / "generation_config.json").write_text('{"max_length": 7, "eos_token_id": null}')
     assert said() == {"max_length": 7, "eos_token_id": None}

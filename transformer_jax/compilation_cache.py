@@ -7,12 +7,12 @@ import platform
 import sys
 from pathlib import Path
 
-__all__ = ["keep_compiled", "multiplies_bfloat16"]
+__all__ = ["enable_compilation_cache", "multiplies_bfloat16"]
 
 _MOST = 512 << 20  # bytes on disk
 
 
-def keep_compiled() -> Path | None:
+def enable_compilation_cache() -> Path | None:
     """Lets JAX, which must not be imported yet, keep what it compiles; the folder, or None.
 
     The folder is ``TRANSFORMER_JAX_CACHE``, else ``~/.cache/transformer_jax``; ``off`` keeps

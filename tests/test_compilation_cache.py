@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from transformer_jax import compiled
-from transformer_jax.compiled import multiplies_bfloat16
+from transformer_jax import compilation_cache
+from transformer_jax.compilation_cache import multiplies_bfloat16
 from transformer_jax.config import ComputeConfig, TransformerConfig
 from transformer_jax.runs.job import advise
 
@@ -25,8 +25,8 @@ def fresh(monkeypatch, tmp_path):
 
 def test_a_second_start_finds_what_the_first_compiled(tmp_path):
     code = (
-        "from transformer_jax.compiled import keep_compiled\n"
-        "folder = keep_compiled()\n"
+        "from transformer_jax.compilation_cache import enable_compilation_cache\n"
+        "folder = enable_compilation_cache()\n"
         "import os; os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0'\n"
         "import jax\n"
         "print(jax.jit(lambda x: jax.numpy.sin(x @ x).sum())(jax.numpy.ones((9, 9))))\n"
@@ -42,30 +42,30 @@ def test_a_second_start_finds_what_the_first_compiled(tmp_path):
 
 def test_nothing_is_kept_where_it_is_not_wanted(fresh, monkeypatch):
     monkeypatch.setenv("TRANSFORMER_JAX_CACHE", "off")
-    assert compiled.keep_compiled() is None
+    assert compilation_cache.enable_compilation_cache() is None
     monkeypatch.setenv("TRANSFORMER_JAX_CACHE", str(fresh))
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "elsewhere")
-    assert compiled.keep_compiled() is None
+    assert compilation_cache.enable_compilation_cache() is None
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
     monkeypatch.setitem(sys.modules, "jax", os)
-    assert compiled.keep_compiled() is None
+    assert compilation_cache.enable_compilation_cache() is None
     assert not fresh.exists()
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(fresh):
     fresh.write_text("a file")
-    assert compiled.keep_compiled() is None
+    assert compilation_cache.enable_compilation_cache() is None
     assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
 
 
 def test_the_oldest_go_when_there_is_too_much(fresh, monkeypatch):
-    folder = compiled.keep_compiled()
+    folder = compilation_cache.enable_compilation_cache()
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
     for age, name in enumerate(("old", "middle", "new")):
         (folder / name).write_bytes(b"x" * 10)
         os.utime(folder / name, (age, age))
-    monkeypatch.setattr(compiled, "_MOST", 25)
-    assert compiled.keep_compiled() == folder
+    monkeypatch.setattr(compilation_cache, "_MOST", 25)
+    assert compilation_cache.enable_compilation_cache() == folder
     assert sorted(path.name for path in folder.iterdir()) == ["middle", "new"]
 
 
