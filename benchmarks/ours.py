@@ -24,7 +24,7 @@ from transformer_jax.config import (
 )
 from transformer_jax.decoding.beam import beam_search
 from transformer_jax.decoding.generate import generate
-from transformer_jax.decoding.layout import laid_out
+from transformer_jax.decoding.layout import prepared
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.training.objectives import translation
 from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig, make_optimizer
@@ -127,7 +127,7 @@ def load_marian(folder: str, config: TransformerConfig) -> tuple[Any, dict]:
 def decode(folder, vocab, width, heads, layers, hidden, batch, length, new, beams):
     """The loop behind ``translate``: exactly ``new`` tokens of each sentence."""
     config = configuration(vocab, width, heads, layers, hidden)
-    graph, params = laid_out(*load_marian(folder, config))
+    graph, params = prepared(*load_marian(folder, config))
     rng = np.random.default_rng(1)
     source = rng.integers(4, vocab, (batch, length)).astype(np.int32)
     source[:, -1] = EOS

@@ -27,7 +27,7 @@ from transformer_jax.config import (
     TransformerConfig,
 )
 from transformer_jax.decoding.generate import SamplingConfig
-from transformer_jax.decoding.layout import laid_out
+from transformer_jax.decoding.layout import prepared
 from transformer_jax.decoding.programs import Programs
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.training.objectives import language_model
@@ -98,7 +98,7 @@ def decode(preset, batch, prompt, new, dtype="float32"):
     config = dataclasses.replace(config, compute=compute)
     graph, params = split(Decoder(config, rngs=nnx.Rngs(0)))
     narrow = lambda a: a.astype(dtype) if a.ndim > 1 else a
-    graph, params = laid_out(graph, jax.tree.map(narrow, params))
+    graph, params = prepared(graph, jax.tree.map(narrow, params))
     end = config.vocab - 1
     special: Any = types.SimpleNamespace(eos=end, pad=0)
     programs = Programs(graph, special, forbidden=(end,))

@@ -26,7 +26,7 @@ from transformer_jax.config import (
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional.losses import cross_entropy
 from transformer_jax.models.decoder import Decoder
-from transformer_jax.modules import stack
+from transformer_jax.modules.replace import prepare_for_decoding
 
 V, T = 23, 12
 
@@ -222,13 +222,14 @@ def test_scanned_layers_are_looped_ones():
     ],
 )
 @pytest.mark.parametrize("wide", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_weights_laid_for_decoding_compute_the_same(name, scan, wide, monkeypatch):
+def test_a_model_prepared_for_decoding_computes_the_same(name, scan, wide):
     """Both ways: all at once, and prompt, several tokens and single ones out of a cache."""
-    monkeypatch.setattr(stack, "_WIDE", 16 if wide else 17)
     config = dataclasses.replace(VARIANTS[name], compute=ComputeConfig(scan=scan))
     model = nnx.merge(*parts(config))
     whole = full(config)(text())
-    model.settle()
+    given = jax.tree.map(jnp.copy, nnx.to_pure_dict(nnx.state(model)))
+    original, model = model, prepare_for_decoding(model, 16 if wide else 17)
+    chex.assert_trees_all_equal(nnx.to_pure_dict(nnx.state(original)), given)
     assert not model.decoder.config.compute.scan
     blocks = nnx.to_pure_dict(nnx.split(model)[1])["decoder"]["blocks"]
     assert set(blocks) == {0, 1}
@@ -239,7 +240,6 @@ def test_weights_laid_for_decoding_compute_the_same(name, scan, wide, monkeypatc
 
     def stepwise(model, tokens):
         cache = model.start(2, 14)
-        assert all(layer.joint is None for layer in cache.layers)  # nothing joined over and over
         first, cache = model.prefill(tokens[:, :6], cache)
         some, cache = model.extend(tokens[:, 6:9], cache)
         last, _ = model.step(tokens[:, 9], cache)

@@ -25,12 +25,12 @@ from transformer_jax.config import (
     TransformerConfig,
 )
 from transformer_jax.data.corpora.phrasebook import L1_PAIRS
-from transformer_jax.decoding.layout import laid_out
+from transformer_jax.decoding.layout import split_model
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional.masks import Mask
 from transformer_jax.models.encoder_decoder import EncoderDecoder
-from transformer_jax.modules import stack
 from transformer_jax.modules.linear import Embed
+from transformer_jax.modules.replace import prepare_for_decoding
 from transformer_jax.modules.stack import stack_blocks, unstack_blocks
 
 B, S, T, V = 3, 7, 6, 23
@@ -347,11 +347,10 @@ def test_every_field_counts_where_it_applies(base, group, field, value, batch):
     "name",
     ["rotary", *(pytest.param(name, marks=pytest.mark.slow) for name in ("vaswani", "apart"))],
 )
-def test_weights_laid_for_decoding_compute_the_same(name, batch, monkeypatch):
-    """Both stacks, cross-attention among them, with kernels the other way round."""
-    monkeypatch.setattr(stack, "_WIDE", 16)
+def test_a_model_prepared_for_decoding_computes_the_same(name, batch):
+    """Both stacks, cross-attention among them, with transposed kernels."""
     graph, params = made(VARIANTS[name])
-    laid = Compiled(*laid_out(graph, params))
+    laid = Compiled(*split_model(prepare_for_decoding(nnx.merge(graph, params), 16)))
     across = laid.params["decoder"]["blocks"][0]["cross_attention"]["query"]["kernel"]
     before = params["decoder"]["blocks"][0]["cross_attention"]["query"]["kernel"]
     chex.assert_trees_all_equal(across, before.T)

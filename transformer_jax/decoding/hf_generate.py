@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from transformer_jax.decoding.hf_config import HFGenerationConfig
 from transformer_jax.decoding.hf_logits import PromptContext, processor_params, processor_shapes
 from transformer_jax.decoding.hf_search import HFSearchOutput, hf_beam_search, hf_greedy_search
-from transformer_jax.decoding.layout import laid_out, split_model
+from transformer_jax.decoding.layout import prepared, split_model
 from transformer_jax.decoding.windows import round_up
 from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.models.encoder_decoder import EncoderDecoder
@@ -74,7 +74,7 @@ class HFGenerator:
         self.served = (rules, *others)
         for each in self.served:
             self._check(each)
-        self.graph, self.params = laid_out(graph, params)
+        self.graph, self.params = prepared(graph, params)
         self._run = jax.jit(self._run_batch, static_argnames=("room", "num_beams", "steps"))
 
     def generate(

@@ -21,7 +21,7 @@ from transformer_jax.decoding.batching import (
 )
 from transformer_jax.decoding.forced import TeacherForced, TraceStep
 from transformer_jax.decoding.generate import GenerationState, SamplingConfig
-from transformer_jax.decoding.layout import laid_out, split_model
+from transformer_jax.decoding.layout import prepared, split_model
 from transformer_jax.decoding.programs import Programs
 from transformer_jax.decoding.requests import Continuation, GenerationRequest, TextScore, numbered
 from transformer_jax.decoding.translator import TextTokenizer
@@ -96,7 +96,7 @@ class DecoderLanguageModel:
             )
             graph = nnx.split(nnx.eval_shape(lambda: type(module)(config, rngs=nnx.Rngs(0))))[0]
         # Laid out once: inside the loop it would be done again for every token.
-        graph, self.params = laid_out(graph, params)
+        graph, self.params = prepared(graph, params)
         self.tokenizer, self.shapes = tokenizer, shapes or BatchingConfig()
         if jax.default_backend() == "gpu":
             # A product of one row is compiled to an outer product and a sum, with three times the

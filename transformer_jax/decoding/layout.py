@@ -1,4 +1,4 @@
-"""Weights as decoding reads them fastest."""
+"""Graph and parameters of models that decode."""
 
 from typing import Any
 
@@ -6,7 +6,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-__all__ = ["laid_out", "split_model"]
+from transformer_jax.modules.replace import prepare_for_decoding
+
+__all__ = ["prepared", "split_model"]
 
 
 def split_model(model: Any) -> tuple[Any, Any]:
@@ -23,27 +25,12 @@ def split_model(model: Any) -> tuple[Any, Any]:
     return graph, nnx.to_pure_dict(state)
 
 
-def laid_out(graph: Any, params: Any) -> tuple[Any, Any]:
-    """A model that decodes, by its graph and parameters, settled once for all that it will write.
-
-    Nothing that it computes changes, see :meth:`Stack.settle`, but where it computes in bfloat16:
-    matrices and tables are cast to that here, once, and no more at every token.
+def prepared(graph: Any, params: Any) -> tuple[Any, Any]:
+    """Graph and parameters of a model as :func:`prepare_for_decoding` makes it.
 
     Args:
         graph: The static part of a decoder or an encoder-decoder.
-        params: Its parameters, in nested dictionaries.
-
-    Example:
-        >>> from transformer_jax.config import PRESETS
-        >>> from transformer_jax.models.decoder import Decoder
-        >>> import dataclasses
-        >>> config = dataclasses.replace(PRESETS["char"], vocab=5, width=12, decoder_layers=1)
-        >>> _, params = laid_out(*split_model(Decoder(config, rngs=nnx.Rngs(0))))
-        >>> params["decoder"]["blocks"][0]["self_attention"]["joined"]["kernel"].shape
-        (12, 36)
+        params: Its parameters in nested dictionaries, of NumPy or JAX arrays.
     """
     model = nnx.merge(graph, jax.tree.map(jnp.asarray, params))
-    model.settle()
-    graph, params = split_model(model)
-    dtype = jnp.dtype(model.config.compute.dtype)
-    return graph, jax.tree.map(lambda a: a.astype(dtype) if a.ndim > 1 else a, params)
+    return split_model(prepare_for_decoding(model))

@@ -20,7 +20,7 @@ from transformer_jax.decoding.forced import (
     teacher_forced_log_probs,
 )
 from transformer_jax.decoding.generate import generate
-from transformer_jax.decoding.layout import laid_out, split_model
+from transformer_jax.decoding.layout import prepared, split_model
 from transformer_jax.decoding.lengths import length_penalty
 from transformer_jax.decoding.options import BeamSearchConfig, TranslationBatching
 from transformer_jax.errors import DataError, plural
@@ -124,7 +124,7 @@ class Translator:
         config = nnx.merge(self._given, params).config
         self.vocab = config.decoder_vocab or config.vocab
         check_vocabulary(tokenizer, self.vocab, config.vocab)
-        self.graph, self._params = laid_out(self._given, params)
+        self.graph, self._params = prepared(self._given, params)
         self.tokenizer = tokenizer
         self.search = search or BeamSearchConfig()
         self.batching = batching or TranslationBatching()
@@ -144,7 +144,7 @@ class Translator:
 
     @params.setter
     def params(self, params: Any) -> None:
-        self._params = laid_out(self._given, params)[1]
+        self._params = prepared(self._given, params)[1]
 
     def translate(
         self, lines: Iterable[str], search: BeamSearchConfig | None = None

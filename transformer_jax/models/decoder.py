@@ -84,10 +84,6 @@ class Decoder(nnx.Module):
         """What :meth:`logits` multiplies by, for losses that never hold all logits at once."""
         return self.head.output_table(self.embedding)
 
-    def settle(self) -> None:
-        """Lays weights as decoding reads them fastest: see :meth:`Stack.settle`."""
-        self.decoder.settle()
-
     def start(self, rows: int, length: int, *, beams: int = 1) -> Cache:
         """An empty cache for up to ``length`` tokens of ``rows`` texts, ``beams`` of each."""
         return self.decoder.init_cache(rows, length, beams=beams)

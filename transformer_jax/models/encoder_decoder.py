@@ -119,11 +119,6 @@ class EncoderDecoder(nnx.Module):
         """What :meth:`logits` multiplies by, for losses that never hold all logits at once."""
         return self.head.output_table(self.target_embedding)
 
-    def settle(self) -> None:
-        """Lays weights as decoding reads them fastest: see :meth:`Stack.settle`."""
-        self.encoder.settle()
-        self.decoder.settle()
-
     def start(
         self,
         source: Int[Array, "B S"],

@@ -42,7 +42,7 @@ class Attention(nnx.Module):
         self.key = Linear(D, self.K * self.H, ("embed", "heads"), bias=att.bias, rngs=rngs)
         self.value = Linear(D, self.K * self.U, ("embed", "heads"), bias=att.bias, rngs=rngs)
         self.out = Linear(self.N * self.U, D, ("heads", "embed"), bias=att.out_bias, rngs=rngs)
-        self.joined: Linear | None = None  # the first three side by side, and instead of them
+        self.fused_qkv: Linear | None = None  # the first three side by side, in place of them
         self.query_norm = Norm(config.norm, self.H, "head_dim") if att.qk_norm else None
         self.key_norm = Norm(config.norm, self.H, "head_dim") if att.qk_norm else None
 
@@ -98,33 +98,37 @@ class Attention(nnx.Module):
             key=key,
         )
 
-    def joint(self) -> tuple[Float[Array, "D F"], Float[Array, " F"] | None]:
-        """The query, key and value projections side by side: one product instead of three."""
-        kernels, biases = zip(
-            *(p.weights() for p in (self.query, self.key, self.value)), strict=True
-        )
-        bias = None if biases[0] is None else jnp.concatenate(biases)
-        return jnp.concatenate(kernels, axis=1), bias
+    def project_qkv(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows F"]:
+        """Queries, keys and values side by side: one product where their maps are plain."""
+        if self.fused_qkv is not None:
+            return self.fused_qkv(x)
+        maps = self.query, self.key, self.value
+        if all(type(part) is Linear for part in maps):
+            return linear(x, *_fused(maps))
+        return jnp.concatenate([part(x) for part in maps], axis=-1)
 
-    def join(self) -> None:
-        """Keeps the three projections side by side from now on: self-attention alone can run.
+    def with_fused_qkv(self) -> "Attention":
+        """The same self-attention with one map for queries, keys and values.
 
-        Decoding reads them so, and would join them again for every text.
+        Decoding would put the three together again for every token. Maps that are not plain, such
+        as those with an adapter, stay apart.
         """
-        if self.joined is None:
-            self.joined = nnx.data(Linear.of(*self.joint()))
-            self.query = self.key = self.value = None  # type: ignore[assignment]
-
-    def project_qkv(
-        self, x: Float[Array, "*rows D"], joint: tuple | None = None
-    ) -> Float[Array, "*rows F"]:
-        """Queries, keys and values side by side; ``joint`` is what :meth:`joint` made earlier."""
-        if self.joined is not None:
-            return self.joined(x)
-        return linear(x, *(joint or self.joint()))
+        maps = self.query, self.key, self.value
+        if not all(type(part) is Linear for part in maps):
+            return self
+        made = nnx.merge(*nnx.split(self))
+        kernel, bias = _fused(maps)
+        made.fused_qkv = nnx.data(
+            Linear.of(
+                self.query.kernel.replace(kernel),
+                None if self.query.bias is None else self.query.bias.replace(bias),
+            )
+        )
+        made.query = made.key = made.value = None  # type: ignore[assignment]
+        return made
 
     def split_qkv(self, qkv: Float[Array, "B T F"]) -> tuple[Array, Array, Array]:
-        """Queries, keys and values, heads first, out of the joint projection."""
+        """Queries, keys and values, heads first, out of the fused projection."""
         ends = self.N * self.H, (self.N + self.K) * self.H
         q, k, v = jnp.split(qkv, ends, axis=-1)
         return self.split_heads(q, self.N), self.split_heads(k, self.K), self.split_heads(v, self.K)
@@ -178,7 +182,6 @@ class Attention(nnx.Module):
         x: Float[Array, "R D"],
         keys: Float[Array, "BK J H"],
         values: Float[Array, "BK J U"],
-        joint: tuple | None,
         slot: Int[Array, ""],
         positions: Int[Array, "#B #M"],
         visible: Bool[Array, "#B 1 #M J"],
@@ -191,7 +194,7 @@ class Attention(nnx.Module):
         """
         B, ends = keys.shape[0] // self.K, (self.N * self.H, (self.N + self.K) * self.H)
         M = x.shape[0] // B
-        q, k, v = jnp.split(self.project_qkv(x, joint), ends, axis=-1)
+        q, k, v = jnp.split(self.project_qkv(x), ends, axis=-1)
         q, k = self.rows_to_beams(q, B, self.N), self.rows_to_beams(k, B, self.K)
         q, k = self.apply_rope(q, k, positions)
         v = self.rows_to_beams(v, B, self.K)
@@ -234,3 +237,10 @@ class Attention(nnx.Module):
         """The opposite of :meth:`rows_to_beams`, heads side by side."""
         B, N, M, U = x.shape
         return x.swapaxes(1, 2).reshape(B * M, N * U)
+
+
+def _fused(maps: tuple[Linear, ...]) -> tuple[Array, Array | None]:
+    """Kernel and bias of linear maps of the same inputs, their outputs side by side."""
+    biases = [part.bias[...] for part in maps if part.bias is not None]
+    kernel = jnp.concatenate([part.kernel[...] for part in maps], axis=1)
+    return kernel, jnp.concatenate(biases) if biases else None

@@ -110,7 +110,7 @@ class Block(nnx.Module):
         def look_back(y):
             nonlocal keys, values
             y, keys, values = self.self_attention.step(
-                y, keys, values, cache.joint, slot, positions, visible, bias
+                y, keys, values, slot, positions, visible, bias
             )
             return y
 

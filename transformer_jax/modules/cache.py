@@ -23,7 +23,6 @@ class LayerCache:
     values: Any  # [B·K J U]
     memory_keys: Any  # [B·K R H] or None, of what was encoded, computed once
     memory_values: Any  # [B·K R U] or None
-    joint: tuple | None  # what :meth:`Attention.joint` makes, unless the module holds it itself
 
 
 @jax.tree_util.register_dataclass

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from transformer_jax.errors import DataError
 from transformer_jax.functional.linear import linear, linear_transposed
 
-__all__ = ["Embed", "Linear", "check_indices"]
+__all__ = ["Embed", "Linear", "LinearTransposed", "check_indices"]
 
 
 Axes = tuple[str | None, str | None]
@@ -24,7 +24,6 @@ class Linear(nnx.Module):
     """
 
     def __init__(self, inputs: int, outputs: int, axes: Axes, *, bias: bool = True, rngs: nnx.Rngs):
-        self.turned = False
         init = jax.nn.initializers.glorot_uniform()
         kernel = init(rngs.params(), (inputs, outputs), jnp.float32)
         self.kernel = nnx.Param(kernel, axes=axes)
@@ -32,29 +31,29 @@ class Linear(nnx.Module):
 
     def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows F"]:
         """The map of each row of ``x``."""
-        kernel, bias = self.weights()
-        return linear_transposed(x, kernel, bias) if self.turned else linear(x, kernel, bias)
-
-    def weights(self) -> tuple[Float[Array, "_ _"], Float[Array, " F"] | None]:
-        """The kernel, ``[D F]`` unless it is turned, and the bias, if there is one."""
-        return self.kernel[...], None if self.bias is None else self.bias[...]
-
-    def turn(self) -> None:
-        """Keeps the kernel as ``[F D]`` from now on: see :func:`linear_transposed`."""
-        if not self.turned:
-            self.kernel = nnx.Param(self.kernel[...].T)
-            self.turned = True
+        return linear(x, self.kernel[...], None if self.bias is None else self.bias[...])
 
     @classmethod
-    def of(cls, kernel: Float[Array, "D F"], bias: Float[Array, " F"] | None) -> "Linear":
-        """The map with these weights."""
-        made: Any = nnx.eval_shape(
-            lambda: cls(1, 1, ("embed", "heads"), bias=bias is not None, rngs=nnx.Rngs(0))
-        )
-        made.kernel.set_value(kernel)
-        if bias is not None:
-            made.bias.set_value(bias)
+    def of(cls, kernel: Any, bias: Any) -> "Linear":
+        """The map with these ``nnx.Param``; ``bias`` may be None."""
+        make = lambda: cls(1, 1, (None, None), bias=bias is not None, rngs=nnx.Rngs(0))
+        made: Any = nnx.eval_shape(make)
+        made.kernel, made.bias = kernel, bias
         return made
+
+
+class LinearTransposed(nnx.Module):
+    """The map of ``linear`` with its kernel as ``[F D]``: see :func:`linear_transposed`."""
+
+    def __init__(self, linear: Linear):
+        axes = linear.kernel.get_metadata("axes")
+        self.kernel = linear.kernel.replace(linear.kernel[...].T, axes=axes[::-1])
+        self.bias = linear.bias
+
+    def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows F"]:
+        """The map of each row of ``x``."""
+        bias = None if self.bias is None else self.bias[...]
+        return linear_transposed(x, self.kernel[...], bias)
 
 
 def check_indices(indices: Any, rows: int, what: str = "index") -> None:

@@ -24,11 +24,6 @@ __all__ = ["OnHidden", "Stack", "stack_blocks", "unstack_blocks"]
 
 OnHidden = Callable[[Float[Array, "B T D"]], object]
 
-# On a CPU, weights of this width come from memory and lie best in the order of outputs: products of
-# 4 to 32 rows take 0.7 to 0.9 of the time. Those of half of it come from caches, and take 1.1 to
-# 1.5 of it.
-_WIDE = 512
-
 
 class Stack(nnx.Module):
     """Positions, ``L`` blocks and a final norm.
@@ -239,21 +234,13 @@ class Stack(nnx.Module):
             return list(self.blocks)
         return unstacked(self.blocks, self.layers)
 
-    def settle(self) -> None:
-        """Lays weights as decoding reads them fastest; nothing that is computed changes.
-
-        OnHidden layer's lie apart, for along an axis they would be copied at every token; what is
-        used at once is joined (:meth:`Attention.join`), and the kernels of wide models are turned
-        (:meth:`Linear.turn`).
-        """
-        self.blocks = nnx.List(self.iter_blocks())
+    def unstacked(self) -> "Stack":
+        """The same stack with each block's parameters on their own."""
+        made = nnx.merge(*nnx.split(self))
+        made.blocks = nnx.List(made.iter_blocks())
         compute = dataclasses.replace(self.config.compute, scan=False)
-        self.config = dataclasses.replace(self.config, compute=compute)
-        for block in self.blocks:
-            block.self_attention.join()
-            for _, part in nnx.iter_modules(block):
-                if isinstance(part, Linear) and self.config.width >= _WIDE:
-                    part.turn()
+        made.config = dataclasses.replace(self.config, compute=compute)
+        return made
 
     def init_cache(
         self,
@@ -270,7 +257,7 @@ class Stack(nnx.Module):
         room = (sentences * K, length * beams)
         layers = []
         for block in self.iter_blocks():
-            past, across = block.self_attention, block.cross_attention
+            across = block.cross_attention
             read = (
                 (None, None) if memory is None or across is None else across.project_memory(memory)
             )
@@ -280,7 +267,6 @@ class Stack(nnx.Module):
                     values=jnp.zeros((*room, att.value_dim or H), dtype),
                     memory_keys=read[0],
                     memory_values=read[1],
-                    joint=past.joint() if past.joined is None else None,
                 )
             )
         ancestry = jnp.zeros((sentences, beams, length), jnp.int32) if beams > 1 else None

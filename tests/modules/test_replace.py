@@ -1,0 +1,124 @@
+"""Replacing modules: a model to a model, whatever lies where, and nothing given changes."""
+
+import dataclasses
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from tests.drawing import drawn, normals
+from transformer_jax.config import (
+    AttentionConfig,
+    ComputeConfig,
+    FeedForwardConfig,
+    TransformerConfig,
+)
+from transformer_jax.models.decoder import Decoder
+from transformer_jax.modules.linear import Linear
+from transformer_jax.modules.parameters import parameters
+from transformer_jax.modules.replace import prepare_for_decoding, replaced
+from transformer_jax.parallel.sharding import shardings
+
+CONFIG = TransformerConfig(
+    vocab=11,
+    width=16,
+    encoder_layers=0,
+    decoder_layers=2,
+    attention=AttentionConfig(heads=2),
+    feed_forward=FeedForwardConfig(width=32),
+)
+TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, 11, (2, 7)), jnp.int32)
+
+
+class Adapted(nnx.Module):
+    """A linear map with a low-rank addition (Hu et al. 2021)."""
+
+    def __init__(self, base, rank=2):
+        inputs, outputs = base.kernel.shape
+        self.base = base
+        self.a = nnx.Param(0.1 * normals((inputs, rank))[0], axes=("embed", None))
+        self.b = nnx.Param(0.1 * normals((rank, outputs))[0], axes=(None, "heads"))
+
+    def __call__(self, x):
+        return self.base(x) + x @ self.a[...] @ self.b[...]
+
+
+def adapted(path, module):
+    return Adapted(module) if path.endswith(("query", "value")) else None
+
+
+def model(scan=False):
+    config = dataclasses.replace(CONFIG, compute=ComputeConfig(scan=scan))
+    return nnx.merge(*drawn(lambda: Decoder(config, rngs=nnx.Rngs(0))))
+
+
+def stepwise(net, tokens):
+    """Logits of the last tokens, each from a cache."""
+    cache = net.start(len(tokens), tokens.shape[1])
+    first, cache = net.prefill(tokens[:, :4], cache)
+    logits = [first]
+    for t in range(4, tokens.shape[1]):
+        out, cache = net.step(tokens[:, t], cache)
+        logits.append(out)
+    return jnp.stack(logits, axis=1)
+
+
+def test_adapters_change_the_model_as_their_formula_does_and_decode():
+    """Also where queries, keys and values of plain maps are one product."""
+    net = model()
+    given = jax.tree.map(jnp.copy, nnx.to_pure_dict(nnx.state(net)))
+    made = replaced(net, adapted)
+    chex.assert_trees_all_equal(nnx.to_pure_dict(nnx.state(net)), given)
+    merged = model()
+    for block, other in zip(merged.decoder.blocks, made.decoder.blocks, strict=True):
+        for name in ("query", "value"):
+            map_, added = getattr(block.self_attention, name), getattr(other.self_attention, name)
+            map_.kernel.set_value(map_.kernel[...] + added.a[...] @ added.b[...])
+    expected = merged(TOKENS)
+    assert jnp.abs(expected - net(TOKENS)).max() > 1e-3
+    chex.assert_trees_all_close(made(TOKENS), expected, atol=1e-5)
+    ready = prepare_for_decoding(made, wide=16)
+    assert ready.decoder.blocks[0].self_attention.fused_qkv is None
+    chex.assert_trees_all_close(stepwise(ready, TOKENS), expected[:, 3:], atol=1e-5)
+
+
+@pytest.mark.parametrize("scan", [False, True])
+def test_every_parameter_of_a_prepared_model_is_declared_and_shards(scan):
+    mesh = jax.sharding.AbstractMesh((1, 2, 2), ("data", "fsdp", "tensor"))
+    made = prepare_for_decoding(model(scan), wide=16)
+    found = shardings(parameters(made), mesh)["decoder"]["blocks"][1]
+    P = jax.sharding.PartitionSpec
+    assert found["self_attention"]["fused_qkv"]["kernel"].spec == P("tensor", "fsdp")
+    assert found["feed_forward"]["up"]["kernel"].spec == P("tensor", "fsdp")
+    assert found["feed_forward"]["up"]["bias"].spec == P("tensor")
+
+
+def test_a_module_in_two_places_is_replaced_in_both_and_visited_once():
+    class Twice(nnx.Module):
+        def __init__(self):
+            self.one = Linear(2, 2, ("embed", "mlp"), rngs=nnx.Rngs(0))
+            self.rest = nnx.List([self.one, nnx.Dict(other=self.one)])
+
+    visited = []
+    twice = Twice()
+    made = replaced(twice, lambda path, part: visited.append(path) or (
+        Adapted(part) if isinstance(part, Linear) else None))  # fmt: skip
+    assert made.one is made.rest[0] is made.rest[1]["other"]
+    assert isinstance(made.one, Adapted)
+    assert sorted(visited) == ["", "one", "rest", "rest/1"]
+    assert twice.one is twice.rest[0] and isinstance(twice.one, Linear)  # noqa: PT018
+
+
+def test_the_model_itself_may_be_replaced():
+    one = Linear(2, 3, ("embed", "mlp"), rngs=nnx.Rngs(0))
+    assert isinstance(replaced(one, lambda path, part: Adapted(part)), Adapted)
+
+
+def test_matrices_are_cast_once_where_the_model_computes_in_bfloat16():
+    config = dataclasses.replace(CONFIG, compute=ComputeConfig(dtype="bfloat16"))
+    made = nnx.eval_shape(lambda: prepare_for_decoding(Decoder(config, rngs=nnx.Rngs(0))))
+    for leaf in jax.tree.leaves(nnx.to_pure_dict(nnx.state(made))):
+        assert leaf.dtype == (jnp.bfloat16 if leaf.ndim > 1 else jnp.float32)
