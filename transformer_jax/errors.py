@@ -5,6 +5,7 @@ to do. Commands print it without a traceback.
 """
 
 __all__ = [
+    "ArgumentError",
     "CheckpointError",
     "ConfigError",
     "DataError",
@@ -26,6 +27,10 @@ class ConfigError(UserError):
     """A setting or flag that cannot be; exit code 2."""
 
     exit_code = 2
+
+
+class ArgumentError(UserError, ValueError):
+    """An argument that a function of the library cannot take, such as arrays that do not fit."""
 
 
 class DataError(UserError):

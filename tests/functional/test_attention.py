@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,14 +9,16 @@ from hypothesis import strategies as st
 from jax.test_util import check_grads
 
 from tests.drawing import normals
+from transformer_jax.errors import UserError
 from transformer_jax.functional import attention, masks
 from transformer_jax.functional.attention import check_shapes, dot_product_self_attention
+from transformer_jax.functional.scores import ScaledDot
 
 # Compiled, because op by op they take ten times as long to test.
-OPTIONS = ("scale", "softcap", "implementation", "dropout_rate")
+OPTIONS = ("score", "implementation")
 attend = jax.jit(attention.attend, static_argnames=OPTIONS)
 attend_heads_first = jax.jit(attention.attend_heads_first, static_argnames=OPTIONS)
-attention_weights = jax.jit(attention.attention_weights, static_argnames=OPTIONS[:2])
+attention_weights = jax.jit(attention.attention_weights, static_argnames=OPTIONS[:1])
 
 # Tables of small numbers, as column t of batch 1 and head 1.
 row = lambda x: jnp.asarray(x, jnp.float32)[None, :, None, :]
@@ -58,18 +62,12 @@ def test_equals_the_float64_oracle(U, K):
 
 def test_options_equal_the_float64_oracle():
     q, k, v = arrays()
-    options = {
-        "scale": 1.0,
-        "softcap": 2.0,
-        "bias": normals((2, 1, 5, 7), seed=3)[0],
-    }
-    weights, out = oracle(q, k, v, masks.sliding_window_mask(3).array(5, 7), **options)
-    np.testing.assert_allclose(
-        attention_weights(q, k, masks.sliding_window_mask(3), **options), weights, atol=1e-6
-    )
-    np.testing.assert_allclose(
-        attend(q, k, v, masks.sliding_window_mask(3), **options), out, atol=2e-6
-    )
+    [bias] = normals((2, 1, 5, 7), seed=3)
+    mask, options = masks.sliding_window_mask(3), {"scale": 1.0, "softcap": 2.0}
+    weights, out = oracle(q, k, v, mask.array(5, 7), bias, **options)
+    options = {"score": ScaledDot(**options), "bias": bias}
+    np.testing.assert_allclose(attention_weights(q, k, mask, **options), weights, atol=1e-6)
+    np.testing.assert_allclose(attend(q, k, v, mask, **options), out, atol=2e-6)
 
 
 def test_half_precision_stays_near_the_oracle():
@@ -81,7 +79,7 @@ def test_half_precision_stays_near_the_oracle():
     np.testing.assert_allclose(attention_weights(q, k), weights, atol=2e-2)
 
 
-def test_equals_jax_nn_where_no_row_is_blind():
+def test_equals_jax_nn_where_no_row_is_fully_masked():
     q, k, v = arrays(U=8)
     mask = masks.causal() & masks.length_mask(jnp.array([4, 7]))
     theirs = jax.nn.dot_product_attention(q, k, v, mask=mask.array(5, 7))
@@ -105,9 +103,9 @@ def test_heads_first_is_the_same_transposed():
 def test_row_u5_shapes_and_large_logits():
     q, k, v = arrays(B=1, T=15, S=13, N=1, K=1, H=8, U=5)
     assert attend(q, k, v).shape == (1, 15, 1, 5)
-    y, back = jax.vjp(lambda *x: attend(*x, scale=1e4), q, k, v)
+    y, back = jax.vjp(lambda *x: attend(*x, score=ScaledDot(1e4)), q, k, v)
     assert all(np.isfinite(x).all() for x in (y, *back(y)))
-    weights = attention_weights(q, k, scale=1e4)
+    weights = attention_weights(q, k, score=ScaledDot(1e4))
     np.testing.assert_allclose(weights.sum(-1), 1.0, atol=1e-6)
 
 
@@ -131,7 +129,9 @@ def test_row_b5_attention_without_parameters():
 
 def test_row_b7_scale_of_one_is_unscaled():
     q, k, v = arrays()
-    np.testing.assert_allclose(attend(q, k, v, scale=1.0), oracle(q, k, v, scale=1.0)[1], atol=1e-6)
+    np.testing.assert_allclose(
+        attend(q, k, v, score=ScaledDot(1.0)), oracle(q, k, v, scale=1.0)[1], atol=1e-6
+    )
 
 
 @pytest.mark.parametrize(("D", "variance"), [(16, 16.02), (64, 63.4), (256, 250.7)])
@@ -141,7 +141,7 @@ def test_row_b8_the_default_scale_keeps_the_variance(D, variance):
     q, k, _ = arrays(B=1, T=64, S=2048, N=1, K=1, H=D)
 
     def scores_variance(scale):
-        logs = jnp.log(attention_weights(q, k, scale=scale))[0, 0]
+        logs = jnp.log(attention_weights(q, k, score=ScaledDot(scale)))[0, 0]
         return float(jnp.var(logs[:, 0::2] - logs[:, 1::2])) / 2
 
     assert scores_variance(None) == pytest.approx(1.0, rel=0.1)
@@ -152,7 +152,9 @@ def test_row_b8_the_default_scale_keeps_the_variance(D, variance):
 def test_row_l17_masked_numbers_as_they_should_be():
     # Scores are the products themselves: a query per row, keys the unit vectors.
     product = [[31, 27, 22], [27, 42, 31], [22, 31, 37]]
-    weights = attention_weights(row(product), row(np.eye(3)), masks.causal(), scale=3**-0.5)
+    weights = attention_weights(
+        row(product), row(np.eye(3)), masks.causal(), score=ScaledDot(3**-0.5)
+    )
     golden = [[1, 0, 0], [1.733e-4, 0.999827, 0], [1.681e-4, 0.030346, 0.969486]]
     np.testing.assert_allclose(weights[0, 0], golden, atol=1e-6)
 
@@ -160,16 +162,18 @@ def test_row_l17_masked_numbers_as_they_should_be():
 def test_rows_h2_to_h4_numbers_as_they_should_be():
     scores, values = row([[92, 124, 22, 8]]), row(np.eye(4))
     golden = [0.017986, 0.982010, 2.85e-6, 4.95e-7]
-    weights = attention_weights(scores, values, scale=64**-0.5)[0, 0, 0]
+    weights = attention_weights(scores, values, score=ScaledDot(64**-0.5))[0, 0, 0]
     np.testing.assert_allclose(weights, golden, atol=1e-6)
     # With unit vectors for values, what comes out are the weights.
-    np.testing.assert_array_equal(attend(scores, values, values, scale=64**-0.5)[0, 0, 0], weights)
+    np.testing.assert_array_equal(
+        attend(scores, values, values, score=ScaledDot(64**-0.5))[0, 0, 0], weights
+    )
 
 
 def test_row_u4_cold_attention_is_a_dictionary():
     keys = np.linalg.qr(np.random.default_rng(0).normal(size=(6, 6)))[0]
     stored = np.random.default_rng(1).normal(size=(6, 3))
-    found = attend(row(keys[[4, 1]]), row(keys), row(stored), scale=1e3)
+    found = attend(row(keys[[4, 1]]), row(keys), row(stored), score=ScaledDot(1e3))
     np.testing.assert_allclose(found[0, :, 0], stored[[4, 1]], atol=1e-6)
 
 
@@ -222,7 +226,7 @@ def test_decoding_one_query_at_a_time_equals_all_at_once():
         np.testing.assert_allclose(step(q[:, at : at + 1], at)[:, 0], whole[:, at], atol=1e-6)
 
 
-def test_row_a6_a_blind_query_gives_zero_where_jax_nn_gives_the_mean():
+def test_a6_fully_masked_row_is_zero_unlike_jax_nn_mean():
     v = row([[1], [2]])
     nothing = masks.dense_mask(jnp.zeros((1, 1, 1, 2), bool))
     one = row([[1]])
@@ -247,7 +251,9 @@ def test_gradients_equal_finite_differences(softcap):
     q, k, v = arrays(T=3, S=4, H=3, U=2)
     [bias] = normals((1, 4, 3, 4), seed=5)
     mask = masks.causal(offset=1) & masks.length_mask(jnp.array([4, 0]))
-    f = jax.jit(lambda q, k, v, bias: attend(q, k, v, mask, bias=bias, softcap=softcap))
+    f = jax.jit(
+        lambda q, k, v, bias: attend(q, k, v, mask, bias=bias, score=ScaledDot(softcap=softcap))
+    )
     check_grads(f, (q, k, v, bias), order=1, modes=["rev"], atol=2e-2, rtol=2e-2)
 
 
@@ -266,9 +272,14 @@ def test_a_bias_broadcasts_and_its_gradient_sums(shape):
 def test_dropout_happens_with_a_key_and_keeps_the_mean(key):
     q, k, v = arrays()
     plain = attend(q, k, v, masks.causal())
-    np.testing.assert_array_equal(attend(q, k, v, masks.causal(), dropout_rate=0.5), plain)
-    np.testing.assert_array_equal(attend(q, k, v, masks.causal(), key=key), plain)
-    drop = lambda key: attend(q, k, v, masks.causal(), dropout_rate=0.5, key=key)
+
+    @functools.partial(jax.jit, static_argnames="rate")
+    def drop_at(q, k, v, key, rate=0.5):
+        return attention.attend(q, k, v, masks.causal(), dropout=(rate, key))
+
+    np.testing.assert_array_equal(drop_at(q, k, v, None), plain)
+    np.testing.assert_array_equal(drop_at(q, k, v, key, rate=0.0), plain)
+    drop = lambda key: drop_at(q, k, v, key)
     many = jax.jit(jax.vmap(drop))(jax.random.split(key, 2000))
     error = np.abs(many.mean(0) - plain) / np.maximum(many.std(0), 1e-3)
     assert error.max() < 5 / np.sqrt(2000)
@@ -277,18 +288,20 @@ def test_dropout_happens_with_a_key_and_keeps_the_mean(key):
 
 def test_row_l9_sizes_that_do_not_fit_are_named():
     fits = (1, 4, 5, 8), (1, 2, 7, 8), (1, 2, 7, 3)
-    check_shapes(*fits)
+    check_shapes("attend", *fits)
     for which, shape, words in [
-        (1, (1, 2, 7, 6), "one head size H: queries have 8, keys 6"),
-        (1, (1, 3, 7, 8), "as many heads K"),
-        (0, (1, 5, 5, 8), "multiple of key heads K: 5 is not of 2"),
-        (0, (2, 4, 5, 8), "one batch B: they have 2, 1 and 1"),
-        (2, (1, 2, 6, 3), "one length S: keys have 7, values 6"),
+        (1, (1, 2, 7, 6), "attend: k has head size 6, q has 8"),
+        (1, (1, 3, 7, 8), "attend: v has 2 heads, k has 3"),
+        (0, (1, 5, 5, 8), "attend: q has 5 heads, which is no multiple of the 2 of k"),
+        (0, (2, 4, 5, 8), "attend: q, k and v have batch sizes 2, 1 and 1"),
+        (2, (1, 2, 6, 3), "attend: v has length 6, k has 7"),
     ]:
         shapes = [*fits]
         shapes[which] = shape
-        with pytest.raises(ValueError, match=words):
-            check_shapes(*shapes)
+        with pytest.raises(UserError, match=f"^{words}$"):
+            check_shapes("attend", *shapes)
     q, k, v = arrays()
-    with pytest.raises(Exception, match="Type-check error"):
-        attend(q, k[..., :4], v)
+    with pytest.raises(UserError, match=r"^attend: k has head size 4, q has 8$"):
+        attention.attend(q, k[..., :4], v)
+    with pytest.raises(UserError, match=r"^attention_weights: k has head size 4, q has 8$"):
+        attention.attention_weights(q, k[..., :4])

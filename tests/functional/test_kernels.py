@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.drawing import normals
+from transformer_jax.errors import ArgumentError
 from transformer_jax.functional import kernels, masks
 from transformer_jax.functional.attention import attend
 from transformer_jax.functional.kernels import chunked, cudnn, splash, xla
@@ -20,7 +21,7 @@ def arrays(T, S, U=H, dtype=jnp.float32):
 
 
 def catalogue(T, S):
-    """One mask of every kind for T queries and S keys, several with blind queries."""
+    """One mask of every kind for T queries and S keys, several with fully masked rows."""
     ids = lambda n: jnp.asarray(np.sort(_rng.integers(0, 4, (B, n)), 1)[:, ::-1].copy())
     return {
         "everything": None,
@@ -47,9 +48,9 @@ def both_ways(run, *inputs):
     return f(*inputs)
 
 
-def plain(scale=H**-0.5, softcap=None):
+def plain(scale=H**-0.5, softcap=None, **how):
     """The reference: checked itself against float64 and finite differences in test_attention."""
-    return lambda q, k, v, mask: xla.run(q, k, v, mask, scale=scale, softcap=softcap)
+    return lambda q, k, v, mask: xla.run(q, k, v, mask, scale=scale, softcap=softcap, **how)
 
 
 def assert_same(found, expected, atol=1e-5):
@@ -58,21 +59,13 @@ def assert_same(found, expected, atol=1e-5):
         np.testing.assert_allclose(one, other, atol=atol)
 
 
-def assert_blind_rows_are_nothing(found, mask, T, S):
+def assert_masked_rows_are_zero(found, mask, T, S):
     """Output zero, no gradient to the query: both exactly."""
-    seeing = None if mask is None else mask.any_visible(T, S)
-    if seeing is not None:
-        blind = ~np.broadcast_to(seeing, (B, N, T, 1))
-        assert (np.where(blind, found[0], 0) == 0).all()
-        assert (np.where(blind, found[1], 0) == 0).all()
-
-
-def portable(monkeypatch, run, *inputs):
-    """What platforms other than CPU run: all by autodiff."""
-    with monkeypatch.context() as patch:
-        patch.setattr(xla, "own_backward", lambda: False)
-        patch.setattr(xla, "narrow_on_cpu", lambda x: False)
-        return both_ways(run, *inputs)
+    visible = None if mask is None else mask.any_visible(T, S)
+    if visible is not None:
+        masked = ~np.broadcast_to(visible, (B, N, T, 1))
+        assert (np.where(masked, found[0], 0) == 0).all()
+        assert (np.where(masked, found[1], 0) == 0).all()
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.4])
@@ -85,57 +78,57 @@ def portable(monkeypatch, run, *inputs):
     "dense_heads-0.4",
     "later-0.4",
 )
-def test_own_backward_is_autodiff_under_every_mask(name, rate, key, monkeypatch):
+def test_handwritten_backward_is_autodiff_under_every_mask(name, rate, key, monkeypatch):
     T, S = 19, 21
     mask, inputs = catalogue(T, S)[name], arrays(T, S, U=6)
     dropped = {"dropout_rate": rate, "key": key}
     run = lambda q, k, v, mask: xla.run(q, k, v, mask, scale=0.3, **dropped)
-    expected = portable(monkeypatch, run, *inputs, mask)
+    expected = both_ways(run, *inputs, mask)
     # It is for bfloat16, but rounding would hide small faults.
-    monkeypatch.setattr(xla, "narrow_on_cpu", lambda x: True)
+    monkeypatch.setattr(xla, "NARROW", (np.dtype("float32"),))
     found = both_ways(run, *inputs, mask)
     assert_same(found, expected, atol=2e-5)
-    assert_blind_rows_are_nothing(found, mask, T, S)
+    assert_masked_rows_are_zero(found, mask, T, S)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.4])
 @pytest.mark.parametrize("name", ["later", "segments", "dense", "before"])
 @pytest.mark.quick("later-0.4", "segments-0.0")
-def test_own_backward_of_bfloat16_in_pieces_is_near_that_of_float32(name, rate, key, monkeypatch):
+def test_bfloat16_in_query_blocks_is_near_float32(name, rate, key, monkeypatch):
     T, S = 19, 21
     mask = (catalogue(T, S) | {"before": masks.causal(offset=-9)})[name]
     half = arrays(T, S, dtype=jnp.bfloat16)
-    run = lambda q, k, v, mask: xla.run(q, k, v, mask, scale=H**-0.5, dropout_rate=rate, key=key)
+    run = plain(dropout_rate=rate, key=key)
     wide = [x.astype(jnp.float32) for x in half]
-    expected = portable(monkeypatch, run, *wide, mask)
-    monkeypatch.setattr(xla, "LONG", 1)
+    expected = both_ways(run, *wide, mask)
+    monkeypatch.setattr(xla, "MIN_LENGTH", 1)
     monkeypatch.setattr(xla, "QUERY_BLOCK", 8)
-    found = both_ways(run, *half, mask)
+    found = both_ways(plain(dropout_rate=rate, key=key, query_blocks=True), *half, mask)
     assert all(x.dtype == jnp.bfloat16 for x in found)
     assert_same([x.astype(jnp.float32) for x in found], expected, atol=6e-2)
-    assert_blind_rows_are_nothing(found, mask, T, S)
+    assert_masked_rows_are_zero(found, mask, T, S)
 
 
 @pytest.mark.parametrize("name", ["causal_window", "segments", "before", "far"])
 @pytest.mark.quick("causal_window", "far")
-def test_causal_queries_in_pieces_equal_those_in_one(name, monkeypatch):
+def test_causal_query_blocks_equal_the_whole(name, monkeypatch):
     T, S = 19, 21
     offsets = {"before": masks.causal(offset=-9), "far": masks.causal(offset=5)}
     mask, inputs = (catalogue(T, S) | offsets)[name], arrays(T, S, U=6)
     expected = both_ways(plain(), *inputs, mask)
-    monkeypatch.setattr(xla, "LONG", 1)
+    monkeypatch.setattr(xla, "MIN_LENGTH", 1)
     monkeypatch.setattr(xla, "QUERY_BLOCK", 8)
-    found = both_ways(plain(), *inputs, mask)
+    found = both_ways(plain(query_blocks=True), *inputs, mask)
     assert_same(found, expected)
-    assert_blind_rows_are_nothing(found, mask, T, S)
+    assert_masked_rows_are_zero(found, mask, T, S)
 
 
-def test_keys_that_no_query_of_a_piece_may_see_are_not_read(monkeypatch):
-    monkeypatch.setattr(xla, "LONG", 1)
+def test_query_blocks_do_not_read_keys_after_them(monkeypatch):
+    monkeypatch.setattr(xla, "MIN_LENGTH", 1)
     monkeypatch.setattr(xla, "QUERY_BLOCK", 8)
     q, k, v, _ = arrays(16, 16)
     broken = k.at[:, :, -1].set(jnp.nan), v.at[:, :, -1].set(jnp.nan)
-    y = jax.jit(plain())(q, *broken, masks.causal())
+    y = jax.jit(plain(query_blocks=True))(q, *broken, masks.causal())
     seen = np.isfinite(y).all((0, 1, 3))
     assert seen[:8].all()
     assert not seen[8:].any()
@@ -150,8 +143,8 @@ def test_chunked_equals_xla_under_every_mask(name):
     small = lambda q, k, v, mask: chunked.run(q, k, v, mask, scale=H**-0.5, block=8)
     found = both_ways(small, *inputs, mask)
     assert_same(found, expected)
-    assert_blind_rows_are_nothing(expected, mask, T, S)
-    assert_blind_rows_are_nothing(found, mask, T, S)
+    assert_masked_rows_are_zero(expected, mask, T, S)
+    assert_masked_rows_are_zero(found, mask, T, S)
 
 
 @pytest.mark.parametrize(("T", "S", "block"), [(1, 9, 4), (9, 1, 4), (3, 5, 128)])
@@ -219,7 +212,7 @@ def test_cudnn_call_is_the_same_function(name, T):
     run = lambda q, k, v, mask: cudnn.run(q, k, v, mask, scale=H**-0.5, implementation="xla")
     found = both_ways(run, *inputs, mask)
     assert_same(found, both_ways(plain(), *inputs, mask))
-    assert_blind_rows_are_nothing(found, mask, T, T)
+    assert_masked_rows_are_zero(found, mask, T, T)
     (q, k, v), settings = cudnn.arguments(*half[:3], mask or Mask())
     lengths = settings["key_value_seq_lengths"]
     # A row without any key would make cuDNN's normaliser infinite.
@@ -228,16 +221,15 @@ def test_cudnn_call_is_the_same_function(name, T):
     assert k.shape == v.shape == (B, T + T % 2, K, H)
 
 
-def test_cudnn_says_what_it_cannot_take(monkeypatch):
-    monkeypatch.setattr(cudnn, "_largest_head", lambda: 128)
+def test_cudnn_gives_reasons_for_what_it_does_not_support():
     T, S = 6, 7
     q, k, v, _ = arrays(T, S, dtype=jnp.bfloat16)
-    why = lambda mask=None, bias=None, softcap=None, platform="gpu", q=q, v=v, k=k: cudnn.supports(
-        q, k, v, mask, bias, softcap, platform
+    why = lambda mask=None, bias=None, softcap=None, q=q, v=v, k=k: cudnn.supports(
+        q, k, v, mask, bias, softcap
     )
     assert why() is None
     assert why(masks.length_mask(jnp.array([1, 2]))) is None
-    assert "on cpu" in why(platform="cpu")
+    assert "one query" in why(q=q[:, :, :1])
     assert "bfloat16 or float16" in why(q=q.astype(jnp.float32))
     assert "one dtype" in why(k=k.astype(jnp.float16))
     assert "value heads of size 4" in why(v=v[..., :4])
@@ -251,20 +243,17 @@ def test_cudnn_says_what_it_cannot_take(monkeypatch):
     assert "from position 0" in square(masks.causal(offset=jnp.int32(0)))
     assert "to the left" in square(masks.sliding_window_mask(2))
     assert square(masks.sliding_window_mask(2) & masks.causal()) is None
-    blind = masks.sliding_window_mask(2) & masks.causal() & masks.length_mask(jnp.array([1, 2]))
-    assert "blind" in square(blind)
+    short = masks.sliding_window_mask(2) & masks.causal() & masks.length_mask(jnp.array([1, 2]))
+    assert "fully masked" in square(short)
     assert "segments" in square(catalogue(T, T)["segments"])
     assert "dense" in square(catalogue(T, T)["dense"])
 
 
-def test_splash_says_what_it_cannot_take():
+def test_splash_gives_reasons_for_what_it_does_not_support():
     q, k, v, _ = arrays(128, 256)
-    why = lambda mask=None, bias=None, platform="tpu", q=q, k=k: splash.supports(
-        q, k, v, mask, bias, None, platform
-    )
+    why = lambda mask=None, bias=None, q=q, k=k: splash.supports(q, k, v, mask, bias, None)
     assert why() is None
     assert why(masks.length_mask(jnp.array([1, 2]))) is None
-    assert "on cpu" in why(platform="cpu")
     assert "multiples of 128" in why(q=q[:, :, :100])
     assert "bias" in why(bias=jnp.zeros((1, 1, 128, 256)))
     assert "dense" in why(catalogue(128, 256)["dense"])
@@ -297,13 +286,13 @@ def test_splash_kernel_interpreted_is_the_same_function(name):
     run = lambda q, k, v, mask: splash.run(q, k, v, mask, scale=H**-0.5, interpret=True)
     found = both_ways(run, *inputs, mask)
     assert_same(found, both_ways(plain(), *inputs, mask), atol=1e-4)
-    assert_blind_rows_are_nothing(found, mask, T, T)
+    assert_masked_rows_are_zero(found, mask, T, T)
 
 
-def test_what_a_kernel_cannot_take_falls_back_and_is_said_once(caplog):
+def test_unsupported_cases_run_on_xla_and_the_reason_is_logged_once(caplog):
     q, k, v, _ = (x.swapaxes(1, 2) for x in arrays(5, 7))
     bias = jnp.ones((1, 1, 5, 7))
-    kernels._say_once.cache_clear()
+    kernels._log_once.cache_clear()
     with caplog.at_level(logging.INFO, logger=kernels.__name__):
         for name in ("chunked", "splash", "cudnn", "auto", "xla"):
             for _ in range(2):
@@ -312,34 +301,58 @@ def test_what_a_kernel_cannot_take_falls_back_and_is_said_once(caplog):
     lines = [record.getMessage() for record in caplog.records]
     assert lines == [
         "attention by xla instead of chunked: it takes no bias",
-        "attention by xla instead of splash: it needs a TPU, and this runs on cpu",
-        "attention by xla instead of cudnn: it needs a GPU, and this runs on cpu",
+        "attention by xla instead of splash: 5 queries and 7 keys are not both multiples of 128",
+        "attention by xla instead of cudnn: it needs bfloat16 or float16, not float32",
     ]
 
 
 def test_unknown_name_is_refused_with_the_allowed():
     q, k, v, _ = arrays(2, 2)
-    with pytest.raises(ValueError, match=r"'flash'.*auto, xla, chunked, cudnn, splash"):
+    with pytest.raises(ArgumentError, match=r"'flash'.*auto, xla, chunked, cudnn, splash"):
         kernels.select_kernel("flash", q, k, v)
 
 
-def test_auto_chooses_by_platform_and_length():
-    def name(T, mask=None, platform="cpu", dtype=jnp.float32, S=None, **options):
-        S = T if S is None else S
-        shape = lambda n, length: jax.ShapeDtypeStruct((1, n, length, 64), dtype)
-        q, k = shape(8, T), shape(8, S)
-        return kernels.select_kernel("auto", q, k, k, mask, platform=platform, **options).name
+def select(name, T, mask=None, dtype=jnp.float32, S=None, **options):
+    S = T if S is None else S
+    shape = lambda n, length: jax.ShapeDtypeStruct((1, n, length, 64), dtype)
+    q, k = shape(8, T), shape(8, S)
+    return kernels.select_kernel(name, q, k, k, mask, **options)
 
+
+def test_auto_chooses_by_length():
+    name = lambda *case, **options: select("auto", *case, **options).name
     assert name(64, masks.causal()) == "xla"
     assert name(kernels.LONG_CAUSAL, masks.causal()) == "chunked"
     assert name(kernels.LONG_CAUSAL) == "xla"
     assert name(kernels.LONG) == "chunked"
     assert name(512, bias=jnp.zeros((1, 1, 1, 512))) == "xla"
-    assert name(512, platform="gpu") == "xla"
     assert name(1, masks.causal(jnp.int32(3)), S=4096) == "xla"
     assert name(8192) == "chunked"
-    assert name(256, masks.causal(), "gpu", jnp.bfloat16) == "cudnn"
-    assert name(256, masks.causal(), "gpu", jnp.bfloat16, softcap=30.0) == "xla"
-    assert name(256, masks.causal(), "gpu") == "xla"
-    assert name(256, masks.causal(), "tpu") == "splash"
-    assert name(200, masks.causal(), "tpu") == "xla"
+
+
+def test_fused_kernels_leave_what_they_do_not_support_to_xla():
+    name = lambda *case, **options: select(*case, **options).name
+    assert name("cudnn", 256, masks.causal(), jnp.bfloat16) == "cudnn"
+    assert name("cudnn", 256, masks.causal(), jnp.bfloat16, softcap=30.0) == "xla"
+    assert name("cudnn", 1, None, jnp.bfloat16, S=64) == "xla"
+    assert name("cudnn", 256, masks.causal()) == "xla"
+    assert name("cudnn", 8192) == "chunked"  # scores that should not be held at once
+    assert name("splash", 256, masks.causal()) == "splash"
+    assert name("splash", 200, masks.causal()) == "xla"
+    # Query blocks are for CPU.
+    assert select("splash", 200, masks.causal()).run is xla.run
+    assert select("auto", 200, masks.causal()).run is not xla.run
+
+
+def test_implementations_are_resolved_for_devices():
+    resolve = kernels.resolve_implementation
+    assert resolve("auto", "cpu", jnp.float32, 64) == "auto"
+    assert resolve("auto", "gpu", jnp.float32, 64) == "auto"
+    assert resolve("auto", "gpu", jnp.bfloat16, 64) == "cudnn"
+    assert resolve("auto", "gpu", jnp.bfloat16, 192) == "cudnn"
+    assert resolve("auto", "gpu", jnp.bfloat16, 192, capability=8.6) == "auto"
+    assert resolve("auto", "tpu", jnp.float32, 64) == "splash"
+    assert resolve("cudnn", "tpu", jnp.bfloat16, 64) == "auto"
+    assert resolve("splash", "cpu", jnp.bfloat16, 64) == "auto"
+    for name in ("xla", "chunked"):
+        assert resolve(name, "gpu", jnp.bfloat16, 64) == name

@@ -1,6 +1,4 @@
-"""The linear map equals plain autodiff, in both platforms' forms."""
-
-import contextlib
+"""The linear map equals plain autodiff, in the formulation of each platform."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.drawing import normals
-from transformer_jax.functional import linear as module
+from tests.platforms import trace_for
 from transformer_jax.functional.linear import (
     kernel_gradient,
     linear,
@@ -18,7 +16,7 @@ from transformer_jax.functional.linear import (
     transposed_matmul,
 )
 
-BRANCHES = pytest.mark.parametrize("own", [True, False])
+PLATFORMS = pytest.mark.parametrize("platform", ["cpu", "tpu"])
 
 
 def plain_linear(x, kernel, bias=None):
@@ -26,13 +24,13 @@ def plain_linear(x, kernel, bias=None):
     return y if bias is None else y + jnp.broadcast_to(bias, y.shape)
 
 
-@BRANCHES
+@PLATFORMS
 @pytest.mark.parametrize(
     ("rows", "D", "F", "biased"),
     [((), 5, 3, True), ((7,), 3, 5, False), ((3, 4), 5, 3, True), ((2, 3, 2), 3, 5, True)],
 )
-def test_value_and_gradients_are_those_of_autodiff(monkeypatch, own, rows, D, F, biased):
-    monkeypatch.setattr(module, "own_backward", lambda: own)
+def test_value_and_gradients_are_those_of_autodiff(monkeypatch, platform, rows, D, F, biased):
+    trace_for(monkeypatch, platform)
     with jax.enable_x64():
         shapes = (*rows, D), (D, F), (F,), (*rows, F)
         *args, g = normals(*shapes, seed=1, dtype=jnp.float64)
@@ -45,9 +43,9 @@ def test_value_and_gradients_are_those_of_autodiff(monkeypatch, own, rows, D, F,
             np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
 
 
-@BRANCHES
-def test_bfloat16_is_summed_in_float32_and_parameters_keep_their_dtype(monkeypatch, own):
-    monkeypatch.setattr(module, "own_backward", lambda: own)
+@PLATFORMS
+def test_bfloat16_is_summed_in_float32_and_parameters_keep_their_dtype(monkeypatch, platform):
+    trace_for(monkeypatch, platform)
     # 1 + 4096 ones: summed in bfloat16, it would stop growing at 256.
     x, kernel, bias = jnp.ones((2, 4097), jnp.bfloat16), jnp.ones((4097, 3)), jnp.ones(3)
     y, back = jax.vjp(linear, x, kernel, bias)
@@ -62,7 +60,7 @@ def test_bfloat16_is_summed_in_float32_and_parameters_keep_their_dtype(monkeypat
 @pytest.mark.parametrize("rows", [(), (1,), (4,), (2, 3)])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("biased", [True, False])
-def test_a_kernel_the_other_way_round_is_the_same_map(rows, dtype, biased):
+def test_linear_transposed_equals_linear(rows, dtype, biased):
     draw = np.random.default_rng(0)
     x = jnp.asarray(draw.standard_normal((*rows, 7)), dtype)
     kernel = jnp.asarray(draw.standard_normal((7, 5)), jnp.float32)
@@ -73,17 +71,19 @@ def test_a_kernel_the_other_way_round_is_the_same_map(rows, dtype, biased):
     np.testing.assert_allclose(*(np.asarray(y, np.float32) for y in (found, wanted)), atol=4 * near)
 
 
-@BRANCHES
-def test_row_sums_of_bfloat16_do_not_stall(monkeypatch, own):
-    monkeypatch.setattr(module, "own_backward", lambda: own)
+@PLATFORMS
+def test_sum_of_bfloat16_rows_does_not_stall(monkeypatch, platform):
+    trace_for(monkeypatch, platform)
     assert float(sum_rows(jnp.ones((5000, 1), jnp.bfloat16))[0]) == 5000
     assert sum_rows(jnp.ones((3, 1), jnp.bfloat16), jnp.bfloat16).dtype == jnp.bfloat16
 
 
-@BRANCHES
+@PLATFORMS
 @pytest.mark.parametrize(("A", "B"), [(2, 9), (9, 2)])
-def test_outer_is_a_transposed_product_whichever_side_is_wider(monkeypatch, own, A, B):
-    monkeypatch.setattr(module, "own_backward", lambda: own)
+def test_kernel_gradient_is_a_transposed_product_whichever_side_is_wider(
+    monkeypatch, platform, A, B
+):
+    trace_for(monkeypatch, platform)
     a, b = normals((6, A), (6, B))
     np.testing.assert_allclose(kernel_gradient(a, b), a.T @ b, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(matmul(a, b, 0, 0), a.T @ b, rtol=1e-5, atol=1e-5)
@@ -91,7 +91,7 @@ def test_outer_is_a_transposed_product_whichever_side_is_wider(monkeypatch, own,
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 33])
 @pytest.mark.parametrize(("A", "B"), [(1, 1), (1, 8), (8, 1), (3, 17), (64, 5)])
-def test_outer_of_bfloat16_is_that_of_the_same_numbers_in_float32(rows, A, B):
+def test_kernel_gradient_of_bfloat16_is_that_of_the_same_numbers_in_float32(rows, A, B):
     a, b = normals((rows, A), (rows, B), dtype=jnp.bfloat16)
     wanted = np.asarray(a, np.float32).T @ np.asarray(b, np.float32)
     # XLA:CPU has no product for a result that it would turn itself.
@@ -111,35 +111,14 @@ def test_products_of_bfloat16_are_not_widened(mapped):
     assert not widened, widened
 
 
-@BRANCHES
-def test_maps_over_a_batch_of_kernels(monkeypatch, own):
-    monkeypatch.setattr(module, "own_backward", lambda: own)
+@PLATFORMS
+def test_maps_over_a_batch_of_kernels(monkeypatch, platform):
+    trace_for(monkeypatch, platform)
     x, kernels = jnp.arange(6.0).reshape(2, 3), jnp.arange(24.0).reshape(2, 3, 4)
     gradient = jax.grad(lambda x, w: jnp.square(jax.vmap(linear)(x, w)).sum(), (0, 1))
     plain = jax.grad(lambda x, w: jnp.square(jnp.einsum("bd,bdf->bf", x, w)).sum(), (0, 1))
     for a, b in zip(gradient(x, kernels), plain(x, kernels), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5)
-
-
-def test_platform_decides():
-    from transformer_jax.functional._backend import own_backward
-
-    assert own_backward()  # the tests run on CPU
-    jaxpr = str(jax.make_jaxpr(linear)(jnp.ones((2, 3)), jnp.ones((3, 4))))
-    assert "custom_vjp" in jaxpr
-
-
-def test_a_program_traced_for_any_platform_is_no_other_program():
-    """Inside and outside, in any order: neither is found in jit's cache by the other."""
-    from transformer_jax.functional._backend import any_platform, own_backward
-
-    for first in (False, True):
-        traced = []
-        program = jax.jit(lambda x, traced=traced: (traced.append(own_backward()), x)[1])
-        for inside in (first, not first, first):
-            with any_platform() if inside else contextlib.nullcontext():
-                program(jnp.ones(2))
-        assert traced == [not first, first]
 
 
 def test_wrong_width_is_refused():

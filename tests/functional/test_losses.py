@@ -10,7 +10,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from tests.drawing import normals
-from transformer_jax.functional import linear
+from tests.platforms import trace_for
 from transformer_jax.functional.losses import (
     cross_entropy,
     fused_linear_cross_entropy,
@@ -66,7 +66,7 @@ def test_gradient_in_the_weights_is_the_loss_of_each_row():
         )
 
 
-@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
 @pytest.mark.parametrize(
     ("options", "biased"),
     [
@@ -78,9 +78,9 @@ def test_gradient_in_the_weights_is_the_loss_of_each_row():
         ({"chunk": 1}, True),
     ],
 )
-@pytest.mark.quick("options0-False-True", "options2-True-True", "options3-True-False")
-def test_fused_equals_unfused_in_value_and_gradients(monkeypatch, own, options, biased):
-    monkeypatch.setattr(linear, "own_backward", lambda: own)
+@pytest.mark.quick("options0-False-cpu", "options2-True-cpu", "options3-True-tpu")
+def test_fused_equals_unfused_in_value_and_gradients(monkeypatch, platform, options, biased):
+    trace_for(monkeypatch, platform)
     with jax.enable_x64():
         x, table, bias, targets, weights = problem()
         scale, softcap = options.get("scale", 1.0), options.get("softcap")

@@ -1,4 +1,4 @@
-"""Norms equal their formulas and plain autodiff, in both platforms' forms."""
+"""Norms equal their formulas and plain autodiff, in the formulation of each platform."""
 
 import jax
 import jax.numpy as jnp
@@ -6,15 +6,10 @@ import numpy as np
 import pytest
 
 from tests.drawing import normals
-from transformer_jax.functional import linear, norms
+from tests.platforms import trace_for
 from transformer_jax.functional.norms import layer_norm, rms_norm
 
-BRANCHES = pytest.mark.parametrize("own", [True, False])
-
-
-def choose_branch(monkeypatch, own):
-    monkeypatch.setattr(norms, "own_backward", lambda: own)
-    monkeypatch.setattr(linear, "own_backward", lambda: own)
+PLATFORMS = pytest.mark.parametrize("platform", ["cpu", "tpu"])
 
 
 def spread_row(v, x):
@@ -31,20 +26,20 @@ def plain_rms_norm(x, gain, eps):
     return x / jnp.sqrt((x * x).mean(-1, keepdims=True) + eps) * spread_row(gain, x)
 
 
-@BRANCHES
-def test_u7_golden_row(monkeypatch, own):
-    choose_branch(monkeypatch, own)
+@PLATFORMS
+def test_u7_golden_row(monkeypatch, platform):
+    trace_for(monkeypatch, platform)
     y = layer_norm(jnp.array([1.0, 2.0, 3.0, 4.0]), jnp.ones(4), None, 0.0)
     np.testing.assert_allclose(y, [-1.341641, -0.447214, 0.447214, 1.341641], atol=1e-6)
 
 
-@BRANCHES
+@PLATFORMS
 @pytest.mark.parametrize(
     ("rows", "biased", "eps"), [((), True, 0.1), ((6,), False, 1e-5), ((2, 3), True, 1e-5)]
 )
-@pytest.mark.quick("rows0-True-0.1-True", "rows1-False-1e-05-False")
-def test_layer_norm_is_autodiff(monkeypatch, own, rows, biased, eps):
-    choose_branch(monkeypatch, own)
+@pytest.mark.quick("rows0-True-0.1-cpu", "rows1-False-1e-05-tpu")
+def test_layer_norm_is_autodiff(monkeypatch, platform, rows, biased, eps):
+    trace_for(monkeypatch, platform)
     with jax.enable_x64():
         shape = (*rows, 5)
         x, gain, bias, g = normals(shape, (5,), (5,), shape, seed=2, dtype=jnp.float64)
@@ -58,10 +53,10 @@ def test_layer_norm_is_autodiff(monkeypatch, own, rows, biased, eps):
         )
 
 
-@BRANCHES
+@PLATFORMS
 @pytest.mark.parametrize("rows", [(), (2, 3)])
-def test_rms_norm_is_autodiff(monkeypatch, own, rows):
-    choose_branch(monkeypatch, own)
+def test_rms_norm_is_autodiff(monkeypatch, platform, rows):
+    trace_for(monkeypatch, platform)
     with jax.enable_x64():
         shape = (*rows, 5)
         x, gain, g = normals(shape, (5,), shape, seed=3, dtype=jnp.float64)
@@ -73,10 +68,10 @@ def test_rms_norm_is_autodiff(monkeypatch, own, rows):
             np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
 
 
-@BRANCHES
+@PLATFORMS
 @pytest.mark.parametrize("norm", ["layer", "rms"])
-def test_statistics_are_float32_and_dtypes_are_kept(monkeypatch, own, norm):
-    choose_branch(monkeypatch, own)
+def test_statistics_are_float32_and_dtypes_are_kept(monkeypatch, platform, norm):
+    trace_for(monkeypatch, platform)
     # 301 numbers near 100, apart by less than bfloat16 sums can tell.
     x = (100 + jnp.arange(301) % 3).astype(jnp.bfloat16)[None]
     gain, bias = jnp.full(301, 0.7), jnp.full(301, 0.1)
@@ -92,9 +87,9 @@ def test_statistics_are_float32_and_dtypes_are_kept(monkeypatch, own, norm):
     assert (dx.dtype, dgain.dtype, dbias.dtype) == (jnp.bfloat16, jnp.float32, jnp.float32)
 
 
-@BRANCHES
-def test_layer_norm_ignores_shift_and_scale_of_a_row(monkeypatch, own, key):
-    choose_branch(monkeypatch, own)
+@PLATFORMS
+def test_layer_norm_ignores_shift_and_scale_of_a_row(monkeypatch, platform, key):
+    trace_for(monkeypatch, platform)
     [x] = normals((4, 16))
     y = layer_norm(x, jnp.ones(16), jnp.zeros(16), 0.0)
     np.testing.assert_allclose(
@@ -104,18 +99,18 @@ def test_layer_norm_ignores_shift_and_scale_of_a_row(monkeypatch, own, key):
     np.testing.assert_allclose(y.var(-1), 1, atol=1e-5)
 
 
-@BRANCHES
-def test_rms_norm_ignores_scale_but_not_shift(monkeypatch, own, key):
-    choose_branch(monkeypatch, own)
+@PLATFORMS
+def test_rms_norm_ignores_scale_but_not_shift(monkeypatch, platform, key):
+    trace_for(monkeypatch, platform)
     [x] = normals((4, 16))
     y = rms_norm(x, jnp.ones(16), 0.0)
     np.testing.assert_allclose(rms_norm(5 * x, jnp.ones(16), 0.0), y, atol=1e-5)
     assert jnp.abs(rms_norm(x + 3, jnp.ones(16), 0.0) - y).max() > 0.1
 
 
-@BRANCHES
-def test_a_constant_row_is_finite_with_eps(monkeypatch, own):
-    choose_branch(monkeypatch, own)
+@PLATFORMS
+def test_a_constant_row_is_finite_with_eps(monkeypatch, platform):
+    trace_for(monkeypatch, platform)
     x = jnp.full((2, 4), 7.0)
     y, back = jax.vjp(lambda x: layer_norm(x, jnp.ones(4), jnp.full(4, 0.5), 1e-5), x)
     np.testing.assert_allclose(y, 0.5)

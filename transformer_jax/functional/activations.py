@@ -8,8 +8,6 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from transformer_jax.functional._backend import own_backward
-
 _CUBIC = 0.044715
 _FLAT = 1e6  # squares of numbers where the tanh is 1 in every type
 _SLOPE = math.sqrt(2 / math.pi)
@@ -97,8 +95,8 @@ def _near_normal(x):
     return 0.5 * (1 + t), 1 - t * t
 
 
-# The forward passes of both GELUs, where there is a backward pass, keep the slope instead of x:
-# it is as large, and what both are made of is computed once. Reverse mode only, on every platform.
+# Differentiated, both GELUs save the slope instead of x: it is as large, and the terms that value
+# and slope share are computed once. Reverse mode only.
 
 
 @jax.custom_vjp
@@ -111,7 +109,7 @@ def _gelu_forward(x):
     w = _widen(x)
     p = _normal(w)
     density = jnp.exp(-0.5 * w * w) / math.sqrt(2 * math.pi)
-    return _settled(x, w * p, p + w * density)
+    return _with_slope(x, w * p, p + w * density)
 
 
 @jax.custom_vjp
@@ -125,13 +123,17 @@ def _gelu_tanh_forward(x):
     p, flat = _near_normal(w)
     # The tanh is flat long before the square of x overflows, and nothing times infinity is none.
     curve = 0.5 * _SLOPE * (1 + 3 * _CUBIC * jnp.minimum(w * w, _FLAT))
-    return _settled(x, w * p, p + w * flat * curve)
+    return _with_slope(x, w * p, p + w * flat * curve)
 
 
-def _settled(x, y, slope):
-    """Both in the dtype of ``x``; on CPU XLA would else make the slope in the backward pass."""
+def _with_slope(x, y, slope):
+    """Both in the dtype of ``x``; the barrier keeps XLA:CPU from computing the slope backward."""
     made = y.astype(x.dtype), slope.astype(x.dtype)
-    return lax.optimization_barrier(made) if own_backward() else made
+    return lax.platform_dependent(*made, cpu=_barrier, default=lambda y, slope: (y, slope))
+
+
+def _barrier(y, slope):
+    return lax.optimization_barrier((y, slope))
 
 
 def _backward(slope, g):

@@ -1,56 +1,68 @@
-"""Scaled dot-product attention: one door, many kernels behind it."""
+"""Attention: one function, with any score and mask, computed by one of several kernels."""
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
+from transformer_jax.errors import ArgumentError
 from transformer_jax.functional import kernels
+from transformer_jax.functional.dropout import dropout as drop
 from transformer_jax.functional.kernels import xla
 from transformer_jax.functional.masks import Mask
+from transformer_jax.functional.scores import (
+    ScaledDot,
+    Score,
+    dot_product_weights,
+    masked_softmax,
+    mix,
+    scaled_dot,
+)
 
 __all__ = ["attend", "attend_heads_first", "attention_weights", "dot_product_self_attention"]
+
+# The fraction of weights set to zero, and a random key, without which nothing is dropped.
+Dropout = tuple[float, Key[Array, ""] | None]
 
 
 def attend(
     q: Float[Array, "B T N H"],
-    k: Float[Array, "B S K H"],
+    k: Float[Array, "B S K J"],
     v: Float[Array, "B S K U"],
     mask: Mask | None = None,
     *,
     bias: Float[Array, "#B #N #T S"] | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
+    score: Score = scaled_dot,
     implementation: str = "auto",
-    dropout_rate: float = 0.0,
-    key: Key[Array, ""] | None = None,
+    dropout: Dropout | None = None,
 ) -> Float[Array, "B T N U"]:
-    """What each query reads: values mixed by ``softmax(q kᵀ / √H + bias)``.
+    """Attention, ``mix(masked_softmax(score(q, k) + bias, mask), v)``.
 
-    A query that may look nowhere gets zeros and sends no gradient, whatever the kernel. Scores
-    and sums are float32 whatever the inputs. All kernels have a reverse-mode gradient; ``xla`` has
-    any, but of bfloat16 on CPU.
+    With the default score, scaled dot-product attention, ``softmax(q kᵀ / √H + bias) v``. Fully
+    masked rows give zeros and pass no gradient, on every kernel. Scores and sums are float32. All
+    kernels support reverse mode; ``xla`` every mode, except in bfloat16.
 
-    Vaswani et al. 2017, 3.2.1; rows L8, U5, B9. Bishop's algorithm 1 is what :func:`.xla.weights`
-    and a product with ``v`` do.
+    Vaswani et al. 2017, 3.2.1; rows L8, U5, B9, and Bishop's algorithm 1.
 
     Args:
         q: Queries, ``N`` heads.
         k: Keys, ``K`` heads, each shared by ``N / K`` query heads.
-        v: Values, of a size of their own.
-        mask: Where queries may look; None is everywhere.
-        bias: Added to the scaled scores, e.g. of relative positions.
-        scale: Multiplies ``q kᵀ``; None is ``1 / √H``, which keeps the scores' variance (row B8).
-        softcap: Bends scores to within ``±softcap`` by a tanh, before bias and mask.
-        implementation: ``xla``, ``chunked``, ``cudnn``, ``splash``, or ``auto`` for the fastest
-            known; one that cannot take a case leaves it to ``xla`` and says so once.
-        dropout_rate: Of the weights; they are dropped if and only if a ``key`` is given.
-        key: For dropout, which only ``xla`` has.
+        v: Values, of any size.
+        mask: Which keys each query sees; None is all.
+        bias: Added to the scores, e.g. of relative positions.
+        score: Function of queries ``[B N T H]`` and keys ``[B N S J]``; one with parameters is a
+            closure. A :class:`.ScaledDot` has a scale and a soft cap.
+        implementation: ``xla``, ``chunked`` (memory linear in lengths), ``cudnn``, ``splash``, or
+            ``auto``, which chooses between the first two by length. A case that a kernel does not
+            support runs on ``xla``, which is logged once. Fused kernels compute dot products only.
+        dropout: Fraction of the weights set to zero, and a random key, without which nothing is
+            dropped; only ``xla`` has it.
 
     Raises:
-        ValueError: Shapes that do not fit, or no such implementation.
+        ArgumentError: Shapes that do not fit, no such implementation, or one that does not compute
+            the score.
 
     Example:
-        >>> import jax.numpy as jnp
         >>> x = jnp.eye(2)[None, :, None]
-        >>> attend(x, x, x, scale=1.0)[0, :, 0]
+        >>> attend(x, x, x, score=ScaledDot(scale=1.0))[0, :, 0]
         Array([[0.7310586 , 0.26894143],
                [0.26894143, 0.7310586 ]], dtype=float32)
     """
@@ -60,107 +72,133 @@ def attend(
         v.swapaxes(1, 2),
         mask,
         bias=bias,
-        scale=scale,
-        softcap=softcap,
+        score=score,
         implementation=implementation,
-        dropout_rate=dropout_rate,
-        key=key,
+        dropout=dropout,
     )
     return y.swapaxes(1, 2)
 
 
 def attend_heads_first(
     q: Float[Array, "B N T H"],
-    k: Float[Array, "B K S H"],
+    k: Float[Array, "B K S J"],
     v: Float[Array, "B K S U"],
     mask: Mask | None = None,
     *,
     bias: Float[Array, "#B #N #T S"] | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
+    score: Score = scaled_dot,
     implementation: str = "auto",
-    dropout_rate: float = 0.0,
-    key: Key[Array, ""] | None = None,
+    dropout: Dropout | None = None,
 ) -> Float[Array, "B N T U"]:
     """The same as :func:`attend` with heads before positions, the layout of caches.
 
     Example:
-        >>> import jax.numpy as jnp
         >>> x = jnp.eye(2)[None, None]
-        >>> attend_heads_first(x, x, x, scale=1.0)[0, 0]
+        >>> attend_heads_first(x, x, x, score=ScaledDot(scale=1.0))[0, 0]
         Array([[0.7310586 , 0.26894143],
                [0.26894143, 0.7310586 ]], dtype=float32)
     """
-    check_shapes(q.shape, k.shape, v.shape)
-    scale = q.shape[3] ** -0.5 if scale is None else scale
-    if key is not None and dropout_rate > 0.0:
-        return xla.run(q, k, v, mask, bias, scale, softcap, dropout_rate, key)
-    kernel = kernels.select_kernel(implementation, q, k, v, mask, bias, softcap)
-    return kernel.run(q, k, v, mask, bias, scale, softcap)
+    check_shapes("attend", q.shape, k.shape, v.shape, isinstance(score, ScaledDot))
+    rate, key = dropout or (0.0, None)
+    if not isinstance(score, ScaledDot):
+        if implementation not in ("auto", "xla"):
+            raise ArgumentError(
+                f"attend: implementation {implementation} computes dot products only: use auto or "
+                f"xla with {getattr(score, '__name__', score)!r}"
+            )
+        w = _weights(q, k, mask, bias, score)
+        return mix(drop(w, rate, key).astype(v.dtype), v).astype(q.dtype)
+    scale = score.scale_of(q.shape[3])
+    if key is not None and rate > 0.0:
+        blocks = implementation == "auto"
+        return xla.run(q, k, v, mask, bias, scale, score.softcap, rate, key, query_blocks=blocks)
+    kernel = kernels.select_kernel(implementation, q, k, v, mask, bias, score.softcap)
+    return kernel.run(q, k, v, mask, bias, scale, score.softcap)
 
 
 def attention_weights(
     q: Float[Array, "B T N H"],
-    k: Float[Array, "B S K H"],
+    k: Float[Array, "B S K J"],
     mask: Mask | None = None,
     *,
     bias: Float[Array, "#B #N #T S"] | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
+    score: Score = scaled_dot,
 ) -> Float[Array, "B N T S"]:
-    """How much each query reads from each key: exactly what :func:`attend` mixes by.
+    """The weight of each key for each query: exactly what :func:`attend` mixes values by.
 
-    Rows sum to one over ``S``, or to zero where nothing is visible (rows B4, B28), in float32.
+    Rows sum to one over ``S``, or to zero if fully masked (rows B4, B28), in float32.
 
     Example:
-        >>> import jax.numpy as jnp
         >>> q = k = jnp.zeros((1, 2, 1, 4))
         >>> attention_weights(q, k)[0, 0]
         Array([[0.5, 0.5],
                [0.5, 0.5]], dtype=float32)
     """
     q, k = q.swapaxes(1, 2), k.swapaxes(1, 2)
-    check_shapes(q.shape, k.shape, k.shape)
-    scale = q.shape[3] ** -0.5 if scale is None else scale
-    allowed = None if mask is None else mask.array(q.shape[2], k.shape[2])
-    return xla.weights(q, k, allowed, bias, scale, softcap)
+    check_shapes("attention_weights", q.shape, k.shape, k.shape, isinstance(score, ScaledDot))
+    return _weights(q, k, mask, bias, score)
+
+
+def _weights(q, k, mask, bias, score):
+    """``masked_softmax(score(q, k) + bias, mask)``, heads first."""
+    (B, N, T, _), S = q.shape, k.shape[2]
+    allowed = None if mask is None else mask.array(T, S)
+    if isinstance(score, ScaledDot):
+        scale = score.scale_of(q.shape[3])
+        return dot_product_weights(q, k, allowed, bias, scale, score.softcap)
+    k = k if k.shape[1] == N else jnp.repeat(k, N // k.shape[1], axis=1)
+    s = score(q, k)
+    if s.shape != (B, N, T, S):
+        raise ArgumentError(f"attend: score gives shape {s.shape}, not [B N T S] = {(B, N, T, S)}")
+    s = s.astype(jnp.promote_types(s.dtype, jnp.float32))
+    s = s if bias is None else s + bias.astype(s.dtype)
+    return masked_softmax(s, jnp.ones((1, 1, 1, 1), bool) if allowed is None else allowed)
 
 
 def dot_product_self_attention(x: Float[Array, "T D"]) -> Float[Array, "T D"]:
     """Attention without parameters: ``softmax(X Xᵀ) X`` (row B5).
 
     Example:
-        >>> import jax.numpy as jnp
         >>> dot_product_self_attention(jnp.eye(2))
         Array([[0.7310586 , 0.26894143],
                [0.26894143, 0.7310586 ]], dtype=float32)
     """
     x = x[None, None]
-    return attend_heads_first(x, x, x, scale=1.0)[0, 0]
+    return attend_heads_first(x, x, x, score=ScaledDot(scale=1.0))[0, 0]
 
 
-def check_shapes(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> None:
+def check_shapes(
+    where: str,
+    q: tuple[int, ...],
+    k: tuple[int, ...],
+    v: tuple[int, ...],
+    one_head_size: bool = True,
+) -> None:
     """Refuses heads-first shapes that do not fit, naming the dimension (row L9).
 
+    Args:
+        where: The function that is called.
+        q: ``(B, N, T, H)``.
+        k: ``(B, K, S, J)``.
+        v: ``(B, K, S, U)``.
+        one_head_size: Whether ``J`` must be ``H``.
+
     Raises:
-        ValueError: Says which.
+        ArgumentError: A size does not fit.
 
     Example:
-        >>> check_shapes((1, 8, 5, 64), (1, 8, 5, 32), (1, 8, 5, 32))
+        >>> check_shapes("attend", (1, 8, 5, 64), (1, 8, 5, 32), (1, 8, 5, 32))
         Traceback (most recent call last):
         ...
-        ValueError: queries and keys need one head size H: queries have 64, keys 32
+        transformer_jax.errors.ArgumentError: attend: k has head size 32, q has 64
     """
-    (B, N, _, H), (_, K, S, _) = q, k
-    if k[3] != H:
-        raise ValueError(f"queries and keys need one head size H: queries have {H}, keys {k[3]}")
-    if not B == k[0] == v[0]:
-        raise ValueError(
-            f"queries, keys and values need one batch B: they have {B}, {k[0]} and {v[0]}"
-        )
-    if v[2] != S:
-        raise ValueError(f"keys and values need one length S: keys have {S}, values {v[2]}")
-    if v[1] != K:
-        raise ValueError(f"keys and values need as many heads K: keys have {K}, values {v[1]}")
-    if N % K:
-        raise ValueError(f"query heads N need to be a multiple of key heads K: {N} is not of {K}")
+    (B, N, _, H), (_, K, S, J) = q, k
+    for wrong, problem in (
+        (one_head_size and J != H, f"k has head size {J}, q has {H}"),
+        (not B == k[0] == v[0], f"q, k and v have batch sizes {B}, {k[0]} and {v[0]}"),
+        (v[2] != S, f"v has length {v[2]}, k has {S}"),
+        (v[1] != K, f"v has {v[1]} heads, k has {K}"),
+        (N % K, f"q has {N} heads, which is no multiple of the {K} of k"),
+    ):
+        if wrong:
+            raise ArgumentError(f"{where}: {problem}")

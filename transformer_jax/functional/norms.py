@@ -1,11 +1,10 @@
-"""Layer norm and RMS norm, with a backward pass written for the platform."""
+"""Layer norm and RMS norm, whose backward passes normalize again instead of saving the result."""
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from transformer_jax.functional._backend import own_backward
 from transformer_jax.functional.linear import sum_rows
 
 
@@ -15,11 +14,11 @@ def layer_norm(
     bias: Float[Array, " D"] | None,
     eps: float,
 ) -> Float[Array, "*rows D"]:
-    """Each row at mean 0 and variance 1, then scaled: ``(x − μ) / √(σ² + ε) · gain + bias``.
+    """Layer normalization, ``(x − μ) / √(σ² + ε) · gain + bias``, of each row.
 
     ``σ²`` is the population variance (divided by ``D``). Statistics are float32 whatever the
     dtype of ``x``, which is that of the result. With ``eps=0`` it is the formula of row U7, and
-    a constant row gives NaN. On CPU the backward pass is our own and reverse-mode only.
+    a constant row gives NaN. Reverse mode only.
 
     Source: Ba et al. 2016, https://arxiv.org/abs/1607.06450.
 
@@ -27,16 +26,16 @@ def layer_norm(
         >>> layer_norm(jnp.array([[5.0, 9.0]]), jnp.ones(2), jnp.zeros(2), eps=0.0)
         Array([[-1.,  1.]], dtype=float32)
     """
-    return (_layer_norm if own_backward() else _layer)(x, gain, bias, eps)
+    return _layer_norm(x, gain, bias, eps)
 
 
 def rms_norm(
     x: Float[Array, "*rows D"], gain: Float[Array, " D"], eps: float
 ) -> Float[Array, "*rows D"]:
-    """Each row at root mean square 1, then scaled: ``x / √(mean(x²) + ε) · gain``.
+    """Root-mean-square normalization, ``x / √(mean(x²) + ε) · gain``, of each row.
 
     Nothing is subtracted. Statistics are float32 whatever the dtype of ``x``, which is that of
-    the result. On CPU the backward pass is our own and reverse-mode only.
+    the result. Reverse mode only.
 
     Source: Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467.
 
@@ -44,7 +43,7 @@ def rms_norm(
         >>> rms_norm(jnp.array([[2.0, -2.0]]), jnp.array([1.0, 3.0]), eps=0.0)
         Array([[ 1., -3.]], dtype=float32)
     """
-    return (_rms_norm if own_backward() else _rms)(x, gain, eps)
+    return _rms_norm(x, gain, eps)
 
 
 def _widen(x):
@@ -56,16 +55,22 @@ def _as_row(v, x):
 
 
 def _mean(x):
-    """The mean of each row, kept as an axis of 1; on CPU as a product, which is faster."""
-    if not own_backward():
-        return x.mean(-1, keepdims=True)
-    D = x.shape[-1]
+    """The mean of each row, kept as an axis of 1."""
+    return lax.platform_dependent(x, cpu=_mean_as_product, default=_plain_mean)
+
+
+def _mean_as_product(x):
+    D = x.shape[-1]  # XLA:CPU multiplies faster than it reduces
     return lax.dot_general(
         x,
         jnp.full((D, 1), 1 / D, x.dtype),
         (((x.ndim - 1,), (0,)), ((), ())),
         precision=lax.Precision.HIGHEST,
     )
+
+
+def _plain_mean(x):
+    return x.mean(-1, keepdims=True)
 
 
 def _standard(x, eps):
@@ -96,7 +101,7 @@ def _rms(x, gain, eps):
     return _scaled(_unit(x, eps)[0], gain, None, x.dtype)
 
 
-# Backward passes normalise x again, which is cheaper than to write and read the result.
+# Backward passes normalize x again, which is cheaper than writing and reading the result.
 
 _layer_norm = jax.custom_vjp(_layer, nondiff_argnums=(3,))
 

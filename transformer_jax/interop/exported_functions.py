@@ -11,7 +11,6 @@ from flax import nnx
 
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.generate import generate
-from transformer_jax.functional._backend import any_platform
 from transformer_jax.interop.ctranslate2 import never_written
 from transformer_jax.interop.family import Model
 from transformer_jax.interop.hf_checkpoint import abstract_model
@@ -145,15 +144,10 @@ def _written(out: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def portable() -> Iterator[None]:
-    """Within it, what is traced is the same for all platforms and lengths.
-
-    Otherwise some functions look for the platform that they run on, and on CPU at how long a text
-    is. Checks of shapes are off, as open sizes are no numbers.
-    """
+    """Within it, shapes are not checked: symbolic sizes are no numbers."""
     unchecked = jaxtyping.config.jaxtyping_disable
     jaxtyping.config.update("jaxtyping_disable", True)
     try:
-        with any_platform():
-            yield
+        yield
     finally:
         jaxtyping.config.update("jaxtyping_disable", unchecked)

@@ -12,6 +12,7 @@ from transformer_jax.functional.attention import attend_heads_first, attention_w
 from transformer_jax.functional.linear import linear
 from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.positions import apply_rotary_embedding
+from transformer_jax.functional.scores import ScaledDot
 from transformer_jax.modules.linear import Linear
 from transformer_jax.modules.norm import Norm
 from transformer_jax.modules.rotation import frequencies_of
@@ -33,7 +34,8 @@ class Attention(nnx.Module):
 
     def __init__(self, config: TransformerConfig, *, rotate: bool = False, rngs: nnx.Rngs):
         att, D = config.attention, config.width
-        self.attention, self.scores, self.positions = att, config.scores, config.positions
+        self.attention, self.positions = att, config.positions
+        self.score = ScaledDot(config.scores.scale, config.scores.softcap)
         self.rotate = rotate
         self.N, self.K = att.heads, att.kv_heads or att.heads
         self.H = config.head_dim
@@ -77,10 +79,7 @@ class Attention(nnx.Module):
             bias = None if bias is None else bias[:, :, -last_n:]
         if on_weights is not None:
             qkv = (q.swapaxes(1, 2), k.swapaxes(1, 2))
-            scores = self.scores
-            on_weights(
-                attention_weights(*qkv, mask, bias=bias, scale=scores.scale, softcap=scores.softcap)
-            )
+            on_weights(attention_weights(*qkv, mask, bias=bias, score=self.score))
         return self.out(self.merge_heads(self.attend(q, k, v, mask, bias, key)))
 
     def attend(self, q, k, v, mask=None, bias=None, key=None):
@@ -91,11 +90,9 @@ class Attention(nnx.Module):
             v,
             mask,
             bias=bias,
-            scale=self.scores.scale,
-            softcap=self.scores.softcap,
+            score=self.score,
             implementation=self.attention.implementation,
-            dropout_rate=self.attention.dropout,
-            key=key,
+            dropout=(self.attention.dropout, key),
         )
 
     def project_qkv(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows F"]:

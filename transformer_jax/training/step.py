@@ -12,7 +12,6 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from transformer_jax.errors import ConfigError, plural
-from transformer_jax.functional._backend import own_backward
 from transformer_jax.parallel.sharding import (
     batch_sharding,
     num_batch_shards,
@@ -147,13 +146,20 @@ def _where(
     """The updated state if ``ok``, else the same with the next step."""
     if ok is None:
         return update(state, *how)
-    if alone and own_backward():
-        # Selected element by element, XLA:CPU would copy the moments before it updates them.
-        left = lambda state, *_: state._replace(step=state.step + 1)
-        return jax.lax.cond(ok, update, left, state, *how)
-    # Selected, never multiplied: 0 * NaN is NaN.
-    kept = jax.tree.map(lambda a, b: jnp.where(ok, a, b), update(state, *how), state)
-    return kept._replace(step=state.step + 1)
+
+    def select(ok, state, *how):
+        # Selected, never multiplied: 0 * NaN is NaN.
+        kept = jax.tree.map(lambda a, b: jnp.where(ok, a, b), update(state, *how), state)
+        return kept._replace(step=state.step + 1)
+
+    def branch(ok, state, *how):
+        skip = lambda state, *_: state._replace(step=state.step + 1)
+        return jax.lax.cond(ok, update, skip, state, *how)
+
+    if not alone:
+        return select(ok, state, *how)
+    # Selected element by element, XLA:CPU would copy the moments before it updates them.
+    return jax.lax.platform_dependent(ok, state, *how, cpu=branch, default=select)
 
 
 def _scored(

@@ -1,9 +1,10 @@
-"""How attention is computed: a registry of kernels that agree on what, and differ in how.
+"""Attention kernels: the same function computed in different ways, and the choice among them.
 
-A kernel takes heads-first arrays. Each says of a case why it cannot take it, or None; nothing is
-raised for that, the case goes to ``xla``, which takes all, and one line is logged.
+Kernels take heads-first arrays. Each gives the reason why it does not support a case, or None. An
+unsupported case runs on XLA instead, and the reason is logged once.
 """
 
+import functools
 import logging
 from collections.abc import Callable
 from functools import lru_cache
@@ -12,10 +13,11 @@ from typing import Any, NamedTuple
 import jax
 from jaxtyping import Array
 
+from transformer_jax.errors import ArgumentError
 from transformer_jax.functional.kernels import chunked, cudnn, splash, xla
 from transformer_jax.functional.masks import Mask
 
-__all__ = ["KERNELS", "Kernel", "select_kernel"]
+__all__ = ["KERNELS", "Kernel", "resolve_implementation", "select_kernel"]
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +26,7 @@ class Kernel(NamedTuple):
     """One way to compute attention.
 
     ``run(q, k, v, mask, bias, scale, softcap)`` computes it, and
-    ``supports(q, k, v, mask, bias, softcap, platform)`` says why it cannot, or None.
+    ``supports(q, k, v, mask, bias, softcap)`` is the reason why it cannot, or None.
     """
 
     name: str
@@ -38,11 +40,12 @@ KERNELS: dict[str, Kernel] = {
     )
     for module in (xla, chunked, cudnn, splash)
 }
+_XLA_IN_BLOCKS = KERNELS["xla"]._replace(run=functools.partial(xla.run, query_blocks=True))
 
-# Scores that would fill this many bytes in float32 are not worth holding at once.
+# Scores of more bytes than this in float32 are never held in memory at once.
 LARGE = 2**30
 # On CPU, blocks of keys are faster from these lengths on, forward and backward together: 1.1 to
-# 1.25 times, and 1.25 to 1.9 times where they skip what causality hides. At 256 it is a draw.
+# 1.25 times, and 1.25 to 1.9 times where masked blocks are skipped. Equal at 256.
 LONG = 512
 LONG_CAUSAL = 384
 
@@ -55,48 +58,88 @@ def select_kernel(
     mask: Mask | None = None,
     bias: Array | None = None,
     softcap: float | None = None,
-    platform: str | None = None,
 ) -> Kernel:
-    """The kernel to run: the one asked for, or the fastest known for ``auto``; ``xla`` if it can't.
+    """The kernel of this name; what XLA compiles for ``auto`` and for what it does not support.
+
+    Depends on shapes, dtypes and the structure of the mask alone: see
+    :func:`resolve_implementation` for what depends on devices.
 
     Raises:
-        ValueError: A name that no kernel has.
+        ArgumentError: There is no kernel of this name.
 
     Example:
         >>> import jax.numpy as jnp
         >>> x = jnp.zeros((1, 1, 4, 8))
-        >>> select_kernel("splash", x, x, x, platform="cpu").name
+        >>> select_kernel("splash", x, x, x).name
         'xla'
     """
-    platform = jax.default_backend() if platform is None else platform
-    asked = implementation
+    case = (q, k, v, mask, bias, softcap)
     if implementation == "auto":
-        asked = _fastest(q, k, mask, platform)
-    elif implementation not in KERNELS:
+        return _by_length(case, _XLA_IN_BLOCKS, (LONG, LONG_CAUSAL))
+    if implementation not in KERNELS:
         allowed = ", ".join(["auto", *KERNELS])
-        raise ValueError(f"there is no attention {implementation!r}: allowed are {allowed}")
-    reason = KERNELS[asked].supports(q, k, v, mask, bias, softcap, platform)
-    if reason is None:
-        return KERNELS[asked]
-    _say_once(f"attention by xla instead of {asked}: {reason}", implementation != "auto")
-    return KERNELS["xla"]
+        raise ArgumentError(f"attend: implementation is {implementation!r}: allowed are {allowed}")
+    kernel = KERNELS[implementation]
+    if (reason := kernel.supports(*case)) is None:
+        return kernel
+    fallback = _by_length(case, KERNELS["xla"], None)
+    if implementation == "chunked" or q.shape[2] != 1:  # one query has nothing to fuse
+        _log_once(f"attention by {fallback.name} instead of {implementation}: {reason}")
+    return fallback
 
 
-def _fastest(q: Any, k: Any, mask: Mask | None, platform: str) -> str:
-    """What to try first, from measurements."""
-    B, N, T, _ = q.shape
-    S = k.shape[2]
-    if T > 1 and platform == "gpu" and q.dtype.itemsize == 2:
-        return "cudnn"
-    if T > 1 and platform == "tpu":
-        return "splash"
+def resolve_implementation(
+    implementation: str,
+    platform: str,
+    dtype: Any,
+    head_dim: int,
+    capability: float = 9.0,
+) -> str:
+    """The implementation to configure for the devices that a model runs on.
+
+    ``auto`` becomes the fastest known. A kernel that these devices do not have becomes ``auto``,
+    which is logged once.
+
+    Args:
+        implementation: As configured.
+        platform: Platform of the devices: ``cpu``, ``gpu`` or ``tpu``.
+        dtype: Dtype of queries.
+        head_dim: Size of a head.
+        capability: Compute capability of a GPU.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> resolve_implementation("auto", "gpu", jnp.bfloat16, 64)
+        'cudnn'
+        >>> resolve_implementation("auto", "cpu", jnp.bfloat16, 64)
+        'auto'
+    """
+    half = jax.numpy.dtype(dtype).itemsize == 2
+    largest = 256 if capability >= 9.0 else 128
+    reasons = {
+        "cudnn": "it needs a GPU" if platform != "gpu" else None,
+        "splash": "it needs a TPU" if platform != "tpu" else None,
+    }
+    if platform == "gpu" and (not half or head_dim > largest):
+        reasons["cudnn"] = f"it needs half precision and heads of at most {largest}"
+    if implementation == "auto":
+        return next((name for name, reason in reasons.items() if reason is None), "auto")
+    if reason := reasons.get(implementation):
+        _log_once(f"attention by auto instead of {implementation}: {reason}, this is {platform}")
+        return "auto"
+    return implementation
+
+
+def _by_length(case: Any, short: Kernel, limits: tuple[int, int] | None) -> Kernel:
+    """``chunked`` for long sequences or large scores, if it supports the case."""
+    (B, N, T, _), S, mask = case[0].shape, case[1].shape[2], case[3]
     skips = mask is not None and mask.causal and isinstance(mask.offset, int)
-    long = min(T, S) >= (LONG_CAUSAL if skips else LONG)
-    if 4 * B * N * T * S > LARGE or (platform == "cpu" and long):
-        return "chunked"
-    return "xla"
+    long = limits is not None and min(T, S) >= limits[skips]
+    if (long or 4 * B * N * T * S > LARGE) and chunked.supports(*case) is None:
+        return KERNELS["chunked"]
+    return short
 
 
 @lru_cache
-def _say_once(message: str, loudly: bool) -> None:
-    log.log(logging.WARNING if loudly else logging.INFO, message)
+def _log_once(message: str) -> None:
+    log.warning(message)

@@ -6,37 +6,32 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from transformer_jax.errors import ArgumentError
 from transformer_jax.functional.masks import Mask
 
 __all__ = ["run", "supports"]
 
 
 def supports(
-    q: Any,
-    k: Any,
-    v: Any,
-    mask: Mask | None,
-    bias: Any,
-    softcap: float | None,
-    platform: str,
+    q: Any, k: Any, v: Any, mask: Mask | None, bias: Any, softcap: float | None
 ) -> str | None:
-    """Why this kernel cannot take a case; None if it can."""
-    H, U = q.shape[3], v.shape[3]
-    if platform != "gpu":
-        return f"it needs a GPU, and this runs on {platform}"
+    """Why this kernel does not support a case; None if it does. GPUs older than Hopper do less."""
+    (_, _, T, H), U = q.shape, v.shape[3]
+    if T == 1:
+        return "one query is read faster by XLA"
     if q.dtype not in (jnp.bfloat16, jnp.float16):
         return f"it needs bfloat16 or float16, not {q.dtype}"
     if not q.dtype == k.dtype == v.dtype:
         return f"it needs one dtype, not {q.dtype}, {k.dtype} and {v.dtype}"
     if H != U:
         return f"value heads of size {U} differ from query heads of size {H}"
-    if H % 8 or _largest_head() < H:
-        return f"heads of size {H} are no multiple of 8 up to {_largest_head()}"
+    if H % 8 or H > 256:
+        return f"heads of size {H} are no multiple of 8 up to 256"
     if softcap is not None:
         return "it takes no soft cap"
     if bias is not None:
         return "its gradient of a bias is limited to a batch of one"
-    return None if mask is None else _refuses(mask, q.shape[2], k.shape[2])
+    return None if mask is None else _refuses(mask, T, k.shape[2])
 
 
 def _refuses(mask: Mask, T: int, S: int) -> str | None:
@@ -49,13 +44,8 @@ def _refuses(mask: Mask, T: int, S: int) -> str | None:
     if mask.window is not None and not mask.causal:
         return "it takes windows only to the left"
     if mask.window is not None and mask.kv_lengths is not None:
-        return "windows beyond the last key would leave queries blind"
+        return "windows beyond the last key would be fully masked rows"
     return None
-
-
-def _largest_head() -> int:
-    capability = getattr(jax.devices()[0], "compute_capability", "0")
-    return 256 if float(capability) >= 9.0 else 128
 
 
 def run(
@@ -68,29 +58,37 @@ def run(
     softcap: None = None,
     implementation: Literal["cudnn", "xla"] = "cudnn",
 ) -> Float[Array, "B N T U"]:
-    """The same as :func:`.xla.run`, for what :func:`supports` does not refuse."""
+    """The same as :func:`.xla.run`, for what :func:`supports`.
+
+    Raises:
+        ArgumentError: cuDNN is not installed.
+    """
     T, S = q.shape[2], k.shape[2]
     mask = Mask() if mask is None else mask
     (q, k, v), settings = arguments(q, k, v, mask)
     attend: Any = jax.nn.dot_product_attention
-    y = attend(q, k, v, scale=scale, implementation=implementation, **settings)
+    try:
+        y = attend(q, k, v, scale=scale, implementation=implementation, **settings)
+    except RuntimeError as error:  # what JAX raises where it finds no cuDNN
+        message = f"attend: implementation cudnn needs a GPU with cuDNN: use auto ({error})"
+        raise ArgumentError(message) from None
     y = y[:, :T].swapaxes(1, 2)
-    # The kernel gives blind queries some average: they become zero here, and as no gradient
-    # passes the selection, nor do they send any.
-    seeing = mask.any_visible(T, S)
-    return y if seeing is None else jnp.where(seeing, y, 0)
+    # The kernel gives an average in fully masked rows: it becomes zero here, and since no gradient
+    # passes the selection, such rows send none.
+    visible = mask.any_visible(T, S)
+    return y if visible is None else jnp.where(visible, y, 0)
 
 
 def arguments(
     q: Array, k: Array, v: Array, mask: Mask
 ) -> tuple[tuple[Array, Array, Array], dict[str, Any]]:
-    """What ``jax.nn.dot_product_attention`` is called with: heads inside, lengths even."""
+    """The arguments of ``jax.nn.dot_product_attention``: heads inside, lengths even."""
     S = k.shape[2]
     lengths = mask.kv_lengths
     if S % 2 and lengths is None:
         lengths = jnp.full((q.shape[0],), S, jnp.int32)
     if lengths is not None:
-        # No key at all would make the kernel's normaliser infinite.
+        # Without any key the kernel's normalizer would be infinite.
         lengths = jnp.clip(jnp.broadcast_to(lengths, (q.shape[0],)), 1, S).astype(jnp.int32)
 
     def even(x: Array) -> Array:

@@ -15,18 +15,10 @@ LANES = 128  # of a TPU's vector unit: lengths are multiples of it
 
 
 def supports(
-    q: Any,
-    k: Any,
-    v: Any,
-    mask: Mask | None,
-    bias: Any,
-    softcap: float | None,
-    platform: str,
+    q: Any, k: Any, v: Any, mask: Mask | None, bias: Any, softcap: float | None
 ) -> str | None:
-    """Why this kernel cannot take a case; None if it can."""
+    """Why this kernel does not support a case; None if it does."""
     T, S = q.shape[2], k.shape[2]
-    if platform != "tpu":
-        return f"it needs a TPU, and this runs on {platform}"
     if T % LANES or S % LANES:
         return f"{T} queries and {S} keys are not both multiples of {LANES}"
     if bias is not None:
@@ -50,7 +42,7 @@ def run(
     softcap: float | None = None,
     interpret: bool = False,
 ) -> Float[Array, "B N T U"]:
-    """The same as :func:`.xla.run`, for what :func:`supports` does not refuse."""
+    """The same as :func:`.xla.run`, for what :func:`supports`."""
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
     B, N, T, _ = q.shape
@@ -67,28 +59,28 @@ def run(
     if ids is None:
         return jax.vmap(kernel)(q, k, v)
     y = jax.vmap(kernel)(q, k, v, segment_ids=splash.SegmentIds(*ids))
-    # The kernel gives blind queries some average: they become zero here, and as no gradient
-    # passes the selection, nor do they send any.
-    seeing = mask.any_visible(T, S)
-    return y if seeing is None else jnp.where(seeing, y, 0)
+    # The kernel gives an average in fully masked rows: it becomes zero here, and since no gradient
+    # passes the selection, such rows send none.
+    visible = mask.any_visible(T, S)
+    return y if visible is None else jnp.where(visible, y, 0)
 
 
 def segment_ids(mask: Mask, B: int, T: int, S: int) -> tuple[Array, Array] | None:
-    """Lengths and segments as ids ``[B T]`` and ``[B S]``, equal where a query may look.
+    """Lengths and segments as ids ``[B T]`` and ``[B S]``, equal where a query sees a key.
 
-    The kernel divides by zero in a row that sees nothing, so a blind query gets the id of some
-    key in reach: its own position's, or the first where positions do not matter.
+    The kernel divides by zero in a fully masked row, so its query gets the id of some key in
+    reach: its own position's, or the first where positions do not matter.
     """
-    seeing = mask.any_visible(T, S)
+    visible = mask.any_visible(T, S)
     held = (mask.kv_lengths, mask.q_lengths, mask.q_segments)
-    if seeing is None or all(x is None for x in held):
+    if visible is None or all(x is None for x in held):
         return None
     ones = jnp.ones((B, T), jnp.int32), jnp.ones((B, S), jnp.int32)
     q, kv = ones if mask.q_segments is None else (mask.q_segments, mask.kv_segments)
     if mask.kv_lengths is not None:
         kv = jnp.where(jnp.arange(S)[None] < mask.kv_lengths[:, None], kv, 0)
     harmless = kv if mask.positional else jnp.broadcast_to(kv[:, :1], (B, T))
-    return jnp.where(seeing[:, 0, :, 0], q, harmless), kv
+    return jnp.where(visible[:, 0, :, 0], q, harmless), kv
 
 
 @lru_cache
