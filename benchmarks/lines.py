@@ -70,11 +70,11 @@ def work(asked: Lines, folder: Path, beams: int) -> tuple[Path, Path]:
     sources = [[*ids, tokenizer.eos] for ids in tokenizer.encode_batch(lines)]
     config = json.loads((asked.run / "config.json").read_text())["model"]
     sizes = {
-        "vocab": config["vocab"],
-        "width": config["width"],
-        "heads": config["attention"]["heads"],
+        "vocab": config["vocab_size"],
+        "width": config["d_model"],
+        "heads": config["attention"]["num_heads"],
         "layers": config["decoder_layers"],
-        "hidden": config["feed_forward"]["width"],
+        "hidden": config["feed_forward"]["d_ff"],
     }
     given = folder / f"given{beams}.json"
     given.write_text(json.dumps({"sizes": sizes, "sources": sources, "lengths": lengths}))

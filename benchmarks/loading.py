@@ -60,10 +60,10 @@ def write_gpt2(folder: Path) -> int:
     """A random checkpoint of GPT-2's smallest size; its bytes."""
     from flax import nnx
 
-    from transformer_jax.config import PRESETS
     from transformer_jax.interop.export import write_folder
     from transformer_jax.interop.family import Model
     from transformer_jax.models.decoder import Decoder
+    from transformer_jax.presets import PRESETS
     from transformer_jax.training.trees import named, nested
 
     config = PRESETS["gpt2"]

@@ -37,15 +37,15 @@ PAD, BOS, EOS = 0, 2, 3
 def configuration(vocab: int, width: int, heads: int, layers: int, hidden: int, **norm: Any):
     """The shape of a Marian translator, which ``torch.nn.Transformer`` shares."""
     return TransformerConfig(
-        vocab=vocab,
-        width=width,
+        vocab_size=vocab,
+        d_model=width,
         encoder_layers=layers,
         decoder_layers=layers,
         embedding=EmbeddingConfig(dropout=0.0),
         positions=PositionConfig(kind="sinusoidal_halves", max_length=512),
-        attention=AttentionConfig(heads=heads),
-        feed_forward=FeedForwardConfig(width=hidden),
-        norm=NormConfig(eps=1e-5, dropout=0.0, **norm),
+        attention=AttentionConfig(num_heads=heads),
+        feed_forward=FeedForwardConfig(d_ff=hidden),
+        norm=NormConfig(eps=1e-5, residual_dropout=0.0, **norm),
         head=HeadConfig(bias=True),
     )
 

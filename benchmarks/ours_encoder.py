@@ -17,7 +17,7 @@ from flax import nnx
 
 from benchmarks import encoder_texts as data
 from benchmarks.worker import Setup, serve
-from transformer_jax.config import TransformerConfig, bert
+from transformer_jax.config import TransformerConfig
 from transformer_jax.data.bert_pretraining import BertPretrainingPlan
 from transformer_jax.data.examples import EncodedExamples, collate
 from transformer_jax.data.masking import MLMMasking
@@ -28,6 +28,7 @@ from transformer_jax.encoding.packing import pack
 from transformer_jax.encoding.vectors import Embedder
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.heads import EncoderForMaskedLM, SequenceClassifier
+from transformer_jax.presets import bert
 from transformer_jax.runs.encoder_settings import EncoderTraining, PretrainTraining
 from transformer_jax.training.encoder_objectives import masked_words, text_classes
 from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig, make_optimizer
@@ -39,11 +40,11 @@ PRETRAIN, TASK = PretrainTraining(), EncoderTraining()  # the defaults of our ru
 
 def configuration(vocab: int, width: int, heads: int, layers: int, hidden: int, pooler: bool):
     """A BERT of any size."""
-    config = bert(width, layers, vocab=vocab)
+    config = bert(width, layers, vocab_size=vocab)
     return dataclasses.replace(
         config,
-        attention=dataclasses.replace(config.attention, heads=heads),
-        feed_forward=dataclasses.replace(config.feed_forward, width=hidden),
+        attention=dataclasses.replace(config.attention, num_heads=heads),
+        feed_forward=dataclasses.replace(config.feed_forward, d_ff=hidden),
         head=dataclasses.replace(config.head, pooler=pooler),
     )
 
@@ -157,7 +158,7 @@ def _training(
         name="adamw", learning_rate=1e-4, schedule=ScheduleConfig("constant", 0),
         beta2=0.999, eps=1e-8, weight_decay=0.01,
     )  # fmt: skip
-    tx = make_optimizer(rate, config.width, 1000)
+    tx = make_optimizer(rate, config.d_model, 1000)
     compiled = jax.jit(make_step(graph, tx, objective), donate_argnums=0)
     key = jax.random.key(1)
     state = TrainState(jnp.int32(0), params, tx.init(params), None)

@@ -17,7 +17,6 @@ from flax import nnx
 
 from benchmarks.worker import Setup, serve
 from transformer_jax.config import (
-    PRESETS,
     AttentionConfig,
     ComputeConfig,
     EmbeddingConfig,
@@ -30,6 +29,7 @@ from transformer_jax.decoding.generate import SamplingConfig
 from transformer_jax.decoding.layout import prepared
 from transformer_jax.decoding.programs import Programs
 from transformer_jax.models.decoder import Decoder
+from transformer_jax.presets import PRESETS
 from transformer_jax.training.objectives import language_model
 from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig, make_optimizer
 from transformer_jax.training.state import TrainState, split
@@ -47,17 +47,17 @@ def configuration(
 ):
     """A GPT-2 without biases or dropout, which is nanoGPT's model."""
     return TransformerConfig(
-        vocab=vocab,
-        width=width,
+        vocab_size=vocab,
+        d_model=width,
         encoder_layers=0,
         decoder_layers=layers,
         embedding=EmbeddingConfig(scale=1.0, dropout=0.0),
         positions=PositionConfig(kind="learned", max_length=context),
-        attention=AttentionConfig(heads=heads, bias=False, out_bias=False),
+        attention=AttentionConfig(num_heads=heads, bias=False, out_bias=False),
         feed_forward=FeedForwardConfig(
-            width=4 * width, activation="gelu" if gelu == "exact" else "gelu_tanh", bias=False
+            d_ff=4 * width, activation="gelu" if gelu == "exact" else "gelu_tanh", bias=False
         ),
-        norm=NormConfig(place="pre", eps=1e-5, bias=False, dropout=0.0),
+        norm=NormConfig(placement="pre", eps=1e-5, bias=False, residual_dropout=0.0),
         compute=ComputeConfig(dtype=dtype),
     )
 
@@ -99,7 +99,7 @@ def decode(preset, batch, prompt, new, dtype="float32"):
     graph, params = split(Decoder(config, rngs=nnx.Rngs(0)))
     narrow = lambda a: a.astype(dtype) if a.ndim > 1 else a
     graph, params = prepared(graph, jax.tree.map(narrow, params))
-    end = config.vocab - 1
+    end = config.vocab_size - 1
     special: Any = types.SimpleNamespace(eos=end, pad=0)
     programs = Programs(graph, special, forbidden=(end,))
     rng = np.random.default_rng(1)

@@ -10,7 +10,6 @@ from flax import nnx
 
 from transformer_jax import accounting
 from transformer_jax.config import (
-    PRESETS,
     AttentionConfig,
     ComputeConfig,
     EmbeddingConfig,
@@ -23,17 +22,18 @@ from transformer_jax.config import (
 )
 from transformer_jax.functional.losses import cross_entropy
 from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.presets import PRESETS
 
 B, S, T = 4, 32, 24
 
 
 def small(heads=4, *, attention=None, hidden=512, feed_forward=None, **rest):
-    sizes = {"vocab": 1000, "width": 128, "encoder_layers": 2, "decoder_layers": 1}
+    sizes = {"vocab_size": 1000, "d_model": 128, "encoder_layers": 2, "decoder_layers": 1}
     return TransformerConfig(
         **sizes | rest,
         # Other kernels loop, and XLA counts the body of a loop once.
-        attention=AttentionConfig(heads=heads, implementation="xla", **(attention or {})),
-        feed_forward=FeedForwardConfig(width=hidden, **(feed_forward or {})),
+        attention=AttentionConfig(num_heads=heads, implementation="xla", **(attention or {})),
+        feed_forward=FeedForwardConfig(d_ff=hidden, **(feed_forward or {})),
     )
 
 
@@ -41,30 +41,35 @@ CONFIGS = {
     "vaswani": small(attention={"bias": False, "out_bias": False}),
     "biases": small(head=HeadConfig(bias=True)),
     "grouped heads, gated": small(
-        attention={"kv_heads": 2, "head_dim": 16, "value_dim": 24},
+        attention={"num_kv_heads": 2, "head_dim": 16, "value_dim": 24},
         feed_forward={"gated": True, "activation": "silu"},
     ),
     "t5": small(
         attention={"bias": False, "out_bias": False},
         feed_forward={"bias": False},
         positions=PositionConfig(kind="relative"),
-        norm=NormConfig(kind="rms", place="pre"),
+        norm=NormConfig(kind="rms", placement="pre"),
         head=HeadConfig(scale=0.1),
     ),
     "rotary sandwich": small(
         attention={"qk_norm": True},
-        positions=PositionConfig(kind="rotary"),
-        norm=NormConfig(kind="rms", place="sandwich"),
-        scores=ScoreConfig(softcap=30.0),
+        positions=PositionConfig(kind="rope"),
+        norm=NormConfig(kind="rms", placement="sandwich"),
+        scores=ScoreConfig(attn_logit_softcapping=30.0),
     ),
     "bart, untied": small(
         feed_forward={"activation": "gelu"},
         positions=PositionConfig(kind="learned"),
-        embedding=EmbeddingConfig(norm=True, scale=1.0, shared=False, segments=2),
-        head=HeadConfig(tied=False, bias=True, softcap=20.0),
-        decoder_heads=2,
-        decoder_feed_forward=256,
-        decoder_vocab=700,
+        embedding=EmbeddingConfig(
+            layernorm_embedding=True,
+            scale=1.0,
+            share_encoder_decoder_embeddings=False,
+            type_vocab_size=2,
+        ),
+        head=HeadConfig(tie_word_embeddings=False, bias=True, final_logit_softcapping=20.0),
+        decoder_attention_heads=2,
+        decoder_ffn_dim=256,
+        decoder_vocab_size=700,
     ),
     "alibi": small(
         feed_forward={"activation": "gelu_tanh"}, positions=PositionConfig(kind="alibi")
@@ -170,7 +175,7 @@ def test_training_flops_are_those_of_xla(name):
 @pytest.mark.parametrize("training", [False, True])
 def test_flops_are_those_of_the_optimised_program(training):
     # Fusion repeats some work element by element, which weighs less in a wider model.
-    config = dataclasses.replace(small(8, hidden=2048), vocab=8000, width=512)
+    config = dataclasses.replace(small(8, hidden=2048), vocab_size=8000, d_model=512)
     ours = accounting.model_cost(config, batch=B, source_length=S, target_length=T)
     counted = flops(lowered(config, training).compile())
     assert (ours.training if training else ours.forward) == pytest.approx(counted, rel=0.01)

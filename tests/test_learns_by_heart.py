@@ -34,15 +34,15 @@ def learnt():
     texts = [text for pair in L1_PAIRS for text in pair]
     tokenizer = train_tokenizer("bpe", texts, 300)
     config = TransformerConfig(
-        vocab=tokenizer.vocab_size,
-        width=32,
+        vocab_size=tokenizer.vocab_size,
+        d_model=32,
         encoder_layers=1,
         decoder_layers=1,
         embedding=EmbeddingConfig(dropout=0.0),
         positions=PositionConfig(max_length=64),
-        attention=AttentionConfig(heads=4),
-        feed_forward=FeedForwardConfig(width=64),
-        norm=NormConfig(place="pre", dropout=0.0),
+        attention=AttentionConfig(num_heads=4),
+        feed_forward=FeedForwardConfig(d_ff=64),
+        norm=NormConfig(placement="pre", residual_dropout=0.0),
     )
     pairs = collect(L1_PAIRS, "lecture")
     store = build_store(pairs, tokenizer)
@@ -50,7 +50,7 @@ def learnt():
     batch = make_batch(store, np.arange(4), S, T, tokenizer.pad)
     graph, params = split(EncoderDecoder(config, rngs=nnx.Rngs(0)))
     rate = OptimizerConfig(learning_rate=1e-2, schedule=ScheduleConfig("constant", warm_up=20))
-    tx = make_optimizer(rate, config.width, STEPS)
+    tx = make_optimizer(rate, config.d_model, STEPS)
     step = jax.jit(make_step(graph, tx, translation(tokenizer.bos)))
     state, losses = TrainState(np.int32(0), params, tx.init(params), None), []
     for _ in range(STEPS):

@@ -14,7 +14,6 @@ from transformer_jax.config import (
     FeedForwardConfig,
     PositionConfig,
     TransformerConfig,
-    bert,
 )
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.decoding.hf_config import HFGenerationConfig
@@ -28,25 +27,26 @@ from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.models.heads import EncoderForMaskedLM, SequenceClassifier
 from transformer_jax.modules.linear import Embed
+from transformer_jax.presets import bert
 
 TOKENIZER = train_tokenizer("wordpiece", ["a bank by a river"] * 3, 60, special=BERT_SPECIAL)
 V = TOKENIZER.vocab_size
 
 
 def tiny(vocab=V):
-    config = bert(8, 1, vocab=vocab, length=16, dropout=0.0)
-    return dataclasses.replace(config, attention=AttentionConfig(heads=2))
+    config = bert(8, 1, vocab_size=vocab, max_length=16, dropout=0.0)
+    return dataclasses.replace(config, attention=AttentionConfig(num_heads=2))
 
 
 def plain(encoder_layers, decoder_layers):
     return TransformerConfig(
-        vocab=V,
-        width=8,
+        vocab_size=V,
+        d_model=8,
         encoder_layers=encoder_layers,
         decoder_layers=decoder_layers,
         positions=PositionConfig(max_length=16),
-        attention=AttentionConfig(heads=2),
-        feed_forward=FeedForwardConfig(width=16),
+        attention=AttentionConfig(num_heads=2),
+        feed_forward=FeedForwardConfig(d_ff=16),
     )
 
 

@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from transformer_jax.config import (
-        PRESETS,
         AttentionConfig,
         ComputeConfig,
         EmbeddingConfig,
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
     from transformer_jax.models.encoder_decoder import EncoderDecoder
     from transformer_jax.parallel.mesh import MeshConfig, make_mesh
     from transformer_jax.predictors import load
+    from transformer_jax.presets import PRESETS
     from transformer_jax.training.state import TrainState, split
 
     presets = PRESETS
@@ -91,6 +91,7 @@ _MODULES = {
     "MeshConfig": "parallel.mesh",
     "make_mesh": "parallel.mesh",
     "load": "predictors",
+    "presets": "presets",
     "TrainState": "training.state",
     "split": "training.state",
 }

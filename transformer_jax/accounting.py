@@ -108,7 +108,7 @@ def components(
     Source: Bishop 2024, section 12.1.8 (row B13): projections are O(N D²), scores O(N² D).
 
     Example:
-        >>> from transformer_jax.config import PRESETS
+        >>> from transformer_jax.presets import PRESETS
         >>> [p.path for p in components(PRESETS["vaswani_base"])][:3]
         ['embedding', 'encoder/positions', 'encoder/self_attention/query']
     """
@@ -122,7 +122,7 @@ def count_parameters(config: TransformerConfig) -> int:
     Source: row U15 (Vaswani et al. 2017, table 3, prints 65M).
 
     Example:
-        >>> from transformer_jax.config import PRESETS
+        >>> from transformer_jax.presets import PRESETS
         >>> count_parameters(PRESETS["vaswani_base"])
         63045632
     """
@@ -143,7 +143,7 @@ def model_cost(
     rematerialisation the blocks' forward once more) and the update.
 
     Example:
-        >>> from transformer_jax.config import PRESETS
+        >>> from transformer_jax.presets import PRESETS
         >>> sizes = {"batch": 16, "source_length": 256, "target_length": 256}
         >>> cost = model_cost(PRESETS["vaswani_base"], **sizes)
         >>> round(cost.training / cost.forward, 2)
@@ -153,7 +153,7 @@ def model_cost(
     listed = components(config, **sizes, head=head)
     count = sum(part.parameters for part in listed)
     forward = sum(part.forward for part in listed)
-    vocab = config.decoder().vocab
+    vocab = config.decoder().vocab_size
     logits = batch * target_length * vocab if config.decoder_layers and head else 0
     again = sum(p.forward for p in listed if p.in_block) if config.compute.remat else 0
     training = forward + sum(part.backward for part in listed) + again
@@ -174,7 +174,7 @@ def decoding(
     """The cost of generating ``target_length`` tokens one by one with a cache.
 
     Example:
-        >>> from transformer_jax.config import PRESETS
+        >>> from transformer_jax.presets import PRESETS
         >>> cost = decoding(PRESETS["vaswani_base"], source_length=10, target_length=10)
         >>> cost.cache_bytes  # 6 layers, keys and values, 10 + 10 positions, 512 numbers of 4 bytes
         491520
@@ -192,7 +192,7 @@ def decoding(
     row = item * config.decoder_layers * sizes.kv_heads * (sizes.head_dim + sizes.value_dim)
     # Of a table one row is read, unless its every row is an output as well.
     weights = sum(p.parameters for p in steps if not p.path.endswith("embedding"))
-    weights += decoder.vocab * config.width if config.head.tied else 0
+    weights += decoder.vocab_size * config.d_model if config.head.tie_word_embeddings else 0
     return Decoding(
         start=sum(p.forward for p in first),
         flops=(sum(p.forward for p in steps) + more) / B,
@@ -215,8 +215,8 @@ class _Sizes(NamedTuple):
 
 
 def _sizes(config: TransformerConfig) -> _Sizes:
-    N, H = config.attention.heads, config.head_dim
-    return _Sizes(N, config.attention.kv_heads or N, H, config.attention.value_dim or H)
+    N, H = config.attention.num_heads, config.head_dim
+    return _Sizes(N, config.attention.num_kv_heads or N, H, config.attention.value_dim or H)
 
 
 def _itemsize(config: TransformerConfig) -> int:
@@ -225,10 +225,10 @@ def _itemsize(config: TransformerConfig) -> int:
 
 def _parts(config: TransformerConfig, B: int, S: int, T: int) -> Iterator[Component]:
     encoder, decoder = bool(config.encoder_layers), bool(config.decoder_layers)
-    own_table = encoder and decoder and not config.embedding.shared
+    own_table = encoder and decoder and not config.embedding.share_encoder_decoder_embeddings
     tokens = B * S * encoder + B * T * (decoder and not own_table)
-    if config.image.size:
-        S = config.image.places
+    if config.image.image_size:
+        S = config.image.sequence_length
         yield from _patches(config, B)
     else:
         yield _table(config, "embedding", tokens)
@@ -243,46 +243,46 @@ def _parts(config: TransformerConfig, B: int, S: int, T: int) -> Iterator[Compon
 
 def _table(config: TransformerConfig, path: str, tokens: int) -> Component:
     """Token vectors, looked up and scaled; the gradient adds each into its row."""
-    D = config.embedding_width
+    D = config.embedding_size
     moved = _itemsize(config) * 2 * tokens * D  # rows looked up, and the result
-    return Component(path, 1, ((config.vocab, D),), tokens * D, 2 * tokens * D, moved, tokens)
+    return Component(path, 1, ((config.vocab_size, D),), tokens * D, 2 * tokens * D, moved, tokens)
 
 
 def _patches(config: TransformerConfig, B: int) -> Iterator[Component]:
     """Vectors of the patches of images, scaled, and the one that goes before them."""
-    D, item, image = config.width, _itemsize(config), config.image
-    inputs, scaled = image.patch**2 * image.channels, int(config.embedding_scale != 1.0)
-    yield _linear("embedding", 1, B * (image.places - 1), inputs, D, True, item, scaled)
+    D, item, image = config.d_model, _itemsize(config), config.image
+    inputs, scaled = image.patch_size**2 * image.num_channels, int(config.embedding_scale != 1.0)
+    yield _linear("embedding", 1, B * (image.sequence_length - 1), inputs, D, True, item, scaled)
     yield Component("class_embedding", 1, ((1, D),), scaled * B * D, B * D, item * (1 + B) * D, B)
 
 
 def _entrance(config: TransformerConfig, stack: str, tokens: int) -> Iterator[Component]:
     """What joins token vectors before the first block."""
-    D, item, positions = config.embedding_width, _itemsize(config), config.positions
+    D, item, positions = config.embedding_size, _itemsize(config), config.positions
     elements = tokens * D
     tables: list[tuple[str, tuple[tuple[int, ...], ...]]] = []
     if positions.kind == "learned":
         tables.append(("positions", ((positions.max_length + positions.offset, D),)))
     elif positions.kind in ("sinusoidal", "sinusoidal_halves"):
         tables.append(("positions", ()))
-    if config.embedding.segments:
-        tables.append(("segments", ((config.embedding.segments, D),)))
+    if config.embedding.type_vocab_size:
+        tables.append(("segments", ((config.embedding.type_vocab_size, D),)))
     for name, shapes in tables:
         moved = item * 3 * elements
         yield Component(
             f"{stack}/{name}", 1, shapes, elements, len(shapes) * elements, moved, tokens
         )
-    if config.embedding.norm:
+    if config.embedding.layernorm_embedding:
         yield _norm_part(config, f"{stack}/embedding_norm", 1, tokens, D)
-    if config.width != D:
-        yield _linear(f"{stack}/projection", 1, tokens, D, config.width, True, item)
+    if config.d_model != D:
+        yield _linear(f"{stack}/projection", 1, tokens, D, config.d_model, True, item)
 
 
 def _norm_part(
     config: TransformerConfig, path: str, copies: int, tokens: int, size: int = 0, heads: int = 1
 ) -> Component:
     """A norm of ``heads`` rows for each token, of the model's width unless ``size`` is given."""
-    size = size or config.width
+    size = size or config.d_model
     bias = config.norm.kind == "layer" and config.norm.bias
     shapes = ((size,),) * (1 + bias)
     forward, backward = NORMS[config.norm.kind]
@@ -301,18 +301,18 @@ def _stack(
     norm_part = lambda path, copies: _norm_part(config, f"{stack}/{path}", copies, tokens)
     yield from _entrance(config, stack, tokens)
     if config.positions.kind == "relative":
-        N, buckets = config.attention.heads, config.positions.buckets
+        N, buckets = config.attention.num_heads, config.positions.num_buckets
         moved = item * N * (T * T + buckets)
         yield Component(f"{stack}/relative", 1, ((buckets, N),), 0, N * T * T, moved, tokens)
     for kind, S in (("self_attention", T), ("cross_attention", memory)):
         if S is not None:
             yield from _attention(config, f"{stack}/{kind}", L, B, T, S)
             yield norm_part(f"{kind}_norm", L)
-            if config.norm.place == "sandwich":
+            if config.norm.placement == "sandwich":
                 yield norm_part(f"{kind}_norm_after", L)
     yield from _feed_forward(config, f"{stack}/feed_forward", L, tokens)
     yield norm_part("feed_forward_norm", L)
-    if config.norm.place == "sandwich":
+    if config.norm.placement == "sandwich":
         yield norm_part("feed_forward_norm_after", L)
     if config.final_norm:
         yield norm_part("final_norm", 1)
@@ -349,7 +349,7 @@ def _mixing(config: TransformerConfig, B: int, T: int, S: int) -> tuple[int, int
     scores = B * sizes.heads * T * S
     products = 2 * scores * (sizes.head_dim + sizes.value_dim)
     added = 1 + (config.positions.kind in ("relative", "alibi"))  # the scale, and a bias
-    added += 2 if config.scores.softcap is not None else 0
+    added += 2 if config.scores.attn_logit_softcapping is not None else 0
     forward, backward = (n + added for n in SOFTMAX)
     return products + forward * scores, 2 * products + backward * scores
 
@@ -357,12 +357,12 @@ def _mixing(config: TransformerConfig, B: int, T: int, S: int) -> tuple[int, int
 def _attention(
     config: TransformerConfig, path: str, L: int, B: int, T: int, S: int
 ) -> Iterator[Component]:
-    D, item, sizes, attention = config.width, _itemsize(config), _sizes(config), config.attention
+    D, item, sizes, attention = config.d_model, _itemsize(config), _sizes(config), config.attention
     queries, keys = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
     values, mixed = sizes.kv_heads * sizes.value_dim, sizes.heads * sizes.value_dim
     turned: int | float = 0
-    if config.positions.kind == "rotary" and path.endswith("self_attention"):
-        turned = 4 * (config.positions.rotary_dim or sizes.head_dim) / sizes.head_dim
+    if config.positions.kind == "rope" and path.endswith("self_attention"):
+        turned = 4 * (config.positions.rope_dim or sizes.head_dim) / sizes.head_dim
     yield _linear(f"{path}/query", L, B * T, D, queries, attention.bias, item, turned)
     yield _linear(f"{path}/key", L, B * S, D, keys, attention.bias, item, turned)
     yield _linear(f"{path}/value", L, B * S, D, values, attention.bias, item)
@@ -378,7 +378,7 @@ def _attention(
 
 
 def _feed_forward(config: TransformerConfig, path: str, L: int, tokens: int) -> Iterator[Component]:
-    D, F, item = config.width, config.feed_forward.width, _itemsize(config)
+    D, F, item = config.d_model, config.feed_forward.d_ff, _itemsize(config)
     bias = config.feed_forward.bias
     forward, backward = ACTIVATIONS[config.feed_forward.activation]
     up = _linear(f"{path}/up", L, tokens, D, F, bias, item)
@@ -392,10 +392,10 @@ def _feed_forward(config: TransformerConfig, path: str, L: int, tokens: int) -> 
 
 
 def _head(config: TransformerConfig, tokens: int) -> Component:
-    D, V, head = config.width, config.vocab, config.head
+    D, V, head = config.d_model, config.vocab_size, config.head
     part = _linear("head", 1, tokens, D, V, head.bias, _itemsize(config))
-    shapes = () if head.tied else ((V, D),)
-    more = tokens * ((head.scale != 1.0) * D + 2 * (head.softcap is not None) * V)
+    shapes = () if head.tie_word_embeddings else ((V, D),)
+    more = tokens * ((head.scale != 1.0) * D + 2 * (head.final_logit_softcapping is not None) * V)
     return dataclasses.replace(
         part,
         shapes=shapes + (((V,),) if head.bias else ()),

@@ -68,15 +68,15 @@ def lesson():
 def trained_run(tmp_path_factory):
     tokenizer = train_tokenizer("bpe", [text for pair in LESSON for text in pair], 330)
     config = TransformerConfig(
-        vocab=tokenizer.vocab_size,
-        width=32,
+        vocab_size=tokenizer.vocab_size,
+        d_model=32,
         encoder_layers=1,
         decoder_layers=1,
         positions=PositionConfig(max_length=64),
         embedding=EmbeddingConfig(dropout=0.0),
-        attention=AttentionConfig(heads=4),
-        feed_forward=FeedForwardConfig(width=64),
-        norm=NormConfig(place="pre", dropout=0.0),
+        attention=AttentionConfig(num_heads=4),
+        feed_forward=FeedForwardConfig(d_ff=64),
+        norm=NormConfig(placement="pre", residual_dropout=0.0),
     )
     source, source_lengths = rows_of(
         [[*tokenizer.encode(s), tokenizer.eos] for s, _ in LESSON], tokenizer.pad
@@ -124,15 +124,15 @@ def language_run(folder, kind, positions, first):
     """A decoder that has learnt nothing, but is far from uniform."""
     tokenizer = train_tokenizer(kind, [TEXT], 300)
     config = TransformerConfig(
-        vocab=tokenizer.vocab_size,
-        width=16,
+        vocab_size=tokenizer.vocab_size,
+        d_model=16,
         encoder_layers=0,
         decoder_layers=1,
         positions=PositionConfig(kind=positions, max_length=CONTEXT),
         embedding=EmbeddingConfig(dropout=0.0),
-        attention=AttentionConfig(heads=2),
-        feed_forward=FeedForwardConfig(width=32),
-        norm=NormConfig(place="pre", dropout=0.0),
+        attention=AttentionConfig(num_heads=2),
+        feed_forward=FeedForwardConfig(d_ff=32),
+        norm=NormConfig(placement="pre", residual_dropout=0.0),
     )
     run = RunDirectory.create(folder)
     tokenizer.save(run.tokenizer)

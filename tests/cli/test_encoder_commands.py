@@ -12,13 +12,14 @@ from flax import nnx
 from safetensors.numpy import load_file
 
 from transformer_jax.cli.main import COMMANDS
-from transformer_jax.config import AttentionConfig, bert
+from transformer_jax.config import AttentionConfig
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.encoding.masked import FillMask
 from transformer_jax.encoding.predictor import AnswerSpan, Predictor
 from transformer_jax.encoding.vectors import Embedder
 from transformer_jax.models.heads import EncoderForMaskedLM, SequenceClassifier, TokenClassifier
 from transformer_jax.predictors.runs import load
+from transformer_jax.presets import bert
 from transformer_jax.training.checkpoint import Checkpointer
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.state import TrainState, split
@@ -26,8 +27,8 @@ from transformer_jax.training.state import TrainState, split
 TEXT = ["i sat on the bank of the river.", "i took cash to the bank.", "rivers ran; who ran?"]
 TOKENIZER = train_tokenizer("wordpiece", TEXT * 3, 90, special=BERT_SPECIAL)
 CONFIG = dataclasses.replace(
-    bert(16, 2, vocab=TOKENIZER.vocab_size, length=32, dropout=0.0),
-    attention=AttentionConfig(heads=2),
+    bert(16, 2, vocab_size=TOKENIZER.vocab_size, max_length=32, dropout=0.0),
+    attention=AttentionConfig(num_heads=2),
 )
 LOWER = {"read": {"lowercase": True}}
 TASKS = {

@@ -100,7 +100,11 @@ MISTAKES = [
     ("gpt2", ["--format", "stablehlo", "--length", "99"], "allowed are 1 to 43"),
     ("bert", ["--format", "stablehlo", "--length", "9"], "an encoder or classifier writes nothing"),
     ("bert", ["--format", "ctranslate2"], "CTranslate2 cannot run this model: it is an encoder"),
-    ("gemma2", ["--format", "ctranslate2"], "scores.softcap: attention scores are not capped"),
+    (
+        "gemma2",
+        ["--format", "ctranslate2"],
+        "scores.attn_logit_softcapping: attention scores are not capped",
+    ),
     ("vit", ["--format", "stablehlo"], "models that read words"),
     ("gpt2", ["--format", "onnx"], "onnx"),
 ]

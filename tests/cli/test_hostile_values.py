@@ -16,7 +16,8 @@ from transformer_jax.cli.flags import positional
 from transformer_jax.cli.generate import Generate
 from transformer_jax.cli.main import COMMANDS, main
 from transformer_jax.cli.translate import Translate
-from transformer_jax.config import TransformerConfig, from_dict
+from transformer_jax.config import TransformerConfig
+from transformer_jax.config_dict import from_dict
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.decoding.options import BeamSearchConfig
 from transformer_jax.errors import ConfigError
@@ -239,45 +240,63 @@ def test_a_search_that_cannot_be_is_refused(settings, says):
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"width": "128"}, 'width is "128": a whole number is needed'),
-        ({"width": 128.0}, "width is 128.0: a whole number"),
-        ({"width": True}, "width is true: a whole number"),
-        ({"decoder_vocab": "9"}, 'decoder_vocab is "9": a whole number or null is needed'),
+        ({"d_model": "128"}, 'd_model is "128": a whole number is needed'),
+        ({"d_model": 128.0}, "d_model is 128.0: a whole number"),
+        ({"d_model": True}, "d_model is true: a whole number"),
+        (
+            {"decoder_vocab_size": "9"},
+            'decoder_vocab_size is "9": a whole number or null is needed',
+        ),
         ({"norm": {"eps": "small"}}, 'norm.eps is "small": a number is needed'),
         ({"norm": {"eps": float("nan")}}, "norm.eps is NaN: a number"),
         ({"norm": 3}, "norm is 3: an object is needed"),
-        ({"head": {"tied": 1}}, "head.tied is 1: true or false is needed"),
+        (
+            {"head": {"tie_word_embeddings": 1}},
+            "head.tie_word_embeddings is 1: true or false is needed",
+        ),
         ({"compute": {"dtype": "int8"}}, 'compute.dtype is "int8": one of "float32", "bfloat16"'),
-        ({"scores": {"window_layers": 3}}, "scores.window_layers is 3: a list or null is needed"),
-        ({"positions": {"rotary_yarn": 5}}, "positions.rotary_yarn is 5: a list or null is needed"),
-        ({"positions": {"rotary_short": 2.0}}, "positions.rotary_short is 2.0: a list is needed"),
-        ({"positions": {"rotary_base": 10**400}}, "positions.rotary_base is 10{77,79}: a number"),
+        (
+            {"scores": {"sliding_window_layers": 3}},
+            "scores.sliding_window_layers is 3: a list or null is needed",
+        ),
+        ({"positions": {"rope_yarn": 5}}, "positions.rope_yarn is 5: a list or null is needed"),
+        (
+            {"positions": {"rope_short_factor": 2.0}},
+            "positions.rope_short_factor is 2.0: a list is needed",
+        ),
+        ({"positions": {"rope_theta": 10**400}}, "positions.rope_theta is 10{77,79}: a number"),
     ],
 )
 def test_a_setting_of_another_type_is_refused(fields, says):
     with pytest.raises(ConfigError, match=says):
         from_dict(TransformerConfig, fields)
-    from_dict(TransformerConfig, {"norm": {"eps": 1}, "decoder_vocab": None})
+    from_dict(TransformerConfig, {"norm": {"eps": 1}, "decoder_vocab_size": None})
 
 
 def rotary(**settings):
-    return {"positions": {"kind": "rotary", **settings}}
+    return {"positions": {"kind": "rope", **settings}}
 
 
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"embedding": {"width": 10**12}}, "embedding.width is 1000000000000: at most"),
-        ({"embedding": {"segments": -1}}, "embedding.segments is -1: it must be 0 or more"),
+        (
+            {"embedding": {"embedding_size": 10**12}},
+            "embedding.embedding_size is 1000000000000: at most",
+        ),
+        (
+            {"embedding": {"type_vocab_size": -1}},
+            "embedding.type_vocab_size is -1: it must be 0 or more",
+        ),
         ({"positions": {"offset": -5}}, "positions.offset is -5: it must be 0 or more"),
         ({"decoder_layers": -2}, "decoder_layers is -2: it must be 0 or more"),
-        (rotary(rotary_scaling=[0.0, 1.0, 4.0, 8192]), "rotary_scaling is .*: each number has"),
-        (rotary(rotary_scaling=[8.0, 4.0, 4.0, 8192]), "rotary_scaling is .*: the second number"),
-        (rotary(rotary_base=0.0), "positions.rotary_base is 0.0: above 0"),
-        (rotary(rotary_base=-1e4), "positions.rotary_base is -10000.0: above 0"),
+        (rotary(rope_scaling=[0.0, 1.0, 4.0, 8192]), "rope_scaling is .*: each number has"),
+        (rotary(rope_scaling=[8.0, 4.0, 4.0, 8192]), "rope_scaling is .*: the second number"),
+        (rotary(rope_theta=0.0), "positions.rope_theta is 0.0: above 0"),
+        (rotary(rope_theta=-1e4), "positions.rope_theta is -10000.0: above 0"),
     ],
 )
 def test_numbers_that_no_model_can_have_are_refused_by_name(fields, says):
     with pytest.raises(ConfigError, match=says):
         from_dict(TransformerConfig, fields)
-    from_dict(TransformerConfig, rotary(rotary_scaling=[8.0, 1.0, 4.0, 8192]))
+    from_dict(TransformerConfig, rotary(rope_scaling=[8.0, 1.0, 4.0, 8192]))

@@ -81,7 +81,7 @@ def test_a_model_of_words_is_no_model_of_images(published, tmp_path):
         load_image_model(published("bert"))
     with pytest.raises(CheckpointError, match="no such run directory"):
         load_image_model(tmp_path / "nothing")
-    (tmp_path / "config.json").write_text(json.dumps({"model": {"image": {"size": 0}}}))
+    (tmp_path / "config.json").write_text(json.dumps({"model": {"image": {"image_size": 0}}}))
     with pytest.raises(CheckpointError, match=r"it has no tokenizer\.json"):
         load_image_model(tmp_path)
 
@@ -91,11 +91,11 @@ def test_a_model_of_words_is_no_model_of_images(published, tmp_path):
     [
         ({"image_size": 64}, r"position_embeddings is \[1, 17, 32\], and \[1, 65, 32\] by"),
         ({"image_size": [32, 48]}, r"image_size is \[32, 48\]: a whole number"),
-        ({"patch_size": 5}, "image.patch 5 does not divide image.size 32"),
+        ({"patch_size": 5}, "image.patch_size 5 does not divide image.image_size 32"),
         ({"patch_size": 16}, r"projection.weight is \[32, 3, 8, 8\], and \[32, 3, 16, 16\] by"),
         ({"num_channels": 1}, r"projection.weight is \[32, 3, 8, 8\], and \[32, 1, 8, 8\] by"),
         ({"image_size": 8 * 10**9}, r"image_size 8000000000, patch_size 8\)"),
-        ({"num_channels": 10**9}, "image.channels is 1000000000: at most 65536"),
+        ({"num_channels": 10**9}, "image.num_channels is 1000000000: at most 65536"),
         ({"image_size": 40_000}, "number of positions makes 800,000,032 numbers, which do not fit"),
         ({"num_channels": 60_000}, "patches makes 122,880,000 numbers, which do not fit"),
         ({"hidden_act": "evil"}, "hidden_act is .evil.: known are"),

@@ -51,14 +51,14 @@ def neural_run(tmp_path_factory):
     """Untrained, reads 28 tokens at once."""
     tokenizer = train_tokenizer("characters", ["abcdefghijklmnop>\n"], 30)
     config = TransformerConfig(
-        vocab=tokenizer.vocab_size,
-        width=8,
+        vocab_size=tokenizer.vocab_size,
+        d_model=8,
         encoder_layers=0,
         decoder_layers=1,
-        positions=PositionConfig(kind="rotary", max_length=28),
+        positions=PositionConfig(kind="rope", max_length=28),
         embedding=EmbeddingConfig(dropout=0.0),
-        attention=AttentionConfig(heads=2),
-        feed_forward=FeedForwardConfig(width=8),
+        attention=AttentionConfig(num_heads=2),
+        feed_forward=FeedForwardConfig(d_ff=8),
     )
     run = RunDirectory.create(tmp_path_factory.mktemp("runs") / "untrained")
     tokenizer.save(run.tokenizer)

@@ -83,7 +83,7 @@ def test_translations_are_those_of_the_command(trained_run, lesson, run_command)
     assert translate("") == ""
     scores = translate.score(sources, [target for _, target in lesson])
     assert all(-1 < score < 0 for score in scores)
-    assert translate.model.config.width == 32
+    assert translate.model.config.d_model == 32
     assert translate.score(sources[0], lesson[0][1]) == pytest.approx(scores[:1], abs=1e-4)
     assert translate.embed(sources[0]).shape == (32,)
     with pytest.warns(UserWarning, match="1 text was longer than the model reads"):

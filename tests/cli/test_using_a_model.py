@@ -376,7 +376,7 @@ def encoder_from_maps(params, config: TransformerConfig, x, maps):
     for layer, weights in enumerate(maps):
         block = params["blocks"][layer]
         v = affine(norm(x, block["self_attention_norm"]), block["self_attention"]["value"])
-        v = v.reshape(len(x), config.attention.heads, -1)
+        v = v.reshape(len(x), config.attention.num_heads, -1)
         mixed = np.einsum("NTS,SNH->TNH", weights, v).reshape(len(x), -1)
         x = x + affine(mixed, block["self_attention"]["out"])
         hidden = affine(norm(x, block["feed_forward_norm"]), block["feed_forward"]["up"])

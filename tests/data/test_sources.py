@@ -9,7 +9,7 @@ import re
 import pytest
 import tyro
 
-from transformer_jax.config import from_dict
+from transformer_jax.config_dict import from_dict
 from transformer_jax.data.aligned import find_misalignment
 from transformer_jax.data.corpora import phrasebook
 from transformer_jax.data.sources import (

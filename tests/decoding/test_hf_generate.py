@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from transformer_jax.config import PRESETS, AttentionConfig, FeedForwardConfig, PositionConfig
+from transformer_jax.config import AttentionConfig, FeedForwardConfig, PositionConfig
 from transformer_jax.decoding.hf_config import HFGenerationConfig, from_generation_config
 from transformer_jax.decoding.hf_generate import HFGenerator
 from transformer_jax.decoding.hf_logits import PromptContext, processor_params, processor_shapes
@@ -20,6 +20,7 @@ from transformer_jax.decoding.hf_search import hf_beam_search, hf_greedy_search
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.presets import PRESETS
 
 V, H, P, T, S, B = 13, 997, 6, 12, 5, 3
 OUT = np.float32(-1e9)
@@ -409,12 +410,12 @@ def test_the_loop_ends_when_nothing_can_change():
 @functools.cache
 def decoder(kind="learned"):
     config = dataclasses.replace(
-        PRESETS["char"],
-        vocab=V,
-        width=16,
+        PRESETS["nanogpt_char"],
+        vocab_size=V,
+        d_model=16,
         decoder_layers=2,
-        attention=AttentionConfig(heads=2),
-        feed_forward=FeedForwardConfig(width=16),
+        attention=AttentionConfig(num_heads=2),
+        feed_forward=FeedForwardConfig(d_ff=16),
         positions=PositionConfig(kind=kind, max_length=20),
     )
     graph, state = nnx.split(Decoder(config, rngs=nnx.Rngs(0)))
@@ -425,12 +426,12 @@ def decoder(kind="learned"):
 def translator():
     config = dataclasses.replace(
         PRESETS["marian"],
-        vocab=V,
-        width=16,
+        vocab_size=V,
+        d_model=16,
         encoder_layers=1,
         decoder_layers=1,
-        attention=AttentionConfig(heads=2),
-        feed_forward=FeedForwardConfig(width=16),
+        attention=AttentionConfig(num_heads=2),
+        feed_forward=FeedForwardConfig(d_ff=16),
         positions=PositionConfig(kind="sinusoidal_halves", max_length=20),
     )
     graph, state = nnx.split(EncoderDecoder(config, rngs=nnx.Rngs(0)))

@@ -10,19 +10,14 @@ from flax import nnx
 from scipy import stats
 
 from tests.drawing import drawn
-from transformer_jax.config import (
-    PRESETS,
-    AttentionConfig,
-    FeedForwardConfig,
-    NormConfig,
-    PositionConfig,
-)
+from transformer_jax.config import AttentionConfig, FeedForwardConfig, NormConfig, PositionConfig
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.decoding.language import BatchingConfig, DecoderLanguageModel
 from transformer_jax.decoding.requests import GenerationRequest, numbered
 from transformer_jax.decoding.windows import windows
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.decoder import Decoder
+from transformer_jax.presets import PRESETS
 
 CONTEXT = 24
 PROMPTS = ["abc", "jello, jello", "", "abcdefghijklm", "a b c d e f g h i j k l m n o p a b c d"]
@@ -36,13 +31,13 @@ def tokenizer():
 @functools.cache
 def parts(kind="learned"):
     config = dataclasses.replace(
-        PRESETS["modern"] if kind == "rotary" else PRESETS["char"],
-        vocab=tokenizer().vocab_size,
-        width=32,
+        PRESETS["llama_style"] if kind == "rope" else PRESETS["nanogpt_char"],
+        vocab_size=tokenizer().vocab_size,
+        d_model=32,
         decoder_layers=2,
-        attention=AttentionConfig(heads=4),
-        feed_forward=FeedForwardConfig(width=64),
-        norm=NormConfig(place="pre", dropout=0.5),
+        attention=AttentionConfig(num_heads=4),
+        feed_forward=FeedForwardConfig(d_ff=64),
+        norm=NormConfig(placement="pre", residual_dropout=0.5),
         positions=PositionConfig(kind=kind, max_length=CONTEXT),
     )
     # Far from uniform, so that the most probable token is never a matter of rounding.

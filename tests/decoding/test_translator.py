@@ -50,14 +50,14 @@ class Letters:
 def letter_model(seed=0, vocab=20, max_length=24):
     """An untrained model whose choices differ from line to line."""
     config = TransformerConfig(
-        vocab=vocab,
-        width=16,
+        vocab_size=vocab,
+        d_model=16,
         encoder_layers=1,
         decoder_layers=1,
         embedding=EmbeddingConfig(scale=8.0, dropout=0.0),
         positions=PositionConfig(max_length=max_length),
-        attention=AttentionConfig(heads=2),
-        feed_forward=FeedForwardConfig(width=32),
+        attention=AttentionConfig(num_heads=2),
+        feed_forward=FeedForwardConfig(d_ff=32),
     )
     return EncoderDecoder(config, rngs=nnx.Rngs(seed))
 

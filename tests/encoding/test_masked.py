@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from transformer_jax.config import bert
 from transformer_jax.data.tokenizer import BERT_SPECIAL, SpecialTokensTemplate, train_tokenizer
 from transformer_jax.encoding.masked import FillMask
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.heads import EncoderForMaskedLM
+from transformer_jax.presets import bert
 from transformer_jax.training.state import split
 
 TEXTS = ["the brown dog sat", "a lazy fox ran over the dog", "playful foxes"]
@@ -22,7 +22,7 @@ def tokenizer_of(kind, size=300):
 
 def model_for(tokenizer):
     """Graph and parameters of an untrained model with as many tokens as a tokenizer."""
-    config = bert(16, 2, vocab=tokenizer.vocab_size, length=12, dropout=0.0)
+    config = bert(16, 2, vocab_size=tokenizer.vocab_size, max_length=12, dropout=0.0)
     return split(EncoderForMaskedLM(config, next_sentence=False, rngs=nnx.Rngs(0)))
 
 

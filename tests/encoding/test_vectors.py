@@ -16,7 +16,6 @@ from transformer_jax.config import (
     PositionConfig,
     ScoreConfig,
     TransformerConfig,
-    bert,
 )
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.encoding.probing import majority, probe, probe_layers
@@ -25,6 +24,7 @@ from transformer_jax.encoding.vectors import Embedder, combine_layers, cosine, p
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.models.heads import EncoderForMaskedLM
+from transformer_jax.presets import bert
 from transformer_jax.training.state import split
 
 D, L, LENGTH = 16, 2, 20
@@ -41,8 +41,8 @@ TOKENIZER = train_tokenizer("wordpiece", TEXTS, 90, special=BERT_SPECIAL)
 
 @pytest.fixture(scope="module")
 def model():
-    config = bert(D, L, vocab=TOKENIZER.vocab_size, length=LENGTH, dropout=0.0)
-    config = dataclasses.replace(config, attention=AttentionConfig(heads=2))
+    config = bert(D, L, vocab_size=TOKENIZER.vocab_size, max_length=LENGTH, dropout=0.0)
+    config = dataclasses.replace(config, attention=AttentionConfig(num_heads=2))
     graph, params = split(EncoderForMaskedLM(config, next_sentence=False, rngs=nnx.Rngs(0)))
     return graph, jax.tree.map(lambda leaf: leaf * 2 if leaf.ndim > 1 else leaf, params)
 
@@ -134,7 +134,7 @@ def test_padding_is_no_part_of_a_mean(shape):
 # Positions of every kind begin anew with each text of a row.
 KINDS = [
     {"kind": "learned", "offset": 2, "skip_padding": True, "max_length": LENGTH},
-    {"kind": "rotary"},
+    {"kind": "rope"},
     {"kind": "relative"},
     {"kind": "alibi"},
     {"kind": "sinusoidal"},
@@ -148,7 +148,7 @@ def test_texts_of_one_row_do_not_see_each_other(model, places):
         nnx.merge(*model).config,
         encoder_layers=1,
         positions=PositionConfig(**places),
-        scores=ScoreConfig(window=3 if places["kind"] == "rotary" else None),
+        scores=ScoreConfig(sliding_window=3 if places["kind"] == "rotary" else None),
     )
     made = split(EncoderForMaskedLM(config, next_sentence=False, rngs=nnx.Rngs(1)))
     net, texts = nnx.merge(*made), TEXTS[:3]
@@ -177,12 +177,12 @@ def test_layers_that_are_not_there_are_refused(vectors, layers):
 @pytest.mark.slow
 def test_the_encoder_of_a_translator_reads_as_in_its_training():
     config = TransformerConfig(
-        vocab=TOKENIZER.vocab_size,
-        width=D,
+        vocab_size=TOKENIZER.vocab_size,
+        d_model=D,
         encoder_layers=1,
         decoder_layers=1,
-        attention=AttentionConfig(heads=2),
-        norm=NormConfig(dropout=0.0),
+        attention=AttentionConfig(num_heads=2),
+        norm=NormConfig(residual_dropout=0.0),
     )
     made = split(EncoderDecoder(config, rngs=nnx.Rngs(0)))
     [block] = Embedder(made, TOKENIZER).embed(TEXTS[:3], pool="none")

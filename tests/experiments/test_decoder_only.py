@@ -15,7 +15,7 @@ import pytest
 
 from transformer_jax.cli import decoder_only
 from transformer_jax.cli.main import main
-from transformer_jax.config import from_dict
+from transformer_jax.config_dict import from_dict
 from transformer_jax.data.tokenizer import load_tokenizer
 from transformer_jax.models.ngram import NgramModel
 from transformer_jax.predictors.runs import load_language
@@ -25,8 +25,8 @@ from transformer_jax.training.run_directory import RunDirectory
 
 WORDS = ["um", "dois", "três", "quatro", "cinco", "seis", "sete", "oito", "nove", "dez"]
 TINY = [
-    "--model.width", "16", "--model.decoder-layers", "1", "--model.attention.heads", "2",
-    "--model.feed-forward.width", "32", "--model.positions.max-length", "32",
+    "--model.d-model", "16", "--model.decoder-layers", "1", "--model.attention.num-heads", "2",
+    "--model.feed-forward.d-ff", "32", "--model.positions.max-length", "32",
     "--training.steps", "6", "--training.rows", "16", "--training.length", "16",
     "--optimizer.schedule.warm-up", "2", "--loop.evaluate-every", "3",
     "--loop.checkpoint-every", "3", "--evaluation.sample", "8", "--evaluation.ngrams", "1", "3",
@@ -145,7 +145,7 @@ def test_a_run_says_all_about_itself(runs, name):
     # Six steps are nothing: what counts knows more (row B24).
     assert scores["3-gram, Kneser-Ney"]["loss"] < scores["this model"]["loss"]
     config = read(RunDirectory.open(run))
-    assert config.model.vocab == load_tokenizer(run / "tokenizer.json").vocab_size
+    assert config.model.vocab_size == load_tokenizer(run / "tokenizer.json").vocab_size
     assert config.first == {"file": "newline", "folder": "eos"}.get(name, "bos")
     lines = read_metrics(run / "metrics.jsonl")
     assert [r["step"] for r in lines if "loss" in r] == [1, 2, 3, 4, 5, 6]
@@ -279,7 +279,7 @@ MISTAKES = [
      "model has positions for 64 tokens"),
     (["train", "char-cpu", "{data}", "--training.rows", "0"], 2, "training.rows is 0"),
     (["train", "char-cpu", "{data}", "--training.accumulation", "4"], 2, "do not divide by 32"),
-    (["train", "char-cpu", "{data}", "--model.vocab", "500"], 2, "leave model.vocab out"),
+    (["train", "char-cpu", "{data}", "--model.vocab-size", "500"], 2, "leave model.vocab_size out"),
     (["train", "char-cpu", "{data}", "--evaluation.ngrams", "0"], 2, "orders of at least 1"),
     (["train", "char-cpu", "{data}", "--evaluation.characters", "0"], 2, "at least 1"),
     (["train", "char-cpu", "{data}", "--output", "{run}"], 2, "holds a run already"),

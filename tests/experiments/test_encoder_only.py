@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.cli import encoder_only, seq2seq
-from transformer_jax.config import from_dict
+from transformer_jax.config_dict import from_dict
 from transformer_jax.data.labeled import Sentences
 from transformer_jax.evaluation.classification import f1, macro_f1
 from transformer_jax.runs.encoder_settings import PRETRAIN_RUNS, TASK_RUNS, FinetuneRun, read
@@ -21,14 +21,15 @@ from transformer_jax.training.stored import load_params
 from transformer_jax.training.trees import named
 
 SIZES = [
-    "--model.width", "16", "--model.encoder-layers", "2", "--model.attention.heads", "2",
-    "--model.feed-forward.width", "32", "--model.positions.max-length", "48",
+    "--model.d-model", "16", "--model.encoder-layers", "2", "--model.attention.num-heads", "2",
+    "--model.feed-forward.d-ff", "32", "--model.positions.max-length", "48",
 ]  # fmt: skip
 # Compiling for all devices takes longer, and what is taught here is not about them.
 ALONE = ["--distributed.local-devices", "1"]
 # Dropout draws other masks on other meshes; without it, losses are those of a single device.
 CERTAIN = [
-    "--model.embedding.dropout", "0", "--model.attention.dropout", "0", "--model.norm.dropout", "0",
+    "--model.embedding.dropout", "0", "--model.attention.dropout", "0",
+    "--model.norm.residual-dropout", "0",
 ]  # fmt: skip
 SHORT = [
     "--training.steps", "6", "--training.buckets", "1", "--optimizer.schedule.warm-up", "2",
@@ -119,7 +120,7 @@ def pretrained(data, tmp_path_factory):
 
 ASKED = {
     "classify": ["--task.freeze", "1", "--task.reinit-last", "1", "--training.seed", "5",
-                 "--model.norm.dropout", "0.2"],
+                 "--model.norm.residual-dropout", "0.2"],
     "pair": ["--task.freeze", "embeddings", "--optimizer.layer-decay", "0.5"],
     "regress": ["--task.freeze", "encoder"],
     "tag": [],
@@ -353,7 +354,7 @@ MISTAKES = [
     (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--task.init",
       "{start}", "--tokenizer.kind", "bpe"], 2, "tokenizer"),
     (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--task.init",
-      "{start}", "--model.width", "32", "--task.length", "24"], 4, "model settings"),
+      "{start}", "--model.d-model", "32", "--task.length", "24"], 4, "model settings"),
     (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--task.init",
       "{data}/none"], 4, "none: no such run"),
     (["finetune", "tag", "--data.train", "{data}/tag.conllu", "--loop.best", "valid_f1"], 2,

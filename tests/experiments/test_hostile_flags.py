@@ -15,7 +15,7 @@ NUMBERS = ["nan", "inf", "-inf", str(10**30), "-1", "", "9" * 300]
 MEANINGLESS = {"nan", "inf", "-inf", str(10**30), "", "9" * 300}
 TEXTS = ["", "\ud800", "a\0b", "9" * 300, "-1"]
 SIZES = [
-    "--model.width", "8", "--model.attention.heads", "2", "--model.feed-forward.width", "16",
+    "--model.d-model", "8", "--model.attention.num-heads", "2", "--model.feed-forward.d-ff", "16",
     "--model.positions.max-length", "32", "--distributed.local-devices", "1",
     "--training.steps", "4", "--optimizer.schedule.warm-up", "2",
 ]  # fmt: skip
@@ -139,4 +139,4 @@ def test_every_program_and_value_is_among_the_quick_ones():
     assert {program.command for program, *_ in some} == {"train", "pretrain", "finetune"}
     assert {value for *_, value in some} == {*NUMBERS, *TEXTS}
     flags = {flag for _, flag, _ in CASES}
-    assert flags >= {"training.tokens", "data.read.size", "model.width", "task.length", "output"}
+    assert flags >= {"training.tokens", "data.read.size", "model.d-model", "task.length", "output"}

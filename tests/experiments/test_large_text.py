@@ -17,8 +17,8 @@ ROOT = Path(__file__).parents[2]
 MEGABYTES = int(os.environ.get("TRANSFORMER_JAX_BIG_MB", "64"))
 STEPS = 400
 SETTINGS = [
-    "--model.width", "16", "--model.decoder-layers", "1", "--model.attention.heads", "2",
-    "--model.feed-forward.width", "32", "--training.steps", str(STEPS), "--training.rows", "8",
+    "--model.d-model", "16", "--model.decoder-layers", "1", "--model.attention.num-heads", "2",
+    "--model.feed-forward.d-ff", "32", "--training.steps", str(STEPS), "--training.rows", "8",
     "--training.length", "64", "--loop.evaluate-every", "0", "--loop.checkpoint-every", "0",
     "--evaluation.sample", "0",
 ]  # fmt: skip

@@ -5,10 +5,11 @@ import re
 
 import pytest
 
-from transformer_jax.config import PRESETS, TransformerConfig
+from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.interop.export_plan import choose_family
 from transformer_jax.interop.hf_run_directory import model_of
+from transformer_jax.presets import PRESETS
 from transformer_jax.runs.encoder_settings import PRETRAIN_RUNS, TASK_RUNS
 from transformer_jax.runs.language_settings import RUNS as LANGUAGE_RUNS
 from transformer_jax.runs.sizing import VOCABULARY, epochs_for, from_size, said_of, vocabulary_for
@@ -71,7 +72,7 @@ def test_a_preset_is_exported_as_a_family(name):
     config = PRESETS[name]
     both = config.encoder_layers and config.decoder_layers
     kind = "encoder-decoder" if both else "decoder" if config.decoder_layers else "encoder"
-    kind = "image" if config.image.size else kind
+    kind = "image" if config.image.image_size else kind
     family = choose_family(model_of({"model": dataclasses.asdict(config)}, kind)).family
     own = {"vaswani": "marian", "char": "gpt2", "modern": "llama"}
     first = name.partition("_")[0]
@@ -80,7 +81,7 @@ def test_a_preset_is_exported_as_a_family(name):
 
 @pytest.mark.parametrize(("kind", "name", "run"), NEURAL, ids=IDS)
 def test_help_shows_the_vocabulary_that_will_be_learnt(kind, name, run):
-    assert run.model.vocab == (run.tokenizer.vocab_size or VOCABULARY)
+    assert run.model.vocab_size == (run.tokenizer.vocab_size or VOCABULARY)
 
 
 @pytest.mark.parametrize("steps", [1, 13, 1000, 10**6])

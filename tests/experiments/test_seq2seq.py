@@ -15,7 +15,7 @@ import pytest
 from transformer_jax import __version__
 from transformer_jax.cli import seq2seq
 from transformer_jax.cli.main import main
-from transformer_jax.config import from_dict
+from transformer_jax.config_dict import from_dict
 from transformer_jax.data.processes import machine, process_started
 from transformer_jax.runs import job
 from transformer_jax.runs.translation_settings import RUNS, Run
@@ -27,8 +27,8 @@ from transformer_jax.training.metrics import read_metrics
 ALONE = ["--distributed.local-devices", "1"]
 WORDS = ["um", "dois", "três", "quatro", "cinco", "seis", "sete", "oito", "nove", "dez"]
 TINY = [
-    "--model.width", "8", "--model.encoder-layers", "1", "--model.decoder-layers", "1",
-    "--model.attention.heads", "2", "--model.feed-forward.width", "16",
+    "--model.d-model", "8", "--model.encoder-layers", "1", "--model.decoder-layers", "1",
+    "--model.attention.num-heads", "2", "--model.feed-forward.d-ff", "16",
     "--tokenizer.kind", "characters", "--training.steps", "6", "--training.buckets", "1",
     "--training.tokens", "512", "--optimizer.schedule.warm-up", "2",
     "--loop.evaluate-every", "3", "--loop.checkpoint-every", "3", "--evaluation.sentences", "0",
@@ -84,7 +84,7 @@ def test_a_run_directory_says_all_about_itself(trained):
     assert manifest.read(trained / "checkpoints/step_00000006")["devices"] == 1  # as it was told
     config = from_dict(Run, json.loads((trained / "config.json").read_text()))
     tokenizer = json.loads((trained / "tokenizer.json").read_text())
-    assert config.model.vocab == len(tokenizer["model"]["vocab"])
+    assert config.model.vocab_size == len(tokenizer["model"]["vocab"])
     lines = read_metrics(trained / "metrics.jsonl")
     assert [r["step"] for r in lines if "loss" in r] == [1, 2, 3, 4, 5, 6]
     assert [r["step"] for r in lines if "valid_loss" in r] == [3, 6]
@@ -305,7 +305,7 @@ MISTAKES = [
     (["train", "small", "--data.source", "{texts}/no", "--data.target", "{texts}/a.en"], 3, "no"),
     (["train", "small", "--data.source", "{texts}/a.pt", "--data.target", "{texts}/t.en"], 3,
      "60 lines"),
-    (["train", "small", "--model.attention.heads", "7"], 2, "does not divide width"),
+    (["train", "small", "--model.attention.num-heads", "7"], 2, "does not divide d_model"),
     (["train", "base", "{data}", "--training.steps", "50"], 2,
      "warm_up is 4000, but the run has 50 steps"),
     (["train", "small", "--training.accumulation", "0"], 2, "training.accumulation is 0"),
@@ -315,16 +315,18 @@ MISTAKES = [
     (["train", "small", "{data}", "--distributed.local-devices", "9"], 2, "allowed are 1 to 8"),
     (["train", "small", "{data}", "--data.read.max-length", "4096"], 2, "max_length is 4096"),
     (["train", "small", "{data}", "--tokenizer.path", "{texts}/no.json"], 3, "no such tokenizer"),
-    (["train", "small", "{data}", "--tokenizer.path", "{run}/tokenizer.json", "--model.vocab",
-      "500"], 2, "leave model.vocab out"),
+    (["train", "small", "{data}", "--tokenizer.path", "{run}/tokenizer.json", "--model.vocab-size",
+      "500"], 2, "leave model.vocab_size out"),
     (["train", "small", "{data}", "--training.tokens", "8"], 2, "has no room for"),
     (["train", "small", "{data}", "--model.encoder-layers", "1000000000"], 2, "at most 4096"),
-    (["train", "small", "{data}", "--model.width", "1000000000000"], 2, "at most 1048576"),
-    (["train", "small", "{data}", "--model.vocab", "1000000000000"], 2, "vocab is 1000000000000"),
-    (["train", "small", "{data}", "--model.attention.heads", "1000000000000"], 2, "at most 16384"),
+    (["train", "small", "{data}", "--model.d-model", "1000000000000"], 2, "at most 1048576"),
+    (["train", "small", "{data}", "--model.vocab-size", "1000000000000"], 2,
+     "vocab_size is 1000000000000"),
+    (["train", "small", "{data}", "--model.attention.num-heads", "1000000000000"], 2,
+     "at most 16384"),
     (["train", "small", "{data}", "--model.positions.max-length", "1000000000000"], 2,
      "positions.max_length is"),
-    (["train", "small", "{data}", "--model.encoder-layers", "4000", "--model.width", "65536"], 2,
+    (["train", "small", "{data}", "--model.encoder-layers", "4000", "--model.d-model", "65536"], 2,
      "parameters, which with their gradients take"),
     (["train", "small", "{data}", "--model.attention.head-dim", "-1"], 2, "at least 1, or None"),
     (["train", "small", "{data}", "--training.tokens", "1000000000"], 2, "a batch of 1,000,000"),
@@ -418,11 +420,11 @@ def sq_wrong(change):
         (lambda trained, folder: (folder / "wrong.json").write_text("{"), "damaged (not JSON)"),
         (sq_wrong(lambda c: c["model"].update(widht=8)), "unknown setting model.widht; did you"),
         (sq_wrong(lambda c: c["model"].update(width="128")),
-         'model.width is "128": a whole number is needed'),
+         'model.d_model is "128": a whole number is needed'),
         (sq_wrong(lambda c: c["training"].update(steps=2.5)),
          "training.steps is 2.5: a whole number or null is needed"),
         (sq_wrong(lambda c: c["model"]["norm"].update(place="in")),
-         'model.norm.place is "in": one of "post", "pre", "sandwich" is needed'),
+         'model.norm.placement is "in": one of "post", "pre", "sandwich" is needed'),
         (sq_wrong(lambda c: c["training"].update(epochs=0)), "training.epochs is 0"),
         (sq_wrong(lambda c: c.update(model=3)), "model is 3: an object is needed"),
     ],

@@ -12,7 +12,7 @@ from transformer_jax.cli.main import main
 
 WORDS = ["um", "dois", "três", "quatro", "cinco", "seis", "sete", "oito", "nove", "dez"]
 SMALL = [
-    "--model.width", "16", "--model.attention.heads", "2", "--model.feed-forward.width", "32",
+    "--model.d-model", "16", "--model.attention.num-heads", "2", "--model.feed-forward.d-ff", "32",
     "--training.steps", "6", "--optimizer.schedule.warm-up", "2", "--loop.evaluate-every", "3",
     "--loop.checkpoint-every", "3", "--distributed.local-devices", "1",
 ]  # fmt: skip

@@ -283,14 +283,15 @@ def test_sizes_that_no_machine_computes_with(texts, tmp_path, capfd):
     text = ["--data.text", f"{texts}/a.txt"]
     many = str(10**12)
     commands = []
-    for flag in ("model.width", "model.encoder-layers", "model.decoder-layers", "model.vocab",
-                 "model.attention.heads", "model.attention.head-dim", "model.feed-forward.width",
+    for flag in ("model.d-model", "model.encoder-layers", "model.decoder-layers",
+                 "model.vocab-size",
+                 "model.attention.num-heads", "model.attention.head-dim", "model.feed-forward.d-ff",
                  "model.positions.max-length", "training.tokens"):  # fmt: skip
         commands.append((seq2seq.main, ["train", *pairs, *TRANSLATOR, f"--{flag}", many, *out]))
-    for flag in ("training.rows", "training.length", "model.width", "model.decoder-layers"):
+    for flag in ("training.rows", "training.length", "model.d-model", "model.decoder-layers"):
         given = ["train", "char-cpu", *text, *WRITER, f"--{flag}", many, *out]
         commands.append((decoder_only.main, given))
-    for flag in ("training.tokens", "model.width", "model.encoder-layers"):
+    for flag in ("training.tokens", "model.d-model", "model.encoder-layers"):
         given = ["pretrain", "small", *text, *READER, f"--{flag}", many, *out]
         commands.append((encoder_only.main, given))
     fa_alone("sizes that no machine has", commands, tmp_path, capfd)

@@ -12,7 +12,6 @@ from flax import nnx
 from tests.interop.word_level import tokenizer_of
 from tests.parity import layouts
 from transformer_jax.config import (
-    PRESETS,
     AttentionConfig,
     ComputeConfig,
     EmbeddingConfig,
@@ -30,19 +29,20 @@ from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.interop.ctranslate2 import never_written, vocabulary, write_ctranslate2
 from transformer_jax.interop.family import Model
 from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint
+from transformer_jax.presets import PRESETS
 from transformer_jax.training.trees import named, nested
 
 ct2 = pytest.importorskip("ctranslate2")
 
 TEXTS, LONGEST, NEW = 32, 20, 12
 TRANSLATOR = TransformerConfig(
-    vocab=97,
-    width=32,
+    vocab_size=97,
+    d_model=32,
     encoder_layers=2,
     decoder_layers=3,
     positions=PositionConfig(max_length=40),
-    attention=AttentionConfig(heads=4, bias=False, out_bias=False),
-    feed_forward=FeedForwardConfig(width=48),
+    attention=AttentionConfig(num_heads=4, bias=False, out_bias=False),
+    feed_forward=FeedForwardConfig(d_ff=48),
     norm=NormConfig(eps=1e-2),
 )
 
@@ -58,43 +58,47 @@ def variant(config=TRANSLATOR, **groups):
     return dataclasses.replace(config, **found)
 
 
-DECODER = variant(encoder_layers=0, norm={"place": "pre"})
-ROTARY = {"kind": "rotary"}
+DECODER = variant(encoder_layers=0, norm={"placement": "pre"})
+ROTARY = {"kind": "rope"}
 OURS = {
     "vaswani": TRANSLATOR,
     "torch": variant(norm={"final": True}),
-    "pre_open": variant(norm={"place": "pre", "final": False}),
-    "scanned": variant(compute=ComputeConfig(scan=True)),
-    "sides": variant(decoder_heads=2, decoder_feed_forward=80, head=HeadConfig(tied=False)),
-    "rotary_sides": variant(positions=ROTARY, norm={"place": "pre", "kind": "rms"}),
-    "slowed_sides": variant(positions=ROTARY | {"rotary_interpolation": 4.0}),
-    "no_positions": variant(positions={"kind": "none"}, attention={"kv_heads": 2}),
+    "pre_open": variant(norm={"placement": "pre", "final": False}),
+    "scanned": variant(compute=ComputeConfig(scan_layers=True)),
+    "sides": variant(
+        decoder_attention_heads=2, decoder_ffn_dim=80, head=HeadConfig(tie_word_embeddings=False)
+    ),
+    "rotary_sides": variant(positions=ROTARY, norm={"placement": "pre", "kind": "rms"}),
+    "slowed_sides": variant(positions=ROTARY | {"rope_interpolation": 4.0}),
+    "no_positions": variant(positions={"kind": "none"}, attention={"num_kv_heads": 2}),
     "gated": variant(feed_forward={"gated": True, "activation": "gelu"}),
     "alibi": variant(
-        DECODER, width=36, positions={"kind": "alibi"}, attention={"heads": 6, "head_dim": 6}
+        DECODER, d_model=36, positions={"kind": "alibi"}, attention={"num_heads": 6, "head_dim": 6}
     ),
     "sandwich": variant(
         DECODER,
         positions=ROTARY,
-        norm={"place": "sandwich", "kind": "rms", "gain_offset": 1.0},
-        scores=ScoreConfig(scale=0.4, window=20, window_every=2),
-        head=HeadConfig(softcap=3.0),
+        norm={"placement": "sandwich", "kind": "rms", "gain_offset": 1.0},
+        scores=ScoreConfig(scale=0.4, sliding_window=20, sliding_window_every=2),
+        head=HeadConfig(final_logit_softcapping=3.0),
     ),
-    "qk_norm": variant(DECODER, attention={"qk_norm": True, "kv_heads": 1}),
+    "qk_norm": variant(DECODER, attention={"qk_norm": True, "num_kv_heads": 1}),
     "slowed": variant(
         DECODER,
-        positions=ROTARY | {"rotary_interpolation": 4.0, "rotary_scaling": (8.0, 1.0, 4.0, 16)},
+        positions=ROTARY | {"rope_interpolation": 4.0, "rope_scaling": (8.0, 1.0, 4.0, 16)},
     ),
-    "embedding_norm": variant(DECODER, embedding=EmbeddingConfig(norm=True, scale=0.7)),
+    "embedding_norm": variant(
+        DECODER, embedding=EmbeddingConfig(layernorm_embedding=True, scale=0.7)
+    ),
     "post": variant(DECODER, norm=NormConfig(bias=False), positions=PositionConfig(max_length=40)),
     "head": variant(
         DECODER,
         attention={"head_dim": 12, "out_bias": True},
-        head=HeadConfig(tied=False, bias=True, scale=0.3),
+        head=HeadConfig(tie_word_embeddings=False, bias=True, scale=0.3),
         feed_forward={"activation": "quick_gelu", "bias": False},
     ),
     "tanh": variant(DECODER, feed_forward={"activation": "tanh"}),
-    "window": variant(DECODER, positions=ROTARY, scores=ScoreConfig(window=20)),
+    "window": variant(DECODER, positions=ROTARY, scores=ScoreConfig(sliding_window=20)),
 }
 PART_SHORT = layouts.LAYOUTS["phi3_long"]["config"]["rope_parameters"] | {"attention_factor": 1.0}
 QUICK = {(name, 4) for name in ("marian", "t5", "gpt2", "llama", "bart", "vaswani")}
@@ -173,7 +177,7 @@ def written_by_ours(model, params, tokenizer, ids, real, beams):
 
 
 def written_by_theirs(folder, model, tokenizer, ids, real, beams):
-    names = vocabulary(tokenizer, model.config.vocab)
+    names = vocabulary(tokenizer, model.config.vocab_size)
     given = [[names[id] for id in row[seen > 0]] for row, seen in zip(ids, real, strict=True)]
     common = {"beam_size": beams, "length_penalty": 0, "return_scores": True}
     threads = {"device": "cpu", "intra_threads": 1, "inter_threads": 1}
@@ -276,18 +280,20 @@ def test_ids_without_a_token_get_names_of_their_own():
 
 
 NOT_THERE = {
-    "scores.softcap": variant(DECODER, scores=ScoreConfig(softcap=50.0)),
-    "scores.window": variant(scores=ScoreConfig(window=7)),
-    "norm.place sandwich": variant(norm={"place": "sandwich"}),
-    "embedding.segments": variant(DECODER, embedding={"segments": 2}),
+    "scores.attn_logit_softcapping": variant(
+        DECODER, scores=ScoreConfig(attn_logit_softcapping=50.0)
+    ),
+    "scores.sliding_window": variant(scores=ScoreConfig(sliding_window=7)),
+    "norm.placement sandwich": variant(norm={"placement": "sandwich"}),
+    "embedding.type_vocab_size": variant(DECODER, embedding={"type_vocab_size": 2}),
     "attention.value_dim": variant(attention={"value_dim": 4}),
     "attention.qk_norm": variant(attention={"qk_norm": True}),
     "positions.kind alibi": variant(positions={"kind": "alibi"}),
     "positions.kind relative": variant(DECODER, positions={"kind": "relative"}),
-    "positions.rotary_scaling": variant(positions=ROTARY | {"rotary_scaling": (8.0, 1.0, 4.0, 16)}),
-    "positions.rotary_dynamic": variant(positions=ROTARY | {"rotary_dynamic": (2.0, 16)}),
-    "positions.rotary_attention_factor": variant(
-        DECODER, positions=ROTARY | {"rotary_dim": 4, "rotary_attention_factor": 1.2}
+    "positions.rope_scaling": variant(positions=ROTARY | {"rope_scaling": (8.0, 1.0, 4.0, 16)}),
+    "positions.rope_dynamic": variant(positions=ROTARY | {"rope_dynamic": (2.0, 16)}),
+    "positions.rope_attention_factor": variant(
+        DECODER, positions=ROTARY | {"rope_dim": 4, "rope_attention_factor": 1.2}
     ),
 }
 
@@ -302,7 +308,7 @@ def test_what_it_cannot_express_is_refused_by_name(tmp_path, setting):
 
 
 def test_gemma_is_refused_for_its_capped_scores(tmp_path):
-    with pytest.raises(ConfigError, match=r"scores\.softcap"):
+    with pytest.raises(ConfigError, match=r"scores\.attn_logit_softcapping"):
         write_ctranslate2(tmp_path / "out", *open_layout("gemma2", tmp_path))
 
 

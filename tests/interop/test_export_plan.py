@@ -9,13 +9,11 @@ import pytest
 from flax import nnx
 
 from transformer_jax.config import (
-    PRESETS,
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
     HeadConfig,
     PositionConfig,
-    bert,
 )
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.interop.export import published_tensors, write_folder
@@ -23,25 +21,28 @@ from transformer_jax.interop.export_plan import choose_family
 from transformer_jax.interop.family import Model
 from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint
 from transformer_jax.models.encoder import Encoder
+from transformer_jax.presets import PRESETS, bert
 from transformer_jax.training.trees import named, nested
 
 ENCODER = dataclasses.replace(
-    bert(64, 1, vocab=40, length=12, dropout=0.0),
-    attention=AttentionConfig(heads=2),
+    bert(64, 1, vocab_size=40, max_length=12, dropout=0.0),
+    attention=AttentionConfig(num_heads=2),
     head=HeadConfig(),
 )
 NARROW = dataclasses.replace(
     ENCODER,
-    embedding=EmbeddingConfig(scale=1.0, norm=True, segments=2, width=32, dropout=0.0),
+    embedding=EmbeddingConfig(
+        scale=1.0, layernorm_embedding=True, type_vocab_size=2, embedding_size=32, dropout=0.0
+    ),
     positions=PositionConfig(max_length=12),
 )
 DECODER = dataclasses.replace(
-    PRESETS["modern"],
-    vocab=40,
-    width=32,
+    PRESETS["llama_style"],
+    vocab_size=40,
+    d_model=32,
     decoder_layers=1,
-    attention=AttentionConfig(heads=4, bias=False, out_bias=False),
-    feed_forward=FeedForwardConfig(width=48, activation="silu", gated=True, bias=False),
+    attention=AttentionConfig(num_heads=4, bias=False, out_bias=False),
+    feed_forward=FeedForwardConfig(d_ff=48, activation="silu", gated=True, bias=False),
 )
 
 
@@ -79,27 +80,27 @@ def test_a_parameter_of_another_shape_is_never_written():
 @pytest.mark.parametrize(
     "head",
     [
-        {"transform": True},
+        {"mlm_transform": True},
         {"bias": True},
-        {"tied": False},
-        {"softcap": 30.0},
+        {"tie_word_embeddings": False},
+        {"final_logit_softcapping": 30.0},
         {"scale": 0.5},
-        {"transform_activation": "relu"},
+        {"mlm_transform_activation": "relu"},
     ],
 )
 def test_settings_of_a_head_that_there_is_not_hinder_nothing(head):
     """They say how words are told; with such a head they do."""
     config = dataclasses.replace(ENCODER, head=HeadConfig(**head))
     assert choose_family(Model("encoder", config)).fields["model_type"] == "electra"
-    if "softcap" in head or "scale" in head:
+    if "final_logit_softcapping" in head or "scale" in head:
         with pytest.raises(ConfigError, match=r"head\."):
             choose_family(Model("encoder", config, words=True))
 
 
 def test_all_of_a_head_turning_is_said_in_two_ways():
-    places = dataclasses.replace(DECODER.positions, rotary_dim=8)
+    places = dataclasses.replace(DECODER.positions, rope_dim=8)
     wanted = choose_family(Model("decoder", DECODER)).fields
     other = dataclasses.replace(DECODER, positions=places)
     assert choose_family(Model("decoder", other)).fields["model_type"] == wanted["model_type"]
-    half = dataclasses.replace(DECODER, positions=dataclasses.replace(places, rotary_dim=4))
+    half = dataclasses.replace(DECODER, positions=dataclasses.replace(places, rope_dim=4))
     assert choose_family(Model("decoder", half)).fields["model_type"] == "phi3"

@@ -139,12 +139,12 @@ def config_of(layout, path, **changes):
 
 def test_keys_that_are_left_out_have_the_value_that_transformers_gives_them(tmp_path):
     for number, (layout, key, path, value) in enumerate(
-        [("mistral", "sliding_window", "scores.window", 4096),
+        [("mistral", "sliding_window", "scores.sliding_window", 4096),
          ("mistral", "max_position_embeddings", "positions.max_length", 2**17),
          ("qwen3", "max_position_embeddings", "positions.max_length", 2**15),
          ("gemma", "max_position_embeddings", "positions.max_length", 8192),
          ("phi3", "rms_norm_eps", "norm.eps", 1e-5),
-         ("phi3", "sliding_window", "scores.window", None),
+         ("phi3", "sliding_window", "scores.sliding_window", None),
          ("opt", "activation_function", "feed_forward.activation", "relu"),
          ("qwen2", "rms_norm_eps", "norm.eps", 1e-6),
          ("bert", "layer_norm_eps", "norm.eps", 1e-12),
@@ -160,16 +160,16 @@ def test_keys_that_are_left_out_have_the_value_that_transformers_gives_them(tmp_
 
 
 def test_null_is_not_left_out(tmp_path):
-    assert config_of("mistral", tmp_path / "x", sliding_window=None).scores.window is None
+    assert config_of("mistral", tmp_path / "x", sliding_window=None).scores.sliding_window is None
 
 
 def test_rotations_as_all_versions_say_them(tmp_path):
-    base = lambda name, **keys: config_of("llama", tmp_path / name, **keys).positions.rotary_base
+    base = lambda name, **keys: config_of("llama", tmp_path / name, **keys).positions.rope_theta
     assert base("a", rope_parameters=..., rope_theta=5e5) == 5e5
     assert base("b", rope_parameters={"rope_type": "default"}, rope_theta=5e5) == 5e5
     assert base("c", rope_parameters={"rope_type": "default", "rope_theta": 7e5}) == 7e5
     old = {"type": "linear", "factor": 2.0}
-    assert config_of("llama", tmp_path / "d", rope_scaling=old).positions.rotary_interpolation == 2
+    assert config_of("llama", tmp_path / "d", rope_scaling=old).positions.rope_interpolation == 2
     both = [
         config_of("llama_yarn", tmp_path / f"e{number}", **keys).positions
         for number, keys in enumerate(
@@ -177,8 +177,8 @@ def test_rotations_as_all_versions_say_them(tmp_path):
         )
     ]
     assert both[0] == both[1]
-    assert both[0].rotary_yarn == (4.0, 2.0, 0.2, 24, True)
-    assert both[0].rotary_attention_factor == pytest.approx(0.1 * np.log(4) + 1)
+    assert both[0].rope_yarn == (4.0, 2.0, 0.2, 24, True)
+    assert both[0].rope_attention_factor == pytest.approx(0.1 * np.log(4) + 1)
     with pytest.raises(CheckpointError, match="known are default, linear"):
         config_of("llama", tmp_path / "f", rope_scaling={"type": "xpos", "factor": 2.0})
 
@@ -193,27 +193,27 @@ LONGROPE = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [
 @pytest.mark.parametrize(
     ("layout", "beside", "rope", "wanted"),
     [("llama", {}, {"rope_type": "yarn", "factor": 8.0},
-      {"rotary_yarn": (8.0, 32.0, 1.0, 64, True), "rotary_attention_factor": 1 + np.log(8) / 10}),
+      {"rope_yarn": (8.0, 32.0, 1.0, 64, True), "rope_attention_factor": 1 + np.log(8) / 10}),
      ("llama", {"original_max_position_embeddings": 48}, OLD_YARN,
-      {"rotary_yarn": (4.0, 2.0, 0.2, 48, True)}),
-     ("llama", {}, OLD_YARN | {"attention_factor": 0.7}, {"rotary_attention_factor": 0.7}),
+      {"rope_yarn": (4.0, 2.0, 0.2, 48, True)}),
+     ("llama", {}, OLD_YARN | {"attention_factor": 0.7}, {"rope_attention_factor": 0.7}),
      ("llama", {}, OLD_YARN | {"mscale": 2.0, "mscale_all_dim": 0.5},
-      {"rotary_attention_factor": (1 + np.log(4) / 5) / (1 + np.log(4) / 20)}),
-     ("llama", {}, OLD_YARN | {"mscale": 2.0}, {"rotary_attention_factor": 1 + np.log(4) / 10}),
-     ("llama", {}, OLD_YARN | {"truncate": False}, {"rotary_yarn": (4.0, 2.0, 0.2, 24, False)}),
+      {"rope_attention_factor": (1 + np.log(4) / 5) / (1 + np.log(4) / 20)}),
+     ("llama", {}, OLD_YARN | {"mscale": 2.0}, {"rope_attention_factor": 1 + np.log(4) / 10}),
+     ("llama", {}, OLD_YARN | {"truncate": False}, {"rope_yarn": (4.0, 2.0, 0.2, 24, False)}),
      ("llama3", {"original_max_position_embeddings": 48},
       layouts.LAYOUTS["llama3"]["config"]["rope_parameters"],
-      {"rotary_scaling": (8.0, 1.0, 4.0, 48)}),
-     ("llama", {}, {"type": "dynamic", "factor": 2.0}, {"rotary_dynamic": (2.0, 64)}),
+      {"rope_scaling": (8.0, 1.0, 4.0, 48)}),
+     ("llama", {}, {"type": "dynamic", "factor": 2.0}, {"rope_dynamic": (2.0, 64)}),
      ("llama", {"original_max_position_embeddings": 16}, LONGROPE,
-      {"max_length": 16, "rotary_short_length": 16,
-       "rotary_attention_factor": (1 + np.log(4) / np.log(16)) ** 0.5}),
-     ("llama", {}, LONGROPE, {"max_length": 64, "rotary_attention_factor": 1.0}),
+      {"max_length": 16, "rope_original_max_length": 16,
+       "rope_attention_factor": (1 + np.log(4) / np.log(16)) ** 0.5}),
+     ("llama", {}, LONGROPE, {"max_length": 64, "rope_attention_factor": 1.0}),
      ("phi3", {"original_max_position_embeddings": 16}, LONGROPE | {"rope_type": "su"},
-      {"max_length": 16, "rotary_long": (2.0,) * 4}),
+      {"max_length": 16, "rope_long_factor": (2.0,) * 4}),
      ("phi3", {"original_max_position_embeddings": 16}, LONGROPE | {"factor": 1.0},
-      {"rotary_attention_factor": 1.0}),
-     ("phi3", {"partial_rotary_factor": 0.5}, {"rope_type": "default"}, {"rotary_dim": 4})],
+      {"rope_attention_factor": 1.0}),
+     ("phi3", {"partial_rotary_factor": 0.5}, {"rope_type": "default"}, {"rope_dim": 4})],
     ids=str,
 )  # fmt: skip
 def test_scaled_rotations_have_what_transformers_makes_of_their_keys(
@@ -238,8 +238,8 @@ def test_scaled_rotations_have_what_transformers_makes_of_their_keys(
      ("llama", {"rope_parameters": LONGROPE | {"long_factor": [0.0] * 4}}, "above 0"),
      ("llama", {"rope_parameters": LONGROPE | {"long_factor": "x"}}, "a list of numbers"),
      ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
-     ("phi3", {"rope_parameters": {"partial_rotary_factor": 0.4}}, "rotary_dim is 3"),
-     ("phi3", {"rope_parameters": {"partial_rotary_factor": 0.1}}, "rotary_dim is 0"),
+     ("phi3", {"rope_parameters": {"partial_rotary_factor": 0.4}}, "rope_dim is 3"),
+     ("phi3", {"rope_parameters": {"partial_rotary_factor": 0.1}}, "rope_dim is 0"),
      ("phi3_short", {"original_max_position_embeddings": None}, "a whole number is needed, or no"),
      ("phi3_short", {"rope_parameters": {"long_factor": [1.0], "short_factor": [1.0]}},
       'rope_type is missing: factors are for "longrope"'),
@@ -261,14 +261,14 @@ def test_windows_of_layers_as_all_versions_say_them(tmp_path):
     """Before transformers 5, Qwen had them from one layer on."""
     plain = config_of("qwen2_late", tmp_path / "a")
     old = config_of("qwen2_late", tmp_path / "b", layer_types=...)
-    assert plain.scores.window_layers == (1, 2)
+    assert plain.scores.sliding_window_layers == (1, 2)
     assert old == plain
     late = config_of("qwen2_late", tmp_path / "c", layer_types=..., max_window_layers=...)
-    assert late.scores.window is None  # layer 28 is the first that would have it
+    assert late.scores.sliding_window is None  # layer 28 is the first that would have it
     named = config_of("qwen3_mixed", tmp_path / "d", layer_types=["sliding_attention"] * 4)
-    assert (named.scores.window, named.scores.window_layers) == (5, None)
+    assert (named.scores.sliding_window, named.scores.sliding_window_layers) == (5, None)
     full = config_of("gemma2", tmp_path / "e", layer_types=["full_attention"] * 3)
-    assert full.scores.window is None
+    assert full.scores.sliding_window is None
 
 
 def test_the_first_gemma_says_one_activation_and_means_another(tmp_path):

@@ -25,7 +25,6 @@ from transformer_jax.config import (
     PositionConfig,
     ScoreConfig,
     TransformerConfig,
-    bert,
 )
 from transformer_jax.decoding.generate import generate
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
@@ -33,6 +32,7 @@ from transformer_jax.interop.exported_functions import functions, portable
 from transformer_jax.interop.family import Model
 from transformer_jax.interop.hf_checkpoint import abstract_model
 from transformer_jax.interop.stablehlo import load_stablehlo, write_stablehlo
+from transformer_jax.presets import bert
 from transformer_jax.training.trees import named, nested
 
 pytest.importorskip("flatbuffers")
@@ -40,22 +40,22 @@ pytest.importorskip("flatbuffers")
 ROOT = Path(__file__).parents[2]
 NEW = 6
 TRANSLATOR = TransformerConfig(
-    vocab=40,
-    width=16,
+    vocab_size=40,
+    d_model=16,
     encoder_layers=1,
     decoder_layers=1,
     positions=PositionConfig(max_length=24),
-    attention=AttentionConfig(heads=4, kv_heads=2, implementation="chunked"),
-    feed_forward=FeedForwardConfig(width=24),
+    attention=AttentionConfig(num_heads=4, num_kv_heads=2, implementation="chunked"),
+    feed_forward=FeedForwardConfig(d_ff=24),
 )
-RELATIVE = PositionConfig(kind="relative", max_length=24, buckets=4, max_distance=8)
+RELATIVE = PositionConfig(kind="relative", max_length=24, num_buckets=4, max_distance=8)
 DECODER = dataclasses.replace(
     TRANSLATOR,
     encoder_layers=0,
-    norm=NormConfig(place="pre"),
-    positions=PositionConfig(kind="rotary", max_length=24),
+    norm=NormConfig(placement="pre"),
+    positions=PositionConfig(kind="rope", max_length=24),
 )
-ENCODER = dataclasses.replace(bert(64, 1, vocab=40, length=24), width=16)
+ENCODER = dataclasses.replace(bert(64, 1, vocab_size=40, max_length=24), d_model=16)
 SLOW = ("relative", "window", "wide")
 MODELS = {
     "translator": Model("encoder-decoder", TRANSLATOR),
@@ -64,11 +64,13 @@ MODELS = {
         dataclasses.replace(TRANSLATOR, positions=RELATIVE, norm=NormConfig(kind="rms")),
     ),
     "decoder": Model("decoder", DECODER),
-    "window": Model("decoder", dataclasses.replace(DECODER, scores=ScoreConfig(window=3))),
+    "window": Model("decoder", dataclasses.replace(DECODER, scores=ScoreConfig(sliding_window=3))),
     "wide": Model(
         "decoder",
         dataclasses.replace(
-            DECODER, scores=ScoreConfig(window=130), positions=PositionConfig(max_length=160)
+            DECODER,
+            scores=ScoreConfig(sliding_window=130),
+            positions=PositionConfig(max_length=160),
         ),
     ),
     "encoder": Model("encoder", ENCODER, words=True, next_sentence=True),

@@ -12,7 +12,6 @@ from flax import nnx
 
 from tests.drawing import drawn
 from transformer_jax.config import (
-    PRESETS,
     AttentionConfig,
     ComputeConfig,
     EmbeddingConfig,
@@ -27,43 +26,48 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.functional.losses import cross_entropy
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.modules.replace import prepare_for_decoding
+from transformer_jax.presets import PRESETS
 
 V, T = 23, 12
 
 TINY = TransformerConfig(
-    vocab=V,
-    width=16,
+    vocab_size=V,
+    d_model=16,
     encoder_layers=0,
     decoder_layers=2,
     embedding=EmbeddingConfig(scale=1.0),
     positions=PositionConfig(kind="learned", max_length=32),
-    attention=AttentionConfig(heads=4),
-    feed_forward=FeedForwardConfig(width=32, activation="gelu_tanh"),
-    norm=NormConfig(place="pre"),
+    attention=AttentionConfig(num_heads=4),
+    feed_forward=FeedForwardConfig(d_ff=32, activation="gelu_tanh"),
+    norm=NormConfig(placement="pre"),
 )
 change = functools.partial(dataclasses.replace, TINY)
 VARIANTS = {
     "gpt2": TINY,
     "modern": change(
-        positions=PositionConfig(kind="rotary", max_length=32),
-        attention=AttentionConfig(heads=4, kv_heads=2, bias=False, out_bias=False, qk_norm=True),
-        feed_forward=FeedForwardConfig(width=32, activation="silu", gated=True, bias=False),
-        norm=NormConfig(place="pre", kind="rms"),
+        positions=PositionConfig(kind="rope", max_length=32),
+        attention=AttentionConfig(
+            num_heads=4, num_kv_heads=2, bias=False, out_bias=False, qk_norm=True
+        ),
+        feed_forward=FeedForwardConfig(d_ff=32, activation="silu", gated=True, bias=False),
+        norm=NormConfig(placement="pre", kind="rms"),
     ),
     "window": change(
-        positions=PositionConfig(kind="rotary", max_length=32, rotary_interpolation=2.0),
-        scores=ScoreConfig(window=3, window_every=2),
-        norm=NormConfig(place="sandwich", kind="rms", gain_offset=1.0),
+        positions=PositionConfig(kind="rope", max_length=32, rope_interpolation=2.0),
+        scores=ScoreConfig(sliding_window=3, sliding_window_every=2),
+        norm=NormConfig(placement="sandwich", kind="rms", gain_offset=1.0),
     ),
     "alibi": change(positions=PositionConfig(kind="alibi", max_length=32)),
     "relative": change(
-        positions=PositionConfig(kind="relative", max_length=32, buckets=4, max_distance=8)
+        positions=PositionConfig(kind="relative", max_length=32, num_buckets=4, max_distance=8)
     ),
     "sinusoidal": change(
         positions=PositionConfig(max_length=32),
-        embedding=EmbeddingConfig(norm=True),
-        norm=NormConfig(place="post"),
-        head=HeadConfig(tied=False, bias=True, scale=0.5, softcap=3.0),
+        embedding=EmbeddingConfig(layernorm_embedding=True),
+        norm=NormConfig(placement="post"),
+        head=HeadConfig(
+            tie_word_embeddings=False, bias=True, scale=0.5, final_logit_softcapping=3.0
+        ),
     ),
 }
 # Their parts are among those of the quick ones of the encoder-decoder.
@@ -194,7 +198,7 @@ def test_beams_read_their_common_prompt():
 
 def test_scanned_layers_are_looped_ones():
     config = VARIANTS["window"]
-    scanned = dataclasses.replace(config, compute=ComputeConfig(scan=True))
+    scanned = dataclasses.replace(config, compute=ComputeConfig(scan_layers=True))
     from transformer_jax.modules.stack import stack_blocks
 
     params = dict(parts(config)[1])
@@ -224,13 +228,13 @@ def test_scanned_layers_are_looped_ones():
 @pytest.mark.parametrize("wide", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_model_prepared_for_decoding_computes_the_same(name, scan, wide):
     """Both ways: all at once, and prompt, several tokens and single ones out of a cache."""
-    config = dataclasses.replace(VARIANTS[name], compute=ComputeConfig(scan=scan))
+    config = dataclasses.replace(VARIANTS[name], compute=ComputeConfig(scan_layers=scan))
     model = nnx.merge(*parts(config))
     whole = full(config)(text())
     given = jax.tree.map(jnp.copy, nnx.to_pure_dict(nnx.state(model)))
     original, model = model, prepare_for_decoding(model, 16 if wide else 17)
     chex.assert_trees_all_equal(nnx.to_pure_dict(nnx.state(original)), given)
-    assert not model.decoder.config.compute.scan
+    assert not model.decoder.config.compute.scan_layers
     blocks = nnx.to_pure_dict(nnx.split(model)[1])["decoder"]["blocks"]
     assert set(blocks) == {0, 1}
     up = parts(config)[1]["decoder"]["blocks"]
@@ -254,7 +258,7 @@ def test_a_model_prepared_for_decoding_computes_the_same(name, scan, wide):
 @pytest.mark.slow
 def test_loss_at_the_start_is_that_of_guessing():
     """Row B27: the loss before training is about ln K."""
-    config = dataclasses.replace(PRESETS["char"], vocab=65, decoder_layers=2)
+    config = dataclasses.replace(PRESETS["char"], vocab_size=65, decoder_layers=2)
     run = jax.jit(lambda tokens: Decoder(config, rngs=nnx.Rngs(0))(tokens))
     tokens = jnp.asarray(np.random.default_rng(0).integers(0, 65, (4, 64)), jnp.int32)
     total, weight = cross_entropy(run(tokens)[:, :-1], tokens[:, 1:], jnp.ones((4, 63)))
@@ -262,7 +266,7 @@ def test_loss_at_the_start_is_that_of_guessing():
 
 
 def test_dropout_needs_a_key_and_changes_with_it():
-    config = change(norm=NormConfig(place="pre", dropout=0.5))
+    config = change(norm=NormConfig(placement="pre", residual_dropout=0.5))
     run = compiled(config, lambda model, tokens, key: model(tokens, key=key))
     tokens, keys = text(), jax.random.split(jax.random.key(0))
     assert not np.allclose(run(tokens, keys[0]), run(tokens, keys[1]))
@@ -306,5 +310,5 @@ def test_gpt2_has_its_published_sizes(name, millions):
 def test_an_encoder_is_no_decoder():
     with pytest.raises(ConfigError, match="encoder_layers is 2"):
         Decoder(dataclasses.replace(TINY, encoder_layers=2), rngs=nnx.Rngs(0))
-    with pytest.raises(ConfigError, match="rotary_interpolation"):
-        change(positions=PositionConfig(kind="rotary", rotary_interpolation=0.5))
+    with pytest.raises(ConfigError, match="rope_interpolation"):
+        change(positions=PositionConfig(kind="rope", rope_interpolation=0.5))

@@ -12,7 +12,6 @@ from flax import nnx
 
 from tests.drawing import drawn
 from transformer_jax.config import (
-    PRESETS,
     AttentionConfig,
     ComputeConfig,
     EmbeddingConfig,
@@ -21,18 +20,18 @@ from transformer_jax.config import (
     NormConfig,
     PositionConfig,
     TransformerConfig,
-    bert,
 )
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional.masks import Mask
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.heads import EncoderForMaskedLM
 from transformer_jax.modules.stack import stack_blocks
+from transformer_jax.presets import PRESETS, bert
 
 V, D, T = 20, 16, 8
 
 BERT = dataclasses.replace(
-    bert(D, 2, vocab=V, length=16, dropout=0.0), attention=AttentionConfig(heads=4)
+    bert(D, 2, vocab_size=V, max_length=16, dropout=0.0), attention=AttentionConfig(num_heads=4)
 )
 change = functools.partial(dataclasses.replace, BERT)
 VARIANTS = {
@@ -40,15 +39,17 @@ VARIANTS = {
     "roberta": change(
         encoder_layers=1,
         positions=PositionConfig(kind="learned", max_length=16, offset=2, skip_padding=True),
-        embedding=EmbeddingConfig(scale=1.0, norm=True, segments=1),
+        embedding=EmbeddingConfig(scale=1.0, layernorm_embedding=True, type_vocab_size=1),
     ),
     "modern": change(
         encoder_layers=1,
-        positions=PositionConfig(kind="rotary", max_length=16),
-        embedding=EmbeddingConfig(segments=2),
-        attention=AttentionConfig(heads=4, kv_heads=2, bias=False, out_bias=False, qk_norm=True),
-        feed_forward=FeedForwardConfig(width=24, activation="silu", gated=True, bias=False),
-        norm=NormConfig(place="pre", kind="rms"),
+        positions=PositionConfig(kind="rope", max_length=16),
+        embedding=EmbeddingConfig(type_vocab_size=2),
+        attention=AttentionConfig(
+            num_heads=4, num_kv_heads=2, bias=False, out_bias=False, qk_norm=True
+        ),
+        feed_forward=FeedForwardConfig(d_ff=24, activation="silu", gated=True, bias=False),
+        norm=NormConfig(placement="pre", kind="rms"),
     ),
 }
 variants = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
@@ -120,7 +121,7 @@ def test_h17_small_berts_have_their_published_sizes(name, count):
     [("bert_base", 109_482_240, 110_106_428), ("bert_large", 335_141_888, 336_226_108)],
 )
 def test_h17_berts_have_their_published_sizes_without_and_with_heads(name, count, with_heads):
-    stacked = dataclasses.replace(PRESETS[name], compute=ComputeConfig(scan=True))
+    stacked = dataclasses.replace(PRESETS[name], compute=ComputeConfig(scan_layers=True))
     found = sizes(stacked, EncoderForMaskedLM)
     assert sum(found.values()) == with_heads
     assert sum(found[part] for part in ("embedding", "encoder", "pooler")) == count
@@ -165,7 +166,7 @@ def test_padding_may_stand_anywhere(config):
     before = run(TOKENS, real, TYPES)
     after = run(jnp.where(real, TOKENS, 3), real, jnp.where(real, TYPES, 1))
     chex.assert_trees_all_close(after[real], before[real], atol=0, rtol=0)
-    if config.positions.skip_padding or config.positions.kind == "rotary":
+    if config.positions.skip_padding or config.positions.kind == "rope":
         # On the left, padding moves nothing: it does not count, or distances stay.
         alone = run(TOKENS[:1, 2:], jnp.array([6]), TYPES[:1, 2:])
         chex.assert_trees_all_close(before[:1, 2:], alone, atol=1e-5)
@@ -213,7 +214,7 @@ def test_h21_layers_are_the_embeddings_and_what_each_block_makes(config):
     chex.assert_trees_all_close(layers, compiled(config, by_hand)(layers, *args), atol=1e-5)
     hidden = slopes(config)(jnp.ones((2, T, 1)), *args)[1]
     chex.assert_trees_all_close(layers[-1], hidden, atol=1e-5)
-    assert config.final_norm == (config.norm.place != "post")
+    assert config.final_norm == (config.norm.placement != "post")
 
 
 def test_h21_layer_0_is_the_normed_sum_of_token_place_and_type():
@@ -232,7 +233,7 @@ def test_h21_scanned_and_recomputed_layers_are_looped_ones():
     args, (_, params) = (TOKENS, LENGTHS, TYPES), parts(BERT)
     layers = layered(BERT)(*args)
     stacked = params["encoder"] | {"blocks": stack_blocks(params["encoder"]["blocks"])}
-    scanned = change(compute=ComputeConfig(scan=True, remat=True))
+    scanned = change(compute=ComputeConfig(scan_layers=True, remat=True))
     for run in layered(scanned), forward(scanned):
         found = run.func(params | {"encoder": stacked}, *args)
         wanted = layers if found.ndim == 4 else layers[-1]
@@ -294,7 +295,10 @@ def test_skipped_padding_without_a_row_before_the_first_has_the_first():
 
 
 def test_dropout_needs_a_key_and_changes_with_it():
-    off = [dataclasses.replace(getattr(BERT, name), dropout=0.5) for name in ("embedding", "norm")]
+    off = (
+        dataclasses.replace(BERT.embedding, dropout=0.5),
+        dataclasses.replace(BERT.norm, residual_dropout=0.5),
+    )
     config = change(encoder_layers=1, embedding=off[0], norm=off[1])
     run = compiled(config, lambda model, key: model(TOKENS, LENGTHS, TYPES, key=key))
     keys = jax.random.split(jax.random.key(0))
@@ -318,11 +322,11 @@ def test_b3_a_word_has_one_vector_in_the_table_and_another_in_each_sentence():
 @pytest.mark.parametrize(
     "other",
     [
-        {"embedding": dataclasses.replace(BERT.embedding, segments=0)},
-        {"embedding": dataclasses.replace(BERT.embedding, norm=False)},
+        {"embedding": dataclasses.replace(BERT.embedding, type_vocab_size=0)},
+        {"embedding": dataclasses.replace(BERT.embedding, layernorm_embedding=False)},
         {"positions": dataclasses.replace(BERT.positions, offset=1)},
         {"norm": dataclasses.replace(BERT.norm, eps=1e-1)},
-        {"norm": dataclasses.replace(BERT.norm, place="pre")},
+        {"norm": dataclasses.replace(BERT.norm, placement="pre")},
         {"feed_forward": dataclasses.replace(BERT.feed_forward, activation="gelu_tanh")},
     ],
     ids=lambda other: str(*other),
@@ -336,7 +340,9 @@ def test_no_field_is_ignored(other):
 
 
 def test_no_segments_is_no_types():
-    config = change(encoder_layers=1, embedding=dataclasses.replace(BERT.embedding, segments=0))
+    config = change(
+        encoder_layers=1, embedding=dataclasses.replace(BERT.embedding, type_vocab_size=0)
+    )
     run = forward(config)
     chex.assert_trees_all_equal(run(TOKENS, LENGTHS, TYPES), run(TOKENS, LENGTHS, 0 * TYPES))
 
@@ -346,7 +352,7 @@ def test_what_is_no_encoder_is_refused():
         config = TransformerConfig(encoder_layers=layers[0], decoder_layers=layers[1])
         with pytest.raises(ConfigError, match=f"encoder_layers is {layers[0]} and decoder_layers"):
             Encoder(config, rngs=nnx.Rngs(0))
-    for field in ("transform", "pooler"):
+    for field in ("mlm_transform", "pooler"):
         with pytest.raises(ConfigError, match=rf"head\.{field} is for encoders"):
             TransformerConfig(head=HeadConfig(**{field: True}))
 
@@ -355,7 +361,8 @@ def test_what_is_no_encoder_is_refused():
 def test_narrow_tables_are_projected_before_the_first_block(scan):
     """ELECTRA: tokens, positions and segments of 6 numbers are added, normalized and mapped."""
     config = change(
-        embedding=dataclasses.replace(BERT.embedding, width=6), compute=ComputeConfig(scan=scan)
+        embedding=dataclasses.replace(BERT.embedding, embedding_size=6),
+        compute=ComputeConfig(scan_layers=scan),
     )
     _, params = parts(config)
     found = compiled(config, lambda m, *given: m.hidden_states(*given))(TOKENS, LENGTHS, TYPES)
@@ -372,10 +379,10 @@ def test_narrow_tables_are_projected_before_the_first_block(scan):
 
 @pytest.mark.parametrize(
     ("changes", "said"),
-    [({"width": 0}, "at least 1"), ({"width": 8, "decoder_layers": 1}, "only an encoder of words")],
+    [({"size": 0}, "at least 1"), ({"size": 8, "decoder_layers": 1}, "only a text encoder")],
 )
 def test_widths_of_tables_that_no_model_can_have_are_refused(changes, said):
-    embedding = dataclasses.replace(BERT.embedding, width=changes["width"])
+    embedding = dataclasses.replace(BERT.embedding, embedding_size=changes["size"])
     with pytest.raises(ConfigError, match=said):
         change(
             embedding=embedding, head=HeadConfig(), decoder_layers=changes.get("decoder_layers", 0)
@@ -383,7 +390,7 @@ def test_widths_of_tables_that_no_model_can_have_are_refused(changes, said):
 
 
 def test_words_are_not_told_by_a_narrow_table_without_a_map():
-    head = dataclasses.replace(BERT.head, transform=False)
-    config = change(embedding=dataclasses.replace(BERT.embedding, width=6), head=head)
-    with pytest.raises(ConfigError, match=r"set head\.transform"):
+    head = dataclasses.replace(BERT.head, mlm_transform=False)
+    config = change(embedding=dataclasses.replace(BERT.embedding, embedding_size=6), head=head)
+    with pytest.raises(ConfigError, match=r"set head\.mlm_transform"):
         nnx.eval_shape(lambda: EncoderForMaskedLM(config, rngs=nnx.Rngs(0)))

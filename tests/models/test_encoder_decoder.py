@@ -13,7 +13,6 @@ from flax import nnx
 
 from tests.drawing import drawn, normals
 from transformer_jax.config import (
-    PRESETS,
     AttentionConfig,
     ComputeConfig,
     EmbeddingConfig,
@@ -32,22 +31,23 @@ from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.modules.linear import Embed
 from transformer_jax.modules.replace import prepare_for_decoding
 from transformer_jax.modules.stack import stack_blocks, unstack_blocks
+from transformer_jax.presets import PRESETS
 
 B, S, T, V = 3, 7, 6, 23
 
 TINY = TransformerConfig(
-    vocab=V,
-    width=16,
+    vocab_size=V,
+    d_model=16,
     encoder_layers=2,
     decoder_layers=2,
     positions=PositionConfig(max_length=32),
-    attention=AttentionConfig(heads=4),
-    feed_forward=FeedForwardConfig(width=32),
+    attention=AttentionConfig(num_heads=4),
+    feed_forward=FeedForwardConfig(d_ff=32),
 )
 
 
 def change(config=TINY, **groups):
-    """``config`` with fields of groups replaced: ``change(norm={"place": "pre"})``."""
+    """``config`` with fields of groups replaced: ``change(norm={"placement": "pre"})``."""
     new = {
         name: dataclasses.replace(getattr(config, name), **value)
         if isinstance(value, dict)
@@ -60,27 +60,35 @@ def change(config=TINY, **groups):
 # One of each kind that published models are made of.
 VARIANTS = {
     "vaswani": TINY,
-    "pre": change(norm={"place": "pre"}),
-    "sandwich": change(norm={"place": "sandwich", "kind": "rms", "gain_offset": 1.0}),
-    "learned": change(positions={"kind": "learned", "offset": 2}, embedding={"norm": True}),
-    "rotary": change(positions={"kind": "rotary"}, attention={"kv_heads": 2, "qk_norm": True}),
-    "alibi": change(positions={"kind": "alibi"}, attention={"kv_heads": 1, "value_dim": 3}),
-    "relative": change(
-        positions={"kind": "relative", "buckets": 4, "max_distance": 6},
-        scores={"scale": 1.0, "softcap": 5.0},
-        norm={"kind": "rms", "place": "pre"},
+    "pre": change(norm={"placement": "pre"}),
+    "sandwich": change(norm={"placement": "sandwich", "kind": "rms", "gain_offset": 1.0}),
+    "learned": change(
+        positions={"kind": "learned", "offset": 2}, embedding={"layernorm_embedding": True}
     ),
-    "window": change(scores={"window": 2, "window_every": 2}, feed_forward={"gated": True}),
+    "rotary": change(positions={"kind": "rope"}, attention={"num_kv_heads": 2, "qk_norm": True}),
+    "alibi": change(positions={"kind": "alibi"}, attention={"num_kv_heads": 1, "value_dim": 3}),
+    "relative": change(
+        positions={"kind": "relative", "num_buckets": 4, "max_distance": 6},
+        scores={"scale": 1.0, "attn_logit_softcapping": 5.0},
+        norm={"kind": "rms", "placement": "pre"},
+    ),
+    "window": change(
+        scores={"sliding_window": 2, "sliding_window_every": 2}, feed_forward={"gated": True}
+    ),
     "apart": change(
-        decoder_vocab=19, decoder_heads=2, embedding={"shared": False},
-        head={"tied": False, "bias": True, "scale": 0.5, "softcap": 3.0},
+        decoder_vocab_size=19, decoder_attention_heads=2,
+        embedding={"share_encoder_decoder_embeddings": False},
+        head={
+            "tie_word_embeddings": False, "bias": True, "scale": 0.5,
+            "final_logit_softcapping": 3.0,
+        },
     ),
 }  # fmt: skip
 # The parts of the others, met in two.
 VARIANTS["modern"] = change(
-    positions={"kind": "rotary"}, attention={"kv_heads": 2, "qk_norm": True},
-    scores={"window": 2, "window_every": 2}, feed_forward={"gated": True},
-    norm={"place": "sandwich", "kind": "rms", "gain_offset": 1.0},
+    positions={"kind": "rope"}, attention={"num_kv_heads": 2, "qk_norm": True},
+    scores={"sliding_window": 2, "sliding_window_every": 2}, feed_forward={"gated": True},
+    norm={"placement": "sandwich", "kind": "rms", "gain_offset": 1.0},
 )  # fmt: skip
 VARIANTS["mixed"] = dataclasses.replace(
     VARIANTS["apart"], positions=VARIANTS["relative"].positions, scores=VARIANTS["relative"].scores
@@ -247,7 +255,7 @@ def test_scan_equals_loop(name, remat, batch):
     """Row L11, values and gradients."""
     config = VARIANTS[name]
     graph, params = made(config)
-    scanned = change(config, compute=ComputeConfig(scan=True, remat=remat))
+    scanned = change(config, compute=ComputeConfig(scan_layers=True, remat=remat))
     stacked = params | {
         side: params[side] | {"blocks": stack_blocks(params[side]["blocks"])}
         for side in ("encoder", "decoder")
@@ -265,7 +273,7 @@ def test_scan_equals_loop(name, remat, batch):
 
 @pytest.mark.slow
 def test_scanned_model_decodes_alike(batch):
-    config = change(compute=ComputeConfig(scan=True))
+    config = change(compute=ComputeConfig(scan_layers=True))
     model = noisy(config)
     logits, _ = model.call("step", batch["target"][:, 0], start(model, batch, T))
     chex.assert_trees_all_close(logits, model(**batch)[:, 0], atol=1e-5)
@@ -294,13 +302,18 @@ def test_every_dropout_rate_counts(group, batch, key):
 
 
 CHANGES = {
-    "embedding": {"scale": 0.3, "norm": True, "segments": 2},
+    "embedding": {"scale": 0.3, "layernorm_embedding": True, "type_vocab_size": 2},
     "positions": {"kind": "sinusoidal_halves"},
-    "attention": {"kv_heads": 2, "head_dim": 6, "value_dim": 3, "bias": False, "qk_norm": True},
-    "scores": {"scale": 3.0, "softcap": 0.1, "window": 2},
-    "feed_forward": {"width": 24, "activation": "gelu", "gated": True, "bias": False},
-    "norm": {"kind": "rms", "place": "pre", "eps": 1.0, "bias": False, "final": True},
-    "head": {"tied": False, "bias": True, "scale": 0.5, "softcap": 0.1},
+    "attention": {"num_kv_heads": 2, "head_dim": 6, "value_dim": 3, "bias": False, "qk_norm": True},
+    "scores": {"scale": 3.0, "attn_logit_softcapping": 0.1, "sliding_window": 2},
+    "feed_forward": {"d_ff": 24, "activation": "gelu", "gated": True, "bias": False},
+    "norm": {"kind": "rms", "placement": "pre", "eps": 1.0, "bias": False, "final": True},
+    "head": {
+        "tie_word_embeddings": False,
+        "bias": True,
+        "scale": 0.5,
+        "final_logit_softcapping": 0.1,
+    },
 }
 
 
@@ -318,19 +331,19 @@ def test_every_field_counts(group, field, batch):
     ("base", "group", "field", "value"),
     [
         ("learned", "positions", "offset", 0),
-        ("rotary", "positions", "rotary_base", 100.0),
-        ("rotary", "positions", "rotary_scaling", (8.0, 1.0, 4.0, 8)),
-        ("relative", "positions", "buckets", 5),
+        ("rotary", "positions", "rope_theta", 100.0),
+        ("rotary", "positions", "rope_scaling", (8.0, 1.0, 4.0, 8)),
+        ("relative", "positions", "num_buckets", 5),
         ("relative", "positions", "max_distance", 60),
-        ("window", "scores", "window_every", 1),
+        ("window", "scores", "sliding_window_every", 1),
         ("sandwich", "norm", "gain_offset", 0.5),
         ("vaswani", "attention", "out_bias", False),
     ],
 )
 @pytest.mark.quick(
     "relative-positions-max_distance-60",
-    "window-scores-window_every-1",
-    "rotary-positions-rotary_base-100.0",
+    "window-scores-sliding_window_every-1",
+    "rotary-positions-rope_theta-100.0",
 )
 def test_every_field_counts_where_it_applies(base, group, field, value, batch):
     config = VARIANTS[base]
@@ -422,15 +435,15 @@ def test_published_sizes(preset, millions):
 def test_final_norm_only_where_it_is_needed():
     """Row B11."""
     for place, final in [("post", False), ("pre", True), ("sandwich", True)]:
-        params = made(change(norm={"place": place}))[1]
+        params = made(change(norm={"placement": place}))[1]
         assert ("final_norm" in params["encoder"]) == final, place
 
 
 def test_heads_that_do_not_divide_are_refused():
     """Row L10."""
-    with pytest.raises(ConfigError, match="heads 5 does not divide width 16"):
-        change(attention={"heads": 5})
-    change(attention={"heads": 5, "head_dim": 3})
+    with pytest.raises(ConfigError, match="heads 5 does not divide d_model 16"):
+        change(attention={"num_heads": 5})
+    change(attention={"num_heads": 5, "head_dim": 3})
     with pytest.raises(ConfigError, match="at least 1 layer"):
         EncoderDecoder(change(decoder_layers=0), rngs=nnx.Rngs(0))
 
@@ -439,7 +452,7 @@ def test_nine_by_nine():
     """Row L10: h=3, d=9: the fused kernel is three 9x3 slices, and 4·81 parameters."""
     from transformer_jax.modules.attention import Attention
 
-    config = change(width=9, attention={"heads": 3, "bias": False, "out_bias": False})
+    config = change(d_model=9, attention={"num_heads": 3, "bias": False, "out_bias": False})
     attention = Attention(config, rngs=nnx.Rngs(0))
     params = nnx.to_pure_dict(nnx.split(attention)[1])
     assert sum(a.size for a in jax.tree.leaves(params)) == 4 * 81

@@ -12,14 +12,7 @@ import pytest
 from flax import nnx
 
 from tests.drawing import drawn
-from transformer_jax.config import (
-    PRESETS,
-    AttentionConfig,
-    HeadConfig,
-    NormConfig,
-    PositionConfig,
-    bert,
-)
+from transformer_jax.config import AttentionConfig, HeadConfig, NormConfig, PositionConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.heads import (
@@ -29,11 +22,12 @@ from transformer_jax.models.heads import (
     TokenClassifier,
     gather_positions,
 )
+from transformer_jax.presets import PRESETS, bert
 
 V, D, T = 20, 16, 6
 
 BERT = dataclasses.replace(
-    bert(D, 1, vocab=V, length=8, dropout=0.0), attention=AttentionConfig(heads=4)
+    bert(D, 1, vocab_size=V, max_length=8, dropout=0.0), attention=AttentionConfig(num_heads=4)
 )
 TOKENS = jnp.arange(1, 1 + 2 * T).reshape(2, T)
 LENGTHS = jnp.array([T, 4])
@@ -76,7 +70,8 @@ def test_h18_words_are_told_by_map_activation_norm_and_the_tied_table():
 
 
 @pytest.mark.parametrize(
-    "fields", [{"transform": False}, {"tied": False}, {"bias": False}, {"scale": 0.5}]
+    "fields",
+    [{"mlm_transform": False}, {"tie_word_embeddings": False}, {"bias": False}, {"scale": 0.5}],
 )
 def test_no_field_of_the_head_is_ignored(fields):
     words = lambda config: of(*masked(config))(lambda model: model.mlm_logits(jnp.asarray(HIDDEN)))
@@ -84,7 +79,7 @@ def test_no_field_of_the_head_is_ignored(fields):
 
 
 def test_without_a_transform_words_are_products_with_the_table():
-    graph, params = masked(head(transform=False, tied=False))
+    graph, params = masked(head(mlm_transform=False, tie_word_embeddings=False))
     found = of(graph, params)(lambda model: model.mlm_logits(jnp.asarray(HIDDEN)))
     table, bias = (np.asarray(params["head"][name]) for name in ("table", "bias"))
     np.testing.assert_allclose(found, HIDDEN @ table.T + bias, atol=1e-5)
@@ -164,7 +159,7 @@ def test_b36_texts_are_told_from_what_is_pooled_and_tokens_each():
 
 def test_the_vectors_that_labels_are_told_from_are_dropped_out_iff_there_is_a_key():
     """Without blocks' dropout, only that before the last map is left."""
-    config = dataclasses.replace(BERT, norm=dataclasses.replace(BERT.norm, dropout=0.5))
+    config = dataclasses.replace(BERT, norm=dataclasses.replace(BERT.norm, residual_dropout=0.5))
     graph, params = labeled(TokenClassifier, config)
     vectors, keys = jnp.ones((400, D)), jax.random.split(jax.random.key(0))
 
@@ -188,8 +183,8 @@ def test_the_vectors_that_labels_are_told_from_are_dropped_out_iff_there_is_a_ke
 def test_decoders_tell_texts_from_their_last_tokens(kind):
     """Wherever padding stands and whatever it is; nothing else is read of a text that goes on."""
     config = dataclasses.replace(
-        PRESETS["gpt2"], vocab=V, width=D, decoder_layers=1,
-        attention=AttentionConfig(heads=4), positions=PositionConfig(kind=kind, max_length=9),
+        PRESETS["gpt2"], vocab_size=V, d_model=D, decoder_layers=1,
+        attention=AttentionConfig(num_heads=4), positions=PositionConfig(kind=kind, max_length=9),
     )  # fmt: skip
     graph, params = drawn(lambda: DecoderSequenceClassifier(config, labels=3, rngs=nnx.Rngs(0)))
     tell = jax.jit(lambda p, *given: nnx.merge(graph, p)(*given))
@@ -206,6 +201,6 @@ def test_decoders_tell_texts_from_their_last_tokens(kind):
 
 
 def test_decoders_of_texts_have_no_head_over_words():
-    config = dataclasses.replace(PRESETS["gpt2"], head=HeadConfig(tied=False))
-    with pytest.raises(ConfigError, match=r"head\.tied"):
+    config = dataclasses.replace(PRESETS["gpt2"], head=HeadConfig(tie_word_embeddings=False))
+    with pytest.raises(ConfigError, match=r"head\.tie_word_embeddings"):
         nnx.eval_shape(lambda: DecoderSequenceClassifier(config, labels=3, rngs=nnx.Rngs(0)))

@@ -15,15 +15,12 @@ from jax.sharding import PartitionSpec as P
 from tests.drawing import drawn
 from transformer_jax import accounting
 from transformer_jax.config import (
-    PRESETS,
     AttentionConfig,
     ComputeConfig,
     EmbeddingConfig,
     ImageConfig,
     PositionConfig,
     TransformerConfig,
-    bert,
-    vit,
 )
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional.patches import patchify
@@ -32,12 +29,14 @@ from transformer_jax.models.vision import ImageClassifier, VisionEncoder
 from transformer_jax.modules.parameters import parameters
 from transformer_jax.modules.stack import stack_blocks
 from transformer_jax.parallel.sharding import shardings
+from transformer_jax.presets import PRESETS, bert, vit
 from transformer_jax.training.trees import named
 
 D, SIZE, PATCH, CHANNELS, CLASSES = 16, 12, 4, 2, 3
 PATCHES = (SIZE // PATCH) ** 2
 SMALL = dataclasses.replace(
-    vit(D, 2, size=SIZE, patch=PATCH, channels=CHANNELS), attention=AttentionConfig(heads=4)
+    vit(D, 2, image_size=SIZE, patch_size=PATCH, num_channels=CHANNELS),
+    attention=AttentionConfig(num_heads=4),
 )
 change = functools.partial(dataclasses.replace, SMALL)
 POOLED = change(head=dataclasses.replace(SMALL.head, pooler=True))
@@ -76,11 +75,11 @@ def moved(images, order):
     [("vit_tiny", 5_717_416), ("vit_base", 86_567_656), ("vit_large", 304_326_632)],
 )
 def test_published_sizes_with_a_thousand_classes(name, count):
-    stacked = dataclasses.replace(PRESETS[name], compute=ComputeConfig(scan=True))
+    stacked = dataclasses.replace(PRESETS[name], compute=ComputeConfig(scan_layers=True))
     make = lambda: ImageClassifier(stacked, labels=1000, rngs=nnx.Rngs(0))
     leaves = jax.tree.leaves(nnx.split(nnx.eval_shape(make))[1])
     assert sum(leaf.size for leaf in leaves) == count
-    assert accounting.count_parameters(PRESETS[name]) == count - 1000 * (PRESETS[name].width + 1)
+    assert accounting.count_parameters(PRESETS[name]) == count - 1000 * (PRESETS[name].d_model + 1)
 
 
 def test_patches_moved_with_their_positions_move_their_vectors_and_nothing_else():
@@ -154,7 +153,7 @@ def test_a_class_is_told_from_the_first_vector_or_from_what_is_pooled():
 def test_scanned_and_recomputed_and_uncompiled_is_the_same():
     wanted, params = compiled(SMALL)(IMAGES), parts(SMALL)[1]
     stacked = params["encoder"] | {"blocks": stack_blocks(params["encoder"]["blocks"])}
-    run = compiled(change(compute=ComputeConfig(scan=True, remat=True)))
+    run = compiled(change(compute=ComputeConfig(scan_layers=True, remat=True)))
     found = run.func(params | {"encoder": stacked}, IMAGES)
     chex.assert_trees_all_close(found, wanted, atol=1e-5)
     assert wanted.dtype == jnp.float32
@@ -171,7 +170,7 @@ def test_costs_counted_on_paper_are_those_of_xla(scale):
     """Row B13."""
     # Other kernels loop, and XLA counts the body of a loop once.
     attention = dataclasses.replace(SMALL.attention, implementation="xla")
-    config = change(width=64, attention=attention, embedding=EmbeddingConfig(scale=scale))
+    config = change(d_model=64, attention=attention, embedding=EmbeddingConfig(scale=scale))
     graph, params = parts(config, 0)
     forward = jax.jit(lambda params, images: nnx.merge(graph, params)(images))
     counted = forward.lower(params, IMAGES).cost_analysis()
@@ -191,7 +190,7 @@ def test_attention_maps_sum_to_one_over_all_places():
 
 
 def test_dropout_needs_a_key_and_changes_with_it():
-    wet = vit(D, 1, size=SIZE, patch=PATCH, channels=CHANNELS, dropout=0.5)
+    wet = vit(D, 1, image_size=SIZE, patch_size=PATCH, num_channels=CHANNELS, dropout=0.5)
     run = compiled(wet, lambda model, images, key: model(images, key=key))
     keys = jax.random.split(jax.random.key(0))
     chex.assert_trees_all_equal(run(IMAGES, keys[0]), run(IMAGES, keys[0]))
@@ -217,7 +216,7 @@ def test_the_scale_of_embeddings_is_not_ignored():
 @pytest.mark.slow
 def test_it_learns_where_an_image_is_bright():
     """Which of nine patches: pixels alone do not say it."""
-    config = vit(D, 1, size=SIZE, patch=PATCH, channels=CHANNELS)
+    config = vit(D, 1, image_size=SIZE, patch_size=PATCH, num_channels=CHANNELS)
     graph, state = nnx.split(ImageClassifier(config, labels=PATCHES, rngs=nnx.Rngs(0)))
     params, tx, rows = nnx.to_pure_dict(state), optax.adam(3e-3), SIZE // PATCH
     bright = np.kron(np.eye(PATCHES).reshape(-1, rows, rows), np.ones((PATCH, PATCH)))
@@ -249,12 +248,15 @@ def test_every_parameter_has_a_place_on_a_mesh():
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"patch": 5}, "image.patch 5 does not divide image.size 12"),
-        ({"patch": 24}, "image.patch 24 does not divide"),
-        ({"patch": 0}, "image.patch is 0: at least 1"),
-        ({"size": -12}, "image.size is -12: at least 1"),
-        ({"channels": 0}, "image.channels is 0: at least 1"),
-        ({"size": 16}, "positions.max_length is 10: an image of 16 × 16 in patches of 4 × 4 makes"),
+        ({"patch_size": 5}, "image.patch_size 5 does not divide image.image_size 12"),
+        ({"patch_size": 24}, "image.patch_size 24 does not divide"),
+        ({"patch_size": 0}, "image.patch_size is 0: at least 1"),
+        ({"image_size": -12}, "image.image_size is -12: at least 1"),
+        ({"num_channels": 0}, "image.num_channels is 0: at least 1"),
+        (
+            {"image_size": 16},
+            "positions.max_length is 10: an image of 16 × 16 in patches of 4 × 4 makes",
+        ),
     ],
 )
 def test_sizes_that_cannot_be_are_refused(fields, said):
@@ -264,21 +266,21 @@ def test_sizes_that_cannot_be_are_refused(fields, said):
 
 def test_patches_of_no_size_are_refused():
     with pytest.raises(ConfigError, match="patch is 0: at least 1"):
-        vit(D, 1, patch=0)
+        vit(D, 1, patch_size=0)
 
 
 def test_words_and_images_are_told_apart():
     for fields, said in (
-        ({"vocab": 5}, "vocab is 5: a model of images has no words"),
-        ({"decoder_layers": 1}, "image.size is for encoders, but there are decoder layers"),
-        ({"image": ImageConfig()}, "vocab is 0: it must be at least 1"),
+        ({"vocab_size": 5}, "vocab_size is 5: an image model has no vocabulary"),
+        ({"decoder_layers": 1}, "image.image_size is for encoders, but there are decoder layers"),
+        ({"image": ImageConfig()}, "vocab_size is 0: it must be at least 1"),
     ):
         with pytest.raises(ConfigError, match=said):
             change(**fields)
-    with pytest.raises(ConfigError, match=r"image\.size is 12: an encoder of words has 0"):
+    with pytest.raises(ConfigError, match=r"image\.image_size is 12: an encoder of words has 0"):
         Encoder(SMALL, rngs=nnx.Rngs(0))
     for config in (bert(D, 1), TransformerConfig(), change(encoder_layers=0)):
-        with pytest.raises(ConfigError, match=r"encoder_layers is \d+ and image.size \d+"):
+        with pytest.raises(ConfigError, match=r"encoder_layers is \d+ and image.image_size \d+"):
             VisionEncoder(config, rngs=nnx.Rngs(0))
 
 

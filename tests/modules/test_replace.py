@@ -23,12 +23,12 @@ from transformer_jax.modules.replace import prepare_for_decoding, replaced
 from transformer_jax.parallel.sharding import shardings
 
 CONFIG = TransformerConfig(
-    vocab=11,
-    width=16,
+    vocab_size=11,
+    d_model=16,
     encoder_layers=0,
     decoder_layers=2,
-    attention=AttentionConfig(heads=2),
-    feed_forward=FeedForwardConfig(width=32),
+    attention=AttentionConfig(num_heads=2),
+    feed_forward=FeedForwardConfig(d_ff=32),
 )
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, 11, (2, 7)), jnp.int32)
 
@@ -51,7 +51,7 @@ def adapted(path, module):
 
 
 def model(scan=False):
-    config = dataclasses.replace(CONFIG, compute=ComputeConfig(scan=scan))
+    config = dataclasses.replace(CONFIG, compute=ComputeConfig(scan_layers=scan))
     return nnx.merge(*drawn(lambda: Decoder(config, rngs=nnx.Rngs(0))))
 
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 
 from transformer_jax.config import (
-    PRESETS,
     AttentionConfig,
     ComputeConfig,
     EmbeddingConfig,
@@ -42,6 +41,7 @@ from transformer_jax.modules.parameters import (
 )
 from transformer_jax.parallel import sharding
 from transformer_jax.parallel.mesh import MeshConfig, make_mesh
+from transformer_jax.presets import PRESETS
 from transformer_jax.training.trees import named
 
 SIZES = {"data": 2, "fsdp": 2, "tensor": 2}
@@ -94,18 +94,18 @@ SCANNED = {
 @pytest.mark.parametrize(("scan", "places"), [(False, PLACES), (True, SCANNED)])
 def test_parameters_live_where_their_axes_say(scan, places):
     config = TransformerConfig(
-        vocab=16,
-        decoder_vocab=24,
-        width=8,
+        vocab_size=16,
+        decoder_vocab_size=24,
+        d_model=8,
         encoder_layers=2,
         decoder_layers=2,
-        embedding=EmbeddingConfig(shared=False),
+        embedding=EmbeddingConfig(share_encoder_decoder_embeddings=False),
         positions=PositionConfig(kind="relative"),
-        attention=AttentionConfig(heads=2),
-        feed_forward=FeedForwardConfig(width=16, gated=True),
-        norm=NormConfig(place="pre"),
+        attention=AttentionConfig(num_heads=2),
+        feed_forward=FeedForwardConfig(d_ff=16, gated=True),
+        norm=NormConfig(placement="pre"),
         head=HeadConfig(bias=True),
-        compute=ComputeConfig(scan=scan),
+        compute=ComputeConfig(scan_layers=scan),
     )
     declared = parameters(nnx.eval_shape(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0))))
     found = named(sharding.shardings(declared, make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))))
@@ -160,7 +160,7 @@ def models():
     """Every preset, looped and scanned, and with every head."""
     for name, config in PRESETS.items():
         heads = [{}]
-        if config.image.size:
+        if config.image.image_size:
             kind, heads = "image", [{}, {"task": "classify"}]
         elif config.encoder_layers and config.decoder_layers:
             kind = "encoder-decoder"
@@ -169,7 +169,7 @@ def models():
         else:
             kind, heads = "encoder", [{"next_sentence": config.head.pooler}]
         for scan in (False, True):
-            compute = dataclasses.replace(config.compute, scan=scan)
+            compute = dataclasses.replace(config.compute, scan_layers=scan)
             changed = dataclasses.replace(config, compute=compute)
             for head in heads:
                 yield f"{name}, scan {scan}, {head}", kind, changed, head
@@ -195,7 +195,9 @@ def test_the_parameters_of_every_preset_are_declared_and_no_big_one_is_whole():
 
 def narrow(config):
     """With narrower tables."""
-    return dataclasses.replace(config, embedding=dataclasses.replace(config.embedding, width=64))
+    return dataclasses.replace(
+        config, embedding=dataclasses.replace(config.embedding, embedding_size=64)
+    )
 
 
 @pytest.mark.parametrize(

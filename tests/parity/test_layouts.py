@@ -18,7 +18,6 @@ from flax import nnx
 
 from tests.parity import layouts, ours
 from transformer_jax.config import (
-    PRESETS,
     AttentionConfig,
     ComputeConfig,
     FeedForwardConfig,
@@ -34,6 +33,7 @@ from transformer_jax.interop.family import Model
 from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.presets import PRESETS
 
 REFERENCES = np.load(layouts.REFERENCES / "outputs.npz")
 LAYOUTS = list(layouts.LAYOUTS)
@@ -139,101 +139,102 @@ def slow(*case):
 
 # Each setting, a layout whose output tells it, and another value.
 CHANGES = [
-    ("vocab", "gpt2", 96),
-    ("width", "gpt2", 28),
+    ("vocab_size", "gpt2", 96),
+    ("d_model", "gpt2", 28),
     ("encoder_layers", "bert", 1),
     ("decoder_layers", "gpt2", 2),
-    ("decoder_vocab", "marian_unshared", 82),
-    ("decoder_heads", "bart", 4),
-    ("decoder_feed_forward", "bart", 48),
+    ("decoder_vocab_size", "marian_unshared", 82),
+    ("decoder_attention_heads", "bart", 4),
+    ("decoder_ffn_dim", "bart", 48),
     ("embedding.scale", "marian", 1.0),
     ("embedding.scale", "gemma2", 1.0),
-    ("embedding.norm", "bart", False),
-    ("embedding.segments", "bert", 0),
-    ("embedding.width", "electra", None),
-    ("embedding.width", "electra_cls", 16),
-    ("embedding.shared", "marian", False),
+    ("embedding.layernorm_embedding", "bart", False),
+    ("embedding.type_vocab_size", "bert", 0),
+    ("embedding.embedding_size", "electra", None),
+    ("embedding.embedding_size", "electra_cls", 16),
+    ("embedding.share_encoder_decoder_embeddings", "marian", False),
     ("positions.kind", "marian", "sinusoidal"),
     ("positions.kind", "llama", "none"),
     ("positions.max_length", "bert", 43),
     ("positions.offset", "bart", 0),
     ("positions.offset", "roberta", 1),
     ("positions.skip_padding", "roberta", False),
-    ("positions.rotary_base", "llama", 20_000.0),
-    ("positions.rotary_scaling", "llama3", None),
-    ("positions.rotary_scaling", "llama3", (8.0, 1.0, 4.0, 32)),
-    ("positions.rotary_dim", "phi3_short", 4),
-    ("positions.rotary_yarn", "llama_yarn", None),
-    slow("positions.rotary_yarn", "llama_yarn", (5.0, 2.0, 0.2, 24, True)),
-    slow("positions.rotary_yarn", "llama_yarn", (4.0, 3.9, 0.2, 24, True)),
-    slow("positions.rotary_yarn", "llama_yarn", (4.0, 2.0, 0.1, 24, True)),
-    slow("positions.rotary_yarn", "llama_yarn", (4.0, 2.0, 0.2, 48, True)),
-    slow("positions.rotary_yarn", "llama_yarn", (4.0, 2.0, 0.2, 24, False)),
-    ("positions.rotary_dynamic", "llama_dynamic", None),
-    slow("positions.rotary_dynamic", "llama_dynamic", (2.0, 36)),
-    slow("positions.rotary_dynamic", "llama_dynamic", (3.0, 40)),
-    ("positions.rotary_short", "phi3_short", (1.0, 1.1, 1.2)),
-    ("positions.rotary_long", "phi3_long", (1.0, 2.0, 3.0)),
-    slow("positions.rotary_short_length", "phi3_short", 63),
-    ("positions.rotary_short_length", "phi3_long", 40),
-    ("positions.rotary_attention_factor", "llama_yarn", 1.0),
-    slow("positions.rotary_attention_factor", "phi3_short", 1.0),
-    ("positions.rotary_interpolation", "llama", 2.0),
-    ("positions.buckets", "t5", 12),
+    ("positions.rope_theta", "llama", 20_000.0),
+    ("positions.rope_scaling", "llama3", None),
+    ("positions.rope_scaling", "llama3", (8.0, 1.0, 4.0, 32)),
+    ("positions.rope_dim", "phi3_short", 4),
+    ("positions.rope_yarn", "llama_yarn", None),
+    slow("positions.rope_yarn", "llama_yarn", (5.0, 2.0, 0.2, 24, True)),
+    slow("positions.rope_yarn", "llama_yarn", (4.0, 3.9, 0.2, 24, True)),
+    slow("positions.rope_yarn", "llama_yarn", (4.0, 2.0, 0.1, 24, True)),
+    slow("positions.rope_yarn", "llama_yarn", (4.0, 2.0, 0.2, 48, True)),
+    slow("positions.rope_yarn", "llama_yarn", (4.0, 2.0, 0.2, 24, False)),
+    ("positions.rope_dynamic", "llama_dynamic", None),
+    slow("positions.rope_dynamic", "llama_dynamic", (2.0, 36)),
+    slow("positions.rope_dynamic", "llama_dynamic", (3.0, 40)),
+    ("positions.rope_short_factor", "phi3_short", (1.0, 1.1, 1.2)),
+    ("positions.rope_long_factor", "phi3_long", (1.0, 2.0, 3.0)),
+    slow("positions.rope_original_max_length", "phi3_short", 63),
+    ("positions.rope_original_max_length", "phi3_long", 40),
+    ("positions.rope_attention_factor", "llama_yarn", 1.0),
+    slow("positions.rope_attention_factor", "phi3_short", 1.0),
+    ("positions.rope_interpolation", "llama", 2.0),
+    ("positions.num_buckets", "t5", 12),
     ("positions.max_distance", "t5", 32),
-    ("attention.heads", "bert", 2),
-    ("attention.kv_heads", "llama", 1),
+    ("attention.num_heads", "bert", 2),
+    ("attention.num_kv_heads", "llama", 1),
     ("attention.head_dim", "t5", 8),
     ("attention.bias", "qwen2", False),
     ("attention.out_bias", "gpt2", False),
     ("attention.qk_norm", "qwen3", False),
     ("scores.scale", "t5", None),
     ("scores.scale", "gemma2", None),
-    ("scores.softcap", "gemma2", None),
-    ("scores.window", "mistral", 8),
-    ("scores.window_every", "gemma2", 1),
-    ("scores.window_layers", "qwen2_late", (1,)),
-    slow("scores.window_layers", "qwen3_mixed", (0, 1, 2)),
-    ("feed_forward.width", "gpt2", 96),
+    ("scores.attn_logit_softcapping", "gemma2", None),
+    ("scores.sliding_window", "mistral", 8),
+    ("scores.sliding_window_every", "gemma2", 1),
+    ("scores.sliding_window_layers", "qwen2_late", (1,)),
+    slow("scores.sliding_window_layers", "qwen3_mixed", (0, 1, 2)),
+    ("feed_forward.d_ff", "gpt2", 96),
     ("feed_forward.activation", "bert", "gelu_tanh"),
     ("feed_forward.activation", "gpt2", "gelu"),
     ("feed_forward.activation", "marian", "relu"),
     ("feed_forward.gated", "t5_gated", False),
     ("feed_forward.bias", "gpt2", False),
     ("norm.kind", "t5", "layer"),
-    ("norm.place", "gpt2", "post"),
-    ("norm.place", "gemma2", "pre"),
+    ("norm.placement", "gpt2", "post"),
+    ("norm.placement", "gemma2", "pre"),
     ("norm.eps", "bert", 1e-5),
     ("norm.eps", "bart", 1e-6),
     ("norm.gain_offset", "gemma2", 0.0),
     ("norm.bias", "gpt2", False),
     ("norm.final", "mbart", False),
-    ("head.tied", "llama3", False),
+    ("head.tie_word_embeddings", "llama3", False),
     ("head.bias", "marian", False),
     ("head.scale", "t5", 1.0),
-    ("head.softcap", "gemma2", None),
-    ("head.transform", "bert_mlm", False),
-    ("head.transform_activation", "camembert", None),
-    ("head.transform_activation", "camembert", "gelu_tanh"),
+    ("head.final_logit_softcapping", "gemma2", None),
+    ("head.mlm_transform", "bert_mlm", False),
+    ("head.mlm_transform_activation", "camembert", None),
+    ("head.mlm_transform_activation", "camembert", "gelu_tanh"),
     ("head.pooler", "bert", False),
     ("head.pooler_activation", "distilbert_cls", "tanh"),
     ("head.pooler_activation", "vit_bare", "relu"),
-    ("image.size", "vit", 0),
-    ("image.size", "vit", 64),
-    ("image.patch", "vit", 4),
-    ("image.channels", "vit", 1),
+    ("image.image_size", "vit", 0),
+    ("image.image_size", "vit", 64),
+    ("image.patch_size", "vit", 4),
+    ("image.num_channels", "vit", 1),
     ("embedding.scale", "vit", None),
     ("attention.bias", "vit", False),
     ("feed_forward.activation", "vit", "gelu_tanh"),
     ("feed_forward.activation", "vit_bare", "gelu"),
     ("norm.eps", "vit", 1e-5),
     ("norm.final", "vit", False),
-    ("norm.place", "vit", "post"),
+    ("norm.placement", "vit", "post"),
 ]
 # What no published family sets, or what changes no result.
 OTHERS = {
     "attention.value_dim", "attention.implementation", "attention.dropout", "embedding.dropout",
-    "feed_forward.dropout", "norm.dropout", "compute.dtype", "compute.scan", "compute.remat",
+    "feed_forward.activation_dropout", "norm.residual_dropout", "compute.dtype",
+    "compute.scan_layers", "compute.remat",
 }  # fmt: skip
 
 
@@ -505,11 +506,11 @@ def test_references_are_what_transformers_gives_today(tmp_path):
 def test_translators_trained_here_are_published(tmp_path, place, kind, scan):
     """Vaswani's model has its sines and cosines in turns, and no biases: Marian has neither."""
     config = TransformerConfig(
-        vocab=60, width=20, encoder_layers=2, decoder_layers=1,
+        vocab_size=60, d_model=20, encoder_layers=2, decoder_layers=1,
         positions=PositionConfig(max_length=24),
-        attention=AttentionConfig(heads=2, bias=False, out_bias=False),
-        feed_forward=FeedForwardConfig(width=28), norm=NormConfig(place=place),
-        compute=ComputeConfig(scan=scan),
+        attention=AttentionConfig(num_heads=2, bias=False, out_bias=False),
+        feed_forward=FeedForwardConfig(d_ff=28), norm=NormConfig(placement=place),
+        compute=ComputeConfig(scan_layers=scan),
     )  # fmt: skip
     graph, state = nnx.split(EncoderDecoder(config, rngs=nnx.Rngs(0)))
     noise = lambda path, leaf: leaf + 0.1 * layouts.random(str(path)).standard_normal(leaf.shape)
@@ -530,8 +531,10 @@ def test_translators_trained_here_are_published(tmp_path, place, kind, scan):
 
 @pytest.mark.slow
 def test_a_language_model_without_biases_is_published(tmp_path):
-    config = dataclasses.replace(PRESETS["char"], vocab=60, width=24, decoder_layers=2)
-    config = changed(changed(config, "attention.heads", 2), "feed_forward.width", 40)
+    config = dataclasses.replace(
+        PRESETS["nanogpt_char"], vocab_size=60, d_model=24, decoder_layers=2
+    )
+    config = changed(changed(config, "attention.num_heads", 2), "feed_forward.d_ff", 40)
     graph, state = nnx.split(Decoder(config, rngs=nnx.Rngs(0)))
     params = nnx.to_pure_dict(state)
     assert write_folder(tmp_path / "x", Model("decoder", config), params)["model_type"] == "gpt2"

@@ -84,7 +84,7 @@ class Pair:
             return None if known else f"refused without its name: {error}"
         places = here.model.config.positions
         longest = self.inputs(changed).get("input_ids", np.zeros((1, 1))).shape[1]
-        if places.kind == "rotary" and places.bounded and longest > places.max_length:
+        if places.kind == "rope" and places.bounded and longest > places.max_length:
             return None  # texts of this length are refused
         same = usual(here.model) == usual(self.model)
         try:
@@ -141,7 +141,7 @@ def usual(model):
         for group in ("embedding", "attention", "feed_forward", "norm")
     }
     places = config.positions
-    if places.kind in ("rotary", "relative") and not places.bounded:
+    if places.kind in ("rope", "relative") and not places.bounded:
         places = dataclasses.replace(places, max_length=1)
     config = dataclasses.replace(config, **still, positions=places)
     return dataclasses.replace(model, config=config, labels=tuple("-" * len(model.labels)))

@@ -65,7 +65,7 @@ def _rotations(patch):
     from transformer_jax.interop.families import llama
 
     right = llama.rotations
-    still = {"rotary_scaling": None, "rotary_interpolation": 1.0}
+    still = {"rope_scaling": None, "rope_interpolation": 1.0}
     patch.setattr(llama, "rotations", lambda fields: dataclasses.replace(right(fields), **still))
 
 

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from transformer_jax.config import AttentionConfig, bert
+from transformer_jax.config import AttentionConfig
 from transformer_jax.models.heads import EncoderForMaskedLM
+from transformer_jax.presets import bert
 from transformer_jax.training.encoder_objectives import (
     answer_spans,
     masked_words,
@@ -25,7 +26,7 @@ from transformer_jax.training.encoder_objectives import (
 V, D, B, T, P = 20, 16, 4, 8, 3
 
 BERT = dataclasses.replace(
-    bert(D, 1, vocab=V, length=T, dropout=0.0), attention=AttentionConfig(heads=4)
+    bert(D, 1, vocab_size=V, max_length=T, dropout=0.0), attention=AttentionConfig(num_heads=4)
 )
 
 

@@ -120,8 +120,8 @@ COMMANDS = {
     "bits/byte": ["decoder_only", "train", "python-docs", "--evaluation.sample", "8"],
     "hidden words right": ["encoder_only", "pretrain", "python-docs", "--training.buckets", "1"],
     "spearman": ["encoder_only", "finetune", "regress", "--training.buckets", "1",
-                 "--data.train", "{folder}/numbers.tsv", "--model.width", "64",
-                 "--model.attention.heads", "2"],
+                 "--data.train", "{folder}/numbers.tsv", "--model.d-model", "64",
+                 "--model.attention.num-heads", "2"],
 }  # fmt: skip
 
 

@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[2]
 STEPS = 240
 WORDS = ["um", "dois", "três", "quatro", "cinco", "seis", "sete", "oito", "nove", "dez"]
 SETTINGS = [
-    "--model.width", "8", "--model.decoder-layers", "1", "--model.attention.heads", "2",
-    "--model.feed-forward.width", "16", "--tokenizer.kind", "characters",
+    "--model.d-model", "8", "--model.decoder-layers", "1", "--model.attention.num-heads", "2",
+    "--model.feed-forward.d-ff", "16", "--tokenizer.kind", "characters",
     "--training.steps", str(STEPS), "--training.average-decay", "0.9",
     "--optimizer.schedule.warm-up", "20", "--loop.evaluate-every", "80",
     "--loop.checkpoint-every", "40",
@@ -31,7 +31,7 @@ FAMILIES = {
     "decoder_only": [
         "char-cpu", "--data.text", "{texts}/a.pt", "--data.read.documents", "line",
         "--training.layout", "packed", "--training.rows", "8", "--training.length", "32",
-        "--model.norm.dropout", "0.1", "--evaluation.sample", "0", "--evaluation.ngrams",
+        "--model.norm.residual-dropout", "0.1", "--evaluation.sample", "0", "--evaluation.ngrams",
     ],
 }  # fmt: skip
 

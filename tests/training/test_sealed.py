@@ -7,9 +7,9 @@ import logging
 
 import pytest
 
-from transformer_jax.config import PRESETS
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.errors import CheckpointError, DataError
+from transformer_jax.presets import PRESETS
 from transformer_jax.runs.encoder_settings import FinetuneRun, PretrainRun
 from transformer_jax.runs.language_settings import LanguageRun
 from transformer_jax.runs.translation_settings import Run
@@ -93,20 +93,20 @@ def test_a_changed_run_is_refused_wherever_it_is_read_unless_that_is_meant(tmp_p
     fields = as_json(Run())
     run = sealed_run(tmp_path / "run", fields)
     assert run.read_config() == fields
-    run.write(run.config, with_leaf(fields, "model.attention.heads", 4))
-    heads = r"config.json: changed after training: model.attention.heads is 4 \(8 in training\)"
+    run.write(run.config, with_leaf(fields, "model.attention.num_heads", 4))
+    heads = r"config.json: changed after training: model.attention.num_heads is 4 \(8 in training\)"
     with pytest.raises(CheckpointError, match=f"{heads}: change it back$"):
         run.read_config()
     refused = pytest.raises(CheckpointError, match=f"{heads}.*give --allow-changed-config")
     with changed_config(False), refused:
         RunDirectory.open(run.path).read_config()
     with changed_config(True), caplog.at_level(logging.WARNING):
-        assert run.read_config()["model"]["attention"]["heads"] == 4
+        assert run.read_config()["model"]["attention"]["num_heads"] == 4
         run.read_config()
-    assert sum("heads is 4" in record.message for record in caplog.records) == 1
+    assert sum("num_heads is 4" in record.message for record in caplog.records) == 1
     with pytest.raises(CheckpointError, match=heads):
         run.read_config()
-    assert run.read_config(check=False)["model"]["attention"]["heads"] == 4
+    assert run.read_config(check=False)["model"]["attention"]["num_heads"] == 4
 
 
 def test_many_differences_are_counted(tmp_path):

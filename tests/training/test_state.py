@@ -13,11 +13,12 @@ from flax import nnx
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from transformer_jax.config import HeadConfig, bert
+from transformer_jax.config import HeadConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.parallel.mesh import MeshConfig, make_mesh
 from transformer_jax.parallel.sharding import path_name
+from transformer_jax.presets import bert
 from transformer_jax.training.state import (
     abstract_state,
     create_state,
@@ -56,7 +57,10 @@ def test_state_is_born_sharded_with_the_optimizer_and_average(make_toy):
 def test_what_a_seed_draws_is_the_same_on_one_device_and_on_many():
     """Parameter by parameter on one device, by one program on many: up to its rounding."""
     config = dataclasses.replace(
-        bert(64, 1, vocab=40, length=16), decoder_layers=1, head=HeadConfig(), encoder_layers=2
+        bert(64, 1, vocab_size=40, max_length=16),
+        decoder_layers=1,
+        head=HeadConfig(),
+        encoder_layers=2,
     )
     make = lambda: EncoderDecoder(config, rngs=nnx.Rngs(3))
     meshes = [make_mesh(MeshConfig(), jax.devices()[:1]), make_mesh(MeshConfig(fsdp=4, tensor=2))]

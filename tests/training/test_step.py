@@ -113,14 +113,14 @@ def test_parameters_and_gradients_travel_and_rows_stay_where_they_are(alone, mak
     ("compute", "shapes"),
     [
         (ComputeConfig(), (*MESHES, MeshConfig(tensor=8))),  # the last cuts through heads
-        (ComputeConfig(scan=True, remat=True), (MeshConfig(fsdp=8), MeshConfig(2, 2, 2))),
+        (ComputeConfig(scan_layers=True, remat=True), (MeshConfig(fsdp=8), MeshConfig(2, 2, 2))),
     ],
     ids=["loop", "scan"],
 )
 def test_encoder_decoder_is_the_same_on_every_mesh(sentences, key, compute, shapes):
     config = TransformerConfig(
-        vocab=24, width=32, encoder_layers=2, decoder_layers=2,
-        attention=AttentionConfig(heads=4), feed_forward=FeedForwardConfig(width=64),
+        vocab_size=24, d_model=32, encoder_layers=2, decoder_layers=2,
+        attention=AttentionConfig(num_heads=4), feed_forward=FeedForwardConfig(d_ff=64),
         compute=compute,
     )  # fmt: skip
     make, batch = lambda: EncoderDecoder(config, rngs=nnx.Rngs(0)), sentences()

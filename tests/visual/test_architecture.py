@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 
-from transformer_jax.config import PRESETS, NormConfig, PositionConfig, ScoreConfig
+from transformer_jax.config import NormConfig, PositionConfig, ScoreConfig
+from transformer_jax.presets import PRESETS
 from transformer_jax.visual.architecture import diagram
 
 BASE = """
@@ -44,7 +45,7 @@ def test_boxes_close(preset):
 
 @pytest.mark.parametrize("place", ["post", "pre", "sandwich"])
 def test_norms_stand_where_they_are(place):
-    config = dataclasses.replace(PRESETS["gpt2"], norm=NormConfig(place=place))
+    config = dataclasses.replace(PRESETS["gpt2"], norm=NormConfig(placement=place))
     inside = [line.strip("│ ") for line in diagram(config).splitlines() if line.startswith("│")]
     at = next(i for i, line in enumerate(inside) if line.startswith("self-attention"))
     expected = {
@@ -58,7 +59,7 @@ def test_norms_stand_where_they_are(place):
 
 
 def test_windows_are_those_of_each_stack():
-    scores = ScoreConfig(window=7, window_layers=(0, 1, 3))
+    scores = ScoreConfig(sliding_window=7, sliding_window_layers=(0, 1, 3))
     config = dataclasses.replace(
         PRESETS["vaswani_base"], encoder_layers=4, decoder_layers=2, scores=scores
     )
@@ -66,24 +67,26 @@ def test_windows_are_those_of_each_stack():
     assert "heads of 64, window 7 in layers 0, 1, 3 " in text
     assert "heads of 64, window 7 │" in " ".join(text.split())  # all of the decoder's
     assert text.count("window") == 2
-    none = dataclasses.replace(config, scores=ScoreConfig(window=7, window_layers=()))
+    none = dataclasses.replace(
+        config, scores=ScoreConfig(sliding_window=7, sliding_window_layers=())
+    )
     assert diagram(none) == diagram(dataclasses.replace(config, scores=ScoreConfig()))
 
 
 def test_what_changes_the_model_changes_the_picture():
     config = PRESETS["vaswani_base"]
-    attention = dataclasses.replace(config.attention, kv_heads=2, value_dim=32)
+    attention = dataclasses.replace(config.attention, num_kv_heads=2, value_dim=32)
     changes = [
         {"attention": attention},
-        {"positions": PositionConfig(kind="rotary")},
+        {"positions": PositionConfig(kind="rope")},
         {"positions": PositionConfig(kind="learned")},
-        {"positions": PositionConfig(kind="rotary", rotary_dim=8)},
-        {"positions": PositionConfig(kind="rotary", rotary_dynamic=(2.0, 512))},
-        {"scores": ScoreConfig(window=7)},
-        {"scores": ScoreConfig(window=7, window_every=2)},
-        {"scores": ScoreConfig(window=7, window_layers=(1, 2))},
+        {"positions": PositionConfig(kind="rope", rope_dim=8)},
+        {"positions": PositionConfig(kind="rope", rope_dynamic=(2.0, 512))},
+        {"scores": ScoreConfig(sliding_window=7)},
+        {"scores": ScoreConfig(sliding_window=7, sliding_window_every=2)},
+        {"scores": ScoreConfig(sliding_window=7, sliding_window_layers=(1, 2))},
         {"feed_forward": dataclasses.replace(config.feed_forward, gated=True)},
-        {"head": dataclasses.replace(config.head, tied=False)},
+        {"head": dataclasses.replace(config.head, tie_word_embeddings=False)},
         {"norm": NormConfig(final=True)},
     ]
     seen = {diagram(config), *(diagram(dataclasses.replace(config, **c)) for c in changes)}

@@ -12,8 +12,9 @@ import tyro
 
 from transformer_jax.cli.output import wrote
 from transformer_jax.cli.run_command import RunCommand
-from transformer_jax.config import PRESETS, TransformerConfig
+from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import ConfigError, plural
+from transformer_jax.presets import PRESETS
 
 if TYPE_CHECKING:
     from transformer_jax.training.run_directory import RunDirectory
@@ -71,7 +72,7 @@ class Describe(RunCommand):
             return heads_of(RunDirectory.open(self.run))
         if not config.head.pooler:
             return {}
-        return {"pooler/kernel": (config.width, config.width), "pooler/bias": (config.width,)}
+        return {"pooler/kernel": (config.d_model, config.d_model), "pooler/bias": (config.d_model,)}
 
     def config(self) -> TransformerConfig:
         """The configuration that the flags name.
@@ -146,8 +147,8 @@ def report(
     from transformer_jax.visual.architecture import diagram
 
     side, words = "source ", "tokens"
-    if config.image.size:
-        source_length, side, words = config.image.places, "", "vectors of an image"
+    if config.image.image_size:
+        source_length, side, words = config.image.sequence_length, "", "vectors of an image"
     sizes = {"batch": batch, "source_length": source_length, "target_length": target_length}
     table = table or plain_table
     listed = components(config, **sizes, head=head)
@@ -285,7 +286,7 @@ def draw(config: TransformerConfig, folder: Path, length: int) -> None:
     from transformer_jax.functional.positions import sinusoidal
     from transformer_jax.visual.positions import plot_masks, plot_positions
 
-    window = config.scores.window
+    window = config.scores.sliding_window
     masks = {}
     if config.encoder_layers:
         masks["encoder"] = Mask(window=window)
@@ -296,7 +297,7 @@ def draw(config: TransformerConfig, folder: Path, length: int) -> None:
         if config.positions.kind.startswith("sinusoidal"):
             halves = config.positions.kind.endswith("halves")
             layout: Literal["halves", "interleaved"] = "halves" if halves else "interleaved"
-            table = np.asarray(sinusoidal(length, config.width, layout))
+            table = np.asarray(sinusoidal(length, config.d_model, layout))
             plot_positions(table, folder / "positions.png", title=f"Positions, {layout}")
         plot_masks(masks, folder / "masks.png", length=min(length, 32))
     except OSError as error:

@@ -29,7 +29,7 @@ def flags_of(kind: type, prefix: str = "") -> list[str]:
     Example:
         >>> from transformer_jax.config import ComputeConfig
         >>> flags_of(ComputeConfig)
-        ['dtype', 'scan', 'no-scan', 'remat', 'no-remat']
+        ['dtype', 'scan-layers', 'no-scan-layers', 'remat', 'no-remat']
     """
     found: list[str] = []
     hints = typing.get_type_hints(kind)

@@ -303,7 +303,7 @@ def longer(
 
     def change(config: "TransformerConfig") -> "TransformerConfig":
         places = config.positions
-        if interpolate and places.kind != "rotary":
+        if interpolate and places.kind != "rope":
             raise ConfigError(f"--interpolate is for rotary positions, and these are {places.kind}")
         if interpolate and places.bounded:
             raise ConfigError(
@@ -318,10 +318,10 @@ def longer(
                 f"and no more"
             )
         stretch = max(1.0, context / places.max_length) if interpolate else 1.0
-        stretch *= places.rotary_interpolation
+        stretch *= places.rope_interpolation
         # A table of learned positions keeps its rows, of which less can be read.
         rows = places.max_length if places.kind == "learned" else context
-        places = dataclasses.replace(places, max_length=rows, rotary_interpolation=stretch)
+        places = dataclasses.replace(places, max_length=rows, rope_interpolation=stretch)
         return dataclasses.replace(config, positions=places)
 
     return change

@@ -1,12 +1,13 @@
 """The command ``transformer-jax``: finds the sub-command, reads its flags, runs it."""
 
 import difflib
+import logging
 import os
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from transformer_jax import __version__
+from transformer_jax import __version__, old_names
 from transformer_jax.cli.answer import Answer
 from transformer_jax.cli.attention import Attention
 from transformer_jax.cli.checks import check_values
@@ -31,6 +32,8 @@ from transformer_jax.cli.words import Words
 from transformer_jax.errors import ConfigError
 
 __all__ = ["main"]
+
+log = logging.getLogger(__name__)
 
 PROGRAM = "transformer-jax"
 COMMANDS: dict[str, Any] = {
@@ -90,9 +93,13 @@ def _parse(arguments: list[str]) -> Any:
     """
     import tyro
 
+    if arguments and arguments[0] in old_names.COMMANDS:
+        old, arguments = arguments[0], [old_names.COMMANDS[arguments[0]], *arguments[1:]]
+        log.warning("%s is now %s", old, arguments[0])
     if arguments and arguments[0] in COMMANDS:
-        see = f"{PROGRAM} {arguments[0]}"
-        check_flags(arguments[0], flags_of(COMMANDS[arguments[0]]), arguments[1:], see)
+        known, see = flags_of(COMMANDS[arguments[0]]), f"{PROGRAM} {arguments[0]}"
+        arguments[1:] = old_names.current_flags(arguments[0], arguments[1:], known)
+        check_flags(arguments[0], known, arguments[1:], see)
     elif arguments and arguments[0] not in ("-h", "--help"):
         near = difflib.get_close_matches(arguments[0], COMMANDS, 1, 0.5)
         hint = f"did you mean {near[0]}? " if near else ""

@@ -11,6 +11,7 @@ import tyro
 from transformer_jax.cli.checks import check_values
 from transformer_jax.cli.flags import check_flags, flags_of, in_one_line
 from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.old_names import current_flags
 
 __all__ = ["NOTE", "asked_run", "near", "parse_flags"]
 
@@ -55,7 +56,9 @@ def asked_run(
     if name in ("-h", "--help"):
         return name, parse(), None
     named = runs[name][1]
-    check_flags(f"{command} {name}", flags_of(type(named)), given[1:], f"{program} {name}")
+    known = flags_of(type(named))
+    given = [name, *current_flags(command, given[1:], known)]
+    check_flags(f"{command} {name}", known, given[1:], f"{program} {name}")
     run = in_one_line(parse, f"{program} {name}")
     check_values(run)
     return name, dataclasses.replace(run, output=run.output or f"runs/{name}"), named
@@ -73,7 +76,9 @@ def parse_flags(kind: Any, program: str, arguments: Sequence[str], default: Any 
     Raises:
         ConfigError: A flag or a value that cannot be.
     """
-    check_flags(program.rpartition(" ")[2], flags_of(kind), arguments, program)
+    command, known = program.rpartition(" ")[2], flags_of(kind)
+    arguments = current_flags(command, arguments, known)
+    check_flags(command, known, arguments, program)
     how = {} if default is None else {"default": default}
     asked = in_one_line(lambda: tyro.cli(kind, prog=program, args=list(arguments), **how), program)
     check_values(asked)

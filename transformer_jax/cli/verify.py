@@ -82,7 +82,7 @@ def _dense(run: "RunDirectory") -> str:
     dense = sentence.get("dense") if isinstance(sentence, dict) else None
     if not isinstance(dense, dict) or not isinstance(model, dict):
         return ""
-    read_dense(run.path, dense, model.get("width", 0))
+    read_dense(run.path, dense, model.get("d_model", 0))
     return str(dense["path"])
 
 

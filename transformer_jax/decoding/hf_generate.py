@@ -67,8 +67,10 @@ class HFGenerator:
         model = nnx.merge(graph, params)
         config = model.config
         self.encodes = isinstance(model, EncoderDecoder)
-        self.vocab = config.vocab  # of what is read
-        self.written_vocab = (config.decoder_vocab if self.encodes else None) or config.vocab
+        self.vocab = config.vocab_size  # of what is read
+        self.written_vocab = (
+            config.decoder_vocab_size if self.encodes else None
+        ) or config.vocab_size
         self.positions = config.positions
         self.rules, self.rows, self.lengths = rules, rows, lengths
         self.served = (rules, *others)

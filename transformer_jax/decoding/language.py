@@ -89,7 +89,7 @@ class DecoderLanguageModel:
         graph, params = split_model(model)
         module = nnx.merge(graph, params)
         config = module.config
-        check_vocabulary(tokenizer, config.vocab)
+        check_vocabulary(tokenizer, config.vocab_size)
         if dtype is not None and dtype != config.compute.dtype:
             config = dataclasses.replace(
                 config, compute=dataclasses.replace(config.compute, dtype=dtype)
@@ -103,11 +103,11 @@ class DecoderLanguageModel:
             # traffic; of two rows, to a product.
             rows = tuple(sorted({max(2, n) for n in self.shapes.rows}))
             self.shapes = dataclasses.replace(self.shapes, rows=rows)
-        longest, self.vocab = config.positions.max_length, config.vocab
+        longest, self.vocab = config.positions.max_length, config.vocab_size
         self.context = longest if context is None else min(context, longest)
         self.first = tokenizer.bos if first is None else first
-        check_indices(self.first, config.vocab, "the first token of texts is")
-        barred = {tokenizer.pad, tokenizer.bos, *range(tokenizer.vocab_size, config.vocab)}
+        check_indices(self.first, config.vocab_size, "the first token of texts is")
+        barred = {tokenizer.pad, tokenizer.bos, *range(tokenizer.vocab_size, config.vocab_size)}
         barred |= set() if tokenizer.unk is None else {tokenizer.unk}
         barred = barred - {tokenizer.eos} if ends else barred | {tokenizer.eos}
         self.forbidden = tuple(sorted(barred))

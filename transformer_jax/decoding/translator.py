@@ -122,8 +122,8 @@ class Translator:
         """
         self._given, params = split_model(model)
         config = nnx.merge(self._given, params).config
-        self.vocab = config.decoder_vocab or config.vocab
-        check_vocabulary(tokenizer, self.vocab, config.vocab)
+        self.vocab = config.decoder_vocab_size or config.vocab_size
+        check_vocabulary(tokenizer, self.vocab, config.vocab_size)
         self.graph, self._params = prepared(self._given, params)
         self.tokenizer = tokenizer
         self.search = search or BeamSearchConfig()

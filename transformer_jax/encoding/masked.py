@@ -63,7 +63,7 @@ class FillMask:
             raise ConfigError("the tokenizer of this run has no [MASK]: it hid no words")
         self._graph, self.params = model
         self._config = nnx.merge(*model).config
-        check_vocabulary(tokenizer, self._config.vocab)
+        check_vocabulary(tokenizer, self._config.vocab_size)
         self._tokenizer, self._prepare, self._tokens = tokenizer, prepare, tokens
         self._template = template or default_template(tokenizer)
         self._length = length or self._config.positions.max_length
@@ -80,7 +80,7 @@ class FillMask:
             ConfigError: ``top`` is less than 1 or more than the vocabulary.
             DataError: A text has no mask, or more tokens than are read; it says which.
         """
-        plain = self._config.vocab - len(self._tokenizer.special_ids)
+        plain = self._config.vocab_size - len(self._tokenizer.special_ids)
         if not 1 <= top <= plain:
             raise ConfigError(f"top is {top}: from 1 to {plain}, the words of the vocabulary")
         rows = [self.encode(text, f"text {i}") for i, text in enumerate(texts, 1)]
@@ -134,7 +134,7 @@ class FillMask:
         if (masks, top) in self._runs:
             return self._runs[masks, top]
         graph, tokenizer = self._graph, self._tokenizer
-        special = np.zeros(self._config.vocab, bool)
+        special = np.zeros(self._config.vocab_size, bool)
         special[list(tokenizer.special_ids)] = True
 
         def program(params: Any, batch: dict[str, Any]) -> tuple[jax.Array, jax.Array]:

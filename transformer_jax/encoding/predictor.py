@@ -112,7 +112,7 @@ class Predictor:
     def params(self, params: Any) -> None:
         # The model is complete, and can be asked for its vocabulary, only with parameters.
         if params is not None:
-            check_vocabulary(self._tokenizer, nnx.merge(self._graph, params).config.vocab)
+            check_vocabulary(self._tokenizer, nnx.merge(self._graph, params).config.vocab_size)
         self._params = params
 
     def classes(

@@ -133,7 +133,7 @@ class Embedder:
     ):
         self._graph, self.params = model
         whole = nnx.merge(*model)
-        check_vocabulary(tokenizer, whole.config.vocab)
+        check_vocabulary(tokenizer, whole.config.vocab_size)
         self._seq2seq = isinstance(whole, EncoderDecoder)
         self._tokenizer, self._tokens = tokenizer, tokens or default_tokens()
         if template is None and self._seq2seq:
@@ -141,7 +141,7 @@ class Embedder:
                 tokenizer.prefix_ids, (tokenizer.eos,), tokenizer.suffix_ids
             )
         self._template = template or default_template(tokenizer)
-        self.layers, self.width = whole.config.encoder_layers, whole.config.width
+        self.layers, self.width = whole.config.encoder_layers, whole.config.d_model
         self.length = length or whole.config.positions.max_length
         self.counts = {"lines": 0, "cut": 0}
         self.dense: Callable[[Any], Any] | None = None

@@ -60,14 +60,14 @@ def write_ctranslate2(
     decoder = layers.decoder(config)
     names = lambda size: vocabulary(tokenizer, size)
     if both:
-        layers.hide(decoder, never_written(tokenizer, config.decoder().vocab))
+        layers.hide(decoder, never_written(tokenizer, config.decoder().vocab_size))
         spec = specs.TransformerSpec(layers.encoder(config), decoder)
-        spec.register_source_vocabulary(names(config.vocab))
-        spec.register_target_vocabulary(names(config.decoder().vocab))
+        spec.register_source_vocabulary(names(config.vocab_size))
+        spec.register_target_vocabulary(names(config.decoder().vocab_size))
         spec.config.decoder_start_token = tokenizer.name(tokenizer.bos)
     else:
         spec = specs.TransformerDecoderModelSpec(decoder)
-        spec.register_vocabulary(names(config.vocab))
+        spec.register_vocabulary(names(config.vocab_size))
     spec.config.bos_token = tokenizer.name(tokenizer.bos if first is None else first)
     spec.config.eos_token = tokenizer.name(tokenizer.eos)
     spec.config.unk_token = "" if tokenizer.unk is None else tokenizer.name(tokenizer.unk)
@@ -75,7 +75,7 @@ def write_ctranslate2(
     _save(spec, output)
     tokenizer.save(output / "tokenizer.json")
     said = f"ctranslate2: {spec.name}, float32; {_framing(tokenizer, both, first)}"
-    window = config.scores.window
+    window = config.scores.sliding_window
     near = window is not None and window < config.positions.max_length
     # Longer ones are read at once there, through no window.
     return f"{said}; exact for prompts of at most {window} tokens" if near else said
@@ -85,7 +85,7 @@ def refusal(model: Model) -> str | None:
     """What of a model CTranslate2 cannot express, or None.
 
     Example:
-        >>> from transformer_jax.config import PRESETS
+        >>> from transformer_jax.presets import PRESETS
         >>> refusal(Model("decoder", PRESETS["gpt2"]))
         >>> refusal(Model("encoder", PRESETS["bert_base"])).partition(",")[0]
         'it is an encoder'
@@ -96,22 +96,27 @@ def refusal(model: Model) -> str | None:
         return f"it is {name}, whose head has no place there: --format hf and stablehlo have one"
     places, scores = config.positions, config.scores
     reasons = {
-        "scores.softcap: attention scores are not capped there": scores.softcap is not None,
-        "scores.window: encoders have none there": both and scores.window is not None,
+        "scores.attn_logit_softcapping: attention scores are not capped there": (
+            scores.attn_logit_softcapping is not None
+        ),
+        "scores.sliding_window: encoders have none there": (
+            both and scores.sliding_window is not None
+        ),
         "attention.qk_norm: not beside an encoder": both and config.attention.qk_norm,
         "positions.kind relative: not without an encoder": not both and places.kind == "relative",
-        "norm.place sandwich: not beside an encoder": both and config.norm.place == "sandwich",
-        "embedding.segments: decoders have none there": config.embedding.segments > 0,
+        "norm.placement sandwich: not beside an encoder": (
+            both and config.norm.placement == "sandwich"
+        ),
+        "embedding.type_vocab_size: decoders have none there": config.embedding.type_vocab_size > 0,
         "attention.value_dim: there it is attention.head_dim": (
             config.attention.value_dim not in (None, config.head_dim)
         ),
         "positions.kind alibi: encoders have none there": both and places.kind == "alibi",
-        f"positions.{places.rotary_method}: encoders have none there": (
-            both and places.kind == "rotary" and places.rotary_method is not None
+        f"positions.{places.rope_method}: encoders have none there": (
+            both and places.kind == "rope" and places.rope_method is not None
         ),
-        "positions.rotary_attention_factor: not there where a part of a head turns": (
-            places.rotary_attention_factor != 1.0
-            and places.rotary_dim not in (None, config.head_dim)
+        "positions.rope_attention_factor: not there where a part of a head turns": (
+            places.rope_attention_factor != 1.0 and places.rope_dim not in (None, config.head_dim)
         ),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)

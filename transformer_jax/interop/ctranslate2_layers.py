@@ -60,13 +60,15 @@ class Layers:
         spec.embeddings.weight = self.known["embedding/table"] if own is None else own
         self._stack(spec, "decoder", config, decoder=True)
         head = config.head
-        spec.projection.weight = spec.embeddings.weight if head.tied else self.known["head/table"]
+        spec.projection.weight = (
+            spec.embeddings.weight if head.tie_word_embeddings else self.known["head/table"]
+        )
         if head.bias:
             spec.projection.bias = self.known["head/bias"]
         if head.scale != 1.0:
             spec.scale_outputs = float(head.scale)
-        if head.softcap is not None:
-            spec.final_logit_softcapping = float(head.softcap)
+        if head.final_logit_softcapping is not None:
+            spec.final_logit_softcapping = float(head.final_logit_softcapping)
         return spec
 
     def hide(self, spec: Any, tokens: Sequence[int]) -> None:
@@ -78,56 +80,56 @@ class Layers:
 
     def _settings(self, config: TransformerConfig) -> dict[str, Any]:
         att, places = config.attention, config.positions
-        kv_heads = att.kv_heads or att.heads
+        kv_heads = att.num_kv_heads or att.num_heads
         found = {
-            "num_heads": att.heads,
-            "num_heads_kv": None if kv_heads == att.heads else kv_heads,
+            "num_heads": att.num_heads,
+            "num_heads_kv": None if kv_heads == att.num_heads else kv_heads,
             "head_dim": config.head_dim,
             # Without norms before sub-layers there would be no place for one at the end.
-            "pre_norm": config.norm.place != "post" or config.final_norm,
-            "pre_post_layer_norm": config.norm.place == "sandwich",
+            "pre_norm": config.norm.placement != "post" or config.final_norm,
+            "pre_post_layer_norm": config.norm.placement == "sandwich",
             "no_final_norm": not config.final_norm,
             "activation": self.specs.Activation[_ACTIVATIONS[config.feed_forward.activation]],
-            "layernorm_embedding": config.embedding.norm,
+            "layernorm_embedding": config.embedding.layernorm_embedding,
             "relative_attention_bias": places.kind == "relative",
             "ffn_glu": config.feed_forward.gated,
             "rms_norm": config.norm.kind == "rms",
             "qk_norm": att.qk_norm,
         }
-        if places.kind == "rotary":
-            turned = places.rotary_dim or config.head_dim
+        if places.kind == "rope":
+            turned = places.rope_dim or config.head_dim
             found |= {"rotary_dim": turned, "rotary_interleave": False}
-            found |= {"rotary_base": places.rotary_base} | self._scaling(config)
-        if config.scores.window is not None:
-            found["sliding_window"] = config.scores.window
+            found |= {"rotary_base": places.rope_theta} | self._scaling(config)
+        if config.scores.sliding_window is not None:
+            found["sliding_window"] = config.scores.sliding_window
         return found
 
     def _scaling(self, config: TransformerConfig) -> dict[str, Any]:
         """How rotations are slowed down, if they are."""
         places, kinds = config.positions, self.specs.RotaryScalingType
-        if places.rotary_method is not None:
+        if places.rope_method is not None:
             # Of the kinds there, the one that gives each frequency a factor can say any other.
             length = {
                 f"{name}max_position_embeddings": places.max_length for name in ("original_", "")
             }
             return {"rotary_scaling_type": kinds.Su} | length
-        if places.rotary_interpolation == 1.0:
+        if places.rope_interpolation == 1.0:
             return {}
-        factor = places.rotary_interpolation
+        factor = places.rope_interpolation
         return {"rotary_scaling_type": kinds.Linear, "rotary_scaling_factor": factor}
 
     def _stack(self, spec: Any, side: str, config: TransformerConfig, *, decoder: bool) -> None:
-        spec.pre_norm = config.norm.place != "post"
+        spec.pre_norm = config.norm.placement != "post"
         spec.scale_embeddings = float(config.embedding_scale)
         if hasattr(spec, "position_encodings"):
             spec.position_encodings.encodings = self._positions(side, config)
-        if config.embedding.norm:
+        if config.embedding.layernorm_embedding:
             self._norm(spec.layernorm_embedding, f"{side}/embedding_norm", config)
         if config.final_norm:
             self._norm(spec.layer_norm, f"{side}/final_norm", config)
         for i, layer in enumerate(spec.layer):
             self._block(layer, f"{side}/blocks/{i}", config)
-            if config.scores.window is not None and config.scores.window_of(i) is None:
+            if config.scores.sliding_window is not None and config.scores.window_of(i) is None:
                 layer.self_attention.sliding_window = np.int32(0)
             if config.positions.kind == "relative":
                 mix = layer.self_attention
@@ -140,13 +142,13 @@ class Layers:
         if places.kind == "learned":
             return self.known[f"{side}/positions/table"][places.offset :]
         if places.kind == "none":
-            return np.zeros((places.max_length, config.width), np.float32)
+            return np.zeros((places.max_length, config.d_model), np.float32)
         layout: Any = "halves" if places.kind.endswith("halves") else "interleaved"
-        return np.asarray(sinusoidal(places.max_length, config.width, layout))
+        return np.asarray(sinusoidal(places.max_length, config.d_model, layout))
 
     def _block(self, layer: Any, name: str, config: TransformerConfig) -> None:
         norms = {"self_attention": "self_attention_norm", "ffn": "feed_forward_norm"}
-        if config.norm.place == "sandwich":
+        if config.norm.placement == "sandwich":
             for theirs, ours in (
                 ("input", "self_attention_norm"),
                 ("post_attention", "self_attention_norm_after"),
@@ -178,9 +180,9 @@ class Layers:
     ) -> None:
         scale = config.scores.scale
         spec.queries_scale = float(config.head_dim**-0.5 if scale is None else scale)
-        if config.positions.kind == "rotary" and name.endswith("self_attention"):
+        if config.positions.kind == "rope" and name.endswith("self_attention"):
             # Of queries and of keys alike.
-            spec.queries_scale *= config.positions.rotary_attention_factor**2
+            spec.queries_scale *= config.positions.rope_attention_factor**2
         if hasattr(spec, "rotary_scaling_long_factor"):
             factors = _slower(config)
             spec.rotary_scaling_long_factor = spec.rotary_scaling_short_factor = factors
@@ -210,7 +212,7 @@ class Layers:
 def _slower(config: TransformerConfig) -> np.ndarray:
     """How many times slower each pair of a rotary head turns than without scaling."""
     places, H = config.positions, config.head_dim
-    plain = rotary_frequencies(places.rotary_dim or H, places.rotary_base)
+    plain = rotary_frequencies(places.rope_dim or H, places.rope_theta)
     return (plain / frequencies_of(places, H)).astype(np.float32)
 
 

@@ -236,6 +236,6 @@ def published_tensors(family: ModelFamily, model: Model, params: Any) -> dict[st
 def _no_bias(name: str, model: Model, known: Mapping[str, np.ndarray]) -> np.ndarray:
     """Zeros for a bias that ours lacks, of as many outputs as what it would be added to."""
     if name == "head/bias":
-        return np.zeros(model.config.decoder().vocab, np.float32)
+        return np.zeros(model.config.decoder().vocab_size, np.float32)
     of = [known.get(re.sub("bias$", other, name)) for other in ("kernel", "gain")]
     return np.zeros(next(array.shape[-1] for array in of if array is not None), np.float32)

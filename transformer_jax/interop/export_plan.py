@@ -46,9 +46,9 @@ def unscan_layers(model: Model, params: Any) -> tuple[Model, Any]:
         model: A model.
         params: Its parameters, in nested dictionaries.
     """
-    if not model.config.compute.scan:
+    if not model.config.compute.scan_layers:
         return model, params
-    compute = dataclasses.replace(model.config.compute, scan=False)
+    compute = dataclasses.replace(model.config.compute, scan_layers=False)
     stacks = [side for side in ("encoder", "decoder") if side in params]
     apart = {side: params[side] | {"blocks": unstack_blocks(params[side]["blocks"])}
              for side in stacks}  # fmt: skip
@@ -128,7 +128,7 @@ def _ways(model: Model) -> Iterator[tuple[Model, Callable[[Any], Any]]]:
     )
     yield kind("learned"), lambda params: with_table(params, config)
     if config.positions.kind == "sinusoidal":
-        yield kind("sinusoidal_halves"), lambda params: split_sinusoids(params, config.width)
+        yield kind("sinusoidal_halves"), lambda params: split_sinusoids(params, config.d_model)
     else:
         yield model, lambda params: params
 
@@ -136,7 +136,7 @@ def _ways(model: Model) -> Iterator[tuple[Model, Callable[[Any], Any]]]:
 def with_table(params: Any, config: TransformerConfig) -> Any:
     """The parameters of the same model with its sinusoids as tables, as if they were learned."""
     layout: Any = "halves" if config.positions.kind.endswith("halves") else "interleaved"
-    table = np.asarray(sinusoidal(config.positions.max_length, config.embedding_width, layout))
+    table = np.asarray(sinusoidal(config.positions.max_length, config.embedding_size, layout))
     stacks = [side for side in ("encoder", "decoder") if side in params]
     return params | {side: params[side] | {"positions": {"table": table}} for side in stacks}
 
@@ -185,8 +185,8 @@ def _usual(config: TransformerConfig, words: bool) -> TransformerConfig:
     """The same with what None stands for, and without what only a head for words has."""
     both = config.encoder_layers and config.decoder_layers
     decoder = config.decoder()
-    shared = config.embedding.shared or not both
-    heads, given = config.attention.heads, config.attention.head_dim
+    shared = config.embedding.share_encoder_decoder_embeddings or not both
+    heads, given = config.attention.num_heads, config.attention.head_dim
     layers = range(max(config.encoder_layers, config.decoder_layers))
     local = tuple(i for i in layers if config.scores.window_of(i) is not None)
     return dataclasses.replace(
@@ -194,44 +194,46 @@ def _usual(config: TransformerConfig, words: bool) -> TransformerConfig:
         embedding=dataclasses.replace(
             config.embedding,
             scale=config.embedding_scale,
-            shared=shared,
-            width=config.embedding_width,
+            share_encoder_decoder_embeddings=shared,
+            embedding_size=config.embedding_size,
         ),
         attention=dataclasses.replace(
             config.attention,
-            kv_heads=None if config.attention.kv_heads == heads else config.attention.kv_heads,
-            head_dim=config.head_dim if heads == decoder.attention.heads else given,
+            num_kv_heads=None
+            if config.attention.num_kv_heads == heads
+            else config.attention.num_kv_heads,
+            head_dim=config.head_dim if heads == decoder.attention.num_heads else given,
             value_dim=config.attention.value_dim or config.head_dim,
         ),
         scores=dataclasses.replace(
             config.scores,
             scale=config.scores.scale or config.head_dim**-0.5,
-            window=config.scores.window if local else None,
-            window_every=1,
-            window_layers=local or None,
+            sliding_window=config.scores.sliding_window if local else None,
+            sliding_window_every=1,
+            sliding_window_layers=local or None,
         ),
         norm=dataclasses.replace(config.norm, final=config.final_norm),
         positions=_usual_positions(config),
         head=_usual_head(config, words),
-        decoder_vocab=None if shared else decoder.vocab,
-        decoder_heads=decoder.attention.heads if both else None,
-        decoder_feed_forward=decoder.feed_forward.width if both else None,
+        decoder_vocab_size=None if shared else decoder.vocab_size,
+        decoder_attention_heads=decoder.attention.num_heads if both else None,
+        decoder_ffn_dim=decoder.feed_forward.d_ff if both else None,
     )
 
 
 def _usual_positions(config: TransformerConfig) -> PositionConfig:
     """The same, where all of a head turning is not said by its size."""
     places = config.positions
-    whole = places.rotary_dim == config.head_dim
-    return dataclasses.replace(places, rotary_dim=None) if whole else places
+    whole = places.rope_dim == config.head_dim
+    return dataclasses.replace(places, rope_dim=None) if whole else places
 
 
 def _usual_head(config: TransformerConfig, words: bool) -> HeadConfig:
     """The same without what has no part in a model that has no scores over the vocabulary."""
     head = config.head
     if words or config.decoder_layers:
-        activation = head.transform_activation or config.feed_forward.activation
-        return dataclasses.replace(head, transform_activation=activation if words else None)
+        activation = head.mlm_transform_activation or config.feed_forward.activation
+        return dataclasses.replace(head, mlm_transform_activation=activation if words else None)
     return HeadConfig(pooler=head.pooler, pooler_activation=head.pooler_activation)
 
 

@@ -48,7 +48,7 @@ def functions(model: Model, tokenizer: Tokenizer, length: int | None = None) -> 
     config = dataclasses.replace(model.config, attention=attention)
     graph = nnx.split(abstract_model(dataclasses.replace(model, config=config)))[0]
     merged = lambda weights: nnx.merge(graph, nested(weights))
-    longest, window = config.positions.max_length, config.scores.window
+    longest, window = config.positions.max_length, config.scores.sliding_window
     sizes: dict[str, Any] = {"B": "B", "S": "S", "T": "T", "most": longest}
     if window is not None and window < min(longest, _LONGEST):
         # Whether it hides anything depends on the length.
@@ -86,7 +86,7 @@ def _translating(model, merged, tokenizer, sizes, room) -> dict[str, Function]:
 def _generating(model, merged, tokenizer, sizes, room) -> dict[str, Function]:
     B, T, longest = sizes["B"], sizes["T"], model.config.positions.max_length
     most = min(longest - room + 1, sizes["most"])  # the last token is not read
-    barred = never_written(tokenizer, model.config.vocab)
+    barred = never_written(tokenizer, model.config.vocab_size)
     barred += () if tokenizer.unk is None else (tokenizer.unk,)
 
     def forward(weights, tokens):
@@ -117,7 +117,7 @@ def _generating(model, merged, tokenizer, sizes, room) -> dict[str, Function]:
 def _encoding(model, merged, tokenizer, sizes, room) -> dict[str, Function]:
     config, (B, T) = model.config, (sizes["B"], sizes["T"])
     inputs = {"tokens": ((B, T), "int32"), "lengths": ((B,), "int32")}
-    if config.embedding.segments:
+    if config.embedding.type_vocab_size:
         inputs["types"] = ((B, T), "int32")
 
     def forward(weights, *given):

@@ -340,7 +340,7 @@ def parameter_shapes(model: Model) -> dict[str, tuple[int, ...]]:
         config,
         encoder_layers=min(1, config.encoder_layers),
         decoder_layers=min(1, config.decoder_layers),
-        scores=dataclasses.replace(config.scores, window_layers=None),
+        scores=dataclasses.replace(config.scores, sliding_window_layers=None),
     )
     small = abstract_model(dataclasses.replace(model, config=few))
     state = nnx.to_pure_dict(nnx.split(small)[1])

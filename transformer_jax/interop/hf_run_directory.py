@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from transformer_jax.config import TransformerConfig, from_dict
+from transformer_jax.config import TransformerConfig
+from transformer_jax.config_dict import from_dict
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.interop.config_reader import ConfigReader, read_config
@@ -138,9 +139,9 @@ def _told(folder: HFCheckpoint, text: str) -> dict[str, str]:
         value = fields.values.get(key)
         value = folder.fields.values.get(key) if value is None else value
         value = value[0] if isinstance(value, list) and value else value
-        known = type(value) is int and 0 <= value < folder.model.config.decoder().vocab
+        known = type(value) is int and 0 <= value < folder.model.config.decoder().vocab_size
         if key == "decoder_start_token_id" and value is not None and not known:
-            most = folder.model.config.decoder().vocab - 1
+            most = folder.model.config.decoder().vocab_size - 1
             raise fields.refused(key, value, f"the decoder reads 0 to {most}")
         token = backend.id_to_token(value) if isinstance(value, int) and value >= 0 else None
         if token is not None:
@@ -271,14 +272,14 @@ def convert(
     describe: dict[str, Any] = {"config": fields}
     if tokenizer is not None:
         sizes = source.folder.model.config
-        check_vocabulary(tokenizer, sizes.vocab, sizes.decoder().vocab, where=path)
+        check_vocabulary(tokenizer, sizes.vocab_size, sizes.decoder().vocab_size, where=path)
         fields |= {"special": source.tokenizer_file()[1]}
         describe = {"config": fields, "tokenizer": tokenizer.sha256}
     RunDirectory.check_free(output, overwrite=overwrite)  # before anything is loaded
     params = source.load_params().params
     dense = fields.get("sentence", {}).get("dense")
     if dense is not None:  # a run that gives way to this one is there until all is read
-        read_dense(source.path, dense, source.folder.model.config.width)
+        read_dense(source.path, dense, source.folder.model.config.d_model)
         dense["sha256"] = digest(dense_tensors(source.path, dense))
     run = RunDirectory.create(output, overwrite=overwrite)
     run.write(run.config, json.loads(json.dumps(fields)))

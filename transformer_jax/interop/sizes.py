@@ -20,19 +20,19 @@ def check_sizes(model: Model, tensors: TensorFolder) -> None:
     decoder = config.decoder()
     layers = config.encoder_layers + config.decoder_layers
     sizes = {
-        "number of layers": layers * config.width,
-        "vocabulary": max(config.vocab, decoder.vocab) * config.embedding_width,
-        "embedding width": config.embedding_width * config.width,
-        "width": config.width**2,
-        "feed-forward width": max(config.feed_forward.width, decoder.feed_forward.width)
-        * config.width,
-        "heads": config.attention.heads * config.head_dim * config.width,
+        "number of layers": layers * config.d_model,
+        "vocabulary": max(config.vocab_size, decoder.vocab_size) * config.embedding_size,
+        "embedding width": config.embedding_size * config.d_model,
+        "width": config.d_model**2,
+        "feed-forward width": max(config.feed_forward.d_ff, decoder.feed_forward.d_ff)
+        * config.d_model,
+        "heads": config.attention.num_heads * config.head_dim * config.d_model,
     }
-    if config.image.size:
-        sizes["patches"] = config.image.patch**2 * config.image.channels * config.width
+    if config.image.image_size:
+        sizes["patches"] = config.image.patch_size**2 * config.image.num_channels * config.d_model
     places = config.positions
     if places.kind == "learned":
-        sizes["number of positions"] = (places.max_length + places.offset) * config.embedding_width
+        sizes["number of positions"] = (places.max_length + places.offset) * config.embedding_size
     for what, elements in sizes.items():
         if elements > most:
             raise ConfigError(
@@ -43,5 +43,5 @@ def check_sizes(model: Model, tensors: TensorFolder) -> None:
         raise ConfigError(f"{layers} layers, and fewer tensors than that")
     if places.max_length > _LONGEST:
         raise ConfigError(f"{places.max_length} positions: at most {_LONGEST} are computed")
-    if places.kind.startswith("sinusoidal") and places.max_length * config.width > _LARGEST_TABLE:
-        raise ConfigError(f"{places.max_length} positions of {config.width} numbers: too many")
+    if places.kind.startswith("sinusoidal") and places.max_length * config.d_model > _LARGEST_TABLE:
+        raise ConfigError(f"{places.max_length} positions of {config.d_model} numbers: too many")

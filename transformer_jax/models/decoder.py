@@ -31,10 +31,10 @@ class Decoder(nnx.Module):
                 f"{config.decoder_layers}: a decoder-only model has 0 and at least 1"
             )
         self.config = config = config.decoder()
-        D = config.width
+        D = config.d_model
         # Scaled embeddings start at unit size whatever the scale.
         spread = D**-0.5 if config.embedding.scale is None else 0.02
-        self.embedding = Embed(config.vocab, D, scale=spread, rngs=rngs)
+        self.embedding = Embed(config.vocab_size, D, scale=spread, rngs=rngs)
         at_depth(self.embedding, 0)
         self.decoder = Stack(config, config.decoder_layers, decoder=True, cross=False, rngs=rngs)
         self.head = Head(config, rngs=rngs)

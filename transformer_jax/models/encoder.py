@@ -29,13 +29,15 @@ class Encoder(nnx.Module):
                 f"encoder_layers is {config.encoder_layers} and decoder_layers "
                 f"{config.decoder_layers}: an encoder-only model has at least 1 and 0"
             )
-        if config.image.size:
-            raise ConfigError(f"image.size is {config.image.size}: an encoder of words has 0")
+        if config.image.image_size:
+            raise ConfigError(
+                f"image.image_size is {config.image.image_size}: an encoder of words has 0"
+            )
         self.config = config
-        D = config.width
-        E = config.embedding_width
+        D = config.d_model
+        E = config.embedding_size
         spread = E**-0.5 if config.embedding.scale is None else 0.02
-        self.embedding = Embed(config.vocab, E, scale=spread, rngs=rngs)
+        self.embedding = Embed(config.vocab_size, E, scale=spread, rngs=rngs)
         at_depth(self.embedding, 0)
         self.encoder = Stack(config, config.encoder_layers, decoder=False, cross=False, rngs=rngs)
         self.pooler = Linear(D, D, ("embed", None), rngs=rngs) if config.head.pooler else None

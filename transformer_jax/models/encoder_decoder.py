@@ -29,13 +29,13 @@ class EncoderDecoder(nnx.Module):
             if getattr(config, side) < 1:
                 raise ConfigError(f"{side} is 0: an encoder-decoder needs at least 1 layer a side")
         self.config = config
-        decoder, D = config.decoder(), config.width
+        decoder, D = config.decoder(), config.d_model
         # Scaled embeddings start at unit size whatever the scale.
         spread = D**-0.5 if config.embedding.scale is None else 0.02
-        self.embedding = Embed(config.vocab, D, scale=spread, rngs=rngs)
-        shared = config.embedding.shared
+        self.embedding = Embed(config.vocab_size, D, scale=spread, rngs=rngs)
+        shared = config.embedding.share_encoder_decoder_embeddings
         self.decoder_embedding = (
-            None if shared else Embed(decoder.vocab, D, scale=spread, rngs=rngs)
+            None if shared else Embed(decoder.vocab_size, D, scale=spread, rngs=rngs)
         )
         self.encoder = Stack(config, config.encoder_layers, decoder=False, cross=False, rngs=rngs)
         self.decoder = Stack(decoder, config.decoder_layers, decoder=True, cross=True, rngs=rngs)

@@ -51,11 +51,11 @@ class EncoderForMaskedLM(Encoder):
         if next_sentence and not config.head.pooler:
             raise ConfigError("next-sentence prediction reads the pooler's output: set head.pooler")
         super().__init__(config, rngs=rngs)
-        D, E, transform = config.width, config.embedding_width, config.head.transform
+        D, E, transform = config.d_model, config.embedding_size, config.head.mlm_transform
         if E != D and not transform:
             raise ConfigError(
-                f"embedding.width is {E}: vectors of {D} meet its table after a map: set "
-                f"head.transform"
+                f"embedding.embedding_size is {E}: vectors of {D} meet its table after a map: set "
+                f"head.mlm_transform"
             )
         self.transform = Linear(D, E, ("embed", None), rngs=rngs) if transform else None
         self.transform_norm = Norm(config.norm, E) if transform else None
@@ -70,7 +70,7 @@ class EncoderForMaskedLM(Encoder):
         """The hidden states that :meth:`output_table` is multiplied with."""
         if self.transform is None or self.transform_norm is None:
             return hidden
-        chosen = self.config.head.transform_activation
+        chosen = self.config.head.mlm_transform_activation
         act = ACTIVATIONS[chosen or self.config.feed_forward.activation]
         return self.transform_norm(act(self.transform(hidden)))
 
@@ -89,7 +89,7 @@ class _Labelled(Encoder):
 
     def __init__(self, config: TransformerConfig, *, labels: int, rngs: nnx.Rngs):
         super().__init__(config, rngs=rngs)
-        self.labels = Linear(config.width, labels, ("embed", "label"), rngs=rngs)
+        self.labels = Linear(config.d_model, labels, ("embed", "label"), rngs=rngs)
 
     def __call__(  # type: ignore[override]
         self,
@@ -109,7 +109,7 @@ class _Labelled(Encoder):
         self, vectors: Float[Array, "*rows D"], key: Key[Array, ""] | None
     ) -> Float32[Array, "*rows V"]:
         """The classification layer after dropout, in float32."""
-        vectors = dropout(vectors, self.config.norm.dropout, key)
+        vectors = dropout(vectors, self.config.norm.residual_dropout, key)
         return self.labels(vectors).astype(jnp.float32)
 
     def read(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B *T D"]:
@@ -137,7 +137,7 @@ class ReplacedTokenDetector(TokenClassifier):
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
         super().__init__(config, labels=1, rngs=rngs)
-        self.detector = Linear(config.width, config.width, ("embed", None), rngs=rngs)
+        self.detector = Linear(config.d_model, config.d_model, ("embed", None), rngs=rngs)
 
     def read(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
         """A map of the vectors of all tokens, by the activation of the layers."""
@@ -153,12 +153,13 @@ class DecoderSequenceClassifier(Decoder):
 
     def __init__(self, config: TransformerConfig, *, labels: int, rngs: nnx.Rngs):
         head = config.head
-        if not head.tied or head.bias:
+        if not head.tie_word_embeddings or head.bias:
             raise ConfigError(
-                "head.tied is False or head.bias True: a classifier has no language-modelling head"
+                "head.tie_word_embeddings is False or head.bias True: a classifier has no "
+                "language-modelling head"
             )
         super().__init__(config, rngs=rngs)
-        self.labels = Linear(config.width, labels, ("embed", "label"), bias=False, rngs=rngs)
+        self.labels = Linear(config.d_model, labels, ("embed", "label"), bias=False, rngs=rngs)
 
     def __call__(  # type: ignore[override]
         self,

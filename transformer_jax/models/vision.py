@@ -25,15 +25,17 @@ class VisionEncoder(nnx.Module):
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
         image = config.image
-        if config.encoder_layers < 1 or not image.size:
+        if config.encoder_layers < 1 or not image.image_size:
             raise ConfigError(
-                f"encoder_layers is {config.encoder_layers} and image.size {image.size}: "
-                f"a model of images has at least 1 of both"
+                f"encoder_layers is {config.encoder_layers} and image.image_size "
+                f"{image.image_size}: an image model needs at least 1 of both"
             )
         self.config = config
-        D = config.width
+        D = config.d_model
         spread = D**-0.5 if config.embedding.scale is None else 0.02
-        self.embedding = Linear(image.patch**2 * image.channels, D, (None, "embed"), rngs=rngs)
+        self.embedding = Linear(
+            image.patch_size**2 * image.num_channels, D, (None, "embed"), rngs=rngs
+        )
         self.class_embedding = Embed(1, D, scale=spread, rngs=rngs)
         at_depth(self.embedding, 0)
         at_depth(self.class_embedding, 0)
@@ -63,20 +65,20 @@ class VisionEncoder(nnx.Module):
 
     def embed(
         self, images: Float[Array, "B height width channels"]
-    ) -> Float[Array, "B {self.config.image.places} D"]:
+    ) -> Float[Array, "B {self.config.image.sequence_length} D"]:
         """The vectors that the first block sees, without positions.
 
         Raises:
             ConfigError: The images have another size than the model's.
         """
         image, compute = self.config.image, self.config.compute
-        wanted = (image.size, image.size, image.channels)
+        wanted = (image.image_size, image.image_size, image.num_channels)
         if images.shape[1:] != wanted:
             raise ConfigError(
                 f"images of shape {list(images.shape[1:])}: this model reads {list(wanted)}, "
                 f"channels last: resize them"
             )
-        pieces = patchify(images, image.patch).astype(compute.dtype)
+        pieces = patchify(images, image.patch_size).astype(compute.dtype)
         x = self.embedding(pieces).astype(jnp.float32)
         first = jnp.broadcast_to(self.class_embedding.table[...], (len(x), 1, x.shape[-1]))
         return jnp.concatenate([first, x], axis=1) * self.config.embedding_scale
@@ -103,7 +105,7 @@ class ImageClassifier(VisionEncoder):
 
     def __init__(self, config: TransformerConfig, *, labels: int, rngs: nnx.Rngs):
         super().__init__(config, rngs=rngs)
-        self.labels = Linear(config.width, labels, ("embed", "label"), rngs=rngs)
+        self.labels = Linear(config.d_model, labels, ("embed", "label"), rngs=rngs)
 
     def __call__(  # type: ignore[override]
         self,

@@ -33,11 +33,11 @@ class Attention(nnx.Module):
     """
 
     def __init__(self, config: TransformerConfig, *, rotate: bool = False, rngs: nnx.Rngs):
-        att, D = config.attention, config.width
+        att, D = config.attention, config.d_model
         self.attention, self.positions = att, config.positions
-        self.score = ScaledDot(config.scores.scale, config.scores.softcap)
+        self.score = ScaledDot(config.scores.scale, config.scores.attn_logit_softcapping)
         self.rotate = rotate
-        self.N, self.K = att.heads, att.kv_heads or att.heads
+        self.N, self.K = att.num_heads, att.num_kv_heads or att.num_heads
         self.H = config.head_dim
         self.U = att.value_dim or self.H
         self.query = Linear(D, self.N * self.H, ("embed", "heads"), bias=att.bias, rngs=rngs)
@@ -143,7 +143,7 @@ class Attention(nnx.Module):
         if self.query_norm is not None and self.key_norm is not None:
             q, k = self.query_norm(q), self.key_norm(k)
         if self.rotate:
-            how = frequencies_of(self.positions, self.H), self.positions.rotary_attention_factor
+            how = frequencies_of(self.positions, self.H), self.positions.rope_attention_factor
             turn = lambda x: apply_rotary_embedding(x.swapaxes(1, 2), positions, *how).swapaxes(
                 1, 2
             )

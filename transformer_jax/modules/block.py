@@ -19,7 +19,7 @@ __all__ = ["Block"]
 
 
 class Block(nnx.Module):
-    """The parts of one layer, each joined to the residual stream as ``norm.place`` says.
+    """The parts of one layer, each joined to the residual stream as ``norm.placement`` says.
 
     ``post``: ``norm(x + f(x))``; ``pre``: ``x + f(norm(x))``; ``sandwich``:
     ``x + norm'(f(norm(x)))``. Vaswani et al. 2017, figure 1; rows L11, B11, B12, T14.
@@ -27,11 +27,11 @@ class Block(nnx.Module):
 
     def __init__(self, config: TransformerConfig, *, cross: bool, rngs: nnx.Rngs):
         self.config = config.norm
-        rotate = config.positions.kind == "rotary"
+        rotate = config.positions.kind == "rope"
         self.self_attention = Attention(config, rotate=rotate, rngs=rngs)
         self.cross_attention = Attention(config, rngs=rngs) if cross else None
         self.feed_forward = FeedForward(config, rngs=rngs)
-        D, sandwich = config.width, config.norm.place == "sandwich"
+        D, sandwich = config.d_model, config.norm.placement == "sandwich"
         for part in ("self_attention", "cross_attention", "feed_forward"):
             here = getattr(self, part) is not None
             setattr(self, f"{part}_norm", Norm(config.norm, D) if here else None)
@@ -47,7 +47,7 @@ class Block(nnx.Module):
     ) -> Float[Array, "*kept D"]:
         """``x`` with what ``f`` makes of it, at the last positions if ``f`` keeps no others."""
         norm, after = getattr(self, f"{part}_norm"), getattr(self, f"{part}_norm_after")
-        post, rate = self.config.place == "post", self.config.dropout
+        post, rate = self.config.placement == "post", self.config.residual_dropout
         y = f(x if post else norm(x))
         if y.shape != x.shape:
             x = x[:, -y.shape[1] :]

@@ -20,10 +20,10 @@ class FeedForward(nnx.Module):
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
         ff = config.feed_forward
         self.config = ff
-        up = lambda: Linear(config.width, ff.width, ("embed", "mlp"), bias=ff.bias, rngs=rngs)
+        up = lambda: Linear(config.d_model, ff.d_ff, ("embed", "mlp"), bias=ff.bias, rngs=rngs)
         self.up = up()
         self.gate = up() if ff.gated else None
-        self.down = Linear(ff.width, config.width, ("mlp", "embed"), bias=ff.bias, rngs=rngs)
+        self.down = Linear(ff.d_ff, config.d_model, ("mlp", "embed"), bias=ff.bias, rngs=rngs)
 
     def __call__(
         self, x: Float[Array, "*rows D"], key: Key[Array, ""] | None = None
@@ -32,4 +32,4 @@ class FeedForward(nnx.Module):
         hidden = ACTIVATIONS[self.config.activation](self.up(x))
         if self.gate is not None:
             hidden = hidden * self.gate(x)
-        return self.down(dropout(hidden, self.config.dropout, key))
+        return self.down(dropout(hidden, self.config.activation_dropout, key))

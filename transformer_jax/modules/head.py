@@ -38,9 +38,9 @@ class Head(nnx.Module):
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
         self.config = config.head
-        V, D = config.vocab, config.embedding_width
+        V, D = config.vocab_size, config.embedding_size
         init = jax.nn.initializers.normal(D**-0.5)
-        tied = config.head.tied
+        tied = config.head.tie_word_embeddings
         self.table = (
             None
             if tied
@@ -52,4 +52,4 @@ class Head(nnx.Module):
         """The map to logits; a tied head reads the table of ``embedding``."""
         table = embedding.table if self.table is None else self.table
         bias = None if self.bias is None else self.bias[...]
-        return OutputTable(table[...], bias, self.config.scale, self.config.softcap)
+        return OutputTable(table[...], bias, self.config.scale, self.config.final_logit_softcapping)

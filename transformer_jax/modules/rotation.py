@@ -22,20 +22,20 @@ def frequencies_of(places: PositionConfig, head_dim: int) -> Float[np.ndarray, "
 
     Example:
         >>> import dataclasses
-        >>> frequencies_of(PositionConfig(kind="rotary", rotary_dim=4), 8)
+        >>> frequencies_of(PositionConfig(kind="rope", rope_dim=4), 8)
         array([1.  , 0.01])
-        >>> places = PositionConfig(kind="rotary", rotary_base=100.0, max_length=64)
-        >>> dynamic = dataclasses.replace(places, rotary_dynamic=(2.0, 32))
+        >>> places = PositionConfig(kind="rope", rope_theta=100.0, max_length=64)
+        >>> dynamic = dataclasses.replace(places, rope_dynamic=(2.0, 32))
         >>> frequencies_of(dynamic, 8).round(3)
         array([1.   , 0.219, 0.048, 0.011])
     """
-    size, base = places.rotary_dim or head_dim, places.rotary_base
-    if places.rotary_yarn is not None:
-        return yarn_frequencies(size, base, *places.rotary_yarn) / places.rotary_interpolation
-    if places.rotary_dynamic is not None:
-        base = dynamic_base(size, base, *places.rotary_dynamic, places.max_length)
-    found = rotary_frequencies(size, base, places.rotary_scaling, places.rotary_interpolation)
-    if places.rotary_short_length is not None:
-        short = places.max_length <= places.rotary_short_length
-        found = found / np.asarray(places.rotary_short if short else places.rotary_long)
+    size, base = places.rope_dim or head_dim, places.rope_theta
+    if places.rope_yarn is not None:
+        return yarn_frequencies(size, base, *places.rope_yarn) / places.rope_interpolation
+    if places.rope_dynamic is not None:
+        base = dynamic_base(size, base, *places.rope_dynamic, places.max_length)
+    found = rotary_frequencies(size, base, places.rope_scaling, places.rope_interpolation)
+    if places.rope_original_max_length is not None:
+        short = places.max_length <= places.rope_original_max_length
+        found = found / np.asarray(places.rope_short_factor if short else places.rope_long_factor)
     return found

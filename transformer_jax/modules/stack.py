@@ -37,26 +37,26 @@ class Stack(nnx.Module):
         self, config: TransformerConfig, layers: int, *, decoder: bool, cross: bool, rngs: nnx.Rngs
     ):
         self.config, self.layers, self.decoder = config, layers, decoder
-        D, places, embedding = config.width, config.positions, config.embedding
-        E = config.embedding_width
+        D, places, embedding = config.d_model, config.positions, config.embedding
+        E = config.embedding_size
         spread = E**-0.5 if embedding.scale is None else 0.02
         learned, relative = places.kind == "learned", places.kind == "relative"
-        rows, heads = places.max_length + places.offset, config.attention.heads
+        rows, heads = places.max_length + places.offset, config.attention.num_heads
         table = lambda use, rows, axes, width, scale: (
             Embed(rows, width, axes, scale=scale, rngs=rngs) if use else None
         )
-        segments = embedding.segments
+        segments = embedding.type_vocab_size
         self.positions = table(learned, rows, ("position", "embed"), E, spread)
         self.segments = table(segments, segments, ("token_type", "embed"), E, spread)
-        self.embedding_norm = Norm(config.norm, E) if embedding.norm else None
+        self.embedding_norm = Norm(config.norm, E) if embedding.layernorm_embedding else None
         self.projection = None if E == D else Linear(E, D, ("embed", None), rngs=rngs)
-        self.relative = table(relative, places.buckets, ("bucket", "head"), heads, D**-0.5)
+        self.relative = table(relative, places.num_buckets, ("bucket", "head"), heads, D**-0.5)
         inputs = self.positions, self.segments, self.embedding_norm, self.projection, self.relative
         for part in inputs:
             if part is not None:
                 at_depth(part, 0)
         make = lambda rngs: Block(config, cross=cross, rngs=rngs)
-        if config.compute.scan and layers:
+        if config.compute.scan_layers and layers:
             self.blocks: Any = stacked(make, layers, rngs)
             at_depth(self.blocks, tuple(range(1, layers + 1)))
         else:
@@ -149,7 +149,7 @@ class Stack(nnx.Module):
             layout: Literal["halves", "interleaved"] = (
                 "halves" if places.kind.endswith("halves") else "interleaved"
             )
-            width = self.config.embedding_width
+            width = self.config.embedding_size
             table = positional.sinusoidal(places.max_length, width, layout)
             x = x + jnp.take(jnp.asarray(table), positions, axis=0, mode="clip").astype(x.dtype)
         if self.segments is not None:
@@ -165,13 +165,13 @@ class Stack(nnx.Module):
         self, T: int, S: int, offset: int | Int[Array, ""] = 0
     ) -> Float[Array, "1 N T S"] | None:
         """What positions add to scores, of ``T`` queries from the one that stands at ``offset``."""
-        places, heads = self.config.positions, self.config.attention.heads
+        places, heads = self.config.positions, self.config.attention.num_heads
         if places.kind == "alibi":
             return positional.alibi_bias(T, S, heads, offset)
         if self.relative is None:
             return None
         buckets = positional.relative_position_bucket(
-            T, S, not self.decoder, places.buckets, places.max_distance, offset
+            T, S, not self.decoder, places.num_buckets, places.max_distance, offset
         )
         return self.relative(buckets).transpose(2, 0, 1)[None]
 
@@ -183,7 +183,7 @@ class Stack(nnx.Module):
         """All blocks in turn; one by one if somebody is told of each."""
         keys = [None] * self.layers if key is None else jax.random.split(key, self.layers)
         told = "on_weights" in context or on_hidden is not None
-        if self.config.compute.scan and self.layers and not told:
+        if self.config.compute.scan_layers and self.layers and not told:
             return self.scan(x, mask, context, None if key is None else keys)
 
         def body(block, x, mask, key):
@@ -200,7 +200,7 @@ class Stack(nnx.Module):
     def scan(self, x, mask, context, keys):
         """One block's code, run over stacked parameters."""
         scores, T = self.config.scores, x.shape[1]
-        near = self.windowed_mask(mask, scores.window, T)
+        near = self.windowed_mask(mask, scores.sliding_window, T)
         # Which layers are local is data here, so a mask that differs has to be an array.
         reach = [self.window(i) is not None for i in range(self.layers)]
         local, mixed = jnp.array(reach), not all(reach) and near is not mask
@@ -230,7 +230,7 @@ class Stack(nnx.Module):
 
     def iter_blocks(self) -> list[Block]:
         """The blocks one by one, whichever way their parameters lie."""
-        if not self.config.compute.scan or not self.layers:
+        if not self.config.compute.scan_layers or not self.layers:
             return list(self.blocks)
         return unstacked(self.blocks, self.layers)
 
@@ -238,7 +238,7 @@ class Stack(nnx.Module):
         """The same stack with each block's parameters on their own."""
         made = nnx.merge(*nnx.split(self))
         made.blocks = nnx.List(made.iter_blocks())
-        compute = dataclasses.replace(self.config.compute, scan=False)
+        compute = dataclasses.replace(self.config.compute, scan_layers=False)
         made.config = dataclasses.replace(self.config, compute=compute)
         return made
 
@@ -253,7 +253,7 @@ class Stack(nnx.Module):
     ) -> Cache:
         """An empty cache with room for ``length`` tokens; cross-attention reads ``memory`` once."""
         att, dtype = self.config.attention, jnp.dtype(self.config.compute.dtype)
-        K, H = att.kv_heads or att.heads, self.config.head_dim
+        K, H = att.num_kv_heads or att.num_heads, self.config.head_dim
         room = (sentences * K, length * beams)
         layers = []
         for block in self.iter_blocks():
@@ -310,7 +310,7 @@ class Stack(nnx.Module):
         beam.
         """
         attention = self.config.attention
-        B = cache.layers[0].keys.shape[0] // (attention.kv_heads or attention.heads)
+        B = cache.layers[0].keys.shape[0] // (attention.num_kv_heads or attention.num_heads)
         rows = x.shape[0] // B
         tokens = rows if cache.beams == 1 else 1
         at, positions = cache.length, cache.positions(tokens)

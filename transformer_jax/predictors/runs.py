@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from transformer_jax.config import TransformerConfig, from_dict
+from transformer_jax.config import TransformerConfig
+from transformer_jax.config_dict import from_dict
 from transformer_jax.errors import CheckpointError, ConfigError, DataError, plural
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def family(run: "RunDirectory") -> str:
     if counted(run):
         return "ngram"
     config = model_config(run)
-    if config.image.size:
+    if config.image.image_size:
         return "image"
     if config.encoder_layers and config.decoder_layers:
         return "encoder-decoder"
@@ -237,7 +238,7 @@ def load(
     _check_size(run, config, loaded.params)
     tokenizer: Any = None if found_kind == "image" else _tokenizer(run, loaded.manifest)
     if tokenizer is not None:
-        check_vocabulary(tokenizer, config.vocab, config.decoder().vocab, where=path)
+        check_vocabulary(tokenizer, config.vocab_size, config.decoder().vocab_size, where=path)
     graph, shapes = nnx.split(abstract_model(run, config))
     params = loaded.params
     expected = {name: leaf.shape for name, leaf in named(nnx.to_pure_dict(shapes)).items()}

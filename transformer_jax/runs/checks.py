@@ -26,7 +26,7 @@ __all__ = [
 
 def with_vocab(run: Any, tokenizer: Tokenizer) -> Any:
     """The run with a model of the tokenizer's vocabulary."""
-    model = dataclasses.replace(run.model, vocab=tokenizer.vocab_size)
+    model = dataclasses.replace(run.model, vocab_size=tokenizer.vocab_size)
     return dataclasses.replace(run, model=model)
 
 

@@ -3,12 +3,14 @@
 import dataclasses
 from typing import Any, Literal
 
-from transformer_jax.config import PRESETS, TransformerConfig, bert, from_dict
+from transformer_jax.config import TransformerConfig
+from transformer_jax.config_dict import from_dict
 from transformer_jax.data.bert_pretraining import Pairing
 from transformer_jax.data.documents import TextData, TextOptions
 from transformer_jax.data.labeled import LabeledData, Task
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig
+from transformer_jax.presets import PRESETS, bert
 from transformer_jax.runs.settings import TokenizerConfig, at_least
 from transformer_jax.runs.sizing import with_vocabulary_shown
 from transformer_jax.training.loop import LoopConfig
@@ -144,7 +146,7 @@ class FinetuneRun:
     """One run of an encoder on labeled examples."""
 
     task: TaskConfig = TaskConfig()
-    model: TransformerConfig = bert(128, 2, vocab=8000, length=512)
+    model: TransformerConfig = bert(128, 2, vocab_size=8000, max_length=512)
     data: LabeledData = LabeledData()
     tokenizer: TokenizerConfig = TokenizerConfig(kind="wordpiece")
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -197,11 +199,11 @@ def _small(width: int, layers: int, length: int) -> TransformerConfig:
 
     With so few steps these find the words around a hidden one much earlier.
     """
-    config = bert(width, layers, length=length)
+    config = bert(width, layers, max_length=length)
     return dataclasses.replace(
         config,
-        positions=dataclasses.replace(config.positions, kind="rotary"),
-        norm=dataclasses.replace(config.norm, place="pre"),
+        positions=dataclasses.replace(config.positions, kind="rope"),
+        norm=dataclasses.replace(config.norm, placement="pre"),
     )
 
 

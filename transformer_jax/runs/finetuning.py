@@ -72,7 +72,7 @@ def begin(run: FinetuneRun, named: FinetuneRun) -> tuple[FinetuneRun, RunDirecto
         settled: FinetuneRun = dataclasses.replace(run, task=task)
         return settled if start is not None else checks.with_vocab(settled, tokenizer)
 
-    given = start is None and run.model.vocab != named.model.vocab
+    given = start is None and run.model.vocab_size != named.model.vocab_size
     directory = job.begin(run, learn, settle, vocab_given=given)
     return read(directory), directory, splits  # type: ignore[return-value]
 
@@ -137,7 +137,7 @@ def frozen(freeze: str) -> Callable[[str], bool] | None:
             if not parts[2].isdecimal():
                 raise ConfigError(
                     "task.freeze: the layers of a scanned stack cannot be frozen one by one: set "
-                    "model.compute.scan to False"
+                    "model.compute.scan_layers to False"
                 )
             return int(parts[2]) < layers
         return name.startswith(tables)

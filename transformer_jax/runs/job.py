@@ -19,7 +19,7 @@ import numpy as np
 from flax import nnx
 
 from transformer_jax.compilation_cache import multiplies_bfloat16
-from transformer_jax.config import from_dict
+from transformer_jax.config_dict import from_dict
 from transformer_jax.data.loader import prefetched
 from transformer_jax.data.store import release_pages
 from transformer_jax.data.tokenizer import (
@@ -116,10 +116,11 @@ def begin(
     elif is_main_process():
         tokenizer = learn()
     if is_main_process():
-        if vocab_given and run.model.vocab != tokenizer.vocab_size:
+        if vocab_given and run.model.vocab_size != tokenizer.vocab_size:
             raise ConfigError(
-                f"the tokenizer has {plural(tokenizer.vocab_size, 'token')}, but model.vocab is "
-                f"{run.model.vocab}: leave model.vocab out, and it follows the tokenizer"
+                f"the tokenizer has {plural(tokenizer.vocab_size, 'token')}, but "
+                f"model.vocab_size is {run.model.vocab_size}: leave model.vocab_size "
+                f"out, and it follows the tokenizer"
             )
         run = settle(run, tokenizer)
         if run.tokenizer.vocab_size is None:
@@ -146,11 +147,11 @@ class Job(abc.ABC):
         self.run, self.directory = run, directory
         self.mesh = mesh_of(run)
         self.tokenizer = directory.load_tokenizer()
-        if self.tokenizer.vocab_size > run.model.vocab:
+        if self.tokenizer.vocab_size > run.model.vocab_size:
             raise CheckpointError(
                 f"{directory.tokenizer}: has {plural(self.tokenizer.vocab_size, 'token')}, but "
                 f"the model "
-                f"{run.model.vocab}: it belongs to another run"
+                f"{run.model.vocab_size}: it belongs to another run"
             )
         check_rows(run)
         with working("reading and tokenizing the training data"):
@@ -164,7 +165,9 @@ class Job(abc.ABC):
             check_warm_up(run.optimizer.schedule, self.steps)
         self.make = functools.partial(_make, self.model, run.model, training.seed)
         declared = parameters(nnx.eval_shape(self.make))
-        self.tx = make_optimizer(run.optimizer, run.model.width, self.steps, self.frozen, declared)
+        self.tx = make_optimizer(
+            run.optimizer, run.model.d_model, self.steps, self.frozen, declared
+        )
         self.average = training.average_decay is not None
         # A run that earlier code began goes on with its keys.
         self.scheme = SCHEME if said is None else said.get("key", {}).get("scheme")

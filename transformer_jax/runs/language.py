@@ -51,7 +51,7 @@ def begin(
     """A new run directory; the run as it will be done, its directory, and its texts."""
     vocab_given = False
     if isinstance(run, LanguageRun) and isinstance(named, LanguageRun):
-        vocab_given = run.model.vocab != named.model.vocab
+        vocab_given = run.model.vocab_size != named.model.vocab_size
         checks.check_best(run, ("valid_loss",))
         checks.check_rows(run)
         checks.check_steps(run)

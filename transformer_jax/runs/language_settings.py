@@ -4,18 +4,18 @@ import dataclasses
 from typing import Any, Literal
 
 from transformer_jax.config import (
-    PRESETS,
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
     NormConfig,
     PositionConfig,
     TransformerConfig,
-    from_dict,
 )
+from transformer_jax.config_dict import from_dict
 from transformer_jax.data.documents import TextData
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig
+from transformer_jax.presets import PRESETS
 from transformer_jax.runs.settings import TokenizerConfig, at_least
 from transformer_jax.runs.sizing import with_vocabulary_shown
 from transformer_jax.training.loop import LoopConfig
@@ -160,30 +160,30 @@ def _narrow(
 ) -> TransformerConfig:
     """A small decoder of the modern kind."""
     return TransformerConfig(
-        width=width,
+        d_model=width,
         encoder_layers=0,
         decoder_layers=layers,
         embedding=EmbeddingConfig(scale=1.0, dropout=dropout),
-        positions=PositionConfig(kind="rotary", max_length=context),
-        attention=AttentionConfig(heads=heads, bias=False, out_bias=False),
-        feed_forward=FeedForwardConfig(width=3 * width, activation="silu", gated=True, bias=False),
-        norm=NormConfig(kind="rms", place="pre", dropout=dropout),
+        positions=PositionConfig(kind="rope", max_length=context),
+        attention=AttentionConfig(num_heads=heads, bias=False, out_bias=False),
+        feed_forward=FeedForwardConfig(d_ff=3 * width, activation="silu", gated=True, bias=False),
+        norm=NormConfig(kind="rms", placement="pre", residual_dropout=dropout),
     )
 
 
 def _sized(config: TransformerConfig, **sizes: Any) -> TransformerConfig:
     """A preset at another size."""
-    attention = dataclasses.replace(config.attention, heads=sizes["heads"], dropout=0.0)
-    hidden = dataclasses.replace(config.feed_forward, width=4 * sizes["width"])
+    attention = dataclasses.replace(config.attention, num_heads=sizes["heads"], dropout=0.0)
+    hidden = dataclasses.replace(config.feed_forward, d_ff=4 * sizes["width"])
     return dataclasses.replace(
         config,
-        width=sizes["width"],
+        d_model=sizes["width"],
         decoder_layers=sizes["layers"],
         embedding=dataclasses.replace(config.embedding, dropout=0.0),
         positions=dataclasses.replace(config.positions, max_length=sizes["context"]),
         attention=attention,
         feed_forward=hidden,
-        norm=dataclasses.replace(config.norm, dropout=0.0),
+        norm=dataclasses.replace(config.norm, residual_dropout=0.0),
     )
 
 
@@ -223,7 +223,7 @@ _NAMED: dict[str, tuple[str, Any]] = {
     "char-cpu": (
         "nanoGPT's character model as it trains on a CPU: 4 layers, width 128, context 64.",
         LanguageRun(
-            model=_sized(PRESETS["char"], width=128, layers=4, heads=4, context=64),
+            model=_sized(PRESETS["nanogpt_char"], width=128, layers=4, heads=4, context=64),
             tokenizer=_CHARACTERS,
             optimizer=_adamw(1e-3, 100),
             training=LanguageTraining(steps=2000, rows=12, length=64, layout="blocks"),
@@ -233,7 +233,7 @@ _NAMED: dict[str, tuple[str, Any]] = {
     "char": (
         "nanoGPT's character model for a GPU: 6 layers, width 384, context 256.",
         LanguageRun(
-            model=PRESETS["char"],
+            model=PRESETS["nanogpt_char"],
             tokenizer=_CHARACTERS,
             optimizer=_adamw(1e-3, 100),
             training=LanguageTraining(steps=5000, rows=64, length=256, layout="blocks"),
@@ -253,7 +253,7 @@ _NAMED: dict[str, tuple[str, Any]] = {
     "modern": (
         "A decoder as they are made since Llama: rotations, RMS norm, gates, shared key heads.",
         LanguageRun(
-            model=PRESETS["modern"],
+            model=PRESETS["llama_style"],
             tokenizer=TokenizerConfig(kind="bpe", vocab_size=32_000),
             optimizer=_adamw(6e-4, None, beta2=0.95),
             training=LanguageTraining(epochs=None, rows=128, length=2048),

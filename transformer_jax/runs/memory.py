@@ -51,13 +51,13 @@ def check_room(run: Any) -> None:
         limit,
         2 * count * _FLOAT,
         f"the model has {plural(count, 'parameter')}, which with their gradients take",
-        "lower model.width, the layers or the vocabulary",
+        "lower model.d_model, the layers or the vocabulary",
     )
     training = run.training
     tokens = training.rows * training.length if hasattr(training, "rows") else training.tokens
     _refuse(
         limit,
-        2 * tokens * run.model.width * _FLOAT // training.accumulation,
+        2 * tokens * run.model.d_model * _FLOAT // training.accumulation,
         f"a batch of {plural(tokens, 'token')} takes, in one layer alone,",
         "lower training.tokens (rows, length), or raise training.accumulation",
     )

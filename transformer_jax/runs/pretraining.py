@@ -45,7 +45,9 @@ def begin(run: PretrainRun, named: PretrainRun) -> tuple[PretrainRun, RunDirecto
     def learn() -> Tokenizer:
         return job.learn_tokenizer(run.tokenizer, sample_texts(texts.train), BERT_SPECIAL)
 
-    directory = job.begin(run, learn, _settled, vocab_given=run.model.vocab != named.model.vocab)
+    directory = job.begin(
+        run, learn, _settled, vocab_given=run.model.vocab_size != named.model.vocab_size
+    )
     return read(directory), directory, texts  # type: ignore[return-value]
 
 
@@ -176,7 +178,7 @@ def score(parts: PretrainJob, checkpoint: str) -> dict[str, dict[str, float]]:
         found = job.added(judge(params, batch) for batch in made)
         weight = max(found.pop("weight"), 1.0)
         scores[name] = {what: value / weight for what, value in found.items()}
-        guess = _guesses(parts.store.ids, plan, parts.run.model.vocab)
+        guess = _guesses(parts.store.ids, plan, parts.run.model.vocab_size)
         scores[name] |= {"most_frequent_word": guess[0], "unigram_loss": guess[1]}
     print(_table(scores, parts.run.masking.pairs != "none"), flush=True)
     return scores

@@ -97,6 +97,6 @@ def with_vocabulary_shown(runs: dict[str, tuple[str, Any]]) -> dict[str, tuple[s
         if not isinstance(run.model, TransformerConfig):
             return run  # an n-gram model has no such setting
         vocab = run.tokenizer.vocab_size or VOCABULARY
-        return dataclasses.replace(run, model=dataclasses.replace(run.model, vocab=vocab))
+        return dataclasses.replace(run, model=dataclasses.replace(run.model, vocab_size=vocab))
 
     return {name: (about, shown(run)) for name, (about, run) in runs.items()}

@@ -37,7 +37,7 @@ _WIDEST = 160  # characters of a sentence that are shown
 
 def begin(run: Run, named: Run) -> tuple[Run, RunDirectory, Splits]:
     """A new run directory; the run as it will be done, its directory, and its texts."""
-    given = run.model.vocab != named.model.vocab
+    given = run.model.vocab_size != named.model.vocab_size
     start = None if run.init is None else starting_point(run.init)
     if start is not None:
         run = _from(run, named, start)
@@ -60,7 +60,7 @@ def _from(run: Run, named: Run, start: Initial) -> Run:
     """The run with the encoder that it starts from, and a decoder of the same kind."""
     if run.tokenizer != named.tokenizer:
         raise ConfigError("tokenizer: a run with init reads text as that run does: leave it out")
-    plain = dataclasses.replace(start.model.head, transform=False, pooler=False)
+    plain = dataclasses.replace(start.model.head, mlm_transform=False, pooler=False)
     both = dataclasses.replace(start.model, decoder_layers=run.model.decoder_layers, head=plain)
     usual = dataclasses.replace(named.model, decoder_layers=run.model.decoder_layers)
     model = dataclasses.replace(start, model=both).changed(run.model, usual)

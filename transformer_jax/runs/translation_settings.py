@@ -4,18 +4,18 @@ import dataclasses
 from typing import Literal
 
 from transformer_jax.config import (
-    PRESETS,
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
     NormConfig,
     PositionConfig,
     TransformerConfig,
-    from_dict,
 )
+from transformer_jax.config_dict import from_dict
 from transformer_jax.data.sources import PairData, ReadOptions
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig
+from transformer_jax.presets import PRESETS
 from transformer_jax.runs.settings import TokenizerConfig, at_least
 from transformer_jax.runs.sizing import with_vocabulary_shown
 from transformer_jax.training.loop import LoopConfig
@@ -101,14 +101,14 @@ def _small(
 ) -> TransformerConfig:
     # Pre-norm needs no long warm-up, which a run of minutes has no time for.
     return TransformerConfig(
-        width=width,
+        d_model=width,
         encoder_layers=layers,
         decoder_layers=layers,
         embedding=EmbeddingConfig(dropout=dropout),
         positions=PositionConfig(max_length=512),
-        attention=AttentionConfig(heads=heads),
-        feed_forward=FeedForwardConfig(width=hidden),
-        norm=NormConfig(place="pre", dropout=dropout),
+        attention=AttentionConfig(num_heads=heads),
+        feed_forward=FeedForwardConfig(d_ff=hidden),
+        norm=NormConfig(placement="pre", residual_dropout=dropout),
     )
 
 

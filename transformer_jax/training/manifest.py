@@ -13,6 +13,7 @@ from typing import Any
 
 from transformer_jax.data.files import open_file, read_file
 from transformer_jax.errors import CheckpointError, plural
+from transformer_jax.old_names import current_settings
 
 __all__ = [
     "MANIFEST",
@@ -146,6 +147,8 @@ def read(directory: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path}: has schema {schema}, this version reads up to {SCHEMA}: install a newer one"
         )
+    if isinstance(fields.get("config"), dict):
+        fields["config"] = current_settings(fields["config"])
     return fields
 
 

@@ -9,6 +9,7 @@ from typing import IO, Any
 
 from transformer_jax.data.files import read_file
 from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.old_names import METRICS, current_keys
 from transformer_jax.training import manifest
 from transformer_jax.training.lock import check_lock
 
@@ -37,7 +38,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             break
         if not isinstance(record, dict) or not isinstance(record.get("step"), int):
             break
-        records.append(record)
+        records.append(current_keys(record, METRICS))
     return records
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from transformer_jax.data.files import read_file
 from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.old_names import current_settings
 from transformer_jax.training import manifest
 from transformer_jax.training.lock import LOCK, check_lock, of_a_lock
 
@@ -123,7 +124,7 @@ class RunDirectory:
         """
         model = self.read_config().get("model")
         image = model.get("image") if isinstance(model, dict) else None
-        return isinstance(image, dict) and bool(image.get("size"))
+        return isinstance(image, dict) and bool(image.get("image_size"))
 
     def read_config(self, *, check: bool = True) -> dict[str, Any]:
         """What ``config.json`` says, which is what it said when the run was trained.
@@ -137,7 +138,7 @@ class RunDirectory:
         """
         from transformer_jax.training.sealed import refuse_changed
 
-        fields = self._read(self.config)
+        fields = current_settings(self._read(self.config))
         if check:
             refuse_changed(self.config, fields, self.path)
         return fields

@@ -80,7 +80,7 @@ def differences(config: Mapping[str, Any], said: Mapping[str, Any]) -> list[str]
 
     Example:
         >>> differences({"model": {"width": 8}}, {"config": {"model": {"width": 4}}, "schema": 2})
-        ['model.width is 8 (4 in training)']
+        ['model.d_model is 8 (4 in training)']
     """
     if not isinstance(said.get("config"), dict):
         return []

@@ -18,7 +18,7 @@ def diagram(config: TransformerConfig, *, head: bool = True) -> str:
 
     Example:
         >>> import dataclasses
-        >>> from transformer_jax.config import PRESETS
+        >>> from transformer_jax.presets import PRESETS
         >>> print(diagram(dataclasses.replace(PRESETS["bert_base"], encoder_layers=2)))
         vectors [B, S, 768]
         ┌ encoder block × 2, 7,087,872 parameters each ┐
@@ -33,18 +33,19 @@ def diagram(config: TransformerConfig, *, head: bool = True) -> str:
         embedding  30522 × 768
         source tokens [B, S]
     """
-    D = config.width
+    D = config.d_model
     encoder, decoder = [], []
     if config.encoder_layers:
         name = "memory" if config.decoder_layers else "vectors"
         encoder = _stack(config, "encoder", ["self_attention", "feed_forward"])
         encoder.insert(0, f"{name} [B, S, {D}]")
-        pixels = f"[B, {config.image.size}, {config.image.size}, {config.image.channels}]"
-        encoder.append(f"images {pixels}" if config.image.size else "source tokens [B, S]")
+        side = config.image.image_size
+        pixels = f"[B, {side}, {side}, {config.image.num_channels}]"
+        encoder.append(f"images {pixels}" if config.image.image_size else "source tokens [B, S]")
     if config.decoder_layers:
         cross = ["cross_attention"] if config.encoder_layers else []
         decoder = _stack(config.decoder(), "decoder", ["self_attention", *cross, "feed_forward"])
-        top = [f"logits [B, T, {config.decoder().vocab}]", _head(config.decoder())]
+        top = [f"logits [B, T, {config.decoder().vocab_size}]", _head(config.decoder())]
         decoder = [*(top if head else [f"vectors [B, T, {D}]"]), *decoder]
         decoder.append("target tokens, shifted right [B, T]" if encoder else "tokens [B, T]")
     if encoder and decoder:
@@ -59,7 +60,7 @@ def _stack(config: TransformerConfig, name: str, components: list[str]) -> list[
     inside: list[str] = []
     for part in components:
         line = _feed_forward(config) if part == "feed_forward" else _attention(config, part, layers)
-        place = config.norm.place
+        place = config.norm.placement
         below = [] if place == "post" else [norm]
         above = {"post": [f"add, {norm}"], "pre": ["add"], "sandwich": ["add", norm]}[place]
         inside = [*above, line, *below, *inside]
@@ -72,11 +73,11 @@ def _stack(config: TransformerConfig, name: str, components: list[str]) -> list[
 
 
 def _entrance(config: TransformerConfig, norm: str) -> list[str]:
-    D, places, embedding = config.embedding_width, config.positions, config.embedding
-    lines = [f"linear  {D} → {config.width}"] if config.width != D else []
-    lines += [norm] if embedding.norm else []
-    if embedding.segments:
-        lines.append(f"+ segment vectors  {embedding.segments} × {D}")
+    D, places, embedding = config.embedding_size, config.positions, config.embedding
+    lines = [f"linear  {D} → {config.d_model}"] if config.d_model != D else []
+    lines += [norm] if embedding.layernorm_embedding else []
+    if embedding.type_vocab_size:
+        lines.append(f"+ segment vectors  {embedding.type_vocab_size} × {D}")
     if places.kind == "learned":
         lines.append(f"+ positions  learned, {places.max_length + places.offset} × {D}")
     elif places.kind.startswith("sinusoidal"):
@@ -84,43 +85,43 @@ def _entrance(config: TransformerConfig, norm: str) -> list[str]:
     scale = config.embedding_scale
     times = "" if scale == 1.0 else f", times {scale:.4g}"
     image = config.image
-    if image.size:
+    if image.image_size:
         lines.append(f"a vector for the whole first  1 × {D}{times}")
-        inputs = f"{image.patch} × {image.patch} × {image.channels}"
-        return [*lines, f"linear  {inputs} → {D}, {image.places - 1} patches{times}"]
-    lines.append(f"embedding  {config.vocab} × {D}{times}")
+        inputs = f"{image.patch_size} × {image.patch_size} × {image.num_channels}"
+        return [*lines, f"linear  {inputs} → {D}, {image.sequence_length - 1} patches{times}"]
+    lines.append(f"embedding  {config.vocab_size} × {D}{times}")
     return lines
 
 
 def _attention(config: TransformerConfig, part: str, layers: int) -> str:
     attention = config.attention
-    kv_heads = attention.kv_heads or attention.heads
-    text = f"{part.replace('_', '-')}  {attention.heads} heads of {config.head_dim}"
-    if kv_heads != attention.heads:
+    kv_heads = attention.num_kv_heads or attention.num_heads
+    text = f"{part.replace('_', '-')}  {attention.num_heads} heads of {config.head_dim}"
+    if kv_heads != attention.num_heads:
         text += f", {kv_heads} of keys and values"
     if attention.value_dim and attention.value_dim != config.head_dim:
         text += f", values of {attention.value_dim}"
     if part == "self_attention":
-        if config.positions.kind in ("rotary", "alibi", "relative"):
+        if config.positions.kind in ("rope", "alibi", "relative"):
             text += f", {config.positions.kind}{_angles(config)}"
         text += _window(config, layers)
     return text
 
 
 _METHODS = {
-    "rotary_scaling": "Llama 3.1",
-    "rotary_yarn": "YaRN",
-    "rotary_dynamic": "dynamic NTK",
-    "rotary_short": "LongRoPE",
+    "rope_scaling": "Llama 3.1",
+    "rope_yarn": "YaRN",
+    "rope_dynamic": "dynamic NTK",
+    "rope_short_factor": "LongRoPE",
 }
 
 
 def _angles(config: TransformerConfig) -> str:
     """Which part of a head turns, and by what scaling, where that is told."""
     places = config.positions
-    told = [] if places.rotary_dim is None else [f"{places.rotary_dim} dimensions"]
-    if places.kind == "rotary" and places.rotary_method is not None:
-        told.append(_METHODS[places.rotary_method])
+    told = [] if places.rope_dim is None else [f"{places.rope_dim} dimensions"]
+    if places.kind == "rope" and places.rope_method is not None:
+        told.append(_METHODS[places.rope_method])
     return f" ({', '.join(told)})" if told else ""
 
 
@@ -130,7 +131,7 @@ def _window(config: TransformerConfig, layers: int) -> str:
     local = [str(i) for i in range(layers) if scores.window_of(i) is not None]
     if not local:
         return ""
-    text = f", window {scores.window}"
+    text = f", window {scores.sliding_window}"
     if len(local) == layers:
         return text
     some = f"{', '.join(local[:6])}{', …' if len(local) > 6 else ''}"
@@ -138,15 +139,15 @@ def _window(config: TransformerConfig, layers: int) -> str:
 
 
 def _feed_forward(config: TransformerConfig) -> str:
-    ff, D = config.feed_forward, config.width
+    ff, D = config.feed_forward, config.d_model
     gated = "gated " if ff.gated else ""
-    return f"feed-forward  {D} → {ff.width} → {D}, {gated}{ff.activation.replace('_', ' ')}"
+    return f"feed-forward  {D} → {ff.d_ff} → {D}, {gated}{ff.activation.replace('_', ' ')}"
 
 
 def _head(config: TransformerConfig) -> str:
     head = config.head
-    text = f"linear  {config.width} → {config.vocab}"
-    text += ", tied to the embedding" if head.tied else ""
+    text = f"linear  {config.d_model} → {config.vocab_size}"
+    text += ", tied to the embedding" if head.tie_word_embeddings else ""
     return text + (", bias" if head.bias else "")
 
 

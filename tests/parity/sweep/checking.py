@@ -74,20 +74,20 @@ def inputs(folder: HFCheckpoint, case: Case, draw: Draw, noise: Any) -> dict[str
     """Rows that are whole, and padded on the right, on the left and in the middle."""
     config, fields = folder.model.config, folder.fields.values
     if folder.model.kind == "image":
-        size = config.image.size
-        shape = (3, config.image.channels, size, size)
+        size = config.image.image_size
+        shape = (3, config.image.num_channels, size, size)
         return {"pixel_values": noise.standard_normal(shape).astype(np.float32)}
     most = min(case.positions or 80, 80)
     S = draw.randint(most // 2, most)
     pad = fields.get("pad_token_id") or 0
     real = padding(draw, ROWS, S)
-    ids = np.where(real, tokens(noise, (ROWS, S), config.vocab, pad), pad)
+    ids = np.where(real, tokens(noise, (ROWS, S), config.vocab_size, pad), pad)
     found = {"input_ids": ids, "attention_mask": real.astype(np.int64)}
     if fields.get("type_vocab_size", 0) > 1:
         found["token_type_ids"] = noise.randint(0, fields["type_vocab_size"], (ROWS, S))
     if folder.model.kind == "encoder-decoder":
         T = draw.randint(most // 3, most)
-        found["decoder_input_ids"] = tokens(noise, (ROWS, T), config.decoder().vocab, pad)
+        found["decoder_input_ids"] = tokens(noise, (ROWS, T), config.decoder().vocab_size, pad)
         found["decoder_input_ids"][:, 0] = fields["decoder_start_token_id"]
     found["position_ids"] = np.maximum(real.cumsum(1) - 1, 0)
     if folder.model.kind not in ("decoder", "decoder-task"):
@@ -195,7 +195,7 @@ def special(here: HFCheckpoint) -> dict[str, Any]:
 def check_texts(here: HFCheckpoint, params: Any, there: Any, draw: Draw) -> None:
     """Greedy or beam search writes the same tokens."""
     fields, encodes = here.fields.values, here.model.kind == "encoder-decoder"
-    vocab, pad = here.model.config.decoder().vocab, fields.get("pad_token_id") or 0
+    vocab, pad = here.model.config.decoder().vocab_size, fields.get("pad_token_id") or 0
     rules = {
         "num_beams": draw.choice([1, 2, 3]),
         "max_new_tokens": NEW,

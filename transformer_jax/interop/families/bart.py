@@ -48,25 +48,27 @@ def _config(
     fields.only(normalize_before=place == "pre")
     rate = fields.number("dropout", default=0.1)
     return TransformerConfig(
-        vocab=fields.whole("vocab_size"),
-        width=fields.whole("d_model"),
+        vocab_size=fields.whole("vocab_size"),
+        d_model=fields.whole("d_model"),
         encoder_layers=fields.whole("encoder_layers"),
         decoder_layers=fields.whole("decoder_layers"),
-        decoder_vocab=decoder_vocab,
-        decoder_heads=fields.whole("decoder_attention_heads"),
-        decoder_feed_forward=fields.whole("decoder_ffn_dim"),
+        decoder_vocab_size=decoder_vocab,
+        decoder_attention_heads=fields.whole("decoder_attention_heads"),
+        decoder_ffn_dim=fields.whole("decoder_ffn_dim"),
         embedding=embedding,
         positions=positions,
         attention=AttentionConfig(
-            heads=fields.whole("encoder_attention_heads"),
+            num_heads=fields.whole("encoder_attention_heads"),
             dropout=fields.number("attention_dropout", default=0.0),
         ),
         feed_forward=FeedForwardConfig(
-            width=fields.whole("encoder_ffn_dim"),
+            d_ff=fields.whole("encoder_ffn_dim"),
             activation=fields.choice(("activation_function",), ACTIVATIONS, "gelu"),
-            dropout=fields.number("activation_dropout", default=0.0),
+            activation_dropout=fields.number("activation_dropout", default=0.0),
         ),
-        norm=NormConfig(place="pre" if place == "pre" else "post", eps=_EPS, dropout=rate),
+        norm=NormConfig(
+            placement="pre" if place == "pre" else "post", eps=_EPS, residual_dropout=rate
+        ),
         head=HeadConfig(bias=bias),
     )
 
@@ -101,13 +103,15 @@ def _bias(tensors: Tensors) -> bool:
 def bart(fields: ConfigReader, tensors: Tensors) -> Model:
     """A BART."""
     fields.only(add_final_layer_norm=False)
-    config = _config(fields, _embedding(fields, norm=True), _learned(fields), bias=_bias(tensors))
+    config = _config(
+        fields, _embedding(fields, layernorm_embedding=True), _learned(fields), bias=_bias(tensors)
+    )
     return Model("encoder-decoder", config, _prefix(tensors))
 
 
 def mbart(fields: ConfigReader, tensors: Tensors) -> Model:
     """An mBART."""
-    embedding = _embedding(fields, norm=True)
+    embedding = _embedding(fields, layernorm_embedding=True)
     config = _config(fields, embedding, _learned(fields), bias=_bias(tensors), place="pre")
     return Model("encoder-decoder", config, _prefix(tensors))
 
@@ -119,7 +123,7 @@ def marian(fields: ConfigReader, tensors: Tensors) -> Model:
         kind="sinusoidal_halves", max_length=fields.whole("max_position_embeddings")
     )
     vocab = fields.whole("decoder_vocab_size", default=fields.whole("vocab_size"))
-    embedding = _embedding(fields, shared=shared)
+    embedding = _embedding(fields, share_encoder_decoder_embeddings=shared)
     config = _config(
         fields,
         embedding,
@@ -147,7 +151,7 @@ def pegasus(fields: ConfigReader, tensors: Tensors) -> Model:
 def mappings(model: Model) -> list[TensorMapping]:
     """Embeddings, layers and the head's bias."""
     config = model.config
-    if config.embedding.shared:
+    if config.embedding.share_encoder_decoder_embeddings:
         found = [TensorMapping("embedding/table", f"{model.prefix}shared.weight")]
     else:
         found = [
@@ -162,7 +166,7 @@ def mappings(model: Model) -> list[TensorMapping]:
             found.append(
                 TensorMapping(f"{side}/positions/table", f"{theirs}.embed_positions.weight")
             )
-        if config.embedding.norm:
+        if config.embedding.layernorm_embedding:
             found += norm_mappings(f"{side}/embedding_norm", f"{theirs}.layernorm_embedding")
         if config.final_norm:
             found += norm_mappings(f"{side}/final_norm", f"{theirs}.layer_norm")
@@ -196,20 +200,20 @@ def _fields(kind: str, name: str, model: Model) -> dict[str, Any]:
         "model_type": kind,
         "architectures": [name],
         "is_encoder_decoder": True,
-        "vocab_size": config.vocab,
-        "d_model": config.width,
+        "vocab_size": config.vocab_size,
+        "d_model": config.d_model,
         "encoder_layers": config.encoder_layers,
         "decoder_layers": config.decoder_layers,
-        "encoder_attention_heads": config.attention.heads,
-        "decoder_attention_heads": decoder.attention.heads,
-        "encoder_ffn_dim": config.feed_forward.width,
-        "decoder_ffn_dim": decoder.feed_forward.width,
+        "encoder_attention_heads": config.attention.num_heads,
+        "decoder_attention_heads": decoder.attention.num_heads,
+        "encoder_ffn_dim": config.feed_forward.d_ff,
+        "decoder_ffn_dim": decoder.feed_forward.d_ff,
         "activation_function": config.feed_forward.activation.replace("gelu_tanh", "gelu_new"),
         "max_position_embeddings": config.positions.max_length,
         "scale_embedding": config.embedding.scale is None,
-        "dropout": config.norm.dropout,
+        "dropout": config.norm.residual_dropout,
         "attention_dropout": config.attention.dropout,
-        "activation_dropout": config.feed_forward.dropout,
+        "activation_dropout": config.feed_forward.activation_dropout,
         "tie_word_embeddings": True,
     }
 
@@ -250,8 +254,10 @@ MARIAN = dataclasses.replace(
     fields=lambda model: (
         _fields("marian", "MarianMTModel", model)
         | {
-            "decoder_vocab_size": model.config.decoder().vocab,
-            "share_encoder_decoder_embeddings": model.config.embedding.shared,
+            "decoder_vocab_size": model.config.decoder().vocab_size,
+            "share_encoder_decoder_embeddings": (
+                model.config.embedding.share_encoder_decoder_embeddings
+            ),
         }
     ),
     ignored=(*_VERSIONS, r"(model\.)?(encoder|decoder)\.embed_positions\.weight"),

@@ -58,29 +58,29 @@ def config_of(
     if embedding is None:
         fields.only(embedding_size=width)
     return TransformerConfig(
-        vocab=fields.whole("vocab_size"),
-        width=width,
+        vocab_size=fields.whole("vocab_size"),
+        d_model=width,
         encoder_layers=fields.whole("num_hidden_layers"),
         decoder_layers=0,
         embedding=EmbeddingConfig(
             scale=1.0,
-            norm=True,
-            width=None if embedding == width else embedding,
-            segments=fields.whole("type_vocab_size", default=2),
+            layernorm_embedding=True,
+            embedding_size=None if embedding == width else embedding,
+            type_vocab_size=fields.whole("type_vocab_size", default=2),
             dropout=fields.number("hidden_dropout_prob", default=0.1),
         ),
         positions=positions,
         attention=AttentionConfig(
-            heads=fields.whole("num_attention_heads"),
+            num_heads=fields.whole("num_attention_heads"),
             dropout=fields.number("attention_probs_dropout_prob", default=0.1),
         ),
         feed_forward=FeedForwardConfig(
-            width=fields.whole("intermediate_size"),
+            d_ff=fields.whole("intermediate_size"),
             activation=fields.choice(("hidden_act",), ACTIVATIONS, "gelu"),
         ),
         norm=NormConfig(
             eps=fields.number("layer_norm_eps", default=1e-12, above=0),
-            dropout=fields.number("hidden_dropout_prob", default=0.1),
+            residual_dropout=fields.number("hidden_dropout_prob", default=0.1),
         ),
         head=head,
     )
@@ -97,10 +97,10 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
     prefix = "bert." if tensors.has(table) else ""
     head = HeadConfig(
         bias=True,
-        transform=True,
+        mlm_transform=True,
         # A classifier of texts always reads what the pooler makes.
         pooler=tensors.has(f"{prefix}pooler.dense.weight") or task in TEXT_TASKS,
-        tied=not tensors.has(own) or tensors.same(own, table),
+        tie_word_embeddings=not tensors.has(own) or tensors.same(own, table),
     )
     positions = PositionConfig(kind="learned", max_length=fields.whole("max_position_embeddings"))
     return encoder(
@@ -152,17 +152,17 @@ def body_fields(model: Model) -> dict[str, Any]:
     """The keys that BERT and RoBERTa share."""
     config = model.config
     return {
-        "vocab_size": config.vocab,
-        "hidden_size": config.width,
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.d_model,
         "num_hidden_layers": config.encoder_layers,
-        "num_attention_heads": config.attention.heads,
-        "intermediate_size": config.feed_forward.width,
+        "num_attention_heads": config.attention.num_heads,
+        "intermediate_size": config.feed_forward.d_ff,
         "hidden_act": config.feed_forward.activation.replace("gelu_tanh", "gelu_new"),
-        "hidden_dropout_prob": config.norm.dropout,
+        "hidden_dropout_prob": config.norm.residual_dropout,
         "attention_probs_dropout_prob": config.attention.dropout,
-        "type_vocab_size": config.embedding.segments,
+        "type_vocab_size": config.embedding.type_vocab_size,
         "layer_norm_eps": config.norm.eps,
-        "tie_word_embeddings": config.head.tied,
+        "tie_word_embeddings": config.head.tie_word_embeddings,
         **label_fields(model),
     }
 

@@ -48,29 +48,29 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
     table = "distilbert.embeddings.word_embeddings.weight"
     own, rate = "vocab_projector.weight", fields.number("dropout", default=0.1)
     config = TransformerConfig(
-        vocab=fields.whole("vocab_size"),
-        width=fields.whole("dim", "hidden_size"),
+        vocab_size=fields.whole("vocab_size"),
+        d_model=fields.whole("dim", "hidden_size"),
         encoder_layers=fields.whole("n_layers", "num_hidden_layers"),
         decoder_layers=0,
-        embedding=EmbeddingConfig(scale=1.0, norm=True, dropout=rate),
+        embedding=EmbeddingConfig(scale=1.0, layernorm_embedding=True, dropout=rate),
         positions=PositionConfig(
             kind="learned", max_length=fields.whole("max_position_embeddings")
         ),
         attention=AttentionConfig(
-            heads=fields.whole("n_heads", "num_attention_heads"),
+            num_heads=fields.whole("n_heads", "num_attention_heads"),
             dropout=fields.number("attention_dropout", default=0.1),
         ),
         feed_forward=FeedForwardConfig(
-            width=fields.whole("hidden_dim"),
+            d_ff=fields.whole("hidden_dim"),
             activation=fields.choice(("activation",), ACTIVATIONS, "gelu"),
         ),
-        norm=NormConfig(eps=_EPS, dropout=rate),
+        norm=NormConfig(eps=_EPS, residual_dropout=rate),
         head=HeadConfig(
             bias=True,
-            transform=True,
+            mlm_transform=True,
             pooler=task in TEXT_TASKS,
             pooler_activation="relu" if task in TEXT_TASKS else "tanh",
-            tied=not tensors.has(own) or tensors.same(own, table),
+            tie_word_embeddings=not tensors.has(own) or tensors.same(own, table),
         ),
     )
     return encoder(
@@ -116,16 +116,16 @@ def fields(model: Model) -> dict[str, Any]:
     return {
         "model_type": "distilbert",
         "architectures": [architecture("DistilBert", task=model.task, words=model.words)],
-        "vocab_size": config.vocab,
-        "dim": config.width,
+        "vocab_size": config.vocab_size,
+        "dim": config.d_model,
         "n_layers": config.encoder_layers,
-        "n_heads": config.attention.heads,
-        "hidden_dim": config.feed_forward.width,
+        "n_heads": config.attention.num_heads,
+        "hidden_dim": config.feed_forward.d_ff,
         "activation": config.feed_forward.activation.replace("gelu_tanh", "gelu_new"),
-        "dropout": config.norm.dropout,
+        "dropout": config.norm.residual_dropout,
         "attention_dropout": config.attention.dropout,
         "max_position_embeddings": config.positions.max_length,
-        "tie_word_embeddings": config.head.tied,
+        "tie_word_embeddings": config.head.tie_word_embeddings,
         **label_fields(model),
     }
 

@@ -41,11 +41,11 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
     task = "replaced" if detects else task_of(fields, tensors, _HEADS)
     head = HeadConfig(
         bias=True,
-        transform=True,
-        transform_activation="gelu",  # whatever the layers have
+        mlm_transform=True,
+        mlm_transform_activation="gelu",  # whatever the layers have
         pooler=task in TEXT_TASKS,
         pooler_activation="gelu" if task in TEXT_TASKS else "tanh",
-        tied=not tensors.has(_OWN) or tensors.same(_OWN, _TABLE),
+        tie_word_embeddings=not tensors.has(_OWN) or tensors.same(_OWN, _TABLE),
     )
     positions = PositionConfig(kind="learned", max_length=fields.whole("max_position_embeddings"))
     width = fields.whole("embedding_size", default=128)
@@ -62,7 +62,7 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
 def mappings(model: Model) -> list[TensorMapping]:
     """Embeddings, layers and heads."""
     found, config = bert.body(model), model.config
-    if config.embedding_width != config.width:
+    if config.embedding_size != config.d_model:
         found += linear_mappings("encoder/projection", f"{model.prefix}embeddings_project")
     if model.task in TEXT_TASKS:
         found += linear_mappings("pooler", "classifier.dense")
@@ -84,7 +84,7 @@ def fields(model: Model) -> dict[str, Any]:
         "model_type": "electra",
         "architectures": ["ElectraForPreTraining" if detects else name],
         **bert.body_fields(plain),
-        "embedding_size": model.config.embedding_width,
+        "embedding_size": model.config.embedding_size,
         "max_position_embeddings": model.config.positions.max_length,
     }
 

@@ -37,10 +37,10 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
         scores=dataclasses.replace(
             windows(fields, window_size(fields), lambda layer: layer % 2 == 0),
             scale=fields.whole("query_pre_attn_scalar", default=256) ** -0.5,
-            softcap=cap("attn_logit_softcapping"),
+            attn_logit_softcapping=cap("attn_logit_softcapping"),
         ),
-        norm=dataclasses.replace(base.norm, place="sandwich", gain_offset=1.0),
-        head=dataclasses.replace(base.head, softcap=cap("final_logit_softcapping")),
+        norm=dataclasses.replace(base.norm, placement="sandwich", gain_offset=1.0),
+        head=dataclasses.replace(base.head, final_logit_softcapping=cap("final_logit_softcapping")),
     )
     return Model("decoder", config, llama.prefix_of(tensors))
 
@@ -57,10 +57,10 @@ def fields(model: Model) -> dict[str, Any]:
     base["hidden_activation"] = base.pop("hidden_act")
     return base | {
         "query_pre_attn_scalar": _scalar(config),
-        "attn_logit_softcapping": config.scores.softcap,
-        "final_logit_softcapping": config.head.softcap,
+        "attn_logit_softcapping": config.scores.attn_logit_softcapping,
+        "final_logit_softcapping": config.head.final_logit_softcapping,
         # Others need a number even where no layer has a window.
-        "sliding_window": config.scores.window or 4096,
+        "sliding_window": config.scores.sliding_window or 4096,
         "layer_types": layer_types(config),
     }
 

@@ -36,8 +36,8 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
     prefix = "transformer." if tensors.has("transformer.wte.weight") else ""
     width, rate = fields.whole("n_embd", "hidden_size"), fields.number("resid_pdrop", default=0.1)
     config = TransformerConfig(
-        vocab=fields.whole("vocab_size"),
-        width=width,
+        vocab_size=fields.whole("vocab_size"),
+        d_model=width,
         encoder_layers=0,
         decoder_layers=fields.whole("n_layer", "num_hidden_layers"),
         embedding=EmbeddingConfig(scale=1.0, dropout=fields.number("embd_pdrop", default=0.1)),
@@ -45,21 +45,21 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
             kind="learned", max_length=fields.whole("n_positions", "max_position_embeddings")
         ),
         attention=AttentionConfig(
-            heads=fields.whole("n_head", "num_attention_heads"),
+            num_heads=fields.whole("n_head", "num_attention_heads"),
             dropout=fields.number("attn_pdrop", default=0.1),
         ),
         scores=ScoreConfig(scale=None if fields.flag("scale_attn_weights", True) else 1.0),
         feed_forward=FeedForwardConfig(
-            width=fields.whole("n_inner", default=4 * width),
+            d_ff=fields.whole("n_inner", default=4 * width),
             activation=fields.choice(("activation_function",), ACTIVATIONS, "gelu_new"),
         ),
         norm=NormConfig(
-            place="pre",
+            placement="pre",
             eps=fields.number("layer_norm_epsilon", default=1e-5, above=0),
-            dropout=rate,
+            residual_dropout=rate,
         ),
         head=HeadConfig(
-            tied=not tensors.has("lm_head.weight")
+            tie_word_embeddings=not tensors.has("lm_head.weight")
             or tensors.same("lm_head.weight", f"{prefix}wte.weight")
         ),
     )
@@ -73,7 +73,7 @@ def mappings(model: Model) -> list[TensorMapping]:
         TensorMapping("decoder/positions/table", f"{model.prefix}wpe.weight"),
         *norm_mappings("decoder/final_norm", f"{model.prefix}ln_f"),
     ]
-    if not model.config.head.tied:
+    if not model.config.head.tie_word_embeddings:
         found.append(TensorMapping("head/table", "lm_head.weight"))
     for i in range(model.config.decoder_layers):
         ours, theirs = f"decoder/blocks/{i}", f"{model.prefix}h.{i}"
@@ -98,19 +98,19 @@ def fields(model: Model) -> dict[str, Any]:
     return {
         "model_type": "gpt2",
         "architectures": ["GPT2LMHeadModel"],
-        "vocab_size": config.vocab,
-        "n_embd": config.width,
+        "vocab_size": config.vocab_size,
+        "n_embd": config.d_model,
         "n_layer": config.decoder_layers,
-        "n_head": config.attention.heads,
-        "n_inner": config.feed_forward.width,
+        "n_head": config.attention.num_heads,
+        "n_inner": config.feed_forward.d_ff,
         "n_positions": config.positions.max_length,
         "activation_function": config.feed_forward.activation.replace("gelu_tanh", "gelu_new"),
         "layer_norm_epsilon": config.norm.eps,
         "scale_attn_weights": config.scores.scale is None,
         "embd_pdrop": config.embedding.dropout,
         "attn_pdrop": config.attention.dropout,
-        "resid_pdrop": config.norm.dropout,
-        "tie_word_embeddings": config.head.tied,
+        "resid_pdrop": config.norm.residual_dropout,
+        "tie_word_embeddings": config.head.tie_word_embeddings,
     }
 
 

@@ -143,8 +143,10 @@ def _decoder(fields: ConfigReader, tensors: Tensors, found: Model) -> Model:
         names = fields.values.get("architectures")
         raise fields.refused("architectures", names, "of decoders, heads for texts can be loaded")
     pad = fields.values.get("pad_token_id")
-    if pad is not None and fields.whole("pad_token_id", least=0) >= found.config.vocab:
-        raise fields.refused("pad_token_id", pad, f"one of {found.config.vocab} tokens is needed")
+    if pad is not None and fields.whole("pad_token_id", least=0) >= found.config.vocab_size:
+        raise fields.refused(
+            "pad_token_id", pad, f"one of {found.config.vocab_size} tokens is needed"
+        )
     return dataclasses.replace(
         found,
         kind="decoder-task",
@@ -165,7 +167,11 @@ def word_mappings(
         *norm_mappings("transform_norm", norm),
         TensorMapping("head/bias", bias),
     ]
-    return mappings if model.config.head.tied else [*mappings, TensorMapping("head/table", table)]
+    return (
+        mappings
+        if model.config.head.tie_word_embeddings
+        else [*mappings, TensorMapping("head/table", table)]
+    )
 
 
 def label_mappings(model: Model, texts: str = "classifier") -> list[TensorMapping]:

@@ -55,8 +55,8 @@ def windows(fields: ConfigReader, window: int | None, usual: Callable[[int], boo
         )
     every = next((n for n in (1, 2) if local == tuple(range(0, layers, n))), None)
     if every is None:
-        return ScoreConfig(window=window, window_layers=local)
-    return ScoreConfig(window=window, window_every=every)
+        return ScoreConfig(sliding_window=window, sliding_window_layers=local)
+    return ScoreConfig(sliding_window=window, sliding_window_every=every)
 
 
 def layer_types(config: TransformerConfig) -> list[str]:

@@ -71,33 +71,33 @@ def base_config(
     heads = fields.whole("num_attention_heads")
     fields = fields.filled(rms_norm_eps=1e-6)
     return TransformerConfig(
-        vocab=fields.whole("vocab_size"),
-        width=fields.whole("hidden_size"),
+        vocab_size=fields.whole("vocab_size"),
+        d_model=fields.whole("hidden_size"),
         encoder_layers=0,
         decoder_layers=fields.whole("num_hidden_layers"),
         embedding=EmbeddingConfig(scale=1.0, dropout=0.0),
         positions=rotations(fields),
         attention=dataclasses.replace(
             attention,
-            heads=heads,
-            kv_heads=fields.whole("num_key_value_heads", default=heads),
+            num_heads=heads,
+            num_kv_heads=fields.whole("num_key_value_heads", default=heads),
             head_dim=fields.whole("head_dim", default=fields.whole("hidden_size") // heads),
             dropout=fields.number("attention_dropout", default=0.0),
         ),
         scores=scores or ScoreConfig(),
         feed_forward=FeedForwardConfig(
-            width=fields.whole("intermediate_size"),
+            d_ff=fields.whole("intermediate_size"),
             activation=fields.choice(activation[:1], ACTIVATIONS, activation[1]),
             gated=True,
             bias=fields.flag("mlp_bias", False),
         ),
         norm=NormConfig(
             kind="rms",
-            place="pre",
+            placement="pre",
             eps=fields.number("rms_norm_eps", above=0),
-            dropout=0.0,
+            residual_dropout=0.0,
         ),
-        head=HeadConfig(tied=not tensors.has(own) or tensors.same(own, table)),
+        head=HeadConfig(tie_word_embeddings=not tensors.has(own) or tensors.same(own, table)),
     )
 
 
@@ -113,7 +113,9 @@ def mistral(fields: ConfigReader, tensors: Tensors) -> Model:
     """A Mistral, all of whose layers look no further than its window."""
     fields = fields.filled(max_position_embeddings=2**17, num_key_value_heads=8)
     attention = AttentionConfig(bias=False, out_bias=False)
-    config = base_config(fields, tensors, attention, ScoreConfig(window=window_size(fields)))
+    config = base_config(
+        fields, tensors, attention, ScoreConfig(sliding_window=window_size(fields))
+    )
     return Model("decoder", config, prefix_of(tensors))
 
 
@@ -173,7 +175,7 @@ def mappings(model: Model, layer: Layer | None = None) -> list[TensorMapping]:
         TensorMapping("embedding/table", f"{model.prefix}embed_tokens.weight"),
         *norm_mappings("decoder/final_norm", f"{model.prefix}norm", bias=False),
     ]
-    if not config.head.tied:
+    if not config.head.tie_word_embeddings:
         found.append(TensorMapping("head/table", "lm_head.weight"))
     for i in range(config.decoder_layers):
         found += layer(f"decoder/blocks/{i}", f"{model.prefix}layers.{i}", config)
@@ -181,7 +183,7 @@ def mappings(model: Model, layer: Layer | None = None) -> list[TensorMapping]:
 
 
 def _layer(ours: str, theirs: str, config: TransformerConfig) -> list[TensorMapping]:
-    sandwich = config.norm.place == "sandwich"
+    sandwich = config.norm.placement == "sandwich"
     att, names = config.attention, ("q_proj", "k_proj", "v_proj", "o_proj")
     norm = lambda part, name: norm_mappings(f"{ours}/{part}", f"{theirs}.{name}", bias=False)
     found = [
@@ -212,12 +214,12 @@ def base_fields(kind: str, name: str, model: Model) -> dict[str, Any]:
     return {
         "model_type": kind,
         "architectures": [name],
-        "vocab_size": config.vocab,
-        "hidden_size": config.width,
-        "intermediate_size": config.feed_forward.width,
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.d_model,
+        "intermediate_size": config.feed_forward.d_ff,
         "num_hidden_layers": config.decoder_layers,
-        "num_attention_heads": att.heads,
-        "num_key_value_heads": att.kv_heads or att.heads,
+        "num_attention_heads": att.num_heads,
+        "num_key_value_heads": att.num_kv_heads or att.num_heads,
         "head_dim": config.head_dim,
         "hidden_act": config.feed_forward.activation.replace("gelu_tanh", "gelu_pytorch_tanh"),
         **rope_fields(config.positions, config.head_dim),
@@ -225,7 +227,7 @@ def base_fields(kind: str, name: str, model: Model) -> dict[str, Any]:
         "attention_dropout": att.dropout,
         "attention_bias": att.out_bias,
         "mlp_bias": config.feed_forward.bias,
-        "tie_word_embeddings": config.head.tied,
+        "tie_word_embeddings": config.head.tie_word_embeddings,
     }
 
 
@@ -235,12 +237,12 @@ def named(model: Model) -> Model:
 
 
 def _mistral_fields(model: Model) -> dict[str, Any]:
-    window = {"sliding_window": model.config.scores.window}
+    window = {"sliding_window": model.config.scores.sliding_window}
     return base_fields("mistral", "MistralForCausalLM", model) | window
 
 
 def _qwen_fields(kind: str, name: str, model: Model) -> dict[str, Any]:
-    kinds, window = layer_types(model.config), model.config.scores.window
+    kinds, window = layer_types(model.config), model.config.scores.sliding_window
     return base_fields(kind, name, model) | {
         "use_sliding_window": SLIDING in kinds,
         "sliding_window": window if SLIDING in kinds else None,

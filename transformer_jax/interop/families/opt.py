@@ -52,8 +52,8 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
     bias = fields.flag("enable_bias", True)
     table, own = f"{prefix}decoder.embed_tokens.weight", "lm_head.weight"
     config = TransformerConfig(
-        vocab=fields.whole("vocab_size"),
-        width=width,
+        vocab_size=fields.whole("vocab_size"),
+        d_model=width,
         encoder_layers=0,
         decoder_layers=fields.whole("num_hidden_layers"),
         embedding=EmbeddingConfig(scale=1.0, dropout=0.0),
@@ -63,23 +63,23 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
             offset=_OFFSET,
         ),
         attention=AttentionConfig(
-            heads=fields.whole("num_attention_heads"),
+            num_heads=fields.whole("num_attention_heads"),
             bias=bias,
             out_bias=bias,
             dropout=fields.number("attention_dropout", default=0.0),
         ),
         feed_forward=FeedForwardConfig(
-            width=fields.whole("ffn_dim"),
+            d_ff=fields.whole("ffn_dim"),
             activation=fields.choice(("activation_function",), ACTIVATIONS, "relu"),
             bias=bias,
         ),
         norm=NormConfig(
-            place="pre" if before else "post",
+            placement="pre" if before else "post",
             eps=_EPS,
             final=before and not fields.flag("_remove_final_layer_norm", False),
-            dropout=rate,
+            residual_dropout=rate,
         ),
-        head=HeadConfig(tied=not tensors.has(own) or tensors.same(own, table)),
+        head=HeadConfig(tie_word_embeddings=not tensors.has(own) or tensors.same(own, table)),
     )
     return Model("decoder", config, prefix)
 
@@ -93,7 +93,7 @@ def mappings(model: Model) -> list[TensorMapping]:
     ]
     if config.final_norm:
         found += norm_mappings("decoder/final_norm", f"{theirs}.final_layer_norm")
-    if not config.head.tied:
+    if not config.head.tie_word_embeddings:
         found.append(TensorMapping("head/table", "lm_head.weight"))
     for i in range(config.decoder_layers):
         found += _layer(f"decoder/blocks/{i}", f"{theirs}.layers.{i}", config)
@@ -119,24 +119,24 @@ def _layer(ours: str, theirs: str, config: TransformerConfig) -> list[TensorMapp
 def fields(model: Model) -> dict[str, Any]:
     """The configuration of a decoder, as OPT's."""
     config = model.config
-    before = config.norm.place == "pre"
+    before = config.norm.placement == "pre"
     return {
         "model_type": "opt",
         "architectures": ["OPTForCausalLM"],
-        "vocab_size": config.vocab,
-        "hidden_size": config.width,
-        "word_embed_proj_dim": config.width,
-        "ffn_dim": config.feed_forward.width,
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.d_model,
+        "word_embed_proj_dim": config.d_model,
+        "ffn_dim": config.feed_forward.d_ff,
         "num_hidden_layers": config.decoder_layers,
-        "num_attention_heads": config.attention.heads,
+        "num_attention_heads": config.attention.num_heads,
         "max_position_embeddings": config.positions.max_length,
         "activation_function": config.feed_forward.activation.replace("gelu_tanh", "gelu_new"),
         "do_layer_norm_before": before,
         "_remove_final_layer_norm": before and not config.final_norm,
         "enable_bias": config.feed_forward.bias,
-        "dropout": config.norm.dropout,
+        "dropout": config.norm.residual_dropout,
         "attention_dropout": config.attention.dropout,
-        "tie_word_embeddings": config.head.tied,
+        "tie_word_embeddings": config.head.tie_word_embeddings,
     }
 
 

@@ -33,7 +33,7 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
         max_position_embeddings=4096, original_max_position_embeddings=4096, rms_norm_eps=1e-5
     )
     _refuse_factors_of_no_kind(fields)
-    scores = ScoreConfig(window=window_size(fields, default=None))
+    scores = ScoreConfig(sliding_window=window_size(fields, default=None))
     attention = AttentionConfig(bias=False, out_bias=False)
     # Its own positions come afterwards, and it has biases nowhere.
     base = llama.base_config(fields.replaced(**_PLAIN), tensors, attention, scores)
@@ -41,7 +41,9 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
         base,
         embedding=EmbeddingConfig(scale=1.0, dropout=fields.number("embd_pdrop", default=0.0)),
         positions=rotations(fields, kinds=_KINDS, head_dim=base.head_dim),
-        norm=dataclasses.replace(base.norm, dropout=fields.number("resid_pdrop", default=0.0)),
+        norm=dataclasses.replace(
+            base.norm, residual_dropout=fields.number("resid_pdrop", default=0.0)
+        ),
     )
     return Model("decoder", config, llama.prefix_of(tensors))
 
@@ -60,8 +62,8 @@ _PLAIN = dict.fromkeys(("rope_scaling", "rope_parameters", "partial_rotary_facto
 
 
 def _layer(ours: str, theirs: str, config: TransformerConfig) -> list[TensorMapping]:
-    heads = config.attention.heads
-    kv_heads = config.attention.kv_heads or heads
+    heads = config.attention.num_heads
+    kv_heads = config.attention.num_kv_heads or heads
     ends = (0, heads, heads + kv_heads, heads + 2 * kv_heads)
     linear = lambda part, name: linear_mappings(f"{ours}/{part}", f"{theirs}.{name}", bias=False)
     norm = lambda part, name: norm_mappings(f"{ours}/{part}", f"{theirs}.{name}", bias=False)
@@ -86,9 +88,9 @@ def fields(model: Model) -> dict[str, Any]:
     base = llama.base_fields("phi3", "Phi3ForCausalLM", model)
     own = {
         "original_max_position_embeddings": config.positions.max_length,
-        "sliding_window": config.scores.window,
+        "sliding_window": config.scores.sliding_window,
         "embd_pdrop": config.embedding.dropout,
-        "resid_pdrop": config.norm.dropout,
+        "resid_pdrop": config.norm.residual_dropout,
     }
     return own | {key: value for key, value in base.items() if not key.endswith("_bias")}
 

@@ -41,10 +41,10 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
     own = "lm_head.decoder.weight"
     head = HeadConfig(
         bias=True,
-        transform=True,
-        transform_activation="gelu",  # whatever the layers have
+        mlm_transform=True,
+        mlm_transform_activation="gelu",  # whatever the layers have
         pooler=pooler or task in TEXT_TASKS,
-        tied=not tensors.has(own) or tensors.same(own, table),
+        tie_word_embeddings=not tensors.has(own) or tensors.same(own, table),
     )
     # Position 0 is that of padding, and its table row the one of the padding id.
     first = fields.whole("pad_token_id", default=1, least=0) + 1

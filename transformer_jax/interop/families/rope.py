@@ -49,15 +49,15 @@ def rotations(
     base = fields.number("rope_theta", default=10_000.0, above=0)
     kind = group.choice(("rope_type", "type"), kinds, "default")
     settings: dict[str, Any] = {
-        "kind": "rotary",
+        "kind": "rope",
         "max_length": longest,
-        "rotary_base": group.number("rope_theta", default=base, above=0),
-        "rotary_dim": _turned(fields, group, head_dim),
+        "rope_theta": group.number("rope_theta", default=base, above=0),
+        "rope_dim": _turned(fields, group, head_dim),
     }
     if kind == "linear":
-        settings["rotary_interpolation"] = group.number("factor", above=0)
+        settings["rope_interpolation"] = group.number("factor", above=0)
     elif kind == "dynamic":
-        settings["rotary_dynamic"] = (group.number("factor", above=0), longest)
+        settings["rope_dynamic"] = (group.number("factor", above=0), longest)
     elif kind != "default":
         settings |= _OLD[kind](group, longest, _old_length(fields, group, longest))
     return PositionConfig(**settings)
@@ -85,7 +85,7 @@ def _old_length(fields: ConfigReader, group: ConfigReader, longest: int) -> int:
 def _llama3(group: ConfigReader, longest: int, old_length: int) -> dict[str, Any]:
     names = ("factor", "low_freq_factor", "high_freq_factor")
     numbers = tuple(group.number(name, above=0) for name in names)
-    return {"rotary_scaling": (*numbers, old_length)}
+    return {"rope_scaling": (*numbers, old_length)}
 
 
 def _yarn(group: ConfigReader, longest: int, old_length: int) -> dict[str, Any]:
@@ -99,8 +99,8 @@ def _yarn(group: ConfigReader, longest: int, old_length: int) -> dict[str, Any]:
     magnitude = lambda scale: 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
     usual = magnitude(above) / magnitude(below) if above and below else magnitude(1.0)
     return {
-        "rotary_yarn": (factor, fast, slow, old_length, whole),
-        "rotary_attention_factor": group.number("attention_factor", default=usual, above=0),
+        "rope_yarn": (factor, fast, slow, old_length, whole),
+        "rope_attention_factor": group.number("attention_factor", default=usual, above=0),
     }
 
 
@@ -111,10 +111,10 @@ def _longrope(group: ConfigReader, longest: int, old_length: int) -> dict[str, A
         usual = math.sqrt(1 + math.log(factor) / math.log(old_length))
     return {
         "max_length": min(longest, old_length),
-        "rotary_short": group.numbers("short_factor"),
-        "rotary_long": group.numbers("long_factor"),
-        "rotary_short_length": old_length,
-        "rotary_attention_factor": group.number("attention_factor", default=usual, above=0),
+        "rope_short_factor": group.numbers("short_factor"),
+        "rope_long_factor": group.numbers("long_factor"),
+        "rope_original_max_length": old_length,
+        "rope_attention_factor": group.number("attention_factor", default=usual, above=0),
     }
 
 
@@ -124,17 +124,17 @@ _OLD = {"llama3": _llama3, "yarn": _yarn, "longrope": _longrope}
 def rope_fields(places: PositionConfig, head_dim: int) -> dict[str, Any]:
     """The keys about positions, of a decoder that is published."""
     rope, more = _scaling(places)
-    rope = {"rope_type": "default", "rope_theta": places.rotary_base} | rope
-    if places.rotary_dim is not None:
-        share = places.rotary_dim / head_dim
-        if int(head_dim * share) != places.rotary_dim:
-            share = (places.rotary_dim + 0.5) / head_dim
+    rope = {"rope_type": "default", "rope_theta": places.rope_theta} | rope
+    if places.rope_dim is not None:
+        share = places.rope_dim / head_dim
+        if int(head_dim * share) != places.rope_dim:
+            share = (places.rope_dim + 0.5) / head_dim
         rope["partial_rotary_factor"] = share
     return {
         "max_position_embeddings": places.max_length,
         "rope_parameters": rope,
         # Read by what came before transformers 5.
-        "rope_theta": places.rotary_base,
+        "rope_theta": places.rope_theta,
         **({"rope_scaling": rope} if rope["rope_type"] != "default" else {}),
         **more,
     }
@@ -143,32 +143,32 @@ def rope_fields(places: PositionConfig, head_dim: int) -> dict[str, Any]:
 def _scaling(places: PositionConfig) -> tuple[dict[str, Any], dict[str, Any]]:
     """What is said within ``rope_parameters``, and what beside them."""
     old = "original_max_position_embeddings"
-    if places.rotary_scaling is not None:
-        factor, low, high, length = places.rotary_scaling
+    if places.rope_scaling is not None:
+        factor, low, high, length = places.rope_scaling
         slow = {"factor": factor, "low_freq_factor": low, "high_freq_factor": high, old: length}
         return {"rope_type": "llama3"} | slow, {}
-    if places.rotary_yarn is not None:
-        factor, fast, slow_turns, length, whole = places.rotary_yarn
+    if places.rope_yarn is not None:
+        factor, fast, slow_turns, length, whole = places.rope_yarn
         return {
             "rope_type": "yarn",
             "factor": factor,
             "beta_fast": fast,
             "beta_slow": slow_turns,
             "truncate": whole,
-            "attention_factor": places.rotary_attention_factor,
+            "attention_factor": places.rope_attention_factor,
             old: length,
         }, {}
-    if places.rotary_short_length is not None:
-        length = places.rotary_short_length
+    if places.rope_original_max_length is not None:
+        length = places.rope_original_max_length
         return {
             "rope_type": "longrope",
-            "short_factor": list(places.rotary_short),
-            "long_factor": list(places.rotary_long),
-            "attention_factor": places.rotary_attention_factor,
+            "short_factor": list(places.rope_short_factor),
+            "long_factor": list(places.rope_long_factor),
+            "attention_factor": places.rope_attention_factor,
             old: length,
         }, {old: length}  # Phi-3 reads it there alone
-    if places.rotary_dynamic is not None:
-        return {"rope_type": "dynamic", "factor": places.rotary_dynamic[0]}, {}
-    if places.rotary_interpolation != 1.0:
-        return {"rope_type": "linear", "factor": places.rotary_interpolation}, {}
+    if places.rope_dynamic is not None:
+        return {"rope_type": "dynamic", "factor": places.rope_dynamic[0]}, {}
+    if places.rope_interpolation != 1.0:
+        return {"rope_type": "linear", "factor": places.rope_interpolation}, {}
     return {}, {}

@@ -60,19 +60,19 @@ def _model(fields: ConfigReader, tensors: Tensors, feed_forward: str, *, scaled:
     layers = fields.whole("num_layers")
     own = "lm_head.weight"
     config = TransformerConfig(
-        vocab=fields.whole("vocab_size"),
-        width=width,
+        vocab_size=fields.whole("vocab_size"),
+        d_model=width,
         encoder_layers=layers,
         decoder_layers=0 if alone else fields.whole("num_decoder_layers", default=layers),
         embedding=EmbeddingConfig(scale=1.0, dropout=rate),
         positions=PositionConfig(
             kind="relative",
             max_length=fields.whole("n_positions", default=512),
-            buckets=fields.whole("relative_attention_num_buckets", default=32),
+            num_buckets=fields.whole("relative_attention_num_buckets", default=32),
             max_distance=fields.whole("relative_attention_max_distance", default=128),
         ),
         attention=AttentionConfig(
-            heads=fields.whole("num_heads"),
+            num_heads=fields.whole("num_heads"),
             head_dim=fields.whole("d_kv"),
             bias=False,
             out_bias=False,
@@ -80,22 +80,22 @@ def _model(fields: ConfigReader, tensors: Tensors, feed_forward: str, *, scaled:
         ),
         scores=ScoreConfig(scale=1.0),
         feed_forward=FeedForwardConfig(
-            width=fields.whole("d_ff"),
+            d_ff=fields.whole("d_ff"),
             activation=activation,
             gated=gated,
             bias=False,
-            dropout=rate,
+            activation_dropout=rate,
         ),
         norm=NormConfig(
             kind="rms",
-            place="pre",
+            placement="pre",
             eps=fields.number("layer_norm_epsilon", default=1e-6, above=0),
-            dropout=rate,
+            residual_dropout=rate,
         ),
         head=HeadConfig()
         if alone
         else HeadConfig(
-            tied=not tensors.has(own) or tensors.same(own, "shared.weight"),
+            tie_word_embeddings=not tensors.has(own) or tensors.same(own, "shared.weight"),
             scale=width**-0.5 if scaled else 1.0,
         ),
     )
@@ -123,7 +123,7 @@ def mappings(model: Model) -> list[TensorMapping]:
     """Embeddings, layers and a head that is not tied."""
     config = model.config
     found = [TensorMapping("embedding/table", "shared.weight")]
-    if not config.head.tied:
+    if not config.head.tie_word_embeddings:
         found.append(TensorMapping("head/table", "lm_head.weight"))
     for side, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
         if not layers:
@@ -173,24 +173,24 @@ def fields(model: Model) -> dict[str, Any]:
     head = {
         "num_decoder_layers": config.decoder_layers,
         "scale_decoder_outputs": config.head.scale != 1.0,
-        "tie_word_embeddings": config.head.tied,
+        "tie_word_embeddings": config.head.tie_word_embeddings,
     }
     return {
         "model_type": "t5",
         "architectures": ["T5ForConditionalGeneration" if both else "T5EncoderModel"],
         "is_encoder_decoder": both,
-        "vocab_size": config.vocab,
-        "d_model": config.width,
+        "vocab_size": config.vocab_size,
+        "d_model": config.d_model,
         "d_kv": config.head_dim,
-        "d_ff": ff.width,
+        "d_ff": ff.d_ff,
         "num_layers": config.encoder_layers,
-        "num_heads": config.attention.heads,
-        "relative_attention_num_buckets": places.buckets,
+        "num_heads": config.attention.num_heads,
+        "relative_attention_num_buckets": places.num_buckets,
         "relative_attention_max_distance": places.max_distance,
         "n_positions": places.max_length,
         "feed_forward_proj": activation,
         "layer_norm_epsilon": config.norm.eps,
-        "dropout_rate": config.norm.dropout,
+        "dropout_rate": config.norm.residual_dropout,
         **(head if both else {}),
     }
 

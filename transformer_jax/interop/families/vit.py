@@ -37,9 +37,9 @@ _NAMES = ("attention.query", "attention.key", "attention.value", "output.dense")
 def config_of(fields: ConfigReader, pooler: bool) -> TransformerConfig:
     """The encoder that a configuration describes."""
     image = ImageConfig(
-        size=fields.whole("image_size"),
-        patch=fields.whole("patch_size"),
-        channels=fields.whole("num_channels", default=3),
+        image_size=fields.whole("image_size"),
+        patch_size=fields.whole("patch_size"),
+        num_channels=fields.whole("num_channels", default=3),
     )
     width = fields.whole("hidden_size")
     dropout = fields.number("hidden_dropout_prob", default=0.0)
@@ -49,25 +49,25 @@ def config_of(fields: ConfigReader, pooler: bool) -> TransformerConfig:
         act = fields.choice(("pooler_act",), ACTIVATIONS, "tanh")
         head = HeadConfig(bias=True, pooler=True, pooler_activation=act)
     return TransformerConfig(
-        vocab=0,
-        width=width,
+        vocab_size=0,
+        d_model=width,
         encoder_layers=fields.whole("num_hidden_layers"),
         decoder_layers=0,
         embedding=EmbeddingConfig(scale=1.0, dropout=dropout),
-        positions=PositionConfig(kind="learned", max_length=image.places),
+        positions=PositionConfig(kind="learned", max_length=image.sequence_length),
         attention=AttentionConfig(
-            heads=fields.whole("num_attention_heads"),
+            num_heads=fields.whole("num_attention_heads"),
             bias=fields.flag("qkv_bias", True),
             dropout=fields.number("attention_probs_dropout_prob", default=0.0),
         ),
         feed_forward=FeedForwardConfig(
-            width=fields.whole("intermediate_size"),
+            d_ff=fields.whole("intermediate_size"),
             activation=fields.choice(("hidden_act",), ACTIVATIONS, "gelu"),
         ),
         norm=NormConfig(
-            place="pre",
+            placement="pre",
             eps=fields.number("layer_norm_eps", default=1e-12, above=0),
-            dropout=dropout,
+            residual_dropout=dropout,
         ),
         head=head,
         image=image,
@@ -95,7 +95,9 @@ def mappings(model: Model) -> list[TensorMapping]:
     config, at = model.config, f"{model.prefix}embeddings."
     pixels = f"{at}patch_embeddings.projection"
     found = [
-        TensorMapping("embedding/kernel", f"{pixels}.weight", "patches", patch=config.image.patch),
+        TensorMapping(
+            "embedding/kernel", f"{pixels}.weight", "patches", patch=config.image.patch_size
+        ),
         TensorMapping("embedding/bias", f"{pixels}.bias"),
         TensorMapping("class_embedding/table", f"{at}cls_token", "leading_axis"),
         TensorMapping("encoder/positions/table", f"{at}position_embeddings", "leading_axis"),
@@ -123,20 +125,20 @@ def fields(model: Model) -> dict[str, Any]:
     theirs = lambda name: name.replace("gelu_tanh", "gelu_new")
     pooler = {
         "pooler_act": theirs(config.head.pooler_activation),
-        "pooler_output_size": config.width,
+        "pooler_output_size": config.d_model,
     }
     return {
         "model_type": "vit",
         "architectures": ["ViTForImageClassification" if model.task else "ViTModel"],
-        "image_size": config.image.size,
-        "patch_size": config.image.patch,
-        "num_channels": config.image.channels,
-        "hidden_size": config.width,
+        "image_size": config.image.image_size,
+        "patch_size": config.image.patch_size,
+        "num_channels": config.image.num_channels,
+        "hidden_size": config.d_model,
         "num_hidden_layers": config.encoder_layers,
-        "num_attention_heads": config.attention.heads,
-        "intermediate_size": config.feed_forward.width,
+        "num_attention_heads": config.attention.num_heads,
+        "intermediate_size": config.feed_forward.d_ff,
         "hidden_act": theirs(config.feed_forward.activation),
-        "hidden_dropout_prob": config.norm.dropout,
+        "hidden_dropout_prob": config.norm.residual_dropout,
         "attention_probs_dropout_prob": config.attention.dropout,
         "qkv_bias": config.attention.bias,
         "layer_norm_eps": config.norm.eps,

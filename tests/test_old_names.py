@@ -1,0 +1,94 @@
+"""Files and command lines of earlier versions stay usable through one table of names."""
+
+import dataclasses
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transformer_jax import old_names
+from transformer_jax.config import TransformerConfig
+
+
+def leaves(kind, prefix):
+    for field in dataclasses.fields(kind):
+        default = getattr(kind(), field.name)
+        if dataclasses.is_dataclass(default):
+            yield from leaves(type(default), f"{prefix}{field.name}.")
+        else:
+            yield prefix + field.name
+
+
+MODEL = set(leaves(TransformerConfig, "model."))
+
+
+def nested(path, value):
+    for name in reversed(path.split(".")):
+        value = {name: value}
+    return value
+
+
+def flag(path):
+    return "--" + path.replace("_", "-")
+
+
+@pytest.mark.parametrize("table", ["SETTINGS", "COMMANDS", "REQUESTS", "METRICS", "ITEMS"])
+def test_no_current_name_is_an_earlier_one(table):
+    names = getattr(old_names, table)
+    assert not set(names) & set(names.values())
+
+
+def test_current_names_of_model_settings_exist():
+    renamed = {new for new in old_names.SETTINGS.values() if new.startswith("model.")}
+    assert renamed <= MODEL
+    assert not set(old_names.SETTINGS) & MODEL
+
+
+def test_every_earlier_setting_is_read_under_its_current_name():
+    for old, new in old_names.SETTINGS.items():
+        assert old_names.current_settings(nested(old, 3)) == nested(new, 3)
+        assert old_names.current_settings(nested(new, 3)) == nested(new, 3)
+
+
+def test_every_earlier_value_is_read_as_its_current_one():
+    earlier = {new: old for old, new in old_names.SETTINGS.items()}
+    for path, values in old_names.VALUES.items():
+        for old, new in values.items():
+            for name in {path, earlier.get(path, path)}:
+                assert old_names.current_settings(nested(name, old)) == nested(path, new)
+                arguments = old_names.current_flags("train", [flag(name), old], [])
+                assert arguments == [flag(path), new]
+
+
+def test_every_earlier_flag_becomes_the_current_one_and_is_named(caplog):
+    with caplog.at_level(logging.WARNING):
+        for old, new in old_names.SETTINGS.items():
+            for command in ("train", "resume"):
+                assert old_names.current_flags(command, [flag(old), "x"], []) == [flag(new), "x"]
+                assert f"{flag(old)} is now {flag(new)}" in caplog.text
+            assert old_names.current_flags("train", [f"{flag(old)}=x"], []) == [f"{flag(new)}=x"]
+    for command, flags in old_names.FLAGS.items():
+        for old, new in flags.items():
+            assert old_names.current_flags(command, [old, "x"], [])[0] == new
+
+
+def test_switches_keep_their_no():
+    assert old_names.current_flags("train", ["--model.compute.no-scan"], []) == [
+        "--model.compute.no-scan-layers"
+    ]
+
+
+def test_nothing_after_two_dashes_is_a_flag():
+    arguments = ["--", "--model.width", "8"]
+    assert old_names.current_flags("train", arguments, []) == arguments
+
+
+@given(st.dictionaries(st.text(max_size=5), st.none() | st.text(max_size=5) | st.integers()))
+def test_other_settings_stay_as_they_are(config):
+    assert old_names.current_settings({"other": config}) == {"other": config}
+
+
+def test_a_setting_under_both_names_is_left_for_the_reader_to_refuse():
+    both = {"model": {"width": 4, "d_model": 8}}
+    assert old_names.current_settings(both) == both

@@ -1,0 +1,257 @@
+"""Validation of model configurations: errors name the field, its value and what is allowed."""
+
+from typing import Any
+
+from transformer_jax.config import ImageConfig, PositionConfig, ScoreConfig, TransformerConfig
+from transformer_jax.errors import ConfigError
+
+__all__ = ["check"]
+
+# Upper bounds, so that a slip of the keyboard is refused before time and memory are spent on it.
+# Each is at least ten times the largest published value.
+_LARGEST = {
+    "vocab_size": 1 << 26,
+    "d_model": 1 << 20,
+    "encoder_layers": 1 << 12,
+    "decoder_layers": 1 << 12,
+    "decoder_vocab_size": 1 << 26,
+    "decoder_attention_heads": 1 << 14,
+    "decoder_ffn_dim": 1 << 22,
+    "embedding.type_vocab_size": 1 << 20,
+    "embedding.embedding_size": 1 << 20,
+    "positions.max_length": 1 << 30,
+    "positions.offset": 1 << 20,
+    "positions.num_buckets": 1 << 20,
+    "positions.max_distance": 1 << 30,
+    "attention.num_heads": 1 << 14,
+    "attention.num_kv_heads": 1 << 14,
+    "attention.head_dim": 1 << 16,
+    "attention.value_dim": 1 << 16,
+    "feed_forward.d_ff": 1 << 22,
+    "image.image_size": 1 << 16,
+    "image.patch_size": 1 << 16,
+    "image.num_channels": 1 << 16,
+}
+_NONE_OR_POSITIVE = (
+    "decoder_vocab_size",
+    "decoder_ffn_dim",
+    "attention.num_kv_heads",
+    "attention.head_dim",
+    "attention.value_dim",
+)
+_ZERO_OR_MORE = (
+    "encoder_layers",
+    "decoder_layers",
+    "embedding.type_vocab_size",
+    "positions.offset",
+)
+_POSITIVE = ("feed_forward.d_ff", "positions.max_length")
+_RATES = (
+    "embedding.dropout",
+    "attention.dropout",
+    "feed_forward.activation_dropout",
+    "norm.residual_dropout",
+)
+
+
+def check(config: TransformerConfig) -> None:
+    """Refuse a configuration that no model can have.
+
+    Raises:
+        ConfigError: Names the field, its value and what is allowed.
+    """
+    _check_sizes(config)
+    _check_heads(config)
+    for name in ("d_model",) if config.image.image_size else ("vocab_size", "d_model"):
+        if getattr(config, name) < 1:
+            raise ConfigError(f"{name} is {getattr(config, name)}: it must be at least 1")
+    for name in _POSITIVE:
+        if _value(config, name) < 1:
+            raise ConfigError(f"{name} is {_value(config, name)}: at least 1")
+    for name in _RATES:
+        rate = _value(config, name)
+        if not 0.0 <= rate < 1.0:
+            raise ConfigError(f"{name} is {rate}: allowed are 0 up to, not including, 1")
+    _check_windows(config.scores, max(config.encoder_layers, config.decoder_layers))
+    if config.positions.kind == "rope":
+        _check_rope(config.positions, config.head_dim)
+    _check_relative(config.positions)
+    for name in ("mlm_transform", "pooler"):
+        if getattr(config.head, name) and config.decoder_layers:
+            raise ConfigError(f"head.{name} is for encoders, but there are decoder layers")
+    _check_embedding(config)
+    if config.image.image_size:
+        _check_image(config, config.image)
+
+
+def _value(config: TransformerConfig, name: str) -> Any:
+    found: Any = config
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _check_sizes(config: TransformerConfig) -> None:
+    for name, largest in _LARGEST.items():
+        value = _value(config, name)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ConfigError(f"{name} is {value!r}: a whole number is needed")
+        if value > largest:
+            raise ConfigError(f"{name} is {value}: at most {largest}")
+        if name in _NONE_OR_POSITIVE and value < 1:
+            raise ConfigError(f"{name} is {value}: at least 1, or None")
+        if name in _ZERO_OR_MORE and value < 0:
+            raise ConfigError(f"{name} is {value}: it must be 0 or more")
+
+
+def _check_heads(config: TransformerConfig) -> None:
+    for name in ("attention.num_heads", "decoder_attention_heads"):
+        heads = _value(config, name)
+        if heads is None:
+            continue
+        if heads < 1:
+            raise ConfigError(f"{name} is {heads}: at least 1 head is needed")
+        if config.attention.head_dim is None and config.d_model % heads:
+            raise ConfigError(
+                f"{name} {heads} does not divide d_model {config.d_model}: choose a divisor of "
+                f"d_model, or set attention.head_dim"
+            )
+        kv_heads = config.attention.num_kv_heads or heads
+        if heads % kv_heads:
+            raise ConfigError(f"attention.num_kv_heads {kv_heads} does not divide {name} {heads}")
+
+
+def _check_windows(scores: ScoreConfig, layers: int) -> None:
+    """Sliding windows and the layers that have one."""
+    size, every, chosen = (
+        scores.sliding_window,
+        scores.sliding_window_every,
+        scores.sliding_window_layers,
+    )
+    if size is not None and size < 1:
+        raise ConfigError(f"scores.sliding_window is {size}: at least 1 (the token itself)")
+    if every < 1:
+        raise ConfigError(f"scores.sliding_window_every is {every}: at least 1")
+    if chosen is None:
+        return
+    if size is None or every != 1:
+        raise ConfigError(
+            f"scores.sliding_window_layers is {chosen}: it needs scores.sliding_window, and "
+            f"scores.sliding_window_every left at 1"
+        )
+    if list(chosen) != sorted({i for i in chosen if 0 <= i < layers}):
+        raise ConfigError(
+            f"scores.sliding_window_layers is {chosen}: layers from 0 to {layers - 1} in ascending "
+            f"order, each once"
+        )
+
+
+def _check_relative(positions: PositionConfig) -> None:
+    buckets, distance = positions.num_buckets, positions.max_distance
+    if positions.kind == "relative" and not 4 <= buckets < distance:
+        raise ConfigError(
+            f"positions.num_buckets is {buckets}: relative positions need at least 4, and fewer "
+            f"than positions.max_distance, {distance}"
+        )
+
+
+def _check_rope(positions: PositionConfig, head_dim: int) -> None:
+    """Rotary embeddings, and the one method that changes their angles."""
+    if positions.rope_dim is None and head_dim % 2:
+        raise ConfigError(f"rotary embeddings need an even head size, not {head_dim}")
+    size = head_dim if positions.rope_dim is None else positions.rope_dim
+    if size % 2 or not 0 < size <= head_dim:
+        raise ConfigError(
+            f"positions.rope_dim is {positions.rope_dim}: an even number, at most the head size "
+            f"{head_dim}"
+        )
+    methods = positions.rope_methods
+    if len(methods) > 1:
+        raise ConfigError(
+            f"positions.{' and positions.'.join(methods)} are given: only one of them is allowed"
+        )
+    if positions.rope_dynamic and size < 4:
+        raise ConfigError(f"positions.rope_dynamic needs at least 4 rotary dimensions, not {size}")
+    _check_longrope(positions, size)
+    for name in ("rope_scaling", "rope_yarn", "rope_dynamic"):
+        numbers = getattr(positions, name)
+        if numbers is not None and not all(number > 0 for number in numbers[:4]):
+            raise ConfigError(f"positions.{name} is {numbers}: each number has to be above 0")
+    low, high = (positions.rope_scaling or (1.0, 0.0, 1.0))[1:3]
+    if not low < high:
+        raise ConfigError(
+            f"positions.rope_scaling is {positions.rope_scaling}: the second number has to be "
+            f"below the third"
+        )
+    theta = positions.rope_theta
+    if not theta > 0:
+        raise ConfigError(f"positions.rope_theta is {theta}: above 0")
+    if positions.rope_yarn is not None and theta <= 1:
+        raise ConfigError(f"positions.rope_theta is {theta}: above 1 with positions.rope_yarn")
+    factor = positions.rope_attention_factor
+    if not factor > 0:
+        raise ConfigError(f"positions.rope_attention_factor is {factor}: above 0")
+    if positions.rope_interpolation < 1:
+        raise ConfigError(
+            f"positions.rope_interpolation is {positions.rope_interpolation}: 1 (none) or more"
+        )
+
+
+def _check_longrope(positions: PositionConfig, size: int) -> None:
+    factors = {name: getattr(positions, name) for name in ("rope_short_factor", "rope_long_factor")}
+    given = any(factors.values())
+    if given != (positions.rope_original_max_length is not None):
+        raise ConfigError(
+            "positions.rope_short_factor, rope_long_factor and rope_original_max_length are given "
+            "together"
+        )
+    for name, numbers in factors.items() if given else ():
+        if len(numbers) != size // 2 or not all(number > 0 for number in numbers):
+            raise ConfigError(
+                f"positions.{name} has {len(numbers)} factors: {size // 2} are needed, each above 0"
+            )
+
+
+def _check_embedding(config: TransformerConfig) -> None:
+    """One table for both sides, and embeddings of another size than the model's."""
+    embedding, target = config.embedding, config.decoder_vocab_size
+    if target and target != config.vocab_size and embedding.share_encoder_decoder_embeddings:
+        raise ConfigError(
+            f"embedding.share_encoder_decoder_embeddings needs one vocabulary, but vocab_size is "
+            f"{config.vocab_size} and decoder_vocab_size {target}: set it to False"
+        )
+    size = embedding.embedding_size
+    if size in (None, config.d_model):
+        return
+    if size < 1:
+        raise ConfigError(
+            f"embedding.embedding_size is {size}: at least 1, or None, which is d_model"
+        )
+    if config.decoder_layers or config.image.image_size:
+        raise ConfigError(
+            f"embedding.embedding_size is {size}: only a text encoder projects its embeddings"
+        )
+
+
+def _check_image(config: TransformerConfig, image: ImageConfig) -> None:
+    for name in ("image_size", "patch_size", "num_channels"):
+        if getattr(image, name) < 1:
+            raise ConfigError(f"image.{name} is {getattr(image, name)}: at least 1")
+    size, patch = image.image_size, image.patch_size
+    if size % patch:
+        raise ConfigError(
+            f"image.patch_size {patch} does not divide image.image_size {size}: choose a divisor"
+        )
+    if config.decoder_layers:
+        raise ConfigError("image.image_size is for encoders, but there are decoder layers")
+    if config.vocab_size:
+        raise ConfigError(
+            f"vocab_size is {config.vocab_size}: an image model has no vocabulary: set it to 0"
+        )
+    if config.positions.max_length != image.sequence_length:
+        raise ConfigError(
+            f"positions.max_length is {config.positions.max_length}: an image of {size} × {size} "
+            f"in patches of {patch} × {patch} makes {image.sequence_length}"
+        )

@@ -1,0 +1,173 @@
+"""Earlier names of settings, flags, request fields, metrics and checkpoint items.
+
+Files that earlier versions wrote, and command lines written for them, stay usable: readers pass
+what they read through this one table. Only current names are ever written or shown.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+__all__ = [
+    "COMMANDS",
+    "FLAGS",
+    "ITEMS",
+    "METRICS",
+    "REQUESTS",
+    "SETTINGS",
+    "VALUES",
+    "current_flags",
+    "current_keys",
+    "current_settings",
+]
+
+log = logging.getLogger(__name__)
+
+# Settings of runs, as dotted paths in config.json and as flags of training commands.
+SETTINGS = {
+    "model.vocab": "model.vocab_size",
+    "model.width": "model.d_model",
+    "model.decoder_vocab": "model.decoder_vocab_size",
+    "model.decoder_heads": "model.decoder_attention_heads",
+    "model.decoder_feed_forward": "model.decoder_ffn_dim",
+    "model.embedding.norm": "model.embedding.layernorm_embedding",
+    "model.embedding.segments": "model.embedding.type_vocab_size",
+    "model.embedding.shared": "model.embedding.share_encoder_decoder_embeddings",
+    "model.embedding.width": "model.embedding.embedding_size",
+    "model.positions.rotary_base": "model.positions.rope_theta",
+    "model.positions.rotary_dim": "model.positions.rope_dim",
+    "model.positions.rotary_scaling": "model.positions.rope_scaling",
+    "model.positions.rotary_yarn": "model.positions.rope_yarn",
+    "model.positions.rotary_dynamic": "model.positions.rope_dynamic",
+    "model.positions.rotary_short": "model.positions.rope_short_factor",
+    "model.positions.rotary_long": "model.positions.rope_long_factor",
+    "model.positions.rotary_short_length": "model.positions.rope_original_max_length",
+    "model.positions.rotary_attention_factor": "model.positions.rope_attention_factor",
+    "model.positions.rotary_interpolation": "model.positions.rope_interpolation",
+    "model.positions.buckets": "model.positions.num_buckets",
+    "model.attention.heads": "model.attention.num_heads",
+    "model.attention.kv_heads": "model.attention.num_kv_heads",
+    "model.scores.softcap": "model.scores.attn_logit_softcapping",
+    "model.scores.window": "model.scores.sliding_window",
+    "model.scores.window_every": "model.scores.sliding_window_every",
+    "model.scores.window_layers": "model.scores.sliding_window_layers",
+    "model.feed_forward.width": "model.feed_forward.d_ff",
+    "model.feed_forward.dropout": "model.feed_forward.activation_dropout",
+    "model.norm.place": "model.norm.placement",
+    "model.norm.dropout": "model.norm.residual_dropout",
+    "model.head.tied": "model.head.tie_word_embeddings",
+    "model.head.softcap": "model.head.final_logit_softcapping",
+    "model.head.transform": "model.head.mlm_transform",
+    "model.head.transform_activation": "model.head.mlm_transform_activation",
+    "model.image.size": "model.image.image_size",
+    "model.image.patch": "model.image.patch_size",
+    "model.image.channels": "model.image.num_channels",
+    "model.compute.scan": "model.compute.scan_layers",
+}
+
+# Values of settings: by the current name of the setting, earlier value -> current one.
+VALUES: dict[str, dict[str, str]] = {
+    "model.positions.kind": {"rotary": "rope"},
+}
+
+# Flags of commands that are no settings of a run: command -> earlier flag -> current flag.
+FLAGS: dict[str, dict[str, str]] = {}
+
+# Values of such flags: command -> current flag -> earlier value -> current value.
+FLAG_VALUES: dict[str, dict[str, dict[str, str]]] = {}
+
+# Commands of ``transformer-jax``.
+COMMANDS: dict[str, str] = {}
+
+# Fields of JSON requests.
+REQUESTS: dict[str, str] = {}
+
+# Names in metrics.jsonl and results.json.
+METRICS: dict[str, str] = {}
+
+# Items of checkpoints.
+ITEMS: dict[str, str] = {}
+
+
+def current_settings(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The settings of a run, nested by group, under their current names.
+
+    A setting that is there under both names keeps the current one, beside the earlier one, which
+    readers then refuse as unknown.
+
+    Example:
+        >>> current_settings({"model": {"width": 8, "positions": {"kind": "rotary"}}})
+        {'model': {'d_model': 8, 'positions': {'kind': 'rope'}}}
+    """
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        path = prefix + name
+        new = SETTINGS.get(path, path)
+        last = new.removeprefix(prefix)
+        if new != path and ("." in last or last in config):
+            new, last = path, name
+        if isinstance(value, Mapping):
+            value = current_settings(value, f"{new}.")
+        elif isinstance(value, str):
+            value = VALUES.get(new, {}).get(value, value)
+        found[last] = value
+    return found
+
+
+def current_flags(command: str, arguments: Sequence[str], settings: Iterable[str]) -> list[str]:
+    """A command's arguments with current flags and values; a warning names each that changed.
+
+    Args:
+        command: Name of the command.
+        arguments: What follows it.
+        settings: All flags that the command has, without dashes: an earlier name that is a flag of
+            this command is left alone.
+
+    Example:
+        >>> current_flags("train", ["--model.width=8", "--model.norm.place", "pre"], [])
+        ['--model.d-model=8', '--model.norm.placement', 'pre']
+    """
+    known, values = set(settings), dict[str, str]()
+    out: list[str] = []
+    for i, argument in enumerate(arguments):
+        if argument == "--":
+            return [*out, *arguments[i:]]
+        if not argument.startswith("--"):
+            out.append(values.get(argument, argument))
+            values = {}
+            continue
+        flag, equals, value = argument.partition("=")
+        new = flag if flag[2:].replace("_", "-") in known else _current_flag(command, flag)
+        if new != flag:
+            log.warning("%s is now %s", flag, new)
+        values = FLAG_VALUES.get(command, {}).get(new) or VALUES.get(_path(new), {})
+        out.append(new + equals + values.get(value, value))
+    return out
+
+
+def current_keys(fields: Mapping[str, Any], table: Mapping[str, str]) -> dict[str, Any]:
+    """A flat mapping with each key of ``table`` under its current name.
+
+    Example:
+        >>> current_keys({"beams": 4, "text": "a"}, {"beams": "num_beams"})
+        {'num_beams': 4, 'text': 'a'}
+    """
+    return {table.get(name, name): value for name, value in fields.items()}
+
+
+def _current_flag(command: str, flag: str) -> str:
+    """The flag as it is called now; switches keep their ``no-``."""
+    plain = "--" + flag[2:].replace("_", "-")
+    if plain in FLAGS.get(command, {}):
+        return FLAGS[command][plain]
+    group, dot, last = _path(plain).rpartition(".")
+    switch = last.startswith("no_") and f"{group}{dot}{last}" not in SETTINGS
+    new = SETTINGS.get(f"{group}{dot}{last.removeprefix('no_') if switch else last}")
+    if new is None:
+        return flag
+    group, dot, last = new.replace("_", "-").rpartition(".")
+    return f"--{group}{dot}{'no-' if switch else ''}{last}"
+
+
+def _path(flag: str) -> str:
+    return flag[2:].replace("-", "_")
