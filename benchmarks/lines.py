@@ -65,7 +65,7 @@ def work(asked: Lines, folder: Path, beams: int) -> tuple[Path, Path]:
     text = folder / "lines.txt"
     text.write_text("".join(f"{line}\n" for line in lines), "utf-8")
     model, tokenizer = load(asked.run)
-    translator = Translator(model, tokenizer, search=BeamSearchConfig(beams=beams))
+    translator = Translator(model, tokenizer, search=BeamSearchConfig(num_beams=beams))
     lengths = [len(done.tokens) for done in translator.translate(lines)]
     sources = [[*ids, tokenizer.eos] for ids in tokenizer.encode_batch(lines)]
     config = json.loads((asked.run / "config.json").read_text())["model"]

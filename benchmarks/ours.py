@@ -25,6 +25,7 @@ from transformer_jax.config import (
 from transformer_jax.decoding.beam import beam_search
 from transformer_jax.decoding.generate import generate
 from transformer_jax.decoding.layout import prepared
+from transformer_jax.decoding.options import BeamSearchConfig, SpecialTokens
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.training.objectives import translation
 from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig, make_optimizer
@@ -138,24 +139,17 @@ def decode(folder, vocab, width, heads, layers, hidden, batch, length, new, beam
     def translate(params, source, lengths):
         model = nnx.merge(graph, params)
         # An end of -1 is no token: like the peers, every sentence gets all its steps.
-        cache = model.start(source, lengths, new, beams=beams)
+        inputs = {"source": source, "source_lengths": lengths}
+        cache = model.init_cache(inputs, batch, new, beams=beams)
         if beams == 1:
-            forbidden = (EOS,)
-            return generate(
-                model.step, cache, first, length=new, eos=-1, pad=PAD, forbidden=forbidden
-            ).tokens
+            special = SpecialTokens(-1, PAD, suppress_tokens=(EOS,))
+            return generate(model.step, cache, first, special, length=new).tokens
+        config = BeamSearchConfig(
+            num_beams=beams, normalization="power", length_penalty=1.0, min_length=new + 1
+        )
+        special = SpecialTokens(EOS, PAD)
         found = beam_search(
-            model.step,
-            cache,
-            first,
-            beams=beams,
-            length=new + 1,
-            eos=EOS,
-            pad=PAD,
-            reorder=lambda cache, parents: cache.reorder(parents),
-            minimum=new + 1,
-            normalization="power",
-            alpha=1.0,
+            model.step, cache, first, model.reorder, special, config, length=new + 1
         )
         return found.tokens[:, 0, :new]
 

@@ -7,8 +7,7 @@ from transformer_jax import allocator
 allocator.retain_freed_memory()
 
 import dataclasses
-import types
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +26,7 @@ from transformer_jax.config import (
 )
 from transformer_jax.decoding.generate import SamplingConfig
 from transformer_jax.decoding.layout import prepared
+from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.decoding.programs import Programs
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.presets import PRESETS
@@ -100,8 +100,7 @@ def decode(preset, batch, prompt, new, dtype="float32"):
     narrow = lambda a: a.astype(dtype) if a.ndim > 1 else a
     graph, params = prepared(graph, jax.tree.map(narrow, params))
     end = config.vocab_size - 1
-    special: Any = types.SimpleNamespace(eos=end, pad=0)
-    programs = Programs(graph, special, forbidden=(end,))
+    programs = Programs(graph, SpecialTokens(end, 0, (end,)))
     rng = np.random.default_rng(1)
     tokens = rng.integers(0, end, (batch, prompt)).astype(np.int32)
     starts, before = np.zeros((2, batch), np.int32)

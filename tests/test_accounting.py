@@ -202,7 +202,8 @@ def started(config, length, step):
 
     def start(params, source, source_lengths):
         model = nnx.merge(graph, params)
-        cache = model.start(source, source_lengths, length)
+        inputs = {"source": source, "source_lengths": source_lengths}
+        cache = model.init_cache(inputs, B, length)
         for layer in cache.layers:
             kept = layer.keys, layer.values, layer.memory_keys, layer.memory_values
             held.extend(array.size * array.dtype.itemsize for array in kept)

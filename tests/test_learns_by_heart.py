@@ -70,5 +70,5 @@ def test_the_loss_begins_at_chance_and_ends_at_nothing(learnt):
 @pytest.mark.quick("4")
 def test_all_four_references_come_back(learnt, beams):
     sources, targets = zip(*L1_PAIRS, strict=True)
-    found = learnt[0].translate(sources, BeamSearchConfig(beams=beams))
+    found = learnt[0].translate(sources, BeamSearchConfig(num_beams=beams))
     assert [translation.text for translation in found] == list(targets)

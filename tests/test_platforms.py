@@ -52,7 +52,7 @@ def decoding(dtype):
 
     def step(params):
         model = nnx.merge(graph, params)
-        return model.step(jnp.zeros(4, jnp.int32), model.start(2, 4, beams=2))[0]
+        return model.step(jnp.zeros(4, jnp.int32), model.init_cache(None, 2, 4, beams=2))[0]
 
     return jax.jit(step), params
 

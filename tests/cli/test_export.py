@@ -68,7 +68,9 @@ def test_a_trained_translator_translates_as_a_program(trained_run, lesson, run_c
     )
     texts = tokenizer.decode_batch(np.asarray(found["tokens"]).tolist())
     assert texts == [target for _, target in lesson]
-    ours = Translator(model, tokenizer).translate([s for s, _ in lesson], BeamSearchConfig(beams=1))
+    ours = Translator(model, tokenizer).translate(
+        [s for s, _ in lesson], BeamSearchConfig(num_beams=1)
+    )
     log_probs = [translation.hypotheses[0].log_prob for translation in ours]
     assert np.allclose(found["log_probs"], log_probs, atol=1e-3)
 

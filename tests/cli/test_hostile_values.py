@@ -224,12 +224,12 @@ def test_what_is_no_flag_has_no_dashes():
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"alpha": float("nan")}, "alpha is nan"),
-        ({"alpha": float("inf")}, "alpha is inf"),
-        ({"length_ratio": float("inf")}, "length_ratio is inf: a finite number from 0 on"),
-        ({"length_ratio": float("nan")}, "length_ratio is nan"),
-        ({"length_extra": 0}, "length_extra is 0: at least 1"),
-        ({"minimum": -3}, "minimum is -3: at least 1"),
+        ({"length_penalty": float("nan")}, "length_penalty is nan"),
+        ({"length_penalty": float("inf")}, "length_penalty is inf"),
+        ({"max_len_a": float("inf")}, "max_len_a is inf: must be finite, at least 0"),
+        ({"max_len_a": float("nan")}, "max_len_a is nan"),
+        ({"max_len_b": 0}, "max_len_b is 0: must be at least 1"),
+        ({"min_length": -3}, "min_length is -3: must be at least 1"),
     ],
 )
 def test_a_search_that_cannot_be_is_refused(settings, says):

@@ -12,6 +12,7 @@ from transformer_jax.decoding.beam import beam_search
 from transformer_jax.decoding.exhaustive import exhaustive_search
 from transformer_jax.decoding.generate import generate
 from transformer_jax.decoding.lengths import length_penalty
+from transformer_jax.decoding.options import BeamSearchConfig, SpecialTokens
 
 EOS, PAD = 0, -1
 ALPHAS = np.array([0.0, 0.3, 0.6, 1.0, 1.5], np.float32)  # taken in turn, one a sentence
@@ -52,21 +53,12 @@ def alphas(sentences):
     return jnp.asarray(np.resize(ALPHAS, sentences))
 
 
-def search(trees, beams, length, alpha=0.6, limits=None, **options):
+def search(trees, beams, length, alpha=0.6, limits=None, suppress_tokens=(), **options):
     step, state = tree_step(jnp.asarray(trees), beams)
-    first = jnp.zeros(len(trees), jnp.int32)
+    first, special = jnp.zeros(len(trees), jnp.int32), SpecialTokens(EOS, PAD, suppress_tokens)
+    config = BeamSearchConfig(num_beams=beams, length_penalty=alpha, **options)
     return beam_search(
-        step,
-        state,
-        first,
-        beams=beams,
-        length=length,
-        eos=EOS,
-        pad=PAD,
-        reorder=tree_reorder,
-        alpha=alpha,
-        limits=limits,
-        **options,
+        step, state, first, tree_reorder, special, config, length=length, max_lengths=limits
     )
 
 
@@ -76,10 +68,10 @@ run = jax.jit(
         "beams",
         "length",
         "normalization",
-        "keep",
-        "stop_early",
-        "minimum",
-        "forbidden",
+        "nbest",
+        "early_stopping",
+        "min_length",
+        "suppress_tokens",
     ),
 )
 
@@ -138,18 +130,16 @@ def test_a_beam_of_all_prefixes_is_exhaustive_search(vocab, length, normalizatio
     """B >= K^(N-1) on 1,002 random tables in all, the three best of each (row B31)."""
     beams, B = vocab ** (length - 1), 334
     trees = random_trees(length * 10 + len(normalization), B, vocab, length)
-    found = run(trees, beams, length, alphas(B), normalization=normalization, keep=3)
+    found = run(trees, beams, length, alphas(B), normalization=normalization, nbest=3)
     found = jax.tree.map(np.asarray, found)
     for b, (tree, alpha) in enumerate(zip(trees, alphas(B).tolist(), strict=True)):
         exact = exhaustive_search(
             tree_scorer(tree),
+            SpecialTokens(EOS, PAD),
             first=0,
-            vocab=vocab,
+            vocab_size=vocab,
             length=length,
-            eos=EOS,
-            keep=3,
-            normalization=normalization,
-            alpha=alpha,
+            config=BeamSearchConfig(nbest=3, normalization=normalization, length_penalty=alpha),
         )
         assert [tokens for tokens, _ in lists(found, b)] == [e.tokens for e in exact]
         np.testing.assert_allclose(found.scores[b], [e.score for e in exact], atol=1e-5)
@@ -157,18 +147,18 @@ def test_a_beam_of_all_prefixes_is_exhaustive_search(vocab, length, normalizatio
 
 
 @pytest.mark.parametrize(
-    ("beams", "keep", "minimum", "normalization"),
+    ("beams", "nbest", "min_length", "normalization"),
     [(1, 1, 1, "power"), (2, 2, 1, "gnmt"), (3, 1, 1, "power"), (4, 4, 3, "gnmt")],
 )
 @pytest.mark.quick("2-2-1-gnmt", "4-4-3-gnmt")
-def test_beam_search_equals_a_slow_reference(beams, keep, minimum, normalization):
+def test_beam_search_equals_a_slow_reference(beams, nbest, min_length, normalization):
     """1,000 random models in all; the reference never stops before the limit."""
     V, N, B = 5, 5, 250
     trees = random_trees(beams * 10 + len(normalization), B, V, N)
-    options = {"normalization": normalization, "keep": keep, "minimum": minimum}
+    options = {"normalization": normalization, "nbest": nbest, "min_length": min_length}
     found = jax.tree.map(np.asarray, run(trees, beams, N, alphas(B), **options))
     for b, (tree, alpha) in enumerate(zip(trees, alphas(B).tolist(), strict=True)):
-        slow = slow_beam(tree, beams, N, keep, normalization, alpha, minimum)
+        slow = slow_beam(tree, beams, N, nbest, normalization, alpha, min_length)
         fast = lists(found, b)
         assert [tokens for tokens, _ in fast] == [tokens for _, tokens in slow]
         np.testing.assert_allclose([s for _, s in fast], [s for s, _ in slow], atol=1e-5)
@@ -179,7 +169,7 @@ def test_stopping_early_changes_nothing():
     trees = random_trees(7, 200, 5, 6)
     limits = jnp.arange(200) % 6 + 1
     both = [
-        run(trees, 3, 6, alphas(200), limits, normalization="power", keep=2, stop_early=stop)
+        run(trees, 3, 6, alphas(200), limits, normalization="power", nbest=2, early_stopping=stop)
         for stop in (True, False)
     ]
     jax.tree.map(np.testing.assert_array_equal, *both)
@@ -196,8 +186,8 @@ def test_the_loop_ends_as_soon_as_nothing_can_be_beaten():
     def steps(alpha):
         calls.clear()
         first, order = jnp.zeros(3, jnp.int32), lambda state, parents: state
-        options = {"beams": 2, "length": 50, "eos": EOS, "pad": PAD, "reorder": order}
-        beam_search(step, None, first, normalization="power", alpha=alpha, **options)
+        config = BeamSearchConfig(num_beams=2, normalization="power", length_penalty=alpha)
+        beam_search(step, None, first, order, SpecialTokens(EOS, PAD), config, length=50)
         jax.effects_barrier()
         return len(calls)
 
@@ -212,12 +202,14 @@ def test_rows_do_not_influence_one_another():
     alpha = 1.0
     trees = random_trees(3, 12, 5, 6)
     limits = jnp.arange(12) % 6 + 1
-    together = run(trees, 3, 6, alpha, limits, normalization="power", keep=3)
+    together = run(trees, 3, 6, alpha, limits, normalization="power", nbest=3)
     order = np.random.default_rng(0).permutation(12)
-    shuffled = run(trees[order], 3, 6, alpha, limits[order], normalization="power", keep=3)
+    shuffled = run(trees[order], 3, 6, alpha, limits[order], normalization="power", nbest=3)
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[order], b), together, shuffled)
     for b in (0, 5, 11):
-        alone = run(trees[b : b + 1], 3, 6, alpha, limits[b : b + 1], normalization="power", keep=3)
+        alone = run(
+            trees[b : b + 1], 3, 6, alpha, limits[b : b + 1], normalization="power", nbest=3
+        )
         jax.tree.map(lambda a, c: np.testing.assert_array_equal(a[b : b + 1], c), together, alone)  # noqa: B023
 
 
@@ -227,7 +219,8 @@ def test_a_beam_of_one_without_normalisation_is_greedy():
     trees = random_trees(11, B, V, N)
     beam = run(trees, 1, N, 0.0, normalization="none")
     step, state = tree_step(jnp.asarray(trees), 1)
-    greedy = generate(step, state, jnp.zeros(B, jnp.int32), length=N, eos=EOS, pad=PAD)
+    special = SpecialTokens(EOS, PAD)
+    greedy = generate(step, state, jnp.zeros(B, jnp.int32), special, length=N)
     ended = np.asarray(greedy.finished)
     assert ended.mean() > 0.5
     np.testing.assert_array_equal(beam.tokens[ended, 0], greedy.tokens[ended])
@@ -254,14 +247,20 @@ def test_greedy_is_far_from_optimal_and_a_beam_of_two_is_not():
     trees = two_step_model()
     a, b = 1, 2
     step, state = tree_step(jnp.asarray(trees), 1)
-    greedy = generate(step, state, jnp.zeros(1, jnp.int32), length=3, eos=EOS, pad=PAD)
+    special = SpecialTokens(EOS, PAD)
+    greedy = generate(step, state, jnp.zeros(1, jnp.int32), special, length=3)
     assert greedy.tokens[0].tolist() == [a, a, EOS]
     np.testing.assert_allclose(jnp.exp(greedy.log_probs), 0.20, atol=1e-6)
     best = run(trees, 2, 3, 0.0, normalization="none")
     assert best.tokens[0, 0].tolist() == [b, a, EOS]
     np.testing.assert_allclose(jnp.exp(best.log_probs[0, 0]), 0.36, atol=1e-6)
     exact = exhaustive_search(
-        tree_scorer(trees[0]), first=0, vocab=4, length=3, eos=EOS, normalization="none"
+        tree_scorer(trees[0]),
+        special,
+        BeamSearchConfig(normalization="none"),
+        first=0,
+        vocab_size=4,
+        length=3,
     )
     assert exact[0].tokens == (b, a, EOS)
     assert math.exp(exact[0].log_prob) == pytest.approx(0.36, abs=1e-6)
@@ -271,7 +270,7 @@ def test_every_hypothesis_is_complete_and_scored_as_it_is():
     V, N, B = 6, 5, 20
     trees = random_trees(5, B, V, N)
     limits = jnp.arange(B) % N + 1
-    found = jax.tree.map(np.asarray, run(trees, 4, N, 1.0, limits, normalization="power", keep=4))
+    found = jax.tree.map(np.asarray, run(trees, 4, N, 1.0, limits, normalization="power", nbest=4))
     table = np.asarray(jax.nn.log_softmax(trees, axis=-1))
     for b in range(B):
         kept = lists(found, b)
@@ -293,22 +292,22 @@ def test_every_hypothesis_is_complete_and_scored_as_it_is():
 
 def test_hypotheses_that_do_not_exist_are_said_to_be_missing():
     trees = random_trees(5, 3, 3, 1)
-    found = run(trees, 4, 1, 0.0, jnp.array([1, 0, 1]), normalization="none", keep=3)
+    found = run(trees, 4, 1, 0.0, jnp.array([1, 0, 1]), normalization="none", nbest=3)
     assert found.lengths.tolist() == [[1, 0, 0], [0, 0, 0], [1, 0, 0]]
     assert jnp.isneginf(found.scores[:, 1:]).all()
     assert found.tokens[1].tolist() == [[PAD]] * 3
 
 
-def test_forbidden_tokens_are_never_chosen_and_cost_nothing():
+def test_suppressed_tokens_are_never_chosen_and_cost_nothing():
     trees = random_trees(5, 30, 5, 4)
-    free, bound = (run(trees, 3, 4, forbidden=f, keep=3) for f in ((), (2, 4)))
+    free, bound = (run(trees, 3, 4, suppress_tokens=f, nbest=3) for f in ((), (2, 4)))
     assert (free.tokens == 2).any()
     assert not jnp.isin(bound.tokens, jnp.array([2, 4])).any()
     for b, tree in enumerate(trees[:5]):
         exact = exhaustive_search(
-            tree_scorer(tree), first=0, vocab=5, length=4, eos=EOS, forbidden=(2, 4)
+            tree_scorer(tree), SpecialTokens(EOS, PAD, (2, 4)), first=0, vocab_size=5, length=4
         )
-        wide = run(trees[b : b + 1], 27, 4, forbidden=(2, 4))
+        wide = run(trees[b : b + 1], 27, 4, suppress_tokens=(2, 4))
         assert tuple(wide.tokens[0, 0, : wide.lengths[0, 0]].tolist()) == exact[0].tokens
         np.testing.assert_allclose(wide.log_probs[0, 0], exact[0].log_prob, atol=1e-5)
 
@@ -316,7 +315,7 @@ def test_forbidden_tokens_are_never_chosen_and_cost_nothing():
 @pytest.mark.slow
 def test_ties_are_settled_the_same_way_every_time():
     trees = np.zeros((4, nodes(4, 4), 4), np.float32)
-    found = run(trees, 3, 4, 0.0, normalization="none", keep=3)
+    found = run(trees, 3, 4, 0.0, normalization="none", nbest=3)
     assert all((found.tokens[b] == found.tokens[0]).all() for b in range(4))
     assert found.tokens[0, 0].tolist() == [EOS, PAD, PAD, PAD]  # the shorter first
 
@@ -336,14 +335,10 @@ def test_wide_beams_and_many_sentences_read_back_their_own_tokens(beams):
         step,
         None,
         jnp.zeros(B, jnp.int32),
-        beams=beams,
+        lambda state, parents: state,
+        SpecialTokens(EOS, PAD),
+        BeamSearchConfig(num_beams=beams, nbest=beams, normalization="power", length_penalty=1.0),
         length=N,
-        eos=EOS,
-        pad=PAD,
-        reorder=lambda state, parents: state,
-        keep=beams,
-        normalization="power",
-        alpha=1.0,
     )
     for b, m in itertools.product(range(B), range(beams)):
         tokens = set(found.tokens[b, m, : found.lengths[b, m]].tolist())
@@ -370,8 +365,8 @@ def test_large_logits_lose_no_digits(beams):
     Sixteenths are exact beside 2 ** 14, where numbers of the size of a log-probability are not.
     """
     trees = np.round(random_trees(3, 4, 5, 4) * 16) / 16
-    plain = run(jnp.asarray(trees), beams, 4, keep=beams)
-    moved = run(jnp.asarray(trees + 2.0**14), beams, 4, keep=beams)
+    plain = run(jnp.asarray(trees), beams, 4, nbest=beams)
+    moved = run(jnp.asarray(trees + 2.0**14), beams, 4, nbest=beams)
     np.testing.assert_array_equal(moved.tokens, plain.tokens)
     np.testing.assert_allclose(moved.log_probs, plain.log_probs, rtol=0, atol=2e-6)
     np.testing.assert_allclose(moved.scores, plain.scores, rtol=0, atol=2e-6)
@@ -380,9 +375,9 @@ def test_large_logits_lose_no_digits(beams):
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_logit_that_is_no_number_is_told_of_its_sentence_alone(value):
     trees = random_trees(4, 3, 5, 4)
-    whole = run(jnp.asarray(trees), 2, 4, keep=2)
+    whole = run(jnp.asarray(trees), 2, 4, nbest=2)
     trees[1, 0, 3] = value
-    found = run(jnp.asarray(trees), 2, 4, keep=2)
+    found = run(jnp.asarray(trees), 2, 4, nbest=2)
     assert np.isnan(found.log_probs[1]).all()
     assert not found.lengths[1].any()
     for b in (0, 2):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.decoding.exhaustive import exhaustive_search, num_sequences
+from transformer_jax.decoding.options import BeamSearchConfig, SpecialTokens
 from transformer_jax.errors import ConfigError
 
 
@@ -15,8 +16,9 @@ def test_how_many_sequences_there_are():
         num_sequences(37_000, 25)
     with pytest.raises(ConfigError, match=r"5\^4"):
         num_sequences(5, 4, limit=624)
+    special = SpecialTokens(eos=1, pad=0)
     with pytest.raises(ConfigError, match="use beam search"):
-        exhaustive_search(lambda inputs: None, first=0, vocab=100, length=10, eos=1)
+        exhaustive_search(lambda inputs: None, special, first=0, vocab_size=100, length=10)
 
 
 @pytest.mark.parametrize("length", [1, 2, 4])
@@ -27,12 +29,11 @@ def test_it_sees_every_sequence_once_and_its_whole_probability(length):
     scorer = lambda inputs: table[inputs]
     found = exhaustive_search(
         scorer,
+        SpecialTokens(eos, pad=0),
+        BeamSearchConfig(num_beams=10_000, nbest=10_000, normalization="none"),
         first=first,
-        vocab=V,
+        vocab_size=V,
         length=length,
-        eos=eos,
-        keep=10_000,
-        normalization="none",
         rows=5,
     )
     letters = [v for v in range(V) if v != eos]
@@ -52,5 +53,6 @@ def test_it_sees_every_sequence_once_and_its_whole_probability(length):
 
 def test_with_nothing_but_eos_allowed_the_answer_is_empty():
     scorer = lambda inputs: np.zeros((*inputs.shape, 2))
-    found = exhaustive_search(scorer, first=0, vocab=2, length=5, eos=1, forbidden=(0,), keep=3)
+    special, config = SpecialTokens(1, 0, suppress_tokens=(0,)), BeamSearchConfig(nbest=3)
+    found = exhaustive_search(scorer, special, config, first=0, vocab_size=2, length=5)
     assert [e.tokens for e in found] == [(1,)]

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from transformer_jax.decoding.generate import SamplingConfig, generate
+from transformer_jax.decoding.generate import SamplingConfig, generate, row_keys
+from transformer_jax.decoding.options import SpecialTokens
 
 V, EOS, PAD, T = 6, 1, 0, 7
+SPECIAL = SpecialTokens(EOS, PAD)
 
 
 @pytest.fixture(scope="module")
@@ -20,12 +22,13 @@ def chain(table):
     return lambda tokens, state: (table[tokens], state)
 
 
-def make(table, first, **options):
-    return generate(chain(table), None, first, length=T, eos=EOS, pad=PAD, **options)
+def make(table, first, special=SPECIAL, **options):
+    return generate(chain(table), None, first, special, length=T, **options)
 
 
 def sample(table, first, sampling, key, seeds=None, limits=None):
-    return make(table, first, sampling=sampling, key=key, seeds=seeds, limits=limits)
+    keys = row_keys(key, jnp.arange(len(first)) if seeds is None else seeds)
+    return make(table, first, sampling=sampling, keys=keys, max_lengths=limits)
 
 
 draw = jax.jit(sample)
@@ -34,7 +37,7 @@ draw = jax.jit(sample)
 def test_greedy_takes_the_most_probable_token_until_eos_or_the_limit(table):
     first = jnp.arange(V)
     limits = jnp.array([7, 7, 2, 0, 1, 5])
-    out = make(table, first, limits=limits)
+    out = make(table, first, max_lengths=limits)
     log_p = np.asarray(jax.nn.log_softmax(table, axis=-1))
     for r in range(V):
         tokens, total, last = [], 0.0, r
@@ -52,9 +55,11 @@ def test_a_row_of_two_equals_takes_the_lower_token():
     assert make(jnp.zeros((V, V)), jnp.array([3])).tokens[0, 0] == 0
 
 
-def test_forbidden_and_minimum_hold_and_log_probs_stay_the_models_own(table):
+def test_suppressed_tokens_and_min_length_hold_and_log_probs_stay_the_models_own(table):
     first = jnp.arange(V)
-    out = make(table, first, minimum=4, forbidden=(2, 3), limits=jnp.array([7, 7, 7, 7, 2, 7]))
+    special = SPECIAL._replace(suppress_tokens=(2, 3))
+    limits, sampling = jnp.array([7, 7, 7, 7, 2, 7]), SamplingConfig(min_length=4)
+    out = make(table, first, special, sampling=sampling, max_lengths=limits)
     assert not jnp.isin(out.tokens, jnp.array([2, 3])).any()
     assert (jnp.where(out.finished, out.lengths, 4) >= jnp.minimum(4, out.lengths)).all()
     for r in range(V):
@@ -72,7 +77,7 @@ def test_the_loop_stops_when_all_rows_have():
         jax.debug.callback(lambda: calls.append(1))
         return jnp.where(jnp.arange(V)[None] == tokens[:, None] - 1, 5.0, jnp.zeros((1, V))), state
 
-    out = generate(step, None, jnp.array([4, 3]), length=50, eos=EOS, pad=PAD)
+    out = generate(step, None, jnp.array([4, 3]), SPECIAL, length=50)
     jax.effects_barrier()
     assert out.tokens[:, :3].tolist() == [[3, 2, 1], [2, 1, 0]]
     assert len(calls) == 3
@@ -80,7 +85,7 @@ def test_the_loop_stops_when_all_rows_have():
 
 def test_the_state_is_carried():
     step = lambda tokens, count: (jax.nn.one_hot(count % V, V), count + 1)
-    out = generate(step, jnp.array([2, 3]), jnp.zeros(2, jnp.int32), length=4, eos=EOS, pad=PAD)
+    out = generate(step, jnp.array([2, 3]), jnp.zeros(2, jnp.int32), SPECIAL, length=4)
     assert out.tokens.tolist() == [[2, 3, 4, 5], [3, 4, 5, 0]]
 
 
@@ -158,9 +163,7 @@ def test_settings_of_rows_are_their_own(table, key):
 
 def test_padding_that_looks_like_eos_does_not_finish_a_row(table):
     first, limits = jnp.array([2, 3, 4, 5]), jnp.array([1, 2, 7, 7])
-    apart = make(table, first, limits=limits, forbidden=(EOS,))
-    same = generate(
-        chain(table), None, first, length=T, eos=EOS, pad=EOS, limits=limits, forbidden=(EOS,)
-    )
+    apart = make(table, first, SpecialTokens(EOS, PAD, (EOS,)), max_lengths=limits)
+    same = make(table, first, SpecialTokens(EOS, EOS, (EOS,)), max_lengths=limits)
     np.testing.assert_array_equal(same.lengths, apart.lengths)
     assert not same.finished.any()

@@ -16,7 +16,12 @@ from transformer_jax.config import AttentionConfig, FeedForwardConfig, PositionC
 from transformer_jax.decoding.hf_config import HFGenerationConfig, from_generation_config
 from transformer_jax.decoding.hf_generate import HFGenerator
 from transformer_jax.decoding.hf_logits import PromptContext, processor_params, processor_shapes
-from transformer_jax.decoding.hf_search import hf_beam_search, hf_greedy_search
+from transformer_jax.decoding.hf_search import (
+    HFProcessors,
+    HFPrompts,
+    hf_beam_search,
+    hf_greedy_search,
+)
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder_decoder import EncoderDecoder
@@ -70,11 +75,11 @@ def search(prompts, known, starts, source, width, how, real, num_beams, room, lo
 
     state = jax.lax.scan(read_one, jnp.zeros(len(prompts), jnp.int32), jnp.arange(P))[0]
     state, starts, source = (jnp.repeat(x, num_beams, axis=0) for x in (state, starts, source))
-    common = {"steps": T, "read": PromptContext(starts, source, width), "how": how, "room": room}
+    process = HFProcessors(how, room, PromptContext(starts, source, width))
+    first = HFPrompts(prompts, known, real)
     if (loop or (hf_greedy_search if num_beams == 1 else hf_beam_search)) is hf_greedy_search:
-        return hf_greedy_search(step, state, prompts, known, real=real, **common)
-    common |= {"beams": num_beams, "reorder": reorder}
-    return hf_beam_search(step, state, prompts, known, real=real, **common)
+        return hf_greedy_search(step, state, first, process, steps=T)
+    return hf_beam_search(step, state, first, process, reorder, num_beams=num_beams, steps=T)
 
 
 def run(case, rules, room=ROOM, rows=B, loop=None):
@@ -382,10 +387,9 @@ def test_the_loop_ends_when_nothing_can_change():
 
         one = jnp.int32(1)
         read = PromptContext(jnp.zeros(2, jnp.int32), jnp.ones((2, 1), jnp.int32), one)
-        common = {"read": read, "how": how, "room": room, "reorder": lambda state, parents: state}
-        return hf_beam_search(
-            counted, None, jnp.ones((1, 1), jnp.int32), one, beams=2, steps=49, **common
-        )
+        process, same = HFProcessors(how, room, read), lambda state, parents: state
+        prompts = HFPrompts(jnp.ones((1, 1), jnp.int32), one)
+        return hf_beam_search(counted, None, prompts, process, same, num_beams=2, steps=49)
 
     def steps(*logits, **options):
         calls.clear()

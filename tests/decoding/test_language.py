@@ -149,7 +149,7 @@ def test_stop_strings_cut_what_is_written_without_them():
 )
 @pytest.mark.quick("learned-4")
 def test_speculation_changes_no_token(kind, draft):
-    fast = model(kind, draft=draft)
+    fast = model(kind, num_draft_tokens=draft)
     for slow, quick in zip(model(kind).generate(greedy()), fast.generate(greedy()), strict=True):
         assert quick[0].tokens == slow[0].tokens
         assert quick[0].log_prob == pytest.approx(slow[0].log_prob, abs=1e-3)

@@ -19,7 +19,7 @@ from transformer_jax.config import (
     TransformerConfig,
 )
 from transformer_jax.decoding.exhaustive import exhaustive_search
-from transformer_jax.decoding.options import BeamSearchConfig, TranslationBatching
+from transformer_jax.decoding.options import BeamSearchConfig, SpecialTokens, TranslationBatching
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.encoder_decoder import EncoderDecoder
@@ -63,8 +63,10 @@ def letter_model(seed=0, vocab=20, max_length=24):
 
 
 SHAPES = TranslationBatching(source_lengths=(8, 16), rows=(1, 4))
-SEARCH = BeamSearchConfig(beams=3, nbest=2, alpha=1.0, normalization="power", length_ratio=1.0)
-GREEDY = dataclasses.replace(SEARCH, beams=1, nbest=1)
+SEARCH = BeamSearchConfig(
+    num_beams=3, nbest=2, length_penalty=1.0, normalization="power", max_len_a=1.0
+)
+GREEDY = dataclasses.replace(SEARCH, num_beams=1, nbest=1)
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +147,7 @@ def test_greedy_is_the_argmax_of_teacher_forcing(greedy, lines):
     barred[[PAD, BOS]] = -np.inf
     for translation in greedy.translate(lines[:3]):
         source = [*tokenizer.encode_batch([translation.source])[0], EOS]
-        limit = GREEDY.limit(len(source), 24)
+        limit = GREEDY.max_length(len(source), 24)
         tokens = []
         while len(tokens) < limit and EOS not in tokens:
             inputs = np.full((1, 24), PAD)
@@ -188,7 +190,7 @@ def test_a_wide_beam_over_the_cache_is_exhaustive_search():
     model = letter_model(3, vocab)
     tokenizer = Letters(vocab)
     search = BeamSearchConfig(
-        beams=9, nbest=4, length_ratio=0.0, length_extra=length, normalization="power"
+        num_beams=9, nbest=4, max_len_a=0.0, max_len_b=length, normalization="power"
     )
     translator = Translator(model, tokenizer, search=search, batching=SHAPES)
     teacher = forced_logits(model)
@@ -196,13 +198,11 @@ def test_a_wide_beam_over_the_cache_is_exhaustive_search():
         source = [*tokenizer.encode_batch([translation.source])[0], EOS]
         exact = exhaustive_search(
             lambda inputs, source=source: teacher(source, inputs),
+            SpecialTokens(EOS, PAD, (PAD, BOS)),
+            search,
             first=BOS,
-            vocab=vocab,
+            vocab_size=vocab,
             length=length,
-            eos=EOS,
-            keep=4,
-            normalization="power",
-            forbidden=(PAD, BOS),
         )
         assert [way.tokens for way in translation.hypotheses] == [e.tokens for e in exact]
         scores = [way.score for way in translation.hypotheses]
@@ -217,7 +217,7 @@ def test_the_number_of_compiled_shapes_is_finite(greedy):
     assert translator._decode._cache_size() <= len(SHAPES.source_lengths) * len(SHAPES.rows)
     again = translator._decode._cache_size()
     for alpha in (0.3, 2.0):
-        search = dataclasses.replace(GREEDY, alpha=alpha)
+        search = dataclasses.replace(GREEDY, length_penalty=alpha)
         translator.translate(["abc", "d"], search)
     assert translator._decode._cache_size() == again
 
@@ -267,13 +267,13 @@ def test_weights_are_cast_once_and_not_at_every_token(beams):
     made = letter_model()
     compute = dataclasses.replace(made.config.compute, dtype="bfloat16")
     model = EncoderDecoder(dataclasses.replace(made.config, compute=compute), rngs=nnx.Rngs(0))
-    search = dataclasses.replace(SEARCH, beams=beams, nbest=1)
+    search = dataclasses.replace(SEARCH, num_beams=beams, nbest=1)
     translator = Translator(model, Letters(), search=search, batching=SHAPES)
     shapes = {leaf.shape for leaf in jax.tree.leaves(translator.params) if leaf.ndim > 1}
     limits = np.full(4, 9, np.int32)
     traced = translator._decode.trace(
-        translator.params, np.ones((4, 8), np.int32), limits, limits, np.float32(1.0), length=9,
-        beams=beams, keep=1, normalization="power", minimum=1, forbidden=(),
+        translator.params, np.ones((4, 8), np.int32), limits, limits, search, None, length=9,
+        special=SpecialTokens(EOS, PAD),
     )  # fmt: skip
     looped = [equation for equation, within in equations_of(traced.jaxpr.jaxpr) if within]
     assert len([equation for equation in looped if equation.primitive.name == "dot_general"]) > 5
@@ -343,7 +343,7 @@ def test_a_source_is_framed_as_the_tokenizer_says(greedy):
 
 def test_the_models_positions_limit_source_and_target():
     translator = Translator(
-        letter_model(max_length=10), Letters(), search=dataclasses.replace(GREEDY, length_extra=99),
+        letter_model(max_length=10), Letters(), search=dataclasses.replace(GREEDY, max_len_b=99),
         batching=SHAPES,
     )  # fmt: skip
     assert (translator.shapes, translator.longest) == ((8, 10), 10)
@@ -355,11 +355,11 @@ def test_the_models_positions_limit_source_and_target():
 def test_unknown_tokens_are_not_written_where_unwanted():
     model = letter_model()
     model.embedding.table[...] = model.embedding.table[...].at[UNK].multiply(30.0)
-    search = dataclasses.replace(GREEDY, minimum=5)
+    search = dataclasses.replace(GREEDY, min_length=5)
     translator = Translator(model, Letters(), search=search, batching=SHAPES)
     lines = ["abc", "cde", "fgh", "ijk"]
     free = translator.translate(lines)
-    bound = translator.translate(lines, dataclasses.replace(search, unknown=False))
+    bound = translator.translate(lines, dataclasses.replace(search, allow_unk=False))
     assert any(UNK in t.tokens for t in free)
     assert not any(UNK in t.tokens for t in bound)
 
@@ -367,21 +367,21 @@ def test_unknown_tokens_are_not_written_where_unwanted():
 def test_a_tokenizer_whose_eos_is_its_padding_can_still_end(translator):
     tokenizer = Letters()
     tokenizer.pad = tokenizer.bos = EOS
-    assert EOS not in Translator(letter_model(), tokenizer).forbidden()
+    assert EOS not in Translator(letter_model(), tokenizer).special_tokens().suppress_tokens
     smaller = Translator(letter_model(), Letters(18))
-    assert smaller.forbidden() == (PAD, BOS, 18, 19)
-    assert smaller.forbidden(unknown=False) == (PAD, UNK, BOS, 18, 19)
+    assert smaller.special_tokens().suppress_tokens == (PAD, BOS, 18, 19)
+    assert smaller.special_tokens(allow_unk=False).suppress_tokens == (PAD, UNK, BOS, 18, 19)
 
 
 def test_settings_that_cannot_be_are_refused():
-    with pytest.raises(ConfigError, match="nbest is 5: allowed are 1 to beams, 4"):
+    with pytest.raises(ConfigError, match="nbest is 5: must be 1 to num_beams, 4"):
         BeamSearchConfig(nbest=5)
-    with pytest.raises(ConfigError, match="beams is 0"):
-        BeamSearchConfig(beams=0)
-    with pytest.raises(ConfigError, match="alpha is -1"):
-        BeamSearchConfig(alpha=-1.0)
-    with pytest.raises(ConfigError, match="length_extra is 0: at least 1"):
-        BeamSearchConfig(length_extra=0)
+    with pytest.raises(ConfigError, match="num_beams is 0"):
+        BeamSearchConfig(num_beams=0)
+    with pytest.raises(ConfigError, match="length_penalty is -1"):
+        BeamSearchConfig(length_penalty=-1.0)
+    with pytest.raises(ConfigError, match="max_len_b is 0: must be at least 1"):
+        BeamSearchConfig(max_len_b=0)
     for name, value in itertools.product(("rows", "source_lengths"), ((), (0, 1), (8, 8))):
         with pytest.raises(ConfigError, match=name):
             TranslationBatching(**{name: value})

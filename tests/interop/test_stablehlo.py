@@ -27,6 +27,7 @@ from transformer_jax.config import (
     TransformerConfig,
 )
 from transformer_jax.decoding.generate import generate
+from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.interop.exported_functions import functions, portable
 from transformer_jax.interop.family import Model
@@ -152,13 +153,15 @@ def test_it_is_what_the_model_itself_gives(loaded):
     source, lengths = arrays["source"], arrays["source_lengths"]
     graph = nnx.split(abstract_model(MODELS["translator"]))[0]
     model = nnx.merge(graph, nested(params_of("translator")))
-    how = {"length": NEW, "eos": TOKENIZER.eos, "pad": TOKENIZER.pad}
-    how |= {"limits": arrays["limits"], "forbidden": (TOKENIZER.bos, TOKENIZER.pad)}
+    special = SpecialTokens(TOKENIZER.eos, TOKENIZER.pad, (TOKENIZER.bos, TOKENIZER.pad))
 
     @jax.jit
     def written(source, lengths):
         first = jnp.full(source.shape[:1], TOKENIZER.bos, jnp.int32)
-        return generate(model.step, model.start(source, lengths, NEW), first, **how)
+        inputs = {"source": source, "source_lengths": lengths}
+        cache = model.init_cache(inputs, len(source), NEW)
+        limits = arrays["limits"]
+        return generate(model.step, cache, first, special, length=NEW, max_lengths=limits)
 
     ours, found = written(source, lengths), loaded("translator").translate(**arrays)
     assert np.array_equal(found["tokens"], ours.tokens)

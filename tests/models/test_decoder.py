@@ -145,7 +145,7 @@ def test_cache_is_the_full_forward_pass(config):
     """Prefill, several tokens at once, and single steps: each gives the logits of the whole."""
 
     def begun(model, tokens):
-        first, cache = model.prefill(tokens[:, :5], model.start(2, 15))
+        first, cache = model.prefill(tokens[:, :5], model.init_cache(None, 2, 15))
         some, cache = model.extend(tokens[:, 5:8], cache)
         return jnp.concatenate([first[:, None], some], axis=1), cache
 
@@ -162,7 +162,7 @@ def test_cache_is_the_full_forward_pass(config):
 @variants
 def test_what_fills_a_prompt_from_the_left_is_invisible(config):
     def ending(model, tokens, starts):
-        first, cache = model.prefill(tokens[:, :8], model.start(2, 20), starts)
+        first, cache = model.prefill(tokens[:, :8], model.init_cache(None, 2, 20), starts)
         logits, cache = model.step(tokens[:, 8], cache)
         more, _ = model.extend(tokens[:, 9:], cache)
         return jnp.concatenate([first[:, None], logits[:, None], more], axis=1)
@@ -179,14 +179,16 @@ def test_what_fills_a_prompt_from_the_left_is_invisible(config):
 @pytest.mark.slow
 def test_beams_read_their_common_prompt():
     def beamed(model, tokens):
-        cache = model.prefill(tokens[:, :6], model.start(2, 10, beams=3), jnp.array([0, 2]))[1]
+        cache = model.prefill(
+            tokens[:, :6], model.init_cache(None, 2, 10, beams=3), jnp.array([0, 2])
+        )[1]
         rows = jnp.repeat(tokens, 3, axis=0)
         first, cache = model.step(rows[:, 6], cache)
         cache = cache.reorder(jnp.array([[2, 0, 1], [1, 1, 1]]))
         return first, model.step(rows[:, 7], cache)[0]
 
     def single(model, tokens):
-        cache = model.prefill(tokens[:, :6], model.start(2, 10), jnp.array([0, 2]))[1]
+        cache = model.prefill(tokens[:, :6], model.init_cache(None, 2, 10), jnp.array([0, 2]))[1]
         first, cache = model.step(tokens[:, 6], cache)
         return first, model.step(tokens[:, 7], cache)[0]
 
@@ -210,7 +212,7 @@ def test_scanned_layers_are_looped_ones():
 
     def stepwise(params, tokens):
         model = nnx.merge(graph, params)
-        _, cache = model.prefill(tokens[:, :4], model.start(2, T))
+        _, cache = model.prefill(tokens[:, :4], model.init_cache(None, 2, T))
         return model.extend(tokens[:, 4:], cache)[0]
 
     chex.assert_trees_all_close(jax.jit(stepwise)(params, text()), whole[:, 4:], atol=1e-5)
@@ -243,7 +245,7 @@ def test_a_model_prepared_for_decoding_computes_the_same(name, scan, wide):
     np.testing.assert_array_equal(blocks[0]["feed_forward"]["up"]["kernel"], up.T if wide else up)
 
     def stepwise(model, tokens):
-        cache = model.start(2, 14)
+        cache = model.init_cache(None, 2, 14)
         first, cache = model.prefill(tokens[:, :6], cache)
         some, cache = model.extend(tokens[:, 6:9], cache)
         last, _ = model.step(tokens[:, 9], cache)

@@ -89,7 +89,7 @@ class Attention(RunCommand):
         from transformer_jax.predictors.runs import as_trained, load
 
         model, tokenizer = load(self.run, self.checkpoint)
-        translator = Translator(model, tokenizer, search=BeamSearchConfig(beams=self.beams))
+        translator = Translator(model, tokenizer, search=BeamSearchConfig(num_beams=self.beams))
         prepare = as_trained(self.run)
         target = None if self.target is None else prepare(self.target)
         return attention_of(translator, prepare(self.sentence), target)

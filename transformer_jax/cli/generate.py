@@ -104,7 +104,7 @@ class Generate(RunCommand):
 
         rows = tuple(sorted({n for n in (1, 2, 4, 8, 16, 32) if n < self.batch} | {self.batch}))
         shapes = BatchingConfig(
-            rows=rows, too_long=self.too_long, full=self.full, draft=self.speculate
+            rows=rows, too_long=self.too_long, full=self.full, num_draft_tokens=self.speculate
         )
         change = longer(self.context, self.interpolate)
         model = load_language(

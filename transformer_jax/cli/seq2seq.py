@@ -64,7 +64,7 @@ def _evaluate(asked: Evaluate) -> int:
     from transformer_jax.runs.translation_settings import Run
     from transformer_jax.training.run_directory import RunDirectory
 
-    search = BeamSearchConfig(beams=asked.beams)
+    search = BeamSearchConfig(num_beams=asked.beams)
     lowercase = Run.read(RunDirectory.open(asked.run)).data.read.lowercase
     # Every line counts, empty ones too: a score over a part of a file is another score.
     pairs = read_aligned(asked.source, asked.target, "--source, --target")

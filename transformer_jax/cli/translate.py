@@ -186,12 +186,12 @@ class Translate(RunCommand):
 
         beams = 1 if self.sample else 4 if self.beams is None else self.beams
         search = BeamSearchConfig(
-            beams=beams,
+            num_beams=beams,
             normalization=self.normalization,
-            alpha=self.alpha,
+            length_penalty=self.alpha,
             nbest=1 if self.nbest is None else self.nbest,
-            length_ratio=self.length_ratio,
-            length_extra=self.length_extra,
+            max_len_a=self.length_ratio,
+            max_len_b=self.length_extra,
         )
         rows = tuple(sorted({n for n in (1, 8) if n < self.batch} | {self.batch}))
         live = self.input is None and sys.stdin.isatty()
@@ -204,11 +204,11 @@ class Translate(RunCommand):
         """What the flags ask for, line by line."""
         if self.sample:
             from transformer_jax.decoding.generate import SamplingConfig
-            from transformer_jax.decoding.sample import sample_translations
             from transformer_jax.keys import key_for
 
             sampling = SamplingConfig(self.temperature, self.top_k, self.top_p, self.min_p)
-            return sample_translations(translator, lines, key_for(self.seed, "sampling"), sampling)
+            key = key_for(self.seed, "sampling")
+            return translator.stream(lines, sampling=sampling, key=key)
         if self.trace:
             return self.traces(translator, lines)
         return translator.stream(lines)

@@ -82,7 +82,7 @@ def sampling_config(drafts: Sequence[GenerationSequence], rows: int, vocab: int)
         top_p=column("top_p", 1.0),
         min_p=column("min_p", 0.0),
         repetition_penalty=column("repetition_penalty", 1.0),
-        no_repeat_ngram=column("no_repeat_ngram", 0, np.int32),
+        no_repeat_ngram_size=column("no_repeat_ngram", 0, np.int32),
     )
 
 

@@ -8,30 +8,31 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer_jax.decoding.lengths import Normalization, best_possible_score, length_penalty
+from transformer_jax.decoding.generate import Step
+from transformer_jax.decoding.lengths import best_possible_score, length_penalty
+from transformer_jax.decoding.options import BeamSearchConfig, SpecialTokens
 from transformer_jax.functional import logits as processors
 
-__all__ = ["Hypotheses", "beam_search"]
+__all__ = ["Hypotheses", "Reorder", "beam_search"]
 
-Step = Callable[[Array, Any], tuple[Array, Any]]  # tokens [R], state -> logits [R V], state
-Reorder = Callable[[Any, Array], Any]  # state, parents [B M] -> state
+Reorder = Callable[[Any, Array], Any]  # cache, parents [B M] -> cache
 
 
 class Hypotheses(NamedTuple):
-    """The best finished hypotheses of each sentence, best first."""
+    """The ``P = nbest`` best finished hypotheses of each sentence, best first."""
 
     tokens: Int[Array, "B P T"]  # EOS included, then padding
     lengths: Int[Array, "B P"]  # tokens, EOS included; 0 where there is no such hypothesis
     log_probs: Float[Array, "B P"]  # of the whole sequence, EOS included; NaN if logits were
-    scores: Float[Array, "B P"]  # the same, normalised for length
+    scores: Float[Array, "B P"]  # the same, normalized for length
 
 
 class _Live(NamedTuple):
-    """Hypotheses that may still grow, and how they came to be."""
+    """Hypotheses that continue, with the steps that led to them."""
 
     last: Int[Array, "B M"]
     log_probs: Float[Array, "B M"]
-    parents: Int[Array, "T B M"]  # beam m of step t goes on from beam parents[t, b, m]
+    parents: Int[Array, "T B M"]  # beam m of step t continues beam parents[t, b, m]
     tokens: Int[Array, "T B M"]
 
 
@@ -50,67 +51,53 @@ class _Loop(NamedTuple):
     finished: _Finished
     done: Bool[Array, " B"]
     broken: Bool[Array, " B"]  # whether a logit was NaN or infinite
-    state: Any
+    cache: Any
 
 
 def beam_search(
     step: Step,
-    state: Any,
+    cache: Any,
     first: Int[Array, " B"],
-    *,
-    beams: int,
-    length: int,
-    eos: int,
-    pad: int,
     reorder: Reorder,
-    keep: int = 1,
-    limits: Int[Array, " B"] | None = None,
-    minimum: int = 1,
-    normalization: Normalization = "gnmt",
-    alpha: Float[Array, "..."] | float | int = 0.6,
-    forbidden: tuple[int, ...] = (),
-    free_end: bool = False,
-    stop_early: bool = True,
+    special: SpecialTokens,
+    config: BeamSearchConfig,
+    *,
+    length: int,
+    max_lengths: Int[Array, " B"] | None = None,
 ) -> Hypotheses:
-    """The ``keep`` best complete sequences that a beam of ``beams`` live hypotheses meets.
+    """The ``nbest`` best complete sequences that beam search finds.
 
     Each step scores every continuation of every live hypothesis. Continuations by EOS that are
-    among the ``beams`` best leave the beam for the finished ones; of the others the ``beams`` best
-    live on, so the beam never starves and a finished hypothesis never changes. In the last step
-    that a sentence's limit allows, EOS is the only continuation and its probability is paid: every
-    hypothesis returned is complete, and ``log_probs`` is what teacher forcing gives it. With
-    ``beams >= V ** (length - 1)`` the search is exact (row B31).
+    among the ``num_beams`` best leave the beam for the finished ones; of the others the
+    ``num_beams`` best live on, so the beam never starves and a finished hypothesis never changes.
+    In the last step that a sentence's limit allows, EOS is the only continuation and its
+    probability is paid, unless ``unscored_eos``: every hypothesis returned is complete, and
+    ``log_probs`` is what teacher forcing gives it. With ``num_beams >= V ** (length - 1)`` the
+    search is exact (row B31).
 
-    A sentence is done when no live hypothesis can reach the worst of the ``keep`` finished ones
-    (:func:`best_possible_score`); what it returns is what going on to the limit would. Sentences do
-    not influence one another. Ties go to the shorter, then to the better-placed hypothesis.
+    A sentence is done when no live hypothesis can reach the worst of the ``nbest`` finished ones
+    (:func:`best_possible_score`); it returns what a search to the limit would. Sentences do not
+    influence one another. Ties go to the shorter, then to the better-ranked hypothesis.
 
     Args:
-        step: Maps the last tokens ``[R]`` and a state to logits ``[R V]`` and the next state;
+        step: Maps the last tokens ``[R]`` and a cache to logits ``[R V]`` and the next cache;
             ``R = B M`` rows, the beams of a sentence side by side.
-        state: Before the first token, with ``R`` rows.
+        cache: Cache before the first token, with ``R`` rows.
         first: The token that starts each sentence, usually BOS.
-        beams: M, the number of live hypotheses.
-        length: T, the most tokens of any hypothesis, EOS included.
-        eos: Ends a hypothesis.
-        pad: Fills what follows.
-        reorder: Maps a state and ``parents [B M]`` to the state whose beam m goes on from beam
+        reorder: Maps a cache and ``parents [B M]`` to the cache whose beam m continues beam
             ``parents[b, m]``.
-        keep: P, how many hypotheses are returned.
-        limits: The most tokens of each sentence, EOS included; 0 marks a row of padding.
-        minimum: The fewest tokens, EOS included, where the limit leaves the choice.
-        normalization: How scores are divided by length, see :func:`length_penalty`.
-        alpha: Its exponent, 0 or more; one for all or one a sentence.
-        forbidden: Tokens that are never chosen. Probabilities are not renormalised for it.
-        free_end: Whether the EOS that a limit forces costs nothing, for texts that are cut off
-            there rather than ended. ``log_probs`` is then without it.
-        stop_early: False goes on to the limits, which costs time and changes nothing.
+        special: Ids of EOS, padding and suppressed tokens.
+        config: Beams, hypotheses returned, normalization and lengths.
+        length: T, most tokens of any hypothesis, EOS included.
+        max_lengths: Most tokens of each sentence, EOS included; 0 marks a row of padding.
     """
-    B, M = first.shape[0], beams
-    limits = jnp.full((B,), length, jnp.int32) if limits is None else jnp.minimum(limits, length)
-    alpha = jnp.broadcast_to(jnp.asarray(alpha, jnp.float32), (B,))
-    out_of = jnp.full((B, keep), -jnp.inf)
-    nothing = jnp.zeros((B, keep), jnp.int32)
+    B, M = first.shape[0], config.num_beams
+    limits = jnp.full((B,), length, jnp.int32)
+    limits = limits if max_lengths is None else jnp.minimum(max_lengths, length)
+    normalization = config.normalization
+    alpha = jnp.broadcast_to(jnp.asarray(config.length_penalty, jnp.float32), (B,))
+    out_of = jnp.full((B, config.nbest), -jnp.inf)
+    nothing = jnp.zeros((B, config.nbest), jnp.int32)
     # All beams start equal: only the first counts, or they would stay copies of one another.
     start = jnp.where(jnp.arange(M) == 0, 0.0, -jnp.inf)
     trail = jnp.zeros((length, B, M), jnp.int32)
@@ -125,27 +112,27 @@ def beam_search(
         finished=_Finished(out_of, out_of, nothing, nothing),
         done=limits <= 0,
         broken=jnp.zeros(B, bool),
-        state=state,
+        cache=cache,
     )
 
     def body(loop: _Loop) -> _Loop:
         t, live = loop.t, loop.live
-        logits, state = step(live.last.reshape(B * M), loop.state)
+        logits, cache = step(live.last.reshape(B * M), loop.cache)
         last = t + 1 >= limits
-        found = _continuations(logits, live.log_probs, eos, forbidden)
+        found = _continuations(logits, live.log_probs, special)
         ends, onward, parents, tokens, finite = found
         broken = loop.broken | (~finite & ~loop.done)
-        if free_end:
+        if config.unscored_eos:
             ends = jnp.where(last[:, None], live.log_probs, ends)
         # An end counts if it is among the M best continuations; in the last step, any does.
         better = (onward[:, None, :] > ends[:, :, None]).sum(-1)
         better += (ends[:, None, :] > ends[:, :, None]).sum(-1)
-        may_end = ((better < M) & (t + 1 >= minimum)) | last[:, None]
+        may_end = ((better < M) & (t + 1 >= config.min_length)) | last[:, None]
         ends = jnp.where(may_end & ~loop.done[:, None], ends, -jnp.inf)
         scores = ends / length_penalty(t + 1, normalization, alpha[:, None])
         finished = _admit(loop.finished, scores, ends, t + 1)
         hope = best_possible_score(onward[:, 0], limits, normalization, alpha)
-        settled = stop_early & (finished.scores[:, -1] >= hope)
+        settled = config.early_stopping & (finished.scores[:, -1] >= hope)
         here = (t, jnp.int32(0), jnp.int32(0))
         return _Loop(
             t=t + 1,
@@ -158,18 +145,17 @@ def beam_search(
             finished=finished,
             done=loop.done | last | settled | broken,
             broken=broken,
-            state=reorder(state, parents),
+            cache=reorder(cache, parents),
         )
 
     loop = lax.while_loop(lambda loop: ~loop.done.all() & (loop.t < length), body, loop)
-    return _read_back(loop, eos, pad)
+    return _read_back(loop, special)
 
 
 def _continuations(
     logits: Float[Array, "R V"],
     log_probs: Float[Array, "B M"],
-    eos: int,
-    forbidden: tuple[int, ...],
+    special: SpecialTokens,
 ) -> tuple[
     Float[Array, "B M"],
     Float[Array, "B M"],
@@ -177,11 +163,10 @@ def _continuations(
     Int[Array, "B M"],
     Bool[Array, " B"],
 ]:
-    """Log-probabilities of ending each hypothesis, and of the M best ways to go on.
+    """Log-probabilities of ending each hypothesis, and of the M best continuations.
 
-    The latter with the beam each goes on from and the token it goes on with; and whether all that
-    was computed is finite. Only the best of each row are compared across rows, and only their
-    log-probabilities are ever computed.
+    The latter with the beam and the token of each; and whether all of it is finite. Only the best
+    of each row are compared across rows, and only their log-probabilities are ever computed.
     """
     B, M = log_probs.shape
     V = logits.shape[1]
@@ -189,9 +174,10 @@ def _continuations(
     logits = logits.astype(jnp.float32)
     peak, rest = (part.reshape(B, M) for part in processors.normalizer(logits))
     # First the normaliser: a logit may be so large that a log-probability is lost beside it.
-    ends = log_probs + ((logits[:, eos].reshape(B, M) - peak) - rest)
-    barred = np.isin(np.arange(V), (eos, *forbidden))
-    values, tokens = processors.top_k_two_stage(jnp.where(barred[None], -jnp.inf, logits), most)
+    ends = log_probs + ((logits[:, special.eos].reshape(B, M) - peak) - rest)
+    suppressed = np.isin(np.arange(V), (special.eos, *special.suppress_tokens))
+    allowed = jnp.where(suppressed[None], -jnp.inf, logits)
+    values, tokens = processors.top_k_two_stage(allowed, most)
     values = (values.reshape(B, M, most) - peak[:, :, None]) - rest[:, :, None]
     values = values + log_probs[:, :, None]
     onward, place = lax.top_k(values.reshape(B, M * most), M)
@@ -203,7 +189,7 @@ def _continuations(
 def _admit(
     finished: _Finished, scores: Float[Array, "B M"], ends: Float[Array, "B M"], length: Array
 ) -> _Finished:
-    """The best of what had finished before and of what ends now, the older first among equals."""
+    """The best of what had finished before and of what ends now, older ones first among equals."""
     B, M = scores.shape
     P = finished.scores.shape[1]
     beams = jnp.broadcast_to(jnp.arange(M, dtype=jnp.int32)[None], (B, M))
@@ -221,8 +207,8 @@ def _admit(
     )
 
 
-def _read_back(loop: _Loop, eos: int, pad: int) -> Hypotheses:
-    """The tokens of the finished hypotheses, followed from their ends to the start."""
+def _read_back(loop: _Loop, special: SpecialTokens) -> Hypotheses:
+    """The tokens of the finished hypotheses, traced back from their ends to the start."""
     found = (loop.finished.log_probs > -jnp.inf) & ~loop.broken[:, None]
     lengths = jnp.where(found, loop.finished.lengths, 0)
 
@@ -230,17 +216,17 @@ def _read_back(loop: _Loop, eos: int, pad: int) -> Hypotheses:
         t, parents, tokens = at
         # At step t = length - 1 stands EOS; before it, the tokens of the beam it followed.
         inside = t < lengths - 1
-        token = jnp.where(inside, jnp.take_along_axis(tokens, beams, axis=1), pad)
-        token = jnp.where(t == lengths - 1, eos, token)
+        token = jnp.where(inside, jnp.take_along_axis(tokens, beams, axis=1), special.pad)
+        token = jnp.where(t == lengths - 1, special.eos, token)
         return jnp.where(inside, jnp.take_along_axis(parents, beams, axis=1), beams), token
 
     steps = jnp.arange(loop.live.tokens.shape[0])
     trail = (steps, loop.live.parents, loop.live.tokens)
     _, tokens = lax.scan(back, loop.finished.beams, trail, reverse=True)
-    told = lambda worth: jnp.where(loop.broken[:, None], jnp.nan, worth)
+    finite = lambda values: jnp.where(loop.broken[:, None], jnp.nan, values)
     return Hypotheses(
         jnp.moveaxis(tokens, 0, -1),
         lengths,
-        told(loop.finished.log_probs),
-        told(loop.finished.scores),
+        finite(loop.finished.log_probs),
+        finite(loop.finished.scores),
     )

@@ -1,4 +1,4 @@
-"""Exact search over every sequence: slow, small, and what the other searches are tested against."""
+"""Exhaustive search over every sequence, the reference for tests of the other searches."""
 
 import math
 from collections.abc import Callable
@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from transformer_jax.decoding.lengths import Normalization, length_penalty
+from transformer_jax.decoding.lengths import length_penalty
+from transformer_jax.decoding.options import BeamSearchConfig, SpecialTokens
 from transformer_jax.errors import ConfigError, plural
 
 __all__ = ["ExactHypothesis", "exhaustive_search", "num_sequences"]
@@ -17,11 +18,11 @@ Scorer = Callable[[Int[np.ndarray, "R T"]], Float[np.ndarray, "R T V"]]
 
 
 class ExactHypothesis(NamedTuple):
-    """A complete sequence and what it is worth."""
+    """A complete sequence with its score."""
 
     tokens: tuple[int, ...]  # EOS included
     log_prob: float
-    score: float  # normalised for length
+    score: float  # normalized for length
 
 
 def num_sequences(vocab: int, length: int, limit: int = 1_000_000) -> int:
@@ -50,41 +51,37 @@ def num_sequences(vocab: int, length: int, limit: int = 1_000_000) -> int:
 
 def exhaustive_search(
     scorer: Scorer,
+    special: SpecialTokens,
+    config: BeamSearchConfig | None = None,
     *,
     first: int,
-    vocab: int,
+    vocab_size: int,
     length: int,
-    eos: int,
-    keep: int = 1,
-    normalization: Normalization = "gnmt",
-    alpha: float | int = 0.6,
-    forbidden: tuple[int, ...] = (),
     limit: int = 1_000_000,
     rows: int = 4096,
 ) -> list[ExactHypothesis]:
-    """The ``keep`` best of all sequences of at most ``length`` tokens that end with EOS.
+    """The ``nbest`` best of all sequences of at most ``length`` tokens that end with EOS.
 
-    It asks for the logits of whole prefixes, so it shares neither cache nor loop with the searches
-    that it judges. Ties go to the shorter, then to the lower tokens.
+    It scores whole prefixes, so it shares neither cache nor loop with the searches that are tested
+    against it. Ties go to the shorter, then to the lower tokens.
 
     Args:
         scorer: Maps decoder inputs ``[R T]``, the first token included, to logits ``[R T V]``.
+        special: Ids of EOS and suppressed tokens.
+        config: ``nbest``, ``normalization`` and ``length_penalty`` count.
         first: The token that starts every sequence, usually BOS.
-        vocab: K, the number of tokens, EOS included.
-        length: N, the most tokens, EOS included.
-        eos: Ends a sequence.
-        keep: How many sequences are returned.
-        normalization: How scores are divided by length, see :func:`length_penalty`.
-        alpha: Its exponent.
-        forbidden: Tokens that are never chosen. Probabilities are not renormalised for it.
-        limit: The most sequences that are searched.
+        vocab_size: K, the number of tokens, EOS included.
+        length: N, most tokens, EOS included.
+        limit: Most sequences to search.
         rows: Prefixes that are scored at once.
 
     Raises:
-        ConfigError: ``vocab ** length`` is more than ``limit``.
+        ConfigError: ``vocab_size ** length`` is more than ``limit``.
     """
-    num_sequences(vocab, length, limit)
-    letters = np.array([v for v in range(vocab) if v not in (eos, *forbidden)], np.int32)
+    num_sequences(vocab_size, length, limit)
+    config = config or BeamSearchConfig()
+    ends = (special.eos, *special.suppress_tokens)
+    letters = np.array([v for v in range(vocab_size) if v not in ends], np.int32)
     K = len(letters)
     N = length if K else 1  # nothing but EOS can follow
     prefixes = np.full((K ** (N - 1), N), first, np.int32)
@@ -92,23 +89,24 @@ def exhaustive_search(
         prefixes[:, t] = np.tile(np.repeat(letters, K ** (N - 1 - t)), K ** (t - 1))
     parts = [prefixes[i : i + rows] for i in range(0, len(prefixes), rows)]
     log_probs = np.concatenate([_log_probs(scorer(part)) for part in parts])
-    found = _complete(prefixes, log_probs, eos, normalization, alpha)
-    return sorted(found, key=lambda e: (-e.score, len(e.tokens), e.tokens))[:keep]
+    found = _complete(prefixes, log_probs, special.eos, config)
+    return sorted(found, key=lambda e: (-e.score, len(e.tokens), e.tokens))[: config.nbest]
 
 
 def _complete(
     prefixes: Int[np.ndarray, "R T"],
     log_probs: Float[np.ndarray, "R T V"],
     eos: int,
-    normalization: Normalization,
-    alpha: float | int,
+    config: BeamSearchConfig,
 ) -> list[ExactHypothesis]:
     """Every distinct prefix of ``prefixes``, completed by EOS."""
     R, N = prefixes.shape
     follow = prefixes[:, 1:, None]
     steps = np.take_along_axis(log_probs[:, :-1], follow, axis=2)[:, :, 0]
     so_far = np.concatenate([np.zeros((R, 1)), np.cumsum(steps, axis=1)], axis=1)
-    penalties = np.asarray(length_penalty(np.arange(1, N + 1), normalization, alpha)).tolist()
+    penalties = np.asarray(
+        length_penalty(np.arange(1, N + 1), config.normalization, config.length_penalty)
+    ).tolist()
     found = {}
     for n in range(N):
         total = so_far[:, n] + log_probs[:, n, eos]

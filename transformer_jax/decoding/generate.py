@@ -10,30 +10,38 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.functional import logits as processors
 
 __all__ = [
     "GenerationOutput",
     "GenerationState",
     "SamplingConfig",
+    "Step",
     "append_token",
     "continue_generation",
     "generate",
     "init_generation",
+    "record",
+    "row_keys",
 ]
 
-Step = Callable[[Array, Any], tuple[Array, Any]]  # tokens [R], state -> logits [R V], state
+Step = Callable[[Array, Any], tuple[Array, Any]]  # tokens [R], cache -> logits [R V], cache
 
 
 class SamplingConfig(NamedTuple):
-    """How the next token is drawn; each setting is one number for all rows, or one a row."""
+    """How the next token is chosen; each setting is one number for all rows, or one a row.
+
+    None leaves a setting out of the compiled program.
+    """
 
     temperature: Any = 1.0  # 0 is greedy (row B34)
     top_k: Any = None  # the k most probable tokens (row B32)
     top_p: Any = None  # the fewest tokens that hold this much probability (row B33)
     min_p: Any = None  # tokens at least this fraction as probable as the most probable
-    repetition_penalty: Any = None  # of tokens that were read or written
-    no_repeat_ngram: Any = None  # no run of so many tokens twice; 0 is free
+    repetition_penalty: Any = None  # above 1 makes tokens of prompt and text less probable
+    no_repeat_ngram_size: Any = None  # n-grams of this size occur once; 0 allows all
+    min_length: Any = None  # fewest tokens, EOS included, where the length limit permits
 
 
 class GenerationOutput(NamedTuple):
@@ -46,238 +54,252 @@ class GenerationOutput(NamedTuple):
 
 
 class GenerationState(NamedTuple):
-    """A generation under way, from which it goes on."""
+    """A generation in progress, which :func:`continue_generation` resumes."""
 
-    t: Int[Array, ""]  # tokens written by now
+    t: Int[Array, ""]  # tokens generated so far
     last: Int[Array, " R"]
-    tokens: Int[Array, "R P+T"]  # what was read, if that is told, and what is written
-    begins: Int[Array, " R"]  # where what was read begins in ``tokens``
-    limits: Int[Array, " R"]
+    tokens: Int[Array, "R P+T"]  # the prompt, if it is kept, and what is generated
+    starts: Int[Array, " R"]  # column of the first token of each prompt
+    max_lengths: Int[Array, " R"]
     lengths: Int[Array, " R"]
     log_probs: Float[Array, " R"]
     finished: Bool[Array, " R"]
-    before: Int[Array, " R"]  # draws that each row has behind it
-    state: Any
+    sampled: Int[Array, " R"]  # tokens that each row sampled in earlier generations
+    cache: Any
 
 
 def generate(
     step: Step,
-    state: Any,
+    cache: Any,
     first: Int[Array, " R"],
+    special: SpecialTokens,
     *,
     length: int,
-    eos: int,
-    pad: int,
-    limits: Int[Array, " R"] | None = None,
-    minimum: int = 1,
-    forbidden: tuple[int, ...] = (),
+    max_lengths: Int[Array, " R"] | None = None,
     sampling: SamplingConfig | None = None,
-    key: Key[Array, ""] | None = None,
-    seeds: Int[Array, " R"] | None = None,
+    keys: Key[Array, " R"] | None = None,
 ) -> GenerationOutput:
-    """The sequence that grows from each row's ``first`` token, one token at a time.
+    """The sequence that continues each row's ``first`` token, one token at a time.
 
-    Without a ``key`` each token is the most probable one, the lowest among equals (row B30); with
-    a key it is drawn from the distribution that ``sampling`` makes (rows B32-B34). The draw of row
-    r at step t depends on ``(key, seeds[r], t)`` alone: not on the other rows, their number or
-    order. The loop ends when every row has met EOS or its limit.
+    Without ``keys`` each token is the most probable one, the lowest id among equals (row B30);
+    with keys it is sampled as ``sampling`` says (rows B32-B34). The sample of row r at step t
+    depends on ``(keys[r], t)`` alone: not on the other rows, their number or order. The loop ends
+    when every row has generated EOS or reached its limit.
 
     Args:
-        step: Maps the last tokens ``[R]`` and a state to logits ``[R V]`` and the next state.
-        state: Before the first token; ``R`` rows.
-        first: The token that each row goes on from: BOS, or the last of a prompt.
-        length: T, the most tokens of any row, EOS included.
-        eos: Ends a row.
-        pad: Fills what follows.
-        limits: The most tokens of each row, EOS included; 0 marks a row of padding.
-        minimum: The fewest tokens, EOS included, where the limit leaves the choice.
-        forbidden: Tokens that are never chosen.
-        sampling: How tokens are drawn, if ``key`` is given.
-        key: Randomness; None is greedy.
-        seeds: A number for each row; None numbers the rows.
+        step: Maps the last tokens ``[R]`` and a cache to logits ``[R V]`` and the next cache.
+        cache: Cache before the first token; ``R`` rows.
+        first: Last token of each prompt, or BOS.
+        special: Ids of EOS, padding and suppressed tokens.
+        length: T, most tokens of any row, EOS included.
+        max_lengths: Most tokens of each row, EOS included; 0 marks a row of padding.
+        sampling: How tokens are chosen; penalties and lengths hold for greedy rows too.
+        keys: Random key of each row, see :func:`row_keys`; None is greedy.
 
     Example:
         >>> table = jnp.array([[0.0, 2.0, 1.0], [0.0, 1.0, 2.0], [9.0, 0.0, 0.0]])
-        >>> step = lambda tokens, state: (table[tokens], state)
-        >>> generate(step, None, jnp.array([0, 1]), length=4, eos=2, pad=0).tokens
+        >>> step = lambda tokens, cache: (table[tokens], cache)
+        >>> special = SpecialTokens(eos=2, pad=0)
+        >>> generate(step, None, jnp.array([0, 1]), special, length=4).tokens
         Array([[1, 2, 0, 0],
                [2, 0, 0, 0]], dtype=int32)
     """
-    keys = None
-    if key is not None:
-        seeds = jnp.arange(first.shape[0]) if seeds is None else seeds
-        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, seeds)
-    progress = init_generation(state, first, length=length, pad=pad, limits=limits)
-    write = functools.partial(
-        append_token,
-        eos=eos,
-        pad=pad,
-        minimum=minimum,
-        forbidden=forbidden,
-        sampling=sampling,
-        keys=keys,
-    )
-    progress = continue_generation(step, progress, length, write)
-    return GenerationOutput(
-        progress.tokens, progress.lengths, progress.log_probs, progress.finished
-    )
+    state = init_generation(cache, first, length=length, pad=special.pad, max_lengths=max_lengths)
+    append = functools.partial(append_token, special=special, sampling=sampling, keys=keys)
+    state = continue_generation(step, state, length, append)
+    return GenerationOutput(state.tokens, state.lengths, state.log_probs, state.finished)
+
+
+def row_keys(key: Key[Array, ""], seeds: Int[Array, " R"]) -> Key[Array, " R"]:
+    """A random key for each row, by its seed.
+
+    Example:
+        >>> keys = row_keys(jax.random.key(0), jnp.array([3, 3, 4]))
+        >>> keys[0] == keys[1], keys[0] == keys[2]
+        (Array(True, dtype=bool), Array(False, dtype=bool))
+    """
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, seeds)
 
 
 def init_generation(
-    state: Any,
+    cache: Any,
     first: Int[Array, " R"],
     *,
     length: int,
     pad: int,
-    limits: Int[Array, " R"] | None = None,
-    read: tuple[Int[Array, "R P"], Int[Array, " R"]] | None = None,
-    before: Int[Array, " R"] | None = None,
+    max_lengths: Int[Array, " R"] | None = None,
+    prompt: tuple[Int[Array, "R P"], Int[Array, " R"]] | None = None,
+    sampled: Int[Array, " R"] | None = None,
 ) -> GenerationState:
     """A generation before its first token; see :func:`generate`.
 
     Args:
-        state: Before the first token.
-        first: The token that each row goes on from.
+        cache: Cache before the first token.
+        first: Last token of each prompt, or BOS.
         length: T, room for so many new tokens.
-        pad: Fills rows.
-        limits: The most new tokens of each row.
-        read: Prompts, ``first`` their last column, and where in it each begins: what penalties
-            for repetition look at beside what is written.
-        before: How many tokens each row wrote in an earlier generation that this one goes on from,
-            so that its draws go on too; None is 0.
+        pad: Padding id.
+        max_lengths: Most new tokens of each row.
+        prompt: Prompts, which end with ``first``, and the column in which each starts; repetition
+            penalties count their tokens too.
+        sampled: Tokens that each row sampled in an earlier generation that this one continues;
+            None is 0.
     """
     R = first.shape[0]
-    limits = jnp.full((R,), length, jnp.int32) if limits is None else jnp.minimum(limits, length)
+    most = jnp.full((R,), length, jnp.int32)
+    most = most if max_lengths is None else jnp.minimum(max_lengths, length)
     room = jnp.full((R, length), pad, jnp.int32)
-    begins = jnp.zeros(R, jnp.int32) if read is None else read[1].astype(jnp.int32)
+    tokens, starts = room, jnp.zeros(R, jnp.int32)
+    if prompt is not None:
+        tokens = jnp.concatenate([prompt[0].astype(jnp.int32), room], axis=1)
+        starts = prompt[1].astype(jnp.int32)
     return GenerationState(
         t=jnp.int32(0),
         last=first.astype(jnp.int32),
-        tokens=room if read is None else jnp.concatenate([read[0].astype(jnp.int32), room], axis=1),
-        begins=begins,
-        limits=limits.astype(jnp.int32),
+        tokens=tokens,
+        starts=starts,
+        max_lengths=most.astype(jnp.int32),
         lengths=jnp.zeros(R, jnp.int32),
         log_probs=jnp.zeros(R),
         finished=jnp.zeros(R, bool),
-        before=jnp.zeros(R, jnp.int32) if before is None else before.astype(jnp.int32),
-        state=state,
+        sampled=jnp.zeros(R, jnp.int32) if sampled is None else sampled.astype(jnp.int32),
+        cache=cache,
     )
 
 
 def continue_generation(
     step: Step,
-    progress: GenerationState,
+    state: GenerationState,
     until: int | Int[Array, ""],
-    write: Callable[[GenerationState, Array], GenerationState],
+    append: Callable[[GenerationState, Array], GenerationState],
 ) -> GenerationState:
-    """Goes on until ``until`` tokens are written, or all rows have ended; see :func:`generate`.
+    """Continues until ``until`` tokens are generated or all rows have ended; see :func:`generate`.
 
-    Cut into pieces in any way, a generation gives the same tokens.
+    Split into calls in any way, a generation gives the same tokens.
 
     Args:
-        step: Maps the last tokens and a state to logits and the next state.
-        progress: Where it stands; it has room for ``until`` tokens.
-        until: Counted from the first.
-        write: Chooses the next token of each row by its logits, such as :func:`append_token`.
+        step: Maps the last tokens and a cache to logits and the next cache.
+        state: Where the generation stands; it has room for ``until`` tokens.
+        until: Number of tokens, counted from the first.
+        append: Chooses the next token of each row by its logits, such as :func:`append_token`.
     """
 
     def body(at: GenerationState) -> GenerationState:
-        logits, state = step(at.last, at.state)
-        return write(at._replace(state=state), logits)
+        logits, cache = step(at.last, at.cache)
+        return append(at._replace(cache=cache), logits)
 
-    def goes_on(at: GenerationState) -> Bool[Array, ""]:
-        return (at.t < until) & (~at.finished & (at.t < at.limits)).any()
+    def unfinished(at: GenerationState) -> Bool[Array, ""]:
+        return (at.t < until) & (~at.finished & (at.t < at.max_lengths)).any()
 
-    return lax.while_loop(goes_on, body, progress)
+    return lax.while_loop(unfinished, body, state)
 
 
 def append_token(
     at: GenerationState,
     logits: Float[Array, "R V"],
+    special: SpecialTokens,
     *,
-    eos: int,
-    pad: int,
-    read: int = 0,
-    minimum: int = 1,
-    forbidden: tuple[int, ...] = (),
+    prompt_length: int = 0,
     sampling: SamplingConfig | None = None,
-    ngrams: tuple[int, ...] = (),
+    ngram_sizes: tuple[int, ...] = (),
     keys: Key[Array, " R"] | None = None,
 ) -> GenerationState:
-    """A generation with one more token of each row, chosen by ``logits``.
+    """Choose each row's next token by ``logits`` and append it.
 
-    The state is left as it is: what gave the logits gave the state too.
+    The cache stays: the call that gave the logits updated it.
 
     Args:
-        at: Where it stands; it has room for a token.
-        logits: Of the token that follows in each row.
-        eos: Ends a row.
-        pad: Fills what follows.
-        read: P, the columns of ``at.tokens`` that were read.
-        minimum: The fewest tokens.
-        forbidden: Tokens that are never chosen.
-        sampling: How tokens are chosen. Penalties for repetition hold for greedy rows too.
-        ngrams: The lengths above 0 in ``sampling.no_repeat_ngram``, which shape the computation.
-        keys: Randomness of each row; None is greedy.
+        at: Where the generation stands; it has room for a token.
+        logits: Logits of the next token of each row.
+        special: Ids of EOS, padding and suppressed tokens.
+        prompt_length: P, columns of ``at.tokens`` that hold the prompt.
+        sampling: How tokens are chosen. Repetition penalties hold for greedy rows too.
+        ngram_sizes: The sizes above 0 in ``sampling.no_repeat_ngram_size``, static.
+        keys: Random key of each row; None is greedy.
 
     Example:
-        >>> at = init_generation(None, jnp.array([5, 5]), length=2, pad=0, limits=jnp.array([2, 0]))
-        >>> at = append_token(at, jnp.array([[0.0, 1.0, 2.0]] * 2), eos=1, pad=0)
+        >>> at = init_generation(
+        ...     None, jnp.array([5, 5]), length=2, pad=0, max_lengths=jnp.array([2, 0])
+        ... )
+        >>> logits, special = jnp.array([[0.0, 1.0, 2.0]] * 2), SpecialTokens(eos=1, pad=0)
+        >>> at = append_token(at, logits, special)
         >>> at.tokens, at.lengths
         (Array([[2, 0],
                [0, 0]], dtype=int32), Array([1, 0], dtype=int32))
     """
     sampling = SamplingConfig() if sampling is None else sampling
     t, logits = at.t, logits.astype(jnp.float32)
-    words = np.arange(logits.shape[1])
-    barred = np.isin(words, forbidden)[None]
-    if minimum > 1:
-        early = (t + 1 < minimum) & (t + 1 < at.limits)
-        barred = barred | (early[:, None] & (words == eos)[None])
-    allowed = _penalised(logits, at, read + t, sampling, ngrams)
-    allowed = jnp.where(barred, -jnp.inf, allowed)
+    ids = np.arange(logits.shape[1])
+    suppressed = np.isin(ids, special.suppress_tokens)[None]
+    if sampling.min_length is not None:
+        early = (t + 1 < sampling.min_length) & (t + 1 < at.max_lengths)
+        suppressed = suppressed | (early[:, None] & (ids == special.eos)[None])
+    allowed = _penalized(logits, at, prompt_length + t, sampling, ngram_sizes)
+    allowed = jnp.where(suppressed, -jnp.inf, allowed)
     if keys is None:
         token = processors.argmax(allowed)
     else:
-        token = _draw(allowed, sampling, jax.vmap(jax.random.fold_in)(keys, at.before + t))
-    here = (~at.finished) & (t < at.limits)
-    token = jnp.where(here, token, pad).astype(jnp.int32)
+        token = _sample(allowed, sampling, jax.vmap(jax.random.fold_in)(keys, at.sampled + t))
+    return record(at, token, logits, token == special.eos, special.pad, prompt_length)
+
+
+def record(
+    at: GenerationState,
+    token: Int[Array, " R"],
+    logits: Float[Array, "R V"],
+    ends: Bool[Array, " R"],
+    pad: int | Int[Array, ""],
+    prompt_length: int | Int[Array, ""] = 0,
+) -> GenerationState:
+    """``at`` with a chosen token of each row that has not ended, and its log-probability.
+
+    Args:
+        at: Where the generation stands.
+        token: The chosen tokens.
+        logits: Logits of the model, before any processing.
+        ends: Which of the tokens end their row.
+        pad: Padding id, for rows that have ended.
+        prompt_length: Columns of ``at.tokens`` that hold the prompt.
+    """
+    active = (~at.finished) & (at.t < at.max_lengths)
+    token = jnp.where(active, token, pad).astype(jnp.int32)
     chosen = jnp.take_along_axis(logits, token[:, None], axis=1)[:, 0]
     peak, rest = processors.normalizer(logits)
     gain = (chosen - peak) - rest
+    place = (jnp.int32(0), prompt_length + at.t)
     return at._replace(
-        t=t + 1,
+        t=at.t + 1,
         last=token,
-        tokens=lax.dynamic_update_slice(at.tokens, token[:, None], (jnp.int32(0), read + t)),
-        lengths=at.lengths + here,
-        log_probs=at.log_probs + jnp.where(here, gain, 0.0),
-        finished=at.finished | (here & (token == eos)),
+        tokens=lax.dynamic_update_slice(at.tokens, token[:, None], place),
+        lengths=at.lengths + active,
+        log_probs=at.log_probs + jnp.where(active, gain, 0.0),
+        finished=at.finished | (active & ends),
     )
 
 
-def _penalised(
+def _penalized(
     logits: Float[Array, "R V"],
     at: GenerationState,
-    known: Int[Array, ""],
+    length: Int[Array, ""],
     sampling: SamplingConfig,
-    ngrams: tuple[int, ...],
+    ngram_sizes: tuple[int, ...],
 ) -> Float[Array, "R V"]:
-    """Logits with repetition discouraged and forbidden, as each row asks."""
+    """Logits after each row's repetition penalty and without its repeated n-grams."""
     if sampling.repetition_penalty is not None:
         columns = jnp.arange(at.tokens.shape[1])[None]
-        valid = (columns >= at.begins[:, None]) & (columns < known)
+        valid = (columns >= at.starts[:, None]) & (columns < length)
         penalty = sampling.repetition_penalty
         logits = processors.repetition_penalty(logits, at.tokens, valid, penalty)
-    for n in ngrams:
-        cut = processors.no_repeat_ngram(logits, at.tokens, known, n)
-        logits = jnp.where((sampling.no_repeat_ngram == n)[:, None], cut, logits)
+    for n in ngram_sizes:
+        unrepeated = processors.no_repeat_ngram(logits, at.tokens, length, n)
+        chosen = (sampling.no_repeat_ngram_size == n)[:, None]
+        logits = jnp.where(chosen, unrepeated, logits)
     return logits
 
 
-def _draw(
+def _sample(
     logits: Float[Array, "R V"], sampling: SamplingConfig, keys: Key[Array, " R"]
 ) -> Int[Array, " R"]:
-    """A token of each row; temperature first, then the cuts, as each row asks."""
+    """A token of each row; temperature first, then truncation of the distribution."""
     logits = processors.temperature(logits, sampling.temperature)
     if sampling.top_k is not None:
         logits = processors.top_k(logits, sampling.top_k)

@@ -11,7 +11,13 @@ from jaxtyping import Bool, Float, Int
 
 from transformer_jax.decoding.hf_config import HFGenerationConfig
 from transformer_jax.decoding.hf_logits import PromptContext, processor_params, processor_shapes
-from transformer_jax.decoding.hf_search import HFSearchOutput, hf_beam_search, hf_greedy_search
+from transformer_jax.decoding.hf_search import (
+    HFProcessors,
+    HFPrompts,
+    HFSearchOutput,
+    hf_beam_search,
+    hf_greedy_search,
+)
 from transformer_jax.decoding.layout import prepared, split_model
 from transformer_jax.decoding.windows import round_up
 from transformer_jax.errors import ConfigError, DataError, plural
@@ -161,11 +167,12 @@ class HFGenerator:
     ) -> HFSearchOutput:
         model, (B, S) = nnx.merge(self.graph, params), ids.shape
         if self.encodes:
-            cache = model.start(ids, real, steps, beams=num_beams)
+            inputs = {"source": ids, "source_lengths": real}
+            cache = model.init_cache(inputs, B, steps, beams=num_beams)
             prompts, known = jnp.full((B, 1), start), jnp.int32(1)
             starts = jnp.zeros(B, jnp.int32)
         else:
-            cache = model.start(B, S - 1 + steps, beams=num_beams)
+            cache = model.init_cache(None, B, S - 1 + steps, beams=num_beams)
             counts = real.sum(1)
             if S > 1:
                 # The cache wants prompts that end in the last column; the rules, as they came.
@@ -173,13 +180,13 @@ class HFGenerator:
                 cache = model.prefill(aligned[:, :-1], cache, S - counts)[1]
             prompts, known, starts = ids, width, width - counts
         starts, source = (jnp.repeat(part, num_beams, axis=0) for part in (starts, ids))
-        common = {"steps": steps, "read": PromptContext(starts, source, width)}
-        common |= {"how": how, "room": room, "real": rows}
+        process = HFProcessors(how, room, PromptContext(starts, source, width))
+        start = HFPrompts(prompts, known, rows)
         if num_beams == 1:
-            return hf_greedy_search(model.step, cache, prompts, known, **common)
-        reorder = lambda cache, parents: cache.reorder(parents)
-        common |= {"beams": num_beams, "reorder": reorder}
-        return hf_beam_search(model.step, cache, prompts, known, **common)
+            return hf_greedy_search(model.step, cache, start, process, steps=steps)
+        return hf_beam_search(
+            model.step, cache, start, process, model.reorder, num_beams=num_beams, steps=steps
+        )
 
     def _rows(self, ids: Any) -> Int[np.ndarray, "B S"]:
         """Prompts as an array.

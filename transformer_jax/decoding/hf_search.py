@@ -1,7 +1,6 @@
-"""Greedy and beam search as ``transformers`` counts, each as one compiled loop."""
+"""Greedy and beam search as ``transformers`` defines them, each as one compiled loop."""
 
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -9,6 +8,14 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from transformer_jax.decoding.beam import Reorder
+from transformer_jax.decoding.generate import (
+    GenerationState,
+    Step,
+    continue_generation,
+    init_generation,
+    record,
+)
 from transformer_jax.decoding.hf_logits import (
     ProcessorParams,
     ProcessorShapes,
@@ -17,12 +24,37 @@ from transformer_jax.decoding.hf_logits import (
 )
 from transformer_jax.functional import logits as processors
 
-__all__ = ["HFSearchOutput", "hf_beam_search", "hf_greedy_search"]
+__all__ = ["HFProcessors", "HFPrompts", "HFSearchOutput", "hf_beam_search", "hf_greedy_search"]
 
-Step = Callable[[Array, Any], tuple[Array, Any]]  # tokens [R], state -> logits [R V], state
-Reorder = Callable[[Any, Array], Any]  # state, parents [B M] -> state
+OUT = -1e9  # subtracted from hypotheses that do not count, in the arithmetic of the original
 
-OUT = -1e9  # what a hypothesis that does not count loses, in the arithmetic of the original
+
+class HFPrompts(NamedTuple):
+    """What each text begins with."""
+
+    tokens: Int[Array, "B P"]  # from the first column on, left padding included
+    length: Any  # [], columns that count
+    valid: Bool[Array, " B"] | None = None  # rows that count; None is all
+
+
+class HFProcessors(NamedTuple):
+    """A generation config as logits processors apply it."""
+
+    params: ProcessorParams
+    shapes: ProcessorShapes
+    context: PromptContext  # of R rows
+
+    def __call__(
+        self,
+        logits: Float[Array, "R V"],
+        tokens: Int[Array, "R W"],
+        length: Int[Array, ""],
+        prompt_length: Int[Array, ""],
+    ) -> Float[Array, "R V"]:
+        """The scores of the next token after ``length`` columns of ``tokens``."""
+        return process_logits(
+            logits, tokens, length, prompt_length, self.context, self.params, self.shapes
+        )
 
 
 class HFSearchOutput(NamedTuple):
@@ -33,89 +65,56 @@ class HFSearchOutput(NamedTuple):
     scores: Float[Array, "B M"]  # log-probability as processed, over length to its power
 
 
-class _Greedy(NamedTuple):
-    length: Int[Array, ""]  # columns that stand
-    tokens: Int[Array, "B W"]
-    going: Bool[Array, " B"]
-    written: Int[Array, " B"]
-    worth: Float[Array, " B"]
-    state: Any
-
-
 def hf_greedy_search(
-    step: Step,
-    state: Any,
-    prompts: Int[Array, "B P"],
-    known: Int[Array, ""],
-    *,
-    steps: int,
-    read: PromptContext,
-    how: ProcessorParams,
-    room: ProcessorShapes,
-    real: Bool[Array, " B"] | None = None,
+    step: Step, cache: Any, prompts: HFPrompts, process: HFProcessors, *, steps: int
 ) -> HFSearchOutput:
-    """The text that grows from each prompt by the best-scored token, until an end or the limit.
+    """Continue each prompt by the best-scored token, until an end token or the limit.
 
     Processors change logits, not probabilities. ``scores`` are log-probabilities under the model
     itself, whatever was processed.
 
     Args:
-        step: Maps the last tokens ``[B]`` and a state to logits ``[B V]`` and the next state.
-        state: Before the last token of the prompts; ``B`` rows.
-        prompts: Tokens that texts begin with, padding included, from the first column on.
-        known: How many columns of ``prompts`` those are.
+        step: Maps the last tokens ``[B]`` and a cache to logits ``[B V]`` and the next cache.
+        cache: Cache before the last token of the prompts; ``B`` rows.
+        prompts: The prompts.
+        process: The generation config.
         steps: T, room for so many tokens.
-        read: What the rules look at besides.
-        how: The rules.
-        room: What the rules need.
-        real: Which rows count; None is all.
 
     Example:
-        >>> from transformer_jax.decoding.hf_logits import processor_params, processor_shapes
         >>> from transformer_jax.decoding.hf_config import HFGenerationConfig
-        >>> rules = HFGenerationConfig(eos_token_id=(2,), pad_token_id=0, suppress_tokens=(1,))
-        >>> how = processor_params(rules, processor_shapes([rules]), prompt=1, longest=4, steps=3)
+        >>> from transformer_jax.decoding.hf_logits import processor_params, processor_shapes
+        >>> config = HFGenerationConfig(eos_token_id=(2,), pad_token_id=0, suppress_tokens=(1,))
+        >>> shapes = processor_shapes([config])
+        >>> params = processor_params(config, shapes, prompt=1, longest=4, steps=3)
         >>> table = jnp.array([[0.0, 2.0, 1.0], [1.0, 3.0, 0.0], [9.0, 0.0, 0.0]])
-        >>> step = lambda tokens, state: (table[tokens], state)
+        >>> step = lambda tokens, cache: (table[tokens], cache)
         >>> first, starts, one = jnp.array([[0], [1]]), jnp.zeros(2, jnp.int32), jnp.array(1)
-        >>> rest = {"steps": 3, "how": how, "room": processor_shapes([rules])}
-        >>> read = PromptContext(starts, first, one)
-        >>> hf_greedy_search(step, None, first, one, read=read, **rest).tokens[:, 0]
+        >>> process = HFProcessors(params, shapes, PromptContext(starts, first, one))
+        >>> hf_greedy_search(step, None, HFPrompts(first, 1), process, steps=3).tokens[:, 0]
         Array([[0, 2, 0, 0],
                [1, 0, 2, 0]], dtype=int32)
     """
-    B = prompts.shape[0]
-    known, how = jnp.asarray(known, jnp.int32), ProcessorParams(*map(jnp.asarray, how))
-    loop = _Greedy(
-        length=known,
-        tokens=_with_room(prompts, known, steps, how.pad),
-        going=jnp.ones(B, bool) if real is None else real,
-        written=jnp.zeros(B, jnp.int32),
-        worth=jnp.zeros(B),
-        state=state,
+    B = prompts.tokens.shape[0]
+    known, params = jnp.asarray(prompts.length, jnp.int32), _arrays(process.params)
+    process = process._replace(params=params)
+    tokens = _with_room(prompts.tokens, known, steps, params.pad)
+    most = jnp.full((B,), params.longest - known, jnp.int32)
+    state = init_generation(
+        cache,
+        jnp.take(tokens, known - 1, axis=1),
+        length=steps,
+        pad=0,
+        max_lengths=most if prompts.valid is None else jnp.where(prompts.valid, most, 0),
     )
 
-    def body(loop: _Greedy) -> _Greedy:
-        length, tokens, going = loop.length, loop.tokens, loop.going
-        logits, state = step(jnp.take(tokens, length - 1, axis=1), loop.state)
+    def append(at: GenerationState, logits: Float[Array, "B V"]) -> GenerationState:
         logits = logits.astype(jnp.float32)
-        token = processors.argmax(process_logits(logits, tokens, length, known, read, how, room))
-        gain = jnp.take_along_axis(logits, token[:, None], axis=1)[:, 0]
-        peak, rest = processors.normalizer(logits)
-        gain = (gain - peak) - rest
-        token = jnp.where(going, token, how.pad)[:, None]
-        return _Greedy(
-            length=length + 1,
-            tokens=lax.dynamic_update_slice(tokens, token, (jnp.int32(0), length)),
-            going=going & ~(token == how.ends[None]).any(-1),
-            written=loop.written + going,
-            worth=loop.worth + jnp.where(going, gain, 0.0),
-            state=state,
-        )
+        token = processors.argmax(process(logits, at.tokens, known + at.t, known))
+        ends = (token[:, None] == params.ends[None]).any(-1)
+        return record(at, token, logits, ends, params.pad, known)
 
-    goes_on = lambda loop: loop.going.any() & (loop.length < how.longest)
-    loop = lax.while_loop(goes_on, body, loop)
-    return HFSearchOutput(loop.tokens[:, None], loop.written[:, None], loop.worth[:, None])
+    state = continue_generation(step, state._replace(tokens=tokens), steps, append)
+    return HFSearchOutput(state.tokens[:, None], state.lengths[:, None], state.log_probs[:, None])
 
 
 class _Beams(NamedTuple):
@@ -129,77 +128,73 @@ class _Beams(NamedTuple):
     broken: Bool[Array, " B"]  # whether a logit was NaN or infinite
     hope: Bool[Array, " B"]  # whether the live may still get among the best; once lost, for good
     over: Bool[Array, ""]
-    state: Any
+    cache: Any
 
 
 def hf_beam_search(
     step: Step,
-    state: Any,
-    prompts: Int[Array, "B P"],
-    known: Int[Array, ""],
-    *,
-    beams: int,
-    steps: int,
+    cache: Any,
+    prompts: HFPrompts,
+    process: HFProcessors,
     reorder: Reorder,
-    read: PromptContext,
-    how: ProcessorParams,
-    room: ProcessorShapes,
-    real: Bool[Array, " B"] | None = None,
+    *,
+    num_beams: int,
+    steps: int,
 ) -> HFSearchOutput:
-    """The best hypotheses that a beam of ``beams`` meets, as ``transformers`` counts them.
+    """The best hypotheses that a beam of ``num_beams`` finds, as ``transformers`` ranks them.
 
-    Processors change log-probabilities, which are not normalised again unless asked for. Only
-    continuations ranked among the ``beams`` best may end a text; a text that meets the limit ends
-    there. Of the rest the ``beams`` best live on. Whether the live can still get among the best
-    is guessed from their present length, or with ``early_stopping="never"`` from the longest.
+    Processors change log-probabilities, which are renormalized only by ``renormalize_logits``.
+    Only continuations ranked among the ``num_beams`` best may end a text; a text that reaches the
+    limit ends there. Of the rest the ``num_beams`` best live on. Whether the live can still get
+    among the best is estimated from their present length, or with ``early_stopping="never"`` from
+    the longest.
 
     Args:
-        step: Maps the last tokens ``[R]`` and a state to logits ``[R V]`` and the next state;
+        step: Maps the last tokens ``[R]`` and a cache to logits ``[R V]`` and the next cache;
             ``R = B M`` rows, the beams of a sentence side by side.
-        state: Before the last token of the prompts, with ``R`` rows.
-        prompts: Tokens that texts begin with, padding included, from the first column on.
-        known: How many columns of ``prompts`` those are.
-        beams: M.
-        steps: T, room for so many tokens.
-        reorder: Maps a state and ``parents [B M]`` to the state whose beam m goes on from beam
+        cache: Cache before the last token of the prompts, with ``R`` rows.
+        prompts: The prompts.
+        process: The generation config.
+        reorder: Maps a cache and ``parents [B M]`` to the cache whose beam m continues beam
             ``parents[b, m]``.
-        read: What the rules look at besides, with ``R`` rows.
-        how: The rules.
-        room: What the rules need.
-        real: Which sentences count; None is all.
+        num_beams: M.
+        steps: T, room for so many tokens.
     """
-    B, M = prompts.shape[0], beams
-    known, how = jnp.asarray(known, jnp.int32), ProcessorParams(*map(jnp.asarray, how))
-    real = jnp.ones(B, bool) if real is None else real
-    prompts = jnp.repeat(_with_room(prompts, known, steps, how.fill)[:, None], M, axis=1)
+    B, M = prompts.tokens.shape[0], num_beams
+    known, how = jnp.asarray(prompts.length, jnp.int32), _arrays(process.params)
+    process = process._replace(params=how)
+    real = jnp.ones(B, bool) if prompts.valid is None else prompts.valid
+    room = _with_room(prompts.tokens, known, steps, how.fill)
+    start = jnp.repeat(room[:, None], M, axis=1)
     loop = _Beams(
         length=known,
-        live=prompts,
+        live=start,
         # All beams start equal: only the first counts, or they would stay copies of one another.
         worth=jnp.broadcast_to(jnp.where(jnp.arange(M) == 0, 0.0, OUT)[None], (B, M)),
-        best=prompts,
+        best=start,
         scores=jnp.full((B, M), OUT),
         lengths=jnp.zeros((B, M), jnp.int32),
         ended=jnp.zeros((B, M), bool),
         broken=jnp.zeros(B, bool),
         hope=real,
         over=~real.any(),
-        state=state,
+        cache=cache,
     )
 
     def body(loop: _Beams) -> _Beams:
         length, written = loop.length, loop.length + 1 - known
         rows = loop.live.reshape(B * M, -1)
-        logits, state = step(jnp.take(rows, length - 1, axis=1), loop.state)
+        logits, cache = step(jnp.take(rows, length - 1, axis=1), loop.cache)
         scores = jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
         # One such logit makes the whole row NaN, which a rule may take out again.
         broken = jnp.isnan(scores[:, 0]).reshape(B, M).any(1) & real & ~how.finite
         broken = loop.broken | broken
-        scores = process_logits(scores, rows, length, known, read, how, room)
+        scores = process(scores, rows, length, known)
         V = scores.shape[1]
         total = (scores.reshape(B, M, V) + loop.worth[:, :, None]).reshape(B, M * V)
         # So many that, whatever ends, M are left to go on.
-        total, place = processors.top_k_two_stage(total, min(max(2, 1 + room.ends) * M, M * V))
+        candidates = min(max(2, 1 + process.shapes.ends) * M, M * V)
+        total, place = processors.top_k_two_stage(total, candidates)
         parents, tokens = place // V, place % V
         ends = (tokens[:, :, None] == how.ends[None, None]).any(-1)
         ends = ends | (length + 1 >= how.longest)
@@ -217,7 +212,7 @@ def hf_beam_search(
             live=live,
             worth=worth,
             broken=broken,
-            state=reorder(state, parents_on),
+            cache=reorder(cache, parents_on),
             **best,
         )
         hope = loop.hope & _hopeful(loop, how, known)
@@ -277,3 +272,7 @@ def _with_room(
     """Prompts with room for what is written, filled up."""
     tokens = jnp.pad(prompts.astype(jnp.int32), ((0, 0), (0, steps)))
     return jnp.where((jnp.arange(tokens.shape[1]) < known)[None], tokens, fill)
+
+
+def _arrays(params: ProcessorParams) -> ProcessorParams:
+    return ProcessorParams(*map(jnp.asarray, params))

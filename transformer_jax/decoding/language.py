@@ -22,6 +22,7 @@ from transformer_jax.decoding.batching import (
 from transformer_jax.decoding.forced import TeacherForced, TraceStep
 from transformer_jax.decoding.generate import GenerationState, SamplingConfig
 from transformer_jax.decoding.layout import prepared, split_model
+from transformer_jax.decoding.options import BeamSearchConfig, SpecialTokens
 from transformer_jax.decoding.programs import Programs
 from transformer_jax.decoding.requests import Continuation, GenerationRequest, TextScore, numbered
 from transformer_jax.decoding.translator import TextTokenizer
@@ -45,7 +46,7 @@ class BatchingConfig:
     tokens: int = 4096  # at most so many are scored at once
     too_long: Literal["cut", "refuse"] = "cut"  # a prompt beyond the context loses its beginning
     full: Literal["slide", "stop"] = "slide"  # a full context goes on with its latter half
-    draft: int = 0  # tokens that prompt-lookup speculation tries at once; 0 is off
+    num_draft_tokens: int = 0  # draft tokens of prompt lookup at once; 0 is off
 
 
 class DecoderLanguageModel:
@@ -110,9 +111,9 @@ class DecoderLanguageModel:
         barred = {tokenizer.pad, tokenizer.bos, *range(tokenizer.vocab_size, config.vocab_size)}
         barred |= set() if tokenizer.unk is None else {tokenizer.unk}
         barred = barred - {tokenizer.eos} if ends else barred | {tokenizer.eos}
-        self.forbidden = tuple(sorted(barred))
+        special = SpecialTokens(tokenizer.eos, tokenizer.pad, tuple(sorted(barred)))
         self.counts: collections.Counter[str] = collections.Counter()
-        self.run = Programs(graph, tokenizer, self.forbidden, self.shapes.draft)
+        self.run = Programs(graph, special, num_draft_tokens=self.shapes.num_draft_tokens)
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Continuation]]:
         """The continuations of each prompt: ``samples`` of them, or ``nbest``, best first.
@@ -276,12 +277,12 @@ class DecoderLanguageModel:
             yield GenerationSequence(request, index, sample, list(read), self.tokenizer, shown)
 
     def _together(self, drafts: Iterable[GenerationSequence]) -> Iterator[list[GenerationSequence]]:
-        return batch_by_length(drafts, self.shapes.rows[-1], alone=self.shapes.draft > 0)
+        return batch_by_length(drafts, self.shapes.rows[-1], alone=self.shapes.num_draft_tokens > 0)
 
     def _write(self, batch: list[GenerationSequence], look: bool = False) -> Iterator[None]:
         """Writes texts to their ends; comes back now and then if they are looked at."""
         look = look or any(draft.request.stop for draft in batch)
-        if len(batch) == 1 and self.shapes.draft and is_plain(batch[0].request):
+        if len(batch) == 1 and self.shapes.num_draft_tokens and is_plain(batch[0].request):
             yield from self._write_ahead(batch[0], look)
             return
         while going := [draft for draft in batch if draft.left]:
@@ -319,7 +320,7 @@ class DecoderLanguageModel:
             draft.segment = 0.0
         size = round_up(min(read + most, max(256, 2 * read)), self.shapes.caches)
         given = sampling_config(drafts, rows, self.vocab), sampling_keys(drafts, rows)
-        apart = given[0].no_repeat_ngram
+        apart = given[0].no_repeat_ngram_size
         ngrams = () if apart is None else tuple(sorted({*apart.tolist()} - {0}))
         if any(draft.origin for draft in drafts) and _repels(given[0]):
             # Penalties look at all that stands there, also where the model has lost sight of it.
@@ -340,14 +341,14 @@ class DecoderLanguageModel:
             stopped = [i for i, draft in enumerate(drafts) if not draft.left]
             if stopped and look:
                 limits[stopped] = 0
-                progress = progress._replace(limits=jnp.asarray(limits))
+                progress = progress._replace(max_lengths=jnp.asarray(limits))
             yield
             if until >= most or len(stopped) == len(drafts):
                 return
             until = min(most, until + self.shapes.chunk) if look else most
             if read - 1 + done >= size:
                 size = round_up(size + 1, self.shapes.caches)
-                progress = progress._replace(state=self.run.grow(progress.state, size=size))
+                progress = progress._replace(cache=self.run.grow(progress.cache, size=size))
             until = min(until, size - read + 1)
             progress = self.run.go(
                 self.params, progress, np.int32(until), *given, read=width, ngrams=ngrams
@@ -368,7 +369,7 @@ class DecoderLanguageModel:
 
     def _write_ahead(self, draft: GenerationSequence, look: bool) -> Iterator[None]:
         """Writes one text by prompt-lookup speculation."""
-        guess = self.shapes.draft
+        guess = self.shapes.num_draft_tokens
         while draft.left:
             seen = self._seen(draft)
             most = min(draft.left, self.context - len(seen) + 1)
@@ -403,8 +404,11 @@ class DecoderLanguageModel:
             # One step more: the end that the limit forces is none.
             limits[row] = 1 + min(draft.left, self.context - len(ids) + 1)
         length = round_up(max(limits.tolist()), self.shapes.caches)
-        how = {"beams": beams, "keep": keep, "length": length}
-        out = jax.device_get(self.run.search(self.params, tokens, starts, limits, **how))
+        config = BeamSearchConfig(
+            num_beams=beams, nbest=keep, normalization="none", unscored_eos=True
+        )
+        found = self.run.search(self.params, tokens, starts, limits, config, length=length)
+        out = jax.device_get(found)
         refuse_nonfinite(out.log_probs[: len(batch)])
         found = {}
         for row, draft in enumerate(batch):
@@ -422,4 +426,4 @@ class DecoderLanguageModel:
 
 def _repels(sampling: SamplingConfig) -> bool:
     """Whether what stands there already makes tokens less probable."""
-    return sampling.repetition_penalty is not None or sampling.no_repeat_ngram is not None
+    return sampling.repetition_penalty is not None or sampling.no_repeat_ngram_size is not None

@@ -63,6 +63,6 @@ def check_normalization(normalization: str, alpha: float | int) -> None:
     """
     if normalization not in get_args(Normalization):
         allowed = ", ".join(get_args(Normalization))
-        raise ConfigError(f"normalization is {normalization!r}: allowed are {allowed}")
+        raise ConfigError(f"normalization is {normalization!r}: must be one of {allowed}")
     if not (math.isfinite(alpha) and alpha >= 0):
-        raise ConfigError(f"alpha is {alpha}: length normalisation needs 0 (none) or more")
+        raise ConfigError(f"length_penalty is {alpha}: must be finite, at least 0 (none)")

@@ -1,50 +1,72 @@
-"""How translations are looked for, and in which shapes."""
+"""Settings of search: special tokens, beam search, and the shapes of batches."""
 
 import dataclasses
+import functools
 import itertools
 import math
-from typing import Literal
+from typing import Any, Literal, NamedTuple
+
+import jax
 
 from transformer_jax.decoding.lengths import Normalization, check_normalization
 from transformer_jax.errors import ConfigError
 
-__all__ = ["BeamSearchConfig", "TranslationBatching"]
+__all__ = ["BeamSearchConfig", "SpecialTokens", "TranslationBatching"]
 
 
+class SpecialTokens(NamedTuple):
+    """Token ids that search treats apart."""
+
+    eos: int  # ends a sequence
+    pad: int  # follows the end
+    suppress_tokens: tuple[int, ...] = ()  # never generated; probabilities stay those of the model
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["length_penalty", "max_len_a", "max_len_b"],
+    meta_fields=[
+        *("num_beams", "nbest", "normalization", "min_length"),
+        *("allow_unk", "unscored_eos", "early_stopping"),
+    ],
+)
 @dataclasses.dataclass(frozen=True)
 class BeamSearchConfig:
-    """How a translation is looked for."""
+    """Settings of beam search; a pytree whose numbers compile nothing anew when they change."""
 
-    beams: int = 4  # hypotheses that live side by side; 1 is greedy search
+    num_beams: int = 4  # live hypotheses; 1 is greedy search
+    nbest: int = 1  # hypotheses returned, at most num_beams
     normalization: Normalization = "gnmt"  # how scores are divided by length
-    alpha: float = 0.6  # its exponent: 0 prefers short translations, 1 the best mean
-    nbest: int = 1  # translations returned of each line, at most as many as beams
-    length_ratio: float = 2.0  # at most so many target tokens for each source token,
-    length_extra: int = 10  # and so many more
-    minimum: int = 1  # at least so many target tokens, the end of the sentence included
-    unknown: bool = True  # whether the unknown token may be written
+    length_penalty: Any = 0.6  # its exponent, one number or one a sentence; 0 prefers short ones
+    max_len_a: Any = 2.0  # at most max_len_a * source length + max_len_b target tokens
+    max_len_b: Any = 10
+    min_length: int = 1  # fewest target tokens, EOS included
+    allow_unk: bool = True  # whether the unknown token may be generated
+    unscored_eos: bool = False  # whether the EOS that a length limit forces costs nothing
+    early_stopping: bool = True  # False searches to the length limit, with the same result
 
     def __post_init__(self) -> None:
-        check_normalization(self.normalization, self.alpha)
-        if self.beams < 1:
-            raise ConfigError(f"beams is {self.beams}: at least 1 (greedy search) is needed")
-        if not 1 <= self.nbest <= self.beams:
-            raise ConfigError(f"nbest is {self.nbest}: allowed are 1 to beams, {self.beams}")
-        if not (math.isfinite(self.length_ratio) and self.length_ratio >= 0):
-            raise ConfigError(f"length_ratio is {self.length_ratio}: a finite number from 0 on")
-        if self.length_extra < 1:
-            raise ConfigError(f"length_extra is {self.length_extra}: at least 1")
-        if self.minimum < 1:
-            raise ConfigError(f"minimum is {self.minimum}: at least 1, the end of the sentence")
+        if isinstance(self.length_penalty, int | float):  # else an array, or a tracer
+            check_normalization(self.normalization, self.length_penalty)
+        if self.num_beams < 1:
+            raise ConfigError(f"num_beams is {self.num_beams}: must be at least 1 (greedy search)")
+        if not 1 <= self.nbest <= self.num_beams:
+            raise ConfigError(f"nbest is {self.nbest}: must be 1 to num_beams, {self.num_beams}")
+        if isinstance(self.max_len_a, int | float) and not 0 <= self.max_len_a < math.inf:
+            raise ConfigError(f"max_len_a is {self.max_len_a}: must be finite, at least 0")
+        if isinstance(self.max_len_b, int | float) and self.max_len_b < 1:
+            raise ConfigError(f"max_len_b is {self.max_len_b}: must be at least 1")
+        if self.min_length < 1:
+            raise ConfigError(f"min_length is {self.min_length}: must be at least 1, the EOS")
 
-    def limit(self, source_length: int, longest: int) -> int:
-        """The most target tokens for a source of so many, EOS included in both."""
-        return min(int(self.length_ratio * source_length) + self.length_extra, longest)
+    def max_length(self, source_length: int, longest: int) -> int:
+        """Most target tokens for a source of ``source_length``, EOS included in both."""
+        return min(int(self.max_len_a * source_length) + self.max_len_b, longest)
 
 
 @dataclasses.dataclass(frozen=True)
 class TranslationBatching:
-    """Which shapes are compiled; a line's length is rounded up by itself, not by its neighbours."""
+    """Which shapes are compiled; a line's length is rounded up by itself, not by its neighbors."""
 
     source_lengths: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024)  # to round up to
     rows: tuple[int, ...] = (1, 8, 32)  # lines at once, the rest of a batch filled up
@@ -56,6 +78,6 @@ class TranslationBatching:
         for name in ("source_lengths", "rows"):
             sizes = getattr(self, name)
             if not sizes or sizes[0] < 1 or any(b <= a for a, b in itertools.pairwise(sizes)):
-                raise ConfigError(f"{name} is {sizes}: it must be growing numbers from 1 on")
+                raise ConfigError(f"{name} is {sizes}: must be increasing numbers from 1 on")
         if self.window < 1:
-            raise ConfigError(f"window is {self.window}: at least 1 line must be read")
+            raise ConfigError(f"window is {self.window}: must be at least 1 line")

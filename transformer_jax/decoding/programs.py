@@ -16,8 +16,8 @@ from transformer_jax.decoding.generate import (
     continue_generation,
     init_generation,
 )
+from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.decoding.speculate import PromptLookupState, prompt_lookup_decode
-from transformer_jax.decoding.translator import TextTokenizer
 
 __all__ = ["Programs"]
 
@@ -38,15 +38,13 @@ class Programs:
         force: What the model thinks of given texts.
     """
 
-    def __init__(
-        self, graph: Any, special: TextTokenizer, forbidden: tuple[int, ...], draft: int = 0
-    ):
+    def __init__(self, graph: Any, special: SpecialTokens, *, num_draft_tokens: int = 0):
         """Takes the static part of a decoder, and what it may not write."""
-        self.graph, self.special, self.forbidden, self.draft = graph, special, forbidden, draft
+        self.graph, self.special, self.draft = graph, special, num_draft_tokens
         self.begin = jax.jit(self._begin_batch, static_argnames=("size", "length", "ngrams"))
         self.go = jax.jit(self._go_batch, static_argnames=("read", "ngrams"), donate_argnums=1)
         self.grow = jax.jit(_grown, static_argnames="size", donate_argnums=0)
-        self.search = jax.jit(self._search_batch, static_argnames=("beams", "keep", "length"))
+        self.search = jax.jit(self._search_batch, static_argnames="length")
         self.look_begin = jax.jit(self._look_begin_one, static_argnames="length")
         self.look_go = jax.jit(self._look_go_one, donate_argnums=1)
         self.force = jax.jit(self._force_batch, static_argnames="best")
@@ -54,7 +52,7 @@ class Programs:
     def _prefilled(self, params, tokens, starts, size: int, beams: int = 1):
         """The model, and its cache with all but the last token of each prompt."""
         model = nnx.merge(self.graph, params)
-        cache = model.start(tokens.shape[0], size, beams=beams)
+        cache = model.init_cache(None, tokens.shape[0], size, beams=beams)
         if tokens.shape[1] > 1:
             cache = model.prefill(tokens[:, :-1], cache, starts)[1]
         return model, cache
@@ -63,15 +61,16 @@ class Programs:
         self, params, tokens, starts, limits, before, read, sampling, keys, *, size, length, ngrams
     ) -> GenerationState:
         model = nnx.merge(self.graph, params)
-        logits, cache = model.prefill(tokens, model.start(tokens.shape[0], size), starts)
+        cache = model.init_cache(None, tokens.shape[0], size)
+        logits, cache = model.prefill(tokens, cache, starts)
         progress = init_generation(
             cache,
             tokens[:, -1],
             length=length,
             pad=self.special.pad,
-            limits=limits,
-            read=read,
-            before=before,
+            max_lengths=limits,
+            prompt=read,
+            sampled=before,
         )
         return self._writing(sampling, keys, read[0].shape[1], ngrams)(progress, logits)
 
@@ -88,32 +87,27 @@ class Programs:
     ) -> Callable[[GenerationState, Any], GenerationState]:
         return functools.partial(
             append_token,
-            eos=self.special.eos,
-            pad=self.special.pad,
-            read=read,
-            forbidden=self.forbidden,
+            special=self.special,
+            prompt_length=read,
             sampling=sampling,
-            ngrams=ngrams,
+            ngram_sizes=ngrams,
             keys=keys,
         )
 
-    def _search_batch(self, params, tokens, starts, limits, *, beams, keep, length) -> Hypotheses:
+    def _search_batch(self, params, tokens, starts, max_lengths, config, *, length) -> Hypotheses:
         size = tokens.shape[1] - 1 + length
-        model, cache = self._prefilled(params, tokens, starts, size, beams)
+        model, cache = self._prefilled(params, tokens, starts, size, config.num_beams)
+        # Search ends every hypothesis with EOS, also where texts do not end by themselves.
+        suppressed = tuple(t for t in self.special.suppress_tokens if t != self.special.eos)
         return beam_search(
             model.step,
             cache,
             tokens[:, -1],
-            beams=beams,
-            keep=keep,
+            model.reorder,
+            self.special._replace(suppress_tokens=suppressed),
+            config,
             length=length,
-            limits=limits,
-            eos=self.special.eos,
-            pad=self.special.pad,
-            normalization="none",
-            forbidden=tuple(t for t in self.forbidden if t != self.special.eos),
-            free_end=True,
-            reorder=lambda cache, parents: cache.reorder(parents),
+            max_lengths=max_lengths,
         )
 
     def _look_begin_one(self, params, tokens, starts, *, length) -> PromptLookupState:
@@ -130,8 +124,7 @@ class Programs:
 
     def _look_go_one(self, params, at, until) -> PromptLookupState:
         extend = nnx.merge(self.graph, params).extend
-        how = {"draft": self.draft, "eos": self.special.eos}
-        return prompt_lookup_decode(extend, at, until, forbidden=self.forbidden, **how)
+        return prompt_lookup_decode(extend, at, until, self.special, num_draft_tokens=self.draft)
 
     def _force_batch(self, params, inputs, targets, *, best) -> TeacherForced:
         return teacher_forced_log_probs(nnx.merge(self.graph, params)(inputs), targets, best)

@@ -1,4 +1,4 @@
-"""Greedy decoding several tokens at a time, by guessing that a text repeats itself."""
+"""Greedy decoding with draft tokens looked up in the text so far."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,6 +8,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.functional import logits as processors
 from transformer_jax.modules.cache import Cache
 
@@ -18,11 +19,11 @@ Extend = Callable[[Array, Cache], tuple[Array, Cache]]
 
 
 class PromptLookupState(NamedTuple):
-    """One text under way."""
+    """One text in progress."""
 
-    tokens: Int[Array, " N"]  # what was read, then what is written
+    tokens: Int[Array, " N"]  # the prompt, then what is generated
     known: Int[Array, ""]  # how many of them there are; the last is not in the cache yet
-    log_prob: Float[Array, ""]  # of what is written
+    log_prob: Float[Array, ""]  # of what is generated
     finished: Bool[Array, ""]  # whether it ends with EOS
     steps: Int[Array, ""]  # passes through the model
     cache: Any
@@ -31,10 +32,9 @@ class PromptLookupState(NamedTuple):
 def prompt_lookup(
     tokens: Int[Array, " N"], known: Int[Array, ""] | int, count: int, longest: int = 3
 ) -> Int[Array, "{count}"]:
-    """What followed where the end of a text was met before.
+    """Prompt-lookup draft: what followed the longest earlier match of the text's end.
 
-    The place where the most of the last ``longest`` tokens agree, the latest of those; anything
-    at all where none does.
+    Matches have up to ``longest`` tokens; the latest of equals counts; arbitrary without a match.
 
     Saxena 2023, "Prompt lookup decoding".
 
@@ -59,39 +59,37 @@ def prompt_lookup_decode(
     extend: Extend,
     at: PromptLookupState,
     until: Int[Array, ""] | int,
+    special: SpecialTokens,
     *,
-    draft: int,
-    eos: int,
-    forbidden: tuple[int, ...] = (),
+    num_draft_tokens: int,
 ) -> PromptLookupState:
-    """Goes on until ``until`` tokens are known, or EOS: the tokens of greedy decoding, sooner.
+    """Continue until ``until`` tokens are known, or EOS: the tokens of greedy decoding, sooner.
 
-    Each pass reads the last token and ``draft`` guessed ones (:func:`prompt_lookup`) and keeps
-    those that greedy decoding would have written, and one more. The weights are read once a
-    pass, which is what a step costs where memory is the limit.
+    Each pass reads the last token and ``num_draft_tokens`` draft tokens (:func:`prompt_lookup`),
+    keeps the draft tokens that greedy decoding would have generated, and one more. The weights are
+    read once a pass, which is what a step costs where memory bandwidth is the limit.
 
     Args:
         extend: The model on several tokens at once.
-        at: Where it stands; ``tokens`` and cache have room for ``until + draft`` tokens.
-        until: Of all tokens, those that were read among them.
-        draft: How many tokens are guessed.
-        eos: Ends the text.
-        forbidden: Tokens that are never chosen.
+        at: Where the text stands; ``tokens`` and cache have room for ``until`` and the drafts.
+        until: Number of tokens, prompt included.
+        special: Ids of EOS and suppressed tokens.
+        num_draft_tokens: Draft tokens of each pass.
     """
     until = jnp.asarray(until, jnp.int32)
 
     def body(at: PromptLookupState) -> PromptLookupState:
-        guess = prompt_lookup(at.tokens, at.known, draft)
+        guess = prompt_lookup(at.tokens, at.known, num_draft_tokens)
         read = jnp.concatenate([at.tokens[at.known - 1][None], guess])
         logits, cache = extend(read[None], at.cache)
         logits = logits[0].astype(jnp.float32)
-        barred = np.isin(np.arange(logits.shape[1]), forbidden)[None]
-        chosen = processors.argmax(jnp.where(barred, -jnp.inf, logits)).astype(jnp.int32)
+        suppressed = np.isin(np.arange(logits.shape[1]), special.suppress_tokens)[None]
+        chosen = processors.argmax(jnp.where(suppressed, -jnp.inf, logits)).astype(jnp.int32)
         # A token counts if all guesses before it were right and none of them was EOS.
-        right = (guess == chosen[:-1]) & (chosen[:-1] != eos)
+        right = (guess == chosen[:-1]) & (chosen[:-1] != special.eos)
         count = 1 + jnp.cumprod(right.astype(jnp.int32)).sum()
         count = jnp.minimum(count, until - at.known)
-        kept = jnp.arange(draft + 1) < count
+        kept = jnp.arange(num_draft_tokens + 1) < count
         worth = jnp.take_along_axis(logits, chosen[:, None], axis=1)[:, 0]
         peak, rest = processors.normalizer(logits)
         worth = (worth - peak) - rest
@@ -99,7 +97,7 @@ def prompt_lookup_decode(
             tokens=lax.dynamic_update_slice(at.tokens, chosen, (at.known,)),
             known=at.known + count,
             log_prob=at.log_prob + jnp.where(kept, worth, 0.0).sum(),
-            finished=(kept & (chosen == eos)).any(),
+            finished=(kept & (chosen == special.eos)).any(),
             steps=at.steps + 1,
             cache=cache.truncate(at.known - 1 + count),
         )

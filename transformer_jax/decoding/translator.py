@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jaxtyping import Array, Key
 
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.decoding.beam import Hypotheses, beam_search
@@ -19,17 +20,24 @@ from transformer_jax.decoding.forced import (
     TraceStep,
     teacher_forced_log_probs,
 )
-from transformer_jax.decoding.generate import generate
+from transformer_jax.decoding.generate import SamplingConfig, generate, row_keys
 from transformer_jax.decoding.layout import prepared, split_model
 from transformer_jax.decoding.lengths import length_penalty
-from transformer_jax.decoding.options import BeamSearchConfig, TranslationBatching
+from transformer_jax.decoding.options import (
+    BeamSearchConfig,
+    SpecialTokens,
+    TranslationBatching,
+)
 from transformer_jax.errors import DataError, plural
 from transformer_jax.numerics import refuse_nonfinite
 
 __all__ = ["Hypothesis", "TextTokenizer", "Translation", "Translator"]
 
-# Batches under way at once: the device works on one while the next is made ready.
+# Batches in flight: the device works on one while the next is prepared.
 AHEAD = 2
+
+# How translations are sampled: settings, key, and numbers of the lines (seeds of the rows).
+_Drawn = tuple[SamplingConfig, Key[Array, ""], Any]
 
 
 @runtime_checkable
@@ -59,8 +67,8 @@ class Hypothesis:
     """One way to translate a line."""
 
     text: str
-    tokens: tuple[int, ...]  # EOS included, unless greedy search met its limit
-    score: float  # log_prob, normalised for length
+    tokens: tuple[int, ...]  # EOS included, unless greedy search reached its limit
+    score: float  # log_prob, normalized for length
     log_prob: float  # of all tokens, under the model
 
 
@@ -79,7 +87,7 @@ class Translation:
 
     @property
     def score(self) -> float:
-        """Its log-probability, normalised for length."""
+        """Its log-probability, normalized for length."""
         return self.hypotheses[0].score
 
     @property
@@ -133,8 +141,7 @@ class Translator:
         self.room = self.longest - len(tokenizer.prefix_ids) - len(tokenizer.suffix_ids)
         self.shapes = (*(size for size in sizes if size < self.most), self.most)
         self.counts: collections.Counter[str] = collections.Counter()
-        shaping = ("length", "beams", "keep", "normalization", "minimum", "forbidden")
-        self._decode = jax.jit(self._decode_batch, static_argnames=shaping)
+        self._decode = jax.jit(self._decode_batch, static_argnames=("length", "special"))
         self._force = jax.jit(self._force_batch, static_argnames="best")
 
     @property
@@ -158,12 +165,27 @@ class Translator:
         return list(self.stream(lines, search))
 
     def stream(
-        self, lines: Iterable[str], search: BeamSearchConfig | None = None
+        self,
+        lines: Iterable[str],
+        search: BeamSearchConfig | None = None,
+        *,
+        sampling: SamplingConfig | None = None,
+        key: Key[Array, ""] | None = None,
     ) -> Iterator[Translation]:
-        """The same, window after window, each as soon as it is read and done: for pipes."""
-        lines = iter(lines)
-        while window := list(itertools.islice(lines, self.batching.window)):
-            yield from self._window(window, search or self.search)
+        """The same, window after window, each as soon as it is read and done: for pipes.
+
+        Args:
+            lines: Sentences.
+            search: Beam search; None is that of the translator.
+            sampling: How tokens are sampled if there is a key.
+            key: With a key, translations are sampled instead of searched for (rows B32-B34). A
+                translation then depends on the key, the line and its number alone.
+        """
+        search, remaining, number = search or self.search, iter(lines), 0
+        while window := list(itertools.islice(remaining, self.batching.window)):
+            drawn = None if key is None else (sampling or SamplingConfig(), key, number)
+            yield from self._window(window, search, drawn)
+            number += len(window)
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Score]:
         """The log-probability of each target given its source, by teacher forcing.
@@ -255,71 +277,99 @@ class Translator:
             for start in range(0, len(members), rows):
                 yield members[start : start + rows], (rows, size)
 
-    def forbidden(self, unknown: bool = True) -> tuple[int, ...]:
-        """Tokens that no translation holds: padding, BOS, and what has no text."""
+    def special_tokens(self, allow_unk: bool = True) -> SpecialTokens:
+        """EOS, padding, and what no translation holds: padding, BOS, and ids without text."""
         out = {self.tokenizer.pad, self.tokenizer.bos}
         out |= set(range(self.tokenizer.vocab_size, self.vocab))
-        if not unknown and self.tokenizer.unk is not None:
+        if not allow_unk and self.tokenizer.unk is not None:
             out.add(self.tokenizer.unk)
-        return tuple(sorted(out - {self.tokenizer.eos}))
+        suppressed = tuple(sorted(out - {self.tokenizer.eos}))
+        return SpecialTokens(self.tokenizer.eos, self.tokenizer.pad, suppressed)
 
-    def _window(self, lines: list[str], search: BeamSearchConfig) -> Iterator[Translation]:
+    def _window(
+        self, lines: list[str], search: BeamSearchConfig, drawn: "_Drawn | None" = None
+    ) -> Iterator[Translation]:
         sources, cut = self.encode(lines, self.counts["lines"])
         lengths = [len(ids) for ids in sources]
         real = [i for i, n in enumerate(lengths) if n > self.longest - self.room]
         self.counts.update(lines=len(lines), empty=len(lines) - len(real), cut=sum(cut))
         found: dict[int, tuple[Hypothesis, ...]] = {}
-        under_way: collections.deque[tuple[list[int], Hypotheses]] = collections.deque()
+        pending: collections.deque[tuple[list[int], Hypotheses]] = collections.deque()
         for which, shape in self.batches(real, lengths):
-            under_way.append((which, self._submit([sources[i] for i in which], *shape, search)))
-            if len(under_way) >= AHEAD:
-                found.update(self._read(*under_way.popleft()))
-        while under_way:
-            found.update(self._read(*under_way.popleft()))
+            pending.append((which, self._submit(sources, which, shape, search, drawn)))
+            if len(pending) >= AHEAD:
+                found.update(self._read(*pending.popleft()))
+        while pending:
+            found.update(self._read(*pending.popleft()))
         nothing = (Hypothesis("", (), 0.0, 0.0),)
         for i, line in enumerate(lines):
             yield Translation(line, found.get(i, nothing), cut[i])
 
     def _submit(
-        self, sources: list[list[int]], rows: int, size: int, search: BeamSearchConfig
+        self,
+        sources: list[list[int]],
+        which: list[int],
+        shape: tuple[int, int],
+        search: BeamSearchConfig,
+        drawn: "_Drawn | None",
     ) -> Hypotheses:
-        """Starts decoding a batch; the outcome is not waited for."""
+        """Start decoding a batch; returns without waiting for the result."""
+        rows, size = shape
+        chosen = [sources[i] for i in which]
         limits = np.zeros(rows, np.int32)
-        limits[: len(sources)] = [search.limit(len(ids), self.most) for ids in sources]
+        limits[: len(which)] = [search.max_length(len(ids), self.most) for ids in chosen]
+        if drawn is not None:
+            sampling, key, number = drawn
+            seeds = np.zeros(rows, np.int32)
+            seeds[: len(which)] = [number + i for i in which]
+            drawn = sampling, key, seeds
+            search = dataclasses.replace(search, num_beams=1, nbest=1)
         return self._decode(
             self.params,
-            *self._fill(sources, rows, size),
+            *self._fill(chosen, rows, size),
             limits,
-            np.float32(search.alpha),
-            length=search.limit(size, self.most),
-            beams=search.beams,
-            keep=search.nbest,
-            normalization=search.normalization,
-            minimum=search.minimum,
-            forbidden=self.forbidden(search.unknown),
+            search,
+            drawn,
+            length=search.max_length(size, self.most),
+            special=self.special_tokens(search.allow_unk),
         )
 
     def _decode_batch(
-        self, params, source, lengths, limits, alpha, *, length, beams, keep, normalization, **how
+        self, params, source, lengths, max_lengths, search, drawn, *, length, special
     ) -> Hypotheses:
-        model, special = nnx.merge(self.graph, params), self.tokenizer
-        cache = model.start(source, lengths, length, beams=beams)
-        first = jnp.full(source.shape[0], special.bos, jnp.int32)
-        how |= {"length": length, "eos": special.eos, "pad": special.pad, "limits": limits}
-        if beams > 1:
-            how |= {"beams": beams, "keep": keep, "normalization": normalization, "alpha": alpha}
+        model, rows = nnx.merge(self.graph, params), source.shape[0]
+        inputs = {"source": source, "source_lengths": lengths}
+        cache = model.init_cache(inputs, rows, length, beams=search.num_beams)
+        first = jnp.full(rows, self.tokenizer.bos, jnp.int32)
+        if search.num_beams > 1:
             return beam_search(
                 model.step,
                 cache,
                 first,
-                reorder=lambda cache, parents: cache.reorder(parents),
-                **how,
+                model.reorder,
+                special,
+                search,
+                length=length,
+                max_lengths=max_lengths,
             )
-        out = generate(model.step, cache, first, **how)
-        scores = out.log_probs / length_penalty(out.lengths, normalization, alpha)
-        return Hypotheses(
-            out.tokens[:, None], out.lengths[:, None], out.log_probs[:, None], scores[:, None]
+        sampling, keys = SamplingConfig(), None
+        if drawn is not None:
+            sampling, keys = drawn[0], row_keys(*drawn[1:])
+        if search.min_length > 1:
+            sampling = sampling._replace(min_length=search.min_length)
+        out = generate(
+            model.step,
+            cache,
+            first,
+            special,
+            length=length,
+            max_lengths=max_lengths,
+            sampling=sampling,
+            keys=keys,
         )
+        penalty = length_penalty(out.lengths, search.normalization, search.length_penalty)
+        parts = (out.tokens, out.lengths, out.log_probs, out.log_probs / penalty)
+        return Hypotheses(*(part[:, None] for part in parts))
 
     def _read(
         self, which: list[int], out: Hypotheses

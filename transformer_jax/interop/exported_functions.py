@@ -11,6 +11,7 @@ from flax import nnx
 
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.generate import generate
+from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.interop.ctranslate2 import never_written
 from transformer_jax.interop.family import Model
 from transformer_jax.interop.hf_checkpoint import abstract_model
@@ -63,17 +64,20 @@ def functions(model: Model, tokenizer: Tokenizer, length: int | None = None) -> 
 
 def _translating(model, merged, tokenizer, sizes, room) -> dict[str, Function]:
     B, S, T = (sizes[x] for x in "BST")
-    barred = never_written(tokenizer, model.config.decoder().vocab)
+    suppressed = never_written(tokenizer, model.config.decoder().vocab)
+    special = SpecialTokens(tokenizer.eos, tokenizer.pad, suppressed)
 
     def forward(weights, source, source_lengths, target):
         return {"logits": merged(weights)(source, target, source_lengths)}
 
     def translate(weights, source, source_lengths, limits):
         module = merged(weights)
-        cache = module.start(source, source_lengths, room)
+        inputs = {"source": source, "source_lengths": source_lengths}
+        cache = module.init_cache(inputs, source.shape[0], room)
         first = jnp.full(source.shape[:1], tokenizer.bos, jnp.int32)
-        how = {"eos": tokenizer.eos, "pad": tokenizer.pad, "limits": limits, "forbidden": barred}
-        return _written(generate(module.step, cache, first, length=room, **how))
+        return _written(
+            generate(module.step, cache, first, special, length=room, max_lengths=limits)
+        )
 
     read: dict[str, Any] = {"source": ((B, S), "int32"), "source_lengths": ((B,), "int32")}
     limits = tuple(f"{x} <= {sizes['most']}" for x in (S, T) if isinstance(x, str))
@@ -86,8 +90,9 @@ def _translating(model, merged, tokenizer, sizes, room) -> dict[str, Function]:
 def _generating(model, merged, tokenizer, sizes, room) -> dict[str, Function]:
     B, T, longest = sizes["B"], sizes["T"], model.config.positions.max_length
     most = min(longest - room + 1, sizes["most"])  # the last token is not read
-    barred = never_written(tokenizer, model.config.vocab_size)
-    barred += () if tokenizer.unk is None else (tokenizer.unk,)
+    suppressed = never_written(tokenizer, model.config.vocab_size)
+    suppressed += () if tokenizer.unk is None else (tokenizer.unk,)
+    special = SpecialTokens(tokenizer.eos, tokenizer.pad, suppressed)
 
     def forward(weights, tokens):
         return {"logits": merged(weights)(tokens)}
@@ -95,10 +100,11 @@ def _generating(model, merged, tokenizer, sizes, room) -> dict[str, Function]:
     def write(weights, tokens, starts, limits):
         module = merged(weights)
         rows, columns = tokens.shape
-        cache = module.start(rows, columns - 1 + room)
+        cache = module.init_cache(None, rows, columns - 1 + room)
         cache = module.prefill(tokens[:, :-1], cache, starts)[1]
-        how = {"eos": tokenizer.eos, "pad": tokenizer.pad, "limits": limits, "forbidden": barred}
-        return _written(generate(module.step, cache, tokens[:, -1], length=room, **how))
+        return _written(
+            generate(module.step, cache, tokens[:, -1], special, length=room, max_lengths=limits)
+        )
 
     own: dict[str, Any] = {"starts": ((B,), "int32"), "limits": ((B,), "int32")}
     if isinstance(T, int):

@@ -84,9 +84,10 @@ class Decoder(nnx.Module):
         """What :meth:`logits` multiplies by, for losses that never hold all logits at once."""
         return self.head.output_table(self.embedding)
 
-    def start(self, rows: int, length: int, *, beams: int = 1) -> Cache:
-        """An empty cache for up to ``length`` tokens of ``rows`` texts, ``beams`` of each."""
-        return self.decoder.init_cache(rows, length, beams=beams)
+    def init_cache(self, inputs: None, rows: int, size: int, *, beams: int = 1) -> Cache:
+        """An empty cache for up to ``size`` tokens of ``rows`` texts, ``beams`` of each."""
+        del inputs  # a language model is conditioned on nothing
+        return self.decoder.init_cache(rows, size, beams=beams)
 
     def prefill(
         self,
@@ -94,20 +95,24 @@ class Decoder(nnx.Module):
         cache: Cache,
         starts: Int[Array, " B"] | None = None,
     ) -> tuple[Float32[Array, "B V"], Cache]:
-        """Logits of the token that follows each prompt, and the empty cache with all of it.
+        """Logits of the token after each prompt, and the empty cache with the prompts in it.
 
         Args:
-            tokens: The prompts, which end in the same place.
-            cache: What :meth:`start` made.
-            starts: Where each begins; what stands before it is never looked at.
+            tokens: Prompts, left-padded.
+            cache: Made by :meth:`init_cache`.
+            starts: Index of the first token of each prompt; earlier ones are padding.
         """
         hidden, cache = self.decoder.prefill(self.embed(tokens), cache, starts)
         return self.logits(hidden), cache
 
     def step(self, tokens: Int[Array, " R"], cache: Cache) -> tuple[Float32[Array, "R V"], Cache]:
-        """Logits of the token that follows ``tokens``, one of each row, and the cache with them."""
+        """Logits of the token after ``tokens``, one of each row, and the cache with them."""
         hidden, cache = self.decoder.step(self.embed(tokens), cache)
         return self.logits(hidden), cache
+
+    def reorder(self, cache: Cache, parents: Int[Array, "B M"]) -> Cache:
+        """The cache in which beam ``m`` of text ``b`` continues beam ``parents[b, m]``."""
+        return cache.reorder(parents)
 
     def extend(
         self, tokens: Int[Array, "B T"], cache: Cache

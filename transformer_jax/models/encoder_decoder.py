@@ -1,5 +1,8 @@
 """The encoder-decoder Transformer: reads one sequence, writes another."""
 
+import dataclasses
+from collections.abc import Mapping
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -119,30 +122,56 @@ class EncoderDecoder(nnx.Module):
         """What :meth:`logits` multiplies by, for losses that never hold all logits at once."""
         return self.head.output_table(self.target_embedding)
 
-    def start(
-        self,
-        source: Int[Array, "B S"],
-        source_lengths: Int[Array, " B"] | Bool[Array, "B S"],
-        length: int,
-        *,
-        beams: int = 1,
+    def init_cache(
+        self, inputs: Mapping[str, Array], rows: int, size: int, *, beams: int = 1
     ) -> Cache:
-        """A cache to decode up to ``length`` tokens of ``B`` sentences, ``beams`` rows each.
+        """An empty cache for up to ``size`` tokens of ``rows`` sentences, ``beams`` of each.
 
         The source is encoded here, and each block's cross-attention keys and values computed,
         once.
+
+        Args:
+            inputs: ``source`` and ``source_lengths``, as in :meth:`encode`.
+            rows: B, the number of sentences in ``source``.
+            size: Most target tokens.
+            beams: M, hypotheses of each sentence.
         """
-        memory = self.encode(source, source_lengths)
-        seen = padding_mask(source_lengths).array(1, source.shape[1])
-        return self.decoder.init_cache(
-            source.shape[0], length, beams=beams, memory=memory, memory_mask=seen
-        )
+        source = inputs["source"]
+        memory = self.encode(**inputs)
+        visible = padding_mask(inputs["source_lengths"]).array(1, source.shape[1])
+        return self.decoder.init_cache(rows, size, beams=beams, memory=memory, memory_mask=visible)
+
+    def prefill(
+        self,
+        tokens: Int[Array, "B T"],
+        cache: Cache,
+        starts: Int[Array, " B"] | None = None,
+    ) -> tuple[Float32[Array, "B V"], Cache]:
+        """Logits of the token after each target prefix, and the empty cache with the prefixes.
+
+        Args:
+            tokens: Prefixes of targets, left-padded.
+            cache: Made by :meth:`init_cache`.
+            starts: Index of the first token of each prefix; earlier ones are padding.
+        """
+
+        def body(cache: Cache, token: Array) -> tuple[Cache, Array]:
+            hidden, cache = self.decoder.step(self.embed(token, self.target_embedding), cache)
+            return cache, hidden
+
+        rows = jnp.repeat(tokens, cache.beams, axis=0)
+        cache, hidden = jax.lax.scan(body, dataclasses.replace(cache, starts=starts), rows.T)
+        return self.logits(hidden[-1, :: cache.beams]), cache
 
     def step(self, tokens: Int[Array, " R"], cache: Cache) -> tuple[Float32[Array, "R V"], Cache]:
-        """Logits of the token that follows ``tokens``, one of each row, and the cache with them."""
+        """Logits of the token after ``tokens``, one of each row, and the cache with them."""
         x = self.embed(tokens, self.target_embedding)
         hidden, cache = self.decoder.step(x, cache)
         return self.logits(hidden), cache
+
+    def reorder(self, cache: Cache, parents: Int[Array, "B M"]) -> Cache:
+        """The cache in which beam ``m`` of sentence ``b`` continues beam ``parents[b, m]``."""
+        return cache.reorder(parents)
 
     def attention_maps(
         self,

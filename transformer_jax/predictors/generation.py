@@ -107,7 +107,9 @@ class TranslationPredictor(Embedding):
         """
         from transformer_jax.decoding.options import BeamSearchConfig
 
-        search = BeamSearchConfig(beams=num_beams, nbest=num_return_sequences, alpha=length_penalty)
+        search = BeamSearchConfig(
+            num_beams=num_beams, nbest=num_return_sequences, length_penalty=length_penalty
+        )
         lines = map(self._prepare, listed(texts))
         with truncation(lambda: self._translator.counts["cut"]):
             found = [_best(one.hypotheses) for one in self._translator.translate(lines, search)]

@@ -194,7 +194,9 @@ class _Validation:
             params = jax.device_put(jax.device_get(params), jax.local_devices()[0])
             if self.translator is None:
                 self.translator = Translator(
-                    (self.job.graph, params), self.job.tokenizer, search=BeamSearchConfig(beams=1)
+                    (self.job.graph, params),
+                    self.job.tokenizer,
+                    search=BeamSearchConfig(num_beams=1),
                 )
             self.translator.params = params
             with working(f"translating {plural(len(self.sources), 'validation sentence')}"):
@@ -241,12 +243,12 @@ def train(run: Run, directory: RunDirectory, splits: Splits, *, resume: bool) ->
 def _finish(parts: TranslationJob) -> dict[str, Any]:
     run, loaded = parts.run, load_params(parts.directory.path)
     params = jax.device_put(loaded.params, jax.local_devices()[0])
-    search = BeamSearchConfig(beams=run.evaluation.beams)
+    search = BeamSearchConfig(num_beams=run.evaluation.beams)
     translator = Translator((parts.graph, params), parts.tokenizer, search=search)
     tests = {}
     for name, pairs in parts.splits.tests.items():
         lowercase = run.data.read.lowercase
         scores, _ = score_pairs(translator, pairs.sources, pairs.targets, lowercase=lowercase)
-        tests[name] = scores.to_dict() | {"beams": search.beams}
+        tests[name] = scores.to_dict() | {"beams": search.num_beams}
         print(f"{name}: {scores}", flush=True)
     return {"scored_step": loaded.step, "tests": tests}

@@ -1,0 +1,260 @@
+"""Laws of whatever decodes a token at a time, and search over it: models and a toy recurrent one.
+
+The recurrent decoder lives here: the package needs no change for another architecture.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jaxtyping import Array, Float
+
+from tests.drawing import drawn
+from transformer_jax.config import AttentionConfig, FeedForwardConfig, TransformerConfig
+from transformer_jax.decoding.beam import beam_search
+from transformer_jax.decoding.exhaustive import exhaustive_search
+from transformer_jax.decoding.generate import SamplingConfig, generate, row_keys
+from transformer_jax.decoding.options import BeamSearchConfig, SpecialTokens
+from transformer_jax.models.decoder import Decoder
+from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.models.protocol import Decodable
+
+B, S, T, V, D = 3, 4, 5, 7, 16
+EOS, PAD, BOS = 1, 0, 2
+SPECIAL = SpecialTokens(EOS, PAD, (PAD, BOS))
+
+
+class GruCache(NamedTuple):
+    """The past in one vector a beam, and the source with its keys."""
+
+    state: Float[Array, "B M D"]
+    memory: Float[Array, "B S D"]
+    keys: Float[Array, "B S D"]
+
+
+class GruTranslator(nnx.Module):
+    """A recurrent decoder with additive attention over embedded source tokens.
+
+    Bahdanau et al. 2015.
+    """
+
+    def __init__(self, *, rngs: nnx.Rngs):
+        self.embedding = nnx.Embed(V, D, rngs=rngs)
+        self.query, self.key = nnx.Linear(D, D, rngs=rngs), nnx.Linear(D, D, rngs=rngs)
+        self.score = nnx.Linear(D, 1, rngs=rngs)
+        self.gates = nnx.Linear(3 * D, 2 * D, rngs=rngs)
+        self.candidate = nnx.Linear(3 * D, D, rngs=rngs)
+
+    def cell(self, tokens, cache):
+        """Logits after tokens ``[B M]``, and the cache with them."""
+        query = self.query(cache.state)[:, :, None]
+        scores = self.score(jnp.tanh(query + self.key(cache.memory)[:, None]))[..., 0]
+        context = jnp.einsum("bms,bsd->bmd", jax.nn.softmax(scores), cache.memory)
+        y = self.embedding(tokens)
+        gates = self.gates(jnp.concatenate([y, context, cache.state], -1))
+        reset, update = jnp.split(jax.nn.sigmoid(gates), 2, -1)
+        new = jnp.tanh(self.candidate(jnp.concatenate([y, context, reset * cache.state], -1)))
+        state = update * cache.state + (1 - update) * new
+        return self.embedding.attend(state).astype(jnp.float32), cache._replace(state=state)
+
+    def init_cache(self, inputs, rows, size, *, beams=1):
+        memory = self.embedding(inputs["source"])
+        return GruCache(jnp.zeros((rows, beams, D)), memory, self.key(memory))
+
+    def prefill(self, tokens, cache, starts=None):
+        logits = None
+        for t in range(tokens.shape[1]):
+            token = jnp.repeat(tokens[:, t : t + 1], cache.state.shape[1], axis=1)
+            logits, new = self.cell(token, cache)
+            begun = jnp.ones(len(tokens), bool) if starts is None else t >= starts
+            state = jnp.where(begun[:, None, None], new.state, cache.state)
+            cache = cache._replace(state=state)
+        return logits[:, 0], cache
+
+    def step(self, tokens, cache):
+        logits, cache = self.cell(tokens.reshape(cache.state.shape[:2]), cache)
+        return logits.reshape(len(tokens), -1), cache
+
+    def reorder(self, cache, parents):
+        return cache._replace(state=jnp.take_along_axis(cache.state, parents[:, :, None], axis=1))
+
+    def __call__(self, inputs, tokens):
+        """Teacher forcing: a loop of its own, which calls neither ``prefill`` nor ``step``."""
+        memory = self.embedding(inputs["source"])
+        start = GruCache(jnp.zeros((len(tokens), 1, D)), memory, self.key(memory))
+
+        def body(cache, token):
+            logits, cache = self.cell(token[:, None], cache)
+            return cache, logits[:, 0]
+
+        return jax.lax.scan(body, start, tokens.T)[1].swapaxes(0, 1)
+
+
+def configuration(encoder_layers):
+    return TransformerConfig(
+        vocab_size=V,
+        d_model=D,
+        encoder_layers=encoder_layers,
+        decoder_layers=2,
+        attention=AttentionConfig(num_heads=2),
+        feed_forward=FeedForwardConfig(d_ff=32),
+    )
+
+
+SOURCE = {
+    "source": jnp.asarray(np.random.default_rng(1).integers(3, V, (B, S)), jnp.int32),
+    "source_lengths": jnp.array([4, 2, 3]),
+}
+# Makers of models, what they are conditioned on, and teacher forcing: logits of whole sequences.
+MODELS = {
+    "gru": (
+        lambda: GruTranslator(rngs=nnx.Rngs(0)),
+        SOURCE,
+        lambda model, inputs, tokens: model(inputs, tokens),
+    ),
+    "decoder": (
+        lambda: Decoder(configuration(0), rngs=nnx.Rngs(0)),
+        None,
+        lambda model, inputs, tokens: model(tokens),
+    ),
+    "encoder-decoder": (
+        lambda: EncoderDecoder(configuration(1), rngs=nnx.Rngs(0)),
+        SOURCE,
+        lambda model, inputs, tokens: model(inputs["source"], tokens, inputs["source_lengths"]),
+    ),
+}
+
+
+class Case(NamedTuple):
+    """A model with each of its functions compiled."""
+
+    model: Decodable
+    inputs: dict | None
+    forced: Callable  # inputs, tokens -> logits of teacher forcing
+
+    def init_cache(self, size=T, beams=1):
+        return jax.jit(self.model.init_cache, static_argnums=(1, 2), static_argnames="beams")(
+            self.inputs, B, size, beams=beams
+        )
+
+
+@pytest.fixture(params=MODELS, scope="module")
+def kind(request):
+    make, inputs, forced = MODELS[request.param]
+    model = nnx.merge(*drawn(make, spread=0.7))
+    compiled = jax.jit(lambda inputs, tokens: forced(model, inputs, tokens))
+    return Case(model, inputs, lambda tokens, inputs=inputs: np.array(compiled(inputs, tokens)))
+
+
+TOKENS = jnp.asarray(np.random.default_rng(0).integers(3, V, (B, T)), jnp.int32)
+
+
+def test_models_keep_the_protocol(kind):
+    assert isinstance(kind.model, Decodable)
+
+
+def test_cache_equals_teacher_forcing(kind):
+    model, forced = kind.model, kind.forced
+    cache = kind.init_cache()
+    step = jax.jit(model.step)
+    logits = []
+    for t in range(T):
+        out, cache = step(TOKENS[:, t], cache)
+        logits.append(out)
+    np.testing.assert_allclose(jnp.stack(logits, 1), forced(TOKENS), atol=1e-5)
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+def test_prefill_equals_teacher_forcing(kind, beams):
+    model, forced = kind.model, kind.forced
+    cache = kind.init_cache(beams=beams)
+    out, cache = jax.jit(model.prefill)(TOKENS[:, :3], cache)
+    np.testing.assert_allclose(out, forced(TOKENS)[:, 2], atol=1e-5)
+    out, cache = jax.jit(model.step)(jnp.repeat(TOKENS[:, 3], beams), cache)
+    expected = np.repeat(forced(TOKENS)[:, 3], beams, axis=0)
+    np.testing.assert_allclose(out, expected, atol=1e-5)
+
+
+def test_left_padding_of_prompts_is_invisible(kind):
+    model, forced = kind.model, kind.forced
+    starts = jnp.array([2, 0, 1])
+    padded = jnp.where(jnp.arange(3)[None] < starts[:, None], PAD, TOKENS[:, :3])
+    out, cache = jax.jit(model.prefill)(padded, kind.init_cache(), starts)
+    more, _ = jax.jit(model.step)(TOKENS[:, 3], cache)
+    for b, start in enumerate(starts.tolist()):
+        # A row by itself, with its tokens from the first column on.
+        own = jnp.zeros((B, T), jnp.int32).at[b, : 4 - start].set(TOKENS[b, start:4])
+        np.testing.assert_allclose(out[b], forced(own)[b, 2 - start], atol=1e-5)
+        np.testing.assert_allclose(more[b], forced(own)[b, 3 - start], atol=1e-5)
+
+
+def test_reordered_beams_continue_their_parents(kind):
+    model, forced = kind.model, kind.forced
+    cache, step = kind.init_cache(beams=2), jax.jit(model.step)
+    tokens = jnp.stack([TOKENS, TOKENS[:, ::-1]], 1)  # two beams of different tokens
+    for t in range(2):
+        _, cache = step(tokens[:, :, t].reshape(-1), cache)
+    parents = jnp.array([[1, 0], [1, 1], [0, 0]])
+    out, _ = step(jnp.full(2 * B, 4), model.reorder(cache, parents))
+    for b in range(B):
+        for m in range(2):
+            own = jnp.zeros((B, T), jnp.int32).at[b, :2].set(tokens[b, parents[b, m], :2])
+            expected = forced(own.at[b, 2].set(4))[b, 2]
+            np.testing.assert_allclose(out[2 * b + m], expected, atol=1e-5)
+
+
+def test_greedy_search_takes_the_most_probable_tokens(kind):
+    model, forced = kind.model, kind.forced
+    first = jnp.full(B, BOS)
+    out = generate(model.step, kind.init_cache(), first, SPECIAL, length=T)
+    tokens = np.full((B, T + 1), BOS)
+    for t in range(T):
+        logits = forced(jnp.asarray(tokens[:, :T]))[:, t].copy()
+        logits[:, [PAD, BOS]] = -np.inf
+        tokens[:, t + 1] = logits.argmax(-1)
+    for b in range(B):
+        n = int(out.lengths[b])
+        assert out.tokens[b, :n].tolist() == tokens[b, 1 : n + 1].tolist()
+        assert bool(out.finished[b]) == (tokens[b, n] == EOS)
+
+
+def test_samples_are_scored_as_teacher_forcing_does(kind):
+    model, forced = kind.model, kind.forced
+    keys = row_keys(jax.random.key(0), jnp.arange(B))
+    out = generate(
+        model.step,
+        kind.init_cache(),
+        jnp.full(B, BOS),
+        SPECIAL,
+        length=T,
+        sampling=SamplingConfig(temperature=2.0),
+        keys=keys,
+    )
+    log_p = np.asarray(
+        jax.nn.log_softmax(forced(jnp.concatenate([jnp.full((B, 1), BOS), out.tokens], 1)[:, :T]))
+    )
+    for b in range(B):
+        n = int(out.lengths[b])
+        total = sum(log_p[b, t, int(out.tokens[b, t])] for t in range(n))
+        assert out.log_probs[b] == pytest.approx(total, abs=1e-4)
+
+
+def test_a_wide_beam_is_exhaustive_search(kind):
+    """Search over the cache, with beams that are reordered, finds what whole prefixes give."""
+    model, forced = kind.model, kind.forced
+    length, rows = 3, 16  # all prefixes of two tokens that do not end
+    config = BeamSearchConfig(num_beams=16, nbest=3, normalization="power", length_penalty=0.5)
+    cache = kind.init_cache(length, beams=16)
+    first = jnp.full(B, BOS)
+    found = beam_search(model.step, cache, first, model.reorder, SPECIAL, config, length=length)
+    for b in range(B):
+        own = jax.tree.map(lambda a, b=b: jnp.repeat(a[b : b + 1], rows, axis=0), kind.inputs)
+        scorer = lambda prefixes, own=own: forced(jnp.asarray(prefixes), own)
+        exact = exhaustive_search(scorer, SPECIAL, config, first=BOS, vocab_size=V, length=length)
+        ways = zip(found.tokens[b], found.lengths[b], strict=True)
+        assert [tuple(ids[:n].tolist()) for ids, n in ways] == [e.tokens for e in exact]
+        np.testing.assert_allclose(found.scores[b], [e.score for e in exact], atol=1e-4)

@@ -1,0 +1,46 @@
+"""What models offer: decoding a token at a time."""
+
+from typing import Any, Protocol, runtime_checkable
+
+from jaxtyping import Array, Float32, Int
+
+__all__ = ["Decodable"]
+
+
+@runtime_checkable
+class Decodable(Protocol):
+    """A model that decodes one token at a time, Transformer or not.
+
+    The cache is any pytree. ``R = B M`` rows are the ``M`` beams of each of ``B`` sequences, side
+    by side. Search (:mod:`transformer_jax.decoding.generate`, ``beam``, ``hf_search``) takes these
+    methods and knows no model. Law: the logits after each token are those of a forward pass over
+    the whole sequence.
+    """
+
+    def init_cache(self, inputs: Any, rows: int, size: int, *, beams: int = 1) -> Any:
+        """An empty cache.
+
+        Args:
+            inputs: What decoding is conditioned on: the arguments of the encoder by name; None for
+                a language model.
+            rows: B, the number of sequences.
+            size: Most tokens of a sequence.
+            beams: M, hypotheses of each sequence.
+        """
+
+    def prefill(
+        self, tokens: Int[Array, "B T"], cache: Any, starts: Int[Array, " B"] | None = None
+    ) -> tuple[Float32[Array, "B V"], Any]:
+        """Logits of the token after each prompt, and the empty cache with the prompts in it.
+
+        Args:
+            tokens: Prompts, left-padded.
+            cache: Made by :meth:`init_cache`.
+            starts: Index of the first token of each prompt; earlier ones are padding. None is 0.
+        """
+
+    def step(self, tokens: Int[Array, " R"], cache: Any) -> tuple[Float32[Array, "R V"], Any]:
+        """Logits of the token after ``tokens``, one of each row, and the cache with them."""
+
+    def reorder(self, cache: Any, parents: Int[Array, "B M"]) -> Any:
+        """The cache in which beam ``m`` of sequence ``b`` continues beam ``parents[b, m]``."""
