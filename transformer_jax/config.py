@@ -28,49 +28,46 @@ Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "tanh"]
 class EmbeddingConfig:
     """Tokens to vectors."""
 
-    scale: float | None = (
-        None  # multiplies token embeddings; None is the square root of their width
-    )
-    layernorm_embedding: bool = False  # a norm after the sum of embeddings (BERT, BART)
-    type_vocab_size: int = 0  # rows of a segment (token type) table; 0 is none
-    share_encoder_decoder_embeddings: bool = True  # encoder and decoder read one table
-    embedding_size: int | None = (
-        None  # E, of all tables; a linear map leads to the model's (ELECTRA)
-    )
+    scale: float | None = None  # factor of token embeddings; None is sqrt(embedding_size)
+    layernorm_embedding: bool = False  # normalize the sum of embeddings (BERT, BART)
+    type_vocab_size: int = 0  # token types (segments); 0 is no table
+    share_encoder_decoder_embeddings: bool = True  # one table for encoder and decoder
+    embedding_size: int | None = None  # E; a linear map projects to d_model (ELECTRA)
     dropout: float = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
 class PositionConfig:
-    """How order is told."""
+    """Position information: a table, RoPE, ALiBi or relative position biases."""
 
     kind: Literal[
         "none", "learned", "sinusoidal", "sinusoidal_halves", "rope", "alibi", "relative"
     ] = "sinusoidal"
-    max_length: int = 1024  # longest sequence; rows of a learned table, less the offset
+    max_length: int = 1024  # longest sequence; rows of a learned table minus the offset
     offset: int = 0  # first row of the learned table in use (BART 2)
-    skip_padding: bool = False  # positions count valid tokens only (RoBERTa)
+    skip_padding: bool = False  # positions count non-padding tokens only (RoBERTa)
     rope_theta: float = 10_000.0
-    rope_dim: int | None = None  # the first dimensions of a head that turn; None is all
-    rope_scaling: tuple[float, float, float, int] | None = None  # factor, low, high, old length
-    rope_yarn: tuple[float, float, float, int, bool] | None = None  # see yarn_frequencies
-    rope_dynamic: tuple[float, int] | None = None  # NTK factor, old length; see dynamic_base
-    rope_short_factor: tuple[float, ...] = ()  # LongRoPE: divides the frequency of each pair
-    rope_long_factor: tuple[
-        float, ...
-    ] = ()  # the same where max_length is above rope_original_max_length
+    rope_dim: int | None = None  # rotary dimensions, the first of a head; None is all
+    # Llama 3.1: factor, low and high frequency factors, original length.
+    rope_scaling: tuple[float, float, float, int] | None = None
+    rope_yarn: tuple[float, float, float, int, bool] | None = None  # yarn_frequencies
+    rope_dynamic: tuple[float, int] | None = None  # NTK factor, length: dynamic_base
+    # LongRoPE: divisors of the frequency of each pair, for contexts up to
+    # rope_original_max_length and beyond it.
+    rope_short_factor: tuple[float, ...] = ()
+    rope_long_factor: tuple[float, ...] = ()
     rope_original_max_length: int | None = None
-    rope_attention_factor: float = 1.0  # of turned queries and keys (YaRN, LongRoPE)
-    rope_interpolation: float = 1.0  # positions are divided by it, for texts longer by it
+    rope_attention_factor: float = 1.0  # factor of rotated queries and keys (YaRN, LongRoPE)
+    rope_interpolation: float = 1.0  # positions are divided by it (position interpolation)
     num_buckets: int = 32  # of relative distances (T5)
-    max_distance: int = 128  # beyond which all distances share a bucket (T5)
+    max_distance: int = 128  # larger distances share the last bucket (T5)
 
     @property
     def bounded(self) -> bool:
-        """Whether max_length is part of what is computed, so that no text can be longer.
+        """Whether no sequence may exceed ``max_length``.
 
-        A table has so many rows, be it learned or of sinusoids, and the angles of dynamic NTK and
-        LongRoPE follow from the length of the context.
+        A learned or sinusoidal table has that many rows, and the angles of dynamic NTK and
+        LongRoPE depend on it.
         """
         depends = self.rope_method in ("rope_dynamic", "rope_short_factor")
         table = self.kind == "learned" or self.kind.startswith("sinusoidal")
@@ -92,33 +89,31 @@ _ROPE_METHODS = ("rope_scaling", "rope_yarn", "rope_dynamic", "rope_short_factor
 
 @dataclasses.dataclass(frozen=True)
 class AttentionConfig:
-    """Projections to queries, keys and values, and back."""
+    """Multi-head attention."""
 
     num_heads: int = 8  # N
-    num_kv_heads: int | None = None  # K; None is as many as heads
-    head_dim: int | None = None  # H; None is width / heads
+    num_kv_heads: int | None = None  # K; None is num_heads, fewer is GQA
+    head_dim: int | None = None  # H; None is d_model / num_heads
     value_dim: int | None = None  # U; None is head_dim
-    bias: bool = True  # on the query, key and value projections
+    bias: bool = True  # of the query, key and value projections
     out_bias: bool = True
-    qk_norm: bool = False  # a norm on each query and key head (Qwen 3)
+    qk_norm: bool = False  # normalize each query and key head (Qwen 3)
     dropout: float = 0.0  # of attention weights
     implementation: Literal["auto", "xla", "chunked", "cudnn", "splash"] = "auto"
 
 
 @dataclasses.dataclass(frozen=True)
 class ScoreConfig:
-    """How queries and keys make scores, and which keys are in reach."""
+    """Attention scores and sliding windows."""
 
     scale: float | None = None  # None is head_dim ** -0.5 (T5: 1)
-    attn_logit_softcapping: float | None = None  # scores become softcap * tanh(scores / softcap)
-    sliding_window: int | None = None  # keys fewer than this many steps away are in reach
-    sliding_window_every: int = 1  # layer i has the window if i is a multiple (Gemma 2: 2)
-    sliding_window_layers: tuple[int, ...] | None = (
-        None  # or: the layers that have it, from 0 (Qwen 2)
-    )
+    attn_logit_softcapping: float | None = None  # cap * tanh(scores / cap)
+    sliding_window: int | None = None  # visible keys are fewer than this many tokens away
+    sliding_window_every: int = 1  # layers i * every have the window (Gemma 2: 2)
+    sliding_window_layers: tuple[int, ...] | None = None  # or these layers, from 0 (Qwen 2)
 
     def window_of(self, layer: int) -> int | None:
-        """How far layer ``layer`` looks; None is as far as there are keys.
+        """Sliding window of a layer; None is full attention.
 
         Example:
             >>> scores = ScoreConfig(sliding_window=8, sliding_window_layers=(1, 2))
@@ -132,72 +127,70 @@ class ScoreConfig:
 
 @dataclasses.dataclass(frozen=True)
 class FeedForwardConfig:
-    """Two linear maps with a non-linearity between, at every position alike."""
+    """Position-wise feed-forward network."""
 
     d_ff: int = 2048  # F
     activation: Activation = "relu"
     gated: bool = False  # activation(x W) * (x V) instead of activation(x W)
     bias: bool = True
-    activation_dropout: float = 0.0  # of the hidden layer
+    activation_dropout: float = 0.0  # dropout of the hidden activations
 
 
 @dataclasses.dataclass(frozen=True)
 class NormConfig:
-    """Normalisation of the residual stream."""
+    """Normalization of the residual stream."""
 
     kind: Literal["layer", "rms"] = "layer"
     placement: Literal["post", "pre", "sandwich"] = "post"
     eps: float = 1e-5
     gain_offset: float = 0.0  # the gain is this plus the parameter (Gemma: 1)
     bias: bool = True  # of layer norm
-    final: bool | None = None  # a norm after the last block; None is: wherever norms come before
-    residual_dropout: float = 0.1  # of each sub-layer's output, before it joins the residual stream
+    final: bool | None = None  # a norm after the last block; None: unless post-norm
+    residual_dropout: float = 0.1  # of each sub-layer's output, before the residual sum
 
 
 @dataclasses.dataclass(frozen=True)
 class HeadConfig:
-    """Vectors to scores over the vocabulary."""
+    """Output head: hidden states to logits."""
 
     tie_word_embeddings: bool = True  # the output matrix is the embedding table
     bias: bool = False
-    scale: float = 1.0  # of the vectors, before the product (T5 1.0: width ** -0.5)
-    final_logit_softcapping: float | None = None  # of the scores (Gemma 2)
-    mlm_transform: bool = False  # a linear map, an activation and a norm come first (BERT);
-    mlm_transform_activation: Activation | None = None  # None is that of the feed-forward
-    pooler: bool = False  # a linear map of the first vector stands for a whole text (BERT),
-    pooler_activation: Activation = "tanh"  # after this (DistilBERT: relu)
+    scale: float = 1.0  # factor of hidden states (T5 1.0: d_model ** -0.5)
+    final_logit_softcapping: float | None = None  # cap * tanh(logits / cap) (Gemma 2)
+    mlm_transform: bool = False  # dense, activation, norm before the logits (BERT)
+    mlm_transform_activation: Activation | None = None  # None is feed_forward.activation
+    pooler: bool = False  # dense layer on the first hidden state (BERT),
+    pooler_activation: Activation = "tanh"  # followed by this (DistilBERT: relu)
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageConfig:
-    """Images as sequences: a vector for the whole comes first, then one for each patch (ViT)."""
+    """Images as sequences of a class embedding and patch embeddings (ViT)."""
 
-    image_size: int = 0  # pixels along each side; 0 is a model of words, not of images
+    image_size: int = 0  # pixels along each side; 0 is a text model
     patch_size: int = 16  # pixels along each side of a patch
     num_channels: int = 3
 
     @property
     def sequence_length(self) -> int:
-        """The length of the sequence."""
+        """Length of the sequence: the class embedding and all patches."""
         return 1 + (self.image_size // self.patch_size) ** 2
 
 
 @dataclasses.dataclass(frozen=True)
 class ComputeConfig:
-    """How it is computed, which changes no result beyond rounding."""
+    """Computation settings, which change no result beyond rounding."""
 
-    dtype: Literal["float32", "bfloat16"] = "float32"  # of products; parameters stay float32
-    scan_layers: bool = False  # one compiled block run L times: quick to compile, slower on CPU
-    remat: bool = False  # recompute activations in the backward pass: less memory, more time
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of matrix products; parameters stay float32
+    scan_layers: bool = False  # one compiled block for all layers: compiles fast, slower on CPU
+    remat: bool = False  # recompute activations in the backward pass
 
 
 @dataclasses.dataclass(frozen=True)
 class TransformerConfig:
-    """A Transformer; the defaults are Vaswani et al. 2017, base size."""
+    """Model configuration; the defaults are Vaswani et al. 2017, base size."""
 
-    vocab_size: int = (
-        37_000  # V; training sets it to the size of the tokenizer; 0 if images are read
-    )
+    vocab_size: int = 37_000  # V; training sets it from the tokenizer; 0 for images
     d_model: int = 512  # D
     encoder_layers: int = 6  # L
     decoder_layers: int = 6  # L
@@ -221,13 +214,13 @@ class TransformerConfig:
 
     @property
     def embedding_scale(self) -> float:
-        """What token embeddings are multiplied by."""
+        """Factor of token embeddings."""
         scale = self.embedding.scale
         return math.sqrt(self.embedding_size) if scale is None else scale
 
     @property
     def embedding_size(self) -> int:
-        """E, the size of the vectors in tables; the model's unless they are projected."""
+        """E, the size of embeddings; ``d_model`` unless they are projected."""
         return self.embedding.embedding_size or self.d_model
 
     @property
@@ -242,7 +235,7 @@ class TransformerConfig:
         return self.norm.placement != "post" if final is None else final
 
     def decoder(self) -> "TransformerConfig":
-        """The same, as the decoder's stack sees it: its own heads, feed-forward and vocabulary."""
+        """Configuration of the decoder: its own heads, feed-forward size and vocabulary."""
         attention = dataclasses.replace(
             self.attention, num_heads=self.decoder_attention_heads or self.attention.num_heads
         )
