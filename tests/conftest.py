@@ -51,13 +51,19 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 SWEEP_SEED = os.environ.setdefault("SWEEP_SEED", str(random.SystemRandom().randrange(10**6)))
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m takes its pick
-def pytest_collection_modifyitems(items):
-    """Cases that their function's ``quick`` does not name are slow ones."""
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makeitem(collector, name):
+    """Cases that their function's ``quick`` does not name are slow; each named one exists."""
+    found = yield
+    items = [item for item in found if item.get_closest_marker("quick")] if found else []
+    ids = [item.callspec.id for item in items]
     for item in items:
-        mark = item.get_closest_marker("quick")
-        if mark and item.callspec.id not in mark.args:
+        named = item.get_closest_marker("quick").args
+        if missing := [one for one in named if one not in ids]:
+            raise collector.CollectError(f"{name}: quick names {missing}, the cases are {ids}")
+        if item.callspec.id not in named:
             item.add_marker(pytest.mark.slow)
+    return found
 
 
 def pytest_report_header(config):

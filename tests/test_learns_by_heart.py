@@ -68,6 +68,7 @@ def test_the_loss_begins_at_chance_and_ends_at_nothing(learnt):
 
 @pytest.mark.parametrize("beams", [1, 4])
 @pytest.mark.quick("4")
+@pytest.mark.slow
 def test_all_four_references_come_back(learnt, beams):
     sources, targets = zip(*L1_PAIRS, strict=True)
     found = learnt[0].translate(sources, BeamSearchConfig(num_beams=beams))

@@ -62,6 +62,7 @@ def test_a_command_refuses_a_changed_run(changed_run, run_command, command, tmp_
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_changed_run_is_used_where_that_is_meant(changed_run, sealed_run, run_command, lesson):
     flags, text = ("--beams", 1, "--scores"), lesson[0][0]
     code, expected, err = run_command("translate", sealed_run, *flags, text=text)

@@ -72,6 +72,7 @@ def shares(values):
 
 @pytest.mark.parametrize("name", ["bert_multi", "gpt2_multi"])
 @pytest.mark.quick("gpt2_multi")
+@pytest.mark.slow
 def test_labels_of_a_text_have_probabilities_of_their_own(published, run_command, name):
     """Those above the threshold, the likeliest first; all of them in their order if asked for."""
     names = {str(i): f"topic {i}" for i in range(4)}
@@ -113,6 +114,7 @@ def test_labels_above_the_threshold_are_shown(flags, wanted):
     ((), ()), (("<s>",), ("</s>",)), pytest.param(("<s>",), (), marks=pytest.mark.slow),
 ])  # fmt: skip
 @pytest.mark.quick("before1-after1")
+@pytest.mark.slow
 def test_a_decoder_reads_what_its_tokenizer_puts_around_a_text(
     published, run_command, before, after
 ):

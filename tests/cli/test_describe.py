@@ -72,6 +72,7 @@ def test_wrong_flags_exit_2(capsys, flags, says):
     assert says in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_pictures(tmp_path, capsys):
     assert main(["describe", "--preset", "vaswani_base", "--pictures", str(tmp_path / "p")]) == 0
     assert capsys.readouterr().err == f"wrote {tmp_path / 'p'}\n"

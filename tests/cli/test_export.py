@@ -50,6 +50,7 @@ def test_a_trained_translator_translates_in_ctranslate2(trained_run, lesson, run
             assert result.hypotheses[0] == names(target)[:-1]
 
 
+@pytest.mark.slow
 def test_a_trained_translator_translates_as_a_program(trained_run, lesson, run_command, tmp_path):
     pytest.importorskip("flatbuffers")
     out = tmp_path / "out"
@@ -86,6 +87,7 @@ def test_a_text_begins_as_in_training(decoder_run, run_command, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bert_cls"])
+@pytest.mark.quick("bert_cls")
 def test_published_folders_become_programs(published, run_command, tmp_path, name):
     pytest.importorskip("flatbuffers")
     code, _, err = run_command("export", published(name), tmp_path / "out", "--format", "stablehlo")

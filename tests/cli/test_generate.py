@@ -87,6 +87,7 @@ def test_prompts_from_anywhere_have_the_same_texts_in_any_order(any_run, generat
             assert other["texts"][0]["log_prob"] == pytest.approx(one["texts"][0]["log_prob"], 1e-4)
 
 
+@pytest.mark.quick("ngram")
 def test_prompts_come_through_a_pipe(either_run, generate):
     """As they do with --prompts, a line each."""
     flags, text = ("--tokens", 4, "--seed", 2, "--json"), "a cab\nbad\n"
@@ -124,6 +125,7 @@ def test_several_texts_are_told_apart(either_run, generate):
     assert re.fullmatch(r"--- prompt 1, rank 1, score -\d+\.\d{4} ---", beams[0])
 
 
+@pytest.mark.quick("ngram")
 def test_each_json_line_has_settings_of_its_own(either_run, generate):
     asked = [
         {"prompt": "a cab", "tokens": 3, "temperature": 0},
@@ -141,6 +143,7 @@ def test_each_json_line_has_settings_of_its_own(either_run, generate):
     assert texts[2][0]["log_prob"] >= texts[2][1]["log_prob"]
 
 
+@pytest.mark.quick("ngram")
 def test_equal_prompts_are_drawn_apart_whatever_the_batch(either_run, generate):
     text = "a cab\n" * 20
     lines, _ = generate(either_run, "--prompts", "-", "--tokens", 9, text=text)
@@ -150,6 +153,7 @@ def test_equal_prompts_are_drawn_apart_whatever_the_batch(either_run, generate):
         assert generate(either_run, "--prompts", "-", *flags, text=text)[0] == lines
 
 
+@pytest.mark.quick("ngram")
 def test_samples_differ_and_each_is_the_same_whatever_their_number(either_run, generate):
     both, _ = generate(either_run, "a", "--samples", 4, "--tokens", 9, "--json")
     one, _ = generate(either_run, "a", "--tokens", 9, "--json")
@@ -158,6 +162,7 @@ def test_samples_differ_and_each_is_the_same_whatever_their_number(either_run, g
     assert json.loads(one[0])["texts"][0]["text"] == texts[0]
 
 
+@pytest.mark.quick("ngram")
 def test_a_stop_string_ends_the_text_before_it(either_run, generate):
     [whole], _ = generate(either_run, "a", "--tokens", 20, "--seed", 2, "--json")
     text = json.loads(whole)["texts"][0]["text"]

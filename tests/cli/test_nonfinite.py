@@ -71,7 +71,7 @@ def test_parameters_that_are_no_numbers_are_refused_at_loading(
     [["--beams", 1], ["--beams", 2], ["--sample"], ["--beams", 1, "--rules", "published"],
      ["--beams", 2, "--rules", "published"]],
 )  # fmt: skip
-@pytest.mark.quick("flags0", "flags4")
+@pytest.mark.quick("flags0")
 def test_translations_of_no_numbers_exit_5(large_translator, run_command, flags):
     code, lines, err = run_command("translate", large_translator, *flags, text="O gato\n")
     assert (code, lines) == (5, [""])

@@ -94,6 +94,7 @@ def test_what_is_checked_is_still_there(pipe, tmp_path):
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
+@pytest.mark.quick("translate-", "embed-")
 def test_pipes_are_read_from_their_first_line(
     trained_run, lesson, run_command, pipe, tmp_path, arguments, lines
 ):

@@ -92,13 +92,7 @@ SLOW = [
     [*USES, *(pytest.param(*use, marks=pytest.mark.slow) for use in SLOW)],
     ids=[f"{w[0]} {n}" for n, w in (*USES, *SLOW)],
 )
-@pytest.mark.quick(
-    "fill-mask electra_mlm",
-    "describe t5_encoder",
-    "answer bert_qa",
-    "generate llama",
-    "classify bert_cls",
-)
+@pytest.mark.quick("describe t5_encoder", "generate llama")
 def test_a_folder_is_used_like_the_run_made_of_it(
     published, text, tmp_path, run_command, name, words
 ):
@@ -134,6 +128,7 @@ def framed(source, folder, before, after):
 
 @pytest.mark.parametrize("name", ["t5_encoder", "bart"])
 @pytest.mark.quick("bart")
+@pytest.mark.slow
 def test_vectors_are_of_what_the_tokenizer_puts_around_a_text(
     published, tmp_path, run_command, name
 ):
@@ -196,6 +191,7 @@ def test_a_converted_translator_begins_as_the_folder_does(published, tmp_path, r
 
 @pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
 @pytest.mark.parametrize("start", [-1, 97, 10**6])
+@pytest.mark.quick("97-config.json", "1000000-generation_config.json")
 def test_a_decoder_does_not_begin_with_what_it_has_not(
     published, tmp_path, run_command, file, start
 ):
@@ -222,7 +218,7 @@ def test_settings_of_decoding_go_back_as_they_were(published, tmp_path, run_comm
 
 
 @pytest.mark.parametrize("format", ["hf", "ctranslate2", "stablehlo"])
-@pytest.mark.quick("hf", "ctranslate2")
+@pytest.mark.quick("hf")
 def test_a_scanned_stack_is_exported_like_any_other(published, tmp_path, run_command, format):
     """Its parameters lie along an axis of layers, which no format has."""
     pytest.importorskip({"hf": "safetensors", "stablehlo": "flatbuffers"}.get(format, format))
@@ -256,6 +252,7 @@ def test_a_scanned_stack_is_exported_like_any_other(published, tmp_path, run_com
     ],
 )
 @pytest.mark.quick("3-t5")
+@pytest.mark.slow
 def test_translating_by_published_rules_is_generating(published, run_command, name, beams):
     """What a source is framed with comes from the tokenizer, the rest from the checkpoint."""
     lines = ["the bank ran.", "", "i sat on a river to the cash"]
@@ -356,6 +353,7 @@ def test_translations_are_as_many_as_the_checkpoint_or_the_flag_says(with_rules,
         assert (out, rules.num_beams) == ([wanted], beams)
 
 
+@pytest.mark.slow
 def test_the_first_word_written_keeps_its_blank(with_rules, run_command):
     """SentencePiece drops the blank that begins a text, which what is written does not."""
     folder = with_rules("llama", max_new_tokens=2, suppress_tokens=list(range(6)))

@@ -92,6 +92,7 @@ def test_translations_are_those_of_the_command(trained_run, lesson, run_command)
 
 
 @pytest.mark.parametrize("run", ["decoder_run", "ngram_run"])
+@pytest.mark.quick("ngram_run")
 def test_texts_are_those_of_the_command(request, run, run_command):
     path = request.getfixturevalue(run)
     model = tj.load(path)

@@ -114,6 +114,7 @@ def test_length_and_further_parts_are_told(tmp_path):
 
 @pytest.mark.parametrize(("activation", "bias"), [("Identity", False), ("Tanh", True)])
 @pytest.mark.quick("Tanh-True")
+@pytest.mark.slow
 def test_a_linear_map_at_the_end_is_part_of_the_vectors(
     encoder, tmp_path, lines, run_command, activation, bias
 ):
@@ -179,6 +180,7 @@ def files_of(folder):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.quick("float32")
 def test_a_sentence_encoder_goes_out_as_it_came_in(encoder, tmp_path, lines, run_command, dtype):
     """Pooling, length, small letters and the map at the end; and so are its vectors."""
     tensors = linear(dtype) | {"linear.bias": np.ones(5, dtype)}

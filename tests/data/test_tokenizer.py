@@ -208,6 +208,7 @@ def test_a_vocabulary_without_room_for_all_characters_is_refused():
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.quick("bpe", "wordpiece")
 def test_training_is_repeatable_in_another_process(made, kind):
     code = (
         "import json, sys; from transformer_jax.data.tokenizer import train_tokenizer as t; "

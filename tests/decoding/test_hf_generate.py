@@ -343,6 +343,7 @@ def test_a_beam_of_one_is_greedy():
 @pytest.mark.parametrize(
     ("pad", "num_beams", "fill"), [(7, 1, 7), (7, 2, 7), (0, 1, 0), (0, 2, 2), (None, 1, 2)]
 )
+@pytest.mark.quick("7-1-7", "None-1-2")
 def test_what_follows_an_end(pad, num_beams, fill):
     """``pad_token_id``; where that is 0, beam search fills with the first end instead."""
     rng, compared = random.Random(5), 0

@@ -119,6 +119,7 @@ def test_shapes_leave_no_trace():
     assert written(others.generate(requests)) == written(model().generate(requests))
 
 
+@pytest.mark.slow
 def test_a_text_in_pieces_is_the_whole_text():
     drawn = GenerationRequest("ab", tokens=60, seed=3, stop=("n", "ab"))
     requests = numbered([*greedy(stop=("j",)), drawn])
@@ -216,6 +217,7 @@ COMBINATIONS = {
 
 @pytest.mark.parametrize("settings", COMBINATIONS.values(), ids=COMBINATIONS)
 @pytest.mark.quick("all")
+@pytest.mark.slow
 def test_frequencies_of_draws_are_those_of_the_distribution(settings):
     """Rows B32-B34: chi-square of first tokens against probabilities worked out by hand."""
     count, prompt, special = 3000, "abcabda", tokenizer()
@@ -386,6 +388,7 @@ def test_a_context_that_is_full_ends_no_other_text():
     assert together == [written(stopping.generate([request]))[0] for request in requests]
 
 
+@pytest.mark.slow
 def test_a_shorter_context_is_read_whatever_the_positions():
     short = DecoderLanguageModel(
         parts(), tokenizer(), context=8, shapes=BatchingConfig(full="stop")

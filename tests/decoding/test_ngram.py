@@ -163,6 +163,7 @@ def test_no_run_comes_twice(model):
 
 @pytest.mark.parametrize("which", ["model", "pieces"])
 @pytest.mark.parametrize("stop", [(), ("b",), ("ab", "ca"), ("té",), ("à l", "a")])
+@pytest.mark.quick("stop0-model", "stop3-pieces", "stop4-model")
 def test_streams_are_what_is_generated_and_end_before_a_stop(request, which, stop):
     model = request.getfixturevalue(which)
     for seed in range(25):

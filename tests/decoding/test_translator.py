@@ -128,6 +128,7 @@ def test_order_and_company_of_lines_leave_no_trace(translator, lines, search):
         same(alone, together[i])
 
 
+@pytest.mark.slow
 def test_windows_leave_no_trace_and_are_not_waited_for(greedy, lines):
     translator = like(greedy, window=2)
     read = []

@@ -142,7 +142,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("places", KINDS, ids=lambda places: places["kind"])
-@pytest.mark.quick("learned", "relative")
+@pytest.mark.quick("learned")
 def test_texts_of_one_row_do_not_see_each_other(model, places):
     config = dataclasses.replace(
         nnx.merge(*model).config,
@@ -194,6 +194,7 @@ def test_the_encoder_of_a_translator_reads_as_in_its_training():
 # One word in several sentences
 
 
+@pytest.mark.slow
 def test_a_static_vector_is_one_and_contextual_ones_are_many(model, vectors, every):
     """B3."""
     [a], [b] = (vectors.word(text, "bank") for text in TEXTS[:2])

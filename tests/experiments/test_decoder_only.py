@@ -126,7 +126,7 @@ def rows_of(text):
 
 
 @pytest.mark.parametrize("name", FROM)
-@pytest.mark.quick("file", "jsonl")
+@pytest.mark.quick("file")
 def test_a_run_says_all_about_itself(runs, name):
     run = runs(name)
     for file in ("config.json", "tokenizer.json", "metrics.jsonl", "curves.png", "results.json"):
@@ -209,6 +209,7 @@ def test_evaluate_repeats_the_scores_of_training(runs, counted, capfd):
         assert rows[str(run)][0] == pytest.approx(results[name]["loss"], abs=1e-4)
 
 
+@pytest.mark.slow
 def test_evaluate_and_score_agree_on_a_text(runs, counted, texts, capfd):
     """Bits of a single text; documents also pay for the token that ends them."""
     text = texts / "test.txt"

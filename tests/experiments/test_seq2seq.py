@@ -100,6 +100,7 @@ def test_evaluate_prints_scores_with_their_signature(trained, texts, tmp_path, c
     assert "|case:lc|" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_resuming_a_finished_run_changes_nothing(trained, tmp_path):
     """On another mesh too, which also shows that a run may go on with other devices."""
     run = tmp_path / "run"

@@ -31,6 +31,7 @@ def test_other_rates_are_refused(key, rate):
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.quick("float32-0.1", "bfloat16-0.9")
 def test_kept_values_are_scaled_and_the_rest_are_0(key, rate, dtype):
     [x] = normals((64, 32), dtype=dtype)
     y = dropout(x, rate, key)
@@ -48,6 +49,7 @@ def test_the_mean_is_kept_within_five_deviations(key, rate):
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (3, 5), (2, 3, 4, 5), (0, 4)])
+@pytest.mark.quick("shape0", "shape3")
 def test_every_shape_works(key, shape):
     assert dropout_mask(key, shape, 0.5).shape == shape
     assert dropout(jnp.ones(shape), 0.5, key).shape == shape

@@ -29,6 +29,7 @@ def plain_linear(x, kernel, bias=None):
     ("rows", "D", "F", "biased"),
     [((), 5, 3, True), ((7,), 3, 5, False), ((3, 4), 5, 3, True), ((2, 3, 2), 3, 5, True)],
 )
+@pytest.mark.quick("rows1-3-5-False-cpu", "rows3-3-5-True-tpu", "rows0-5-3-True-cpu")
 def test_value_and_gradients_are_those_of_autodiff(monkeypatch, platform, rows, D, F, biased):
     trace_for(monkeypatch, platform)
     with jax.enable_x64():
@@ -60,6 +61,9 @@ def test_bfloat16_is_summed_in_float32_and_parameters_keep_their_dtype(monkeypat
 @pytest.mark.parametrize("rows", [(), (1,), (4,), (2, 3)])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.quick(
+    "True-bfloat16-rows1", "False-float32-rows0", "True-float32-rows2", "False-bfloat16-rows3"
+)
 def test_linear_transposed_equals_linear(rows, dtype, biased):
     draw = np.random.default_rng(0)
     x = jnp.asarray(draw.standard_normal((*rows, 7)), dtype)

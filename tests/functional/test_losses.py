@@ -41,6 +41,7 @@ def close(a, b, tolerance=1e-12):
 
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 1.0])
+@pytest.mark.quick("0.1")
 def test_value_and_gradient_are_those_of_the_formula(label_smoothing):
     with jax.enable_x64():
         x, table, bias, targets, weights = problem()
@@ -78,7 +79,7 @@ def test_gradient_in_the_weights_is_the_loss_of_each_row():
         ({"chunk": 1}, True),
     ],
 )
-@pytest.mark.quick("options0-False-cpu", "options2-True-cpu", "options3-True-tpu")
+@pytest.mark.quick("options3-True-tpu")
 def test_fused_equals_unfused_in_value_and_gradients(monkeypatch, platform, options, biased):
     trace_for(monkeypatch, platform)
     with jax.enable_x64():
@@ -107,6 +108,7 @@ def test_fused_equals_unfused_in_value_and_gradients(monkeypatch, platform, opti
 
 
 @pytest.mark.parametrize("chunk", [None, 4])
+@pytest.mark.quick("4")
 def test_a_row_of_weight_0_adds_exactly_nothing_even_if_it_is_not_a_number(chunk):
     x, table, bias, targets, weights = problem(dtype=jnp.float32)
     targets = targets.at[:, -1].set(-100)

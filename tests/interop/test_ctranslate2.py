@@ -202,7 +202,7 @@ def written_by_theirs(folder, model, tokenizer, ids, real, beams):
         for beams in (1, 4)
     ],
 )
-@pytest.mark.quick("bart-4", "llama-1")
+@pytest.mark.quick("llama-1")
 def test_it_writes_what_ours_writes(tmp_path, name, beams):
     """Greedily and by beams, on texts of many lengths at once."""
     model, params, tokenizer = open_any(name, tmp_path)
@@ -217,6 +217,7 @@ def test_it_writes_what_ours_writes(tmp_path, name, beams):
 
 
 @pytest.mark.parametrize("beams", [pytest.param(1, marks=pytest.mark.slow), 4])
+@pytest.mark.slow
 def test_ends_are_those_of_ours(tmp_path, beams):
     """Where the end is likely, texts end at many lengths, and beams finish before their limit."""
     model, params, tokenizer = open_layout("marian", tmp_path)

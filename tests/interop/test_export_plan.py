@@ -52,6 +52,7 @@ def params_of(model):
     return nested({n: draw.standard_normal(s.shape).astype(np.float32) for n, s in state.items()})
 
 
+@pytest.mark.slow
 def test_sinusoids_beside_narrow_embeddings_are_as_narrow(tmp_path):
     """As a table they go with what they are added to: the folder can be read, and is the same."""
     model, tokens, lengths = Model("encoder", NARROW), jnp.arange(12)[None], jnp.array([12])

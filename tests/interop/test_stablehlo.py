@@ -146,6 +146,7 @@ def test_results_are_those_of_jit_bit_by_bit(loaded, name):
                 assert np.isfinite(value).all()
 
 
+@pytest.mark.slow
 def test_it_is_what_the_model_itself_gives(loaded):
     """Nothing of an export: the model as it is used here, with the kernel that it asks for."""
     arrays = inputs(functions(MODELS["translator"], TOKENIZER)["translate"], 5, {"S": 9})
@@ -192,6 +193,7 @@ def test_a_single_row_and_a_single_token_will_do(loaded):
 
 
 @pytest.mark.parametrize("function", ["generate", "forward"])
+@pytest.mark.quick("forward")
 def test_programs_for_two_rows_at_least_take_a_single_one(loaded, exported, tmp_path, function):
     """So decoding was exported before: the manifest says it, and rows are given twice."""
     folder = shutil.copytree(exported("decoder"), tmp_path / "old")
@@ -301,7 +303,7 @@ def test_the_manifest_says_what_is_taken_and_given(exported):
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.quick("translator", "decoder", "encoder", "classifier", "relative")
+@pytest.mark.quick("translator", "decoder", "encoder", "classifier")
 def test_no_platform_needs_code_of_its_own(exported, name):
     """Custom calls would tie a program to a platform; only checks of sizes are such."""
     for path in exported(name).glob("*.stablehlo"):

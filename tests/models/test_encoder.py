@@ -110,6 +110,7 @@ def sizes(config, model=Encoder):
         ("bert_medium", 41_373_184),
     ],
 )
+@pytest.mark.quick("bert_tiny-4385920")
 def test_h17_small_berts_have_their_published_sizes(name, count):
     found = sizes(PRESETS[name])
     assert found.keys() == {"embedding", "encoder", "pooler"}
@@ -128,7 +129,7 @@ def test_h17_berts_have_their_published_sizes_without_and_with_heads(name, count
 
 
 @variants
-@pytest.mark.quick("roberta", "modern")
+@pytest.mark.quick("modern")
 def test_every_token_sees_all_real_ones_of_its_row_and_nothing_else(config):
     """By gradient, exactly zero (rows B26, H17): both directions, no padding, no other row."""
     for row, length in enumerate(LENGTHS.tolist()):
@@ -140,6 +141,7 @@ def test_every_token_sees_all_real_ones_of_its_row_and_nothing_else(config):
 
 
 @variants
+@pytest.mark.quick("roberta", "modern")
 def test_padding_changes_nothing(config):
     """Its tokens, types and number: neither outputs nor gradients (row B29 for encoders)."""
     real = (jnp.arange(T)[None] < LENGTHS[:, None])[..., None].astype(jnp.float32)
@@ -154,7 +156,7 @@ def test_padding_changes_nothing(config):
 
 
 @variants
-@pytest.mark.quick("roberta", "modern")
+@pytest.mark.quick("modern")
 def test_padding_may_stand_anywhere(config):
     """What is told by a mask: at the end it is that of lengths, and elsewhere as invisible."""
     run = forward(config)
@@ -196,6 +198,7 @@ def test_types_matter_through_their_table_alone():
 
 
 @pytest.mark.parametrize("config", [BERT, VARIANTS["modern"]], ids=["bert", "modern"])
+@pytest.mark.quick("modern")
 def test_h21_layers_are_the_embeddings_and_what_each_block_makes(config):
     def by_hand(model, layers, tokens, lengths, types):
         stack = model.encoder
@@ -331,6 +334,7 @@ def test_b3_a_word_has_one_vector_in_the_table_and_another_in_each_sentence():
     ],
     ids=lambda other: str(*other),
 )
+@pytest.mark.quick("positions", "norm0", "feed_forward")
 def test_no_field_is_ignored(other):
     """Parameters of the same name are the same ones in both."""
     one = change(encoder_layers=1)

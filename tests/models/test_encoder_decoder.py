@@ -149,6 +149,7 @@ def start(model, batch, length, beams=1):
 
 
 @variants
+@pytest.mark.quick("modern")
 def test_stepwise_logits_equal_teacher_forcing(config, batch):
     """Row L12."""
     model = noisy(config)
@@ -161,6 +162,7 @@ def test_stepwise_logits_equal_teacher_forcing(config, batch):
 
 
 @variants
+@pytest.mark.quick("mixed")
 def test_beams_follow_their_ancestors(config, batch):
     """Each beam's logits are those of its own history, however beams were reordered."""
     model, M, rng = noisy(config), 3, np.random.default_rng(2)
@@ -180,6 +182,7 @@ def test_beams_follow_their_ancestors(config, batch):
 
 
 @variants
+@pytest.mark.quick("mixed")
 def test_the_future_is_invisible_to_gradients(config, batch):
     """Row L16: logits at t do not depend at all on tokens after t."""
     (graph, params), t = made(config), 2
@@ -199,6 +202,7 @@ def test_the_future_is_invisible_to_gradients(config, batch):
 
 
 @variants
+@pytest.mark.quick("mixed")
 def test_padding_is_invisible(config, batch):
     """Rows U11, B29: more padding, or other tokens in it, changes nothing."""
     model = noisy(config)
@@ -212,6 +216,7 @@ def test_padding_is_invisible(config, batch):
 
 
 @variants
+@pytest.mark.quick("mixed")
 def test_padding_of_the_source_may_stand_anywhere(config, batch):
     """A mask says where: at the end it is that of lengths; cached steps read the same."""
     model = noisy(config)
@@ -230,6 +235,7 @@ def test_padding_of_the_source_may_stand_anywhere(config, batch):
 
 
 @variants
+@pytest.mark.quick("mixed")
 def test_batch_mates_are_invisible(config, batch):
     model = noisy(config)
     alone = model(**{k: v[1:2] for k, v in batch.items()})
@@ -251,6 +257,7 @@ def test_batch_mates_are_invisible(config, batch):
         ),
     ],
 )
+@pytest.mark.slow
 def test_scan_equals_loop(name, remat, batch):
     """Row L11, values and gradients."""
     config = VARIANTS[name]
@@ -318,6 +325,15 @@ CHANGES = {
 
 
 @pytest.mark.parametrize(("group", "field"), [(g, f) for g, fs in CHANGES.items() for f in fs])
+@pytest.mark.quick(
+    "positions-kind",
+    "attention-bias",
+    "scores-scale",
+    "feed_forward-gated",
+    "norm-kind",
+    "norm-bias",
+    "head-scale",
+)
 def test_every_field_counts(group, field, batch):
     """A field that is read by nothing would leave the output as it was."""
     small = change(encoder_layers=1, decoder_layers=1)
@@ -345,6 +361,7 @@ def test_every_field_counts(group, field, batch):
     "window-scores-sliding_window_every-1",
     "rotary-positions-rope_theta-100.0",
 )
+@pytest.mark.slow
 def test_every_field_counts_where_it_applies(base, group, field, value, batch):
     config = VARIANTS[base]
     changed = change(config, **{group: {field: value}})
@@ -383,6 +400,7 @@ def test_padding_need_not_count():
     assert places[0].tolist() == [0, 1, 2, -1, -1]
 
 
+@pytest.mark.slow
 def test_maps_are_the_weights_used(batch):
     """Row U13: weights times values gives what each attention put out, for every kernel."""
     model = noisy(TINY)
@@ -467,6 +485,7 @@ def test_nine_by_nine():
     chex.assert_trees_all_close(attention(x)[0], expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_bfloat16_computes_narrow_and_scores_wide(batch):
     wide, narrow = noisy(TINY), noisy(change(compute=ComputeConfig(dtype="bfloat16")))
     hidden = narrow.call("hidden", **batch)
@@ -510,6 +529,7 @@ def test_embedding_gather_is_a_one_hot_product():
     chex.assert_trees_all_close(gather, product, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_same_parameters_for_every_length():
     """Row B6."""
     model = noisy(change(positions={"max_length": 300}))

@@ -232,7 +232,7 @@ def ck_damage(path: Path, kind: str, rng: random.Random) -> bool:
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
-@pytest.mark.quick("flip", "truncate")
+@pytest.mark.quick("truncate")
 def test_damage_is_never_silent(small, tmp_path, kind):
     """Every file of a checkpoint in turn: named by ``verify``, never used; the one before is."""
     rng = random.Random(kind)
@@ -407,6 +407,7 @@ def test_nothing_is_written_to_a_run_that_another_process_took_over(run):
 
 
 @pytest.mark.parametrize(("average", "items"), [(1, {"average"}), (2, {"params"})])
+@pytest.mark.quick("1-items0")
 def test_using_a_model_reads_the_files_of_what_is_used_alone(tmp_path, monkeypatch, average, items):
     run = ck_run(tmp_path / "run", at=(1, 2, 3, 4))
     seen, hashing = [], manifest.file_record
@@ -422,6 +423,7 @@ def test_using_a_model_reads_the_files_of_what_is_used_alone(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("which", ["last", "best"])
+@pytest.mark.quick("last")
 def test_what_is_not_used_may_be_damaged_and_what_is_used_may_not(tmp_path, caplog, which):
     scores = {n: Score("loss", value) for n, value in ((1, 2.0), (2, 1.5), (3, 1.0))}
     run = ck_run(tmp_path / "run", scores=scores)

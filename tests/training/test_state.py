@@ -139,7 +139,7 @@ def test_digest_tells_trees_apart(other):
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.int8, jnp.bool_])
-@pytest.mark.quick("float32", "bool")
+@pytest.mark.quick("bool")
 def test_device_digest_is_the_same_on_every_sharding(dtype):
     values = np.random.default_rng(0).normal(size=(16, 8)) * 50
     array = jnp.asarray(values).astype(dtype)

@@ -71,7 +71,7 @@ MESHES = [
 
 
 @pytest.mark.parametrize("config", MESHES, ids=lambda c: f"{c.data}x{c.fsdp}x{c.tensor}")
-@pytest.mark.quick("8x1x1", "2x2x2")
+@pytest.mark.quick("2x2x2")
 def test_sharded_step_equals_one_device_and_compiles_once(alone, make_toy, sentences, config):
     mesh, batch = make_mesh(config), sentences()
     params = jax.tree.map(np.asarray, split(make_toy())[1])
@@ -221,6 +221,7 @@ def test_a_nonfinite_step_changes_no_bit_and_the_next_goes_on(line, poison):
     assert digest(after.params) != digest(skipped.params)
 
 
+@pytest.mark.slow
 def test_a_nonfinite_gradient_is_let_through_if_asked(line):
     state, _ = line
     graph, _ = split(make_line())
@@ -318,6 +319,7 @@ def test_evaluation_sums_add_up_to_the_loss_of_training():
     assert evaluate._cache_size() == 1
 
 
+@pytest.mark.slow
 def test_learns_a_batch_by_heart(make_toy, sentences):
     tx = make_optimizer(OptimizerConfig("adam", 1e-2, ScheduleConfig("constant", 10)), 16, 100)
     graph, state = fresh(make_toy, tx)

@@ -21,6 +21,7 @@ def test_no_paragraph_of_the_tests_was_trained_on(parts):
         assert not train & other
 
 
+@pytest.mark.slow
 def test_it_is_several_times_the_reference_and_splits_in_tenths(parts):
     sizes = {split: sum(map(len, documents)) for split, documents in parts.items()}
     assert sizes["train"] > 2 * sum(map(len, python_docs.generate("train")))
