@@ -50,7 +50,9 @@ def configuration(vocab: int, width: int, heads: int, layers: int, hidden: int, 
 
 
 def pretrain(vocab, width, heads, layers, hidden, texts, batch, deals):
-    """One AdamW step on hidden words, in buckets of as many real tokens as ``batch`` texts have."""
+    """One AdamW step of masked-language modelling, in buckets of the tokens of ``batch``
+    texts.
+    """
     config = configuration(vocab, width, heads, layers, hidden, pooler=False)
     ids = data.texts("reviews", texts, vocab)
     # Every text is a document, so that none are joined.
@@ -75,7 +77,9 @@ def pretrain(vocab, width, heads, layers, hidden, texts, batch, deals):
 
 
 def finetune(vocab, width, heads, layers, hidden, texts, batch, deals):
-    """One AdamW step on classes, in buckets of as many real tokens as ``batch`` texts have."""
+    """One AdamW step on classes, in buckets of the tokens of ``batch``
+    texts.
+    """
     config = configuration(vocab, width, heads, layers, hidden, pooler=True)
     ids = data.texts("sst2", texts, vocab)
     lengths = np.array([len(text) for text in ids])

@@ -64,7 +64,7 @@ def masked(rows: list[np.ndarray], vocab: int, rng: np.random.Generator) -> Batc
 
 
 def pretrain(vocab, width, heads, layers, hidden, texts, batch, deals, compiled=False):
-    """One step on hidden words, in random batches of ``batch`` texts."""
+    """One step of masked-language modelling, in random batches of ``batch`` texts."""
     torch.manual_seed(0)
     model = BertForMaskedLM(configuration(vocab, width, heads, layers, hidden))
     rng = np.random.default_rng(1)

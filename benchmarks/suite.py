@@ -186,7 +186,7 @@ def _language_decode(settings: Settings, folder: str, batch: int, prompt: int, n
 
 
 def encoder_pretrain(settings: Settings) -> list[Table]:
-    """A training step on hidden words of sentences as long as those of reviews."""
+    """A training step of masked-language modelling of sentences as long as those of reviews."""
     return [_encoder_train(settings, "pretrain", texts=640, unit="tokens")]
 
 

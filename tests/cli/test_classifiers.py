@@ -97,7 +97,7 @@ def test_labels_of_a_text_have_probabilities_of_their_own(published, run_command
 def test_how_published_classifiers_were_trained_is_not_told(published, run_command):
     code, _, err = run_command("classify", published("bert_multi"), "bank " * 99)
     assert code == 0
-    assert re.fullmatch(r"note: 1 text was cut to \d+ tokens\n", err)
+    assert re.fullmatch(r"note: 1 text truncated to \d+ tokens\n", err)
 
 
 @pytest.mark.parametrize(("flags", "wanted"), [

@@ -283,7 +283,7 @@ def test_similar_finds_the_line_itself_first(pretrained, run_command, lines):
     cosines = [float(row[0]) for row in rows]
     assert cosines == sorted(cosines, reverse=True)
     assert len(rows) == 4
-    assert "1 of 5 lines was cut" in err
+    assert "1 of 5 lines truncated" in err
 
 
 # words, attention, probe
@@ -406,8 +406,8 @@ def test_wrong_arguments_are_one_line(
         ("tag", "classify", "has a head for tags and none for classes: try transformer-jax tag"),
         ("pair", "answer", "none for answers: try transformer-jax classify"),
         ("span", "tag", "a head for answers and none for tags: try transformer-jax answer"),
-        ("regress", "fill-mask", "no head for hidden words any more: ask the run that it began "
-         "from, runs/a"),
+        ("regress", "fill-mask", "no masked-LM head any more: use the run that it was "
+         "initialized from, runs/a"),
         (None, "classify", "no head for classes: fine-tune it (python -m experiments.encoder_only "
          "finetune classify --task.init"),
     ],
@@ -434,7 +434,7 @@ def test_an_encoder_writes_nothing_and_says_what_it_can(
         rest = ["--task", "in-context"]
     code, err = mistake(run_command(name, run, *rest))
     assert code == 2
-    assert "sees both sides of every token and so has no distribution of the next one" in err
+    assert "is bidirectional, without a next-token distribution" in err
     assert f"try transformer-jax {'fill-mask' if kind is None else 'tag'}, or start a" in err
     assert f"python -m experiments.seq2seq train NAME --init {run}" in err
 

@@ -227,10 +227,10 @@ def test_long_prompts_lose_their_beginning_or_are_refused(name, generate, run_co
     run, prompt = request.getfixturevalue(name), "abcd " * 9
     lines, err = generate(run, prompt, "--tokens", 3)
     assert lines[0].startswith(prompt)
-    assert err == "note: 1 of 1 prompt had more than 23 tokens and lost its beginning\n"
+    assert err == "note: 1 of 1 prompt exceeded 23 tokens; start truncated\n"
     code, lines, err = run_command("generate", run, prompt, "--too-long", "refuse")
     assert (code, lines) == (3, [""])
-    only_line(err, "the prompt has 45 tokens and the model reads 23")
+    only_line(err, "the prompt has 45 tokens, the context allows 23")
 
 
 def test_a_full_context_slides_or_stops(decoder_run, generate):
@@ -247,7 +247,7 @@ def test_rotations_read_further_and_learned_positions_do_not(
 ):
     flags = ("abcd " * 9, "--temperature", 0, "--tokens", 8)
     cut, err = generate(rotary_run, *flags)
-    assert "1 of 1 prompt had more than 23 tokens and lost its beginning" in err
+    assert "1 of 1 prompt exceeded 23 tokens; start truncated" in err
     longer, err = generate(rotary_run, *flags, "--context", 64)
     assert err == ""
     squeezed, err = generate(rotary_run, *flags, "--context", 64, "--interpolate")
@@ -284,7 +284,7 @@ MISTAKES = [
     (["{run}", "a", "--samples", "0"], 2, "samples is 0: at least 1"),
     (["{run}", "a", "--seed", "-1"], 2, "seed is -1: 0 or more"),
     (["{run}", "a", "--stop", ""], 2, "stop holds an empty text"),
-    (["{run}", "a", "--beams", "2", "--temperature", "0.5"], 2, "temperature is for draws"),
+    (["{run}", "a", "--beams", "2", "--temperature", "0.5"], 2, "temperature needs sampling"),
     (["{run}", "a", "--beams", "2", "--nbest", "3"], 2, "nbest is 3: at most beams"),
     (["{run}", "a", "--trace", "--samples", "2"], 2, "--trace tells of one text"),
     (["{run}", "a", "--speculate", "2"], 2, "--speculate is for greedy texts"),
@@ -476,9 +476,7 @@ def leaves(tree):
     ) else [tree]  # fmt: skip
 
 
-def test_a_counted_model_has_a_file_to_verify_and_no_layers(
-    ngram_run, run_command, tmp_path, decoder_run
-):
+def test_ngram_run_has_file_to_verify_and_no_layers(ngram_run, run_command, tmp_path, decoder_run):
     assert run_command("verify", ngram_run) == (0, ["ngram.npz\tok", ""], "")
     assert run_command("verify", decoder_run) == (0, ["step_00000007\tok", ""], "")
     for command in (["describe"], ["attention"], ["translate"]):

@@ -393,7 +393,7 @@ def test_fine_tuning_begins_from_a_folder(published, tmp_path, capfd):
     )  # fmt: skip
     err = capfd.readouterr().err
     assert code == 0, err
-    assert "drawn anew: labels" in err
+    assert "newly initialized: labels" in err
     (_, params), tokenizer = load(tmp_path / "run", "last", kind="encoder-task")
     there = layouts.weights("bert")["bert.encoder.layer.1.intermediate.dense.weight"]
     block = params["encoder"]["blocks"][1]
@@ -436,7 +436,7 @@ def test_shards_and_halves(published, tmp_path, run_command):
 
 MISTAKES = [
     (["describe", "{bin}"], 4, "pytorch_model.bin"),
-    (["fill-mask", "{bert_bare}", "a [MASK]"], 2, "without a head for hidden words"),
+    (["fill-mask", "{bert_bare}", "a [MASK]"], 2, "without a masked-LM head"),
     (["classify", "{bert}", "{text}"], 2, "no head for classes"),
     (["translate", "{gpt2}"], 2, "a decoder, which this command does not use"),
     (["generate", "{gpt2}", "x", "--checkpoint", "7"], 2, "has no steps"),

@@ -173,7 +173,7 @@ def test_long_lines_are_cut_and_counted_or_refused(trained_run, run_command):
     text = "O gato dorme.\n" + "gato " * 200 + "\n"
     code, lines, err = run_command("translate", trained_run, "--beams", 1, text=text)
     assert (code, len(lines)) == (0, 3)
-    assert "note: 1 of 2 lines had more than 63 tokens and was cut" in err
+    assert "note: 1 of 2 lines exceeded 63 tokens; end truncated" in err
     flags = ("--beams", 1, "--too-long", "refuse")
     code, _, err = run_command("translate", trained_run, *flags, text=text)
     assert code == 3

@@ -47,7 +47,7 @@ def pairs_of(lengths, pairing="next", length=30, **options):
 
 
 def epoch(made, number=0):
-    """All rows of an epoch: (text, tokens as they were, types, follows)."""
+    """All rows of an epoch: (text, tokens as they were, types, next_sentence_label)."""
     found = []
     for step in range(number * made.steps_per_epoch, (number + 1) * made.steps_per_epoch):
         batch = made.batch(step)

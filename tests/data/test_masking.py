@@ -27,7 +27,7 @@ def rows_of(count, T, seed=0):
     return tokens, tokens >= FIRST
 
 
-def chosen(hidden, T):
+def is_masked(hidden, T):
     """Which tokens are hidden, as an array of the form of the tokens."""
     found = np.zeros((len(hidden.tokens), T), int)
     rows, columns = np.nonzero(hidden.weights)
@@ -40,7 +40,7 @@ def test_h18_of_a_million_tokens_fifteen_percent_are_hidden_and_of_these_80_10_1
     T = 512
     tokens, allowed = rows_of(3500, T)
     hidden = mask_tokens(tokens, allowed, MASKING, np.arange(3500), seed=1, epoch=0)
-    picked = chosen(hidden, T)
+    picked = is_masked(hidden, T)
     assert allowed.sum() > 1_000_000
     assert abs(picked.sum() / allowed.sum() - 0.15) < 0.002
     now, then = hidden.tokens[picked], tokens[picked]
@@ -68,7 +68,7 @@ def test_only_what_is_chosen_changes_and_targets_are_what_stood_there(continues)
     given = tokens.copy()
     hidden = mask_tokens(tokens, allowed, masking, np.arange(40), seed=1, epoch=0)
     np.testing.assert_array_equal(tokens, given)
-    picked = chosen(hidden, 64)
+    picked = is_masked(hidden, 64)
     assert not (picked & ~allowed).any()
     np.testing.assert_array_equal(hidden.tokens[~picked], tokens[~picked])
     real = hidden.weights > 0
@@ -126,7 +126,7 @@ def test_masks_change_with_the_epoch_and_the_seed_and_with_nothing_else():
 def test_every_token_is_hidden_in_some_epoch():
     tokens, allowed = rows_of(1, 32)
     seen = sum(
-        chosen(
+        is_masked(
             mask_tokens(tokens, allowed, MASKING, np.array([5]), seed=0, epoch=epoch), 32
         ).astype(int)
         for epoch in range(200)
@@ -155,7 +155,7 @@ def test_h18_whole_words_are_hidden_with_all_their_pieces_or_not_at_all():
     allowed &= rng.random(tokens.shape) > 0.02  # unknown ones, within words too
     masking = dataclasses.replace(MASKING, is_continuation=continues)
     hidden = mask_tokens(tokens, allowed, masking, np.arange(300), seed=0, epoch=0)
-    picked = chosen(hidden, 128)
+    picked = is_masked(hidden, 128)
     for row in range(300):
         numbers = words_of(tokens[row], continues, allowed[row])
         taken = set(numbers[picked[row]].tolist())
@@ -198,7 +198,7 @@ def test_shares_are_those_of_the_masking():
         tokens, allowed, dataclasses.replace(MASKING, **fields), np.arange(50), 0, 0
     )
     simple = make(share=0.4, masked=1.0, random=0.0)  # as the lecture has it (row B35)
-    picked = chosen(simple, 64)
+    picked = is_masked(simple, 64)
     assert (simple.tokens[picked] == MASK).all()
     assert abs(picked.sum() / allowed.sum() - 0.4) < 0.01
     kept = make(masked=0.0, random=0.0)

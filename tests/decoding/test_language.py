@@ -329,7 +329,7 @@ def test_a_long_prompt_is_cut_or_refused():
     counting = DecoderLanguageModel(parts(), tokenizer())
     assert written(counting.generate([long]))[0][0] == slowly("learned", long.prompt, 3)[0]
     assert counting.counts["cut"] == 1
-    with pytest.raises(DataError, match="the prompt has 60 tokens and the model reads 23"):
+    with pytest.raises(DataError, match="the prompt has 60 tokens, the context allows 23"):
         model(too_long="refuse").generate([long])
 
 
@@ -371,7 +371,7 @@ def test_a_tokenizer_of_another_model_is_refused():
         ({"temperature": 10**400}, "temperature is 1000"),
         ({"repetition_penalty": 10**400}, "repetition_penalty is 1000"),
         ({"nbest": 2}, "nbest is 2: at most beams"),
-        ({"beams": 2, "temperature": 0.5}, "temperature is for draws"),
+        ({"beams": 2, "temperature": 0.5}, "temperature needs sampling, but beams is 2"),
         ({"samples": 0}, "samples is 0"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Laws of hidden words told (row H18)."""
+"""Laws of masked-token predictions (row H18)."""
 
 import jax
 import jax.numpy as jnp

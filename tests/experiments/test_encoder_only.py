@@ -246,7 +246,7 @@ def test_frozen_parameters_stay_bit_by_bit(pretrained, tuned, kind, freeze):
     assert all((before[name] != after[name]).any() for name in moved)
 
 
-def test_what_is_drawn_anew_does_not_come_from_the_start(pretrained, tuned):
+def test_reinitialized_layers_are_not_loaded(pretrained, tuned):
     """Row B38: the last layer and the pooler are fresh, the first layer is not."""
     before = named(load_params(pretrained, "best").params)
     after = named(load_params(tuned["classify"], "last").params)
@@ -308,7 +308,7 @@ def test_a_translator_starts_from_an_encoder(pretrained, tmp_path, capfd):
          "--optimizer.learning-rate", "0", *ALONE, "--output", str(tmp_path / "run")]
     )  # fmt: skip
     assert code == 0
-    assert "drawn anew: decoder" in capfd.readouterr().err
+    assert "newly initialized: decoder" in capfd.readouterr().err
     before = named(load_params(pretrained, "best").params)
     after = named(load_params(tmp_path / "run", "last").params)
     same = [n for n in after if n in before and np.array_equal(before[n], after[n])]

@@ -118,7 +118,7 @@ def test_resume_says_which_checkpoint_it_goes_on_from_and_why(trained, tmp_path,
     (run / "checkpoints/step_00000006/manifest.json").unlink()
     assert seq2seq.main(["resume", str(run), *ALONE]) == 0
     err = capfd.readouterr().err
-    assert "going on after step 3, the newest good checkpoint" in err
+    assert "resumed from step 3, the newest good checkpoint" in err
     assert "step_00000006: manifest.json is missing" in err
     assert "kept as damaged_step_00000006" in err
 

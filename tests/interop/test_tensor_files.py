@@ -276,7 +276,7 @@ def test_every_type_and_shape_comes_back_bit_for_bit(tmp_path, dtype):
 
 def test_arrays_out_of_order_are_written_in_order(tmp_path):
     a = np.arange(12, dtype=np.float32).reshape(3, 4)
-    tensors = {"turned": a.T, "strided": a[:, ::2], "foreign": a.astype(">f4")}
+    tensors = {"transposed": a.T, "strided": a[:, ::2], "foreign": a.astype(">f4")}
     write_tensors(tmp_path, tensors)
     for loaded in (
         load_file(tmp_path / WEIGHTS),

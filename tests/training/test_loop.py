@@ -148,7 +148,9 @@ def test_control_c_is_130_and_a_signal_during_compilation_saves_nothing(bench):
 def test_non_finite_steps_are_counted_and_end_the_run_across_resumes(bench):
     """N1: a step that is not finite changes nothing; too many in a row are exit code 5."""
     bench.poison = {3, 4, *range(7, 40)}
-    with pytest.raises(NumericsError, match=r"5 steps in a row up to step 12.*warm_up") as caught:
+    with pytest.raises(
+        NumericsError, match=r"5 consecutive steps up to step 12.*warm_up"
+    ) as caught:
         bench.run(40, max_skipped=5)
     assert caught.value.exit_code == 5
     lines = lp_train_lines(bench.path)

@@ -118,7 +118,7 @@ COMMANDS = {
     "sacreBLEU": ["seq2seq", "train", "phrasebook", "--data.read.size", "500",
                   "--evaluation.sentences", "4"],
     "bits/byte": ["decoder_only", "train", "python-docs", "--evaluation.sample", "8"],
-    "hidden words right": ["encoder_only", "pretrain", "python-docs", "--training.buckets", "1"],
+    "MLM accuracy": ["encoder_only", "pretrain", "python-docs", "--training.buckets", "1"],
     "spearman": ["encoder_only", "finetune", "regress", "--training.buckets", "1",
                  "--data.train", "{folder}/numbers.tsv", "--model.d-model", "64",
                  "--model.attention.num-heads", "2"],

@@ -204,7 +204,7 @@ def line():
 
 
 @pytest.mark.parametrize("poison", [0.0, np.nan, np.inf, -np.inf])
-def test_a_nonfinite_step_changes_no_bit_and_the_next_goes_on(line, poison):
+def test_nonfinite_step_leaves_state_bitwise_and_training_continues(line, poison):
     start, step = line
     state, good = step(start, points(0))
     skipped, metrics = step(state, points(1, poison))

@@ -10,7 +10,7 @@ import tyro
 
 from transformer_jax.cli.output import note
 from transformer_jax.cli.run_command import RunCommand
-from transformer_jax.errors import ConfigError, DataError, plural, were
+from transformer_jax.errors import ConfigError, DataError, plural
 
 __all__ = ["Classify"]
 
@@ -69,9 +69,9 @@ class Classify(RunCommand):
             sys.stdout.buffer.flush()
         if predictor.cut:
             cut, length = plural(predictor.cut, "text"), plural(task["length"], "token")
-            # How texts were cut when a published classifier was trained is not known.
+            # The truncation in the training of a downloaded classifier is not known.
             known = "" if "published" in config else ", as in training"
-            note(f"{cut} {were(predictor.cut)} cut to {length}{known}")
+            note(f"{cut} truncated to {length}{known}")
         return 0
 
     def cells(self, kind: str, labels: Sequence[str], row: Any) -> list[str]:

@@ -76,7 +76,7 @@ class Embed(RunCommand):
                 file.others = {"offsets": offsets, "ids": np.concatenate(ids)}
         cut = vectors.counts["cut"]
         shape = " × ".join(f"{n:,}" for n in (file.rows, *file.shape))
-        said = f", {cut:,} of them cut to {plural(vectors.length, 'token')}" if cut else ""
+        said = f", {cut:,} of them truncated to {plural(vectors.length, 'token')}" if cut else ""
         read = plural(vectors.counts["lines"], "line")
         wrote(self.output, what=f"vectors {shape} of {read}{said}")
         return 0

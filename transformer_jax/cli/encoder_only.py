@@ -10,7 +10,7 @@ r"""Pre-train an encoder on any text, fine-tune it on labeled examples, go on wi
     python -m experiments.encoder_only glue SST-2=runs/classify MRPC=runs/pair
 
 ``pretrain NAME --help`` and ``finetune TASK --help`` list every setting. Pre-training ends with
-how many hidden words and pairs of texts are told, beside guesses; fine-tuning with the scores of
+MLM and sentence-pair accuracy beside trivial baselines; fine-tuning with the scores of
 its task on validation and test examples.
 """
 
@@ -31,7 +31,7 @@ PROGRAM = "python -m experiments.encoder_only"
 
 @dataclasses.dataclass(frozen=True)
 class Evaluate(RunCommand):
-    """Score a run: hidden words and pairs of a text, or the task of a labeled file."""
+    """Evaluate a run: MLM and sentence pairs of a text, or the task of a labeled file."""
 
     run: tyro.conf.Positional[str]
     """The run directory."""

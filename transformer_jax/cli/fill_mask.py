@@ -39,14 +39,14 @@ class FillMask(RunCommand):
         if refuse_others(run, ("encoder", "encoder-task")) == "encoder-task":
             task = task_of(run)
             begun = task.get("init")
-            ask = f"ask the run that it began from, {begun}" if begun else "and it began from none"
+            hint = f"use the run that it was initialized from, {begun}" if begun else "trained anew"
             raise ConfigError(
-                f"{self.run}: fine-tuned for the task {task['kind']}, it has no head for hidden "
-                f"words any more: {ask}"
+                f"{self.run}: fine-tuned for the task {task['kind']}, it has no masked-LM head any "
+                f"more: {hint}"
             )
         if run.read_config().get("masking", {}) is None:
             raise ConfigError(
-                f"{self.run}: this published encoder came without a head for hidden words: "
+                f"{self.run}: this checkpoint has an encoder without a masked-LM head: "
                 f"try transformer-jax embed"
             )
         from transformer_jax.cli.encoders import given_lines, windows, write

@@ -82,7 +82,7 @@ class Generate(RunCommand):
     context: int | None = None
     """Tokens read at once; more than in training where positions allow it."""
     interpolate: bool = False
-    """Squeeze rotary positions of a longer context into those of the training."""
+    """RoPE position interpolation for contexts beyond training."""
     dtype: Literal["float32", "bfloat16"] | None = None
     """Of weights and products; None is the run's own."""
 
@@ -129,10 +129,9 @@ class Generate(RunCommand):
         # An n-gram model reads any prompt.
         counts, context = getattr(model, "counts", {}), getattr(model, "context", 0)
         if counts.get("cut"):
-            cut, lost = counts["cut"], "its" if counts["cut"] == 1 else "their"
             note(
-                f"{cut:,} of {plural(counts['prompts'], 'prompt')} had more than "
-                f"{plural(context - 1, 'token')} and lost {lost} beginning"
+                f"{counts['cut']:,} of {plural(counts['prompts'], 'prompt')} exceeded "
+                f"{plural(context - 1, 'token')}; start truncated"
             )
         return 0
 

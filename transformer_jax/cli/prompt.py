@@ -93,8 +93,8 @@ class Prompt(RunCommand):
             if cut:
                 asked_for = f"{plural(row.count, 'prompt')} of {plural(k, 'example')}"
                 note(
-                    f"{cut} of {asked_for} {were(cut)} longer than the context and {were(cut)} "
-                    f"cut: first examples were not read"
+                    f"{cut} of {asked_for} {were(cut)} longer than the context: the first "
+                    f"examples were left out"
                 )
         return 0
 

@@ -9,7 +9,7 @@ import tyro
 
 from transformer_jax.cli.output import note
 from transformer_jax.cli.run_command import RunCommand
-from transformer_jax.errors import ConfigError, DataError, plural, were
+from transformer_jax.errors import ConfigError, DataError, plural
 
 __all__ = ["Similar"]
 
@@ -80,5 +80,5 @@ class Similar(RunCommand):
             write(f"{value:.4f}", str(-number), line)
         if cut := vectors.counts["cut"]:
             total, length = plural(vectors.counts["lines"], "line"), plural(vectors.length, "token")
-            note(f"{cut:,} of {total} {were(cut)} cut to {length}")
+            note(f"{cut:,} of {total} truncated to {length}")
         return 0

@@ -12,7 +12,7 @@ import tyro
 
 from transformer_jax.cli.output import TextOutput, note, tsv, waiting
 from transformer_jax.cli.run_command import RunCommand
-from transformer_jax.errors import ConfigError, plural, were
+from transformer_jax.errors import ConfigError, plural
 
 if TYPE_CHECKING:
     from transformer_jax.decoding.forced import TraceStep
@@ -98,7 +98,7 @@ class Translate(RunCommand):
         cut, read = translator.counts["cut"], plural(translator.counts["lines"], "line")
         if cut:
             room = plural(translator.room, "token")
-            note(f"{cut:,} of {read} had more than {room} and {were(cut)} cut")
+            note(f"{cut:,} of {read} exceeded {room}; end truncated")
         return 0
 
     def lines(self) -> "Iterator[str]":

@@ -95,9 +95,8 @@ class BertPretrainingPlan:
             raise ConfigError(f"length is {length}: a text needs at least {self._special + 2}")
         if pairing == "next" and len(store.documents) < 3:
             raise DataError(
-                "there is a single document, and pairs are told from those of two documents: part "
-                "documents with blank lines (data.read.documents blank), or set masking.pairs to "
-                "order or none"
+                "next-sentence prediction needs two documents, found one: separate documents by "
+                "blank lines (data.read.documents blank), or set masking.pairs to order or none"
             )
         self._store, self._masking, self._ids = store, masking, special
         self._pairing, self._seed, self._shuffle = pairing, seed, shuffle

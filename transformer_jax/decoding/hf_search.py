@@ -200,11 +200,11 @@ def hf_beam_search(
         ends = ends | (length + 1 >= how.longest)
 
         worth, onward = lax.top_k(total + jnp.where(ends, OUT, 0.0), M)
-        chosen = functools.partial(jnp.take_along_axis, indices=onward, axis=1)
-        parents_on = chosen(parents)
+        take = functools.partial(jnp.take_along_axis, indices=onward, axis=1)
+        parents_on = take(parents)
         live = jnp.take_along_axis(loop.live, parents_on[:, :, None], axis=1)
         live = lax.dynamic_update_slice(
-            live, chosen(tokens)[:, :, None], (jnp.int32(0), jnp.int32(0), length)
+            live, take(tokens)[:, :, None], (jnp.int32(0), jnp.int32(0), length)
         )
         best = _best(loop, total, parents, tokens, ends, how, written)
         loop = loop._replace(

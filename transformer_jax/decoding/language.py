@@ -267,9 +267,8 @@ class DecoderLanguageModel:
         if len(read) > self.context:
             if self.shapes.too_long == "refuse":
                 raise DataError(
-                    f"the prompt has {plural(len(ids), 'token')} and the model reads "
-                    f"{self.context - 1}: "
-                    f"shorten it, or let its beginning be cut"
+                    f"the prompt has {plural(len(ids), 'token')}, the context allows "
+                    f"{self.context - 1}: shorten it, or truncate its start"
                 )
             self.counts["cut"] += 1
         shown = self.tokenizer.decode(read)

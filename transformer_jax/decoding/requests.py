@@ -85,7 +85,8 @@ class GenerationRequest:
         given = [name for name in drawn if getattr(self, name) != defaults[name]]
         if self.beams > 1 and given:
             raise ConfigError(
-                f"beams search for the most probable text, and {given[0]} is for draws"
+                f"{given[0]} needs sampling, but beams is {self.beams}: set beams to 1, or leave "
+                f"{given[0]} out"
             )
 
 

@@ -1,1 +1,1 @@
-"""Using trained encoders: vectors, hidden words, classes, tags and answers of texts."""
+"""Using trained encoders: vectors, masked tokens, classes, tags and answers of texts."""

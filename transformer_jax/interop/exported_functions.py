@@ -137,7 +137,7 @@ def _encoding(model, merged, tokenizer, sizes, room) -> dict[str, Function]:
         if model.words:
             found["words"] = module.mlm_logits(out)
         if model.next_sentence:
-            found["follows"] = module.nsp_logits(out)
+            found["nsp_logits"] = module.nsp_logits(out)
         return found
 
     limits = (f"T <= {sizes['most']}",) if isinstance(T, str) else ()

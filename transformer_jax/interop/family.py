@@ -69,8 +69,8 @@ class Model:
         kind: Which of our families it is.
         config: What it is made of.
         prefix: What the names of its tensors begin with.
-        words: Of an encoder, whether it has a head for hidden words.
-        next_sentence: Of an encoder, whether it has a head for pairs.
+        words: Of an encoder, whether it has a masked-LM head.
+        next_sentence: Of an encoder, whether it has a next-sentence head.
         task: What a fine-tuned model is for: of encoders classify, multi_label, regress, tag, span,
             or replaced (ELECTRA's discriminator); of decoders the first three; of images classify.
         labels: What it tells.

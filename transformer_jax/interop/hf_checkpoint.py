@@ -326,8 +326,8 @@ def _misfit(
         if not may or not any(same(name, other) for other in originals):
             return _Misfit(
                 name,
-                "is no part of this model, and no copy of another: its result would be another "
-                "without it",
+                "is unexpected, neither a parameter of this model nor a tied copy: without it the "
+                "outputs would differ",
             )
     return None
 

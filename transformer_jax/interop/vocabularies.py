@@ -268,7 +268,7 @@ def _mark(backend: tokenizers.Tokenizer, names: Iterable[str]) -> None:
 
 
 def _token(name: str) -> tokenizers.AddedToken:
-    # The blank before a hidden word belongs to it.
+    # The blank before a masked word belongs to it.
     return tokenizers.AddedToken(name, lstrip=name == "<mask>", normalized=False, special=True)
 
 

@@ -144,8 +144,8 @@ def load_task(
     run = RunDirectory.open(path)
     if refuse_others(run, (*ENCODERS, "decoder-task")) == "encoder":
         raise ConfigError(
-            f"{path}: a pre-trained encoder, which has no head for {_HEADS[tasks[0]]}: fine-tune "
-            f"it (python -m experiments.encoder_only finetune {tasks[0]} --task.init {path} "
+            f"{path}: pre-trained encoder with no head for {_HEADS[tasks[0]]}: fine-tune it "
+            f"(python -m experiments.encoder_only finetune {tasks[0]} --task.init {path} "
             f"--data.train FILE)"
         )
     task = task_of(run)

@@ -171,9 +171,9 @@ def refuse_others(run: "RunDirectory", kinds: tuple[str, ...]) -> str:
         command = TASKS[task_of(run)["kind"]]
     if found in ENCODERS and not set(ENCODERS) & set(kinds):
         raise ConfigError(
-            f"{run.path}: the run of {name}, which sees both sides of every token and so has no "
-            f"distribution of the next one: try transformer-jax {command}, or start a translator "
-            f"from it (python -m experiments.seq2seq train NAME --init {run.path})"
+            f"{run.path}: {name} is bidirectional, without a next-token distribution: use "
+            f"transformer-jax {command}, or initialize a translator from it "
+            f"(python -m experiments.seq2seq train NAME --init {run.path})"
         )
     raise ConfigError(
         f"{run.path}: the run of {name}, which this command does not use: "

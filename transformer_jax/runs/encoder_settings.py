@@ -124,7 +124,7 @@ class TaskConfig:
     kind: Task = "classify"
     init: str | None = None  # a run whose encoder it starts from; None starts from nothing
     freeze: str = "none"  # none, embeddings, encoder, or N: the embeddings and the first N layers
-    reinit_last: int = 0  # so many layers, from the top, and the pooler are drawn anew
+    reinit_last: int = 0  # top layers to reinitialize, with the pooler
     length: int = 128  # most tokens of an example, with [CLS] and [SEP]
     stride: int = 64  # span: tokens that windows over a long context share
     labels: tuple[str, ...] = ()  # their names, in order; filled in from the training file

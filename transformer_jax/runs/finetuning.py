@@ -229,7 +229,10 @@ class TaskJob(job.Job):
         numbers = {name: i for i, name in enumerate(task.labels)}
         if isinstance(part, Sentences):
             examples, cut = encode_sentences(part.texts, part.text_pairs, tokenizer, task.length)
-            say(f"{part.name}: {plural(len(part), 'example')}" + (f", {cut:,} cut" if cut else ""))
+            say(
+                f"{part.name}: {plural(len(part), 'example')}"
+                + (f", {cut:,} truncated" if cut else "")
+            )
             if self.kind == "regress":
                 return _Encoded(examples, np.array([float(x) for x in part.labels], np.float32))
             return _Encoded(examples, np.array([numbers[x] for x in part.labels], np.int32))

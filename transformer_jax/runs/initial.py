@@ -63,8 +63,8 @@ class Initial:
             raise CheckpointError(f"{path}: has no parameter that this run could start from")
         parts = ", ".join(dict.fromkeys(_part(name) for name in fresh))
         say(
-            f"from {path}: {len(taken)} of {plural(len(values), 'parameter')}; drawn anew: "
-            f"{parts or 'none'}"
+            f"loaded {len(taken)} of {plural(len(values), 'parameter')} from {path}; newly "
+            f"initialized: {parts or 'none'}"
         )
         return jax.tree.unflatten(tree, values)
 

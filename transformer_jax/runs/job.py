@@ -305,7 +305,7 @@ class Job(abc.ABC):
         for problem in restored.left:
             say(f"not used, as it is damaged: {problem}")
         older = ", the newest good checkpoint" if restored.left else ""
-        say(f"going on after step {restored.step}{older}")
+        say(f"resumed from step {restored.step}{older}")
         return restored.step, restored.state
 
     def fresh(self) -> TrainState:
@@ -348,10 +348,10 @@ def advise(run: Any, platform: str, fast: bool | None) -> None:
 def introduce(job: Job) -> None:
     """A line about the model and the batches of a run with a budget of tokens."""
     say(
-        f"model: {job.parameters / 1e6:.2f} M parameters; {plural(job.steps, 'step')} of "
-        f"{plural(job.run.training.tokens, 'token')}, {job.plan.steps_per_epoch} an epoch, "
-        f"{plural(len(job.plan.shapes), 'shape')}, fill {job.plan.non_padding_fraction:.2f}; mesh "
-        f"{dict(job.mesh.shape)}"
+        f"model: {job.parameters / 1e6:.2f} M parameters; {plural(job.steps, 'step')}, "
+        f"{job.plan.steps_per_epoch}/epoch, at most {plural(job.run.training.tokens, 'token')} a "
+        f"batch, {plural(len(job.plan.shapes), 'bucket shape')}, "
+        f"{job.plan.non_padding_fraction:.0%} non-padding; mesh {dict(job.mesh.shape)}"
     )
 
 

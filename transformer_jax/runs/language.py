@@ -98,7 +98,7 @@ def open_run(run: Any) -> TextSplits:
 
 
 def _beginning(texts: DocumentStream, characters: int) -> DocumentStream:
-    """DocumentStream up to the character at which it is enough."""
+    """The documents up to a number of characters."""
 
     def pieces() -> Iterator[TextChunk]:
         left, begun = characters, False
@@ -219,8 +219,8 @@ def train(
     say(
         f"model: {parts.parameters / 1e6:.2f} M parameters; {plural(parts.steps, 'step')} of "
         f"{run.training.rows} x {plural(run.training.length, 'token')}, "
-        f"{parts.plan.steps_per_epoch} an "
-        f"epoch, {parts.plan.non_padding_fraction:.0%} non-padding; mesh {dict(parts.mesh.shape)}"
+        f"{parts.plan.steps_per_epoch}/epoch, {parts.plan.non_padding_fraction:.0%} non-padding; "
+        f"mesh {dict(parts.mesh.shape)}"
     )
     return job.train(parts, functools.partial(_finish, parts), resume=resume)
 

@@ -251,7 +251,7 @@ _NAMED: dict[str, tuple[str, Any]] = {
         ),
     ),
     "modern": (
-        "A decoder as they are made since Llama: rotations, RMS norm, gates, shared key heads.",
+        "A decoder in the style of Llama: RoPE, RMSNorm, SwiGLU, GQA.",
         LanguageRun(
             model=PRESETS["llama_style"],
             tokenizer=TokenizerConfig(kind="bpe", vocab_size=32_000),

@@ -67,7 +67,7 @@ class PretrainJob(job.Job):
         super().__init__(run, directory)
 
     def make_plan(self) -> BertPretrainingPlan:
-        """DocumentStream of like length, drawn anew for every epoch."""
+        """Texts of similar lengths, redrawn every epoch."""
         self.store = self.encode(self.texts.train)
         return self.plan_for(self.store)
 
@@ -106,7 +106,7 @@ class PretrainJob(job.Job):
         return [self.store.ids]
 
     def objective(self, smoothing: float) -> Any:
-        """The cross-entropy of hidden words, and of telling pairs."""
+        """The cross-entropy of masked tokens and of sentence pairs."""
         del smoothing
         return masked_words()
 
@@ -203,7 +203,7 @@ def _guesses(ids: np.ndarray, plan: BertPretrainingPlan, vocab: int) -> tuple[fl
 
 def _table(scores: dict[str, dict[str, float]], pairs: bool) -> str:
     """A row for each text: this model beside a guess."""
-    head = ["text", "hidden words right", "most frequent word", "perplexity", "of counts"]
+    head = ["text", "MLM accuracy", "most frequent word", "perplexity", "of counts"]
     head += ["pairs right", "chance"] if pairs else []
     rows = [head]
     for name, said in scores.items():

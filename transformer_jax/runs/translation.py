@@ -232,9 +232,10 @@ def train(run: Run, directory: RunDirectory, splits: Splits, *, resume: bool) ->
     parts = TranslationJob(run, directory, splits)
     plan = parts.plan
     say(
-        f"model: {parts.parameters / 1e6:.2f} M parameters; {plural(parts.steps, 'step')} of "
-        f"{plural(run.training.tokens, 'token')} a side, {plan.steps_per_epoch} an epoch, "
-        f"{plural(len(plan.shapes), 'shape')}, {plan.non_padding_fraction:.0%} non-padding; "
+        f"model: {parts.parameters / 1e6:.2f} M parameters; {plural(parts.steps, 'step')}, "
+        f"{plan.steps_per_epoch}/epoch, at most {plural(run.training.tokens, 'token')} a side of a "
+        f"batch, {plural(len(plan.shapes), 'bucket shape')}, "
+        f"{plan.non_padding_fraction:.0%} non-padding; "
         f"mesh {dict(parts.mesh.shape)}"
     )
     return job.train(parts, functools.partial(_finish, parts), resume=resume)

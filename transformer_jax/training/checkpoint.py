@@ -368,6 +368,5 @@ def _check_fit(path: Path, fields: Mapping[str, Any], items: Mapping[str, Any]) 
     extra = [name for name in stored if name.split("/")[0] in items and name not in wanted]
     if extra:
         raise CheckpointError(
-            f"{path}: has {extra[0]}, which this model has not: it was written with another model "
-            "or optimizer"
+            f"{path}: unexpected {extra[0]}: saved with another model or optimizer"
         )

@@ -34,7 +34,7 @@ def masked_words(*, accuracy: bool = False) -> Objective:
 
     ``Σ_rows (Σ words + m · pair)`` over ``Σ m``, where ``m`` is how many tokens of a row are
     hidden: the mean over words plus the mean over pairs, each pair counting as much as its row
-    has hidden words, so that the loss does not change with how a batch is cut up. The scores over
+    has masked tokens, so that the loss does not change with how a batch is cut up. The scores over
     the vocabulary are computed at the hidden places alone.
 
     Args:

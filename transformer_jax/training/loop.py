@@ -46,7 +46,7 @@ class LoopConfig:
     keep_last: int = 3  # newest checkpoints that are kept, beside the best
     best: Best = "valid_loss"  # what makes a checkpoint the best
     patience: int | None = None  # evaluations without a new best before stopping; None is never
-    max_skipped: int = 20  # steps in a row that are not finite before giving up
+    max_skipped: int = 20  # consecutive non-finite steps before giving up
     tensorboard: bool = False  # also write TensorBoard files
 
     def __post_init__(self) -> None:
@@ -148,7 +148,7 @@ def fit(
 
     Raises:
         Stopped: By SIGTERM or SIGINT, after saving.
-        NumericsError: Too many steps in a row were not finite.
+        NumericsError: Too many consecutive steps had a non-finite loss or gradient.
         CheckpointError: A checkpoint or the measurements could not be written.
     """
     config = config.for_steps(steps)
@@ -338,12 +338,13 @@ class _Loop:
     def _count_skipped(self, number: int, skipped: bool) -> None:
         self.skipped = self.skipped + 1 if skipped else 0
         if skipped:
-            self.progress.say(f"step {number}  not finite, skipped ({self.skipped} in a row)")
+            self.progress.say(
+                f"step {number}  non-finite loss or gradients, update skipped "
+                f"({self.skipped} consecutive)"
+            )
         if self.skipped >= self.config.max_skipped:
             raise NumericsError(
-                f"{plural(self.skipped, 'step')} in a row up to step {number} had a loss or "
-                f"gradient that is "
-                f"not finite: lower optimizer.learning_rate, lengthen optimizer.schedule.warm_up, "
-                f"lower optimizer.clip, or compute in float32; the last checkpoint is of step "
-                f"{self.saved}"
+                f"non-finite loss or gradients in {plural(self.skipped, 'consecutive step')} up to "
+                f"step {number}: lower optimizer.learning_rate or optimizer.clip, raise "
+                f"optimizer.schedule.warm_up, or use float32; last checkpoint: step {self.saved}"
             )

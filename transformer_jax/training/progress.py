@@ -25,7 +25,7 @@ def progress_line(record: Mapping[str, Any], steps: int, left: float | int | Non
 
     Example:
         >>> progress_line({"step": 5, "epoch": 0.5, "loss": 4.2, "learning_rate": 1e-4}, 10, 62)
-        'step 5/10  epoch 0.50  loss 4.2000  rate 0.0001  1m02s left'
+        'step 5/10  epoch 0.50  loss 4.2000  lr 0.0001  ETA 1m02s'
     """
     parts = [f"step {record['step']}/{steps}"]
     if record.get("epoch") is not None:
@@ -35,9 +35,9 @@ def progress_line(record: Mapping[str, Any], steps: int, left: float | int | Non
     if record.get("tokens_per_second") is not None:
         parts.append(f"{record['tokens_per_second']:,.0f} tokens/s")
     if record.get("learning_rate") is not None:
-        parts.append(f"rate {record['learning_rate']:.3g}")
+        parts.append(f"lr {record['learning_rate']:.3g}")
     if left is not None:
-        parts.append(f"{duration(left)} left")
+        parts.append(f"ETA {duration(left)}")
     return "  ".join(parts)
 
 

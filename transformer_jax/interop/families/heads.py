@@ -159,7 +159,7 @@ def _decoder(fields: ConfigReader, tensors: Tensors, found: Model) -> Model:
 def word_mappings(
     model: Model, dense: str, norm: str, bias: str, table: str
 ) -> list[TensorMapping]:
-    """The head for hidden words, if there is one, by the names of its parts."""
+    """Mappings of the masked-LM head, if there is one, by the names of its parts."""
     if not model.words:
         return []
     mappings = [
