@@ -50,9 +50,7 @@ def configuration(vocab: int, width: int, heads: int, layers: int, hidden: int, 
 
 
 def pretrain(vocab, width, heads, layers, hidden, texts, batch, deals):
-    """One AdamW step of masked-language modelling, in buckets of the tokens of ``batch``
-    texts.
-    """
+    """One AdamW step of masked-language modelling in buckets of tokens."""
     config = configuration(vocab, width, heads, layers, hidden, pooler=False)
     ids = data.texts("reviews", texts, vocab)
     # Every text is a document, so that none are joined.
@@ -77,9 +75,7 @@ def pretrain(vocab, width, heads, layers, hidden, texts, batch, deals):
 
 
 def finetune(vocab, width, heads, layers, hidden, texts, batch, deals):
-    """One AdamW step on classes, in buckets of the tokens of ``batch``
-    texts.
-    """
+    """One AdamW step on classes in buckets of tokens."""
     config = configuration(vocab, width, heads, layers, hidden, pooler=True)
     ids = data.texts("sst2", texts, vocab)
     lengths = np.array([len(text) for text in ids])
