@@ -218,8 +218,8 @@ def test_the_discriminator_tells_words_that_are_replaced(published, run_command)
 @pytest.mark.parametrize(("name", "words", "said"), [
     ("llama_cls", ["generate", "{}", "the"], "a fine-tuned decoder, which this command does not"),
     ("llama_cls", ["classify", "{}", "a", ""], "text 2 is empty, and this model reads nothing"),
-    ("llama_cls", ["classify", "{}", "a", "--threshold", "0.5"], "tells one class: leave it out"),
-    ("qwen3_number", ["classify", "{}", "a", "--threshold", "0"], "tells a number: leave it out"),
+    ("llama_cls", ["classify", "{}", "a", "--threshold", "0.5"], "predicts one class: leave"),
+    ("qwen3_number", ["classify", "{}", "a", "--threshold", "0"], "predicts a number: leave"),
     ("bert_multi", ["classify", "{}", "a", "--threshold", "1.5"], "--threshold 1.5: a probability"),
     ("bert_multi", ["classify", "{}", "a", "--threshold", "nan"], "--threshold is nan: a finite"),
     ("bert_multi", ["classify", "{}", "a", "--threshold", "0", "--all"], "leave --threshold out"),

@@ -254,7 +254,7 @@ def test_embed_writes_what_vectors_are(pretrained, run_command, lines, tmp_path)
     )
     assert (code, out) == (0, [""])
     assert err.startswith(f"wrote {tmp_path / 'a.npz'}: vectors ")
-    assert err.endswith(" of 5 lines, 1 of them cut to 16 tokens\n")
+    assert err.endswith(" of 5 lines, 1 of them truncated to 16 tokens\n")
     run_command(
         "embed", pretrained, "-", *how, "--output", tmp_path / "a.safetensors",
         text=lines.read_bytes(),
@@ -340,7 +340,7 @@ def test_probe_tells_what_a_layer_knows(pretrained, run_command, tmp_path):
     flags = ("--valid", tmp_path / "a.conllu", "--limit", 120)
     code, out, err = run_command("probe", pretrained, tmp_path / "a.conllu", *flags)
     assert code == 0
-    assert "learnt from 120 words, scored on 120 others; 4 classes" in err
+    assert "trained on 120 words, evaluated on 120 others; 4 classes" in err
     share = {line[:22].strip(): float(line.split("%")[0].split()[-1]) for line in out[1:-1]}
     assert list(share) == [
         "majority (X)", "layer 0 (embeddings)", "layer 1", "layer 2", "sum of last 2",
@@ -357,7 +357,7 @@ def test_probe_of_sentences_holds_a_fifth_out(tasks, run_command, tmp_path):
     flags = ("--label", "class")
     code, out, err = run_command("probe", tasks("tag"), tmp_path / "a.tsv", *flags)
     assert code == 0
-    assert "learnt from 16 sentences, scored on 4 others; 2 classes" in err
+    assert "trained on 16 sentences, evaluated on 4 others; 2 classes" in err
     assert sum(line.endswith("  best") for line in out) >= 1
     code, err = mistake(run_command("probe", tasks("tag"), tmp_path / "a.tsv"))
     assert code == 3
@@ -435,7 +435,7 @@ def test_an_encoder_writes_nothing_and_says_what_it_can(
     code, err = mistake(run_command(name, run, *rest))
     assert code == 2
     assert "is bidirectional, without a next-token distribution" in err
-    assert f"try transformer-jax {'fill-mask' if kind is None else 'tag'}, or start a" in err
+    assert f"use transformer-jax {'fill-mask' if kind is None else 'tag'}, or initialize" in err
     assert f"python -m experiments.seq2seq train NAME --init {run}" in err
 
 

@@ -258,7 +258,7 @@ def test_rotations_read_further_and_learned_positions_do_not(
     assert generate(rotary_run, *short, "--context", 64) == generate(rotary_run, *short)
     code, _, err = run_command("generate", decoder_run, "ab", "--context", 64)
     assert code == 2
-    only_line(err, "--context is 64, but the model has learned 24 positions and no more")
+    only_line(err, "--context is 64: the model has only 24 learned positions")
     assert generate(decoder_run, "ab", "--context", 8, "--tokens", 30)[1] == ""
 
 
@@ -286,12 +286,12 @@ MISTAKES = [
     (["{run}", "a", "--stop", ""], 2, "stop holds an empty text"),
     (["{run}", "a", "--beams", "2", "--temperature", "0.5"], 2, "temperature needs sampling"),
     (["{run}", "a", "--beams", "2", "--nbest", "3"], 2, "nbest is 3: at most beams"),
-    (["{run}", "a", "--trace", "--samples", "2"], 2, "--trace tells of one text"),
+    (["{run}", "a", "--trace", "--samples", "2"], 2, "--trace shows one text"),
     (["{run}", "a", "--speculate", "2"], 2, "--speculate is for greedy texts"),
     (["{run}", "a", "--batch", "0"], 2, "--batch is 0: at least 1"),
     (["{run}", "a", "--context", "1"], 2, "--context is 1: at least 2"),
     (["{run}", "a", "--interpolate"], 2, "--interpolate needs --context"),
-    (["{run}", "a", "--interpolate", "--context", "48"], 2, "is for rotary positions"),
+    (["{run}", "a", "--interpolate", "--context", "48"], 2, "needs rotary positions"),
     (["{run}", "a", "--full", "halt"], 2, "'slide', 'stop'"),
     (["{run}", "a", "--tempreture", "1"], 2, "did you mean --temperature?"),
     (["{run}", "a", "--no-jsn"], 2, "did you mean --no-json?"),
@@ -378,7 +378,7 @@ def test_steps_are_told_of_one_text_alone(decoder_run, run_command):
             "generate", decoder_run, "--requests", "-", "--trace", text=text
         )
         assert (code, lines) == (3, [""])
-        only_line(err, "<stdin>:2: --trace tells of one text: leave out samples and nbest")
+        only_line(err, "<stdin>:2: --trace shows one text: leave out samples and nbest")
 
 
 def test_a_table_of_draws_and_searches_has_one_header(ngram_run, generate):

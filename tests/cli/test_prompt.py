@@ -174,7 +174,7 @@ def test_b41_the_built_in_task_on_an_untrained_model(neural_run, run_prompt):
     assert all(row["accuracy"] == 0 for row in rows)  # a letter is not enough
     assert err == (
         "note: 12 of 12 prompts of 5 examples were longer than the context: "
-        "first examples were not read\n"
+        "the first examples were left out\n"
     )
     longer = run_prompt(neural_run, *flags[:-1], "--header", "a")[1]
     assert json.loads(longer)["cut"] == 12  # one token more than there is room for

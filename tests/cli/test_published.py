@@ -449,7 +449,7 @@ MISTAKES = [
     (["generate", "{phi3_long}", "x", "--rules", "published", "--tokens", "60"], 3,
      "the model has positions for 36"),
     (["generate", "{llama_dynamic}", "x", "--context", "60", "--interpolate"], 2,
-     "--interpolate is for angles"),
+     "--interpolate does not apply"),
     (["convert", "{gpt2}", "{full}"], 2, "is not empty"),
     (["convert", "{text}", "{new}"], 4, "no such"),
     (["export", "{gpt2}", "{full}"], 2, "is not empty"),

@@ -208,10 +208,10 @@ def test_lower_cased_models_are_given_lower_case(trained_run, lesson, run_comman
     [
         (["--top-k", "3"], "--top-k is for --sample"),
         (["--seed", "3"], "--seed is for --sample"),
-        (["--sample", "--beams", "3"], "--beams is for searching"),
+        (["--sample", "--beams", "3"], "--beams is for beam search"),
         (["--tsv", "--scores"], "--scores is a column of --tsv already"),
-        (["--sample", "--nbest", "2"], "--nbest is for searching"),
-        (["--sample", "--trace"], "--trace is for searching"),
+        (["--sample", "--nbest", "2"], "--nbest is for beam search"),
+        (["--sample", "--trace"], "--trace is for beam search"),
         (["--sample", "--temperature", "-1"], "--temperature -1.0: it must be 0 or more"),
         (["--sample", "--top-p", "1.5"], "--top-p 1.5: above 0 and at most 1"),
         (["--sample", "--top-k", "0"], "--top-k 0: at least 1"),

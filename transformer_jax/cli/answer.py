@@ -1,4 +1,4 @@
-"""``transformer-jax answer``: where in a text the answer to a question stands."""
+"""``transformer-jax answer``: extractive question answering."""
 
 import dataclasses
 import sys
@@ -18,25 +18,25 @@ READ_AHEAD = 256
 
 @dataclasses.dataclass(frozen=True)
 class Answer(RunCommand):
-    """Find answers to questions in a text with a fine-tuned encoder, as TSV."""
+    """Extract answers to questions from a text with a fine-tuned encoder, as TSV."""
 
     run: tyro.conf.Positional[Path]
-    """A run directory of the task span."""
+    """Run directory or Hugging Face folder of the task span."""
     questions: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Questions; without any, lines of standard input."""
+    """Questions; without any, the lines of standard input."""
     context: Path | None = None
-    """The text file that holds the answers."""
+    """Text file with the answers."""
     best: int = 1
-    """How many answers to each question, "no answer" among them."""
+    """Number of answers to each question, "no answer" included."""
     longest: int = 30
-    """Most tokens of an answer."""
+    """Maximum length of an answer in tokens."""
     checkpoint: str = "best"
-    """best, last, a step, or average:N for the mean of the last N."""
+    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
-        """A row for each answer, the best first.
+        """Prints one row per answer, the best first.
 
-        The score is how much likelier it is than there being no answer: the difference of logits.
+        The score is the logit of the span minus that of "no answer".
         """
         if self.context is None:
             raise ConfigError("--context is missing: the text file that holds the answers")
@@ -67,12 +67,12 @@ class Answer(RunCommand):
                 number += 1
                 none += found[0].start < 0
                 for one in found:
-                    # As it is written in the file, whatever was lower-cased.
+                    # The spelling of the file, even if the model reads lower case.
                     said = text[one.start : one.start + len(one.text)]
                     said = "(no answer)" if one.start < 0 else said
                     write(str(number), said, f"{one.score:.4f}", str(one.start))
             sys.stdout.buffer.flush()
         if none:
             of = "the question" if number == 1 else f"{none} of {plural(number, 'question')}"
-            note(f"{of} {'has' if none == 1 else 'have'} no answer in this text, says the run")
+            note(f"{of} {'has' if none == 1 else 'have'} no answer in this text")
         return 0

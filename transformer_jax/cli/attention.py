@@ -22,7 +22,7 @@ class Attention(RunCommand):
     """Write an HTML page with the attention of every layer and head, and a PNG of one layer."""
 
     run: tyro.conf.Positional[Path]
-    """A run directory."""
+    """Run directory or Hugging Face folder."""
     sentence: tyro.conf.Positional[str]
     """What is translated, or what a language model or an encoder reads."""
     target: str | None = None
@@ -40,7 +40,7 @@ class Attention(RunCommand):
     beams: int = 4
     """Of the search for a translation."""
     checkpoint: str = "best"
-    """best, last, a step, or average:N for the mean of the last N."""
+    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
         """Writes the files, and prints the translation if there is one."""

@@ -20,24 +20,25 @@ _THRESHOLD = 0.5
 
 @dataclasses.dataclass(frozen=True)
 class Classify(RunCommand):
-    """Label texts with a fine-tuned model: a line with label and probability for each.
+    """Classify texts with a fine-tuned model: one line with label and probability per text.
 
-    Of a model whose texts may have several labels, each line has those above a threshold.
+    A multi-label model prints all labels above a threshold.
     """
 
     run: tyro.conf.Positional[Path]
-    """A run directory of the task classify, pair or regress, or a published classifier."""
+    """Run directory or Hugging Face folder of the task classify, pair or regress."""
     texts: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Texts; without any, lines of standard input. A tab parts the two texts of a pair."""
+    """Texts; without any, the lines of standard input. A tab separates the two texts of a pair."""
     all: bool = False
-    """The probability of every class, below a line with their names."""
+    """Print the probability of every class, after a header line."""
     threshold: float | None = None
-    """Of a model of several labels a text: the least probability of a label that is shown; None
-    is 0.5. The likeliest come first, and a text without any has an empty line."""
+    """Minimum probability of a label, for multi-label models; None is 0.5. The most probable comes
+    first, and a text without any label has an empty line."""
     read_ahead: int = 4096
-    """Lines read before the first is labeled: more is faster. 1 at a terminal."""
+    """Number of lines that are read and sorted by length at a time: more is faster; 1 at a
+    terminal."""
     checkpoint: str = "best"
-    """best, last, a step, or average:N for the mean of the last N."""
+    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
         """Reads, labels and writes until the input ends."""
@@ -75,7 +76,7 @@ class Classify(RunCommand):
         return 0
 
     def cells(self, kind: str, labels: Sequence[str], row: Any) -> list[str]:
-        """What is written of a text, of which the model told ``row``."""
+        """Output for a text with predictions ``row``."""
         every = [f"{value:.4f}" for value in row]
         if kind == "regress" or (kind == "multi_label" and self.all):
             return every
@@ -87,7 +88,7 @@ class Classify(RunCommand):
         return [cell for i in order if row[i] >= least for cell in (labels[i], every[i])]
 
     def check(self) -> None:
-        """Refuses values that cannot be.
+        """Refuses values out of range.
 
         Raises:
             ConfigError: It names the flag.
@@ -106,16 +107,16 @@ class Classify(RunCommand):
             ConfigError: It names the flag.
         """
         if kind == "regress" and self.all:
-            raise ConfigError(f"--all is for classes, and {self.run} tells numbers")
+            raise ConfigError(f"--all is for classes, but {self.run} predicts numbers")
         if kind != "multi_label" and self.threshold is not None:
             raise ConfigError(
-                f"--threshold is for models of several labels a text, and {self.run} tells "
+                f"--threshold is for multi-label models, but {self.run} predicts "
                 f"{'a number' if kind == 'regress' else 'one class'}: leave it out"
             )
 
 
 def _sides(name: str, text: str, pairs: bool) -> list[str]:
-    """The one or two texts of a line."""
+    """The text of a line, or both texts of a pair."""
     if not pairs:
         return [text]
     sides = text.split("\t")

@@ -27,7 +27,7 @@ class Describe(RunCommand):
     """Print a model's architecture, parameters, FLOPs and bytes."""
 
     run: tyro.conf.Positional[Path | None] = None
-    """A run directory."""
+    """Run directory or Hugging Face folder."""
     preset: str | None = None
     """A published architecture instead of a run, such as vaswani_base."""
     batch: int = 1

@@ -1,4 +1,4 @@
-"""``transformer-jax embed``: the vectors of each line of a file, to use elsewhere."""
+"""``transformer-jax embed``: embeddings of the lines of a file."""
 
 import dataclasses
 from pathlib import Path
@@ -15,29 +15,29 @@ __all__ = ["Embed"]
 
 @dataclasses.dataclass(frozen=True)
 class Embed(RunCommand):
-    """Write a vector for each line of a text, or for each token, as .npz or .safetensors."""
+    """Write embeddings of the lines of a text, or of their tokens, as .npz or .safetensors."""
 
     run: tyro.conf.Positional[Path]
-    """A run directory of an encoder, pre-trained or fine-tuned, or of a translator."""
+    """Run directory or Hugging Face folder of an encoder or a translator."""
     file: tyro.conf.Positional[Path]
-    """A text file, of any size; - is standard input."""
+    """Text file of any size; - is standard input."""
     output: Path = Path("vectors.npz")
-    """The file to write: "vectors", and without pooling "offsets" of lines and token "ids"."""
+    """Output file with "vectors", and without pooling "offsets" of lines and token "ids"."""
     layers: str = "last"
-    """last, all, sum4 or concat4 (of the last four), or a layer from 0, the embeddings."""
+    """Layers: last, all, sum4 or concat4 (the last four), or a number; 0 is the embeddings."""
     pool: Literal["mean", "first", "none"] | None = None
-    """Mean over all tokens with [CLS] and [SEP], the first ([CLS]), or a vector a token; None is
-    what a published sentence encoder is made for, with the linear map at its end if it has one,
-    and the mean of other encoders."""
+    """Pooling: mean over all tokens with [CLS] and [SEP], the first token ([CLS]), or none (one
+    vector per token). None is the pooling of a sentence encoder's own configuration, with its
+    final linear layer, and else the mean."""
     tokens: int | None = None
-    """Tokens of a batch, padding included; None is what suits the device."""
+    """Maximum number of tokens in a batch, with padding; None depends on the device."""
     block: int = 4096
-    """Lines in memory at a time."""
+    """Number of lines in memory at a time."""
     checkpoint: str = "best"
-    """best, last, a step, or average:N for the mean of the last N."""
+    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
-        """Writes the file, and says what is in it."""
+        """Writes the file and a line about its content."""
         from transformer_jax.cli.encoders import file_lines, layers_of
         from transformer_jax.predictors.encoders import load_vectors, pool_of
 

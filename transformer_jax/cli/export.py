@@ -39,7 +39,7 @@ class Export(RunCommand):
     """hf is config.json and model.safetensors, which transformers reads; ctranslate2 is for that
     engine; stablehlo is programs that JAX runs without this library."""
     checkpoint: str = "best"
-    """best, last, a step, or average:N for the mean of the last N."""
+    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
     """Of the weights, for hf; None is that of the published files, else float32."""
     shard_gigabytes: float | None = None

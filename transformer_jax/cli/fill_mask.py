@@ -1,4 +1,4 @@
-"""``transformer-jax fill-mask``: the likeliest words in the place of a hidden one."""
+"""``transformer-jax fill-mask``: masked-token prediction."""
 
 import dataclasses
 import sys
@@ -17,19 +17,19 @@ READ_AHEAD = 1024
 
 @dataclasses.dataclass(frozen=True)
 class FillMask(RunCommand):
-    """Tell the words hidden by [MASK] with a pre-trained encoder, as TSV."""
+    """Predict the tokens at [MASK] with a pre-trained encoder, as TSV."""
 
     run: tyro.conf.Positional[Path]
-    """A run directory of a pre-trained encoder."""
+    """Run directory or Hugging Face folder of a pre-trained encoder."""
     texts: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Texts, each with one [MASK] or more; without any, lines of standard input."""
+    """Texts with one [MASK] or more; without any, the lines of standard input."""
     top: int = 5
-    """How many words for each mask."""
+    """Number of predictions for each mask."""
     checkpoint: str = "best"
-    """best, last, a step, or average:N for the mean of the last N."""
+    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
-        """A row for each word, the likeliest first."""
+        """Prints one row per prediction, the most probable first."""
         from transformer_jax.predictors.runs import as_trained, load, refuse_others, task_of
         from transformer_jax.training.run_directory import RunDirectory
 
@@ -60,7 +60,7 @@ class FillMask(RunCommand):
         number = 0
         for window in windows(given_lines(self.texts), READ_AHEAD):
             for name, text in window:
-                fill.encode(text, name)  # a mistake is told with its place, before any row
+                fill.encode(text, name)  # errors name the line, before any output
             found = fill([text for _, text in window], top=self.top)
             for masks in found:
                 if not number:

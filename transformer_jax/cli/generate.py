@@ -1,4 +1,4 @@
-"""``transformer-jax generate``: prompts in, texts out."""
+"""``transformer-jax generate``: continuations of prompts by a language model."""
 
 import dataclasses
 import itertools
@@ -24,70 +24,71 @@ __all__ = ["Generate", "longer"]
 
 @dataclasses.dataclass(frozen=True)
 class Generate(RunCommand):
-    """Go on from a prompt with a language model."""
+    """Continue prompts with a language model, by sampling or beam search."""
 
     run: tyro.conf.Positional[Path]
-    """A run directory, of a decoder or an n-gram model."""
+    """Run directory or Hugging Face folder of a language model."""
     prompt: tyro.conf.Positional[str | None] = None
-    """What the text begins with; an empty one begins a text of its own. Without it, and without
-    --prompts or --requests, standard input has a prompt a line."""
+    """The prompt; an empty one generates from the start token. Without it, and without --prompts
+    or --requests, each line of standard input is a prompt."""
     prompts: Path | None = None
-    """Instead: a file with a prompt a line; - is standard input."""
+    """File with one prompt per line, instead of a prompt; - is standard input."""
     requests: Path | None = None
-    """Instead: JSON lines, each with "prompt" and settings of its own; - is standard input."""
+    """JSON lines with "prompt" and generation settings, instead; - is standard input."""
     tokens: int | None = None
-    """At most so many new tokens; None is 128."""
+    """Maximum number of new tokens; None is 128."""
     temperature: float = 1.0
-    """Less is more certain, 0 is greedy."""
+    """Sampling temperature; 0 is greedy."""
     top_k: int | None = None
-    """Draw from the k most probable tokens."""
+    """Sample from the k most probable tokens."""
     top_p: float | None = None
-    """Draw from the fewest tokens that hold this probability."""
+    """Nucleus sampling: the fewest tokens with at least this total probability."""
     min_p: float | None = None
-    """Draw from tokens at least this fraction as probable as the first."""
+    """Sample from tokens with at least this fraction of the highest probability."""
     repetition_penalty: float | None = None
-    """Above 1 makes what was read or written less probable; None is 1."""
+    """Penalty of tokens of the prompt and the text so far; None is 1, no penalty."""
     no_repeat_ngram: int | None = None
-    """No run of so many tokens comes twice; 0 is free, and so is None."""
+    """No n-gram of this size is repeated; 0 or None is no limit."""
     stop: tuple[str, ...] = ()
-    """The text ends before the first of these."""
+    """Stop strings: the text ends before the first of them."""
     samples: int = 1
-    """Texts drawn for each prompt."""
+    """Number of samples for each prompt."""
     seed: int = 0
-    """Of the draws."""
+    """Random seed for sampling."""
     beams: int | None = None
-    """More than 1 searches for the most probable text instead of drawing; None is 1."""
+    """Beam width; above 1 is beam search instead of sampling; None is 1."""
     nbest: int | None = None
-    """Texts that beam search returns; None is 1."""
+    """Number of texts that beam search returns for each prompt; None is 1."""
     json: bool = False
-    """Write a JSON object a prompt, with log-probabilities and why each text ended."""
+    """Write one JSON object per prompt, with log-probabilities and finish reasons."""
     tsv: bool = False
-    """Write a table with a row for each text: prompt and sequence, both counted from 1, score, text
+    """Write a table with one row per text: prompt and sequence, both counted from 1, score, text
     without its prompt (\\t, \\n and \\\\ stand for a tab, a line end and a backslash). With --beams
     sequence 1 is the best."""
     trace: bool = False
-    """Show on standard error, step by step, the five most probable tokens."""
+    """Print the five most probable tokens of each step on standard error."""
     rules: Literal["ours", "published"] = "ours"
-    """published: search as generate() of transformers does; None is then the checkpoint's own."""
+    """published: decode as generate() of transformers does, with the checkpoint's generation config
+    for each setting that is None."""
     checkpoint: str = "best"
-    """best, last, a step, or average:N for the mean of the last N."""
+    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
     batch: int = 32
-    """Most prompts at once."""
+    """Maximum number of prompts in a batch."""
     speculate: int = 0
-    """Guess so many tokens at once from what was read; greedy texts stay the same, sooner."""
+    """Prompt-lookup decoding: draft this many tokens; greedy texts stay the same, faster."""
     too_long: Literal["cut", "refuse"] = "cut"
-    """What happens to a prompt beyond the context: its beginning goes, or it is refused."""
+    """Prompts longer than the context: truncate their start (cut), or refuse them."""
     full: Literal["slide", "stop"] = "slide"
-    """Where the context is full: go on with its latter half, or stop."""
+    """When the context is full: continue with its latter half (slide), or stop."""
     context: int | None = None
-    """Tokens read at once; more than in training where positions allow it."""
+    """Context length in tokens; may exceed that of training where positions allow it."""
     interpolate: bool = False
     """RoPE position interpolation for contexts beyond training."""
     dtype: Literal["float32", "bfloat16"] | None = None
-    """Of weights and products; None is the run's own."""
+    """Data type of weights and computation; None is that of the run."""
 
     def __call__(self) -> int:
-        """Writes each text as it comes, or prompt by prompt if there are several."""
+        """Writes a single text as it is generated, and several prompt by prompt."""
         if self.rules == "published":
             return self.by_published_rules()
         asked = self.asked()
@@ -96,7 +97,7 @@ class Generate(RunCommand):
         from transformer_jax.training.run_directory import RunDirectory
 
         prepare = as_trained(self.run, trim=False)
-        # Numbered here, for the model is asked a window at a time.
+        # Numbered here: the model gets one window of requests at a time.
         asked = numbered([dataclasses.replace(one, prompt=prepare(one.prompt)) for one in asked])
         if counted(RunDirectory.open(self.run)):
             self.check_counted()
@@ -116,7 +117,7 @@ class Generate(RunCommand):
             change=change,
         )
         one = len(asked) == 1 and asked[0].samples == 1 and asked[0].beams == 1
-        # Why a text ended is known of whole texts alone, and a note may be wanted.
+        # The finish reason is known for whole texts only, and a note may depend on it.
         if one and not (self.json or self.tsv or self.trace or asked[0].stop):
             self.show(model, asked[0])
         else:
@@ -179,16 +180,16 @@ class Generate(RunCommand):
         return made
 
     def check_traced(self, request: "GenerationRequest") -> None:
-        """Refuses several texts of a request where the steps of one are told.
+        """Refuses several texts of a request with ``--trace``.
 
         Raises:
             ConfigError: There are several.
         """
         if self.trace and max(request.samples, request.nbest) > 1:
-            raise ConfigError("--trace tells of one text: leave out samples and nbest")
+            raise ConfigError("--trace shows one text: leave out samples and nbest")
 
     def settings(self) -> dict[str, Any]:
-        """What flags say of all requests, and what holds where they say nothing."""
+        """Settings of all requests: the flags, and defaults where they are None."""
         from transformer_jax.decoding.requests import GenerationRequest
 
         usual = {field.name: field.default for field in dataclasses.fields(GenerationRequest)}
@@ -197,7 +198,7 @@ class Generate(RunCommand):
         return usual | {name: value for name, value in given.items() if value is not None}
 
     def by_published_rules(self) -> int:
-        """Writes texts as ``generate()`` of transformers would."""
+        """Writes the texts of ``generate()`` of transformers."""
         from transformer_jax.cli.flags import refuse_flags
         from transformer_jax.predictors.hf_generation import HFTextGenerator
 
@@ -208,11 +209,11 @@ class Generate(RunCommand):
             "repetition_penalty": "repetition_penalty",
             "no_repeat_ngram": "no_repeat_ngram_size",
         }
-        # These rules never draw, so that 0 says nothing against them.
+        # This decoding never samples, so temperature 0 agrees with it.
         greedy = ("temperature",) if self.temperature == 0 else ()
         taken = ("prompt", "prompts", *names, "tsv", "checkpoint", "batch", *greedy)
         refuse_flags(self, taken)
-        # Whether the flags go together is for the rules to say, which a checkpoint adds to.
+        # The generation config decides which flags go together.
         unsaid: dict[str, Any] = dict.fromkeys(names)
         prompts = [one.prompt for one in dataclasses.replace(self, **unsaid).asked()]
         changes = {
@@ -231,10 +232,10 @@ class Generate(RunCommand):
         return 0
 
     def show(self, model: "LanguageModel", request: "GenerationRequest") -> None:
-        """Prompt and text on standard output, as they are written."""
+        """Writes prompt and text to standard output as they are generated."""
         out = sys.stdout.buffer
         pieces = iter(model.stream(request))
-        first = next(pieces, "")  # a prompt that is refused is not written
+        first = next(pieces, "")  # so that a refused prompt is not written
         for piece in itertools.chain((request.prompt, first), pieces):
             out.write(piece.encode())
             out.flush()
@@ -244,8 +245,8 @@ class Generate(RunCommand):
     def texts(
         self, model: "LanguageModel", asked: "list[GenerationRequest]", write: "Writer"
     ) -> "Iterator[tuple[GenerationRequest, bool]]":
-        """Writes all texts; each request, and whether it met a stop string."""
-        # A window at a time: a long file starts to answer before it is read to the end.
+        """Writes all texts; yields each request and whether it met a stop string."""
+        # Window by window: output starts before a long file is read to its end.
         for start in range(0, len(asked), 8 * self.batch):
             window = asked[start : start + 8 * self.batch]
             for request, found in zip(window, model.generate(window), strict=True):
@@ -253,7 +254,7 @@ class Generate(RunCommand):
                 yield request, any(one.reason == "stop" for one in found)
 
     def note(self, missed: "list[GenerationRequest]", asked: int) -> None:
-        """Says so if prompts met none of their stop strings."""
+        """Notes prompts that met none of their stop strings."""
         if missed:
             words = ", ".join(sorted({repr(text) for request in missed for text in request.stop}))
             of = "" if asked == 1 else f" after {len(missed)} of {asked} prompts"
@@ -262,7 +263,7 @@ class Generate(RunCommand):
     def traces(
         self, model: Any, asked: "list[GenerationRequest]", write: "Writer"
     ) -> "Iterator[tuple[GenerationRequest, bool]]":
-        """The same, telling the steps on the way (row L13)."""
+        """Writes all texts with their steps (row L13); yields as :meth:`texts`."""
         from transformer_jax.cli.translate import traced
 
         for request in asked:
@@ -272,7 +273,7 @@ class Generate(RunCommand):
             yield request, found.reason == "stop"
 
     def check_counted(self) -> None:
-        """Refuses what an n-gram model has nothing of, instead of passing over it.
+        """Refuses flags that do not apply to n-gram models.
 
         Raises:
             ConfigError: It names the flag.
@@ -289,36 +290,35 @@ class Generate(RunCommand):
 def longer(
     context: int | None, interpolate: bool
 ) -> "Callable[[TransformerConfig], TransformerConfig]":
-    """What becomes of a model's configuration to read ``context`` tokens at once.
+    """A function that changes a configuration to a context of ``context`` tokens.
 
     Raises:
-        ConfigError: Interpolation without a context, or of positions that are no rotations; more
+        ConfigError: Interpolation without a context, or without rotary positions; more
             tokens than a table of learned positions has rows.
     """
     if interpolate and context is None:
-        raise ConfigError("--interpolate needs --context, the length to squeeze")
+        raise ConfigError("--interpolate needs --context, the length to interpolate to")
     if context is not None and context < 2:
         raise ConfigError(f"--context is {context}: at least 2")
 
     def change(config: "TransformerConfig") -> "TransformerConfig":
         places = config.positions
         if interpolate and places.kind != "rope":
-            raise ConfigError(f"--interpolate is for rotary positions, and these are {places.kind}")
+            raise ConfigError(f"--interpolate needs rotary positions, found {places.kind}")
         if interpolate and places.bounded:
             raise ConfigError(
-                "--interpolate is for angles that do not follow from the length of the context by "
-                "themselves, as those of dynamic NTK and LongRoPE do: leave it out"
+                "--interpolate does not apply to dynamic NTK and LongRoPE, whose angles already "
+                "depend on the context length: leave it out"
             )
         if context is None:
             return config
         if context > places.max_length and places.kind == "learned":
             raise ConfigError(
-                f"--context is {context}, but the model has learned {places.max_length} positions "
-                f"and no more"
+                f"--context is {context}: the model has only {places.max_length} learned positions"
             )
         stretch = max(1.0, context / places.max_length) if interpolate else 1.0
         stretch *= places.rope_interpolation
-        # A table of learned positions keeps its rows, of which less can be read.
+        # A table of learned positions keeps all its rows.
         rows = places.max_length if places.kind == "learned" else context
         places = dataclasses.replace(places, max_length=rows, rope_interpolation=stretch)
         return dataclasses.replace(config, positions=places)

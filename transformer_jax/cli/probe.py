@@ -1,4 +1,4 @@
-"""``transformer-jax probe``: which layer of an encoder tells the labels of a file best."""
+"""``transformer-jax probe``: linear probing of the layers of an encoder."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -21,30 +21,30 @@ __all__ = ["Probe"]
 
 @dataclasses.dataclass(frozen=True)
 class Probe(RunCommand):
-    """Learn the labels of a file from frozen vectors, layer by layer, by a linear map alone."""
+    """Linear probing of each layer's frozen embeddings on the labels of a file."""
 
     run: tyro.conf.Positional[Path]
-    """A run directory of an encoder, pre-trained or fine-tuned, or of a translator."""
+    """Run directory or Hugging Face folder of an encoder or a translator."""
     file: tyro.conf.Positional[Path]
     """Sentences with classes (.tsv, .jsonl), or words with tags (.conllu, or .jsonl with --tag)."""
     valid: Path | None = None
-    """Another such file to score on; without it a fifth of the texts is held out."""
+    """Validation file of the same kind; without it a fifth of the texts is held out."""
     text: str = "text"
-    """The column or key that holds the text: a name, or of TSV a number from 1."""
+    """Column or key of the text: a name, or for TSV a number from 1."""
     label: str = "label"
-    """Likewise the class."""
+    """Column or key of the class."""
     tag: str | None = None
-    """Tags instead of classes: upos or xpos of CoNLL-U, the key of a list in JSONL."""
+    """Probe tags instead of classes: upos or xpos of CoNLL-U, or a key of JSONL."""
     pool: Literal["mean", "first"] | None = None
-    """What stands for a sentence: the mean over all its tokens, or [CLS]; None is what a published
-    sentence encoder is made for, and the mean of other encoders."""
+    """Pooling: mean over all tokens, or the first token ([CLS]). None is the pooling of a sentence
+    encoder's own configuration, and else the mean."""
     limit: int = 10_000
-    """At most so many training and so many held-out sentences, or words: the first."""
+    """Maximum number of training and of held-out examples: the first."""
     checkpoint: str = "best"
-    """best, last, a step, or average:N for the mean of the last N."""
+    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
-        """A row for each layer with the share of held-out labels it tells."""
+        """Prints the held-out accuracy of each layer."""
         if self.limit < 2:
             raise ConfigError(f"--limit is {self.limit}: at least 2")
         from transformer_jax.predictors.encoders import load_vectors, pool_of, sentence_of
@@ -54,7 +54,7 @@ class Probe(RunCommand):
         read = run.read_config().get("data", {}).get("read", {})
         lower = bool(read.get("lowercase", False)) or "lowercase" in sentence_of(run)
         train, valid = self.examples(lower)
-        # Words have a vector each, which no pooling makes.
+        # Tagging uses one vector per word, without pooling.
         pool = "mean" if self.tagged else pool_of(self.run, self.pool)
         vectors, _ = load_vectors(self.run, self.checkpoint)
         from transformer_jax.encoding.probing import majority, probe_layers
@@ -67,7 +67,7 @@ class Probe(RunCommand):
         import numpy as np
 
         labels = np.array([numbers[name] for name in given])
-        # A class that was not there to learn is never told.
+        # A class without training examples is never predicted.
         answers = np.array([numbers.get(name, -1) for name in wanted])
         first, share = majority(labels, answers)
         made = [self.vectors_of(vectors, part, pool) for part in (items, others)]
@@ -75,18 +75,18 @@ class Probe(RunCommand):
         what = "words" if self.tagged else "sentences"
         print(_table(rows, f"majority ({names[first]})", share))
         note(
-            f"learnt from {len(labels):,} {what}, scored on {len(answers):,} others; "
+            f"trained on {len(labels):,} {what}, evaluated on {len(answers):,} others; "
             f"{plural(len(names), 'class')}"
         )
         return 0
 
     @property
     def tagged(self) -> bool:
-        """Whether words have labels, not sentences."""
+        """Whether labels are of words, not of sentences."""
         return self.tag is not None or ".conllu" in self.file.suffixes
 
     def examples(self, lower: bool) -> "tuple[Labeled, Labeled]":
-        """What is learnt from, and what is scored on.
+        """Training and validation examples.
 
         Raises:
             UserError: A file cannot be read as asked; it names the flag of this command.
@@ -113,7 +113,7 @@ class Probe(RunCommand):
         return splits.train, splits.valid
 
     def items(self, part: Any) -> tuple[list[Any], list[str]]:
-        """Sentences, or lists of words, and the labels of all, no more than the limit."""
+        """Sentences or lists of words with their labels, up to the limit."""
         if not self.tagged:
             return part.texts[: self.limit], part.labels[: self.limit]
         words, labels, left = [], [], self.limit
@@ -135,7 +135,7 @@ class Probe(RunCommand):
 
 
 def _table(rows: "Sequence[ProbeResult]", guess: str, share: float) -> str:
-    """A line for each kind of vectors, the best marked."""
+    """A table of accuracies by layer, the best marked."""
     best = max(row.accuracy for row in rows)
     width = max(len(guess), *(len(row.name) for row in rows))
     lines = [f"{'vectors':<{width}}  accuracy", f"{guess:<{width}}  {share:8.2%}"]

@@ -31,7 +31,7 @@ class Prompt(RunCommand):
     """Answer queries after 0, 1, 2 ... examples in the prompt, and count what is right."""
 
     run: tyro.conf.Positional[Path]
-    """A run directory, of a decoder or an n-gram model."""
+    """Run directory or Hugging Face folder of a language model."""
     examples: Path | None = None
     """What is shown: .tsv with a header line, or .jsonl; fields are named as in the template."""
     queries: Path | None = None
@@ -63,7 +63,7 @@ class Prompt(RunCommand):
     show: bool = False
     """Show on standard error one whole prompt of the most examples, and the answer to it."""
     checkpoint: str = "best"
-    """best, last, a step, or average:N for the mean of the last N."""
+    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
         """Writes a row for each number of examples, as soon as it is known."""

@@ -22,7 +22,7 @@ class Score(RunCommand):
     """Print the log-probability of each line, as TSV: of a text, or of a translation."""
 
     run: tyro.conf.Positional[Path]
-    """A run directory."""
+    """Run directory or Hugging Face folder."""
     text: tyro.conf.Positional[Path | None] = None
     """Of a language model: a text file, each line a text of its own."""
     source: Path | None = None
@@ -34,7 +34,7 @@ class Score(RunCommand):
     tokens: bool = False
     """One more column: every token with its log-probability."""
     checkpoint: str = "best"
-    """best, last, a step, or average:N for the mean of the last N."""
+    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
         """One row a line; the last is the corpus."""

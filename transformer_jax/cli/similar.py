@@ -1,4 +1,4 @@
-"""``transformer-jax similar``: the lines of a file that are nearest to a text."""
+"""``transformer-jax similar``: semantic search in the lines of a file."""
 
 import dataclasses
 import heapq
@@ -16,32 +16,32 @@ __all__ = ["Similar"]
 
 @dataclasses.dataclass(frozen=True)
 class Similar(RunCommand):
-    """Find the lines of a file whose vectors point where that of a text does, as TSV."""
+    """Print the lines of a file with the highest cosine similarity to a query, as TSV."""
 
     run: tyro.conf.Positional[Path]
-    """A run directory of an encoder, pre-trained or fine-tuned, or of a translator."""
+    """Run directory or Hugging Face folder of an encoder or a translator."""
     file: tyro.conf.Positional[Path]
-    """A text file, of any size; - is standard input. Empty lines are passed over."""
+    """Text file of any size; - is standard input. Empty lines are ignored."""
     query: tyro.conf.Positional[str]
-    """The text."""
+    """Query text."""
     top: int = 5
-    """How many lines."""
+    """Number of lines to print."""
     layers: str = "last"
-    """last, sum4 or concat4 (of the last four), or a layer from 0, the embeddings."""
+    """Layers: last, sum4 or concat4 (the last four), or a number; 0 is the embeddings."""
     pool: Literal["mean", "first"] | None = None
-    """The mean over all tokens with [CLS] and [SEP], or the first ([CLS]); None is what a published
-    sentence encoder is made for, and the mean of other encoders."""
+    """Pooling: mean over all tokens with [CLS] and [SEP], or the first token ([CLS]). None is the
+    pooling of a sentence encoder's own configuration, and else the mean."""
     checkpoint: str = "best"
-    """best, last, a step, or average:N for the mean of the last N."""
+    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
-        """A row for each line found, with cosine and number, the nearest first."""
+        """Prints cosine, number and text of the most similar lines, in descending order."""
         from transformer_jax.cli.encoders import file_lines, layers_of, write
         from transformer_jax.predictors.encoders import load_vectors, pool_of
 
         layers = layers_of(self.layers)
         if layers == "all":
-            raise ConfigError("--layers all: lines are compared by one vector each: choose one")
+            raise ConfigError("--layers all: lines are compared by one vector: choose one layer")
         if self.top < 1:
             raise ConfigError(f"--top is {self.top}: at least 1")
         if not self.query.strip():

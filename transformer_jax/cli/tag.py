@@ -1,4 +1,4 @@
-"""``transformer-jax tag``: a tag for each word."""
+"""``transformer-jax tag``: token classification."""
 
 import dataclasses
 import sys
@@ -18,17 +18,17 @@ TASKS = ("tag", "replaced")
 class Tag(RunCommand):
     """Tag the words of each line with a fine-tuned encoder: word/TAG word/TAG.
 
-    ELECTRA's discriminator tells which words are replaced.
+    ELECTRA's discriminator detects replaced words.
     """
 
     run: tyro.conf.Positional[Path]
-    """A run directory of the task tag, or a published folder with such a head."""
+    """Run directory or Hugging Face folder of a token classifier."""
     texts: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Sentences, their words parted by blanks; without any, lines of standard input."""
+    """Sentences with blanks between words; without any, the lines of standard input."""
     columns: bool = False
-    """Instead a word a line, with its tag and the probability of it; sentences end with a blank."""
+    """One word per line with tag and probability instead; an empty line ends a sentence."""
     checkpoint: str = "best"
-    """best, last, a step, or average:N for the mean of the last N."""
+    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
         """Reads, tags and writes until the input ends."""

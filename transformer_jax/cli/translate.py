@@ -1,4 +1,4 @@
-"""``transformer-jax translate``: lines in, translations out."""
+"""``transformer-jax translate``: translations of lines of text."""
 
 import dataclasses
 import itertools
@@ -24,56 +24,58 @@ __all__ = ["Translate", "traced"]
 
 @dataclasses.dataclass(frozen=True)
 class Translate(RunCommand):
-    """Translate line by line, from standard input to standard output or from file to file."""
+    """Translate lines of standard input, or of a file."""
 
     run: tyro.conf.Positional[Path]
-    """A run directory."""
+    """Run directory or Hugging Face folder."""
     input: Path | None = None
-    """The file to translate, .gz or not; None is standard input."""
+    """Text file to translate, .gz allowed; None is standard input."""
     output: Path | None = None
-    """The file to write, .gz or not; None is standard output."""
+    """Output file, .gz allowed; None is standard output."""
     beams: int | None = None
-    """Hypotheses side by side; 1 is greedy search; None is 4."""
+    """Beam width; 1 is greedy search; None is 4."""
     normalization: Literal["gnmt", "power", "none"] = "gnmt"
-    """How scores are divided by length."""
+    """Length normalization of scores."""
     alpha: float = 0.6
-    """Exponent of the length: 0 prefers short translations."""
+    """Exponent of the length penalty; 0 prefers short translations."""
     nbest: int | None = None
-    """Translations of each line, at most as many as beams, all on one line, with scores if several;
-    None is 1."""
+    """Number of translations of each line, at most the beam width; several are written on one line,
+    with scores. None is 1."""
     scores: bool = False
     """Write the score after each translation, separated by a tab."""
     tsv: bool = False
-    """Write a table with a row for each translation: line, rank, score, text (\\t, \\n and \\\\
+    """Write a table with one row per translation: line, rank, score, text (\\t, \\n and \\\\
     stand for a tab, a line end and a backslash)."""
     trace: bool = False
-    """Show on standard error, step by step, the five most probable tokens."""
+    """Print the five most probable tokens of each step on standard error."""
     rules: Literal["ours", "published"] = "ours"
-    """published: search as generate() of transformers does; None is then the checkpoint's own."""
+    """published: decode as generate() of transformers does, with the checkpoint's generation config
+    for each setting that is None."""
     checkpoint: str = "best"
-    """best, last, a step, or average:N for the mean of the last N."""
+    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
     batch: int = 32
-    """Most lines at once."""
+    """Maximum number of lines in a batch."""
     read_ahead: int = 4096
-    """Lines read before the first is translated: more is faster. 1 at a terminal."""
+    """Number of lines that are read and sorted by length at a time: more is faster; 1 at a
+    terminal."""
     length_ratio: float = 2.0
-    """At most so many tokens are written for each token read ..."""
+    """Maximum length of a translation: this many tokens per source token ..."""
     length_extra: int = 10
-    """... and so many more."""
+    """... plus this many tokens."""
     too_long: Literal["cut", "refuse"] = "cut"
-    """What happens to a line beyond the longest that the model reads."""
+    """Lines longer than the model reads: truncate their end (cut), or refuse them."""
     sample: bool = False
-    """Draw tokens at random instead of searching."""
+    """Sample instead of beam search."""
     temperature: float = 1.0
-    """Of sampling: less is more certain, 0 is greedy."""
+    """Sampling temperature; 0 is greedy."""
     top_k: int | None = None
     """Sample from the k most probable tokens."""
     top_p: float | None = None
-    """Sample from the fewest tokens that hold this probability."""
+    """Nucleus sampling: the fewest tokens with at least this total probability."""
     min_p: float | None = None
-    """Sample from tokens at least this fraction as probable as the first."""
+    """Sample from tokens with at least this fraction of the highest probability."""
     seed: int = 0
-    """Of sampling."""
+    """Random seed for sampling."""
 
     def __call__(self) -> int:
         """Reads, translates and writes until the input ends."""
@@ -111,11 +113,11 @@ class Translate(RunCommand):
         return decode_lines(sys.stdin.buffer, "<stdin>")
 
     def destination(self) -> TextOutput:
-        """Where translations go; what is to be read is there.
+        """Where translations go, once the input is known to exist.
 
         Raises:
-            ConfigError: It is the file that is read, or cannot be written.
-            DataError: The file to be read cannot be.
+            ConfigError: The output is the input, or cannot be written.
+            DataError: The input cannot be read.
         """
         if self.input is not None:
             from transformer_jax.data.text import check_readable
@@ -124,7 +126,7 @@ class Translate(RunCommand):
         return TextOutput(self.output, self.input)
 
     def by_published_rules(self) -> int:
-        """The same, as ``generate()`` of transformers would."""
+        """Writes the translations of ``generate()`` of transformers."""
         from transformer_jax.decoding.translator import Hypothesis, Translation
         from transformer_jax.predictors.hf_generation import HFTextGenerator
 
@@ -164,10 +166,10 @@ class Translate(RunCommand):
         if given and not self.sample:
             raise ConfigError(f"--{given[0].replace('_', '-')} is for --sample, which is not given")
         several = self.nbest not in (None, 1)
-        told = {"beams": self.beams is not None, "nbest": several, "trace": self.trace}
-        searched = [name for name, is_told in told.items() if is_told]
+        search = {"beams": self.beams is not None, "nbest": several, "trace": self.trace}
+        searched = [name for name, is_given in search.items() if is_given]
         if searched and self.sample:
-            raise ConfigError(f"--{searched[0]} is for searching, and --sample draws at random")
+            raise ConfigError(f"--{searched[0]} is for beam search: leave out --sample")
         if self.temperature < 0:
             raise ConfigError(f"--temperature {self.temperature}: it must be 0 or more")
         if self.top_k is not None and self.top_k < 1:
@@ -181,7 +183,7 @@ class Translate(RunCommand):
                 raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)}: at least 1")
 
     def options(self) -> tuple["BeamSearchConfig", "TranslationBatching"]:
-        """How to search, and in which shapes."""
+        """Settings of beam search and of batches."""
         from transformer_jax.decoding.options import BeamSearchConfig, TranslationBatching
 
         beams = 1 if self.sample else 4 if self.beams is None else self.beams
@@ -201,7 +203,7 @@ class Translate(RunCommand):
     def translations(
         self, translator: "Translator", lines: Iterable[str]
     ) -> "Iterator[Translation]":
-        """What the flags ask for, line by line."""
+        """Translations by sampling, with steps, or by beam search, as the flags say."""
         if self.sample:
             from transformer_jax.decoding.generate import SamplingConfig
             from transformer_jax.keys import key_for
@@ -214,26 +216,26 @@ class Translate(RunCommand):
         return translator.stream(lines)
 
     def traces(self, translator: "Translator", lines: Iterable[str]) -> "Iterator[Translation]":
-        """The same as without ``--trace``, telling the steps on the way."""
+        """Translations, each after its steps on standard error."""
         for line in lines:
             translation, steps = translator.trace(line)
             print(traced(line, steps), file=sys.stderr, flush=True)
             yield translation
 
     def header(self) -> bytes:
-        """What is written before any line: the names of a table's columns."""
+        """The header of a table; empty for plain lines."""
         return tsv("line", "rank", "score", "text") if self.tsv else b""
 
     def written(self, number: int, translation: "Translation") -> bytes:
-        """What is written of line ``number``: one line, or rows of a table."""
+        """Output for line ``number``: one line, or rows of a table."""
         if not self.tsv:
             return self.line(translation).encode() + b"\n"
         ranked = enumerate(translation.hypotheses, 1)
         return b"".join(tsv(number, rank, float(h.score), h.text) for rank, h in ranked)
 
     def line(self, translation: "Translation") -> str:
-        """One line of output: texts, and scores if asked for, separated by tabs."""
-        # A model of bytes can write a line feed; one line in is one line out all the same.
+        """One line of output: texts, and scores with ``--scores``, separated by tabs."""
+        # A byte-level model can generate a line feed, but each input line has one output line.
         if self.nbest in (None, 1) and not self.scores:
             return translation.text.replace("\n", " ")
         clean = lambda text: text.replace("\n", " ").replace("\t", " ")
@@ -242,7 +244,7 @@ class Translate(RunCommand):
 
 
 def traced(line: str, steps: "list[TraceStep]") -> str:
-    """A translation step by step: what was written, and the most probable tokens (row L13)."""
+    """A table of the steps of decoding: the token and the most probable tokens (row L13)."""
     rows = [("step", "written", "probability", "most probable")]
     import math
 
@@ -259,7 +261,7 @@ def traced(line: str, steps: "list[TraceStep]") -> str:
 
 
 class Counter:
-    """How many lines are done, on standard error if that is a terminal and nothing else is."""
+    """A counter of lines on standard error, if that alone is a terminal."""
 
     def __init__(self, command: Translate):
         read = command.input is None and sys.stdin.isatty()
@@ -271,7 +273,7 @@ class Counter:
         return self
 
     def show(self, lines: int) -> None:
-        """Shows it, twice a second at most."""
+        """Shows the number of lines, at most twice a second."""
         now = time.monotonic()
         if self.live and now - self.shown > 0.5:
             self.shown = now

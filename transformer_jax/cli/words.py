@@ -1,4 +1,4 @@
-"""``transformer-jax words``: one word in several sentences, layer by layer."""
+"""``transformer-jax words``: contextual vectors of one word in several sentences."""
 
 import dataclasses
 from pathlib import Path
@@ -18,23 +18,23 @@ __all__ = ["Words"]
 
 @dataclasses.dataclass(frozen=True)
 class Words(RunCommand):
-    """Compare the vectors of a word in different sentences, before and after each layer."""
+    """Compare the contextual vectors of a word in several sentences, layer by layer."""
 
     run: tyro.conf.Positional[Path]
-    """A run directory of an encoder, pre-trained or fine-tuned, or of a translator."""
+    """Run directory or Hugging Face folder of an encoder or a translator."""
     word: tyro.conf.Positional[str]
     """The word."""
     sentences: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Sentences with the word: together it stands in them twice or more often."""
+    """Sentences that contain the word, at least twice in total."""
     output: Path | None = None
-    """Write an HTML page too."""
+    """HTML file to write too."""
     top: int = 5
-    """How many of the words that are read most."""
+    """Number of words with the highest attention to show."""
     checkpoint: str = "best"
-    """best, last, a step, or average:N for the mean of the last N."""
+    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
-        """Prints a column of cosines for each two sentences, and what the word reads in each."""
+        """Prints cosines by layer for each pair of sentences, and the words attended to most."""
         if self.output is not None and self.output.suffix != ".html":
             raise ConfigError(f"--output {self.output}: the name of a page ends in .html")
         if self.top < 1:
@@ -49,7 +49,7 @@ class Words(RunCommand):
         word = prepare(self.word)
         found = [one for text in self.sentences for one in vectors.word(prepare(text), word)]
         if len(found) < 2:
-            raise ConfigError(f'"{word}" stands in one sentence only: give another to compare with')
+            raise ConfigError(f'"{word}" occurs only once: give another sentence with it')
         from transformer_jax.visual.words import cosines, word_vectors_html
 
         names, rows = cosines(found)
