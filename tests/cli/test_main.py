@@ -108,7 +108,12 @@ def test_a_run_that_is_not_there_exits_4(capsys, tmp_path, name):
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("{", "damaged"), ("[]", "damaged"), ("{}", "no model"), ('{"model": {"d_modle": 3}}', "d_model")],
+    [
+        ("{", "damaged"),
+        ("[]", "damaged"),
+        ("{}", "no model"),
+        ('{"model": {"d_modle": 3}}', "d_model"),
+    ],  # fmt: skip
 )
 def test_a_foreign_run_exits_4(capsys, tmp_path, text, says):
     (tmp_path / "config.json").write_text(text)
