@@ -113,7 +113,7 @@ def test_a_run_that_is_not_there_exits_4(capsys, tmp_path, name):
         ("[]", "damaged"),
         ("{}", "no model"),
         ('{"model": {"d_modle": 3}}', "d_model"),
-    ],  # fmt: skip
+    ],
 )
 def test_a_foreign_run_exits_4(capsys, tmp_path, text, says):
     (tmp_path / "config.json").write_text(text)
