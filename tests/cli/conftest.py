@@ -156,7 +156,7 @@ def decoder_run(tmp_path_factory):
 @pytest.fixture(scope="session")
 def rotary_run(tmp_path_factory):
     """Rotary positions, bytes, documents that begin with BOS and end."""
-    return language_run(tmp_path_factory.mktemp("runs") / "rotary", "bytes", "rotary", "bos")
+    return language_run(tmp_path_factory.mktemp("runs") / "rotary", "bytes", "rope", "bos")
 
 
 @pytest.fixture(scope="session")

@@ -87,7 +87,7 @@ def slowly(kind, prompt, tokens):
     return tuple(out), worth
 
 
-@pytest.mark.parametrize("kind", ["learned", pytest.param("rotary", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["learned", pytest.param("rope", marks=pytest.mark.slow)])
 def test_texts_are_those_of_slow_greedy_decoding(kind):
     """Cache = full forward, contexts that fill up and slide among them (row B30)."""
     found = model(kind).generate(greedy())
@@ -143,9 +143,9 @@ def test_stop_strings_cut_what_is_written_without_them():
     ("kind", "draft"),
     [
         ("learned", 4),
-        ("rotary", 1),
+        ("rope", 1),
         pytest.param("learned", 1, marks=pytest.mark.slow),
-        pytest.param("rotary", 4, marks=pytest.mark.slow),
+        pytest.param("rope", 4, marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.quick("learned-4")

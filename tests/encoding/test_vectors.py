@@ -148,7 +148,7 @@ def test_texts_of_one_row_do_not_see_each_other(model, places):
         nnx.merge(*model).config,
         encoder_layers=1,
         positions=PositionConfig(**places),
-        scores=ScoreConfig(sliding_window=3 if places["kind"] == "rotary" else None),
+        scores=ScoreConfig(sliding_window=3 if places["kind"] == "rope" else None),
     )
     made = split(EncoderForMaskedLM(config, next_sentence=False, rngs=nnx.Rngs(1)))
     net, texts = nnx.merge(*made), TEXTS[:3]

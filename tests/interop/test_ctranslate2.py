@@ -164,7 +164,7 @@ def written_by_ours(model, params, tokenizer, ids, real, beams):
         eos_token_id=(tokenizer.eos,),
         pad_token_id=tokenizer.pad,
         decoder_start_token_id=tokenizer.bos,
-        suppress_tokens=never_written(tokenizer, model.config.decoder().vocab) if both else (),
+        suppress_tokens=never_written(tokenizer, model.config.decoder().vocab_size) if both else (),
         renormalize_logits=True,
     )
     graph = nnx.split(abstract_model(model))[0]

@@ -542,9 +542,9 @@ def test_groups_stay_small():
     groups = (AttentionConfig, ComputeConfig, EmbeddingConfig, FeedForwardConfig, HeadConfig)
     for group in (*groups, NormConfig, ScoreConfig):
         assert len(dataclasses.fields(group)) <= 9
-    # An exception: the ten settings of rotary positions lie flat among those of positions, as
+    # An exception: the ten settings of rope positions lie flat among those of positions, as
     # files of runs and flags have them; a group of their own would have to read the older ones.
     names = [field.name for field in dataclasses.fields(PositionConfig)]
-    rotary = [name for name in names if name.startswith("rotary_")]
-    assert len(rotary) <= 10
-    assert len(names) - len(rotary) <= 9
+    rope = [name for name in names if name.startswith("rope_")]
+    assert len(rope) <= 10
+    assert len(names) - len(rope) <= 9

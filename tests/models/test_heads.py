@@ -179,8 +179,8 @@ def test_the_vectors_that_labels_are_told_from_are_dropped_out_iff_there_is_a_ke
     assert (np.abs(dropped.mean(0) - whole[0]) < 4 * spread).all()
 
 
-@pytest.mark.parametrize("kind", ["learned", "rotary"])
-@pytest.mark.quick("rotary")
+@pytest.mark.parametrize("kind", ["learned", "rope"])
+@pytest.mark.quick("rope")
 def test_decoders_tell_texts_from_their_last_tokens(kind):
     """Wherever padding stands and whatever it is; nothing else is read of a text that goes on."""
     config = dataclasses.replace(

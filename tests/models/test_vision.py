@@ -198,7 +198,7 @@ def test_dropout_needs_a_key_and_changes_with_it():
     assert not np.allclose(run(IMAGES, keys[0]), run(IMAGES, None))
 
 
-@pytest.mark.parametrize("kind", ["learned", "sinusoidal", "rotary", "alibi", "relative"])
+@pytest.mark.parametrize("kind", ["learned", "sinusoidal", "rope", "alibi", "relative"])
 @pytest.mark.quick("learned", "relative")
 def test_any_positions_tell_the_order(kind):
     places = PositionConfig(kind=kind, max_length=1 + PATCHES)

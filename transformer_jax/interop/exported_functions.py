@@ -64,7 +64,7 @@ def functions(model: Model, tokenizer: Tokenizer, length: int | None = None) -> 
 
 def _translating(model, merged, tokenizer, sizes, room) -> dict[str, Function]:
     B, S, T = (sizes[x] for x in "BST")
-    suppressed = never_written(tokenizer, model.config.decoder().vocab)
+    suppressed = never_written(tokenizer, model.config.decoder().vocab_size)
     special = SpecialTokens(tokenizer.eos, tokenizer.pad, suppressed)
 
     def forward(weights, source, source_lengths, target):
