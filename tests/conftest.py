@@ -1,9 +1,11 @@
 """Eight CPU devices, shapes checked at run time, and JAX at its strictest."""
 
+import fcntl
 import importlib.metadata
 import os
 import random
 import re
+import shutil
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -70,6 +72,31 @@ def pytest_report_header(config):
     if "not parity" in config.getoption("markexpr"):
         return None
     return f"random configurations: SWEEP_SEED={SWEEP_SEED} repeats them"
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory):
+    """``shared(name, make)``: a folder that one worker makes by ``make(folder)``, for all of them.
+
+    Tests that change it take a copy.
+    """
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:  # each worker has a folder of its own in there
+        root = root.parent
+    root = root / "shared"
+    root.mkdir(exist_ok=True)
+
+    def once(name, make):
+        folder, done = root / name, root / f"{name}.done"
+        with (root / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not done.exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                make(folder)
+                done.touch()
+        return folder
+
+    return once
 
 
 @pytest.fixture

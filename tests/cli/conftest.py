@@ -65,7 +65,11 @@ def lesson():
 
 
 @pytest.fixture(scope="session")
-def trained_run(tmp_path_factory):
+def trained_run(shared):
+    return shared("lesson", train_lesson)
+
+
+def train_lesson(folder):
     tokenizer = train_tokenizer("bpe", [text for pair in LESSON for text in pair], 330)
     config = TransformerConfig(
         vocab_size=tokenizer.vocab_size,
@@ -104,7 +108,7 @@ def trained_run(tmp_path_factory):
     begun = params, tx.init(params), jnp.float32(0)
     params, _, value = jax.jit(lambda state: jax.lax.fori_loop(0, 120, step, state))(begun)
     assert value < 0.05, value
-    run = RunDirectory.create(tmp_path_factory.mktemp("runs") / "lesson")
+    run = RunDirectory.create(folder)
     tokenizer.save(run.tokenizer)
     run.write(run.config, {"model": dataclasses.asdict(config)})
     checkpointer = Checkpointer(run.checkpoints)
@@ -113,7 +117,6 @@ def trained_run(tmp_path_factory):
         checkpointer.save(number, TrainState(jnp.int32(number), scaled, {}))
     checkpointer.wait()
     checkpointer.close()
-    return run.path
 
 
 CONTEXT = 24

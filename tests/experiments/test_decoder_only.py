@@ -40,9 +40,13 @@ def do_quiet():
 
 
 @pytest.fixture(scope="module")
-def texts(tmp_path_factory):
+def texts(shared):
+    return shared("decoder_only_texts", write_texts)
+
+
+def write_texts(folder):
     """The same 40 paragraphs as a file, a folder of files, and JSONL; and a test text."""
-    folder = tmp_path_factory.mktemp("texts")
+    folder.mkdir()
     paragraphs = [f"{a} {b}\n{b} {a}." for a in WORDS for b in WORDS[:4]]
     (folder / "all.txt").write_text("\n\n".join(paragraphs) + "\n")
     (folder / "many").mkdir()
@@ -52,7 +56,6 @@ def texts(tmp_path_factory):
         "".join(f"{json.dumps({'body': text})}\n" for text in paragraphs)
     )
     (folder / "test.txt").write_text("um dois três\nquatro não\n")
-    return folder
 
 
 FROM = {
@@ -78,15 +81,14 @@ def train(texts, run, name, *more):
 
 
 @pytest.fixture(scope="module")
-def runs(texts, tmp_path_factory):
+def runs(texts, shared):
     """A run from each kind of data, trained when it is asked for, without a word."""
-    folder = tmp_path_factory.mktemp("runs")
 
     @functools.cache
     def made(name):
         out = io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-            return train(texts, folder / name, name)
+            return shared(f"decoder_only_{name}", lambda run: train(texts, run, name))
 
     return made
 

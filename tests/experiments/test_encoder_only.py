@@ -46,9 +46,13 @@ def do_quiet():
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
+def data(shared):
+    return shared("encoder_only_data", write_data)
+
+
+def write_data(folder):
     """A text of documents, and labeled examples of every task."""
-    folder = tmp_path_factory.mktemp("data")
+    folder.mkdir()
     sentence = lambda a, b: f"the {a} {b} sees a {b}."
     documents = ["\n".join(sentence(colour, thing) for colour in COLOURS) for thing in THINGS * 3]
     (folder / "text.txt").write_text("\n\n".join(documents) + "\n")
@@ -83,7 +87,6 @@ def data(tmp_path_factory):
                       for q in questions[6:]]}]  # fmt: skip
     squad = {"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}
     (folder / "span.json").write_text(json.dumps(squad))
-    return folder
 
 
 FILES = {
@@ -114,8 +117,8 @@ def finetune(data, start, kind, output, *more):
 
 
 @pytest.fixture(scope="module")
-def pretrained(data, tmp_path_factory):
-    return pretrain(data, tmp_path_factory.mktemp("pretrained") / "run")
+def pretrained(data, shared):
+    return shared("pretrained", lambda run: pretrain(data, run))
 
 
 ASKED = {
@@ -131,19 +134,20 @@ ASKED = {
 class Tuned(dict):
     """A run of every task, trained when it is asked for: most from the pre-trained encoder."""
 
-    def __init__(self, data, pretrained, folder):
-        self.made_of, self.folder = (data, pretrained), folder
+    def __init__(self, data, pretrained, shared):
+        self.made_of, self.shared = (data, pretrained), shared
 
     def __missing__(self, kind):
         data, pretrained = self.made_of
         start = None if kind == "tag" else pretrained
-        self[kind] = finetune(data, start, kind, self.folder / kind, *ASKED[kind])
+        train = lambda run: finetune(data, start, kind, run, *ASKED[kind])
+        self[kind] = self.shared(f"finetuned_{kind}", train)
         return self[kind]
 
 
 @pytest.fixture(scope="module")
-def tuned(data, pretrained, tmp_path_factory):
-    return Tuned(data, pretrained, tmp_path_factory.mktemp("tuned"))
+def tuned(data, pretrained, shared):
+    return Tuned(data, pretrained, shared)
 
 
 def results(run):

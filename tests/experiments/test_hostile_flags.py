@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import tempfile
 import typing
 from typing import NamedTuple
 
@@ -103,35 +104,53 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(
-    ("program", "flag", "value"),
-    [
-        pytest.param(*case, marks=() if hf_quick(i) else pytest.mark.slow)
-        for i, case in enumerate(CASES)
-    ],
-    ids=lambda value: hf_name(value) if isinstance(value, Program) else ascii(value[:30]),
-)
-def test_a_value_is_used_or_refused_in_one_line(
-    program, flag, value, folder, tmp_path, monkeypatch, capfdbinary
-):
-    """Up to the first step, which is not taken: all that is made of the run is made."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture
+def begin(folder, tmp_path, monkeypatch, capfdbinary):
+    """Begins a run with a flag set, and checks how that ends.
+
+    Up to the first step, which is not taken: all that is made of the run is made.
+    """
     monkeypatch.setattr(job, "train", lambda *_, **__: 0)
     monkeypatch.setattr(language, "count", lambda *_: 0)
+
+    def check(program, flag, value):
+        monkeypatch.chdir(tempfile.mkdtemp(dir=tmp_path))
+        hf_check(program, flag, value, folder, capfdbinary)
+
+    return check
+
+
+def hf_check(program, flag, value, folder, capfdbinary):
     given = [word.format(folder=folder) for word in program.given]
     if f"--{flag}" in given:
         at = given.index(f"--{flag}")
         del given[at : at + 2]
     code = program.module.main([program.command, program.name, *given, f"--{flag}={value}"])
     err = capfdbinary.readouterr().err.decode(errors="replace")
-    assert code in (0, 2, 3, 4), err
-    assert "Traceback" not in err
-    assert "unexpected" not in err
+    case = (program, flag, value, err)
+    assert code in (0, 2, 3, 4), case
+    assert "Traceback" not in err, case
+    assert "unexpected" not in err, case
     errors = [line for line in err.splitlines() if line.startswith("error: ")]
-    assert len(errors) == (code != 0), err
+    assert len(errors) == (code != 0), case
     kinds = dict(hf_flags(type(program.module.FAMILY.begins[program.command]()[program.name][1])))
     if value in MEANINGLESS and kinds[flag] & {int, float} and str not in kinds[flag]:
-        assert code == 2, err
+        assert code == 2, case
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=hf_name)
+def test_a_value_is_used_or_refused_in_one_line(begin, program):
+    for i, (named, flag, value) in enumerate(CASES):
+        if named is program and hf_quick(i):
+            begin(program, flag, value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flag", sorted({flag for _, flag, _ in CASES}))
+def test_every_value_of_a_flag_is_used_or_refused_in_one_line(begin, flag):
+    for program, named, value in CASES:
+        if named == flag:
+            begin(program, flag, value)
 
 
 def test_every_program_and_value_is_among_the_quick_ones():

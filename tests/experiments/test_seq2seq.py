@@ -38,16 +38,19 @@ TINY = [
 
 
 @pytest.fixture(scope="module")
-def texts(tmp_path_factory):
+def texts(shared):
+    return shared("seq2seq_texts", write_texts)
+
+
+def write_texts(folder):
     """Aligned files of 60 lines, and a test set of 4."""
-    folder = tmp_path_factory.mktemp("texts")
+    folder.mkdir()
     lines = [f"{a} {b}" for a in WORDS for b in WORDS[:6]]
     (folder / "a.pt").write_text("".join(f"{line}\n" for line in lines))
     (folder / "a.en").write_text("".join(f"{line[::-1]}\n" for line in lines))
     (folder / "t.pt").write_text("".join(f"{line}\n" for line in lines[:4]))
     (folder / "t.en").write_text("".join(f"{line[::-1]}\n" for line in lines[:4]))
     os.mkfifo(folder / "pipe")
-    return folder
 
 
 def sq_data(texts):
@@ -58,11 +61,12 @@ def sq_data(texts):
 
 
 @pytest.fixture(scope="module")
-def trained(texts, tmp_path_factory):
-    run = tmp_path_factory.mktemp("runs") / "tiny"
-    code = seq2seq.main(["train", "small", *sq_data(texts), *TINY, "--output", str(run)])
-    assert code == 0
-    return run
+def trained(texts, shared):
+    def train(run):
+        command = ["train", "small", *sq_data(texts), *TINY, "--output", str(run)]
+        assert seq2seq.main(command) == 0
+
+    return shared("seq2seq_run", train)
 
 
 @pytest.fixture(autouse=True)

@@ -40,8 +40,12 @@ def fa_quiet():
 
 
 @pytest.fixture(scope="session")
-def texts(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("texts")
+def texts(shared):
+    return shared("faults_texts", write_texts)
+
+
+def write_texts(folder):
+    folder.mkdir()
     lines = [f"{a} {b}" for a in WORDS for b in WORDS[:6]]
     (folder / "a.pt").write_text("".join(f"{line}\n" for line in lines))
     (folder / "a.en").write_text("".join(f"{line[::-1]}\n" for line in lines))
@@ -50,31 +54,31 @@ def texts(tmp_path_factory):
     (folder / "a.txt").write_text("\n\n".join(f"{line}.\n{line[::-1]}." for line in lines) + "\n")
     (folder / "a.tsv").write_text("".join(f"{line}\t{line[0]}\n" for line in lines))
     os.mkfifo(folder / "pipe")
-    return folder
+
+
+def train(program, command):
+    assert program(command) == 0
 
 
 @pytest.fixture(scope="session")
-def translator(texts, tmp_path_factory):
-    run = tmp_path_factory.mktemp("sound") / "translator"
+def translator(texts, shared):
     data = ["--data.source", f"{texts}/a.pt", "--data.target", f"{texts}/a.en"]
-    assert seq2seq.main(["train", "small", *data, *TRANSLATOR, "--output", str(run)]) == 0
-    return run
+    command = ["train", "small", *data, *TRANSLATOR, "--output"]
+    return shared("faults_translator", lambda run: train(seq2seq.main, [*command, str(run)]))
 
 
 @pytest.fixture(scope="session")
-def writer(texts, tmp_path_factory):
-    run = tmp_path_factory.mktemp("sound") / "writer"
+def writer(texts, shared):
     data = ["--data.text", f"{texts}/a.txt", "--data.read.documents", "blank"]
-    assert decoder_only.main(["train", "char-cpu", *data, *WRITER, "--output", str(run)]) == 0
-    return run
+    command = ["train", "char-cpu", *data, *WRITER, "--output"]
+    return shared("faults_writer", lambda run: train(decoder_only.main, [*command, str(run)]))
 
 
 @pytest.fixture(scope="session")
-def reader(texts, tmp_path_factory):
-    run = tmp_path_factory.mktemp("sound") / "reader"
+def reader(texts, shared):
     data = ["--data.text", f"{texts}/a.txt"]
-    assert encoder_only.main(["pretrain", "small", *data, *READER, "--output", str(run)]) == 0
-    return run
+    command = ["pretrain", "small", *data, *READER, "--output"]
+    return shared("faults_reader", lambda run: train(encoder_only.main, [*command, str(run)]))
 
 
 @pytest.fixture(scope="session")
