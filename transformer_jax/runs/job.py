@@ -369,8 +369,15 @@ def loss_labels(job: Job) -> tuple[str, str]:
 
 
 def _drops(model: Any) -> bool:
-    groups = (model.embedding, model.attention, model.feed_forward, model.norm)
-    return any(group.dropout > 0 for group in groups)
+    return any(
+        rate > 0
+        for rate in (
+            model.embedding.dropout,
+            model.attention.dropout,
+            model.feed_forward.activation_dropout,
+            model.norm.residual_dropout,
+        )
+    )
 
 
 def added(sums: Iterable[dict[str, jax.Array]]) -> dict[str, float]:
