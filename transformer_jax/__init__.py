@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from transformer_jax.models.encoder import Encoder
     from transformer_jax.models.encoder_decoder import EncoderDecoder
     from transformer_jax.parallel.mesh import MeshConfig, make_mesh
-    from transformer_jax.predictors import load
+    from transformer_jax.predictors.loading import load
     from transformer_jax.presets import PRESETS
     from transformer_jax.training.state import TrainState, split
 
@@ -90,7 +90,7 @@ _MODULES = {
     "EncoderDecoder": "models.encoder_decoder",
     "MeshConfig": "parallel.mesh",
     "make_mesh": "parallel.mesh",
-    "load": "predictors",
+    "load": "predictors.loading",
     "presets": "presets",
     "TrainState": "training.state",
     "split": "training.state",

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+import transformer_jax as tj
 from tests.parity import layouts
 from transformer_jax.errors import CheckpointError, ConfigError
-from transformer_jax.interop.hf_run_directory import load_image_model
+from transformer_jax.predictors.images import ImagePredictor
 
 NAMES = ("vit", "vit_bare")
 HOW = {"do_normalize": True, "image_mean": [0.5, 0.5, 0.5], "size": {"height": 32, "width": 32}}
@@ -48,7 +49,7 @@ def test_a_folder_becomes_a_run_and_goes_back_bit_by_bit(published, run_command,
     described = [run_command("describe", path)[1][1:] for path in (published(name), run)]
     assert described[0] == described[1]
     given = jnp.moveaxis(images, 1, -1)
-    outputs = [load_image_model(path)(given) for path in (published(name), run)]
+    outputs = [tj.load(path).model(given) for path in (published(name), run)]
     np.testing.assert_array_equal(*outputs)
     for path in (published(name), run):
         out = tmp_path / f"from {path.name}"
@@ -72,18 +73,18 @@ def test_no_command_reads_images(published, run_command, tmp_path, command):
     more = [] if command == "translate" else [tmp_path / "text"]
     code, _, err = run_command(command, published("vit"), *more)
     assert code == 2
-    assert re.search(r"an image model, and no command reads images: .*load_image_model\(", err)
+    assert re.search(r"an image model, and no command reads images: .*transformer_jax.load\(", err)
     assert len(err.strip().splitlines()) == 1
 
 
 def test_a_model_of_words_is_no_model_of_images(published, tmp_path):
-    with pytest.raises(ConfigError, match="reads words, not images"):
-        load_image_model(published("bert"))
+    with pytest.raises(ConfigError, match="a text model, which does not read images"):
+        ImagePredictor(published("bert"))
     with pytest.raises(CheckpointError, match="no such run directory"):
-        load_image_model(tmp_path / "nothing")
+        ImagePredictor(tmp_path / "nothing")
     (tmp_path / "config.json").write_text(json.dumps({"model": {"image": {"image_size": 0}}}))
     with pytest.raises(CheckpointError, match=r"it has no tokenizer\.json"):
-        load_image_model(tmp_path)
+        ImagePredictor(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -108,5 +109,27 @@ def test_what_cannot_be_is_refused_by_name(published, tmp_path, change, said):
     fields = layouts.LAYOUTS["vit"]["config"] | change
     (folder / "config.json").write_text(json.dumps(fields))
     with pytest.raises(CheckpointError, match=said) as error:
-        load_image_model(folder)
+        ImagePredictor(folder)
     assert "\n" not in str(error.value)
+
+
+def test_images_get_labels_and_vectors(published):
+    classify, encoder = tj.load(published("vit")), tj.load(published("vit_bare"))
+    given = np.moveaxis(layouts.inputs("vit")["pixel_values"], 1, -1)
+    found = classify(given)
+    logits = np.asarray(classify.model(jnp.asarray(given)))
+    expected = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    for one, row in zip(found, expected, strict=True):
+        np.testing.assert_allclose(list(one.probabilities.values()), row, atol=1e-5)
+        assert one.label == classify.labels[row.argmax()]
+    assert classify(given[0]).label == found[0].label
+    channels = encoder.model.config.image.num_channels
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 32, 32, channels), np.uint8)
+    vectors = encoder.embed(pixels)
+    hidden = encoder.model(jnp.asarray(pixels, jnp.float32) / 127.5 - 1)
+    np.testing.assert_allclose(vectors, hidden[:, 0], atol=1e-4)
+    np.testing.assert_allclose(encoder.embed(pixels[0]), vectors[0], atol=1e-4)
+    with pytest.raises(ConfigError, match="without a classifier: use embed"):
+        encoder(pixels)
+    with pytest.raises(ConfigError, match=r"shape \[32, 32\]: must be \[B, height"):
+        encoder.embed(pixels[0, :, :, 0])

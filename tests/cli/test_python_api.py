@@ -111,6 +111,21 @@ def test_texts_are_those_of_the_command(request, run, run_command):
         model.generate("a", temprature=1)
 
 
+def test_a_generation_config_is_followed_as_by_the_command(published, run_command):
+    path = published("gpt2")
+    model = tj.load(path)
+    found = model.generate(["i sat", "the"], generation_config="hf", num_beams=2, max_new_tokens=5)
+    flags = ["--rules", "published", "--beams", "2", "--tokens", "5", "--tsv"]
+    for prompt, text in zip(("i sat", "the"), found, strict=True):
+        _, [_, row, *_], _ = run_command("generate", path, prompt, *flags)
+        assert row.split("\t")[-1] == text
+    assert model.generate("the", generation_config="hf", num_beams=2, max_new_tokens=5) == found[1]
+    with pytest.raises(ConfigError, match="greedy or beam search: leave out seed, top_k"):
+        model.generate("the", generation_config="hf", top_k=3, seed=1)
+    with pytest.raises(ConfigError, match="generation_config is 'ours': must be None or 'hf'"):
+        model.generate("the", generation_config="ours")
+
+
 def test_encoders_give_vectors_and_masked_tokens(published, tmp_path, run_command):
     encoder = tj.load(published("bert"))
     vectors = encoder.embed(TEXT)

@@ -20,6 +20,7 @@ from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.export import write_folder
 from transformer_jax.interop.hf_checkpoint import is_hf_checkpoint, open_hf_checkpoint
 from transformer_jax.interop.hf_run_directory import HFRunDirectory
+from transformer_jax.predictors.runs import open_directory
 from transformer_jax.training.run_directory import RunDirectory
 
 
@@ -509,7 +510,7 @@ def test_what_is_published_is_told_from_a_run(tmp_path):
     assert is_hf_checkpoint(folder)
     (folder / "checkpoints").mkdir()
     assert is_hf_checkpoint(folder)
-    assert isinstance(RunDirectory.open(folder), HFRunDirectory)
+    assert isinstance(open_directory(folder), HFRunDirectory)
     run = tmp_path / "run"
     run.mkdir()
     fields = {"model": {"width": 8}, "published": {"fields": {"model_type": "gpt2"}}}

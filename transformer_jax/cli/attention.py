@@ -45,11 +45,10 @@ class Attention(RunCommand):
     def __call__(self) -> int:
         """Writes the files, and prints the translation if there is one."""
         self.check()
-        from transformer_jax.predictors.runs import ENCODERS, family
-        from transformer_jax.training.run_directory import RunDirectory
+        from transformer_jax.predictors.runs import ENCODERS, family, open_directory
         from transformer_jax.visual.attention import as_json, attention_html, plot_attention
 
-        found = family(RunDirectory.open(self.run))
+        found = family(open_directory(self.run))
         if found == "decoder":
             maps, translation = self.of_text()
         elif found in ENCODERS:
@@ -100,12 +99,11 @@ class Attention(RunCommand):
         Raises:
             ConfigError: A flag that is for translators.
         """
-        from transformer_jax.predictors.runs import as_trained, first_token, load
-        from transformer_jax.training.run_directory import RunDirectory
+        from transformer_jax.predictors.runs import as_trained, first_token, load, open_directory
 
         self.check_alone("decoder", "a language model")
         model, tokenizer = load(self.run, self.checkpoint, kind="decoder")
-        first = first_token(RunDirectory.open(self.run), tokenizer)
+        first = first_token(open_directory(self.run), tokenizer)
         text = as_trained(self.run, trim=False)(self.sentence)
         return (self_attention_of(model, tokenizer, text, first=first),), ""
 

@@ -46,12 +46,12 @@ class Classify(RunCommand):
         from transformer_jax.cli.encoders import given_lines, windows, write
         from transformer_jax.encoding.predictor import NoTokensError
         from transformer_jax.predictors.encoders import load_task
-        from transformer_jax.training.run_directory import RunDirectory
+        from transformer_jax.predictors.runs import open_directory
 
         predictor, task, prepare = load_task(self.run, self.checkpoint, TASKS)
         kind, labels = task["kind"], task.get("labels", [])
         self.check_task(kind)
-        config = RunDirectory.open(self.run).read_config()
+        config = open_directory(self.run).read_config()
         read = config.get("data", {}).get("read", {})
         pairs = kind == "pair" or (kind == "regress" and bool(read.get("pair", False)))
         if self.all:

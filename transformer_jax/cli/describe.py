@@ -41,7 +41,7 @@ class Describe(RunCommand):
 
     def __call__(self) -> int:
         """Prints the description."""
-        from transformer_jax.training.run_directory import RunDirectory
+        from transformer_jax.predictors.runs import open_directory
 
         config = self.config()
         for name in ("batch", "source_length", "target_length"):
@@ -52,7 +52,7 @@ class Describe(RunCommand):
             config,
             name=self.preset or str(self.run),
             heads=self.heads(config),
-            head=self.run is None or has_head(RunDirectory.open(self.run)),
+            head=self.run is None or has_head(open_directory(self.run)),
             batch=self.batch,
             source_length=self.source_length,
             target_length=self.target_length,
@@ -66,10 +66,10 @@ class Describe(RunCommand):
 
     def heads(self, config: TransformerConfig) -> dict[str, tuple[int, ...]]:
         """The shapes of what the run's task, or a published encoder, has beyond its layers."""
-        from transformer_jax.training.run_directory import RunDirectory
+        from transformer_jax.predictors.runs import open_directory
 
         if self.run is not None:
-            return heads_of(RunDirectory.open(self.run))
+            return heads_of(open_directory(self.run))
         if not config.head.pooler:
             return {}
         return {"pooler/kernel": (config.d_model, config.d_model), "pooler/bias": (config.d_model,)}
@@ -93,11 +93,10 @@ class Describe(RunCommand):
             raise ConfigError(
                 f"--preset {self.preset}: no such preset: {hint}there are {', '.join(PRESETS)}"
             )
-        from transformer_jax.predictors.runs import model_config
-        from transformer_jax.training.run_directory import RunDirectory
+        from transformer_jax.predictors.runs import model_config, open_directory
 
         assert self.run is not None
-        return model_config(RunDirectory.open(self.run))
+        return model_config(open_directory(self.run))
 
 
 def heads_of(run: "RunDirectory") -> dict[str, tuple[int, ...]]:

@@ -71,10 +71,9 @@ class Export(RunCommand):
         """Writes what the flags ask for into a new folder; a line about it."""
         from transformer_jax.interop.export_plan import unscan_layers
         from transformer_jax.interop.hf_run_directory import model_of
-        from transformer_jax.predictors.runs import family, first_token, load
-        from transformer_jax.training.run_directory import RunDirectory
+        from transformer_jax.predictors.runs import family, first_token, load, open_directory
 
-        directory = RunDirectory.open(self.run)
+        directory = open_directory(self.run)
         kind, fields = family(directory), directory.read_config()
         if kind == "ngram":
             raise ConfigError(f"{self.run}: an n-gram model, which no other software reads")

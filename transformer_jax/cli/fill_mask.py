@@ -30,12 +30,17 @@ class FillMask(RunCommand):
 
     def __call__(self) -> int:
         """Prints one row per prediction, the most probable first."""
-        from transformer_jax.predictors.runs import as_trained, load, refuse_others, task_of
-        from transformer_jax.training.run_directory import RunDirectory
+        from transformer_jax.predictors.runs import (
+            as_trained,
+            load,
+            open_directory,
+            refuse_others,
+            task_of,
+        )
 
         if self.top < 1:
             raise ConfigError(f"--top is {self.top}: at least 1")
-        run = RunDirectory.open(self.run)
+        run = open_directory(self.run)
         if refuse_others(run, ("encoder", "encoder-task")) == "encoder-task":
             task = task_of(run)
             begun = task.get("init")

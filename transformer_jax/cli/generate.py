@@ -93,13 +93,17 @@ class Generate(RunCommand):
             return self.by_published_rules()
         asked = self.asked()
         from transformer_jax.decoding.requests import numbered
-        from transformer_jax.predictors.runs import as_trained, counted, load_language
-        from transformer_jax.training.run_directory import RunDirectory
+        from transformer_jax.predictors.runs import (
+            as_trained,
+            counted,
+            load_language,
+            open_directory,
+        )
 
         prepare = as_trained(self.run, trim=False)
         # Numbered here: the model gets one window of requests at a time.
         asked = numbered([dataclasses.replace(one, prompt=prepare(one.prompt)) for one in asked])
-        if counted(RunDirectory.open(self.run)):
+        if counted(open_directory(self.run)):
             self.check_counted()
         from transformer_jax.decoding.language import BatchingConfig
 
@@ -201,6 +205,7 @@ class Generate(RunCommand):
         """Writes the texts of ``generate()`` of transformers."""
         from transformer_jax.cli.flags import refuse_flags
         from transformer_jax.predictors.hf_generation import HFTextGenerator
+        from transformer_jax.predictors.runs import load
 
         names = {
             "tokens": "max_new_tokens",
@@ -221,9 +226,8 @@ class Generate(RunCommand):
             for ours, theirs in names.items()
             if getattr(self, ours) is not None
         }
-        write = HFTextGenerator(
-            self.run, self.checkpoint, "decoder", batch=self.batch, changes=changes
-        )
+        loaded = load(self.run, self.checkpoint, kind="decoder")
+        write = HFTextGenerator(self.run, "decoder", loaded, batch=self.batch, changes=changes)
         several = len(prompts) > 1 or write.rules.num_return_sequences > 1
         shown = Writer("tsv" if self.tsv else "plain", several)
         for prompt, found in zip(prompts, write(prompts), strict=True):

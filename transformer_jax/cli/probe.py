@@ -48,9 +48,9 @@ class Probe(RunCommand):
         if self.limit < 2:
             raise ConfigError(f"--limit is {self.limit}: at least 2")
         from transformer_jax.predictors.encoders import load_vectors, pool_of, sentence_of
-        from transformer_jax.training.run_directory import RunDirectory
+        from transformer_jax.predictors.runs import open_directory
 
-        run = RunDirectory.open(self.run)
+        run = open_directory(self.run)
         read = run.read_config().get("data", {}).get("read", {})
         lower = bool(read.get("lowercase", False)) or "lowercase" in sentence_of(run)
         train, valid = self.examples(lower)

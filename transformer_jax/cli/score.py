@@ -38,14 +38,13 @@ class Score(RunCommand):
 
     def __call__(self) -> int:
         """One row a line; the last is the corpus."""
-        from transformer_jax.predictors.runs import refuse_others
-        from transformer_jax.training.run_directory import RunDirectory
+        from transformer_jax.predictors.runs import open_directory, refuse_others
 
         if (self.source is None) != (self.target is None):
             missing = "--source" if self.source is None else "--target"
             raise ConfigError(f"{missing} is missing: a translation is scored line by line")
         readers = ("encoder-decoder", "decoder", "ngram")
-        kind = refuse_others(RunDirectory.open(self.run), readers)
+        kind = refuse_others(open_directory(self.run), readers)
         pair = self.source is not None and self.target is not None
         if kind == "encoder-decoder" and (self.text is not None or self.whole or not pair):
             raise ConfigError(f"{self.run} is a translator: give --source and --target")

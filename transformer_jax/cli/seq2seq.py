@@ -59,13 +59,12 @@ def _evaluate(asked: Evaluate) -> int:
     from transformer_jax.data.aligned import read_aligned
     from transformer_jax.decoding.options import BeamSearchConfig
     from transformer_jax.decoding.translator import Translator
-    from transformer_jax.predictors.runs import load
+    from transformer_jax.predictors.runs import load, open_directory
     from transformer_jax.runs.translation import score_pairs
     from transformer_jax.runs.translation_settings import Run
-    from transformer_jax.training.run_directory import RunDirectory
 
     search = BeamSearchConfig(num_beams=asked.beams)
-    lowercase = Run.read(RunDirectory.open(asked.run)).data.read.lowercase
+    lowercase = Run.read(open_directory(asked.run)).data.read.lowercase
     # Every line counts, empty ones too: a score over a part of a file is another score.
     pairs = read_aligned(asked.source, asked.target, "--source, --target")
     sources = [source.lower() if lowercase else source for source, _ in pairs]

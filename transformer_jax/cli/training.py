@@ -94,8 +94,8 @@ def _writing_alone(path: str, check: Callable[[], None] = lambda: None) -> Itera
 def _resume(family: Family, arguments: Sequence[str]) -> int:
     """Goes on with a run from its newest good checkpoint, on any mesh."""
     from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig, initialize
+    from transformer_jax.predictors.runs import open_directory
     from transformer_jax.training.loop import LoopConfig
-    from transformer_jax.training.run_directory import RunDirectory
     from transformer_jax.training.sealed import changed_config
 
     @dataclasses.dataclass(frozen=True)
@@ -123,12 +123,12 @@ def _resume(family: Family, arguments: Sequence[str]) -> int:
     with changed_config(first is not None and first.allow_changed_config):
         default = None
         if first is not None:
-            run = _unfinished(family, RunDirectory.open(first.run))[0]
+            run = _unfinished(family, open_directory(first.run))[0]
             default = Resume(first.run, run.loop, run.mesh, DistributedConfig())
         asked = parse_flags(Resume, prog, arguments, default)
     assert asked is not None
     with changed_config(asked.allow_changed_config):
-        directory = RunDirectory.open(asked.run)
+        directory = open_directory(asked.run)
         run_log(directory.log)
         run, texts = _unfinished(family, directory)
         run = dataclasses.replace(

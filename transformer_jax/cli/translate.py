@@ -129,12 +129,14 @@ class Translate(RunCommand):
         """Writes the translations of ``generate()`` of transformers."""
         from transformer_jax.decoding.translator import Hypothesis, Translation
         from transformer_jax.predictors.hf_generation import HFTextGenerator
+        from transformer_jax.predictors.runs import load
 
         destination = self.destination()
         changes: dict[str, int] = {} if self.beams is None else {"num_beams": self.beams}
         changes |= {} if self.nbest is None else {"num_return_sequences": self.nbest}
+        loaded = load(self.run, self.checkpoint, kind="encoder-decoder")
         write = HFTextGenerator(
-            self.run, self.checkpoint, "encoder-decoder", batch=self.batch, changes=changes
+            self.run, "encoder-decoder", loaded, batch=self.batch, changes=changes
         )
         shown = dataclasses.replace(self, nbest=write.rules.num_return_sequences)
         with destination as out:

@@ -32,11 +32,10 @@ class Verify:
         An n-gram model has none, and one file instead.
         """
         from transformer_jax.interop.hf_run_directory import HFRunDirectory
-        from transformer_jax.predictors.runs import load_language
-        from transformer_jax.training.run_directory import RunDirectory
+        from transformer_jax.predictors.runs import load_language, open_directory
         from transformer_jax.training.stored import verify
 
-        run = RunDirectory.open(self.run)
+        run = open_directory(self.run)
         if isinstance(run, HFRunDirectory):
             # Names, shapes, and whether all are numbers; the format has no checksum.
             run.folder.load()

@@ -17,7 +17,7 @@ from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.interop.config_reader import ConfigReader, read_config
 from transformer_jax.interop.dense import copy_dense, dense_tensors, digest, read_dense
 from transformer_jax.interop.family import Model
-from transformer_jax.interop.hf_checkpoint import HFCheckpoint, abstract_model, open_hf_checkpoint
+from transformer_jax.interop.hf_checkpoint import HFCheckpoint, open_hf_checkpoint
 from transformer_jax.interop.sentences import sentence_fields, sentence_files
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.stored import Loaded
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = [
     "HFRunDirectory",
     "convert",
-    "load_image_model",
     "model_of",
     "preprocessor_fields",
     "run_fields",
@@ -236,24 +235,6 @@ def model_of(fields: Mapping[str, Any], kind: str) -> Model:
         task="classify" if task.get("kind") == "pair" else task.get("kind"),
         labels=tuple(map(str, labels)),
     )
-
-
-def load_image_model(path: str | os.PathLike[str]) -> Any:
-    """The encoder or classifier of images in a published folder or a run, a function of images.
-
-    Raises:
-        ConfigError: The model there reads words.
-        CheckpointError: There is none, or its files are damaged.
-    """
-    import jax
-    from flax import nnx
-
-    run = RunDirectory.open(path)
-    if not run.reads_images():
-        raise ConfigError(f"{path}: the run of a model that reads words, not images")
-    model = model_of(run.read_config(), "image")
-    params = jax.device_put(run.load_params().params)
-    return nnx.merge(nnx.split(abstract_model(model))[0], params)
 
 
 def convert(

@@ -13,6 +13,7 @@ from transformer_jax.predictors.runs import (
     family,
     load,
     model_config,
+    open_directory,
     refuse_others,
     task_of,
 )
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["load_task", "load_vectors", "pool_of", "read_length", "sentence_of", "template_of"]
 
 _NO_END = 1 << 30  # tokens
-# What the head of each task tells.
+# What the head of each task predicts.
 _HEADS = {
     "classify": "classes",
     "multi_label": "labels",
@@ -57,7 +58,7 @@ def load_vectors(
     sentences: bool = False,
     loaded: Any = None,
 ) -> "tuple[Embedder, Callable[[str], str]]":
-    """What makes vectors with the encoder of a run, and what is done to lines before.
+    """The embedder of a run's encoder, and a function that prepares lines.
 
     A sentence encoder reads no more tokens than its authors let it read.
 
@@ -73,9 +74,7 @@ def load_vectors(
         ConfigError: The run has no encoder.
         CheckpointError: There is no such run, or it is damaged.
     """
-    from transformer_jax.training.run_directory import RunDirectory
-
-    run = RunDirectory.open(path)
+    run = open_directory(path)
     kinds = (*ENCODERS, "encoder-decoder")
     refuse_others(run, kinds)
     prepare = as_trained(path)
@@ -96,7 +95,7 @@ def load_vectors(
 
 
 def pool_of(path: Path, asked: "Pool | None") -> "Pool":
-    """What ``--pool`` says; where it is not given what a sentence encoder is made for, else mean.
+    """The pooling of a run: the given one, else that of a sentence encoder, else mean.
 
     Raises:
         ConfigError: The encoder is made for what there is not.
@@ -104,13 +103,11 @@ def pool_of(path: Path, asked: "Pool | None") -> "Pool":
     """
     if asked is not None:
         return asked
-    from transformer_jax.training.run_directory import RunDirectory
-
-    pool = sentence_of(RunDirectory.open(path)).get("pool", "mean")
+    pool = sentence_of(open_directory(path)).get("pool", "mean")
     if pool not in ("mean", "first"):
         raise ConfigError(
-            f"{path}: a sentence encoder whose vectors are made by {pool!r}, which there is not: "
-            f"choose --pool mean or --pool first, whose vectors are others"
+            f"{path}: sentence encoder with pooling {pool!r}, which is not supported: choose the "
+            f"pooling mean or first, which give other vectors"
         )
     return pool  # type: ignore[no-any-return]
 
@@ -133,15 +130,13 @@ def sentence_of(run: "RunDirectory") -> dict[str, Any]:
 def load_task(
     path: Path, checkpoint: str, tasks: Sequence[str], *, tokens: int = 4096, loaded: Any = None
 ) -> "tuple[Predictor, dict[str, Any], Callable[[str], str]]":
-    """What tells labels with the fine-tuned model of a run, its task, and what is done to lines.
+    """The predictor of a fine-tuned model, its task, and a function that prepares lines.
 
     Raises:
         ConfigError: The run has no head for any of ``tasks``; it says what it is for.
         CheckpointError: There is no such run, or it is damaged.
     """
-    from transformer_jax.training.run_directory import RunDirectory
-
-    run = RunDirectory.open(path)
+    run = open_directory(path)
     if refuse_others(run, (*ENCODERS, "decoder-task")) == "encoder":
         raise ConfigError(
             f"{path}: pre-trained encoder with no head for {_HEADS[tasks[0]]}: fine-tune it "

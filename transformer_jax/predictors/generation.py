@@ -1,21 +1,27 @@
 """Translators and language models as functions of text."""
 
-import contextvars
-import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
-from transformer_jax.predictors.inputs import listed, truncation
-from transformer_jax.predictors.results import GeneratedText
-from transformer_jax.predictors.runs import as_trained, load, load_language
+from flax import nnx
+
+from transformer_jax.decoding.ngram import NgramLanguageModel
+from transformer_jax.decoding.options import BeamSearchConfig
+from transformer_jax.decoding.requests import GenerationRequest, LanguageModel, TextScore
+from transformer_jax.decoding.translator import TextTokenizer, Translator
+from transformer_jax.errors import ConfigError
+from transformer_jax.predictors.base import Predictor, listed, truncation
+from transformer_jax.predictors.hf_generation import HFTextGenerator
+from transformer_jax.predictors.results import GeneratedText, with_alternatives
+from transformer_jax.predictors.runs import as_trained, counted, load, load_language, open_directory
 from transformer_jax.predictors.texts import Embedding
 
-if TYPE_CHECKING:
-    from transformer_jax.decoding.requests import TextScore
-    from transformer_jax.decoding.translator import TextTokenizer
-
 __all__ = ["GenerationSettings", "LanguageModelPredictor", "TranslationPredictor"]
+
+# "hf" decodes as generate(do_sample=False) of Hugging Face transformers does, with the
+# checkpoint's generation config for each setting that is not given.
+GenerationConfig = Literal["hf"] | None
 
 
 class GenerationSettings(TypedDict, total=False):
@@ -32,61 +38,49 @@ class GenerationSettings(TypedDict, total=False):
     num_beams: int  # more than 1 is beam search instead of sampling
     num_return_sequences: int  # texts of each prompt
     seed: int  # random seed for sampling
+    generation_config: GenerationConfig  # "hf": greedy and beam search as transformers has them
 
 
-class TranslationPredictor(Embedding):
-    """A trained encoder-decoder as a function from sentences to translations.
-
-    Args:
-        path: A run directory or a Hugging Face checkpoint.
-        checkpoint: ``best``, ``last``, a step, or ``average:N``, the mean of the last N.
-
-    Attributes:
-        model: The Flax module.
-        tokenizer: Tokenizer used in training.
-
-    Raises:
-        ConfigError: The model is of another family.
-        CheckpointError: Nothing trained is there, or its files are damaged.
-    """
+class TranslationPredictor(Embedding, Predictor):
+    """A trained encoder-decoder as a function from sentences to translations."""
 
     def __init__(self, path: Path, checkpoint: str = "best"):
-        from flax import nnx
-
-        from transformer_jax.decoding.translator import Translator
-
         loaded = load(path, checkpoint)
         super().__init__(path, loaded)
         self.tokenizer = loaded[1]
-        self.model: Any = nnx.merge(*loaded[0])
+        self.model = nnx.merge(*loaded[0])
         self._translator = Translator(loaded[0], self.tokenizer)
         self._prepare = as_trained(path)
+        self._hf = HFTextGenerator(path, "encoder-decoder", loaded, batch=32)
 
     @overload
     def __call__(  # type: ignore[overload-overlap]
         self,
         texts: str,
         *,
-        num_beams: int = ...,
-        num_return_sequences: int = ...,
-        length_penalty: float = ...,
+        num_beams: int | None = ...,
+        num_return_sequences: int | None = ...,
+        length_penalty: float | None = ...,
+        generation_config: GenerationConfig = ...,
     ) -> GeneratedText: ...
     @overload
     def __call__(
         self,
         texts: Iterable[str],
         *,
-        num_beams: int = ...,
-        num_return_sequences: int = ...,
-        length_penalty: float = ...,
+        num_beams: int | None = ...,
+        num_return_sequences: int | None = ...,
+        length_penalty: float | None = ...,
+        generation_config: GenerationConfig = ...,
     ) -> list[GeneratedText]: ...
     def __call__(
         self,
         texts: str | Iterable[str],
         *,
-        num_beams: int = 4,
-        num_return_sequences: int = 1,
-        length_penalty: float = 0.6,
+        num_beams: int | None = None,
+        num_return_sequences: int | None = None,
+        length_penalty: float | None = None,
+        generation_config: GenerationConfig = None,
     ) -> GeneratedText | list[GeneratedText]:
         """The translation of a sentence, or a list with that of each sentence.
 
@@ -95,25 +89,42 @@ class TranslationPredictor(Embedding):
 
         Args:
             texts: One sentence or many.
-            num_beams: Hypotheses that beam search keeps; 1 is greedy search.
-            num_return_sequences: Translations of each sentence, at most ``num_beams``; all but the
-                best are ``alternatives``.
-            length_penalty: Exponent of the length that scores are divided by (Wu et al. 2016);
-                0 prefers short translations.
+            num_beams: Hypotheses that beam search keeps, 4 by default; 1 is greedy search.
+            num_return_sequences: Translations of each sentence, 1 by default, at most
+                ``num_beams``; all but the best are ``alternatives``.
+            length_penalty: Exponent of the length that scores are divided by, 0.6 by default
+                (Wu et al. 2016); 0 prefers short translations.
+            generation_config: ``"hf"`` searches as Hugging Face ``transformers`` does, by the
+                checkpoint's generation config where the other arguments are None.
 
         Raises:
             ConfigError: A setting is out of range.
             NumericsError: The model computed NaN or infinity.
         """
-        from transformer_jax.decoding.options import BeamSearchConfig
-
-        search = BeamSearchConfig(
-            num_beams=num_beams, nbest=num_return_sequences, length_penalty=length_penalty
-        )
+        given = {
+            "num_beams": num_beams,
+            "num_return_sequences": num_return_sequences,
+            "length_penalty": length_penalty,
+        }
+        if _is_hf(generation_config):
+            return _first(texts, _by_hf_config(self._hf, listed(texts), _given(given)))
+        given["nbest"] = given.pop("num_return_sequences")
+        search = BeamSearchConfig(**_given(given))
         lines = map(self._prepare, listed(texts))
         with truncation(lambda: self._translator.counts["cut"]):
-            found = [_best(one.hypotheses) for one in self._translator.translate(lines, search)]
-        return found[0] if isinstance(texts, str) else found
+            translations = self._translator.translate(lines, search)
+        return _first(
+            texts,
+            [
+                with_alternatives(
+                    [
+                        GeneratedText(way.text, score=way.score, tokens=way.tokens)
+                        for way in translation.hypotheses
+                    ]
+                )
+                for translation in translations
+            ],
+        )
 
     def score(self, sources: str | Sequence[str], targets: str | Sequence[str]) -> list[float]:
         """The log-probability of each target given its source, in nats; a list also of one pair.
@@ -125,40 +136,25 @@ class TranslationPredictor(Embedding):
         return [score.log_prob for score in self._translator.score(*pairs)]
 
 
-class LanguageModelPredictor:
-    """A trained decoder, or an n-gram model, as a function from prompts to texts.
+class LanguageModelPredictor(Predictor):
+    """A trained decoder, or an n-gram model, as a function from prompts to texts."""
 
-    Args:
-        path: A run directory or a Hugging Face checkpoint.
-        checkpoint: ``best``, ``last``, a step, or ``average:N``, the mean of the last N.
-
-    Attributes:
-        tokenizer: Tokenizer used in training.
-
-    Raises:
-        ConfigError: The model is of another family.
-        CheckpointError: Nothing trained is there, or its files are damaged.
-    """
-
-    tokenizer: "TextTokenizer"
+    tokenizer: TextTokenizer
 
     def __init__(self, path: Path, checkpoint: str = "best"):
-        # The model itself is loaded later, as it would be now.
-        self._later = contextvars.copy_context(), path.absolute(), checkpoint
-        self._language: Any = load_language(path, checkpoint)
-        self.tokenizer = self._language.tokenizer
+        self._path = path
+        loaded = None if counted(open_directory(path)) else load(path, checkpoint, kind="decoder")
+        language = load_language(path, checkpoint, loaded=loaded)
+        self._language: LanguageModel = language
+        if loaded is not None:
+            self.model = nnx.merge(*loaded[0])
+        elif isinstance(language, NgramLanguageModel):
+            self.model = language.model
+        self.tokenizer = language.tokenizer
         self._prepare = as_trained(path, trim=False)
-
-    @functools.cached_property
-    def model(self) -> Any:
-        """The Flax module; of an n-gram model its counts."""
-        if hasattr(self._language, "model"):
-            return self._language.model
-        from flax import nnx
-
-        context, path, checkpoint = self._later
-        found = context.copy().run(functools.partial(load, kind="decoder"), path, checkpoint)
-        return nnx.merge(*found[0])
+        self._hf = None
+        if loaded is not None:
+            self._hf = HFTextGenerator(path, "decoder", loaded, batch=32)
 
     @overload
     def generate(  # type: ignore[overload-overlap]
@@ -181,30 +177,48 @@ class LanguageModelPredictor:
             ConfigError: A setting is unknown or out of range.
             NumericsError: The model computed NaN or infinity.
         """
+        if _is_hf(settings.get("generation_config")):
+            return _first(prompts, self._by_hf_config(listed(prompts), settings))
         requests = [_request(self._prepare(prompt), settings) for prompt in listed(prompts)]
-        with truncation(lambda: self._cut):
-            written = self._language.generate(requests)
-        found = [
-            _best(
-                [
-                    GeneratedText(
-                        one.text, score=one.log_prob, tokens=one.tokens, finish_reason=one.reason
-                    )
-                    for one in texts
-                ]
-            )
-            for texts in written
-        ]
-        return found[0] if isinstance(prompts, str) else found
+        with truncation(lambda: getattr(self._language, "counts", {}).get("cut", 0)):
+            found = self._language.generate(requests)
+        return _first(
+            prompts,
+            [
+                with_alternatives(
+                    [
+                        GeneratedText(
+                            one.text,
+                            score=one.log_prob,
+                            tokens=one.tokens,
+                            finish_reason=one.reason,
+                        )
+                        for one in texts
+                    ]
+                )
+                for texts in found
+            ],
+        )
 
     __call__ = generate
 
-    @property
-    def _cut(self) -> int:
-        return getattr(self._language, "counts", {}).get("cut", 0)
+    def _by_hf_config(
+        self, prompts: list[str], settings: GenerationSettings
+    ) -> list[GeneratedText]:
+        if self._hf is None:
+            raise ConfigError(f"{self._path}: an n-gram model has no generation config")
+        given: dict[str, Any] = {**settings}
+        del given["generation_config"]
+        sampling = sorted(given.keys() & {"top_k", "top_p", "min_p", "stop", "seed"})
+        if sampling or given.pop("temperature", 0) != 0:
+            raise ConfigError(
+                f"generation_config hf is greedy or beam search: leave out "
+                f"{', '.join(sampling) or 'temperature'}"
+            )
+        return _by_hf_config(self._hf, prompts, given)
 
     def stream(self, prompt: str, **settings: Unpack[GenerationSettings]) -> Iterator[str]:
-        """The continuation of a prompt in parts, each as soon as it is written.
+        """The continuation of a prompt in parts, each as soon as it is generated.
 
         Args:
             prompt: The prompt.
@@ -212,13 +226,44 @@ class LanguageModelPredictor:
         """
         return iter(self._language.stream(_request(self._prepare(prompt), settings)))
 
-    def score(self, texts: str | Iterable[str]) -> "list[TextScore]":
+    def score(self, texts: str | Iterable[str]) -> list[TextScore]:
         """The log-probability of each text and of each of its tokens, in nats."""
         return list(self._language.score([self._prepare(text) for text in listed(texts)]))
 
 
-# Settings of generation by the names that they have elsewhere, too.
-_NAMES = {
+def _first(texts: str | Iterable[str], found: list[GeneratedText]) -> Any:
+    """One result for a string, a list for many."""
+    return found[0] if isinstance(texts, str) else found
+
+
+def _given(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def _is_hf(generation_config: str | None) -> bool:
+    """Whether the checkpoint's generation config is to be followed.
+
+    Raises:
+        ConfigError: There is no such value.
+    """
+    if generation_config not in (None, "hf"):
+        raise ConfigError(f"generation_config is {generation_config!r}: must be None or 'hf'")
+    return generation_config == "hf"
+
+
+def _by_hf_config(
+    generator: HFTextGenerator, texts: list[str], settings: Mapping[str, Any]
+) -> list[GeneratedText]:
+    return [
+        with_alternatives(
+            [GeneratedText(one.text, score=one.score, tokens=one.tokens) for one in found]
+        )
+        for found in generator(texts, settings)
+    ]
+
+
+# Fields of a request by the names of the settings.
+_FIELDS = {
     "max_new_tokens": "tokens",
     "temperature": "temperature",
     "top_k": "top_k",
@@ -226,41 +271,25 @@ _NAMES = {
     "min_p": "min_p",
     "repetition_penalty": "repetition_penalty",
     "no_repeat_ngram_size": "no_repeat_ngram",
-    "stop": "stop",
     "num_beams": "beams",
     "seed": "seed",
 }
 
 
-def _request(prompt: str, settings: GenerationSettings) -> Any:
-    """A prompt with its settings, as language models take them.
+def _request(prompt: str, settings: GenerationSettings) -> GenerationRequest:
+    """A prompt with its settings.
 
     Raises:
         ConfigError: A setting is unknown or out of range.
     """
-    from transformer_jax.decoding.requests import GenerationRequest
-    from transformer_jax.errors import ConfigError
-
     known = GenerationSettings.__annotations__
     if unknown := [name for name in settings if name not in known]:
         raise ConfigError(f"{unknown[0]} is no setting of generation: there are {', '.join(known)}")
     given: dict[str, Any] = {
-        _NAMES[name]: value for name, value in settings.items() if name in _NAMES
+        _FIELDS[name]: value for name, value in settings.items() if name in _FIELDS
     }
     stop = settings.get("stop", ())
     given["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
     several = settings.get("num_return_sequences", 1)
     given["nbest" if given.get("beams", 1) != 1 else "samples"] = several
     return GenerationRequest(prompt, **given)
-
-
-def _best(texts: Sequence[Any]) -> GeneratedText:
-    """The first of some texts, which has the others as its alternatives."""
-    best, *others = (
-        text
-        if isinstance(text, GeneratedText)
-        else GeneratedText(text.text, score=text.score, tokens=text.tokens)
-        for text in texts
-    )
-    best.alternatives = tuple(others)
-    return best

@@ -1,5 +1,6 @@
-"""What predictors return: plain values, most of them as handy as the text or number in them."""
+"""What predictors return: plain values."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from transformer_jax.encoding.masked import TokenPrediction
@@ -12,17 +13,19 @@ __all__ = [
     "MultiLabelClassification",
     "TaggedWord",
     "TokenPrediction",
+    "classification",
+    "with_alternatives",
 ]
 
 
 class GeneratedText(str):
-    """A text written by a model: a string with its score.
+    """A generated text: a string with its score.
 
     Attributes:
-        score: Its log-probability in nats; that of translations is normalized for length.
-        tokens: Its token ids, the end token included if it was written.
+        score: Log-probability in nats; that of translations is normalized for length.
+        tokens: Token ids, the end token included if it was generated.
         finish_reason: Why it ended, where that is known: ``end``, ``stop`` or ``length``.
-        alternatives: The next best texts, or further samples, if more than one was asked for.
+        alternatives: The next best texts, or further samples, if more than one is returned.
 
     Example:
         >>> text = GeneratedText("The book.", score=-0.5, tokens=(7, 2))
@@ -42,21 +45,44 @@ class GeneratedText(str):
         score: float = 0.0,
         tokens: tuple[int, ...] = (),
         finish_reason: str | None = None,
-        alternatives: "tuple[GeneratedText, ...]" = (),
     ) -> "GeneratedText":
-        """A string that has these as attributes."""
+        """A string that has these as attributes, without alternatives."""
         made = super().__new__(cls, text)
         made.score, made.tokens = score, tokens
-        made.finish_reason, made.alternatives = finish_reason, alternatives
+        made.finish_reason, made.alternatives = finish_reason, ()
         return made
 
 
+def with_alternatives(texts: Sequence[GeneratedText]) -> GeneratedText:
+    """The first of some texts, with the others as its alternatives.
+
+    Example:
+        >>> with_alternatives([GeneratedText("a"), GeneratedText("b")]).alternatives
+        ('b',)
+    """
+    best = texts[0]
+    best.alternatives = tuple(texts[1:])
+    return best
+
+
 class Classification(NamedTuple):
-    """The most probable label of a text, and the probability of each."""
+    """The most probable label of an input, and the probability of each."""
 
     label: str
     probability: float
     probabilities: dict[str, float]
+
+
+def classification(labels: Sequence[str], probabilities: Sequence[float]) -> Classification:
+    """The result of a classifier.
+
+    Example:
+        >>> classification(["bad", "good"], [0.25, 0.75])
+        Classification(label='good', probability=0.75, probabilities={'bad': 0.25, 'good': 0.75})
+    """
+    named = dict(zip(labels, probabilities, strict=True))
+    best = max(named, key=lambda label: named[label])
+    return Classification(best, named[best], named)
 
 
 class MultiLabelClassification(NamedTuple):

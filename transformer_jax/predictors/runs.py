@@ -1,5 +1,6 @@
 """What a run directory holds, as what sub-commands need."""
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,6 +28,7 @@ __all__ = [
     "load",
     "load_language",
     "model_config",
+    "open_directory",
     "refuse_others",
     "task_of",
 ]
@@ -57,6 +59,22 @@ _USE = {
 }
 
 
+def open_directory(path: str | os.PathLike[str]) -> "RunDirectory":
+    """The run directory at ``path``, or a Hugging Face checkpoint as one.
+
+    Raises:
+        CheckpointError: There is neither.
+    """
+    from transformer_jax.interop.hf_checkpoint import is_hf_checkpoint
+    from transformer_jax.training.run_directory import RunDirectory
+
+    if is_hf_checkpoint(path):
+        from transformer_jax.interop.hf_run_directory import HFRunDirectory
+
+        return HFRunDirectory(path)
+    return RunDirectory.open(path)
+
+
 def model_config(run: "RunDirectory") -> TransformerConfig:
     """The configuration of a run's model.
 
@@ -76,13 +94,11 @@ def model_config(run: "RunDirectory") -> TransformerConfig:
 
 
 def as_trained(path: Path, *, trim: bool = True) -> Callable[[str], str]:
-    """A function from a line to what a run's model was trained on: lower-cased, if that was.
+    """A function that prepares a line as in training: lower-cased, if the training text was.
 
-    Blanks at its ends go, unless ``trim`` is False.
+    It strips blanks, unless ``trim`` is False.
     """
-    from transformer_jax.training.run_directory import RunDirectory
-
-    read = RunDirectory.open(path).read_config().get("data", {}).get("read", {})
+    read = open_directory(path).read_config().get("data", {}).get("read", {})
     lower = bool(read.get("lowercase", False))
 
     def prepare(line: str) -> str:
@@ -94,7 +110,7 @@ def as_trained(path: Path, *, trim: bool = True) -> Callable[[str], str]:
 
 
 def chosen_checkpoint(text: str) -> tuple[int | Literal["best", "last"], int]:
-    """Which checkpoint, and how many to average, that ``--checkpoint`` asks for.
+    """A checkpoint by its name, and how many to average.
 
     Raises:
         ConfigError: Anything but ``best``, ``last``, a step, or ``average:N``.
@@ -113,8 +129,7 @@ def chosen_checkpoint(text: str) -> tuple[int | Literal["best", "last"], int]:
     if kind == "average" and number.isdecimal() and int(number):
         return "last", int(number)
     raise ConfigError(
-        f"--checkpoint {text}: allowed are best, last, a step (1200) and average:N, the mean of "
-        f"the last N"
+        f"checkpoint {text}: must be best, last, a step (1200) or average:N, the mean of the last N"
     )
 
 
@@ -164,8 +179,7 @@ def refuse_others(run: "RunDirectory", kinds: tuple[str, ...]) -> str:
     if found == "image":
         raise ConfigError(
             f"{run.path}: the run of {name}, and no command reads images: in Python "
-            f'transformer_jax.interop.hf_run_directory.load_image_model("{run.path}") is a '
-            f"function of them"
+            f'transformer_jax.load("{run.path}") is a function of images'
         )
     if found in FINE_TUNED:
         command = TASKS[task_of(run)["kind"]]
@@ -213,17 +227,15 @@ def load(
 
     Args:
         path: The run directory.
-        checkpoint: Which of its checkpoints, as ``--checkpoint`` says it.
-        kind: The family that is asked for, or several of which it is one.
-        change: What becomes of its configuration; the parameters must still fit.
+        checkpoint: Which of its checkpoints, see :func:`chosen_checkpoint`.
+        kind: The family it must have, or several.
+        change: Changes its configuration; the parameters must still fit.
 
     Raises:
         ConfigError: The run is of another family; it says what that is for.
         CheckpointError: There is no such run, or its files are damaged or do not fit together.
     """
-    from transformer_jax.training.run_directory import RunDirectory
-
-    run = RunDirectory.open(path)
+    run = open_directory(path)
     which, average = chosen_checkpoint(checkpoint)
     found_kind = refuse_others(run, (kind,) if isinstance(kind, str) else kind)
     config = change(model_config(run))
@@ -303,20 +315,28 @@ def load_language(
     path: Path,
     checkpoint: str = "best",
     *,
+    loaded: Any = None,
     shapes: "BatchingConfig | None" = None,
     dtype: Literal["float32", "bfloat16"] | None = None,
     context: int | None = None,
     change: Callable[[TransformerConfig], TransformerConfig] = lambda config: config,
 ) -> "DecoderLanguageModel | NgramLanguageModel":
-    """The language model of a run, neural or counted.
+    """The language model of a run, a decoder or an n-gram model.
+
+    Args:
+        path: The run directory.
+        checkpoint: Which of its checkpoints.
+        loaded: What :func:`load` loaded of a decoder already.
+        shapes: Which shapes are compiled.
+        dtype: Data type of weights and computation; None is that of the run.
+        context: Most tokens to read at once; None is as many as the model has positions for.
+        change: Changes its configuration; the parameters must still fit.
 
     Raises:
         ConfigError: The run is of another family.
         CheckpointError: There is no such run, or its files are damaged or do not fit together.
     """
-    from transformer_jax.training.run_directory import RunDirectory
-
-    run = RunDirectory.open(path)
+    run = open_directory(path)
     if counted(run):
         from transformer_jax.decoding.ngram import NgramLanguageModel
         from transformer_jax.models.ngram import NgramModel
@@ -332,7 +352,7 @@ def load_language(
             raise CheckpointError(f"{path}: {error}") from None
     from transformer_jax.decoding.language import DecoderLanguageModel
 
-    model, tokenizer = load(path, checkpoint, kind="decoder", change=change)
+    model, tokenizer = loaded or load(path, checkpoint, kind="decoder", change=change)
     return DecoderLanguageModel(
         model,
         tokenizer,

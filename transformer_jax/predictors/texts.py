@@ -1,14 +1,18 @@
 """Encoders and fine-tuned models as functions of text: vectors, labels, numbers, tags, answers."""
 
-import functools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import numpy as np
+from flax import nnx
 from jaxtyping import Float
 
+from transformer_jax.data.squad import lowered
+from transformer_jax.encoding.masked import FillMask
+from transformer_jax.encoding.vectors import Layers, Pool
 from transformer_jax.errors import ConfigError, DataError, plural
+from transformer_jax.predictors.base import Predictor, listed, truncation
 from transformer_jax.predictors.encoders import (
     load_task,
     load_vectors,
@@ -16,18 +20,15 @@ from transformer_jax.predictors.encoders import (
     read_length,
     template_of,
 )
-from transformer_jax.predictors.inputs import listed, truncation
 from transformer_jax.predictors.results import (
     AnswerSpan,
     Classification,
     MultiLabelClassification,
     TaggedWord,
     TokenPrediction,
+    classification,
 )
-from transformer_jax.predictors.runs import FINE_TUNED, as_trained, family, load
-
-if TYPE_CHECKING:
-    from transformer_jax.encoding.vectors import Layers, Pool
+from transformer_jax.predictors.runs import FINE_TUNED, as_trained, family, load, open_directory
 
 __all__ = [
     "ClassificationPredictor",
@@ -40,16 +41,16 @@ __all__ = [
 
 
 class Embedding:
-    """A model with an encoder, which turns texts into vectors.
+    """Sentence vectors by the encoder of a model.
 
     Args:
-        path: Of what was loaded.
+        path: The run directory or Hugging Face checkpoint.
         loaded: Graph and parameters, and the tokenizer.
     """
 
     def __init__(self, path: Path, loaded: Any):
         self._vectors, self._line = load_vectors(path, sentences=True, loaded=loaded)
-        # Applied here, where it is asked for: vectors are shared by all calls.
+        # Applied below, for some calls only.
         self._dense, self._vectors.dense = self._vectors.dense, None
         self._pool: Pool | ConfigError
         try:
@@ -61,17 +62,17 @@ class Embedding:
         self,
         texts: str | Iterable[str],
         *,
-        layers: "Layers" = "last",
-        pooling: "Pool | None" = None,
+        layers: Layers = "last",
+        pooling: Pool | None = None,
     ) -> Float[np.ndarray, "*B_and_layers D"]:
         """The vector of a text, or an array with that of each text.
 
         Args:
-            texts: One text or many; what is beyond the longest that is read is left out.
+            texts: One text or many; longer ones than the model reads are truncated.
             layers: ``last``, ``all``, ``sum4`` or ``concat4`` of the last four, or a layer's
                 number, 0 being the embeddings.
-            pooling: ``mean`` over tokens or ``first``, that of ``[CLS]``; None is what a sentence
-                encoder was made for, with the dense layer at its end, and the mean otherwise.
+            pooling: ``mean`` over tokens or ``first``, that of ``[CLS]``; None is that of a
+                sentence encoder, its dense layer included, and the mean otherwise.
 
         Raises:
             ConfigError: There is no such layer or pooling.
@@ -90,37 +91,25 @@ class Embedding:
         return np.asarray(found[0] if isinstance(texts, str) else found)
 
 
-class EncoderPredictor(Embedding):
-    """A pre-trained encoder: vectors of texts, and masked tokens.
-
-    Args:
-        path: A run directory or a Hugging Face checkpoint.
-        checkpoint: ``best``, ``last``, a step, or ``average:N``, the mean of the last N.
-
-    Attributes:
-        model: The Flax module.
-        tokenizer: Tokenizer used in training.
-
-    Raises:
-        ConfigError: The model is of another family.
-        CheckpointError: Nothing trained is there, or its files are damaged.
-    """
+class EncoderPredictor(Embedding, Predictor):
+    """A pre-trained encoder: vectors of texts, and masked tokens."""
 
     def __init__(self, path: Path, checkpoint: str = "best"):
-        from flax import nnx
-
-        from transformer_jax.training.run_directory import RunDirectory
-
         loaded = load(path, checkpoint, kind="encoder")
         super().__init__(path, loaded)
-        self.model: Any = nnx.merge(*loaded[0])
-        self.tokenizer = loaded[1]
-        run = RunDirectory.open(path)
-        headless = run.read_config().get("masking", {}) is None
-        self._fill = None if headless else functools.cache(lambda: _fill_mask(path, run, loaded))
-        self._path = path
-        if self._fill is not None and self.tokenizer.mask is not None:
-            self._fill()
+        model, self.tokenizer = loaded
+        self.model, self._path = nnx.merge(*model), path
+        run = open_directory(path)
+        self._has_head = run.read_config().get("masking", {}) is not None
+        self._fill: FillMask | None = None
+        if self._has_head and self.tokenizer.mask is not None:
+            self._fill = FillMask(
+                model,
+                self.tokenizer,
+                length=read_length(run),
+                prepare=as_trained(path, trim=False),
+                template=template_of(run, self.tokenizer),
+            )
 
     @overload
     def fill_mask(  # type: ignore[overload-overlap]
@@ -138,50 +127,24 @@ class EncoderPredictor(Embedding):
             DataError: A text has no ``[MASK]``, or more tokens than are read.
         """
         if self._fill is None:
-            raise ConfigError(f"{self._path}: an encoder without a masked-LM head: use embed")
-        found = self._fill()(listed(texts), top=top_k)
+            part = "mask token" if self._has_head else "masked-LM head"
+            raise ConfigError(f"{self._path}: an encoder without a {part}: use embed")
+        found = self._fill(listed(texts), top=top_k)
         return found[0] if isinstance(texts, str) else found
 
 
-def _fill_mask(path: Path, run: Any, loaded: Any) -> Any:
-    from transformer_jax.encoding.masked import FillMask
-
-    model, tokenizer = loaded
-    prepare, template = as_trained(path, trim=False), template_of(run, tokenizer)
-    return FillMask(model, tokenizer, length=read_length(run), prepare=prepare, template=template)
-
-
-class _Task(Embedding):
-    """A fine-tuned model.
-
-    Args:
-        path: A run directory or a Hugging Face checkpoint.
-        checkpoint: ``best``, ``last``, a step, or ``average:N``, the mean of the last N.
-
-    Attributes:
-        model: The Flax module.
-        tokenizer: Tokenizer used in training.
-        labels: Names of the classes or tags.
-
-    Raises:
-        ConfigError: The model is of another family.
-        CheckpointError: Nothing trained is there, or its files are damaged.
-    """
+class _Task(Embedding, Predictor):
+    """A fine-tuned model."""
 
     tasks: tuple[str, ...] = ()
 
     def __init__(self, path: Path, checkpoint: str = "best"):
-        from flax import nnx
-
-        from transformer_jax.training.run_directory import RunDirectory
-
         loaded = load(path, checkpoint, kind=FINE_TUNED)
-        self.model: Any = nnx.merge(*loaded[0])
-        self.tokenizer = loaded[1]
+        self.model, self.tokenizer = nnx.merge(*loaded[0]), loaded[1]
         found = load_task(path, checkpoint, self.tasks, loaded=loaded)
         self._predictor, self._task, self._prepare = found
         self.labels: tuple[str, ...] = tuple(self._task.get("labels", ()))
-        run = RunDirectory.open(path)
+        run = open_directory(path)
         config = run.read_config()
         # Published models do not say whether they read pairs.
         read = config.get("data", {}).get("read", {})
@@ -191,15 +154,21 @@ class _Task(Embedding):
         if not self._decodes:
             super().__init__(path, loaded)
 
-    def embed(self, texts: str | Iterable[str], **how: Any) -> Float[np.ndarray, "*B_and_layers D"]:
-        """The vectors of texts by the encoder below the head, as of :meth:`Embedding.embed`.
+    def embed(
+        self,
+        texts: str | Iterable[str],
+        *,
+        layers: Layers = "last",
+        pooling: Pool | None = None,
+    ) -> Float[np.ndarray, "*B_and_layers D"]:
+        """The vectors of texts by the encoder below the head, see :meth:`Embedding.embed`.
 
         Raises:
             ConfigError: The model is a fine-tuned decoder; or there is no such layer or pooling.
         """
         if self._decodes:
             raise ConfigError("a fine-tuned decoder has no encoder: there are no vectors of texts")
-        return super().embed(texts, **how)
+        return super().embed(texts, layers=layers, pooling=pooling)
 
     def _sides(
         self, texts: str | Iterable[str], pairs: str | Iterable[str] | None
@@ -267,12 +236,12 @@ class ClassificationPredictor(_Task):
     def _named(
         self, row: list[float], threshold: float
     ) -> Classification | MultiLabelClassification:
-        shares = dict(zip(self.labels, row, strict=True))
-        ranked = sorted(shares, key=lambda label: -shares[label])
-        if self._task["kind"] == "multi_label":
-            above = tuple(label for label in ranked if shares[label] >= threshold)
-            return MultiLabelClassification(above, shares)
-        return Classification(ranked[0], shares[ranked[0]], shares)
+        if self._task["kind"] != "multi_label":
+            return classification(self.labels, row)
+        named = dict(zip(self.labels, row, strict=True))
+        ranked = sorted(named, key=lambda label: -named[label])
+        above = tuple(label for label in ranked if named[label] >= threshold)
+        return MultiLabelClassification(above, named)
 
 
 class RegressionPredictor(_Task):
@@ -341,8 +310,6 @@ class QuestionAnsweringPredictor(_Task):
             top_k: How many answers.
             max_answer_len: Most tokens of an answer.
         """
-        from transformer_jax.data.squad import lowered
-
         read = lowered(context) if self._prepare("A") == "a" else context
         [found] = self._predictor.answers(
             [self._prepare(question)], [read], best=top_k, longest=max_answer_len

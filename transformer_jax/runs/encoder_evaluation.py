@@ -7,7 +7,7 @@ from typing import Any
 from transformer_jax.data.documents import TextSplits, read_texts
 from transformer_jax.data.labeled import read_labeled
 from transformer_jax.errors import ConfigError
-from transformer_jax.predictors.runs import load
+from transformer_jax.predictors.runs import load, open_directory
 from transformer_jax.runs import finetuning, pretraining
 from transformer_jax.runs.encoder_settings import PretrainRun, read
 from transformer_jax.runs.task_scores import measure, table
@@ -18,7 +18,7 @@ __all__ = ["evaluate"]
 
 def evaluate(asked: Any) -> int:
     """Prints what a run makes of its test data, or of a file, and keeps it if asked to."""
-    directory = RunDirectory.open(asked.run)
+    directory = open_directory(asked.run)
     run = read(directory)
     if isinstance(run, PretrainRun):
         scores = _hidden_words(run, directory, asked)

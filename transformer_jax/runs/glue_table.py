@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation.glue import COLUMNS, TABLE, TASKS, average
+from transformer_jax.predictors.runs import open_directory
 from transformer_jax.runs.task_scores import aligned
-from transformer_jax.training.run_directory import RunDirectory
 
 __all__ = ["glue"]
 
@@ -43,7 +43,7 @@ def glue(pairs: Sequence[str]) -> str:
 
 def _score(column: str, path: str) -> float:
     [task] = [task for task in TASKS.values() if column in task.columns]
-    directory = RunDirectory.open(path)
+    directory = open_directory(path)
     scores = directory.read_results().get("scores", {}).get("valid", {})
     measure = task.metrics[0]
     if not isinstance(scores.get(measure), int | float):

@@ -9,7 +9,7 @@ import numpy as np
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import CheckpointError, ConfigError, plural
-from transformer_jax.predictors.runs import model_config
+from transformer_jax.predictors.runs import model_config, open_directory
 from transformer_jax.runs.job import say
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.trees import named
@@ -76,7 +76,7 @@ def starting_point(path: str) -> Initial:
         ConfigError: It is no encoder.
         CheckpointError: There is no such run, or it is damaged.
     """
-    directory = RunDirectory.open(path)
+    directory = open_directory(path)
     model = model_config(directory)
     if model.decoder_layers or not model.encoder_layers:
         raise ConfigError(

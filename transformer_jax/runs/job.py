@@ -32,6 +32,7 @@ from transformer_jax.errors import CheckpointError, ConfigError, DataError, plur
 from transformer_jax.keys import SCHEME, key_for, training_key
 from transformer_jax.modules.parameters import parameters
 from transformer_jax.parallel.mesh import is_main_process, shard_batch, sync_global_devices
+from transformer_jax.predictors.runs import open_directory
 from transformer_jax.runs.checks import check_rows, mesh_of
 from transformer_jax.runs.sizing import from_size, said_of, vocabulary_for
 from transformer_jax.training.activity import said, working
@@ -131,7 +132,7 @@ def begin(
         directory.write(directory.config, dataclasses.asdict(run))
         tokenizer.save(directory.tokenizer)
     sync_global_devices("begun")
-    return RunDirectory.open(run.output)
+    return open_directory(run.output)
 
 
 class Job(abc.ABC):

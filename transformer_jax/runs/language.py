@@ -31,7 +31,7 @@ from transformer_jax.decoding.requests import GenerationRequest, LanguageModel
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.parallel.mesh import is_main_process, local_rows, shard_batch
-from transformer_jax.predictors.runs import load_language
+from transformer_jax.predictors.runs import load_language, open_directory
 from transformer_jax.runs import checks, job
 from transformer_jax.runs.job import say
 from transformer_jax.runs.language_report import Report, baselines, counted_model, judge
@@ -280,7 +280,7 @@ def count(run: NgramRun, directory: RunDirectory, texts: TextSplits) -> int:
 
 def compare(asked: Any) -> int:
     """Prints what runs, and models counted from the first one's text, make of a text."""
-    first = RunDirectory.open(asked.run)
+    first = open_directory(asked.run)
     run = read(first)
     texts = open_run(run) if asked.text is None or asked.ngrams != () else None
     if asked.text is not None:
@@ -292,7 +292,7 @@ def compare(asked: Any) -> int:
             raise ConfigError(f"{asked.run}: has no test or validation text: give --text")
     report = Report(asked.run)
     for path in (asked.run, *asked.beside):
-        directory = RunDirectory.open(path)
+        directory = open_directory(path)
         checkpoint = asked.checkpoint if path == asked.run else "best"
         model = load_language(directory.path, checkpoint)
         settings = read(directory)

@@ -97,20 +97,14 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> "RunDirectory":
-        """The run that is at ``path``, or a published checkpoint as one.
+        """The run that is at ``path``.
 
         Raises:
             CheckpointError: There is none.
         """
-        from transformer_jax.interop.hf_checkpoint import is_hf_checkpoint
-
         run = cls(path)
         if not os.path.isdir(path):
             raise CheckpointError(f"{path}: no such run directory")
-        if is_hf_checkpoint(path):
-            from transformer_jax.interop.hf_run_directory import HFRunDirectory
-
-            return HFRunDirectory(path)
         for needed in (run.config, run.tokenizer):
             if not needed.is_file() and not (needed == run.tokenizer and run.reads_images()):
                 raise CheckpointError(f"{path}: not a run directory (it has no {needed.name})")

@@ -1,0 +1,94 @@
+"""Image models as functions of arrays of pixels."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Float, Num
+
+from transformer_jax.errors import ConfigError
+from transformer_jax.models.vision import VisionEncoder
+from transformer_jax.numerics import refuse_nonfinite
+from transformer_jax.predictors.base import Predictor
+from transformer_jax.predictors.results import classification
+from transformer_jax.predictors.runs import load, open_directory
+
+__all__ = ["ImagePredictor"]
+
+
+class ImagePredictor(Predictor):
+    """An image encoder or classifier as a function of arrays of pixels.
+
+    Attributes:
+        labels: Names of the classes; empty for an encoder without a classification head.
+    """
+
+    tokenizer = None
+
+    def __init__(self, path: Path, checkpoint: str = "best"):
+        run = open_directory(path)
+        if not run.reads_images():
+            raise ConfigError(f"{path}: a text model, which does not read images")
+        loaded, _ = load(path, checkpoint, kind="image")
+        self.model = nnx.merge(*loaded)
+        config = run.read_config()
+        self.labels: tuple[str, ...] = tuple((config.get("task") or {}).get("labels", ()))
+        self._path = path
+        self._preprocessor: dict[str, Any] = config.get("published", {}).get("preprocessor") or {}
+        graph = loaded[0]
+        self._params = loaded[1]
+        self._hidden = jax.jit(lambda p, x: VisionEncoder.__call__(nnx.merge(graph, p), x))
+        self._probabilities = jax.jit(lambda p, x: jax.nn.softmax(nnx.merge(graph, p)(x)))
+
+    def __call__(self, images: Num[np.ndarray, "..."]) -> Any:
+        """The label of an image and its probability, or a list with those of each image.
+
+        Args:
+            images: ``[height, width, channels]`` or ``[B, height, width, channels]``. Integers are
+                pixels from 0 to 255, normalized here as the checkpoint's preprocessor does;
+                floating-point images are normalized already. Images are not resized.
+
+        Raises:
+            ConfigError: The model has no classification head; or images of another size.
+            NumericsError: The model computed NaN or infinity.
+        """
+        if not self.labels:
+            raise ConfigError(f"{self._path}: an image encoder without a classifier: use embed")
+        pixels = self._normalized(images)
+        probabilities = np.asarray(self._probabilities(self._params, pixels))
+        refuse_nonfinite(probabilities)
+        found = [classification(self.labels, row.tolist()) for row in probabilities]
+        return found[0] if images.ndim == 3 else found
+
+    def embed(self, images: Num[np.ndarray, "..."]) -> Float[np.ndarray, "*B D"]:
+        """The vector of the class token of an image, or an array with that of each image.
+
+        Args:
+            images: As in :meth:`__call__`.
+
+        Raises:
+            ConfigError: Images of another size.
+            NumericsError: The model computed NaN or infinity.
+        """
+        hidden = np.asarray(self._hidden(self._params, self._normalized(images)))[:, 0]
+        refuse_nonfinite(hidden)
+        return np.asarray(hidden[0] if images.ndim == 3 else hidden)
+
+    def _normalized(self, images: np.ndarray) -> jax.Array:
+        if images.ndim not in (3, 4):
+            raise ConfigError(
+                f"images have shape {list(images.shape)}: must be [B, height, width, channels]"
+            )
+        pixels = jnp.asarray(images if images.ndim == 4 else images[None], jnp.float32)
+        if np.issubdtype(images.dtype, np.integer):
+            prepare = self._preprocessor
+            if prepare.get("do_rescale", True):
+                pixels = pixels * prepare.get("rescale_factor", 1 / 255)
+            if prepare.get("do_normalize", True):
+                mean = jnp.asarray(prepare.get("image_mean", [0.5]), jnp.float32)
+                std = jnp.asarray(prepare.get("image_std", [0.5]), jnp.float32)
+                pixels = (pixels - mean[None, None, None]) / std[None, None, None]
+        return pixels
