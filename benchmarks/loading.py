@@ -62,8 +62,8 @@ def write_gpt2(folder: Path) -> int:
 
     from transformer_jax.interop.export import write_folder
     from transformer_jax.interop.family import Model
+    from transformer_jax.model_presets import PRESETS
     from transformer_jax.models.decoder import Decoder
-    from transformer_jax.presets import PRESETS
     from transformer_jax.training.trees import named, nested
 
     config = PRESETS["gpt2"]

@@ -26,9 +26,9 @@ from transformer_jax.data.sentences import SentenceStore
 from transformer_jax.data.store import TokenStore
 from transformer_jax.encoding.packing import pack
 from transformer_jax.encoding.vectors import Embedder
+from transformer_jax.model_presets import bert
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.heads import EncoderForMaskedLM, SequenceClassifier
-from transformer_jax.presets import bert
 from transformer_jax.runs.encoder_settings import EncoderTraining, PretrainTraining
 from transformer_jax.training.encoder_objectives import masked_words, text_classes
 from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig, make_optimizer

@@ -28,8 +28,8 @@ from transformer_jax.decoding.generate import SamplingConfig
 from transformer_jax.decoding.layout import prepared
 from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.decoding.programs import Programs
+from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.decoder import Decoder
-from transformer_jax.presets import PRESETS
 from transformer_jax.training.objectives import language_model
 from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig, make_optimizer
 from transformer_jax.training.state import TrainState, split

@@ -21,8 +21,8 @@ from transformer_jax.config import (
     TransformerConfig,
 )
 from transformer_jax.functional.losses import cross_entropy
+from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.encoder_decoder import EncoderDecoder
-from transformer_jax.presets import PRESETS
 
 B, S, T = 4, 32, 24
 

@@ -13,8 +13,8 @@ from flax import nnx
 
 from tests.drawing import drawn
 from transformer_jax.functional.losses import fused_linear_cross_entropy
+from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.decoder import Decoder
-from transformer_jax.presets import PRESETS
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 

@@ -23,11 +23,11 @@ from transformer_jax.encoding.masked import FillMask
 from transformer_jax.encoding.predictor import Predictor
 from transformer_jax.encoding.vectors import Embedder
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.model_presets import bert
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.models.heads import EncoderForMaskedLM, SequenceClassifier
 from transformer_jax.modules.linear import Embed
-from transformer_jax.presets import bert
 
 TOKENIZER = train_tokenizer("wordpiece", ["a bank by a river"] * 3, 60, special=BERT_SPECIAL)
 V = TOKENIZER.vocab_size

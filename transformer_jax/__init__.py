@@ -45,12 +45,12 @@ if TYPE_CHECKING:
     )
     from transformer_jax.functional.attention import attend
     from transformer_jax.functional.masks import Mask
+    from transformer_jax.model_presets import PRESETS
     from transformer_jax.models.decoder import Decoder
     from transformer_jax.models.encoder import Encoder
     from transformer_jax.models.encoder_decoder import EncoderDecoder
     from transformer_jax.parallel.mesh import MeshConfig, make_mesh
     from transformer_jax.predictors.loading import load
-    from transformer_jax.presets import PRESETS
     from transformer_jax.training.state import TrainState, split
 
     presets = PRESETS
@@ -91,7 +91,7 @@ _MODULES = {
     "MeshConfig": "parallel.mesh",
     "make_mesh": "parallel.mesh",
     "load": "predictors.loading",
-    "presets": "presets",
+    "presets": "model_presets",
     "TrainState": "training.state",
     "split": "training.state",
 }

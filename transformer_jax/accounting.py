@@ -108,7 +108,7 @@ def components(
     Source: Bishop 2024, section 12.1.8 (row B13): projections are O(N D²), scores O(N² D).
 
     Example:
-        >>> from transformer_jax.presets import PRESETS
+        >>> from transformer_jax.model_presets import PRESETS
         >>> [p.path for p in components(PRESETS["vaswani_base"])][:3]
         ['embedding', 'encoder/positions', 'encoder/self_attention/query']
     """
@@ -122,7 +122,7 @@ def count_parameters(config: TransformerConfig) -> int:
     Source: row U15 (Vaswani et al. 2017, table 3, prints 65M).
 
     Example:
-        >>> from transformer_jax.presets import PRESETS
+        >>> from transformer_jax.model_presets import PRESETS
         >>> count_parameters(PRESETS["vaswani_base"])
         63045632
     """
@@ -143,7 +143,7 @@ def model_cost(
     rematerialisation the blocks' forward once more) and the update.
 
     Example:
-        >>> from transformer_jax.presets import PRESETS
+        >>> from transformer_jax.model_presets import PRESETS
         >>> sizes = {"batch": 16, "source_length": 256, "target_length": 256}
         >>> cost = model_cost(PRESETS["vaswani_base"], **sizes)
         >>> round(cost.training / cost.forward, 2)
@@ -174,7 +174,7 @@ def decoding(
     """The cost of generating ``target_length`` tokens one by one with a cache.
 
     Example:
-        >>> from transformer_jax.presets import PRESETS
+        >>> from transformer_jax.model_presets import PRESETS
         >>> cost = decoding(PRESETS["vaswani_base"], source_length=10, target_length=10)
         >>> cost.cache_bytes  # 6 layers, keys and values, 10 + 10 positions, 512 numbers of 4 bytes
         491520

@@ -8,7 +8,7 @@ import pytest
 from transformer_jax.accounting import components, model_cost
 from transformer_jax.cli.describe import plain_table, report, short
 from transformer_jax.cli.main import main
-from transformer_jax.presets import PRESETS
+from transformer_jax.model_presets import PRESETS
 
 SNAPSHOT = Path(__file__).parent / "snapshots" / "vaswani_base.txt"
 

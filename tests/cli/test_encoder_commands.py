@@ -17,9 +17,9 @@ from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.encoding.masked import FillMask
 from transformer_jax.encoding.predictor import AnswerSpan, Predictor
 from transformer_jax.encoding.vectors import Embedder
+from transformer_jax.model_presets import bert
 from transformer_jax.models.heads import EncoderForMaskedLM, SequenceClassifier, TokenClassifier
 from transformer_jax.predictors.runs import load
-from transformer_jax.presets import bert
 from transformer_jax.training.checkpoint import Checkpointer
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.state import TrainState, split

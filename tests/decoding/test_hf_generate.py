@@ -23,9 +23,9 @@ from transformer_jax.decoding.hf_search import (
     hf_greedy_search,
 )
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder_decoder import EncoderDecoder
-from transformer_jax.presets import PRESETS
 
 V, H, P, T, S, B = 13, 997, 6, 12, 5, 3
 OUT = np.float32(-1e9)

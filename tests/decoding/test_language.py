@@ -16,8 +16,8 @@ from transformer_jax.decoding.language import BatchingConfig, DecoderLanguageMod
 from transformer_jax.decoding.requests import GenerationRequest, numbered
 from transformer_jax.decoding.windows import windows
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.decoder import Decoder
-from transformer_jax.presets import PRESETS
 
 CONTEXT = 24
 PROMPTS = ["abc", "jello, jello", "", "abcdefghijklm", "a b c d e f g h i j k l m n o p a b c d"]

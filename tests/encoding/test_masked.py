@@ -9,8 +9,8 @@ from flax import nnx
 from transformer_jax.data.tokenizer import BERT_SPECIAL, SpecialTokensTemplate, train_tokenizer
 from transformer_jax.encoding.masked import FillMask
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.model_presets import bert
 from transformer_jax.models.heads import EncoderForMaskedLM
-from transformer_jax.presets import bert
 from transformer_jax.training.state import split
 
 TEXTS = ["the brown dog sat", "a lazy fox ran over the dog", "playful foxes"]

@@ -22,9 +22,9 @@ from transformer_jax.encoding.probing import majority, probe, probe_layers
 from transformer_jax.encoding.saving import VectorFile
 from transformer_jax.encoding.vectors import Embedder, combine_layers, cosine, pool_hidden_states
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.model_presets import bert
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.models.heads import EncoderForMaskedLM
-from transformer_jax.presets import bert
 from transformer_jax.training.state import split
 
 D, L, LENGTH = 16, 2, 20

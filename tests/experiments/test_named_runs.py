@@ -9,7 +9,7 @@ from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.interop.export_plan import choose_family
 from transformer_jax.interop.hf_run_directory import model_of
-from transformer_jax.presets import PRESETS
+from transformer_jax.model_presets import PRESETS
 from transformer_jax.runs.encoder_settings import PRETRAIN_RUNS, TASK_RUNS
 from transformer_jax.runs.language_settings import RUNS as LANGUAGE_RUNS
 from transformer_jax.runs.sizing import VOCABULARY, epochs_for, from_size, said_of, vocabulary_for

@@ -29,7 +29,7 @@ from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.interop.ctranslate2 import never_written, vocabulary, write_ctranslate2
 from transformer_jax.interop.family import Model
 from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint
-from transformer_jax.presets import PRESETS
+from transformer_jax.model_presets import PRESETS
 from transformer_jax.training.trees import named, nested
 
 ct2 = pytest.importorskip("ctranslate2")

@@ -20,8 +20,8 @@ from transformer_jax.interop.export import published_tensors, write_folder
 from transformer_jax.interop.export_plan import choose_family
 from transformer_jax.interop.family import Model
 from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint
+from transformer_jax.model_presets import PRESETS, bert
 from transformer_jax.models.encoder import Encoder
-from transformer_jax.presets import PRESETS, bert
 from transformer_jax.training.trees import named, nested
 
 ENCODER = dataclasses.replace(

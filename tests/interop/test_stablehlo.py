@@ -33,7 +33,7 @@ from transformer_jax.interop.exported_functions import functions, portable
 from transformer_jax.interop.family import Model
 from transformer_jax.interop.hf_checkpoint import abstract_model
 from transformer_jax.interop.stablehlo import load_stablehlo, write_stablehlo
-from transformer_jax.presets import bert
+from transformer_jax.model_presets import bert
 from transformer_jax.training.trees import named, nested
 
 pytest.importorskip("flatbuffers")

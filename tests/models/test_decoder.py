@@ -24,9 +24,9 @@ from transformer_jax.config import (
 )
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional.losses import cross_entropy
+from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.modules.replace import prepare_for_decoding
-from transformer_jax.presets import PRESETS
 
 V, T = 23, 12
 

@@ -23,10 +23,10 @@ from transformer_jax.config import (
 )
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional.masks import Mask
+from transformer_jax.model_presets import PRESETS, bert
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.heads import EncoderForMaskedLM
 from transformer_jax.modules.stack import stack_blocks
-from transformer_jax.presets import PRESETS, bert
 
 V, D, T = 20, 16, 8
 

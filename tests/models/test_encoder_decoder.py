@@ -27,11 +27,11 @@ from transformer_jax.data.corpora.phrasebook import L1_PAIRS
 from transformer_jax.decoding.layout import split_model
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional.masks import Mask
+from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.modules.linear import Embed
 from transformer_jax.modules.replace import prepare_for_decoding
 from transformer_jax.modules.stack import stack_blocks, unstack_blocks
-from transformer_jax.presets import PRESETS
 
 B, S, T, V = 3, 7, 6, 23
 

@@ -24,12 +24,12 @@ from transformer_jax.config import (
 )
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional.patches import patchify
+from transformer_jax.model_presets import PRESETS, bert, vit
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.vision import ImageClassifier, VisionEncoder
 from transformer_jax.modules.parameters import parameters
 from transformer_jax.modules.stack import stack_blocks
 from transformer_jax.parallel.sharding import shardings
-from transformer_jax.presets import PRESETS, bert, vit
 from transformer_jax.training.trees import named
 
 D, SIZE, PATCH, CHANNELS, CLASSES = 16, 12, 4, 2, 3

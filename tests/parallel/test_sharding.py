@@ -24,6 +24,7 @@ from transformer_jax.config import (
     TransformerConfig,
 )
 from transformer_jax.errors import ConfigError
+from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.models.heads import (
     EncoderForMaskedLM,
@@ -41,7 +42,6 @@ from transformer_jax.modules.parameters import (
 )
 from transformer_jax.parallel import sharding
 from transformer_jax.parallel.mesh import MeshConfig, make_mesh
-from transformer_jax.presets import PRESETS
 from transformer_jax.training.trees import named
 
 SIZES = {"data": 2, "fsdp": 2, "tensor": 2}

@@ -31,9 +31,9 @@ from transformer_jax.interop.export import published_tensors, write_folder
 from transformer_jax.interop.export_plan import choose_family, unscan_layers
 from transformer_jax.interop.family import Model
 from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint
+from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder_decoder import EncoderDecoder
-from transformer_jax.presets import PRESETS
 
 REFERENCES = np.load(layouts.REFERENCES / "outputs.npz")
 LAYOUTS = list(layouts.LAYOUTS)

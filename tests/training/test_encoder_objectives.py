@@ -12,8 +12,8 @@ import pytest
 from flax import nnx
 
 from transformer_jax.config import AttentionConfig
+from transformer_jax.model_presets import bert
 from transformer_jax.models.heads import EncoderForMaskedLM
-from transformer_jax.presets import bert
 from transformer_jax.training.encoder_objectives import (
     answer_spans,
     masked_words,

@@ -9,7 +9,7 @@ import pytest
 
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.errors import CheckpointError, DataError
-from transformer_jax.presets import PRESETS
+from transformer_jax.model_presets import PRESETS
 from transformer_jax.runs.encoder_settings import FinetuneRun, PretrainRun
 from transformer_jax.runs.language_settings import LanguageRun
 from transformer_jax.runs.translation_settings import Run

@@ -15,10 +15,10 @@ from jax.sharding import PartitionSpec as P
 
 from transformer_jax.config import HeadConfig
 from transformer_jax.errors import ConfigError
+from transformer_jax.model_presets import bert
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.parallel.mesh import MeshConfig, make_mesh
 from transformer_jax.parallel.sharding import path_name
-from transformer_jax.presets import bert
 from transformer_jax.training.state import (
     abstract_state,
     create_state,

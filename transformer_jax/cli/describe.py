@@ -14,7 +14,7 @@ from transformer_jax.cli.output import wrote
 from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import ConfigError, plural
-from transformer_jax.presets import PRESETS
+from transformer_jax.model_presets import PRESETS
 
 if TYPE_CHECKING:
     from transformer_jax.training.run_directory import RunDirectory

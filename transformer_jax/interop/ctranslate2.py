@@ -85,7 +85,7 @@ def refusal(model: Model) -> str | None:
     """What of a model CTranslate2 cannot express, or None.
 
     Example:
-        >>> from transformer_jax.presets import PRESETS
+        >>> from transformer_jax.model_presets import PRESETS
         >>> refusal(Model("decoder", PRESETS["gpt2"]))
         >>> refusal(Model("encoder", PRESETS["bert_base"])).partition(",")[0]
         'it is an encoder'

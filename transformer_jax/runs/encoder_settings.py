@@ -9,8 +9,8 @@ from transformer_jax.data.bert_pretraining import Pairing
 from transformer_jax.data.documents import TextData, TextOptions
 from transformer_jax.data.labeled import LabeledData, Task
 from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.model_presets import PRESETS, bert
 from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig
-from transformer_jax.presets import PRESETS, bert
 from transformer_jax.runs.settings import TokenizerConfig, at_least
 from transformer_jax.runs.sizing import with_vocabulary_shown
 from transformer_jax.training.loop import LoopConfig

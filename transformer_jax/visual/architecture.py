@@ -18,7 +18,7 @@ def diagram(config: TransformerConfig, *, head: bool = True) -> str:
 
     Example:
         >>> import dataclasses
-        >>> from transformer_jax.presets import PRESETS
+        >>> from transformer_jax.model_presets import PRESETS
         >>> print(diagram(dataclasses.replace(PRESETS["bert_base"], encoder_layers=2)))
         vectors [B, S, 768]
         ┌ encoder block × 2, 7,087,872 parameters each ┐
