@@ -144,8 +144,9 @@ def batch():
 
 
 def start(model, batch, length, beams=1):
-    static = (("length", length), ("beams", beams))
-    return model.call("start", batch["source"], batch["source_lengths"], static=static)
+    inputs = {name: batch[name] for name in ("source", "source_lengths")}
+    static = (("rows", len(batch["source"])), ("size", length), ("beams", beams))
+    return model.call("init_cache", inputs, static=static)
 
 
 @variants
@@ -228,7 +229,7 @@ def test_padding_of_the_source_may_stand_anywhere(config, batch):
     before = model(**given)
     after = model(**(given | {"source": jnp.where(real, batch["source"], 11)}))
     chex.assert_trees_all_close(after, before, atol=0, rtol=0)
-    cache = model.call("start", batch["source"], real, static=(("length", T),))
+    cache = start(model, given, T)
     for t in range(2):
         logits, cache = model.call("step", batch["target"][:, t], cache)
         chex.assert_trees_all_close(logits, before[:, t], atol=1e-5)

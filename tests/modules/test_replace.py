@@ -57,7 +57,7 @@ def model(scan=False):
 
 def stepwise(net, tokens):
     """Logits of the last tokens, each from a cache."""
-    cache = net.start(len(tokens), tokens.shape[1])
+    cache = net.init_cache(None, len(tokens), tokens.shape[1])
     first, cache = net.prefill(tokens[:, :4], cache)
     logits = [first]
     for t in range(4, tokens.shape[1]):
