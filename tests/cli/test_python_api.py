@@ -50,7 +50,7 @@ def test_every_name_is_there_and_nothing_is_imported_before_it_is_asked_for():
 
 
 def test_what_readme_says_of_python_runs_as_written(published, trained_run, lesson):
-    section = README.split("## From Python")[1].split("\n## ")[0]
+    section = README.split("## Python API")[1].split("\n## ")[0]
     code = "\n".join(re.findall("```python\n(.*?)```", section, re.DOTALL))
     for path, there in (
         ("runs/pt-en", trained_run),

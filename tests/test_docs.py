@@ -1,0 +1,227 @@
+"""Commands, flags, settings, modules, files and links of README and docs exist."""
+
+import dataclasses
+import functools
+import re
+import typing
+from pathlib import Path
+
+import pytest
+
+import transformer_jax as tj
+from benchmarks.suite import What
+from transformer_jax.cli import decoder_only, encoder_only, main, seq2seq
+from transformer_jax.cli.encoder_only import Glue
+from transformer_jax.cli.flags import flags_of, positional
+from transformer_jax.model_presets import PRESETS
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+PROGRAMS = {program.PROGRAM: program for program in (seq2seq, decoder_only, encoder_only)}
+TRAINS = ("train", "pretrain", "finetune")
+FOLDERS = ("transformer_jax/", "tests/", "docs/", "benchmarks/", "experiments/", "examples/")
+COMMON = {"help", "version"}
+FLAG = re.compile(r"(?<![\w=-])--([a-z][\w.-]*)(?:[= ]([^\s`|]+))?")
+
+
+@functools.cache
+def choices(kind, prefix=""):
+    """The values that each flag of a dataclass allows; None is any."""
+    found, hints = dict.fromkeys(flags_of(kind)), typing.get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        flag, hint = field.name.replace("_", "-"), hints[field.name]
+        if positional(field):
+            continue
+        if dataclasses.is_dataclass(hint):
+            found |= {f"{flag}.{name}": values for name, values in choices(hint).items()}
+            continue
+        options = [hint, *typing.get_args(hint)]
+        literals = [one for one in options if typing.get_origin(one) is typing.Literal]
+        others = [one for one in options[1:] if one not in literals and one is not type(None)]
+        if literals and not (typing.get_args(hint) and typing.get_origin(hint) is tuple):
+            values = {str(value) for one in literals for value in typing.get_args(one)}
+            found[flag] = values if literals[0] is hint or not others else None
+    return found
+
+
+@functools.cache
+def named_runs():
+    """Of every program and every of its commands that trains, the named runs."""
+    return {
+        (program, command): {name: type(run) for name, (_, run) in runs().items()}
+        for program, module in PROGRAMS.items()
+        for command, runs in module.FAMILY.begins.items()
+    }
+
+
+def union(kinds):
+    """The flags of several dataclasses together."""
+    found = {}
+    for kind in kinds:
+        for flag, values in choices(kind).items():
+            before = found.get(flag, set())
+            found[flag] = None if values is None or before is None else before | values
+    return found
+
+
+@functools.cache
+def every_flag():
+    """All flags of all commands."""
+    runs = [kind for kinds in named_runs().values() for kind in kinds.values()]
+    others = [module.Evaluate for module in PROGRAMS.values()]
+    return union({*main.COMMANDS.values(), *runs, *others, Glue}) | {"config": None}
+
+
+def strange_flags(text, known, where):
+    """What is wrong with the flags in a piece of code or prose."""
+    for flag, value in FLAG.findall(text):
+        flag = flag.rstrip(".")
+        if flag in COMMON or flag.startswith("xla"):
+            continue
+        if flag not in known:
+            yield f"{where} has no flag --{flag}"
+            continue
+        value = value.strip("`,.:)'\"")
+        if value.islower() and known[flag] is not None and value not in known[flag]:
+            yield f"--{flag} is not {value}: {sorted(known[flag])}"
+
+
+def strange_command(code):
+    """What is wrong with a command line."""
+    if found := re.match(r"transformer-jax ([\w-]+)", code):
+        name = found[1]
+        if name not in main.COMMANDS:
+            yield f"no command {name}"
+        else:
+            yield from strange_flags(code, choices(main.COMMANDS[name]), name)
+        return
+    found = re.match(r"python -m ([\w.]+)(?: ([\w-]+))?(?: ([\w-]+))?", code)
+    if not found:
+        return
+    module = ROOT / found[1].replace(".", "/")
+    if not (module.with_suffix(".py").exists() or (module / "__main__.py").exists()):
+        yield f"no module {found[1]}"
+    if found[1] == "benchmarks" and found[2] not in typing.get_args(What):
+        yield f"no benchmark {found[2]}"
+    if program := PROGRAMS.get(f"python -m {found[1]}"):
+        yield from strange_training(program, found[2], found[3], code)
+
+
+def strange_training(program, command, run, code):
+    """What is wrong with a command line of a training program."""
+    commands = {*program.FAMILY.begins, *program.FAMILY.others, "resume"}
+    runs = named_runs().get((program.PROGRAM, command))
+    if command is None:
+        return
+    if command not in commands:
+        yield f"{program.PROGRAM} has no command {command}"
+    elif runs is not None:
+        if run and run.islower() and run not in runs:
+            yield f"{command} has no run {run}"
+        kinds = [runs[run]] if run in runs else runs.values()
+        yield from strange_flags(code, union(kinds) | {"config": None}, f"{command} {run}")
+    elif command == "evaluate":
+        yield from strange_flags(code, choices(program.Evaluate), command)
+
+
+def strange_code(code):
+    """What is wrong with an inline piece of code, or a line of a block."""
+    yield from strange_command(code)
+    words = code.split()
+    if len(words) >= 2 and words[0] in TRAINS and re.fullmatch(r"[a-z0-9-]+", words[1]):
+        known = {name for (_, command), runs in named_runs().items() if command == words[0]
+                 for name in runs}  # fmt: skip
+        if words[1] not in known and words[1] != "--config" and not words[1].startswith("-"):
+            yield f"{words[0]} has no run {words[1]}"
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    if (found := re.match(r"make ([\w-]+)$", code)) and found[1] not in targets:
+        yield f"no make {found[1]}"
+    for path in re.findall(r"[\w./*-]+", code):
+        if path.startswith(FOLDERS) and not list(ROOT.glob(path.rstrip("/."))):
+            yield f"no file {path}"
+    yield from (f"tj has no {name}" for name in re.findall(r"\btj\.(\w+)", code)
+                if name not in tj.__all__)  # fmt: skip
+    yield from (f"no preset {name}" for name in re.findall(r"presets\[\"(\w+)", code)
+                if name not in PRESETS)  # fmt: skip
+
+
+def heading(line):
+    """The anchor of a heading, as GitHub makes it."""
+    return re.sub(r"[^\w -]", "", line.lower()).strip().replace(" ", "-")
+
+
+def strange_links(text, folder):
+    """Relative links whose file or heading does not exist."""
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"https?:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        path = folder / name
+        if not path.exists():
+            yield f"no file {link}"
+        elif anchor:
+            lines = (path.read_text() if name else text).splitlines()
+            if anchor not in {heading(line.lstrip("#")) for line in lines if line[:1] == "#"}:
+                yield f"no heading {link}"
+
+
+def faults(text, folder=ROOT):
+    """All that a page refers to and that does not exist."""
+    found = list(strange_links(text, folder))
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    blocks = [line for part in re.findall(r"```\w*\n(.*?)```", text, re.DOTALL)
+              for line in part.splitlines()]  # fmt: skip
+    blocks += [line[4:] for line in prose.splitlines() if line.startswith("    ")]
+    for code in [*blocks, *re.findall(r"`([^`\n]+)`", prose)]:
+        found += strange_code(code.strip())
+    for line in prose.splitlines():
+        found += strange_flags(line, every_flag(), "no command")
+        # The flags in a row of a table are those of its command.
+        first = re.match(r"\| `transformer-jax ([\w-]+)[^`]*` \|(.*)", line)
+        if first and first[1] in main.COMMANDS:
+            found += strange_flags(first[2], choices(main.COMMANDS[first[1]]), first[1])
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_pages_refer_to_exists(page):
+    assert faults(page.read_text(), page.parent) == []
+
+
+def test_pages_of_docs_are_linked_from_readme():
+    readme = (ROOT / "README.md").read_text()
+    for page in (ROOT / "docs").iterdir():
+        assert f"](docs/{page.name})" in readme
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "`--no-such-flag`",
+        "`--tokenizer.kind letters`",
+        "`--training.no-such-setting 3`",
+        "    transformer-jax translte RUN",
+        "    transformer-jax translate RUN --freeze 3",
+        "| `transformer-jax describe RUN` | `--template X` |",
+        "    python -m experiments.seq2seqs train small",
+        "    python -m experiments.seq2seq trian small",
+        "    python -m experiments.seq2seq train smal",
+        "    python -m experiments.seq2seq train small --data.text FILE",
+        "    python -m experiments.seq2seq evaluate RUN --text FILE",
+        "    python -m benchmarks tran",
+        "`pretrain large`",
+        "`make tset`",
+        "`transformer_jax/nowhere.py`",
+        "[a](nowhere.md)",
+        "[a](README.md#nowhere)",
+        "```python\ntj.lode()\n```",
+        '`tj.presets["bert_huge"]`',
+    ],
+)
+def test_what_does_not_exist_is_found(text):
+    assert len(faults(text)) > 0
+
+
+def test_what_exists_is_not_found():
+    text = "`train phrasebook`, `--data.text`, [a](README.md), [b](docs/lectures.md)"
+    assert faults(text) == []
