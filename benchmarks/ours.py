@@ -26,7 +26,7 @@ from transformer_jax.decoding.beam import beam_search
 from transformer_jax.decoding.generate import generate
 from transformer_jax.decoding.layout import prepared
 from transformer_jax.decoding.options import BeamSearchConfig, SpecialTokens
-from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.training.objectives import translation
 from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig, make_optimizer
 from transformer_jax.training.state import TrainState, split
@@ -58,7 +58,7 @@ def train(vocab, width, heads, layers, hidden, batch, length, chunk=None, dtype=
     config = configuration(vocab, width, heads, layers, hidden, final=True)
     compute = dataclasses.replace(config.compute, dtype=dtype)
     config = dataclasses.replace(config, compute=compute)
-    graph, params = split(EncoderDecoder(config, rngs=nnx.Rngs(0)))
+    graph, params = split(TransformerEncoderDecoder(config, rngs=nnx.Rngs(0)))
     rate = OptimizerConfig(
         name="adamw", learning_rate=1e-3, schedule=ScheduleConfig("constant", 0), weight_decay=0.01
     )
@@ -89,7 +89,7 @@ def train(vocab, width, heads, layers, hidden, batch, length, chunk=None, dtype=
 def load_marian(folder: str, config: TransformerConfig) -> tuple[Any, dict]:
     """The peers' random weights in our layout."""
     stored = np.load(Path(folder) / "marian.npz")
-    graph, params = split(EncoderDecoder(config, rngs=nnx.Rngs(0)))
+    graph, params = split(TransformerEncoderDecoder(config, rngs=nnx.Rngs(0)))
     linear = lambda name: {
         "kernel": stored[f"model.{name}.weight"].T,
         "bias": stored[f"model.{name}.bias"],

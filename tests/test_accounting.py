@@ -22,7 +22,7 @@ from transformer_jax.config import (
 )
 from transformer_jax.functional.losses import cross_entropy
 from transformer_jax.model_presets import PRESETS
-from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 
 B, S, T = 4, 32, 24
 
@@ -78,7 +78,7 @@ CONFIGS = {
 
 
 def abstract(config):
-    model = nnx.eval_shape(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0)))
+    model = nnx.eval_shape(lambda: TransformerEncoderDecoder(config, rngs=nnx.Rngs(0)))
     graph, state = nnx.split(model)
     return graph, nnx.to_pure_dict(state)
 

@@ -20,7 +20,7 @@ from transformer_jax.data.store import build_store
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.decoding.options import BeamSearchConfig
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.training.objectives import translation
 from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig, make_optimizer
 from transformer_jax.training.state import TrainState, split
@@ -48,7 +48,7 @@ def learnt():
     store = build_store(pairs, tokenizer)
     S, T = int(store.source_lengths.max()), int(store.target_lengths.max())
     batch = make_batch(store, np.arange(4), S, T, tokenizer.pad)
-    graph, params = split(EncoderDecoder(config, rngs=nnx.Rngs(0)))
+    graph, params = split(TransformerEncoderDecoder(config, rngs=nnx.Rngs(0)))
     rate = OptimizerConfig(learning_rate=1e-2, schedule=ScheduleConfig("constant", warm_up=20))
     tx = make_optimizer(rate, config.d_model, STEPS)
     step = jax.jit(make_step(graph, tx, translation(tokenizer.bos)))

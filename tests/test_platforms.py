@@ -20,14 +20,14 @@ PLATFORMS = ("cpu", "cuda", "tpu")
 
 
 def decoder(dtype):
-    base = PRESETS["char"]
+    base = PRESETS["nanogpt_char"]
     return dataclasses.replace(
         base,
-        vocab=11,
-        width=12,
+        vocab_size=11,
+        d_model=12,
         decoder_layers=1,
-        attention=dataclasses.replace(base.attention, heads=2),
-        feed_forward=dataclasses.replace(base.feed_forward, width=8),
+        attention=dataclasses.replace(base.attention, num_heads=2),
+        feed_forward=dataclasses.replace(base.feed_forward, d_ff=8),
         compute=dataclasses.replace(base.compute, dtype=dtype),
     )
 
@@ -40,7 +40,7 @@ def training(dtype):
     def loss(params):
         model = nnx.merge(graph, params)
         table = model.output_table()
-        hidden = model.hidden(tokens)
+        hidden = model.hidden(None, tokens)
         return fused_linear_cross_entropy(hidden, table.table, tokens, bias=table.bias)[0]
 
     return jax.jit(jax.value_and_grad(loss)), params

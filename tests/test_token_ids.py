@@ -25,7 +25,7 @@ from transformer_jax.encoding.vectors import Embedder
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.model_presets import bert
 from transformer_jax.models.decoder import Decoder
-from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.models.heads import EncoderForMaskedLM, SequenceClassifier
 from transformer_jax.modules.linear import Embed
 
@@ -68,7 +68,7 @@ def test_a_table_has_the_rows_it_has(ids):
 def test_models_that_are_called_as_they_are_refuse_others_tokens(ids):
     ids, lengths = jnp.asarray(ids), jnp.array([2])
     encoder = nnx.merge(*drawn(lambda: EncoderForMaskedLM(tiny(), rngs=nnx.Rngs(0))))
-    pair = nnx.merge(*drawn(lambda: EncoderDecoder(plain(1, 1), rngs=nnx.Rngs(0))))
+    pair = nnx.merge(*drawn(lambda: TransformerEncoderDecoder(plain(1, 1), rngs=nnx.Rngs(0))))
     decoder = nnx.merge(*drawn(lambda: Decoder(plain(0, 1), rngs=nnx.Rngs(0))))
     fine = jnp.zeros_like(ids)
     for call in (

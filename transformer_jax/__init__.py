@@ -48,7 +48,12 @@ if TYPE_CHECKING:
     from transformer_jax.model_presets import PRESETS
     from transformer_jax.models.decoder import Decoder
     from transformer_jax.models.encoder import Encoder
-    from transformer_jax.models.encoder_decoder import EncoderDecoder
+    from transformer_jax.models.encoder_decoder import (
+        EncoderDecoder,
+        TransformerDecoder,
+        TransformerEncoder,
+        TransformerEncoderDecoder,
+    )
     from transformer_jax.parallel.mesh import MeshConfig, make_mesh
     from transformer_jax.predictors.loading import load
     from transformer_jax.training.state import TrainState, split
@@ -71,6 +76,9 @@ __all__ = [
     "ScoreConfig",
     "TrainState",
     "TransformerConfig",
+    "TransformerDecoder",
+    "TransformerEncoder",
+    "TransformerEncoderDecoder",
     "__version__",
     "attend",
     "load",
@@ -88,6 +96,9 @@ _MODULES = {
     "Decoder": "models.decoder",
     "Encoder": "models.encoder",
     "EncoderDecoder": "models.encoder_decoder",
+    "TransformerDecoder": "models.encoder_decoder",
+    "TransformerEncoder": "models.encoder_decoder",
+    "TransformerEncoderDecoder": "models.encoder_decoder",
     "MeshConfig": "parallel.mesh",
     "make_mesh": "parallel.mesh",
     "load": "predictors.loading",

@@ -25,7 +25,7 @@ from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.decoding.ngram import NgramLanguageModel
 from transformer_jax.functional.losses import cross_entropy
 from transformer_jax.models.decoder import Decoder
-from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.training.checkpoint import Checkpointer
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.state import TrainState, split
@@ -90,7 +90,7 @@ def train_lesson(folder):
     )
     inputs = np.concatenate([np.full((4, 1), tokenizer.bos, np.int32), target[:, :-1]], 1)
     weights = (np.arange(target.shape[1])[None] < target_lengths[:, None]).astype(np.float32)
-    graph, params = split(EncoderDecoder(config, rngs=nnx.Rngs(0)))
+    graph, params = split(TransformerEncoderDecoder(config, rngs=nnx.Rngs(0)))
     tx = optax.adam(5e-3)
 
     def step(_, state):

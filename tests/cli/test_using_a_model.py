@@ -22,7 +22,7 @@ from transformer_jax.config import TransformerConfig
 from transformer_jax.decoding.forced import TraceStep
 from transformer_jax.decoding.translator import Hypothesis, Translation, Translator
 from transformer_jax.errors import ConfigError
-from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.predictors.runs import chosen_checkpoint, load
 
 
@@ -348,7 +348,9 @@ def test_maps_reproduce_what_the_forward_pass_computed(trained_run, lesson, impl
     config = dataclasses.replace(
         config, attention=dataclasses.replace(config.attention, implementation=implementation)
     )
-    graph = nnx.split(nnx.eval_shape(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0))))[0]
+    graph = nnx.split(nnx.eval_shape(lambda: TransformerEncoderDecoder(config, rngs=nnx.Rngs(0))))[
+        0
+    ]
     translator = Translator((graph, params), tokenizer)
     maps, _ = attention_of(translator, lesson[0][0])
     [ids], _ = translator.encode([lesson[0][0]])
@@ -356,7 +358,7 @@ def test_maps_reproduce_what_the_forward_pass_computed(trained_run, lesson, impl
     source = jnp.array([ids])
     memory = np.asarray(model.encode(source, jnp.array([len(ids)])))[0]
     x = np.asarray(
-        model.encoder.embed_inputs(model.embed(source, model.embedding), jnp.arange(len(ids))[None])
+        model.encoder.embed_inputs(model.decoding_half().embed(source), jnp.arange(len(ids))[None])
     )[0]
     np.testing.assert_allclose(
         encoder_from_maps(params["encoder"], config, x, maps[0].weights), memory, atol=1e-4

@@ -20,7 +20,7 @@ from transformer_jax.decoding.exhaustive import exhaustive_search
 from transformer_jax.decoding.generate import SamplingConfig, generate, row_keys
 from transformer_jax.decoding.options import BeamSearchConfig, SpecialTokens
 from transformer_jax.models.decoder import Decoder
-from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.models.protocol import Decodable
 
 B, S, T, V, D = 3, 4, 5, 7, 16
@@ -122,7 +122,7 @@ MODELS = {
         lambda model, inputs, tokens: model(tokens),
     ),
     "encoder-decoder": (
-        lambda: EncoderDecoder(configuration(1), rngs=nnx.Rngs(0)),
+        lambda: TransformerEncoderDecoder(configuration(1), rngs=nnx.Rngs(0)),
         SOURCE,
         lambda model, inputs, tokens: model(inputs["source"], tokens, inputs["source_lengths"]),
     ),

@@ -25,7 +25,7 @@ from transformer_jax.decoding.hf_search import (
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.decoder import Decoder
-from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 
 V, H, P, T, S, B = 13, 997, 6, 12, 5, 3
 OUT = np.float32(-1e9)
@@ -439,7 +439,7 @@ def translator():
         feed_forward=FeedForwardConfig(d_ff=16),
         positions=PositionConfig(kind="sinusoidal_halves", max_length=20),
     )
-    graph, state = nnx.split(EncoderDecoder(config, rngs=nnx.Rngs(0)))
+    graph, state = nnx.split(TransformerEncoderDecoder(config, rngs=nnx.Rngs(0)))
     return graph, nnx.to_pure_dict(state)
 
 

@@ -22,7 +22,7 @@ from transformer_jax.decoding.exhaustive import exhaustive_search
 from transformer_jax.decoding.options import BeamSearchConfig, SpecialTokens, TranslationBatching
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 
 PAD, UNK, BOS, EOS = range(4)
 LETTERS = "abcdefghijklmnop"
@@ -59,7 +59,7 @@ def letter_model(seed=0, vocab=20, max_length=24):
         attention=AttentionConfig(num_heads=2),
         feed_forward=FeedForwardConfig(d_ff=32),
     )
-    return EncoderDecoder(config, rngs=nnx.Rngs(seed))
+    return TransformerEncoderDecoder(config, rngs=nnx.Rngs(seed))
 
 
 SHAPES = TranslationBatching(source_lengths=(8, 16), rows=(1, 4))
@@ -267,7 +267,9 @@ def test_weights_are_cast_once_and_not_at_every_token(beams):
     """Where bfloat16 is computed in: no loop of the program turns a matrix into it."""
     made = letter_model()
     compute = dataclasses.replace(made.config.compute, dtype="bfloat16")
-    model = EncoderDecoder(dataclasses.replace(made.config, compute=compute), rngs=nnx.Rngs(0))
+    model = TransformerEncoderDecoder(
+        dataclasses.replace(made.config, compute=compute), rngs=nnx.Rngs(0)
+    )
     search = dataclasses.replace(SEARCH, num_beams=beams, nbest=1)
     translator = Translator(model, Letters(), search=search, batching=SHAPES)
     shapes = {leaf.shape for leaf in jax.tree.leaves(translator.params) if leaf.ndim > 1}

@@ -23,7 +23,7 @@ from transformer_jax.encoding.saving import VectorFile
 from transformer_jax.encoding.vectors import Embedder, combine_layers, cosine, pool_hidden_states
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.model_presets import bert
-from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.models.heads import EncoderForMaskedLM
 from transformer_jax.training.state import split
 
@@ -184,7 +184,7 @@ def test_the_encoder_of_a_translator_reads_as_in_its_training():
         attention=AttentionConfig(num_heads=2),
         norm=NormConfig(residual_dropout=0.0),
     )
-    made = split(EncoderDecoder(config, rngs=nnx.Rngs(0)))
+    made = split(TransformerEncoderDecoder(config, rngs=nnx.Rngs(0)))
     [block] = Embedder(made, TOKENIZER).embed(TEXTS[:3], pool="none")
     ids = [*TOKENIZER.encode(TEXTS[1]), TOKENIZER.eos]
     wanted = nnx.merge(*made).encode(jnp.array([ids]), jnp.array([len(ids)]))[0]

@@ -28,7 +28,7 @@ from transformer_jax.decoding.layout import split_model
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional.masks import Mask
 from transformer_jax.model_presets import PRESETS
-from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.modules.linear import Embed
 from transformer_jax.modules.replace import prepare_for_decoding
 from transformer_jax.modules.stack import stack_blocks, unstack_blocks
@@ -105,7 +105,7 @@ variants = pytest.mark.parametrize(
 
 @functools.lru_cache(maxsize=64)
 def made(config, seed=0):
-    return drawn(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0)), seed=seed)
+    return drawn(lambda: TransformerEncoderDecoder(config, rngs=nnx.Rngs(0)), seed=seed)
 
 
 class Compiled:
@@ -446,7 +446,7 @@ def test_tied_embedding_is_one_array_with_summed_gradient(batch):
 @pytest.mark.parametrize(("preset", "millions"), [("vaswani_base", 63.05), ("vaswani_big", 214.2)])
 def test_published_sizes(preset, millions):
     """Row U15: 37,000 tokens, tied, no attention biases."""
-    make = lambda: nnx.split(EncoderDecoder(PRESETS[preset], rngs=nnx.Rngs(0)))[1]
+    make = lambda: nnx.split(TransformerEncoderDecoder(PRESETS[preset], rngs=nnx.Rngs(0)))[1]
     count = sum(a.size for a in jax.tree.leaves(jax.eval_shape(make)))
     assert round(count / 1e6, 2 if millions < 100 else 1) == millions
 
@@ -464,7 +464,7 @@ def test_heads_that_do_not_divide_are_refused():
         change(attention={"num_heads": 5})
     change(attention={"num_heads": 5, "head_dim": 3})
     with pytest.raises(ConfigError, match="at least 1 layer"):
-        EncoderDecoder(change(decoder_layers=0), rngs=nnx.Rngs(0))
+        TransformerEncoderDecoder(change(decoder_layers=0), rngs=nnx.Rngs(0))
 
 
 def test_nine_by_nine():
@@ -489,7 +489,8 @@ def test_nine_by_nine():
 @pytest.mark.slow
 def test_bfloat16_computes_narrow_and_scores_wide(batch):
     wide, narrow = noisy(TINY), noisy(change(compute=ComputeConfig(dtype="bfloat16")))
-    hidden = narrow.call("hidden", **batch)
+    inputs = {name: batch[name] for name in ("source", "source_lengths")}
+    hidden = narrow.call("hidden", inputs, batch["target"])
     assert hidden.dtype == jnp.bfloat16
     logits = narrow(**batch)
     assert logits.dtype == jnp.float32

@@ -25,7 +25,7 @@ from transformer_jax.config import (
 )
 from transformer_jax.errors import ConfigError
 from transformer_jax.model_presets import PRESETS
-from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.models.heads import (
     EncoderForMaskedLM,
     ReplacedTokenDetector,
@@ -107,7 +107,9 @@ def test_parameters_live_where_their_axes_say(scan, places):
         head=HeadConfig(bias=True),
         compute=ComputeConfig(scan_layers=scan),
     )
-    declared = parameters(nnx.eval_shape(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0))))
+    declared = parameters(
+        nnx.eval_shape(lambda: TransformerEncoderDecoder(config, rngs=nnx.Rngs(0)))
+    )
     found = named(sharding.shardings(declared, make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))))
     assert {name: found[name].spec for name in places} == places
 

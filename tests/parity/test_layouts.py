@@ -33,7 +33,7 @@ from transformer_jax.interop.family import Model
 from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.decoder import Decoder
-from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 
 REFERENCES = np.load(layouts.REFERENCES / "outputs.npz")
 LAYOUTS = list(layouts.LAYOUTS)
@@ -525,7 +525,7 @@ def test_translators_trained_here_are_published(tmp_path, place, kind, scan):
         feed_forward=FeedForwardConfig(d_ff=28), norm=NormConfig(placement=place),
         compute=ComputeConfig(scan_layers=scan),
     )  # fmt: skip
-    graph, state = nnx.split(EncoderDecoder(config, rngs=nnx.Rngs(0)))
+    graph, state = nnx.split(TransformerEncoderDecoder(config, rngs=nnx.Rngs(0)))
     noise = lambda path, leaf: leaf + 0.1 * layouts.random(str(path)).standard_normal(leaf.shape)
     params = jax.tree_util.tree_map_with_path(noise, nnx.to_pure_dict(state))
     params = jax.tree.map(jnp.float32, params)

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from transformer_jax.modules.head import OutputTable
+
 V, D, N, F = 24, 16, 4, 32
 
 
@@ -48,9 +50,10 @@ class Toy(nnx.Module):
         self.encoder = nnx.Dict(blocks=nnx.List([ToyBlock(rngs) for _ in range(2)]))
         self.dropout = dropout
 
-    def hidden(self, source, target, source_lengths, target_lengths=None, *, key=None):
-        S, T = source.shape[1], target.shape[1]
-        x = self.embedding["table"][...][jnp.concatenate([source, target], 1)]
+    def hidden(self, inputs, tokens, *, key=None):
+        source, source_lengths = inputs["source"], inputs["source_lengths"]
+        S, T = source.shape[1], tokens.shape[1]
+        x = self.embedding["table"][...][jnp.concatenate([source, tokens], 1)]
         if key is not None and self.dropout:
             x = jnp.where(jax.random.bernoulli(key, 1 - self.dropout, x.shape), x, 0.0)
         there = jnp.arange(S + T)[None] < source_lengths[:, None]
@@ -60,11 +63,12 @@ class Toy(nnx.Module):
             x = block(x, seen[:, None])
         return x[:, S:]
 
-    def __call__(self, *args, key=None):
-        return self.hidden(*args, key=key) @ self.embedding["table"][...].T
+    def __call__(self, source, target, source_lengths, *, key=None):
+        inputs = {"source": source, "source_lengths": source_lengths}
+        return self.output_table().logits(self.hidden(inputs, target, key=key))
 
     def output_table(self):
-        return self.embedding["table"][...], None, 1.0, None
+        return OutputTable(self.embedding["table"][...], None, 1.0, None)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transformer_jax.errors import ConfigError
+from transformer_jax.modules.head import OutputTable
 from transformer_jax.training.objectives import make_decoder_inputs, target_weights, translation
 
 BOS = 1
@@ -29,8 +30,11 @@ def test_decoder_inputs_are_bos_then_the_targets_one_late_u10(rows, length, seed
 class Copies:
     """A model that is sure that each token follows itself."""
 
-    def __call__(self, source, target, source_lengths, target_lengths=None, *, key=None):
-        return 50.0 * jax.nn.one_hot(target, 10)
+    def hidden(self, inputs, tokens, *, key=None):
+        return jax.nn.one_hot(tokens, 10)
+
+    def output_table(self):
+        return OutputTable(50.0 * jnp.eye(10), None, 1.0, None)
 
 
 def test_a_model_that_copies_its_inputs_predicts_the_token_before_u10():

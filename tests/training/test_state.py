@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 from transformer_jax.config import HeadConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.model_presets import bert
-from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.parallel.mesh import MeshConfig, make_mesh
 from transformer_jax.parallel.sharding import path_name
 from transformer_jax.training.state import (
@@ -62,7 +62,7 @@ def test_what_a_seed_draws_is_the_same_on_one_device_and_on_many():
         head=HeadConfig(),
         encoder_layers=2,
     )
-    make = lambda: EncoderDecoder(config, rngs=nnx.Rngs(3))
+    make = lambda: TransformerEncoderDecoder(config, rngs=nnx.Rngs(3))
     meshes = [make_mesh(MeshConfig(), jax.devices()[:1]), make_mesh(MeshConfig(fsdp=4, tensor=2))]
     drawn = [create_state(make, optax.adam(1e-3), mesh, average=True)[1] for mesh in meshes]
     chex.assert_trees_all_close(*map(jax.device_get, drawn), rtol=1e-6)

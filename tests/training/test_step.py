@@ -18,7 +18,7 @@ from transformer_jax.config import (
     TransformerConfig,
 )
 from transformer_jax.errors import ConfigError
-from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.parallel.mesh import MeshConfig, make_mesh, shard_batch
 from transformer_jax.parallel.sharding import replicated
 from transformer_jax.training.objectives import translation
@@ -123,7 +123,7 @@ def test_encoder_decoder_is_the_same_on_every_mesh(sentences, key, compute, shap
         attention=AttentionConfig(num_heads=4), feed_forward=FeedForwardConfig(d_ff=64),
         compute=compute,
     )  # fmt: skip
-    make, batch = lambda: EncoderDecoder(config, rngs=nnx.Rngs(0)), sentences()
+    make, batch = lambda: TransformerEncoderDecoder(config, rngs=nnx.Rngs(0)), sentences()
     params = jax.tree.map(np.asarray, split(make())[1])
     expected = None
     for shape in (MeshConfig(data=1), *shapes):

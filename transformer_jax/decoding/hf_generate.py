@@ -21,7 +21,7 @@ from transformer_jax.decoding.hf_search import (
 from transformer_jax.decoding.layout import prepared, split_model
 from transformer_jax.decoding.windows import round_up
 from transformer_jax.errors import ConfigError, DataError, plural
-from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.numerics import refuse_nonfinite
 
 __all__ = ["HFGenerationOutput", "HFGenerator"]
@@ -72,7 +72,7 @@ class HFGenerator:
         graph, params = split_model(model)
         model = nnx.merge(graph, params)
         config = model.config
-        self.encodes = isinstance(model, EncoderDecoder)
+        self.encodes = isinstance(model, TransformerEncoderDecoder)
         self.vocab = config.vocab_size  # of what is read
         self.written_vocab = (
             config.decoder_vocab_size if self.encodes else None

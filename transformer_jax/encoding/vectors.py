@@ -26,7 +26,7 @@ from transformer_jax.encoding.batching import length_buckets
 from transformer_jax.encoding.packing import PackedBatches, default_tokens
 from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.functional.masks import segment_mask
-from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.numerics import refuse_nonfinite
 
 __all__ = [
@@ -134,7 +134,7 @@ class Embedder:
         self._graph, self.params = model
         whole = nnx.merge(*model)
         check_vocabulary(tokenizer, whole.config.vocab_size)
-        self._seq2seq = isinstance(whole, EncoderDecoder)
+        self._seq2seq = isinstance(whole, TransformerEncoderDecoder)
         self._tokenizer, self._tokens = tokenizer, tokens or default_tokens()
         if template is None and self._seq2seq:
             template = SpecialTokensTemplate(
@@ -315,7 +315,7 @@ class Embedder:
 def _maps(graph: Any, params: Any, batch: dict[str, Any]) -> Float[Array, "L B N T T"]:
     """How much each token reads of each, in every head (row U13)."""
     model = nnx.merge(graph, params)
-    if not isinstance(model, EncoderDecoder):
+    if not isinstance(model, TransformerEncoderDecoder):
         return model.attention_maps(batch["tokens"], batch["lengths"], batch["types"])
     maps: list[Array] = []
     see = lambda weights: maps.append(weights)
@@ -329,11 +329,8 @@ def _layers(model: Any, batch: dict[str, Any]) -> list[Array]:
     No text of a row sees another: the mask keeps them apart, and each has positions of its own.
     """
     found: list[Array] = []
-    seq2seq, tokens = isinstance(model, EncoderDecoder), batch["tokens"]
-    if seq2seq:
-        x = model.embed(tokens, model.embedding)
-    else:
-        x = model.embedding(tokens) * model.config.embedding_scale
+    seq2seq, tokens = isinstance(model, TransformerEncoderDecoder), batch["tokens"]
+    x = model.embedding(tokens) * model.config.embedding_scale
     model.encoder(
         x,
         segment_mask(batch["segments"], batch["segments"]),

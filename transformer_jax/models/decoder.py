@@ -1,5 +1,7 @@
 """The decoder-only Transformer: a language model."""
 
+from collections.abc import Mapping
+
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Float32, Int, Key
@@ -48,33 +50,32 @@ class Decoder(nnx.Module):
         key: Key[Array, ""] | None = None,
     ) -> Float32[Array, "B T V"]:
         """Logits of the token that follows each of ``tokens``."""
-        return self.logits(self.hidden(tokens, segment_ids, positions, key=key))
+        inputs = {"segment_ids": segment_ids, "positions": positions}
+        return self.logits(self.hidden(inputs, tokens, key=key))
 
     def hidden(
         self,
+        inputs: Mapping[str, Int[Array, "B T"] | None] | None,
         tokens: Int[Array, "B T"],
-        segment_ids: Int[Array, "B T"] | None = None,
-        positions: Int[Array, "B T"] | None = None,
         *,
         key: Key[Array, ""] | None = None,
         on_weights=None,
     ) -> Float[Array, "B T D"]:
-        """What the head reads at each of ``tokens``.
+        """The hidden state at each of ``tokens``.
 
         Args:
+            inputs: Of rows that hold several texts: ``segment_ids``, which text each token belongs
+                to, 0 being padding, and ``positions``, those within each text. Texts do not attend
+                to each other. None, here or of one of them: each row is one text.
             tokens: The text.
-            segment_ids: Of rows that hold several texts, which of them each token is part of; none
-                sees another, and 0 is padding.
-            positions: Where each token stands in its own text; None is 0, 1, 2, … in each row.
             key: Dropout, if given.
             on_weights: Called with the weights of each block's self-attention.
         """
-        mask = (
-            None if segment_ids is None else Mask(q_segments=segment_ids, kv_segments=segment_ids)
-        )
-        return self.decoder(
-            self.embed(tokens), mask, positions=positions, key=key, on_weights=on_weights
-        )
+        given = inputs or {}
+        ids, positions = given.get("segment_ids"), given.get("positions")
+        mask = None if ids is None else Mask(q_segments=ids, kv_segments=ids)
+        embedded = self.embed(tokens)
+        return self.decoder(embedded, mask, positions=positions, key=key, on_weights=on_weights)
 
     def logits(self, hidden: Float[Array, "*rows D"]) -> Float32[Array, "*rows V"]:
         """Scores over the vocabulary, in float32."""
@@ -134,7 +135,8 @@ class Decoder(nnx.Module):
         """The weights of every layer and head (row U13), exact whichever kernel runs."""
         maps: list[Array] = []
         see = lambda weights: maps.append(weights)
-        self.hidden(tokens, segment_ids, positions, on_weights=(see, see))
+        inputs = {"segment_ids": segment_ids, "positions": positions}
+        self.hidden(inputs, tokens, on_weights=(see, see))
         return jnp.stack(maps)
 
     def embed(self, tokens: Int[Array, "*where"]) -> Float[Array, "*where D"]:

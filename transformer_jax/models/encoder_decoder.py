@@ -1,7 +1,8 @@
-"""The encoder-decoder Transformer: reads one sequence, writes another."""
+"""Encoder-decoders: whatever encodes and whatever decodes, and the Transformer of both."""
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,42 +12,297 @@ from jaxtyping import Array, Bool, Float, Float32, Int, Key
 from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional.masks import padding_mask
+from transformer_jax.models.protocol import Encoded
 from transformer_jax.modules.cache import Cache
 from transformer_jax.modules.head import Head, OutputTable
 from transformer_jax.modules.linear import Embed
 from transformer_jax.modules.parameters import at_depth, raise_depth
 from transformer_jax.modules.stack import Stack
 
-__all__ = ["EncoderDecoder"]
+__all__ = [
+    "EncoderDecoder",
+    "TransformerDecoder",
+    "TransformerEncoder",
+    "TransformerEncoderDecoder",
+]
 
 
 class EncoderDecoder(nnx.Module):
-    """Scores a target sequence, token by token, given a source sequence.
+    """A model composed of an encoder and a decoder; it is a ``Scorer`` and ``Decodable``.
 
-    Vaswani et al. 2017, figure 1; rows L11-L16, U7-U12, B37, H9. Lengths say how many tokens of a
-    row are real, or which, wherever padding stands; the others are never looked at.
+    ``encoder(**inputs, key=key)`` returns :class:`Encoded` and may encode anything. The decoder is
+    a ``Scorer`` and ``Decodable`` whose ``inputs`` are these encoded states. A table that both use
+    belongs to the decoder: give the encoder the same module.
+
+    Args:
+        encoder: Module from inputs by name to encoded states.
+        decoder: Module from encoded states and tokens to hidden states.
+        bridge: Map from the encoder's width to the decoder's, where they differ.
+    """
+
+    def __init__(self, encoder: Any, decoder: Any, bridge: Any = None):
+        self.encoder, self.decoder, self.bridge = encoder, decoder, bridge
+        raise_depth(decoder, encoder)
+
+    def encoded(self, inputs: Mapping[str, Any], key: Key[Array, ""] | None = None) -> Encoded:
+        """The encoder's states as the decoder reads them."""
+        found = self.encoder(**inputs, key=key)
+        return found if self.bridge is None else found._replace(states=self.bridge(found.states))
+
+    def decoding_half(self) -> Any:
+        """The decoder."""
+        return self.decoder
+
+    def hidden(
+        self,
+        inputs: Mapping[str, Any],
+        tokens: Int[Array, "B T"],
+        *,
+        key: Key[Array, ""] | None = None,
+    ) -> Float[Array, "B T D"]:
+        """The hidden state at each of ``tokens``, which are shifted right.
+
+        Args:
+            inputs: Arguments of the encoder by name.
+            tokens: Decoder inputs.
+            key: Dropout, if given.
+        """
+        keys = (None, None) if key is None else jax.random.split(key)
+        encoded = self.encoded(inputs, keys[0])
+        hidden: Array = self.decoding_half().hidden(encoded, tokens, key=keys[1])
+        return hidden
+
+    def logits(self, hidden: Float[Array, "*rows D"]) -> Float32[Array, "*rows V"]:
+        """Logits over the vocabulary, in float32."""
+        return self.output_table().logits(hidden)
+
+    def output_table(self) -> OutputTable:
+        """The output projection, for losses that never hold all logits at once."""
+        table: OutputTable = self.decoding_half().output_table()
+        return table
+
+    def init_cache(self, inputs: Mapping[str, Any], rows: int, size: int, *, beams: int = 1) -> Any:
+        """An empty cache for up to ``size`` tokens of ``rows`` sequences, ``beams`` of each.
+
+        The inputs are encoded here, once.
+        """
+        return self.decoding_half().init_cache(self.encoded(inputs), rows, size, beams=beams)
+
+    def prefill(
+        self, tokens: Int[Array, "B T"], cache: Any, starts: Int[Array, " B"] | None = None
+    ) -> tuple[Float32[Array, "B V"], Any]:
+        """Logits of the token after each prefix, and the empty cache with the prefixes in it.
+
+        Args:
+            tokens: Prefixes, left-padded.
+            cache: Made by :meth:`init_cache`.
+            starts: Index of the first token of each prefix; earlier ones are padding.
+        """
+        found: tuple[Array, Any] = self.decoding_half().prefill(tokens, cache, starts)
+        return found
+
+    def step(self, tokens: Int[Array, " R"], cache: Any) -> tuple[Float32[Array, "R V"], Any]:
+        """Logits of the token after ``tokens``, one of each row, and the cache with them."""
+        found: tuple[Array, Any] = self.decoding_half().step(tokens, cache)
+        return found
+
+    def reorder(self, cache: Any, parents: Int[Array, "B M"]) -> Any:
+        """The cache in which beam ``m`` of sequence ``b`` continues beam ``parents[b, m]``."""
+        return self.decoding_half().reorder(cache, parents)
+
+
+class TransformerEncoder(nnx.Module):
+    """Token embeddings and a stack of self-attention blocks: the encoder of Vaswani et al. 2017."""
+
+    def __init__(self, embedding: Embed, stack: Stack):
+        self.embedding, self.stack = embedding, stack
+
+    @classmethod
+    def from_config(
+        cls, config: TransformerConfig, *, embedding: Embed | None = None, rngs: nnx.Rngs
+    ) -> "TransformerEncoder":
+        """An encoder with new parameters; ``embedding`` is a table that it shares."""
+        embedding = _embedding(config, rngs) if embedding is None else embedding
+        stack = Stack(config, config.encoder_layers, decoder=False, cross=False, rngs=rngs)
+        return cls(embedding, stack)
+
+    def __call__(
+        self,
+        source: Int[Array, "B S"],
+        source_lengths: Int[Array, " B"] | Bool[Array, "B S"],
+        *,
+        key: Key[Array, ""] | None = None,
+        on_weights=None,
+    ) -> Encoded:
+        """A contextual vector for each source token.
+
+        Args:
+            source: Source tokens.
+            source_lengths: How many tokens of each row are real, or which; no token attends to the
+                others.
+            key: Dropout, if given.
+            on_weights: Called with the weights of each block's self-attention.
+        """
+        states = self.stack(
+            _embedded(self.embedding, source, self.stack),
+            padding_mask(source_lengths),
+            positions=self.stack.position_ids(source.shape[1], source_lengths),
+            key=key,
+            on_weights=on_weights,
+        )
+        return Encoded(states, source_lengths)
+
+
+class TransformerDecoder(nnx.Module):
+    """A decoder with cross-attention to encoded states: Vaswani et al. 2017; rows L12-L16.
+
+    It is a ``Scorer`` and ``Decodable`` whose inputs are :class:`Encoded` states of its width.
+    """
+
+    def __init__(self, embedding: Embed, stack: Stack, head: Head):
+        self.embedding, self.stack, self.head = embedding, stack, head
+
+    @classmethod
+    def from_config(cls, config: TransformerConfig, *, rngs: nnx.Rngs) -> "TransformerDecoder":
+        """A decoder with new parameters."""
+        config = config.decoder()
+        embedding = _embedding(config, rngs)
+        stack = Stack(config, config.decoder_layers, decoder=True, cross=True, rngs=rngs)
+        return cls(embedding, stack, Head(config, rngs=rngs))
+
+    def hidden(
+        self,
+        inputs: Encoded,
+        tokens: Int[Array, "B T"],
+        *,
+        lengths: Int[Array, " B"] | Bool[Array, "B T"] | None = None,
+        key: Key[Array, ""] | None = None,
+        on_weights=None,
+    ) -> Float[Array, "B T D"]:
+        """The hidden state at each token, from the tokens up to it and the encoded states.
+
+        Args:
+            inputs: Encoded states.
+            tokens: Target tokens, shifted right.
+            lengths: How many tokens of each row are real, or which; None is all. Padding behind the
+                last token needs no lengths: no earlier token attends to it.
+            key: Dropout, if given.
+            on_weights: Called with the weights of each block's self- and cross-attention.
+
+        Raises:
+            ConfigError: The encoded states have another width.
+        """
+        self._check_width(inputs)
+        return self.stack(
+            self.embed(tokens),
+            None if lengths is None else padding_mask(lengths),
+            memory=inputs.states,
+            memory_mask=None if inputs.mask is None else padding_mask(inputs.mask),
+            key=key,
+            on_weights=on_weights,
+        )
+
+    def _check_width(self, inputs: Encoded) -> None:
+        found, wanted = inputs.states.shape[-1], self.stack.config.d_model
+        if found != wanted:
+            raise ConfigError(
+                f"encoded states have width {found}, the decoder {wanted}: give EncoderDecoder a "
+                f'bridge, such as Linear({found}, {wanted}, (None, "embed"), rngs=rngs)'
+            )
+
+    def embed(self, tokens: Int[Array, "*where"]) -> Float[Array, "*where D"]:
+        """Scaled token vectors, without positions (rows L5, L6)."""
+        return _embedded(self.embedding, tokens, self.stack)
+
+    def output_table(self) -> OutputTable:
+        """The output projection."""
+        return self.head.output_table(self.embedding)
+
+    def init_cache(self, inputs: Encoded, rows: int, size: int, *, beams: int = 1) -> Cache:
+        """An empty cache; each block's keys and values of the encoded states are computed once.
+
+        Args:
+            inputs: Encoded states.
+            rows: B, the number of sequences.
+            size: Most target tokens.
+            beams: M, hypotheses of each sequence.
+
+        Raises:
+            ConfigError: The encoded states have another width.
+        """
+        self._check_width(inputs)
+        memory, mask = inputs
+        visible = None if mask is None else padding_mask(mask).array(1, memory.shape[1])
+        return self.stack.init_cache(rows, size, beams=beams, memory=memory, memory_mask=visible)
+
+    def prefill(
+        self, tokens: Int[Array, "B T"], cache: Cache, starts: Int[Array, " B"] | None = None
+    ) -> tuple[Float32[Array, "B V"], Cache]:
+        """Logits of the token after each prefix, and the empty cache with the prefixes in it."""
+
+        def body(cache: Cache, token: Array) -> tuple[Cache, Array]:
+            hidden, cache = self.stack.step(self.embed(token), cache)
+            return cache, hidden
+
+        rows = jnp.repeat(tokens, cache.beams, axis=0)
+        cache, hidden = jax.lax.scan(body, dataclasses.replace(cache, starts=starts), rows.T)
+        return self.output_table().logits(hidden[-1, :: cache.beams]), cache
+
+    def step(self, tokens: Int[Array, " R"], cache: Cache) -> tuple[Float32[Array, "R V"], Cache]:
+        """Logits of the token after ``tokens``, one of each row, and the cache with them."""
+        hidden, cache = self.stack.step(self.embed(tokens), cache)
+        return self.output_table().logits(hidden), cache
+
+    def reorder(self, cache: Cache, parents: Int[Array, "B M"]) -> Cache:
+        """The cache in which beam ``m`` of sequence ``b`` continues beam ``parents[b, m]``."""
+        return cache.reorder(parents)
+
+
+class TransformerEncoderDecoder(EncoderDecoder):
+    """The Transformer of Vaswani et al. 2017, figure 1; rows L11-L16, U7-U12, B37, H9.
+
+    It is composed of a :class:`TransformerEncoder` and a :class:`TransformerDecoder`. Their tables,
+    stacks and head are its own fields, so that the paths of parameters are those of encoders and
+    decoders alone, and of stored checkpoints. Inputs are ``source`` and ``source_lengths``.
     """
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
         for side in ("encoder_layers", "decoder_layers"):
             if getattr(config, side) < 1:
                 raise ConfigError(f"{side} is 0: an encoder-decoder needs at least 1 layer a side")
-        self.config = config
-        decoder, D = config.decoder(), config.d_model
-        # Scaled embeddings start at unit size whatever the scale.
-        spread = D**-0.5 if config.embedding.scale is None else 0.02
-        self.embedding = Embed(config.vocab_size, D, scale=spread, rngs=rngs)
-        shared = config.embedding.share_encoder_decoder_embeddings
+        self.config, decoder = config, config.decoder()
+        self.embedding = _embedding(config, rngs)
         self.decoder_embedding = (
-            None if shared else Embed(decoder.vocab_size, D, scale=spread, rngs=rngs)
+            None if config.embedding.share_encoder_decoder_embeddings else _embedding(decoder, rngs)
         )
         self.encoder = Stack(config, config.encoder_layers, decoder=False, cross=False, rngs=rngs)
         self.decoder = Stack(decoder, config.decoder_layers, decoder=True, cross=True, rngs=rngs)
         self.head = Head(decoder, rngs=rngs)
-        at_depth(self.embedding, 0)
-        if self.decoder_embedding is not None:
-            at_depth(self.decoder_embedding, 0)
         raise_depth(self.decoder, self.encoder)
+
+    def encoding_half(self) -> TransformerEncoder:
+        """The encoder."""
+        return TransformerEncoder(self.embedding, self.encoder)
+
+    def decoding_half(self) -> TransformerDecoder:
+        """The decoder."""
+        own = self.decoder_embedding
+        return TransformerDecoder(self.embedding if own is None else own, self.decoder, self.head)
+
+    def encoded(self, inputs: Mapping[str, Any], key: Key[Array, ""] | None = None) -> Encoded:
+        """The encoder's states as the decoder reads them."""
+        return self.encoding_half()(**inputs, key=key)
+
+    def encode(
+        self,
+        source: Int[Array, "B S"],
+        source_lengths: Int[Array, " B"] | Bool[Array, "B S"],
+        *,
+        key: Key[Array, ""] | None = None,
+        on_weights=None,
+    ) -> Float[Array, "B S D"]:
+        """A contextual vector for each source token: see :class:`TransformerEncoder`."""
+        return self.encoding_half()(source, source_lengths, key=key, on_weights=on_weights).states
 
     def __call__(
         self,
@@ -57,121 +313,19 @@ class EncoderDecoder(nnx.Module):
         *,
         key: Key[Array, ""] | None = None,
     ) -> Float32[Array, "B T V"]:
-        """Logits of the token that follows each of ``target``, which is already shifted right."""
-        return self.logits(self.hidden(source, target, source_lengths, target_lengths, key=key))
+        """Logits of the token that follows each of ``target``, which is already shifted right.
 
-    def hidden(
-        self,
-        source: Int[Array, "B S"],
-        target: Int[Array, "B T"],
-        source_lengths: Int[Array, " B"] | Bool[Array, "B S"],
-        target_lengths: Int[Array, " B"] | Bool[Array, "B T"] | None = None,
-        *,
-        key: Key[Array, ""] | None = None,
-    ) -> Float[Array, "B T D"]:
-        """What the head reads: the decoder's output for each of ``target``."""
+        Args:
+            source: Source tokens.
+            target: Target tokens, shifted right.
+            source_lengths: How many source tokens of each row are real, or which.
+            target_lengths: The same of ``target``; None is all, or padding at the end.
+            key: Dropout, if given.
+        """
         keys = (None, None) if key is None else jax.random.split(key)
-        memory = self.encode(source, source_lengths, key=keys[0])
-        return self.decode(
-            target, memory, source_lengths, target_lengths=target_lengths, key=keys[1]
-        )
-
-    def encode(
-        self,
-        source: Int[Array, "B S"],
-        source_lengths: Int[Array, " B"] | Bool[Array, "B S"],
-        *,
-        key: Key[Array, ""] | None = None,
-        on_weights=None,
-    ) -> Float[Array, "B S D"]:
-        """A contextual vector for each source token."""
-        return self.encoder(
-            self.embed(source, self.embedding),
-            padding_mask(source_lengths),
-            positions=self.encoder.position_ids(source.shape[1], source_lengths),
-            key=key,
-            on_weights=on_weights,
-        )
-
-    def decode(
-        self,
-        target: Int[Array, "B T"],
-        memory: Float[Array, "B S D"],
-        source_lengths: Int[Array, " B"] | Bool[Array, "B S"],
-        *,
-        target_lengths: Int[Array, " B"] | Bool[Array, "B T"] | None = None,
-        key: Key[Array, ""] | None = None,
-        on_weights=None,
-    ) -> Float[Array, "B T D"]:
-        """A vector for each target token, from what stands before it and from ``memory``."""
-        mask = None if target_lengths is None else padding_mask(target_lengths)
-        return self.decoder(
-            self.embed(target, self.target_embedding),
-            mask,
-            memory=memory,
-            memory_mask=padding_mask(source_lengths),
-            key=key,
-            on_weights=on_weights,
-        )
-
-    def logits(self, hidden: Float[Array, "*rows D"]) -> Float32[Array, "*rows V"]:
-        """Scores over the vocabulary, in float32."""
-        return self.output_table().logits(hidden)
-
-    def output_table(self) -> OutputTable:
-        """What :meth:`logits` multiplies by, for losses that never hold all logits at once."""
-        return self.head.output_table(self.target_embedding)
-
-    def init_cache(
-        self, inputs: Mapping[str, Array], rows: int, size: int, *, beams: int = 1
-    ) -> Cache:
-        """An empty cache for up to ``size`` tokens of ``rows`` sentences, ``beams`` of each.
-
-        The source is encoded here, and each block's cross-attention keys and values computed,
-        once.
-
-        Args:
-            inputs: ``source`` and ``source_lengths``, as in :meth:`encode`.
-            rows: B, the number of sentences in ``source``.
-            size: Most target tokens.
-            beams: M, hypotheses of each sentence.
-        """
-        source = inputs["source"]
-        memory = self.encode(**inputs)
-        visible = padding_mask(inputs["source_lengths"]).array(1, source.shape[1])
-        return self.decoder.init_cache(rows, size, beams=beams, memory=memory, memory_mask=visible)
-
-    def prefill(
-        self,
-        tokens: Int[Array, "B T"],
-        cache: Cache,
-        starts: Int[Array, " B"] | None = None,
-    ) -> tuple[Float32[Array, "B V"], Cache]:
-        """Logits of the token after each target prefix, and the empty cache with the prefixes.
-
-        Args:
-            tokens: Prefixes of targets, left-padded.
-            cache: Made by :meth:`init_cache`.
-            starts: Index of the first token of each prefix; earlier ones are padding.
-        """
-
-        def body(cache: Cache, token: Array) -> tuple[Cache, Array]:
-            hidden, cache = self.decoder.step(self.embed(token, self.target_embedding), cache)
-            return cache, hidden
-
-        rows = jnp.repeat(tokens, cache.beams, axis=0)
-        cache, hidden = jax.lax.scan(body, dataclasses.replace(cache, starts=starts), rows.T)
-        return self.logits(hidden[-1, :: cache.beams]), cache
-
-    def step(self, tokens: Int[Array, " R"], cache: Cache) -> tuple[Float32[Array, "R V"], Cache]:
-        """Logits of the token after ``tokens``, one of each row, and the cache with them."""
-        x = self.embed(tokens, self.target_embedding)
-        hidden, cache = self.decoder.step(x, cache)
-        return self.logits(hidden), cache
-
-    def reorder(self, cache: Cache, parents: Int[Array, "B M"]) -> Cache:
-        """The cache in which beam ``m`` of sentence ``b`` continues beam ``parents[b, m]``."""
-        return cache.reorder(parents)
+        encoded = self.encoding_half()(source, source_lengths, key=keys[0])
+        hidden = self.decoding_half().hidden(encoded, target, lengths=target_lengths, key=keys[1])
+        return self.logits(hidden)
 
     def attention_maps(
         self,
@@ -185,22 +339,22 @@ class EncoderDecoder(nnx.Module):
         They are exact whichever kernel the forward pass runs.
         """
         maps: dict[str, list] = {"encoder": [], "decoder": [], "cross": []}
-        see = lambda name: lambda weights: maps[name].append(weights)
-        memory = self.encode(source, source_lengths, on_weights=(see("encoder"), see("encoder")))
-        self.decode(
-            target,
-            memory,
-            source_lengths,
-            target_lengths=target_lengths,
-            on_weights=(see("decoder"), see("cross")),
+        to = lambda name: lambda weights: maps[name].append(weights)
+        encoder = self.encoding_half()
+        encoded = encoder(source, source_lengths, on_weights=(to("encoder"), to("encoder")))
+        self.decoding_half().hidden(
+            encoded, target, lengths=target_lengths, on_weights=(to("decoder"), to("cross"))
         )
         return {name: jnp.stack(layers) for name, layers in maps.items()}
 
-    @property
-    def target_embedding(self) -> Embed:
-        """The decoder's table of token vectors."""
-        return self.embedding if self.decoder_embedding is None else self.decoder_embedding
 
-    def embed(self, tokens: Int[Array, "*where"], table: Embed) -> Float[Array, "*where D"]:
-        """Scaled token vectors, without positions (rows L5, L6)."""
-        return table(tokens) * self.config.embedding_scale
+def _embedding(config: TransformerConfig, rngs: nnx.Rngs) -> Embed:
+    """A table of tokens; scaled embeddings start at unit size whatever the scale."""
+    spread = config.d_model**-0.5 if config.embedding.scale is None else 0.02
+    table = Embed(config.vocab_size, config.d_model, scale=spread, rngs=rngs)
+    at_depth(table, 0)
+    return table
+
+
+def _embedded(embedding: Embed, tokens: Array, stack: Stack) -> Array:
+    return embedding(tokens) * stack.config.embedding_scale

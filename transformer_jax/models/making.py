@@ -7,7 +7,7 @@ from flax import nnx
 from transformer_jax.config import TransformerConfig
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder import Encoder
-from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.models.heads import (
     DecoderSequenceClassifier,
     EncoderForMaskedLM,
@@ -53,7 +53,7 @@ def make_model(
     if kind == "decoder":
         return Decoder(config, rngs=rngs)
     if kind == "encoder-decoder":
-        return EncoderDecoder(config, rngs=rngs)
+        return TransformerEncoderDecoder(config, rngs=rngs)
     if kind == "encoder":
         if not mlm_head:
             return Encoder(config, rngs=rngs)

@@ -1,10 +1,39 @@
-"""What models offer: decoding a token at a time."""
+"""What models offer: hidden states of whole sequences for losses, single tokens for search."""
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from jaxtyping import Array, Float32, Int
+from jaxtyping import Array, Bool, Float, Float32, Int, Key
 
-__all__ = ["Decodable"]
+from transformer_jax.modules.head import OutputTable
+
+__all__ = ["Decodable", "Encoded", "Scorer"]
+
+
+class Encoded(NamedTuple):
+    """What an encoder of anything returns: of tokens, patches, frames, recurrent or not."""
+
+    states: Float[Array, "B S D"]
+    mask: Int[Array, " B"] | Bool[Array, "B S"] | None  # how many states are real, or which; all
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """A model that scores whole sequences, as losses need it."""
+
+    def hidden(
+        self, inputs: Any, tokens: Int[Array, "B T"], *, key: Key[Array, ""] | None = None
+    ) -> Float[Array, "B T D"]:
+        """The hidden state at each of ``tokens``, which no later token changes.
+
+        Args:
+            inputs: What scores are conditioned on: the arguments of the encoder by name; of a
+                language model ``segment_ids`` and ``positions`` of packed rows, or None.
+            tokens: Decoder inputs.
+            key: Dropout, if given.
+        """
+
+    def output_table(self) -> OutputTable:
+        """The map from hidden states to logits."""
 
 
 @runtime_checkable

@@ -18,7 +18,7 @@ from transformer_jax.decoding.options import BeamSearchConfig
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.evaluation.bleu import Scores, translation_scores
-from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.parallel.mesh import is_main_process, local_rows, shard_batch
 from transformer_jax.runs import checks, job
 from transformer_jax.runs.initial import Initial, starting_point
@@ -78,7 +78,7 @@ def _settled(run: Run, tokenizer: Tokenizer) -> Run:
 class TranslationJob(job.Job):
     """The parts of a translation run."""
 
-    model = EncoderDecoder
+    model = TransformerEncoderDecoder
 
     def __init__(self, run: Run, directory: RunDirectory, splits: Splits):
         self.splits = splits

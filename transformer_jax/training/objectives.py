@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional.losses import cross_entropy, fused_linear_cross_entropy
+from transformer_jax.models.protocol import Scorer
 
 __all__ = ["language_model", "make_decoder_inputs", "target_weights", "translation"]
 
@@ -56,15 +57,15 @@ def translation(
     """
     _check(smoothing, chunk)
 
-    def objective(model: Any, batch: dict[str, Any], key: Array | None = None):
+    def objective(model: Scorer, batch: dict[str, Any], key: Array | None = None):
         names = "source", "source_lengths", "target", "target_lengths"
         source, source_lengths, target, lengths = (jnp.asarray(batch[name]) for name in names)
         weights = target_weights(lengths, target.shape[1])
-        inputs = source, make_decoder_inputs(target, bos), source_lengths, lengths
+        inputs = {"source": source, "source_lengths": source_lengths}
+        hidden = model.hidden(inputs, make_decoder_inputs(target, bos), key=key)
         if chunk == 0:
-            total, weight = cross_entropy(model(*inputs, key=key), target, weights, smoothing)
-            return total, weight, {}
-        hidden = model.hidden(*inputs, key=key)
+            logits = model.output_table().logits(hidden)
+            return *cross_entropy(logits, target, weights, smoothing), {}
         return *_fused(model, hidden, target, weights, smoothing, chunk), {}
 
     return objective
@@ -89,13 +90,13 @@ def language_model(
     """
     _check(smoothing, chunk)
 
-    def objective(model: Any, batch: dict[str, Any], key: Array | None = None):
+    def objective(model: Scorer, batch: dict[str, Any], key: Array | None = None):
         tokens, targets, weights = (jnp.asarray(batch[n]) for n in ("tokens", "targets", "weights"))
-        packing = (batch.get("segments"), batch.get("positions"))
+        inputs = {"segment_ids": batch.get("segments"), "positions": batch.get("positions")}
+        hidden = model.hidden(inputs, tokens, key=key)
         if chunk == 0:
-            logits = model(tokens, *packing, key=key)
+            logits = model.output_table().logits(hidden)
             return *cross_entropy(logits, targets, weights, smoothing), {}
-        hidden = model.hidden(tokens, *packing, key=key)
         return *_fused(model, hidden, targets, weights, smoothing, chunk), {}
 
     return objective
