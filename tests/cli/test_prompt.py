@@ -164,6 +164,7 @@ def test_examples_change_with_the_seed_and_agree_where_asked(counted_run, run_pr
     assert shown(1, "--same", "note").startswith("Chad\t= Praia\n")
 
 
+@pytest.mark.slow
 def test_b41_the_built_in_task_on_an_untrained_model(neural_run, run_prompt):
     """Its 28 tokens are BOS, four lines of six, and a query of three."""
     flags = ("--task", "in-context", "--limit", 12, "--tokens", 1, "--json", "--shots", 4, 5)

@@ -313,6 +313,7 @@ def rules_of(monkeypatch, run_command):
     return call
 
 
+@pytest.mark.slow
 def test_what_no_flag_says_is_the_checkpoints(with_rules, rules_of):
     """An explicit flag goes before the file, even where it says what is usual."""
     said = {"max_new_tokens": 3, "num_beams": 3, "num_return_sequences": 3,

@@ -166,6 +166,7 @@ def test_fine_tuned_models_give_labels_numbers_tags_and_answers(published, run_c
     assert all(TEXT[2][one.start :].startswith(one.text) for one in answers)
 
 
+@pytest.mark.slow
 def test_pairs_are_given_where_they_were_trained_on(published, tmp_path, run_command):
     """As the command asks for them; published models do not say."""
     run = tmp_path / "run"

@@ -244,6 +244,7 @@ def test_a_chosen_checkpoint_is_the_one_that_is_loaded(trained_run):
 # score
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_teacher_forcing(trained_run, lesson, run_command, tmp_path, teacher):
     sources, targets = zip(*lesson, strict=True)
     targets = (*targets[:3], "She reads.")

@@ -287,7 +287,7 @@ def test_the_fingerprint_follows_what_decides_the_batches():
 
 
 def test_what_cannot_be_is_named():
-    with pytest.raises(DataError, match=r"there is a single document.*order or none"):
+    with pytest.raises(DataError, match=r"needs two documents, found one.*order or none"):
         pairs_of([[3, 4, 5]])
     for pairing in ("order", "none"):
         assert len(epoch(pairs_of([[3, 4, 5]], pairing)[0])) == 1

@@ -60,9 +60,9 @@ def test_u1_accents_and_casing_survive(made, kind):
 
 
 @pytest.mark.parametrize("kind", LOSSLESS)
-@pytest.mark.parametrize("text", NASTY)
-def test_b21_nasty_text_survives(made, kind, text):
-    assert made[kind].decode(made[kind].encode(text)) == text
+def test_b21_nasty_text_survives(made, kind):
+    for text in NASTY:
+        assert made[kind].decode(made[kind].encode(text)) == text
 
 
 @settings(max_examples=300, deadline=None)
@@ -83,13 +83,13 @@ def test_special_tokens_have_the_first_ids(made, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("text", [*SPECIAL, "a<eos>b", " <eos> ", "<eos><eos>", "</s>", "[SEP]"])
-def test_text_that_spells_a_special_token_is_text(made, kind, text):
+def test_text_that_spells_a_special_token_is_text(made, kind):
     tokenizer = made[kind]
-    ids = tokenizer.encode(text)
-    assert not {tokenizer.pad, tokenizer.bos, tokenizer.eos} & set(ids)
-    if kind in LOSSLESS:
-        assert tokenizer.decode(ids) == text
+    for text in (*SPECIAL, "a<eos>b", " <eos> ", "<eos><eos>", "</s>", "[SEP]"):
+        ids = tokenizer.encode(text)
+        assert not {tokenizer.pad, tokenizer.bos, tokenizer.eos} & set(ids), text
+        if kind in LOSSLESS:
+            assert tokenizer.decode(ids) == text
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -131,13 +131,13 @@ def test_h18_tokenizers_for_encoders_have_a_mask(for_encoders, made, kind, tmp_p
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("text", [*BERT_SPECIAL, "a[MASK]b", " [MASK] ", "<mask>"])
-def test_text_that_spells_a_mask_is_text(for_encoders, kind, text):
+def test_text_that_spells_a_mask_is_text(for_encoders, kind):
     tokenizer = for_encoders[kind]
-    ids = tokenizer.encode(text)
-    assert not (tokenizer.special_ids - {tokenizer.unk}) & set(ids)
-    if kind in LOSSLESS:
-        assert tokenizer.decode(ids) == text
+    for text in (*BERT_SPECIAL, "a[MASK]b", " [MASK] ", "<mask>"):
+        ids = tokenizer.encode(text)
+        assert not (tokenizer.special_ids - {tokenizer.unk}) & set(ids), text
+        if kind in LOSSLESS:
+            assert tokenizer.decode(ids) == text
 
 
 @pytest.mark.parametrize("kind", KINDS)

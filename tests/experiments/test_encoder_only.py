@@ -331,7 +331,7 @@ MISTAKES = [
     (["pretrain", "small", "--data.text", "{data}/text.txt", "--training.length", "600"], 2,
      "training.length is 600"),
     (["pretrain", "small", "--data.text", "{data}/text.txt", "--data.read.documents", "file",
-      "--data.read.holdout", "0", "--training.length", "24"], 3, "there is a single document"),
+      "--data.read.holdout", "0", "--training.length", "24"], 3, "needs two documents, found one"),
     (["pretrain", "small", "--data.text", "{data}/text.txt", "--tokenizer.kind", "characters",
       "--masking.whole-words"], 2, "do not tell where words begin"),
     (["pretrain", "small", "--masking.share", "1.5"], 2, "masking.share is 1.5"),

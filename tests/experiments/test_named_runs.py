@@ -85,18 +85,16 @@ def test_help_shows_the_vocabulary_that_will_be_learnt(kind, name, run):
 
 
 @pytest.mark.parametrize("steps", [1, 13, 1000, 10**6])
-@pytest.mark.parametrize(("kind", "name", "run"), NEURAL, ids=IDS)
-def test_whatever_the_size_of_the_data_a_run_on_ones_own_text_warms_up_within_it(
-    kind, name, run, steps
-):
-    sized = from_size(run, steps)
-    assert None not in (sized.optimizer.schedule.warm_up, sized.loop.evaluate_every)
-    assert from_size(sized, 7 * steps) == sized  # what was chosen stays
-    if run.optimizer.schedule.warm_up is None:
-        total = sized.training.steps or sized.training.epochs * steps
-        check_warm_up(sized.optimizer.schedule, total)
-        assert sized.loop.evaluate_every <= total
-        assert said_of(run, sized)
+def test_whatever_the_size_of_the_data_a_run_on_ones_own_text_warms_up_within_it(steps):
+    for kind, name, run in NEURAL:
+        sized = from_size(run, steps)
+        assert None not in (sized.optimizer.schedule.warm_up, sized.loop.evaluate_every)
+        assert from_size(sized, 7 * steps) == sized, (kind, name)  # what was chosen stays
+        if run.optimizer.schedule.warm_up is None:
+            total = sized.training.steps or sized.training.epochs * steps
+            check_warm_up(sized.optimizer.schedule, total)
+            assert sized.loop.evaluate_every <= total, (kind, name)
+            assert said_of(run, sized)
 
 
 def test_what_is_given_is_left_alone():

@@ -141,6 +141,7 @@ def test_chunked_equals_xla_under_every_mask(name):
 
 
 @pytest.mark.parametrize(("T", "S", "block"), [(1, 9, 4), (9, 1, 4), (3, 5, 128)])
+@pytest.mark.quick("3-5-128")
 def test_chunked_takes_any_length(T, S, block):
     mask, inputs = masks.length_mask(jnp.array([S, 1])), arrays(T, S)
     run = lambda q, k, v, mask: chunked.run(q, k, v, mask, scale=1.0, block=block)
@@ -256,6 +257,7 @@ def test_splash_gives_reasons_for_what_it_does_not_support():
 
 
 @pytest.mark.parametrize("name", ["everything", "lengths", "segments", "window", "causal_window"])
+@pytest.mark.quick("causal_window", "segments")
 def test_splash_ids_and_structure_say_the_same_as_the_mask(name):
     T = 128
     mask = catalogue(T, T)[name] or Mask()

@@ -232,6 +232,7 @@ def test_h21_layer_0_is_the_normed_sum_of_token_place_and_type():
     np.testing.assert_allclose(found, x, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_h21_scanned_and_recomputed_layers_are_looped_ones():
     args, (_, params) = (TOKENS, LENGTHS, TYPES), parts(BERT)
     layers = layered(BERT)(*args)

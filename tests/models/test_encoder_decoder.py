@@ -287,6 +287,7 @@ def test_scanned_model_decodes_alike(batch):
     chex.assert_trees_all_close(logits, model(**batch)[:, 0], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_key_means_dropout_and_nothing_else_does(batch, key):
     model = noisy(TINY)
     chex.assert_trees_all_equal(model(**batch), model(**batch))

@@ -56,6 +56,7 @@ def test_sentence_vectors_are_those_of_transformers(vectors):
     assert np.abs(found - REFERENCE["vectors"]).max() < 1e-6
 
 
+@pytest.mark.slow
 def test_the_known_cosine(folder, tmp_path, capfd):
     """0.7553 is what the package says of the first two sentences."""
     (tmp_path / "text").write_text(SENTENCES[1] + "\n")

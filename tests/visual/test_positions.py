@@ -30,6 +30,7 @@ def test_filled_squares_are_where_queries_may_look(mask, expected):
 
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".html"])
 @pytest.mark.quick(".svg")
+@pytest.mark.slow
 def test_pictures_are_written_and_repeatable(tmp_path, suffix):
     masks = {"causal": Mask(causal=True), "own": np.eye(T, dtype=bool)}
     for name in ("a", "b"):
