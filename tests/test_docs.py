@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 import re
 import typing
 from pathlib import Path
@@ -13,6 +14,7 @@ from benchmarks.suite import What
 from transformer_jax.cli import decoder_only, encoder_only, main, seq2seq
 from transformer_jax.cli.encoder_only import Glue
 from transformer_jax.cli.flags import flags_of, positional
+from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.model_presets import PRESETS
 
 ROOT = Path(__file__).parents[1]
@@ -127,6 +129,7 @@ def strange_training(program, command, run, code):
 def strange_code(code):
     """What is wrong with an inline piece of code, or a line of a block."""
     yield from strange_command(code)
+    yield from strange_request(code)
     words = code.split()
     if len(words) >= 2 and words[0] in TRAINS and re.fullmatch(r"[a-z0-9-]+", words[1]):
         known = {name for (_, command), runs in named_runs().items() if command == words[0]
@@ -143,6 +146,13 @@ def strange_code(code):
                 if name not in tj.__all__)  # fmt: skip
     yield from (f"no preset {name}" for name in re.findall(r"presets\[\"(\w+)", code)
                 if name not in PRESETS)  # fmt: skip
+
+
+def strange_request(line):
+    """What is wrong with a JSON request."""
+    if line.startswith('{"prompt"'):
+        fields = {field.name for field in dataclasses.fields(GenerationRequest)}
+        yield from (f"requests have no {name}" for name in json.loads(line).keys() - fields)
 
 
 def heading(line):
@@ -216,6 +226,7 @@ def test_pages_of_docs_are_linked_from_readme():
         "[a](README.md#nowhere)",
         "```python\ntj.lode()\n```",
         '`tj.presets["bert_huge"]`',
+        '    {"prompt": "a", "no_such_setting": 1}',
     ],
 )
 def test_what_does_not_exist_is_found(text):
