@@ -74,7 +74,7 @@ def test_a_preset_is_exported_as_a_family(name):
     kind = "encoder-decoder" if both else "decoder" if config.decoder_layers else "encoder"
     kind = "image" if config.image.image_size else kind
     family = choose_family(model_of({"model": dataclasses.asdict(config)}, kind)).family
-    own = {"vaswani": "marian", "char": "gpt2", "modern": "llama"}
+    own = {"vaswani": "marian", "nanogpt": "gpt2"}
     first = name.partition("_")[0]
     assert family.types[0] == own.get(first, first)
 

@@ -166,7 +166,7 @@ def _tensors_of(family: ModelFamily, model: Model) -> Tensors:
 
 
 # What changes no result of a model that is used.
-_FREE = ("compute", "dropout", "implementation")
+_FREE = ("compute", "dropout", "activation_dropout", "residual_dropout", "implementation")
 
 
 def _differences(wanted: Model, back: Model) -> list[str]:
