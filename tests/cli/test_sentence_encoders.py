@@ -393,7 +393,7 @@ def test_other_ways_to_a_vector_are_refused_unless_one_is_chosen(
         ):
             code, _, err = run_command(*words)
             assert (code, err.count("\n")) == (2, 1), err
-            assert f"{path}: a sentence encoder whose vectors are made by 'max'" in err
+            assert f"{path}: sentence encoder with pooling 'max'" in err
             assert "choose --pool mean" in err
             assert not output.exists()
     describe(folder, modes("mean_tokens"), parts=(*PARTS, "Dense"))

@@ -1,0 +1,118 @@
+"""Every file of ``examples/`` runs as it stands and shows what it says."""
+
+import importlib.util
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.parity import layouts
+from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def example(name):
+    """The functions of an example."""
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bert") / "model"
+    layouts.write("bert", folder)
+    made = example("fine_tune_bert")
+    texts = [*made.TEXTS, *example("semantic_search").SENTENCES]
+    train_tokenizer("wordpiece", texts * 3, 90, special=BERT_SPECIAL).save(
+        folder / "tokenizer.json"
+    )
+    return folder
+
+
+def test_examples_are_short_and_each_has_a_test():
+    files = sorted(EXAMPLES.glob("*.py"))
+    assert files
+    tests = Path(__file__).read_text()
+    for file in files:
+        assert len(file.read_text().splitlines()) < 60, file.name
+        assert f'example("{file.stem}")' in tests, file.name
+
+
+def test_attention():
+    by_hand, by_library = example("attention").main()
+    np.testing.assert_allclose(by_hand, by_library, atol=1e-5)
+
+
+def test_custom_mask():
+    mask, _ = example("custom_mask").main()
+    visible = np.asarray(mask.array(8, 8))[:, 0]
+    assert visible[0, 5].tolist() == [1, 0, 0, 0, 1, 1, 0, 0]
+    assert not visible[1, :, 6:].any()
+
+
+def test_custom_score():
+    before, after = example("custom_score").main()
+    assert after < before
+
+
+def test_own_training_loop():
+    losses = example("own_training_loop").main(steps=30)
+    assert losses[-1] < losses[0] - 0.7
+
+
+def test_logits_processor():
+    plain, once = example("logits_processor").main()
+    for row in once.tolist():
+        assert len(set(row)) == len(row)
+    assert once.shape == plain.shape
+
+
+@pytest.mark.slow
+def test_sharded_training():
+    alone, losses, trained = example("sharded_training").main()
+    np.testing.assert_allclose(losses, alone, atol=1e-5)
+    kernel = trained["embedding"]["table"]
+    assert len(kernel.sharding.device_set) == len(jax.devices()) == 8
+    assert kernel.addressable_shards[0].data.size < kernel.size
+
+
+def test_translator(trained_run, lesson, capsys):
+    sentences = tuple(source for source, _ in lesson[:2])
+    best, log_prob = example("translator").main(trained_run, sentences)
+    assert best == lesson[0][1]
+    assert len(best.alternatives) == 2
+    assert -5 < log_prob < 0
+    assert f"{sentences[1]} -> {lesson[1][1]}" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_visualize_attention(trained_run, lesson, tmp_path):
+    output = tmp_path / "attention"
+    maps = example("visualize_attention").main(trained_run, lesson[0][0], output)
+    assert {file.name for file in output.iterdir()} >= {"attention.html"}
+    for one in maps:
+        np.testing.assert_allclose(one.weights.sum(-1), 1, atol=1e-5)
+
+
+def test_semantic_search(bert):
+    found = example("semantic_search").main(bert, query="A cat sleeps on the sofa.")
+    assert found[0][1] == "A cat sleeps on the sofa."
+    assert found[0][0] == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.slow
+def test_export(trained_run, tmp_path):
+    logits, expected = example("export").main(trained_run, tmp_path / "translator.stablehlo")
+    assert jnp.abs(logits - expected).max() < 1e-5
+
+
+@pytest.mark.slow
+def test_fine_tune_bert(bert):
+    loss, accuracy = example("fine_tune_bert").main(bert, steps=20)
+    assert loss < 0.5
+    assert accuracy >= 0.875
