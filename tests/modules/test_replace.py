@@ -17,9 +17,14 @@ from transformer_jax.config import (
     TransformerConfig,
 )
 from transformer_jax.models.decoder import Decoder
+from transformer_jax.modules.attention import Attention
 from transformer_jax.modules.linear import Linear
 from transformer_jax.modules.parameters import parameters
-from transformer_jax.modules.replace import prepare_for_decoding, replaced
+from transformer_jax.modules.replace import (
+    prepare_for_decoding,
+    replaced,
+    with_attention_kernels,
+)
 from transformer_jax.parallel.sharding import shardings
 
 CONFIG = TransformerConfig(
@@ -122,3 +127,34 @@ def test_matrices_are_cast_once_where_the_model_computes_in_bfloat16():
     made = nnx.eval_shape(lambda: prepare_for_decoding(Decoder(config, rngs=nnx.Rngs(0))))
     for leaf in jax.tree.leaves(nnx.to_pure_dict(nnx.state(made))):
         assert leaf.dtype == (jnp.bfloat16 if leaf.ndim > 1 else jnp.float32)
+
+
+class Accelerator:
+    """As much of a device as kernels are chosen by."""
+
+    def __init__(self, platform, compute_capability=None):
+        self.platform, self.compute_capability = platform, compute_capability
+
+
+def test_attention_kernels_are_those_of_the_device():
+    half = dataclasses.replace(CONFIG, compute=ComputeConfig(dtype="bfloat16", scan_layers=True))
+    abstract = lambda config: nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0)))
+
+    def chosen(config, *device):
+        given = abstract(config)
+        made = with_attention_kernels(given, Accelerator(*device))
+        kernels = lambda model: {
+            part.attention.implementation
+            for _, part in nnx.iter_modules(model)
+            if isinstance(part, Attention)
+        }
+        assert kernels(given) == {config.attention.implementation}
+        [name] = kernels(made)
+        return name
+
+    assert chosen(CONFIG, "cpu") == "auto"
+    assert chosen(half, "gpu", "9.0") == chosen(half, "cuda", "8.0") == "cudnn"
+    assert chosen(CONFIG, "gpu", "9.0") == "auto"
+    assert chosen(CONFIG, "tpu") == "splash"
+    fixed = dataclasses.replace(CONFIG.attention, implementation="splash")
+    assert chosen(dataclasses.replace(CONFIG, attention=fixed), "cpu") == "auto"

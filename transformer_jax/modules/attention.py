@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.functional.attention import attend_heads_first, attention_weights
@@ -13,16 +12,15 @@ from transformer_jax.functional.linear import linear
 from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.positions import apply_rotary_embedding
 from transformer_jax.functional.scores import ScaledDot
+from transformer_jax.modules.cache import KeysValues, LayerCache
 from transformer_jax.modules.linear import Linear
 from transformer_jax.modules.norm import Norm
 from transformer_jax.modules.rotation import frequencies_of
 
-__all__ = ["Attention", "OnKeyValues", "OnWeights"]
+__all__ = ["Attention", "OnWeights"]
 
 # Called with the weights of each attention that runs, [B N T S].
 OnWeights = Callable[[Float[Array, "B N T S"]], None]
-# Called with the keys and values of each self-attention that runs, [B K T H] and [B K T U].
-OnKeyValues = Callable[[Float[Array, "B K T H"], Float[Array, "B K T U"]], None]
 
 
 class Attention(nnx.Module):
@@ -36,7 +34,7 @@ class Attention(nnx.Module):
         att, D = config.attention, config.d_model
         self.attention, self.positions = att, config.positions
         self.score = ScaledDot(config.scores.scale, config.scores.attn_logit_softcapping)
-        self.rotate = rotate
+        self.rotate, self.dtype = rotate, config.compute.dtype
         self.N, self.K = att.num_heads, att.num_kv_heads or att.num_heads
         self.H = config.head_dim
         self.U = att.value_dim or self.H
@@ -51,40 +49,71 @@ class Attention(nnx.Module):
     def __call__(
         self,
         x: Float[Array, "B T D"],
-        memory: Float[Array, "B S D"] | None = None,
         mask: Mask | None = None,
         *,
-        bias: Float[Array, "#B #N #T #S"] | None = None,
+        memory: KeysValues | None = None,
+        cache: LayerCache | None = None,
+        slots: int | Int[Array, ""] = 0,
+        bias: Float[Array, "#B #N #T #J"] | None = None,
         positions: Int[Array, "#B T"] | None = None,
         key: Key[Array, ""] | None = None,
         on_weights: OnWeights | None = None,
-        on_kv: OnKeyValues | None = None,
         last_n: int | None = None,
-    ) -> Float[Array, "B _ D"]:
-        """Attend to ``memory``, or to ``x`` itself, from all positions or the ``last_n``."""
+    ) -> tuple[Float[Array, "B _ D"], LayerCache | None]:
+        """What each of ``T`` queries reads, and the cache with their keys and values.
+
+        Queries are the tokens of a text, of a prompt, or one new token of each of ``T`` beams.
+
+        Args:
+            x: Vectors of the queries, and without ``memory`` of the keys and values too.
+            mask: Which keys each query sees.
+            memory: What :meth:`project_memory` made: cross-attention. None is self-attention.
+            cache: Keys and values of earlier tokens, which the new ones join.
+            slots: Where in the cache, see :meth:`.LayerCache.extend`.
+            bias: Added to the scores.
+            positions: Of the queries, for rotary embeddings.
+            key: Dropout, if given.
+            on_weights: Called with the attention weights.
+            last_n: Only the last so many queries attend; all have keys and values.
+        """
         if memory is None:
             q, k, v = self.split_qkv(self.project_qkv(x))
         else:
-            q = self.split_heads(self.query(x), self.N)
-            k, v = (
-                self.split_heads(self.key(memory), self.K),
-                self.split_heads(self.value(memory), self.K),
-            )
-        q, k = self.apply_rope(q, k, positions)
-        if on_kv is not None:
-            on_kv(k, v)
+            q, (k, v) = self.split_heads(self.query(x), self.N), memory
+        q = q if self.query_norm is None else self.query_norm(q)
+        if memory is None:
+            k = k if self.key_norm is None else self.key_norm(k)
+            q, k = self.apply_rope(q, k, positions)
+        if cache is not None:
+            cache, (k, v) = cache.extend(k, v, slots)
         if last_n is not None:
             skip = q.shape[2] - last_n
             q, mask = q[:, :, skip:], None if mask is None else mask.skip_queries(skip)
             bias = None if bias is None else bias[:, :, -last_n:]
         if on_weights is not None:
-            qkv = (q.swapaxes(1, 2), k.swapaxes(1, 2))
-            on_weights(attention_weights(*qkv, mask, bias=bias, score=self.score))
-        return self.out(self.merge_heads(self.attend(q, k, v, mask, bias, key)))
+            qk = (q.swapaxes(1, 2), k.swapaxes(1, 2))
+            on_weights(attention_weights(*qk, mask, bias=bias, score=self.score))
+        return self.out(self.merge_heads(self.attend(q, k, v, mask, bias, key))), cache
+
+    def project_memory(self, memory: Float[Array, "B S D"]) -> KeysValues:
+        """Keys and values of what was encoded, for any number of queries."""
+        k, v = (self.split_heads(part(memory), self.K) for part in (self.key, self.value))
+        return (k if self.key_norm is None else self.key_norm(k)), v
 
     def attend(self, q, k, v, mask=None, bias=None, key=None):
-        """Mixes values, heads first, as the configuration says scores are made."""
-        return attend_heads_first(
+        """Attention of heads-first arrays, with the score and kernel of the configuration.
+
+        Where the heads of all sequences lie as those of one, as in a cache, so do the queries'.
+        """
+        B, N, *rest = q.shape
+        if k.shape[0] != B:
+            q = q.reshape(1, B * N, *rest)
+            bias = None if bias is None else jnp.tile(bias, (1, B, 1, 1))
+            dense = None if mask is None else mask.array(rest[0], k.shape[2])
+            # Not "> 1", which cannot be decided of a symbolic size.
+            if dense is not None and dense.shape[0] != 1:
+                mask = Mask(dense=jnp.repeat(dense[:, 0], N, axis=0)[None])
+        y = attend_heads_first(
             q,
             k,
             v,
@@ -94,6 +123,7 @@ class Attention(nnx.Module):
             implementation=self.attention.implementation,
             dropout=(self.attention.dropout, key),
         )
+        return y.reshape(B, N, rest[0], -1)
 
     def project_qkv(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows F"]:
         """Queries, keys and values side by side: one product where their maps are plain."""
@@ -126,8 +156,10 @@ class Attention(nnx.Module):
 
     def split_qkv(self, qkv: Float[Array, "B T F"]) -> tuple[Array, Array, Array]:
         """Queries, keys and values, heads first, out of the fused projection."""
-        ends = self.N * self.H, (self.N + self.K) * self.H
-        q, k, v = jnp.split(qkv, ends, axis=-1)
+        B, ends = qkv.shape[0], (self.N * self.H, (self.N + self.K) * self.H)
+        # Of rows: slices of three axes become concatenations in XLA:CPU's write to the cache.
+        parts = jnp.split(qkv.reshape(-1, qkv.shape[-1]), ends, axis=-1)
+        q, k, v = (part.reshape(B, -1, part.shape[-1]) for part in parts)
         return self.split_heads(q, self.N), self.split_heads(k, self.K), self.split_heads(v, self.K)
 
     def split_heads(self, x: Float[Array, "B T F"], heads: int) -> Float[Array, "B N T H"]:
@@ -139,101 +171,13 @@ class Attention(nnx.Module):
         return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)
 
     def apply_rope(self, q, k, positions):
-        """Normalises and rotates query and key heads, where the configuration asks for it."""
-        if self.query_norm is not None and self.key_norm is not None:
-            q, k = self.query_norm(q), self.key_norm(k)
-        if self.rotate:
-            how = frequencies_of(self.positions, self.H), self.positions.rope_attention_factor
-            turn = lambda x: apply_rotary_embedding(x.swapaxes(1, 2), positions, *how).swapaxes(
-                1, 2
-            )
-            q, k = turn(q), turn(k)
-        return q, k
-
-    def project_memory(self, memory: Float[Array, "B S D"]) -> tuple[Array, Array]:
-        """Keys and values of ``memory`` for any number of later queries, ``[B·K S H]``."""
-        k, v = (
-            self.split_heads(self.key(memory), self.K),
-            self.split_heads(self.value(memory), self.K),
-        )
-        if self.key_norm is not None:
-            k = self.key_norm(k)
-        flat = lambda x: x.reshape(-1, *x.shape[2:])
-        return flat(k), flat(v)
-
-    def cross_attend(
-        self,
-        x: Float[Array, "R D"],
-        keys: Float[Array, "BK S H"],
-        values: Float[Array, "BK S U"],
-        visible: Bool[Array, "#B 1 1 S"] | None,
-    ) -> Float[Array, "R D"]:
-        """Reads what :meth:`project_memory` made, from one token of each of ``R = B M`` rows."""
-        q = self.rows_to_beams(self.query(x), keys.shape[0] // self.K, self.N)
-        if self.query_norm is not None:
-            q = self.query_norm(q)
-        return self.out(self.beams_to_rows(self.cached_attend(q, keys, values, visible, None)))
-
-    def step(
-        self,
-        x: Float[Array, "R D"],
-        keys: Float[Array, "BK J H"],
-        values: Float[Array, "BK J U"],
-        slot: Int[Array, ""],
-        positions: Int[Array, "#B #M"],
-        visible: Bool[Array, "#B 1 #M J"],
-        bias: Float[Array, "1 N #M J"] | None,
-    ) -> tuple[Float[Array, "R D"], Array, Array]:
-        """Reads its own past from ``M`` new tokens of each sentence, which join that past.
-
-        They are those of ``M`` beams, or ``M`` tokens of a single one, and take the slots from
-        ``slot`` on. Returns what was read, and the keys and values with theirs among them.
-        """
-        B, ends = keys.shape[0] // self.K, (self.N * self.H, (self.N + self.K) * self.H)
-        M = x.shape[0] // B
-        q, k, v = jnp.split(self.project_qkv(x), ends, axis=-1)
-        q, k = self.rows_to_beams(q, B, self.N), self.rows_to_beams(k, B, self.K)
-        q, k = self.apply_rope(q, k, positions)
-        v = self.rows_to_beams(v, B, self.K)
-
-        def join(past, new):
-            new = new.reshape(-1, M, new.shape[-1]).astype(past.dtype)
-            return jax.lax.dynamic_update_slice(past, new, (jnp.int32(0), slot, jnp.int32(0)))
-
-        keys, values = join(keys, k), join(values, v)
-        return (
-            self.out(self.beams_to_rows(self.cached_attend(q, keys, values, visible, bias))),
-            keys,
-            values,
-        )
-
-    def cached_attend(
-        self,
-        q: Float[Array, "B N M H"],
-        keys: Float[Array, "BK J H"],
-        values: Float[Array, "BK J U"],
-        visible: Bool[Array, "#B 1 #M J"] | None,
-        bias: Float[Array, "1 N #M J"] | None,
-    ) -> Float[Array, "B N M U"]:
-        """What queries read from a cache: all heads of all sentences as those of one sentence."""
-        B, N, M, H = q.shape
-        # Not "> 1", which cannot be decided of a batch whose size is left open.
-        if visible is not None and visible.shape[0] != 1:
-            visible = jnp.repeat(visible[:, 0], N, axis=0)[None]
-        if bias is not None:
-            bias = jnp.tile(bias, (1, B, 1, 1))
-        mask = None if visible is None else Mask(dense=visible)
-        read = self.attend(q.reshape(1, B * N, M, H), keys[None], values[None], mask, bias)
-        return read.reshape(B, N, M, -1)
-
-    def rows_to_beams(self, x: Float[Array, "R F"], B: int, heads: int) -> Float[Array, "B N M H"]:
-        """Rows of ``M`` beams (or tokens) each as ``M`` queries of their sentence, heads first."""
-        return x.reshape(B, x.shape[0] // B, heads, -1).swapaxes(1, 2)
-
-    def beams_to_rows(self, x: Float[Array, "B N M U"]) -> Float[Array, "R F"]:
-        """The opposite of :meth:`rows_to_beams`, heads side by side."""
-        B, N, M, U = x.shape
-        return x.swapaxes(1, 2).reshape(B * M, N * U)
+        """Query and key heads rotated by their positions, if the model has rotary embeddings."""
+        if not self.rotate:
+            return q, k
+        how = frequencies_of(self.positions, self.H), self.positions.rope_attention_factor
+        heads_last = lambda x: x.swapaxes(1, 2)
+        rotate = lambda x: heads_last(apply_rotary_embedding(heads_last(x), positions, *how))
+        return rotate(q), rotate(k)
 
 
 def _fused(maps: tuple[Linear, ...]) -> tuple[Array, Array | None]:

@@ -5,12 +5,12 @@ from typing import Any
 
 import jax
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.functional.dropout import dropout
 from transformer_jax.functional.masks import Mask
-from transformer_jax.modules.attention import Attention, OnKeyValues, OnWeights
+from transformer_jax.modules.attention import Attention, OnWeights
 from transformer_jax.modules.cache import LayerCache
 from transformer_jax.modules.feed_forward import FeedForward
 from transformer_jax.modules.norm import Norm
@@ -19,7 +19,7 @@ __all__ = ["Block"]
 
 
 class Block(nnx.Module):
-    """The parts of one layer, each joined to the residual stream as ``norm.placement`` says.
+    """The sub-layers of one layer, each added to the residual stream as ``norm.placement`` defines.
 
     ``post``: ``norm(x + f(x))``; ``pre``: ``x + f(norm(x))``; ``sandwich``:
     ``x + norm'(f(norm(x)))``. Vaswani et al. 2017, figure 1; rows L11, B11, B12, T14.
@@ -45,7 +45,7 @@ class Block(nnx.Module):
         f: Callable[[Float[Array, "*rows D"]], Float[Array, "*kept D"]],
         key: Key[Array, ""] | None = None,
     ) -> Float[Array, "*kept D"]:
-        """``x`` with what ``f`` makes of it, at the last positions if ``f`` keeps no others."""
+        """``x`` plus ``f`` of it, normalized; at the last positions if ``f`` returns only those."""
         norm, after = getattr(self, f"{part}_norm"), getattr(self, f"{part}_norm_after")
         post, rate = self.config.placement == "post", self.config.residual_dropout
         y = f(x if post else norm(x))
@@ -60,66 +60,51 @@ class Block(nnx.Module):
         x: Float[Array, "B T D"],
         mask: Mask | None = None,
         *,
-        bias: Float[Array, "#B #N #T #T"] | None = None,
-        positions: Int[Array, "#B T"] | None = None,
         memory: Float[Array, "B S D"] | None = None,
         memory_mask: Mask | None = None,
+        cache: LayerCache | None = None,
+        slots: int | Int[Array, ""] = 0,
+        bias: Float[Array, "#B #N #T #J"] | None = None,
+        positions: Int[Array, "#B T"] | None = None,
         key: Key[Array, ""] | None = None,
         on_weights: tuple[OnWeights, OnWeights] | None = None,
-        on_kv: OnKeyValues | None = None,
         last_n: int | None = None,
-    ) -> Float[Array, "B _ D"]:
-        """The block's output, at the last ``last_n`` positions only if that is given.
+    ) -> tuple[Float[Array, "B _ D"], LayerCache | None]:
+        """The block's output, at the last ``last_n`` positions if given, and its cache.
 
-        ``on_weights`` is called with the weights of self- and cross-attention, ``on_kv`` with the
-        keys and values of self-attention.
+        Args:
+            x: Vectors of tokens, or of one new token of each beam.
+            mask: Which keys each query of self-attention sees.
+            memory: Encoded vectors for cross-attention, unless the cache holds what is made of
+                them.
+            memory_mask: Which of them are not padding.
+            cache: Keys and values of earlier tokens, and of the memory.
+            slots: Where new keys and values go, see :meth:`.LayerCache.extend`.
+            bias: Added to the scores of self-attention.
+            positions: Of the tokens, for rotary embeddings.
+            key: Dropout, if given.
+            on_weights: Called with the weights of self- and of cross-attention.
+            last_n: How many positions are wanted; None is all.
         """
         keys = (None,) * 6 if key is None else tuple(jax.random.split(key, 6))
-        see, see_across = (None, None) if on_weights is None else on_weights
+        on_self, on_cross = (None, None) if on_weights is None else on_weights
+        rest: dict[str, Any] = {"bias": bias, "positions": positions, "last_n": last_n}
 
-        def look_back(y):
-            how: dict[str, Any] = {
-                "bias": bias,
-                "positions": positions,
-                "key": keys[1],
-                "last_n": last_n,
-            }
-            return self.self_attention(y, None, mask, on_weights=see, on_kv=on_kv, **how)
-
-        x = self.residual("self_attention", x, look_back, keys[0])
-        if (across := self.cross_attention) is not None:
-            look_across = lambda y: across(
-                y, memory, memory_mask, key=keys[3], on_weights=see_across
-            )
-            x = self.residual("cross_attention", x, look_across, keys[2])
-        return self.residual("feed_forward", x, lambda y: self.feed_forward(y, keys[5]), keys[4])
-
-    def step(
-        self,
-        x: Float[Array, "R D"],
-        cache: LayerCache,
-        slot: Int[Array, ""],
-        positions: Int[Array, "#B #M"],
-        visible: Bool[Array, "#B 1 #M J"],
-        bias: Float[Array, "1 N #M J"] | None,
-        memory_mask: Bool[Array, "B 1 1 S"] | None,
-    ) -> tuple[Float[Array, "R D"], Array, Array]:
-        """The output for one new token of each row, and its layer's keys and values with it."""
-        keys, values = cache.keys, cache.values
-
-        def look_back(y):
-            nonlocal keys, values
-            y, keys, values = self.self_attention.step(
-                y, keys, values, slot, positions, visible, bias
+        def self_attend(y):
+            nonlocal cache
+            y, cache = self.self_attention(
+                y, mask, cache=cache, slots=slots, key=keys[1], on_weights=on_self, **rest
             )
             return y
 
-        x = self.residual("self_attention", x, look_back)
+        x = self.residual("self_attention", x, self_attend, keys[0])
         if (across := self.cross_attention) is not None:
-            assert cache.memory_keys is not None
-            assert cache.memory_values is not None
-            read = cache.memory_keys, cache.memory_values
-            x = self.residual(
-                "cross_attention", x, lambda y: across.cross_attend(y, *read, memory_mask)
-            )
-        return self.residual("feed_forward", x, self.feed_forward), keys, values
+            projected = None if cache is None else cache.memory
+            if projected is None:
+                assert memory is not None, "cross-attention needs memory"
+                projected = across.project_memory(memory)
+            how: dict[str, Any] = {"memory": projected, "key": keys[3], "on_weights": on_cross}
+            cross_attend = lambda y: across(y, memory_mask, **how)[0]
+            x = self.residual("cross_attention", x, cross_attend, keys[2])
+        feed = lambda y: self.feed_forward(y, keys[5])
+        return self.residual("feed_forward", x, feed, keys[4]), cache

@@ -1,4 +1,4 @@
-"""What a decoder keeps between tokens."""
+"""Keys and values that a decoder keeps between tokens."""
 
 import dataclasses
 from typing import Any
@@ -7,40 +7,105 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-__all__ = ["Cache", "LayerCache"]
+__all__ = ["Cache", "KeysValues", "LayerCache"]
+
+
+# Of each sequence, or of all sequences as one with B·K heads (see LayerCache).
+KeysValues = tuple[Float[Array, "_ _ S H"], Float[Array, "_ _ S U"]]
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class LayerCache:
-    """One block's keys and values, as the products want them: XLA:CPU copies any other layout.
+    """Keys and values of one block: step ``s`` of beam ``m`` has the slot ``s M + m`` of ``J``.
 
-    Sentences and heads are one axis. Step ``s`` of beam ``m`` has the slot ``s M + m`` of the
-    ``J = S M`` slots.
+    Heads of all sequences lie, and are read, as those of a single one: otherwise XLA:CPU copies
+    the cache at every token.
     """
 
     keys: Any  # [B·K J H], of its own past
     values: Any  # [B·K J U]
-    memory_keys: Any  # [B·K R H] or None, of what was encoded, computed once
-    memory_values: Any  # [B·K R U] or None
+    memory_keys: Any  # [B·K S H] or None, of what was encoded, computed once
+    memory_values: Any  # [B·K S U] or None
+    beams: int = dataclasses.field(default=1, metadata={"static": True})
+
+    @classmethod
+    def empty(
+        cls, rows: tuple[int, int], slots: int, sizes: tuple[int, int], dtype: Any, beams: int = 1
+    ) -> "LayerCache":
+        """A cache without tokens or memory.
+
+        Args:
+            rows: Sequences ``B`` and key heads ``K``.
+            slots: Room for tokens, of all beams together.
+            sizes: Those of a key head and of a value head.
+            dtype: Of keys and values.
+            beams: M, the beams of each sequence.
+        """
+        keys, values = (jnp.zeros((rows[0] * rows[1], slots, size), dtype) for size in sizes)
+        return cls(keys, values, None, None, beams)
+
+    def with_memory(self, memory: KeysValues) -> "LayerCache":
+        """The cache with what cross-attention reads."""
+        keys, values = (x.reshape(-1, *x.shape[2:]) for x in memory)
+        return dataclasses.replace(self, memory_keys=keys, memory_values=values)
+
+    @property
+    def memory(self) -> KeysValues | None:
+        """Keys and values for cross-attention, ``[1 B·K S _]``, or None without any."""
+        if self.memory_keys is None:
+            return None
+        return self.memory_keys[None], self.memory_values[None]
+
+    def extend(
+        self,
+        keys: Float[Array, "B K T H"],
+        values: Float[Array, "B K T U"],
+        slots: int | Int[Array, ""],
+    ) -> tuple["LayerCache", KeysValues]:
+        """The cache with new keys and values, and all those that queries may attend to.
+
+        The latter are ``[1 B·K J _]``, or for a prompt the new ones as they are.
+
+        Args:
+            keys: Of new tokens: one of each beam, or successive tokens of a single beam.
+            values: Of the same.
+            slots: The first slot; the others follow. The Python number 0 means a prompt: the cache
+                is empty, new tokens attend to each other only, and all beams read the prompt from
+                the slots of the first.
+        """
+        flat = lambda x: x.reshape(-1, *x.shape[2:])
+        if isinstance(slots, int):
+            assert slots == 0, slots
+            made = self._fill(self.keys, flat(keys)), self._fill(self.values, flat(values))
+            return dataclasses.replace(self, keys=made[0], values=made[1]), (keys, values)
+        start = (jnp.int32(0), slots, jnp.int32(0))
+        write = lambda old, new: jax.lax.dynamic_update_slice(old, new.astype(old.dtype), start)
+        made = write(self.keys, flat(keys)), write(self.values, flat(values))
+        cache = dataclasses.replace(self, keys=made[0], values=made[1])
+        return cache, (made[0][None], made[1][None])
+
+    def _fill(self, slots: Float[Array, "BK J H"], new: Float[Array, "BK T H"]) -> Array:
+        rows, T, H = new.shape
+        by_beam = slots.reshape(rows, -1, self.beams, H)
+        return by_beam.at[:, :T, 0].set(new.astype(slots.dtype)).reshape(slots.shape)
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Cache:
-    """The state of incremental decoding for ``B`` sentences of ``M`` beams each.
+    """KV cache for ``B`` sequences of ``M`` beams each.
 
-    Sentences that begin with prompts of different lengths end their prompts in the same slot;
-    ``starts`` says where they begin, and what stands before is never looked at. Beams never move
-    their keys and values. ``ancestry[b, m, s]`` tells which beam's slot holds what beam ``m`` read
-    at step ``s``; reordering the beams reorders these small numbers alone.
+    Prompts of any lengths end in the same slot (left padding); slots before ``starts`` are masked.
+    Keys and values never move: ``ancestry[b, m, s]`` names the beam whose slot holds step ``s`` of
+    beam ``m``; reordering permutes only these indices.
     """
 
     layers: tuple[LayerCache, ...]
     length: Any  # [], tokens read so far
-    memory_mask: Any  # [B 1 1 R] or None: which of the encoded positions are real
+    memory_mask: Any  # [B 1 1 S] or None: the encoded positions that are not padding
     ancestry: Any  # [B M S], or None for a single beam
-    starts: Any = None  # [B], the step of each sentence's first token; None is 0
+    starts: Any = None  # [B], the step of each sequence's first token; None is 0
 
     @property
     def size(self) -> int:
@@ -49,18 +114,18 @@ class Cache:
 
     @property
     def beams(self) -> int:
-        """M, the rows of each sentence."""
+        """M, the beams of each sequence."""
         return 1 if self.ancestry is None else self.ancestry.shape[1]
 
     def reorder(self, parents: Int[Array, "B M"]) -> "Cache":
-        """The cache in which beam ``m`` goes on from what was beam ``parents[b, m]``."""
+        """The cache in which beam ``m`` continues what was beam ``parents[b, m]``."""
         if self.ancestry is None:
             return self
         ancestry = jnp.take_along_axis(self.ancestry, parents[:, :, None], axis=1)
         return dataclasses.replace(self, ancestry=ancestry)
 
     def claim_slots(self) -> "Cache":
-        """The cache in which each beam's own slot is its ancestor at the step about to be taken."""
+        """The cache in which each beam reads the next step from its own slot."""
         if self.ancestry is None:
             return self
         B, M, _ = self.ancestry.shape
@@ -70,15 +135,12 @@ class Cache:
         return dataclasses.replace(self, ancestry=ancestry)
 
     def positions(self, tokens: int = 1) -> Int[Array, "#B T"]:
-        """Where the next ``tokens`` of each sentence stand, counted from its own first."""
+        """Positions of the next ``tokens`` of each sequence, counted from its own first."""
         steps = (self.length + jnp.arange(tokens))[None]
         return steps if self.starts is None else steps - self.starts[:, None]
 
     def visible(self, window: int | None = None, tokens: int = 1) -> Bool[Array, "#B 1 #M J"]:
-        """Which of the slots each beam, or each of the next ``tokens``, may look at.
-
-        Its own is among them.
-        """
+        """Slots that each beam, or each of the next ``tokens``, sees, its own included."""
         steps = jnp.arange(self.size)[None, None]
         here = (self.length + jnp.arange(tokens))[None, :, None]
         seen = steps <= here
@@ -93,36 +155,12 @@ class Cache:
         mine = (self.ancestry[:, :, :, None] == beams) & seen[:, :, :, None]
         return mine.reshape(B, 1, M, S * M)
 
-    def prefilled(
-        self,
-        past: list[tuple[Float[Array, "B K T H"], Float[Array, "B K T U"]]],
-        starts: Int[Array, " B"] | None = None,
-    ) -> "Cache":
-        """The empty cache with each layer's keys and values of ``T`` tokens that were read at once.
-
-        All beams of a sentence read them from the first beam's slots.
-        """
-        layers = []
-        for layer, (keys, values) in zip(self.layers, past, strict=True):
-            keys, values = (
-                self._fill(*pair) for pair in ((layer.keys, keys), (layer.values, values))
-            )
-            layers.append(dataclasses.replace(layer, keys=keys, values=values))
-        length = jnp.int32(past[0][0].shape[2])
-        return dataclasses.replace(self, layers=tuple(layers), length=length, starts=starts)
-
-    def _fill(self, slots: Float[Array, "BK J H"], new: Float[Array, "B K T H"]) -> Array:
-        new = new.reshape(-1, *new.shape[2:]).astype(slots.dtype)
-        rows, T, H = new.shape
-        by_beam = slots.reshape(rows, self.size, self.beams, H)
-        return by_beam.at[:, :T, 0].set(new).reshape(slots.shape)
-
     def truncate(self, length: Int[Array, ""]) -> "Cache":
-        """The same after its first ``length`` tokens; later ones are written over."""
+        """The cache after its first ``length`` tokens; later ones are overwritten."""
         return dataclasses.replace(self, length=jnp.asarray(length, jnp.int32))
 
     def resize(self, size: int) -> "Cache":
-        """The same with room for ``size`` tokens, for a single beam."""
+        """The cache with room for ``size`` tokens, for a single beam."""
         more = size - self.size
         grow = lambda slots: jnp.pad(slots, ((0, 0), (0, more), (0, 0)))
         layers = tuple(

@@ -1,5 +1,6 @@
 """Modules of a model in place of others: layouts for decoding, adapters, quantized weights."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -7,11 +8,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from transformer_jax.functional.kernels import resolve_implementation
 from transformer_jax.modules.attention import Attention
 from transformer_jax.modules.linear import Linear, LinearTransposed
 from transformer_jax.modules.stack import Stack
 
-__all__ = ["prepare_for_decoding", "replaced"]
+__all__ = ["prepare_for_decoding", "replaced", "with_attention_kernels"]
 
 # On a CPU, weights of this width come from memory and lie best in the order of outputs: products of
 # 4 to 32 rows take 0.7 to 0.9 of the time. Those of half of it come from caches, and take 1.1 to
@@ -76,10 +78,10 @@ def prepare_for_decoding(model: Any, wide: int = WIDE) -> Any:
         wide: Smallest number of rows and columns of kernels that are transposed.
 
     Example:
-        >>> from transformer_jax.config import PRESETS
+        >>> from transformer_jax.presets import PRESETS
         >>> from transformer_jax.models.decoder import Decoder
         >>> import dataclasses
-        >>> config = dataclasses.replace(PRESETS["char"], vocab=5, width=12, decoder_layers=1)
+        >>> config = dataclasses.replace(PRESETS["nanogpt_char"], vocab_size=5, d_model=12, decoder_layers=1)
         >>> model = prepare_for_decoding(Decoder(config, rngs=nnx.Rngs(0)))
         >>> model.decoder.blocks[0].self_attention.fused_qkv.kernel.shape
         (12, 36)
@@ -99,6 +101,43 @@ def prepare_for_decoding(model: Any, wide: int = WIDE) -> Any:
     for make in (unstack, fuse, transpose):
         model = replaced(model, make)
     return _cast(model)
+
+
+def with_attention_kernels(model: Any, device: Any) -> Any:
+    """The model with the attention kernels of a device; the model that is given does not change.
+
+    ``attention.implementation`` is resolved here, once, since kernels depend on more than the
+    platform that a program is lowered for: see :func:`.resolve_implementation`.
+
+    Args:
+        model: A module, real or abstract.
+        device: Device that it will run on, such as the first of a mesh.
+
+    Example:
+        >>> from transformer_jax.presets import PRESETS
+        >>> from transformer_jax.models.decoder import Decoder
+        >>> model = nnx.eval_shape(lambda: Decoder(PRESETS["nanogpt_char"], rngs=nnx.Rngs(0)))
+        >>> model = with_attention_kernels(model, jax.devices("cpu")[0])
+        >>> model.decoder.blocks[0].self_attention.attention.implementation
+        'auto'
+    """
+    platform = {"cuda": "gpu", "rocm": "gpu"}.get(device.platform, device.platform)
+    capability = getattr(device, "compute_capability", None)
+
+    def resolve(path: str, module: Any) -> Any:
+        if isinstance(module, Attention):
+            settings = module.attention
+            name: Any = resolve_implementation(
+                settings.implementation,
+                platform,
+                module.dtype,
+                max(module.H, module.U),
+                float(capability or 9.0),
+            )
+            module.attention = dataclasses.replace(settings, implementation=name)
+        return None
+
+    return replaced(model, resolve)
 
 
 def _cast(model: Any) -> Any:

@@ -180,16 +180,16 @@ class Stack(nnx.Module):
         return self.config.scores.window_of(layer)
 
     def run(self, x, mask, context: dict[str, Any], key, on_hidden: OnHidden | None = None):
-        """All blocks in turn; one by one if somebody is told of each."""
+        """All blocks in turn; one by one if there are callbacks."""
         keys = [None] * self.layers if key is None else jax.random.split(key, self.layers)
-        told = "on_weights" in context or on_hidden is not None
-        if self.config.compute.scan_layers and self.layers and not told:
+        watched = "on_weights" in context or on_hidden is not None
+        if self.config.compute.scan_layers and self.layers and not watched:
             return self.scan(x, mask, context, None if key is None else keys)
 
         def body(block, x, mask, key):
-            return block(x, mask, key=key, **context)
+            return block(x, mask, key=key, **context)[0]
 
-        if self.config.compute.remat and not told:
+        if self.config.compute.remat and not watched:
             body = jax.checkpoint(body)
         for i, block in enumerate(self.iter_blocks()):
             x = body(block, x, self.windowed_mask(mask, self.window(i), x.shape[1]), keys[i])
@@ -209,7 +209,7 @@ class Stack(nnx.Module):
         def body(x, layer):
             block, key, local = layer
             here = Mask(dense=jnp.where(local, whole(near), whole(mask))) if mixed else near
-            return block(x, here, key=key, **context), None
+            return block(x, here, key=key, **context)[0], None
 
         if self.config.compute.remat:
             body = jax.checkpoint(body)
@@ -253,22 +253,13 @@ class Stack(nnx.Module):
     ) -> Cache:
         """An empty cache with room for ``length`` tokens; cross-attention reads ``memory`` once."""
         att, dtype = self.config.attention, jnp.dtype(self.config.compute.dtype)
-        K, H = att.num_kv_heads or att.num_heads, self.config.head_dim
-        room = (sentences * K, length * beams)
+        H, rows = self.config.head_dim, (sentences, att.num_kv_heads or att.num_heads)
         layers = []
         for block in self.iter_blocks():
-            across = block.cross_attention
-            read = (
-                (None, None) if memory is None or across is None else across.project_memory(memory)
-            )
-            layers.append(
-                LayerCache(
-                    keys=jnp.zeros((*room, H), dtype),
-                    values=jnp.zeros((*room, att.value_dim or H), dtype),
-                    memory_keys=read[0],
-                    memory_values=read[1],
-                )
-            )
+            layer = LayerCache.empty(rows, length * beams, (H, att.value_dim or H), dtype, beams)
+            if memory is not None and block.cross_attention is not None:
+                layer = layer.with_memory(block.cross_attention.project_memory(memory))
+            layers.append(layer)
         ancestry = jnp.zeros((sentences, beams, length), jnp.int32) if beams > 1 else None
         return Cache(tuple(layers), jnp.int32(0), memory_mask, ancestry)
 
@@ -292,43 +283,45 @@ class Stack(nnx.Module):
             real = (steps >= 0).astype(jnp.int32)
             mask = mask & Mask(q_segments=real, kv_segments=real)
             positions = jnp.maximum(steps, 0)
-        past: list[tuple[Array, Array]] = []
-        how: dict[str, Any] = {"bias": self.bias(T, T), "positions": positions}
-        x = self.embed_inputs(x, positions)
-        for i, block in enumerate(self.iter_blocks()):
-            # Of the last block, only what is read at the end is needed, and all keys and values.
+        how: dict[str, Any] = {"bias": self.bias(T, T), "positions": positions, "slots": 0}
+        x, layers = self.embed_inputs(x, positions), []
+        memory_mask = None if cache.memory_mask is None else Mask(dense=cache.memory_mask)
+        for i, (block, layer) in enumerate(zip(self.iter_blocks(), cache.layers, strict=True)):
+            # Of the last block, only the last output is needed, and all keys and values.
             last_n = 1 if i + 1 == self.layers else None
-            seen = self.windowed_mask(mask, self.window(i), T)
-            x = block(x, seen, on_kv=lambda k, v: past.append((k, v)), last_n=last_n, **how)
+            near = self.windowed_mask(mask, self.window(i), T)
+            x, filled = block(x, near, memory_mask=memory_mask, cache=layer, last_n=last_n, **how)
+            layers.append(filled)
         x = x if self.final_norm is None else self.final_norm(x)
-        return x[:, -1], cache.prefilled(past, starts)
+        done = {"layers": tuple(layers), "length": jnp.int32(T), "starts": starts}
+        return x[:, -1], dataclasses.replace(cache, **done)
 
     def step(self, x: Float[Array, "R D"], cache: Cache) -> tuple[Float[Array, "R D"], Cache]:
-        """Contextual vectors of more tokens of each sentence, and the cache with them.
+        """Contextual vectors of the next tokens of each sequence, and the cache with them.
 
-        The rows of a sentence are its beams, one token each, or successive tokens of its only
+        The rows of a sequence are its beams, one token each, or successive tokens of its only
         beam.
         """
-        attention = self.config.attention
-        B = cache.layers[0].keys.shape[0] // (attention.num_kv_heads or attention.num_heads)
-        rows = x.shape[0] // B
-        tokens = rows if cache.beams == 1 else 1
+        K, shape = self.config.attention.num_kv_heads or self.config.attention.num_heads, x.shape
+        B = cache.layers[0].keys.shape[0] // K
+        x = x.reshape(B, shape[0] // B, -1)
+        tokens = x.shape[1] if cache.beams == 1 else 1
         at, positions = cache.length, cache.positions(tokens)
-        positions = jnp.broadcast_to(positions, (positions.shape[0], rows))
-        x = self.embed_inputs(x.reshape(B, rows, -1), positions).reshape(x.shape)
-        cache = cache.claim_slots()
+        positions = jnp.broadcast_to(positions, (positions.shape[0], x.shape[1]))
+        x, cache = self.embed_inputs(x, positions), cache.claim_slots()
         bias = self.bias(tokens, cache.size, at)
         if bias is not None:
             bias = jnp.repeat(bias, cache.beams, axis=3)
         reach = {self.window(i) for i in range(self.layers)}
-        visible = {window: cache.visible(window, tokens) for window in reach}
-        here, memory_mask = (at * cache.beams, positions), cache.memory_mask
-        layers = []
+        visible = {window: Mask(dense=cache.visible(window, tokens)) for window in reach}
+        how: dict[str, Any] = {"bias": bias, "positions": positions, "slots": at * cache.beams}
+        if cache.memory_mask is not None:
+            how["memory_mask"] = Mask(dense=cache.memory_mask)
+        layers: list[Any] = []
         for i, (block, layer) in enumerate(zip(self.iter_blocks(), cache.layers, strict=True)):
-            seen = visible[self.window(i)]
-            x, keys, values = block.step(x, layer, *here, seen, bias, memory_mask)
-            layers.append(dataclasses.replace(layer, keys=keys, values=values))
-        x = x if self.final_norm is None else self.final_norm(x)
+            x, extended = block(x, visible[self.window(i)], cache=layer, **how)
+            layers.append(extended)
+        x = (x if self.final_norm is None else self.final_norm(x)).reshape(shape[0], -1)
         return x, dataclasses.replace(cache, layers=tuple(layers), length=at + tokens)
 
 

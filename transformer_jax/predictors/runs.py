@@ -244,6 +244,7 @@ def load(
     from flax import nnx
 
     from transformer_jax.data.vocabulary import check_vocabulary
+    from transformer_jax.modules.replace import with_attention_kernels
     from transformer_jax.training.trees import named
 
     loaded = run.load_params(which, average=average)
@@ -251,7 +252,8 @@ def load(
     tokenizer: Any = None if found_kind == "image" else _tokenizer(run, loaded.manifest)
     if tokenizer is not None:
         check_vocabulary(tokenizer, config.vocab_size, config.decoder().vocab_size, where=path)
-    graph, shapes = nnx.split(abstract_model(run, config))
+    model = with_attention_kernels(abstract_model(run, config), jax.devices()[0])
+    graph, shapes = nnx.split(model)
     params = loaded.params
     expected = {name: leaf.shape for name, leaf in named(nnx.to_pure_dict(shapes)).items()}
     found = {name: leaf.shape for name, leaf in named(params).items()}

@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Int, PyTree, UInt32
 
 from transformer_jax.modules.parameters import map_parameters, parameters
+from transformer_jax.modules.replace import with_attention_kernels
 from transformer_jax.parallel.sharding import path_name, shardings, shardings_like
 
 __all__ = [
@@ -75,7 +76,7 @@ def abstract_state(
     Raises:
         ConfigError: A parameter that declares no axes.
     """
-    model = nnx.eval_shape(make_model)
+    model = with_attention_kernels(nnx.eval_shape(make_model), mesh.devices.flat[0])
     graph, declared = nnx.graphdef(model), parameters(model)
     params = map_parameters(lambda p: jax.ShapeDtypeStruct(p.shape, p.dtype), declared)
     shapes = TrainState(

@@ -1,0 +1,183 @@
+"""Laws that hold in programs as users run them: the other tests compile without optimization."""
+
+import dataclasses
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from tests.drawing import drawn, normals
+from transformer_jax.functional import masks
+from transformer_jax.functional.attention import attend
+from transformer_jax.functional.dropout import dropout_mask
+from transformer_jax.functional.linear import kernel_gradient, linear
+from transformer_jax.functional.losses import (
+    cross_entropy,
+    fused_linear_cross_entropy,
+    linear_logits,
+)
+from transformer_jax.functional.norms import layer_norm, rms_norm
+from transformer_jax.models.decoder import Decoder
+from transformer_jax.modules.replace import prepare_for_decoding
+from transformer_jax.presets import PRESETS
+
+FULL = {"xla_backend_optimization_level": 3}
+B, T, V = 2, 6, 11
+TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, V, (B, T)), jnp.int32)
+
+
+def run(f, *args):
+    """What ``f`` computes when XLA optimizes it."""
+    return jax.jit(f, compiler_options=FULL)(*args)
+
+
+@pytest.fixture(scope="module")
+def decoder():
+    base = PRESETS["nanogpt_char"]
+    config = dataclasses.replace(
+        base,
+        vocab_size=V,
+        d_model=12,
+        decoder_layers=2,
+        attention=dataclasses.replace(base.attention, num_heads=2),
+        feed_forward=dataclasses.replace(base.feed_forward, d_ff=8),
+    )
+    return drawn(lambda: Decoder(config, rngs=nnx.Rngs(0)))
+
+
+@pytest.fixture(scope="module")
+def logits(decoder):
+    graph, params = decoder
+    return run(lambda params, tokens: nnx.merge(graph, params)(tokens), params, TOKENS)
+
+
+def test_optimization_is_on_here_and_off_elsewhere():
+    f = lambda x: jnp.tanh(x @ x).sum()
+    x = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+    size = lambda options: (
+        jax.jit(f, compiler_options=options)
+        .lower(x)
+        .compile()
+        .memory_analysis()
+        .generated_code_size_in_bytes
+    )
+    assert size(FULL) != size({"xla_backend_optimization_level": 0})
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_stepwise_equals_teacher_forcing(decoder, logits, prepared):
+    model = nnx.merge(*decoder)
+    graph, params = nnx.split(prepare_for_decoding(model) if prepared else model)
+
+    def stepwise(params, tokens):
+        model = nnx.merge(graph, params)
+        first, cache = model.prefill(tokens[:, :2], model.init_cache(None, B, T))
+        found = [first]
+        for t in range(2, T):
+            step, cache = model.step(tokens[:, t], cache)
+            found.append(step)
+        return jnp.stack(found, 1)
+
+    found = run(stepwise, params, TOKENS)
+    chex.assert_shape(found, (B, T - 1, V))
+    np.testing.assert_allclose(found, logits[:, 1:], atol=1e-5)
+
+
+def test_beams_equal_separate_sequences(decoder):
+    graph, params = decoder
+
+    def beams(params, tokens):
+        model = nnx.merge(graph, params)
+        cache = model.init_cache(None, 1, T, beams=B)
+        for t in range(T):
+            step, cache = model.step(tokens[:, t], cache)
+            if t == 2:  # both beams continue the second
+                cache = model.reorder(cache, jnp.array([[1, 1]]))
+        return step
+
+    history = jnp.stack([jnp.concatenate([TOKENS[1, :3], TOKENS[b, 3:]]) for b in range(B)])
+    forced = run(lambda params, tokens: nnx.merge(graph, params)(tokens), params, history)
+    np.testing.assert_allclose(run(beams, params, TOKENS), forced[:, -1], atol=1e-5)
+
+
+def test_no_gradient_comes_from_the_future(decoder):
+    graph, params = decoder
+    early = lambda x: nnx.merge(graph, params).decoder(x)[:, :3].sum()
+    [x] = normals((B, T, 12))
+    gradient = run(jax.grad(early), x)
+    assert (gradient[:, 3:] == 0).all()
+    assert (gradient[:, :3] != 0).any()
+
+
+def test_packed_texts_equal_texts_of_their_own(decoder, logits):
+    graph, params = decoder
+    packed = jnp.concatenate([TOKENS[:1, :4], TOKENS[1:, :2]], 1)
+    segments = jnp.array([[1, 1, 1, 1, 2, 2]])
+    positions = jnp.array([[0, 1, 2, 3, 0, 1]])
+    apply = lambda params, *inputs: nnx.merge(graph, params)(*inputs)
+    found = run(apply, params, packed, segments, positions)
+    np.testing.assert_allclose(found[0, :4], logits[0, :4], atol=1e-5)
+    np.testing.assert_allclose(found[0, 4:], logits[1, :2], atol=1e-5)
+
+
+@pytest.mark.parametrize("implementation", ["xla", "chunked"])
+def test_attention_is_its_formula_and_masked_rows_are_zero(implementation):
+    q, k, v = normals((B, 5, 4, 8), (B, 7, 2, 8), (B, 7, 2, 3))
+    mask = masks.causal(1) & masks.length_mask(jnp.array([4, 0]))
+
+    def both(q, k, v):
+        f = lambda *x: attend(*x, mask, implementation=implementation)
+        y, back = jax.vjp(f, q, k, v)
+        return y, *back(jnp.ones_like(y))
+
+    y, *gradients = run(both, q, k, v)
+    s = np.einsum("tnh,snh->nts", *(np.asarray(x, np.float64) for x in (q[0], k[0].repeat(2, 1))))
+    e = np.exp(s / 8**0.5) * np.asarray(mask.array(5, 7))[0]
+    wanted = np.einsum("nts,snu->tnu", e / e.sum(-1, keepdims=True), v[0].repeat(2, 1))
+    np.testing.assert_allclose(y[0], wanted, atol=1e-5)
+    chex.assert_tree_all_finite(gradients)
+    assert (y[1] == 0).all()
+    assert all((gradient[1] == 0).all() for gradient in gradients)
+
+
+def test_gradients_of_linear_maps_and_norms_are_those_of_autodiff():
+    x, kernel, bias, gain = normals((3, 4, 5), (5, 7), (7,), (5,))
+
+    def ours(x, kernel, bias, gain):
+        x = rms_norm(layer_norm(x, gain, gain, 1e-5), gain, 1e-5)
+        return jnp.sin(linear(x, kernel, bias)).sum()
+
+    def plain(x, kernel, bias, gain):
+        gain = gain[None, None]
+        x = (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5)
+        x = x * gain + gain
+        x = x / jnp.sqrt(jnp.square(x).mean(-1, keepdims=True) + 1e-5) * gain
+        return jnp.sin(x @ kernel + bias[None, None]).sum()
+
+    found, wanted = (run(jax.grad(f, (0, 1, 2, 3)), x, kernel, bias, gain) for f in (ours, plain))
+    chex.assert_trees_all_close(found, wanted, atol=2e-4)
+
+
+def test_fused_loss_equals_the_loss_of_logits():
+    x, table = normals((8, 4), (V, 4))
+    targets, weights = jnp.arange(8) % V, jnp.array([1.0, 0, 1, 1, 2, 1, 0, 1])
+    fused = lambda x, table: fused_linear_cross_entropy(x, table, targets, weights, chunk=3)[0]
+    plain = lambda x, table: cross_entropy(linear_logits(x, table), targets, weights)[0]
+    found, wanted = (run(jax.value_and_grad(f, (0, 1)), x, table) for f in (fused, plain))
+    chex.assert_trees_all_close(found, wanted, atol=1e-5)
+
+
+def test_bfloat16_products_are_summed_in_float32():
+    a, b = normals((33, 9), (33, 5), dtype=jnp.bfloat16)
+    wanted = np.asarray(a, np.float32).T @ np.asarray(b, np.float32)
+    np.testing.assert_allclose(run(kernel_gradient, a, b), wanted, rtol=1e-5, atol=1e-5)
+    ones = jnp.ones((1, 4097), jnp.bfloat16)
+    assert float(run(linear, ones, ones.T)[0, 0]) == pytest.approx(4097, rel=2**-8)
+
+
+def test_dropout_depends_on_key_and_place_alone(key):
+    f = lambda key: dropout_mask(key, (B, 5, 7), 0.3)
+    chex.assert_trees_all_equal(run(f, key), jax.jit(f)(key))
