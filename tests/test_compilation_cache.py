@@ -23,11 +23,15 @@ def fresh(monkeypatch, tmp_path):
     return tmp_path / "cache"
 
 
-def test_a_second_start_finds_what_the_first_compiled(tmp_path):
+@pytest.mark.parametrize("late", [False, True])
+def test_a_second_start_finds_what_the_first_compiled(tmp_path, late):
+    compiled_before = "import jax\njax.jit(lambda x: x + 1)(1)\n" if late else ""
     code = (
+        f"{compiled_before}import os\n"
+        "os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0'\n"
         "from transformer_jax.compilation_cache import enable_compilation_cache\n"
         "folder = enable_compilation_cache()\n"
-        "import os; os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0'\n"
+        "assert enable_compilation_cache() is None\n"
         "import jax\n"
         "print(jax.jit(lambda x: jax.numpy.sin(x @ x).sum())(jax.numpy.ones((9, 9))))\n"
         "print(sorted((p.name, p.stat().st_mtime_ns) for p in folder.glob('jit__lambda*-cache')))\n"
@@ -47,7 +51,8 @@ def test_nothing_is_kept_where_it_is_not_wanted(fresh, monkeypatch):
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "elsewhere")
     assert compilation_cache.enable_compilation_cache() is None
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
-    monkeypatch.setitem(sys.modules, "jax", os)
+    configured = SimpleNamespace(config=SimpleNamespace(jax_compilation_cache_dir="elsewhere"))
+    monkeypatch.setitem(sys.modules, "jax", configured)
     assert compilation_cache.enable_compilation_cache() is None
     assert not fresh.exists()
 

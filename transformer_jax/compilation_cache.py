@@ -13,25 +13,35 @@ _MOST = 512 << 20  # bytes on disk
 
 
 def enable_compilation_cache() -> Path | None:
-    """Lets JAX, which must not be imported yet, keep what it compiles; the folder, or None.
+    """Make JAX keep compiled programs on disk, whether it is imported yet or not; the folder.
 
-    The folder is ``TRANSFORMER_JAX_CACHE``, else ``~/.cache/transformer_jax``; ``off`` keeps
-    nothing. Each kind of processor has its own part, because programs are made for one. The
-    oldest go where all take more than 512 MB. JAX's own settings come first.
+    The folder is ``TRANSFORMER_JAX_CACHE``, else ``~/.cache/transformer_jax``. Each kind of
+    processor has its own part, because programs are compiled for one. The oldest go where all take
+    more than 512 MB. None, and nothing happens, if the variable is ``off``, if JAX has a cache
+    already or if the folder cannot be written.
     """
-    asked = os.environ.get("TRANSFORMER_JAX_CACHE", "")
-    if asked == "off" or "jax" in sys.modules or "JAX_COMPILATION_CACHE_DIR" in os.environ:
+    chosen = os.environ.get("TRANSFORMER_JAX_CACHE", "")
+    jax = sys.modules.get("jax")
+    configured = jax is not None and jax.config.jax_compilation_cache_dir is not None
+    if chosen == "off" or configured or "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return None
     home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    folder = Path(asked) if asked else Path(home) / "transformer_jax"
+    folder = Path(chosen) if chosen else Path(home) / "transformer_jax"
     folder = folder / f"xla-{_processor()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _prune(folder)
     except OSError:
-        return None  # a home that cannot be written costs time, and nothing else
+        return None  # without a cache, starts take longer, and nothing else
+    # The environment is that of processes started from here, too.
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+    least = os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+    if jax is not None:
+        from jax.experimental.compilation_cache import compilation_cache
+
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", float(least))
+        compilation_cache.reset_cache()  # JAX decides at its first compilation whether it has one
     return folder
 
 

@@ -1,5 +1,6 @@
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -56,6 +57,8 @@ def test_equals_the_float64_oracle(U, K):
     mask = masks.causal(offset=1) & masks.length_mask(jnp.array([6, 0]), jnp.array([3, 5]))
     [bias] = normals((1, 4, 5, 7), seed=9)
     weights, out = oracle(q, k, v, mask.array(5, 7), bias)
+    chex.assert_shape(attend(q, k, v, mask, bias=bias), (2, 5, 4, U))
+    chex.assert_type(attention_weights(q, k, mask, bias=bias), jnp.float32)
     np.testing.assert_allclose(attention_weights(q, k, mask, bias=bias), weights, atol=1e-6)
     np.testing.assert_allclose(attend(q, k, v, mask, bias=bias), out, atol=1e-6)
 

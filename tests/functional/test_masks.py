@@ -58,9 +58,14 @@ def test_array_is_the_definition(name):
     cells = itertools.product(range(B), range(3), range(T), range(S))
     expected = np.array([definition(mask, *cell) for cell in cells]).reshape(B, 3, T, S)
     np.testing.assert_array_equal(whole(CATALOGUE[name]), expected)
+    found = CATALOGUE[name].array(T, S)
+    if found is not None:
+        chex.assert_shape(found, (None, None, T, S))
+        chex.assert_type(found, bool)
+        chex.assert_shape(CATALOGUE[name].any_visible(T, S), (None, None, T, 1))
 
 
-def test_true_means_may_look():
+def test_true_means_visible():
     # A wrong polarity would let the first query see only what comes after it.
     assert whole(masks.causal(), 3, 3)[0, 0].tolist() == np.tri(3, dtype=bool).tolist()
     assert whole(masks.length_mask(jnp.array([1, 2])), 1, 3)[1, 0].tolist() == [[True, True, False]]

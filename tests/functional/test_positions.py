@@ -1,3 +1,4 @@
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,7 +41,8 @@ def test_goldens_of_row_l14():
 @pytest.mark.parametrize("width", [1, 2, 5, 8, 9])
 def test_formula_in_float64_and_any_width(layout, width):
     table = np.asarray(sinusoidal(40, width, layout, start=1000))
-    assert table.shape == (40, width)
+    chex.assert_shape(table, (40, width))
+    chex.assert_type(table, jnp.float32)
     for column in range(width):
         if layout == "interleaved":
             i, cosine = column // 2, column % 2
@@ -97,6 +99,7 @@ def test_rotary_is_a_rotation_of_halves():
     out = np.asarray(
         apply_rotary_embedding(jnp.asarray(x), jnp.asarray(at), rotary_frequencies(6, 100.0))
     )
+    chex.assert_equal_shape((out, x))
     z = x[..., :3] + 1j * x[..., 3:]
     turned = z * np.exp(1j * at[:, :, None, None] * 100.0 ** (-np.arange(3) / 3))
     np.testing.assert_allclose(out, np.concatenate([turned.real, turned.imag], -1), atol=1e-5)

@@ -5,6 +5,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Key, UInt32
 
+from transformer_jax.errors import ArgumentError
+
 
 def dropout(
     x: Float[Array, "*shape"], rate: float, key: Key[Array, ""] | None
@@ -16,7 +18,7 @@ def dropout(
     Source: Srivastava et al. 2014, https://jmlr.org/papers/v15/srivastava14a.html.
 
     Raises:
-        ValueError: ``rate`` is not in ``[0, 1)``.
+        ArgumentError: ``rate`` is not in ``[0, 1)``.
 
     Example:
         >>> dropout(jnp.ones(3), 0.1, None)
@@ -37,14 +39,14 @@ def dropout_mask(key: Key[Array, ""], shape: tuple[int, ...], rate: float) -> Bo
     well mixed, but no cryptographic generator: for dropout, not for sampling.
 
     Raises:
-        ValueError: ``rate`` is not in ``[0, 1)``.
+        ArgumentError: ``rate`` is not in ``[0, 1)``.
 
     Example:
         >>> dropout_mask(jax.random.key(0), (1000, 100), 0.25).mean().round(2)
         Array(0.75, dtype=float32)
     """
     if not 0 <= rate < 1:
-        raise ValueError(f"dropout rate is {rate}; it must be at least 0 and below 1")
+        raise ArgumentError(f"dropout rate is {rate}; it must be at least 0 and below 1")
     first, second = jax.random.bits(key, (2,), jnp.uint32)
     shape, whole = (shape or (1,)), shape
     row = jnp.zeros((*shape[:-1], 1), jnp.uint32)

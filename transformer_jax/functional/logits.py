@@ -9,6 +9,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from transformer_jax.errors import ArgumentError
+
 # A number for all rows or one for each.
 Each = Float[Array, ""] | Float[Array, " B"] | float
 EachInt = Int[Array, ""] | Int[Array, " B"] | int
@@ -203,7 +205,7 @@ def no_repeat_ngram(
     Source: Paulus et al. 2017, https://arxiv.org/abs/1705.04304.
 
     Raises:
-        ValueError: ``n`` is below 1.
+        ArgumentError: ``n`` is below 1.
 
     Example:
         >>> seen = jnp.array([[3, 1, 2, 3, 0]])  # 3 was followed by 1
@@ -211,7 +213,7 @@ def no_repeat_ngram(
         Array([[  0., -inf,   0.,   0.,   0.]], dtype=float32)
     """
     if n < 1:
-        raise ValueError(f"n is {n}; a run has at least 1 token")
+        raise ArgumentError(f"n is {n}; a run has at least 1 token")
     B, T = tokens.shape
     if n > T:
         return logits

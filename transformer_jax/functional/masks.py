@@ -1,7 +1,7 @@
-"""What a query may look at: causality, windows, lengths and segments, kept symbolic.
+"""Attention masks: causality, windows, lengths and segments, kept symbolic.
 
 Kernels read the structure; the boolean array is built only by the kernel that needs it.
-True means *may look* (the opposite of PyTorch's ``key_padding_mask``).
+True means visible (the opposite of PyTorch's ``key_padding_mask``).
 """
 
 import dataclasses
@@ -10,6 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
+
+from transformer_jax.errors import ArgumentError
 
 __all__ = [
     "Mask",
@@ -27,22 +29,22 @@ _ARRAYS = ("kv_lengths", "q_lengths", "q_segments", "kv_segments", "dense")
 
 @dataclasses.dataclass(frozen=True)
 class Mask:
-    """The conjunction of what its fields say; a pytree, so it passes through ``jax.jit``.
+    """Attention mask, the logical AND of its fields; a pytree, so it passes through ``jax.jit``.
 
-    Query ``t`` of a call stands at position ``t + offset``, key ``s`` at position ``s``. An
-    ``offset`` that is a Python int stays one under ``jax.jit`` and ``jax.checkpoint``, so that
-    kernels can still skip what a causal mask hides; an array is traced, as decoding needs.
+    Query ``t`` has position ``t + offset``, key ``s`` position ``s``. An ``int`` offset stays
+    static under ``jax.jit`` and ``jax.checkpoint``, so kernels can skip causally masked blocks; an
+    array is traced, as decoding needs.
 
     Attributes:
-        causal: Only keys at or before the query's own position. The query sees itself.
-        window: Only keys fewer than this many positions away, on either side.
-        kv_lengths: Only the first so many keys of each row.
-        q_lengths: Queries from this index on look at nothing.
-        q_segments: Packed rows: a query sees keys of its own segment, and segment 0 is padding,
-            which looks at nothing and is seen by nothing.
-        kv_segments: The segments of the keys; given together with ``q_segments``.
-        dense: Anything else, as an array that broadcasts to ``[B N T S]``.
-        offset: The position of the first query.
+        causal: Only keys at or before the query's position are visible, its own included.
+        window: Only keys fewer than this many positions away are visible, on either side.
+        kv_lengths: Number of visible keys of each row, from the first.
+        q_lengths: Index of each row from which on queries are fully masked.
+        q_segments: Segment of each query in packed rows: it sees keys of its own segment. Segment
+            0 is padding, which is fully masked and invisible.
+        kv_segments: Segment of each key; given together with ``q_segments``.
+        dense: Any other mask, as an array that broadcasts to ``[B N T S]``.
+        offset: Position of the first query.
 
     Example:
         >>> mask = causal() & length_mask(jnp.array([2]))
@@ -64,7 +66,7 @@ class Mask:
 
     @staticmethod
     def padding(which: Int[Array, " B"] | Bool[Array, "B S"]) -> "Mask":
-        """Only real keys, not padding: the first so many of each row, or those that are True.
+        """Padding mask: the first so many keys of each row are visible, or those that are True.
 
         Example:
             >>> Mask.padding(jnp.array([2])).array(1, 3)[0, 0].astype(int)
@@ -74,14 +76,14 @@ class Mask:
 
     @property
     def positional(self) -> bool:
-        """Whether positions matter, and with them ``offset``."""
+        """Whether the mask depends on positions, and so on ``offset``."""
         return self.causal or self.window is not None
 
     def __and__(self, other: "Mask") -> "Mask":
-        """May look only where both allow it.
+        """The mask that allows what both allow.
 
         Raises:
-            ValueError: Windows at two different offsets, which no single mask can say.
+            ArgumentError: Windows at two different offsets, which no single mask can express.
         """
         window, offset = _both_positions(self, other)
         q_segments, kv_segments = self.q_segments, self.kv_segments
@@ -105,14 +107,14 @@ class Mask:
         )
 
     def array(self, T: int, S: int) -> Bool[Array, "#B #N {T} {S}"] | None:
-        """The mask as an array, or None if it forbids nothing at all."""
+        """The mask as an array, or None if everything is visible."""
         found = self.block(0, T, 0, S)
         if found is None:
             return None
         return jnp.broadcast_to(found, (*found.shape[:2], T, S))
 
     def any_visible(self, T: int, S: int) -> Bool[Array, "#B #N {T} 1"] | None:
-        """Which queries see any key at all, or None if nothing is forbidden."""
+        """Queries that see any key, or None if everything is visible."""
         found = self.array(T, S)
         return None if found is None else found.any(-1, keepdims=True)
 
@@ -120,7 +122,7 @@ class Mask:
         """Queries ``t0 .. t0 + t`` against keys ``s0 .. s0 + s``; the starts may be traced.
 
         Blocks must lie inside the arrays that the mask holds (see :meth:`padded`). Dimensions
-        that do not matter have size 1; None means that nothing is forbidden.
+        that do not matter have size 1; None means that everything is visible.
         """
         rows = jnp.arange(t, dtype=jnp.int32)[:, None] + t0
         cols = jnp.arange(s, dtype=jnp.int32)[None, :] + s0
@@ -165,9 +167,9 @@ class Mask:
         )
 
     def padded(self, T: int, S: int, more_T: int, more_S: int) -> "Mask":
-        """The same mask for ``more_T`` more queries and ``more_S`` more keys, which nothing sees.
+        """The same mask for ``more_T`` more queries and ``more_S`` more keys, which are masked.
 
-        What the added queries look at is left open.
+        What the added queries see is unspecified.
         """
         if more_T == 0 and more_S == 0:
             return self
@@ -193,7 +195,7 @@ class Mask:
 def causal(offset: int | Int[Array, ""] = 0) -> Mask:
     """Each query sees keys up to its own position, ``s <= t + offset``, itself included.
 
-    Were the query itself hidden too, the first row would be empty (rows U10, H10).
+    With the query itself masked too, the first row would be fully masked (rows U10, H10).
 
     Example:
         >>> causal().array(2, 3)[0, 0].astype(int)
@@ -206,7 +208,7 @@ def causal(offset: int | Int[Array, ""] = 0) -> Mask:
 
 
 def length_mask(kv: Int[Array, "B"] | None, q: Int[Array, "B"] | None = None) -> Mask:
-    """Each query sees the first ``kv`` keys; queries from ``q`` on see nothing.
+    """Each query sees the first ``kv`` keys; queries from ``q`` on are fully masked.
 
     Example:
         >>> length_mask(jnp.array([1]), jnp.array([2])).array(3, 2)[0, 0].astype(int)
@@ -218,7 +220,7 @@ def length_mask(kv: Int[Array, "B"] | None, q: Int[Array, "B"] | None = None) ->
 
 
 def padding_mask(which: Int[Array, " B"] | Bool[Array, "B S"]) -> Mask:
-    """Every query sees the real keys: the first so many of each row, or those that are True.
+    """Queries see all keys but padding: the first so many of each row, or those that are True.
 
     Example:
         >>> padding_mask(jnp.array([[False, True]])).array(1, 2)[0, 0].astype(int)
@@ -251,7 +253,7 @@ def sliding_window_mask(size: int, offset: int | Int[Array, ""] = 0) -> Mask:
                [0, 1, 1]], dtype=int32)
     """
     if size < 1:
-        raise ValueError(f"window is {size}: at least 1 is needed, the query's own position")
+        raise ArgumentError(f"sliding_window_mask: size is {size}: at least 1, the query itself")
     return Mask(window=size, offset=offset)
 
 
@@ -282,11 +284,11 @@ def _both_positions(a: Mask, b: Mask) -> tuple[int | None, Any]:
     if a.offset is b.offset or (known and a.offset == b.offset):
         return size, a.offset
     if sizes:
-        raise ValueError(
+        raise ArgumentError(
             f"masks with windows at two offsets, {a.offset} and {b.offset}, cannot be combined: "
             "give both the same offset, or one of them as a dense mask"
         )
-    # Two causal masks: the one that lets see less.
+    # Two causal masks: the stricter one.
     return None, min(a.offset, b.offset) if known else jnp.minimum(a.offset, b.offset)
 
 
@@ -295,7 +297,7 @@ def _same_segment(q: Array, kv: Array) -> Array:
 
 
 def _cut(x: Array, axis: int, start: Any, size: int) -> Array:
-    """``size`` entries of an axis from ``start``, unless it broadcasts or is wanted whole."""
+    """``size`` entries of an axis from ``start``; all of it if it broadcasts."""
     if x.shape[axis] == 1 or (isinstance(start, int) and start == 0 and x.shape[axis] == size):
         return x
     return jax.lax.dynamic_slice_in_dim(x, start, size, axis)

@@ -3,6 +3,8 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Shaped
 
+from transformer_jax.errors import ArgumentError
+
 __all__ = ["patchify"]
 
 
@@ -26,7 +28,7 @@ def patchify(
     """
     B, height, width, channels = images.shape
     if size < 1 or height % size or width % size:
-        raise ValueError(
+        raise ArgumentError(
             f"images of {height} x {width} pixels cannot be cut into patches of {size} x {size}: "
             f"the size of a patch needs to divide both"
         )

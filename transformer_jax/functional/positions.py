@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from transformer_jax.errors import ArgumentError
+
 __all__ = [
     "alibi_bias",
     "alibi_slopes",
@@ -53,7 +55,7 @@ def sinusoidal(
         Array([0.841, 0.01 , 0.54 , 1.   ], dtype=float32)
     """
     if layout not in ("interleaved", "halves"):
-        raise ValueError(f"layout is {layout!r}: allowed are 'interleaved' and 'halves'")
+        raise ArgumentError(f"layout is {layout!r}: allowed are 'interleaved' and 'halves'")
     angles = np.arange(start, start + length)[:, None] / base ** (np.arange(0, width, 2) / width)
     sines, cosines = np.sin(angles), np.cos(angles)[:, : width // 2]
     if layout == "halves":
@@ -138,7 +140,7 @@ def dynamic_base(size: int, base: float, factor: float, old_length: int, length:
     training, and ``base`` up to it. Source: bloc97 and emozilla 2023, as in transformers.
 
     Raises:
-        ValueError: Fewer than 4 dimensions turn, for which there is no exponent.
+        ArgumentError: Fewer than 4 dimensions turn, for which there is no exponent.
 
     Example:
         >>> dynamic_base(64, 10_000.0, 2.0, 1024, 1000)
@@ -147,7 +149,7 @@ def dynamic_base(size: int, base: float, factor: float, old_length: int, length:
         31082
     """
     if size < 4:
-        raise ValueError(f"dynamic scaling needs at least 4 dimensions that turn, not {size}")
+        raise ArgumentError(f"dynamic scaling needs at least 4 dimensions that turn, not {size}")
     longer = max(length, old_length) / old_length
     return base * (factor * longer - (factor - 1)) ** (size / (size - 2))
 
@@ -172,7 +174,7 @@ def apply_rotary_embedding(
         attention_factor: Multiplies what turned (YaRN).
 
     Raises:
-        ValueError: An odd head size, which has no pairs, or more pairs than a head has.
+        ArgumentError: An odd head size, which has no pairs, or more pairs than a head has.
 
     Example:
         >>> x = jnp.array([1.0, 0.0])[None, None, None]
@@ -182,11 +184,11 @@ def apply_rotary_embedding(
     H = x.shape[-1]
     if frequencies is None:
         if H % 2:
-            raise ValueError(f"rotary positions need an even head size, not H = {H}")
+            raise ArgumentError(f"rotary positions need an even head size, not H = {H}")
         frequencies = rotary_frequencies(H)
     pairs = len(frequencies)
     if 2 * pairs > H:
-        raise ValueError(f"{pairs} rotary frequencies: a head of size {H} has at most {H // 2}")
+        raise ArgumentError(f"{pairs} rotary frequencies: a head of size {H} has at most {H // 2}")
     turns = jnp.asarray(frequencies, jnp.float32)[None, None, None]
     angles = positions.astype(jnp.float32)[:, :, None, None] * turns
     cos, sin = jnp.cos(angles), jnp.sin(angles)
@@ -249,14 +251,14 @@ def relative_position_bucket(
     into the same buckets as a fixed one.
 
     Raises:
-        ValueError: Too few buckets to halve, or more than there are distances.
+        ArgumentError: Too few buckets to halve, or more than there are distances.
 
     Example:
         >>> relative_position_bucket(1, 6, bidirectional=False, buckets=4, max_distance=8, offset=5)
         Array([[3, 3, 2, 2, 1, 0]], dtype=int32)
     """
     if buckets < (4 if bidirectional else 2) or max_distance <= buckets:
-        raise ValueError(
+        raise ArgumentError(
             f"{buckets} buckets up to distance {max_distance}: at least 4 are needed (2 in one "
             "direction), and fewer than the distance"
         )

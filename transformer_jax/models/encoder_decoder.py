@@ -1,6 +1,5 @@
 """Encoder-decoders: whatever encodes and whatever decodes, and the Transformer of both."""
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -239,14 +238,8 @@ class TransformerDecoder(nnx.Module):
         self, tokens: Int[Array, "B T"], cache: Cache, starts: Int[Array, " B"] | None = None
     ) -> tuple[Float32[Array, "B V"], Cache]:
         """Logits of the token after each prefix, and the empty cache with the prefixes in it."""
-
-        def body(cache: Cache, token: Array) -> tuple[Cache, Array]:
-            hidden, cache = self.stack.step(self.embed(token), cache)
-            return cache, hidden
-
-        rows = jnp.repeat(tokens, cache.beams, axis=0)
-        cache, hidden = jax.lax.scan(body, dataclasses.replace(cache, starts=starts), rows.T)
-        return self.output_table().logits(hidden[-1, :: cache.beams]), cache
+        hidden, cache = self.stack.prefill(self.embed(tokens), cache, starts)
+        return self.output_table().logits(hidden), cache
 
     def step(self, tokens: Int[Array, " R"], cache: Cache) -> tuple[Float32[Array, "R V"], Cache]:
         """Logits of the token after ``tokens``, one of each row, and the cache with them."""

@@ -78,10 +78,11 @@ def prepare_for_decoding(model: Any, wide: int = WIDE) -> Any:
         wide: Smallest number of rows and columns of kernels that are transposed.
 
     Example:
-        >>> from transformer_jax.presets import PRESETS
+        >>> from transformer_jax.model_presets import PRESETS
         >>> from transformer_jax.models.decoder import Decoder
         >>> import dataclasses
-        >>> config = dataclasses.replace(PRESETS["nanogpt_char"], vocab_size=5, d_model=12, decoder_layers=1)
+        >>> sizes = {"vocab_size": 5, "d_model": 12, "decoder_layers": 1}
+        >>> config = dataclasses.replace(PRESETS["nanogpt_char"], **sizes)
         >>> model = prepare_for_decoding(Decoder(config, rngs=nnx.Rngs(0)))
         >>> model.decoder.blocks[0].self_attention.fused_qkv.kernel.shape
         (12, 36)
@@ -114,7 +115,7 @@ def with_attention_kernels(model: Any, device: Any) -> Any:
         device: Device that it will run on, such as the first of a mesh.
 
     Example:
-        >>> from transformer_jax.presets import PRESETS
+        >>> from transformer_jax.model_presets import PRESETS
         >>> from transformer_jax.models.decoder import Decoder
         >>> model = nnx.eval_shape(lambda: Decoder(PRESETS["nanogpt_char"], rngs=nnx.Rngs(0)))
         >>> model = with_attention_kernels(model, jax.devices("cpu")[0])

@@ -1,0 +1,151 @@
+"""One attention path: texts, prompts, single tokens, beams and memory."""
+
+import dataclasses
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from tests.drawing import drawn, normals
+from transformer_jax.config import AttentionConfig, FeedForwardConfig, TransformerConfig
+from transformer_jax.functional.masks import Mask, causal, length_mask
+from transformer_jax.modules.attention import Attention
+from transformer_jax.modules.block import Block
+from transformer_jax.modules.cache import LayerCache
+
+B, T, S, D, N, K, H, U = 2, 5, 3, 12, 4, 2, 6, 5
+CONFIG = TransformerConfig(
+    vocab_size=11,
+    d_model=D,
+    encoder_layers=1,
+    decoder_layers=1,
+    attention=AttentionConfig(num_heads=N, num_kv_heads=K, head_dim=H, value_dim=U, qk_norm=True),
+    feed_forward=FeedForwardConfig(d_ff=8),
+)
+X, MEMORY = normals((B, T, D), (B, S, D))
+POSITIONS = jnp.arange(T)[None]
+
+
+def attention(rotate=True):
+    return nnx.merge(*drawn(lambda: Attention(CONFIG, rotate=rotate, rngs=nnx.Rngs(0))))
+
+
+def empty(slots, beams=1):
+    return LayerCache.empty((B, K), slots, (H, U), jnp.float32, beams)
+
+
+@pytest.mark.parametrize("prompt", [0, 3])
+def test_prompt_and_tokens_with_a_cache_equal_the_text(prompt):
+    part = attention()
+    whole, none = part(X, causal(), positions=POSITIONS)
+    chex.assert_shape(whole, (B, T, D))
+    assert none is None
+    cache, found = empty(T), []
+    if prompt:
+        y, cache = part(X[:, :prompt], causal(), cache=cache, positions=POSITIONS[:, :prompt])
+        found.append(y)
+    for t in range(prompt, T):
+        here = {"cache": cache, "slots": jnp.int32(t), "positions": POSITIONS[:, t : t + 1]}
+        y, extended = part(X[:, t : t + 1], causal(t), **here)
+        chex.assert_trees_all_equal_shapes_and_dtypes(extended, cache)
+        cache = extended
+        found.append(y)
+    chex.assert_trees_all_close(jnp.concatenate(found, 1), whole, atol=1e-5)
+
+
+def test_several_tokens_at_once_equal_one_by_one():
+    part = attention()
+    whole, _ = part(X, causal(), positions=POSITIONS)
+    _, cache = part(X[:, :2], causal(), cache=empty(T), positions=POSITIONS[:, :2])
+    here = {"cache": cache, "slots": jnp.int32(2), "positions": POSITIONS[:, 2:]}
+    chex.assert_trees_all_close(part(X[:, 2:], causal(2), **here)[0], whole[:, 2:], atol=1e-5)
+
+
+def test_beams_are_queries_of_their_sequence():
+    part, M = attention(), 3
+    [beams] = normals((B, M, D), seed=5)
+    _, cache = part(X, causal(), cache=empty((T + 1) * M, M), positions=POSITIONS)
+    # Each beam sees the prompt, in the slots of the first beam, and itself.
+    slots = jnp.arange((T + 1) * M)
+    prompt = (slots % M == 0) & (slots < T * M)
+    own = slots[None] == T * M + jnp.arange(M)[:, None]
+    mask = Mask(dense=(prompt[None] | own)[None, None])
+    here = {"cache": cache, "slots": jnp.int32(T * M), "positions": jnp.full((1, M), T)}
+    found, _ = part(beams, mask, **here)
+    for m in range(M):
+        text = jnp.concatenate([X, beams[:, m : m + 1]], 1)
+        alone, _ = part(text, causal(), positions=jnp.arange(T + 1)[None])
+        chex.assert_trees_all_close(found[:, m], alone[:, -1], atol=1e-5)
+
+
+def test_memory_is_projected_once_for_any_queries():
+    part = attention(rotate=False)
+    memory, mask = part.project_memory(MEMORY), length_mask(jnp.array([S, 1]))
+    chex.assert_shape(memory, [(B, K, S, H), (B, K, S, U)])
+    whole, _ = part(X, mask, memory=memory)
+    cached = empty(T).with_memory(memory).memory
+    for t in range(T):
+        one, _ = part(X[:, t : t + 1], mask, memory=memory)
+        chex.assert_trees_all_close(one, whole[:, t : t + 1], atol=1e-6)
+        one, _ = part(X[:, t : t + 1], mask, memory=cached)
+        chex.assert_trees_all_close(one, whole[:, t : t + 1], atol=1e-6)
+    # Padding of the memory is invisible.
+    other = part.project_memory(MEMORY.at[1, 1:].set(9.0))
+    chex.assert_trees_all_close(part(X, mask, memory=other)[0], whole, atol=1e-6)
+
+
+def test_the_last_queries_and_their_weights_are_those_of_all():
+    part = attention()
+    whole, _ = part(X, causal(), positions=POSITIONS)
+    weights = []
+    last, _ = part(X, causal(), positions=POSITIONS, last_n=2, on_weights=weights.append)
+    chex.assert_trees_all_close(last, whole[:, -2:], atol=1e-6)
+    [w] = weights
+    chex.assert_shape(w, (B, N, 2, T))
+    assert (w[:, :, 0, -1] == 0).all()
+
+
+def test_a_prepared_layer_computes_the_same():
+    part = attention()
+    fused = part.with_fused_qkv()
+    assert fused.query is None
+    for how in ({}, {"cache": empty(T)}):
+        found, wanted = (f(X, causal(), positions=POSITIONS, **how) for f in (fused, part))
+        chex.assert_trees_all_close(found, wanted, atol=1e-6)
+
+
+def test_maps_that_are_not_plain_are_called():
+    class Doubled(nnx.Module):
+        def __init__(self, base):
+            self.base = base
+
+        def __call__(self, x):
+            return 2 * self.base(x)
+
+    part = attention(rotate=False)
+    part.key_norm = part.query_norm = None
+    plain = nnx.clone(part)
+    plain.value.kernel.set_value(2 * plain.value.kernel[...])
+    plain.value.bias.set_value(2 * plain.value.bias[...])
+    part.value = Doubled(part.value)
+    found, wanted = (f(X, causal(), positions=POSITIONS)[0] for f in (part, plain))
+    chex.assert_trees_all_close(found, wanted, atol=1e-5)
+    assert part.with_fused_qkv() is part
+
+
+def test_a_block_reads_memory_from_its_cache():
+    config = dataclasses.replace(CONFIG, attention=AttentionConfig(num_heads=N))
+    block = nnx.merge(*drawn(lambda: Block(config, cross=True, rngs=nnx.Rngs(0))))
+    mask = length_mask(jnp.array([S, 1]))
+    whole, _ = block(X, causal(), memory=MEMORY, memory_mask=mask)
+    size = config.head_dim
+    cache = LayerCache.empty((B, N), T, (size, size), jnp.float32)
+    cache = cache.with_memory(block.cross_attention.project_memory(MEMORY))
+    for t in range(T):
+        here = {"cache": cache, "slots": jnp.int32(t), "memory_mask": mask}
+        y, cache = block(X[:, t : t + 1], causal(t), **here)
+        np.testing.assert_allclose(y[:, 0], whole[:, t], atol=1e-5)
+    chex.assert_tree_all_finite(jax.tree.leaves(cache))
