@@ -63,6 +63,11 @@ SETTINGS = {
     "model.image.patch": "model.image.patch_size",
     "model.image.channels": "model.image.num_channels",
     "model.compute.scan": "model.compute.scan_layers",
+    "distributed.coordinator": "distributed.coordinator_address",
+    "distributed.processes": "distributed.num_processes",
+    "distributed.process": "distributed.process_id",
+    "distributed.local_devices": "distributed.num_local_devices",
+    "distributed.heartbeat": "distributed.heartbeat_timeout_seconds",
 }
 
 # Values of settings: by the current name of the setting, earlier value -> current one.

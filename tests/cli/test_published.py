@@ -389,7 +389,7 @@ def test_fine_tuning_begins_from_a_folder(published, tmp_path, capfd):
         ["finetune", "classify", "--task.init", str(published("bert")), "--task.freeze", "encoder",
          "--data.train", str(tmp_path / "train.tsv"), "--training.steps", "2", "--task.length",
          "24", "--training.tokens", "256", "--training.buckets", "1",
-         "--optimizer.schedule.warm-up", "1", "--distributed.local-devices", "1",
+         "--optimizer.schedule.warm-up", "1", "--distributed.num-local-devices", "1",
          "--output", str(tmp_path / "run")]
     )  # fmt: skip
     err = capfd.readouterr().err

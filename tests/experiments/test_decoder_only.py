@@ -73,7 +73,7 @@ FROM = {
 def train(texts, run, name, *more):
     given = [word.format(texts=texts) for word in FROM[name]]
     code = decoder_only.main(
-        ["train", "char-cpu", *TINY, *given, "--distributed.local-devices", "1",
+        ["train", "char-cpu", *TINY, *given, "--distributed.num-local-devices", "1",
          "--output", str(run), *more]
     )  # fmt: skip
     assert code == 0
@@ -260,7 +260,7 @@ def test_resuming_a_finished_run_changes_nothing(runs, tmp_path):
     ids=["data", "mesh", "pmap", "accumulation"],
 )
 def test_any_devices_and_parts_give_the_loss_of_one_device(runs, texts, tmp_path, how):
-    many = train(texts, tmp_path / "run", "file", "--distributed.local-devices", "8", *how)
+    many = train(texts, tmp_path / "run", "file", "--distributed.num-local-devices", "8", *how)
     np.testing.assert_allclose(losses_of(many), losses_of(runs("file")), rtol=1e-5)
 
 

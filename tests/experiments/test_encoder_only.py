@@ -25,7 +25,7 @@ SIZES = [
     "--model.feed-forward.d-ff", "32", "--model.positions.max-length", "48",
 ]  # fmt: skip
 # Compiling for all devices takes longer, and what is taught here is not about them.
-ALONE = ["--distributed.local-devices", "1"]
+ALONE = ["--distributed.num-local-devices", "1"]
 # Dropout draws other masks on other meshes; without it, losses are those of a single device.
 CERTAIN = [
     "--model.embedding.dropout", "0", "--model.attention.dropout", "0",
@@ -290,8 +290,9 @@ def test_runs_are_a_row_of_the_glue_table(tuned, capfd):
 @pytest.mark.slow
 def test_devices_change_no_loss(data, pretrained, tmp_path):
     """Sharded = single."""
-    other = pretrain(data, tmp_path / "run", "--distributed.local-devices", "8", "--mesh.fsdp", "2",
-                     "--mesh.tensor", "2", "--training.accumulation", "2")  # fmt: skip
+    other = pretrain(data, tmp_path / "run", "--distributed.num-local-devices", "8",
+                     "--mesh.fsdp", "2", "--mesh.tensor", "2",
+                     "--training.accumulation", "2")  # fmt: skip
     steps = lambda run: [r for r in read_metrics(run / "metrics.jsonl") if "loss" in r]
     losses = lambda run: [record["loss"] for record in steps(run)]
     assert len(losses(other)) == 6

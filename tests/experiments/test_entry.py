@@ -38,7 +38,7 @@ def en_run(folder, run, **fields):
     [
         ["{run}", "--loop.keep-last", "5"],
         ["--loop.keep-last", "5", "{run}"],
-        ["--loop.keep-last=5", "{run}", "--distributed.local-devices", "1"],
+        ["--loop.keep-last=5", "{run}", "--distributed.num-local-devices", "1"],
     ],
     ids=["after", "before", "between"],
 )

@@ -17,7 +17,7 @@ MEANINGLESS = {"nan", "inf", "-inf", str(10**30), "", "9" * 300}
 TEXTS = ["", "\ud800", "a\0b", "9" * 300, "-1"]
 SIZES = [
     "--model.d-model", "8", "--model.attention.num-heads", "2", "--model.feed-forward.d-ff", "16",
-    "--model.positions.max-length", "32", "--distributed.local-devices", "1",
+    "--model.positions.max-length", "32", "--distributed.num-local-devices", "1",
     "--training.steps", "4", "--optimizer.schedule.warm-up", "2",
 ]  # fmt: skip
 ENCODER = [*SIZES, "--model.encoder-layers", "1", "--training.tokens", "256"]

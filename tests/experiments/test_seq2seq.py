@@ -24,7 +24,7 @@ from transformer_jax.training.lock import LOCK
 from transformer_jax.training.metrics import read_metrics
 
 # Compiling for all devices takes longer.
-ALONE = ["--distributed.local-devices", "1"]
+ALONE = ["--distributed.num-local-devices", "1"]
 WORDS = ["um", "dois", "três", "quatro", "cinco", "seis", "sete", "oito", "nove", "dez"]
 TINY = [
     "--model.d-model", "8", "--model.encoder-layers", "1", "--model.decoder-layers", "1",
@@ -273,7 +273,10 @@ def test_a_run_by_earlier_code_goes_on_with_its_keys(trained, tmp_path, scheme):
     if scheme is None:
         del said["key"]["scheme"]
         manifest.rewrite(path, said | {"schema": 1})
-    alone = ["--distributed.local-devices", "1"]  # as it began: sums are in another order on more
+    alone = [
+        "--distributed.num-local-devices",
+        "1",
+    ]  # as it began: sums are in another order on more
     assert seq2seq.main(["resume", str(run), *alone]) == 0
     assert manifest.read(run / "checkpoints/step_00000006")["key"].get("scheme") == scheme
     before, after = (json.loads((folder / "results.json").read_text()) for folder in (trained, run))
@@ -317,7 +320,7 @@ MISTAKES = [
     (["train", "small", "--loop.patience", "0"], 2, "loop.patience is 0"),
     (["train", "small", "--evaluation.beams", "0"], 2, "evaluation.beams is 0"),
     (["train", "small", "{data}", "--mesh.fsdp", "3"], 2, "does not divide the 8 devices"),
-    (["train", "small", "{data}", "--distributed.local-devices", "9"], 2, "allowed are 1 to 8"),
+    (["train", "small", "{data}", "--distributed.num-local-devices", "9"], 2, "allowed are 1 to 8"),
     (["train", "small", "{data}", "--data.read.max-length", "4096"], 2, "max_length is 4096"),
     (["train", "small", "{data}", "--tokenizer.path", "{texts}/no.json"], 3, "no such tokenizer"),
     (["train", "small", "{data}", "--tokenizer.path", "{run}/tokenizer.json", "--model.vocab-size",

@@ -14,7 +14,7 @@ WORDS = ["um", "dois", "três", "quatro", "cinco", "seis", "sete", "oito", "nove
 SMALL = [
     "--model.d-model", "16", "--model.attention.num-heads", "2", "--model.feed-forward.d-ff", "32",
     "--training.steps", "6", "--optimizer.schedule.warm-up", "2", "--loop.evaluate-every", "3",
-    "--loop.checkpoint-every", "3", "--distributed.local-devices", "1",
+    "--loop.checkpoint-every", "3", "--distributed.num-local-devices", "1",
 ]  # fmt: skip
 TRANSLATOR = [
     *SMALL, "--model.encoder-layers", "1", "--model.decoder-layers", "1", "--tokenizer.kind",

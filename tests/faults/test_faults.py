@@ -32,7 +32,7 @@ from transformer_jax.training.lock import LOCK
 pytestmark = pytest.mark.slow
 
 # On as many devices as before: on others the sums of a step differ in their last bits.
-RESUME = ["resume", "{run}", "--distributed.local-devices", "1"]
+RESUME = ["resume", "{run}", "--distributed.num-local-devices", "1"]
 ALLOWED = {"refused", "told", "no effect"}
 COUNTS: Counter[str] = Counter()
 

@@ -53,12 +53,14 @@ def test_a_mesh_that_does_not_fit_says_what_would(config, message):
 
 
 def test_a_process_alone_uses_as_many_devices_as_it_is_told(monkeypatch):
-    few = DistributedConfig(local_devices=3)
+    few = DistributedConfig(num_local_devices=3)
     assert devices_of(few) == jax.devices()[:3]
     assert devices_of(DistributedConfig()) == jax.devices()
     for asked in (0, 9):
-        with pytest.raises(ConfigError, match=f"local_devices is {asked}: .* allowed are 1 to 8"):
-            devices_of(DistributedConfig(local_devices=asked))
+        with pytest.raises(
+            ConfigError, match=f"num_local_devices is {asked}: .* allowed are 1 to 8"
+        ):
+            devices_of(DistributedConfig(num_local_devices=asked))
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     assert devices_of(few) == jax.devices()
 
@@ -112,10 +114,10 @@ def test_the_launcher_is_told_by_its_variables(environ, launcher):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (DistributedConfig(coordinator="a:1"), "without distributed.processes, distributed.proc"),
-        (DistributedConfig(processes=2, process=0), "without distributed.coordinator"),
-        (DistributedConfig("a:1", 2, 2), r"distributed.process is 2 .* allowed are 0 to 1"),
-        (DistributedConfig("a:1", 0, 0), "distributed.processes 0"),
+        (DistributedConfig(coordinator_address="a:1"), "without distributed.num_processes, dist"),
+        (DistributedConfig(num_processes=2, process_id=0), "without distributed.coordinator_a"),
+        (DistributedConfig("a:1", 2, 2), r"distributed.process_id is 2 .* allowed are 0 to 1"),
+        (DistributedConfig("a:1", 0, 0), "distributed.num_processes 0"),
         (DistributedConfig("a", 2, 0), "must be host:port"),
     ],
 )
@@ -138,7 +140,7 @@ def test_variables_that_contradict_are_refused(monkeypatch):
 def test_flags_reach_jax(monkeypatch):
     seen = {}
     monkeypatch.setattr(jax.distributed, "initialize", lambda *a, **k: seen.update(k, where=a))
-    assert initialize(DistributedConfig("a:1", 2, 1, local_devices=3))
+    assert initialize(DistributedConfig("a:1", 2, 1, num_local_devices=3))
     assert seen["where"] == ("a:1", 2, 1)
     assert seen["local_device_ids"] == [0, 1, 2]
     assert seen["heartbeat_timeout_seconds"] == 30

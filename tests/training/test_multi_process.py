@@ -137,13 +137,15 @@ def test_the_whole_command_runs_on_two_processes(tmp_path, said):
     module, *given = (word.format(folder=tmp_path) for word in COMMANDS[said])
     command = [sys.executable, "-m", f"experiments.{module}", *given]
     command += ["--output", str(tmp_path / "run"), "--training.steps", "4", "--mesh.data", "2"]
-    command += ["--optimizer.schedule.warm-up", "2", "--distributed.processes", "2"]
+    command += ["--optimizer.schedule.warm-up", "2", "--distributed.num-processes", "2"]
     command += ["--loop.evaluate-every", "2", "--loop.checkpoint-every", "2"]
-    command += ["--distributed.coordinator", f"localhost:{port}"]
+    command += ["--distributed.coordinator-address", f"localhost:{port}"]
     flags = "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=1"
     settings = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
     how = {"env": settings, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    parts = [subprocess.Popen([*command, "--distributed.process", str(i)], **how) for i in range(2)]
+    parts = [
+        subprocess.Popen([*command, "--distributed.process-id", str(i)], **how) for i in range(2)
+    ]
     told = [part.communicate(timeout=400)[0] for part in parts]
     assert [part.returncode for part in parts] == [0, 0], told
     assert said in told[0]

@@ -48,7 +48,7 @@ def _train(family: Family, command: str, arguments: Sequence[str]) -> int:
         arguments,
     )
     # A second or more of imports comes next; which process this is, is not known yet.
-    if not run.distributed.process:
+    if not run.distributed.process_id:
         print(f"{command} {name}: starting", file=sys.stderr, flush=True)
     from transformer_jax.parallel.mesh import initialize
 

@@ -38,36 +38,36 @@ class MeshConfig:
 
 @dataclasses.dataclass(frozen=True)
 class DistributedConfig:
-    """Which of several processes this is; all None asks the environment."""
+    """Which of several processes this is; all None is what the launcher's environment says."""
 
-    coordinator: str | None = None  # host:port of process 0
-    processes: int | None = None  # how many there are
-    process: int | None = None  # which this is, from 0
-    local_devices: int | None = None  # how many devices a process uses; None is all it sees
-    heartbeat: int = 30  # seconds of silence after which a process counts as dead
+    coordinator_address: str | None = None  # host:port of process 0
+    num_processes: int | None = None  # number of processes
+    process_id: int | None = None  # number of this process, from 0
+    num_local_devices: int | None = None  # devices that a process uses; None is all it has
+    heartbeat_timeout_seconds: int = 30  # seconds of silence after which a process counts as dead
 
 
 def devices_of(config: DistributedConfig) -> list[jax.Device]:
-    """The devices that a run may use: of a single process, as many of its own as it asked for.
+    """The devices that a run may use: of a single process, ``num_local_devices`` of its own.
 
-    Those of several processes were told when they were joined; they use all of every process.
+    Several processes use all devices that :func:`initialize` gave them.
 
     Raises:
         ConfigError: The process does not have so many.
 
     Example:
-        >>> len(devices_of(DistributedConfig(local_devices=1)))
+        >>> len(devices_of(DistributedConfig(num_local_devices=1)))
         1
     """
-    devices, asked = jax.devices(), config.local_devices
-    if asked is None or jax.process_count() > 1:
+    devices, number = jax.devices(), config.num_local_devices
+    if number is None or jax.process_count() > 1:
         return devices
-    if not 1 <= asked <= len(devices):
+    if not 1 <= number <= len(devices):
         raise ConfigError(
-            f"distributed.local_devices is {asked}: this process sees {len(devices)}; allowed are "
-            f"1 to {len(devices)}, and None for all"
+            f"distributed.num_local_devices is {number}: this process has {len(devices)}; "
+            f"allowed are 1 to {len(devices)}, and None for all"
         )
-    return devices[:asked]
+    return devices[:number]
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
@@ -136,9 +136,9 @@ def initialize(config: DistributedConfig = DistributedConfig()) -> bool:
         ConfigError: Some of the flags (or variables) without the others, or out of range.
     """
     given = {
-        "coordinator": config.coordinator,
-        "processes": config.processes,
-        "process": config.process,
+        "coordinator_address": config.coordinator_address,
+        "num_processes": config.num_processes,
+        "process_id": config.process_id,
     }
     source = "distributed."
     launcher = None
@@ -154,7 +154,7 @@ def initialize(config: DistributedConfig = DistributedConfig()) -> bool:
     address, processes, process = (cast(Any, value) for value in given.values())
     if processes == 1:
         return False
-    local = None if config.local_devices is None else list(range(config.local_devices))
+    local = None if config.num_local_devices is None else list(range(config.num_local_devices))
     # None is: look for the launcher.
     detect = "deactivate" if launcher in (None, "JAX_COORDINATOR_ADDRESS") else None
     jax.distributed.initialize(
@@ -162,7 +162,7 @@ def initialize(config: DistributedConfig = DistributedConfig()) -> bool:
         processes,
         process,
         local_device_ids=local,
-        heartbeat_timeout_seconds=config.heartbeat,
+        heartbeat_timeout_seconds=config.heartbeat_timeout_seconds,
         cluster_detection_method=detect,
     )
     return True
