@@ -20,6 +20,8 @@ from typing import Any
 
 __all__ = ["Bench", "Row", "environment", "table"]
 
+TREE = Path(__file__).resolve().parents[1]  # this checkout
+
 # Of the instruction sets of a processor those that decide how fast matrices are multiplied.
 _INSTRUCTIONS = (
     "avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16",
@@ -44,9 +46,11 @@ class Row:
 class Worker:
     """A process that sets up cases and runs them when asked."""
 
-    def __init__(self, python: str, module: str, threads: int, variables: dict[str, str]):
+    def __init__(
+        self, python: str, module: str, threads: int, variables: dict[str, str], tree: Path
+    ):
         env = os.environ | {
-            "PYTHONPATH": str(Path(__file__).parents[1]),
+            "PYTHONPATH": str(tree),
             "JAX_PLATFORMS": "cpu",
             "HF_HUB_OFFLINE": "1",
             "TOKENIZERS_PARALLELISM": "false",
@@ -60,6 +64,7 @@ class Worker:
             stdout=subprocess.PIPE,
             text=True,
             env=env | variables,
+            cwd=tree,
         )
 
     def ask(self, **request: Any) -> dict[str, Any]:
@@ -108,12 +113,24 @@ class Bench:
         module: str = "benchmarks.ours",
         times: int = 1,
         variables: dict[str, str] | None = None,
+        tree: Path = TREE,
     ) -> dict[str, Any] | None:
-        """Sets a case up in its worker; says so and leaves it out where that fails."""
-        at = (python, module, tuple(sorted((variables or {}).items())))
+        """Set a case up in its worker; a case that fails is left out with a note.
+
+        Args:
+            name: Row of the table.
+            case: Name of the case in ``module``.
+            arguments: What the case is set up with; paths are absolute.
+            python: Interpreter of the worker.
+            module: Module of the worker.
+            times: Repetitions within a measurement.
+            variables: Environment variables of the worker.
+            tree: Checkout that the worker imports from.
+        """
+        at = (python, module, tuple(sorted((variables or {}).items())), tree)
         try:
             if at not in self.workers:
-                self.workers[at] = Worker(python, module, self.threads, variables or {})
+                self.workers[at] = Worker(python, module, self.threads, variables or {}, tree)
             worker, token = self.workers[at], str(len(self.cases))
             facts = worker.ask(do="setup", id=token, case=case, arguments=arguments)
         except (RuntimeError, OSError) as error:

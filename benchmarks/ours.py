@@ -27,6 +27,7 @@ from transformer_jax.decoding.generate import generate
 from transformer_jax.decoding.layout import prepared
 from transformer_jax.decoding.options import BeamSearchConfig, SpecialTokens
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
+from transformer_jax.modules.parameters import parameters
 from transformer_jax.training.objectives import translation
 from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig, make_optimizer
 from transformer_jax.training.state import TrainState, split
@@ -58,11 +59,12 @@ def train(vocab, width, heads, layers, hidden, batch, length, chunk=None, dtype=
     config = configuration(vocab, width, heads, layers, hidden, final=True)
     compute = dataclasses.replace(config.compute, dtype=dtype)
     config = dataclasses.replace(config, compute=compute)
-    graph, params = split(TransformerEncoderDecoder(config, rngs=nnx.Rngs(0)))
+    model = TransformerEncoderDecoder(config, rngs=nnx.Rngs(0))
+    graph, params = split(model)
     rate = OptimizerConfig(
         name="adamw", learning_rate=1e-3, schedule=ScheduleConfig("constant", 0), weight_decay=0.01
     )
-    tx = make_optimizer(rate, width, 1000)
+    tx = make_optimizer(rate, width, 1000, params=parameters(model))
     step = make_step(graph, tx, translation(BOS, 0.1, chunk=chunk))
     rng = np.random.default_rng(0)
     draw = lambda: rng.integers(4, vocab, (batch, length)).astype(np.int32)

@@ -29,6 +29,7 @@ from transformer_jax.encoding.vectors import Embedder
 from transformer_jax.model_presets import bert
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.heads import EncoderForMaskedLM, SequenceClassifier
+from transformer_jax.modules.parameters import parameters
 from transformer_jax.runs.encoder_settings import EncoderTraining, PretrainTraining
 from transformer_jax.training.encoder_objectives import masked_words, text_classes
 from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig, make_optimizer
@@ -158,7 +159,7 @@ def _training(
         name="adamw", learning_rate=1e-4, schedule=ScheduleConfig("constant", 0),
         beta2=0.999, eps=1e-8, weight_decay=0.01,
     )  # fmt: skip
-    tx = make_optimizer(rate, config.d_model, 1000)
+    tx = make_optimizer(rate, config.d_model, 1000, params=parameters(model))
     compiled = jax.jit(make_step(graph, tx, objective), donate_argnums=0)
     key = jax.random.key(1)
     state = TrainState(jnp.int32(0), params, tx.init(params), None)

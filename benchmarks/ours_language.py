@@ -30,6 +30,7 @@ from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.decoding.programs import Programs
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.decoder import Decoder
+from transformer_jax.modules.parameters import parameters
 from transformer_jax.training.objectives import language_model
 from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig, make_optimizer
 from transformer_jax.training.state import TrainState, split
@@ -65,12 +66,13 @@ def configuration(
 def train(vocab, width, heads, layers, context, batch, gelu="exact", chunk=None, dtype="float32"):
     """One AdamW step with clipping, on full rows."""
     config = configuration(vocab, width, heads, layers, context, gelu, dtype)
-    graph, params = split(Decoder(config, rngs=nnx.Rngs(0)))
+    model = Decoder(config, rngs=nnx.Rngs(0))
+    graph, params = split(model)
     rate = OptimizerConfig(
         name="adamw", learning_rate=1e-3, schedule=ScheduleConfig("constant", 0),
         beta2=0.99, eps=1e-8, weight_decay=0.1,
     )  # fmt: skip
-    tx = make_optimizer(rate, width, 1000)
+    tx = make_optimizer(rate, width, 1000, params=parameters(model))
     step = make_step(graph, tx, language_model(chunk=chunk))
     rng = np.random.default_rng(0)
     draw = lambda: rng.integers(0, vocab, (batch, context)).astype(np.int32)

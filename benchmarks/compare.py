@@ -1,0 +1,160 @@
+"""This checkout and an earlier one, interleaved on this machine.
+
+    git worktree add /tmp/before v0.1.0
+    python -m benchmarks.compare /tmp/before --module experiments.benchmarking
+
+Training, decoding, embedding and loading, both checkouts in turns within each round. Prints how
+many times as fast this checkout is, and writes ``benchmarks/results/compare_cpu_pyVERSION.json``.
+About 15 minutes.
+"""
+
+import dataclasses
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from benchmarks.harness import TREE, Bench, Row, environment, table
+from benchmarks.loading import begin_at, write_gpt2
+from benchmarks.suite import BERT_SMALL, CHARACTERS, MIDDLE, MINILM, SIZE
+
+_LOAD = "import importlib, sys; m = importlib.import_module({!r}); exec(m._OURS + m._END)"
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A row: what both checkouts do."""
+
+    title: str
+    module: str  # of the benchmark programs
+    case: str
+    arguments: dict[str, Any]
+    times: int = 1
+    units: int | None = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What to compare this checkout with."""
+
+    before: tyro.conf.Positional[Path]
+    """The earlier checkout."""
+    module: str = "benchmarks"
+    """Where its benchmark programs are."""
+    rounds: int = 7
+    """Rounds that count, after one that does not."""
+    only: str = ""
+    """Only cases whose title holds this text."""
+    output: Path = Path("benchmarks/results")
+    """Folder for the JSON file."""
+
+
+def cases(folder: str) -> Iterator[Case]:
+    """Every kind of work that this project is used for on a CPU."""
+    pairs = {**SIZE, "batch": 64, "length": 32}
+    yield Case("translator, training step", "ours", "train", pairs)
+    yield Case(
+        "translator, training step, bfloat16", "ours", "train", pairs | {"dtype": "bfloat16"}
+    )
+    for batch, beams in ((1, 1), (1, 4), (32, 1), (32, 4)):
+        how = {"folder": folder, "batch": batch, "length": 32, "new": 32, "beams": beams}
+        title = f"translator, decoding, batch {batch}, beams {beams}"
+        yield Case(title, "ours", "decode", {**SIZE, **how}, times=8 if batch == 1 else 1)
+    for name, size, times in (("nanoGPT on a CPU", CHARACTERS, 8), ("middle size", MIDDLE, 1)):
+        yield Case(f"language model, training step, {name}", "ours_language", "train", size, times)
+    for batch, prompt, new in ((1, 32, 64), (8, 32, 64), (1, 512, 1)):
+        how = {"preset": "gpt2", "batch": batch, "prompt": prompt, "new": new}
+        title = f"GPT-2 small, batch {batch}, {new} tokens after {prompt}"
+        yield Case(title, "ours_language", "decode", how)
+    for case, texts in (("pretrain", 640), ("finetune", 1280)):
+        how = {**BERT_SMALL, "texts": texts, "batch": 32, "deals": 4}
+        yield Case(f"encoder, {case} step", "ours_encoder", case, how, units=None)
+    yield Case("MiniLM, 2,000 mean vectors", "ours_encoder", "embed",
+               {**MINILM, "texts": 2000, "tokens": 4096})  # fmt: skip
+
+
+def compared(case: Case, settings: Settings) -> list[Row]:
+    """Both checkouts on one case."""
+    if case.title.startswith("translator, decoding"):
+        # The peers' random weights, which both checkouts read.
+        peer = Bench()
+        peer.add("weights", "generate", case.arguments, module="benchmarks.peers")
+        peer.close()
+    bench = Bench()
+    for name, module, tree in (
+        ("before", settings.module, settings.before.resolve()),
+        ("now", "benchmarks", TREE),
+    ):
+        module = f"{module}.{case.module}"
+        bench.add(name, case.case, case.arguments, module=module, times=case.times, tree=tree)
+    rows = bench.measure(settings.rounds, case.units, "before")
+    bench.close()
+    return rows
+
+
+def loading(settings: Settings) -> dict[str, Any]:
+    """Seconds to load GPT-2 small in fresh processes, and the ratio within rounds."""
+    trees = {"before": (settings.module, settings.before.resolve()), "now": ("benchmarks", TREE)}
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in trees}
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "gpt2"
+        write_gpt2(folder)
+        begin_at(folder, 0)
+        for turn in range(settings.rounds + 1):
+            for name, (module, tree) in trees.items():
+                env = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(tree)}
+                command = [sys.executable, "-c", _LOAD.format(f"{module}.loading"), str(folder)]
+                done = subprocess.run(
+                    command,
+                    capture_output=True,
+                    text=True,
+                    env=env,
+                    cwd=tree,
+                    timeout=300,
+                    check=True,
+                )
+                line = next(line for line in done.stdout.splitlines() if line.startswith("@"))
+                if turn:
+                    found[name].append(json.loads(line[1:]))
+    ratio = lambda key: statistics.median(
+        a[key] / b[key] for a, b in zip(found["before"], found["now"], strict=True)
+    )
+    return {key: round(ratio(key), 3) for key in ("load_s", "used_s", "peak_mib")}
+
+
+def main() -> None:
+    """Compare, print and keep the result."""
+    settings = tyro.cli(Settings, prog="python -m benchmarks.compare", description=__doc__)
+    if not settings.before.is_dir():
+        sys.exit(f"{settings.before}: no such checkout: git worktree add {settings.before} COMMIT")
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=settings.before,
+                            capture_output=True, text=True, check=True).stdout.strip()  # fmt: skip
+    report: dict[str, Any] = {"environment": environment(), "before": commit, "tables": []}
+    python = ".".join(report["environment"]["python"].split(".")[:2])
+    settings.output.mkdir(parents=True, exist_ok=True)
+    where = settings.output / f"compare_cpu_py{python}.json"
+    with tempfile.TemporaryDirectory() as folder:
+        for case in cases(folder):
+            if settings.only in case.title:
+                rows = compared(case, settings)
+                print(table(case.title, rows, "runs"), end="\n\n", flush=True)
+                report["tables"].append(
+                    {"title": case.title, "rows": [dataclasses.asdict(row) for row in rows]}
+                )
+                where.write_text(json.dumps(report, indent=1) + "\n")
+    if settings.only in "loading":
+        report["loading"] = loading(settings)
+        print(f"loading GPT-2 small, before / now: {report['loading']}")
+    where.write_text(json.dumps(report, indent=1) + "\n")
+    print(f"written to {where}")
+
+
+if __name__ == "__main__":
+    main()
