@@ -98,7 +98,7 @@ def main() -> int:
             lines = text.read_text("utf-8").count("\n")
             ours = [sys.executable, "-m", "transformer_jax.cli.main", "translate", str(asked.run)]
             peer = [str(asked.peers), "-m", "benchmarks.lines_peer", str(folder)]
-            commands = {"ours": [*ours, "--beams", str(beams)]}
+            commands = {"ours": [*ours, "--num-beams", str(beams)]}
             commands["ours_first_start"] = commands["ours"]
             for kind in ("transformers", "ctranslate2"):
                 commands[kind] = [*peer, str(given), kind, str(beams)]

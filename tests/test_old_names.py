@@ -71,6 +71,24 @@ def test_every_earlier_flag_becomes_the_current_one_and_is_named(caplog):
     for command, flags in old_names.FLAGS.items():
         for old, new in flags.items():
             assert old_names.current_flags(command, [old, "x"], [])[0] == new
+            no = [name.replace("--", "--no-", 1) for name in (old, new)]
+            assert old_names.current_flags(command, no[:1], []) == no[1:]
+    for command, values in old_names.FLAG_VALUES.items():
+        for name, current in values.items():
+            for old, new in current.items():
+                assert old_names.current_flags(command, [name, old], []) == [name, new]
+
+
+def test_earlier_flags_and_commands_lead_to_ones_that_exist():
+    from transformer_jax.cli.flags import flags_of
+    from transformer_jax.cli.main import COMMANDS
+
+    assert set(old_names.COMMANDS.values()) <= set(COMMANDS)
+    assert not set(old_names.COMMANDS) & set(COMMANDS)
+    for command, flags in old_names.FLAGS.items():
+        known = {f"--{name}" for name in flags_of(COMMANDS[command])}
+        assert set(flags.values()) <= known
+        assert not set(flags) & known
 
 
 def test_switches_keep_their_no():

@@ -76,13 +76,67 @@ VALUES: dict[str, dict[str, str]] = {
 }
 
 # Flags of commands that are no settings of a run: command -> earlier flag -> current flag.
-FLAGS: dict[str, dict[str, str]] = {}
+FLAGS: dict[str, dict[str, str]] = {
+    "answer": {
+        "--best": "--top-k",
+        "--longest": "--max-answer-len",
+    },
+    "attention": {
+        "--beams": "--num-beams",
+    },
+    "classify": {
+        "--read-ahead": "--buffer-size",
+    },
+    "describe": {
+        "--batch": "--batch-size",
+    },
+    "embed": {
+        "--tokens": "--max-tokens",
+    },
+    "export": {
+        "--shard-gigabytes": "--max-shard-size",
+    },
+    "generate": {
+        "--tokens": "--max-new-tokens",
+        "--batch": "--batch-size",
+        "--speculate": "--prompt-lookup-num-tokens",
+        "--full": "--on-full-context",
+        "--interpolate": "--rope-interpolation",
+        "--beams": "--num-beams",
+        "--samples": "--num-return-sequences",
+        "--no-repeat-ngram": "--no-repeat-ngram-size",
+        "--rules": "--generation-config",
+    },
+    "prompt": {
+        "--shots": "--num-shots",
+        "--same": "--match-field",
+        "--tokens": "--max-new-tokens",
+    },
+    "score": {
+        "--whole": "--as-one-text",
+    },
+    "translate": {
+        "--beams": "--num-beams",
+        "--alpha": "--length-penalty",
+        "--batch": "--batch-size",
+        "--read-ahead": "--buffer-size",
+        "--length-ratio": "--max-len-a",
+        "--length-extra": "--max-len-b",
+        "--rules": "--generation-config",
+    },
+}
 
 # Values of such flags: command -> current flag -> earlier value -> current value.
-FLAG_VALUES: dict[str, dict[str, dict[str, str]]] = {}
+FLAG_VALUES: dict[str, dict[str, dict[str, str]]] = {
+    command: {
+        "--generation-config": {"ours": "native", "published": "hf"},
+        "--too-long": {"cut": "truncate", "refuse": "error"},
+    }
+    for command in ("generate", "translate")
+}
 
 # Commands of ``transformer-jax``.
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {"similar": "semantic-search", "words": "word-vectors"}
 
 # Fields of JSON requests.
 REQUESTS: dict[str, str] = {}
@@ -163,8 +217,11 @@ def current_keys(fields: Mapping[str, Any], table: Mapping[str, str]) -> dict[st
 def _current_flag(command: str, flag: str) -> str:
     """The flag as it is called now; switches keep their ``no-``."""
     plain = "--" + flag[2:].replace("_", "-")
-    if plain in FLAGS.get(command, {}):
-        return FLAGS[command][plain]
+    flags, positive = FLAGS.get(command, {}), plain.replace("--no-", "--", 1)
+    if plain in flags:
+        return flags[plain]
+    if positive in flags:
+        return flags[positive].replace("--", "--no-", 1)
     group, dot, last = _path(plain).rpartition(".")
     switch = last.startswith("no_") and f"{group}{dot}{last}" not in SETTINGS
     new = SETTINGS.get(f"{group}{dot}{last.removeprefix('no_') if switch else last}")

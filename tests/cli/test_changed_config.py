@@ -15,7 +15,7 @@ ARGUMENTS = {
     "translate": [], "generate": ["a"], "prompt": ["--task", "in-context"], "score": ["FILE"],
     "fill-mask": ["a [MASK]"], "classify": ["a"], "tag": ["a"], "embed": ["FILE"],
     "answer": ["a", "--context", "FILE"],
-    "similar": ["FILE", "a"], "probe": ["FILE"], "words": ["a", "a a"],
+    "semantic-search": ["FILE", "a"], "probe": ["FILE"], "word-vectors": ["a", "a a"],
     "attention": ["a"], "describe": [], "export": ["OUT"],
 }  # fmt: skip
 CHANGED = "config.json: changed after training: model.norm.eps is 0.5"
@@ -64,7 +64,7 @@ def test_a_command_refuses_a_changed_run(changed_run, run_command, command, tmp_
 
 @pytest.mark.slow
 def test_a_changed_run_is_used_where_that_is_meant(changed_run, sealed_run, run_command, lesson):
-    flags, text = ("--beams", 1, "--scores"), lesson[0][0]
+    flags, text = ("--num-beams", 1, "--scores"), lesson[0][0]
     code, expected, err = run_command("translate", sealed_run, *flags, text=text)
     assert (code, err) == (0, "")
     flags = (*flags, "--allow-changed-config")
@@ -92,7 +92,7 @@ def test_an_ngram_model_has_a_manifest_too(ngram_run, run_command, tmp_path):
     config = json.loads((run / "config.json").read_text())
     manifest.rewrite(run, {"schema": manifest.SCHEMA, "config": config})
     assert run_command("verify", run)[0] == 0
-    assert run_command("generate", run, "a", "--tokens", 2)[0] == 0
+    assert run_command("generate", run, "a", "--max-new-tokens", 2)[0] == 0
     config["data"] = {"read": {"lowercase": True}}
     (run / "config.json").write_text(json.dumps(config))
     for command in (["verify"], ["generate", "a"]):

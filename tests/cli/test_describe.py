@@ -49,7 +49,7 @@ def test_published_sizes(capsys):
 
 def test_lengths_and_batch_change_costs_and_not_parameters(capsys):
     seen = []
-    for flags in ([], ["--batch", "2"], ["--source-length", "64"], ["--target-length", "64"]):
+    for flags in ([], ["--batch-size", "2"], ["--source-length", "64"], ["--target-length", "64"]):
         assert main(["describe", "--preset", "t5_small", *flags]) == 0
         seen.append(capsys.readouterr().out)
     assert len(set(seen)) == 4
@@ -62,7 +62,7 @@ def test_lengths_and_batch_change_costs_and_not_parameters(capsys):
         ([], "a run directory or --preset, one of them"),
         (["run", "--preset", "gpt2"], "one of them"),
         (["--preset", "vaswani_bass"], "did you mean vaswani_base?"),
-        (["--preset", "gpt2", "--batch", "0"], "--batch is 0: at least 1"),
+        (["--preset", "gpt2", "--batch-size", "0"], "--batch-size is 0: at least 1"),
         (["--preset", "gpt2", "--source-length", "0"], "--source-length is 0: at least 1"),
         (["--preset", "gpt2", "--pictures", "/proc/x"], "--pictures /proc/x: cannot be written"),
     ],

@@ -186,7 +186,7 @@ def test_answer_is_a_piece_of_the_text(tasks, run_command, tmp_path):
     context = tmp_path / "context.txt"
     context.write_text("I sat on the Bank\nof the river. " * 3)
     command = ("answer", tasks("span"), "who ran", "Who sat", "--context", context)
-    code, out, err = run_command(*command, "--best", 4)
+    code, out, err = run_command(*command, "--top-k", 4)
     assert code == 0
     head, *rows = tsv(out)
     assert head == ["question", "answer", "score", "start"]
@@ -232,7 +232,7 @@ def test_questions_without_an_answer_are_counted(monkeypatch, run_command, tmp_p
     [
         (["who"], 2, "--context is missing"),
         (["who", "--context", "none"], 3, "--context none: no such file"),
-        (["who", "--context", "-", "--best", "0"], 2, "--best is 0: at least 1"),
+        (["who", "--context", "-", "--top-k", "0"], 2, "--top-k is 0: at least 1"),
         (["--context", "-"], 2, "give the questions as arguments"),
         (["who", "--context", "-"], 3, "no text: it is empty"),
     ],
@@ -274,7 +274,7 @@ def test_embed_writes_what_vectors_are(pretrained, run_command, lines, tmp_path)
 
 def test_similar_finds_the_line_itself_first(pretrained, run_command, lines):
     lines.write_text(lines.read_text() + TEXT[1] + "\n")
-    code, out, err = run_command("similar", pretrained, lines, TEXT[1].upper(), "--top", 4)
+    code, out, err = run_command("semantic-search", pretrained, lines, TEXT[1].upper(), "--top", 4)
     assert code == 0
     head, *rows = tsv(out)
     assert head == ["cosine", "line", "text"]
@@ -293,7 +293,13 @@ def test_words_shows_one_static_and_many_contextual_vectors(pretrained, run_comm
     """B3."""
     page = tmp_path / "page.html"
     code, out, err = run_command(
-        "words", pretrained, "bank", "I sat on the bank of the river.", TEXT[1], "--output", page
+        "word-vectors",
+        pretrained,
+        "bank",
+        "I sat on the bank of the river.",
+        TEXT[1],
+        "--output",
+        page,
     )
     assert (code, err) == (0, f"wrote {page}\n")
     table = {row[:7].strip(): float(row[7:]) for row in out[1:5]}
@@ -318,9 +324,9 @@ def test_attention_of_an_encoder(pretrained, tasks, run_command, tmp_path):
     weights = np.array(said["weights"])
     assert weights.shape == (2, 2, 4, 4)
     np.testing.assert_allclose(weights.sum(-1), 1.0, atol=1e-5)
-    code, err = mistake(run_command("attention", pretrained, "i ran", "--beams", 2))
+    code, err = mistake(run_command("attention", pretrained, "i ran", "--num-beams", 2))
     assert code == 2
-    assert "--beams is for translators" in err
+    assert "--num-beams is for translators" in err
     run_command("attention", tasks("pair"), "i\tran", "--json", "--output", page)
     said = json.loads(page.with_suffix(".json").read_text())["encoder"]
     assert said["rows"] == ["[CLS]", "i", "[SEP]", "ran", "[SEP]"]
@@ -377,13 +383,18 @@ def test_probe_of_sentences_holds_a_fifth_out(tasks, run_command, tmp_path):
         ("embed", ["{lines}", "--block", "0"], 2, "--block is 0: at least 1"),
         ("embed", ["none.txt"], 3, "embed none.txt: no such file"),
         ("embed", ["-"], 3, "no lines: it is empty"),
-        ("similar", ["{lines}", " "], 2, "the query is empty"),
-        ("similar", ["{lines}", "a", "--layers", "all"], 2, "compared by one vector each"),
-        ("similar", ["-", "a"], 3, "no lines: it is empty"),
-        ("words", ["bank"], 2, "a word and sentences with it are needed"),
-        ("words", ["bank", "the bank"], 2, "one sentence only"),
-        ("words", ["bank", "the bank", "rivers"], 3, '"bank" is no word of the sentence "rivers"'),
-        ("words", ["bank", "a bank", "--output", "a.txt"], 2, "ends in .html"),
+        ("semantic-search", ["{lines}", " "], 2, "the query is empty"),
+        ("semantic-search", ["{lines}", "a", "--layers", "all"], 2, "compared by one vector each"),
+        ("semantic-search", ["-", "a"], 3, "no lines: it is empty"),
+        ("word-vectors", ["bank"], 2, "a word and sentences with it are needed"),
+        ("word-vectors", ["bank", "the bank"], 2, "one sentence only"),
+        (
+            "word-vectors",
+            ["bank", "the bank", "rivers"],
+            3,
+            '"bank" is no word of the sentence "rivers"',
+        ),
+        ("word-vectors", ["bank", "a bank", "--output", "a.txt"], 2, "ends in .html"),
         ("probe", ["none.tsv"], 3, "probe none.tsv: no such file"),
         ("probe", ["a.txt"], 2, "the name does not tell the format"),
         ("probe", ["a.tsv", "--limit", "1"], 2, "--limit is 1: at least 2"),
@@ -441,7 +452,13 @@ def test_an_encoder_writes_nothing_and_says_what_it_can(
 
 @pytest.mark.parametrize(
     "command",
-    [["fill-mask", "[MASK]"], ["classify", "a"], ["tag", "a"], ["embed", "-"], ["words", "a", "a"]],
+    [
+        ["fill-mask", "[MASK]"],
+        ["classify", "a"],
+        ["tag", "a"],
+        ["embed", "-"],
+        ["word-vectors", "a", "a"],
+    ],
 )
 def test_other_families_are_named(decoder_run, run_command, command):
     code, err = mistake(run_command(command[0], decoder_run, *command[1:]))
@@ -485,5 +502,6 @@ def test_verify_an_encoder(pretrained, run_command):
 
 def test_every_command_is_listed_in_order():
     assert list(COMMANDS)[4:12] == [
-        "fill-mask", "classify", "tag", "answer", "embed", "similar", "probe", "words",
+        "fill-mask", "classify", "tag", "answer", "embed", "semantic-search", "probe",
+        "word-vectors",
     ]  # fmt: skip

@@ -99,7 +99,7 @@ def test_published_folders_become_programs(published, run_command, tmp_path, nam
 
 MISTAKES = [
     ("gpt2", ["--format", "ctranslate2", "--dtype", "bfloat16"], "--dtype is for --format hf"),
-    ("gpt2", ["--format", "stablehlo", "--shard-gigabytes", "1"], "--shard-gigabytes is for"),
+    ("gpt2", ["--format", "stablehlo", "--max-shard-size", "1"], "--max-shard-size is for"),
     ("gpt2", ["--length", "3"], "--length is for --format stablehlo, not hf"),
     ("gpt2", ["--format", "stablehlo", "--length", "99"], "allowed are 1 to 43"),
     ("bert", ["--format", "stablehlo", "--length", "9"], "an encoder or classifier writes nothing"),

@@ -50,18 +50,21 @@ def generate(run_command):
 @pytest.mark.quick("ngram")
 def test_one_prompt_is_streamed_with_its_text(any_run, generate):
     # Row B26: the text goes on from the prompt, and is what the library writes.
-    lines, err = generate(any_run, "a cab", "--tokens", 12, "--seed", 3)
+    lines, err = generate(any_run, "a cab", "--max-new-tokens", 12, "--seed", 3)
     [[found]] = load_language(any_run).generate([GenerationRequest("a cab", tokens=12, seed=3)])
     assert "\n".join(lines) == "a cab" + found.text
     assert err == ""
-    assert generate(any_run, "a cab", "--tokens", 12, "--seed", 3) == (lines, err)
-    others = [generate(any_run, "a cab", "--tokens", 12, "--seed", seed)[0] for seed in range(4, 6)]
+    assert generate(any_run, "a cab", "--max-new-tokens", 12, "--seed", 3) == (lines, err)
+    others = [
+        generate(any_run, "a cab", "--max-new-tokens", 12, "--seed", seed)[0]
+        for seed in range(4, 6)
+    ]
     assert any(other != lines for other in others)
 
 
 @pytest.mark.quick("ngram")
 def test_prompts_from_anywhere_have_the_same_texts_in_any_order(any_run, generate, tmp_path):
-    flags = ("--tokens", 9, "--json")
+    flags = ("--max-new-tokens", 9, "--json")
     (tmp_path / "prompts").write_text("".join(f"{prompt}\n" for prompt in PROMPTS))
     asked = [{"prompt": prompt, "tokens": 9} for prompt in PROMPTS]
     (tmp_path / "requests").write_text("\n\n".join(json.dumps(one) for one in asked))
@@ -79,7 +82,7 @@ def test_prompts_from_anywhere_have_the_same_texts_in_any_order(any_run, generat
     # number of its prompt.
     numbered = [one | {"number": number} for number, one in enumerate(asked)]
     text = "".join(f"{json.dumps(one)}\n" for one in reversed(numbered))
-    for more in ((), ("--batch", 2)):
+    for more in ((), ("--batch-size", 2)):
         again, _ = generate(any_run, "--requests", "-", "--json", *more, text=text)
         for one, other in zip(read, reversed([json.loads(line) for line in again]), strict=True):
             assert other["prompt"] == one["prompt"]
@@ -90,7 +93,7 @@ def test_prompts_from_anywhere_have_the_same_texts_in_any_order(any_run, generat
 @pytest.mark.quick("ngram")
 def test_prompts_come_through_a_pipe(either_run, generate):
     """As they do with --prompts, a line each."""
-    flags, text = ("--tokens", 4, "--seed", 2, "--json"), "a cab\nbad\n"
+    flags, text = ("--max-new-tokens", 4, "--seed", 2, "--json"), "a cab\nbad\n"
     lines, err = generate(either_run, *flags, text=text)
     assert [json.loads(line)["prompt"] for line in lines] == ["a cab", "bad"]
     assert (lines, err) == generate(either_run, "--prompts", "-", *flags, text=text)
@@ -108,7 +111,7 @@ def test_nobody_waits_silently_at_a_terminal(decoder_run, monkeypatch, capsys):
 @pytest.mark.quick("ngram")
 def test_several_texts_are_told_apart(either_run, generate):
     """Also where they hold line ends: by a line above each, or one a row."""
-    flags = ("--samples", 2, "--tokens", 9, "--seed", 1)
+    flags = ("--num-return-sequences", 2, "--max-new-tokens", 9, "--seed", 1)
     found = [json.loads(line) for line in generate(either_run, *flags, "--json", text="a\nb\n")[0]]
     plain, table = (generate(either_run, *flags, *f, text="a\nb\n")[0] for f in ((), ["--tsv"]))
     wanted, rows = [], ["prompt\tsequence\tscore\ttext"]
@@ -121,7 +124,7 @@ def test_several_texts_are_told_apart(either_run, generate):
     assert plain == wanted
     assert table == rows
     assert unescaped(table[1].split("\t")[3]) == found[0]["texts"][0]["text"]
-    beams = generate(either_run, "a", "--beams", 2, "--nbest", 2, "--tokens", 2)[0]
+    beams = generate(either_run, "a", "--num-beams", 2, "--nbest", 2, "--max-new-tokens", 2)[0]
     assert re.fullmatch(r"--- prompt 1, rank 1, score -\d+\.\d{4} ---", beams[0])
 
 
@@ -133,12 +136,12 @@ def test_each_json_line_has_settings_of_its_own(either_run, generate):
         {"prompt": "a cab", "beams": 2, "nbest": 2},
     ]
     text = "".join(f"{json.dumps(one)}\n" for one in asked)
-    lines, _ = generate(either_run, "--requests", "-", "--tokens", 6, "--json", text=text)
+    lines, _ = generate(either_run, "--requests", "-", "--max-new-tokens", 6, "--json", text=text)
     texts = [json.loads(line)["texts"] for line in lines]
     assert [len(each) for each in texts] == [1, 2, 2]
     assert [max(one["tokens"] for one in each) <= most
             for each, most in zip(texts, (3, 8, 6), strict=True)] == [True] * 3  # fmt: skip
-    [greedy] = generate(either_run, "a cab", "--tokens", 3, "--temperature", 0, "--json")[0]
+    [greedy] = generate(either_run, "a cab", "--max-new-tokens", 3, "--temperature", 0, "--json")[0]
     assert json.loads(greedy)["texts"][0]["text"] == texts[0][0]["text"]
     assert texts[2][0]["log_prob"] >= texts[2][1]["log_prob"]
 
@@ -146,17 +149,19 @@ def test_each_json_line_has_settings_of_its_own(either_run, generate):
 @pytest.mark.quick("ngram")
 def test_equal_prompts_are_drawn_apart_whatever_the_batch(either_run, generate):
     text = "a cab\n" * 20
-    lines, _ = generate(either_run, "--prompts", "-", "--tokens", 9, text=text)
+    lines, _ = generate(either_run, "--prompts", "-", "--max-new-tokens", 9, text=text)
     assert len(set(lines)) > 10
     for batch in (1, 2):  # windows of 8 and 16 prompts
-        flags = ("--tokens", 9, "--batch", batch)
+        flags = ("--max-new-tokens", 9, "--batch-size", batch)
         assert generate(either_run, "--prompts", "-", *flags, text=text)[0] == lines
 
 
 @pytest.mark.quick("ngram")
 def test_samples_differ_and_each_is_the_same_whatever_their_number(either_run, generate):
-    both, _ = generate(either_run, "a", "--samples", 4, "--tokens", 9, "--json")
-    one, _ = generate(either_run, "a", "--tokens", 9, "--json")
+    both, _ = generate(
+        either_run, "a", "--num-return-sequences", 4, "--max-new-tokens", 9, "--json"
+    )
+    one, _ = generate(either_run, "a", "--max-new-tokens", 9, "--json")
     texts = [each["text"] for each in json.loads(both[0])["texts"]]
     assert len(set(texts)) > 1
     assert json.loads(one[0])["texts"][0]["text"] == texts[0]
@@ -164,25 +169,27 @@ def test_samples_differ_and_each_is_the_same_whatever_their_number(either_run, g
 
 @pytest.mark.quick("ngram")
 def test_a_stop_string_ends_the_text_before_it(either_run, generate):
-    [whole], _ = generate(either_run, "a", "--tokens", 20, "--seed", 2, "--json")
+    [whole], _ = generate(either_run, "a", "--max-new-tokens", 20, "--seed", 2, "--json")
     text = json.loads(whole)["texts"][0]["text"]
     stop = text[3:5]
     [cut], err = generate(
-        either_run, "a", "--tokens", 20, "--seed", 2, "--json", "--stop", stop, "§§"
+        either_run, "a", "--max-new-tokens", 20, "--seed", 2, "--json", "--stop", stop, "§§"
     )
     assert err == ""
     [found] = json.loads(cut)["texts"]
     assert found["reason"] == "stop"
     assert found["text"] == text[: text.index(stop)]
-    plain, _ = generate(either_run, "a", "--tokens", 20, "--seed", 2, "--stop", stop, "§§")
+    plain, _ = generate(either_run, "a", "--max-new-tokens", 20, "--seed", 2, "--stop", stop, "§§")
     assert "\n".join(plain) == "a" + found["text"]
 
 
 def test_stop_strings_that_are_never_met_are_one_note(either_run, generate):
     said = "note: none of the stop strings ('§') was met"
-    _, err = generate(either_run, "a", "--tokens", 3, "--stop", "§")
+    _, err = generate(either_run, "a", "--max-new-tokens", 3, "--stop", "§")
     assert err == f"{said}\n"
-    _, err = generate(either_run, "--prompts", "-", "--tokens", 3, "--stop", "§", text="a\nb\nc\n")
+    _, err = generate(
+        either_run, "--prompts", "-", "--max-new-tokens", 3, "--stop", "§", text="a\nb\nc\n"
+    )
     assert err == f"{said} after 3 of 3 prompts\n"
 
 
@@ -191,27 +198,27 @@ def test_stop_strings_that_are_never_met_are_one_note(either_run, generate):
 @pytest.mark.quick("4-decoder_run")
 def test_speculation_writes_the_greedy_text(name, guess, generate, request):
     run, prompt = request.getfixturevalue(name), "abc abc abc"
-    flags = (prompt, "--tokens", 30, "--temperature", 0)
-    assert generate(run, *flags, "--speculate", guess) == generate(run, *flags)
+    flags = (prompt, "--max-new-tokens", 30, "--temperature", 0)
+    assert generate(run, *flags, "--prompt-lookup-num-tokens", guess) == generate(run, *flags)
 
 
 @pytest.mark.quick("ngram")
 def test_beams_find_no_less_probable_texts_than_greed(either_run, generate):
     worth = []
-    for flags in (("--temperature", 0), ("--beams", 4, "--nbest", 3)):
-        [line], _ = generate(either_run, "a c", "--tokens", 4, "--json", *flags)
+    for flags in (("--temperature", 0), ("--num-beams", 4, "--nbest", 3)):
+        [line], _ = generate(either_run, "a c", "--max-new-tokens", 4, "--json", *flags)
         worth.append([one["log_prob"] for one in json.loads(line)["texts"]])
     assert worth[1] == sorted(worth[1], reverse=True)
     assert worth[1][0] >= worth[0][0] - 1e-4
-    lines, _ = generate(either_run, "a c", "--tokens", 4, "--beams", 4)
+    lines, _ = generate(either_run, "a c", "--max-new-tokens", 4, "--num-beams", 4)
     texts = json.loads(line)["texts"]
     assert "\n".join(lines) == "a c" + texts[0]["text"]
 
 
 def test_a_trace_tells_the_steps_of_the_text(decoder_run, generate):
     # Row L13.
-    plain, _ = generate(decoder_run, "ab", "--tokens", 4, "--temperature", 0)
-    lines, err = generate(decoder_run, "ab", "--tokens", 4, "--temperature", 0, "--trace")
+    plain, _ = generate(decoder_run, "ab", "--max-new-tokens", 4, "--temperature", 0)
+    lines, err = generate(decoder_run, "ab", "--max-new-tokens", 4, "--temperature", 0, "--trace")
     assert lines == plain
     said, head, *rows = err.rstrip("\n").split("\n")
     assert said == "ab"
@@ -225,10 +232,10 @@ def test_a_trace_tells_the_steps_of_the_text(decoder_run, generate):
 @decoders
 def test_long_prompts_lose_their_beginning_or_are_refused(name, generate, run_command, request):
     run, prompt = request.getfixturevalue(name), "abcd " * 9
-    lines, err = generate(run, prompt, "--tokens", 3)
+    lines, err = generate(run, prompt, "--max-new-tokens", 3)
     assert lines[0].startswith(prompt)
     assert err == "note: 1 of 1 prompt exceeded 23 tokens; start truncated\n"
-    code, lines, err = run_command("generate", run, prompt, "--too-long", "refuse")
+    code, lines, err = run_command("generate", run, prompt, "--too-long", "error")
     assert (code, lines) == (3, [""])
     only_line(err, "the prompt has 45 tokens, the context allows 23")
 
@@ -236,7 +243,9 @@ def test_long_prompts_lose_their_beginning_or_are_refused(name, generate, run_co
 def test_a_full_context_slides_or_stops(decoder_run, generate):
     for full, tokens in (("slide", 60), ("stop", 22)):
         # BOS and "ab" leave 21 places, and the last one read is followed by one more.
-        [line], _ = generate(decoder_run, "ab", "--tokens", 60, "--full", full, "--json")
+        [line], _ = generate(
+            decoder_run, "ab", "--max-new-tokens", 60, "--on-full-context", full, "--json"
+        )
         [found] = json.loads(line)["texts"]
         assert (found["tokens"], found["reason"]) == (tokens, "length")
 
@@ -245,26 +254,26 @@ def test_a_full_context_slides_or_stops(decoder_run, generate):
 def test_rotations_read_further_and_learned_positions_do_not(
     decoder_run, rotary_run, generate, run_command
 ):
-    flags = ("abcd " * 9, "--temperature", 0, "--tokens", 8)
+    flags = ("abcd " * 9, "--temperature", 0, "--max-new-tokens", 8)
     cut, err = generate(rotary_run, *flags)
     assert "1 of 1 prompt exceeded 23 tokens; start truncated" in err
     longer, err = generate(rotary_run, *flags, "--context", 64)
     assert err == ""
-    squeezed, err = generate(rotary_run, *flags, "--context", 64, "--interpolate")
+    squeezed, err = generate(rotary_run, *flags, "--context", 64, "--rope-interpolation")
     assert err == ""
     assert len({*cut} | {*longer} | {*squeezed}) > 1
     # Within the trained context more room changes nothing.
-    short = ("ab", "--temperature", 0, "--tokens", 8)
+    short = ("ab", "--temperature", 0, "--max-new-tokens", 8)
     assert generate(rotary_run, *short, "--context", 64) == generate(rotary_run, *short)
     code, _, err = run_command("generate", decoder_run, "ab", "--context", 64)
     assert code == 2
     only_line(err, "--context is 64: the model has only 24 learned positions")
-    assert generate(decoder_run, "ab", "--context", 8, "--tokens", 30)[1] == ""
+    assert generate(decoder_run, "ab", "--context", 8, "--max-new-tokens", 30)[1] == ""
 
 
 def test_prompts_that_look_like_flags_follow_two_dashes(decoder_run, generate):
     # The vocabulary has no dash, so that the text goes on from nothing known.
-    lines, _ = generate(decoder_run, "--tokens", 2, "--", "--prompt")
+    lines, _ = generate(decoder_run, "--max-new-tokens", 2, "--", "--prompt")
     assert lines[0].startswith("--prompt")
 
 
@@ -280,19 +289,20 @@ MISTAKES = [
     (["{run}", "a", "--top-p", "0"], 2, "top_p is 0.0: above 0 and at most 1"),
     (["{run}", "a", "--min-p", "2"], 2, "min_p is 2.0: above 0 and at most 1"),
     (["{run}", "a", "--top-k", "0"], 2, "top_k is 0: at least 1"),
-    (["{run}", "a", "--tokens", "0"], 2, "tokens is 0: at least 1"),
-    (["{run}", "a", "--samples", "0"], 2, "samples is 0: at least 1"),
+    (["{run}", "a", "--max-new-tokens", "0"], 2, "tokens is 0: at least 1"),
+    (["{run}", "a", "--num-return-sequences", "0"], 2, "samples is 0: at least 1"),
     (["{run}", "a", "--seed", "-1"], 2, "seed is -1: 0 or more"),
     (["{run}", "a", "--stop", ""], 2, "stop holds an empty text"),
-    (["{run}", "a", "--beams", "2", "--temperature", "0.5"], 2, "temperature needs sampling"),
-    (["{run}", "a", "--beams", "2", "--nbest", "3"], 2, "nbest is 3: at most beams"),
-    (["{run}", "a", "--trace", "--samples", "2"], 2, "--trace shows one text"),
-    (["{run}", "a", "--speculate", "2"], 2, "--speculate is for greedy texts"),
-    (["{run}", "a", "--batch", "0"], 2, "--batch is 0: at least 1"),
+    (["{run}", "a", "--num-beams", "2", "--temperature", "0.5"], 2, "temperature needs sampling"),
+    (["{run}", "a", "--num-beams", "2", "--nbest", "3"], 2, "nbest is 3: at most beams"),
+    (["{run}", "a", "--trace", "--num-return-sequences", "2"], 2, "--trace shows one text"),
+    (["{run}", "a", "--prompt-lookup-num-tokens", "2"], 2,
+     "--prompt-lookup-num-tokens is for greedy texts"),
+    (["{run}", "a", "--batch-size", "0"], 2, "--batch-size is 0: at least 1"),
     (["{run}", "a", "--context", "1"], 2, "--context is 1: at least 2"),
-    (["{run}", "a", "--interpolate"], 2, "--interpolate needs --context"),
-    (["{run}", "a", "--interpolate", "--context", "48"], 2, "needs rotary positions"),
-    (["{run}", "a", "--full", "halt"], 2, "'slide', 'stop'"),
+    (["{run}", "a", "--rope-interpolation"], 2, "--rope-interpolation needs --context"),
+    (["{run}", "a", "--rope-interpolation", "--context", "48"], 2, "needs rotary positions"),
+    (["{run}", "a", "--on-full-context", "halt"], 2, "'slide', 'stop'"),
     (["{run}", "a", "--tempreture", "1"], 2, "did you mean --temperature?"),
     (["{run}", "a", "--no-jsn"], 2, "did you mean --no-json?"),
     (["{run}", "a", "--checkpoint", "8"], 4, "no checkpoint of step 8: there are 7"),
@@ -304,14 +314,14 @@ MISTAKES = [
     (["{run}", "--prompts", "-", "--requests", "-"], 2, "two kinds of prompts"),
     (["{run}", "--prompts", "-"], 3, "no prompts, it is empty"),
     (["{run}", "--requests", "{tmp}/none"], 3, "--requests {tmp}/none: no such file"),
-    (["{run}", "--prompts", "{tmp}/none", "--tokens", "0"], 2, "tokens is 0"),
+    (["{run}", "--prompts", "{tmp}/none", "--max-new-tokens", "0"], 2, "tokens is 0"),
     (["{translator}", "a"], 2, "the run of a translator"),
     (["{tmp}", "a"], 4, "not a run directory"),
     (["{tmp}/none", "a"], 4, "no such run directory"),
     (["{ngram}", "a", "--context", "9"], 2, "--context is for neural models"),
     (["{ngram}", "a", "--trace"], 2, "--trace is for neural models"),
     (["{ngram}", "a", "--dtype", "bfloat16"], 2, "--dtype is for neural models"),
-    (["{ngram}", "a", "--too-long", "refuse"], 2, "--too-long is for neural models"),
+    (["{ngram}", "a", "--too-long", "error"], 2, "--too-long is for neural models"),
 ]  # fmt: skip
 
 
@@ -383,7 +393,7 @@ def test_steps_are_told_of_one_text_alone(decoder_run, run_command):
 
 def test_a_table_of_draws_and_searches_has_one_header(ngram_run, generate):
     text = '{"prompt": "a", "beams": 2, "nbest": 2}\n{"prompt": "a", "samples": 2}\n'
-    lines, _ = generate(ngram_run, "--requests", "-", "--tokens", 2, "--tsv", text=text)
+    lines, _ = generate(ngram_run, "--requests", "-", "--max-new-tokens", 2, "--tsv", text=text)
     assert lines[0] == "prompt\tsequence\tscore\ttext"
     rows = [line.split("\t")[:2] for line in lines[1:]]
     assert rows == [["1", "1"], ["1", "2"], ["2", "1"], ["2", "2"]]
@@ -418,7 +428,7 @@ def test_scores_of_lines_of_their_tokens_and_of_the_whole(any_run, run_command, 
     assert float(rows[0][4]) == pytest.approx(np.exp(-float(rows[0][1]) / 5), rel=1e-3)
     bits = -float(total[1]) / np.log(2) / len("a cabfed cafe")
     assert float(total[5]) == pytest.approx(bits, abs=1e-3)
-    code, lines, _ = run_command("score", any_run, tmp_path / "text", "--whole")
+    code, lines, _ = run_command("score", any_run, tmp_path / "text", "--as-one-text")
     _, whole, total = table(lines)
     assert whole[1:] == total[1:]
     [score] = model.score(["a cab\n\nfed cafe\n"])
@@ -440,7 +450,7 @@ def test_scores_of_lines_of_their_tokens_and_of_the_whole(any_run, run_command, 
         (["{translator}", "{file}", "--source", "{file}", "--target", "{file}"], 2, "translator"),
         (["{run}", "{file}.none"], 3, "no such file"),
         (["{run}", "{empty}"], 3, "no text: it is empty"),
-        (["{run}", "{file}", "--wole"], 2, "did you mean --whole?"),
+        (["{run}", "{file}", "--wole"], 2, "did you mean --as-one-text?"),
     ],
 )
 def test_texts_for_language_models_and_pairs_for_translators(
@@ -525,7 +535,7 @@ def test_the_page_of_a_text_shows_the_weights_of_the_forward_pass(
     [
         (["a", "--target", "b"], 2, "--target is for translators"),
         (["a", "--picture", "cross"], 2, "--picture is for translators"),
-        (["a", "--beams", "2"], 2, "--beams is for translators"),
+        (["a", "--num-beams", "2"], 2, "--num-beams is for translators"),
         (["a", "--layer", "2"], 2, "--layer 2: the layers are 1 to 1"),
         (["abcd " * 9], 3, "the text has 45 tokens: at most 24 are looked at"),
         (["  "], 2, "the sentence is empty"),

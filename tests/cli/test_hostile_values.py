@@ -91,7 +91,8 @@ def readers(tmp_path_factory):
 BESIDE = {
     **{("translate", flag): ["--sample"]
        for flag in ("temperature", "top-k", "top-p", "min-p", "seed")},
-    ("generate", "nbest"): ["--beams", "4"], ("generate", "speculate"): ["--temperature", "0"],
+    ("generate", "nbest"): ["--num-beams", "4"], ("generate",
+                                                  "prompt-lookup-num-tokens"): ["--temperature", "0"],
     ("export", "length"): ["--format", "stablehlo"],
 }  # fmt: skip
 
@@ -108,16 +109,16 @@ def arguments_of(name, flag, runs, folder):
         "translate": [translator],
         "generate": [decoder, "a cab"],
         "prompt": [decoder, "--examples", table, "--queries", table, *fields, "--limit", "1",
-                   "--shots", "0"],
+                   "--num-shots", "0"],
         "score": [decoder, text],
         "fill-mask": [readers["fill-mask"], "a [MASK]"],
         "classify": [readers["threshold" if flag == "threshold" else "classify"], "a cab"],
         "tag": [readers["tag"], "a cab"],
         "answer": [readers["answer"], "cafe", "--context", text],
         "embed": [translator, text],
-        "similar": [translator, text, "a cab"],
+        "semantic-search": [translator, text, "a cab"],
         "probe": [translator, table],
-        "words": [translator, "cab", "a cab", "cab a"],
+        "word-vectors": [translator, "cab", "a cab", "cab a"],
         "attention": [translator, "a cab"],
         "describe": [] if flag == "preset" else [translator],
         "verify": [translator],
@@ -213,9 +214,9 @@ def test_every_command_and_kind_is_among_the_quick_ones():
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ({"alpha": float("nan")}, "--alpha is nan: a finite number"),
-        ({"length_ratio": float("inf")}, "--length-ratio is inf: a finite number"),
-        ({"beams": 100_000}, "--beams is 100000: at most 1,000"),
+        ({"length_penalty": float("nan")}, "--length-penalty is nan: a finite number"),
+        ({"max_len_a": float("inf")}, "--max-len-a is inf: a finite number"),
+        ({"num_beams": 100_000}, "--num-beams is 100000: at most 1,000"),
         ({"seed": -(2**70)}, "--seed is"),
         ({"checkpoint": "\ud800"}, "--checkpoint: holds half a character"),
         ({"checkpoint": "a\0"}, "--checkpoint: holds a NUL"),
@@ -229,7 +230,7 @@ def test_every_command_and_kind_is_among_the_quick_ones():
 def test_values_that_mean_nothing_are_refused(flags, says):
     with pytest.raises(ConfigError, match=says):
         check_values(Translate(**{"run": Path("run"), **flags}))
-    check_values(Translate(run=Path("run"), seed=2**63 - 1, beams=1000))
+    check_values(Translate(run=Path("run"), seed=2**63 - 1, num_beams=1000))
 
 
 def test_what_is_no_flag_has_no_dashes():

@@ -49,7 +49,7 @@ def test_help_is_quick_and_names_every_command():
 def test_nothing_heavy_is_imported_before_the_arguments_are_right():
     code = (
         "import sys\nfrom transformer_jax.cli.main import main\n"
-        "code = main(['translate', 'run', '--beems', '3'])\n"
+        "code = main(['translate', 'run', '--num-beems', '3'])\n"
         "heavy = {'jax', 'numpy', 'flax', 'orbax', 'matplotlib', 'tokenizers'} & set(sys.modules)\n"
         "assert code == 2 and not heavy, heavy"
     )
@@ -78,13 +78,13 @@ def test_version(capsys):
     [
         (["tranlate", "run"], "unknown command tranlate: did you mean translate? there are"),
         (["xyzzy"], "unknown command xyzzy: there are translate, generate, prompt, score"),
-        (["translate", "run", "--beems", "3"], "did you mean --beams?"),
-        (["translate", "run", "--beems=3"], "did you mean --beams?"),
+        (["translate", "run", "--num-beems", "3"], "did you mean --num-beams?"),
+        (["translate", "run", "--num-beems=3"], "did you mean --num-beams?"),
         (["score", "run", "--scource", "a", "--target", "b"], "did you mean --source?"),
         (["describe", "--presets", "gpt2"], "did you mean --preset?"),
         (["translate", "run", "--zzzzzz"], "translate has no flag --zzzzzz (see"),
         (["translate"], "Missing from transformer-jax translate: PATH"),
-        (["translate", "run", "--beams", "few"], "Error parsing --beams"),
+        (["translate", "run", "--num-beams", "few"], "Error parsing --num-beams"),
         (["translate", "run", "--normalization", "gnm"], "'gnmt', 'power', 'none'"),
         (["score", "run", "--source", "a"], "--target"),
         (["translate", "run", "more"], "more"),

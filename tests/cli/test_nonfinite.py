@@ -68,8 +68,9 @@ def test_parameters_that_are_no_numbers_are_refused_at_loading(
 
 @pytest.mark.parametrize(
     "flags",
-    [["--beams", 1], ["--beams", 2], ["--sample"], ["--beams", 1, "--rules", "published"],
-     ["--beams", 2, "--rules", "published"]],
+    [["--num-beams", 1], ["--num-beams", 2], ["--sample"], ["--num-beams", 1,
+                                                            "--generation-config", "hf"],
+     ["--num-beams", 2, "--generation-config", "hf"]],
 )  # fmt: skip
 @pytest.mark.quick("flags0")
 def test_translations_of_no_numbers_exit_5(large_translator, run_command, flags):
@@ -81,12 +82,13 @@ def test_translations_of_no_numbers_exit_5(large_translator, run_command, flags)
 
 @pytest.mark.parametrize(
     "flags",
-    [["--temperature", 0], [], ["--beams", 2], ["--temperature", 0, "--speculate", 2],
-     ["--rules", "published", "--temperature", 0]],
+    [["--temperature", 0], [], ["--num-beams", 2], ["--temperature", 0,
+                                                    "--prompt-lookup-num-tokens", 2],
+     ["--generation-config", "hf", "--temperature", 0]],
 )  # fmt: skip
 @pytest.mark.quick("flags0", "flags3")
 def test_texts_of_no_numbers_exit_5(large_decoder, run_command, flags):
-    code, _, err = run_command("generate", large_decoder, "a cab", "--tokens", 3, *flags)
+    code, _, err = run_command("generate", large_decoder, "a cab", "--max-new-tokens", 3, *flags)
     assert code == 5
     assert err.startswith(SAID)
 

@@ -87,9 +87,9 @@ def test_what_is_checked_is_still_there(pipe, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "lines"),
     [
-        (["translate", "{run}", "--input", "{pipe}", "--beams", "1"], 3),
+        (["translate", "{run}", "--input", "{pipe}", "--num-beams", "1"], 3),
         (["embed", "{run}", "{pipe}", "--output", "{tmp}/vectors.npz"], None),
-        (["similar", "{run}", "{pipe}", "Lucas"], 3),
+        (["semantic-search", "{run}", "{pipe}", "Lucas"], 3),
         (["score", "{run}", "--source", "{pipe}", "--target", "{other}"], 4),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
@@ -254,7 +254,7 @@ def test_a_command_that_is_stopped_keeps_what_it_wrote(
     before = signal.signal(signal.SIGTERM, lambda *_: None)  # rather than the end of all tests
     ours = signal.getsignal(signal.SIGTERM)
     try:
-        flags = ["--beams", "1", "--read-ahead", "1", "--output", str(tmp_path / "out")]
+        flags = ["--num-beams", "1", "--buffer-size", "1", "--output", str(tmp_path / "out")]
         code = main(["translate", str(trained_run), *flags])
         after = signal.getsignal(signal.SIGTERM)
     finally:

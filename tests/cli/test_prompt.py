@@ -98,13 +98,13 @@ def of_files(examples="table.tsv", queries="table.tsv"):
 
 
 def test_t16_the_table_of_an_n_gram_model(counted_run, run_prompt):
-    code, out, err = run_prompt(counted_run, *of_files(), *TEMPLATE, "--shots", 0, 1, 4)
+    code, out, err = run_prompt(counted_run, *of_files(), *TEMPLATE, "--num-shots", 0, 1, 4)
     assert (code, err) == (0, "")
     assert out == SNAPSHOT.read_text(encoding="utf-8")
 
 
 def test_rows_as_json_are_those_of_either_file(counted_run, run_prompt):
-    flags = (*TEMPLATE, "--shots", 2, "--json")
+    flags = (*TEMPLATE, "--num-shots", 2, "--json")
     code, out, err = run_prompt(counted_run, *of_files("table.jsonl", "table.jsonl"), *flags)
     assert (code, err) == (0, "")
     wanted = {"k": 2, "accuracy": 0.8, "count": 5, "exact_match": 0.8, "f1": 0.88, "cut": 0}
@@ -116,7 +116,7 @@ def test_rows_as_json_are_those_of_either_file(counted_run, run_prompt):
 
 def test_a_choice_is_the_most_probable_of_those_given(counted_run, run_prompt):
     """What the model writes freely for Spain is none of them."""
-    flags = (*of_files(), *TEMPLATE, "--shots", 0, "--json", "--choices", *CAPITALS.values())
+    flags = (*of_files(), *TEMPLATE, "--num-shots", 0, "--json", "--choices", *CAPITALS.values())
     assert json.loads(run_prompt(counted_run, *flags)[1])["accuracy"] == 1
 
 
@@ -134,7 +134,7 @@ def test_t16_choices_are_normalised_as_asked(counted_run, run_prompt, monkeypatc
         return accuracy(*arguments, **how)
 
     monkeypatch.setattr("transformer_jax.cli.prompt.accuracy", recorded)
-    flags = ("--shots", 1, "--seed", 5, "--json", "--normalize", how, "--choices", *choices)
+    flags = ("--num-shots", 1, "--seed", 5, "--json", "--normalize", how, "--choices", *choices)
     out = run_prompt(counted_run, *of_files(), *TEMPLATE, *flags)[1]
     [wanted] = accuracy(load_language(counted_run), queries, queries, template, **given)
     assert json.loads(out) == {**dataclasses.asdict(wanted), "cut": 0}
@@ -142,7 +142,7 @@ def test_t16_choices_are_normalised_as_asked(counted_run, run_prompt, monkeypatc
 
 
 def test_one_whole_prompt_is_shown_with_its_answer(counted_run, run_prompt):
-    flags = (*of_files(), *TEMPLATE, "--header", r"Capitals\n", "--shots", 1, 0, "--show")
+    flags = (*of_files(), *TEMPLATE, "--header", r"Capitals\n", "--num-shots", 1, 0, "--show")
     code, _, err = run_prompt(counted_run, *flags)
     head, example, asked, wanted, *rest = err.split("\n")
     assert (code, head, asked, rest) == (0, "Capitals", "France\t= [Paris]", ["", ""])
@@ -154,20 +154,31 @@ def test_one_whole_prompt_is_shown_with_its_answer(counted_run, run_prompt):
 
 def test_examples_change_with_the_seed_and_agree_where_asked(counted_run, run_prompt):
     shown = lambda *flags: run_prompt(
-        counted_run, *of_files(), *TEMPLATE, "--show", "--limit", 1, "--shots", *flags
+        counted_run, *of_files(), *TEMPLATE, "--show", "--limit", 1, "--num-shots", *flags
     )[2]
     assert shown(3, "--seed", 1) == shown(3, "--seed", 1)
     assert len({shown(3, "--seed", seed) for seed in range(5)}) > 1
     # Of the others only Peru's begins with a P, as it is said of France.
     with open("table.tsv", "a", encoding="utf-8") as file:
         file.write("Chad\tPraia\tP\n")
-    assert shown(1, "--same", "note").startswith("Chad\t= Praia\n")
+    assert shown(1, "--match-field", "note").startswith("Chad\t= Praia\n")
 
 
 @pytest.mark.slow
 def test_b41_the_built_in_task_on_an_untrained_model(neural_run, run_prompt):
     """Its 28 tokens are BOS, four lines of six, and a query of three."""
-    flags = ("--task", "in-context", "--limit", 12, "--tokens", 1, "--json", "--shots", 4, 5)
+    flags = (
+        "--task",
+        "in-context",
+        "--limit",
+        12,
+        "--max-new-tokens",
+        1,
+        "--json",
+        "--num-shots",
+        4,
+        5,
+    )
     code, out, err = run_prompt(neural_run, *flags)
     rows = [json.loads(line) for line in out.splitlines()]
     assert code == 0
@@ -187,18 +198,19 @@ def test_b41_the_built_in_task_on_an_untrained_model(neural_run, run_prompt):
         ((), 2, "--examples and --queries missing: give two files, or --task in-context"),
         (("--examples", "table.tsv"), 2, "--queries missing: give two files"),
         (("--task", "in-context", "--queries", "table.tsv"), 2, "--task and --queries exclude"),
-        ((*of_files(), "--shots"), 2, "--shots"),
-        ((*of_files(), *TEMPLATE, "--shots", "1", "-1"), 2, "each 0 or more"),
-        ((*of_files(), *TEMPLATE, "--shots", "6"), 2, "--shots 6: table.tsv has 5 examples"),
-        ((*of_files(), *TEMPLATE, "--shots", "5"), 3, "5 examples are asked for and the pool"),
+        ((*of_files(), "--num-shots"), 2, "--num-shots"),
+        ((*of_files(), *TEMPLATE, "--num-shots", "1", "-1"), 2, "each 0 or more"),
+        ((*of_files(), *TEMPLATE, "--num-shots", "6"), 2,
+         "--num-shots 6: table.tsv has 5 examples"),
+        ((*of_files(), *TEMPLATE, "--num-shots", "5"), 3, "5 examples are asked for and the pool"),
         ((*of_files(), *TEMPLATE, "--normalize", "bytes"), 2, "--normalize is for --choices"),
         ((*of_files(), *TEMPLATE, "--choices", " "), 2, "--choices holds an empty answer"),
-        ((*of_files(), *TEMPLATE, "--shots", "1", "--choices", "Rome"), 3,
+        ((*of_files(), *TEMPLATE, "--num-shots", "1", "--choices", "Rome"), 3,
          "table.tsv:2: the answer 'Paris' is none of --choices Rome"),
         ((*of_files(), *TEMPLATE, "--limit", "0"), 2, "--limit is 0: at least 1"),
-        ((*of_files(), *TEMPLATE, "--tokens", "0"), 2, "--tokens is 0: at least 1"),
+        ((*of_files(), *TEMPLATE, "--max-new-tokens", "0"), 2, "--max-new-tokens is 0: at least 1"),
         ((*of_files(), *TEMPLATE, "--seed", "-1"), 2, "--seed is -1: at least 0"),
-        ((*of_files(), *TEMPLATE, "--same", "kind"), 3, "table.tsv:1: no field 'kind'"),
+        ((*of_files(), *TEMPLATE, "--match-field", "kind"), 3, "table.tsv:1: no field 'kind'"),
         (of_files(), 3, "table.tsv:1: no field 'input': the header names land, city, note"),
         (of_files("table.jsonl"), 3, "table.jsonl:1: no field 'input': it has city, land, n"),
         ((*of_files("table.jsonl"), "--template", "{n}", "--answer-template", "{city}"), 3,
@@ -212,7 +224,7 @@ def test_b41_the_built_in_task_on_an_untrained_model(neural_run, run_prompt):
         (of_files("none.tsv"), 3, "--examples none.tsv: no such file"),
         ((*of_files(queries="x.txt"), *TEMPLATE), 2, "--queries x.txt: the name must end in .tsv"),
         (("--task", "in-context", "--template", "{land}"), 2, "its fields are rule, input, output"),
-        (("--task", "in-context", "--shots", "20"), 3, "20 examples are asked for"),
+        (("--task", "in-context", "--num-shots", "20"), 3, "20 examples are asked for"),
     ],
 )  # fmt: skip
 def test_mistakes_are_one_line(counted_run, run_prompt, monkeypatch, flags, code, says):
@@ -227,7 +239,7 @@ def test_mistakes_are_one_line(counted_run, run_prompt, monkeypatch, flags, code
 def test_a_translator_is_refused(run_prompt, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model": {"encoder_layers": 1}}))
     (tmp_path / "tokenizer.json").write_text("{}")
-    code, _, err = run_prompt(tmp_path, *of_files(), *TEMPLATE, "--shots", 1)
+    code, _, err = run_prompt(tmp_path, *of_files(), *TEMPLATE, "--num-shots", 1)
     assert code == 2
     assert "this command does not use: try transformer-jax translate" in err
 

@@ -59,7 +59,7 @@ def text(tmp_path):
 
 USES = [
     ("bert", ["fill-mask", "{}", "the [MASK]"]),
-    ("bert", ["similar", "{}", "{text}", "the river"]),
+    ("bert", ["semantic-search", "{}", "{text}", "the river"]),
     ("bert", ["describe", "{}"]),
     ("bert_cls", ["classify", "{}", "{text}"]),
     ("bert_tag", ["tag", "{}", "{text}"]),
@@ -67,22 +67,24 @@ USES = [
     ("camembert_tag", ["tag", "{}", "{text}"]),
     ("electra", ["tag", "{}", "{text}", "--columns"]),
     ("electra_mlm", ["fill-mask", "{}", "the [MASK]"]),
-    ("electra_bare", ["similar", "{}", "{text}", "the river"]),
-    ("t5_encoder", ["similar", "{}", "{text}", "the river"]),
+    ("electra_bare", ["semantic-search", "{}", "{text}", "the river"]),
+    ("t5_encoder", ["semantic-search", "{}", "{text}", "the river"]),
     ("t5_encoder", ["describe", "{}"]),
     ("bert_qa", ["answer", "{}", "who ran?", "--context", "{text}"]),
-    ("gpt2", ["generate", "{}", "the ", "--tokens", "5", "--temperature", "0"]),
+    ("gpt2", ["generate", "{}", "the ", "--max-new-tokens", "5", "--temperature", "0"]),
     ("gpt2", ["score", "{}", "{text}"]),
-    ("llama", ["generate", "{}", "the ", "--tokens", "5", "--rules", "published"]),
+    ("llama", ["generate", "{}", "the ", "--max-new-tokens", "5", "--generation-config", "hf"]),
     ("phi3_short", ["describe", "{}"]),
 ]  # fmt: skip
 SLOW = [
-    ("opt", ["generate", "{}", "the ", "--tokens", "5", "--rules", "published"]),
-    ("opt_post", ["generate", "{}", "the ", "--tokens", "60", "--temperature", "0"]),
+    ("opt", ["generate", "{}", "the ", "--max-new-tokens", "5", "--generation-config", "hf"]),
+    ("opt_post", ["generate", "{}", "the ", "--max-new-tokens", "60", "--temperature", "0"]),
     ("phi3_long", ["score", "{}", "{text}"]),
-    ("phi3_short", ["generate", "{}", "the ", "--tokens", "5", "--rules", "published"]),
-    ("llama_dynamic", ["generate", "{}", "the ", "--tokens", "50", "--context", "60"]),
-    ("qwen2_late", ["generate", "{}", "the ", "--temperature", "0", "--speculate", "3"]),
+    ("phi3_short", ["generate", "{}", "the ", "--max-new-tokens", "5", "--generation-config",
+                    "hf"]),
+    ("llama_dynamic", ["generate", "{}", "the ", "--max-new-tokens", "50", "--context", "60"]),
+    ("qwen2_late", ["generate", "{}", "the ", "--temperature", "0", "--prompt-lookup-num-tokens",
+                    "3"]),
     ("gemma", ["score", "{}", "{text}"]),
 ]  # fmt: skip
 
@@ -183,7 +185,7 @@ def test_a_converted_translator_begins_as_the_folder_does(published, tmp_path, r
     start = layouts.LAYOUTS[name]["config"]["decoder_start_token_id"]
     for path in (published(name), tmp_path / "run"):
         assert load(path, kind="encoder-decoder")[1].bos == start
-    texts = [run_command("translate", path, "--scores", "--length-extra", "3", text="the bank\n")
+    texts = [run_command("translate", path, "--scores", "--max-len-b", "3", text="the bank\n")
              for path in (published(name), tmp_path / "run")]  # fmt: skip
     assert texts[0] == texts[1]
     assert texts[0][0] == 0
@@ -198,7 +200,7 @@ def test_a_decoder_does_not_begin_with_what_it_has_not(
     folder = shutil.copytree(published("bart"), tmp_path / "folder")
     said = json.loads((folder / "config.json").read_text()) | {"decoder_start_token_id": start}
     (folder / file).write_text(json.dumps(said))
-    for rules in ([], ["--rules", "published"]):
+    for rules in ([], ["--generation-config", "hf"]):
         code, _, err = run_command("translate", folder, *rules, text="the bank\n")
         assert (code, err.count("\n")) == (4, 1), err
         assert f"{file}: decoder_start_token_id is {start}: the decoder reads 0 to 96" in err
@@ -256,7 +258,7 @@ def test_a_scanned_stack_is_exported_like_any_other(published, tmp_path, run_com
 def test_translating_by_published_rules_is_generating(published, run_command, name, beams):
     """What a source is framed with comes from the tokenizer, the rest from the checkpoint."""
     lines = ["the bank ran.", "", "i sat on a river to the cash"]
-    flags = ["--rules", "published", "--beams", str(beams), "--scores"]
+    flags = ["--generation-config", "hf", "--num-beams", str(beams), "--scores"]
     text = "\n".join(lines) + "\n"
     code, out, err = run_command("translate", published(name), *flags, text=text)
     assert code == 0, err
@@ -306,7 +308,7 @@ def rules_of(monkeypatch, run_command):
     monkeypatch.setattr(HFTextGenerator, "__call__", write)
 
     def call(command, folder, *words, **given):
-        code, out, err = run_command(command, folder, "--rules", "published", *words, **given)
+        code, out, err = run_command(command, folder, "--generation-config", "hf", *words, **given)
         assert (code, out.pop()) == (0, ""), err
         return seen.pop(), out
 
@@ -323,11 +325,11 @@ def test_what_no_flag_says_is_the_checkpoints(with_rules, rules_of):
     for flags, changed in (
         ("", {}),
         ("--nbest 1", {"num_return_sequences": 1}),
-        ("--nbest 1 --beams 1 --temperature 0", {"num_return_sequences": 1, "num_beams": 1}),
-        ("--no-repeat-ngram 0", {"no_repeat_ngram_size": 0}),
+        ("--nbest 1 --num-beams 1 --temperature 0", {"num_return_sequences": 1, "num_beams": 1}),
+        ("--no-repeat-ngram-size 0", {"no_repeat_ngram_size": 0}),
         ("--repetition-penalty 1", {"repetition_penalty": 1.0}),
         # More texts than beams are no mistake where the file has beams.
-        ("--nbest 2 --tokens 128", {"num_return_sequences": 2, "max_new_tokens": 128}),
+        ("--nbest 2 --max-new-tokens 128", {"num_return_sequences": 2, "max_new_tokens": 128}),
     ):
         rules, out = rules_of("generate", folder, "the", "--tsv", *flags.split())
         assert rules == from_generation_config(ids | said | changed)
@@ -348,7 +350,7 @@ def test_translations_are_as_many_as_the_checkpoint_or_the_flag_says(with_rules,
         ("", several, 3),
         ("--nbest 1", "a 0", 3),
         ("--nbest 2", several.rsplit("\t", 2)[0], 3),
-        ("--nbest 1 --beams 1", "a 0", 1),
+        ("--nbest 1 --num-beams 1", "a 0", 1),
     ):
         rules, out = rules_of("translate", folder, *flags.split(), text="a\n")
         assert (out, rules.num_beams) == ([wanted], beams)
@@ -366,16 +368,16 @@ def test_the_first_word_written_keeps_its_blank(with_rules, run_command):
     backend.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
     backend.decoder = tokenizers.decoders.Metaspace()
     backend.save(str(folder / "tokenizer.json"))
-    code, out, err = run_command("generate", folder, "a b", "--rules", "published")
+    code, out, err = run_command("generate", folder, "a b", "--generation-config", "hf")
     assert code == 0, err
     assert re.fullmatch("a b( [a-z]{2}){2}", out[0])
-    code, out, err = run_command("generate", folder, "", "--rules", "published")
+    code, out, err = run_command("generate", folder, "", "--generation-config", "hf")
     assert re.fullmatch("[a-z]{2} [a-z]{2}", out[0]), err  # a text of its own begins without one
 
 
 @pytest.mark.slow
 def test_a_folder_translates_by_our_rules_too(published, run_command):
-    flags = ["--length-extra", "3"]
+    flags = ["--max-len-b", "3"]
     code, out, err = run_command("translate", published("t5"), *flags, text="the bank ran.\n")
     assert (code, len(out)) == (0, 2), err
 
@@ -427,12 +429,12 @@ def test_what_is_trained_here_is_published_with_its_frame(tmp_path, run_command,
 
 @pytest.mark.slow
 def test_shards_and_halves(published, tmp_path, run_command):
-    flags = ["--dtype", "bfloat16", "--shard-gigabytes", "2e-5"]
+    flags = ["--dtype", "bfloat16", "--max-shard-size", "2e-5"]
     assert run_command("export", published("llama"), tmp_path / "out", *flags)[0] == 0
     assert len(list((tmp_path / "out").glob("model-*.safetensors"))) > 2
     code, out, _ = run_command("verify", tmp_path / "out")
     assert (code, out) == (0, ["30 tensors\tall of them known, all finite", ""])
-    assert run_command("generate", tmp_path / "out", "the ", "--rules", "published")[0] == 0
+    assert run_command("generate", tmp_path / "out", "the ", "--generation-config", "hf")[0] == 0
 
 
 MISTAKES = [
@@ -442,19 +444,20 @@ MISTAKES = [
     (["translate", "{gpt2}"], 2, "a decoder, which this command does not use"),
     (["generate", "{gpt2}", "x", "--checkpoint", "7"], 2, "has no steps"),
     (["generate", "{bare}", "x"], 4, "tokenizer"),
-    (["generate", "{gpt2}", "x", "--rules", "published", "--top-k", "3"], 2, "--top-k has no part"),
-    (["generate", "{gpt2}", "x", "--rules", "published", "--temperature", "0.5"], 2,
-     "--temperature has no part"),
-    (["generate", "{gpt2}", "x", "--rules", "published", "--tokens", str(10**12)], 2,
-     "--tokens is 1000000000000: at most 1,000,000 is possible"),
-    (["generate", "{phi3_long}", "x", "--rules", "published", "--tokens", "60"], 3,
+    (["generate", "{gpt2}", "x", "--generation-config", "hf", "--top-k", "3"], 2,
+     "--top-k does not go with"),
+    (["generate", "{gpt2}", "x", "--generation-config", "hf", "--temperature", "0.5"], 2,
+     "--temperature does not go with"),
+    (["generate", "{gpt2}", "x", "--generation-config", "hf", "--max-new-tokens", str(10**12)], 2,
+     "--max-new-tokens is 1000000000000: at most 1,000,000 is possible"),
+    (["generate", "{phi3_long}", "x", "--generation-config", "hf", "--max-new-tokens", "60"], 3,
      "the model has positions for 36"),
-    (["generate", "{llama_dynamic}", "x", "--context", "60", "--interpolate"], 2,
-     "--interpolate does not apply"),
+    (["generate", "{llama_dynamic}", "x", "--context", "60", "--rope-interpolation"], 2,
+     "--rope-interpolation does not apply"),
     (["convert", "{gpt2}", "{full}"], 2, "is not empty"),
     (["convert", "{text}", "{new}"], 4, "no such"),
     (["export", "{gpt2}", "{full}"], 2, "is not empty"),
-    (["export", "{gpt2}", "{new}", "--shard-gigabytes", "0"], 2, "above 0"),
+    (["export", "{gpt2}", "{new}", "--max-shard-size", "0"], 2, "above 0"),
     (["describe", "{strange}"], 4, "model_type is \"evil\": known are bert"),
 ]  # fmt: skip
 

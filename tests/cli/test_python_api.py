@@ -76,7 +76,7 @@ def test_translations_are_those_of_the_command(trained_run, lesson, run_command)
     assert len(one.alternatives) == 2
     assert one.score > one.alternatives[0].score
     assert one.tokens[-1] == translate.tokenizer.eos
-    flags = ["--beams", "3", "--nbest", "3"]
+    flags = ["--num-beams", "3", "--nbest", "3"]
     _, [line, _], _ = run_command("translate", trained_run, *flags, text=sources[0] + "\n")
     assert line.split("\t")[0::2] == [one, *one.alternatives]
     assert line.split("\t")[1] == f"{one.score:.4f}"
@@ -97,7 +97,9 @@ def test_texts_are_those_of_the_command(request, run, run_command):
     path = request.getfixturevalue(run)
     model = tj.load(path)
     text = model.generate("a ", max_new_tokens=9, temperature=0)
-    _, [line, *_], _ = run_command("generate", path, "a ", "--tokens", "9", "--temperature", "0")
+    _, [line, *_], _ = run_command(
+        "generate", path, "a ", "--max-new-tokens", "9", "--temperature", "0"
+    )
     assert "a " + text == line
     assert "".join(model.stream("a ", max_new_tokens=9, temperature=0)) == text
     drawn = model(["a ", "a "], max_new_tokens=9, num_return_sequences=2, seed=1, stop="zz")

@@ -374,9 +374,14 @@ def test_vectors_are_those_that_the_folder_is_made_for(encoder, lines, tmp_path,
     np.testing.assert_array_equal(vectors(run, "--pool", "None"), first)
     assert np.abs(vectors(folder, "--pool", "mean") - first).max() > 1e-3
     rows = [
-        run_command("similar", run, lines, "who ran", *how)[1] for how in ((), ("--pool", "first"))
+        run_command("semantic-search", run, lines, "who ran", *how)[1]
+        for how in ((), ("--pool", "first"))
     ]
-    assert rows[0] == rows[1] != run_command("similar", run, lines, "who ran", "--pool", "mean")[1]
+    assert (
+        rows[0]
+        == rows[1]
+        != run_command("semantic-search", run, lines, "who ran", "--pool", "mean")[1]
+    )
 
 
 def test_other_ways_to_a_vector_are_refused_unless_one_is_chosen(
@@ -388,7 +393,7 @@ def test_other_ways_to_a_vector_are_refused_unless_one_is_chosen(
     for path in (folder, run):
         for words in (
             ("embed", path, lines, "--output", output),
-            ("similar", path, lines, "a"),
+            ("semantic-search", path, lines, "a"),
             ("probe", path, tmp_path / "rows.tsv"),
         ):
             code, _, err = run_command(*words)

@@ -47,7 +47,7 @@ def test_every_line_becomes_one_line_in_order(trained_run, lesson, run_command):
 
 
 def test_nothing_in_nothing_out(trained_run, run_command):
-    assert run_command("translate", trained_run, "--beams", 1, text="") == (0, [""], "")
+    assert run_command("translate", trained_run, "--num-beams", 1, text="") == (0, [""], "")
     header = "line\trank\tscore\ttext"
     assert run_command("translate", trained_run, "--tsv", text="") == (0, [header, ""], "")
 
@@ -56,7 +56,7 @@ def test_files_in_files_out(trained_run, lesson, run_command, tmp_path):
     """The same lines as through pipes; whole or not there, and never over what is read."""
     source, out = tmp_path / "in.pt", tmp_path / "new" / "out.en"
     source.write_text(f"{lesson[0][0]}\n\n{lesson[2][0]}\n")
-    flags = ("--beams", 1, "--length-extra", 20)
+    flags = ("--num-beams", 1, "--max-len-b", 20)
     piped = run_command("translate", trained_run, *flags, text=source.read_bytes())[1]
     files = ("--input", source, "--output", out)
     code, lines, err = run_command("translate", trained_run, *flags, *files)
@@ -119,7 +119,7 @@ def test_n_best_are_scored_and_stay_on_their_line(trained_run, lesson, run_comma
 def test_trace_shows_every_step_beside_the_translation(trained_run, lesson, run_command):
     # Row L13.
     code, lines, err = run_command(
-        "translate", trained_run, "--trace", "--beams", 1, text=lesson[0][0] + "\n"
+        "translate", trained_run, "--trace", "--num-beams", 1, text=lesson[0][0] + "\n"
     )
     assert (code, lines) == (0, [lesson[0][1], ""])
     said, head, *rows, _, last = err.split("\n")
@@ -171,10 +171,10 @@ def test_sampling_repeats_with_its_seed_and_ignores_neighbours(trained_run, less
 
 def test_long_lines_are_cut_and_counted_or_refused(trained_run, run_command):
     text = "O gato dorme.\n" + "gato " * 200 + "\n"
-    code, lines, err = run_command("translate", trained_run, "--beams", 1, text=text)
+    code, lines, err = run_command("translate", trained_run, "--num-beams", 1, text=text)
     assert (code, len(lines)) == (0, 3)
     assert "note: 1 of 2 lines exceeded 63 tokens; end truncated" in err
-    flags = ("--beams", 1, "--too-long", "refuse")
+    flags = ("--num-beams", 1, "--too-long", "error")
     code, _, err = run_command("translate", trained_run, *flags, text=text)
     assert code == 3
     assert "line 2 has" in err
@@ -185,7 +185,7 @@ def test_long_lines_are_cut_and_counted_or_refused(trained_run, run_command):
     [(b"caf\xe9\n", "<stdin>:1: not UTF-8"), (b"a\nb\0c\n", "<stdin>:2: a NUL character")],
 )
 def test_what_is_not_text_exits_3(trained_run, run_command, raw, says):
-    code, _, err = run_command("translate", trained_run, "--read-ahead", 8, text=raw)
+    code, _, err = run_command("translate", trained_run, "--buffer-size", 8, text=raw)
     assert code == 3
     assert says in err
 
@@ -197,7 +197,7 @@ def test_lower_cased_models_are_given_lower_case(trained_run, lesson, run_comman
     config["data"] = {"read": {"lowercase": True}}
     (tmp_path / "run/config.json").write_text(json.dumps(config))
     lower = lesson[2][0].lower()
-    flags = ("--beams", 1, "--scores")
+    flags = ("--num-beams", 1, "--scores")
     expected = run_command("translate", trained_run, *flags, text=lower)[1]
     assert run_command("translate", tmp_path / "run", *flags, text=lesson[2][0])[1] == expected
     assert run_command("translate", trained_run, *flags, text=lesson[2][0])[1] != expected
@@ -208,14 +208,14 @@ def test_lower_cased_models_are_given_lower_case(trained_run, lesson, run_comman
     [
         (["--top-k", "3"], "--top-k is for --sample"),
         (["--seed", "3"], "--seed is for --sample"),
-        (["--sample", "--beams", "3"], "--beams is for beam search"),
+        (["--sample", "--num-beams", "3"], "--num-beams is for beam search"),
         (["--tsv", "--scores"], "--scores is a column of --tsv already"),
         (["--sample", "--nbest", "2"], "--nbest is for beam search"),
         (["--sample", "--trace"], "--trace is for beam search"),
         (["--sample", "--temperature", "-1"], "--temperature -1.0: it must be 0 or more"),
         (["--sample", "--top-p", "1.5"], "--top-p 1.5: above 0 and at most 1"),
         (["--sample", "--top-k", "0"], "--top-k 0: at least 1"),
-        (["--batch", "0"], "--batch 0: at least 1"),
+        (["--batch-size", "0"], "--batch-size 0: at least 1"),
         (["--nbest", "9"], "nbest is 9: allowed are 1 to beams, 4"),
         (["--checkpoint", "newest"], "--checkpoint newest: allowed are best, last"),
     ],
@@ -402,12 +402,12 @@ def test_a_given_translation_is_what_is_looked_at(teacher, lesson):
     [
         (["O gato", "--output", "map.png"], 2, "the name of a page ends in .html"),
         (["O gato", "--layer", "0"], 2, "--layer 0: layers are counted from 1"),
-        (["O gato", "--layer", "3", "--beams", "1"], 2, "--layer 3: the layers are 1 to 1"),
+        (["O gato", "--layer", "3", "--num-beams", "1"], 2, "--layer 3: the layers are 1 to 1"),
         (["O gato", "--layer", "1", "--all-layers"], 2, "exclude each other"),
         (["  "], 2, "the sentence is empty"),
         (["O gato", "--target", " "], 2, "the target is empty"),
         (["O gato", "--target", "cat " * 99], 3, "--target has"),
-        (["O gato", "--beams", "1", "--output", "/proc/x/y.html"], 2, "cannot be written"),
+        (["O gato", "--num-beams", "1", "--output", "/proc/x/y.html"], 2, "cannot be written"),
         (["O gato", "--picture", "crss"], 2, "--picture"),
     ],
 )
@@ -497,6 +497,6 @@ def test_a_run_without_checkpoints_exits_4(copied_run, run_command):
 def test_the_checkpoint_before_a_damaged_one_is_used(copied_run, run_command, lesson):
     shutil.rmtree(copied_run / "checkpoints/step_00000150/params")
     code, lines, _ = run_command(
-        "translate", copied_run, "--checkpoint", "last", "--beams", 1, text=lesson[0][0]
+        "translate", copied_run, "--checkpoint", "last", "--num-beams", 1, text=lesson[0][0]
     )
     assert (code, len(lines)) == (0, 2)

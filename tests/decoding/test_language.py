@@ -330,7 +330,7 @@ def test_a_long_prompt_is_cut_or_refused():
     assert written(counting.generate([long]))[0][0] == slowly("learned", long.prompt, 3)[0]
     assert counting.counts["cut"] == 1
     with pytest.raises(DataError, match="the prompt has 60 tokens, the context allows 23"):
-        model(too_long="refuse").generate([long])
+        model(too_long="error").generate([long])
 
 
 def test_a_full_context_can_end_the_text():

@@ -322,7 +322,7 @@ def test_long_lines_are_cut_or_refused_by_choice_and_counted(greedy):
     assert translator.counts["cut"] == 1
     same(long, kept)
     with pytest.raises(DataError, match="line 2 has 20 tokens: at most 15 are read"):
-        like(greedy, too_long="refuse", window=1).translate(["a", "ab" * 10])
+        like(greedy, too_long="error", window=1).translate(["a", "ab" * 10])
 
 
 def test_a_source_is_framed_as_the_tokenizer_says(greedy):

@@ -160,7 +160,7 @@ def test_a_run_says_all_about_itself(runs, name):
 @pytest.mark.quick("file")
 def test_a_run_can_be_used(runs, name, tmp_path, capfd):
     (tmp_path / "text").write_text("um dois\n")
-    assert main(["generate", str(runs(name)), "um", "--tokens", "3"]) == 0
+    assert main(["generate", str(runs(name)), "um", "--max-new-tokens", "3"]) == 0
     assert capfd.readouterr().out.startswith("um")
     assert main(["score", str(runs(name)), str(tmp_path / "text")]) == 0
     assert capfd.readouterr().out.splitlines()[1].startswith("1\t-")
@@ -174,7 +174,7 @@ def test_counted_models_end_in_the_same_table(counted, texts, tmp_path, capfd):
             f"{order}-gram, {smoothing}", "2-gram, Kneser-Ney"
         ]  # fmt: skip
         assert NgramModel.load(counted[name] / "ngram.npz").order == order
-    assert main(["generate", str(counted["five"]), "um", "--tokens", "5"]) == 0
+    assert main(["generate", str(counted["five"]), "um", "--max-new-tokens", "5"]) == 0
     assert capfd.readouterr().out.startswith("um")
     assert main(["score", str(counted["five"]), str(texts / "test.txt")]) == 0
     capfd.readouterr()
@@ -216,7 +216,7 @@ def test_evaluate_and_score_agree_on_a_text(runs, counted, texts, capfd):
     """Bits of a single text; documents also pay for the token that ends them."""
     text = texts / "test.txt"
     for run, ends in ((runs("file"), False), (runs("folder"), True), (counted["five"], True)):
-        assert main(["score", str(run), str(text), "--whole"]) == 0
+        assert main(["score", str(run), str(text), "--as-one-text"]) == 0
         whole = capfd.readouterr().out.splitlines()[1].split("\t")
         read = ["--ngrams"] if not ends else []
         assert decoder_only.main(["evaluate", str(run), "--text", str(text), *read]) == 0

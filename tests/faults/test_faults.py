@@ -272,7 +272,7 @@ def test_pipes_that_nobody_writes_to(translator, writer, reader, texts, tmp_path
         (main, ["score", str(writer), pipe]),
         (main, ["score", str(translator), "--source", pipe, "--target", sound]),
         (main, ["embed", str(reader), pipe, "--output", f"{tmp_path}/vectors.npz"]),
-        (main, ["similar", str(reader), pipe, "um"]),
+        (main, ["semantic-search", str(reader), pipe, "um"]),
         (main, ["probe", str(reader), pipe]),
     ], tmp_path, capfd)  # fmt: skip
 
@@ -408,7 +408,7 @@ def test_folders_that_are_read_only(translator, writer, copy, texts, tmp_path, c
         (translator, seq2seq.main, ["evaluate", "{run}", *pairs, "--beams", "1"]),
         (writer, main, ["score", "{run}", f"{texts}/t.pt"]),
         (writer, decoder_only.main, ["evaluate", "{run}", "--text", f"{texts}/a.txt"]),
-        (writer, main, ["generate", "{run}", "um", "--tokens", "4", "--temperature", "0"]),
+        (writer, main, ["generate", "{run}", "um", "--max-new-tokens", "4", "--temperature", "0"]),
     ]
     writes = [
         (seq2seq.main, RESUME),

@@ -555,7 +555,7 @@ def test_published_checkpoints_are_never_deleted(tmp_path, capfd):
     assert main(["verify", str(tmp_path / "run")]) == 0
     # What an earlier export wrote gives way as a whole.
     out = str(tmp_path / "out")
-    assert main(["export", str(one), out, "--shard-gigabytes", "2e-5"]) == 0
+    assert main(["export", str(one), out, "--max-shard-size", "2e-5"]) == 0
     assert main(["export", str(one), out, "--overwrite", "--dtype", "bfloat16"]) == 0
     assert not list((tmp_path / "out").glob("*index*"))
     assert main(["verify", out]) == 0

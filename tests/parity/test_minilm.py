@@ -60,7 +60,7 @@ def test_sentence_vectors_are_those_of_transformers(vectors):
 def test_the_known_cosine(folder, tmp_path, capfd):
     """0.7553 is what the package says of the first two sentences."""
     (tmp_path / "text").write_text(SENTENCES[1] + "\n")
-    assert main(["similar", str(folder), str(tmp_path / "text"), SENTENCES[0]]) == 0
+    assert main(["semantic-search", str(folder), str(tmp_path / "text"), SENTENCES[0]]) == 0
     assert capfd.readouterr().out.splitlines()[1].startswith("0.7553\t1\t")
 
 

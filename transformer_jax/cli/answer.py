@@ -26,9 +26,9 @@ class Answer(RunCommand):
     """Questions; without any, the lines of standard input."""
     context: Path | None = None
     """Text file with the answers."""
-    best: int = 1
+    top_k: int = 1
     """Number of answers to each question, "no answer" included."""
-    longest: int = 30
+    max_answer_len: int = 30
     """Maximum length of an answer in tokens."""
     checkpoint: str = "best"
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
@@ -40,9 +40,10 @@ class Answer(RunCommand):
         """
         if self.context is None:
             raise ConfigError("--context is missing: the text file that holds the answers")
-        for flag in ("best", "longest"):
-            if getattr(self, flag) < 1:
-                raise ConfigError(f"--{flag} is {getattr(self, flag)}: at least 1")
+        for name in ("top_k", "max_answer_len"):
+            if getattr(self, name) < 1:
+                flag = name.replace("_", "-")
+                raise ConfigError(f"--{flag} is {getattr(self, name)}: at least 1")
         from transformer_jax.cli.encoders import file_lines, given_lines, windows, write
         from transformer_jax.predictors.encoders import load_task
 
@@ -62,7 +63,7 @@ class Answer(RunCommand):
             for name, question in zip(window, asked, strict=True):
                 if not question:
                     raise DataError(f"{name[0]}: no question: it is empty")
-            how = {"best": self.best, "longest": self.longest}
+            how = {"best": self.top_k, "longest": self.max_answer_len}
             for found in predictor.answers(asked, [read] * len(asked), **how):
                 number += 1
                 none += found[0].start < 0

@@ -1,4 +1,4 @@
-"""``transformer-jax attention``: what a model looks at while it reads and writes."""
+"""``transformer-jax attention``: attention maps of a model."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -24,21 +24,21 @@ class Attention(RunCommand):
     run: tyro.conf.Positional[Path]
     """Run directory or Hugging Face folder."""
     sentence: tyro.conf.Positional[str]
-    """What is translated, or what a language model or an encoder reads."""
+    """Sentence to translate, or text for a language model or an encoder."""
     target: str | None = None
-    """A given translation, instead of the translator's own."""
+    """Translation to score, instead of the result of beam search."""
     output: Path = Path("attention.html")
-    """The page; the picture lies beside it with the suffix .png."""
+    """HTML file; the plot has the same name with the suffix .png."""
     picture: Literal["cross", "encoder", "decoder"] | None = None
-    """Which attention the picture shows; None is cross, or what there is if that is one kind."""
+    """Attention of the plot; None is cross-attention, or the only kind of the model."""
     layer: int | None = None
-    """Which layer it shows, from 1; None is the last."""
+    """Layer of the plot, from 1; None is the last."""
     all_layers: bool = False
-    """Show all layers in the picture."""
+    """Plot all layers."""
     json: bool = False
     """Write the weights as JSON too, with the suffix .json."""
-    beams: int = 4
-    """Of the search for a translation."""
+    num_beams: int = 4
+    """Beam width of the translation."""
     checkpoint: str = "best"
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
@@ -88,7 +88,7 @@ class Attention(RunCommand):
         from transformer_jax.predictors.runs import as_trained, load
 
         model, tokenizer = load(self.run, self.checkpoint)
-        translator = Translator(model, tokenizer, search=BeamSearchConfig(num_beams=self.beams))
+        translator = Translator(model, tokenizer, search=BeamSearchConfig(num_beams=self.num_beams))
         prepare = as_trained(self.run)
         target = None if self.target is None else prepare(self.target)
         return attention_of(translator, prepare(self.sentence), target)
@@ -130,10 +130,14 @@ class Attention(RunCommand):
         Raises:
             ConfigError: It names the flag.
         """
-        theirs = {"target": self.target is not None, "beams": self.beams != Attention.beams}
+        theirs = {
+            "target": self.target is not None,
+            "num_beams": self.num_beams != Attention.num_beams,
+        }
         theirs["picture"] = self.picture not in (None, kind)
-        for flag, given in theirs.items():
+        for name, given in theirs.items():
             if given:
+                flag = name.replace("_", "-")
                 raise ConfigError(f"--{flag} is for translators: {self.run} is {name}")
 
     def check(self) -> None:

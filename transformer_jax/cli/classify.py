@@ -34,7 +34,7 @@ class Classify(RunCommand):
     threshold: float | None = None
     """Minimum probability of a label, for multi-label models; None is 0.5. The most probable comes
     first, and a text without any label has an empty line."""
-    read_ahead: int = 4096
+    buffer_size: int = 4096
     """Number of lines that are read and sorted by length at a time: more is faster; 1 at a
     terminal."""
     checkpoint: str = "best"
@@ -56,7 +56,7 @@ class Classify(RunCommand):
         pairs = kind == "pair" or (kind == "regress" and bool(read.get("pair", False)))
         if self.all:
             write(*(() if kind == "multi_label" else ("label", "probability")), *labels)
-        for window in windows(given_lines(self.texts), self.read_ahead):
+        for window in windows(given_lines(self.texts), self.buffer_size):
             sides = [_sides(name, text, pairs) for name, text in window]
             given: list[Any] = [[prepare(row[0]) for row in sides]]
             given.append([prepare(row[1]) for row in sides] if pairs else None)
@@ -93,8 +93,8 @@ class Classify(RunCommand):
         Raises:
             ConfigError: It names the flag.
         """
-        if self.read_ahead < 1:
-            raise ConfigError(f"--read-ahead {self.read_ahead}: at least 1")
+        if self.buffer_size < 1:
+            raise ConfigError(f"--buffer-size {self.buffer_size}: at least 1")
         if self.threshold is not None and not 0 <= self.threshold <= 1:
             raise ConfigError(f"--threshold {self.threshold}: a probability, 0 to 1")
         if self.threshold is not None and self.all:

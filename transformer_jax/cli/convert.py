@@ -1,4 +1,4 @@
-"""``transformer-jax convert``: a published checkpoint as a run directory."""
+"""``transformer-jax convert``: Hugging Face checkpoints as run directories."""
 
 import dataclasses
 from pathlib import Path
@@ -13,17 +13,17 @@ __all__ = ["Convert"]
 
 @dataclasses.dataclass(frozen=True)
 class Convert:
-    """Make a run directory of a published checkpoint (config.json and model.safetensors).
+    """Convert a Hugging Face checkpoint (config.json, model.safetensors) to a run directory.
 
     Every command also takes the folder itself; a run directory is verified whenever it is used.
     """
 
     folder: tyro.conf.Positional[Path]
-    """The folder of the published checkpoint."""
+    """Folder of the checkpoint."""
     run: tyro.conf.Positional[Path]
-    """The run directory to make."""
+    """Run directory to create."""
     overwrite: bool = False
-    """Whether a run that is there already is deleted."""
+    """Replace an existing run."""
 
     def __call__(self) -> int:
         """Says what was converted."""

@@ -1,4 +1,4 @@
-"""``transformer-jax describe``: what a model is made of and what it costs."""
+"""``transformer-jax describe``: architecture and cost of a model."""
 
 import dataclasses
 import difflib
@@ -29,22 +29,22 @@ class Describe(RunCommand):
     run: tyro.conf.Positional[Path | None] = None
     """Run directory or Hugging Face folder."""
     preset: str | None = None
-    """A published architecture instead of a run, such as vaswani_base."""
-    batch: int = 1
-    """Sentences or texts at once."""
+    """Preset instead of a run, such as vaswani_base."""
+    batch_size: int = 1
+    """Batch size."""
     source_length: int = 32
-    """Tokens of a source sentence."""
+    """Source length in tokens."""
     target_length: int = 32
-    """Tokens of a target sentence, or of a text."""
+    """Target or text length in tokens."""
     pictures: Path | None = None
-    """A folder to write pictures of the positions and masks to."""
+    """Folder for plots of positions and masks."""
 
     def __call__(self) -> int:
         """Prints the description."""
         from transformer_jax.predictors.runs import open_directory
 
         config = self.config()
-        for name in ("batch", "source_length", "target_length"):
+        for name in ("batch_size", "source_length", "target_length"):
             if getattr(self, name) < 1:
                 flag = name.replace("_", "-")
                 raise ConfigError(f"--{flag} is {getattr(self, name)}: at least 1")
@@ -53,7 +53,7 @@ class Describe(RunCommand):
             name=self.preset or str(self.run),
             heads=self.heads(config),
             head=self.run is None or has_head(open_directory(self.run)),
-            batch=self.batch,
+            batch=self.batch_size,
             source_length=self.source_length,
             target_length=self.target_length,
             table=_rich_table if sys.stdout.isatty() else plain_table,

@@ -29,7 +29,7 @@ class Embed(RunCommand):
     """Pooling: mean over all tokens with [CLS] and [SEP], the first token ([CLS]), or none (one
     vector per token). None is the pooling of a sentence encoder's own configuration, with its
     final linear layer, and else the mean."""
-    tokens: int | None = None
+    max_tokens: int | None = None
     """Maximum number of tokens in a batch, with padding; None depends on the device."""
     block: int = 4096
     """Number of lines in memory at a time."""
@@ -42,8 +42,8 @@ class Embed(RunCommand):
         from transformer_jax.predictors.encoders import load_vectors, pool_of
 
         layers = layers_of(self.layers)
-        for flag in ("tokens", "block"):
-            value = getattr(self, flag)
+        for name in ("max_tokens", "block"):
+            value, flag = getattr(self, name), name.replace("_", "-")
             if value is not None and value < 1:
                 raise ConfigError(f"--{flag} is {value}: at least 1")
         import numpy as np
@@ -57,7 +57,7 @@ class Embed(RunCommand):
         pool = pool_of(self.run, self.pool)
         file = VectorFile(self.output)
         vectors, prepare = load_vectors(
-            self.run, self.checkpoint, tokens=self.tokens, sentences=self.pool is None
+            self.run, self.checkpoint, tokens=self.max_tokens, sentences=self.pool is None
         )
         vectors.check(layers, pool)
         lengths, ids = [np.zeros(1, np.int64)], [np.zeros(0, np.int32)]

@@ -1,4 +1,4 @@
-"""``transformer-jax export``: a trained model as a folder that other software reads."""
+"""``transformer-jax export``: trained models in the formats of other software."""
 
 import dataclasses
 import os
@@ -29,25 +29,25 @@ WRITTEN = (
 
 @dataclasses.dataclass(frozen=True)
 class Export(RunCommand):
-    """Write a trained model for other software."""
+    """Export a trained model to Hugging Face, CTranslate2 or StableHLO."""
 
     run: tyro.conf.Positional[Path]
-    """A run directory, or a published folder."""
+    """Run directory or Hugging Face folder."""
     output: tyro.conf.Positional[Path]
-    """The folder to write."""
+    """Output folder."""
     format: Literal["hf", "ctranslate2", "stablehlo"] = "hf"
-    """hf is config.json and model.safetensors, which transformers reads; ctranslate2 is for that
-    engine; stablehlo is programs that JAX runs without this library."""
+    """hf: config.json and model.safetensors for transformers; ctranslate2: for that engine;
+    stablehlo: programs that JAX runs without this library."""
     checkpoint: str = "best"
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
-    """Of the weights, for hf; None is that of the published files, else float32."""
-    shard_gigabytes: float | None = None
-    """Most of one file, for hf; None is a single file."""
+    """Data type of the weights, for hf; None is that of the original checkpoint, else float32."""
+    max_shard_size: float | None = None
+    """Maximum size of a file in gigabytes, for hf; None is a single file."""
     length: int | None = None
-    """The most tokens that are written, for stablehlo; None is 128."""
+    """Maximum number of generated tokens, for stablehlo; None is 128."""
     overwrite: bool = False
-    """Whether what an earlier export left there is replaced."""
+    """Replace an earlier export."""
 
     def __call__(self) -> int:
         """Says what was written."""
@@ -86,7 +86,7 @@ class Export(RunCommand):
         if self.format == "hf":
             from transformer_jax.interop.export import write_model
 
-            shard = None if self.shard_gigabytes is None else int(self.shard_gigabytes * 1e9)
+            shard = None if self.max_shard_size is None else int(self.max_shard_size * 1e9)
             dtype = self.dtype or usual_dtype(published)
             how: dict[str, Any] = {"dtype": dtype, "shard_bytes": shard, "first": first}
             said = write_model(*what, published, **how)
@@ -150,13 +150,13 @@ class Export(RunCommand):
         """
         for flag, of, given in (
             ("--dtype", "hf", self.dtype is not None),
-            ("--shard-gigabytes", "hf", self.shard_gigabytes is not None),
+            ("--max-shard-size", "hf", self.max_shard_size is not None),
             ("--length", "stablehlo", self.length is not None),
         ):
             if given and self.format != of:
                 raise ConfigError(f"{flag} is for --format {of}, not {self.format}: leave it out")
-        if self.shard_gigabytes is not None and self.shard_gigabytes <= 0:
-            raise ConfigError(f"--shard-gigabytes is {self.shard_gigabytes}: above 0")
+        if self.max_shard_size is not None and self.max_shard_size <= 0:
+            raise ConfigError(f"--max-shard-size is {self.max_shard_size}: above 0")
         if self.output.exists() and not self.output.is_dir():
             raise ConfigError(f"{self.output}: is a file: name a folder")
         if self.output.resolve() == self.run.resolve():

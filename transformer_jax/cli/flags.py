@@ -59,10 +59,10 @@ def check_flags(command: str, allowed: Iterable[str], arguments: Sequence[str], 
         ConfigError: It names the flag and the nearest that there is.
 
     Example:
-        >>> check_flags("score", ["beams"], ["--beam", "4"], "transformer-jax score")
+        >>> check_flags("score", ["num-beams"], ["--num-beam", "4"], "transformer-jax score")
         Traceback (most recent call last):
         ...
-        transformer_jax.errors.ConfigError: score has no flag --beam: did you mean --beams? ...
+        transformer_jax.errors.ConfigError: score has no flag --num-beam: did you mean ...
     """
     known = ["help", *allowed]
     # What follows a lone -- is no flag, whatever it looks like.
@@ -108,15 +108,17 @@ def _one_line(box: str, see: str) -> str:
 
 
 def refuse_flags(command: Any, allowed: Sequence[str]) -> None:
-    """Refuses flags that published rules have no room for, instead of passing over them.
+    """Refuses flags that do not go with ``--generation-config hf``.
 
     Raises:
         ConfigError: It names the flag.
     """
     for field in dataclasses.fields(command):
-        if field.name in (*allowed, "run", "rules", "allow_changed_config"):
+        if field.name in (*allowed, "run", "generation_config", "allow_changed_config"):
             continue
         if getattr(command, field.name) != field.default:
             flag = field.name.replace("_", "-")
             said = ", ".join(f"--{name.replace('_', '-')}" for name in allowed if name != "prompt")
-            raise ConfigError(f"--{flag} has no part in --rules published, which takes {said}")
+            raise ConfigError(
+                f"--{flag} does not go with --generation-config hf, which takes {said}"
+            )

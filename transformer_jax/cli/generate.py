@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Generate", "longer"]
 
+# Flags of the settings of requests, where they differ.
+_FLAGS = {
+    "tokens": "max_new_tokens",
+    "no_repeat_ngram": "no_repeat_ngram_size",
+    "samples": "num_return_sequences",
+    "beams": "num_beams",
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class Generate(RunCommand):
@@ -35,7 +43,7 @@ class Generate(RunCommand):
     """File with one prompt per line, instead of a prompt; - is standard input."""
     requests: Path | None = None
     """JSON lines with "prompt" and generation settings, instead; - is standard input."""
-    tokens: int | None = None
+    max_new_tokens: int | None = None
     """Maximum number of new tokens; None is 128."""
     temperature: float = 1.0
     """Sampling temperature; 0 is greedy."""
@@ -47,15 +55,15 @@ class Generate(RunCommand):
     """Sample from tokens with at least this fraction of the highest probability."""
     repetition_penalty: float | None = None
     """Penalty of tokens of the prompt and the text so far; None is 1, no penalty."""
-    no_repeat_ngram: int | None = None
+    no_repeat_ngram_size: int | None = None
     """No n-gram of this size is repeated; 0 or None is no limit."""
     stop: tuple[str, ...] = ()
     """Stop strings: the text ends before the first of them."""
-    samples: int = 1
+    num_return_sequences: int = 1
     """Number of samples for each prompt."""
     seed: int = 0
     """Random seed for sampling."""
-    beams: int | None = None
+    num_beams: int | None = None
     """Beam width; above 1 is beam search instead of sampling; None is 1."""
     nbest: int | None = None
     """Number of texts that beam search returns for each prompt; None is 1."""
@@ -63,34 +71,34 @@ class Generate(RunCommand):
     """Write one JSON object per prompt, with log-probabilities and finish reasons."""
     tsv: bool = False
     """Write a table with one row per text: prompt and sequence, both counted from 1, score, text
-    without its prompt (\\t, \\n and \\\\ stand for a tab, a line end and a backslash). With --beams
-    sequence 1 is the best."""
+    without its prompt (\\t, \\n and \\\\ stand for a tab, a line end and a backslash). With
+    --num-beams, sequence 1 is the best."""
     trace: bool = False
     """Print the five most probable tokens of each step on standard error."""
-    rules: Literal["ours", "published"] = "ours"
-    """published: decode as generate() of transformers does, with the checkpoint's generation config
+    generation_config: Literal["native", "hf"] = "native"
+    """hf: decode as generate() of transformers does, with the checkpoint's generation config
     for each setting that is None."""
     checkpoint: str = "best"
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
-    batch: int = 32
+    batch_size: int = 32
     """Maximum number of prompts in a batch."""
-    speculate: int = 0
+    prompt_lookup_num_tokens: int = 0
     """Prompt-lookup decoding: draft this many tokens; greedy texts stay the same, faster."""
-    too_long: Literal["cut", "refuse"] = "cut"
-    """Prompts longer than the context: truncate their start (cut), or refuse them."""
-    full: Literal["slide", "stop"] = "slide"
+    too_long: Literal["truncate", "error"] = "truncate"
+    """Prompts longer than the context: truncate their start, or stop with an error."""
+    on_full_context: Literal["slide", "stop"] = "slide"
     """When the context is full: continue with its latter half (slide), or stop."""
     context: int | None = None
     """Context length in tokens; may exceed that of training where positions allow it."""
-    interpolate: bool = False
+    rope_interpolation: bool = False
     """RoPE position interpolation for contexts beyond training."""
     dtype: Literal["float32", "bfloat16"] | None = None
     """Data type of weights and computation; None is that of the run."""
 
     def __call__(self) -> int:
         """Writes a single text as it is generated, and several prompt by prompt."""
-        if self.rules == "published":
-            return self.by_published_rules()
+        if self.generation_config == "hf":
+            return self.by_generation_config()
         asked = self.asked()
         from transformer_jax.decoding.requests import numbered
         from transformer_jax.predictors.runs import (
@@ -107,11 +115,16 @@ class Generate(RunCommand):
             self.check_counted()
         from transformer_jax.decoding.language import BatchingConfig
 
-        rows = tuple(sorted({n for n in (1, 2, 4, 8, 16, 32) if n < self.batch} | {self.batch}))
-        shapes = BatchingConfig(
-            rows=rows, too_long=self.too_long, full=self.full, num_draft_tokens=self.speculate
+        rows = tuple(
+            sorted({n for n in (1, 2, 4, 8, 16, 32) if n < self.batch_size} | {self.batch_size})
         )
-        change = longer(self.context, self.interpolate)
+        shapes = BatchingConfig(
+            rows=rows,
+            too_long=self.too_long,
+            full=self.on_full_context,
+            num_draft_tokens=self.prompt_lookup_num_tokens,
+        )
+        change = longer(self.context, self.rope_interpolation)
         model = load_language(
             self.run,
             self.checkpoint,
@@ -160,12 +173,15 @@ class Generate(RunCommand):
             raise ConfigError(f"no prompt: give one of {allowed}, or {how}")
         if self.json and self.tsv:
             raise ConfigError("--json and --tsv exclude each other: give one of them")
-        for name, least in (("batch", 1), ("speculate", 0)):
+        for name, least in (("batch_size", 1), ("prompt_lookup_num_tokens", 0)):
             if getattr(self, name) < least:
-                raise ConfigError(f"--{name} is {getattr(self, name)}: at least {least}")
+                flag = name.replace("_", "-")
+                raise ConfigError(f"--{flag} is {getattr(self, name)}: at least {least}")
         settings = self.settings()
-        if self.speculate and self.temperature:
-            raise ConfigError("--speculate is for greedy texts: give --temperature 0 too")
+        if self.prompt_lookup_num_tokens and self.temperature:
+            raise ConfigError(
+                "--prompt-lookup-num-tokens needs greedy decoding: give --temperature 0 too"
+            )
         usual = GenerationRequest(self.prompt or "", **settings)  # refused before files are read
         self.check_traced(usual)
         if self.prompt is not None:
@@ -198,25 +214,25 @@ class Generate(RunCommand):
 
         usual = {field.name: field.default for field in dataclasses.fields(GenerationRequest)}
         del usual["prompt"], usual["number"]
-        given = {name: getattr(self, name) for name in usual}
+        given = {name: getattr(self, _FLAGS.get(name, name)) for name in usual}
         return usual | {name: value for name, value in given.items() if value is not None}
 
-    def by_published_rules(self) -> int:
+    def by_generation_config(self) -> int:
         """Writes the texts of ``generate()`` of transformers."""
         from transformer_jax.cli.flags import refuse_flags
         from transformer_jax.predictors.hf_generation import HFTextGenerator
         from transformer_jax.predictors.runs import load
 
         names = {
-            "tokens": "max_new_tokens",
-            "beams": "num_beams",
+            "max_new_tokens": "max_new_tokens",
+            "num_beams": "num_beams",
             "nbest": "num_return_sequences",
             "repetition_penalty": "repetition_penalty",
-            "no_repeat_ngram": "no_repeat_ngram_size",
+            "no_repeat_ngram_size": "no_repeat_ngram_size",
         }
         # This decoding never samples, so temperature 0 agrees with it.
         greedy = ("temperature",) if self.temperature == 0 else ()
-        taken = ("prompt", "prompts", *names, "tsv", "checkpoint", "batch", *greedy)
+        taken = ("prompt", "prompts", *names, "tsv", "checkpoint", "batch_size", *greedy)
         refuse_flags(self, taken)
         # The generation config decides which flags go together.
         unsaid: dict[str, Any] = dict.fromkeys(names)
@@ -227,7 +243,7 @@ class Generate(RunCommand):
             if getattr(self, ours) is not None
         }
         loaded = load(self.run, self.checkpoint, kind="decoder")
-        write = HFTextGenerator(self.run, "decoder", loaded, batch=self.batch, changes=changes)
+        write = HFTextGenerator(self.run, "decoder", loaded, batch=self.batch_size, changes=changes)
         several = len(prompts) > 1 or write.rules.num_return_sequences > 1
         shown = Writer("tsv" if self.tsv else "plain", several)
         for prompt, found in zip(prompts, write(prompts), strict=True):
@@ -251,8 +267,8 @@ class Generate(RunCommand):
     ) -> "Iterator[tuple[GenerationRequest, bool]]":
         """Writes all texts; yields each request and whether it met a stop string."""
         # Window by window: output starts before a long file is read to its end.
-        for start in range(0, len(asked), 8 * self.batch):
-            window = asked[start : start + 8 * self.batch]
+        for start in range(0, len(asked), 8 * self.batch_size):
+            window = asked[start : start + 8 * self.batch_size]
             for request, found in zip(window, model.generate(window), strict=True):
                 write(request, found)
                 yield request, any(one.reason == "stop" for one in found)
@@ -282,8 +298,8 @@ class Generate(RunCommand):
         Raises:
             ConfigError: It names the flag.
         """
-        neural = ("trace", "speculate", "context", "interpolate", "dtype", "checkpoint",
-                  "too_long", "full")  # fmt: skip
+        neural = ("trace", "prompt_lookup_num_tokens", "context", "rope_interpolation", "dtype",
+                  "checkpoint", "too_long", "on_full_context")  # fmt: skip
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         for name in neural:
             if getattr(self, name) != defaults[name]:
@@ -301,18 +317,18 @@ def longer(
             tokens than a table of learned positions has rows.
     """
     if interpolate and context is None:
-        raise ConfigError("--interpolate needs --context, the length to interpolate to")
+        raise ConfigError("--rope-interpolation needs --context, the length to interpolate to")
     if context is not None and context < 2:
         raise ConfigError(f"--context is {context}: at least 2")
 
     def change(config: "TransformerConfig") -> "TransformerConfig":
         places = config.positions
         if interpolate and places.kind != "rope":
-            raise ConfigError(f"--interpolate needs rotary positions, found {places.kind}")
+            raise ConfigError(f"--rope-interpolation needs rotary positions, found {places.kind}")
         if interpolate and places.bounded:
             raise ConfigError(
-                "--interpolate does not apply to dynamic NTK and LongRoPE, whose angles already "
-                "depend on the context length: leave it out"
+                "--rope-interpolation does not apply to dynamic NTK and LongRoPE, whose angles "
+                "already depend on the context length: leave it out"
             )
         if context is None:
             return config

@@ -24,11 +24,11 @@ from transformer_jax.cli.probe import Probe
 from transformer_jax.cli.prompt import Prompt
 from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.cli.score import Score
-from transformer_jax.cli.similar import Similar
+from transformer_jax.cli.semantic_search import SemanticSearch
 from transformer_jax.cli.tag import Tag
 from transformer_jax.cli.translate import Translate
 from transformer_jax.cli.verify import Verify
-from transformer_jax.cli.words import Words
+from transformer_jax.cli.word_vectors import WordVectorsCommand
 from transformer_jax.errors import ConfigError
 
 __all__ = ["main"]
@@ -46,9 +46,9 @@ COMMANDS: dict[str, Any] = {
     "tag": Tag,
     "answer": Answer,
     "embed": Embed,
-    "similar": Similar,
+    "semantic-search": SemanticSearch,
     "probe": Probe,
-    "words": Words,
+    "word-vectors": WordVectorsCommand,
     "attention": Attention,
     "describe": Describe,
     "verify": Verify,

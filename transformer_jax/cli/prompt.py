@@ -1,4 +1,4 @@
-"""``transformer-jax prompt``: queries after examples of answers, and how many come right."""
+"""``transformer-jax prompt``: few-shot evaluation of a language model."""
 
 import dataclasses
 import json
@@ -28,40 +28,40 @@ LIMIT = 300  # queries of a built-in task
 
 @dataclasses.dataclass(frozen=True)
 class Prompt(RunCommand):
-    """Answer queries after 0, 1, 2 ... examples in the prompt, and count what is right."""
+    """Few-shot evaluation: accuracy after 0, 1, 2 ... demonstrations in the prompt."""
 
     run: tyro.conf.Positional[Path]
     """Run directory or Hugging Face folder of a language model."""
     examples: Path | None = None
-    """What is shown: .tsv with a header line, or .jsonl; fields are named as in the template."""
+    """Demonstrations: .tsv with a header line, or .jsonl, with the fields of the template."""
     queries: Path | None = None
-    """What is asked, with the wanted answers, in the same form."""
+    """Queries with their reference answers, in the same format."""
     task: Literal["in-context"] | None = None
-    """Instead of files: the built-in task, rules that training has not seen."""
+    """Built-in task instead of files: rules that are not in the training data."""
     template: str = "{input}>"
-    """How a query is written: fields in braces, \\n a line end, \\t a tab, \\\\ a backslash."""
+    """Template of a query: fields in braces, \\n a line end, \\t a tab, \\\\ a backslash."""
     answer_template: str = "{output}\\n"
-    """How its answer goes on, with one field; what follows the field ends a written answer."""
+    """Template of its answer, with one field; what follows the field is the stop string."""
     header: str = ""
-    """What comes before all examples."""
-    shots: tuple[int, ...] = (0, 1, 2, 4, 8)
-    """Numbers of examples."""
-    same: str | None = None
-    """A field in which examples agree with their query; of the task it is the rule."""
+    """Text before all demonstrations."""
+    num_shots: tuple[int, ...] = (0, 1, 2, 4, 8)
+    """Numbers of demonstrations."""
+    match_field: str | None = None
+    """Field in which demonstrations match their query; the rule, for the built-in task."""
     choices: tuple[str, ...] = ()
-    """The possible answers: the most probable is taken. Without them the model writes, greedily."""
+    """Possible answers, ranked by probability; without them, answers are generated greedily."""
     normalize: Normalize = "none"
-    """Divide the log-probability of a choice by its tokens or bytes: short ones lose their lead."""
-    tokens: int = 32
-    """At most so many tokens of a written answer."""
+    """Normalize the log-probability of a choice by its length in tokens or bytes."""
+    max_new_tokens: int = 32
+    """Maximum number of new tokens of an answer."""
     seed: int = 0
-    """Of the choice of examples, and of the rules of the task."""
+    """Random seed for the choice of demonstrations and the rules of the task."""
     limit: int | None = None
-    """Ask only the first so many; None is all of a file, and 300 of the task."""
+    """Maximum number of queries; None is all of a file, and 300 of the built-in task."""
     json: bool = False
-    """Write a JSON object for each number of examples."""
+    """Write one JSON object for each number of demonstrations."""
     show: bool = False
-    """Show on standard error one whole prompt of the most examples, and the answer to it."""
+    """Print one prompt with the most demonstrations, and its answer, on standard error."""
     checkpoint: str = "best"
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
@@ -72,7 +72,7 @@ class Prompt(RunCommand):
         pool, queries, same = self.asked(template)
         how: dict[str, Any] = {"same": same, "seed": self.seed}
         # Before the model is loaded: too few examples are not worth the wait.
-        asked = {k: prompts(pool, queries, template, k=k, **how) for k in self.shots}
+        asked = {k: prompts(pool, queries, template, k=k, **how) for k in self.num_shots}
 
         from transformer_jax.predictors.runs import load_language
 
@@ -80,13 +80,13 @@ class Prompt(RunCommand):
         answers: dict[str, Any] = {
             "choices": self.choices or None,
             "normalize": self.normalize,
-            "tokens": self.tokens,
+            "tokens": self.max_new_tokens,
         }
         if self.show:
-            self.shown(model, template, asked[max(self.shots)][0], queries[0])
+            self.shown(model, template, asked[max(self.num_shots)][0], queries[0])
         if not self.json:
             _write("  ".join(HEADER))
-        for k in self.shots:
+        for k in self.num_shots:
             cut = _cut(model, asked[k])
             [row] = accuracy(model, pool, queries, template, shots=(k,), **how, **answers)
             _write(self.line(row, cut))
@@ -111,14 +111,14 @@ class Prompt(RunCommand):
         if self.task is None and len(given) < 2:
             missing = " and ".join(flag for flag in files if flag not in given)
             raise ConfigError(f"{missing} missing: give two files, or --task in-context")
-        if not self.shots or min(self.shots) < 0:
-            raise ConfigError("--shots: numbers of examples, each 0 or more, such as 0 1 2 4 8")
+        if not self.num_shots or min(self.num_shots) < 0:
+            raise ConfigError("--num-shots: numbers of examples, each 0 or more, such as 0 1 2 4 8")
         if any(not choice.strip() for choice in self.choices):
             raise ConfigError("--choices holds an empty answer")
         if self.normalize != "none" and not self.choices:
             raise ConfigError("--normalize is for --choices: give the possible answers")
-        for flag, least in (("seed", 0), ("limit", 1), ("tokens", 1)):
-            value = getattr(self, flag)
+        for name, least in (("seed", 0), ("limit", 1), ("max_new_tokens", 1)):
+            value, flag = getattr(self, name), name.replace("_", "-")
             if value is not None and value < least:
                 raise ConfigError(f"--{flag} is {value}: at least {least}")
 
@@ -161,16 +161,15 @@ class Prompt(RunCommand):
             return shown, self.possible(enumerate(queries, 1), template, "query "), "rule"
         assert self.examples is not None
         assert self.queries is not None
-        needed = (*template.fields, *([self.same] if self.same else []))
+        needed = (*template.fields, *([self.match_field] if self.match_field else []))
         shown = [row for _, row in read_examples(self.examples, needed, "--examples")]
         asked = list(read_examples(self.queries, needed, "--queries"))[: self.limit]
-        if max(self.shots) > len(shown):
+        if max(self.num_shots) > len(shown):
             raise ConfigError(
-                f"--shots {max(self.shots)}: {self.examples} has {plural(len(shown), 'example')}: "
-                f"ask for "
-                f"fewer"
+                f"--num-shots {max(self.num_shots)}: {self.examples} has "
+                f"{plural(len(shown), 'example')}: ask for fewer"
             )
-        return shown, self.possible(asked, template, f"{self.queries}:"), self.same
+        return shown, self.possible(asked, template, f"{self.queries}:"), self.match_field
 
     def possible(
         self, queries: Iterable[tuple[int, Example]], template: Template, at: str
@@ -210,7 +209,7 @@ class Prompt(RunCommand):
             led = [template.lead + choice for choice in self.choices]
             given = self.choices[rank_choices(model, [prompt], led, self.normalize)[0]]
         else:
-            [given] = answer(model, [prompt], stop=template.stop, tokens=self.tokens)
+            [given] = answer(model, [prompt], stop=template.stop, tokens=self.max_new_tokens)
         print(f"{prompt}{template.lead}[{given}]", file=sys.stderr)
         print(f"wanted: {query[template.answer]}\n", file=sys.stderr, flush=True)
 

@@ -1,4 +1,4 @@
-"""``transformer-jax score``: how probable given texts or translations are."""
+"""``transformer-jax score``: log-probabilities of texts or translations."""
 
 import dataclasses
 import math
@@ -19,25 +19,25 @@ HEADER = ("line", "log_prob", "tokens", "log_prob_per_token", "perplexity")
 
 @dataclasses.dataclass(frozen=True)
 class Score(RunCommand):
-    """Print the log-probability of each line, as TSV: of a text, or of a translation."""
+    """Print the log-probability of each line of a text, or of each translation, as TSV."""
 
     run: tyro.conf.Positional[Path]
     """Run directory or Hugging Face folder."""
     text: tyro.conf.Positional[Path | None] = None
-    """Of a language model: a text file, each line a text of its own."""
+    """Text file for a language model; each line is one text."""
     source: Path | None = None
-    """Of a translator: a text file, one sentence a line ..."""
+    """Source text file for a translator, one sentence per line ..."""
     target: Path | None = None
-    """... and its translation, line by line."""
-    whole: bool = False
-    """Take the text file as one text instead of line by line."""
+    """... and the file with its translations, line by line."""
+    as_one_text: bool = False
+    """Score the text file as one text instead of line by line."""
     tokens: bool = False
-    """One more column: every token with its log-probability."""
+    """Add a column with the log-probability of every token."""
     checkpoint: str = "best"
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
-        """One row a line; the last is the corpus."""
+        """Prints one row per line, and one of the corpus."""
         from transformer_jax.predictors.runs import open_directory, refuse_others
 
         if (self.source is None) != (self.target is None):
@@ -46,7 +46,7 @@ class Score(RunCommand):
         readers = ("encoder-decoder", "decoder", "ngram")
         kind = refuse_others(open_directory(self.run), readers)
         pair = self.source is not None and self.target is not None
-        if kind == "encoder-decoder" and (self.text is not None or self.whole or not pair):
+        if kind == "encoder-decoder" and (self.text is not None or self.as_one_text or not pair):
             raise ConfigError(f"{self.run} is a translator: give --source and --target")
         if kind != "encoder-decoder" and (
             self.text is None or self.source is not None or self.target is not None
@@ -66,7 +66,7 @@ class Score(RunCommand):
         model = load_language(self.run, self.checkpoint)
         lower = as_trained(self.run, trim=False)
         given = [lower(line) for line in lines]
-        if self.whole:
+        if self.as_one_text:
             given = ["".join(line + "\n" for line in given)]
         write = _writer((*HEADER, "bits_per_byte"), self.tokens)
         scores = model.score(given)

@@ -32,11 +32,11 @@ class Translate(RunCommand):
     """Text file to translate, .gz allowed; None is standard input."""
     output: Path | None = None
     """Output file, .gz allowed; None is standard output."""
-    beams: int | None = None
+    num_beams: int | None = None
     """Beam width; 1 is greedy search; None is 4."""
     normalization: Literal["gnmt", "power", "none"] = "gnmt"
     """Length normalization of scores."""
-    alpha: float = 0.6
+    length_penalty: float = 0.6
     """Exponent of the length penalty; 0 prefers short translations."""
     nbest: int | None = None
     """Number of translations of each line, at most the beam width; several are written on one line,
@@ -48,22 +48,22 @@ class Translate(RunCommand):
     stand for a tab, a line end and a backslash)."""
     trace: bool = False
     """Print the five most probable tokens of each step on standard error."""
-    rules: Literal["ours", "published"] = "ours"
-    """published: decode as generate() of transformers does, with the checkpoint's generation config
+    generation_config: Literal["native", "hf"] = "native"
+    """hf: decode as generate() of transformers does, with the checkpoint's generation config
     for each setting that is None."""
     checkpoint: str = "best"
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
-    batch: int = 32
+    batch_size: int = 32
     """Maximum number of lines in a batch."""
-    read_ahead: int = 4096
+    buffer_size: int = 4096
     """Number of lines that are read and sorted by length at a time: more is faster; 1 at a
     terminal."""
-    length_ratio: float = 2.0
+    max_len_a: float = 2.0
     """Maximum length of a translation: this many tokens per source token ..."""
-    length_extra: int = 10
+    max_len_b: int = 10
     """... plus this many tokens."""
-    too_long: Literal["cut", "refuse"] = "cut"
-    """Lines longer than the model reads: truncate their end (cut), or refuse them."""
+    too_long: Literal["truncate", "error"] = "truncate"
+    """Lines longer than the model reads: truncate their end, or stop with an error."""
     sample: bool = False
     """Sample instead of beam search."""
     temperature: float = 1.0
@@ -80,8 +80,8 @@ class Translate(RunCommand):
     def __call__(self) -> int:
         """Reads, translates and writes until the input ends."""
         self.check()
-        if self.rules == "published":
-            return self.by_published_rules()
+        if self.generation_config == "hf":
+            return self.by_generation_config()
         search, batching = self.options()
         from transformer_jax.decoding.translator import Translator
         from transformer_jax.predictors.runs import as_trained, load
@@ -125,18 +125,18 @@ class Translate(RunCommand):
             check_readable(self.input, "--input")
         return TextOutput(self.output, self.input)
 
-    def by_published_rules(self) -> int:
+    def by_generation_config(self) -> int:
         """Writes the translations of ``generate()`` of transformers."""
         from transformer_jax.decoding.translator import Hypothesis, Translation
         from transformer_jax.predictors.hf_generation import HFTextGenerator
         from transformer_jax.predictors.runs import load
 
         destination = self.destination()
-        changes: dict[str, int] = {} if self.beams is None else {"num_beams": self.beams}
+        changes: dict[str, int] = {} if self.num_beams is None else {"num_beams": self.num_beams}
         changes |= {} if self.nbest is None else {"num_return_sequences": self.nbest}
         loaded = load(self.run, self.checkpoint, kind="encoder-decoder")
         write = HFTextGenerator(
-            self.run, "encoder-decoder", loaded, batch=self.batch, changes=changes
+            self.run, "encoder-decoder", loaded, batch=self.batch_size, changes=changes
         )
         shown = dataclasses.replace(self, nbest=write.rules.num_return_sequences)
         with destination as out:
@@ -155,10 +155,11 @@ class Translate(RunCommand):
         Raises:
             ConfigError: It names them.
         """
-        if self.rules == "published":
+        if self.generation_config == "hf":
             from transformer_jax.cli.flags import refuse_flags
 
-            taken = ("beams", "nbest", "scores", "tsv", "input", "output", "checkpoint", "batch")
+            taken = ("num_beams", "nbest", "scores", "tsv", "input", "output", "checkpoint",
+                     "batch_size")  # fmt: skip
             refuse_flags(self, taken)
         if self.tsv and self.scores:
             raise ConfigError("--scores is a column of --tsv already: leave it out")
@@ -168,7 +169,7 @@ class Translate(RunCommand):
         if given and not self.sample:
             raise ConfigError(f"--{given[0].replace('_', '-')} is for --sample, which is not given")
         several = self.nbest not in (None, 1)
-        search = {"beams": self.beams is not None, "nbest": several, "trace": self.trace}
+        search = {"num-beams": self.num_beams is not None, "nbest": several, "trace": self.trace}
         searched = [name for name, is_given in search.items() if is_given]
         if searched and self.sample:
             raise ConfigError(f"--{searched[0]} is for beam search: leave out --sample")
@@ -180,7 +181,7 @@ class Translate(RunCommand):
             value = getattr(self, name)
             if value is not None and not 0 < value <= 1:
                 raise ConfigError(f"--{name.replace('_', '-')} {value}: above 0 and at most 1")
-        for name in ("batch", "read_ahead"):
+        for name in ("batch_size", "buffer_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)}: at least 1")
 
@@ -188,18 +189,18 @@ class Translate(RunCommand):
         """Settings of beam search and of batches."""
         from transformer_jax.decoding.options import BeamSearchConfig, TranslationBatching
 
-        beams = 1 if self.sample else 4 if self.beams is None else self.beams
+        beams = 1 if self.sample else 4 if self.num_beams is None else self.num_beams
         search = BeamSearchConfig(
             num_beams=beams,
             normalization=self.normalization,
-            length_penalty=self.alpha,
+            length_penalty=self.length_penalty,
             nbest=1 if self.nbest is None else self.nbest,
-            max_len_a=self.length_ratio,
-            max_len_b=self.length_extra,
+            max_len_a=self.max_len_a,
+            max_len_b=self.max_len_b,
         )
-        rows = tuple(sorted({n for n in (1, 8) if n < self.batch} | {self.batch}))
+        rows = tuple(sorted({n for n in (1, 8) if n < self.batch_size} | {self.batch_size}))
         live = self.input is None and sys.stdin.isatty()
-        window = 1 if live or self.trace else self.read_ahead
+        window = 1 if live or self.trace else self.buffer_size
         return search, TranslationBatching(rows=rows, window=window, too_long=self.too_long)
 
     def translations(

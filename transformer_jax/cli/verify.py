@@ -24,7 +24,7 @@ class Verify:
     """
 
     run: tyro.conf.Positional[Path]
-    """The run directory."""
+    """Run directory or Hugging Face folder."""
 
     def __call__(self) -> int:
         """One line for each checkpoint, newest first; 4 if one is damaged or there is none.

@@ -44,7 +44,7 @@ class BatchingConfig:
     caches: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)  # of keys
     chunk: int = 16  # tokens between two looks at a text that is shown or may meet a stop string
     tokens: int = 4096  # at most so many are scored at once
-    too_long: Literal["cut", "refuse"] = "cut"  # a prompt beyond the context loses its beginning
+    too_long: Literal["truncate", "error"] = "truncate"  # the start of prompts beyond the context
     full: Literal["slide", "stop"] = "slide"  # a full context goes on with its latter half
     num_draft_tokens: int = 0  # draft tokens of prompt lookup at once; 0 is off
 
@@ -119,7 +119,7 @@ class DecoderLanguageModel:
         """The continuations of each prompt: ``samples`` of them, or ``nbest``, best first.
 
         Raises:
-            DataError: A prompt is longer than the context and ``shapes.too_long`` is ``refuse``.
+            DataError: A prompt is longer than the context and ``shapes.too_long`` is ``error``.
             NumericsError: The model computed NaN or infinity.
         """
         asked = enumerate(numbered(requests))
@@ -259,13 +259,13 @@ class DecoderLanguageModel:
         """The texts that a request asks for, before their first token.
 
         Raises:
-            DataError: The prompt is too long and ``shapes.too_long`` is ``refuse``.
+            DataError: The prompt is too long and ``shapes.too_long`` is ``error``.
         """
         [ids] = self.tokenizer.encode_batch([request.prompt])
         read = [self.first, *ids]
         self.counts["prompts"] += 1
         if len(read) > self.context:
-            if self.shapes.too_long == "refuse":
+            if self.shapes.too_long == "error":
                 raise DataError(
                     f"the prompt has {plural(len(ids), 'token')}, the context allows "
                     f"{self.context - 1}: shorten it, or truncate its start"

@@ -72,7 +72,7 @@ class TranslationBatching:
     rows: tuple[int, ...] = (1, 8, 32)  # lines at once, the rest of a batch filled up
     tokens: int = 8192  # at most so many source tokens at once, where one line leaves the choice
     window: int = 4096  # lines read ahead and sorted by length; order is kept
-    too_long: Literal["cut", "refuse"] = "cut"  # what happens to a line beyond the longest shape
+    too_long: Literal["truncate", "error"] = "truncate"  # lines beyond the longest shape
 
     def __post_init__(self) -> None:
         for name in ("source_lengths", "rows"):

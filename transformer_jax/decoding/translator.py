@@ -159,7 +159,7 @@ class Translator:
         """A translation of each line, in the order of the lines. An empty line stays empty.
 
         Raises:
-            DataError: A line is too long and ``batching.too_long`` is ``refuse``.
+            DataError: A line is too long and ``batching.too_long`` is ``error``.
             NumericsError: The model computed NaN or infinity.
         """
         return list(self.stream(lines, search))
@@ -241,12 +241,12 @@ class Translator:
         """Each line's ids with EOS, and whether it was cut; ``earlier`` lines came before.
 
         Raises:
-            DataError: A line is too long and ``batching.too_long`` is ``refuse``.
+            DataError: A line is too long and ``batching.too_long`` is ``error``.
         """
         before, after, room = self.tokenizer.prefix_ids, self.tokenizer.suffix_ids, self.room
         encoded = self.tokenizer.encode_batch(list(lines))
         cut = [len(ids) > room for ids in encoded]
-        if any(cut) and self.batching.too_long == "refuse":
+        if any(cut) and self.batching.too_long == "error":
             i = cut.index(True)
             raise DataError(
                 f"line {earlier + i + 1} has {plural(len(encoded[i]), 'token')}: at most {room} "

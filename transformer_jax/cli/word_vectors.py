@@ -1,4 +1,4 @@
-"""``transformer-jax words``: contextual vectors of one word in several sentences."""
+"""``transformer-jax word-vectors``: contextual vectors of one word in several sentences."""
 
 import dataclasses
 from pathlib import Path
@@ -13,11 +13,11 @@ from transformer_jax.errors import ConfigError
 if TYPE_CHECKING:
     from transformer_jax.encoding.vectors import WordVectors
 
-__all__ = ["Words"]
+__all__ = ["WordVectorsCommand"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Words(RunCommand):
+class WordVectorsCommand(RunCommand):
     """Compare the contextual vectors of a word in several sentences, layer by layer."""
 
     run: tyro.conf.Positional[Path]
@@ -41,7 +41,8 @@ class Words(RunCommand):
             raise ConfigError(f"--top is {self.top}: at least 1")
         if not self.word.strip() or not self.sentences:
             raise ConfigError(
-                'a word and sentences with it are needed: words RUN "bank" "on the bank" "a bank"'
+                "a word and sentences with it are needed: "
+                'word-vectors RUN "bank" "on the bank" "a bank"'
             )
         from transformer_jax.predictors.encoders import load_vectors
 

@@ -1,4 +1,4 @@
-"""``transformer-jax similar``: semantic search in the lines of a file."""
+"""``transformer-jax semantic-search``: semantic search in the lines of a file."""
 
 import dataclasses
 import heapq
@@ -11,11 +11,11 @@ from transformer_jax.cli.output import note
 from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.errors import ConfigError, DataError, plural
 
-__all__ = ["Similar"]
+__all__ = ["SemanticSearch"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Similar(RunCommand):
+class SemanticSearch(RunCommand):
     """Print the lines of a file with the highest cosine similarity to a query, as TSV."""
 
     run: tyro.conf.Positional[Path]
@@ -49,7 +49,7 @@ class Similar(RunCommand):
         from transformer_jax.data.text import check_readable
 
         if str(self.file) != "-":
-            check_readable(self.file, "similar")
+            check_readable(self.file, "semantic-search")
         pool = pool_of(self.run, self.pool)
         vectors, prepare = load_vectors(self.run, self.checkpoint, sentences=self.pool is None)
         from transformer_jax.encoding.vectors import cosine
@@ -59,7 +59,7 @@ class Similar(RunCommand):
         kept: list[tuple[int, str]] = []  # of the block in work
 
         def lines():
-            for number, line in enumerate(file_lines(self.file, "similar"), 1):
+            for number, line in enumerate(file_lines(self.file, "semantic-search"), 1):
                 if prepared := prepare(line):
                     kept.append((number, line))
                     yield prepared
@@ -74,7 +74,7 @@ class Similar(RunCommand):
                     heapq.heappop(heap)
             kept.clear()
         if not heap:
-            raise DataError(f"similar {self.file}: no lines: it is empty")
+            raise DataError(f"semantic-search {self.file}: no lines: it is empty")
         write("cosine", "line", "text")
         for value, number, line in sorted(heap, reverse=True):
             write(f"{value:.4f}", str(-number), line)
