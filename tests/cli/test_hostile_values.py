@@ -91,8 +91,8 @@ def readers(tmp_path_factory):
 BESIDE = {
     **{("translate", flag): ["--sample"]
        for flag in ("temperature", "top-k", "top-p", "min-p", "seed")},
-    ("generate", "nbest"): ["--num-beams", "4"], ("generate",
-                                                  "prompt-lookup-num-tokens"): ["--temperature", "0"],
+    ("generate", "nbest"): ["--num-beams", "4"],
+    ("generate", "prompt-lookup-num-tokens"): ["--temperature", "0"],
     ("export", "length"): ["--format", "stablehlo"],
 }  # fmt: skip
 
