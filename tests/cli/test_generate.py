@@ -297,7 +297,7 @@ MISTAKES = [
     (["{run}", "a", "--num-beams", "2", "--nbest", "3"], 2, "nbest is 3: at most beams"),
     (["{run}", "a", "--trace", "--num-return-sequences", "2"], 2, "--trace shows one text"),
     (["{run}", "a", "--prompt-lookup-num-tokens", "2"], 2,
-     "--prompt-lookup-num-tokens is for greedy texts"),
+     "--prompt-lookup-num-tokens needs greedy decoding"),
     (["{run}", "a", "--batch-size", "0"], 2, "--batch-size is 0: at least 1"),
     (["{run}", "a", "--context", "1"], 2, "--context is 1: at least 2"),
     (["{run}", "a", "--rope-interpolation"], 2, "--rope-interpolation needs --context"),
@@ -450,7 +450,7 @@ def test_scores_of_lines_of_their_tokens_and_of_the_whole(any_run, run_command, 
         (["{translator}", "{file}", "--source", "{file}", "--target", "{file}"], 2, "translator"),
         (["{run}", "{file}.none"], 3, "no such file"),
         (["{run}", "{empty}"], 3, "no text: it is empty"),
-        (["{run}", "{file}", "--wole"], 2, "did you mean --as-one-text?"),
+        (["{run}", "{file}", "--as-one-tex"], 2, "did you mean --as-one-text?"),
     ],
 )
 def test_texts_for_language_models_and_pairs_for_translators(

@@ -228,7 +228,7 @@ def test_a_scanned_stack_is_exported_like_any_other(published, tmp_path, run_com
     (_, params), _ = load(tmp_path / "loop", kind="decoder")
     decoder = params["decoder"] | {"blocks": stack_blocks(params["decoder"]["blocks"])}
     fields = json.loads((tmp_path / "loop/config.json").read_text())
-    fields["model"]["compute"]["scan"] = True
+    fields["model"]["compute"]["scan_layers"] = True
     run = RunDirectory.create(tmp_path / "scan")
     shutil.copy(tmp_path / "loop/tokenizer.json", run.tokenizer)
     run.write(run.config, fields)

@@ -216,8 +216,8 @@ def test_lower_cased_models_are_given_lower_case(trained_run, lesson, run_comman
         (["--sample", "--top-p", "1.5"], "--top-p 1.5: above 0 and at most 1"),
         (["--sample", "--top-k", "0"], "--top-k 0: at least 1"),
         (["--batch-size", "0"], "--batch-size 0: at least 1"),
-        (["--nbest", "9"], "nbest is 9: allowed are 1 to beams, 4"),
-        (["--checkpoint", "newest"], "--checkpoint newest: allowed are best, last"),
+        (["--nbest", "9"], "nbest is 9: must be 1 to num_beams, 4"),
+        (["--checkpoint", "newest"], "checkpoint newest: must be best, last"),
     ],
 )
 def test_flags_without_effect_or_sense_exit_2(trained_run, run_command, flags, says):
@@ -480,7 +480,7 @@ def test_another_tokenizer_is_noticed(copied_run, run_command, lesson):
 )
 def test_a_model_of_another_shape_is_refused(copied_run, run_command, width, said):
     config = json.loads((copied_run / "config.json").read_text())
-    config["model"]["width"] = width
+    config["model"]["d_model"] = width
     (copied_run / "config.json").write_text(json.dumps(config))
     code, _, err = run_command("translate", copied_run, text="x")
     assert code == 4

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from transformer_jax.cli.output import note
-from transformer_jax.cli.request_lines import prompt_lines, requests_of
+from transformer_jax.cli.request_lines import FLAGS, prompt_lines, requests_of
 from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.cli.written import Writer
 from transformer_jax.errors import ConfigError, DataError, plural
@@ -20,14 +20,6 @@ if TYPE_CHECKING:
     from transformer_jax.decoding.requests import GenerationRequest, LanguageModel
 
 __all__ = ["Generate", "longer"]
-
-# Flags of the settings of requests, where they differ.
-_FLAGS = {
-    "tokens": "max_new_tokens",
-    "no_repeat_ngram": "no_repeat_ngram_size",
-    "samples": "num_return_sequences",
-    "beams": "num_beams",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,7 +206,7 @@ class Generate(RunCommand):
 
         usual = {field.name: field.default for field in dataclasses.fields(GenerationRequest)}
         del usual["prompt"], usual["number"]
-        given = {name: getattr(self, _FLAGS.get(name, name)) for name in usual}
+        given = {name: getattr(self, FLAGS.get(name, name)) for name in usual}
         return usual | {name: value for name, value in given.items() if value is not None}
 
     def by_generation_config(self) -> int:

@@ -13,7 +13,15 @@ from transformer_jax.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from transformer_jax.decoding.requests import GenerationRequest
 
-__all__ = ["prompt_lines", "requests_of"]
+__all__ = ["FLAGS", "prompt_lines", "requests_of"]
+
+# Flags of the settings of requests, where they differ.
+FLAGS = {
+    "tokens": "max_new_tokens",
+    "no_repeat_ngram": "no_repeat_ngram_size",
+    "samples": "num_return_sequences",
+    "beams": "num_beams",
+}
 
 
 def prompt_lines(path: Path, flag: str) -> Iterator[str]:
@@ -89,5 +97,5 @@ def _typed(name: str, value: Any) -> Any:
     fraction = name in ("temperature", "top_p", "min_p", "repetition_penalty")
     if isinstance(value, bool) or not isinstance(value, (int, float) if fraction else int):
         raise ConfigError(f"{name} is {value!r}: a {'number' if fraction else 'whole number'}")
-    check_value(name, name, value)  # as of the flag
+    check_value(name, FLAGS.get(name, name), value)  # with the limits of the flag
     return value
