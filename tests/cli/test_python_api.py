@@ -117,7 +117,7 @@ def test_a_generation_config_is_followed_as_by_the_command(published, run_comman
     path = published("gpt2")
     model = tj.load(path)
     found = model.generate(["i sat", "the"], generation_config="hf", num_beams=2, max_new_tokens=5)
-    flags = ["--rules", "published", "--beams", "2", "--tokens", "5", "--tsv"]
+    flags = ["--generation-config", "hf", "--num-beams", "2", "--max-new-tokens", "5", "--tsv"]
     for prompt, text in zip(("i sat", "the"), found, strict=True):
         _, [_, row, *_], _ = run_command("generate", path, prompt, *flags)
         assert row.split("\t")[-1] == text
