@@ -30,6 +30,12 @@ PRIVATE = {
     r"\bTextEncoder\b": "`SequenceClassifier`",
     r"\bTokenEncoder\b": "`TokenClassifier`",
     r"\bchosen\(": "`gather_positions`",
+    r"\.joined\b|\.joint\(": "fused QKV",
+    r"--rules\b|\brules published\b": "generation config",
+    r"going on after": "resumed",
+    r"\brate [0-9]\.[0-9]": "learning rate (lr)",
+    r"\bSentencePairs\b|\bBlockPlan\b|\bPackPlan\b": "packing",
+    r"\bHoldOut\b": "held-out data",
     r"\blinear_rows\b|\bFitting\b|\bPublishedRun\b|\bopen_folder\b": "Hugging Face checkpoint",
     r"\bgathered\(": "`unshard_fsdp`",
 }
@@ -88,7 +94,8 @@ def test_the_patterns_would_notice(texts):
     old = (
         "hidden words, words behind [MASK], pairs told, model.follows(x), shared key heads, "
         "kernels turned, linear_turned, a blind query, = real(lengths), PIECE, MaskedEncoder, "
-        "TextEncoder, TokenEncoder, chosen(places), open_folder, gathered(shardings)"
+        "TextEncoder, TokenEncoder, chosen(places), open_folder, gathered(shardings), x.joined, "
+        "--rules published, going on after step 9, rate 1.5e-05, SentencePairs, HoldOut"
     )
     assert all(re.search(pattern, old) for pattern in PRIVATE)
     assert len(texts) > 300
