@@ -3,7 +3,6 @@
 import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 from transformer_jax.errors import plural, were
@@ -29,9 +28,6 @@ class Predictor:
 
     model: Any
     tokenizer: Any
-
-    def __init__(self, path: Path, checkpoint: str = "best"):
-        raise NotImplementedError(f"{type(self).__name__}({path}, {checkpoint})")
 
 
 def listed(texts: str | Iterable[str]) -> list[str]:

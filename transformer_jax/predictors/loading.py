@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from transformer_jax.training.sealed import changed_config
 __all__ = ["PREDICTORS", "load"]
 
 # By the family of a model, or the task of a fine-tuned one.
-PREDICTORS: dict[str, type[Predictor]] = {
+PREDICTORS: dict[str, Callable[[Path, str], Predictor]] = {
     "encoder-decoder": TranslationPredictor,
     "decoder": LanguageModelPredictor,
     "ngram": LanguageModelPredictor,
