@@ -30,6 +30,7 @@ from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.modules.parameters import parameters
 from transformer_jax.training.objectives import translation
 from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig, make_optimizer
+from transformer_jax.training.partition import merging
 from transformer_jax.training.state import TrainState, split
 from transformer_jax.training.step import make_step
 
@@ -65,7 +66,7 @@ def train(vocab, width, heads, layers, hidden, batch, length, chunk=None, dtype=
         name="adamw", learning_rate=1e-3, schedule=ScheduleConfig("constant", 0), weight_decay=0.01
     )
     tx = make_optimizer(rate, width, 1000, params=parameters(model))
-    step = make_step(graph, tx, translation(BOS, 0.1, chunk=chunk))
+    step = make_step(translation(BOS, 0.1, chunk=chunk), tx, merging(graph))
     rng = np.random.default_rng(0)
     draw = lambda: rng.integers(4, vocab, (batch, length)).astype(np.int32)
     full = np.full(batch, length, np.int32)
@@ -75,14 +76,14 @@ def train(vocab, width, heads, layers, hidden, batch, length, chunk=None, dtype=
     ]
     state = TrainState(jnp.int32(0), params, tx.init(params), None)
     compiled = jax.jit(step, donate_argnums=0)
-    state, _ = compiled(state, batches[0], None)
+    state, _ = compiled(state, {}, batches[0], None)
     held = {"state": state, "at": 0}
 
     def run(times):
         for _ in range(times):
             held["at"] += 1
             batch = batches[held["at"] % len(batches)]
-            held["state"], metrics = compiled(held["state"], batch, None)
+            held["state"], metrics = compiled(held["state"], {}, batch, None)
         return float(metrics["loss"])
 
     return run, {"parameters": sum(a.size for a in jax.tree.leaves(params))}

@@ -31,8 +31,9 @@ from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.heads import EncoderForMaskedLM, SequenceClassifier
 from transformer_jax.modules.parameters import parameters
 from transformer_jax.runs.encoder_settings import EncoderTraining, PretrainTraining
-from transformer_jax.training.encoder_objectives import masked_words, text_classes
+from transformer_jax.training.encoder_objectives import masked_lm, sequence_classification
 from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig, make_optimizer
+from transformer_jax.training.partition import merging
 from transformer_jax.training.state import TrainState, split
 from transformer_jax.training.step import Batch, Objective, make_step
 
@@ -71,7 +72,7 @@ def pretrain(vocab, width, heads, layers, hidden, texts, batch, deals):
     batches = [plan.make(plan.batch(step)) for step in range(plan.steps_per_epoch)]
     count = sum(int(made["weights"].sum()) for made in batches)
     model = EncoderForMaskedLM(config, next_sentence=False, rngs=nnx.Rngs(0))
-    run, facts = _training(model, config, masked_words(), batches, deals, _real)
+    run, facts = _training(model, config, masked_lm(), batches, deals, _real)
     return run, {**facts, "token_budget": tokens, "hidden_words": count}
 
 
@@ -97,7 +98,7 @@ def finetune(vocab, width, heads, layers, hidden, texts, batch, deals):
         batches.append(made)
     model = SequenceClassifier(config, labels=2, rngs=nnx.Rngs(0))
     rows = lambda made: int((made["labels"] >= 0).sum())
-    run, facts = _training(model, config, text_classes(), batches, deals, rows)
+    run, facts = _training(model, config, sequence_classification(), batches, deals, rows)
     return run, {**facts, "token_budget": tokens}
 
 
@@ -160,13 +161,13 @@ def _training(
         beta2=0.999, eps=1e-8, weight_decay=0.01,
     )  # fmt: skip
     tx = make_optimizer(rate, config.d_model, 1000, params=parameters(model))
-    compiled = jax.jit(make_step(graph, tx, objective), donate_argnums=0)
+    compiled = jax.jit(make_step(objective, tx, merging(graph)), donate_argnums=0)
     key = jax.random.key(1)
     state = TrainState(jnp.int32(0), params, tx.init(params), None)
     shapes = {made["tokens"].shape: made for made in batches}
     losses = []
     for made in shapes.values():
-        state, metrics = compiled(state, made, key)
+        state, metrics = compiled(state, {}, made, key)
         losses.append(float(metrics["loss"]))
     held: dict[str, Any] = {"state": state, "at": 0}
     dealt = data.parts(batches, [made["tokens"].size for made in batches], deals)
@@ -175,7 +176,7 @@ def _training(
         done = 0
         for _ in range(times):
             for made in dealt[held["at"] % len(dealt)]:
-                held["state"], metrics = compiled(held["state"], made, key)
+                held["state"], metrics = compiled(held["state"], {}, made, key)
                 done += units(made)
             held["at"] += 1
         assert np.isfinite(float(metrics["loss"]))

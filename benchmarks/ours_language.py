@@ -33,6 +33,7 @@ from transformer_jax.models.decoder import Decoder
 from transformer_jax.modules.parameters import parameters
 from transformer_jax.training.objectives import language_model
 from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig, make_optimizer
+from transformer_jax.training.partition import merging
 from transformer_jax.training.state import TrainState, split
 from transformer_jax.training.step import make_step
 
@@ -73,21 +74,21 @@ def train(vocab, width, heads, layers, context, batch, gelu="exact", chunk=None,
         beta2=0.99, eps=1e-8, weight_decay=0.1,
     )  # fmt: skip
     tx = make_optimizer(rate, width, 1000, params=parameters(model))
-    step = make_step(graph, tx, language_model(chunk=chunk))
+    step = make_step(language_model(chunk=chunk), tx, merging(graph))
     rng = np.random.default_rng(0)
     draw = lambda: rng.integers(0, vocab, (batch, context)).astype(np.int32)
     ones = np.ones((batch, context), np.float32)
     batches = [{"tokens": draw(), "targets": draw(), "weights": ones} for _ in range(8)]
     state = TrainState(jnp.int32(0), params, tx.init(params), None)
     compiled = jax.jit(step, donate_argnums=0)
-    state, _ = compiled(state, batches[0], None)
+    state, _ = compiled(state, {}, batches[0], None)
     held = {"state": state, "at": 0}
 
     def run(times):
         for _ in range(times):
             held["at"] += 1
             batch = batches[held["at"] % len(batches)]
-            held["state"], metrics = compiled(held["state"], batch, None)
+            held["state"], metrics = compiled(held["state"], {}, batch, None)
         return float(metrics["loss"])
 
     return run, {"parameters": sum(a.size for a in jax.tree.leaves(params))}

@@ -23,6 +23,7 @@ from transformer_jax.decoding.translator import Translator
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.training.objectives import translation
 from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig, make_optimizer
+from transformer_jax.training.partition import merging
 from transformer_jax.training.state import TrainState, split
 from transformer_jax.training.step import make_step
 
@@ -51,10 +52,10 @@ def learnt():
     graph, params = split(TransformerEncoderDecoder(config, rngs=nnx.Rngs(0)))
     rate = OptimizerConfig(learning_rate=1e-2, schedule=ScheduleConfig("constant", warm_up=20))
     tx = make_optimizer(rate, config.d_model, STEPS)
-    step = jax.jit(make_step(graph, tx, translation(tokenizer.bos)))
+    step = jax.jit(make_step(translation(tokenizer.bos), tx, merging(graph)))
     state, losses = TrainState(np.int32(0), params, tx.init(params), None), []
     for _ in range(STEPS):
-        state, metrics = step(state, batch, None)
+        state, metrics = step(state, {}, batch, None)
         losses.append(float(metrics["loss"]))
     return Translator((graph, state.params), tokenizer), losses
 

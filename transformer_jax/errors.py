@@ -4,6 +4,8 @@ A message is one line and says what is wrong, where (file:line or flag), what is
 to do. Commands print it without a traceback.
 """
 
+from typing import Any
+
 __all__ = [
     "ArgumentError",
     "CheckpointError",
@@ -86,3 +88,15 @@ def were(count: int) -> str:
         ('was', 'were')
     """
     return "was" if count == 1 else "were"
+
+
+def at_least(group: str, config: Any, **least: int) -> None:
+    """Refuses fields of ``config`` below what is given for them; None passes.
+
+    Raises:
+        ConfigError: It names the setting as ``group.field``.
+    """
+    for name, bound in least.items():
+        value = getattr(config, name)
+        if value is not None and value < bound:
+            raise ConfigError(f"{group}.{name} is {value}: at least {bound}")

@@ -7,13 +7,13 @@ from jaxtyping import Array, Integer, Key
 
 __all__ = ["SCHEME", "Purpose", "key_for", "training_key"]
 
-Purpose = Literal["initialization", "dropout", "sampling"]
+Purpose = Literal["initialization", "dropout", "sampling", "partition"]
 
 # What manifests call this way of deriving keys. Earlier ones say nothing.
 SCHEME = "by purpose"
 
 # Never reused: a run goes on with the keys that it began with.
-_NUMBERS: dict[Purpose, int] = {"initialization": 1, "dropout": 2, "sampling": 3}
+_NUMBERS: dict[Purpose, int] = {"initialization": 1, "dropout": 2, "sampling": 3, "partition": 4}
 
 
 def key_for(seed: int | Integer[Array, ""], purpose: Purpose) -> Key[Array, ""]:

@@ -1,5 +1,6 @@
 """Rows hold every token as a target once, and nothing of another document or another step."""
 
+import dataclasses
 import time
 
 import numpy as np
@@ -219,7 +220,11 @@ def test_any_plan_and_any_make_may_be_prefetched():
     sides = counting([3, 4, 5])
     plan = BucketPlan(sides.lengths, sides.lengths, tokens=16)
     store = PairStore(sides, sides, np.arange(3), {})
-    made = prefetched(plan, lambda batch: make_batch(store, *batch), stop=plan.steps_per_epoch)
+    made = prefetched(
+        plan,
+        lambda batch: make_batch(store, batch.indices, batch.S, batch.T),
+        stop=plan.steps_per_epoch,
+    )
     assert sum((batch["source_lengths"] > 0).sum() for batch in made) == 3
 
 
@@ -240,7 +245,7 @@ def test_rows_of_nothing_are_padding():
     for plan, store in plans():
         batch = plan.batch(plan.steps_per_epoch - 1)
         nothing = batch.select(np.flatnonzero(batch.indices < 0))
-        for rows in (nothing, nothing._replace(begins=nothing.begins[:, :0],
+        for rows in (nothing, dataclasses.replace(nothing, begins=nothing.begins[:, :0],
                                                lengths=nothing.lengths[:, :0],
                                                context_only=nothing.context_only[:, :0],
                                                starts_document=nothing.starts_document[:, :0],

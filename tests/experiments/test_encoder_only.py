@@ -11,10 +11,11 @@ import pytest
 from transformer_jax.cli import encoder_only, seq2seq
 from transformer_jax.config_dict import from_dict
 from transformer_jax.data.labeled import Sentences
+from transformer_jax.encoding.predictor import Predictor
 from transformer_jax.evaluation.classification import f1, macro_f1
 from transformer_jax.runs.encoder_settings import PRETRAIN_RUNS, TASK_RUNS, FinetuneRun, read
 from transformer_jax.runs.finetuning import frozen
-from transformer_jax.runs.task_scores import measure
+from transformer_jax.tasks.scores import measure
 from transformer_jax.training.metrics import read_metrics
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.stored import load_params
@@ -215,7 +216,7 @@ def test_f1_is_that_of_the_run_and_not_of_the_labels_that_occur(classes, kind):
 
     part = Sentences("some", wanted, None, wanted)
     task = dataclasses.replace(TASK_RUNS["classify"][1].task, labels=classes)
-    found = measure(Told(), task, part)["f1"]
+    found = measure(Told(), task.kind, task.labels, part)["f1"]
     assert found == kind(told, np.array([int(label) for label in wanted]))
     assert f1(told, told * 0 + 1) != macro_f1(told, told * 0 + 1)
 

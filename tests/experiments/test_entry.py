@@ -47,7 +47,7 @@ def test_what_a_resumed_run_is_not_told_stays_as_it_was(tmp_path, given):
     en_run(tmp_path, RUNS["small"][1], loop=loop)
     seen = []
 
-    def train(run, directory, texts, *, resume):
+    def train(run, directory, texts):
         seen.append(run)
         return 0
 

@@ -17,12 +17,15 @@ from transformer_jax.cli import seq2seq
 from transformer_jax.cli.main import main
 from transformer_jax.config_dict import from_dict
 from transformer_jax.data.processes import machine, process_started
-from transformer_jax.runs import job
 from transformer_jax.runs.translation_settings import RUNS, Run
-from transformer_jax.training import manifest
+from transformer_jax.training import manifest, trainer
 from transformer_jax.training.lock import LOCK
+from transformer_jax.training.loop import FitResult
 from transformer_jax.training.metrics import read_metrics
+from transformer_jax.training.state import TrainState
+from transformer_jax.training.trainer import Trainer
 
+NOTHING = FitResult(TrainState(0, {}, {}), 0, None, None, False, 0)
 # Compiling for all devices takes longer.
 ALONE = ["--distributed.num-local-devices", "1"]
 WORDS = ["um", "dois", "três", "quatro", "cinco", "seis", "sete", "oito", "nove", "dez"]
@@ -298,7 +301,8 @@ def test_a_run_by_earlier_code_may_warm_up_for_longer_than_it_lasts(
             manifest.rewrite(path, manifest.read(path) | {"config": config})
     else:
         shutil.rmtree(run / "checkpoints")
-    monkeypatch.setattr(job, "train", lambda *_, **__: 0)
+    monkeypatch.setattr(Trainer, "_fit", lambda *_: NOTHING)
+    monkeypatch.setattr(Trainer, "_write_results", lambda *_: None)
     assert seq2seq.main(["resume", str(run)]) == (0 if begun else 2)
     assert ("warm_up is 4000" in capfd.readouterr().err) != begun
 
@@ -500,9 +504,7 @@ def test_an_error_of_ours_is_one_line_and_a_log(trained, tmp_path, monkeypatch, 
     def broken(*args, **kwargs):
         raise RuntimeError("two\nlines")
 
-    from transformer_jax.runs import job
-
-    monkeypatch.setattr(job, "fit", broken)
+    monkeypatch.setattr(trainer, "fit", broken)
     assert seq2seq.main(["resume", str(run)]) == 1
     sq_one_line(capfd.readouterr().err, f"unexpected RuntimeError: two lines; see {run}/error.log")
     assert "Traceback" in (run / "error.log").read_text()

@@ -31,6 +31,7 @@ from transformer_jax.modules.linear import Embed, Linear
 from transformer_jax.modules.parameters import layer_depths, parameters
 from transformer_jax.parallel.sharding import shardings
 from transformer_jax.training.objectives import translation
+from transformer_jax.training.partition import merging
 from transformer_jax.training.state import TrainState, split
 from transformer_jax.training.step import make_step
 
@@ -84,10 +85,10 @@ def test_a_toy_encoder_learns_with_our_decoder_and_is_searched_by_beams(width):
     graph, params = split(toy(width))
     tx = optax.adam(1e-2)
     state = TrainState(jnp.int32(0), params, tx.init(params))
-    step = jax.jit(make_step(graph, tx, translation(bos=BOS)), donate_argnums=0)
+    step = jax.jit(make_step(translation(bos=BOS), tx, merging(graph)), donate_argnums=0)
     losses = []
     for number in range(150):
-        state, metrics = step(state, sentences(number), None)
+        state, metrics = step(state, {}, sentences(number), None)
         losses.append(float(metrics["loss"]))
     assert losses[-1] < 0.15 * losses[0], losses[::30]
 

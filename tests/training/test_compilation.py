@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.parallel.mesh import MeshConfig, make_mesh
-from transformer_jax.training.compilation import PreparedStep
+from transformer_jax.training.compilation import CompiledStep
 from transformer_jax.training.state import TrainState
 
 SETTINGS = {
@@ -38,7 +38,7 @@ def cp_traced(look):
     seen = []
 
     @jax.jit
-    def step(state, batch, key):
+    def step(state, frozen, batch, key):
         seen.append((threading.current_thread(), look()))
         return state._replace(params={"w": state.params["w"] + batch["x"].sum()}), {}
 
@@ -47,9 +47,9 @@ def cp_traced(look):
 
 def cp_take(prepared, batch):
     state = cp_state()
-    prepared.prepare(state, [batch], None)
+    prepared.prepare(state, [batch])
     assert prepared.wait(batch)
-    return prepared(state, batch, None)[0]
+    return prepared(state, batch)[0]
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -60,7 +60,7 @@ def test_settings_of_the_thread_that_asks_hold_where_it_is_compiled(name):
     with SETTINGS[name]():
         wanted = look()
         assert wanted != before
-        prepared = PreparedStep(step)
+        prepared = CompiledStep(step)
         cp_take(prepared, cp_batch(3))
         prepared.close()
     [(thread, found)] = seen
@@ -72,7 +72,7 @@ def test_the_mesh_of_the_thread_that_asks_holds_where_it_is_compiled():
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     step, seen = cp_traced(jax.sharding.get_abstract_mesh)
     with jax.set_mesh(mesh):
-        prepared = PreparedStep(step)
+        prepared = CompiledStep(step)
         cp_take(prepared, cp_batch(3))
         prepared.close()
     [(_, found)] = seen
@@ -85,10 +85,10 @@ class Compiled:
     def __init__(self, held=(), failing=()):
         self.held, self.failing = {width: threading.Event() for width in held}, failing
 
-    def __call__(self, state, batch, key):
+    def __call__(self, state, frozen, batch, key):
         raise AssertionError("compiled twice")
 
-    def lower(self, state, batch, key):
+    def lower(self, state, frozen, batch, key):
         return types.SimpleNamespace(compile=lambda: self.compile(batch["x"].shape[1]))
 
     def compile(self, width):
@@ -96,7 +96,7 @@ class Compiled:
             raise ZeroDivisionError
         if width in self.held:
             assert self.held[width].wait(60)
-        return lambda state, batch, key: (width, {})
+        return lambda state, frozen, batch, key: (width, {})
 
 
 def cp_done(prepared, width):
@@ -107,11 +107,11 @@ def cp_done(prepared, width):
 
 def test_programs_are_counted_of_the_shapes_that_were_announced():
     held = Compiled(held=[5], failing=[4])
-    prepared = PreparedStep(held)
-    prepared.prepare(cp_state(), [cp_batch(width) for width in (3, 4, 5)], None)
+    prepared = CompiledStep(held)
+    prepared.prepare(cp_state(), [cp_batch(width) for width in (3, 4, 5)])
     cp_done(prepared, 3)
     cp_done(prepared, 4)
-    assert prepared(cp_state(), cp_batch(9), None)[0] == 9
+    assert prepared(cp_state(), cp_batch(9))[0] == 9
     assert (prepared.ready, prepared.announced, len(prepared.late)) == (1, 3, 1)
     began = prepared.seconds
     held.held[5].set()
@@ -119,20 +119,20 @@ def test_programs_are_counted_of_the_shapes_that_were_announced():
     assert prepared.seconds > began  # told by the time the program is there
     assert (prepared.ready, prepared.announced) == (2, 3)
     with pytest.raises(ZeroDivisionError):
-        prepared(cp_state(), cp_batch(4), None)
+        prepared(cp_state(), cp_batch(4))
     prepared.close()
 
 
 def test_a_closed_step_is_refused_and_leaves_nobody_waiting(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)  # one at a time
     held = Compiled(held=[3])
-    prepared = PreparedStep(held)
-    prepared.prepare(cp_state(), [cp_batch(3), cp_batch(4)], None)
+    prepared = CompiledStep(held)
+    prepared.prepare(cp_state(), [cp_batch(3), cp_batch(4)])
     prepared.close()
     for use in (
         lambda: prepared.wait(cp_batch(4)),
-        lambda: prepared(cp_state(), cp_batch(4), None),
-        lambda: prepared.prepare(cp_state(), [cp_batch(5)], None),
+        lambda: prepared(cp_state(), cp_batch(4)),
+        lambda: prepared.prepare(cp_state(), [cp_batch(5)]),
     ):
         with pytest.raises(RuntimeError, match="is closed"):
             use()

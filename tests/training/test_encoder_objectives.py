@@ -15,12 +15,12 @@ from transformer_jax.config import AttentionConfig
 from transformer_jax.model_presets import bert
 from transformer_jax.models.heads import EncoderForMaskedLM
 from transformer_jax.training.encoder_objectives import (
-    answer_spans,
-    masked_words,
+    masked_lm,
+    question_answering,
+    regression,
+    sequence_classification,
     span_scores,
-    text_classes,
-    text_numbers,
-    token_tags,
+    token_classification,
 )
 
 V, D, B, T, P = 20, 16, 4, 8, 3
@@ -68,14 +68,21 @@ def rows_of(seed=0):
     }
 
 
+def parted(sums):
+    """The loss, its weight, and the other sums, which all have that weight."""
+    total, weight = sums["loss"]
+    others = {name: value for name, (value, _) in sums.items() if name != "loss"}
+    return total, weight, others
+
+
 @functools.lru_cache
 def loss(accuracy=False, pairs=True):
     """``(params, batch) -> gradients, (total, weight, extra)``, compiled whole."""
-    objective, graph = masked_words(accuracy=accuracy), parts(pairs)[0]
+    objective, graph = masked_lm(accuracy=accuracy), parts(pairs)[0]
 
     def run(params, batch):
-        total, weight, extra = objective(nnx.merge(graph, params), batch, None)
-        return total, (total, weight, extra)
+        sums = objective(nnx.merge(graph, params), batch, None)
+        return sums["loss"][0], parted(sums)
 
     return jax.jit(jax.grad(run, has_aux=True))
 
@@ -187,7 +194,7 @@ def of_given(objective, scores, **batch):
 
     def run(scores):
         sums = objective(Given(scores), batch, None)
-        return sums[0], sums
+        return sums["loss"][0], parted(sums)
 
     return jax.device_get(jax.jit(jax.grad(run, has_aux=True))(jnp.asarray(scores, jnp.float32)))
 
@@ -196,9 +203,9 @@ def drawn(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-@pytest.mark.parametrize("objective", [text_classes, token_tags])
+@pytest.mark.parametrize("objective", [sequence_classification, token_classification])
 def test_b36_classes_and_tags_are_cross_entropies_of_what_is_labeled(objective):
-    shape = (B,) if objective is text_classes else (B, T)
+    shape = (B,) if objective is sequence_classification else (B, T)
     logits, rng = 2 * drawn(*shape, 3), np.random.default_rng(1)
     labels = rng.integers(0, 3, shape).astype(np.int32)
     labels[rng.random(shape) < 0.4] = -1
@@ -218,7 +225,7 @@ def test_b36_classes_and_tags_are_cross_entropies_of_what_is_labeled(objective):
 
 def test_b36_numbers_are_squared_errors_of_what_is_labeled():
     numbers, labels = drawn(B, 1), np.array([1.5, np.nan, -2.0, np.nan], np.float32)
-    gradient, (total, weight, extra) = of_given(text_numbers(), numbers, labels=labels)
+    gradient, (total, weight, extra) = of_given(regression(), numbers, labels=labels)
     known = np.array([0, 2])
     np.testing.assert_allclose(total, ((numbers[known, 0] - labels[known]) ** 2).sum(), rtol=1e-5)
     assert (float(weight), extra) == (2.0, {})
@@ -234,7 +241,7 @@ def test_b36_spans_are_half_of_each_end_among_what_is_allowed():
     found[1, 0] = 9  # "not here" is right
     found[:, 7] = 99  # forbidden
     gradient, (total, weight, extra) = of_given(
-        answer_spans(), found, labels=labels, allowed=ALLOWED
+        question_answering(), found, labels=labels, allowed=ALLOWED
     )
     may = np.flatnonzero(ALLOWED[0])
     wanted = 0.0
@@ -257,7 +264,7 @@ def test_a_span_is_right_only_if_both_its_ends_are():
     found = np.zeros((B, T, 2), np.float32)
     found[:, 4, 0] = found[:, 6, 1] = 5.0
     labels = np.array([[4, 6], [4, 5], [3, 6], [-1, -1]], np.int32)
-    extra = of_given(answer_spans(), found, labels=labels, allowed=ALLOWED)[1][2]
+    extra = of_given(question_answering(), found, labels=labels, allowed=ALLOWED)[1][2]
     assert extra == {"accuracy": 1.0}
 
 
@@ -270,3 +277,9 @@ def test_what_is_not_allowed_never_wins():
     assert ALLOWED[np.arange(3)[:, None], best[:3]].all()
     np.testing.assert_array_equal(found[0, 1, ALLOWED[0]], raw[0, ALLOWED[0], 1])
     assert (found[~np.repeat(ALLOWED[:, None], 2, 1)] == -1e30).all()
+
+
+def test_every_sum_of_an_encoder_objective_has_the_weight_of_its_loss():
+    sums = masked_lm(accuracy=True)(nnx.merge(*parts()), rows_of(), None)
+    assert set(sums) == {"loss", "masked_loss", "masked_accuracy", "pair_loss", "pair_accuracy"}
+    assert len({float(weight) for _, weight in sums.values()}) == 1

@@ -16,13 +16,14 @@ import pytest
 
 from transformer_jax.errors import CheckpointError, ConfigError, NumericsError, Stopped
 from transformer_jax.training.checkpoint import Checkpointer, load_params, steps
-from transformer_jax.training.loop import Fitted, LoopConfig, fit
+from transformer_jax.training.compilation import CompiledStep
+from transformer_jax.training.loop import FitResult, Loop, LoopConfig, fit
 from transformer_jax.training.metrics import MetricsLog, read_metrics
 from transformer_jax.training.state import TrainState, digest
 
 
 @functools.partial(jax.jit, donate_argnums=0)
-def loop_step(state, batch, key):
+def loop_step(state, frozen, batch, key):
     """A step that depends on all it is given, and leaves out what is not finite."""
     noise = jax.random.normal(jax.random.fold_in(key, state.step), (4,))
     grad = noise + batch["x"].sum() - state.params["w"]
@@ -60,18 +61,22 @@ class LoopBench:
             self.hook(number)
             yield self.batch(number)
 
-    def run(self, count, **options) -> Fitted:
+    def run(self, count, **options) -> FitResult:
         config = LoopConfig(**{"evaluate_every": 4, "checkpoint_every": 2, **options})
         checkpointer = Checkpointer(self.path / "checkpoints", keep_last=config.keep_last)
         try:
             restored = checkpointer.restore(loop_fresh())
-            return fit(
-                restored.state if restored else loop_fresh(), self.step, self.batches,
-                steps=count, key=jax.random.key(1), checkpointer=checkpointer,
-                metrics=self.path / "metrics.jsonl", config=config,
-                start=restored.step if restored else 0, evaluate=self.evaluate,
-                examples=[self.batch(0, width) for width in self.planned], steps_per_epoch=5,
+            loop = Loop(
+                CompiledStep(self.step, jax.random.key(1)), self.batches, checkpointer,
+                self.path / "metrics.jsonl", config, evaluate=self.evaluate, steps_per_epoch=5,
             )  # fmt: skip
+            return fit(
+                restored.state if restored else loop_fresh(),
+                loop,
+                steps=count,
+                start=restored.step if restored else 0,
+                padding=[self.batch(0, width) for width in self.planned],
+            )
         finally:
             checkpointer.close()
 
@@ -196,10 +201,10 @@ class HeldStep:
         self.held = {width: threading.Event() for width in held}
         self.lowered = []
 
-    def __call__(self, state, batch, key):
+    def __call__(self, state, frozen, batch, key):
         raise AssertionError("compiled twice")
 
-    def lower(self, state, batch, key):
+    def lower(self, state, frozen, batch, key):
         self.lowered.append(batch["x"].shape[1])
         return self
 

@@ -14,6 +14,7 @@ import pytest
 from transformer_jax.parallel.mesh import MeshConfig, make_mesh, shard_batch
 from transformer_jax.training.objectives import translation
 from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig, make_optimizer
+from transformer_jax.training.partition import merging
 from transformer_jax.training.state import create_state, digest, split
 from transformer_jax.training.step import compile_step, make_step
 
@@ -25,11 +26,13 @@ STEPS = 3
 def train(mesh, make, batches, rows):
     """Losses of a few steps, and the digest of the parameters before and after."""
     params = jax.tree.map(np.asarray, split(make())[1])
-    graph, state, shardings = create_state(make, TX, mesh, params=params)
-    step = compile_step(make_step(graph, TX, translation(bos=1)), mesh, shardings)
+    graph, state, shardings, _ = create_state(make, TX, mesh, params=params)
+    step = compile_step(make_step(translation(bos=1), TX, merging(graph)), mesh, shardings)
     digests, losses = [digest(state.params)], []
     for batch in batches:
-        state, metrics = jax.block_until_ready(step(state, shard_batch(batch, mesh, rows), None))
+        state, metrics = jax.block_until_ready(
+            step(state, {}, shard_batch(batch, mesh, rows), None)
+        )
         losses.append(float(metrics["loss"]))
     return {"losses": losses, "digests": [*digests, digest(state.params)]}
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from transformer_jax.errors import ConfigError
 from transformer_jax.modules.head import OutputTable
-from transformer_jax.training.objectives import make_decoder_inputs, target_weights, translation
+from transformer_jax.training.objectives import length_weights, shift_tokens_right, translation
 
 BOS = 1
 
@@ -20,7 +20,7 @@ BOS = 1
 @given(st.integers(1, 4), st.integers(1, 6), st.integers(0, 99))
 def test_decoder_inputs_are_bos_then_the_targets_one_late_u10(rows, length, seed):
     target = np.random.default_rng(seed).integers(2, 50, (rows, length)).astype(np.int32)
-    inputs = np.asarray(make_decoder_inputs(jnp.asarray(target), BOS))
+    inputs = np.asarray(shift_tokens_right(jnp.asarray(target), BOS))
     assert inputs.shape == target.shape
     assert inputs.dtype == target.dtype
     assert (inputs[:, 0] == BOS).all()
@@ -45,7 +45,7 @@ def test_a_model_that_copies_its_inputs_predicts_the_token_before_u10():
         "target": target,
         "target_lengths": jnp.array([6]),
     }
-    total, weight, _ = translation(BOS, chunk=0)(Copies(), batch, None)
+    total, weight = translation(BOS, chunk=0)(Copies(), batch, None)["loss"]
     wrong = 3  # the first 5, the 2 and the 7 differ from the token before
     assert weight == 6
     chex.assert_trees_all_close(total, 50.0 * wrong, rtol=1e-5)
@@ -68,7 +68,7 @@ def reference(model, batch, smoothing):
 def test_loss_is_the_smoothed_cross_entropy_of_the_real_tokens(make_toy, sentences, chunk):
     model, batch = make_toy(), sentences()
     objective = translation(BOS, 0.1, chunk)
-    total, weight, _ = jax.jit(lambda batch: objective(model, batch, None))(batch)
+    total, weight = jax.jit(lambda batch: objective(model, batch, None))(batch)["loss"]
     assert weight == batch["target_lengths"].sum()
     np.testing.assert_allclose(total, reference(model, batch, 0.1), rtol=1e-5)
 
@@ -86,18 +86,18 @@ def test_padding_rows_and_columns_weigh_nothing(make_toy, sentences):
 
 
 def test_target_weights_are_as_many_as_the_lengths():
-    weights = target_weights(jnp.array([0, 2, 5]), 4)
+    weights = length_weights(jnp.array([0, 2, 5]), 4)
     np.testing.assert_array_equal(weights.sum(1), [0, 2, 4])
     assert weights.dtype == jnp.float32
 
 
 def test_unsmoothed_loss_is_optax(make_toy, sentences):
     model, batch = make_toy(), sentences()
-    inputs = make_decoder_inputs(jnp.asarray(batch["target"]), BOS)
+    inputs = shift_tokens_right(jnp.asarray(batch["target"]), BOS)
     logits = model(batch["source"], inputs, batch["source_lengths"])
     each = optax.softmax_cross_entropy_with_integer_labels(logits, batch["target"])
-    weights = target_weights(jnp.asarray(batch["target_lengths"]), batch["target"].shape[1])
-    total, _, _ = translation(BOS)(model, batch, None)
+    weights = length_weights(jnp.asarray(batch["target_lengths"]), batch["target"].shape[1])
+    total, _ = translation(BOS)(model, batch, None)["loss"]
     chex.assert_trees_all_close(total, (each * weights).sum(), rtol=1e-5)
 
 

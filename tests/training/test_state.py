@@ -39,8 +39,8 @@ def shards(tree):
 
 def test_state_is_born_sharded_with_the_optimizer_and_average(make_toy):
     mesh, tx = make_mesh(MeshConfig(fsdp=4, tensor=2)), optax.adamw(1e-3)
-    graph, shapes, shardings = abstract_state(make_toy, tx, mesh, average=True)
-    same, state, pinned = create_state(make_toy, tx, mesh, average=True)
+    graph, shapes, shardings, _ = abstract_state(make_toy, tx, mesh, average=True)
+    same, state, pinned, _ = create_state(make_toy, tx, mesh, average=True)
     jax.block_until_ready(state)
     assert pinned == shardings
     assert same == graph
@@ -82,7 +82,7 @@ def test_what_a_seed_draws_is_the_same_on_one_device_and_on_many():
 )
 def test_optimizer_state_lives_like_the_parameters(make_toy, tx):
     mesh = make_mesh(MeshConfig(fsdp=8))
-    _, shapes, shardings = abstract_state(make_toy, tx, mesh)
+    _, shapes, shardings, _ = abstract_state(make_toy, tx, mesh)
     of_params = {(leaf.shape, leaf.sharding) for leaf in jax.tree.leaves(shapes.params)}
     seen = 0
     for leaf in jax.tree.leaves(shapes.opt_state):
@@ -97,7 +97,7 @@ def test_optimizer_state_lives_like_the_parameters(make_toy, tx):
 def test_given_parameters_are_placed_as_they_are(make_toy):
     mesh = make_mesh(MeshConfig(fsdp=2, tensor=4))
     given = jax.tree.map(lambda a: np.asarray(a) + 1, split(make_toy())[1])
-    _, state, shardings = create_state(make_toy, optax.sgd(0.1), mesh, params=given)
+    _, state, shardings, _ = create_state(make_toy, optax.sgd(0.1), mesh, params=given)
     chex.assert_trees_all_equal(state.params, given)
     assert jax.tree.map(lambda a: a.sharding, state.params) == shardings.params
 

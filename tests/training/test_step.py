@@ -23,8 +23,10 @@ from transformer_jax.parallel.mesh import MeshConfig, make_mesh, shard_batch
 from transformer_jax.parallel.sharding import replicated
 from transformer_jax.training.objectives import translation
 from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig, make_optimizer
+from transformer_jax.training.partition import merging, where
 from transformer_jax.training.state import TrainState, abstract_state, create_state, digest, split
 from transformer_jax.training.step import compile_eval, compile_step, make_eval_step, make_step
+from transformer_jax.training.trees import named
 
 OBJECTIVE = translation(bos=1, smoothing=0.1)
 # With plain descent at rate 1 the change of a parameter is its gradient.
@@ -45,7 +47,7 @@ def alone():
     def run(make, batch):
         if not found:
             graph, state = fresh(make, DESCENT)
-            found["all"] = jax.jit(make_step(graph, DESCENT, OBJECTIVE))(state, batch)
+            found["all"] = jax.jit(make_step(OBJECTIVE, DESCENT, merging(graph)))(state, {}, batch)
         return found["all"]
 
     return run
@@ -58,8 +60,10 @@ def test_accumulated_micro_batches_equal_the_big_batch(alone, make_toy, sentence
     weights = batch["target_lengths"].reshape(-1, accumulation).sum(0)
     assert len(set(weights)) > 1, "micro-batches of equal weight would not show a mean of means"
     graph, state = fresh(make_toy, DESCENT)
-    step = jax.jit(make_step(graph, DESCENT, OBJECTIVE, accumulation=accumulation))
-    chex.assert_trees_all_close(step(state, batch), alone(make_toy, batch), atol=1e-6, rtol=1e-6)
+    step = jax.jit(make_step(OBJECTIVE, DESCENT, merging(graph), accumulation=accumulation))
+    chex.assert_trees_all_close(
+        step(state, {}, batch), alone(make_toy, batch), atol=1e-6, rtol=1e-6
+    )
 
 
 MESHES = [
@@ -75,9 +79,9 @@ MESHES = [
 def test_sharded_step_equals_one_device_and_compiles_once(alone, make_toy, sentences, config):
     mesh, batch = make_mesh(config), sentences()
     params = jax.tree.map(np.asarray, split(make_toy())[1])
-    graph, state, shardings = create_state(make_toy, DESCENT, mesh, params=params)
-    step = compile_step(make_step(graph, DESCENT, OBJECTIVE), mesh, shardings)
-    state, metrics = jax.block_until_ready(step(state, shard_batch(batch, mesh), None))
+    graph, state, shardings, _ = create_state(make_toy, DESCENT, mesh, params=params)
+    step = compile_step(make_step(OBJECTIVE, DESCENT, merging(graph)), mesh, shardings)
+    state, metrics = jax.block_until_ready(step(state, {}, shard_batch(batch, mesh), None))
 
     expected, of_one = alone(make_toy, batch)
     chex.assert_trees_all_close(metrics, of_one, atol=1e-5)
@@ -88,8 +92,8 @@ def test_sharded_step_equals_one_device_and_compiles_once(alone, make_toy, sente
         assert held * split_by <= leaf.size, f"{leaf.shape} is whole on {leaf.sharding}"
 
     # The second call finds the shardings of the first, and plain arrays are split like put ones.
-    state, _ = jax.block_until_ready(step(state, shard_batch(sentences(1), mesh), None))
-    jax.block_until_ready(step(state, shard_batch(sentences(2), mesh), None))
+    state, _ = jax.block_until_ready(step(state, {}, shard_batch(sentences(1), mesh), None))
+    jax.block_until_ready(step(state, {}, shard_batch(sentences(2), mesh), None))
     assert step._cache_size() == 1
 
 
@@ -97,14 +101,16 @@ def test_sharded_step_equals_one_device_and_compiles_once(alone, make_toy, sente
 def test_parameters_and_gradients_travel_and_rows_stay_where_they_are(alone, make_toy, sentences):
     mesh, batch = make_mesh(MeshConfig(fsdp=8)), sentences()
     params = jax.tree.map(np.asarray, split(make_toy())[1])
-    graph, state, shardings = create_state(make_toy, DESCENT, mesh, params=params)
-    step = compile_step(make_step(graph, DESCENT, OBJECTIVE, accumulation=2), mesh, shardings)
-    compiled = step.lower(state, shard_batch(batch, mesh), None).compile()
+    graph, state, shardings, _ = create_state(make_toy, DESCENT, mesh, params=params)
+    step = compile_step(
+        make_step(OBJECTIVE, DESCENT, merging(graph), accumulation=2), mesh, shardings
+    )
+    compiled = step.lower(state, {}, shard_batch(batch, mesh), None).compile()
     pattern = r"= \(?(\w+)\[.* (all-\w+|reduce-scatter|collective-\w+)(?:-start)?\("
     moves = set(re.findall(pattern, compiled.as_text()))
     assert {name for _, name in moves} <= {"all-gather", "all-reduce", "reduce-scatter"}, moves
     assert {kind for kind, _ in moves} == {"f32"}, f"token ids travel: {moves}"
-    result = jax.block_until_ready(compiled(state, shard_batch(batch, mesh), None))
+    result = jax.block_until_ready(compiled(state, {}, shard_batch(batch, mesh), None))
     chex.assert_trees_all_close(result, alone(make_toy, batch), atol=1e-5)
 
 
@@ -128,9 +134,9 @@ def test_encoder_decoder_is_the_same_on_every_mesh(sentences, key, compute, shap
     expected = None
     for shape in (MeshConfig(data=1), *shapes):
         mesh = make_mesh(shape, jax.devices()[:1] if shape.data == 1 else None)
-        graph, state, shardings = create_state(make, DESCENT, mesh, params=params)
-        step = compile_step(make_step(graph, DESCENT, OBJECTIVE), mesh, shardings)
-        result = jax.block_until_ready(step(state, shard_batch(batch, mesh), key))
+        graph, state, shardings, _ = create_state(make, DESCENT, mesh, params=params)
+        step = compile_step(make_step(OBJECTIVE, DESCENT, merging(graph)), mesh, shardings)
+        result = jax.block_until_ready(step(state, {}, shard_batch(batch, mesh), key))
         expected = expected or jax.tree.map(np.asarray, result)
         chex.assert_trees_all_close(result, expected, atol=1e-5)
 
@@ -139,29 +145,29 @@ def test_encoder_decoder_is_the_same_on_every_mesh(sentences, key, compute, shap
 def test_pmapped_step_equals_one_device(alone, make_toy, sentences):
     mesh, batch = make_mesh(MeshConfig()), sentences()
     params = jax.tree.map(np.asarray, split(make_toy())[1])
-    graph, state, shardings = create_state(make_toy, DESCENT, mesh, params=params)
-    step = compile_step(make_step(graph, DESCENT, OBJECTIVE), mesh, shardings, mode="pmap")
-    state, metrics = jax.block_until_ready(step(state, shard_batch(batch, mesh)))
+    graph, state, shardings, _ = create_state(make_toy, DESCENT, mesh, params=params)
+    step = compile_step(make_step(OBJECTIVE, DESCENT, merging(graph)), mesh, shardings, mode="pmap")
+    state, metrics = jax.block_until_ready(step(state, {}, shard_batch(batch, mesh)))
     expected, of_one = alone(make_toy, batch)
     chex.assert_trees_all_close(metrics, of_one, atol=1e-6, rtol=1e-6)
     chex.assert_trees_all_close(state.params, expected.params, atol=1e-6)
     assert state.params["embedding"]["table"].sharding == shardings.params["embedding"]["table"]
     with pytest.raises(ConfigError, match="9 rows does not divide by 8 devices"):
-        step(state, sentences(rows=9))
+        step(state, {}, sentences(rows=9))
 
 
 def test_pmap_is_for_whole_copies_in_one_process(make_toy):
     mesh = make_mesh(MeshConfig(fsdp=2))
-    graph, _, shardings = abstract_state(make_toy, DESCENT, mesh)
+    graph, _, shardings, _ = abstract_state(make_toy, DESCENT, mesh)
     with pytest.raises(ConfigError, match="use jit"):
-        compile_step(make_step(graph, DESCENT, OBJECTIVE), mesh, shardings, "pmap")
+        compile_step(make_step(OBJECTIVE, DESCENT, merging(graph)), mesh, shardings, "pmap")
 
 
 def test_dropout_draws_the_same_masks_on_every_mesh(make_dropping_toy, sentences, key):
     graph, params = split(make_dropping_toy())
 
     def loss(params, batch, key):
-        return OBJECTIVE(nnx.merge(graph, params), batch, key)[0]
+        return OBJECTIVE(nnx.merge(graph, params), batch, key)["loss"][0]
 
     expected = jax.jit(loss)(params, sentences(), key)
     assert abs(expected - jax.jit(loss)(params, sentences(), None)) > 1
@@ -185,7 +191,8 @@ def squares(model, batch, key):
     error = ((model(x) - batch["y"]) ** 2).sum(-1)
     poison = batch["poison"][0]
     bad = jnp.where(poison == 0.0, jnp.sqrt(poison * (model.bias[0] + 2.0)), poison - 1.0)
-    return error.sum() + bad, jnp.float32(len(x)), {"largest": error.sum()}
+    weight = jnp.float32(len(x))
+    return {"loss": (error.sum() + bad, weight), "largest": (error.sum(), weight)}
 
 
 def points(number=0, poison=1.0):
@@ -200,23 +207,23 @@ ADAM = make_optimizer(OptimizerConfig("adam", 0.1, ScheduleConfig("constant", 3)
 @pytest.fixture(scope="module")
 def line():
     graph, state = fresh(make_line, ADAM, average=True)
-    return state, jax.jit(make_step(graph, ADAM, squares, average_decay=0.9))
+    return state, jax.jit(make_step(squares, ADAM, merging(graph), ema_decay=0.9))
 
 
 @pytest.mark.parametrize("poison", [0.0, np.nan, np.inf, -np.inf])
 def test_nonfinite_step_leaves_state_bitwise_and_training_continues(line, poison):
     start, step = line
-    state, good = step(start, points(0))
-    skipped, metrics = step(state, points(1, poison))
+    state, good = step(start, {}, points(0))
+    skipped, metrics = step(state, {}, points(1, poison))
     assert metrics["skipped"] == 1
     assert good["skipped"] == 0
     assert jnp.isfinite(metrics["loss"]) == (poison == 0.0)  # then only a gradient is not
     assert not jnp.isfinite(metrics["grad_norm"]) or poison != 0.0
     assert skipped.step == state.step + 1
     assert digest(skipped._replace(step=state.step)) == digest(state)
-    after, metrics = step(skipped, points(2))
+    after, metrics = step(skipped, {}, points(2))
     assert metrics["skipped"] == 0
-    direct, _ = step(state._replace(step=skipped.step), points(2))
+    direct, _ = step(state._replace(step=skipped.step), {}, points(2))
     assert digest(after) == digest(direct)
     assert digest(after.params) != digest(skipped.params)
 
@@ -225,16 +232,17 @@ def test_nonfinite_step_leaves_state_bitwise_and_training_continues(line, poison
 def test_a_nonfinite_gradient_is_let_through_if_asked(line):
     state, _ = line
     graph, _ = split(make_line())
-    step = make_step(graph, ADAM, squares, average_decay=0.9, skip_nonfinite=False)
-    after, metrics = step(state, points(0, np.nan))
+    step = make_step(squares, ADAM, merging(graph), ema_decay=0.9, skip_nonfinite=False)
+    after, metrics = step(state, {}, points(0, np.nan))
     assert metrics["skipped"] == 0
     assert not jnp.isfinite(after.params["kernel"]).all()
 
 
 def test_a_batch_of_padding_alone_is_finite():
     graph, state = fresh(make_line, DESCENT)
-    nothing = lambda model, batch, key: (0.0 * squares(model, batch, key)[0], jnp.float32(0), {})
-    after, metrics = make_step(graph, DESCENT, nothing)(state, points())
+    zero = lambda sums: {"loss": (0.0 * sums["loss"][0], jnp.float32(0))}
+    nothing = lambda model, batch, key: zero(squares(model, batch, key))
+    after, metrics = make_step(nothing, DESCENT, merging(graph))(state, {}, points())
     chex.assert_trees_all_equal(after.params, state.params)
     assert metrics["loss"] == 0
 
@@ -244,7 +252,7 @@ def test_average_starts_at_the_parameters_and_follows_them(line):
     chex.assert_trees_all_equal(start.average, start.params)
     state, average = start, start.params
     for n in range(4):
-        state, _ = step(state, points(n))
+        state, _ = step(state, {}, points(n))
         keep = min(0.9, (1 + n) / (10 + n))
         average = jax.tree.map(lambda a, p, d=keep: d * a + (1 - d) * p, average, state.params)
     chex.assert_trees_all_close(state.average, average, rtol=1e-5)
@@ -253,31 +261,33 @@ def test_average_starts_at_the_parameters_and_follows_them(line):
 def test_average_is_kept_if_and_only_if_it_has_a_decay():
     graph, state = fresh(make_line, DESCENT)
     with pytest.raises(ConfigError, match="go together"):
-        make_step(graph, DESCENT, squares, average_decay=0.9)(state, points())
-    with pytest.raises(ConfigError, match=r"average_decay is 1\.0"):
-        make_step(graph, DESCENT, squares, average_decay=1.0)
+        make_step(squares, DESCENT, merging(graph), ema_decay=0.9)(state, {}, points())
+    with pytest.raises(ConfigError, match=r"ema_decay is 1\.0"):
+        make_step(squares, DESCENT, merging(graph), ema_decay=1.0)
 
 
 def test_keys_are_folded_with_the_step_and_nothing_else(line, key):
     start, step = line
-    same = [step(start, points(), key)[1]["loss"] for _ in range(2)]
-    later = step(start._replace(step=jnp.int32(1)), points(), key)[1]["loss"]
+    same = [step(start, {}, points(), key)[1]["loss"] for _ in range(2)]
+    later = step(start._replace(step=jnp.int32(1)), {}, points(), key)[1]["loss"]
     assert same[0] == same[1] != later
-    assert same[0] != step(start, points(), None)[1]["loss"]
-    assert same[0] != step(start, points(), jax.random.key(1))[1]["loss"]
+    assert same[0] != step(start, {}, points(), None)[1]["loss"]
+    assert same[0] != step(start, {}, points(), jax.random.key(1))[1]["loss"]
 
 
 def test_micro_batches_draw_masks_of_their_own(key):
     graph, state = fresh(make_line, DESCENT)
     twice = jax.tree.map(lambda x: np.repeat(x, 2, axis=0), points())  # both parts are points()
-    once = make_step(graph, DESCENT, squares)(state, points(), key)[1]["loss"]
-    parts = make_step(graph, DESCENT, squares, accumulation=2)(state, twice, key)[1]["loss"]
+    once = make_step(squares, DESCENT, merging(graph))(state, {}, points(), key)[1]["loss"]
+    parts = make_step(squares, DESCENT, merging(graph), accumulation=2)(state, {}, twice, key)[1][
+        "loss"
+    ]
     assert once != parts
 
 
 def test_metrics_are_scalars_with_the_rate_and_the_objectives_sums(line):
     state, step = line
-    state, metrics = step(state, points())
+    state, metrics = step(state, {}, points())
     chex.assert_shape(list(metrics.values()), ())
     names = {"loss", "weight", "grad_norm", "skipped", "learning_rate", "largest"}
     assert set(metrics) == names
@@ -291,7 +301,7 @@ def test_gradient_norm_is_that_before_clipping():
         OptimizerConfig("sgd", 1.0, ScheduleConfig("constant", 0), 0.0, clip=0.5), 8, 9
     )
     graph, state = fresh(make_line, tx)
-    after, metrics = make_step(graph, tx, squares)(state, points())
+    after, metrics = make_step(squares, tx, merging(graph))(state, {}, points())
     moved = optax.tree.norm(jax.tree.map(jnp.subtract, after.params, state.params))
     assert metrics["grad_norm"] > 1
     chex.assert_trees_all_close(moved, 0.5, rtol=1e-5)
@@ -300,9 +310,9 @@ def test_gradient_norm_is_that_before_clipping():
 def test_rows_that_do_not_divide_are_refused():
     graph, state = fresh(make_line, DESCENT)
     with pytest.raises(ConfigError, match="8 rows does not divide into 3 micro-batches"):
-        make_step(graph, DESCENT, squares, accumulation=3)(state, points())
+        make_step(squares, DESCENT, merging(graph), accumulation=3)(state, {}, points())
     with pytest.raises(ConfigError, match="accumulation is 0"):
-        make_step(graph, DESCENT, squares, accumulation=0)
+        make_step(squares, DESCENT, merging(graph), accumulation=0)
 
 
 def test_evaluation_sums_add_up_to_the_loss_of_training():
@@ -310,12 +320,14 @@ def test_evaluation_sums_add_up_to_the_loss_of_training():
     params = jax.tree.map(np.asarray, split(make_line())[1])
     graph, state = fresh(make_line, DESCENT)
     whole = jax.tree.map(lambda _: replicated(mesh), params)
-    evaluate = compile_eval(make_eval_step(graph, squares), mesh, whole)
-    sums = [jax.block_until_ready(evaluate(params, shard_batch(points(n), mesh))) for n in (0, 1)]
+    evaluate = compile_eval(make_eval_step(squares, merging(graph)), mesh, whole)
+    sums = [
+        jax.block_until_ready(evaluate(params, {}, shard_batch(points(n), mesh))) for n in (0, 1)
+    ]
     total = functools.reduce(lambda a, b: jax.tree.map(jnp.add, a, b), sums)
     both = jax.tree.map(lambda a, b: np.concatenate([a, b]), points(0), points(1))
-    _, metrics = make_step(graph, DESCENT, squares)(state, both, None)
-    chex.assert_trees_all_close(total["loss"] / total["weight"], metrics["loss"], rtol=1e-6)
+    _, metrics = make_step(squares, DESCENT, merging(graph))(state, {}, both, None)
+    chex.assert_trees_all_close(total["loss"][0] / total["loss"][1], metrics["loss"], rtol=1e-6)
     assert evaluate._cache_size() == 1
 
 
@@ -323,19 +335,67 @@ def test_evaluation_sums_add_up_to_the_loss_of_training():
 def test_learns_a_batch_by_heart(make_toy, sentences):
     tx = make_optimizer(OptimizerConfig("adam", 1e-2, ScheduleConfig("constant", 10)), 16, 100)
     graph, state = fresh(make_toy, tx)
-    step, batch = jax.jit(make_step(graph, tx, translation(bos=1))), sentences()
+    step, batch = jax.jit(make_step(translation(bos=1), tx, merging(graph))), sentences()
     for _ in range(120):
-        state, metrics = jax.block_until_ready(step(state, batch))
+        state, metrics = jax.block_until_ready(step(state, {}, batch))
     assert metrics["loss"] < 0.1, metrics
 
 
-def test_frozen_parameters_have_no_gradient_b38():
+def test_b38_frozen_parameters_have_no_gradient_and_no_optimizer_state():
     """The norm that clipping goes by is that of what is trained."""
-    graph, state = fresh(make_line, DESCENT)
-    whole = make_step(graph, DESCENT, squares)(state, points())[0]
-    step = make_step(graph, DESCENT, squares, frozen=lambda name: name == "kernel")
-    after, metrics = step(state, points())
-    np.testing.assert_array_equal(after.params["kernel"], state.params["kernel"])
+    graph, state = fresh(make_line, ADAM)
+    whole, of_all = make_step(squares, DESCENT, merging(graph))(
+        state._replace(opt_state=DESCENT.init(state.params)), {}, points()
+    )
+    part = where(lambda path: path == "bias")
+    trainable, frozen = part.split(state.params, nnx.Rngs(0))
+    start = TrainState(jnp.int32(0), trainable, DESCENT.init(trainable))
+    after, metrics = make_step(squares, DESCENT, merging(graph))(start, frozen, points())
+    assert set(after.params) == {"bias"}
     np.testing.assert_array_equal(after.params["bias"], whole.params["bias"])
     moved = float(jnp.abs(after.params["bias"] - state.params["bias"])[0])
     np.testing.assert_allclose(metrics["grad_norm"], moved, rtol=1e-6)
+    np.testing.assert_array_equal(metrics["loss"], of_all["loss"])
+    names = set(named(ADAM.init(trainable)))
+    assert not any("kernel" in name for name in names)
+    assert any("bias" in name for name in names)
+
+
+def test_every_sum_is_divided_by_its_own_weight_however_the_batch_is_split():
+    """Rows of unequal weight, so that a mean of means would differ."""
+
+    def objective(model, batch, key):
+        sums = squares(model, batch, key)
+        marked = (batch["y"][:, 0] > 0).astype(jnp.float32)
+        return sums | {"marked": ((batch["x"].sum(1) * marked).sum(), marked.sum())}
+
+    graph, state = fresh(make_line, DESCENT)
+    batch = points(3)
+    marked = batch["y"][:, 0] > 0
+    assert len(set(marked.reshape(4, 2).sum(0))) == 2, (
+        "equal weights would not show a mean of means"
+    )
+    for accumulation in (1, 2):
+        step = make_step(objective, DESCENT, merging(graph), accumulation=accumulation)
+        _, metrics = step(state, {}, batch)
+        np.testing.assert_allclose(metrics["marked"], batch["x"].sum(1)[marked].mean(), rtol=1e-5)
+        assert metrics["weight"] == 8
+
+
+def test_an_objective_of_whole_batches_refuses_accumulation():
+    def contrast(model, batch, key):
+        return squares(model, batch, key)
+
+    contrast.whole_batch = True
+    graph, _ = fresh(make_line, DESCENT)
+    make_step(contrast, DESCENT, merging(graph))
+    with pytest.raises(ConfigError, match="compares all rows"):
+        make_step(contrast, DESCENT, merging(graph), accumulation=2)
+
+
+@pytest.mark.parametrize("returned", [jnp.float32(1), {"accuracy": (1.0, 1.0)}])
+def test_an_objective_without_a_loss_is_refused(returned):
+    graph, state = fresh(make_line, DESCENT)
+    step = make_step(lambda model, batch, key: returned, DESCENT, merging(graph))
+    with pytest.raises(ConfigError, match="an objective returns a dictionary"):
+        step(state, {}, points())

@@ -44,9 +44,9 @@ class Evaluate(RunCommand):
     """A JSON file for the figures."""
 
 
-def evaluate(arguments: Sequence[str]) -> int:
+def evaluate(arguments: Sequence[str], program: str) -> int:
     """Prints a row for each model."""
-    asked = parse_flags(Evaluate, f"{PROGRAM} evaluate", arguments)
+    asked = parse_flags(Evaluate, program, arguments)
     from transformer_jax.runs import language
     from transformer_jax.training.sealed import changed_config
 

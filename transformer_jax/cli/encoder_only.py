@@ -43,9 +43,9 @@ class Evaluate(RunCommand):
     """A JSON file for the figures."""
 
 
-def evaluate(arguments: Sequence[str]) -> int:
+def evaluate(arguments: Sequence[str], program: str) -> int:
     """Prints a row for each text or file."""
-    asked = parse_flags(Evaluate, f"{PROGRAM} evaluate", arguments)
+    asked = parse_flags(Evaluate, program, arguments)
     from transformer_jax.runs import encoder_evaluation
     from transformer_jax.training.sealed import changed_config
 
@@ -61,9 +61,9 @@ class Glue:
     """COLUMN=RUN, such as SST-2=runs/sst."""
 
 
-def glue(arguments: Sequence[str]) -> int:
+def glue(arguments: Sequence[str], program: str) -> int:
     """Prints the published rows and ours."""
-    asked = parse_flags(Glue, f"{PROGRAM} glue", arguments)
+    asked = parse_flags(Glue, program, arguments)
     from transformer_jax.runs import glue_table
 
     print(glue_table.glue(asked.runs))

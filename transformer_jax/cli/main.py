@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from transformer_jax import __version__, old_names
+from transformer_jax.cli import families
 from transformer_jax.cli.answer import Answer
 from transformer_jax.cli.attention import Attention
 from transformer_jax.cli.checks import check_values
@@ -60,6 +61,8 @@ COMMANDS: dict[str, Any] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code of the command that ``arguments``, or the command line, ask for."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] and given[0] in families.COMMANDS:
+        return families.main(given)
     debug = os.environ.get("TRANSFORMER_JAX_DEBUG", "0") not in ("", "0")
     with terminated("stopped by a signal"):
         return guarded(lambda: _run(given), debug=debug)
@@ -101,10 +104,11 @@ def _parse(arguments: list[str]) -> Any:
         arguments[1:] = old_names.current_flags(arguments[0], arguments[1:], known)
         check_flags(arguments[0], known, arguments[1:], see)
     elif arguments and arguments[0] not in ("-h", "--help"):
-        near = difflib.get_close_matches(arguments[0], COMMANDS, 1, 0.5)
+        known_names = [*COMMANDS, *families.COMMANDS]
+        near = difflib.get_close_matches(arguments[0], known_names, 1, 0.5)
         hint = f"did you mean {near[0]}? " if near else ""
         raise ConfigError(
-            f"unknown command {arguments[0]}: {hint}there are {', '.join(COMMANDS)} "
+            f"unknown command {arguments[0]}: {hint}there are {', '.join(known_names)} "
             f"(see {PROGRAM} --help)"
         )
     else:
@@ -112,7 +116,9 @@ def _parse(arguments: list[str]) -> Any:
     parse = lambda: tyro.extras.subcommand_cli_from_dict(
         COMMANDS,
         prog=PROGRAM,
-        description="Use a trained model: text in, text and pictures out. --version: its version.",
+        description="Use a trained model: text in, text and pictures out. To train one: "
+        f"{', '.join(families.COMMANDS)} (see transformer-jax train --help). "
+        "--version: its version.",
         args=arguments,
     )
     return in_one_line(parse, f"{PROGRAM} {arguments[0]}")

@@ -46,9 +46,9 @@ class Evaluate(RunCommand):
     """Where the translations go, one a line."""
 
 
-def evaluate(arguments: Sequence[str]) -> int:
+def evaluate(arguments: Sequence[str], program: str) -> int:
     """Translates a file with a run's model and scores it."""
-    asked = parse_flags(Evaluate, f"{PROGRAM} evaluate", arguments)
+    asked = parse_flags(Evaluate, program, arguments)
     from transformer_jax.training.sealed import changed_config
 
     with changed_config(asked.allow_changed_config):
@@ -60,8 +60,8 @@ def _evaluate(asked: Evaluate) -> int:
     from transformer_jax.decoding.options import BeamSearchConfig
     from transformer_jax.decoding.translator import Translator
     from transformer_jax.predictors.runs import load, open_directory
-    from transformer_jax.runs.translation import score_pairs
     from transformer_jax.runs.translation_settings import Run
+    from transformer_jax.tasks.translation import score_pairs
 
     search = BeamSearchConfig(num_beams=asked.beams)
     lowercase = Run.read(open_directory(asked.run)).data.read.lowercase

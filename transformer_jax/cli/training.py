@@ -21,6 +21,7 @@ from transformer_jax.errors import ConfigError
 __all__ = ["Command", "Family", "main", "run_as_program"]
 
 Command = Callable[[Sequence[str]], int]
+Other = Callable[[Sequence[str], str], int]
 
 
 class Family(NamedTuple):
@@ -35,7 +36,7 @@ class Family(NamedTuple):
     read: Callable[[Any], tuple[Any, Any]]  # directory -> run, and a function to its texts
     train: Callable[..., int]
     anew: Callable[[Any], Any] = lambda run: run  # a run without what its own data told
-    others: Mapping[str, Command] = {}  # further commands by name
+    others: Mapping[str, Other] = {}  # further commands by name, of flags and of what is typed
 
 
 def _train(family: Family, command: str, arguments: Sequence[str]) -> int:
@@ -58,7 +59,7 @@ def _train(family: Family, command: str, arguments: Sequence[str]) -> int:
     with _writing_alone(run.output, lambda: _check_output(run)):
         run, directory, texts = family.begin(run, named)
         run_log(directory.log)
-        return family.train(run, directory, texts, resume=False)
+        return family.train(run, directory, texts)
 
 
 def _check_room(run: Any) -> None:
@@ -77,7 +78,7 @@ def _check_output(run: Any) -> None:
 def _writing_alone(path: str, check: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Holds the lock of a run directory, in the first process; ``check`` may refuse it before."""
     from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
-    from transformer_jax.runs.job import say
+    from transformer_jax.training.activity import log
     from transformer_jax.training.lock import RunLock, is_locked
 
     with contextlib.ExitStack() as held:
@@ -85,7 +86,7 @@ def _writing_alone(path: str, check: Callable[[], None] = lambda: None) -> Itera
             # Nothing is written to a folder that is no run, and a run in progress is told as such.
             if not is_locked(path):
                 check()
-            held.enter_context(RunLock(path, say=say))
+            held.enter_context(RunLock(path, say=log))
             check()
         sync_global_devices("run is locked")
         yield
@@ -137,7 +138,7 @@ def _resume(family: Family, arguments: Sequence[str]) -> int:
         initialize(run.distributed)
         _check_room(run)
         with _writing_alone(asked.run):
-            return family.train(run, directory, texts(), resume=True)
+            return family.train(run, directory, texts())
 
 
 def _unfinished(family: Family, directory: Any) -> tuple[Any, Any]:
@@ -148,11 +149,18 @@ def _unfinished(family: Family, directory: Any) -> tuple[Any, Any]:
     return run, texts
 
 
+def _other(command: Other, program: str, arguments: Sequence[str]) -> int:
+    return command(arguments, program)
+
+
 def _run(family: Family, arguments: list[str]) -> int:
     commands: dict[str, Command] = {
         **{name: functools.partial(_train, family, name) for name in family.begins},
         "resume": functools.partial(_resume, family),
-        **family.others,
+        **{
+            name: functools.partial(_other, command, f"{family.program} {name}")
+            for name, command in family.others.items()
+        },
     }
     if not arguments or arguments[0] in ("-h", "--help"):
         print(f"{family.doc.rstrip()}\n\n{NOTE}")
@@ -168,12 +176,18 @@ def _run(family: Family, arguments: list[str]) -> int:
     return commands[name](rest)
 
 
-def main(family: Family, arguments: Sequence[str] | None = None) -> int:
-    """The exit code of what ``arguments``, or the command line, ask for."""
+def main(family: Family | Callable[[], Family], arguments: Sequence[str] | None = None) -> int:
+    """The exit code of what ``arguments``, or the command line, ask for.
+
+    Args:
+        family: What is trained, or a function that finds it and may refuse to.
+        arguments: A command and its flags; None is those of this process.
+    """
+    find = (lambda: family) if isinstance(family, Family) else family
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         with terminated("stopped by a signal before or after training"):
-            return guarded(lambda: _run(family, given))
+            return guarded(lambda: _run(find(), given))
     finally:
         run_log(None)
 

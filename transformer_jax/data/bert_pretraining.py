@@ -1,9 +1,10 @@
 """Pairs of texts from documents, drawn anew for every epoch, with tokens hidden in them."""
 
 import bisect
+import dataclasses
 import hashlib
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from jaxtyping import Int
@@ -21,12 +22,16 @@ Pairing = Literal["next", "order", "none"]
 _LABELS, _DRAWS = 1 << 40, 1 << 41
 
 
-class PairBatch(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class PairBatch:
     """Which texts make up a batch: numbers of the plan, -1 for none, and their padded length."""
 
     indices: Int[np.ndarray, " B"]
     T: int
     epoch: int
+
+    def __len__(self) -> int:
+        return len(self.indices)
 
     def select(self, rows: Int[np.ndarray, " b"]) -> "PairBatch":
         """Some of the rows, such as those that one process holds."""
@@ -131,6 +136,10 @@ class BertPretrainingPlan:
     def needed(self, start: int = 0) -> list[Shape]:
         """The shapes, in the order in which the batches after ``start`` steps first need them."""
         return self._plan.needed(start if self._shuffle else 0)
+
+    def padding(self, start: int = 0) -> list[PairBatch]:
+        """Batches of no text, one of every shape, in the order of :meth:`needed`."""
+        return [PairBatch(np.full(rows, -1), T, 0) for rows, T, _ in self.needed(start)]
 
     def batch(self, step: int) -> PairBatch:
         """The rows of batch ``step``, counted from 0 over all epochs."""

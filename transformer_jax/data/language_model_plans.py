@@ -2,11 +2,11 @@
 
 import abc
 import bisect
+import dataclasses
 import functools
 import hashlib
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int
@@ -18,16 +18,17 @@ from transformer_jax.errors import ConfigError, DataError, plural
 __all__ = ["ContiguousPlan", "PackingPlan", "RowBatch", "make_rows"]
 
 
-class RowBatch(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class RowBatch:
     """The rows of one batch, each made of at most ``P`` pieces of the store.
 
     Attributes:
         indices: Which row of the plan each is, -1 for none.
         begins: Where in the store the targets of each piece begin.
         lengths: Targets of each piece; 0 for none.
-        skips: How many of them, from the first, have no weight: they are there as context.
-        fresh: Whether a piece begins a document, so that its first input is BOS, and else the
-            token before.
+        context_only: How many of them, from the first, have no weight: they are context.
+        starts_document: Whether a piece begins a document: its first input is then BOS, otherwise
+            the token before.
         packed: Whether the pieces of a row must not see each other.
     """
 
@@ -38,10 +39,17 @@ class RowBatch(NamedTuple):
     starts_document: Bool[np.ndarray, "B P"]
     packed: bool
 
+    def __len__(self) -> int:
+        return len(self.indices)
+
     def select(self, rows: Int[np.ndarray, " b"]) -> "RowBatch":
         """Some of the rows, such as those that one process holds."""
-        indices, begins, lengths, skips, fresh = (field[rows] for field in self[:5])
-        return RowBatch(indices, begins, lengths, skips, fresh, self.packed)
+        begins, lengths, context_only, starts = (part[rows] for part in self.pieces())
+        return RowBatch(self.indices[rows], begins, lengths, context_only, starts, self.packed)
+
+    def pieces(self) -> tuple[np.ndarray, ...]:
+        """The arrays of one number for each piece."""
+        return self.begins, self.lengths, self.context_only, self.starts_document
 
 
 class _Plan(abc.ABC):
@@ -82,6 +90,11 @@ class _Plan(abc.ABC):
         chosen = cached[1][position * rows : (position + 1) * rows]
         indices[: len(chosen)] = chosen
         return self._rows(indices, epoch)
+
+    def padding(self, start: int = 0) -> list[RowBatch]:
+        """A batch of the one shape that batches have."""
+        del start
+        return [self.batch(0)]
 
     def _order(self, epoch: int) -> np.ndarray:
         if not self._shuffle:
@@ -277,7 +290,7 @@ def make_rows(
     """
     B = len(batch.indices)
     row, column = np.nonzero(batch.lengths)
-    begins, lengths, skips, fresh = (field[row, column] for field in batch[1:5])
+    begins, lengths, skips, fresh = (field[row, column] for field in batch.pieces())
     ends = np.cumsum(batch.lengths, axis=1)
     firsts = row * T + ends[row, column] - lengths  # places in the flat batch
     before = np.cumsum(lengths) - lengths

@@ -1,5 +1,6 @@
 """Which examples make up batch ``step``: a pure function of the lengths, the seed and the step."""
 
+import dataclasses
 import hashlib
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ from jaxtyping import Float64, Int, UInt64
 from transformer_jax.data.shapes import choose_shapes
 from transformer_jax.errors import ConfigError, DataError, plural
 
-__all__ = ["BatchPlan", "BucketPlan", "Shape", "hashed", "shuffled", "uniform"]
+__all__ = ["ArrayPlan", "BatchPlan", "BucketPlan", "Shape", "hashed", "shuffled", "uniform"]
 
 
 class Shape(NamedTuple):
@@ -20,12 +21,66 @@ class Shape(NamedTuple):
     T: int
 
 
-class BatchPlan(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class BatchPlan:
     """The rows of one batch: which example each holds, -1 for none, and the padded lengths."""
 
     indices: Int[np.ndarray, " B"]
     S: int
     T: int
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def select(self, rows: Int[np.ndarray, " b"]) -> "BatchPlan":
+        """Some of the rows, such as those that one process holds."""
+        return BatchPlan(self.indices[rows], self.S, self.T)
+
+
+@dataclasses.dataclass(frozen=True)
+class ArrayPlan:
+    """Rows of arrays in shuffled batches of one size; the last batch of an epoch wraps around.
+
+    Its items are arrays of row numbers.
+
+    Example:
+        >>> plan = ArrayPlan(count=5, rows=2)
+        >>> [plan.batch(step).tolist() for step in range(plan.steps_per_epoch)]
+        [[0, 2], [4, 3], [1, 0]]
+    """
+
+    count: int
+    rows: int
+    seed: int = 0
+    shuffle: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("count", "rows"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}: at least 1")
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches until each row came at least once."""
+        return -(-self.count // self.rows)
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells this plan from others."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
+
+    def batch(self, step: int) -> Int[np.ndarray, " B"]:
+        """The rows of batch ``step``, counted from 0 over all epochs."""
+        epoch, position = divmod(step, self.steps_per_epoch)
+        order = np.arange(self.count)
+        if self.shuffle:
+            order = shuffled(self.count, self.seed, epoch)
+        begin = position * self.rows
+        return np.take(order, range(begin, begin + self.rows), mode="wrap")
+
+    def padding(self, start: int = 0) -> list[Int[np.ndarray, " B"]]:
+        """Rows of the one shape that batches have."""
+        return [self.batch(start)]
 
 
 class BucketPlan:
@@ -144,6 +199,10 @@ class BucketPlan:
         epoch, position = divmod(start, self.steps_per_epoch)
         coming = (Shape(len(b.indices), b.S, b.T) for b in self.epoch(epoch)[position:])
         return list(dict.fromkeys([*coming, *self.shapes]))
+
+    def padding(self, start: int = 0) -> list[BatchPlan]:
+        """Batches of no example, one of every shape, in the order of :meth:`needed`."""
+        return [BatchPlan(np.full(rows, -1), S, T) for rows, S, T in self.needed(start)]
 
     def epoch(self, epoch: int) -> list[BatchPlan]:
         """All batches of an epoch, in order."""

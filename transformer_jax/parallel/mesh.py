@@ -1,6 +1,7 @@
 """Devices in a mesh, processes that work as one, and the rows that each of them holds."""
 
 import dataclasses
+import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -17,7 +18,9 @@ from transformer_jax.parallel.sharding import batch_sharding, num_batch_shards
 __all__ = [
     "DistributedConfig",
     "MeshConfig",
+    "broadcast_json",
     "devices_of",
+    "gather_to_host",
     "initialize",
     "is_main_process",
     "local_rows",
@@ -206,6 +209,29 @@ def sync_global_devices(name: str) -> None:
         multihost_utils.sync_global_devices(name)
 
 
+def gather_to_host(tree: Any) -> Any:
+    """All arrays of a tree, whole, in host memory; every process calls it and gets them."""
+    if jax.process_count() > 1:
+        tree = multihost_utils.process_allgather(tree, tiled=True)
+    return jax.device_get(tree)
+
+
+def broadcast_json(value: Any) -> Any:
+    """What the first process has, on every process; all call it together.
+
+    Args:
+        value: What JSON can hold; only that of the first process counts.
+    """
+    if jax.process_count() == 1:
+        return value
+    text = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    size = int(multihost_utils.broadcast_one_to_all(np.int64(len(text))))
+    held = np.zeros(size, np.uint8)
+    if is_main_process():
+        held[:] = text
+    return json.loads(np.asarray(multihost_utils.broadcast_one_to_all(held)).tobytes())
+
+
 def local_rows(mesh: Mesh, rows: int) -> Int[np.ndarray, "R"]:
     """Which rows of a batch of ``rows`` the devices of this process hold, in order.
 
@@ -228,13 +254,12 @@ def local_rows(mesh: Mesh, rows: int) -> Int[np.ndarray, "R"]:
     return np.unique(np.concatenate([np.arange(rows)[index] for index in held]))
 
 
-def shard_batch(
-    batch: Mapping[str, np.ndarray], mesh: Mesh, rows: int | None = None
-) -> dict[str, jax.Array]:
+def shard_batch(batch: Mapping[str, Any], mesh: Mesh, rows: int | None = None) -> dict[str, Any]:
     """A batch on the devices of the mesh, split by rows.
 
     Args:
-        batch: Arrays that hold either all rows or only those of :func:`local_rows`.
+        batch: Arrays, or dictionaries of them, with either all rows or only those of
+            :func:`local_rows`.
         mesh: Where it goes.
         rows: Of the whole batch; None is as many as the arrays have, in a single process.
 
@@ -242,16 +267,18 @@ def shard_batch(
         ConfigError: The rows do not divide over the mesh, or an array has neither all rows nor
             the local ones.
     """
+    is_array = lambda node: not isinstance(node, dict)
     if rows is None:
         if jax.process_count() > 1:
             raise ConfigError("shard_batch in several processes needs the rows of the whole batch")
-        rows = len(next(iter(batch.values())))
+        rows = len(jax.tree.leaves(dict(batch), is_leaf=is_array)[0])
     sharding, held = batch_sharding(mesh), local_rows(mesh, rows)
     # Where each row of the whole batch lies in an array of the local ones.
     place = np.zeros(rows, np.int64)
     place[held] = np.arange(len(held))
 
-    def put(name: str, x: np.ndarray) -> jax.Array:
+    def put(path: Any, x: Any) -> jax.Array:
+        x, name = np.asarray(x), "/".join(str(entry.key) for entry in path)
         if len(x) not in (rows, len(held)):
             raise ConfigError(
                 f"batch[{name!r}] has {len(x)} rows: allowed are all {rows} or the {len(held)} "
@@ -268,4 +295,4 @@ def shard_batch(
 
         return jax.make_array_from_callback((rows, *x.shape[1:]), sharding, part)
 
-    return {name: put(name, np.asarray(x)) for name, x in batch.items()}
+    return jax.tree_util.tree_map_with_path(put, dict(batch), is_leaf=is_array)

@@ -49,7 +49,7 @@ def check_best(run: Any, allowed: Sequence[str]) -> None:
     Raises:
         ConfigError: It names those that there are.
     """
-    if run.loop.best not in allowed:
+    if run.loop.best not in (None, *allowed):
         raise ConfigError(f"loop.best is {run.loop.best}: this run has {', '.join(allowed)}")
 
 

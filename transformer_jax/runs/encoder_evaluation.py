@@ -4,13 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+from flax import nnx
+
 from transformer_jax.data.documents import TextSplits, read_texts
 from transformer_jax.data.labeled import read_labeled
 from transformer_jax.errors import ConfigError
 from transformer_jax.predictors.runs import load, open_directory
 from transformer_jax.runs import finetuning, pretraining
 from transformer_jax.runs.encoder_settings import PretrainRun, read
-from transformer_jax.runs.task_scores import measure, table
+from transformer_jax.tasks.scores import measure, table
 from transformer_jax.training.run_directory import RunDirectory
 
 __all__ = ["evaluate"]
@@ -39,7 +41,8 @@ def _hidden_words(run: PretrainRun, directory: RunDirectory, asked: Any) -> dict
     if asked.data is not None:
         judged = read_texts(asked.data, run.data.read, "--data")
         texts = TextSplits(texts.train, None, {"text": judged})
-    return pretraining.score(pretraining.PretrainJob(run, directory, texts), asked.checkpoint)
+    model, tokenizer = load(directory.path, asked.checkpoint, kind="encoder")
+    return pretraining.score(run, directory, texts, tokenizer, nnx.merge(*model))
 
 
 def _task(run: Any, directory: RunDirectory, asked: Any) -> dict[str, Any]:
@@ -53,6 +56,8 @@ def _task(run: Any, directory: RunDirectory, asked: Any) -> dict[str, Any]:
         raise ConfigError(f"{asked.run}: has no test or validation examples: give --data")
     model, tokenizer = load(directory.path, asked.checkpoint, kind="encoder-task")
     predictor = finetuning.predictor(model, tokenizer, run)
-    scores = {name: measure(predictor, run.task, part) for name, part in judged.items()}
+    scores = {
+        name: measure(predictor, kind, run.task.labels, part) for name, part in judged.items()
+    }
     print(table(scores), flush=True)
     return scores

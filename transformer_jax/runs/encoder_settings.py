@@ -5,14 +5,14 @@ from typing import Any, Literal
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.config_dict import from_dict
-from transformer_jax.data.bert_pretraining import Pairing
 from transformer_jax.data.documents import TextData, TextOptions
 from transformer_jax.data.labeled import LabeledData, Task
-from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.errors import CheckpointError, ConfigError, at_least
 from transformer_jax.model_presets import PRESETS, bert
 from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig
-from transformer_jax.runs.settings import TokenizerConfig, at_least
+from transformer_jax.runs.settings import TokenizerConfig
 from transformer_jax.runs.sizing import with_vocabulary_shown
+from transformer_jax.tasks.masked_lm import MaskingConfig
 from transformer_jax.training.loop import LoopConfig
 from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig
 from transformer_jax.training.run_directory import RunDirectory
@@ -22,25 +22,11 @@ __all__ = [
     "TASK_RUNS",
     "EncoderTraining",
     "FinetuneRun",
-    "MaskingConfig",
     "PretrainRun",
     "PretrainTraining",
     "TaskConfig",
     "read",
 ]
-
-
-@dataclasses.dataclass(frozen=True)
-class MaskingConfig:
-    """What is to be found again."""
-
-    share: float = 0.15  # of the tokens of a text that are hidden
-    whole_words: bool = False  # hide all tokens of a word together
-    pairs: Pairing = "next"  # the second objective: is it the next text, is the order right, none
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.share < 1.0:
-            raise ConfigError(f"masking.share is {self.share}: above 0 and below 1")
 
 
 @dataclasses.dataclass(frozen=True)

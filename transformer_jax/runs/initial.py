@@ -10,7 +10,7 @@ import numpy as np
 from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import CheckpointError, ConfigError, plural
 from transformer_jax.predictors.runs import model_config, open_directory
-from transformer_jax.runs.job import say
+from transformer_jax.training.activity import log
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.trees import named
 
@@ -62,7 +62,7 @@ class Initial:
         if not taken:
             raise CheckpointError(f"{path}: has no parameter that this run could start from")
         parts = ", ".join(dict.fromkeys(_part(name) for name in fresh))
-        say(
+        log(
             f"loaded {len(taken)} of {plural(len(values), 'parameter')} from {path}; newly "
             f"initialized: {parts or 'none'}"
         )

@@ -3,46 +3,33 @@
 import dataclasses
 import functools
 import json
-import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from transformer_jax.data.documents import (
-    DocumentStream,
-    TextChunk,
-    TextSplits,
-    open_texts,
-    read_texts,
-)
-from transformer_jax.data.language_model_plans import (
-    ContiguousPlan,
-    PackingPlan,
-    RowBatch,
-    make_rows,
-)
-from transformer_jax.data.store import release_pages
-from transformer_jax.data.token_file import TextStore, build_tokens, sample_texts
+from transformer_jax.data.document_stream import DocumentStream, TextChunk
+from transformer_jax.data.documents import TextSplits, open_texts, read_texts
+from transformer_jax.data.token_file import TextStore, sample_texts
 from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.decoding.language import DecoderLanguageModel
 from transformer_jax.decoding.requests import GenerationRequest, LanguageModel
 from transformer_jax.errors import ConfigError, plural
-from transformer_jax.models.decoder import Decoder
-from transformer_jax.parallel.mesh import is_main_process, local_rows, shard_batch
-from transformer_jax.predictors.runs import load_language, open_directory
-from transformer_jax.runs import checks, job
-from transformer_jax.runs.job import say
+from transformer_jax.parallel.mesh import is_main_process
+from transformer_jax.predictors.runs import first_token, load_language, open_directory
+from transformer_jax.runs import begin as beginning
+from transformer_jax.runs import checks
+from transformer_jax.runs.begin import token_cache
 from transformer_jax.runs.language_report import Report, baselines, counted_model, judge
 from transformer_jax.runs.language_settings import LanguageRun, NgramRun, read
+from transformer_jax.runs.train import train as train_run
+from transformer_jax.tasks.language_model import Rows, build_text_store, language_model
 from transformer_jax.training import manifest
-from transformer_jax.training.activity import tracked
-from transformer_jax.training.objectives import language_model
+from transformer_jax.training.activity import log
 from transformer_jax.training.run_directory import RunDirectory
-from transformer_jax.training.state import TrainState
+from transformer_jax.training.task import Task
 
-__all__ = ["begin", "compare", "count", "open_run", "train"]
+__all__ = ["begin", "compare", "count", "make_task", "open_run", "train"]
 
 
 def begin(
@@ -57,9 +44,9 @@ def begin(
         checks.check_steps(run)
         checks.check_length("training.length", run.training.length, run.model)
     texts = open_run(run)
-    learn = lambda: job.learn_tokenizer(run.tokenizer, sample_texts(texts.train))
+    learn = lambda: beginning.learn_tokenizer(run.tokenizer, sample_texts(texts.train))
     settle = functools.partial(_settled, texts)
-    directory = job.begin(run, learn, settle, vocab_given=vocab_given)
+    directory = beginning.begin(run, learn, settle, vocab_given=vocab_given)
     return read(directory), directory, texts
 
 
@@ -104,7 +91,7 @@ def _beginning(texts: DocumentStream, characters: int) -> DocumentStream:
         left, begun = characters, False
         for text, last in texts:
             if len(text) > left:
-                say(f"{texts.name}: only the first {plural(characters, 'character')} are judged")
+                log(f"{texts.name}: only the first {plural(characters, 'character')} are judged")
                 if left or begun:
                     yield TextChunk(text[:left], True)
                 return
@@ -115,126 +102,62 @@ def _beginning(texts: DocumentStream, characters: int) -> DocumentStream:
     return DocumentStream(texts.name, identity, pieces, counts=texts.counts)
 
 
+def _ends(run: Any) -> bool:
+    # A single text without end is read as nanoGPT reads it: nothing is added.
+    return getattr(run, "first", "bos") != "newline"
+
+
 def store_of(
     run: Any, directory: RunDirectory, tokenizer: Tokenizer, texts: DocumentStream
 ) -> TextStore:
     """A run's texts as ids, and a line about them."""
-    began = time.monotonic()
-    # A single text without end is read as nanoGPT reads it: nothing is added.
-    ends = getattr(run, "first", "bos") != "newline"
-    store = build_tokens(texts, tokenizer, **job.cache_of(run, directory), ends=ends)
-    counts = dict(store.counts)
-    documents, characters = counts.pop("documents"), counts.pop("characters")
-    counts.pop("bytes")
-    rest = "".join(f", {n} {what}" for what, n in counts.items() if n)
-    say(
-        f"{texts.name}: {plural(documents, 'document')}, {plural(characters, 'character')}, "
-        f"{plural(len(store.ids), 'token')}{rest} ({time.monotonic() - began:.1f} s)"
+    return build_text_store(texts, tokenizer, token_cache(run, directory), ends=_ends(run))
+
+
+def make_task(
+    run: LanguageRun, directory: RunDirectory, tokenizer: Tokenizer, texts: TextSplits
+) -> Task:
+    """What a run trains."""
+    training = run.training
+    task = language_model(
+        texts,
+        run.model,
+        tokenizer,
+        rows=Rows(training.rows, training.length, training.layout, training.seed),
+        ends=_ends(run),
+        cache=token_cache(run, directory),
     )
-    return store
+    tested = functools.partial(_test, run, directory, tokenizer, texts)
+    return dataclasses.replace(task, test=tested, settings=run)
 
 
-class LanguageJob(job.Job):
-    """The parts of a language model's run."""
-
-    model = Decoder
-
-    def __init__(self, run: LanguageRun, directory: RunDirectory, texts: TextSplits):
-        self.texts = texts
-        super().__init__(run, directory)
-
-    def make_plan(self) -> ContiguousPlan | PackingPlan:
-        """Packed documents, or blocks of one stream."""
-        self.store = self.encode(self.texts.train)
-        return self.plan_for(self.store)
-
-    def encode(self, texts: DocumentStream) -> TextStore:
-        """Documents as ids, and a line about them."""
-        return store_of(self.run, self.directory, self.tokenizer, texts)
-
-    def plan_for(self, store: TextStore, shuffle: bool = True) -> ContiguousPlan | PackingPlan:
-        """Rows of the documents of ``store``."""
-        training = self.run.training
-        how = {"length": training.length, "rows": training.rows, "seed": training.seed}
-        if training.layout == "blocks":
-            return ContiguousPlan(len(store.ids), **how, shuffle=shuffle)
-        return PackingPlan(store.lengths, **how, shuffle=shuffle)
-
-    def tokens(self) -> list[np.ndarray]:
-        """The ids of the training text."""
-        return [self.store.ids]
-
-    def objective(self, smoothing: float) -> Any:
-        """The cross-entropy of each token given those before it."""
-        return language_model(smoothing)
-
-    def examples(self, start: int = 0) -> list[job.Batch]:
-        """A batch of every shape of the plan, which is one."""
-        del start
-        return [self._put(self.store, self.plan.batch(0))]
-
-    def batches(self, start: int) -> Iterator[job.Batch]:
-        """The batches after ``start`` steps, on the devices."""
-        return self.stream(functools.partial(self._rows, self.store), start)
-
-    def put_all(self, store: TextStore) -> Iterator[job.Batch]:
-        """All tokens once, in order."""
-        plan = self.plan_for(store, shuffle=False)
-        for step in tracked(range(plan.steps_per_epoch), "validation loss"):
-            yield self._put(store, plan.batch(step))
-
-    def evaluate(self) -> Any:
-        """From a state to validation scores; None if there is nothing to validate on."""
-        if self.texts.valid is None:
-            return None
-        store, sums = self.encode(self.texts.valid), self.judge()
-
-        def scores(state: TrainState) -> dict[str, float]:
-            params = state.params if state.average is None else state.average
-            found = sums(params, self.put_all(store))
-            loss = found["loss"] / max(found["weight"], 1.0)
-            bits = loss * len(store.ids) / math.log(2) / max(store.counts["characters"], 1)
-            return {"valid_loss": loss, "valid_bits_per_character": bits}
-
-        return scores
-
-    def _rows(self, store: TextStore, batch: RowBatch) -> dict[str, np.ndarray]:
-        held = batch.select(local_rows(self.mesh, len(batch.indices)))
-        special = self.tokenizer
-        made = make_rows(store, held, self.run.training.length, special.bos, special.pad)
-        release_pages(store.ids)  # in time all of a long text would stay
-        return made
-
-    def _put(self, store: TextStore, batch: RowBatch) -> job.Batch:
-        return shard_batch(self._rows(store, batch), self.mesh, len(batch.indices))
-
-
-def train(
-    run: LanguageRun | NgramRun, directory: RunDirectory, texts: TextSplits, *, resume: bool
-) -> int:
-    """Trains, scores the best checkpoint beside counted models, and writes what came of it."""
+def train(run: LanguageRun | NgramRun, directory: RunDirectory, texts: TextSplits) -> int:
+    """Trains, compares the best checkpoint with n-gram models, and writes results."""
     if isinstance(run, NgramRun):
         return count(run, directory, texts)
-    parts = LanguageJob(run, directory, texts)
-    say(
-        f"model: {parts.parameters / 1e6:.2f} M parameters; {plural(parts.steps, 'step')} of "
-        f"{run.training.rows} x {plural(run.training.length, 'token')}, "
-        f"{parts.plan.steps_per_epoch}/epoch, {parts.plan.non_padding_fraction:.0%} non-padding; "
-        f"mesh {dict(parts.mesh.shape)}"
+    return train_run(run, directory, functools.partial(make_task, texts=texts))
+
+
+def _test(
+    run: LanguageRun,
+    directory: RunDirectory,
+    tokenizer: Tokenizer,
+    texts: TextSplits,
+    model: Any,
+    step: int,
+) -> dict[str, Any]:
+    del step
+    language = DecoderLanguageModel(
+        model, tokenizer, first=first_token(directory, tokenizer), ends=_ends(run)
     )
-    return job.train(parts, functools.partial(_finish, parts), resume=resume)
-
-
-def _finish(parts: LanguageJob) -> dict[str, Any]:
-    run, directory = parts.run, parts.directory
-    model = load_language(directory.path)
-    stores = {name: parts.encode(texts) for name, texts in _judged(parts.texts).items()}
+    store = functools.partial(store_of, run, directory, tokenizer)
+    stores = {name: store(found) for name, found in _judged(texts).items()}
     report = Report(run.output or "")
-    report.add("this model", judge(model, stores))
-    for name, counted in baselines(parts.store, parts.tokenizer, run.evaluation):
+    report.add("this model", judge(language, stores))
+    for name, counted in baselines(store(texts.train), tokenizer, run.evaluation):
         report.add(name, judge(counted, stores))
     print(report, flush=True)
-    _write_sample(model, run)
+    _write_sample(language, run)
     return {"scores": report.to_dict()}
 
 

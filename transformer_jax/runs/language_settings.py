@@ -13,10 +13,10 @@ from transformer_jax.config import (
 )
 from transformer_jax.config_dict import from_dict
 from transformer_jax.data.documents import TextData
-from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.errors import CheckpointError, ConfigError, at_least
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig
-from transformer_jax.runs.settings import TokenizerConfig, at_least
+from transformer_jax.runs.settings import TokenizerConfig
 from transformer_jax.runs.sizing import with_vocabulary_shown
 from transformer_jax.training.loop import LoopConfig
 from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig

@@ -1,38 +1,35 @@
 """An encoder's pre-training, from texts to scores: what ``encoder_only pretrain`` does."""
 
+import dataclasses
 import functools
 import math
-import time
-from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
 
-from transformer_jax.data.bert_pretraining import BertPretrainingPlan, PairBatch
-from transformer_jax.data.documents import DocumentStream, TextSplits
+from transformer_jax.data.bert_pretraining import BertPretrainingPlan
+from transformer_jax.data.documents import TextSplits
 from transformer_jax.data.masking import MLMMasking
-from transformer_jax.data.sentences import SentenceStore, build_sentences
-from transformer_jax.data.store import release_pages
 from transformer_jax.data.token_file import sample_texts
 from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer
-from transformer_jax.errors import plural
-from transformer_jax.models.heads import EncoderForMaskedLM
-from transformer_jax.parallel.mesh import local_rows, shard_batch
-from transformer_jax.predictors.runs import chosen_checkpoint
-from transformer_jax.runs import checks, job
+from transformer_jax.runs import begin as beginning
+from transformer_jax.runs import checks
+from transformer_jax.runs.begin import token_cache
 from transformer_jax.runs.encoder_settings import PretrainRun, read
-from transformer_jax.runs.job import say
 from transformer_jax.runs.language import open_run
-from transformer_jax.runs.task_scores import aligned
-from transformer_jax.training.activity import tracked
-from transformer_jax.training.encoder_objectives import masked_words
+from transformer_jax.runs.settings import batching_of
+from transformer_jax.runs.train import train as train_run
+from transformer_jax.tasks.masked_lm import build_sentence_store, masked_lm, pretraining_plan
+from transformer_jax.tasks.scores import aligned
+from transformer_jax.training.encoder_objectives import masked_lm as masked_lm_objective
+from transformer_jax.training.partition import merging
 from transformer_jax.training.run_directory import RunDirectory
-from transformer_jax.training.state import TrainState
-from transformer_jax.training.step import make_eval_step
-from transformer_jax.training.stored import load_params
+from transformer_jax.training.state import split
+from transformer_jax.training.step import add_sums, make_eval_step
+from transformer_jax.training.task import Task
 
-__all__ = ["PretrainJob", "begin", "open_run", "score", "train"]
+__all__ = ["begin", "make_task", "open_run", "score", "train"]
 
 
 def begin(run: PretrainRun, named: PretrainRun) -> tuple[PretrainRun, RunDirectory, TextSplits]:
@@ -43,9 +40,9 @@ def begin(run: PretrainRun, named: PretrainRun) -> tuple[PretrainRun, RunDirecto
     texts = open_run(run)
 
     def learn() -> Tokenizer:
-        return job.learn_tokenizer(run.tokenizer, sample_texts(texts.train), BERT_SPECIAL)
+        return beginning.learn_tokenizer(run.tokenizer, sample_texts(texts.train), BERT_SPECIAL)
 
-    directory = job.begin(
+    directory = beginning.begin(
         run, learn, _settled, vocab_given=run.model.vocab_size != named.model.vocab_size
     )
     return read(directory), directory, texts  # type: ignore[return-value]
@@ -57,130 +54,64 @@ def _settled(run: PretrainRun, tokenizer: Tokenizer) -> PretrainRun:
     return settled
 
 
-class PretrainJob(job.Job):
-    """The parts of a pre-training run."""
-
-    def __init__(self, run: PretrainRun, directory: RunDirectory, texts: TextSplits):
-        self.texts = texts
-        pairs = run.masking.pairs != "none"
-        self.model = functools.partial(EncoderForMaskedLM, next_sentence=pairs)
-        super().__init__(run, directory)
-
-    def make_plan(self) -> BertPretrainingPlan:
-        """Texts of similar lengths, redrawn every epoch."""
-        self.store = self.encode(self.texts.train)
-        return self.plan_for(self.store)
-
-    def encode(self, texts: DocumentStream) -> SentenceStore:
-        """The sentences of documents as ids, and a line about them."""
-        began = time.monotonic()
-        kept = job.cache_of(self.run, self.directory)
-        store = build_sentences(texts, self.tokenizer, **kept)
-        counts = dict(store.counts)
-        counts.pop("bytes")
-        said = ", ".join(f"{n:,} {what}" for what, n in counts.items() if n)
-        say(
-            f"{texts.name}: {said}, {plural(len(store.ids), 'token')} "
-            f"({time.monotonic() - began:.1f} s)"
-        )
-        return store
-
-    def plan_for(self, store: SentenceStore, shuffle: bool = True) -> BertPretrainingPlan:
-        """DocumentStream made of the sentences of ``store``."""
-        training, masking, tokenizer = self.run.training, self.run.masking, self.tokenizer
-        return BertPretrainingPlan(
-            store,
-            MLMMasking.of(tokenizer, whole_words=masking.whole_words, share=masking.share),
-            (tokenizer.bos, tokenizer.eos, tokenizer.pad),
-            length=training.length,
-            tokens=training.tokens,
-            pairing=masking.pairs,
-            buckets=training.buckets,
-            rows_multiple=training.rows_multiple,
-            seed=training.seed,
-            shuffle=shuffle,
-        )
-
-    def tokens(self) -> list[np.ndarray]:
-        """The ids of the training text."""
-        return [self.store.ids]
-
-    def objective(self, smoothing: float) -> Any:
-        """The cross-entropy of masked tokens and of sentence pairs."""
-        del smoothing
-        return masked_words()
-
-    def judged(self) -> Any:
-        """The same with accuracies."""
-        return masked_words(accuracy=True)
-
-    def examples(self, start: int = 0) -> list[job.Batch]:
-        """A batch of padding for every shape of the plan, in the order of need."""
-        empty = [PairBatch(np.full(rows, -1), T, 0) for rows, T, _ in self.plan.needed(start)]
-        return [self._put(self.plan, batch) for batch in empty]
-
-    def batches(self, start: int) -> Iterator[job.Batch]:
-        """The batches after ``start`` steps, on the devices."""
-        return self.stream(lambda batch: self._rows(self.plan, batch), start)
-
-    def put_all(self, plan: BertPretrainingPlan) -> Iterator[job.Batch]:
-        """All texts once, in order."""
-        for step in tracked(range(plan.steps_per_epoch), "validation loss"):
-            yield self._put(plan, plan.batch(step))
-
-    def evaluate(self) -> Any:
-        """From a state to validation scores; None if there is nothing to validate on."""
-        if self.texts.valid is None:
-            return None
-        plan, sums = self.plan_for(self.encode(self.texts.valid), shuffle=False), self.judge()
-
-        def scores(state: TrainState) -> dict[str, float]:
-            params = state.params if state.average is None else state.average
-            found = sums(params, self.put_all(plan))
-            weight = max(found.pop("weight"), 1.0)
-            return {f"valid_{name}": value / weight for name, value in found.items()}
-
-        return scores
-
-    def _rows(self, plan: BertPretrainingPlan, batch: PairBatch) -> dict[str, np.ndarray]:
-        made = plan.make(batch.select(local_rows(self.mesh, len(batch.indices))))
-        release_pages(self.store.ids)  # in time all of a long text would stay
-        return made
-
-    def _put(self, plan: BertPretrainingPlan, batch: PairBatch) -> job.Batch:
-        return shard_batch(self._rows(plan, batch), self.mesh, len(batch.indices))
+def make_task(
+    run: PretrainRun, directory: RunDirectory, tokenizer: Tokenizer, texts: TextSplits
+) -> Task:
+    """What a run trains."""
+    task = masked_lm(
+        texts,
+        run.model,
+        tokenizer,
+        masking=run.masking,
+        batching=batching_of(run.training),
+        length=run.training.length,
+        cache=token_cache(run, directory),
+    )
+    tested = functools.partial(_test, run, directory, texts, tokenizer)
+    return dataclasses.replace(task, test=tested, settings=run)
 
 
-def train(run: PretrainRun, directory: RunDirectory, texts: TextSplits, *, resume: bool) -> int:
-    """Trains, and shows the best checkpoint beside what anyone could guess."""
-    parts = PretrainJob(run, directory, texts)
-    job.introduce(parts)
-    return job.train(parts, functools.partial(_finish, parts), resume=resume)
+def train(run: PretrainRun, directory: RunDirectory, texts: TextSplits) -> int:
+    """Trains, and compares the best checkpoint with trivial baselines."""
+    return train_run(run, directory, functools.partial(make_task, texts=texts))
 
 
-def _finish(parts: PretrainJob) -> dict[str, Any]:
-    return {"scores": score(parts, "best")}
+def _test(
+    run: PretrainRun,
+    directory: RunDirectory,
+    texts: TextSplits,
+    tokenizer: Tokenizer,
+    model: Any,
+    step: int,
+) -> dict[str, Any]:
+    del step
+    return {"scores": score(run, directory, texts, tokenizer, model)}
 
 
-def score(parts: PretrainJob, checkpoint: str) -> dict[str, dict[str, float]]:
-    """Prints and returns what a checkpoint makes of the test texts, or else of validation."""
-    texts = dict(parts.texts.tests)
-    if not texts and parts.texts.valid is not None:
-        texts = {"valid": parts.texts.valid}
-    which, average = chosen_checkpoint(checkpoint)
-    params = load_params(parts.directory.path, which, average=average).params
-    # Of several processes only the first is here, so nothing may go over the mesh.
-    judge, params = jax.jit(make_eval_step(parts.graph, parts.judged())), jax.device_put(params)
+def score(
+    run: PretrainRun, directory: RunDirectory, texts: TextSplits, tokenizer: Tokenizer, model: Any
+) -> dict[str, dict[str, float]]:
+    """Prints and returns what a model scores on the test texts, or else on validation texts."""
+    parts = dict(texts.tests)
+    if not parts and texts.valid is not None:
+        parts = {"valid": texts.valid}
+    cache = token_cache(run, directory)
+    trained = build_sentence_store(texts.train, tokenizer, cache)
+    graph, params = split(model)
+    # Process 0 only: no collectives.
+    sums = jax.jit(make_eval_step(masked_lm_objective(accuracy=True), merging(graph)))
     scores = {}
-    for name, judged in texts.items():
-        plan = parts.plan_for(parts.encode(judged), shuffle=False)
+    for name, text in parts.items():
+        plan = pretraining_plan(
+            build_sentence_store(text, tokenizer, cache), tokenizer, masking=run.masking,
+            batching=batching_of(run.training), length=run.training.length, shuffle=False,
+        )  # fmt: skip
         made = (plan.make(plan.batch(step)) for step in range(plan.steps_per_epoch))
-        found = job.added(judge(params, batch) for batch in made)
-        weight = max(found.pop("weight"), 1.0)
-        scores[name] = {what: value / weight for what, value in found.items()}
-        guess = _guesses(parts.store.ids, plan, parts.run.model.vocab_size)
+        total = add_sums(sums(params, {}, batch) for batch in made)
+        scores[name] = {what: value / max(weight, 1.0) for what, (value, weight) in total.items()}
+        guess = _guesses(trained.ids, plan, run.model.vocab_size)
         scores[name] |= {"most_frequent_word": guess[0], "unigram_loss": guess[1]}
-    print(_table(scores, parts.run.masking.pairs != "none"), flush=True)
+    print(_table(scores, run.masking.pairs != "none"), flush=True)
     return scores
 
 

@@ -3,21 +3,9 @@
 import dataclasses
 from typing import Any, Literal
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.tasks.batching import Batching
 
-__all__ = ["TokenizerConfig", "at_least"]
-
-
-def at_least(group: str, config: Any, **least: int) -> None:
-    """Refuses fields of ``config`` below what is given for them; None passes.
-
-    Raises:
-        ConfigError: It names the setting as ``group.field``.
-    """
-    for name, bound in least.items():
-        value = getattr(config, name)
-        if value is not None and value < bound:
-            raise ConfigError(f"{group}.{name} is {value}: at least {bound}")
+__all__ = ["TokenizerConfig", "batching_of"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,3 +16,8 @@ class TokenizerConfig:
     # At most so many tokens are learnt; None follows from the size of the text, up to 8000.
     vocab_size: int | None = 8000
     path: str | None = None  # a tokenizer.json to load instead of learning one
+
+
+def batching_of(training: Any) -> Batching:
+    """How the batches of a run are made, from its training settings."""
+    return Batching(training.tokens, training.buckets, training.rows_multiple, training.seed)

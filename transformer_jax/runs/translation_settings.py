@@ -13,16 +13,17 @@ from transformer_jax.config import (
 )
 from transformer_jax.config_dict import from_dict
 from transformer_jax.data.sources import PairData, ReadOptions
-from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.errors import CheckpointError, ConfigError, at_least
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig
-from transformer_jax.runs.settings import TokenizerConfig, at_least
+from transformer_jax.runs.settings import TokenizerConfig
 from transformer_jax.runs.sizing import with_vocabulary_shown
+from transformer_jax.tasks.translation import EvaluationConfig
 from transformer_jax.training.loop import LoopConfig
 from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig
 from transformer_jax.training.run_directory import RunDirectory
 
-__all__ = ["RUNS", "EvaluationConfig", "Run", "TrainingConfig"]
+__all__ = ["RUNS", "Run", "TrainingConfig"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,18 +50,6 @@ class TrainingConfig:
     def row_unit(self) -> int:
         """What the rows of every batch are a multiple of."""
         return self.rows_multiple
-
-
-@dataclasses.dataclass(frozen=True)
-class EvaluationConfig:
-    """What is translated to see how good the model is."""
-
-    sentences: int = 200  # validation sentences translated greedily while training; 0 is none
-    shown: int = 3  # of these, how many are shown with their references at each evaluation
-    beams: int = 4  # for the test sets in the end; 1 is greedy search
-
-    def __post_init__(self) -> None:
-        at_least("evaluation", self, sentences=0, shown=0, beams=1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,12 +7,13 @@ import time
 from collections.abc import Iterable, Iterator, Sized
 from typing import TypeVar
 
+import jax
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-__all__ = ["Activity", "duration", "said", "shown_by", "tracked", "working"]
+__all__ = ["Activity", "duration", "log", "said", "shown_by", "tracked", "working"]
 
 Item = TypeVar("Item")
 
@@ -81,6 +82,13 @@ _display = _Display()
 def said() -> None:
     """Notes that a line was written just now, so that the next one can wait."""
     _display.said = time.monotonic()
+
+
+def log(text: str) -> None:
+    """Writes a line to standard error, from the first process alone."""
+    if jax.process_index() == 0:
+        print(text, file=sys.stderr, flush=True)
+        said()
 
 
 @contextlib.contextmanager

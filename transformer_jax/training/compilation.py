@@ -11,9 +11,10 @@ from typing import Any
 
 import jax
 
+from transformer_jax.parallel.sharding import path_name
 from transformer_jax.training.state import TrainState
 
-__all__ = ["PreparedStep", "compiling"]
+__all__ = ["CompiledStep", "compiling"]
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ _CONTEXTS: dict[str, Callable[[Any], contextlib.AbstractContextManager[Any]]] = 
 }
 
 
-class PreparedStep:
+class CompiledStep:
     """A training step with a program for each batch shape, and a report of late compilations.
 
     Announced shapes are compiled in the background, up to four at a time. They are begun in the
@@ -55,15 +56,19 @@ class PreparedStep:
     shape: all in the same order, between the same other programs.
 
     Args:
-        step: ``(state, batch, key) -> (state, metrics)``. One without ``lower``, as under
+        step: ``(state, frozen, batch, key) -> (state, metrics)``. One without ``lower``, as under
             ``pmap``, compiles when it is called.
+        key: The key of every step; None means no dropout.
+        frozen: What is not trained; until the first step ``jax.ShapeDtypeStruct`` may stand for
+            its arrays.
 
     Attributes:
         late: Shapes that were not announced and were compiled only when a batch had them.
     """
 
-    def __init__(self, step: Program):
+    def __init__(self, step: Program, key: Any = None, frozen: Any = None):
         self._step: Any = step
+        self._key, self.frozen = key, {} if frozen is None else frozen
         self._lowers = hasattr(step, "lower")
         self._ahead = self._lowers and jax.process_count() == 1
         # Half of the processors are left to the steps that are taken meanwhile.
@@ -75,20 +80,19 @@ class PreparedStep:
         self._began = self._ended = time.monotonic()
         self.late: list[str] = []
 
-    def prepare(self, state: TrainState, batches: Iterable[Batch], key: Any) -> None:
+    def prepare(self, state: TrainState, batches: Iterable[Batch]) -> None:
         """Announces the shapes of ``batches`` and begins to compile for them.
 
         Args:
             state: Arrays, or ``jax.ShapeDtypeStruct`` with shardings: no value is read.
             batches: One of each shape, in the order in which training needs them.
-            key: As of a step.
 
         Raises:
             RuntimeError: It is closed.
         """
         self._refuse_closed()
         settings = _settings()
-        state, key = jax.tree.map(_abstract, (state, key))
+        state, frozen, key = jax.tree.map(_abstract, (state, self.frozen, self._key))
         for batch in batches:
             shape = _shape(batch)
             if shape in self._programs:
@@ -98,8 +102,8 @@ class PreparedStep:
             if not self._lowers:
                 future.set_result(self._step)
             elif self._ahead:
-                args = (state, jax.tree.map(_abstract, batch), key, settings)
-                self._pool.submit(self._compile, future, *args)
+                args = (state, frozen, jax.tree.map(_abstract, batch), key)
+                self._pool.submit(self._compile, future, args, settings)
 
     @property
     def announced(self) -> int:
@@ -132,20 +136,20 @@ class PreparedStep:
                 return False
         return True
 
-    def __call__(self, state: TrainState, batch: Batch, key: Any) -> Any:
-        """Takes a step.
+    def __call__(self, state: TrainState, batch: Batch) -> Any:
+        """Takes a step: the new state, and its metrics.
 
         Raises:
             RuntimeError: It is closed.
         """
         self._refuse_closed()
-        shape = _shape(batch)
+        shape, args = _shape(batch), (state, self.frozen, batch, self._key)
         if shape not in self._programs:
-            self._compile_late(shape, state, batch, key)
+            self._compile_late(shape, args)
         future = self._programs[shape]
         if not self._ahead and not future.done():
-            self._compile(future, state, batch, key)
-        return future.result()(state, batch, key)
+            self._compile(future, args)
+        return future.result()(*args)
 
     def close(self) -> None:
         """Drops what is not being compiled yet; what is, ends by itself."""
@@ -156,18 +160,16 @@ class PreparedStep:
 
     def _refuse_closed(self) -> None:
         if self._closed:
-            raise RuntimeError("this prepared step is closed: prepare another one")
+            raise RuntimeError("this compiled step is closed: make another one")
 
-    def _compile(
-        self, future: Future, state: TrainState, batch: Batch, key: Any, settings: Settings = ()
-    ) -> None:
+    def _compile(self, future: Future, args: tuple[Any, ...], settings: Settings = ()) -> None:
         if not future.set_running_or_notify_cancel():
             return
         try:
             with contextlib.ExitStack() as inside:
                 for enter, value in settings:
                     inside.enter_context(enter(value))
-                program = self._step.lower(state, batch, key).compile()
+                program = self._step.lower(*args).compile()
         except BaseException as error:
             self._ended = time.monotonic()
             future.set_exception(error)
@@ -175,13 +177,13 @@ class PreparedStep:
         self._ended = time.monotonic()
         future.set_result(program)
 
-    def _compile_late(self, shape: Shape, state: TrainState, batch: Batch, key: Any) -> None:
+    def _compile_late(self, shape: Shape, args: tuple[Any, ...]) -> None:
         words = ", ".join(f"{name} {list(size)}" for name, size in shape)
         self.late.append(words)
         began = time.monotonic()
         future = self._programs[shape] = Future()
         if self._lowers:
-            self._compile(future, state, batch, key)
+            self._compile(future, args)
         else:
             future.set_result(self._step)
         log.warning(
@@ -204,7 +206,8 @@ def compiling() -> bool:
 
 
 def _shape(batch: Batch) -> Shape:
-    return tuple((name, tuple(array.shape)) for name, array in sorted(batch.items()))
+    leaves = jax.tree_util.tree_leaves_with_path(batch)
+    return tuple((path_name(path), tuple(array.shape)) for path, array in leaves)
 
 
 def _abstract(x: Any) -> jax.ShapeDtypeStruct:

@@ -1,6 +1,5 @@
-"""What training an encoder minimises: ``(model, batch, key) -> (sum, weight, further sums)``."""
+"""Objectives of encoders: ``(model, batch, key) -> {"loss": (sum, weight), ...}``."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,18 +8,17 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax.functional.losses import cross_entropy, fused_linear_cross_entropy
 from transformer_jax.models.heads import gather_positions
+from transformer_jax.training.step import Objective, Sums
 
 __all__ = [
-    "answer_spans",
     "inputs",
-    "masked_words",
+    "masked_lm",
+    "question_answering",
+    "regression",
+    "sequence_classification",
     "span_scores",
-    "text_classes",
-    "text_numbers",
-    "token_tags",
+    "token_classification",
 ]
-
-Objective = Callable[..., tuple[Array, Array, dict[str, Array]]]
 
 
 def inputs(batch: dict[str, Any]) -> tuple[Array, Array, Array]:
@@ -29,105 +27,105 @@ def inputs(batch: dict[str, Any]) -> tuple[Array, Array, Array]:
     return tokens, lengths, types
 
 
-def masked_words(*, accuracy: bool = False) -> Objective:
-    """The cross-entropy of hidden tokens, and that of telling pairs, in nats (rows H18, H19).
+def masked_lm(*, accuracy: bool = False) -> Objective:
+    """Cross-entropy of masked tokens, plus that of sentence pairs, in nats (rows H18, H19).
 
-    ``Σ_rows (Σ words + m · pair)`` over ``Σ m``, where ``m`` is how many tokens of a row are
-    hidden: the mean over words plus the mean over pairs, each pair counting as much as its row
-    has masked tokens, so that the loss does not change with how a batch is cut up. The scores over
-    the vocabulary are computed at the hidden places alone.
+    ``Σ_rows (Σ mlm + m · pair) / Σ m``, with ``m`` masked tokens in a row: the mean over masked
+    tokens plus the mean over pairs, where weighting pairs by ``m`` makes the loss independent of
+    how a batch is split. Logits are computed at masked positions only.
 
     Args:
-        accuracy: Whether ``masked_accuracy`` is among the further sums, which needs all scores at
-            once.
+        accuracy: Whether the sums include ``masked_accuracy``, which needs all logits at once.
 
     Returns:
         ``objective(model, batch, key)``. The batch holds what :func:`inputs` reads,
         ``masked_positions``, ``targets``, ``weights`` and ``next_sentence_label``
-        (``BertPretrainingPlan.make``). Further sums: ``masked_loss``, and with pairs
+        (``BertPretrainingPlan.make``). Sums beside ``loss``: ``masked_loss``, and with pairs
         ``pair_loss`` and ``pair_accuracy``.
     """
 
-    def objective(model: Any, batch: dict[str, Any], key: Array | None = None):
+    def objective(model: Any, batch: dict[str, Any], key: Array | None = None) -> Sums:
         targets, weights = jnp.asarray(batch["targets"]), jnp.asarray(batch["weights"])
         hidden = model(*inputs(batch), key=key)
-        vectors = model.mlm_transform(
-            gather_positions(hidden, jnp.asarray(batch["masked_positions"]))
-        )
-        extra: dict[str, Array] = {}
+        positions = jnp.asarray(batch["masked_positions"])
+        vectors = model.mlm_transform(gather_positions(hidden, positions))
+        sums: Sums = {}
         if accuracy:
             logits = model.output_table().logits(vectors)
             total, weight = cross_entropy(logits, targets, weights)
-            extra["masked_accuracy"] = _correct(logits, targets, weights)
+            sums["masked_accuracy"] = _correct(logits, targets, weights), weight
         else:
             table, bias, scale, softcap = model.output_table()
             total, weight = fused_linear_cross_entropy(
                 vectors, table, targets, weights, bias=bias, scale=scale, softcap=softcap
             )
-        extra["masked_loss"] = total
+        sums["masked_loss"] = total, weight
         if model.next_sentence is not None:
             logits = model.nsp_logits(hidden)
             follows, counts = jnp.asarray(batch["next_sentence_label"]), weights.sum(1)
             loss, _ = cross_entropy(logits, jnp.maximum(follows, 0), counts)
-            extra |= {"pair_loss": loss, "pair_accuracy": _correct(logits, follows, counts)}
+            sums["pair_loss"] = loss, weight
+            sums["pair_accuracy"] = _correct(logits, follows, counts), weight
             total = total + loss
-        return total, weight, extra
+        return sums | {"loss": (total, weight)}
 
     return objective
 
 
-def text_classes() -> Objective:
-    """The cross-entropy of the class of each text, in nats, and ``accuracy`` (row B36).
+def sequence_classification() -> Objective:
+    """Cross-entropy of the class of each text, in nats, and ``accuracy`` (row B36).
 
     The batch holds what :func:`inputs` reads and ``labels`` int32 ``[B]``, -1 for a row without.
     """
     return _classes
 
 
-def token_tags() -> Objective:
-    """The cross-entropy of the tag of each word, in nats, and ``accuracy`` (row B36).
+def token_classification() -> Objective:
+    """Cross-entropy of the tag of each word, in nats, and ``accuracy`` (row B36).
 
-    A word is told from its first token. The batch holds what :func:`inputs` reads, and ``labels``
-    int32 ``[B T]``, -1 at every token that is no first token of a word.
+    The first token of a word carries its tag. The batch holds what :func:`inputs` reads, and
+    ``labels`` int32 ``[B T]``, -1 at every other token.
     """
     return _classes
 
 
-def _classes(model: Any, batch: dict[str, Any], key: Array | None = None):
+def _classes(model: Any, batch: dict[str, Any], key: Array | None = None) -> Sums:
     labels = jnp.asarray(batch["labels"])
     weights = (labels >= 0).astype(jnp.float32)
     logits = model(*inputs(batch), key=key)
     total, weight = cross_entropy(logits, jnp.maximum(labels, 0), weights)
-    return total, weight, {"accuracy": _correct(logits, labels, weights)}
+    return {"loss": (total, weight), "accuracy": (_correct(logits, labels, weights), weight)}
 
 
-def text_numbers() -> Objective:
-    """The squared error of the number of each text, where ``labels`` float ``[B]`` is not NaN."""
+def regression() -> Objective:
+    """Squared error of the number of each text, where ``labels`` float ``[B]`` is not NaN."""
 
-    def objective(model: Any, batch: dict[str, Any], key: Array | None = None):
+    def objective(model: Any, batch: dict[str, Any], key: Array | None = None) -> Sums:
         labels = jnp.asarray(batch["labels"])
         known = jnp.isfinite(labels)
         errors = jnp.where(known, model(*inputs(batch), key=key)[:, 0] - labels, 0.0)
-        return jnp.square(errors).sum(), known.sum().astype(jnp.float32), {}
+        return {"loss": (jnp.square(errors).sum(), known.sum().astype(jnp.float32))}
 
     return objective
 
 
-def answer_spans() -> Objective:
+def question_answering() -> Objective:
     """Half the cross-entropy of where answers begin, plus half that of where they end, in nats.
 
-    Only tokens in ``allowed`` can be either: the context, and [CLS] for "not here". The batch
+    Only tokens in ``allowed`` can be either: the context, and [CLS] for "unanswerable". The batch
     holds what :func:`inputs` reads, ``allowed`` bool ``[B T]``, and ``labels`` int32 ``[B 2]``,
-    -1 for a row without. Devlin et al. 2019, section 4.2.
+    -1 for a row without. Beside ``loss``: ``accuracy``, the part of rows whose both ends are
+    right. Devlin et al. 2019, section 4.2.
     """
 
-    def objective(model: Any, batch: dict[str, Any], key: Array | None = None):
+    def objective(model: Any, batch: dict[str, Any], key: Array | None = None) -> Sums:
         labels = jnp.asarray(batch["labels"])
         weights = (labels >= 0).astype(jnp.float32)
         scores = span_scores(model, batch, key)
         total, weight = cross_entropy(scores, jnp.maximum(labels, 0), weights)
         exact = (scores.argmax(-1) == labels).all(-1) & (labels[:, 0] >= 0)
-        return total / 2, weight / 2, {"accuracy": exact.sum().astype(jnp.float32)}
+        rows = weight / 2
+        return {"loss": (total / 2, rows), "accuracy": (exact.sum().astype(jnp.float32), rows)}
 
     return objective
 

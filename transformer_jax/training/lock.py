@@ -26,7 +26,7 @@ from transformer_jax.data.files import read_file
 from transformer_jax.data.processes import machine, process_alive, this_process
 from transformer_jax.errors import CheckpointError
 
-__all__ = ["LOCK", "RunLock", "check_lock", "is_locked", "of_a_lock"]
+__all__ = ["LOCK", "RunLock", "check_lock", "holds_lock", "is_locked", "of_a_lock"]
 
 LOCK = "lock.json"
 _EVERY = 15.0  # seconds between touches
@@ -217,6 +217,11 @@ def check_lock(path: str | os.PathLike[str]) -> None:
             f"{path}: no longer locked by this process: another one took it over, or {LOCK} was "
             f"deleted; so this process writes nothing more to it: go on with `resume {path}`"
         )
+
+
+def holds_lock(path: str | os.PathLike[str]) -> bool:
+    """Whether this process has locked a run."""
+    return os.path.realpath(path) in _held
 
 
 def is_locked(path: str | os.PathLike[str]) -> bool:

@@ -5,34 +5,21 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import jax
 
 from transformer_jax.errors import ConfigError, NumericsError, Stopped, plural
 from transformer_jax.training.activity import working
 from transformer_jax.training.checkpoint import Checkpointer, Score
-from transformer_jax.training.compilation import PreparedStep
+from transformer_jax.training.compilation import CompiledStep
 from transformer_jax.training.metrics import MetricsLog
 from transformer_jax.training.progress import Progress, duration
 from transformer_jax.training.signals import StopSignals
 from transformer_jax.training.state import TrainState
+from transformer_jax.training.task import Metric
 
-__all__ = ["Best", "Fitted", "LoopConfig", "best_so_far", "fit"]
-
-Best = Literal[
-    "valid_loss",
-    "sacrebleu",
-    "valid_masked_accuracy",
-    "valid_accuracy",
-    "valid_f1",
-    "valid_macro_f1",
-    "valid_matthews",
-    "valid_pearson",
-    "valid_spearman",
-    "valid_exact_match",
-]
-_HIGHER = set(get_args(Best)) - {"valid_loss"}
+__all__ = ["FitResult", "Loop", "LoopConfig", "best_so_far", "fit"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +31,7 @@ class LoopConfig:
     # Steps between checkpoints; 0 is at the end only, None as often as evaluations.
     checkpoint_every: int | None = 1000
     keep_last: int = 3  # newest checkpoints that are kept, beside the best
-    best: Best = "valid_loss"  # what makes a checkpoint the best
+    best: str | None = None  # the metric of the best checkpoint; None is the first of the task
     patience: int | None = None  # evaluations without a new best before stopping; None is never
     max_skipped: int = 20  # consecutive non-finite steps before giving up
     tensorboard: bool = False  # also write TensorBoard files
@@ -75,7 +62,7 @@ class LoopConfig:
         )
 
 
-class Fitted(NamedTuple):
+class FitResult(NamedTuple):
     """What training ended with."""
 
     state: TrainState
@@ -86,23 +73,20 @@ class Fitted(NamedTuple):
     late_compiles: int  # batch shapes that were not compiled before the first step
 
 
-def _better(name: str) -> Literal["lower", "higher"]:
-    return "higher" if name in _HIGHER else "lower"
-
-
-def best_so_far(history: Iterable[dict[str, Any]], name: str) -> tuple[Score | None, int, int]:
+def best_so_far(history: Iterable[dict[str, Any]], metric: Metric) -> tuple[Score | None, int, int]:
     """The best score in a run's measurements, its step, and how many evaluations came after it.
 
     Example:
-        >>> best_so_far([{"step": 1, "loss": 2.0}, {"step": 2, "loss": 3.0}], "loss")
+        >>> records = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 3.0}]
+        >>> best_so_far(records, Metric("loss", better="lower"))
         (Score(name='loss', value=2.0, better='lower'), 1, 1)
     """
     best, best_step, since = None, 0, 0
     for record in history:
-        if name not in record:
+        if metric.name not in record:
             continue
-        value = record[name]
-        score = Score(name, float("nan") if value is None else value, _better(name))
+        value = record[metric.name]
+        score = Score(metric.name, float("nan") if value is None else value, metric.better)
         if score.beats(best):
             best, best_step, since = score, record["step"], 0
         else:
@@ -110,80 +94,80 @@ def best_so_far(history: Iterable[dict[str, Any]], name: str) -> tuple[Score | N
     return best, best_step, since
 
 
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    """What a training loop works with.
+
+    Attributes:
+        step: ``(state, batch) -> (state, metrics)``, compiled shape by shape.
+        batches: From a number of steps done to the batches that follow, on the devices.
+        checkpointer: Of the run.
+        metrics: The file of measurements, a JSON object a line.
+        config: Intervals, and when to stop.
+        metric: Chooses the best checkpoint.
+        evaluate: From a state to scores by name, such as ``valid_loss``.
+        steps_per_epoch: For the epoch in measurements.
+    """
+
+    step: CompiledStep
+    batches: Callable[[int], Iterator[dict[str, Any]]]
+    checkpointer: Checkpointer
+    metrics: Path
+    config: LoopConfig = LoopConfig()
+    metric: Metric = Metric("valid_loss", better="lower")
+    evaluate: Callable[[TrainState], dict[str, float]] | None = None
+    steps_per_epoch: int | None = None
+
+
 def fit(
     state: TrainState,
-    step: Callable[..., Any] | PreparedStep,
-    batches: Callable[[int], Iterator[dict[str, Any]]],
+    loop: Loop,
     *,
     steps: int,
-    key: Any,
-    checkpointer: Checkpointer,
-    metrics: Path,
-    config: LoopConfig = LoopConfig(),
     start: int = 0,
-    examples: Iterable[dict[str, Any]] = (),
-    evaluate: Callable[[TrainState], dict[str, float]] | None = None,
-    steps_per_epoch: int | None = None,
-) -> Fitted:
+    padding: Iterable[dict[str, Any]] = (),
+) -> FitResult:
     """Trains up to step ``steps`` and leaves the best and the last checkpoints.
 
-    Stopped at any step and begun again from its checkpoint, it takes the same steps on the same
-    batches with the same keys: the state in the end is the same bit by bit.
+    Stopped at any step and resumed from its checkpoint, it takes the same steps on the same
+    batches with the same keys: the final state is the same bit by bit.
 
     Args:
         state: The state after ``start`` steps; it is used up.
-        step: ``(state, batch, key) -> (state, metrics)``, compiled, e.g. by ``compile_step``; or
-            a ``PreparedStep`` that compiles already, and is closed in the end.
-        batches: From a number of steps done to the batches that follow, on the devices.
+        loop: Step, batches, checkpoints and the rest; its step is closed at the end.
         steps: The last step, counted from the very first.
-        key: For dropout; the step folds it with its number. None is no dropout.
-        checkpointer: Of the run.
-        metrics: Where measurements go, a JSON object a line.
-        config: When to look, save and stop.
         start: Steps that ``state`` has behind it.
-        examples: A batch of every shape, in the order in which training needs them; they are
+        padding: A batch of every shape, in the order in which training needs them, which are
             compiled for in the background.
-        evaluate: From a state to scores by name, such as ``valid_loss``.
-        steps_per_epoch: For telling the epoch.
 
     Raises:
         Stopped: By SIGTERM or SIGINT, after saving.
-        NumericsError: Too many consecutive steps had a non-finite loss or gradient.
+        NumericsError: Too many consecutive steps were not finite.
         CheckpointError: A checkpoint or the measurements could not be written.
     """
-    config = config.for_steps(steps)
-    main = jax.process_index() == 0
-    board = metrics.parent / "tensorboard" if config.tensorboard else None
-    records = MetricsLog(metrics, start, tensorboard=board, writes=main)
+    config, main = loop.config.for_steps(steps), jax.process_index() == 0
+    board = loop.metrics.parent / "tensorboard" if config.tensorboard else None
+    records = MetricsLog(loop.metrics, start, tensorboard=board, writes=main)
     progress = Progress(steps, start, quiet=not main)
-    prepared = step if isinstance(step, PreparedStep) else PreparedStep(step)
     closing = contextlib.closing
-    with closing(prepared), closing(records), StopSignals() as stop, progress:
-        loop = _Loop(prepared, key, checkpointer, records, progress, config, evaluate, start)
-        loop.per_epoch = steps_per_epoch
-        return loop.run(state, batches, steps, examples, stop)
+    with closing(loop.step), closing(records), StopSignals() as stop, progress:
+        running = _Loop(dataclasses.replace(loop, config=config), records, progress, start)
+        return running.run(state, steps, padding, stop)
 
 
 class _Loop:
-    def __init__(
-        self,
-        step: PreparedStep,
-        key: Any,
-        checkpointer: Checkpointer,
-        records: MetricsLog,
-        progress: Progress,
-        config: LoopConfig,
-        evaluate: Callable[[TrainState], dict[str, float]] | None,
-        start: int,
-    ):
-        self.step, self.key, self.config = step, key, config
-        self.checkpointer, self.records, self.progress = checkpointer, records, progress
-        self.evaluate = evaluate
+    def __init__(self, loop: Loop, records: MetricsLog, progress: Progress, start: int):
+        self.step, self.config, self.metric = loop.step, loop.config, loop.metric
+        self.checkpointer, self.records, self.progress = loop.checkpointer, records, progress
+        self.batches, self.evaluate, self.per_epoch = (
+            loop.batches,
+            loop.evaluate,
+            loop.steps_per_epoch,
+        )
         self.start = self.saved = start
-        self.per_epoch: int | None = None
         self.pending: tuple[int, dict[str, Any]] | None = None
         history = records.history
-        self.best, self.best_step, self.since = best_so_far(history, config.best)
+        self.best, self.best_step, self.since = best_so_far(history, self.metric)
         trained = [record for record in history if "loss" in record]
         self.skipped = 0
         for record in reversed(trained):
@@ -197,24 +181,23 @@ class _Loop:
     def run(
         self,
         state: TrainState,
-        batches: Callable[[int], Iterator[dict[str, Any]]],
         steps: int,
-        examples: Iterable[dict[str, Any]],
+        padding: Iterable[dict[str, Any]],
         stop: StopSignals,
-    ) -> Fitted:
+    ) -> FitResult:
         number, early = self.start, self._patience_over()
         if number < steps and not early:
-            self.step.prepare(state, examples, self.key)
+            self.step.prepare(state, padding)
         self._look_again(state, steps)
         early = self._patience_over()
         self.progress.begin()
         self.clock = time.monotonic()
-        with contextlib.closing(batches(self.start)) as iterator:  # type: ignore[type-var]
+        with contextlib.closing(self.batches(self.start)) as iterator:  # type: ignore[type-var]
             while number < steps and not early:
                 batch = next(iterator)
                 self._wait_for(batch, state, number, stop)
                 number += 1
-                state, measured = self.step(state, batch, self.key)
+                state, measured = self.step(state, batch)
                 # The measurements of the step before: the device is never waited for.
                 self._record()
                 self._tell_compiled()
@@ -225,7 +208,9 @@ class _Loop:
                 if signal:
                     raise self._stopped(signal, number)
         self.checkpointer.wait()
-        return Fitted(state, number, self.best, self.best_step or None, early, len(self.step.late))
+        return FitResult(
+            state, number, self.best, self.best_step or None, early, len(self.step.late)
+        )
 
     def _wait_for(
         self, batch: dict[str, Any], state: TrainState, number: int, stop: StopSignals
@@ -294,12 +279,12 @@ class _Loop:
             scores = self.evaluate(state)
         took = time.monotonic() - began
         self.records.write({"step": number, **scores, "evaluation_seconds": round(took, 3)})
-        self.best, self.best_step, self.since = best_so_far(self.records.history, self.config.best)
+        self.best, self.best_step, self.since = best_so_far(self.records.history, self.metric)
         words = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
         mark = "  best" if self.best_step == number else ""
         self.progress.say(f"step {number}  {words}  ({duration(took)}){mark}")
-        name = self.config.best
-        return Score(name, scores[name], _better(name)) if name in scores else None
+        name = self.metric.name
+        return Score(name, scores[name], self.metric.better) if name in scores else None
 
     def _look_again(self, state: TrainState, steps: int) -> None:
         """Makes up for the evaluation that a signal cut off, so that nothing depends on it."""

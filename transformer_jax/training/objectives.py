@@ -1,6 +1,5 @@
-"""What training minimises: ``(model, batch, key) -> (sum, weight, further sums)``."""
+"""Objectives: ``(model, batch, key) -> {"loss": (sum, weight), name: (sum, weight), ...}``."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -9,37 +8,36 @@ from jaxtyping import Array, Float, Int
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional.losses import cross_entropy, fused_linear_cross_entropy
 from transformer_jax.models.protocol import Scorer
+from transformer_jax.training.step import Objective
 
-__all__ = ["language_model", "make_decoder_inputs", "target_weights", "translation"]
+__all__ = ["language_model", "length_weights", "shift_tokens_right", "translation"]
 
 
-def make_decoder_inputs(target: Int[Array, "B T"], bos: int) -> Int[Array, "B T"]:
+def shift_tokens_right(target: Int[Array, "B T"], bos: int) -> Int[Array, "B T"]:
     """What the decoder reads while it predicts ``target``: ``bos``, then all but the last token.
 
     The only place where targets are shifted. Position t reads token t - 1, so that under a causal
     mask, diagonal included, it sees exactly the tokens before the one it predicts (row U10).
 
     Example:
-        >>> make_decoder_inputs(jnp.array([[5, 6, 2]]), bos=1)
+        >>> shift_tokens_right(jnp.array([[5, 6, 2]]), bos=1)
         Array([[1, 5, 6]], dtype=int32)
     """
     return jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=bos)
 
 
-def target_weights(lengths: Int[Array, "B"], length: int) -> Float[Array, "B T"]:
+def length_weights(lengths: Int[Array, "B"], length: int) -> Float[Array, "B T"]:
     """1 where a target is a token and 0 where it is padding; a row of length 0 weighs nothing.
 
     Example:
-        >>> target_weights(jnp.array([2, 0]), 3)
+        >>> length_weights(jnp.array([2, 0]), 3)
         Array([[1., 1., 0.],
                [0., 0., 0.]], dtype=float32)
     """
     return (jnp.arange(length)[None] < lengths[:, None]).astype(jnp.float32)
 
 
-def translation(
-    bos: int, smoothing: float = 0.0, chunk: int | None = None
-) -> Callable[..., tuple[Array, Array, dict[str, Array]]]:
+def translation(bos: int, smoothing: float = 0.0, chunk: int | None = None) -> Objective:
     """The cross-entropy of a target text given its source, in nats, as sum and number of tokens.
 
     Args:
@@ -60,20 +58,18 @@ def translation(
     def objective(model: Scorer, batch: dict[str, Any], key: Array | None = None):
         names = "source", "source_lengths", "target", "target_lengths"
         source, source_lengths, target, lengths = (jnp.asarray(batch[name]) for name in names)
-        weights = target_weights(lengths, target.shape[1])
+        weights = length_weights(lengths, target.shape[1])
         inputs = {"source": source, "source_lengths": source_lengths}
-        hidden = model.hidden(inputs, make_decoder_inputs(target, bos), key=key)
+        hidden = model.hidden(inputs, shift_tokens_right(target, bos), key=key)
         if chunk == 0:
             logits = model.output_table().logits(hidden)
-            return *cross_entropy(logits, target, weights, smoothing), {}
-        return *_fused(model, hidden, target, weights, smoothing, chunk), {}
+            return {"loss": cross_entropy(logits, target, weights, smoothing)}
+        return {"loss": _fused(model, hidden, target, weights, smoothing, chunk)}
 
     return objective
 
 
-def language_model(
-    smoothing: float = 0.0, chunk: int | None = None
-) -> Callable[..., tuple[Array, Array, dict[str, Array]]]:
+def language_model(smoothing: float = 0.0, chunk: int | None = None) -> Objective:
     """The cross-entropy of texts, in nats, as sum and number of tokens (row B27).
 
     Args:
@@ -96,8 +92,8 @@ def language_model(
         hidden = model.hidden(inputs, tokens, key=key)
         if chunk == 0:
             logits = model.output_table().logits(hidden)
-            return *cross_entropy(logits, targets, weights, smoothing), {}
-        return *_fused(model, hidden, targets, weights, smoothing, chunk), {}
+            return {"loss": cross_entropy(logits, targets, weights, smoothing)}
+        return {"loss": _fused(model, hidden, targets, weights, smoothing, chunk)}
 
     return objective
 

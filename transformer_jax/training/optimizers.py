@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.modules.parameters import Parameters, is_matrix, is_projection, map_parameters
-from transformer_jax.training.layerwise import mask_frozen, scale_by_layer
+from transformer_jax.training.layerwise import scale_by_layer
 
 __all__ = [
     "OptimizerConfig",
@@ -361,7 +361,6 @@ def make_optimizer(
     config: OptimizerConfig,
     width: int,
     total_steps: int,
-    frozen: Callable[[str], bool] | None = None,
     params: Parameters | None = None,
 ) -> optax.GradientTransformation:
     """Clipping, the optimizer, decoupled weight decay and the schedule, in this order.
@@ -374,7 +373,6 @@ def make_optimizer(
         config: Which.
         width: Of the model, for the Noam schedule.
         total_steps: Of the run, for its schedule.
-        frozen: Which parameters, by path, stay as they are; they have no state.
         params: The parameters with their declarations, real or abstract. Weight decay, layer-wise
             decay and Muon read them; None where none of these is used.
 
@@ -412,5 +410,4 @@ def make_optimizer(
     parts.append(_scale_by_rate(make_schedule(config, width, total_steps)))
     if config.layer_decay != 1.0:
         parts.append(scale_by_layer(config.layer_decay, declared))
-    made = optax.chain(*parts)
-    return made if frozen is None else mask_frozen(made, frozen)
+    return optax.chain(*parts)

@@ -14,12 +14,15 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Int, PyTree, UInt32
 
-from transformer_jax.modules.parameters import map_parameters, parameters
+from transformer_jax.keys import key_for
+from transformer_jax.modules.parameters import Parameters, map_parameters, parameters, values
 from transformer_jax.modules.replace import with_attention_kernels
 from transformer_jax.parallel.sharding import path_name, shardings, shardings_like
+from transformer_jax.training.partition import EVERYTHING, Partition
 
 __all__ = [
     "TrainState",
+    "abstract_parts",
     "abstract_state",
     "create_state",
     "device_digest",
@@ -59,7 +62,9 @@ def abstract_state(
     mesh: Mesh,
     *,
     average: bool = False,
-) -> tuple[Any, TrainState, TrainState]:
+    partition: Partition = EVERYTHING,
+    seed: int = 0,
+) -> tuple[Any, TrainState, TrainState, PyTree]:
     """The graph, and the state's shapes and shardings, without any memory being used.
 
     Args:
@@ -67,35 +72,61 @@ def abstract_state(
         tx: The optimizer.
         mesh: Where the state will live.
         average: Whether a running average of the parameters is kept.
+        partition: What is trained; the state holds nothing else.
+        seed: For parameters that the partition adds.
 
     Returns:
-        ``(graph, shapes, shardings)``: the model's static graph, a :class:`TrainState` of
-        ``jax.ShapeDtypeStruct`` that know their sharding (what a restore is given), and a
-        :class:`TrainState` of shardings alone.
+        ``(graph, shapes, shardings, frozen)``: the model's static graph, a :class:`TrainState` of
+        ``jax.ShapeDtypeStruct`` that know their sharding (what a restore is given), a
+        :class:`TrainState` of shardings alone, and the shapes of what is frozen.
 
     Raises:
         ConfigError: A parameter that declares no axes.
     """
     model = with_attention_kernels(nnx.eval_shape(make_model), mesh.devices.flat[0])
-    graph, declared = nnx.graphdef(model), parameters(model)
-    params = map_parameters(lambda p: jax.ShapeDtypeStruct(p.shape, p.dtype), declared)
+    graph = nnx.graphdef(model)
+    declared = abstract_parts(make_model, partition, seed)
+    params, frozen = (map_parameters(_shape, part) for part in declared)
     shapes = TrainState(
         step=jax.ShapeDtypeStruct((), jnp.int32),
         params=params,
         opt_state=jax.eval_shape(tx.init, params),
         average=params if average else None,
     )
-    of_params = shardings(declared, mesh)
+    of_params, of_frozen = (shardings(part, mesh) for part in declared)
     placed = TrainState(
         step=NamedSharding(mesh, P()),
         params=of_params,
         opt_state=shardings_like(shapes.opt_state, params, of_params, mesh),
         average=of_params if average else None,
     )
-    shapes = jax.tree.map(
-        lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), shapes, placed
+    return graph, _with_shardings(shapes, placed), placed, _with_shardings(frozen, of_frozen)
+
+
+def abstract_parts(
+    make_model: Callable[[], nnx.Module], partition: Partition = EVERYTHING, seed: int = 0
+) -> tuple[Parameters, Parameters]:
+    """What is trained and what is frozen, without values, with what each parameter declares."""
+    return jax.eval_shape(lambda: _split(parameters(make_model()), partition, seed))
+
+
+def _split(params: PyTree, partition: Partition, seed: int) -> tuple[PyTree, PyTree]:
+    return partition.split(params, nnx.Rngs(key_for(seed, "partition")))
+
+
+def _drawn(make_model: Callable[[], nnx.Module], partition: Partition, seed: int) -> Any:
+    """What is trained and what is frozen, freshly drawn."""
+    return tuple(values(part) for part in _split(parameters(make_model()), partition, seed))
+
+
+def _shape(param: nnx.Param) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(param.shape, param.dtype)
+
+
+def _with_shardings(shapes: PyTree, shardings: PyTree) -> PyTree:
+    return jax.tree.map(
+        lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), shapes, shardings
     )
-    return graph, shapes, placed
 
 
 def create_state(
@@ -105,7 +136,9 @@ def create_state(
     *,
     average: bool = False,
     params: PyTree | None = None,
-) -> tuple[Any, TrainState, TrainState]:
+    partition: Partition = EVERYTHING,
+    seed: int = 0,
+) -> tuple[Any, TrainState, TrainState, PyTree]:
     """A fresh state, every array born where it will live: no device ever holds the whole.
 
     Args:
@@ -115,14 +148,20 @@ def create_state(
         average: Whether a running average of the parameters is kept; it starts at the parameters.
         params: Parameters to begin with, e.g. of a published model; None is what ``make_model``
             draws.
+        partition: What is trained; the state holds nothing else.
+        seed: For parameters that the partition adds.
 
     Returns:
-        ``(graph, state, shardings)``; the last pins the compiled step's inputs and outputs.
+        ``(graph, state, shardings, frozen)``; the third pins the compiled step's inputs and
+        outputs, the last is what is not trained.
 
     Raises:
         ConfigError: A parameter that declares no axes.
     """
-    graph, _, placed = abstract_state(make_model, tx, mesh, average=average)
+    graph, _, placed, frozen_shapes = abstract_state(
+        make_model, tx, mesh, average=average, partition=partition, seed=seed
+    )
+    of_frozen = jax.tree.map(lambda shape: shape.sharding, frozen_shapes)
 
     def finish(params: PyTree) -> TrainState:
         kept = jax.tree.map(jnp.copy, params) if average else None
@@ -132,15 +171,28 @@ def create_state(
         # There is but one place to be born. Initializers one after another compile once for each
         # shape, in a third of the time that one program for all parameters takes.
         with jax.default_device(mesh.devices.item()):
-            params = split(make_model())[1]
-        params = jax.device_put(params, placed.params)
+            parts = _drawn(make_model, partition, seed)
+        params, frozen = jax.device_put(parts, (placed.params, of_frozen))
         done = jax.jit(finish, out_shardings=placed, donate_argnums=0)
-        return graph, done(params), placed
+        return graph, done(params), placed, frozen
     if params is None:
-        draw = jax.jit(lambda: finish(split(make_model())[1]), out_shardings=placed)
-        return graph, draw(), placed
-    params = jax.tree.map(lambda a, s: _place(np.asarray(a), s), params, placed.params)
-    return graph, jax.jit(finish, out_shardings=placed)(params), placed
+
+        def draw() -> tuple[TrainState, PyTree]:
+            params, frozen = _drawn(make_model, partition, seed)
+            return finish(params), frozen
+
+        state, frozen = jax.jit(draw, out_shardings=(placed, of_frozen))()
+        return graph, state, placed, frozen
+    is_param = lambda node: isinstance(node, nnx.Variable)
+    declared = jax.tree.map(
+        lambda param, value: param.replace(np.asarray(value)),
+        parameters(nnx.eval_shape(make_model)), params, is_leaf=is_param,
+    )  # fmt: skip
+    parts = tuple(values(part) for part in _split(declared, partition, seed))
+    params, frozen = jax.tree.map(
+        lambda a, s: _place(np.asarray(a), s), parts, (placed.params, of_frozen)
+    )
+    return graph, jax.jit(finish, out_shardings=placed)(params), placed, frozen
 
 
 def _place(array: np.ndarray, sharding: NamedSharding) -> Array:

@@ -1,13 +1,12 @@
-"""The optimizer step as a pure function ``(state, batch, key) -> (state, metrics)``."""
+"""The optimizer step: a pure function ``(state, frozen, batch, key) -> (state, metrics)``."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import optax
-from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
@@ -15,19 +14,31 @@ from transformer_jax.errors import ConfigError, plural
 from transformer_jax.parallel.sharding import (
     batch_sharding,
     num_batch_shards,
-    path_name,
     replicated,
     unshard_fsdp,
 )
 from transformer_jax.training.optimizers import learning_rate
+from transformer_jax.training.partition import Merge
 from transformer_jax.training.state import TrainState
 
-__all__ = ["Batch", "Objective", "compile_eval", "compile_step", "make_eval_step", "make_step"]
+__all__ = [
+    "Batch",
+    "Objective",
+    "Sums",
+    "add_sums",
+    "compile_eval",
+    "compile_step",
+    "make_eval_step",
+    "make_step",
+    "means",
+]
 
-Batch = dict[str, Any]
+Batch = dict[str, Any]  # arrays, or dictionaries of them, whose first axis is rows
 
-# (model, batch, key) -> (sum of the loss, weight it sums over, further sums by name).
-Objective = Callable[..., tuple[Array, Array, dict[str, Array]]]
+Sums = dict[str, tuple[Array, Array]]  # by name: a sum, and the weight that divides it
+
+# (model, batch, key) -> Sums; training minimizes "loss".
+Objective = Callable[..., Sums]
 
 Step = Callable[..., tuple[TrainState, dict[str, Array]]]
 
@@ -35,80 +46,86 @@ AXIS = "devices"  # the axis that pmap reduces over
 
 
 def make_step(
-    graph: Any,
-    tx: optax.GradientTransformation,
     objective: Objective,
+    tx: optax.GradientTransformation,
+    merge: Merge,
     *,
     accumulation: int = 1,
-    average_decay: float | None = None,
+    ema_decay: float | None = None,
     skip_nonfinite: bool = True,
-    frozen: Callable[[str], bool] | None = None,
 ) -> Step:
-    """One optimizer step, not compiled: ``step(state, batch, key) -> (state, metrics)``.
+    """One optimizer step, not compiled: ``step(state, frozen, batch, key) -> (state, metrics)``.
 
     The loss and its gradient are ``Σ loss / Σ weight``, both sums over all micro-batches and all
-    devices and divided once, so neither changes with how a batch is cut up.
+    devices, divided once: neither changes with how a batch is split. The same holds for every
+    other sum of the objective, each with its own weight.
 
-    A step whose loss or gradient norm is not finite changes nothing but the step counter: the
-    next batch is another one, the parameters, optimizer state and average are the same bits.
+    A step whose loss or gradient norm is not finite changes the step counter alone: parameters,
+    optimizer state and their running average keep every bit.
 
-    ``key`` is folded with the step (and the micro-batch); None is without dropout. Metrics are
-    scalars: ``loss``, ``weight``, ``grad_norm`` (before clipping), ``skipped`` (0 or 1),
-    ``learning_rate`` where ``tx`` comes from ``make_optimizer``, and the objective's further sums
-    divided by the weight.
+    ``key`` is folded with the step (and the micro-batch); None means no dropout. Metrics are
+    scalars: the objective's sums, each divided by its weight, among them ``loss``; ``weight``, the
+    weight of the loss; ``grad_norm`` (before clipping); ``skipped`` (0 or 1); and
+    ``learning_rate`` where ``tx`` comes from ``make_optimizer``.
 
     Args:
-        graph: The model's static graph.
-        tx: The optimizer, clipping included.
-        objective: ``(model, batch, key) -> (sum, weight, sums)``.
-        accumulation: Micro-batches that a batch's rows are dealt to, one after another in memory.
-        average_decay: Of the running average of parameters, which ``state.average`` then holds.
-        skip_nonfinite: Whether non-finite steps are left out.
-        frozen: Which parameters, by path, have no gradient; ``tx`` must leave them alone too.
+        objective: ``(model, batch, key) -> {"loss": (sum, weight), name: (sum, weight), ...}``. One
+            with an attribute ``whole_batch = True`` compares the rows of a batch with each other.
+        tx: The optimizer, clipping included; it updates ``state.params`` alone.
+        merge: ``(trainable, frozen, key) -> model``, such as ``merging(graph)``. Gradients are
+            those of the first argument.
+        accumulation: Micro-batches per batch, computed one after another.
+        ema_decay: Decay of the running average of parameters, which ``state.average`` then holds.
+        skip_nonfinite: Whether steps that are not finite are skipped.
 
     Raises:
-        ConfigError: ``accumulation`` below 1, a decay outside [0, 1), or, when traced, rows that
-            do not divide into the micro-batches.
+        ConfigError: ``accumulation`` below 1, or above 1 with an objective of whole batches; a
+            decay outside [0, 1); or, when traced, rows that do not divide into the micro-batches,
+            or an objective without a loss.
     """
     if accumulation < 1:
         raise ConfigError(f"accumulation is {accumulation}: it must be at least 1")
-    if average_decay is not None and not 0.0 <= average_decay < 1.0:
+    if accumulation > 1 and getattr(objective, "whole_batch", False):
         raise ConfigError(
-            f"average_decay is {average_decay}: allowed are 0 up to, not including, 1"
+            f"accumulation is {accumulation}, but the objective compares all rows of a batch with "
+            f"each other: set it to 1"
         )
+    if ema_decay is not None and not 0.0 <= ema_decay < 1.0:
+        raise ConfigError(f"ema_decay is {ema_decay}: allowed are 0 up to, not including, 1")
 
     def step(
         state: TrainState,
+        frozen: PyTree,
         batch: Batch,
         key: Key[Array, ""] | None = None,
         *,
         axis_name: str | None = None,
-        shardings: PyTree | None = None,
+        shardings: tuple[PyTree, PyTree] | None = None,
     ) -> tuple[TrainState, dict[str, Array]]:
-        if (average_decay is None) != (state.average is None):
+        if (ema_decay is None) != (state.average is None):
             raise ConfigError(
-                "average_decay and state.average go together: "
-                "create the state with average=True if and only if average_decay is given"
+                "ema_decay and state.average go together: "
+                "create the state with average=True if and only if ema_decay is given"
             )
         if key is not None:
             key = jax.random.fold_in(key, state.step)
             if axis_name is not None:
                 key = jax.random.fold_in(key, jax.lax.axis_index(axis_name))
-        scored = _scored(graph, objective, shardings, frozen)
-        sums = _gradients(scored, state.params, batch, key, accumulation)
+        differentiated = _differentiated(objective, merge, shardings)
+        sums, grads = _accumulated(differentiated, state.params, frozen, batch, key, accumulation)
         if axis_name is not None:
-            sums = jax.lax.psum(sums, axis_name)
-        total, weight, extra, grads = sums
-        share = 1.0 / jnp.where(weight > 0, weight, 1.0)
-        loss, norm = total * share, optax.tree.norm(grads) * share
+            sums, grads = jax.lax.psum((sums, grads), axis_name)
+        metrics = means(sums)
+        weight = sums["loss"][1]
+        inv_weight = _inverse(weight)
+        loss, norm = metrics["loss"], optax.tree.norm(grads) * inv_weight
 
         ok = jnp.isfinite(loss) & jnp.isfinite(norm) if skip_nonfinite else None
         alone = shardings is None and axis_name is None
-        update = functools.partial(_updated, tx, average_decay)
-        new = _where(ok, update, alone, state, grads, share, norm)
+        update = functools.partial(_updated, tx, ema_decay)
+        new = _where(ok, update, alone, state, grads, inv_weight, norm)
         rate = learning_rate(new.opt_state)
-        metrics = {name: value * share for name, value in extra.items()}
-        metrics |= {"loss": loss, "weight": weight, "grad_norm": norm}
+        metrics |= {"weight": weight, "grad_norm": norm}
         metrics["skipped"] = jnp.int32(0) if ok is None else 1 - ok.astype(jnp.int32)
         if rate is not None:
             metrics["learning_rate"] = rate
@@ -117,22 +134,51 @@ def make_step(
     return step
 
 
+def means(sums: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
+    """Each sum divided by its own weight; 0 weight leaves the sum as it is.
+
+    Example:
+        >>> means({"loss": (jnp.float32(6), jnp.float32(4)), "accuracy": (1.0, 2.0)})["accuracy"]
+        Array(0.5, dtype=float32, weak_type=True)
+    """
+    return {name: total * _inverse(weight) for name, (total, weight) in sums.items()}
+
+
+def add_sums(parts: Iterable[Mapping[str, tuple[Any, Any]]]) -> dict[str, tuple[float, float]]:
+    """The sums and weights of several batches as those of all, in double precision.
+
+    Example:
+        >>> add_sums([{"loss": (1.0, 2.0)}, {"loss": (3.0, 4.0)}])
+        {'loss': (4.0, 6.0)}
+    """
+    found: dict[str, tuple[float, float]] = {}
+    for part in parts:
+        for name, (total, weight) in part.items():
+            before = found.get(name, (0.0, 0.0))
+            found[name] = (before[0] + float(total), before[1] + float(weight))
+    return found
+
+
+def _inverse(weight: Any) -> Array:
+    return 1.0 / jnp.where(weight > 0, weight, 1.0)
+
+
 def _updated(
     tx: optax.GradientTransformation,
-    average_decay: float | None,
+    ema_decay: float | None,
     state: TrainState,
     grads: PyTree,
-    share: Float[Array, ""],
+    inv_weight: Float[Array, ""],
     norm: Float[Array, ""],
 ) -> TrainState:
-    """The state after a step along ``share`` times ``grads``, which is ``norm`` long."""
-    grads = jax.tree.map(lambda g: g * share.astype(g.dtype), grads)
+    """The state after an update by ``inv_weight`` times ``grads``, of length ``norm``."""
+    grads = jax.tree.map(lambda g: g * inv_weight.astype(g.dtype), grads)
     tell = optax.with_extra_args_support(tx).update
     updates, opt_state = tell(grads, state.opt_state, state.params, norm=norm)
     params = optax.apply_updates(state.params, updates)
     average = None
-    if average_decay is not None:
-        average = _average(state.average, params, state.step, average_decay)
+    if ema_decay is not None:
+        average = _average(state.average, params, state.step, ema_decay)
     return TrainState(state.step + 1, params, opt_state, average)
 
 
@@ -162,48 +208,58 @@ def _where(
     return jax.lax.platform_dependent(ok, state, *how, cpu=branch, default=select)
 
 
-def _scored(
-    graph: Any,
-    objective: Objective,
-    shardings: PyTree | None,
-    frozen: Callable[[str], bool] | None,
-) -> Callable[..., Any]:
-    """A batch's ``((loss, (weight, further sums)), gradients of the loss)``, all of them sums."""
+def _differentiated(
+    objective: Objective, merge: Merge, shardings: tuple[PyTree, PyTree] | None
+) -> Callable[..., tuple[Sums, PyTree]]:
+    """``(params, frozen, batch, key) -> (sums, gradients of the sum of the loss)``."""
 
-    def sums(params: PyTree, batch: Batch, key: Key[Array, ""] | None):
+    def loss(params: PyTree, frozen: PyTree, batch: Batch, key: Key[Array, ""] | None):
         if shardings is not None:
             # Without this the compiler is free to spread activations as the parameters are, and
             # moves them back and forth.
-            params = jax.lax.with_sharding_constraint(params, unshard_fsdp(shardings))
-        if frozen is not None:
-            params = jax.tree_util.tree_map_with_path(
-                lambda path, p: jax.lax.stop_gradient(p) if frozen(path_name(path)) else p, params
-            )
-        total, weight, extra = objective(nnx.merge(graph, params), batch, key)
-        return total, (weight, extra)
+            params, frozen = _whole((params, frozen), shardings)
+        sums = _checked(objective(merge(params, frozen, key), batch, key))
+        return sums["loss"][0], sums
 
-    def scored(params: PyTree, batch: Batch, key: Key[Array, ""] | None):
-        out, grads = jax.value_and_grad(sums, has_aux=True)(params, batch, key)
+    def differentiated(params: PyTree, frozen: PyTree, batch: Batch, key: Key[Array, ""] | None):
+        (_, sums), grads = jax.value_and_grad(loss, has_aux=True)(params, frozen, batch, key)
         if shardings is not None:
-            grads = jax.lax.with_sharding_constraint(grads, shardings)
-        return out, grads
+            grads = jax.lax.with_sharding_constraint(grads, shardings[0])
+        return sums, grads
 
-    return scored
+    return differentiated
 
 
-def _gradients(
-    scored: Callable[..., Any],
+def _whole(parts: tuple[PyTree, PyTree], shardings: tuple[PyTree, PyTree]) -> Any:
+    """What is trained and what is frozen, each unshard_fsdp over ``fsdp``."""
+    constrain = lambda part, where: jax.lax.with_sharding_constraint(part, unshard_fsdp(where))
+    return tuple(
+        constrain(part, where) if jax.tree.leaves(part) else part
+        for part, where in zip(parts, shardings, strict=True)
+    )
+
+
+def _checked(sums: Any) -> Sums:
+    """What an objective returned, if it is what one has to return."""
+    if not isinstance(sums, dict) or "loss" not in sums:
+        raise ConfigError(
+            'an objective returns a dictionary {"loss": (sum, weight), name: (sum, weight), ...}; '
+            f"this one returned {type(sums).__name__}"
+            + (f" of {', '.join(map(str, sums))}" if isinstance(sums, dict) else "")
+        )
+    return sums
+
+
+def _accumulated(
+    differentiated: Callable[..., tuple[Sums, PyTree]],
     params: PyTree,
+    frozen: PyTree,
     batch: Batch,
     key: Key[Array, ""] | None,
     accumulation: int,
-) -> tuple[Array, Array, dict[str, Array], PyTree]:
-    """Sums over the batch: ``(loss, weight, further sums, gradients of the loss)``."""
-
-    def part(batch: Batch, key: Key[Array, ""] | None):
-        (total, (weight, extra)), grads = scored(params, batch, key)
-        return total, weight, extra, grads
-
+) -> tuple[Sums, PyTree]:
+    """Sums and gradients over the batch, one micro-batch after another."""
+    part = functools.partial(differentiated, params, frozen)
     if accumulation == 1:
         return part(batch, key)
 
@@ -236,7 +292,12 @@ def _average(average: PyTree, params: PyTree, step: Int[Array, ""], decay: float
 
 
 def compile_step(
-    step: Step, mesh: Mesh, shardings: TrainState, mode: Literal["jit", "pmap"] = "jit"
+    step: Step,
+    mesh: Mesh,
+    shardings: TrainState,
+    mode: Literal["jit", "pmap"] = "jit",
+    *,
+    frozen: PyTree | None = None,
 ) -> Any:
     """``step`` compiled once for each batch shape; the state passed in is used up.
 
@@ -248,17 +309,19 @@ def compile_step(
         mode: "jit" lets the compiler spread the step over the mesh. "pmap" runs the same step on
             whole copies of the state, each with its part of the rows, and adds up by ``psum``;
             dropout then draws other masks on each device.
+        frozen: Shardings of what is frozen; None where nothing is.
 
     Raises:
         ConfigError: "pmap" on a mesh with fsdp or tensor above 1, or in several processes; or,
             when called, with rows that the devices do not divide.
     """
-    whole = replicated(mesh)
+    whole, frozen = replicated(mesh), {} if frozen is None else frozen
     if mode == "jit":
+        of_parts = (shardings.params, frozen) if mesh.size > 1 else None
         return jax.jit(
-            functools.partial(step, shardings=shardings.params if mesh.size > 1 else None),
+            functools.partial(step, shardings=of_parts),
             donate_argnums=0,
-            in_shardings=(shardings, batch_sharding(mesh), whole),
+            in_shardings=(shardings, frozen, batch_sharding(mesh), whole),
             out_shardings=(shardings, whole),
         )
     if mode != "pmap":
@@ -275,14 +338,14 @@ def _pmapped(step: Step, mesh: Mesh, shardings: TrainState) -> Any:
     mapped = jax.pmap(
         functools.partial(step, axis_name=AXIS),
         axis_name=AXIS,
-        in_axes=(None, 0, None),
+        in_axes=(None, None, 0, None),
         out_axes=(None, None),
         devices=list(mesh.devices.flat),
     )
 
-    def run(state: TrainState, batch: Batch, key: Key[Array, ""] | None = None):
+    def run(state: TrainState, frozen: PyTree, batch: Batch, key: Key[Array, ""] | None = None):
         batch = jax.tree.map(lambda x: _by_device(x, num_batch_shards(mesh)), batch)
-        state, metrics = mapped(state, batch, key)
+        state, metrics = mapped(state, frozen, batch, key)
         # The copies carry pmap's own mesh; naming ours instead moves nothing.
         return jax.device_put(state, shardings), metrics
 
@@ -297,34 +360,40 @@ def _by_device(x: Any, devices: int) -> Any:
     return x.reshape(devices, x.shape[0] // devices, *x.shape[1:])
 
 
-def make_eval_step(graph: Any, objective: Objective) -> Callable[..., dict[str, Array]]:
-    """Sums over a batch, without dropout: ``evaluate(params, batch) -> sums``.
+def make_eval_step(objective: Objective, merge: Merge) -> Callable[..., Sums]:
+    """Sums and weights over a batch, without dropout: ``evaluate(params, frozen, batch) -> Sums``.
 
-    ``sums`` holds ``loss``, ``weight`` and the objective's further sums; add them over batches
-    and divide once.
+    Add them over batches by :func:`add_sums`, and divide once.
     """
 
     def evaluate(
-        params: PyTree, batch: Batch, *, shardings: PyTree | None = None
-    ) -> dict[str, Float[Array, ""]]:
+        params: PyTree,
+        frozen: PyTree,
+        batch: Batch,
+        *,
+        shardings: tuple[PyTree, PyTree] | None = None,
+    ) -> Sums:
         if shardings is not None:
-            params = jax.lax.with_sharding_constraint(params, unshard_fsdp(shardings))
-        total, weight, extra = objective(nnx.merge(graph, params), batch, None)
-        return extra | {"loss": total, "weight": weight}
+            params, frozen = _whole((params, frozen), shardings)
+        return _checked(objective(merge(params, frozen, None), batch, None))
 
     return evaluate
 
 
-def compile_eval(evaluate: Callable[..., dict[str, Array]], mesh: Mesh, shardings: PyTree) -> Any:
-    """``evaluate(params, batch)`` compiled once for each batch shape.
+def compile_eval(
+    evaluate: Callable[..., Sums], mesh: Mesh, shardings: PyTree, *, frozen: PyTree | None = None
+) -> Any:
+    """``evaluate(params, frozen, batch)`` compiled once for each batch shape.
 
     Args:
         evaluate: What :func:`make_eval_step` made.
         mesh: Where the parameters and the batches live.
-        shardings: Of the parameters.
+        shardings: Of the parameters that are trained.
+        frozen: Shardings of what is frozen; None where nothing is.
     """
+    parts = (shardings, {} if frozen is None else frozen)
     return jax.jit(
-        functools.partial(evaluate, shardings=shardings),
-        in_shardings=(shardings, batch_sharding(mesh)),
+        functools.partial(evaluate, shardings=parts),
+        in_shardings=(*parts, batch_sharding(mesh)),
         out_shardings=replicated(mesh),
     )

@@ -18,9 +18,11 @@ import numpy as np
 from transformer_jax.errors import CheckpointError, ConfigError, plural
 from transformer_jax.numerics import all_finite
 from transformer_jax.training import manifest, trees
+from transformer_jax.training.partition import overlay
 
 __all__ = [
     "DAMAGED",
+    "FROZEN",
     "SCRATCH",
     "Finding",
     "Loaded",
@@ -30,6 +32,7 @@ __all__ = [
     "examined",
     "explained",
     "load_params",
+    "load_parts",
     "orbax",
     "read_item",
     "score_of",
@@ -42,6 +45,7 @@ log = logging.getLogger(__name__)
 PREFIX = "step_"
 SCRATCH = ".orbax-checkpoint-tmp"  # what Orbax adds to the name of a directory in the making
 DAMAGED = "damaged_"
+FROZEN = "frozen"  # where a run keeps the parameters that it does not train
 _TRIES = 20  # to read a checkpoint of a run in progress, which removes old ones
 
 
@@ -75,6 +79,7 @@ class Loaded(NamedTuple):
     step: int
     score: Score | None
     manifest: Mapping[str, Any] = {}  # of the newest checkpoint among them, where it has one
+    frozen: Mapping[Any, Any] = {}  # what was not trained, where checkpoints do not hold it
 
 
 class Finding(NamedTuple):
@@ -245,6 +250,28 @@ def load_params(
     Raises:
         CheckpointError: Not a run directory, no such step, or nothing that verifies.
     """
+    loaded = load_parts(run, which, average=average)
+    if not loaded.frozen:
+        return loaded
+    if loaded.manifest.get("merge") != "overlay":
+        raise CheckpointError(
+            f"{run}: its model is not made of its parameters alone: load it with its task "
+            f"(Trainer.load)"
+        )
+    return loaded._replace(params=overlay(loaded.frozen, loaded.params), frozen={})
+
+
+def load_parts(
+    run: str | os.PathLike[str],
+    which: int | Literal["best", "last"] = "best",
+    *,
+    average: int = 1,
+) -> Loaded:
+    """What was trained and what was frozen, apart; otherwise as :func:`load_params`.
+
+    Raises:
+        CheckpointError: Not a run directory, no such step, or nothing that verifies.
+    """
     if average < 1:
         raise ConfigError(f"average is {average}: at least 1 checkpoint is needed")
     directory = _checkpoints(run)
@@ -281,7 +308,22 @@ def _load(directory: Path, which: int | Literal["best", "last"], average: int) -
         name: np.asarray(value, newest["tree"].get(f"params/{name}", {}).get("dtype"))
         for name, value in total.items()
     }
-    return Loaded(trees.nested(params), newest["step"], score_of(newest), newest)
+    return Loaded(
+        trees.nested(params), newest["step"], score_of(newest), newest, _frozen(directory, newest)
+    )
+
+
+def _frozen(directory: Path, fields: Mapping[str, Any]) -> dict[Any, Any]:
+    """What a run that trains a part of its parameters keeps beside its checkpoints."""
+    if "frozen" not in fields:
+        return {}
+    path = directory.parent / FROZEN / checkpoint_name(0)
+    kept, problem = examined(path)
+    if problem is None and kept is not None and kept["digest_of_arrays"] != fields["frozen"]:
+        problem = f"{path}: its parameters are not those that the run began with"
+    if problem is not None or kept is None:
+        raise CheckpointError(f"frozen parameters: {problem}")
+    return trees.nested(_finite_item(path, kept, "params"))
 
 
 def _item(fields: Mapping[str, Any], average: int) -> str:
@@ -413,6 +455,12 @@ def verify(run: str | os.PathLike[str]) -> list[Finding]:
             problem = _not_finite(path, fields)
         if problem is None or path.exists():  # training removes old ones meanwhile
             findings.append(Finding(path, step, problem))
+    kept = directory.parent / FROZEN / checkpoint_name(0)
+    if kept.exists():
+        fields, problem = examined(kept)
+        if problem is None and fields is not None:
+            problem = _not_finite(kept, fields)
+        findings.append(Finding(kept.parent, 0, problem))
     for path in sorted(directory.iterdir()):
         if SCRATCH in path.name:
             findings.append(Finding(path, None, f"{path}: a save that did not finish"))

@@ -11,7 +11,6 @@ from transformer_jax.errors import DataError
 from transformer_jax.evaluation.classification import accuracy, f1, macro_f1, matthews_corrcoef
 from transformer_jax.evaluation.correlation import pearson, spearman
 from transformer_jax.evaluation.spans import squad_scores
-from transformer_jax.runs.encoder_settings import TaskConfig
 
 __all__ = ["MEASURES", "aligned", "measure", "table"]
 
@@ -25,10 +24,18 @@ MEASURES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def measure(predictor: Predictor, task: TaskConfig, part: Labeled) -> dict[str, float]:
-    """The measures of a task on labeled examples; shares are 0 to 1.
+def measure(
+    predictor: Predictor, kind: str, labels: Sequence[str], part: Labeled
+) -> dict[str, float]:
+    """The measures of a task on labeled examples, from 0 to 1.
 
-    F1 is of the second class of a run that has two (GLUE's "1"), and else the mean over classes.
+    F1 is that of the second of two classes (GLUE's "1"), otherwise the mean over classes.
+
+    Args:
+        predictor: Of the trained model.
+        kind: The task.
+        labels: Names of classes, in order.
+        part: Examples.
 
     Raises:
         DataError: A label that the run was not trained on.
@@ -42,35 +49,37 @@ def measure(predictor: Predictor, task: TaskConfig, part: Labeled) -> dict[str, 
     if isinstance(part, Tagged):
         told = [tag for sentence in predictor.tags(part.words) for tag, _ in sentence]
         tags = [tag for tags in part.tags for tag in tags]
-        return _classes(np.array(told), _numbers(tags, task, part.name), task)
+        return _classes(np.array(told), _numbers(tags, labels, part.name), kind, len(labels))
     assert isinstance(part, Sentences)
-    if task.kind == "regress":
+    if kind == "regress":
         numbers = np.asarray(predictor.numbers(part.texts, part.text_pairs), np.float64)
         wanted = np.array([float(label) for label in part.labels])
         return {"pearson": pearson(numbers, wanted), "spearman": spearman(numbers, wanted)}
     best = predictor.classes(part.texts, part.text_pairs).argmax(-1)
-    return _classes(best, _numbers(part.labels, task, part.name), task)
+    return _classes(best, _numbers(part.labels, labels, part.name), kind, len(labels))
 
 
-def _numbers(labels: list[str], task: TaskConfig, name: str) -> np.ndarray:
-    numbers = {label: i for i, label in enumerate(task.labels)}
-    for label in labels:
+def _numbers(given: list[str], labels: Sequence[str], name: str) -> np.ndarray:
+    numbers = {label: i for i, label in enumerate(labels)}
+    for label in given:
         if label not in numbers:
             raise DataError(
                 f"{name}: the label {label!r} is not among those that the run was trained on: "
-                f"{', '.join(task.labels)}"
+                f"{', '.join(labels)}"
             )
-    return np.array([numbers[label] for label in labels])
+    return np.array([numbers[label] for label in given])
 
 
-def _classes(given: np.ndarray, wanted: np.ndarray, task: TaskConfig) -> dict[str, float]:
+def _classes(
+    predictions: np.ndarray, references: np.ndarray, kind: str, classes: int
+) -> dict[str, float]:
     ways: dict[str, Callable[..., float]] = {
         "accuracy": accuracy,
-        "f1": f1 if len(task.labels) == 2 else macro_f1,
+        "f1": f1 if classes == 2 else macro_f1,
         "macro_f1": macro_f1,
         "matthews": matthews_corrcoef,
     }
-    return {name: ways[name](given, wanted) for name in MEASURES[task.kind]}
+    return {name: ways[name](predictions, references) for name in MEASURES[kind]}
 
 
 def table(scores: Mapping[str, Mapping[str, Any]]) -> str:

@@ -9,22 +9,31 @@ import types
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+from flax import nnx
 
 from transformer_jax.data.documents import DocumentStream, TextChunk
-from transformer_jax.data.plan import BucketPlan
+from transformer_jax.data.plan import ArrayPlan, BucketPlan
 from transformer_jax.data.sentences import build_sentences
 from transformer_jax.data.token_file import build_tokens
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.errors import ConfigError
 from transformer_jax.parallel.mesh import MeshConfig, make_mesh
-from transformer_jax.runs.job import Job, cache_of, train
+from transformer_jax.runs.begin import token_cache
 from transformer_jax.runs.memory import memory
+from transformer_jax.runs.sizing import from_size
+from transformer_jax.runs.train import keep_size
 from transformer_jax.runs.translation_settings import RUNS, TrainingConfig
 from transformer_jax.training import manifest
+from transformer_jax.training.checkpoint import Checkpointer
 from transformer_jax.training.loop import LoopConfig
 from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.training.state import TrainState
+from transformer_jax.training.task import Data, Task
+from transformer_jax.training.trainer import Trainer
 
 
 class Asked(BucketPlan):
@@ -43,13 +52,14 @@ class Asked(BucketPlan):
         return super().batch(step)
 
 
-def test_each_epoch_is_planned_once_by_the_thread_that_makes_batches():
+def test_each_epoch_is_planned_once_by_the_thread_that_makes_batches(tmp_path):
     lengths = np.arange(1, 41)
     plan = Asked(lengths, lengths, tokens=128, rows_multiple=2)
-    job = types.SimpleNamespace(plan=plan, mesh=make_mesh(MeshConfig(), jax.devices()[:1]))
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     make = lambda batch: {"x": np.stack([batch.indices, np.full_like(batch.indices, batch.S)], 1)}
     steps = 3 * plan.steps_per_epoch
-    stream = Job.stream(job, make, 0)
+    task = Task(lambda rngs: None, Data(plan, make), lambda *_: {})
+    stream = Trainer(task, tmp_path, optax.sgd(0.1), mesh).batches()
     plan.threads.clear()
     read = [jax.device_get(batch["x"]) for batch in itertools.islice(stream, steps)]
     stream.close()
@@ -61,11 +71,11 @@ def test_each_epoch_is_planned_once_by_the_thread_that_makes_batches():
 
 def test_a_run_that_may_only_be_read_keeps_ids_in_memory(tmp_path, monkeypatch):
     run, directory = types.SimpleNamespace(cache=None), RunDirectory(tmp_path)
-    assert cache_of(run, directory) == {"cache": tmp_path / "store", "writes": True}
+    assert token_cache(run, directory) == (tmp_path / "store", True)
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    assert cache_of(run, directory) == {"cache": None, "writes": False}
+    assert token_cache(run, directory) == (None, False)
     given = types.SimpleNamespace(cache="elsewhere")
-    assert cache_of(given, directory) == {"cache": Path("elsewhere")}
+    assert token_cache(given, directory) == (Path("elsewhere"), True)
 
 
 @pytest.mark.parametrize("build", [functools.partial(build_tokens, ends=True), build_sentences])
@@ -80,41 +90,34 @@ def test_a_store_that_may_only_be_read_is_read(tmp_path, monkeypatch, build):
     texts, other = (DocumentStream("example", identity, pieces) for identity in "12")
     tokenizer = train_tokenizer("bytes", [])
     run, directory = types.SimpleNamespace(cache=None), RunDirectory(tmp_path)
-    build(texts, tokenizer, **cache_of(run, directory))
+    build(texts, tokenizer, **token_cache(run, directory)._asdict())
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     before, read[:] = sorted(tmp_path.rglob("*")), []
-    found = build(texts, tokenizer, **cache_of(run, directory))
+    found = build(texts, tokenizer, **token_cache(run, directory)._asdict())
     assert read == []
-    again = build(other, tokenizer, **cache_of(run, directory))
+    again = build(other, tokenizer, **token_cache(run, directory)._asdict())
     assert (found.ids.tolist(), found.counts) == (again.ids.tolist(), again.counts)
     assert read == [1]
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def sized(tmp_path, loop):
-    """A run whose intervals follow from its size, and a job of it that was told ``loop``."""
+@pytest.mark.parametrize("begun", [False, True])
+def test_what_flags_said_when_a_run_resumed_is_not_written_to_it(tmp_path, begun):
     run = dataclasses.replace(
         RUNS["small"][1], output=str(tmp_path), training=TrainingConfig(steps=50)
     )
     directory = RunDirectory(tmp_path)
     directory.write(directory.config, dataclasses.asdict(run))
-    plan = types.SimpleNamespace(steps_per_epoch=5)
-    told = dataclasses.replace(run, loop=loop)
-    return types.SimpleNamespace(run=told, directory=directory, plan=plan)
-
-
-@pytest.mark.parametrize("begun", [False, True])
-def test_what_flags_said_when_a_run_went_on_is_not_written_to_it(tmp_path, begun):
-    job = sized(tmp_path, LoopConfig(evaluate_every=None, checkpoint_every=7, keep_last=9))
-    before = job.directory.read_config()
+    before = directory.read_config()
     if begun:
         path = tmp_path / "checkpoints/step_00000003"
         path.mkdir(parents=True)
         manifest.rewrite(path, {"schema": manifest.SCHEMA, "config": before, "files": {}})
-    job.run = Job._sized(job)
-    assert (job.run.loop.evaluate_every, job.run.loop.checkpoint_every) == (5, 7)
-    Job.keep_size(job)
-    config = job.directory.read_config()
+    loop = LoopConfig(evaluate_every=None, checkpoint_every=7, keep_last=9)
+    sized = from_size(dataclasses.replace(run, loop=loop), 5)
+    assert (sized.loop.evaluate_every, sized.loop.checkpoint_every) == (5, 7)
+    keep_size(sized, directory, 5)
+    config = directory.read_config()
     if begun:
         assert config == before
     else:
@@ -123,31 +126,22 @@ def test_what_flags_said_when_a_run_went_on_is_not_written_to_it(tmp_path, begun
         assert config["optimizer"]["schedule"]["warm_up"] == 5
 
 
-class Refused(Job):
-    """A job whose step cannot be made."""
-
-    def __init__(self, **parts):
-        vars(self).update(parts)
-
-    def step(self):
+def test_a_step_that_cannot_be_made_leaves_nothing_open(tmp_path, monkeypatch):
+    def refused(*_, **__):
         raise ConfigError("no such step")
 
-    def keep_size(self):
-        pass
-
-    def checkpointer(self):
-        return types.SimpleNamespace(close=lambda: self.closed.append(1))
-
-
-Refused.__abstractmethods__ = frozenset()
-
-
-def test_a_step_that_cannot_be_made_leaves_nothing_open(tmp_path):
+    closed = []
+    close = Checkpointer.close
+    monkeypatch.setattr(Checkpointer, "close", lambda self: (closed.append(1), close(self)))
+    data = Data(ArrayPlan(count=4, rows=2), lambda rows: {"x": np.ones((len(rows), 3), np.float32)})
+    model = lambda rngs: nnx.Linear(3, 1, rngs=rngs)
+    task = Task(model, data, lambda *_: {}, make_step=refused)
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
-    job = Refused(run=RUNS["small"][1], directory=None, mesh=mesh, scheme=None, closed=[])
+    nothing = TrainState(jnp.int32(0), {}, {})
+    monkeypatch.setattr(Trainer, "_abstract", lambda *_: (None, nothing, nothing, {}))
     with pytest.raises(ConfigError, match="no such step"):
-        train(job, dict, resume=False)
-    assert job.closed == [1]
+        Trainer(task, tmp_path, optax.sgd(0.1), mesh).fit(steps=2)
+    assert closed == [1]
 
 
 @dataclasses.dataclass

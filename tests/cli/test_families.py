@@ -1,0 +1,98 @@
+"""Training by ``transformer-jax``: the same entry points as ``python -m experiments.*``."""
+
+import dataclasses
+
+import pytest
+
+from transformer_jax.cli import decoder_only, encoder_only, families, seq2seq
+from transformer_jax.cli.main import main
+from transformer_jax.runs.encoder_settings import PRETRAIN_RUNS, TASK_RUNS
+from transformer_jax.runs.language_settings import RUNS as LANGUAGE_RUNS
+from transformer_jax.runs.translation_settings import RUNS
+from transformer_jax.training.run_directory import RunDirectory
+
+MODULES = {seq2seq: RUNS, decoder_only: LANGUAGE_RUNS}
+
+
+def fa_run(path, run):
+    directory = RunDirectory(path)
+    path.mkdir()
+    directory.write(directory.config, dataclasses.asdict(run))
+    directory.tokenizer.write_text("{}")
+    return path
+
+
+def test_train_finds_the_family_by_the_name_of_the_run():
+    assert not set(RUNS) & set(LANGUAGE_RUNS)
+    for module, runs in MODULES.items():
+        for name in runs:
+            found = families._found("train", [name, "--training.steps", "3"])
+            assert found == module.FAMILY._replace(program="transformer-jax")
+
+
+@pytest.mark.parametrize(
+    ("module", "run"),
+    [
+        (seq2seq, RUNS["small"][1]),
+        (decoder_only, LANGUAGE_RUNS["char-cpu"][1]),
+        (decoder_only, LANGUAGE_RUNS["ngram"][1]),
+        (encoder_only, PRETRAIN_RUNS["small"][1]),
+        (encoder_only, TASK_RUNS["tag"][1]),
+    ],
+)
+def test_resume_and_evaluate_find_it_by_the_run(tmp_path, module, run):
+    path = fa_run(tmp_path / "run", run)
+    for command in ("resume", "evaluate"):
+        found = families._found(command, ["--checkpoint", "best", str(path)])
+        assert found.begin == module.FAMILY.begin
+    if module is not encoder_only:
+        found = families._found("train", ["--config", str(path / "config.json")])
+        assert found.begin == module.FAMILY.begin
+        assert families._found("train", [f"--config={path / 'config.json'}"]).begin == found.begin
+
+
+def test_pretrain_and_finetune_are_those_of_encoders():
+    for command in ("pretrain", "finetune"):
+        assert families._found(command, []).begin == encoder_only.FAMILY.begin
+
+
+def test_a_command_runs_as_the_family_does(tmp_path, monkeypatch, capfd):
+    path = fa_run(tmp_path / "run", LANGUAGE_RUNS["ngram"][1])
+    assert main(["resume", str(path)]) == decoder_only.main(["resume", str(path)]) == 2
+    first, second = capfd.readouterr().err.strip().splitlines()
+    assert first == second
+    asked = []
+    family = seq2seq.FAMILY._replace(others={"evaluate": lambda *given: asked.append(given) or 0})
+    monkeypatch.setattr(seq2seq, "FAMILY", family)
+    path = fa_run(tmp_path / "other", RUNS["small"][1])
+    assert main(["evaluate", str(path), "--beams", "2"]) == 0
+    assert asked == [([str(path), "--beams", "2"], "transformer-jax evaluate")]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["train"], "train needs the name of a run first, or --config FILE; there are phrasebook"),
+        (["train", "phrasebok"], "no run is called phrasebok: did you mean phrasebook? there are"),
+        (["train", "--training.steps", "3"], "train needs the name of a run first"),
+        (["train", "--config", "none.json"], "none.json: cannot be read"),
+        (["resume"], "resume needs a run directory: resume runs/NAME"),
+        (["evaluate", "runs/none"], "runs/none: no such run directory"),
+        (["trian"], "unknown command trian: did you mean train?"),
+        (["pretrain", "smal"], "no run is called smal: did you mean small?"),
+    ],
+)
+def test_a_mistake_is_one_line(given, message, capfd):
+    assert main(given) in (2, 4)
+    err = capfd.readouterr().err
+    assert len(err.strip().splitlines()) == 1
+    assert message in err
+
+
+@pytest.mark.parametrize("command", ["train", "resume", "evaluate", "finetune", "pretrain"])
+def test_help_shows_commands_of_this_program(command, capfd):
+    given = [command, "--help"] if command not in ("finetune", "pretrain") else [command, "-h"]
+    assert main(given) == 0
+    out = capfd.readouterr().out
+    assert "transformer-jax" in out
+    assert "python -m" not in out

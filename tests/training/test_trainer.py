@@ -1,0 +1,303 @@
+"""Laws of the Trainer and of partitions, on a task that the package does not know."""
+
+import dataclasses
+import shutil
+import signal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from transformer_jax.data.plan import ArrayPlan
+from transformer_jax.errors import CheckpointError, ConfigError, DataError, Stopped
+from transformer_jax.parallel.mesh import MeshConfig, make_mesh
+from transformer_jax.training import manifest
+from transformer_jax.training.checkpoint import Checkpointer
+from transformer_jax.training.loop import LoopConfig
+from transformer_jax.training.metrics import read_metrics
+from transformer_jax.training.partition import EVERYTHING, Partition, merging, overlay, where
+from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.training.state import digest, split
+from transformer_jax.training.stored import FROZEN, Score, load_params, verify
+from transformer_jax.training.task import Data, Metric, Task
+from transformer_jax.training.trainer import Trainer
+from transformer_jax.training.trees import named
+
+
+class Layer(nnx.Module):
+    def __init__(self, size, *, rngs):
+        draw = lambda shape: jax.random.normal(rngs.params(), shape) / 2
+        self.kernel = nnx.Param(draw((size, size)), axes=("embed", "mlp"))
+        self.bias = nnx.Param(draw((size,)), axes=("mlp",))
+
+    def __call__(self, x):
+        return jnp.tanh(x @ self.kernel[...] + self.bias[...][None])
+
+
+class Two(nnx.Module):
+    def __init__(self, size=4, *, rngs):
+        self.first, self.second = Layer(size, rngs=rngs), Layer(size, rngs=rngs)
+
+    def __call__(self, x):
+        return self.second(self.first(x))
+
+
+def squares(model, batch, key):
+    """Squared errors of rows with weights, with dropout of inputs."""
+    x = batch["inputs"]["x"]
+    if key is not None:
+        x = x * jax.random.bernoulli(key, 0.7, x.shape)
+    errors = jnp.square(model(x) - batch["y"]).sum(-1)
+    weight = batch["inputs"]["weight"]
+    near = (errors < 1).astype(jnp.float32)
+    rows = jnp.float32(len(x))
+    return {"loss": ((errors * weight).sum(), weight.sum()), "near": (near.sum(), rows)}
+
+
+def tr_data(name="one", count=24, rows=8, seed=0):
+    rng = np.random.default_rng(3)
+    x, y = (rng.normal(size=(count, 4)).astype(np.float32) for _ in range(2))
+    weight = rng.integers(1, 5, count).astype(np.float32)
+    make = lambda i: {"inputs": {"x": x[i], "weight": weight[i]}, "y": y[i]}
+    return Data(ArrayPlan(count, rows, seed), make, name)
+
+
+def tr_task(**changed):
+    data = tr_data()
+    task = Task(
+        lambda rngs: Two(rngs=rngs), data, squares, valid={"valid": data},
+        metrics=(Metric("valid_loss", "lower"), Metric("size", "higher")),
+        evaluate=lambda model: {"size": tr_size(model)},
+    )  # fmt: skip
+    return dataclasses.replace(task, **changed)
+
+
+def tr_size(model):
+    return float(optax.tree.norm(split(model)[1]))
+
+
+def trainer(path, task=None, **how):
+    how = {"loop": LoopConfig(evaluate_every=2, checkpoint_every=2)} | how
+    mesh = how.pop("mesh", None) or make_mesh(MeshConfig(), jax.devices()[:1])
+    return Trainer(task or tr_task(), path, optax.adam(0.05), mesh, seed=5, **how)
+
+
+def tr_records(path):
+    times = ("tokens_per_second", "evaluation_seconds")
+    records = read_metrics(path / "metrics.jsonl")
+    return [{k: v for k, v in record.items() if k not in times} for record in records]
+
+
+def same(a, b):
+    return digest(a) == digest(b)
+
+
+HEAD = where(lambda path: path.startswith("second/"))
+
+
+@pytest.mark.parametrize("partition", [EVERYTHING, HEAD], ids=["everything", "where"])
+def test_resumed_is_uninterrupted_bit_by_bit(tmp_path, partition):
+    task = tr_task(partition=partition)
+    whole = trainer(tmp_path / "whole", task, ema_decay=0.9).fit(steps=6)
+    counted = []
+
+    def make_batch(items):
+        counted.append(1)
+        if len(counted) == 8:  # after padding, in the midst of training
+            signal.raise_signal(signal.SIGTERM)
+        return task.train.make_batch(items)
+
+    cut = dataclasses.replace(task, train=task.train._replace(make_batch=make_batch))
+    with pytest.raises(Stopped):
+        trainer(tmp_path / "cut", cut, ema_decay=0.9).fit(steps=6)
+    done = trainer(tmp_path / "cut", task, ema_decay=0.9).fit(steps=6)
+    assert same(done.state, whole.state)
+    assert tr_records(tmp_path / "cut") == tr_records(tmp_path / "whole")
+    results = [RunDirectory(tmp_path / name).read_results() for name in ("cut", "whole")]
+    assert results[0]["state_sha256"] == results[1]["state_sha256"]
+    assert results[0]["best"] == results[1]["best"]
+    assert same(load_params(tmp_path / "cut").params, load_params(tmp_path / "whole").params)
+
+
+@pytest.mark.parametrize("accumulation", [2, 4])
+def test_accumulated_is_the_whole_batch_with_own_weights(tmp_path, accumulation):
+    keyless = lambda model, batch, key: squares(model, batch, None)
+    runs = [
+        trainer(tmp_path / str(n), tr_task(objective=keyless), accumulation=n).fit(steps=3)
+        for n in (1, accumulation)
+    ]
+    for a, b in zip(*(jax.tree.leaves(run.state.params) for run in runs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    records = [tr_records(tmp_path / str(n)) for n in (1, accumulation)]
+    for one, other in zip(*records, strict=True):
+        for name in {"loss", "near"} & set(one):
+            np.testing.assert_allclose(one[name], other[name], rtol=1e-5)
+
+
+def test_what_is_frozen_keeps_every_bit_and_is_stored_once(tmp_path):
+    run = trainer(tmp_path, tr_task(partition=HEAD))
+    start = split(run._model())[1]
+    end = run.fit(steps=4).state
+    assert set(end.params) == {"second"}
+    assert not any("first" in name for name in named(end.opt_state))
+    assert not same(end.params["second"], start["second"])
+    stored = load_params(tmp_path, "last").params
+    assert same(stored["first"], start["first"])
+    assert same(stored["second"], end.params["second"])
+    for path in (tmp_path / "checkpoints").iterdir():
+        text = (path / "manifest.json").read_text()
+        assert "first" not in text
+    assert all(finding.problem is None for finding in verify(tmp_path))
+    model = run.load("last")
+    x = jnp.ones((2, 4))
+    np.testing.assert_array_equal(model(x), nnx.merge(run.graph, stored)(x))
+
+
+def test_frozen_parameters_come_from_the_run_and_damage_is_named(tmp_path):
+    given = jax.tree.map(lambda a: np.asarray(a) + 1, split(Two(rngs=nnx.Rngs(9)))[1])
+    task = tr_task(partition=HEAD, initial=lambda params: given)
+    trainer(tmp_path, task).fit(steps=2)
+
+    def gone(params):
+        raise AssertionError("a resumed run needs nothing to start from")
+
+    trainer(tmp_path, dataclasses.replace(task, initial=gone)).fit(steps=4)
+    assert same(load_params(tmp_path).params["first"], given["first"])
+    files = [path for path in (tmp_path / FROZEN).rglob("params/**/*") if path.is_file()]
+    largest = max(files, key=lambda path: path.stat().st_size)
+    largest.write_bytes(bytes(largest.stat().st_size))
+    for use in (lambda: load_params(tmp_path), lambda: trainer(tmp_path, task).fit(steps=6)):
+        with pytest.raises(CheckpointError, match="frozen"):
+            use()
+    assert any(finding.problem for finding in verify(tmp_path))
+
+
+def test_a_run_with_frozen_parameters_in_its_checkpoints_resumes_and_loads(tmp_path):
+    """As version 0.1.0 wrote it: all parameters in each checkpoint, a mask around the optimizer."""
+    task = tr_task(partition=HEAD)
+    whole = trainer(tmp_path / "whole", task).fit(steps=4)
+    early = trainer(tmp_path / "early", task, loop=LoopConfig(evaluate_every=2, checkpoint_every=2))
+    early.fit(steps=2)
+    make_earlier(tmp_path / "early", early)
+    assert not (tmp_path / "early" / FROZEN).exists()
+    start = split(early._model())[1]
+    assert same(load_params(tmp_path / "early").params["first"], start["first"])
+    resumed = trainer(tmp_path / "early", task).fit(steps=4)
+    assert same(resumed.state, whole.state)
+    assert same(load_params(tmp_path / "early", 2).params["first"], start["first"])
+    assert same(load_params(tmp_path / "early", 4).params, load_params(tmp_path / "whole").params)
+
+
+def make_earlier(path, run):
+    """Rewrites the checkpoint of a run as earlier code wrote it."""
+    folder = path / "checkpoints" / "step_00000002"
+    fields = manifest.read(folder)
+    shapes = run._abstract(2)[1]
+    restored = Checkpointer(path / "checkpoints").restore(shapes)
+    params = overlay(split(run._model())[1], restored.state.params)
+    state = restored.state._replace(
+        params=params, opt_state=optax.MaskedState(restored.state.opt_state)
+    )
+    shutil.rmtree(path / FROZEN)
+    shutil.rmtree(folder)
+    kept = {name: fields[name] for name in ("config", "tokenizer", "data", "key")}
+    writer = Checkpointer(path / "checkpoints", describe=kept)
+    writer.save(2, state, score=Score(**fields["score"]))
+    writer.close()
+
+
+def test_step_0_of_a_partition_is_the_model_that_was_split():
+    model = Two(rngs=nnx.Rngs(0))
+    graph, params = split(model)
+    x = jnp.ones((3, 4))
+    for partition in (EVERYTHING, HEAD, where(lambda path: path.endswith("bias"))):
+        trainable, frozen = partition.split(params, nnx.Rngs(1))
+        assert not set(named(trainable)) & set(named(frozen))
+        merged = partition.merge(graph, trainable, frozen, None)
+        np.testing.assert_array_equal(merged(x), model(x))
+        np.testing.assert_array_equal(merging(graph)(trainable, frozen, None)(x), model(x))
+
+
+def beside_reference():
+    """A model beside a frozen copy of what it began as."""
+
+    def split_off(params, rngs):
+        return params, {"start": jax.tree.map(jnp.copy, params)}
+
+    def merge(graph, trainable, frozen, key):
+        merge_one = EVERYTHING.merge
+        return (merge_one(graph, trainable, {}, key), merge_one(graph, frozen["start"], {}, None))
+
+    return Partition(split_off, merge)
+
+
+def test_an_objective_of_two_models_needs_no_change_of_the_package(tmp_path):
+    def stay_near(models, batch, key):
+        model, reference = models
+        away = jnp.square(model(batch["y"]) - reference(batch["y"])).sum()
+        sums = squares(model, batch, None)
+        total, weight = sums["loss"]
+        return {"loss": (total + away, weight), "away": (away, jnp.float32(len(batch["y"])))}
+
+    task = tr_task(objective=stay_near, partition=beside_reference(), evaluate=None)
+    run = trainer(tmp_path, task)
+    run.fit(steps=3)
+    records = [record for record in tr_records(tmp_path) if "loss" in record]
+    assert records[0]["away"] == 0
+    assert records[-1]["away"] > 0
+    model, reference = run.load("last")
+    assert same(split(reference)[1], split(run._model())[1])
+    assert not same(split(model)[1], split(reference)[1])
+    with pytest.raises(CheckpointError, match="load it with its task"):
+        load_params(tmp_path)
+
+
+def test_sharded_is_one_device(tmp_path):
+    task = tr_task(partition=HEAD)
+    one = trainer(tmp_path / "one", task).fit(steps=2).state
+    mesh = make_mesh(MeshConfig(fsdp=2, tensor=2), jax.devices()[:4])
+    many = trainer(tmp_path / "many", task, mesh=mesh).fit(steps=2).state
+    for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(many.params), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+    assert not many.params["second"]["kernel"].sharding.is_fully_replicated
+
+
+def test_validation_measures_sums_and_what_the_task_evaluates(tmp_path):
+    run = trainer(tmp_path)
+    end = run.fit(steps=2).state
+    [record] = [record for record in tr_records(tmp_path) if "valid_loss" in record]
+    assert set(record) == {"step", "valid_loss", "valid_near", "size"}
+    np.testing.assert_allclose(record["size"], optax.tree.norm(end.params), rtol=1e-6)
+
+
+def test_the_best_checkpoint_follows_a_metric_of_the_task(tmp_path):
+    loop = LoopConfig(evaluate_every=2, checkpoint_every=2, best="size")
+    best = trainer(tmp_path, loop=loop).fit(steps=4).best
+    sizes = [record["size"] for record in tr_records(tmp_path) if "size" in record]
+    assert (best.name, best.value) == ("size", max(sizes))
+    with pytest.raises(ConfigError, match=r"loop\.best is bleu: this run has valid_loss, size"):
+        trainer(tmp_path, loop=LoopConfig(best="bleu"))
+
+
+def test_other_data_is_refused(tmp_path):
+    trainer(tmp_path).fit(steps=2)
+    with pytest.raises(DataError, match="not those that the run began with"):
+        trainer(tmp_path, tr_task(train=tr_data("other"))).fit(steps=4)
+
+
+def test_the_best_checkpoint_is_tested_and_settings_are_stored(tmp_path):
+    @dataclasses.dataclass
+    class Settings:
+        size: int = 4
+
+    task = tr_task(test=lambda model, step: {"tested": step, "size": tr_size(model)})
+    run = trainer(tmp_path, dataclasses.replace(task, settings=Settings()))
+    result = run.fit(epochs=1)
+    directory = RunDirectory(tmp_path)
+    assert directory.read_config() == {"size": 4}
+    assert directory.read_results()["tested"] == result.best_step
+    with pytest.raises(ConfigError, match="either steps or epochs"):
+        run.fit()

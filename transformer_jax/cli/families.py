@@ -1,0 +1,107 @@
+"""``transformer-jax train | pretrain | finetune | resume | evaluate``: the family's entry point.
+
+``train`` finds the family by the name of the run, or by the file of ``--config``; ``resume`` and
+``evaluate`` find it by the run directory.
+"""
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from transformer_jax.cli import training
+from transformer_jax.cli.run_flags import NOTE, near
+from transformer_jax.errors import ConfigError
+
+__all__ = ["COMMANDS", "main"]
+
+PROGRAM = "transformer-jax"
+# Commands, and the entry points that have them.
+COMMANDS = {
+    "train": ("seq2seq", "decoder_only"),
+    "pretrain": ("encoder_only",),
+    "finetune": ("encoder_only",),
+    "resume": ("seq2seq", "decoder_only", "encoder_only"),
+    "evaluate": ("seq2seq", "decoder_only", "encoder_only"),
+}
+_OF_MODELS = {
+    "encoder-decoder": "seq2seq",
+    "decoder": "decoder_only",
+    "ngram": "decoder_only",
+    "encoder": "encoder_only",
+    "encoder-task": "encoder_only",
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit code of a training command with its flags."""
+    given = list(arguments)
+    if len(COMMANDS[given[0]]) > 1 and given[1:2] in (["-h"], ["--help"]):
+        print(f"{_examples(given[0])}\n\n{NOTE}")
+        return 0
+    return training.main(lambda: _found(given[0], given[1:]), given)
+
+
+def _examples(command: str) -> str:
+    """How a command is used with each family."""
+    lines = []
+    for module in COMMANDS[command]:
+        doc = _family(module).doc.replace(f"python -m experiments.{module}", PROGRAM)
+        title = doc.splitlines()[0]
+        uses = [line for line in doc.splitlines() if f"{PROGRAM} {command} " in line]
+        lines += ["", title, "", *uses]
+    return "\n".join(lines).strip()
+
+
+def _found(command: str, arguments: list[str]) -> training.Family:
+    """The family that a command is for, under the name of this program."""
+    modules = COMMANDS[command]
+    if len(modules) == 1:
+        return _family(modules[0])
+    if command == "train":
+        return _by_name(arguments, modules)
+    for argument in arguments:
+        path = Path(argument)
+        if not argument.startswith("-") and path.is_dir():
+            return _family(_of_run(path))
+    named = next((argument for argument in arguments if not argument.startswith("-")), None)
+    if named is not None:
+        raise ConfigError(f"{named}: no such run directory")
+    raise ConfigError(f"{command} needs a run directory: {command} runs/NAME")
+
+
+def _family(module: str) -> training.Family:
+    family = importlib.import_module(f"transformer_jax.cli.{module}").FAMILY
+    found: training.Family = family._replace(program=PROGRAM)
+    return found
+
+
+def _by_name(arguments: list[str], modules: Sequence[str]) -> training.Family:
+    """The family that has a run of the name that comes first, or of the file after --config."""
+    families = [_family(module) for module in modules]
+    names = [family.begins["train"]() for family in families]
+    name = arguments[0] if arguments and not arguments[0].startswith("-") else None
+    for family, runs in zip(families, names, strict=True):
+        if name in runs:
+            return family
+    for i, argument in enumerate(arguments):
+        flag, equals, value = argument.partition("=")
+        if flag == "--config":
+            file = value if equals else next(iter(arguments[i + 1 :]), "")
+            return _family(_of_run(Path(file)))
+    known = {run: about for runs in names for run, about in runs.items()}
+    if name is not None:
+        raise ConfigError(f"no run is called {name}: {near(name, known)}")
+    raise ConfigError(
+        f"train needs the name of a run first, or --config FILE; there are {', '.join(known)}"
+    )
+
+
+def _of_run(path: Path) -> str:
+    """The entry point that has runs like the one in a directory, or of a ``config.json``."""
+    from transformer_jax.predictors.runs import family, open_directory
+    from transformer_jax.training.run_directory import ConfigFile
+
+    kind = family(open_directory(path) if path.is_dir() else ConfigFile(path))
+    if kind not in _OF_MODELS:
+        raise ConfigError(f"{path}: no command trains or evaluates a model of the kind {kind}")
+    return _OF_MODELS[kind]

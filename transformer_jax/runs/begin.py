@@ -1,0 +1,97 @@
+"""How a run begins: its tokenizer, its directory, and what follows from both."""
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.data.tokenizer import SPECIAL, Tokenizer, load_tokenizer, train_tokenizer
+from transformer_jax.errors import ConfigError, plural
+from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
+from transformer_jax.predictors.runs import open_directory
+from transformer_jax.runs.sizing import vocabulary_for
+from transformer_jax.tasks.batching import TokenCache
+from transformer_jax.training.activity import log, working
+from transformer_jax.training.run_directory import RunDirectory
+
+__all__ = ["begin", "learn_tokenizer", "token_cache"]
+
+
+def learn_tokenizer(
+    settings: Any, texts: Iterable[str], special: tuple[str, ...] = SPECIAL
+) -> Tokenizer:
+    """A tokenizer trained on ``texts`` as a run's settings say, and a line about it."""
+    began, size, why = time.monotonic(), settings.vocab_size, ""
+    with working("learning the tokenizer"):
+        if size is None:
+            texts = list(texts)
+            size = vocabulary_for(texts, settings.kind)
+            why = f" (tokenizer.vocab_size {size} follows from the size of the text)"
+        tokenizer = train_tokenizer(settings.kind, texts, size, special=special)
+    took = time.monotonic() - began
+    log(
+        f"tokenizer: {settings.kind}, {plural(tokenizer.vocab_size, 'token')}{why}, learned in "
+        f"{took:.1f} s"
+    )
+    return tokenizer
+
+
+def begin(
+    run: Any,
+    learn: Callable[[], Tokenizer],
+    settle: Callable[[Any, Tokenizer], Any],
+    *,
+    vocab_given: bool,
+) -> RunDirectory:
+    """A new run directory with all that the run is made of but its state.
+
+    ``config.json`` holds the run as it will be done.
+
+    Args:
+        run: What is asked for.
+        learn: Trains the tokenizer, if the run does not name one.
+        settle: The run with what only the tokenizer and the texts tell, such as the size of the
+            model's vocabulary.
+        vocab_given: Whether the size of the model's vocabulary was asked for too.
+
+    Raises:
+        ConfigError: The tokenizer and the model that was asked for do not fit together.
+    """
+    assert run.output is not None
+    if run.tokenizer.path is not None:
+        tokenizer = load_tokenizer(run.tokenizer.path)
+    elif is_main_process():
+        tokenizer = learn()
+    if is_main_process():
+        if vocab_given and run.model.vocab_size != tokenizer.vocab_size:
+            raise ConfigError(
+                f"the tokenizer has {plural(tokenizer.vocab_size, 'token')}, but "
+                f"model.vocab_size is {run.model.vocab_size}: leave model.vocab_size out, and it "
+                f"follows the tokenizer"
+            )
+        run = settle(run, tokenizer)
+        if run.tokenizer.vocab_size is None:
+            size = dataclasses.replace(run.tokenizer, vocab_size=tokenizer.vocab_size)
+            run = dataclasses.replace(run, tokenizer=size)
+        directory = RunDirectory.create(run.output, overwrite=run.overwrite)
+        # In this order: what was killed in between is known as a run in which nothing was begun.
+        directory.write(directory.config, dataclasses.asdict(run))
+        tokenizer.save(directory.tokenizer)
+    sync_global_devices("begun")
+    return open_directory(run.output)
+
+
+def token_cache(run: Any, directory: RunDirectory) -> TokenCache:
+    """Where the ids of a run's texts are kept.
+
+    In the run, unless it has a cache. What a run that is only to be read does not have is kept in
+    memory.
+    """
+    if run.cache is not None:
+        return TokenCache(Path(run.cache))
+    store = directory.path / "store"
+    there = store.exists()
+    writes = os.access(store if there else directory.path, os.W_OK)
+    return TokenCache(store if there or writes else None, writes)

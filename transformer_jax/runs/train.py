@@ -1,0 +1,136 @@
+"""From the settings of a run and its task to a trained run: the same for every family."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from transformer_jax.compilation_cache import multiplies_bfloat16
+from transformer_jax.config_dict import from_dict
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.errors import CheckpointError, plural
+from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
+from transformer_jax.runs.checks import check_rows, mesh_of
+from transformer_jax.runs.sizing import from_size, said_of
+from transformer_jax.training.activity import log, working
+from transformer_jax.training.lock import check_lock
+from transformer_jax.training.metrics import read_metrics
+from transformer_jax.training.optimizers import check_warm_up, make_optimizer
+from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.training.sealed import sealed
+from transformer_jax.training.task import Task
+from transformer_jax.training.trainer import Trainer
+from transformer_jax.visual.curves import training_curves
+
+__all__ = ["load_tokenizer", "make_trainer", "train"]
+
+
+def load_tokenizer(run: Any, directory: RunDirectory) -> Tokenizer:
+    """The tokenizer of a run.
+
+    Raises:
+        CheckpointError: It has more tokens than the model.
+    """
+    tokenizer = directory.load_tokenizer()
+    if tokenizer.vocab_size > run.model.vocab_size:
+        raise CheckpointError(
+            f"{directory.tokenizer}: has {plural(tokenizer.vocab_size, 'token')}, but the model "
+            f"{run.model.vocab_size}: it belongs to another run"
+        )
+    return tokenizer
+
+
+def make_trainer(run: Any, directory: RunDirectory, task: Task) -> Trainer:
+    """The trainer of a run, all of whose settings have values."""
+    training = run.training
+    make = lambda steps, params: make_optimizer(
+        run.optimizer, run.model.d_model, steps, params=params
+    )
+    return Trainer(
+        task,
+        directory.path,
+        make,
+        mesh_of(run),
+        training.seed,
+        training.accumulation,
+        training.average_decay,
+        training.mode,
+        run.loop,
+    )
+
+
+def train(
+    run: Any, directory: RunDirectory, make_task: Callable[[Any, RunDirectory, Tokenizer], Task]
+) -> int:
+    """Trains a run from its newest checkpoint, or from the start, and writes results.
+
+    Args:
+        run: Its settings.
+        directory: Where it lies.
+        make_task: From settings, directory and tokenizer to the task.
+    """
+    tokenizer = load_tokenizer(run, directory)
+    check_rows(run)
+    with working("reading and tokenizing the training data"):
+        task = make_task(run, directory, tokenizer)
+    per_epoch = task.train.plan.steps_per_epoch
+    told, run = run, from_size(run, per_epoch)
+    if run != told:
+        log(f"from the size of the data: {said_of(told, run)}")
+    steps = run.training.steps or run.training.epochs * per_epoch
+    if sealed(directory.path) is None:  # earlier code began runs whose warm-up is longer
+        check_warm_up(run.optimizer.schedule, steps)
+    trainer = make_trainer(run, directory, task)
+    log_summary(trainer, run, steps)
+    advise(run, trainer.on.devices.flat[0].platform, multiplies_bfloat16())
+    keep_size(run, directory, per_epoch)
+    trainer.fit(steps=steps)
+    if is_main_process():
+        check_lock(directory.path)
+        records = read_metrics(directory.metrics)
+        training_curves(records, directory.curves, labels=trainer.loss_names())
+        print(f"run: {directory.path}", flush=True)
+    return 0
+
+
+def log_summary(trainer: Trainer, run: Any, steps: int) -> None:
+    """A line about the model and the batches of a run."""
+    plan, training = trainer.task.train.plan, run.training
+    size = (
+        f"{training.rows} x {plural(training.length, 'token')}"
+        if hasattr(training, "rows")
+        else f"at most {plural(training.tokens, 'token')}"
+    )
+    log(
+        f"model: {trainer.num_parameters / 1e6:.2f} M parameters; {plural(steps, 'step')}, "
+        f"{plan.steps_per_epoch}/epoch, {size} a batch, "
+        f"{plural(len(plan.shapes), 'bucket shape')}, "
+        f"{plan.non_padding_fraction:.0%} non-padding; mesh {dict(trainer.on.shape)}"
+    )
+
+
+def keep_size(run: Any, directory: RunDirectory, per_epoch: int) -> None:
+    """Writes to ``config.json`` what follows from the size of the data, before any checkpoint.
+
+    What the flags of this start say is no part of it.
+    """
+    if is_main_process() and sealed(directory.path) is None:
+        kept = from_dict(type(run), directory.read_config())
+        sized = from_size(kept, per_epoch)
+        if sized != kept:
+            directory.write(directory.config, dataclasses.asdict(sized))
+    sync_global_devices("sized")
+
+
+def advise(run: Any, platform: str, fast: bool | None) -> None:
+    """Says so if a run computes in bfloat16 on a CPU without units for it.
+
+    Args:
+        run: The settings of the run.
+        platform: Of the devices.
+        fast: Whether the CPU multiplies bfloat16 matrices; None is not known.
+    """
+    if run.model.compute.dtype == "bfloat16" and platform == "cpu" and fast is False:
+        log(
+            "warning: this CPU has no amx_bf16, so bfloat16 trains more slowly than float32: "
+            "leave out --model.compute.dtype bfloat16"
+        )

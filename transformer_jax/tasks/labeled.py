@@ -1,0 +1,233 @@
+"""Labeled examples: classes of texts, numbers, tags of words, and answers, by an encoder."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from transformer_jax.config import TransformerConfig
+from transformer_jax.data.examples import (
+    EncodedExamples,
+    collate,
+    encode_questions,
+    encode_sentences,
+    encode_tagged,
+    locate_answers,
+)
+from transformer_jax.data.labeled import Labeled, LabeledSplits, Sentences, Tagged
+from transformer_jax.data.labeled import Task as Kind
+from transformer_jax.data.plan import BatchPlan
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.encoding.predictor import Predictor
+from transformer_jax.errors import plural
+from transformer_jax.models.heads import SequenceClassifier, TokenClassifier
+from transformer_jax.tasks.batching import Batching, has_dropout
+from transformer_jax.tasks.scores import MEASURES, measure, table
+from transformer_jax.training import encoder_objectives as objectives
+from transformer_jax.training.activity import log
+from transformer_jax.training.state import split
+from transformer_jax.training.step import Objective, Sums
+from transformer_jax.training.task import Data, Metric, Task
+from transformer_jax.training.trainer import fingerprint
+
+__all__ = [
+    "labeled",
+    "question_answering",
+    "regression",
+    "sequence_classification",
+    "token_classification",
+]
+
+OBJECTIVES: dict[str, Callable[[], Objective]] = {
+    "classify": objectives.sequence_classification,
+    "pair": objectives.sequence_classification,
+    "regress": objectives.regression,
+    "tag": objectives.token_classification,
+    "span": objectives.question_answering,
+}
+
+
+def labeled(
+    data: LabeledSplits,
+    config: TransformerConfig,
+    tokenizer: Tokenizer,
+    *,
+    kind: Kind,
+    labels: tuple[str, ...] = (),
+    length: int = 128,
+    stride: int = 64,
+    batching: Batching = Batching(tokens=1024),
+) -> Task:
+    """An encoder with the head of a task, on labeled examples.
+
+    Validation measures ``valid_loss`` and the measures of the task; the best checkpoint is
+    measured on validation and test examples.
+
+    Args:
+        data: Examples for training, validation and tests.
+        config: Of the encoder.
+        tokenizer: Of the examples.
+        kind: The task.
+        labels: Names of classes or tags, in order; of answers, whether some are "none".
+        length: Most tokens of an example, special tokens included.
+        stride: Tokens that windows over a long context share.
+        batching: How examples are put into batches.
+    """
+    encode = functools.partial(
+        _encode, kind=kind, labels=labels, tokenizer=tokenizer, length=length, stride=stride
+    )
+    examples = encode(data.train)
+    lengths = examples.examples.store.lengths
+    plan = batching.plan(lengths)
+    ids = [examples.examples.store.ids, examples.targets]
+    valid, evaluate = {}, None
+    measured = _Measured(tokenizer, kind, labels, length, stride)
+    if data.valid is not None:
+        held = encode(data.valid)
+        held_plan = batching.plan(held.examples.store.lengths, shuffle=False)
+        valid["valid"] = Data(held_plan, held.batches(tokenizer.pad))
+        evaluate = functools.partial(_evaluate, measured, data.valid)
+    outputs = {"regress": 1, "span": 2}.get(kind, len(labels))
+    head = TokenClassifier if kind in ("tag", "span") else SequenceClassifier
+    names = (f"valid_{name}" for name in MEASURES[kind])
+    return Task(
+        model=lambda rngs: head(config, labels=outputs, rngs=rngs),
+        train=Data(plan, examples.batches(tokenizer.pad), fingerprint(plan.fingerprint, ids)),
+        objective=OBJECTIVES[kind](),
+        valid=valid,
+        metrics=(Metric("valid_loss", "lower"), *(Metric(name, "higher") for name in names)),
+        eval_objective=_loss_alone(OBJECTIVES[kind]()),
+        evaluate=evaluate,
+        test=functools.partial(_test, measured, data),
+        regularization=("dropout",) * has_dropout(config),
+        tokenizer=tokenizer,
+    )
+
+
+sequence_classification = functools.partial(labeled, kind="classify")
+token_classification = functools.partial(labeled, kind="tag")
+regression = functools.partial(labeled, kind="regress")
+question_answering = functools.partial(labeled, kind="span", length=384)
+
+
+def _loss_alone(objective: Objective) -> Objective:
+    """The loss, since other measures are those of what a trained model predicts."""
+
+    def loss(model: Any, batch: dict[str, Any], key: Any = None) -> Sums:
+        return {"loss": objective(model, batch, key)["loss"]}
+
+    return loss
+
+
+class _Measured:
+    """The measures of a model, whose programs are kept from one evaluation to the next."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, kind: Kind, labels: tuple[str, ...], length: int, stride: int
+    ):
+        self.kind, self.labels = kind, labels
+        self.how: dict[str, Any] = {
+            "kind": kind,
+            "labels": labels,
+            "length": length,
+            "stride": stride,
+        }
+        self.tokenizer = tokenizer
+        self.predictor: Predictor | None = None
+
+    def __call__(self, model: Any, part: Labeled) -> dict[str, float]:
+        graph, params = split(model)
+        if self.predictor is None:
+            self.predictor = Predictor((graph, params), self.tokenizer, **self.how)
+        self.predictor.params = params
+        return measure(self.predictor, self.kind, self.labels, part)
+
+
+def _evaluate(measured: _Measured, part: Labeled, model: Any) -> dict[str, float]:
+    return {f"valid_{name}": value for name, value in measured(model, part).items()}
+
+
+def _test(measured: _Measured, data: LabeledSplits, model: Any, step: int) -> dict[str, Any]:
+    """Prints and returns the measures on validation and test examples."""
+    del step
+    parts = ({} if data.valid is None else {"valid": data.valid}) | data.tests
+    scores = {name: measured(model, part) for name, part in parts.items()}
+    print(table(scores), flush=True)
+    return {"scores": scores}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Encoded:
+    """Examples as ids, with what is to be predicted of each, or of each of their tokens."""
+
+    examples: EncodedExamples
+    labels: np.ndarray | None = None  # [count ...]
+    tags: np.ndarray | None = None  # of the tokens of the store, -1 for those without
+    allowed: np.ndarray | None = None  # of these, where answers may be
+
+    @property
+    def targets(self) -> np.ndarray:
+        """The labels or the tags."""
+        targets = self.labels if self.tags is None else self.tags
+        assert targets is not None
+        return targets
+
+    def batches(self, pad: int) -> Callable[[BatchPlan], dict[str, Any]]:
+        """From the items of a batch to its arrays; empty rows have no labels."""
+        return functools.partial(self._batch, pad)
+
+    def _batch(self, pad: int, items: BatchPlan) -> dict[str, np.ndarray]:
+        indices = items.indices
+        made = collate(self.examples, indices, items.S, pad)
+        inside = np.arange(items.S) < made["lengths"][:, None]
+        begins = self.examples.store.offsets[np.maximum(indices, 0)]
+        places = (begins[:, None] + np.arange(items.S))[inside]
+        if self.labels is not None:
+            nothing = np.nan if self.labels.dtype.kind == "f" else -1
+            labels = self.labels[np.maximum(indices, 0)]
+            labels[indices < 0] = nothing
+            made["labels"] = labels
+        if self.tags is not None:
+            made["labels"] = np.full(inside.shape, -1, np.int32)
+            made["labels"][inside] = self.tags[places]
+        if self.allowed is not None:
+            made["allowed"] = np.zeros(inside.shape, bool)
+            made["allowed"][inside] = self.allowed[places]
+            made["allowed"][:, 0] = True
+        return made
+
+
+def _encode(
+    part: Labeled,
+    *,
+    kind: Kind,
+    labels: tuple[str, ...],
+    tokenizer: Tokenizer,
+    length: int,
+    stride: int,
+) -> _Encoded:
+    """Examples and their labels as numbers, and a line about them."""
+    numbers = {name: i for i, name in enumerate(labels)}
+    if isinstance(part, Sentences):
+        examples, cut = encode_sentences(part.texts, part.text_pairs, tokenizer, length)
+        log(
+            f"{part.name}: {plural(len(part), 'example')}" + (f", {cut:,} truncated" if cut else "")
+        )
+        if kind == "regress":
+            return _Encoded(examples, np.array([float(x) for x in part.labels], np.float32))
+        return _Encoded(examples, np.array([numbers[x] for x in part.labels], np.int32))
+    if isinstance(part, Tagged):
+        tagged = encode_tagged(part.words, tokenizer, length)
+        store = tagged.examples.store
+        targets = np.full(len(store.ids), -1, np.int32)
+        rows = np.repeat(np.arange(len(tagged)), tagged.word_starts.lengths)
+        tags = np.array([numbers[tag] for tags in part.tags for tag in tags], np.int32)
+        targets[store.offsets[rows] + tagged.word_starts.ids] = tags
+        log(f"{part.name}: {plural(len(part), 'sentence')}, {plural(len(tags), 'word')}")
+        return _Encoded(tagged.examples, tags=targets)
+    spans = encode_questions(part.questions, part.contexts, tokenizer, length, stride)
+    found = locate_answers(spans, part.answers).astype(np.int32)
+    log(f"{part.name}: {plural(len(part), 'question')}, {plural(len(spans), 'window')}")
+    return _Encoded(spans.examples, found, allowed=spans.spans[:, 0] >= 0)

@@ -1,0 +1,131 @@
+"""Masked-language modeling: pre-training an encoder, with a second objective on sentence pairs."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from transformer_jax.config import TransformerConfig
+from transformer_jax.data.bert_pretraining import BertPretrainingPlan, PairBatch, Pairing
+from transformer_jax.data.document_stream import DocumentStream
+from transformer_jax.data.documents import TextSplits
+from transformer_jax.data.masking import MLMMasking
+from transformer_jax.data.sentences import SentenceStore, build_sentences
+from transformer_jax.data.store import release_pages
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.errors import ConfigError, plural
+from transformer_jax.models.heads import EncoderForMaskedLM
+from transformer_jax.tasks.batching import Batching, TokenCache, has_dropout
+from transformer_jax.tasks.language_model import as_documents
+from transformer_jax.training import encoder_objectives as objectives
+from transformer_jax.training.activity import log
+from transformer_jax.training.task import Data, Metric, Task
+from transformer_jax.training.trainer import fingerprint
+
+__all__ = ["MaskingConfig", "build_sentence_store", "masked_lm", "pretraining_plan"]
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskingConfig:
+    """What is masked, and what is predicted of sentence pairs."""
+
+    share: float = 0.15  # of the tokens of a text that are masked
+    whole_words: bool = False  # mask all tokens of a word together
+    pairs: Pairing = "next"  # the second objective: is it the next text, is the order right, none
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.share < 1.0:
+            raise ConfigError(f"masking.share is {self.share}: above 0 and below 1")
+
+
+def masked_lm(
+    data: TextSplits | Sequence[str],
+    config: TransformerConfig,
+    tokenizer: Tokenizer,
+    *,
+    masking: MaskingConfig = MaskingConfig(),
+    batching: Batching = Batching(buckets=4),
+    length: int = 128,
+    cache: TokenCache = TokenCache(),
+) -> Task:
+    """Pre-training of an encoder as BERT: masked tokens, and sentence pairs (rows H18, H19).
+
+    Validation measures losses and accuracies of both, on masks that stay the same.
+
+    Args:
+        data: Documents for training, validation and tests; a list of texts is for training alone.
+        config: Of the model.
+        tokenizer: Of the documents, with a mask token.
+        masking: What is masked, and the sentence-pair objective.
+        batching: How texts are put into batches.
+        length: Most tokens of a text, special tokens included.
+        cache: Where token ids are kept.
+    """
+    splits = data if isinstance(data, TextSplits) else TextSplits(as_documents(data), None, {})
+    plan_of = lambda store, shuffle: pretraining_plan(
+        store, tokenizer, masking=masking, batching=batching, length=length, shuffle=shuffle
+    )
+    store = build_sentence_store(splits.train, tokenizer, cache)
+    plan, valid = plan_of(store, True), {}
+    if splits.valid is not None:
+        held = plan_of(build_sentence_store(splits.valid, tokenizer, cache), False)
+        valid["valid"] = Data(held, held.make)
+    pairs = masking.pairs != "none"
+    return Task(
+        model=lambda rngs: EncoderForMaskedLM(config, next_sentence=pairs, rngs=rngs),
+        train=Data(plan, _batches(plan, store), fingerprint(plan.fingerprint, [store.ids])),
+        objective=objectives.masked_lm(),
+        valid=valid,
+        metrics=(Metric("valid_loss", "lower"), Metric("valid_masked_accuracy", "higher")),
+        eval_objective=objectives.masked_lm(accuracy=True),
+        regularization=("dropout",) * has_dropout(config),
+        tokenizer=tokenizer,
+    )
+
+
+def _batches(
+    plan: BertPretrainingPlan, store: SentenceStore
+) -> Callable[[PairBatch], dict[str, Any]]:
+    def make(items: PairBatch) -> dict[str, Any]:
+        made = plan.make(items)
+        release_pages(store.ids)  # in time all of a long text would stay
+        return made
+
+    return make
+
+
+def pretraining_plan(
+    store: SentenceStore,
+    tokenizer: Tokenizer,
+    *,
+    masking: MaskingConfig,
+    batching: Batching,
+    length: int,
+    shuffle: bool,
+) -> BertPretrainingPlan:
+    """Texts made of the sentences of ``store``, masked; without ``shuffle`` each once, in order."""
+    return BertPretrainingPlan(
+        store,
+        MLMMasking.of(tokenizer, whole_words=masking.whole_words, share=masking.share),
+        (tokenizer.bos, tokenizer.eos, tokenizer.pad),
+        length=length,
+        pairing=masking.pairs,
+        **dataclasses.asdict(batching),
+        shuffle=shuffle,
+    )
+
+
+def build_sentence_store(
+    texts: DocumentStream, tokenizer: Tokenizer, cache: TokenCache
+) -> SentenceStore:
+    """The sentences of documents as ids, and a line about them."""
+    began = time.monotonic()
+    store = build_sentences(texts, tokenizer, **cache._asdict())
+    counts = dict(store.counts)
+    counts.pop("bytes")
+    parts = ", ".join(f"{n:,} {what}" for what, n in counts.items() if n)
+    log(
+        f"{texts.name}: {parts}, {plural(len(store.ids), 'token')} "
+        f"({time.monotonic() - began:.1f} s)"
+    )
+    return store

@@ -1,0 +1,193 @@
+"""Translation: sentence pairs, an encoder-decoder, cross-entropy, and sacreBLEU of its output."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.config import TransformerConfig
+from transformer_jax.data.loader import make_batch
+from transformer_jax.data.plan import BatchPlan
+from transformer_jax.data.sources import Pairs, ReadOptions, Splits
+from transformer_jax.data.store import PairStore, build_store
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.decoding.options import BeamSearchConfig
+from transformer_jax.decoding.translator import Translator
+from transformer_jax.errors import DataError, at_least, plural
+from transformer_jax.evaluation.bleu import Scores, translation_scores
+from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
+from transformer_jax.tasks.batching import Batching, has_dropout
+from transformer_jax.training import objectives
+from transformer_jax.training.activity import log, working
+from transformer_jax.training.state import split
+from transformer_jax.training.task import Data, Metric, Task
+from transformer_jax.training.trainer import fingerprint
+
+__all__ = ["EvaluationConfig", "score_pairs", "translation"]
+
+_WIDEST = 160  # characters of a sentence that are shown
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationConfig:
+    """What is translated to see how good the model is."""
+
+    sentences: int = 200  # validation sentences translated greedily while training; 0 is none
+    shown: int = 3  # of these, how many are shown with their references at each evaluation
+    beams: int = 4  # for the test sets in the end; 1 is greedy search
+
+    def __post_init__(self) -> None:
+        at_least("evaluation", self, sentences=0, shown=0, beams=1)
+
+
+def translation(
+    data: Splits | Sequence[tuple[str, str]],
+    config: TransformerConfig,
+    tokenizer: Tokenizer,
+    *,
+    batching: Batching = Batching(),
+    label_smoothing: float = 0.1,
+    read: ReadOptions = ReadOptions(),
+    evaluation: EvaluationConfig = EvaluationConfig(),
+    cache: Path | None = None,
+) -> Task:
+    """Translation of sentences by an encoder-decoder.
+
+    Validation measures ``valid_loss`` without label smoothing, and ``sacrebleu`` of greedy
+    translations; the best checkpoint is tested by beam search on every test set.
+
+    Args:
+        data: Sentence pairs for training, validation and tests; a list of ``(source, target)`` is
+            for training alone.
+        config: Of the model.
+        tokenizer: Of both sides.
+        batching: How pairs are put into batches.
+        label_smoothing: Probability spread over the vocabulary in training.
+        read: Longest sentences, and whether text is lowercased for scores.
+        evaluation: What is translated while and after training.
+        cache: A folder that keeps token ids; None keeps them in memory.
+
+    Raises:
+        DataError: No pair is short enough.
+    """
+    splits = data if isinstance(data, Splits) else _pairs_alone(data)
+    store = _encode(splits.train, tokenizer, read, cache)
+    plan = batching.plan(store.source_lengths, store.target_lengths)
+    ids = [store.source.ids, store.target.ids]
+    train = Data(plan, _batches(store, tokenizer.pad), fingerprint(plan.fingerprint, ids))
+    valid, evaluate = {}, None
+    if splits.valid is not None:
+        held = _encode(splits.valid, tokenizer, read, cache)
+        valid["valid"] = _validation(held, batching, tokenizer.pad)
+        pairs = splits.valid
+        if evaluation.sentences and len(pairs):
+            evaluate = _Bleu(pairs, tokenizer, evaluation, read.lowercase)
+    return Task(
+        model=lambda rngs: TransformerEncoderDecoder(config, rngs=rngs),
+        train=train,
+        objective=objectives.translation(tokenizer.bos, label_smoothing),
+        valid=valid,
+        metrics=(Metric("valid_loss", "lower"), Metric("sacrebleu", "higher")),
+        eval_objective=objectives.translation(tokenizer.bos),
+        evaluate=evaluate,
+        test=_tester(splits.tests, tokenizer, evaluation.beams, read.lowercase),
+        regularization=_regularization(config, label_smoothing),
+        tokenizer=tokenizer,
+    )
+
+
+def _pairs_alone(pairs: Sequence[tuple[str, str]]) -> Splits:
+    sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
+    return Splits(Pairs(sources, targets, "pairs"), None, {})
+
+
+def _encode(pairs: Pairs, tokenizer: Tokenizer, read: ReadOptions, cache: Path | None) -> PairStore:
+    """Sentence pairs as ids, and a line about them."""
+    store = build_store(
+        pairs, tokenizer, max_length=read.max_length, over_long=read.over_long, cache=cache
+    )
+    counts = "".join(f", {n} {what}" for what, n in (pairs.counts | store.counts).items())
+    log(f"{pairs.name}: {plural(len(store), 'pair')}{counts}")
+    if not len(store):
+        raise DataError(
+            f"{pairs.name}: no pair has at most {plural(read.max_length, 'token')} a side"
+        )
+    return store
+
+
+def _batches(store: PairStore, pad: int) -> Callable[[BatchPlan], dict[str, Any]]:
+    return lambda items: make_batch(store, items.indices, items.S, items.T, pad)
+
+
+def _validation(store: PairStore, batching: Batching, pad: int) -> Data:
+    """All pairs once, in order of length, whatever the budget of training."""
+    longest = max(int(store.source_lengths.max()), int(store.target_lengths.max()))
+    tokens = max(batching.tokens, (longest + 4) * batching.rows_multiple)
+    batching = dataclasses.replace(batching, tokens=tokens, buckets=2)
+    plan = batching.plan(store.source_lengths, store.target_lengths, shuffle=False)
+    return Data(plan, _batches(store, pad))
+
+
+def _regularization(config: TransformerConfig, label_smoothing: float) -> tuple[str, ...]:
+    of_labels = (f"label smoothing {label_smoothing:g}",) * bool(label_smoothing)
+    return (*of_labels, *("dropout",) * has_dropout(config))
+
+
+class _Bleu:
+    """sacreBLEU of the greedy translations of the first validation sentences."""
+
+    def __init__(
+        self, pairs: Pairs, tokenizer: Tokenizer, evaluation: EvaluationConfig, lowercase: bool
+    ):
+        count = evaluation.sentences
+        self.sources, self.targets = pairs.sources[:count], pairs.targets[:count]
+        self.tokenizer, self.shown, self.lowercase = tokenizer, evaluation.shown, lowercase
+        self.translator: Translator | None = None
+
+    def __call__(self, model: Any) -> dict[str, float]:
+        graph, params = split(model)
+        if self.translator is None:
+            search = BeamSearchConfig(num_beams=1)
+            self.translator = Translator((graph, params), self.tokenizer, search=search)
+        # Programs are kept from one evaluation to the next.
+        self.translator.params = params
+        with working(f"translating {plural(len(self.sources), 'validation sentence')}"):
+            texts = [done.text for done in self.translator.translate(self.sources)]
+        self._show(texts)
+        bleu = translation_scores(texts, self.targets, lowercase=self.lowercase).bleu
+        return {"sacrebleu": bleu}
+
+    def _show(self, texts: list[str]) -> None:
+        """The first translations beside their sources and references."""
+        for i in range(min(self.shown, len(texts))):
+            for what, text in (
+                ("source", self.sources[i]),
+                ("reference", self.targets[i]),
+                ("hypothesis", texts[i]),
+            ):
+                log(f"  {what:<10}  {text if len(text) <= _WIDEST else text[:_WIDEST] + ' …'}")
+
+
+def _tester(
+    tests: dict[str, Pairs], tokenizer: Tokenizer, beams: int, lowercase: bool
+) -> Callable[[Any, int], dict[str, Any]]:
+    """Prints and returns the scores of the test sets."""
+
+    def test(model: Any, step: int) -> dict[str, Any]:
+        search, found = BeamSearchConfig(num_beams=beams), {}
+        translator = Translator(model, tokenizer, search=search)
+        for name, pairs in tests.items():
+            scores, _ = score_pairs(translator, pairs.sources, pairs.targets, lowercase=lowercase)
+            found[name] = scores.to_dict() | {"beams": beams}
+            print(f"{name}: {scores}", flush=True)
+        return {"scored_step": step, "tests": found}
+
+    return test
+
+
+def score_pairs(
+    translator: Translator, sources: list[str], targets: list[str], *, lowercase: bool = False
+) -> tuple[Scores, list[str]]:
+    """Scores of the translations of ``sources``, and the translations."""
+    texts = [done.text for done in translator.translate(sources)]
+    return translation_scores(texts, targets, lowercase=lowercase), texts

@@ -1,0 +1,123 @@
+"""Frozen parameters: kept once in a run directory, beside checkpoints of what is trained."""
+
+import shutil
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import PyTree
+
+from transformer_jax.errors import CheckpointError
+from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
+from transformer_jax.training.checkpoint import Checkpointer, Restored
+from transformer_jax.training.partition import Partition, merge_parts, overlay
+from transformer_jax.training.sealed import sealed
+from transformer_jax.training.state import TrainState, digest
+from transformer_jax.training.stored import FROZEN, checkpoint_name, examined
+from transformer_jax.training.trees import named
+
+__all__ = ["describe", "restore", "write"]
+
+
+def describe(checkpointer: Checkpointer, frozen: PyTree, partition: Partition) -> None:
+    """Makes every further manifest tell which frozen parameters its checkpoint belongs to."""
+    if jax.tree.leaves(frozen):
+        checkpointer.describe["frozen"] = digest(frozen)
+        if partition.merge is merge_parts:
+            checkpointer.describe["merge"] = "overlay"
+
+
+def write(run: Path, frozen: PyTree) -> None:
+    """Writes what a run does not train, before its first step.
+
+    Raises:
+        CheckpointError: It cannot be written.
+    """
+    if not jax.tree.leaves(frozen):
+        return
+    if is_main_process():
+        shutil.rmtree(run / FROZEN, ignore_errors=True)
+    sync_global_devices("frozen parameters are cleared")
+    writer = Checkpointer(run / FROZEN, describe={"digest_of_arrays": digest(frozen)})
+    try:
+        writer.save(0, _as_state(frozen))
+    finally:
+        writer.close()
+
+
+def _as_state(frozen: PyTree) -> TrainState:
+    return TrainState(jnp.zeros((), jnp.int32), frozen, {})
+
+
+def restore(
+    checkpointer: Checkpointer, run: Path, shapes: TrainState, frozen: PyTree
+) -> tuple[Restored, PyTree] | None:
+    """The newest good checkpoint of a run, and what the run does not train; None without any.
+
+    Runs of earlier code have the frozen parameters in each checkpoint; they are read from there,
+    and kept once from then on.
+
+    Args:
+        checkpointer: Of the run.
+        run: Its directory.
+        shapes: The state to restore, as ``jax.ShapeDtypeStruct`` with shardings.
+        frozen: The same of what is frozen.
+
+    Raises:
+        CheckpointError: All checkpoints are damaged or of another model, or the frozen parameters
+            are missing or damaged.
+    """
+    if not jax.tree.leaves(frozen):
+        restored = checkpointer.restore(shapes)
+        return None if restored is None else (restored, frozen)
+    manifest = sealed(run)
+    if manifest is not None and "frozen" not in manifest:
+        return _earlier(checkpointer, run, shapes, frozen)
+    restored = checkpointer.restore(shapes)
+    if restored is None:
+        return None
+    path = run / FROZEN / checkpoint_name(0)
+    fields, problem = examined(path)
+    known = None if fields is None else fields["digest_of_arrays"]
+    if problem is None and known != restored.manifest["frozen"]:
+        problem = f"{path}: its parameters are not those that the run began with"
+    if problem is not None:
+        raise CheckpointError(f"frozen parameters: {problem}")
+    reader = Checkpointer(run / FROZEN)
+    try:
+        found = reader.restore(_as_state(frozen))
+    finally:
+        reader.close()
+    assert found is not None
+    return restored, found.state.params
+
+
+def _earlier(
+    checkpointer: Checkpointer, run: Path, shapes: TrainState, frozen: PyTree
+) -> tuple[Restored, PyTree] | None:
+    """A checkpoint with all parameters in it, as those trained and those frozen."""
+    whole = lambda part: None if part is None else overlay(frozen, part)
+    template = shapes._replace(
+        params=whole(shapes.params),
+        opt_state=optax.MaskedState(shapes.opt_state),
+        average=whole(shapes.average),
+    )
+    restored = checkpointer.restore(template)
+    if restored is None:
+        return None
+    state = restored.state
+    state = state._replace(
+        params=_like(shapes.params, state.params),
+        opt_state=state.opt_state.inner_state,
+        average=None if shapes.average is None else _like(shapes.average, state.average),
+    )
+    still = _like(frozen, restored.state.params)
+    write(run, still)
+    return restored._replace(state=state), still
+
+
+def _like(shapes: PyTree, params: PyTree) -> PyTree:
+    """The part of ``params`` that has the structure of ``shapes``."""
+    leaves = named(params)
+    return jax.tree.unflatten(jax.tree.structure(shapes), [leaves[name] for name in named(shapes)])

@@ -1,0 +1,89 @@
+"""How a model is made of what is trained and what is frozen."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+from flax import nnx
+from jaxtyping import PyTree
+
+from transformer_jax.parallel.sharding import path_name
+
+__all__ = ["EVERYTHING", "Merge", "Partition", "merge_parts", "merging", "overlay", "where"]
+
+# (trainable, frozen, key) -> what the objective takes as its model.
+Merge = Callable[[PyTree, PyTree, Any], Any]
+
+
+class Partition(NamedTuple):
+    """What is trained, as two pure functions.
+
+    Gradients and optimizer state exist for the trainable part alone. What an objective takes as
+    its model need not be one module: it is whatever ``merge`` returns.
+
+    Attributes:
+        split: ``(params, rngs) -> (trainable, frozen)``, two nested dictionaries of arrays.
+            ``rngs`` is for parameters that the split adds.
+        merge: ``(graph, trainable, frozen, key) -> model``, which at step 0 computes what the
+            parameters that were split compute. The key is that of the step, None without dropout.
+    """
+
+    split: Callable[[PyTree, nnx.Rngs], tuple[PyTree, PyTree]]
+    merge: Callable[[Any, PyTree, PyTree, Any], Any]
+
+
+def overlay(first: PyTree, second: PyTree) -> PyTree:
+    """Two nested dictionaries as one; where both have a leaf, it is the second's.
+
+    Example:
+        >>> overlay({"a": {"x": 1}}, {"a": {"y": 2}, "b": 3})
+        {'a': {'x': 1, 'y': 2}, 'b': 3}
+    """
+    if not isinstance(first, dict) or not isinstance(second, dict):
+        return second
+    shared = {name: overlay(first[name], second[name]) for name in first if name in second}
+    return {**first, **second, **shared}
+
+
+def merge_parts(graph: Any, trainable: PyTree, frozen: PyTree, key: Any = None) -> nnx.Module:
+    """The model whose parameters lie in two trees that share no leaf."""
+    del key
+    return nnx.merge(graph, overlay(frozen, trainable) if frozen else trainable)
+
+
+def merging(graph: Any) -> Merge:
+    """``merge`` for :func:`make_step` from a model's static graph alone.
+
+    Example:
+        >>> graph, params = nnx.split(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
+        >>> merging(graph)(nnx.to_pure_dict(params), {}, None).kernel.shape
+        (2, 3)
+    """
+    return lambda trainable, frozen, key: merge_parts(graph, trainable, frozen, key)
+
+
+def where(trained: Callable[[str], bool]) -> Partition:
+    """Trains the parameters whose paths, such as ``encoder/blocks/0/norm/gain``, satisfy a test.
+
+    Example:
+        >>> part = where(lambda path: path.startswith("labels/"))
+        >>> part.split({"labels": {"bias": 1}, "encoder": {"bias": 2}}, nnx.Rngs(0))
+        ({'labels': {'bias': 1}}, {'encoder': {'bias': 2}})
+    """
+
+    def split(params: PyTree, rngs: nnx.Rngs) -> tuple[PyTree, PyTree]:
+        del rngs
+        parts: tuple[dict, dict] = {}, {}
+        is_leaf = lambda node: not isinstance(node, dict)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params, is_leaf=is_leaf):
+            *parents, last = [entry.key for entry in path]
+            node = parts[not trained(path_name(path))]
+            for name in parents:
+                node = node.setdefault(name, {})
+            node[last] = leaf
+        return parts
+
+    return Partition(split, merge_parts)
+
+
+EVERYTHING = where(lambda path: True)

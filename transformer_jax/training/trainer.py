@@ -1,0 +1,424 @@
+"""Trains a task: state, step, loop, checkpoints, exact resumption and results, in one place."""
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import jax
+import numpy as np
+import optax
+from flax import nnx
+from jax.sharding import Mesh
+
+from transformer_jax.data.loader import prefetched
+from transformer_jax.errors import CheckpointError, ConfigError, DataError, plural
+from transformer_jax.keys import SCHEME, key_for, training_key
+from transformer_jax.modules.parameters import Parameters
+from transformer_jax.modules.replace import with_attention_kernels
+from transformer_jax.parallel.mesh import (
+    MeshConfig,
+    broadcast_json,
+    gather_to_host,
+    is_main_process,
+    local_rows,
+    make_mesh,
+    shard_batch,
+    sync_global_devices,
+)
+from transformer_jax.training import frozen as kept
+from transformer_jax.training.activity import log, tracked, working
+from transformer_jax.training.checkpoint import Checkpointer
+from transformer_jax.training.compilation import CompiledStep
+from transformer_jax.training.lock import RunLock, check_lock, holds_lock
+from transformer_jax.training.loop import FitResult, Loop, LoopConfig, fit
+from transformer_jax.training.optimizers import OptimizerConfig, make_optimizer
+from transformer_jax.training.partition import merge_parts
+from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.training.sealed import sealed
+from transformer_jax.training.state import (
+    TrainState,
+    abstract_parts,
+    abstract_state,
+    create_state,
+    digest,
+)
+from transformer_jax.training.step import (
+    Batch,
+    add_sums,
+    compile_eval,
+    compile_step,
+    make_eval_step,
+)
+from transformer_jax.training.stored import load_parts
+from transformer_jax.training.task import Data, Metric, Task, select_rows
+
+__all__ = ["Optimizer", "Trainer", "fingerprint"]
+
+# A description, a transformation, or a function from the number of steps, and the parameters with
+# what they declare, to one.
+Optimizer: TypeAlias = (
+    OptimizerConfig
+    | optax.GradientTransformation
+    | Callable[[int, Parameters], optax.GradientTransformation]
+)
+
+_HASHED = 1 << 24  # ids at a time
+
+
+@dataclasses.dataclass
+class Trainer:
+    """Trains a task on a mesh; the directory holds all that resuming and using the run needs.
+
+    Stopped anywhere and run again, it ends with the state of an uninterrupted run, bit by bit.
+
+    Attributes:
+        task: What is trained, on what, and how it is measured.
+        directory: Of the run; created if missing.
+        optimizer: A description, an Optax transformation, or a function from the number of steps
+            and the trained parameters, with what they declare, to one.
+        mesh: Where it is trained; None is all devices, each with a part of every batch.
+        seed: Of parameters and dropout.
+        accumulation: Micro-batches per batch, computed one after another.
+        ema_decay: Decay of a running average of parameters, which is then what is evaluated.
+        mode: How the step is compiled.
+        loop: Intervals of evaluations and checkpoints, and when to stop.
+
+    Raises:
+        ConfigError: The task has no metric of the name that ``loop.best`` gives.
+    """
+
+    task: Task
+    directory: str | Path
+    optimizer: Optimizer
+    mesh: Mesh | None = None
+    seed: int = 0
+    accumulation: int = 1
+    ema_decay: float | None = None
+    mode: Literal["jit", "pmap"] = "jit"
+    loop: LoopConfig = LoopConfig()
+
+    def __post_init__(self) -> None:
+        self.run = RunDirectory(self.directory)
+        self.on = make_mesh(MeshConfig()) if self.mesh is None else self.mesh
+        known = {metric.name: metric for metric in self.task.metrics}
+        best = self.loop.best or self.task.metrics[0].name
+        if best not in known:
+            raise ConfigError(f"loop.best is {best}: this run has {', '.join(known)}")
+        self.metric: Metric = known[best]
+
+    # --- what the model is made of ---------------------------------------------------------------
+
+    def _model(self) -> nnx.Module:
+        return self.task.model(nnx.Rngs(key_for(self.seed, "initialization")))
+
+    @functools.cached_property
+    def graph(self) -> Any:
+        """The model's static graph."""
+        model = nnx.eval_shape(self._model)
+        return nnx.graphdef(with_attention_kernels(model, self.on.devices.flat[0]))
+
+    @functools.cached_property
+    def num_parameters(self) -> int:
+        """Numbers in the model's parameters, trained or not."""
+        shapes = nnx.state(nnx.eval_shape(self._model))
+        return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
+
+    def merge(self, trainable: Any, frozen: Any, key: Any = None) -> Any:
+        """What the task's objective takes as its model."""
+        return self.task.partition.merge(self.graph, trainable, frozen, key)
+
+    def load(self, which: int | Literal["best", "last"] = "best", *, average: int = 1) -> Any:
+        """The model of a checkpoint, on the default device.
+
+        Raises:
+            CheckpointError: There is no such checkpoint, or nothing that verifies.
+        """
+        return self._load(which, average)[0]
+
+    def _load(self, which: int | Literal["best", "last"], average: int = 1) -> tuple[Any, int]:
+        loaded = load_parts(self.run.path, which, average=average)
+        trainable, frozen = jax.device_put((loaded.params, loaded.frozen), jax.local_devices()[0])
+        if not loaded.frozen and self.task.partition.merge is merge_parts:
+            return merge_parts(self.graph, trainable, {}), loaded.step
+        return self.merge(trainable, frozen), loaded.step
+
+    # --- data ------------------------------------------------------------------------------------
+
+    def _put(self, data: Data, items: Any) -> dict[str, Any]:
+        """A batch on the devices, of which this process makes its rows alone."""
+        rows = len(items)
+        made = data.make_batch(select_rows(items, local_rows(self.on, rows)))
+        return shard_batch(made, self.on, rows)
+
+    def batches(self, start: int = 0) -> Iterator[dict[str, Any]]:
+        """The training batches after ``start`` steps, on the devices."""
+        data = self.task.train
+
+        def make(items: Any) -> tuple[int, Batch]:
+            rows = len(items)
+            return rows, data.make_batch(select_rows(items, local_rows(self.on, rows)))
+
+        # Only the background thread uses the plan, which may be in the next epoch already: a plan
+        # builds an epoch anew when one before it is asked for.
+        made = prefetched(data.plan, make, start=start)
+        try:
+            for rows, batch in made:
+                yield shard_batch(batch, self.on, rows)
+        finally:
+            made.close()  # type: ignore[attr-defined]
+
+    # --- evaluation ------------------------------------------------------------------------------
+
+    def _evaluation(self, frozen: Any, shardings: TrainState) -> Callable | None:
+        """From a state to validation scores; None without anything to evaluate."""
+        task = self.task
+        if not task.valid and task.evaluate is None:
+            return None
+        objective = task.eval_objective or task.objective
+        sums = compile_eval(
+            make_eval_step(objective, self.merge), self.on, shardings.params,
+            frozen=jax.tree.map(lambda leaf: leaf.sharding, frozen),
+        )  # fmt: skip
+
+        def scores(state: TrainState) -> dict[str, float]:
+            params = state.params if state.average is None else state.average
+            found: dict[str, float] = {}
+            for name, data in task.valid.items():
+                epoch = tracked(range(data.plan.steps_per_epoch), "validation loss")
+                batches = (self._put(data, data.plan.batch(step)) for step in epoch)
+                total = add_sums(sums(params, frozen, batch) for batch in batches)
+                for what, (value, weight) in total.items():
+                    found[f"{name}_{what}"] = value / weight if weight > 0 else value
+            if task.evaluate is not None:
+                found |= self._evaluate_model(params, frozen)
+            return found
+
+        return scores
+
+    def _evaluate_model(self, params: Any, frozen: Any) -> dict[str, float]:
+        """What the task measures of the model, in the first process, known to all."""
+        found: dict[str, float] = {}
+        host = gather_to_host((params, frozen))
+        if is_main_process():
+            parts = jax.device_put(host, jax.local_devices()[0])
+            assert self.task.evaluate is not None
+            found = {name: float(x) for name, x in self.task.evaluate(self.merge(*parts)).items()}
+        return broadcast_json(found)
+
+    # --- training --------------------------------------------------------------------------------
+
+    def fit(self, *, steps: int | None = None, epochs: int | None = None) -> FitResult:
+        """Trains from the newest checkpoint, or from the start, up to a step; writes results.
+
+        Args:
+            steps: The last step, counted from the very first.
+            epochs: Instead of steps: passes over the training data.
+
+        Raises:
+            ConfigError: Neither steps nor epochs, or both.
+            CheckpointError: The run's checkpoints are damaged or of another model.
+            DataError: The run began with other data.
+            Stopped: By SIGTERM or SIGINT, after saving.
+            NumericsError: Too many consecutive steps were not finite.
+        """
+        if (steps is None) == (epochs is None):
+            raise ConfigError("fit takes either steps or epochs")
+        plan = self.task.train.plan
+        last = steps if steps is not None else (epochs or 0) * plan.steps_per_epoch
+        began = time.monotonic()
+        with self._locked():
+            self._begin()
+            self._log_loss_names()
+            result = self._fit(last, *self._abstract(last))
+            self._write_results(result, time.monotonic() - began)
+        return result
+
+    def _locked(self) -> contextlib.AbstractContextManager[Any]:
+        """The right to write to the run, unless this process has it already."""
+        if not is_main_process() or holds_lock(self.run.path):
+            return contextlib.nullcontext()
+        return RunLock(self.run.path, say=log)
+
+    def _begin(self) -> None:
+        """Writes what describes the run, where whoever began it did not."""
+        run, task = self.run, self.task
+        if is_main_process():
+            run.path.mkdir(parents=True, exist_ok=True)
+            if not run.config.exists():
+                stored = {} if task.settings is None else dataclasses.asdict(task.settings)
+                run.write(run.config, stored)
+            if task.tokenizer is not None and not run.tokenizer.exists():
+                task.tokenizer.save(run.tokenizer)
+        sync_global_devices("run is described")
+
+    def _abstract(self, steps: int) -> tuple[Any, TrainState, TrainState, Any]:
+        """The optimizer; shapes and shardings of the state; shapes of what is frozen."""
+        tx = self._transformation(steps)
+        _, *rest = abstract_state(
+            self._model, tx, self.on, average=self.ema_decay is not None,
+            partition=self.task.partition, seed=self.seed,
+        )  # fmt: skip
+        return tx, *rest
+
+    def _fit(
+        self, steps: int, tx: Any, shapes: TrainState, shardings: TrainState, frozen: Any
+    ) -> FitResult:
+        plan, manifest = self.task.train.plan, sealed(self.run.path)
+        # A run that earlier code began goes on with its keys.
+        scheme = SCHEME if manifest is None else manifest.get("key", {}).get("scheme")
+        key, closing = training_key(self.seed, scheme), contextlib.closing
+        with (
+            closing(self._checkpointer(scheme)) as checkpointer,
+            closing(CompiledStep(self._step(tx, shardings, frozen), key, frozen)) as step,
+        ):
+            with working("preparing the first step"):
+                found = self._restored(checkpointer, shapes, frozen)
+                start = 0 if found is None else found[0]
+                padding = plan.padding(start) if start < steps else []
+                batches = [self._put(self.task.train, items) for items in padding]
+                # It compiles while parameters are drawn.
+                step.prepare(shapes, batches)
+                state, step.frozen = self._fresh(tx) if found is None else found[1:]
+                kept.describe(checkpointer, step.frozen, self.task.partition)
+                if found is None:
+                    kept.write(self.run.path, step.frozen)
+            loop = Loop(
+                step, self.batches, checkpointer, self.run.metrics, self.loop, self.metric,
+                self._evaluation(step.frozen, shardings), plan.steps_per_epoch,
+            )  # fmt: skip
+            return fit(state, loop, steps=steps, start=start, padding=batches)
+
+    def _transformation(self, steps: int) -> optax.GradientTransformation:
+        if isinstance(self.optimizer, optax.GradientTransformation):
+            return self.optimizer
+        trained, _ = abstract_parts(self._model, self.task.partition, self.seed)
+        if not isinstance(self.optimizer, OptimizerConfig):
+            return self.optimizer(steps, trained)
+        if self.optimizer.learning_rate is None:
+            raise ConfigError("optimizer.learning_rate is None: a Trainer needs it, the peak")
+        return make_optimizer(self.optimizer, 1, steps, params=trained)
+
+    def _step(self, tx: Any, shardings: TrainState, frozen: Any) -> Any:
+        raw = self.task.make_step(
+            self.task.objective, tx, self.merge,
+            accumulation=self.accumulation, ema_decay=self.ema_decay,
+        )  # fmt: skip
+        of_frozen = jax.tree.map(lambda leaf: leaf.sharding, frozen)
+        return compile_step(raw, self.on, shardings, self.mode, frozen=of_frozen)
+
+    def _checkpointer(self, scheme: str | None) -> Checkpointer:
+        """Writes what a manifest needs to tell this run from others."""
+        task, plan = self.task, self.task.train.plan
+        key = {"seed": self.seed, "impl": _impl()} | ({} if scheme is None else {"scheme": scheme})
+        return Checkpointer(
+            self.run.checkpoints,
+            keep_last=self.loop.keep_last,
+            describe={
+                "config": self.run.read_config(),
+                "tokenizer": None if task.tokenizer is None else task.tokenizer.sha256,
+                "data": {
+                    "fingerprint": task.train.fingerprint,
+                    "steps_per_epoch": plan.steps_per_epoch,
+                },
+                "key": key,
+            },
+        )
+
+    def _restored(
+        self, checkpointer: Checkpointer, shapes: TrainState, frozen: Any
+    ) -> tuple[int, TrainState, Any] | None:
+        """Step, state and frozen parameters of the newest good checkpoint; None without any."""
+        found = kept.restore(checkpointer, self.run.path, shapes, frozen)
+        if found is None:
+            return None
+        restored, frozen = found
+        manifest, path = restored.manifest, self.run.path
+        if manifest["data"]["fingerprint"] != self.task.train.fingerprint:
+            raise DataError(f"{path}: the training data are not those that the run began with")
+        tokenizer = self.task.tokenizer
+        if tokenizer is not None and manifest["tokenizer"] != tokenizer.sha256:
+            raise CheckpointError(f"{path}: tokenizer.json is not the one the run began with")
+        if manifest["key"]["impl"] != _impl():
+            raise ConfigError(f"{path}: began with the random generator {manifest['key']['impl']}")
+        for problem in restored.left:
+            log(f"not used, as it is damaged: {problem}")
+        older = ", the newest good checkpoint" if restored.left else ""
+        log(f"resumed from step {restored.step}{older}")
+        return restored.step, restored.state, frozen
+
+    def _fresh(self, tx: Any) -> tuple[TrainState, Any]:
+        """State and frozen parameters at step 0."""
+        task, params = self.task, None
+        if task.initial is not None:
+            params = task.initial(nnx.to_pure_dict(nnx.state(self._model())))
+        _, state, _, frozen = create_state(
+            self._model, tx, self.on, average=self.ema_decay is not None, params=params,
+            partition=task.partition, seed=self.seed,
+        )  # fmt: skip
+        return state, frozen
+
+    # --- results ---------------------------------------------------------------------------------
+
+    def loss_names(self) -> tuple[str, str]:
+        """What distinguishes the training loss from the validation loss, if anything does."""
+        extra = self.task.regularization
+        return (
+            f"training, with {' and '.join(extra)}" if extra else "training",
+            "validation, without" if extra else "validation",
+        )
+
+    def _log_loss_names(self) -> None:
+        train, valid = self.loss_names()
+        if train != "training":
+            log(f"loss: {train}; valid_loss: {valid}: the two are not to be compared")
+
+    def _write_results(self, result: FitResult, seconds: float) -> None:
+        sha256 = digest(result.state)
+        if is_main_process():
+            check_lock(self.run.path)
+            if result.early:
+                log(
+                    f"stopped early: no better {self.metric.name} for "
+                    f"{plural(self.loop.patience or 0, 'evaluation')}"
+                )
+            results = {
+                "steps": result.step,
+                "best": result.best._asdict() if result.best else None,
+                **self._tested(),
+                "parameters": self.num_parameters,
+                "late_compiles": result.late_compiles,
+                "seconds": round(seconds, 1),
+                "state_sha256": sha256,
+            }
+            self.run.write(self.run.results, results)
+        sync_global_devices("finished")
+
+    def _tested(self) -> dict[str, Any]:
+        if self.task.test is None:
+            return {}
+        with working("evaluating the best checkpoint"):
+            return dict(self.task.test(*self._load("best")))
+
+
+def fingerprint(plan: str, ids: Iterable[np.ndarray]) -> str:
+    """Tells data apart: of the plan's own fingerprint and every token id, in blocks.
+
+    Example:
+        >>> fingerprint("plan", [np.arange(3)]) == fingerprint("plan", [np.arange(4)])
+        False
+    """
+    found = hashlib.sha256(plan.encode())
+    for part in ids:
+        for start in range(0, len(part), _HASHED):
+            found.update(np.ascontiguousarray(part[start : start + _HASHED]).data)
+    return found.hexdigest()[:16]
+
+
+def _impl() -> str:
+    return str(jax.random.key_impl(jax.random.key(0)))
