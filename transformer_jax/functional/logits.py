@@ -1,7 +1,7 @@
 """Logits to logits, and logits to tokens: what generation does between model and text.
 
 A forbidden token has logit −∞, so its probability is 0. Processors keep at least one token,
-except that :func:`suppress_tokens` and :func:`no_repeat_ngram` forbid all that they are told to.
+except that :func:`suppress_tokens` and :func:`no_repeat_ngram` forbid all of their tokens.
 """
 
 import jax

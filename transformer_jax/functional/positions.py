@@ -1,4 +1,4 @@
-"""How order is told: sinusoids, rotations, and biases that depend on distance."""
+"""Positional encodings: sinusoids, rotary embeddings (RoPE), and biases that depend on distance."""
 
 import math
 from typing import Any, Literal

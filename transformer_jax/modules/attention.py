@@ -156,10 +156,12 @@ class Attention(nnx.Module):
 
     def split_qkv(self, qkv: Float[Array, "B T F"]) -> tuple[Array, Array, Array]:
         """Queries, keys and values, heads first, out of the fused projection."""
-        B, ends = qkv.shape[0], (self.N * self.H, (self.N + self.K) * self.H)
-        # Of rows: slices of three axes become concatenations in XLA:CPU's write to the cache.
-        parts = jnp.split(qkv.reshape(-1, qkv.shape[-1]), ends, axis=-1)
-        q, k, v = (part.reshape(B, -1, part.shape[-1]) for part in parts)
+        (B, T, F), ends = qkv.shape, (self.N * self.H, (self.N + self.K) * self.H)
+        # Of rows: slices of three axes become concatenations in XLA:CPU's write to the cache. The
+        # product of symbolic sizes may be inconclusive.
+        rows = qkv.reshape(-1, F) if isinstance(T, int) else qkv
+        parts = jnp.split(rows, ends, axis=-1)
+        q, k, v = (part.reshape(B, T, part.shape[-1]) for part in parts)
         return self.split_heads(q, self.N), self.split_heads(k, self.K), self.split_heads(v, self.K)
 
     def split_heads(self, x: Float[Array, "B T F"], heads: int) -> Float[Array, "B N T H"]:
