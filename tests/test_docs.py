@@ -11,7 +11,7 @@ import pytest
 
 import transformer_jax as tj
 from benchmarks.suite import What
-from transformer_jax.cli import decoder_only, encoder_only, main, seq2seq
+from transformer_jax.cli import decoder_only, encoder_only, families, main, seq2seq
 from transformer_jax.cli.encoder_only import Glue
 from transformer_jax.cli.flags import flags_of, positional
 from transformer_jax.decoding.requests import GenerationRequest
@@ -92,12 +92,17 @@ def strange_command(code):
     """What is wrong with a command line."""
     if found := re.match(r"transformer-jax ([\w-]+)", code):
         name = found[1]
-        if name not in main.COMMANDS:
+        if name in families.COMMANDS:
+            programs = [f"python -m experiments.{module}" for module in families.COMMANDS[name]]
+            tried = [list(strange_command(code.replace("transformer-jax", program, 1)))
+                     for program in programs]  # fmt: skip
+            yield from min(tried, key=len)
+        elif name not in main.COMMANDS:
             yield f"no command {name}"
         else:
             yield from strange_flags(code, choices(main.COMMANDS[name]), name)
         return
-    found = re.match(r"python -m ([\w.]+)(?: ([\w-]+))?(?: ([\w-]+))?", code)
+    found = re.match(r"python -m ([\w.]+)(?: ([\w-]+))?(?: (\w[\w-]*))?", code)
     if not found:
         return
     module = ROOT / found[1].replace(".", "/")
@@ -187,9 +192,8 @@ def faults(text, folder=ROOT):
     for line in prose.splitlines():
         found += strange_flags(line, every_flag(), "no command")
         # The flags in a row of a table are those of its command.
-        first = re.match(r"\| `transformer-jax ([\w-]+)[^`]*` \|(.*)", line)
-        if first and first[1] in main.COMMANDS:
-            found += strange_flags(first[2], choices(main.COMMANDS[first[1]]), first[1])
+        if first := re.match(r"\| `(transformer-jax [\w-]+)[^`]*` \|(.*)", line):
+            found += strange_command(" ".join([first[1], *re.findall(r"--[^`]*", first[2])]))
     return found
 
 
@@ -211,6 +215,10 @@ def test_pages_of_docs_are_linked_from_readme():
         "`--tokenizer.kind letters`",
         "`--training.no-such-setting 3`",
         "    transformer-jax translte RUN",
+        "    transformer-jax train smal",
+        "    transformer-jax train small --data.no-such-setting FILE",
+        "    transformer-jax evaluate RUN --no-such-flag F",
+        "| `transformer-jax evaluate RUN` | `--template X` |",
         "    transformer-jax translate RUN --freeze 3",
         "| `transformer-jax describe RUN` | `--template X` |",
         "    python -m experiments.seq2seqs train small",
