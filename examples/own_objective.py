@@ -1,10 +1,6 @@
-"""An objective of your own with its run: a contrastive loss that compares the rows of a batch.
-
-python examples/own_objective.py [FOLDER]
-"""
+"""An objective of one's own with its run: a contrastive loss that compares the rows of a batch."""
 
 import sys
-import tempfile
 
 import jax
 import jax.numpy as jnp
@@ -36,41 +32,28 @@ def contrast(model, batch, key=None):
     """Cross-entropy of each row's own partner among all of the batch."""
     scores = 5 * model(batch["left"]) @ model(batch["right"]).T
     right = (scores.argmax(-1) == jnp.arange(len(scores))).sum(dtype=jnp.float32)
-    losses = -jnp.diagonal(jax.nn.log_softmax(scores))
-    rows = jnp.float32(len(scores))
-    return {"loss": (losses.sum(), rows), "accuracy": (right, rows)}
+    loss, rows = -jnp.trace(jax.nn.log_softmax(scores)), jnp.float32(len(scores))
+    return {"loss": (loss, rows), "accuracy": (right, rows)}
 
 
 contrast.whole_batch = True  # micro-batches would compare fewer rows
 
 
-def make_task(size: int = 8, count: int = 64) -> Task:
-    """Pairs of noisy views of the same vectors, most of whose numbers are noise."""
+def main(folder: str = "runs/own-objective") -> float:
+    # Pairs of noisy views of the same vectors, most of whose numbers are noise.
     rng = np.random.default_rng(0)
-    views = np.repeat(rng.normal(size=(1, count, size)), 2, axis=0)
-    views[..., size // 2 :] = 3 * rng.normal(size=views[..., size // 2 :].shape)
+    views = np.repeat(rng.normal(size=(1, 64, 8)), 2, axis=0)
+    views[..., 4:] = 3 * rng.normal(size=(2, 64, 4))
     left, right = views.astype(np.float32)
-    data = Data(ArrayPlan(count, 16), lambda rows: {"left": left[rows], "right": right[rows]})
-    return Task(
-        model=lambda rngs: Projection(size, rngs=rngs),
-        train=data,
-        objective=contrast,
-        valid={"valid": data},
-        metrics=(Metric("valid_accuracy", better="higher"),),
-    )
-
-
-def main(folder: str) -> float:
-    """Accuracy after training."""
-    optimizer = OptimizerConfig("adam", 0.02, ScheduleConfig("constant", 0))
-    trainer = Trainer(
-        make_task(), folder, optimizer, make_mesh(MeshConfig(), jax.devices()[:1]),
-        loop=LoopConfig(evaluate_every=20),
-    )  # fmt: skip
-    best = trainer.fit(steps=60).best
-    assert best is not None
-    return best.value
+    data = Data(ArrayPlan(64, 16), lambda rows: {"left": left[rows], "right": right[rows]})
+    best = (Metric("valid_accuracy", better="higher"),)
+    task = Task(lambda rngs: Projection(8, rngs=rngs), data, contrast, {"valid": data}, best)
+    adam = OptimizerConfig("adam", 0.02, ScheduleConfig("constant", 0))
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+    trainer = Trainer(task, folder, adam, mesh, loop=LoopConfig(evaluate_every=20))
+    print(f"accuracy {(accuracy := trainer.fit(steps=60).best.value):.3f}")
+    return accuracy
 
 
 if __name__ == "__main__":
-    print(main(sys.argv[1] if sys.argv[1:] else tempfile.mkdtemp()))
+    main(*sys.argv[1:])

@@ -116,3 +116,8 @@ def test_fine_tune_bert(bert):
     loss, accuracy = example("fine_tune_bert").main(bert, steps=20)
     assert loss < 0.5
     assert accuracy >= 0.875
+
+
+def test_own_objective(tmp_path):
+    assert example("own_objective").main(str(tmp_path)) > 0.9
+    assert (tmp_path / "results.json").exists()
