@@ -384,10 +384,10 @@ def test_probe_of_sentences_holds_a_fifth_out(tasks, run_command, tmp_path):
         ("embed", ["none.txt"], 3, "embed none.txt: no such file"),
         ("embed", ["-"], 3, "no lines: it is empty"),
         ("semantic-search", ["{lines}", " "], 2, "the query is empty"),
-        ("semantic-search", ["{lines}", "a", "--layers", "all"], 2, "compared by one vector each"),
+        ("semantic-search", ["{lines}", "a", "--layers", "all"], 2, "compared by one vector"),
         ("semantic-search", ["-", "a"], 3, "no lines: it is empty"),
         ("word-vectors", ["bank"], 2, "a word and sentences with it are needed"),
-        ("word-vectors", ["bank", "the bank"], 2, "one sentence only"),
+        ("word-vectors", ["bank", "the bank"], 2, "occurs only once"),
         (
             "word-vectors",
             ["bank", "the bank", "rivers"],
