@@ -366,7 +366,7 @@ def test_vectors_are_those_that_the_folder_is_made_for(encoder, lines, tmp_path,
         output = tmp_path / "vectors.npz"
         code, _, err = run_command("embed", path, lines, "--output", output, *flags)
         assert code == 0, err
-        assert f"3 lines, 1 of them cut to {LENGTH} tokens" in err
+        assert f"3 lines, 1 of them truncated to {LENGTH} tokens" in err
         return np.load(output)["vectors"]
 
     first = vectors(folder, "--pool", "first")
@@ -399,7 +399,7 @@ def test_other_ways_to_a_vector_are_refused_unless_one_is_chosen(
             code, _, err = run_command(*words)
             assert (code, err.count("\n")) == (2, 1), err
             assert f"{path}: sentence encoder with pooling 'max'" in err
-            assert "choose --pool mean" in err
+            assert "choose the pooling mean" in err
             assert not output.exists()
     describe(folder, modes("mean_tokens"), parts=(*PARTS, "Dense"))
     with pytest.raises(ConfigError, match="'mean and Dense', which there is not"):

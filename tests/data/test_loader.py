@@ -45,7 +45,7 @@ def equal(a, b):
 
 def test_a_batch_is_its_sentences_and_padding(store, plan):
     for planned in plan.epoch(0):
-        batch = make_batch(store, *planned, pad=7)
+        batch = make_batch(store, planned.indices, planned.S, planned.T, pad=7)
         assert {name: array.dtype for name, array in batch.items()} == dict.fromkeys(
             ("source", "source_lengths", "target", "target_lengths"), np.int32
         )

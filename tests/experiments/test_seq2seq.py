@@ -430,7 +430,8 @@ def sq_wrong(change):
     [
         (lambda trained, folder: None, "wrong.json: cannot be read: No such file"),
         (lambda trained, folder: (folder / "wrong.json").write_text("{"), "damaged (not JSON)"),
-        (sq_wrong(lambda c: c["model"].update(d_modle=8)), "unknown setting model.d_modle; did you"),
+        (sq_wrong(lambda c: c["model"].update(d_modle=8)),
+         "unknown setting model.d_modle; did you"),
         (sq_wrong(lambda c: c["model"].update(d_model="128")),
          'model.d_model is "128": a whole number is needed'),
         (sq_wrong(lambda c: c["training"].update(steps=2.5)),

@@ -206,7 +206,7 @@ def test_h21_layers_are_the_embeddings_and_what_each_block_makes(config):
         places = jnp.arange(T)[None] if places is None else places
         made = [stack.embed_inputs(model.embedding(tokens) * config.embedding_scale, places, types)]
         for block, below in zip(stack.iter_blocks(), layers, strict=False):
-            made.append(block(below, Mask(kv_lengths=lengths), positions=places, key=None))
+            made.append(block(below, Mask(kv_lengths=lengths), positions=places, key=None)[0])
         if config.final_norm:
             made[-1] = stack.final_norm(made[-1])
         return jnp.stack(made)
