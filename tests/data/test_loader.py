@@ -37,6 +37,10 @@ def plan(store):
     )
 
 
+def whole_batch(store, planned, pad=0):
+    return make_batch(store, planned.indices, planned.S, planned.T, pad)
+
+
 def equal(a, b):
     assert a.keys() == b.keys()
     for name in a:
@@ -45,7 +49,7 @@ def equal(a, b):
 
 def test_a_batch_is_its_sentences_and_padding(store, plan):
     for planned in plan.epoch(0):
-        batch = make_batch(store, planned.indices, planned.S, planned.T, pad=7)
+        batch = whole_batch(store, planned, pad=7)
         assert {name: array.dtype for name, array in batch.items()} == dict.fromkeys(
             ("source", "source_lengths", "target", "target_lengths"), np.int32
         )
@@ -61,7 +65,7 @@ def test_a_batch_is_its_sentences_and_padding(store, plan):
 
 @pytest.mark.parametrize("prefetch", [0, 4])
 def test_batches_are_those_of_the_plan_from_any_step(store, plan, prefetch):
-    whole = [make_batch(store, *plan.batch(step)) for step in range(2 * plan.steps_per_epoch)]
+    whole = [whole_batch(store, plan.batch(step)) for step in range(2 * plan.steps_per_epoch)]
     for start in (0, 1, plan.steps_per_epoch, len(whole) - 2, len(whole), len(whole) + 1):
         read = list(batches(store, plan, start=start, stop=len(whole), prefetch=prefetch))
         for a, b in zip(read, whole[start:], strict=True):
@@ -98,7 +102,7 @@ def test_processes_together_read_each_example_once(store, plan, processes):
     assert len({len(steps) for steps in parts}) == 1
     read = []
     for step, pieces in enumerate(zip(*parts, strict=True)):
-        whole = make_batch(store, *plan.batch(step))
+        whole = whole_batch(store, plan.batch(step))
         for name, array in whole.items():
             joined = np.empty_like(array)
             for process, piece in enumerate(pieces):

@@ -195,7 +195,7 @@ def test_decoders_tell_texts_from_their_last_tokens(kind):
     real = jnp.array([[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 0]], bool)
     moved = tokens.at[1].set(jnp.array([1, 2, 9, 10, 11, 12]))
     np.testing.assert_allclose(tell(params, moved, real), wanted, atol=1e-5)
-    hidden = jax.jit(lambda p: nnx.merge(graph, p).hidden(tokens))(params)
+    hidden = jax.jit(lambda p: nnx.merge(graph, p).hidden(None, tokens))(params)
     ends = np.asarray(hidden)[np.arange(2), [5, 2]]
     np.testing.assert_allclose(wanted, ends @ np.asarray(params["labels"]["kernel"]), atol=1e-5)
     assert set(params) == {"embedding", "decoder", "labels"}
