@@ -87,7 +87,7 @@ __all__ = [
     "split",
 ]
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 # Where each name comes from.
 _MODULES = {
