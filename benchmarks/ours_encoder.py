@@ -31,7 +31,7 @@ from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.heads import EncoderForMaskedLM, SequenceClassifier
 from transformer_jax.modules.parameters import parameters
 from transformer_jax.runs.encoder_settings import EncoderTraining, PretrainTraining
-from transformer_jax.training.encoder_objectives import masked_lm, sequence_classification
+from transformer_jax.training.objectives import masked_lm, sequence_classification
 from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig, make_optimizer
 from transformer_jax.training.partition import merging
 from transformer_jax.training.state import TrainState, split

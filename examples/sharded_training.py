@@ -47,7 +47,7 @@ def main(steps=3):
         return losses, params
 
     alone, _ = train(params, jnp.asarray)
-    mesh = tj.make_mesh(tj.MeshConfig(data=2, fsdp=4))
+    mesh = tj.make_mesh(data=2, fsdp=4)
     # Each parameter declares its axes; the rules place them on the mesh.
     sharded = jax.device_put(params, shardings(parameters(model), mesh))
     losses, trained = train(sharded, lambda tokens: shard_batch({"tokens": tokens}, mesh)["tokens"])

@@ -32,6 +32,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from transformer_jax import tasks
     from transformer_jax.config import (
         AttentionConfig,
         ComputeConfig,
@@ -56,13 +57,20 @@ if TYPE_CHECKING:
     )
     from transformer_jax.parallel.mesh import MeshConfig, make_mesh
     from transformer_jax.predictors.loading import load
+    from transformer_jax.training import objectives
+    from transformer_jax.training.optimizers import OptimizerConfig, adamw
+    from transformer_jax.training.partition import merging
     from transformer_jax.training.state import TrainState, split
+    from transformer_jax.training.step import make_step
+    from transformer_jax.training.task import Data, Metric, Task
+    from transformer_jax.training.trainer import Trainer
 
     presets = PRESETS
 
 __all__ = [
     "AttentionConfig",
     "ComputeConfig",
+    "Data",
     "Decoder",
     "EmbeddingConfig",
     "Encoder",
@@ -71,20 +79,29 @@ __all__ = [
     "HeadConfig",
     "Mask",
     "MeshConfig",
+    "Metric",
     "NormConfig",
+    "OptimizerConfig",
     "PositionConfig",
     "ScoreConfig",
+    "Task",
     "TrainState",
+    "Trainer",
     "TransformerConfig",
     "TransformerDecoder",
     "TransformerEncoder",
     "TransformerEncoderDecoder",
     "__version__",
+    "adamw",
     "attend",
     "load",
     "make_mesh",
+    "make_step",
+    "merging",
+    "objectives",
     "presets",
     "split",
+    "tasks",
 ]
 
 __version__ = "0.2.0.dev0"
@@ -103,10 +120,21 @@ _MODULES = {
     "make_mesh": "parallel.mesh",
     "load": "predictors.loading",
     "presets": "model_presets",
+    "OptimizerConfig": "training.optimizers",
+    "adamw": "training.optimizers",
+    "merging": "training.partition",
     "TrainState": "training.state",
     "split": "training.state",
+    "make_step": "training.step",
+    "Data": "training.task",
+    "Metric": "training.task",
+    "Task": "training.task",
+    "Trainer": "training.trainer",
+    "objectives": "training.objectives",
+    "tasks": "tasks",
 }
 _OTHER_NAMES = {"presets": "PRESETS"}  # there
+_WHOLE = ("objectives", "tasks")  # modules
 
 
 def __getattr__(name: str) -> Any:
@@ -114,7 +142,8 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = importlib.import_module(f"{__name__}.{_MODULES.get(name, 'config')}")
-    found = globals()[name] = getattr(module, _OTHER_NAMES.get(name, name))
+    found = module if name in _WHOLE else getattr(module, _OTHER_NAMES.get(name, name))
+    globals()[name] = found
     return found
 
 

@@ -7,8 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
+import optax
 import pytest
+from flax import nnx
 
 import transformer_jax as tj
 from tests.parity import layouts
@@ -65,6 +68,61 @@ def test_what_readme_says_of_python_runs_as_written(published, trained_run, less
     exec(code, names)
     assert names["found"] == [target for _, target in lesson]
     assert names["y"].shape == (1, 5, 8, 64)
+
+
+TINY = {
+    "d_model": 16,
+    "attention": tj.AttentionConfig(num_heads=2),
+    "feed_forward": tj.FeedForwardConfig(d_ff=32),
+}
+
+
+def test_a_library_task_is_trained_and_loaded(tmp_path, lesson):
+    pairs = [*lesson] * 4
+    tokenizer = train_tokenizer("bpe", [text for pair in pairs for text in pair], 330)
+    config = tj.TransformerConfig(
+        vocab_size=tokenizer.vocab_size, encoder_layers=1, decoder_layers=1, **TINY
+    )
+    task = tj.tasks.translation(pairs, config, tokenizer)
+    mesh = tj.make_mesh(devices=jax.devices()[:1], fsdp=1)
+    trainer = tj.Trainer(task, tmp_path / "mine", optimizer=tj.adamw(3e-4), mesh=mesh)
+    assert trainer.fit(steps=2).step == 2
+    assert trainer.load("last").config == config
+
+
+def test_an_own_loop_over_the_step_learns():
+    config = tj.TransformerConfig(vocab_size=11, encoder_layers=0, decoder_layers=1, **TINY)
+    model, tx = tj.Decoder(config, rngs=nnx.Rngs(0)), optax.adam(1e-2)
+    tokens = np.arange(24).reshape(2, 12) % 11
+    weights = np.ones((2, 11), np.float32)
+    batch = {"tokens": tokens[:, :-1], "targets": tokens[:, 1:], "weights": weights}
+    graph, params = tj.split(model)
+    step = jax.jit(
+        tj.make_step(tj.objectives.language_model(), tx, tj.merging(graph)), donate_argnums=0
+    )
+    state, losses = tj.TrainState.create(params, tx), []
+    for _ in range(20):
+        state, metrics = step(state, {}, batch, jax.random.key(0))
+        losses.append(float(metrics["loss"]))
+    assert int(state.step) == 20
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_a_mesh_is_made_from_sizes_by_name():
+    axes = tj.make_mesh(fsdp=2, tensor=2).shape
+    assert (axes["fsdp"], axes["tensor"]) == (2, 2)
+    assert tj.make_mesh(tj.MeshConfig(fsdp=2), tensor=2).shape == axes
+    with pytest.raises(ConfigError, match="a mesh has no axis model: there are data, fsdp, tensor"):
+        tj.make_mesh(model=2)
+
+
+def test_tasks_are_functions_whatever_was_imported_before():
+    from transformer_jax.tasks import labeled, translation_task  # noqa: F401
+
+    for name in tj.tasks.__all__:
+        assert callable(getattr(tj.tasks, name))
+    with pytest.raises(AttributeError, match="no attribute 'translaton'"):
+        tj.tasks.translaton  # noqa: B018
 
 
 def test_translations_are_those_of_the_command(trained_run, lesson, run_command):

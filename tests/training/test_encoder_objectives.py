@@ -14,7 +14,7 @@ from flax import nnx
 from transformer_jax.config import AttentionConfig
 from transformer_jax.model_presets import bert
 from transformer_jax.models.heads import EncoderForMaskedLM
-from transformer_jax.training.encoder_objectives import (
+from transformer_jax.training.objectives import (
     masked_lm,
     question_answering,
     regression,

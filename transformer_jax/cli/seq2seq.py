@@ -61,7 +61,7 @@ def _evaluate(asked: Evaluate) -> int:
     from transformer_jax.decoding.translator import Translator
     from transformer_jax.predictors.runs import load, open_directory
     from transformer_jax.runs.translation_settings import Run
-    from transformer_jax.tasks.translation import score_pairs
+    from transformer_jax.tasks.translation_task import score_pairs
 
     search = BeamSearchConfig(num_beams=asked.beams)
     lowercase = Run.read(open_directory(asked.run)).data.read.lowercase

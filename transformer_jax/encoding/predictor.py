@@ -21,7 +21,7 @@ from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.encoding.batching import Batches
 from transformer_jax.errors import DataError
 from transformer_jax.models.making import TaskKind
-from transformer_jax.training.encoder_objectives import inputs
+from transformer_jax.training.objectives import encoder_inputs
 
 __all__ = ["AnswerSpan", "NoTokensError", "Predictor"]
 
@@ -98,7 +98,7 @@ class Predictor:
         self._template = template
 
         def program(params: Any, batch: dict[str, Any]) -> jax.Array:
-            scores = nnx.merge(graph, params)(*inputs(batch))
+            scores = nnx.merge(graph, params)(*encoder_inputs(batch))
             return _SHARES.get(kind, jax.nn.softmax)(scores)
 
         self._run = Batches(program, tokens=tokens, pad=tokenizer.pad)

@@ -73,20 +73,27 @@ def devices_of(config: DistributedConfig) -> list[jax.Device]:
     return devices[:number]
 
 
-def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
+def make_mesh(
+    config: MeshConfig = MeshConfig(), devices: Sequence[Any] | None = None, **sizes: int
+) -> Mesh:
     """The devices as ``data x fsdp x tensor``, left to the compiler to spread work over.
 
     Args:
         config: The size of each axis.
         devices: All of every process, if None.
+        sizes: ``data``, ``fsdp``, ``tensor``, in place of those of ``config``.
 
     Raises:
-        ConfigError: The sizes do not multiply to the number of devices.
+        ConfigError: There is no such axis, or the sizes do not multiply to the number of devices.
 
     Example:
-        >>> make_mesh(MeshConfig(), jax.devices()[:1]).axis_names
+        >>> make_mesh(devices=jax.devices()[:1], fsdp=1).axis_names
         ('data', 'fsdp', 'tensor')
     """
+    for name in sizes:
+        if name not in (axes := [field.name for field in dataclasses.fields(MeshConfig)]):
+            raise ConfigError(f"a mesh has no axis {name}: there are {', '.join(axes)}")
+    config = dataclasses.replace(config, **sizes)
     devices = jax.devices() if devices is None else devices
     n, data, fsdp, tensor = len(devices), config.data, config.fsdp, config.tensor
     for name, size in (("fsdp", fsdp), ("tensor", tensor), ("data", data)):

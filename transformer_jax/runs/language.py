@@ -23,7 +23,7 @@ from transformer_jax.runs.begin import token_cache
 from transformer_jax.runs.language_report import Report, baselines, counted_model, judge
 from transformer_jax.runs.language_settings import LanguageRun, NgramRun, read
 from transformer_jax.runs.train import train as train_run
-from transformer_jax.tasks.language_model import Rows, build_text_store, language_model
+from transformer_jax.tasks.language_model_task import Rows, build_text_store, language_model
 from transformer_jax.training import manifest
 from transformer_jax.training.activity import log
 from transformer_jax.training.run_directory import RunDirectory

@@ -20,9 +20,9 @@ from transformer_jax.runs.encoder_settings import PretrainRun, read
 from transformer_jax.runs.language import open_run
 from transformer_jax.runs.settings import batching_of
 from transformer_jax.runs.train import train as train_run
-from transformer_jax.tasks.masked_lm import build_sentence_store, masked_lm, pretraining_plan
+from transformer_jax.tasks.masked_lm_task import build_sentence_store, masked_lm, pretraining_plan
 from transformer_jax.tasks.scores import aligned
-from transformer_jax.training.encoder_objectives import masked_lm as masked_lm_objective
+from transformer_jax.training.objectives import masked_lm as masked_lm_objective
 from transformer_jax.training.partition import merging
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.state import split

@@ -12,7 +12,7 @@ from transformer_jax.runs.initial import Initial, starting_point
 from transformer_jax.runs.settings import batching_of
 from transformer_jax.runs.train import train as train_run
 from transformer_jax.runs.translation_settings import Run
-from transformer_jax.tasks.translation import translation
+from transformer_jax.tasks.translation_task import translation
 from transformer_jax.training.activity import log
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.task import Task

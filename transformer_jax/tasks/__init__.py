@@ -1,1 +1,50 @@
-"""Tasks: functions from data, a model's configuration and a tokenizer to what a Trainer trains."""
+"""Tasks: functions from data, a model's configuration and a tokenizer to what a Trainer trains.
+
+Each is imported on first use::
+
+    task = tj.tasks.translation(pairs, config, tokenizer)
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformer_jax.tasks.labeled import (
+        question_answering,
+        regression,
+        sequence_classification,
+        token_classification,
+    )
+    from transformer_jax.tasks.language_model_task import language_model
+    from transformer_jax.tasks.masked_lm_task import masked_lm
+    from transformer_jax.tasks.translation_task import translation
+
+__all__ = [
+    "language_model",
+    "masked_lm",
+    "question_answering",
+    "regression",
+    "sequence_classification",
+    "token_classification",
+    "translation",
+]
+
+# Modules of tasks; a module of the same name as its function would hide it.
+_MODULES = {
+    "language_model": "language_model_task",
+    "masked_lm": "masked_lm_task",
+    "translation": "translation_task",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a task on first use."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f"{__name__}.{_MODULES.get(name, 'labeled')}")
+    found = globals()[name] = getattr(module, name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -25,7 +25,7 @@ from transformer_jax.errors import plural
 from transformer_jax.models.heads import SequenceClassifier, TokenClassifier
 from transformer_jax.tasks.batching import Batching, has_dropout
 from transformer_jax.tasks.scores import MEASURES, measure, table
-from transformer_jax.training import encoder_objectives as objectives
+from transformer_jax.training import objectives
 from transformer_jax.training.activity import log
 from transformer_jax.training.state import split
 from transformer_jax.training.step import Objective, Sums

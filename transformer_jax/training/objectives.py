@@ -2,15 +2,29 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional.losses import cross_entropy, fused_linear_cross_entropy
+from transformer_jax.models.heads import gather_positions
 from transformer_jax.models.protocol import Scorer
-from transformer_jax.training.step import Objective
+from transformer_jax.training.step import Objective, Sums
 
-__all__ = ["language_model", "length_weights", "shift_tokens_right", "translation"]
+__all__ = [
+    "encoder_inputs",
+    "language_model",
+    "length_weights",
+    "masked_lm",
+    "question_answering",
+    "regression",
+    "sequence_classification",
+    "shift_tokens_right",
+    "span_scores",
+    "token_classification",
+    "translation",
+]
 
 
 def shift_tokens_right(target: Int[Array, "B T"], bos: int) -> Int[Array, "B T"]:
@@ -111,3 +125,128 @@ def _fused(model, hidden, target, weights, smoothing, chunk):
         hidden, table, target, weights,
         bias=bias, scale=scale, softcap=softcap, label_smoothing=smoothing, chunk=chunk,
     )  # fmt: skip
+
+
+def encoder_inputs(batch: dict[str, Any]) -> tuple[Array, Array, Array]:
+    """What every encoder reads of a batch: tokens, lengths and types."""
+    tokens, lengths, types = (jnp.asarray(batch[name]) for name in ("tokens", "lengths", "types"))
+    return tokens, lengths, types
+
+
+def masked_lm(*, accuracy: bool = False) -> Objective:
+    """Cross-entropy of masked tokens, plus that of sentence pairs, in nats (rows H18, H19).
+
+    ``Σ_rows (Σ mlm + m · pair) / Σ m``, with ``m`` masked tokens in a row: the mean over masked
+    tokens plus the mean over pairs, where weighting pairs by ``m`` makes the loss independent of
+    how a batch is split. Logits are computed at masked positions only.
+
+    Args:
+        accuracy: Whether the sums include ``masked_accuracy``, which needs all logits at once.
+
+    Returns:
+        ``objective(model, batch, key)``. The batch holds what :func:`inputs` reads,
+        ``masked_positions``, ``targets``, ``weights`` and ``next_sentence_label``
+        (``BertPretrainingPlan.make``). Sums beside ``loss``: ``masked_loss``, and with pairs
+        ``pair_loss`` and ``pair_accuracy``.
+    """
+
+    def objective(model: Any, batch: dict[str, Any], key: Array | None = None) -> Sums:
+        targets, weights = jnp.asarray(batch["targets"]), jnp.asarray(batch["weights"])
+        hidden = model(*encoder_inputs(batch), key=key)
+        positions = jnp.asarray(batch["masked_positions"])
+        vectors = model.mlm_transform(gather_positions(hidden, positions))
+        sums: Sums = {}
+        if accuracy:
+            logits = model.output_table().logits(vectors)
+            total, weight = cross_entropy(logits, targets, weights)
+            sums["masked_accuracy"] = _correct(logits, targets, weights), weight
+        else:
+            table, bias, scale, softcap = model.output_table()
+            total, weight = fused_linear_cross_entropy(
+                vectors, table, targets, weights, bias=bias, scale=scale, softcap=softcap
+            )
+        sums["masked_loss"] = total, weight
+        if model.next_sentence is not None:
+            logits = model.nsp_logits(hidden)
+            follows, counts = jnp.asarray(batch["next_sentence_label"]), weights.sum(1)
+            loss, _ = cross_entropy(logits, jnp.maximum(follows, 0), counts)
+            sums["pair_loss"] = loss, weight
+            sums["pair_accuracy"] = _correct(logits, follows, counts), weight
+            total = total + loss
+        return sums | {"loss": (total, weight)}
+
+    return objective
+
+
+def sequence_classification() -> Objective:
+    """Cross-entropy of the class of each text, in nats, and ``accuracy`` (row B36).
+
+    The batch holds what :func:`inputs` reads and ``labels`` int32 ``[B]``, -1 for a row without.
+    """
+    return _classes
+
+
+def token_classification() -> Objective:
+    """Cross-entropy of the tag of each word, in nats, and ``accuracy`` (row B36).
+
+    The first token of a word carries its tag. The batch holds what :func:`inputs` reads, and
+    ``labels`` int32 ``[B T]``, -1 at every other token.
+    """
+    return _classes
+
+
+def _classes(model: Any, batch: dict[str, Any], key: Array | None = None) -> Sums:
+    labels = jnp.asarray(batch["labels"])
+    weights = (labels >= 0).astype(jnp.float32)
+    logits = model(*encoder_inputs(batch), key=key)
+    total, weight = cross_entropy(logits, jnp.maximum(labels, 0), weights)
+    return {"loss": (total, weight), "accuracy": (_correct(logits, labels, weights), weight)}
+
+
+def regression() -> Objective:
+    """Squared error of the number of each text, where ``labels`` float ``[B]`` is not NaN."""
+
+    def objective(model: Any, batch: dict[str, Any], key: Array | None = None) -> Sums:
+        labels = jnp.asarray(batch["labels"])
+        known = jnp.isfinite(labels)
+        errors = jnp.where(known, model(*encoder_inputs(batch), key=key)[:, 0] - labels, 0.0)
+        return {"loss": (jnp.square(errors).sum(), known.sum().astype(jnp.float32))}
+
+    return objective
+
+
+def question_answering() -> Objective:
+    """Half the cross-entropy of where answers begin, plus half that of where they end, in nats.
+
+    Only tokens in ``allowed`` can be either: the context, and [CLS] for "unanswerable". The batch
+    holds what :func:`inputs` reads, ``allowed`` bool ``[B T]``, and ``labels`` int32 ``[B 2]``,
+    -1 for a row without. Beside ``loss``: ``accuracy``, the part of rows whose both ends are
+    right. Devlin et al. 2019, section 4.2.
+    """
+
+    def objective(model: Any, batch: dict[str, Any], key: Array | None = None) -> Sums:
+        labels = jnp.asarray(batch["labels"])
+        weights = (labels >= 0).astype(jnp.float32)
+        scores = span_scores(model, batch, key)
+        total, weight = cross_entropy(scores, jnp.maximum(labels, 0), weights)
+        exact = (scores.argmax(-1) == labels).all(-1) & (labels[:, 0] >= 0)
+        rows = weight / 2
+        return {"loss": (total / 2, rows), "accuracy": (exact.sum().astype(jnp.float32), rows)}
+
+    return objective
+
+
+def span_scores(
+    model: Any, batch: dict[str, Any], key: Array | None = None
+) -> Float[Array, "B 2 T"]:
+    """Scores of each token for being the first and the last of an answer; -1e30 is never."""
+    allowed = jnp.asarray(batch["allowed"])
+    scores = model(*encoder_inputs(batch), key=key).transpose(0, 2, 1)
+    return jnp.where(allowed[:, None], scores, -1e30)
+
+
+def _correct(
+    logits: Float[Array, "*rows V"], targets: Int[Array, "*rows"], weights: Float[Array, "*rows"]
+) -> Float[Array, ""]:
+    hits = (logits.argmax(-1) == targets).astype(jnp.float32)
+    return jax.lax.stop_gradient((hits * weights).sum())

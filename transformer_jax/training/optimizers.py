@@ -18,6 +18,7 @@ from transformer_jax.training.layerwise import scale_by_layer
 __all__ = [
     "OptimizerConfig",
     "ScheduleConfig",
+    "adamw",
     "check_warm_up",
     "constant",
     "cosine",
@@ -63,6 +64,31 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         _check(self)
+
+
+def adamw(
+    learning_rate: float,
+    *,
+    weight_decay: float = 0.01,
+    schedule: ScheduleConfig = ScheduleConfig("linear", None),
+) -> OptimizerConfig:
+    """AdamW, by default with a linear warmup and decay over the run (Loshchilov and Hutter 2019).
+
+    Args:
+        learning_rate: At the peak.
+        weight_decay: Times the learning rate; of kernels and tables, not of vectors.
+        schedule: How the learning rate changes.
+
+    Raises:
+        ConfigError: A value outside its range.
+
+    Example:
+        >>> adamw(3e-4).schedule.kind
+        'linear'
+    """
+    return OptimizerConfig(
+        "adamw", learning_rate=learning_rate, weight_decay=weight_decay, schedule=schedule
+    )
 
 
 # What each optimizer takes, and its values where none are given.

@@ -39,6 +39,25 @@ class TrainState(NamedTuple):
     opt_state: PyTree
     average: PyTree | None = None  # of the parameters over time; None where none is kept
 
+    @classmethod
+    def create(
+        cls, params: PyTree, tx: optax.GradientTransformation, *, average: bool = False
+    ) -> "TrainState":
+        """The state at step 0.
+
+        Args:
+            params: Nested dictionaries of arrays that are trained.
+            tx: The optimizer.
+            average: Whether a running average is kept; it starts at the parameters.
+
+        Example:
+            >>> state = TrainState.create({"w": jnp.ones(2)}, optax.sgd(0.1), average=True)
+            >>> int(state.step), state.average["w"].tolist()
+            (0, [1.0, 1.0])
+        """
+        kept = jax.tree.map(jnp.copy, params) if average else None
+        return cls(jnp.zeros((), jnp.int32), params, tx.init(params), kept)
+
 
 def split(model: nnx.Module) -> tuple[Any, dict[Any, Any]]:
     """A model as its static graph and a plain nested dict of parameters.
@@ -164,8 +183,7 @@ def create_state(
     of_frozen = jax.tree.map(lambda shape: shape.sharding, frozen_shapes)
 
     def finish(params: PyTree) -> TrainState:
-        kept = jax.tree.map(jnp.copy, params) if average else None
-        return TrainState(jnp.zeros((), jnp.int32), params, tx.init(params), kept)
+        return TrainState.create(params, tx, average=average)
 
     if params is None and mesh.size == 1:
         # There is but one place to be born. Initializers one after another compile once for each

@@ -22,7 +22,6 @@ from transformer_jax.keys import SCHEME, key_for, training_key
 from transformer_jax.modules.parameters import Parameters
 from transformer_jax.modules.replace import with_attention_kernels
 from transformer_jax.parallel.mesh import (
-    MeshConfig,
     broadcast_json,
     gather_to_host,
     is_main_process,
@@ -105,7 +104,7 @@ class Trainer:
 
     def __post_init__(self) -> None:
         self.run = RunDirectory(self.directory)
-        self.on = make_mesh(MeshConfig()) if self.mesh is None else self.mesh
+        self.on = make_mesh() if self.mesh is None else self.mesh
         known = {metric.name: metric for metric in self.task.metrics}
         best = self.loop.best or self.task.metrics[0].name
         if best not in known:

@@ -16,8 +16,8 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.models.heads import EncoderForMaskedLM
 from transformer_jax.tasks.batching import Batching, TokenCache, has_dropout
-from transformer_jax.tasks.language_model import as_documents
-from transformer_jax.training import encoder_objectives as objectives
+from transformer_jax.tasks.language_model_task import as_documents
+from transformer_jax.training import objectives
 from transformer_jax.training.activity import log
 from transformer_jax.training.task import Data, Metric, Task
 from transformer_jax.training.trainer import fingerprint
