@@ -64,8 +64,9 @@ def pretrain(vocab, width, heads, layers, hidden, texts, batch, deals):
 
     def plan_of(tokens: int) -> BertPretrainingPlan:
         return BertPretrainingPlan(
-            store, masking, special, length=PRETRAIN.length, tokens=tokens, pairing="none",
-            buckets=PRETRAIN.buckets, rows_multiple=PRETRAIN.rows_multiple,
+            store, masking, special, length=PRETRAIN.length, tokens=tokens,
+            sentence_objective="none", buckets=PRETRAIN.buckets,
+            rows_multiple=PRETRAIN.rows_multiple,
         )  # fmt: skip
 
     plan, tokens = _like(plan_of, ids, batch, PRETRAIN.rows_multiple)

@@ -63,6 +63,13 @@ SETTINGS = {
     "model.image.patch": "model.image.patch_size",
     "model.image.channels": "model.image.num_channels",
     "model.compute.scan": "model.compute.scan_layers",
+    "data.read.holdout": "data.read.validation_size",
+    "data.read.over_long": "data.read.too_long",
+    "data.read.second": "data.read.text_pair",
+    "data.read.size": "data.read.corpus_size",
+    "masking.share": "masking.mlm_probability",
+    "masking.whole_words": "masking.whole_word_mask",
+    "masking.pairs": "masking.sentence_objective",
     "distributed.coordinator": "distributed.coordinator_address",
     "distributed.processes": "distributed.num_processes",
     "distributed.process": "distributed.process_id",
@@ -73,6 +80,9 @@ SETTINGS = {
 # Values of settings: by the current name of the setting, earlier value -> current one.
 VALUES: dict[str, dict[str, str]] = {
     "model.positions.kind": {"rotary": "rope"},
+    "data.read.too_long": {"cut": "truncate"},
+    "masking.sentence_objective": {"next": "nsp", "order": "sop"},
+    "sentence.pool": {"first": "cls"},
 }
 
 # Flags of commands that are no settings of a run: command -> earlier flag -> current flag.
@@ -133,7 +143,7 @@ FLAG_VALUES: dict[str, dict[str, dict[str, str]]] = {
         "--too-long": {"cut": "truncate", "refuse": "error"},
     }
     for command in ("generate", "translate")
-}
+} | {command: {"--pool": {"first": "cls"}} for command in ("embed", "probe", "semantic-search")}
 
 # Commands of ``transformer-jax``.
 COMMANDS: dict[str, str] = {"similar": "semantic-search", "words": "word-vectors"}

@@ -55,7 +55,10 @@ def save(folder, model, fields):
 
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory):
-    fields = {"masking": {"share": 0.15, "pairs": "next"}, "training": {"length": 16}}
+    fields = {
+        "masking": {"mlm_probability": 0.15, "sentence_objective": "nsp"},
+        "training": {"length": 16},
+    }
     model = EncoderForMaskedLM(CONFIG, rngs=nnx.Rngs(0))
     return save(tmp_path_factory.mktemp("runs") / "pretrained", model, fields)
 

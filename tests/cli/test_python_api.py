@@ -193,7 +193,7 @@ def test_encoders_give_vectors_and_masked_tokens(published, tmp_path, run_comman
     output = tmp_path / "vectors.npz"
     assert run_command("embed", published("bert"), tmp_path / "lines", "--output", output)[0] == 0
     np.testing.assert_array_equal(vectors, np.load(output)["vectors"])
-    assert encoder.embed(TEXT, layers="all", pooling="first").shape == (3, 3, 32)
+    assert encoder.embed(TEXT, layers="all", pooling="cls").shape == (3, 3, 32)
     assert encoder.embed([]).shape == (0, 32)
     np.testing.assert_allclose(encoder.embed(TEXT[0]), vectors[0], atol=1e-6)
     assert encoder.fill_mask("the [MASK]")[0][0] == encoder.fill_mask(["the [MASK]"])[0][0][0]

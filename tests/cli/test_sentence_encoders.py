@@ -76,10 +76,10 @@ def lines(tmp_path):
 
 
 @pytest.mark.parametrize(("pooling", "wanted"), [
-    (modes("cls_token"), "first"),
+    (modes("cls_token"), "cls"),
     (modes("mean_tokens"), "mean"),
     ({"pooling_mode_cls_token": False}, "mean"),
-    ({"pooling_mode": "cls"}, "first"),
+    ({"pooling_mode": "cls"}, "cls"),
     ({"pooling_mode": "mean"}, "mean"),
     ({"pooling_mode": "lasttoken"}, "lasttoken"),
     ({"pooling_mode": ["cls", "max"]}, "first and max"),
@@ -360,7 +360,7 @@ def test_vectors_are_those_that_the_folder_is_made_for(encoder, lines, tmp_path,
     """Also of the run that it is converted to; a pooling that is asked for goes before."""
     folder, run = encoder("cls_token"), tmp_path / "run"
     assert run_command("convert", folder, run)[0] == 0
-    assert RunDirectory.open(run).read_config()["sentence"] == {"pool": "first", "length": LENGTH}
+    assert RunDirectory.open(run).read_config()["sentence"] == {"pool": "cls", "length": LENGTH}
 
     def vectors(path, *flags):
         output = tmp_path / "vectors.npz"
@@ -369,13 +369,13 @@ def test_vectors_are_those_that_the_folder_is_made_for(encoder, lines, tmp_path,
         assert f"3 lines, 1 of them truncated to {LENGTH} tokens" in err
         return np.load(output)["vectors"]
 
-    first = vectors(folder, "--pool", "first")
+    first = vectors(folder, "--pool", "cls")
     np.testing.assert_array_equal(vectors(folder), first)
     np.testing.assert_array_equal(vectors(run, "--pool", "None"), first)
     assert np.abs(vectors(folder, "--pool", "mean") - first).max() > 1e-3
     rows = [
         run_command("semantic-search", run, lines, "who ran", *how)[1]
-        for how in ((), ("--pool", "first"))
+        for how in ((), ("--pool", "cls"))
     ]
     assert (
         rows[0]

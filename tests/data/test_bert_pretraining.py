@@ -19,9 +19,9 @@ LENGTHS = {
     "long sentences": [[50, 3, 70], [41], [1, 90, 1, 1], [2, 2]],
     "two documents": [[4, 3, 5], [6]],
 }
-PAIRINGS = ("next", "order", "none")
+OBJECTIVES = ("nsp", "sop", "none")
 corpora = pytest.mark.parametrize("name", LENGTHS)
-pairings = pytest.mark.parametrize("pairing", PAIRINGS)
+objectives = pytest.mark.parametrize("objective", OBJECTIVES)
 
 
 def counting(lengths):
@@ -37,11 +37,16 @@ def masking(store, **fields):
     return MLMMasking(MASK, np.arange(FIRST, FIRST + len(store.ids)), **fields)
 
 
-def pairs_of(lengths, pairing="next", length=30, **options):
+def pairs_of(lengths, objective="nsp", length=30, **options):
     store = counting(lengths)
     options = {"tokens": 8 * length, "seed": 3, **options}
     made = BertPretrainingPlan(
-        store, masking(store), (CLS, SEP, PAD), length=length, pairing=pairing, **options
+        store,
+        masking(store),
+        (CLS, SEP, PAD),
+        length=length,
+        sentence_objective=objective,
+        **options,
     )
     return made, store
 
@@ -90,10 +95,10 @@ def contiguous(part):
 
 
 @corpora
-@pairings
+@objectives
 @pytest.mark.parametrize("length", [9, 30, 64])
-def test_h19_parts_are_whole_never_empty_and_as_their_label_says(name, pairing, length):
-    made, store = pairs_of(LENGTHS[name], pairing, length)
+def test_h19_parts_are_whole_never_empty_and_as_their_label_says(name, objective, length):
+    made, store = pairs_of(LENGTHS[name], objective, length)
     begins = set((store.offsets + FIRST).tolist())
     for number in (0, 1):
         rows = epoch(made, number)
@@ -103,20 +108,20 @@ def test_h19_parts_are_whole_never_empty_and_as_their_label_says(name, pairing, 
             parts = parts_of(tokens)
             assert all(map(len, parts))
             assert all(map(contiguous, parts))
-            assert len(parts) == (1 if pairing == "none" else 2)
+            assert len(parts) == (1 if objective == "none" else 2)
             # The second part with its [SEP] has type 1.
-            assert sum(types) == (0 if pairing == "none" else len(parts[1]) + 1)
+            assert sum(types) == (0 if objective == "none" else len(parts[1]) + 1)
             assert types == sorted(types)
             homes = [{document(store, id) for id in (part[0], part[-1])} for part in parts]
             assert all(len(home) == 1 for home in homes)
-            if pairing == "none":
+            if objective == "none":
                 assert follows == -1
                 continue
             first, second = parts
-            if pairing == "order":
+            if objective == "sop":
                 assert follows in (0, 1)
                 first, second = (second, first) if follows else (first, second)
-            if follows == 0 or pairing == "order":
+            if follows == 0 or objective == "sop":
                 assert second[0] == first[-1] + 1 or (first == second and len(first) == 1)
             else:
                 assert homes[0] != homes[1]
@@ -125,14 +130,14 @@ def test_h19_parts_are_whole_never_empty_and_as_their_label_says(name, pairing, 
 
 
 @corpora
-@pytest.mark.parametrize("pairing", ["next", "order"])
-def test_h19_half_of_the_texts_are_labeled_in_every_epoch(name, pairing):
-    made, _ = pairs_of(LENGTHS[name], pairing, 64)
+@pytest.mark.parametrize("objective", ["nsp", "sop"])
+def test_h19_half_of_the_texts_are_labeled_in_every_epoch(name, objective):
+    made, _ = pairs_of(LENGTHS[name], objective, 64)
     drawn = set()
     for number in range(3):
         follows = np.array([row[3] for row in epoch(made, number)])
         single = 0
-        if pairing == "next":  # a text of one sentence has no second part of its own
+        if objective == "nsp":  # a text of one sentence has no second part of its own
             single = sum(len(sizes) == 1 for sizes in LENGTHS[name])
         if single <= len(made) // 2 and name != "long sentences":
             assert abs(2 * follows.sum() - len(made)) <= 1
@@ -144,7 +149,7 @@ def test_h19_half_of_the_texts_are_labeled_in_every_epoch(name, pairing):
 
 def test_h19_every_place_of_the_cut_and_every_other_document_come():
     lengths = [[2] * 5, [3, 4], [5], [1, 1, 1]]
-    made, store = pairs_of(lengths, "next", 64)
+    made, store = pairs_of(lengths, "nsp", 64)
     cuts, others = set(), set()
     for number in range(80):
         for text, tokens, _, follows in epoch(made, number):
@@ -159,34 +164,34 @@ def test_h19_every_place_of_the_cut_and_every_other_document_come():
 
 
 @corpora
-@pairings
-def test_every_sentence_is_once_part_of_a_text_of_its_own_in_every_epoch(name, pairing):
-    made, store = pairs_of(LENGTHS[name], pairing, 20)
+@objectives
+def test_every_sentence_is_once_part_of_a_text_of_its_own_in_every_epoch(name, objective):
+    made, store = pairs_of(LENGTHS[name], objective, 20)
     starts, ends, own = [], [], []
     for _, tokens, _, follows in epoch(made):
         parts = parts_of(tokens)
-        if pairing == "next" and follows:
+        if objective == "nsp" and follows:
             own += parts[0]  # at least its beginning, the rest made room
             starts.append(parts[0][0])
             continue
         both = sorted(parts)
-        if pairing == "order" and both[0] == both[-1]:
+        if objective == "sop" and both[0] == both[-1]:
             both = both[:1]
         starts.append(both[0][0])
         ends.append(both[-1][-1])
         own += [id for part in both for id in part]
     assert len(own) == len(set(own))
     assert len(starts) == len(set(starts))
-    if pairing != "next":
+    if objective != "nsp":
         assert sorted(own) == store.ids.tolist()
     # Texts follow each other without a gap: where one ends, another begins.
     assert {end + 1 for end in ends} <= set(starts) | {FIRST + len(store.ids)}
     assert min(starts) == FIRST
 
 
-@pairings
-def test_rows_are_functions_of_seed_epoch_and_number_alone(pairing):
-    made, _ = pairs_of(LENGTHS["many"], pairing, rows_multiple=2)
+@objectives
+def test_rows_are_functions_of_seed_epoch_and_number_alone(objective):
+    made, _ = pairs_of(LENGTHS["many"], objective, rows_multiple=2)
     for step in (0, 1, made.steps_per_epoch - 1, made.steps_per_epoch + 1):
         batch = made.batch(step)
         whole = made.make(batch)
@@ -196,15 +201,15 @@ def test_rows_are_functions_of_seed_epoch_and_number_alone(pairing):
                 np.testing.assert_array_equal(part[name], array[rows])
 
 
-@pairings
+@objectives
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_a_fresh_plan_goes_on_where_another_stopped(pairing, shuffle):
+def test_a_fresh_plan_goes_on_where_another_stopped(objective, shuffle):
     options = {"shuffle": shuffle, "length": 24}
-    made, _ = pairs_of(LENGTHS["many"], pairing, **options)
+    made, _ = pairs_of(LENGTHS["many"], objective, **options)
     stop = 2 * made.steps_per_epoch + 2
     whole = [made.make(made.batch(step)) for step in range(stop)]
     for start in (1, made.steps_per_epoch, stop - 1):
-        fresh, _ = pairs_of(LENGTHS["many"], pairing, **options)
+        fresh, _ = pairs_of(LENGTHS["many"], objective, **options)
         assert fresh.fingerprint == made.fingerprint
         read = list(prefetched(fresh, fresh.make, start=start, stop=stop, prefetch=3))
         for a, b in zip(read, whole[start:], strict=True):
@@ -212,23 +217,23 @@ def test_a_fresh_plan_goes_on_where_another_stopped(pairing, shuffle):
             for name in a:
                 np.testing.assert_array_equal(a[name], b[name])
     one, other = epoch(made), epoch(made, 1)
-    assert (one == other) == (not shuffle or pairing == "none")
+    assert (one == other) == (not shuffle or objective == "none")
 
 
-@pairings
-def test_another_epoch_or_seed_hides_other_tokens(pairing):
+@objectives
+def test_another_epoch_or_seed_hides_other_tokens(objective):
     found = []
     for seed, number in ((0, 0), (0, 1), (1, 0)):
-        made, _ = pairs_of(LENGTHS["many"], pairing, seed=seed)
+        made, _ = pairs_of(LENGTHS["many"], objective, seed=seed)
         steps = range(number * made.steps_per_epoch, (number + 1) * made.steps_per_epoch)
         batches = [made.make(made.batch(step)) for step in steps]
         found.append(frozenset(int(i) for b in batches for i in b["targets"][b["weights"] > 0]))
     assert len(set(found)) == 3
 
 
-@pairings
-def test_arrays_are_those_of_their_shape(pairing):
-    made, _ = pairs_of(LENGTHS["many"], pairing, length=32, tokens=128)
+@objectives
+def test_arrays_are_those_of_their_shape(objective):
+    made, _ = pairs_of(LENGTHS["many"], objective, length=32, tokens=128)
     shapes = set()
     for step in range(made.steps_per_epoch):
         batch = made.batch(step)
@@ -259,7 +264,7 @@ def test_h18_special_unknown_and_filling_tokens_are_never_hidden():
     ids = np.where(store.ids % 3 == 0, UNK, store.ids)
     store = SentenceStore(ids, store.offsets, store.documents, {})
     made = BertPretrainingPlan(
-        store, masking(store, share=1.0), (CLS, SEP, PAD), length=30, tokens=240, seed=0
+        store, masking(store, mlm_probability=1.0), (CLS, SEP, PAD), length=30, tokens=240, seed=0
     )
     hidden = total = 0
     for step in range(made.steps_per_epoch):
@@ -273,14 +278,20 @@ def test_h18_special_unknown_and_filling_tokens_are_never_hidden():
 def test_the_fingerprint_follows_what_decides_the_batches():
     make = lambda lengths=LENGTHS["many"], **options: pairs_of(lengths, **options)[0]
     made = [make(), make(LENGTHS["many"][1:]), make(length=31), make(seed=4), make(tokens=500)]
-    made += [make(pairing="order"), make(pairing="none"), make(shuffle=False), make(buckets=1)]
+    made += [
+        make(sentence_objective="sop"),
+        make(sentence_objective="none"),
+        make(shuffle=False),
+        make(buckets=1),
+    ]
     assert len({plan.fingerprint for plan in made}) == len(made)
     assert make().fingerprint == made[0].fingerprint
     store = counting(LENGTHS["many"])
     words = [np.zeros(FIRST + len(store.ids), bool), None]
     for continues, share in zip(words, (0.15, 0.2), strict=True):
         other = BertPretrainingPlan(
-            store, masking(store, is_continuation=continues, share=share), (CLS, SEP, PAD),
+            store, masking(store, is_continuation=continues, mlm_probability=share),
+            (CLS, SEP, PAD),
             length=30, tokens=240, seed=3,
         )  # fmt: skip
         assert other.fingerprint != made[0].fingerprint
@@ -289,10 +300,10 @@ def test_the_fingerprint_follows_what_decides_the_batches():
 def test_what_cannot_be_is_named():
     with pytest.raises(DataError, match=r"needs two documents, found one.*order or none"):
         pairs_of([[3, 4, 5]])
-    for pairing in ("order", "none"):
-        assert len(epoch(pairs_of([[3, 4, 5]], pairing)[0])) == 1
-    for pairing, least in (("next", 5), ("order", 5), ("none", 4)):
+    for objective in ("sop", "none"):
+        assert len(epoch(pairs_of([[3, 4, 5]], objective)[0])) == 1
+    for objective, least in (("nsp", 5), ("sop", 5), ("none", 4)):
         with pytest.raises(ConfigError, match=f"length is {least - 1}: .* at least {least}"):
-            pairs_of(LENGTHS["many"], pairing, least - 1)
-        made, _ = pairs_of(LENGTHS["single tokens"], pairing, least)
+            pairs_of(LENGTHS["many"], objective, least - 1)
+        made, _ = pairs_of(LENGTHS["single tokens"], objective, least)
         assert max(len(row[1]) for row in epoch(made)) <= least

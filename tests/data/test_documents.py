@@ -162,9 +162,12 @@ def test_missing_files_and_folders_without_text_are_refused_at_once(write, tmp_p
         ({"corpus": "python-docs", "text": "x"}, r"more than one way \(data\.corpus, data\.text\)"),
         ({"jsonl": "x", "tfds": "x"}, r"more than one way \(data\.jsonl, data\.tfds\)"),
         ({"tfds_dir": "x"}, r"data\.tfds_dir is given without data\.tfds"),
-        ({"read": TextOptions(holdout=0.6)}, r"data\.read\.holdout is 0\.6: a share from 0 to 0"),
-        ({"read": TextOptions(holdout=-0.1)}, r"data\.read\.holdout is -0\.1"),
-        ({"read": TextOptions(size=0)}, r"data\.read\.size is 0: at least 1"),
+        (
+            {"read": TextOptions(validation_size=0.6)},
+            r"data\.read\.validation_size is 0\.6: a share",
+        ),
+        ({"read": TextOptions(validation_size=-0.1)}, r"data\.read\.validation_size is -0\.1"),
+        ({"read": TextOptions(corpus_size=0)}, r"data\.read\.corpus_size is 0: at least 1"),
         ({"read": TextOptions(field="")}, r"data\.read\.field is empty"),
         ({}, "no training data: give data.text, data.jsonl, data.tfds or data.corpus"),
     ],
@@ -215,7 +218,7 @@ def test_at_least_one_document_is_held_out_and_never_all():
 
 def test_nothing_is_held_out_where_that_is_asked_or_needless(write):
     path, other = write("a.txt", "um\n\ndois"), write("b.txt", "três")
-    splits = open_texts(TextData(text=path, read=TextOptions(holdout=0.0)))
+    splits = open_texts(TextData(text=path, read=TextOptions(validation_size=0.0)))
     assert (documents(splits.train), splits.valid, splits.tests) == (["um\n\ndois"], None, {})
     splits = open_texts(TextData(text=path, valid=other, test=other))
     assert documents(splits.train) == ["um\n\ndois"]
@@ -235,7 +238,7 @@ def test_the_identity_follows_the_file_and_the_options(write):
         return found
 
     first = identities()
-    for options in ({"documents": "blank"}, {"lowercase": True}, {"holdout": 0.2}):
+    for options in ({"documents": "blank"}, {"lowercase": True}, {"validation_size": 0.2}):
         identities(**options)
     assert {p.identity for p in (open_texts(TextData(text=path)).train,)} <= first
     os.utime(path, ns=(1, 1))
@@ -258,11 +261,11 @@ def test_python_docs_are_parted_by_topic():
 
 
 def test_in_context_documents_are_generated():
-    splits = open_texts(TextData(corpus="in-context", read=TextOptions(size=7)))
+    splits = open_texts(TextData(corpus="in-context", read=TextOptions(corpus_size=7)))
     train, valid, test = map(documents, (splits.train, splits.valid, splits.tests["test"]))
     assert train == in_context.generate("train", 7, 0)
     assert (len(valid), len(test)) == (500, 1000)
-    other = open_texts(TextData(corpus="in-context", read=TextOptions(size=8)))
+    other = open_texts(TextData(corpus="in-context", read=TextOptions(corpus_size=8)))
     assert other.train.identity != splits.train.identity
     assert other.valid.identity == splits.valid.identity
 

@@ -62,8 +62,8 @@ def read(path, task, **options):
 def test_h22_columns_go_by_the_names_of_the_header_or_by_number(write):
     named = write('\ufefflabel\t#1 String\ttext\n1\t"a\t b\\t\n0\tc\td\textra\n\n', "a.txt")
     for options in (
-        {"text": "text", "second": "#1 String", "format": "tsv"},
-        {"text": "3", "second": "2", "label": "1", "header": True, "format": "tsv"},
+        {"text": "text", "text_pair": "#1 String", "format": "tsv"},
+        {"text": "3", "text_pair": "2", "label": "1", "header": True, "format": "tsv"},
     ):
         found = read(named, "pair", **options)
         # Nothing is quoted or escaped, blanks at the ends go, and so do empty lines.
@@ -76,7 +76,7 @@ def test_h22_columns_go_by_the_names_of_the_header_or_by_number(write):
 
 def test_h22_a_regression_reads_one_sentence_or_two(write):
     path = write("5.00\ta\tb\n1e-1\tc\td\tmore\n")
-    options = {"text": "2", "second": "3", "label": "1"}
+    options = {"text": "2", "text_pair": "3", "label": "1"}
     assert read(path, "regress", **options).text_pairs is None
     found = read(path, "regress", pair=True, **options)
     assert (found.text_pairs, found.labels) == (["b", "d"], ["5.00", "1e-1"])
@@ -243,7 +243,10 @@ def test_data_is_given_once():
     for options, message in (
         ({"train": "a", "tfds": "b"}, r"more than one way \(data.train, data.tfds\)"),
         ({"train": "a", "tfds_dir": "b"}, r"data.tfds_dir is given without"),
-        ({"read": LabeledOptions(holdout=0.6)}, r"data.read.holdout is 0.6: a share from 0 to"),
+        (
+            {"read": LabeledOptions(validation_size=0.6)},
+            r"data.read.validation_size is 0.6: a share from 0 to",
+        ),
         ({"read": LabeledOptions(label="")}, r"data.read.label is empty"),
     ):
         with pytest.raises(ConfigError, match=message):
@@ -307,7 +310,7 @@ def test_a_file_with_one_class_is_refused(write):
 
 def held(write, rows, share=0.2):
     path = write("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows))
-    read = LabeledOptions(holdout=share)
+    read = LabeledOptions(validation_size=share)
     splits = open_labeled(LabeledData(train=path, read=read), "classify")
     parts = (splits.train, splits.valid)
     return [set(zip(part.texts, part.labels, strict=True)) for part in parts], splits
@@ -337,7 +340,7 @@ def test_a_little_is_always_held_out_and_never_all(write):
 
 def test_holdout_0_and_a_file_of_its_own_hold_nothing_out(write):
     path = write("text\tlabel\na\t0\nb\t1\n")
-    none = LabeledData(train=path, read=LabeledOptions(holdout=0.0))
+    none = LabeledData(train=path, read=LabeledOptions(validation_size=0.0))
     assert open_labeled(none, "classify").valid is None
     splits = open_labeled(LabeledData(train=path, valid=path, test=path), "classify")
     assert len(splits.train) == len(splits.valid) == len(splits.tests["test"]) == 2
@@ -349,7 +352,9 @@ def test_all_questions_of_a_paragraph_stay_together(write):
         for i in range(8)
     ]
     path = write(json.dumps({"data": [{"paragraphs": article}]}), "train.json")
-    splits = open_labeled(LabeledData(train=path, read=LabeledOptions(holdout=0.25)), "span")
+    splits = open_labeled(
+        LabeledData(train=path, read=LabeledOptions(validation_size=0.25)), "span"
+    )
     assert (len(splits.train), len(splits.valid)) == (18, 6)
     assert not set(splits.train.contexts) & set(splits.valid.contexts)
     tagged = open_labeled(LabeledData(train=write(WORDS, "train.conllu")), "tag")
@@ -396,7 +401,7 @@ def prepared(tmp_path_factory):
 
 
 def opened(root, task, **options):
-    read = LabeledOptions(**{"text": "one", "second": "two", **options})
+    read = LabeledOptions(**{"text": "one", "text_pair": "two", **options})
     return open_labeled(LabeledData(tfds="tiny_labeled", tfds_dir=root, read=read), task)
 
 
@@ -421,7 +426,7 @@ def test_features_that_do_not_fit_are_refused_with_a_list(prepared):
         ("classify", {"text": "text"}, r"data.read.text text: tiny_labeled has no such feature"),
         ("classify", {"text": "label"}, r"data.read.text label: not a text, choose another of "),
         ("regress", {"label": "label"}, r"data.read.label label: not a number, .*score \(\w+\)"),
-        ("pair", {"second": "score"}, r"data.read.second score: not a text"),
+        ("pair", {"text_pair": "score"}, r"data.read.text_pair score: not a text"),
     ):
         with pytest.raises(ConfigError, match=message):
             opened(prepared, task, **options)

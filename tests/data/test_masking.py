@@ -197,11 +197,12 @@ def test_shares_are_those_of_the_masking():
     make = lambda **fields: mask_tokens(
         tokens, allowed, dataclasses.replace(MASKING, **fields), np.arange(50), 0, 0
     )
-    simple = make(share=0.4, masked=1.0, random=0.0)  # as the lecture has it (row B35)
+    # As the lecture has it (row B35).
+    simple = make(mlm_probability=0.4, mask_replace_prob=1.0, random_replace_prob=0.0)
     picked = is_masked(simple, 64)
     assert (simple.tokens[picked] == MASK).all()
     assert abs(picked.sum() / allowed.sum() - 0.4) < 0.01
-    kept = make(masked=0.0, random=0.0)
+    kept = make(mask_replace_prob=0.0, random_replace_prob=0.0)
     np.testing.assert_array_equal(kept.tokens, tokens)
     assert kept.weights.any()
 
@@ -213,15 +214,16 @@ def test_h18_a_masking_is_made_of_a_tokenizer():
     assert masking.mask == 4
     assert masking.plain.tolist() == list(range(5, tokenizer.vocab_size))
     assert masking.is_continuation is None
-    assert (masking.share, masking.masked, masking.random) == (0.15, 0.8, 0.1)
-    whole = MLMMasking.of(tokenizer, whole_words=True, share=0.2)
+    assert masking.mlm_probability == 0.15
+    assert (masking.mask_replace_prob, masking.random_replace_prob) == (0.8, 0.1)
+    whole = MLMMasking.of(tokenizer, whole_word_mask=True, mlm_probability=0.2)
     np.testing.assert_array_equal(whole.is_continuation, tokenizer.is_continuation)
-    assert whole.share == 0.2
+    assert whole.mlm_probability == 0.2
     with pytest.raises(ConfigError, match=r"no \[MASK\] token"):
         MLMMasking.of(train_tokenizer("wordpiece", text, 40))
     plain = train_tokenizer("characters", text, 40, special=BERT_SPECIAL)
     with pytest.raises(ConfigError, match="do not tell where words begin"):
-        MLMMasking.of(plain, whole_words=True)
+        MLMMasking.of(plain, whole_word_mask=True)
 
 
 @pytest.mark.slow

@@ -173,8 +173,8 @@ def test_a_file_of_pairs_needs_a_known_ending(write):
         ({"read": ReadOptions(max_length=1)}, "data.read.max_length is 1"),
         ({"read": ReadOptions(columns=(0, 1))}, "data.read.columns 0 1"),
         ({"read": ReadOptions(columns=(2, 2))}, "data.read.columns 2 2"),
-        ({"read": ReadOptions(holdout=-1)}, "data.read.holdout is -1"),
-        ({"read": ReadOptions(size=0)}, "data.read.size is 0"),
+        ({"read": ReadOptions(validation_size=-1)}, "data.read.validation_size is -1"),
+        ({"read": ReadOptions(corpus_size=0)}, "data.read.corpus_size is 0"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings, message):
@@ -202,11 +202,20 @@ def test_settings_survive_json_and_the_command_line():
         PairData,
         args=[
             *["--source", "a.de", "--target", "a.en", "--valid.pairs", "v.tsv"],
-            *["--read.columns", "2", "1", "--read.over-long", "cut", "--read.fields", "de", "en"],
+            *[
+                "--read.columns",
+                "2",
+                "1",
+                "--read.too-long",
+                "truncate",
+                "--read.fields",
+                "de",
+                "en",
+            ],
         ],
     )
     assert data.valid == Files(pairs="v.tsv")
-    assert data.read == ReadOptions(columns=(2, 1), over_long="cut", fields=("de", "en"))
+    assert data.read == ReadOptions(columns=(2, 1), too_long="truncate", fields=("de", "en"))
     assert from_dict(PairData, json.loads(json.dumps(dataclasses.asdict(data)))) == data
 
 
@@ -246,14 +255,16 @@ def test_the_built_in_corpus_has_all_its_parts_and_either_direction(monkeypatch)
         return [(f"{split} pt {i}", f"{split} en {i}") for i in range(count)]
 
     monkeypatch.setattr(phrasebook, "generate", generate)
-    data = PairData(corpus="phrasebook", read=ReadOptions(size=300))
+    data = PairData(corpus="phrasebook", read=ReadOptions(corpus_size=300))
     splits = load_splits(data)
     parts = [splits.train, splits.valid, *splits.tests.values()]
     assert [len(part) for part in parts] == [300, 500, 1000, 1000]
     assert list(splits.tests) == ["test", "test_unseen"]
     names = ["train", "valid", "test", "test_unseen"]
     assert [part[7] for part in parts] == [(f"{name} pt 7", f"{name} en 7") for name in names]
-    turned = load_splits(dataclasses.replace(data, read=ReadOptions(size=300, fields=("en", "pt"))))
+    turned = load_splits(
+        dataclasses.replace(data, read=ReadOptions(corpus_size=300, fields=("en", "pt")))
+    )
     assert turned.train.sources == splits.train.targets
     assert turned.train.targets == splits.train.sources
     with pytest.raises(ConfigError, match="fields de en: phrasebook has pt and en"):

@@ -52,7 +52,7 @@ def test_over_long_pairs_are_dropped_and_counted():
 
 
 def test_over_long_sides_are_cut_and_keep_their_end():
-    store = build_store(example(), BYTES, max_length=10, over_long="cut")
+    store = build_store(example(), BYTES, max_length=10, too_long="truncate")
     whole = build_store(example(), BYTES)
     for side, full in ((store.source, whole.source), (store.target, whole.target)):
         for row, all_of_it in zip(rows(side), rows(full), strict=True):
@@ -90,7 +90,7 @@ def test_a_cache_is_used_again_only_for_the_same_thing(tmp_path, monkeypatch):
             ((example(), other), {}),
             ((example(), BYTES, other), {}),
             ((example(), BYTES), {"max_length": 9}),
-            ((example(), BYTES), {"max_length": 9, "over_long": "cut"}),
+            ((example(), BYTES), {"max_length": 9, "too_long": "truncate"}),
         ],
         2,
     ):

@@ -96,7 +96,7 @@ def test_what_is_asked_for_is_made_of_all_layers_of_real_tokens(vectors, every):
     np.testing.assert_allclose(whole(vectors), means[:, -1], atol=1e-5)
     found = whole(vectors, layers="concat4")  # of the two that there are
     np.testing.assert_allclose(found, means[:, 1:].reshape(-1, L * D), atol=1e-5)
-    found = whole(vectors, layers=1, pool="first")
+    found = whole(vectors, layers=1, pool="cls")
     np.testing.assert_allclose(found, [text[0, 1] for text in texts], atol=1e-5)
 
 
@@ -124,11 +124,11 @@ def test_padding_is_no_part_of_a_mean(shape):
         "starts": jnp.array([[0, 5], [0, 2]]),
         "lengths": jnp.array([[5, 0], [2, 1]]),
     }
-    found = {how: pool_hidden_states(jnp.asarray(hidden), batch, how) for how in ("mean", "first")}
+    found = {how: pool_hidden_states(jnp.asarray(hidden), batch, how) for how in ("mean", "cls")}
     for b, s, begin, end in ((0, 0, 0, 5), (1, 0, 0, 2), (1, 1, 2, 3)):
         text = hidden[b, begin:end]
         np.testing.assert_allclose(found["mean"][b, s], text.mean(0), atol=1e-6)
-        np.testing.assert_array_equal(found["first"][b, s], text[0])
+        np.testing.assert_array_equal(found["cls"][b, s], text[0])
 
 
 # Positions of every kind begin anew with each text of a row.

@@ -163,4 +163,10 @@ def test_every_program_and_value_is_among_the_quick_ones():
     assert {program.command for program, *_ in some} == {"train", "pretrain", "finetune"}
     assert {value for *_, value in some} == {*NUMBERS, *TEXTS}
     flags = {flag for _, flag, _ in CASES}
-    assert flags >= {"training.tokens", "data.read.size", "model.d-model", "task.length", "output"}
+    assert flags >= {
+        "training.tokens",
+        "data.read.corpus-size",
+        "model.d-model",
+        "task.length",
+        "output",
+    }

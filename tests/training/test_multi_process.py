@@ -118,7 +118,7 @@ def test_one_process_is_the_main_one(pair):
 
 
 COMMANDS = {
-    "sacreBLEU": ["seq2seq", "train", "phrasebook", "--data.read.size", "500",
+    "sacreBLEU": ["seq2seq", "train", "phrasebook", "--data.read.corpus-size", "500",
                   "--evaluation.sentences", "4"],
     "bits/byte": ["decoder_only", "train", "python-docs", "--evaluation.sample", "8"],
     "MLM accuracy": ["encoder_only", "pretrain", "python-docs", "--training.buckets", "1"],

@@ -25,7 +25,7 @@ class Embed(RunCommand):
     """Output file with "vectors", and without pooling "offsets" of lines and token "ids"."""
     layers: str = "last"
     """Layers: last, all, sum4 or concat4 (the last four), or a number; 0 is the embeddings."""
-    pool: Literal["mean", "first", "none"] | None = None
+    pool: Literal["mean", "cls", "none"] | None = None
     """Pooling: mean over all tokens with [CLS] and [SEP], the first token ([CLS]), or none (one
     vector per token). None is the pooling of a sentence encoder's own configuration, with its
     final linear layer, and else the mean."""

@@ -35,7 +35,7 @@ class Probe(RunCommand):
     """Column or key of the class."""
     tag: str | None = None
     """Probe tags instead of classes: upos or xpos of CoNLL-U, or a key of JSONL."""
-    pool: Literal["mean", "first"] | None = None
+    pool: Literal["mean", "cls"] | None = None
     """Pooling: mean over all tokens, or the first token ([CLS]). None is the pooling of a sentence
     encoder's own configuration, and else the mean."""
     limit: int = 10_000
@@ -99,13 +99,13 @@ class Probe(RunCommand):
                 label=self.label,
                 tag=self.tag or LabeledOptions.tag,
                 lowercase=lower,
-                holdout=0.2,
+                validation_size=0.2,
             )
             valid = None if self.valid is None else str(self.valid)
             data = LabeledData(train=str(self.file), valid=valid, read=read)
             splits = open_labeled(data, "tag" if self.tagged else "classify")
         except UserError as error:
-            said = str(error).replace("data.read.holdout", "the share held out")
+            said = str(error).replace("data.read.validation_size", "the share held out")
             for name in ("data.read.", "data."):
                 said = said.replace(name, "--")
             raise type(error)(said.replace("--train", "probe")) from None

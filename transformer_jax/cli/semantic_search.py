@@ -28,7 +28,7 @@ class SemanticSearch(RunCommand):
     """Number of lines to print."""
     layers: str = "last"
     """Layers: last, sum4 or concat4 (the last four), or a number; 0 is the embeddings."""
-    pool: Literal["mean", "first"] | None = None
+    pool: Literal["mean", "cls"] | None = None
     """Pooling: mean over all tokens with [CLS] and [SEP], or the first token ([CLS]). None is the
     pooling of a sentence encoder's own configuration, and else the mean."""
     checkpoint: str = "best"

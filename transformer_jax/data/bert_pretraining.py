@@ -14,12 +14,14 @@ from transformer_jax.data.plan import BucketPlan, Shape, shuffled, uniform
 from transformer_jax.data.sentences import SentenceStore
 from transformer_jax.errors import ConfigError, DataError
 
-__all__ = ["BertPretrainingPlan", "PairBatch", "Pairing"]
+__all__ = ["BertPretrainingPlan", "PairBatch", "SentenceObjective"]
 
-Pairing = Literal["next", "order", "none"]
+SentenceObjective = Literal["nsp", "sop", "none"]
 
 # Streams of random numbers; masks use those below, four to an epoch.
 _LABELS, _DRAWS = 1 << 40, 1 << 41
+# Fingerprints of plans keep the names that earlier versions wrote; resume compares them.
+_FINGERPRINT_NAMES = {"nsp": "next", "sop": "order", "none": "none"}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -46,10 +48,10 @@ class BertPretrainingPlan:
     (``BucketPlan``). What becomes of a text is drawn anew for every epoch, from the seed, the
     epoch and its number alone:
 
-    - ``next``: it is cut in two between sentences. In half of the texts the second part is then
+    - ``nsp``: it is cut in two between sentences. In half of the texts the second part is then
       replaced by sentences of another document, as many as fit (Devlin et al. 2019; row H19). A
       text of a single sentence is always one of those.
-    - ``order``: it is cut in two, and in half of the texts the parts change places (Lan et al.
+    - ``sop``: it is cut in two, and in half of the texts the parts change places (Lan et al.
       2020). A text of a single sentence is cut within it.
     - ``none``: it stays in one piece.
 
@@ -69,7 +71,7 @@ class BertPretrainingPlan:
         *,
         length: int,
         tokens: int,
-        pairing: Pairing = "next",
+        sentence_objective: SentenceObjective = "nsp",
         buckets: int = 4,
         rows_multiple: int = 1,
         seed: int = 0,
@@ -83,30 +85,34 @@ class BertPretrainingPlan:
             special: The ids of [CLS], [SEP] and padding.
             length: Longest text in tokens, with the special ones.
             tokens: Most tokens of a batch, padding included.
-            pairing: Which second objective.
+            sentence_objective: Which second objective.
             buckets: Most shapes of batches.
             rows_multiple: Rows are a multiple of it.
             seed: Of everything that is drawn.
             shuffle: False takes the texts in order, and draws the same in every epoch.
 
         Raises:
-            ConfigError: A length without room for two tokens, or no such pairing.
-            DataError: ``next`` with a single document: there is no other to take texts from.
+            ConfigError: A length without room for two tokens, or no such sentence_objective.
+            DataError: ``nsp`` with a single document: there is no other to take texts from.
         """
-        if pairing not in get_args(Pairing):
-            raise ConfigError(f"pairs is {pairing}: allowed are {', '.join(get_args(Pairing))}")
-        self._special = 2 if pairing == "none" else 3
+        if sentence_objective not in get_args(SentenceObjective):
+            raise ConfigError(
+                f"masking.sentence_objective is {sentence_objective}: allowed are "
+                f"{', '.join(get_args(SentenceObjective))}"
+            )
+        self._special = 2 if sentence_objective == "none" else 3
         if length < self._special + 2:
             raise ConfigError(f"length is {length}: a text needs at least {self._special + 2}")
-        if pairing == "next" and len(store.documents) < 3:
+        if sentence_objective == "nsp" and len(store.documents) < 3:
             raise DataError(
                 "next-sentence prediction needs two documents, found one: separate documents by "
-                "blank lines (data.read.documents blank), or set masking.pairs to order or none"
+                "blank lines (data.read.documents blank), or set "
+                "masking.sentence_objective to sop or none"
             )
         self._store, self._masking, self._ids = store, masking, special
-        self._pairing, self._seed, self._shuffle = pairing, seed, shuffle
+        self._objective, self._seed, self._shuffle = sentence_objective, seed, shuffle
         self._room = room = length - self._special
-        limit = room if pairing == "none" else room // 2
+        limit = room if sentence_objective == "none" else room // 2
         self._begins, self._units = _units(store, limit)
         self._texts = _texts(self._begins, self._units, room)
         lengths = self._natural(room) + self._special
@@ -117,9 +123,9 @@ class BertPretrainingPlan:
         self.shapes, self.steps_per_epoch = self._plan.shapes, self._plan.steps_per_epoch
         said = (
             self._plan.fingerprint,
-            masking.share,
+            masking.mlm_probability,
             masking.is_continuation is None,
-            pairing,
+            _FINGERPRINT_NAMES[sentence_objective],
             length,
         )
         self.fingerprint = hashlib.sha256(repr(said).encode()).hexdigest()[:16]
@@ -176,7 +182,7 @@ class BertPretrainingPlan:
                 allowed[row, start:at] = True
                 types[row, start : at + 1] = number
             lengths[row] = at + 1
-            if self._pairing != "none":
+            if self._objective != "none":
                 next_sentence[row] = labels[text]
         # The unknown is no word that could be told.
         allowed &= np.isin(tokens, self._masking.plain)
@@ -198,10 +204,10 @@ class BertPretrainingPlan:
         """1 for the texts whose second part is not what it should be: half of them."""
         count = len(self)
         labels = np.zeros(count, np.int32)
-        if self._pairing == "none":
+        if self._objective == "none":
             return labels
         order = shuffled(count, self._seed, _LABELS + epoch)
-        if self._pairing == "next":
+        if self._objective == "nsp":
             single = np.diff(self._texts)[order] == 1
             order = np.concatenate([order[single], order[~single]])
             labels[order[: max(count // 2, int(single.sum()))]] = 1
@@ -212,26 +218,26 @@ class BertPretrainingPlan:
     def _natural(self, room: int) -> np.ndarray:
         """Tokens of each text; of one that has to be given a second part, with as much of that."""
         sizes = np.add.reduceat(self._units[:, 1], self._texts[:-1])
-        if self._pairing != "next":
-            return np.maximum(sizes, 1 if self._pairing == "none" else 2)
+        if self._objective != "nsp":
+            return np.maximum(sizes, 1 if self._objective == "none" else 2)
         return np.where(np.diff(self._texts) == 1, np.minimum(2 * sizes, room), sizes)
 
     def _parts(self, text: int, epoch: int, changed: bool, room: int) -> Sequence[np.ndarray]:
         """The one or two parts of a text."""
         start, stop = int(self._texts[text]), int(self._texts[text + 1])
         ids = self._span(start, stop)
-        if self._pairing == "none":
+        if self._objective == "none":
             return [ids]
         draw, other = uniform(2 * text + np.arange(2), self._seed, _DRAWS + epoch)
         if stop - start > 1:
             cut = start + 1 + int(draw * (stop - start - 1))
             parts = [self._span(start, cut), self._span(cut, stop)]
-        elif self._pairing == "order" and len(ids) > 1:
+        elif self._objective == "sop" and len(ids) > 1:
             at = 1 + int(draw * (len(ids) - 1))
             parts = [ids[:at], ids[at:]]
         else:
             parts = [ids, ids]
-        if self._pairing == "order":
+        if self._objective == "sop":
             return parts[::-1] if changed else parts
         return [parts[0], self._foreign(start, other, room - len(parts[0]))] if changed else parts
 

@@ -127,7 +127,7 @@ class ValidationSplit:
             if not lower:
                 raise DataError(
                     f"{self._whole.name}: all {len(keys)} documents begin alike, so none can be "
-                    f"held out: give data.valid, or set data.read.holdout to 0"
+                    f"held out: give data.valid, or set data.read.validation_size to 0"
                 )
             bound = lower[-1]
         return bound, 0

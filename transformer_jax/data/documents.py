@@ -41,8 +41,8 @@ class TextOptions:
     documents: Literal["file", "blank", "line"] = "file"  # a text file, or what blank lines part
     field: str = "text"  # the JSONL key or TFDS feature that holds the text
     lowercase: bool = False  # lower-case everything
-    holdout: float = 0.1  # share taken for validation where none is given, 0 to 0.5
-    size: int = 20_000  # documents of the corpus in-context
+    validation_size: float = 0.1  # share taken for validation where none is given, 0 to 0.5
+    corpus_size: int = 20_000  # documents of the corpus in-context
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,10 +86,12 @@ def check(data: TextData) -> None:
     if data.tfds_dir is not None and data.tfds is None:
         raise ConfigError("data.tfds_dir is given without data.tfds, the name of the data set")
     read = data.read
-    if not 0 <= read.holdout <= 0.5:
-        raise ConfigError(f"data.read.holdout is {read.holdout}: a share from 0 to 0.5")
-    if read.size < 1:
-        raise ConfigError(f"data.read.size is {read.size}: at least 1")
+    if not 0 <= read.validation_size <= 0.5:
+        raise ConfigError(
+            f"data.read.validation_size is {read.validation_size}: a share from 0 to 0.5"
+        )
+    if read.corpus_size < 1:
+        raise ConfigError(f"data.read.corpus_size is {read.corpus_size}: at least 1")
     if not read.field:
         raise ConfigError("data.read.field is empty: name the field that holds the text")
 
@@ -119,8 +121,8 @@ def open_texts(data: TextData) -> TextSplits:
     train, valid, tests = splits.train, splits.valid, dict(splits.tests)
     if data.valid is not None:
         valid = read_texts(data.valid, data.read, "data.valid")
-    elif valid is None and data.read.holdout > 0:
-        parts = ValidationSplit(train, data.read.holdout)
+    elif valid is None and data.read.validation_size > 0:
+        parts = ValidationSplit(train, data.read.validation_size)
         train, valid = parts.train, parts.valid
     if data.test is not None:
         tests["test"] = read_texts(data.test, data.read, "data.test")
@@ -239,7 +241,7 @@ def _listed(documents: list[str], name: str, lowercase: bool) -> DocumentStream:
 
 def _corpus(name: str, read: TextOptions) -> TextSplits:
     module = importlib.import_module(f"transformer_jax.data.corpora.{name.replace('-', '_')}")
-    sizes = {"train": read.size, "valid": 500, "test": 1000}
+    sizes = {"train": read.corpus_size, "valid": 500, "test": 1000}
 
     def make(split: str) -> DocumentStream:
         settings = (sizes[split], 0) if name == "in-context" else ()

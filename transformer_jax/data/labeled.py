@@ -78,9 +78,11 @@ def check(data: LabeledData) -> None:
     if data.tfds_dir is not None and data.tfds is None:
         raise ConfigError("data.tfds_dir is given without data.tfds, the name of the data set")
     read = data.read
-    if not 0 <= read.holdout <= 0.5:
-        raise ConfigError(f"data.read.holdout is {read.holdout}: a share from 0 to 0.5")
-    for name in ("text", "second", "label", "tag"):
+    if not 0 <= read.validation_size <= 0.5:
+        raise ConfigError(
+            f"data.read.validation_size is {read.validation_size}: a share from 0 to 0.5"
+        )
+    for name in ("text", "text_pair", "label", "tag"):
         if not getattr(read, name):
             raise ConfigError(f"data.read.{name} is empty: name the column or field that holds it")
 
@@ -107,8 +109,8 @@ def open_labeled(data: LabeledData, task: Task) -> LabeledSplits:
     train, valid, tests = splits.train, splits.valid, dict(splits.tests)
     if data.valid is not None:
         valid = read_labeled(data.valid, task, read, "data.valid")
-    elif valid is None and read.holdout > 0:
-        train, valid = _hold_out(train, read.holdout)
+    elif valid is None and read.validation_size > 0:
+        train, valid = _hold_out(train, read.validation_size)
     if data.test is not None:
         tests["test"] = read_labeled(data.test, task, read, "data.test")
     return LabeledSplits(train, valid, tests)
@@ -175,7 +177,7 @@ def _unseen(part: Labeled, i: int, what: str, label: str, names: tuple[str, ...]
     do = "mend the label, or add such examples to the training file"
     if file != part.name:
         do = "it was held out, so add more such examples, give data.valid, or set " \
-             "data.read.holdout to 0"  # fmt: skip
+             "data.read.validation_size to 0"  # fmt: skip
     return f"{place}: the {what} {label!r} is not among those of training ({shown}): {do}"
 
 
@@ -208,7 +210,7 @@ def _hold_out(whole: Labeled, share: float) -> tuple[Labeled, Labeled]:
     if len(ordered) < 2:
         raise DataError(
             f"{whole.name}: all {len(keys)} examples have one text, so none can be held out: give "
-            f"data.valid, or set data.read.holdout to 0"
+            f"data.valid, or set data.read.validation_size to 0"
         )
     bound = ordered[max(1, round(share * len(ordered))) - 1]
     held = [key <= bound for key in keys]
@@ -230,7 +232,7 @@ def _tfds(name: str, folder: str | None, task: Task, read: LabeledOptions) -> La
         raise ConfigError(f"data.tfds has sentences with labels, not for the task {task}: give "
                           f"data.train, a file")  # fmt: skip
     second = has_second(task, read)
-    texts = (read.text, read.second) if second else (read.text,)
+    texts = (read.text, read.text_pair) if second else (read.text,)
     reader = tfds.open_labeled(name, folder, texts, read.label, numbers=task == "regress")
     if "train" not in reader.splits:
         raise DataError(f"{name}: no split is called train, only {', '.join(reader.splits)}")

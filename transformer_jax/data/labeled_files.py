@@ -49,14 +49,14 @@ class LabeledOptions:
     """How examples and their labels are read."""
 
     text: str = "text"  # TSV column, by its name or its number from 1; JSONL key; TFDS feature
-    second: str = "second"  # likewise the second sentence, where there are two
+    text_pair: str = "second"  # likewise the second sentence, where there are two
     label: str = "label"  # likewise the class, or the number of a regression
     pair: bool = False  # regression reads two sentences (the task pair always does)
     header: bool | None = None  # TSV begins with names; None is yes if a column is given by name
     format: Literal["auto", "tsv", "jsonl", "conllu", "squad"] = "auto"  # auto goes by the name
     tag: str = "upos"  # tags: the CoNLL-U column, upos or xpos; the JSONL key of a list
     lowercase: bool = False  # lower-case the text, not the labels
-    holdout: float = 0.1  # share of training for validation where none is given, 0 to 0.5
+    validation_size: float = 0.1  # share of training for validation where none is given, 0 to 0.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +144,7 @@ def read_sentences(
             no lines. It says ``path:line``.
     """
     second = has_second(task, read)
-    fields = [("text", read.text), *([("second", read.second)] if second else [])]
+    fields = [("text", read.text), *([("text_pair", read.text_pair)] if second else [])]
     fields.append(("label", read.label))
     kind = labeled_format(path, task, read.format, where)
     rows = (_tsv if kind == "tsv" else _jsonl)(path, fields, read.header, where)
@@ -160,7 +160,7 @@ def collect_sentences(
         DataError: A text or label is empty, a number is none, or there is nothing.
     """
     lines, texts, seconds, labels = [], [], [], []
-    fields = ("text", "second", "label") if second else ("text", "label")
+    fields = ("text", "text_pair", "label") if second else ("text", "label")
     for line, row in rows:
         cells = [cell.strip() for cell in row]
         for field, cell in zip(fields, cells, strict=True):

@@ -38,21 +38,21 @@ class MLMMasking:
         plain: The ids of text, of which others become one.
         continues: Which ids go on with a word; None hides tokens one by one, else words are
             hidden as a whole.
-        share: Of the tokens of a row that are hidden.
-        masked: Share of the hidden that become ``mask``.
-        random: Share of them that become any id of ``plain``; the rest stay as they are.
+        mlm_probability: Share of the tokens of a row that are hidden.
+        mask_replace_prob: Share of the hidden that become ``mask``.
+        random_replace_prob: Share of them that become any id of ``plain``; the rest stay.
     """
 
     mask: int
     plain: Int[np.ndarray, " plain"]
     is_continuation: Bool[np.ndarray, " V"] | None = None
-    share: float = 0.15
-    masked: float = 0.8
-    random: float = 0.1
+    mlm_probability: float = 0.15
+    mask_replace_prob: float = 0.8
+    random_replace_prob: float = 0.1
 
     @classmethod
     def of(
-        cls, tokenizer: Tokenizer, *, whole_words: bool = False, share: float = 0.15
+        cls, tokenizer: Tokenizer, *, whole_word_mask: bool = False, mlm_probability: float = 0.15
     ) -> "MLMMasking":
         """As the recipe of BERT has it, with a tokenizer's ids.
 
@@ -65,20 +65,23 @@ class MLMMasking:
                 "the tokenizer has no [MASK] token: learn one with this run, or give a "
                 "tokenizer.json that has [MASK] or <mask>"
             )
-        if whole_words and not tokenizer.is_continuation.any():
+        if whole_word_mask and not tokenizer.is_continuation.any():
             raise ConfigError(
-                "masking.whole_words: the ids of this tokenizer do not tell where words begin: "
+                "masking.whole_word_mask: the ids of this tokenizer do not tell where words begin: "
                 "choose tokenizer.kind wordpiece"
             )
         ids = np.arange(tokenizer.vocab_size)
         plain = ids[~np.isin(ids, list(tokenizer.special_ids))]
         return cls(
-            tokenizer.mask, plain, tokenizer.is_continuation if whole_words else None, share=share
+            tokenizer.mask,
+            plain,
+            tokenizer.is_continuation if whole_word_mask else None,
+            mlm_probability=mlm_probability,
         )
 
     def room(self, T: int) -> int:
         """``P``: how many tokens are hidden, at most, of a row of ``T``."""
-        return max(1, round(self.share * T))
+        return max(1, round(self.mlm_probability * T))
 
 
 def mask_tokens(
@@ -91,8 +94,8 @@ def mask_tokens(
 ) -> MaskedTokens:
     """Rows with a share of their tokens hidden, chosen by (seed, epoch, number of the row) alone.
 
-    Of ``n`` allowed tokens ``round(share · n)`` are chosen, at least one; whole words are taken
-    in random order for as long as they fit into that number.
+    Of ``n`` allowed tokens ``round(mlm_probability · n)`` are chosen, at least one; whole words are
+    taken in random order for as long as they fit into that number.
 
     Args:
         tokens: The rows.
@@ -103,7 +106,10 @@ def mask_tokens(
         epoch: Of the choice.
 
     Example:
-        >>> masking = MLMMasking(mask=4, plain=np.arange(5, 10), share=0.5, masked=1.0, random=0.0)
+        >>> masking = MLMMasking(
+        ...     mask=4, plain=np.arange(5, 10), mlm_probability=0.5,
+        ...     mask_replace_prob=1.0, random_replace_prob=0.0,
+        ... )
         >>> row = np.array([[2, 7, 8, 9, 6, 3]])
         >>> hidden = mask_tokens(row, row > 4, masking, np.array([0]), seed=1, epoch=0)
         >>> hidden.tokens, hidden.masked_positions, hidden.targets
@@ -115,7 +121,7 @@ def mask_tokens(
     P = min(masking.room(T), T)
     draw = lambda stream: uniform(numbers[:, None] * T + np.arange(T), seed, 4 * epoch + stream)
     count = allowed.sum(1)
-    wanted = np.where(count, np.clip(np.rint(masking.share * count), 1, P), 0).astype(int)
+    wanted = np.where(count, np.clip(np.rint(masking.mlm_probability * count), 1, P), 0).astype(int)
     order = np.where(allowed, draw(0), 2.0)
     if masking.is_continuation is None:
         first = np.argsort(order, axis=1, kind="stable")[:, :P]
@@ -130,8 +136,10 @@ def mask_tokens(
     fate = np.take_along_axis(draw(1), places, 1)
     other = np.take_along_axis(draw(2), places, 1)
     random = masking.plain[(other * len(masking.plain)).astype(int)]
-    shown = np.where(fate < masking.masked + masking.random, random, targets)
-    shown = np.where(fate < masking.masked, masking.mask, shown)
+    shown = np.where(
+        fate < masking.mask_replace_prob + masking.random_replace_prob, random, targets
+    )
+    shown = np.where(fate < masking.mask_replace_prob, masking.mask, shown)
     corrupted = tokens.astype(np.int32)
     rows = np.broadcast_to(np.arange(B)[:, None], places.shape)
     corrupted[rows[picked], places[picked]] = shown[picked]

@@ -29,9 +29,9 @@ class ReadOptions:
     format: Literal["auto", "tsv", "jsonl"] = "auto"  # of a file of pairs; auto goes by its name
     lowercase: bool = False  # lower-case both sides
     max_length: int = 256  # longest sentence in tokens, with its end token
-    over_long: Literal["drop", "cut"] = "drop"  # what becomes of longer ones (always counted)
-    holdout: int = 1000  # validation pairs taken from training where none are given; at most 1/10
-    size: int = 20_000  # training pairs of the built-in corpus
+    too_long: Literal["drop", "truncate"] = "drop"  # what becomes of longer ones (always counted)
+    validation_size: int = 1000  # pairs held out of training where none are given; at most 1/10
+    corpus_size: int = 20_000  # training pairs of the built-in corpus
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +80,7 @@ def check(data: PairData) -> None:
     if data.tfds_dir is not None and data.tfds is None:
         raise ConfigError("data.tfds_dir is given without data.tfds, the name of the data set")
     read = data.read
-    for name, least in (("max_length", 2), ("holdout", 0), ("size", 1)):
+    for name, least in (("max_length", 2), ("validation_size", 0), ("corpus_size", 1)):
         if getattr(read, name) < least:
             raise ConfigError(f"data.read.{name} is {getattr(read, name)}: at least {least}")
     if read.columns is not None and (min(read.columns) < 1 or read.columns[0] == read.columns[1]):
@@ -124,7 +124,7 @@ def load_splits(data: PairData) -> Splits:
     if data.valid != Files():
         valid = read_pairs(data.valid, data.read, "data.valid")
     elif valid is None:
-        train, valid = hold_out(train, data.read.holdout)
+        train, valid = hold_out(train, data.read.validation_size)
     if data.test != Files():
         tests["test"] = read_pairs(data.test, data.read, "data.test")
     return Splits(train, valid, tests)
@@ -175,7 +175,7 @@ def _phrasebook(read: ReadOptions) -> Splits:
         return collect(rows, f"phrasebook {split}", read.lowercase)
 
     return Splits(
-        make("train", read.size),
+        make("train", read.corpus_size),
         make("valid", 500),
         {"test": make("test", 1000), "test_unseen": make("test_unseen", 1000)},
     )

@@ -92,7 +92,7 @@ def build_store(
     target_tokenizer: Tokenizer | None = None,
     *,
     max_length: int = 256,
-    over_long: Literal["drop", "cut"] = "drop",
+    too_long: Literal["drop", "truncate"] = "drop",
     cache: str | pathlib.Path | None = None,
 ) -> PairStore:
     """The ids of sentence pairs, each sentence with its end token.
@@ -102,7 +102,8 @@ def build_store(
         tokenizer: Of the sources, and of the targets if there is no other.
         target_tokenizer: Of the targets.
         max_length: Longest sentence in tokens, with its end token.
-        over_long: A pair with a longer side is dropped, or that side is cut (its end token stays).
+        too_long: A pair with a longer side is dropped, or that side is truncated and
+            keeps its end token.
         cache: A folder that keeps the arrays, memory-mapped, under a name made of the texts, the
             tokenizers and the limits; damaged ones are made anew. None keeps them in memory.
 
@@ -111,12 +112,13 @@ def build_store(
     """
     target_tokenizer = target_tokenizer or tokenizer
     if cache is None:
-        return _encode_pairs(pairs, tokenizer, target_tokenizer, max_length, over_long)
-    key = _key(pairs, tokenizer.sha256, target_tokenizer.sha256, str(max_length), over_long)
+        return _encode_pairs(pairs, tokenizer, target_tokenizer, max_length, too_long)
+    how = "cut" if too_long == "truncate" else too_long  # as earlier versions named their caches
+    key = _key(pairs, tokenizer.sha256, target_tokenizer.sha256, str(max_length), how)
     folder = pathlib.Path(cache) / key
     store = _open(folder)
     if store is None:
-        made = _encode_pairs(pairs, tokenizer, target_tokenizer, max_length, over_long)
+        made = _encode_pairs(pairs, tokenizer, target_tokenizer, max_length, too_long)
         _write(made, folder)
         store = _open(folder) or made
     return store
@@ -128,7 +130,7 @@ def id_dtype(tokenizer: Tokenizer) -> np.dtype:
 
 
 def _encode_pairs(
-    pairs: Pairs, first: Tokenizer, second: Tokenizer, max_length: int, over_long: str
+    pairs: Pairs, first: Tokenizer, second: Tokenizer, max_length: int, too_long: str
 ) -> PairStore:
     source = _encode(pairs.sources, first)
     target = _encode(pairs.targets, second)
@@ -136,8 +138,8 @@ def _encode_pairs(
     counts = {}
     kept = np.arange(len(long))
     if long.any():
-        counts[f"over_long_{'cut' if over_long == 'cut' else 'dropped'}"] = int(long.sum())
-        if over_long == "drop":
+        counts[f"over_long_{'cut' if too_long == 'truncate' else 'dropped'}"] = int(long.sum())
+        if too_long == "drop":
             kept = np.flatnonzero(~long)
         source = _shortened(source, kept, max_length)
         target = _shortened(target, kept, max_length)

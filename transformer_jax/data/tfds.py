@@ -204,7 +204,7 @@ class LabeledReader(_Reader):
         super().__init__(folder)
         kinds = {name: self._builder.info.features[name] for name in self._features}
         names = ", ".join(f"{name} ({type(kind).__name__})" for name, kind in kinds.items())
-        for field, option in (*zip(texts, ("text", "second"), strict=False), (label, "label")):
+        for field, option in (*zip(texts, ("text", "text_pair"), strict=False), (label, "label")):
             if field not in kinds:
                 raise ConfigError(
                     f"data.read.{option} {field}: {self._builder.info.name} has no such feature, "

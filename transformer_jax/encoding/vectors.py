@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 Layers = Literal["last", "all", "sum4", "concat4"] | int
-Pool = Literal["mean", "first", "none"]
+Pool = Literal["mean", "cls", "none"]
 
 
 class EmbeddingBatch(NamedTuple):
@@ -163,7 +163,7 @@ class Embedder:
             layers: ``last``; ``all``, the embeddings first; a layer, from 0, the embeddings, to L;
                 ``sum4`` or ``concat4``, the last four added or one after another (Devlin et al.
                 2019, table 7), or as many as there are, never the embeddings.
-            pool: ``mean`` over all tokens of a text, [CLS] and [SEP] among them; ``first``, the
+            pool: ``mean`` over all tokens of a text, [CLS] and [SEP] among them; ``cls``, the
                 vector of [CLS]; ``none``, one vector for each token.
             block: Texts that are read before the first vectors come.
 
@@ -378,14 +378,14 @@ def pool_hidden_states(
         >>> batch["starts"] = jnp.array([[0, 2]])
         >>> pool_hidden_states(hidden, batch, "mean")[0, :, 0]
         Array([2., 9.], dtype=float32)
-        >>> pool_hidden_states(hidden, batch, "first")[0, :, 0]
+        >>> pool_hidden_states(hidden, batch, "cls")[0, :, 0]
         Array([1., 9.], dtype=float32)
     """
     if pool == "none":
         return hidden
     flat = hidden.reshape(*hidden.shape[:2], -1)
     lengths = batch["lengths"]
-    if pool == "first":
+    if pool == "cls":
         found = jnp.take_along_axis(flat, batch["starts"][..., None], axis=1, mode="clip")
     else:
         numbers = jnp.arange(1, lengths.shape[1] + 1)

@@ -194,8 +194,8 @@ def run_fields(folder: HFCheckpoint) -> dict[str, Any]:
         found["data"]["read"]["lowercase"] = sentence.get("lowercase", False)
         length = min(length, sentence.get("length", length))
     if model.kind == "encoder":
-        pairs = "next" if model.next_sentence else "none"
-        found["masking"] = {"pairs": pairs} if model.words else None
+        objective = "nsp" if model.next_sentence else "none"
+        found["masking"] = {"sentence_objective": objective} if model.words else None
         found["training"] = {"length": length}
     elif model.kind in ("encoder-task", "decoder-task"):
         found["task"] = {
@@ -223,7 +223,7 @@ def model_of(fields: Mapping[str, Any], kind: str) -> Model:
     config: TransformerConfig = from_dict(TransformerConfig, fields["model"])
     published = fields.get("published") or {}
     masking, task = fields.get("masking", {}), fields.get("task") or {}
-    pairs = masking.get("pairs", "next") if masking else "none"
+    objective = masking.get("sentence_objective", "nsp") if masking else "none"
     named = task.get("kind") in ("classify", "multi_label", "pair", "replaced", "tag")
     labels = task.get("labels", ()) if named else ()
     return Model(
@@ -231,7 +231,7 @@ def model_of(fields: Mapping[str, Any], kind: str) -> Model:
         config=config,
         prefix=published.get("prefix", ""),
         words=kind == "encoder" and masking is not None,
-        next_sentence=kind == "encoder" and pairs != "none",
+        next_sentence=kind == "encoder" and objective != "none",
         task="classify" if task.get("kind") == "pair" else task.get("kind"),
         labels=tuple(map(str, labels)),
     )

@@ -20,7 +20,7 @@ __all__ = ["sentence_fields", "sentence_files", "write_sentence_files", "written
 # Ways from the vectors of all tokens to one, and what files call them.
 _MODES = {
     "mean": "pooling_mode_mean_tokens",
-    "first": "pooling_mode_cls_token",
+    "cls": "pooling_mode_cls_token",
     "max": "pooling_mode_max_tokens",
     "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
     "weightedmean": "pooling_mode_weightedmean_tokens",
@@ -37,7 +37,7 @@ _MODULES = "modules.json"
 def sentence_fields(folder: Path) -> dict[str, Any]:
     """How a folder makes a sentence's vector, as its ``modules.json`` and the files named say it.
 
-    Empty if it is no sentence encoder. Else ``pool`` is ``mean`` or ``first``, or names what is
+    Empty if it is no sentence encoder. Else ``pool`` is ``mean`` or ``cls``, or names what is
     done otherwise; ``dense``, if there is a linear map behind, is where its weights are and whether
     tanh follows; ``length``, if it is told, is the most tokens that are read; ``lowercase``, if it
     is there, is true: texts are read in small letters.
@@ -209,7 +209,7 @@ def _pooling(path: Path, fields: Mapping[str, Any]) -> str:
         named = modes if isinstance(modes, list) else [modes]
         if not named or not all(isinstance(mode, str) for mode in named):
             raise DataError(f"{path}: pooling_mode is {str(modes)[:40]!r}: no name")
-        return " and ".join("first" if mode == "cls" else mode[:40] for mode in named)
+        return " and ".join(mode[:40] for mode in named)
     chosen = []
     for mode, key in _MODES.items():
         value = fields.get(key, mode == "mean")

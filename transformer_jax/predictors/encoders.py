@@ -104,10 +104,10 @@ def pool_of(path: Path, asked: "Pool | None") -> "Pool":
     if asked is not None:
         return asked
     pool = sentence_of(open_directory(path)).get("pool", "mean")
-    if pool not in ("mean", "first"):
+    if pool not in ("mean", "cls"):
         raise ConfigError(
             f"{path}: sentence encoder with pooling {pool!r}, which is not supported: choose the "
-            f"pooling mean or first, which give other vectors"
+            f"pooling mean or cls, which give other vectors"
         )
     return pool  # type: ignore[no-any-return]
 

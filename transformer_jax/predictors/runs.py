@@ -302,8 +302,10 @@ def abstract_model(run: "RunDirectory", config: TransformerConfig) -> Any:
     how: dict[str, Any] = {}
     if kind == "encoder":
         masking = fields.get("masking", {})
-        pairs = masking.get("pairs", "next") if isinstance(masking, dict) else "none"
-        how = {"mlm_head": masking is not None, "next_sentence": pairs != "none"}
+        objective = (
+            masking.get("sentence_objective", "nsp") if isinstance(masking, dict) else "none"
+        )
+        how = {"mlm_head": masking is not None, "next_sentence": objective != "none"}
     elif kind in FINE_TUNED:
         task = task_of(run)
         how = {"task": task["kind"], "labels": len(task.get("labels", []))}

@@ -71,14 +71,14 @@ class Embedding:
             texts: One text or many; longer ones than the model reads are truncated.
             layers: ``last``, ``all``, ``sum4`` or ``concat4`` of the last four, or a layer's
                 number, 0 being the embeddings.
-            pooling: ``mean`` over tokens or ``first``, that of ``[CLS]``; None is that of a
+            pooling: ``mean`` over tokens or ``cls``, that of ``[CLS]``; None is that of a
                 sentence encoder, its dense layer included, and the mean otherwise.
 
         Raises:
             ConfigError: There is no such layer or pooling.
         """
         if pooling == "none":
-            raise ConfigError("pooling is none: mean or first, one vector for each text")
+            raise ConfigError("pooling is none: mean or cls, one vector for each text")
         pool = pooling or self._pool
         if isinstance(pool, ConfigError):
             raise pool

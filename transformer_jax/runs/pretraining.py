@@ -49,7 +49,8 @@ def begin(run: PretrainRun, named: PretrainRun) -> tuple[PretrainRun, RunDirecto
 
 
 def _settled(run: PretrainRun, tokenizer: Tokenizer) -> PretrainRun:
-    MLMMasking.of(tokenizer, whole_words=run.masking.whole_words)  # refused now, not when it trains
+    # Refused now, not when it trains.
+    MLMMasking.of(tokenizer, whole_word_mask=run.masking.whole_word_mask)
     settled: PretrainRun = checks.with_vocab(checks.with_rows(run), tokenizer)
     return settled
 
@@ -111,7 +112,7 @@ def score(
         scores[name] = {what: value / max(weight, 1.0) for what, (value, weight) in total.items()}
         guess = _guesses(trained.ids, plan, run.model.vocab_size)
         scores[name] |= {"most_frequent_word": guess[0], "unigram_loss": guess[1]}
-    print(_table(scores, run.masking.pairs != "none"), flush=True)
+    print(_table(scores, run.masking.sentence_objective != "none"), flush=True)
     return scores
 
 

@@ -108,7 +108,7 @@ _NAMED: dict[str, tuple[str, Run]] = {
             # No dropout: the corpus is as large as one likes, and nothing is seen often enough
             # to be learnt by heart.
             model=_small(128, 2, 4, 512, dropout=0.0),
-            data=PairData(corpus="phrasebook", read=ReadOptions(max_length=64, size=60_000)),
+            data=PairData(corpus="phrasebook", read=ReadOptions(max_length=64, corpus_size=60_000)),
             tokenizer=TokenizerConfig(vocab_size=3000),
             optimizer=OptimizerConfig(
                 learning_rate=3e-3, schedule=ScheduleConfig("cosine", warm_up=200)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from transformer_jax.config import TransformerConfig
-from transformer_jax.data.bert_pretraining import BertPretrainingPlan, PairBatch, Pairing
+from transformer_jax.data.bert_pretraining import BertPretrainingPlan, PairBatch, SentenceObjective
 from transformer_jax.data.document_stream import DocumentStream
 from transformer_jax.data.documents import TextSplits
 from transformer_jax.data.masking import MLMMasking
@@ -29,13 +29,15 @@ __all__ = ["MaskingConfig", "build_sentence_store", "masked_lm", "pretraining_pl
 class MaskingConfig:
     """What is masked, and what is predicted of sentence pairs."""
 
-    share: float = 0.15  # of the tokens of a text that are masked
-    whole_words: bool = False  # mask all tokens of a word together
-    pairs: Pairing = "next"  # the second objective: is it the next text, is the order right, none
+    mlm_probability: float = 0.15  # of the tokens of a text that are masked
+    whole_word_mask: bool = False  # mask all tokens of a word together
+    sentence_objective: SentenceObjective = "nsp"  # the second one: NSP, SOP or none
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.share < 1.0:
-            raise ConfigError(f"masking.share is {self.share}: above 0 and below 1")
+        if not 0.0 < self.mlm_probability < 1.0:
+            raise ConfigError(
+                f"masking.mlm_probability is {self.mlm_probability}: above 0 and below 1"
+            )
 
 
 def masked_lm(
@@ -70,7 +72,7 @@ def masked_lm(
     if splits.valid is not None:
         held = plan_of(build_sentence_store(splits.valid, tokenizer, cache), False)
         valid["valid"] = Data(held, held.make)
-    pairs = masking.pairs != "none"
+    pairs = masking.sentence_objective != "none"
     return Task(
         model=lambda rngs: EncoderForMaskedLM(config, next_sentence=pairs, rngs=rngs),
         train=Data(plan, _batches(plan, store), fingerprint(plan.fingerprint, [store.ids])),
@@ -106,10 +108,14 @@ def pretraining_plan(
     """Texts made of the sentences of ``store``, masked; without ``shuffle`` each once, in order."""
     return BertPretrainingPlan(
         store,
-        MLMMasking.of(tokenizer, whole_words=masking.whole_words, share=masking.share),
+        MLMMasking.of(
+            tokenizer,
+            whole_word_mask=masking.whole_word_mask,
+            mlm_probability=masking.mlm_probability,
+        ),
         (tokenizer.bos, tokenizer.eos, tokenizer.pad),
         length=length,
-        pairing=masking.pairs,
+        sentence_objective=masking.sentence_objective,
         **dataclasses.asdict(batching),
         shuffle=shuffle,
     )

@@ -104,7 +104,7 @@ def _pairs_alone(pairs: Sequence[tuple[str, str]]) -> Splits:
 def _encode(pairs: Pairs, tokenizer: Tokenizer, read: ReadOptions, cache: Path | None) -> PairStore:
     """Sentence pairs as ids, and a line about them."""
     store = build_store(
-        pairs, tokenizer, max_length=read.max_length, over_long=read.over_long, cache=cache
+        pairs, tokenizer, max_length=read.max_length, too_long=read.too_long, cache=cache
     )
     counts = "".join(f", {n} {what}" for what, n in (pairs.counts | store.counts).items())
     log(f"{pairs.name}: {plural(len(store), 'pair')}{counts}")
