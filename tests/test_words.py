@@ -11,7 +11,7 @@ FOLDERS = ("transformer_jax", "experiments", "benchmarks", "examples", "tests", 
 # The old names of stored things, and the words of the built-in corpora, are data.
 EXCEPTIONS = (
     "old_names.py", "test_old_names.py", "test_words.py", "CHANGELOG.md", "data/corpora/",
-    "benchmarks/results/",
+    "benchmarks/results/", "tests/stored/",
 )  # fmt: skip
 
 # Private words, as patterns that plain English does not match, and the glossary's terms for them.
@@ -35,7 +35,10 @@ PRIVATE = {
     r"going on after": "resumed",
     r"(?<![-\w])rate [0-9]\.[0-9]": "learning rate (lr)",
     r"\bSentencePairs\b|\bBlockPlan\b|\bPackPlan\b": "packing",
-    r"\bHoldOut\b": "held-out data",
+    r"\bHoldOut\b|\bread\.holdout\b": "held-out data",
+    r"\bmasking\.(share|masked)\b": "masked tokens",
+    r"\bmasking\.pairs\b|\bPairing\b": "next-sentence prediction (NSP)",
+    r"(?<!\w)whole_words\b|--masking\.whole-words\b": "whole-word masking",
     r"\blinear_rows\b|\bFitting\b|\bPublishedRun\b|\bopen_folder\b": "Hugging Face checkpoint",
     r"\bgathered\(": "`unshard_fsdp`",
 }
@@ -95,7 +98,8 @@ def test_the_patterns_would_notice(texts):
         "hidden words, words behind [MASK], pairs told, model.follows(x), shared key heads, "
         "kernels turned, linear_turned, a blind query, = real(lengths), PIECE, MaskedEncoder, "
         "TextEncoder, TokenEncoder, chosen(places), open_folder, gathered(shardings), x.joined, "
-        "--rules published, going on after step 9, rate 1.5e-05, SentencePairs, HoldOut"
+        "--rules published, going on after step 9, rate 1.5e-05, SentencePairs, HoldOut, "
+        "masking.share, masking.pairs, whole_words"
     )
     assert all(re.search(pattern, old) for pattern in PRIVATE)
     assert len(texts) > 300

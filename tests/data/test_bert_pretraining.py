@@ -279,8 +279,8 @@ def test_the_fingerprint_follows_what_decides_the_batches():
     make = lambda lengths=LENGTHS["many"], **options: pairs_of(lengths, **options)[0]
     made = [make(), make(LENGTHS["many"][1:]), make(length=31), make(seed=4), make(tokens=500)]
     made += [
-        make(sentence_objective="sop"),
-        make(sentence_objective="none"),
+        make(objective="sop"),
+        make(objective="none"),
         make(shuffle=False),
         make(buckets=1),
     ]
@@ -298,7 +298,7 @@ def test_the_fingerprint_follows_what_decides_the_batches():
 
 
 def test_what_cannot_be_is_named():
-    with pytest.raises(DataError, match=r"needs two documents, found one.*order or none"):
+    with pytest.raises(DataError, match=r"needs two documents, found one.*sop or none"):
         pairs_of([[3, 4, 5]])
     for objective in ("sop", "none"):
         assert len(epoch(pairs_of([[3, 4, 5]], objective)[0])) == 1

@@ -193,14 +193,14 @@ def test_answers_are_greedy_and_end_at_the_stop():
 def test_prompts_are_made_of_examples_that_agree_with_their_query():
     pool = [example | {"kind": kind} for example in POOL for kind in "ab"]
     queries = [{"input": "France", "kind": "a"}, {"input": "Chad", "kind": "b"}]
-    made = few_shot.prompts(pool, queries, k=4, same="kind", seed=3)
+    made = few_shot.prompts(pool, queries, k=4, match_field="kind", seed=3)
     for index, (prompt, query) in enumerate(zip(made, queries, strict=True)):
         alike = [example for example in pool if example["kind"] == query["kind"]]
         chosen = select_demonstrations(alike, 4, query, index=index, seed=3)
         assert prompt == make_prompt(Template(), chosen, query)
     for query in ({"input": "Chad", "kind": "c"}, {"input": "Chad"}):
         with pytest.raises(DataError, match=r"the pool has 0|no field 'kind'"):
-            few_shot.prompts(pool, [query], k=1, same="kind")
+            few_shot.prompts(pool, [query], k=1, match_field="kind")
 
 
 def test_accuracy_is_counted_for_each_number_of_examples():
@@ -253,7 +253,7 @@ def test_b41_a_model_that_looks_letters_up_rises_with_k():
 
     pool, queries = in_context.examples("test", 300)
     queries = [query for query in queries if not query["rule"].startswith("reverse")]
-    rows = accuracy(Fake(look_up), pool, queries, LINE, shots=(0, 1, 2, 4, 8), same="rule")
+    rows = accuracy(Fake(look_up), pool, queries, LINE, shots=(0, 1, 2, 4, 8), match_field="rule")
     right = [row.accuracy for row in rows]
     assert right[0] == 0
     assert right[1] > 0.1
@@ -285,7 +285,7 @@ def test_an_n_gram_model_does_not_learn_from_its_context():
     tokenizer = train_tokenizer("characters", texts, 60)
     model = NgramLanguageModel.train(texts, tokenizer, order=5)
     pool, queries = in_context.examples("test", 25)
-    rows = accuracy(model, pool, queries, LINE, shots=(1, 8), same="rule", tokens=8)
+    rows = accuracy(model, pool, queries, LINE, shots=(1, 8), match_field="rule", tokens=8)
     assert all(row.accuracy < 0.3 for row in rows)
 
 

@@ -92,7 +92,7 @@ class BertPretrainingPlan:
             shuffle: False takes the texts in order, and draws the same in every epoch.
 
         Raises:
-            ConfigError: A length without room for two tokens, or no such sentence_objective.
+            ConfigError: A length without room for two tokens, or no such objective.
             DataError: ``nsp`` with a single document: there is no other to take texts from.
         """
         if sentence_objective not in get_args(SentenceObjective):

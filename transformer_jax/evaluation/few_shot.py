@@ -233,7 +233,7 @@ def prompts(
     template: Template | None = None,
     *,
     k: int,
-    same: str | None = None,
+    match_field: str | None = None,
     seed: int = 0,
 ) -> list[str]:
     r"""A prompt for each query, of ``k`` examples as `select_demonstrations` chooses them.
@@ -243,7 +243,7 @@ def prompts(
         queries: Whose answers need not be known.
         template: How both are written.
         k: How many examples.
-        same: A field in which examples must agree with the query, such as the rule they follow.
+        match_field: Examples must agree with the query in it, such as the rule they follow.
         seed: Of the examples.
 
     Raises:
@@ -258,10 +258,10 @@ def prompts(
     template = template or Template()
     groups = collections.defaultdict(list)
     for example in pool:
-        groups[_field(example, same) if same else ""].append(example)
+        groups[_field(example, match_field) if match_field else ""].append(example)
     made = []
     for index, query in enumerate(queries):
-        alike = groups[_field(query, same) if same else ""]
+        alike = groups[_field(query, match_field) if match_field else ""]
         shown = select_demonstrations(alike, k, query, template, index=index, seed=seed)
         made.append(make_prompt(template, shown, query))
     return made
@@ -274,7 +274,7 @@ def accuracy(
     template: Template | None = None,
     *,
     shots: Sequence[int] = (0, 1, 2, 4, 8),
-    same: str | None = None,
+    match_field: str | None = None,
     choices: Sequence[str] | None = None,
     normalize: Normalize = "none",
     seed: int = 0,
@@ -288,7 +288,7 @@ def accuracy(
         queries: With their answers.
         template: How both are written.
         shots: Numbers of examples; those of fewer are the first of more.
-        same: A field in which examples must agree with the query, such as the rule they follow.
+        match_field: Examples must agree with the query in it, such as the rule they follow.
         choices: The possible answers, chosen by log-probability; None writes the answer freely.
         normalize: How choices are made comparable, see `rank_choices`.
         seed: Of the examples.
@@ -305,7 +305,9 @@ def accuracy(
         raise ConfigError(f"shots {tuple(shots)}: numbers of examples, each 0 or more")
     wanted = [_field(query, template.answer).strip() for query in queries]
     # All before the first answer: what cannot be asked is known before it takes time.
-    asked = [prompts(pool, queries, template, k=k, same=same, seed=seed) for k in shots]
+    asked = [
+        prompts(pool, queries, template, k=k, match_field=match_field, seed=seed) for k in shots
+    ]
     rows = []
     for k, made in zip(shots, asked, strict=True):
         if choices is None:
