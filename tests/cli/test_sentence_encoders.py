@@ -82,13 +82,13 @@ def lines(tmp_path):
     ({"pooling_mode": "cls"}, "cls"),
     ({"pooling_mode": "mean"}, "mean"),
     ({"pooling_mode": "lasttoken"}, "lasttoken"),
-    ({"pooling_mode": ["cls", "max"]}, "first and max"),
+    ({"pooling_mode": ["cls", "max"]}, "cls and max"),
     (modes("max_tokens"), "max"),
     (modes("weightedmean_tokens"), "weightedmean"),
     (modes("mean_sqrt_len_tokens"), "mean_sqrt_len_tokens"),
-    (modes("cls_token", "mean_tokens"), "mean and first"),
+    (modes("cls_token", "mean_tokens"), "mean and cls"),
     # What is not said is as its library has it: the mean is taken.
-    ({"pooling_mode_cls_token": True}, "mean and first"),
+    ({"pooling_mode_cls_token": True}, "mean and cls"),
     ({"pooling_mode_mean_tokens": False, "pooling_mode_lasttoken": True}, "lasttoken"),
 ])  # fmt: skip
 def test_pooling_is_what_its_file_says(tmp_path, pooling, wanted):
@@ -402,7 +402,7 @@ def test_other_ways_to_a_vector_are_refused_unless_one_is_chosen(
             assert "choose the pooling mean" in err
             assert not output.exists()
     describe(folder, modes("mean_tokens"), parts=(*PARTS, "Dense"))
-    with pytest.raises(ConfigError, match="'mean and Dense', which there is not"):
+    with pytest.raises(ConfigError, match="'mean and Dense', which is not supported"):
         pool_of(folder, None)
     assert pool_of(folder, "mean") == "mean"
     code, _, err = run_command("embed", run, lines, "--output", output, "--pool", "none")
