@@ -78,7 +78,7 @@ def export(asked: Curve, folder: Path) -> Path:
     tokenizer = load_tokenizer(folder / "run" / "tokenizer.json")
     assert texts.valid is not None
     train, valid = (build_tokens(t, tokenizer, ends=False) for t in (texts.train, texts.valid))
-    how = {"length": training.length, "rows": training.rows, "seed": training.seed}
+    how = {"length": training.sequence_length, "rows": training.batch_size, "seed": training.seed}
     plan = ContiguousPlan(len(train.ids), **how)
     # A block predicts from its second token on.
     begins = np.stack([plan.batch(step).begins[:, 0] - 1 for step in range(asked.steps)])

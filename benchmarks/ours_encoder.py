@@ -64,12 +64,12 @@ def pretrain(vocab, width, heads, layers, hidden, texts, batch, deals):
 
     def plan_of(tokens: int) -> BertPretrainingPlan:
         return BertPretrainingPlan(
-            store, masking, special, length=PRETRAIN.length, tokens=tokens,
-            sentence_objective="none", buckets=PRETRAIN.buckets,
-            rows_multiple=PRETRAIN.rows_multiple,
+            store, masking, special, length=PRETRAIN.sequence_length, tokens=tokens,
+            sentence_objective="none", buckets=PRETRAIN.num_buckets,
+            rows_multiple=PRETRAIN.required_batch_size_multiple,
         )  # fmt: skip
 
-    plan, tokens = _like(plan_of, ids, batch, PRETRAIN.rows_multiple)
+    plan, tokens = _like(plan_of, ids, batch, PRETRAIN.required_batch_size_multiple)
     batches = [plan.make(plan.batch(step)) for step in range(plan.steps_per_epoch)]
     count = sum(int(made["weights"].sum()) for made in batches)
     model = EncoderForMaskedLM(config, next_sentence=False, rngs=nnx.Rngs(0))
@@ -88,10 +88,14 @@ def finetune(vocab, width, heads, layers, hidden, texts, batch, deals):
 
     def plan_of(tokens: int) -> BucketPlan:
         return BucketPlan(
-            lengths, lengths, tokens=tokens, buckets=TASK.buckets, rows_multiple=TASK.rows_multiple
+            lengths,
+            lengths,
+            tokens=tokens,
+            buckets=TASK.num_buckets,
+            rows_multiple=TASK.required_batch_size_multiple,
         )
 
-    plan, tokens = _like(plan_of, ids, batch, TASK.rows_multiple)
+    plan, tokens = _like(plan_of, ids, batch, TASK.required_batch_size_multiple)
     batches = []
     for planned in plan.epoch(0):
         made = collate(examples, planned.indices, planned.S, data.PAD)

@@ -8,7 +8,7 @@ run=${DEMO_RUN:-runs/phrasebook}
 start=$SECONDS
 short=()
 if [ -n "${DEMO_STEPS:-}" ]; then
-  short=(--training.steps "$DEMO_STEPS" --optimizer.schedule.warm-up $((DEMO_STEPS / 4)))
+  short=(--training.steps "$DEMO_STEPS" --optimizer.schedule.warmup-steps $((DEMO_STEPS / 4)))
 fi
 "${bin}python" -m experiments.seq2seq train phrasebook --output "$run" --overwrite "${short[@]}"
 

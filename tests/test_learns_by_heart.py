@@ -50,7 +50,7 @@ def learnt():
     S, T = int(store.source_lengths.max()), int(store.target_lengths.max())
     batch = make_batch(store, np.arange(4), S, T, tokenizer.pad)
     graph, params = split(TransformerEncoderDecoder(config, rngs=nnx.Rngs(0)))
-    rate = OptimizerConfig(learning_rate=1e-2, schedule=ScheduleConfig("constant", warm_up=20))
+    rate = OptimizerConfig(learning_rate=1e-2, schedule=ScheduleConfig("constant", warmup_steps=20))
     tx = make_optimizer(rate, config.d_model, STEPS)
     step = jax.jit(make_step(translation(tokenizer.bos), tx, merging(graph)))
     state, losses = TrainState(np.int32(0), params, tx.init(params), None), []

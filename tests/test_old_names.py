@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 
 from transformer_jax import old_names
 from transformer_jax.config import TransformerConfig
+from transformer_jax.runs.encoder_settings import FinetuneRun, PretrainRun
+from transformer_jax.runs.language_settings import LanguageRun
+from transformer_jax.runs.translation_settings import Run
 
 
 def leaves(kind, prefix):
@@ -43,6 +46,17 @@ def test_current_names_of_model_settings_exist():
     renamed = {new for new in old_names.SETTINGS.values() if new.startswith("model.")}
     assert renamed <= MODEL
     assert not set(old_names.SETTINGS) & MODEL
+
+
+@pytest.mark.parametrize("run", [Run, LanguageRun, PretrainRun, FinetuneRun])
+def test_no_setting_of_a_run_has_an_earlier_name(run):
+    assert not set(old_names.SETTINGS) & set(leaves(run, ""))
+
+
+def test_current_names_of_settings_of_runs_exist():
+    runs = (Run, LanguageRun, PretrainRun, FinetuneRun)
+    known = {name for run in runs for name in leaves(run, "")}
+    assert set(old_names.SETTINGS.values()) - MODEL <= known
 
 
 def test_every_earlier_setting_is_read_under_its_current_name():
@@ -80,13 +94,16 @@ def test_every_earlier_flag_becomes_the_current_one_and_is_named(caplog):
 
 
 def test_earlier_flags_and_commands_lead_to_ones_that_exist():
+    from transformer_jax.cli import decoder_only, seq2seq
     from transformer_jax.cli.flags import flags_of
     from transformer_jax.cli.main import COMMANDS
 
     assert set(old_names.COMMANDS.values()) <= set(COMMANDS)
     assert not set(old_names.COMMANDS) & set(COMMANDS)
+    evaluate = [*flags_of(seq2seq.Evaluate), *flags_of(decoder_only.Evaluate)]
     for command, flags in old_names.FLAGS.items():
-        known = {f"--{name}" for name in flags_of(COMMANDS[command])}
+        found = evaluate if command == "evaluate" else flags_of(COMMANDS[command])
+        known = {f"--{name}" for name in found}
         assert set(flags.values()) <= known
         assert not set(flags) & known
 

@@ -22,4 +22,4 @@ def test_types_without_shapes_are_enforced():
     with pytest.raises(BeartypeCallHintViolation, match="translate"):
         phrasebook.translate(3)
     with pytest.raises((BeartypeCallHintViolation, TypeCheckError), match="LoopConfig"):
-        LoopConfig(best=3)
+        LoopConfig(best_checkpoint_metric=3)

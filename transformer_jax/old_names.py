@@ -70,6 +70,25 @@ SETTINGS = {
     "masking.share": "masking.mlm_probability",
     "masking.whole_words": "masking.whole_word_mask",
     "masking.pairs": "masking.sentence_objective",
+    "training.smoothing": "training.label_smoothing",
+    "training.average_decay": "training.ema_decay",
+    "training.accumulation": "training.gradient_accumulation_steps",
+    "training.tokens": "training.max_tokens",
+    "training.rows": "training.batch_size",
+    "training.length": "training.sequence_length",
+    "training.rows_multiple": "training.required_batch_size_multiple",
+    "training.buckets": "training.num_buckets",
+    "loop.best": "loop.best_checkpoint_metric",
+    "loop.max_skipped": "loop.max_nonfinite_steps",
+    "optimizer.clip": "optimizer.max_grad_norm",
+    "optimizer.schedule.warm_up": "optimizer.schedule.warmup_steps",
+    "optimizer.schedule.final": "optimizer.schedule.final_fraction",
+    "init": "init_from",
+    "task.init": "task.init_from",
+    "task.length": "task.max_length",
+    "task.stride": "task.doc_stride",
+    "evaluation.ngrams": "evaluation.ngram_orders",
+    "evaluation.beams": "evaluation.num_beams",
     "distributed.coordinator": "distributed.coordinator_address",
     "distributed.processes": "distributed.num_processes",
     "distributed.process": "distributed.process_id",
@@ -80,6 +99,8 @@ SETTINGS = {
 # Values of settings: by the current name of the setting, earlier value -> current one.
 VALUES: dict[str, dict[str, str]] = {
     "model.positions.kind": {"rotary": "rope"},
+    "training.layout": {"blocks": "contiguous"},
+    "loop.best_checkpoint_metric": {"valid_masked_accuracy": "valid_mlm_accuracy"},
     "data.read.too_long": {"cut": "truncate"},
     "masking.sentence_objective": {"next": "nsp", "order": "sop"},
     "sentence.pool": {"first": "cls"},
@@ -102,6 +123,10 @@ FLAGS: dict[str, dict[str, str]] = {
     },
     "embed": {
         "--tokens": "--max-tokens",
+    },
+    "evaluate": {
+        "--beams": "--num-beams",
+        "--beside": "--compare",
     },
     "export": {
         "--shard-gigabytes": "--max-shard-size",
@@ -152,7 +177,11 @@ COMMANDS: dict[str, str] = {"similar": "semantic-search", "words": "word-vectors
 REQUESTS: dict[str, str] = {}
 
 # Names in metrics.jsonl and results.json.
-METRICS: dict[str, str] = {}
+METRICS: dict[str, str] = {
+    "masked_loss": "mlm_loss",
+    "valid_masked_loss": "valid_mlm_loss",
+    "valid_masked_accuracy": "valid_mlm_accuracy",
+}
 
 # Items of checkpoints.
 ITEMS: dict[str, str] = {}

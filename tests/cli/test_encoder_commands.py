@@ -57,7 +57,7 @@ def save(folder, model, fields):
 def pretrained(tmp_path_factory):
     fields = {
         "masking": {"mlm_probability": 0.15, "sentence_objective": "nsp"},
-        "training": {"length": 16},
+        "training": {"sequence_length": 16},
     }
     model = EncoderForMaskedLM(CONFIG, rngs=nnx.Rngs(0))
     return save(tmp_path_factory.mktemp("runs") / "pretrained", model, fields)
@@ -71,7 +71,13 @@ def tasks(tmp_path_factory):
     def run_of(kind):
         if kind not in made:
             model, size, labels = TASKS[kind]
-            task = {"kind": kind, "labels": labels, "length": 24, "stride": 4, "init": "runs/a"}
+            task = {
+                "kind": kind,
+                "labels": labels,
+                "max_length": 24,
+                "doc_stride": 4,
+                "init_from": "runs/a",
+            }
             folder = tmp_path_factory.mktemp("runs") / kind
             net = model(CONFIG, labels=size, rngs=nnx.Rngs(1))
             made[kind] = save(folder, net, {"task": task})
@@ -423,7 +429,7 @@ def test_wrong_arguments_are_one_line(
         ("regress", "fill-mask", "no masked-LM head any more: use the run that it was "
          "initialized from, runs/a"),
         (None, "classify", "no head for classes: fine-tune it (python -m experiments.encoder_only "
-         "finetune classify --task.init"),
+         "finetune classify --task.init-from"),
     ],
 )  # fmt: skip
 def test_a_head_that_is_not_there(pretrained, tasks, run_command, lines, kind, command, says):
@@ -450,7 +456,7 @@ def test_an_encoder_writes_nothing_and_says_what_it_can(
     assert code == 2
     assert "is bidirectional, without a next-token distribution" in err
     assert f"use transformer-jax {'fill-mask' if kind is None else 'tag'}, or initialize" in err
-    assert f"python -m experiments.seq2seq train NAME --init {run}" in err
+    assert f"python -m experiments.seq2seq train NAME --init-from {run}" in err
 
 
 @pytest.mark.parametrize(

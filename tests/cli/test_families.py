@@ -65,8 +65,8 @@ def test_a_command_runs_as_the_family_does(tmp_path, monkeypatch, capfd):
     family = seq2seq.FAMILY._replace(others={"evaluate": lambda *given: asked.append(given) or 0})
     monkeypatch.setattr(seq2seq, "FAMILY", family)
     path = fa_run(tmp_path / "other", RUNS["small"][1])
-    assert main(["evaluate", str(path), "--beams", "2"]) == 0
-    assert asked == [([str(path), "--beams", "2"], "transformer-jax evaluate")]
+    assert main(["evaluate", str(path), "--num-beams", "2"]) == 0
+    assert asked == [([str(path), "--num-beams", "2"], "transformer-jax evaluate")]
 
 
 @pytest.mark.parametrize(

@@ -388,10 +388,11 @@ def test_fine_tuning_begins_from_a_folder(published, tmp_path, capfd):
     rows = "".join(f"the river ran {i}\t{'ab'[i % 2]}\n" for i in range(40))
     (tmp_path / "train.tsv").write_text("text\tlabel\n" + rows)
     code = encoder_only.main(
-        ["finetune", "classify", "--task.init", str(published("bert")), "--task.freeze", "encoder",
-         "--data.train", str(tmp_path / "train.tsv"), "--training.steps", "2", "--task.length",
-         "24", "--training.tokens", "256", "--training.buckets", "1",
-         "--optimizer.schedule.warm-up", "1", "--distributed.num-local-devices", "1",
+        ["finetune", "classify", "--task.init-from", str(published("bert")), "--task.freeze",
+        "encoder",
+         "--data.train", str(tmp_path / "train.tsv"), "--training.steps", "2", "--task.max-length",
+         "24", "--training.max-tokens", "256", "--training.num-buckets", "1",
+         "--optimizer.schedule.warmup-steps", "1", "--distributed.num-local-devices", "1",
          "--output", str(tmp_path / "run")]
     )  # fmt: skip
     err = capfd.readouterr().err

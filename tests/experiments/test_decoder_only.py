@@ -27,9 +27,10 @@ WORDS = ["um", "dois", "três", "quatro", "cinco", "seis", "sete", "oito", "nove
 TINY = [
     "--model.d-model", "16", "--model.decoder-layers", "1", "--model.attention.num-heads", "2",
     "--model.feed-forward.d-ff", "32", "--model.positions.max-length", "32",
-    "--training.steps", "6", "--training.rows", "16", "--training.length", "16",
-    "--optimizer.schedule.warm-up", "2", "--loop.evaluate-every", "3",
-    "--loop.checkpoint-every", "3", "--evaluation.sample", "8", "--evaluation.ngrams", "1", "3",
+    "--training.steps", "6", "--training.batch-size", "16", "--training.sequence-length", "16",
+    "--optimizer.schedule.warmup-steps", "2", "--loop.evaluate-every", "3",
+    "--loop.checkpoint-every", "3", "--evaluation.sample", "8", "--evaluation.ngram-orders", "1",
+    "3",
 ]  # fmt: skip
 
 
@@ -66,7 +67,7 @@ FROM = {
                "--tokenizer.vocab-size", "280"],
     "jsonl": ["--data.jsonl", "{texts}/all.jsonl", "--data.read.field", "body",
               "--data.test", "{texts}/test.txt", "--tokenizer.kind", "characters",
-              "--training.layout", "packed", "--training.accumulation", "2"],
+              "--training.layout", "packed", "--training.gradient-accumulation-steps", "2"],
 }  # fmt: skip
 
 
@@ -102,7 +103,7 @@ def counted(texts, tmp_path_factory):
         given = [word.format(texts=texts) for word in FROM["file"]]
         code = decoder_only.main(
             ["train", "ngram", *given, "--model.order", str(order), "--model.smoothing", smoothing,
-             "--evaluation.ngrams", "2", "--output", str(made[name])]
+             "--evaluation.ngram-orders", "2", "--output", str(made[name])]
         )  # fmt: skip
         assert code == 0
     return made
@@ -135,7 +136,7 @@ def test_a_run_says_all_about_itself(runs, name):
         assert (run / file).stat().st_size > 0
     results = json.loads((run / "results.json").read_text())
     assert results["steps"] == 6
-    assert results["late_compiles"] == 0
+    assert results["recompilations"] == 0
     assert len(results["state_sha256"]) == 64
     [(where, scores)] = results["scores"].items()
     assert where == ("test" if name == "jsonl" else "valid")
@@ -185,7 +186,7 @@ def test_counted_models_end_in_the_same_table(counted, texts, tmp_path, capfd):
 @pytest.mark.slow
 def test_evaluate_puts_models_beside_each_other(runs, counted, texts, tmp_path, capfd):
     output = tmp_path / "figures.json"
-    asked = ["evaluate", str(runs("file")), "--text", str(texts / "test.txt"), "--beside",
+    asked = ["evaluate", str(runs("file")), "--text", str(texts / "test.txt"), "--compare",
              str(counted["five"]), str(runs("folder")), "--ngrams", "2",
              "--output", str(output)]  # fmt: skip
     assert decoder_only.main(asked) == 0
@@ -255,7 +256,7 @@ def test_resuming_a_finished_run_changes_nothing(runs, tmp_path):
         pytest.param([], marks=pytest.mark.slow),
         ["--mesh.data", "2", "--mesh.fsdp", "2", "--mesh.tensor", "2"],
         pytest.param(["--training.mode", "pmap"], marks=pytest.mark.slow),
-        pytest.param(["--training.accumulation", "2"], marks=pytest.mark.slow),
+        pytest.param(["--training.gradient-accumulation-steps", "2"], marks=pytest.mark.slow),
     ],
     ids=["data", "mesh", "pmap", "accumulation"],
 )
@@ -278,12 +279,13 @@ MISTAKES = [
     (["train", "char-cpu", "--data.text", "{texts}/none"], 3, "no such file"),
     (["train", "char-cpu", "--data.text", "{texts}"], 2, "choose another --output"),
     (["train", "python-docs", "--data.text", "{texts}/all.txt"], 2, "more than one way"),
-    (["train", "char-cpu", "{data}", "--training.length", "128"], 2,
+    (["train", "char-cpu", "{data}", "--training.sequence-length", "128"], 2,
      "model has positions for 64 tokens"),
-    (["train", "char-cpu", "{data}", "--training.rows", "0"], 2, "training.rows is 0"),
-    (["train", "char-cpu", "{data}", "--training.accumulation", "4"], 2, "do not divide by 32"),
+    (["train", "char-cpu", "{data}", "--training.batch-size", "0"], 2, "training.batch_size is 0"),
+    (["train", "char-cpu", "{data}", "--training.gradient-accumulation-steps", "4"], 2,
+     "do not divide by 32"),
     (["train", "char-cpu", "{data}", "--model.vocab-size", "500"], 2, "leave model.vocab_size out"),
-    (["train", "char-cpu", "{data}", "--evaluation.ngrams", "0"], 2, "orders of at least 1"),
+    (["train", "char-cpu", "{data}", "--evaluation.ngram-orders", "0"], 2, "orders of at least 1"),
     (["train", "char-cpu", "{data}", "--evaluation.characters", "0"], 2, "at least 1"),
     (["train", "char-cpu", "{data}", "--output", "{run}"], 2, "holds a run already"),
     (["train", "ngram", "{data}", "--output", "{ngram}"], 2, "holds a run already"),
@@ -296,7 +298,7 @@ MISTAKES = [
     (["evaluate", "{texts}"], 4, "not a run directory"),
     (["evaluate", "{run}", "--text", "{texts}/none"], 3, "--text {texts}/none: no such file"),
     (["evaluate", "{run}", "--checkpoint", "5"], 4, "no checkpoint of step 5"),
-    (["evaluate", "{run}", "--beside", "{texts}"], 4, "not a run directory"),
+    (["evaluate", "{run}", "--compare", "{texts}"], 4, "not a run directory"),
     (["evaluate", "{run}", "--output", "{texts}/no/f", "--ngrams"], 2, "cannot be written"),
 ]  # fmt: skip
 
@@ -313,8 +315,8 @@ def test_a_mistake_is_one_line_and_an_exit_code(
             filled += ["--data.text", f"{texts}/all.txt", "--tokenizer.kind", "characters"]
         else:
             filled.append(word.format(**places))
-    if filled[:2] == ["train", "char-cpu"] and "--training.rows" not in filled:
-        filled += ["--training.rows", "16"]  # for the 8 devices
+    if filled[:2] == ["train", "char-cpu"] and "--training.batch-size" not in filled:
+        filled += ["--training.batch-size", "16"]  # for the 8 devices
     if said == "choose another --output":
         filled += ["--output", str(texts)]
     assert decoder_only.main(filled) == code

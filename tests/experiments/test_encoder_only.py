@@ -33,7 +33,8 @@ CERTAIN = [
     "--model.norm.residual-dropout", "0",
 ]  # fmt: skip
 SHORT = [
-    "--training.steps", "6", "--training.buckets", "1", "--optimizer.schedule.warm-up", "2",
+    "--training.steps", "6", "--training.num-buckets", "1", "--optimizer.schedule.warmup-steps",
+    "2",
     "--loop.evaluate-every", "3", "--loop.checkpoint-every", "3",
 ]  # fmt: skip
 GOOD, BAD = ("good", "fine", "great", "warm"), ("bad", "poor", "cold", "grim")
@@ -98,8 +99,8 @@ FILES = {
 
 def pretrain(data, output, *more):
     code = encoder_only.main(
-        ["pretrain", "small", *SIZES, *CERTAIN, *SHORT, *ALONE, "--training.tokens", "512",
-         "--training.length", "24", "--tokenizer.vocab-size", "60",
+        ["pretrain", "small", *SIZES, *CERTAIN, *SHORT, *ALONE, "--training.max-tokens", "512",
+         "--training.sequence-length", "24", "--tokenizer.vocab-size", "60",
          "--data.text", str(data / "text.txt"), "--output", str(output), *more]
     )  # fmt: skip
     assert code == 0
@@ -107,11 +108,11 @@ def pretrain(data, output, *more):
 
 
 def finetune(data, start, kind, output, *more):
-    windows = ["--task.stride", "4"] if kind == "span" else []
+    windows = ["--task.doc-stride", "4"] if kind == "span" else []
     code = encoder_only.main(
         ["finetune", kind, *SHORT, *ALONE, "--data.train", str(data / FILES[kind]), *windows,
-         "--training.tokens", "256", "--task.length", "24",
-         *(["--task.init", str(start)] if start else SIZES), "--output", str(output), *more]
+         "--training.max-tokens", "256", "--task.max-length", "24",
+         *(["--task.init-from", str(start)] if start else SIZES), "--output", str(output), *more]
     )  # fmt: skip
     assert code == 0
     return output
@@ -128,7 +129,7 @@ ASKED = {
     "pair": ["--task.freeze", "embeddings", "--optimizer.layer-decay", "0.5"],
     "regress": ["--task.freeze", "encoder"],
     "tag": [],
-    "span": ["--training.average-decay", "0.9", "--loop.best", "valid_f1"],
+    "span": ["--training.ema-decay", "0.9", "--loop.best-checkpoint-metric", "valid_f1"],
 }  # fmt: skip
 
 
@@ -167,7 +168,7 @@ def gone_on_with(run, copy):
 def test_pre_training_ends_with_scores_beside_guesses(pretrained):
     """Rows B35, H18, H19."""
     [scores] = results(pretrained)["scores"].values()
-    assert {"masked_accuracy", "pair_accuracy", "most_frequent_word", "unigram_loss"} <= set(scores)
+    assert {"mlm_accuracy", "pair_accuracy", "most_frequent_word", "unigram_loss"} <= set(scores)
     assert 0 < scores["most_frequent_word"] < 1
     looks = [r for r in read_metrics(pretrained / "metrics.jsonl") if "valid_loss" in r]
     assert [record["step"] for record in looks] == [3, 6]
@@ -293,7 +294,7 @@ def test_devices_change_no_loss(data, pretrained, tmp_path):
     """Sharded = single."""
     other = pretrain(data, tmp_path / "run", "--distributed.num-local-devices", "8",
                      "--mesh.fsdp", "2", "--mesh.tensor", "2",
-                     "--training.accumulation", "2")  # fmt: skip
+                     "--training.gradient-accumulation-steps", "2")  # fmt: skip
     steps = lambda run: [r for r in read_metrics(run / "metrics.jsonl") if "loss" in r]
     losses = lambda run: [record["loss"] for record in steps(run)]
     assert len(losses(other)) == 6
@@ -307,10 +308,11 @@ def test_a_translator_starts_from_an_encoder(pretrained, tmp_path, capfd):
     (tmp_path / "a").write_text("the red dog.\n" * 30)
     (tmp_path / "b").write_text("a blue cat.\n" * 30)
     code = seq2seq.main(
-        ["train", "small", "--init", str(pretrained), "--model.decoder-layers", "1",
+        ["train", "small", "--init-from", str(pretrained), "--model.decoder-layers", "1",
          "--data.source", str(tmp_path / "a"), "--data.target", str(tmp_path / "b"),
-         "--data.read.max-length", "24", "--training.steps", "1", "--training.tokens", "256",
-         "--training.buckets", "1", "--evaluation.sentences", "0", "--evaluation.beams", "1",
+         "--data.read.max-length", "24", "--training.steps", "1", "--training.max-tokens", "256",
+         "--training.num-buckets", "1", "--evaluation.sentences", "0", "--evaluation.num-beams",
+         "1",
          "--optimizer.learning-rate", "0", *ALONE, "--output", str(tmp_path / "run")]
     )  # fmt: skip
     assert code == 0
@@ -330,10 +332,11 @@ MISTAKES = [
     (["pretrain"], 2, "python-docs"),
     (["pretrain", "tiny"], 2, "no run is called tiny"),
     (["finetune", "class"], 2, "did you mean classify"),
-    (["pretrain", "small", "--data.text", "{data}/text.txt", "--training.length", "600"], 2,
-     "training.length is 600"),
+    (["pretrain", "small", "--data.text", "{data}/text.txt", "--training.sequence-length", "600"],
+     2,
+     "training.sequence_length is 600"),
     (["pretrain", "small", "--data.text", "{data}/text.txt", "--data.read.documents", "file",
-      "--data.read.validation-size", "0", "--training.length", "24"], 3,
+      "--data.read.validation-size", "0", "--training.sequence-length", "24"], 3,
       "needs two documents, found one"),
     (["pretrain", "small", "--data.text", "{data}/text.txt", "--tokenizer.kind", "characters",
       "--masking.whole-word-mask"], 2, "do not tell where words begin"),
@@ -354,22 +357,23 @@ MISTAKES = [
     (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--task.freeze", "some"], 2,
      "task.freeze is some"),
     (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--task.freeze", "1"], 2,
-     "without task.init"),
-    (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--task.init",
-      "{start}", "--task.reinit-last", "3", "--task.length", "24"], 2, "there are 2 layers"),
-    (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--task.init",
-      "{start}", "--task.freeze", "2", "--task.reinit-last", "1", "--task.length", "24"], 2,
+     "without task.init_from"),
+    (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--task.init-from",
+      "{start}", "--task.reinit-last", "3", "--task.max-length", "24"], 2, "there are 2 layers"),
+    (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--task.init-from",
+      "{start}", "--task.freeze", "2", "--task.reinit-last", "1", "--task.max-length", "24"], 2,
      "never be trained"),
-    (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--task.init",
+    (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--task.init-from",
       "{start}", "--tokenizer.kind", "bpe"], 2, "tokenizer"),
-    (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--task.init",
-      "{start}", "--model.d-model", "32", "--task.length", "24"], 4, "model settings"),
-    (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--task.init",
+    (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--task.init-from",
+      "{start}", "--model.d-model", "32", "--task.max-length", "24"], 4, "model settings"),
+    (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--task.init-from",
       "{data}/none"], 4, "none: no such run"),
-    (["finetune", "tag", "--data.train", "{data}/tag.conllu", "--loop.best", "valid_f1"], 2,
+    (["finetune", "tag", "--data.train", "{data}/tag.conllu", "--loop.best-checkpoint-metric",
+     "valid_f1"], 2,
      "valid_accuracy, valid_macro_f1"),
-    (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--task.length", "900"], 2,
-     "task.length is 900"),
+    (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--task.max-length", "900"], 2,
+     "task.max_length is 900"),
     (["evaluate", "{data}"], 4, "not a run directory"),
     (["glue", "SST-2"], 2, "give COLUMN=RUN"),
     (["glue", "SST-2={start}"], 3, "has no accuracy on validation examples"),

@@ -124,8 +124,8 @@ LARGE = str(10**30)
     ("module", "given", "says"),
     [
         (seq2seq, ["evaluate", "run", "--source", "\ud800", "--target", "x"], "--source: holds"),
-        (seq2seq, ["evaluate", "run", "--source", "x", "--target", "x", "--beams", LARGE],
-         "--beams is 1"),
+        (seq2seq, ["evaluate", "run", "--source", "x", "--target", "x", "--num-beams", LARGE],
+         "--num-beams is 1"),
         (seq2seq, ["resume", "run", "--loop.keep-last", LARGE], "--loop.keep-last is 1"),
         (seq2seq, ["resume", "a\0b"], "error: run: holds a NUL"),
         (decoder_only, ["evaluate", "run", "--ngrams", LARGE], "--ngrams is 1"),
@@ -141,5 +141,5 @@ def test_values_that_mean_nothing_are_refused_before_a_run_is_looked_for(
 
 
 def test_a_training_run_may_be_larger_than_a_command(tmp_path):
-    asked = en_asked(seq2seq.FAMILY, "small", "--training.tokens", "8000000")
-    assert asked.training.tokens == 8_000_000
+    asked = en_asked(seq2seq.FAMILY, "small", "--training.max-tokens", "8000000")
+    assert asked.training.max_tokens == 8_000_000

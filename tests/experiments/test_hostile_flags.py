@@ -22,10 +22,18 @@ TEXTS = ["", "\ud800", "a\0b", "9" * 300, "-1"]
 SIZES = [
     "--model.d-model", "8", "--model.attention.num-heads", "2", "--model.feed-forward.d-ff", "16",
     "--model.positions.max-length", "32", "--distributed.num-local-devices", "1",
-    "--training.steps", "4", "--optimizer.schedule.warm-up", "2",
+    "--training.steps", "4", "--optimizer.schedule.warmup-steps", "2",
 ]  # fmt: skip
-ENCODER = [*SIZES, "--model.encoder-layers", "1", "--training.tokens", "256"]
-DECODER = [*SIZES, "--model.decoder-layers", "1", "--training.rows", "2", "--training.length", "16"]
+ENCODER = [*SIZES, "--model.encoder-layers", "1", "--training.max-tokens", "256"]
+DECODER = [
+    *SIZES,
+    "--model.decoder-layers",
+    "1",
+    "--training.batch-size",
+    "2",
+    "--training.sequence-length",
+    "16",
+]
 
 
 class Program(NamedTuple):
@@ -44,9 +52,9 @@ PROGRAMS = [
     Program(decoder_only, "train", "char-cpu", ["--data.text", "{folder}/text.txt", *DECODER]),
     Program(decoder_only, "train", "ngram", ["--data.text", "{folder}/text.txt"]),
     Program(encoder_only, "pretrain", "small",
-            ["--data.text", "{folder}/text.txt", *ENCODER, "--training.length", "24"]),
+            ["--data.text", "{folder}/text.txt", *ENCODER, "--training.sequence-length", "24"]),
     Program(encoder_only, "finetune", "classify",
-            ["--data.train", "{folder}/classify.tsv", *ENCODER, "--task.length", "24"]),
+            ["--data.train", "{folder}/classify.tsv", *ENCODER, "--task.max-length", "24"]),
 ]  # fmt: skip
 
 
@@ -164,9 +172,9 @@ def test_every_program_and_value_is_among_the_quick_ones():
     assert {value for *_, value in some} == {*NUMBERS, *TEXTS}
     flags = {flag for _, flag, _ in CASES}
     assert flags >= {
-        "training.tokens",
+        "training.max_tokens",
         "data.read.corpus-size",
         "model.d-model",
-        "task.length",
+        "task.max_length",
         "output",
     }

@@ -18,8 +18,9 @@ MEGABYTES = int(os.environ.get("TRANSFORMER_JAX_BIG_MB", "64"))
 STEPS = 400
 SETTINGS = [
     "--model.d-model", "16", "--model.decoder-layers", "1", "--model.attention.num-heads", "2",
-    "--model.feed-forward.d-ff", "32", "--training.steps", str(STEPS), "--training.rows", "8",
-    "--training.length", "64", "--loop.evaluate-every", "0", "--loop.checkpoint-every", "0",
+    "--model.feed-forward.d-ff", "32", "--training.steps", str(STEPS), "--training.batch-size", "8",
+    "--training.sequence-length", "64", "--loop.evaluate-every", "0", "--loop.checkpoint-every",
+    "0",
     "--evaluation.sample", "0",
 ]  # fmt: skip
 
@@ -89,7 +90,7 @@ def test_memory_stays_bounded_and_a_second_start_is_quick(text, tmp_path, kind, 
     run, log = tmp_path / "run", tmp_path / "log"
     chosen = ["--tokenizer.kind", kind, "--tokenizer.vocab-size", vocab]
     chosen += ["--data.text", str(text), "--data.read.documents", documents]
-    layout = ["--training.layout", "blocks" if documents == "file" else "packed"]
+    layout = ["--training.layout", "contiguous" if documents == "file" else "packed"]
     first = Watched(
         run, log, "train", "char-cpu", *chosen, *layout, *SETTINGS, "--output", str(run)
     )

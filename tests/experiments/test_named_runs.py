@@ -88,9 +88,9 @@ def test_help_shows_the_vocabulary_that_will_be_learnt(kind, name, run):
 def test_whatever_the_size_of_the_data_a_run_on_ones_own_text_warms_up_within_it(steps):
     for kind, name, run in NEURAL:
         sized = from_size(run, steps)
-        assert None not in (sized.optimizer.schedule.warm_up, sized.loop.evaluate_every)
+        assert None not in (sized.optimizer.schedule.warmup_steps, sized.loop.evaluate_every)
         assert from_size(sized, 7 * steps) == sized, (kind, name)  # what was chosen stays
-        if run.optimizer.schedule.warm_up is None:
+        if run.optimizer.schedule.warmup_steps is None:
             total = sized.training.steps or sized.training.epochs * steps
             check_warm_up(sized.optimizer.schedule, total)
             assert sized.loop.evaluate_every <= total, (kind, name)
@@ -99,7 +99,7 @@ def test_whatever_the_size_of_the_data_a_run_on_ones_own_text_warms_up_within_it
 
 def test_what_is_given_is_left_alone():
     run = TRANSLATION_RUNS["small"][1]
-    schedule = dataclasses.replace(run.optimizer.schedule, warm_up=7)
+    schedule = dataclasses.replace(run.optimizer.schedule, warmup_steps=7)
     run = dataclasses.replace(
         run,
         training=dataclasses.replace(run.training, epochs=3),
@@ -107,7 +107,7 @@ def test_what_is_given_is_left_alone():
         loop=dataclasses.replace(run.loop, evaluate_every=0),
     )
     sized = from_size(run, 13)
-    assert (sized.training.epochs, sized.optimizer.schedule.warm_up) == (3, 7)
+    assert (sized.training.epochs, sized.optimizer.schedule.warmup_steps) == (3, 7)
     assert (sized.loop.evaluate_every, sized.loop.checkpoint_every) == (0, 0)
     assert said_of(run, sized) == "loop.checkpoint_every 0"
 
@@ -115,7 +115,7 @@ def test_what_is_given_is_left_alone():
 def test_3000_pairs_give_a_run_that_warms_up_and_learns():
     sized = from_size(TRANSLATION_RUNS["small"][1], 13)
     assert said_of(TRANSLATION_RUNS["small"][1], sized) == (
-        "training.epochs 50, optimizer.schedule.warm_up 65, loop.evaluate_every 65, "
+        "training.epochs 50, optimizer.schedule.warmup_steps 65, loop.evaluate_every 65, "
         "loop.checkpoint_every 65"
     )
 

@@ -123,7 +123,7 @@ def test_what_flags_said_when_a_run_resumed_is_not_written_to_it(tmp_path, begun
     else:
         loop = config["loop"]
         assert (loop["evaluate_every"], loop["checkpoint_every"], loop["keep_last"]) == (5, 5, 3)
-        assert config["optimizer"]["schedule"]["warm_up"] == 5
+        assert config["optimizer"]["schedule"]["warmup_steps"] == 5
 
 
 def test_a_step_that_cannot_be_made_leaves_nothing_open(tmp_path, monkeypatch):

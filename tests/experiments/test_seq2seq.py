@@ -32,10 +32,10 @@ WORDS = ["um", "dois", "três", "quatro", "cinco", "seis", "sete", "oito", "nove
 TINY = [
     "--model.d-model", "8", "--model.encoder-layers", "1", "--model.decoder-layers", "1",
     "--model.attention.num-heads", "2", "--model.feed-forward.d-ff", "16",
-    "--tokenizer.kind", "characters", "--training.steps", "6", "--training.buckets", "1",
-    "--training.tokens", "512", "--optimizer.schedule.warm-up", "2",
+    "--tokenizer.kind", "characters", "--training.steps", "6", "--training.num-buckets", "1",
+    "--training.max-tokens", "512", "--optimizer.schedule.warmup-steps", "2",
     "--loop.evaluate-every", "3", "--loop.checkpoint-every", "3", "--evaluation.sentences", "0",
-    "--evaluation.beams", "1", "--data.read.max-length", "64",
+    "--evaluation.num-beams", "1", "--data.read.max-length", "64",
     *ALONE,
 ]  # fmt: skip
 
@@ -87,7 +87,7 @@ def test_a_run_directory_says_all_about_itself(trained):
     assert scores["sacrebleu_signature"].startswith("nrefs:1|case:mixed")
     assert "chrf" in scores
     assert len(results["state_sha256"]) == 64
-    assert results["late_compiles"] == 0
+    assert results["recompilations"] == 0
     assert manifest.read(trained / "checkpoints/step_00000006")["devices"] == 1  # as it was told
     config = from_dict(Run, json.loads((trained / "config.json").read_text()))
     tokenizer = json.loads((trained / "tokenizer.json").read_text())
@@ -99,11 +99,11 @@ def test_a_run_directory_says_all_about_itself(trained):
 
 def test_evaluate_prints_scores_with_their_signature(trained, texts, tmp_path, capsys):
     files = ["--source", f"{texts}/t.pt", "--target", f"{texts}/t.en"]
-    more = ["--beams", "1", "--checkpoint", "average:2", "--output", str(tmp_path / "out")]
+    more = ["--num-beams", "1", "--checkpoint", "average:2", "--output", str(tmp_path / "out")]
     assert seq2seq.main(["evaluate", str(trained), *files, *more]) == 0
     assert re.match(r"sacreBLEU \S+ \(nrefs:1\|case:mixed.*\) chrF", capsys.readouterr().out)
     assert len((tmp_path / "out").read_text().splitlines()) == 4
-    assert seq2seq.main(["evaluate", str(trained), *files, "--beams", "1", "--lowercase"]) == 0
+    assert seq2seq.main(["evaluate", str(trained), *files, "--num-beams", "1", "--lowercase"]) == 0
     assert "|case:lc|" in capsys.readouterr().out
 
 
@@ -294,7 +294,7 @@ def test_a_run_by_earlier_code_may_warm_up_for_longer_than_it_lasts(
     run = tmp_path / "run"
     shutil.copytree(trained, run)
     config = json.loads((run / "config.json").read_text())
-    config["optimizer"]["schedule"]["warm_up"] = 4000
+    config["optimizer"]["schedule"]["warmup_steps"] = 4000
     (run / "config.json").write_text(json.dumps(config))
     if begun:
         for path in (run / "checkpoints").iterdir():
@@ -304,7 +304,7 @@ def test_a_run_by_earlier_code_may_warm_up_for_longer_than_it_lasts(
     monkeypatch.setattr(Trainer, "_fit", lambda *_: NOTHING)
     monkeypatch.setattr(Trainer, "_write_results", lambda *_: None)
     assert seq2seq.main(["resume", str(run)]) == (0 if begun else 2)
-    assert ("warm_up is 4000" in capfd.readouterr().err) != begun
+    assert ("warmup_steps is 4000" in capfd.readouterr().err) != begun
 
 
 MISTAKES = [
@@ -319,17 +319,18 @@ MISTAKES = [
      "60 lines"),
     (["train", "small", "--model.attention.num-heads", "7"], 2, "does not divide d_model"),
     (["train", "base", "{data}", "--training.steps", "50"], 2,
-     "warm_up is 4000, but the run has 50 steps"),
-    (["train", "small", "--training.accumulation", "0"], 2, "training.accumulation is 0"),
+     "warmup_steps is 4000, but the run has 50 steps"),
+    (["train", "small", "--training.gradient-accumulation-steps", "0"], 2,
+     "training.gradient_accumulation_steps is 0"),
     (["train", "small", "--loop.patience", "0"], 2, "loop.patience is 0"),
-    (["train", "small", "--evaluation.beams", "0"], 2, "evaluation.beams is 0"),
+    (["train", "small", "--evaluation.num-beams", "0"], 2, "evaluation.num_beams is 0"),
     (["train", "small", "{data}", "--mesh.fsdp", "3"], 2, "does not divide the 8 devices"),
     (["train", "small", "{data}", "--distributed.num-local-devices", "9"], 2, "allowed are 1 to 8"),
     (["train", "small", "{data}", "--data.read.max-length", "4096"], 2, "max_length is 4096"),
     (["train", "small", "{data}", "--tokenizer.path", "{texts}/no.json"], 3, "no such tokenizer"),
     (["train", "small", "{data}", "--tokenizer.path", "{run}/tokenizer.json", "--model.vocab-size",
       "500"], 2, "leave model.vocab_size out"),
-    (["train", "small", "{data}", "--training.tokens", "8"], 2, "has no room for"),
+    (["train", "small", "{data}", "--training.max-tokens", "8"], 2, "has no room for"),
     (["train", "small", "{data}", "--model.encoder-layers", "1000000000"], 2, "at most 4096"),
     (["train", "small", "{data}", "--model.d-model", "1000000000000"], 2, "at most 1048576"),
     (["train", "small", "{data}", "--model.vocab-size", "1000000000000"], 2,
@@ -341,7 +342,8 @@ MISTAKES = [
     (["train", "small", "{data}", "--model.encoder-layers", "4000", "--model.d-model", "65536"], 2,
      "parameters, which with their gradients take"),
     (["train", "small", "{data}", "--model.attention.head-dim", "-1"], 2, "at least 1, or None"),
-    (["train", "small", "{data}", "--training.tokens", "1000000000"], 2, "a batch of 1,000,000"),
+    (["train", "small", "{data}", "--training.max-tokens", "1000000000"], 2,
+     "a batch of 1,000,000"),
     (["train", "small", "--data.source", "{texts}/pipe", "--data.target", "{texts}/a.en"], 3,
      "a pipe that nobody writes to"),
     (["train", "small", "--data.pairs", "{texts}/pipe", "--data.read.format", "tsv"], 3,
@@ -453,7 +455,10 @@ def test_a_wrong_configuration_is_refused_by_file_and_field(trained, tmp_path, c
 @pytest.mark.slow
 def test_what_follows_from_the_size_of_the_data_is_said_and_kept(texts, tmp_path, capfd):
     """And validation translations are shown; what was chosen is what resuming takes."""
-    run, left_out = tmp_path / "sized", ("--optimizer.schedule.warm-up", "--evaluation.sentences")
+    run, left_out = (
+        tmp_path / "sized",
+        ("--optimizer.schedule.warmup-steps", "--evaluation.sentences"),
+    )
     tiny = [x for i, x in enumerate(TINY) if x not in left_out and TINY[i - 1] not in left_out]
     for name in ("--loop.evaluate-every", "--loop.checkpoint-every"):
         at = tiny.index(name)
@@ -462,14 +467,14 @@ def test_what_follows_from_the_size_of_the_data_is_said_and_kept(texts, tmp_path
     assert seq2seq.main(["train", "small", *sq_data(texts), *tiny, "--output", str(run)]) == 0
     err = capfd.readouterr().err
     assert "(tokenizer.vocab_size 500 follows from the size of the text)" in err
-    chosen = "optimizer.schedule.warm_up 1, loop.evaluate_every 1, loop.checkpoint_every 1\n"
+    chosen = "optimizer.schedule.warmup_steps 1, loop.evaluate_every 1, loop.checkpoint_every 1\n"
     assert f"from the size of the data: {chosen}" in err
     assert "training, with label smoothing 0.1 and dropout" in err
     # Six evaluations of three sentences.
     assert len(re.findall("^  hypothesis  ", err, re.MULTILINE)) == 18
     assert err.count("  source      ") == err.count("  reference   ") == 18
     config = json.loads((run / "config.json").read_text())
-    assert config["optimizer"]["schedule"]["warm_up"] == config["loop"]["evaluate_every"] == 1
+    assert config["optimizer"]["schedule"]["warmup_steps"] == config["loop"]["evaluate_every"] == 1
     assert config["tokenizer"]["vocab_size"] == config["model"]["vocab"]
     assert seq2seq.main(["resume", str(run), *ALONE]) == 0
     assert json.loads((run / "config.json").read_text()) == config

@@ -13,22 +13,24 @@ from transformer_jax.cli.main import main
 WORDS = ["um", "dois", "três", "quatro", "cinco", "seis", "sete", "oito", "nove", "dez"]
 SMALL = [
     "--model.d-model", "16", "--model.attention.num-heads", "2", "--model.feed-forward.d-ff", "32",
-    "--training.steps", "6", "--optimizer.schedule.warm-up", "2", "--loop.evaluate-every", "3",
+    "--training.steps", "6", "--optimizer.schedule.warmup-steps", "2", "--loop.evaluate-every", "3",
     "--loop.checkpoint-every", "3", "--distributed.num-local-devices", "1",
 ]  # fmt: skip
 TRANSLATOR = [
     *SMALL, "--model.encoder-layers", "1", "--model.decoder-layers", "1", "--tokenizer.kind",
-    "characters", "--training.buckets", "1", "--training.tokens", "512", "--evaluation.sentences",
-    "0", "--evaluation.beams", "1", "--data.read.max-length", "64",
+    "characters", "--training.num-buckets", "1", "--training.max-tokens", "512",
+    "--evaluation.sentences",
+    "0", "--evaluation.num-beams", "1", "--data.read.max-length", "64",
 ]  # fmt: skip
 WRITER = [
     *SMALL, "--model.decoder-layers", "1", "--model.positions.max-length", "32",
-    "--training.rows", "16", "--training.length", "16", "--evaluation.sample", "0",
-    "--evaluation.ngrams", "--tokenizer.kind", "bytes",
+    "--training.batch-size", "16", "--training.sequence-length", "16", "--evaluation.sample", "0",
+    "--evaluation.ngram-orders", "--tokenizer.kind", "bytes",
 ]  # fmt: skip
 READER = [
     *SMALL, "--model.encoder-layers", "1", "--model.positions.max-length", "32",
-    "--training.tokens", "256", "--training.length", "16", "--training.buckets", "1",
+    "--training.max-tokens", "256", "--training.sequence-length", "16", "--training.num-buckets",
+    "1",
     "--tokenizer.vocab-size", "100",
 ]  # fmt: skip
 

@@ -264,9 +264,11 @@ def test_pipes_that_nobody_writes_to(translator, writer, reader, texts, tmp_path
         (decoder_only.main, ["train", "char-cpu", "--data.jsonl", pipe, *out]),
         (decoder_only.main, ["evaluate", str(writer), "--text", pipe]),
         (encoder_only.main, ["pretrain", "small", "--data.text", pipe, *out]),
-        (encoder_only.main, ["finetune", "classify", "--task.init", str(reader), "--data.train",
+        (encoder_only.main, ["finetune", "classify", "--task.init-from", str(reader),
+                             "--data.train",
                              pipe, *out]),
-        (encoder_only.main, ["finetune", "classify", "--task.init", pipe, "--data.train", sound]),
+        (encoder_only.main, ["finetune", "classify", "--task.init-from", pipe, "--data.train",
+                             sound]),
         (main, ["translate", pipe]),
         (main, ["generate", str(writer), "--requests", pipe]),
         (main, ["score", str(writer), pipe]),
@@ -286,12 +288,17 @@ def test_sizes_that_no_machine_computes_with(texts, tmp_path, capfd):
     for flag in ("model.d-model", "model.encoder-layers", "model.decoder-layers",
                  "model.vocab-size",
                  "model.attention.num-heads", "model.attention.head-dim", "model.feed-forward.d-ff",
-                 "model.positions.max-length", "training.tokens"):  # fmt: skip
+                 "model.positions.max-length", "training.max_tokens"):  # fmt: skip
         commands.append((seq2seq.main, ["train", *pairs, *TRANSLATOR, f"--{flag}", many, *out]))
-    for flag in ("training.rows", "training.length", "model.d-model", "model.decoder-layers"):
+    for flag in (
+        "training.batch_size",
+        "training.sequence_length",
+        "model.d-model",
+        "model.decoder-layers",
+    ):
         given = ["train", "char-cpu", *text, *WRITER, f"--{flag}", many, *out]
         commands.append((decoder_only.main, given))
-    for flag in ("training.tokens", "model.d-model", "model.encoder-layers"):
+    for flag in ("training.max_tokens", "model.d-model", "model.encoder-layers"):
         given = ["pretrain", "small", *text, *READER, f"--{flag}", many, *out]
         commands.append((encoder_only.main, given))
     fa_alone("sizes that no machine has", commands, tmp_path, capfd)
@@ -405,7 +412,7 @@ def test_folders_that_are_read_only(translator, writer, copy, texts, tmp_path, c
     reads = [
         (translator, main, ["score", "{run}", *pairs]),
         (translator, main, ["verify", "{run}"]),
-        (translator, seq2seq.main, ["evaluate", "{run}", *pairs, "--beams", "1"]),
+        (translator, seq2seq.main, ["evaluate", "{run}", *pairs, "--num-beams", "1"]),
         (writer, main, ["score", "{run}", f"{texts}/t.pt"]),
         (writer, decoder_only.main, ["evaluate", "{run}", "--text", f"{texts}/a.txt"]),
         (writer, main, ["generate", "{run}", "um", "--max-new-tokens", "4", "--temperature", "0"]),

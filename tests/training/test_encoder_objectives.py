@@ -120,7 +120,7 @@ def by_hand(batch):
                 pair += nats(follows[b], batch["next_sentence_label"][b])
                 right += follows[b].argmax() == batch["next_sentence_label"][b]
     return {
-        "masked_loss": masked, "pair_loss": pair, "masked_accuracy": hits, "pair_accuracy": right,
+        "mlm_loss": masked, "pair_loss": pair, "mlm_accuracy": hits, "pair_accuracy": right,
     }  # fmt: skip
 
 
@@ -133,20 +133,20 @@ def test_h18_h19_hidden_words_and_pairs_are_weighed_by_hidden_words(accuracy):
     total, weight, extra = loss(accuracy)(parts()[1], batch)[1]
     wanted = by_hand(batch)
     if not accuracy:
-        wanted.pop("masked_accuracy")
+        wanted.pop("mlm_accuracy")
     assert weight == 4
     assert extra.keys() == wanted.keys()
     for name, value in wanted.items():
         np.testing.assert_allclose(extra[name], value, rtol=1e-5, err_msg=name)
-    np.testing.assert_allclose(total, wanted["masked_loss"] + wanted["pair_loss"], rtol=1e-5)
-    assert wanted.get("masked_accuracy", 1) >= 1
+    np.testing.assert_allclose(total, wanted["mlm_loss"] + wanted["pair_loss"], rtol=1e-5)
+    assert wanted.get("mlm_accuracy", 1) >= 1
 
 
 def test_without_pairs_only_words_count():
     params = {name: part for name, part in parts()[1].items() if name != "next_sentence"}
     total, weight, extra = loss(pairs=False)(params, rows_of())[1]
-    assert extra.keys() == {"masked_loss"}
-    np.testing.assert_allclose(total, by_hand(rows_of())["masked_loss"], rtol=1e-5)
+    assert extra.keys() == {"mlm_loss"}
+    np.testing.assert_allclose(total, by_hand(rows_of())["mlm_loss"], rtol=1e-5)
     assert weight == 4
 
 
@@ -281,5 +281,5 @@ def test_what_is_not_allowed_never_wins():
 
 def test_every_sum_of_an_encoder_objective_has_the_weight_of_its_loss():
     sums = masked_lm(accuracy=True)(nnx.merge(*parts()), rows_of(), None)
-    assert set(sums) == {"loss", "masked_loss", "masked_accuracy", "pair_loss", "pair_accuracy"}
+    assert set(sums) == {"loss", "mlm_loss", "mlm_accuracy", "pair_loss", "pair_accuracy"}
     assert len({float(weight) for _, weight in sums.values()}) == 1

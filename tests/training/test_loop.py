@@ -100,7 +100,7 @@ def lp_without_times(records):
 def test_a_run_measures_every_step_once_and_keeps_last_and_best(bench):
     bench.evaluate = lambda state: {"valid_loss": abs(float(state.step) - 4.0)}
     done = bench.run(10, keep_last=2)
-    assert (done.step, done.best_step, done.early, done.late_compiles) == (10, 4, False, 0)
+    assert (done.step, done.best_step, done.early, done.recompilations) == (10, 4, False, 0)
     lines = read_metrics(bench.path / "metrics.jsonl")
     assert [r["step"] for r in lines if "loss" in r] == list(range(1, 11))
     assert [r["step"] for r in lines if "valid_loss" in r] == [4, 8, 10]
@@ -156,7 +156,7 @@ def test_non_finite_steps_are_counted_and_end_the_run_across_resumes(bench):
     with pytest.raises(
         NumericsError, match=r"5 consecutive steps up to step 12.*warm_up"
     ) as caught:
-        bench.run(40, max_skipped=5)
+        bench.run(40, max_nonfinite_steps=5)
     assert caught.value.exit_code == 5
     lines = lp_train_lines(bench.path)
     assert [r["step"] for r in lines if r["skipped"]] == [4, 5, 8, 9, 10, 11, 12]
@@ -166,7 +166,7 @@ def test_non_finite_steps_are_counted_and_end_the_run_across_resumes(bench):
     assert "Infinity" not in raw
     # Three of them lie before the checkpoint of step 10: two more are too many.
     with pytest.raises(NumericsError, match="up to step 12"):
-        bench.run(40, max_skipped=5)
+        bench.run(40, max_nonfinite_steps=5)
 
 
 def test_patience_ends_the_run_and_goes_on_ending_it(bench):
@@ -187,11 +187,11 @@ def test_a_compile_after_warm_up_is_a_defect_that_names_the_shape(bench, caplog)
     bench.widths = (7, 7, 9)
     with caplog.at_level(logging.WARNING):
         done = bench.run(6)
-    assert done.late_compiles == 1
+    assert done.recompilations == 1
     (record,) = [r for r in caplog.records if "compiled after warm-up" in r.getMessage()]
     assert "x [2, 9]" in record.getMessage()
     bench.planned = (7, 9)
-    assert bench.run(12).late_compiles == 0
+    assert bench.run(12).recompilations == 0
 
 
 class HeldStep:
@@ -237,7 +237,7 @@ def test_the_first_steps_do_not_wait_for_shapes_that_come_later(bench, held):
 
     bench.hook = lambda n: n == 2 and threading.Thread(target=let_go).start()
     done = bench.run(6, evaluate_every=0, checkpoint_every=0)
-    assert (done.step, done.late_compiles, bench.step.lowered) == (6, 0, [7, 9])
+    assert (done.step, done.recompilations, bench.step.lowered) == (6, 0, [7, 9])
     assert done_by_then == [1, 2]  # reported before the wait, not after it
     assert [r["step"] for r in lp_train_lines(bench.path)] == list(range(1, 7))
 
@@ -297,7 +297,7 @@ def test_tensorboard_is_optional(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "wrong",
     [{"evaluate_every": -1}, {"checkpoint_every": -1}, {"keep_last": 0}, {"patience": 0},
-     {"max_skipped": 0}],
+     {"max_nonfinite_steps": 0}],
 )  # fmt: skip
 def test_settings_that_cannot_be_are_refused(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):

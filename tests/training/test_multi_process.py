@@ -121,8 +121,8 @@ COMMANDS = {
     "sacreBLEU": ["seq2seq", "train", "phrasebook", "--data.read.corpus-size", "500",
                   "--evaluation.sentences", "4"],
     "bits/byte": ["decoder_only", "train", "python-docs", "--evaluation.sample", "8"],
-    "MLM accuracy": ["encoder_only", "pretrain", "python-docs", "--training.buckets", "1"],
-    "spearman": ["encoder_only", "finetune", "regress", "--training.buckets", "1",
+    "MLM accuracy": ["encoder_only", "pretrain", "python-docs", "--training.num-buckets", "1"],
+    "spearman": ["encoder_only", "finetune", "regress", "--training.num-buckets", "1",
                  "--data.train", "{folder}/numbers.tsv", "--model.d-model", "64",
                  "--model.attention.num-heads", "2"],
 }  # fmt: skip
@@ -140,7 +140,7 @@ def test_the_whole_command_runs_on_two_processes(tmp_path, said):
     module, *given = (word.format(folder=tmp_path) for word in COMMANDS[said])
     command = [sys.executable, "-m", f"experiments.{module}", *given]
     command += ["--output", str(tmp_path / "run"), "--training.steps", "4", "--mesh.data", "2"]
-    command += ["--optimizer.schedule.warm-up", "2", "--distributed.num-processes", "2"]
+    command += ["--optimizer.schedule.warmup-steps", "2", "--distributed.num-processes", "2"]
     command += ["--loop.evaluate-every", "2", "--loop.checkpoint-every", "2"]
     command += ["--distributed.coordinator-address", f"localhost:{port}"]
     flags = "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=1"

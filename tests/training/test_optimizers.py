@@ -134,7 +134,7 @@ OPTAX = {
 @pytest.mark.parametrize("name", OPTAX)
 def test_each_optimizer_is_that_of_optax(name):
     config, expected = OPTAX[name]
-    config = dataclasses.replace(config, schedule=FLAT, clip=None)
+    config = dataclasses.replace(config, schedule=FLAT, max_grad_norm=None)
     ours = make_optimizer(config, 8, 100, params=DECLARED)
     chex.assert_trees_all_close(descend(ours)[0], descend(expected)[0], rtol=1e-5, atol=1e-6)
 
@@ -145,7 +145,9 @@ def test_muon_is_that_of_optax_on_kernels_and_adam_elsewhere():
         params,
     )
     muon = optax.contrib.muon(0.1, consistent_rms=0.2, muon_weight_dimension_numbers=axes)
-    ours = make_optimizer(OptimizerConfig("muon", 0.1, FLAT, clip=None), 8, 100, params=DECLARED)
+    ours = make_optimizer(
+        OptimizerConfig("muon", 0.1, FLAT, max_grad_norm=None), 8, 100, params=DECLARED
+    )
     found, kernels, others = (
         descend(tx)[0] for tx in (ours, muon, optax.adam(0.1, 0.9, 0.99, 1e-9))
     )
@@ -163,14 +165,14 @@ def test_muon_leaves_heads_of_a_few_numbers_to_adam(head):
     step = lambda config: (tx := make_optimizer(config, 8, 100, params=params)).update(
         slopes, tx.init(slopes), slopes
     )[0]
-    muon = step(OptimizerConfig("muon", 0.1, FLAT, clip=None))
-    adam = step(OptimizerConfig("adam", 0.1, FLAT, clip=None))
+    muon = step(OptimizerConfig("muon", 0.1, FLAT, max_grad_norm=None))
+    adam = step(OptimizerConfig("adam", 0.1, FLAT, max_grad_norm=None))
     chex.assert_trees_all_close(muon, adam, rtol=1e-5)
 
 
 def test_muon_makes_the_singular_values_of_each_layer_alike():
     """In a scanned stack too, where a kernel holds those of all layers."""
-    config = OptimizerConfig("muon", 1.0, FLAT, clip=None)
+    config = OptimizerConfig("muon", 1.0, FLAT, max_grad_norm=None)
     [slopes] = normals((3, 4, 6))
     apart = {str(i): {"kernel": slope} for i, slope in enumerate(slopes)}
     together = {"blocks": {"kernel": slopes}}
@@ -190,7 +192,7 @@ def test_muon_makes_the_singular_values_of_each_layer_alike():
 
 
 def test_clipping_bounds_all_parameters_together():
-    plain = OptimizerConfig("sgd", 1.0, FLAT, beta1=0.0, clip=0.25)
+    plain = OptimizerConfig("sgd", 1.0, FLAT, beta1=0.0, max_grad_norm=0.25)
     tx = make_optimizer(plain, 8, 100)
     grads = jax.tree.map(lambda p: 10 + p, PARAMS)
     updates, _ = tx.update(grads, tx.init(PARAMS), PARAMS)
@@ -251,7 +253,7 @@ def _tower(scan):
 @pytest.mark.parametrize("scan", [False, True])
 def test_the_rate_of_each_layer_is_a_part_of_that_above_b38(scan):
     params, tower, grads = _tower(scan)
-    config = OptimizerConfig("sgd", 1.0, FLAT, beta1=0.0, clip=None, layer_decay=0.5)
+    config = OptimizerConfig("sgd", 1.0, FLAT, beta1=0.0, max_grad_norm=None, layer_decay=0.5)
     tx = make_optimizer(config, 2, 10, params=tower)
     updates, _ = tx.update(grads, tx.init(params), params)
     blocks = updates["encoder"]["blocks"]
@@ -320,15 +322,15 @@ def test_learning_rate_is_that_of_the_last_update():
         ({"name": "adafactor", "beta1": 0.9}, "adafactor has none"),
         ({"beta1": 1.0}, "beta1 is 1.0"),
         ({"beta2": -0.1}, "beta2 is -0.1"),
-        ({"clip": 0.0}, "above 0, or None"),
-        ({"clip": float("nan")}, "above 0, or None"),
+        ({"max_grad_norm": 0.0}, "above 0, or None"),
+        ({"max_grad_norm": float("nan")}, "above 0, or None"),
         ({"weight_decay": -1.0, "name": "adamw"}, "weight_decay is -1"),
         ({"learning_rate": float("nan")}, "learning_rate is nan"),
         ({"learning_rate": -1e-3}, "learning_rate is -0.001"),
         ({"schedule": ScheduleConfig("cosine", 10)}, "cosine schedule needs"),
-        ({"schedule": ScheduleConfig("noam", 0)}, "warm_up is 0"),
-        ({"schedule": ScheduleConfig("constant", -1), "learning_rate": 1.0}, "warm_up is -1"),
-        ({"schedule": ScheduleConfig("noam", 10, 0.5)}, "final is for cosine and linear"),
+        ({"schedule": ScheduleConfig("noam", 0)}, "warmup_steps is 0"),
+        ({"schedule": ScheduleConfig("constant", -1), "learning_rate": 1.0}, "warmup_steps is -1"),
+        ({"schedule": ScheduleConfig("noam", 10, 0.5)}, "final_fraction is for cosine and linear"),
         (
             {"schedule": ScheduleConfig("cosine", 1, 2.0), "learning_rate": 1.0},
             "allowed are 0 to 1",
@@ -351,7 +353,7 @@ def test_a_warm_up_longer_than_the_run_is_refused(kind):
 def test_a_warm_up_longer_than_the_run_is_refused_where_the_rate_does_not_end_too():
     for kind in ("noam", "inverse_sqrt", "constant"):
         check_warm_up(ScheduleConfig(kind, 100), 100)
-        with pytest.raises(ConfigError, match="warm_up is 101, but the run has 100 steps"):
+        with pytest.raises(ConfigError, match="warmup_steps is 101, but the run has 100 steps"):
             check_warm_up(ScheduleConfig(kind, 101), 100)
 
 
@@ -366,7 +368,7 @@ def test_a_part_of_the_run_that_is_all_of_it_is_refused_where_the_rate_falls(kin
 
 
 def test_a_warm_up_that_is_not_given_is_a_tenth_of_the_run_and_at_most_a_thousand():
-    steps = {total: warm_up_steps(ScheduleConfig(warm_up=None), total)
+    steps = {total: warm_up_steps(ScheduleConfig(warmup_steps=None), total)
              for total in (3, 130, 5000, 10_000, 10**6)}  # fmt: skip
     assert steps == {3: 1, 130: 13, 5000: 500, 10_000: 1000, 10**6: 1000}
     config = OptimizerConfig("adam", 1.0, ScheduleConfig("inverse_sqrt", None))
@@ -375,7 +377,7 @@ def test_a_warm_up_that_is_not_given_is_a_tenth_of_the_run_and_at_most_a_thousan
 
 def test_a_linear_decay_is_that_of_optax():
     ours = make_schedule(
-        OptimizerConfig("adamw", 0.5, ScheduleConfig("linear", 4, final=0.2)), 8, 20
+        OptimizerConfig("adamw", 0.5, ScheduleConfig("linear", 4, final_fraction=0.2)), 8, 20
     )
     theirs = optax.join_schedules(
         [optax.linear_schedule(0.0, 0.5, 4), optax.linear_schedule(0.5, 0.1, 16)], [4]

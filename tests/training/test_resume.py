@@ -17,21 +17,24 @@ WORDS = ["um", "dois", "três", "quatro", "cinco", "seis", "sete", "oito", "nove
 SETTINGS = [
     "--model.d-model", "8", "--model.decoder-layers", "1", "--model.attention.num-heads", "2",
     "--model.feed-forward.d-ff", "16", "--tokenizer.kind", "characters",
-    "--training.steps", str(STEPS), "--training.average-decay", "0.9",
-    "--optimizer.schedule.warm-up", "20", "--loop.evaluate-every", "50",
+    "--training.steps", str(STEPS), "--training.ema-decay", "0.9",
+    "--optimizer.schedule.warmup-steps", "20", "--loop.evaluate-every", "50",
     "--loop.checkpoint-every", "25",
 ]  # fmt: skip
 # The run of each family that has a name, its texts, and what it has of its own.
 FAMILIES = {
     "seq2seq": [
         "small", "--data.source", "{texts}/a.pt", "--data.target", "{texts}/a.en",
-        "--model.encoder-layers", "1", "--training.buckets", "1", "--training.tokens", "256",
+        "--model.encoder-layers", "1", "--training.num-buckets", "1", "--training.max-tokens",
+        "256",
         "--evaluation.sentences", "0", "--data.read.max-length", "64",
     ],
     "decoder_only": [
         "char-cpu", "--data.text", "{texts}/a.pt", "--data.read.documents", "line",
-        "--training.layout", "packed", "--training.rows", "8", "--training.length", "32",
-        "--model.norm.residual-dropout", "0.1", "--evaluation.sample", "0", "--evaluation.ngrams",
+        "--training.layout", "packed", "--training.batch-size", "8", "--training.sequence-length",
+        "32",
+        "--model.norm.residual-dropout", "0.1", "--evaluation.sample", "0",
+        "--evaluation.ngram-orders",
     ],
 }  # fmt: skip
 

@@ -298,7 +298,7 @@ def test_metrics_are_scalars_with_the_rate_and_the_objectives_sums(line):
 
 def test_gradient_norm_is_that_before_clipping():
     tx = make_optimizer(
-        OptimizerConfig("sgd", 1.0, ScheduleConfig("constant", 0), 0.0, clip=0.5), 8, 9
+        OptimizerConfig("sgd", 1.0, ScheduleConfig("constant", 0), 0.0, max_grad_norm=0.5), 8, 9
     )
     graph, state = fresh(make_line, tx)
     after, metrics = make_step(squares, tx, merging(graph))(state, {}, points())

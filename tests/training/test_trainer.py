@@ -274,12 +274,12 @@ def test_validation_measures_sums_and_what_the_task_evaluates(tmp_path):
 
 
 def test_the_best_checkpoint_follows_a_metric_of_the_task(tmp_path):
-    loop = LoopConfig(evaluate_every=2, checkpoint_every=2, best="size")
+    loop = LoopConfig(evaluate_every=2, checkpoint_every=2, best_checkpoint_metric="size")
     best = trainer(tmp_path, loop=loop).fit(steps=4).best
     sizes = [record["size"] for record in tr_records(tmp_path) if "size" in record]
     assert (best.name, best.value) == ("size", max(sizes))
     with pytest.raises(ConfigError, match=r"loop\.best is bleu: this run has valid_loss, size"):
-        trainer(tmp_path, loop=LoopConfig(best="bleu"))
+        trainer(tmp_path, loop=LoopConfig(best_checkpoint_metric="bleu"))
 
 
 def test_other_data_is_refused(tmp_path):

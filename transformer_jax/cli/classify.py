@@ -69,7 +69,7 @@ class Classify(RunCommand):
                 write(*self.cells(kind, labels, row))
             sys.stdout.buffer.flush()
         if predictor.cut:
-            cut, length = plural(predictor.cut, "text"), plural(task["length"], "token")
+            cut, length = plural(predictor.cut, "text"), plural(task["max_length"], "token")
             # The truncation in the training of a downloaded classifier is not known.
             known = "" if "published" in config else ", as in training"
             note(f"{cut} truncated to {length}{known}")

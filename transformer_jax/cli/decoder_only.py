@@ -5,7 +5,7 @@
     python -m experiments.decoder_only train gpt2-small --data.text folder/ --mesh.fsdp 4
     python -m experiments.decoder_only train ngram --data.text shakespeare.txt --model.order 5
     python -m experiments.decoder_only resume runs/char-cpu
-    python -m experiments.decoder_only evaluate runs/char-cpu --text more.txt --beside runs/ngram
+    python -m experiments.decoder_only evaluate runs/char-cpu --text more.txt --compare runs/ngram
 
 ``train NAME --help`` lists every setting. A run ends with perplexity and bits per character on its
 test texts, beside models that count.
@@ -34,7 +34,7 @@ class Evaluate(RunCommand):
     """The run directory, of a neural or a counted model."""
     text: str | None = None
     """A text file or folder; None is the test (or else validation) text of the run."""
-    beside: tuple[str, ...] = ()
+    compare: tuple[str, ...] = ()
     """Further runs on the same text; each reads it with its own tokenizer."""
     ngrams: tuple[int, ...] | None = None
     """Orders of models counted from the run's training text; None is as the run says."""

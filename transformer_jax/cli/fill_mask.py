@@ -43,7 +43,7 @@ class FillMask(RunCommand):
         run = open_directory(self.run)
         if refuse_others(run, ("encoder", "encoder-task")) == "encoder-task":
             task = task_of(run)
-            begun = task.get("init")
+            begun = task.get("init_from")
             hint = f"use the run that it was initialized from, {begun}" if begun else "trained anew"
             raise ConfigError(
                 f"{self.run}: fine-tuned for the task {task['kind']}, it has no masked-LM head any "

@@ -38,7 +38,7 @@ class Evaluate(RunCommand):
     """Their reference translations, line by line."""
     checkpoint: str = "best"
     """best, last, a step, or average:N (the mean of the last N)."""
-    beams: int = 4
+    num_beams: int = 4
     """Hypotheses of beam search; 1 is greedy search."""
     lowercase: bool = False
     """Score without regard to case, which the signature then says."""
@@ -63,7 +63,7 @@ def _evaluate(asked: Evaluate) -> int:
     from transformer_jax.runs.translation_settings import Run
     from transformer_jax.tasks.translation_task import score_pairs
 
-    search = BeamSearchConfig(num_beams=asked.beams)
+    search = BeamSearchConfig(num_beams=asked.num_beams)
     lowercase = Run.read(open_directory(asked.run)).data.read.lowercase
     # Every line counts, empty ones too: a score over a part of a file is another score.
     pairs = read_aligned(asked.source, asked.target, "--source, --target")

@@ -196,13 +196,13 @@ def run_fields(folder: HFCheckpoint) -> dict[str, Any]:
     if model.kind == "encoder":
         objective = "nsp" if model.next_sentence else "none"
         found["masking"] = {"sentence_objective": objective} if model.words else None
-        found["training"] = {"length": length}
+        found["training"] = {"sequence_length": length}
     elif model.kind in ("encoder-task", "decoder-task"):
         found["task"] = {
             "kind": model.task,
             "labels": list(model.labels),
-            "length": length,
-            "stride": min(_STRIDE, max(1, length // 4)),
+            "max_length": length,
+            "doc_stride": min(_STRIDE, max(1, length // 4)),
         }
     elif model.kind == "image":
         found["task"] = {"kind": "classify", "labels": list(model.labels)} if model.task else None

@@ -46,7 +46,11 @@ def read_length(run: "RunDirectory") -> int:
     if config.positions.kind != "learned" or config.decoder_layers:
         return most
     part = fields.get("task" if "task" in fields else "training")
-    length = part.get("length") if isinstance(part, dict) else None
+    length = (
+        part.get("max_length" if "task" in fields else "sequence_length")
+        if isinstance(part, dict)
+        else None
+    )
     return min(most, length) if isinstance(length, int) else most
 
 
@@ -140,7 +144,7 @@ def load_task(
     if refuse_others(run, (*ENCODERS, "decoder-task")) == "encoder":
         raise ConfigError(
             f"{path}: pre-trained encoder with no head for {_HEADS[tasks[0]]}: fine-tune it "
-            f"(python -m experiments.encoder_only finetune {tasks[0]} --task.init {path} "
+            f"(python -m experiments.encoder_only finetune {tasks[0]} --task.init-from {path} "
             f"--data.train FILE)"
         )
     task = task_of(run)
@@ -159,8 +163,8 @@ def load_task(
         tokenizer,
         kind=kind,
         labels=task.get("labels", []),
-        length=int(task.get("length", 128)),
-        stride=int(task.get("stride", 64)),
+        length=int(task.get("max_length", 128)),
+        stride=int(task.get("doc_stride", 64)),
         tokens=tokens,
         template=template_of(run, tokenizer),
     )

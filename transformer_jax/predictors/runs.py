@@ -187,7 +187,7 @@ def refuse_others(run: "RunDirectory", kinds: tuple[str, ...]) -> str:
         raise ConfigError(
             f"{run.path}: {name} is bidirectional, without a next-token distribution: use "
             f"transformer-jax {command}, or initialize a translator from it "
-            f"(python -m experiments.seq2seq train NAME --init {run.path})"
+            f"(python -m experiments.seq2seq train NAME --init-from {run.path})"
         )
     raise ConfigError(
         f"{run.path}: the run of {name}, which this command does not use: "

@@ -38,9 +38,11 @@ def mesh_of(run: Any) -> Mesh:
 def with_rows(run: Any) -> Any:
     """The run with rows of batches that divide over this mesh as well as over those to come."""
     training = run.training
-    needed = num_batch_shards(mesh_of(run)) * training.accumulation
-    multiple = math.lcm(training.rows_multiple, needed)
-    return dataclasses.replace(run, training=dataclasses.replace(training, rows_multiple=multiple))
+    needed = num_batch_shards(mesh_of(run)) * training.gradient_accumulation_steps
+    multiple = math.lcm(training.required_batch_size_multiple, needed)
+    return dataclasses.replace(
+        run, training=dataclasses.replace(training, required_batch_size_multiple=multiple)
+    )
 
 
 def check_best(run: Any, allowed: Sequence[str]) -> None:
@@ -49,8 +51,11 @@ def check_best(run: Any, allowed: Sequence[str]) -> None:
     Raises:
         ConfigError: It names those that there are.
     """
-    if run.loop.best not in (None, *allowed):
-        raise ConfigError(f"loop.best is {run.loop.best}: this run has {', '.join(allowed)}")
+    if run.loop.best_checkpoint_metric not in (None, *allowed):
+        raise ConfigError(
+            f"loop.best_checkpoint_metric is {run.loop.best_checkpoint_metric}: "
+            f"this run has {', '.join(allowed)}"
+        )
 
 
 def check_steps(run: Any) -> None:
@@ -84,11 +89,12 @@ def check_rows(run: Any) -> None:
     Raises:
         ConfigError: It says by what they have to.
     """
-    needed = num_batch_shards(mesh_of(run)) * run.training.accumulation
+    needed = num_batch_shards(mesh_of(run)) * run.training.gradient_accumulation_steps
     if run.training.row_unit % needed:
         raise ConfigError(
             f"this run has batches of a multiple of {plural(run.training.row_unit, 'row')}, which "
             f"do not "
-            f"divide by {needed} (mesh data x fsdp x accumulation): choose another mesh, or other "
+            f"divide by {needed} (mesh data x fsdp x gradient_accumulation_steps): choose another "
+            f"mesh, or other "
             f"batches for a new run"
         )

@@ -36,25 +36,33 @@ class EncoderTraining:
     # Passes over the training examples; None is as many as give 1000 steps, 10 to 50.
     epochs: int | None = 3
     steps: int | None = None  # the last step; None goes by epochs
-    tokens: int = 1024  # of a batch, padding included, over all devices
-    buckets: int = 6  # shapes of batches
-    rows_multiple: int = 8  # rows of batches divide by it: the numbers of devices to go on with
-    accumulation: int = 1  # parts that a batch is computed in, one after another
-    average_decay: float | None = None  # of the running average of parameters; None keeps none
+    max_tokens: int = 1024  # of a batch, padding included, over all devices
+    num_buckets: int = 6  # shapes of batches
+    # Divides the rows of every batch: choose a multiple of the numbers of devices to come.
+    required_batch_size_multiple: int = 8
+    gradient_accumulation_steps: int = 1  # parts that a batch is computed in, one after another
+    ema_decay: float | None = None  # of the running average of parameters; None keeps none
     seed: int = 1  # of parameters, dropout, order and masks
     mode: Literal["jit", "pmap"] = "jit"  # how the step is compiled
 
     def __post_init__(self) -> None:
-        sizes = ("epochs", "steps", "tokens", "buckets", "rows_multiple", "accumulation")
+        sizes = (
+            "epochs",
+            "steps",
+            "max_tokens",
+            "num_buckets",
+            "required_batch_size_multiple",
+            "gradient_accumulation_steps",
+        )
         at_least("training", self, **dict.fromkeys(sizes, 1), seed=0)
 
     @property
     def row_unit(self) -> int:
         """What the rows of every batch are a multiple of."""
-        return self.rows_multiple
+        return self.required_batch_size_multiple
 
     @property
-    def smoothing(self) -> float:
+    def label_smoothing(self) -> float:
         """Words and labels are told as they are."""
         return 0.0
 
@@ -65,13 +73,13 @@ class PretrainTraining(EncoderTraining):
 
     # Passes over the training text; None is as many as give 1000 steps, 10 to 50.
     epochs: int | None = 10
-    tokens: int = 4096  # of a batch, padding included, over all devices
-    buckets: int = 4  # shapes of batches
-    length: int = 128  # most tokens of a text, with [CLS] and [SEP]
+    max_tokens: int = 4096  # of a batch, padding included, over all devices
+    num_buckets: int = 4  # shapes of batches
+    sequence_length: int = 128  # most tokens of a text, with [CLS] and [SEP]
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("training", self, length=1)
+        at_least("training", self, sequence_length=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,23 +116,25 @@ class TaskConfig:
     """What is learnt from labeled examples, and from where it starts."""
 
     kind: Task = "classify"
-    init: str | None = None  # a run whose encoder it starts from; None starts from nothing
+    init_from: str | None = None  # a run whose encoder it starts from; None starts from nothing
     freeze: str = "none"  # none, embeddings, encoder, or N: the embeddings and the first N layers
     reinit_last: int = 0  # top layers to reinitialize, with the pooler
-    length: int = 128  # most tokens of an example, with [CLS] and [SEP]
-    stride: int = 64  # span: tokens that windows over a long context share
+    max_length: int = 128  # most tokens of an example, with [CLS] and [SEP]
+    doc_stride: int = 64  # span: tokens that windows over a long context share
     labels: tuple[str, ...] = ()  # their names, in order; filled in from the training file
 
     def __post_init__(self) -> None:
-        at_least("task", self, length=8, stride=1, reinit_last=0)
+        at_least("task", self, max_length=8, doc_stride=1, reinit_last=0)
         if self.freeze not in ("none", "embeddings", "encoder") and not self.freeze.isdecimal():
             raise ConfigError(
                 f"task.freeze is {self.freeze}: allowed are none, embeddings, encoder, or the "
                 f"number of layers to freeze together with the embeddings"
             )
-        if (self.freeze != "none" or self.reinit_last) and self.init is None:
+        if (self.freeze != "none" or self.reinit_last) and self.init_from is None:
             given = "freeze" if self.freeze != "none" else "reinit_last"
-            raise ConfigError(f"task.{given} is given without task.init: nothing is learnt yet")
+            raise ConfigError(
+                f"task.{given} is given without task.init_from: nothing is learnt yet"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +177,7 @@ def _adamw(peak: float, warm_up: int | float | None, final: float = 0.0) -> Opti
         beta2=0.98,
         eps=1e-6,
         weight_decay=0.01,
-        schedule=ScheduleConfig("cosine", warm_up=warm_up, final=final),
+        schedule=ScheduleConfig("cosine", warmup_steps=warm_up, final_fraction=final),
     )
 
 
@@ -176,7 +186,7 @@ def _muon(peak: float, warm_up: int | None) -> OptimizerConfig:
         name="muon",
         learning_rate=peak,
         weight_decay=0.1,
-        schedule=ScheduleConfig("cosine", warm_up=warm_up, final=0.05),
+        schedule=ScheduleConfig("cosine", warmup_steps=warm_up, final_fraction=0.05),
     )
 
 
@@ -201,7 +211,9 @@ _PRETRAIN: dict[str, tuple[str, Any]] = {
             data=TextData(corpus="python-library", read=TextOptions(documents="blank")),
             tokenizer=TokenizerConfig(kind="wordpiece", vocab_size=4000),
             optimizer=_muon(5e-3, 100),
-            training=PretrainTraining(steps=2200, tokens=2048, length=64, buckets=2),
+            training=PretrainTraining(
+                steps=2200, max_tokens=2048, sequence_length=64, num_buckets=2
+            ),
             loop=LoopConfig(evaluate_every=500, checkpoint_every=1000),
             evaluation=PretrainEvaluation(characters=100_000),
         ),
@@ -212,7 +224,7 @@ _PRETRAIN: dict[str, tuple[str, Any]] = {
             model=bert(256, 4),
             tokenizer=TokenizerConfig(kind="wordpiece", vocab_size=None),
             optimizer=dataclasses.replace(
-                _adamw(1e-3, None), schedule=ScheduleConfig("linear", warm_up=None)
+                _adamw(1e-3, None), schedule=ScheduleConfig("linear", warmup_steps=None)
             ),
             training=PretrainTraining(epochs=None),
             loop=LoopConfig(evaluate_every=None, checkpoint_every=None),
@@ -233,7 +245,7 @@ _PRETRAIN: dict[str, tuple[str, Any]] = {
         PretrainRun(
             tokenizer=TokenizerConfig(kind="wordpiece", vocab_size=30_522),
             optimizer=_adamw(1e-4, 10_000),
-            training=PretrainTraining(steps=1_000_000, tokens=131_072, length=512),
+            training=PretrainTraining(steps=1_000_000, max_tokens=131_072, sequence_length=512),
             loop=LoopConfig(keep_last=5),
         ),
     ),
@@ -243,7 +255,7 @@ _PRETRAIN: dict[str, tuple[str, Any]] = {
             model=PRESETS["bert_large"],
             tokenizer=TokenizerConfig(kind="wordpiece", vocab_size=30_522),
             optimizer=_adamw(1e-4, 10_000),
-            training=PretrainTraining(steps=1_000_000, tokens=131_072, length=512),
+            training=PretrainTraining(steps=1_000_000, max_tokens=131_072, sequence_length=512),
             loop=LoopConfig(keep_last=5),
         ),
     ),
@@ -252,7 +264,7 @@ _PRETRAIN: dict[str, tuple[str, Any]] = {
 
 def _task(kind: Task, length: int = 128, **training: Any) -> FinetuneRun:
     return FinetuneRun(
-        task=TaskConfig(kind=kind, length=length),
+        task=TaskConfig(kind=kind, max_length=length),
         tokenizer=TokenizerConfig(kind="wordpiece", vocab_size=None),
         optimizer=_adamw(3e-4, 0.06),
         training=EncoderTraining(**training),
@@ -267,7 +279,7 @@ _TASKS: dict[str, tuple[str, Any]] = {
                 _task("regress")),
     "tag": ("A tag for each word: parts of speech, names.", _task("tag")),
     "span": ("Where in a paragraph the answer to a question stands.",
-             _task("span", length=384, tokens=4096)),
+             _task("span", length=384, max_tokens=4096)),
 }  # fmt: skip
 
 PRETRAIN_RUNS = with_vocabulary_shown(_PRETRAIN)

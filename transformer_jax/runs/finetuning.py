@@ -37,10 +37,10 @@ def begin(run: FinetuneRun, named: FinetuneRun) -> tuple[FinetuneRun, RunDirecto
     checks.check_steps(run)
     if run.task.labels:
         raise ConfigError("task.labels are told from the training file: leave them out")
-    start = None if run.task.init is None else starting_point(run.task.init)
+    start = None if run.task.init_from is None else starting_point(run.task.init_from)
     if start is not None:
         run = _from(run, named, start)
-    checks.check_length("task.length", run.task.length, run.model)
+    checks.check_length("task.max_length", run.task.max_length, run.model)
     _check_layers(run)
     splits = open_run(run)
     labels = label_names(splits, run.task.kind)
@@ -72,7 +72,7 @@ def _from(run: FinetuneRun, named: FinetuneRun, start: Initial) -> FinetuneRun:
     """The run with the model that it starts from, but for settings that were given."""
     if run.tokenizer != named.tokenizer:
         raise ConfigError(
-            "tokenizer: a run with task.init reads text as that run does: leave it out"
+            "tokenizer: a run with task.init_from reads text as that run does: leave it out"
         )
     model = start.changed(run.model, named.model)
     data = dataclasses.replace(
@@ -80,7 +80,8 @@ def _from(run: FinetuneRun, named: FinetuneRun, start: Initial) -> FinetuneRun:
     )
     if run.data.read.lowercase and not start.lowercase:
         raise ConfigError(
-            f"data.read.lowercase: {run.task.init} was trained on text with capitals: leave it out"
+            f"data.read.lowercase: {run.task.init_from} was trained on text with capitals: leave "
+            f"it out"
         )
     return dataclasses.replace(run, model=model, data=data)
 
@@ -152,14 +153,14 @@ def make_task(
         tokenizer,
         kind=settings.kind,
         labels=settings.labels,
-        length=settings.length,
-        stride=settings.stride,
+        length=settings.max_length,
+        stride=settings.doc_stride,
         batching=batching_of(run.training),
     )
     return dataclasses.replace(
         task,
         partition=EVERYTHING if stays is None else where(lambda path: not stays(path)),
-        initial=None if settings.init is None else functools.partial(_initial, run),
+        initial=None if settings.init_from is None else functools.partial(_initial, run),
         settings=run,
     )
 
@@ -169,15 +170,20 @@ def _initial(run: FinetuneRun, params: Any) -> Any:
     task, layers = run.task, run.model.encoder_layers
     fresh = [f"encoder/blocks/{i}/" for i in range(layers - task.reinit_last, layers)]
     fresh += ["pooler/"] if task.reinit_last else []
-    assert task.init is not None
-    return starting_point(task.init).given(params, lambda name: name.startswith(tuple(fresh)))
+    assert task.init_from is not None
+    return starting_point(task.init_from).given(params, lambda name: name.startswith(tuple(fresh)))
 
 
 def predictor(model: tuple[Any, Any], tokenizer: Tokenizer, run: FinetuneRun) -> Predictor:
     """Predicts the labels of texts as a run does."""
     task = run.task
     return Predictor(
-        model, tokenizer, kind=task.kind, labels=task.labels, length=task.length, stride=task.stride
+        model,
+        tokenizer,
+        kind=task.kind,
+        labels=task.labels,
+        length=task.max_length,
+        stride=task.doc_stride,
     )
 
 

@@ -42,7 +42,7 @@ def begin(
         checks.check_best(run, ("valid_loss",))
         checks.check_rows(run)
         checks.check_steps(run)
-        checks.check_length("training.length", run.training.length, run.model)
+        checks.check_length("training.sequence_length", run.training.sequence_length, run.model)
     texts = open_run(run)
     learn = lambda: beginning.learn_tokenizer(run.tokenizer, sample_texts(texts.train))
     settle = functools.partial(_settled, texts)
@@ -123,7 +123,7 @@ def make_task(
         texts,
         run.model,
         tokenizer,
-        rows=Rows(training.rows, training.length, training.layout, training.seed),
+        rows=Rows(training.batch_size, training.sequence_length, training.layout, training.seed),
         ends=_ends(run),
         cache=token_cache(run, directory),
     )
@@ -214,17 +214,17 @@ def compare(asked: Any) -> int:
         if not judged:
             raise ConfigError(f"{asked.run}: has no test or validation text: give --text")
     report = Report(asked.run)
-    for path in (asked.run, *asked.beside):
+    for path in (asked.run, *asked.compare):
         directory = open_directory(path)
         checkpoint = asked.checkpoint if path == asked.run else "best"
         model = load_language(directory.path, checkpoint)
         settings = read(directory)
         report.add(path, judge(model, _stores(settings, directory, judged)))
-    orders = run.evaluation.ngrams if asked.ngrams is None else asked.ngrams
+    orders = run.evaluation.ngram_orders if asked.ngrams is None else asked.ngrams
     if orders and texts is not None:
         tokenizer = first.load_tokenizer()
         stores = _stores(run, first, judged)
-        evaluation = dataclasses.replace(run.evaluation, ngrams=orders)
+        evaluation = dataclasses.replace(run.evaluation, ngram_orders=orders)
         store = store_of(run, first, tokenizer, texts.train)
         for name, counted in baselines(store, tokenizer, evaluation):
             report.add(name, judge(counted, stores))

@@ -40,25 +40,28 @@ class LanguageTraining:
     # Passes over the training text; None is as many as give 1000 steps, 10 to 50.
     epochs: int | None = 10
     steps: int | None = None  # the last step; None goes by epochs
-    rows: int = 32  # of a batch, over all devices
-    length: int = 256  # tokens of a row
-    layout: Literal["packed", "blocks"] = "packed"  # documents apart, or one stream cut anywhere
-    accumulation: int = 1  # parts that a batch is computed in, one after another
-    average_decay: float | None = None  # of the running average of parameters; None keeps none
+    batch_size: int = 32  # of a batch, over all devices
+    sequence_length: int = 256  # tokens of a row
+    # Documents apart, or one stream cut anywhere.
+    layout: Literal["packed", "contiguous"] = "packed"
+    gradient_accumulation_steps: int = 1  # parts that a batch is computed in, one after another
+    ema_decay: float | None = None  # of the running average of parameters; None keeps none
     seed: int = 1  # of parameters, dropout and order
     mode: Literal["jit", "pmap"] = "jit"  # how the step is compiled
 
     def __post_init__(self) -> None:
-        sizes = dict.fromkeys(("epochs", "steps", "rows", "length", "accumulation"), 1)
+        sizes = dict.fromkeys(
+            ("epochs", "steps", "batch_size", "sequence_length", "gradient_accumulation_steps"), 1
+        )
         at_least("training", self, **sizes, seed=0)
 
     @property
     def row_unit(self) -> int:
         """What the rows of every batch are a multiple of."""
-        return self.rows
+        return self.batch_size
 
     @property
-    def smoothing(self) -> float:
+    def label_smoothing(self) -> float:
         """Language models are trained on the text as it is."""
         return 0.0
 
@@ -67,14 +70,16 @@ class LanguageTraining:
 class LanguageEvaluation:
     """What is told of a model in the end."""
 
-    ngrams: tuple[int, ...] = (1, 5)  # orders of the counted models beside it; none is no row
+    ngram_orders: tuple[int, ...] = (1, 5)  # orders of the counted models beside it; none is no row
     ngram_tokens: int = 4_000_000  # training tokens, at most, that these are counted from
     sample: int = 200  # tokens that the model writes in the end; 0 is none
     characters: int = 5_000_000  # of validation and test texts, at most: their beginning
 
     def __post_init__(self) -> None:
-        if any(order < 1 for order in self.ngrams):
-            raise ConfigError(f"evaluation.ngrams is {self.ngrams}: orders of at least 1")
+        if any(order < 1 for order in self.ngram_orders):
+            raise ConfigError(
+                f"evaluation.ngram_orders is {self.ngram_orders}: orders of at least 1"
+            )
         at_least("evaluation", self, ngram_tokens=1, sample=0, characters=1)
 
 
@@ -118,7 +123,7 @@ class NgramRun:
     model: NgramConfig = NgramConfig()
     data: TextData = TextData()
     tokenizer: TokenizerConfig = TokenizerConfig()
-    evaluation: LanguageEvaluation = LanguageEvaluation(ngrams=())
+    evaluation: LanguageEvaluation = LanguageEvaluation(ngram_orders=())
     distributed: DistributedConfig = DistributedConfig()
     output: str | None = None  # the run directory; None is runs/NAME
     overwrite: bool = False  # delete a run that is there
@@ -151,7 +156,7 @@ def _adamw(
         learning_rate=peak,
         beta2=beta2,
         weight_decay=0.1,
-        schedule=ScheduleConfig("cosine", warm_up=warm_up, final=final),
+        schedule=ScheduleConfig("cosine", warmup_steps=warm_up, final_fraction=final),
     )
 
 
@@ -202,9 +207,9 @@ _NAMED: dict[str, tuple[str, Any]] = {
                 name="muon",
                 learning_rate=2e-2,
                 weight_decay=0.1,
-                schedule=ScheduleConfig("cosine", warm_up=30, final=0.05),
+                schedule=ScheduleConfig("cosine", warmup_steps=30, final_fraction=0.05),
             ),
-            training=LanguageTraining(steps=700, rows=8, length=256, average_decay=0.99),
+            training=LanguageTraining(steps=700, batch_size=8, sequence_length=256, ema_decay=0.99),
             loop=LoopConfig(evaluate_every=175, checkpoint_every=350),
         ),
     ),
@@ -216,7 +221,7 @@ _NAMED: dict[str, tuple[str, Any]] = {
             tokenizer=_CHARACTERS,
             optimizer=_adamw(4e-3, 100),
             # A row holds one document, and a prompt may be longer.
-            training=LanguageTraining(steps=4000, rows=32, length=62),
+            training=LanguageTraining(steps=4000, batch_size=32, sequence_length=62),
             loop=LoopConfig(evaluate_every=500, checkpoint_every=500),
         ),
     ),
@@ -226,7 +231,9 @@ _NAMED: dict[str, tuple[str, Any]] = {
             model=_sized(PRESETS["nanogpt_char"], width=128, layers=4, heads=4, context=64),
             tokenizer=_CHARACTERS,
             optimizer=_adamw(1e-3, 100),
-            training=LanguageTraining(steps=2000, rows=12, length=64, layout="blocks"),
+            training=LanguageTraining(
+                steps=2000, batch_size=12, sequence_length=64, layout="contiguous"
+            ),
             loop=LoopConfig(evaluate_every=250, checkpoint_every=1000),
         ),
     ),
@@ -236,7 +243,9 @@ _NAMED: dict[str, tuple[str, Any]] = {
             model=PRESETS["nanogpt_char"],
             tokenizer=_CHARACTERS,
             optimizer=_adamw(1e-3, 100),
-            training=LanguageTraining(steps=5000, rows=64, length=256, layout="blocks"),
+            training=LanguageTraining(
+                steps=5000, batch_size=64, sequence_length=256, layout="contiguous"
+            ),
             loop=LoopConfig(evaluate_every=250, checkpoint_every=1000),
         ),
     ),
@@ -246,7 +255,7 @@ _NAMED: dict[str, tuple[str, Any]] = {
             model=PRESETS["gpt2"],
             tokenizer=TokenizerConfig(kind="bpe", vocab_size=50_257),
             optimizer=_adamw(6e-4, 2000, beta2=0.95),
-            training=LanguageTraining(steps=600_000, rows=512, length=1024),
+            training=LanguageTraining(steps=600_000, batch_size=512, sequence_length=1024),
             loop=LoopConfig(keep_last=5),
         ),
     ),
@@ -256,7 +265,7 @@ _NAMED: dict[str, tuple[str, Any]] = {
             model=PRESETS["llama_style"],
             tokenizer=TokenizerConfig(kind="bpe", vocab_size=32_000),
             optimizer=_adamw(6e-4, None, beta2=0.95),
-            training=LanguageTraining(epochs=None, rows=128, length=2048),
+            training=LanguageTraining(epochs=None, batch_size=128, sequence_length=2048),
             loop=LoopConfig(evaluate_every=None, checkpoint_every=None, keep_last=5),
         ),
     ),

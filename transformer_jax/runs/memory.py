@@ -54,12 +54,17 @@ def check_room(run: Any) -> None:
         "lower model.d_model, the layers or the vocabulary",
     )
     training = run.training
-    tokens = training.rows * training.length if hasattr(training, "rows") else training.tokens
+    tokens = (
+        training.batch_size * training.sequence_length
+        if hasattr(training, "batch_size")
+        else training.max_tokens
+    )
     _refuse(
         limit,
-        2 * tokens * run.model.d_model * _FLOAT // training.accumulation,
+        2 * tokens * run.model.d_model * _FLOAT // training.gradient_accumulation_steps,
         f"a batch of {plural(tokens, 'token')} takes, in one layer alone,",
-        "lower training.tokens (rows, length), or raise training.accumulation",
+        "lower training.max_tokens (batch_size, sequence_length), or raise "
+        "training.gradient_accumulation_steps",
     )
 
 

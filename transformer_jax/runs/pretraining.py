@@ -34,9 +34,9 @@ __all__ = ["begin", "make_task", "open_run", "score", "train"]
 
 def begin(run: PretrainRun, named: PretrainRun) -> tuple[PretrainRun, RunDirectory, TextSplits]:
     """A new run directory; the run as it will be done, its directory, and its texts."""
-    checks.check_best(run, ("valid_loss", "valid_masked_accuracy"))
+    checks.check_best(run, ("valid_loss", "valid_mlm_accuracy"))
     checks.check_steps(run)
-    checks.check_length("training.length", run.training.length, run.model)
+    checks.check_length("training.sequence_length", run.training.sequence_length, run.model)
     texts = open_run(run)
 
     def learn() -> Tokenizer:
@@ -65,7 +65,7 @@ def make_task(
         tokenizer,
         masking=run.masking,
         batching=batching_of(run.training),
-        length=run.training.length,
+        length=run.training.sequence_length,
         cache=token_cache(run, directory),
     )
     tested = functools.partial(_test, run, directory, texts, tokenizer)
@@ -105,7 +105,7 @@ def score(
     for name, text in parts.items():
         plan = pretraining_plan(
             build_sentence_store(text, tokenizer, cache), tokenizer, masking=run.masking,
-            batching=batching_of(run.training), length=run.training.length, shuffle=False,
+            batching=batching_of(run.training), length=run.training.sequence_length, shuffle=False,
         )  # fmt: skip
         made = (plan.make(plan.batch(step)) for step in range(plan.steps_per_epoch))
         total = add_sums(sums(params, {}, batch) for batch in made)
@@ -139,7 +139,7 @@ def _table(scores: dict[str, dict[str, float]], pairs: bool) -> str:
     head += ["pairs right", "chance"] if pairs else []
     rows = [head]
     for name, said in scores.items():
-        cells = [name, f"{said['masked_accuracy']:.1%}", f"{said['most_frequent_word']:.1%}"]
-        cells += [f"{math.exp(said['masked_loss']):.1f}", f"{math.exp(said['unigram_loss']):.1f}"]
+        cells = [name, f"{said['mlm_accuracy']:.1%}", f"{said['most_frequent_word']:.1%}"]
+        cells += [f"{math.exp(said['mlm_loss']):.1f}", f"{math.exp(said['unigram_loss']):.1f}"]
         rows.append([*cells, f"{said['pair_accuracy']:.1%}", "50.0%"] if pairs else cells)
     return aligned(rows)

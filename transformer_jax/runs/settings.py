@@ -20,4 +20,9 @@ class TokenizerConfig:
 
 def batching_of(training: Any) -> Batching:
     """How the batches of a run are made, from its training settings."""
-    return Batching(training.tokens, training.buckets, training.rows_multiple, training.seed)
+    return Batching(
+        training.max_tokens,
+        training.num_buckets,
+        training.required_batch_size_multiple,
+        training.seed,
+    )

@@ -62,8 +62,8 @@ def from_size(run: Any, steps_per_epoch: int) -> Any:
     if training.steps is None and training.epochs is None:
         training = dataclasses.replace(training, epochs=epochs_for(steps_per_epoch))
     steps = training.steps or training.epochs * steps_per_epoch
-    if schedule.warm_up is None:
-        schedule = dataclasses.replace(schedule, warm_up=warm_up_steps(schedule, steps))
+    if schedule.warmup_steps is None:
+        schedule = dataclasses.replace(schedule, warmup_steps=warm_up_steps(schedule, steps))
     return dataclasses.replace(
         run,
         training=training,
@@ -76,7 +76,7 @@ def said_of(before: Any, after: Any) -> str:
     """What :func:`from_size` chose, as ``setting value`` pairs; nothing if it chose nothing."""
     names = (
         "training.epochs",
-        "optimizer.schedule.warm_up",
+        "optimizer.schedule.warmup_steps",
         "loop.evaluate_every",
         "loop.checkpoint_every",
     )

@@ -51,8 +51,8 @@ def make_trainer(run: Any, directory: RunDirectory, task: Task) -> Trainer:
         make,
         mesh_of(run),
         training.seed,
-        training.accumulation,
-        training.average_decay,
+        training.gradient_accumulation_steps,
+        training.ema_decay,
         training.mode,
         run.loop,
     )
@@ -96,9 +96,9 @@ def log_summary(trainer: Trainer, run: Any, steps: int) -> None:
     """A line about the model and the batches of a run."""
     plan, training = trainer.task.train.plan, run.training
     size = (
-        f"{training.rows} x {plural(training.length, 'token')}"
-        if hasattr(training, "rows")
-        else f"at most {plural(training.tokens, 'token')}"
+        f"{training.batch_size} x {plural(training.sequence_length, 'token')}"
+        if hasattr(training, "batch_size")
+        else f"at most {plural(training.max_tokens, 'token')}"
     )
     log(
         f"model: {trainer.num_parameters / 1e6:.2f} M parameters; {plural(steps, 'step')}, "

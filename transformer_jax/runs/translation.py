@@ -23,7 +23,7 @@ __all__ = ["begin", "make_task", "train"]
 def begin(run: Run, named: Run) -> tuple[Run, RunDirectory, Splits]:
     """A new run directory; the run as it will be done, its directory, and its texts."""
     given = run.model.vocab_size != named.model.vocab_size
-    start = None if run.init is None else starting_point(run.init)
+    start = None if run.init_from is None else starting_point(run.init_from)
     if start is not None:
         run = _from(run, named, start)
     checks.check_length("data.read.max_length", run.data.read.max_length, run.model)
@@ -51,7 +51,7 @@ def _from(run: Run, named: Run, start: Initial) -> Run:
     model = dataclasses.replace(start, model=both).changed(run.model, usual)
     read = dataclasses.replace(run.data.read, lowercase=start.lowercase or run.data.read.lowercase)
     if start.lowercase:
-        log(f"{run.init} reads lower-cased text, and so does this run")
+        log(f"{run.init_from} reads lower-cased text, and so does this run")
     return dataclasses.replace(run, model=model, data=dataclasses.replace(run.data, read=read))
 
 
@@ -67,14 +67,14 @@ def make_task(run: Run, directory: RunDirectory, tokenizer: Tokenizer, splits: S
         run.model,
         tokenizer,
         batching=batching_of(run.training),
-        label_smoothing=run.training.smoothing,
+        label_smoothing=run.training.label_smoothing,
         read=run.data.read,
         evaluation=run.evaluation,
         cache=directory.path / "store",
     )
     initial = None
-    if run.init is not None:
-        initial = lambda params: starting_point(run.init).given(params)
+    if run.init_from is not None:
+        initial = lambda params: starting_point(run.init_from).given(params)
     return dataclasses.replace(task, initial=initial, settings=run)
 
 

@@ -33,23 +33,33 @@ class TrainingConfig:
     # Passes over the training pairs; None is as many as give 1000 steps, 10 to 50.
     epochs: int | None = 10
     steps: int | None = None  # the last step; None goes by epochs
-    tokens: int = 4096  # most tokens of a side of a batch, padding included, over all devices
-    buckets: int = 6  # shapes of batches
-    rows_multiple: int = 8  # rows of batches divide by it: the numbers of devices to go on with
-    accumulation: int = 1  # parts that a batch is computed in, one after another
-    smoothing: float = 0.1  # probability spread over the vocabulary
-    average_decay: float | None = None  # of the running average of parameters; None keeps none
+    max_tokens: int = 4096  # most tokens of a side of a batch, padding included, over all devices
+    num_buckets: int = 6  # shapes of batches
+    # Divides the rows of every batch: choose a multiple of the numbers of devices to come.
+    required_batch_size_multiple: int = 8
+    gradient_accumulation_steps: int = 1  # parts that a batch is computed in, one after another
+    label_smoothing: float = 0.1  # probability spread over the vocabulary
+    ema_decay: float | None = None  # of the running average of parameters; None keeps none
     seed: int = 1  # of parameters, dropout and order
     mode: Literal["jit", "pmap"] = "jit"  # how the step is compiled
 
     def __post_init__(self) -> None:
-        sizes = dict.fromkeys(("epochs", "tokens", "buckets", "rows_multiple", "accumulation"), 1)
+        sizes = dict.fromkeys(
+            (
+                "epochs",
+                "max_tokens",
+                "num_buckets",
+                "required_batch_size_multiple",
+                "gradient_accumulation_steps",
+            ),
+            1,
+        )
         at_least("training", self, **sizes, steps=1, seed=0)
 
     @property
     def row_unit(self) -> int:
         """What the rows of every batch are a multiple of."""
-        return self.rows_multiple
+        return self.required_batch_size_multiple
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +77,7 @@ class Run:
     distributed: DistributedConfig = DistributedConfig()
     output: str | None = None  # the run directory; None is runs/NAME
     overwrite: bool = False  # delete a run that is there
-    init: str | None = None  # an encoder's run: its encoder and tokenizer are what this starts from
+    init_from: str | None = None  # an encoder's run: the encoder and tokenizer to start from
 
     @staticmethod
     def read(directory: RunDirectory) -> "Run":
@@ -111,11 +121,11 @@ _NAMED: dict[str, tuple[str, Run]] = {
             data=PairData(corpus="phrasebook", read=ReadOptions(max_length=64, corpus_size=60_000)),
             tokenizer=TokenizerConfig(vocab_size=3000),
             optimizer=OptimizerConfig(
-                learning_rate=3e-3, schedule=ScheduleConfig("cosine", warm_up=200)
+                learning_rate=3e-3, schedule=ScheduleConfig("cosine", warmup_steps=200)
             ),
-            training=TrainingConfig(steps=700, tokens=2048, buckets=3, smoothing=0.0),
+            training=TrainingConfig(steps=700, max_tokens=2048, num_buckets=3, label_smoothing=0.0),
             loop=LoopConfig(evaluate_every=350, checkpoint_every=350),
-            evaluation=EvaluationConfig(sentences=100, beams=1),
+            evaluation=EvaluationConfig(sentences=100, num_beams=1),
         ),
     ),
     "small": (
@@ -124,7 +134,7 @@ _NAMED: dict[str, tuple[str, Run]] = {
             model=_small(256, 3, 8, 1024),
             tokenizer=TokenizerConfig(vocab_size=None),
             optimizer=OptimizerConfig(
-                learning_rate=1e-3, schedule=ScheduleConfig("inverse_sqrt", warm_up=None)
+                learning_rate=1e-3, schedule=ScheduleConfig("inverse_sqrt", warmup_steps=None)
             ),
             training=TrainingConfig(epochs=None),
             loop=LoopConfig(evaluate_every=None, checkpoint_every=None),
@@ -135,7 +145,7 @@ _NAMED: dict[str, tuple[str, Run]] = {
         Run(
             model=PRESETS["vaswani_base"],
             tokenizer=TokenizerConfig(vocab_size=37_000),
-            training=TrainingConfig(steps=100_000, tokens=25_000),
+            training=TrainingConfig(steps=100_000, max_tokens=25_000),
             loop=LoopConfig(keep_last=5),
         ),
     ),
@@ -144,7 +154,7 @@ _NAMED: dict[str, tuple[str, Run]] = {
         Run(
             model=PRESETS["vaswani_big"],
             tokenizer=TokenizerConfig(vocab_size=37_000),
-            training=TrainingConfig(steps=300_000, tokens=25_000),
+            training=TrainingConfig(steps=300_000, max_tokens=25_000),
             loop=LoopConfig(keep_last=20),
         ),
     ),

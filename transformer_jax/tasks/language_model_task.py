@@ -36,13 +36,14 @@ class Rows:
 
     rows: int = 32  # of a batch, over all devices
     length: int = 256  # tokens of a row
-    layout: Literal["packed", "blocks"] = "packed"  # documents apart, or one stream cut anywhere
+    # Documents apart, or one stream cut anywhere.
+    layout: Literal["packed", "contiguous"] = "packed"
     seed: int = 1  # of the order
 
     def plan(self, store: TextStore, *, shuffle: bool = True) -> ContiguousPlan | PackingPlan:
         """Batches of the documents of ``store``."""
         how = {"length": self.length, "rows": self.rows, "seed": self.seed}
-        if self.layout == "blocks":
+        if self.layout == "contiguous":
             return ContiguousPlan(len(store.ids), **how, shuffle=shuffle)
         return PackingPlan(store.lengths, **how, shuffle=shuffle)
 

@@ -78,7 +78,7 @@ def masked_lm(
         train=Data(plan, _batches(plan, store), fingerprint(plan.fingerprint, [store.ids])),
         objective=objectives.masked_lm(),
         valid=valid,
-        metrics=(Metric("valid_loss", "lower"), Metric("valid_masked_accuracy", "higher")),
+        metrics=(Metric("valid_loss", "lower"), Metric("valid_mlm_accuracy", "higher")),
         eval_objective=objectives.masked_lm(accuracy=True),
         regularization=("dropout",) * has_dropout(config),
         tokenizer=tokenizer,

@@ -34,10 +34,10 @@ class EvaluationConfig:
 
     sentences: int = 200  # validation sentences translated greedily while training; 0 is none
     shown: int = 3  # of these, how many are shown with their references at each evaluation
-    beams: int = 4  # for the test sets in the end; 1 is greedy search
+    num_beams: int = 4  # for the test sets in the end; 1 is greedy search
 
     def __post_init__(self) -> None:
-        at_least("evaluation", self, sentences=0, shown=0, beams=1)
+        at_least("evaluation", self, sentences=0, shown=0, num_beams=1)
 
 
 def translation(
@@ -90,7 +90,7 @@ def translation(
         metrics=(Metric("valid_loss", "lower"), Metric("sacrebleu", "higher")),
         eval_objective=objectives.translation(tokenizer.bos),
         evaluate=evaluate,
-        test=_tester(splits.tests, tokenizer, evaluation.beams, read.lowercase),
+        test=_tester(splits.tests, tokenizer, evaluation.num_beams, read.lowercase),
         regularization=_regularization(config, label_smoothing),
         tokenizer=tokenizer,
     )
@@ -180,7 +180,7 @@ def _tester(
             scores, _ = score_pairs(translator, pairs.sources, pairs.targets, lowercase=lowercase)
             found[name] = scores.to_dict() | {"beams": beams}
             print(f"{name}: {scores}", flush=True)
-        return {"scored_step": step, "tests": found}
+        return {"evaluated_step": step, "tests": found}
 
     return test
 

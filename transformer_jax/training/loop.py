@@ -31,9 +31,10 @@ class LoopConfig:
     # Steps between checkpoints; 0 is at the end only, None as often as evaluations.
     checkpoint_every: int | None = 1000
     keep_last: int = 3  # newest checkpoints that are kept, beside the best
-    best: str | None = None  # the metric of the best checkpoint; None is the first of the task
+    # The metric of the best checkpoint; None is the first of the task.
+    best_checkpoint_metric: str | None = None
     patience: int | None = None  # evaluations without a new best before stopping; None is never
-    max_skipped: int = 20  # consecutive non-finite steps before giving up
+    max_nonfinite_steps: int = 20  # consecutive non-finite steps before giving up
     tensorboard: bool = False  # also write TensorBoard files
 
     def __post_init__(self) -> None:
@@ -43,8 +44,8 @@ class LoopConfig:
                 raise ConfigError(f"loop.{name} is {value}: at least {least}")
         if self.patience is not None and self.patience < 1:
             raise ConfigError(f"loop.patience is {self.patience}: at least 1, or None")
-        if self.max_skipped < 1:
-            raise ConfigError(f"loop.max_skipped is {self.max_skipped}: at least 1")
+        if self.max_nonfinite_steps < 1:
+            raise ConfigError(f"loop.max_nonfinite_steps is {self.max_nonfinite_steps}: at least 1")
 
     def for_steps(self, steps: int) -> "LoopConfig":
         """The same with numbers for intervals that are None, for a run of so many steps.
@@ -70,7 +71,7 @@ class FitResult(NamedTuple):
     best: Score | None
     best_step: int | None
     early: bool  # whether patience ran out
-    late_compiles: int  # batch shapes that were not compiled before the first step
+    recompilations: int  # batch shapes that were not compiled before the first step
 
 
 def best_so_far(history: Iterable[dict[str, Any]], metric: Metric) -> tuple[Score | None, int, int]:
@@ -327,9 +328,10 @@ class _Loop:
                 f"step {number}  non-finite loss or gradients, update skipped "
                 f"({self.skipped} consecutive)"
             )
-        if self.skipped >= self.config.max_skipped:
+        if self.skipped >= self.config.max_nonfinite_steps:
             raise NumericsError(
                 f"non-finite loss or gradients in {plural(self.skipped, 'consecutive step')} up to "
-                f"step {number}: lower optimizer.learning_rate or optimizer.clip, raise "
-                f"optimizer.schedule.warm_up, or use float32; last checkpoint: step {self.saved}"
+                f"step {number}: lower optimizer.learning_rate or optimizer.max_grad_norm, raise "
+                f"optimizer.schedule.warmup_steps, or use float32; last checkpoint: step "
+                f"{self.saved}"
             )

@@ -141,12 +141,12 @@ def masked_lm(*, accuracy: bool = False) -> Objective:
     how a batch is split. Logits are computed at masked positions only.
 
     Args:
-        accuracy: Whether the sums include ``masked_accuracy``, which needs all logits at once.
+        accuracy: Whether the sums include ``mlm_accuracy``, which needs all logits at once.
 
     Returns:
         ``objective(model, batch, key)``. The batch holds what :func:`inputs` reads,
         ``masked_positions``, ``targets``, ``weights`` and ``next_sentence_label``
-        (``BertPretrainingPlan.make``). Sums beside ``loss``: ``masked_loss``, and with pairs
+        (``BertPretrainingPlan.make``). Sums beside ``loss``: ``mlm_loss``, and with pairs
         ``pair_loss`` and ``pair_accuracy``.
     """
 
@@ -159,13 +159,13 @@ def masked_lm(*, accuracy: bool = False) -> Objective:
         if accuracy:
             logits = model.output_table().logits(vectors)
             total, weight = cross_entropy(logits, targets, weights)
-            sums["masked_accuracy"] = _correct(logits, targets, weights), weight
+            sums["mlm_accuracy"] = _correct(logits, targets, weights), weight
         else:
             table, bias, scale, softcap = model.output_table()
             total, weight = fused_linear_cross_entropy(
                 vectors, table, targets, weights, bias=bias, scale=scale, softcap=softcap
             )
-        sums["masked_loss"] = total, weight
+        sums["mlm_loss"] = total, weight
         if model.next_sentence is not None:
             logits = model.nsp_logits(hidden)
             follows, counts = jnp.asarray(batch["next_sentence_label"]), weights.sum(1)

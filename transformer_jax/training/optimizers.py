@@ -44,8 +44,8 @@ class ScheduleConfig:
 
     kind: Kind = "noam"
     # Updates until the peak; below 1 a part of the run; None: a tenth of the run, at most 1000.
-    warm_up: int | float | None = 4000
-    final: float = 0.0  # cosine and linear: the rate at the end, as a part of the peak
+    warmup_steps: int | float | None = 4000
+    final_fraction: float = 0.0  # cosine and linear: the rate at the end, as a part of the peak
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +59,7 @@ class OptimizerConfig:
     beta2: float | None = None  # None: adam(w) 0.98, lion, muon 0.99, adafactor 0.8 (an exponent)
     eps: float | None = None  # None: adam(w), muon 1e-9, adafactor 1e-30
     weight_decay: float = 0.0  # times the learning rate; of kernels and tables, not of vectors
-    clip: float | None = 1.0  # longest gradient, all parameters together; None is no limit
+    max_grad_norm: float | None = 1.0  # longest gradient, all parameters together; None is no limit
     layer_decay: float = 1.0  # the rate of each layer is so much times that of the layer above
 
     def __post_init__(self) -> None:
@@ -124,8 +124,10 @@ def _check(config: OptimizerConfig) -> None:
         raise ConfigError("optimizer.weight_decay with adam: choose adamw")
     if not (math.isfinite(config.weight_decay) and config.weight_decay >= 0.0):
         raise ConfigError(f"optimizer.weight_decay is {config.weight_decay}: 0 or more is allowed")
-    if config.clip is not None and not config.clip > 0.0:
-        raise ConfigError(f"optimizer.clip is {config.clip}: it must be above 0, or None")
+    if config.max_grad_norm is not None and not config.max_grad_norm > 0.0:
+        raise ConfigError(
+            f"optimizer.max_grad_norm is {config.max_grad_norm}: it must be above 0, or None"
+        )
     if not 0.0 < config.layer_decay <= 1.0:
         raise ConfigError(
             f"optimizer.layer_decay is {config.layer_decay}: above 0, and 1 is the same for all"
@@ -135,17 +137,22 @@ def _check(config: OptimizerConfig) -> None:
         raise ConfigError(f"the {schedule.kind} schedule needs optimizer.learning_rate, its peak")
     if rate is not None and not (math.isfinite(rate) and rate >= 0.0):
         raise ConfigError(f"optimizer.learning_rate is {rate}: a number of 0 or more is allowed")
-    warm_up, some = schedule.warm_up, schedule.kind in ("noam", "inverse_sqrt")
+    warm_up, some = schedule.warmup_steps, schedule.kind in ("noam", "inverse_sqrt")
     warm_up = 1 if warm_up is None else warm_up
     if not warm_up >= 0 or (warm_up == 0 and some) or (warm_up > 1 and warm_up % 1 != 0):
         raise ConfigError(
-            f"optimizer.schedule.warm_up is {warm_up}: a number of updates (noam and inverse_sqrt "
+            f"optimizer.schedule.warmup_steps is {warm_up}: a number of updates (noam and "
+            f"inverse_sqrt "
             f"need at least 1, others 0), or the part of the run that it takes, below 1"
         )
-    if schedule.final and schedule.kind not in _TO_THE_END:
-        raise ConfigError(f"optimizer.schedule.final is for cosine and linear, not {schedule.kind}")
-    if not 0.0 <= schedule.final <= 1.0:
-        raise ConfigError(f"optimizer.schedule.final is {schedule.final}: allowed are 0 to 1")
+    if schedule.final_fraction and schedule.kind not in _TO_THE_END:
+        raise ConfigError(
+            f"optimizer.schedule.final_fraction is for cosine and linear, not {schedule.kind}"
+        )
+    if not 0.0 <= schedule.final_fraction <= 1.0:
+        raise ConfigError(
+            f"optimizer.schedule.final_fraction is {schedule.final_fraction}: allowed are 0 to 1"
+        )
 
 
 Step = Int[Array, ""] | int
@@ -220,10 +227,10 @@ def warm_up_steps(schedule: ScheduleConfig, total_steps: int) -> int:
     """Updates until the peak, of a run of ``total_steps``.
 
     Example:
-        >>> [warm_up_steps(ScheduleConfig(warm_up=n), 500) for n in (100, 0.1, None)]
+        >>> [warm_up_steps(ScheduleConfig(warmup_steps=n), 500) for n in (100, 0.1, None)]
         [100, 50, 50]
     """
-    warm_up = schedule.warm_up
+    warm_up = schedule.warmup_steps
     if warm_up is None:
         return max(1, min(1000, total_steps // 10))
     return max(1, round(warm_up * total_steps)) if 0 < warm_up < 1 else int(warm_up)
@@ -238,12 +245,12 @@ def check_warm_up(schedule: ScheduleConfig, total_steps: int) -> None:
     Raises:
         ConfigError: It names both numbers.
     """
-    given, warm_up = schedule.warm_up, warm_up_steps(schedule, total_steps)
+    given, warm_up = schedule.warmup_steps, warm_up_steps(schedule, total_steps)
     falls = schedule.kind in _TO_THE_END and total_steps > 1
     if warm_up > total_steps - falls:
         part = "" if given is None or given == warm_up else f" ({given:g} of the run)"
         raise ConfigError(
-            f"optimizer.schedule.warm_up is {warm_up}{part}, but the run has "
+            f"optimizer.schedule.warmup_steps is {warm_up}{part}, but the run has "
             f"{plural(total_steps, 'step')}: "
             f"warm up in fewer (None is a tenth of the run), or train longer"
         )
@@ -271,7 +278,7 @@ def make_schedule(config: OptimizerConfig, width: int, total_steps: int) -> Call
         return lambda count: noam(count + 1, width, warm_up)
     if kind in _TO_THE_END:
         check_warm_up(config.schedule, total_steps)
-        fall, final = cosine if kind == "cosine" else linear, config.schedule.final
+        fall, final = cosine if kind == "cosine" else linear, config.schedule.final_fraction
         return lambda count: fall(count + 1, peak, warm_up, total_steps, final)
     shape = constant if kind == "constant" else inverse_sqrt
     return lambda count: shape(count + 1, peak, warm_up)
@@ -418,8 +425,8 @@ def make_optimizer(
         if getattr(config, name) is not None
     }
     parts = []
-    if config.clip is not None:
-        parts.append(_clip(config.clip))
+    if config.max_grad_norm is not None:
+        parts.append(_clip(config.max_grad_norm))
     if config.name in ("adam", "adamw"):
         parts.append(_scale_by_adam(values["beta1"], values["beta2"], values["eps"]))
     elif config.name == "muon":

@@ -89,7 +89,7 @@ class Trainer:
         loop: Intervals of evaluations and checkpoints, and when to stop.
 
     Raises:
-        ConfigError: The task has no metric of the name that ``loop.best`` gives.
+        ConfigError: The task has no metric of the name that ``loop.best_checkpoint_metric`` gives.
     """
 
     task: Task
@@ -106,9 +106,11 @@ class Trainer:
         self.run = RunDirectory(self.directory)
         self.on = make_mesh() if self.mesh is None else self.mesh
         known = {metric.name: metric for metric in self.task.metrics}
-        best = self.loop.best or self.task.metrics[0].name
+        best = self.loop.best_checkpoint_metric or self.task.metrics[0].name
         if best not in known:
-            raise ConfigError(f"loop.best is {best}: this run has {', '.join(known)}")
+            raise ConfigError(
+                f"loop.best_checkpoint_metric is {best}: this run has {', '.join(known)}"
+            )
         self.metric: Metric = known[best]
 
     # --- what the model is made of ---------------------------------------------------------------
@@ -391,7 +393,7 @@ class Trainer:
                 "best": result.best._asdict() if result.best else None,
                 **self._tested(),
                 "parameters": self.num_parameters,
-                "late_compiles": result.late_compiles,
+                "recompilations": result.recompilations,
                 "seconds": round(seconds, 1),
                 "state_sha256": sha256,
             }
