@@ -154,7 +154,7 @@ def test_non_finite_steps_are_counted_and_end_the_run_across_resumes(bench):
     """N1: a step that is not finite changes nothing; too many in a row are exit code 5."""
     bench.poison = {3, 4, *range(7, 40)}
     with pytest.raises(
-        NumericsError, match=r"5 consecutive steps up to step 12.*warm_up"
+        NumericsError, match=r"5 consecutive steps up to step 12.*warmup_steps"
     ) as caught:
         bench.run(40, max_nonfinite_steps=5)
     assert caught.value.exit_code == 5
@@ -180,7 +180,7 @@ def test_patience_ends_the_run_and_goes_on_ending_it(bench):
 
 def test_the_best_may_be_the_highest(bench):
     bench.evaluate = lambda state: {"valid_loss": 0.0, "sacrebleu": float(state.step) % 8}
-    assert bench.run(10, best="sacrebleu").best_step == 4
+    assert bench.run(10, best_checkpoint_metric="sacrebleu").best_step == 4
 
 
 def test_a_compile_after_warm_up_is_a_defect_that_names_the_shape(bench, caplog):
