@@ -40,5 +40,6 @@ def test_the_roots_never_change():
     found = {purpose: data(key_for(7, purpose)) for purpose in typing.get_args(Purpose)}
     assert found == {purpose: data(jax.random.fold_in(jax.random.key(7), number))
                      for purpose, number in
-                     (("initialization", 1), ("dropout", 2), ("sampling", 3))}  # fmt: skip
+                     (("initialization", 1), ("dropout", 2), ("sampling", 3),
+                      ("partition", 4))}  # fmt: skip
     assert data(training_key(7)) == found["dropout"]

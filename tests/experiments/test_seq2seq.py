@@ -361,7 +361,7 @@ MISTAKES = [
     (["evaluate", "{texts}", "--source", "a", "--target", "b"], 4, "not a run directory"),
     (["evaluate", "{run}", "--source", "{texts}/a.pt", "--target", "{texts}/t.en"], 3, "60"),
     (["evaluate", "{run}", "--source", "{texts}/t.pt", "--target", "{texts}/t.en", "--checkpoint",
-      "newest"], 2, "allowed are best, last"),
+      "newest"], 2, "must be best, last, a step"),
     (["evaluate", "{run}", "--source", "{texts}/t.pt", "--target", "{texts}/t.en", "--checkpoint",
       "5"], 4, "no checkpoint of step 5: there are 3, 6"),
 ]  # fmt: skip

@@ -45,7 +45,7 @@ def make_model(
         rngs: Random streams of the initial parameters.
 
     Example:
-        >>> from transformer_jax.config import bert
+        >>> from transformer_jax.model_presets import bert
         >>> model = lambda: make_model("encoder", bert(64, 1), mlm_head=False, rngs=nnx.Rngs(0))
         >>> type(nnx.eval_shape(model)).__name__
         'Encoder'

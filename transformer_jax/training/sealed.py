@@ -79,8 +79,8 @@ def differences(config: Mapping[str, Any], said: Mapping[str, Any]) -> list[str]
         said: The manifest.
 
     Example:
-        >>> differences({"model": {"width": 8}}, {"config": {"model": {"width": 4}}, "schema": 2})
-        ['model.d_model is 8 (4 in training)']
+        >>> differences({"model": {"depth": 8}}, {"config": {"model": {"depth": 4}}, "schema": 2})
+        ['model.depth is 8 (4 in training)']
     """
     if not isinstance(said.get("config"), dict):
         return []
