@@ -172,9 +172,9 @@ def test_every_program_and_value_is_among_the_quick_ones():
     assert {value for *_, value in some} == {*NUMBERS, *TEXTS}
     flags = {flag for _, flag, _ in CASES}
     assert flags >= {
-        "training.max_tokens",
+        "training.max-tokens",
         "data.read.corpus-size",
         "model.d-model",
-        "task.max_length",
+        "task.max-length",
         "output",
     }
