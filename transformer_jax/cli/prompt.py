@@ -69,8 +69,8 @@ class Prompt(RunCommand):
         """Writes a row for each number of examples, as soon as it is known."""
         self.check()
         template = self.written()
-        pool, queries, same = self.asked(template)
-        how: dict[str, Any] = {"same": same, "seed": self.seed}
+        pool, queries, match_field = self.asked(template)
+        how: dict[str, Any] = {"match_field": match_field, "seed": self.seed}
         # Before the model is loaded: too few examples are not worth the wait.
         asked = {k: prompts(pool, queries, template, k=k, **how) for k in self.num_shots}
 
