@@ -15,9 +15,12 @@ from flax import nnx
 
 import transformer_jax as tj
 from tests.parity import layouts
+from transformer_jax.data.labeled import LabeledSplits
+from transformer_jax.data.labeled_files import Sentences
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.predictors.results import GeneratedText
+from transformer_jax.tasks.language_model_task import Rows
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 TEXT = ["i sat on the bank of the river.", "i took cash to the bank.", "rivers ran; who ran?"]
@@ -88,6 +91,32 @@ def test_a_library_task_is_trained_and_loaded(tmp_path, lesson):
     trainer = tj.Trainer(task, tmp_path / "mine", optimizer=tj.adamw(3e-4), mesh=mesh)
     assert trainer.fit(steps=2).step == 2
     assert trainer.load("last").config == config
+    [found] = tj.load(tmp_path / "mine")([pairs[0][0]])
+    assert isinstance(found, str)
+
+
+@pytest.mark.slow
+def test_every_library_task_trains_what_load_returns(tmp_path, lesson):
+    texts = [text for pair in lesson for text in pair] * 4
+    tokenizer = train_tokenizer("wordpiece", texts, 200, special=BERT_SPECIAL)
+    sizes = {"vocab_size": tokenizer.vocab_size} | TINY
+    decoder = tj.TransformerConfig(encoder_layers=0, decoder_layers=1, **sizes)
+    head = tj.HeadConfig(pooler=True)
+    encoder = tj.TransformerConfig(encoder_layers=1, decoder_layers=0, head=head, **sizes)
+    rows = Sentences("rows", texts, None, [str(i % 2) for i in range(len(texts))])
+    splits = LabeledSplits(rows, None, {})
+    tasks = {
+        "decoder": tj.tasks.language_model(texts, decoder, tokenizer, rows=Rows(rows=4, length=16)),
+        "encoder": tj.tasks.masked_lm(texts, encoder, tokenizer, length=32),
+        "labels": tj.tasks.sequence_classification(splits, encoder, tokenizer, labels=("0", "1")),
+    }
+    mesh = tj.make_mesh(devices=jax.devices()[:1], fsdp=1)
+    for name, task in tasks.items():
+        tj.Trainer(task, tmp_path / name, optimizer=tj.adamw(3e-4), mesh=mesh).fit(steps=2)
+    written = tj.load(tmp_path / "decoder").generate(texts[0], max_new_tokens=3)
+    assert isinstance(written, str)
+    assert tj.load(tmp_path / "encoder").embed(texts[:2]).shape == (2, encoder.d_model)
+    assert tj.load(tmp_path / "labels")(texts[0]).label in ("0", "1")
 
 
 def test_an_own_loop_over_the_step_learns():

@@ -25,6 +25,7 @@ from transformer_jax.errors import plural
 from transformer_jax.models.heads import SequenceClassifier, TokenClassifier
 from transformer_jax.tasks.batching import Batching, has_dropout
 from transformer_jax.tasks.scores import MEASURES, measure, table
+from transformer_jax.tasks.settings import ExampleSettings, LabeledSettings
 from transformer_jax.training import objectives
 from transformer_jax.training.activity import log
 from transformer_jax.training.state import split
@@ -103,6 +104,7 @@ def labeled(
         test=functools.partial(_test, measured, data),
         regularization=("dropout",) * has_dropout(config),
         tokenizer=tokenizer,
+        settings=LabeledSettings(config, ExampleSettings(kind, labels, length, stride)),
     )
 
 

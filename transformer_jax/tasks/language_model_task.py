@@ -21,6 +21,7 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import plural
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.tasks.batching import TokenCache, has_dropout
+from transformer_jax.tasks.settings import LanguageModelSettings
 from transformer_jax.training import objectives
 from transformer_jax.training.activity import log
 from transformer_jax.training.step import Objective, Sums
@@ -88,7 +89,15 @@ def language_model(
         eval_objective=evaluated,
         regularization=("dropout",) * has_dropout(config),
         tokenizer=tokenizer,
+        settings=LanguageModelSettings(config, _first(rows, ends)),
     )
+
+
+def _first(rows: Rows, ends: bool) -> Literal["bos", "eos", "newline"]:
+    """The token before the first one of a text, as it was in training."""
+    if rows.layout == "packed":
+        return "bos"
+    return "eos" if ends else "newline"
 
 
 def _batches(

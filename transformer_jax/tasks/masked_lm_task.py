@@ -17,6 +17,11 @@ from transformer_jax.errors import ConfigError, plural
 from transformer_jax.models.heads import EncoderForMaskedLM
 from transformer_jax.tasks.batching import Batching, TokenCache, has_dropout
 from transformer_jax.tasks.language_model_task import as_documents
+from transformer_jax.tasks.settings import (
+    LengthSettings,
+    MaskedLMSettings,
+    SentenceObjectiveSettings,
+)
 from transformer_jax.training import objectives
 from transformer_jax.training.activity import log
 from transformer_jax.training.task import Data, Metric, Task
@@ -82,6 +87,9 @@ def masked_lm(
         eval_objective=objectives.masked_lm(accuracy=True),
         regularization=("dropout",) * has_dropout(config),
         tokenizer=tokenizer,
+        settings=MaskedLMSettings(
+            config, SentenceObjectiveSettings(masking.sentence_objective), LengthSettings(length)
+        ),
     )
 
 

@@ -17,6 +17,7 @@ from transformer_jax.errors import DataError, at_least, plural
 from transformer_jax.evaluation.bleu import Scores, translation_scores
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.tasks.batching import Batching, has_dropout
+from transformer_jax.tasks.settings import PairSettings, TranslationSettings
 from transformer_jax.training import objectives
 from transformer_jax.training.activity import log, working
 from transformer_jax.training.state import split
@@ -93,6 +94,7 @@ def translation(
         test=_tester(splits.tests, tokenizer, evaluation.num_beams, read.lowercase),
         regularization=_regularization(config, label_smoothing),
         tokenizer=tokenizer,
+        settings=TranslationSettings(config, PairSettings(read)),
     )
 
 

@@ -1,0 +1,82 @@
+"""What ``config.json`` holds of library tasks: all that ``transformer_jax.load`` needs."""
+
+import dataclasses
+from typing import Literal
+
+from transformer_jax.config import TransformerConfig
+from transformer_jax.data.sources import ReadOptions
+
+__all__ = [
+    "ExampleSettings",
+    "LabeledSettings",
+    "LanguageModelSettings",
+    "LengthSettings",
+    "MaskedLMSettings",
+    "PairSettings",
+    "SentenceObjectiveSettings",
+    "TranslationSettings",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class PairSettings:
+    """How sentence pairs are read."""
+
+    read: ReadOptions
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslationSettings:
+    """A translator."""
+
+    model: TransformerConfig
+    data: PairSettings
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageModelSettings:
+    """A decoder, and the token before the first token of a text."""
+
+    model: TransformerConfig
+    first: Literal["bos", "eos", "newline"]
+
+
+@dataclasses.dataclass(frozen=True)
+class SentenceObjectiveSettings:
+    """The sentence-pair objective of pre-training, which has a head."""
+
+    sentence_objective: str
+
+
+@dataclasses.dataclass(frozen=True)
+class LengthSettings:
+    """Longest sequence of training, beyond which learned positions are untrained."""
+
+    sequence_length: int
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedLMSettings:
+    """A pre-trained encoder."""
+
+    model: TransformerConfig
+    masking: SentenceObjectiveSettings
+    training: LengthSettings
+
+
+@dataclasses.dataclass(frozen=True)
+class ExampleSettings:
+    """The task of a fine-tuned encoder."""
+
+    kind: str
+    labels: tuple[str, ...]
+    max_length: int
+    doc_stride: int
+
+
+@dataclasses.dataclass(frozen=True)
+class LabeledSettings:
+    """A fine-tuned encoder."""
+
+    model: TransformerConfig
+    task: ExampleSettings
