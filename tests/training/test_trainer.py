@@ -278,7 +278,8 @@ def test_the_best_checkpoint_follows_a_metric_of_the_task(tmp_path):
     best = trainer(tmp_path, loop=loop).fit(steps=4).best
     sizes = [record["size"] for record in tr_records(tmp_path) if "size" in record]
     assert (best.name, best.value) == ("size", max(sizes))
-    with pytest.raises(ConfigError, match=r"loop\.best is bleu: this run has valid_loss, size"):
+    refusal = r"loop\.best_checkpoint_metric is bleu: this run has valid_loss, size"
+    with pytest.raises(ConfigError, match=refusal):
         trainer(tmp_path, loop=LoopConfig(best_checkpoint_metric="bleu"))
 
 
