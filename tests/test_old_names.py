@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from transformer_jax import old_names
 from transformer_jax.config import TransformerConfig
+from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.runs.encoder_settings import FinetuneRun, PretrainRun
 from transformer_jax.runs.language_settings import LanguageRun
 from transformer_jax.runs.translation_settings import Run
@@ -117,6 +118,17 @@ def test_switches_keep_their_no():
 def test_nothing_after_two_dashes_is_a_flag():
     arguments = ["--", "--model.width", "8"]
     assert old_names.current_flags("train", arguments, []) == arguments
+
+
+def test_current_names_of_request_settings_exist():
+    fields = {field.name for field in dataclasses.fields(GenerationRequest)}
+    assert set(old_names.REQUESTS.values()) <= fields
+    assert not set(old_names.REQUESTS) & fields
+
+
+def test_flat_keys_under_both_names_stay():
+    both = {"beams": 1, "num_beams": 2}
+    assert old_names.current_keys(both, old_names.REQUESTS) == both
 
 
 @given(st.dictionaries(st.text(max_size=5), st.none() | st.text(max_size=5) | st.integers()))

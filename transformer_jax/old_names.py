@@ -174,7 +174,12 @@ FLAG_VALUES: dict[str, dict[str, dict[str, str]]] = {
 COMMANDS: dict[str, str] = {"similar": "semantic-search", "words": "word-vectors"}
 
 # Fields of JSON requests.
-REQUESTS: dict[str, str] = {}
+REQUESTS: dict[str, str] = {
+    "tokens": "max_new_tokens",
+    "samples": "num_return_sequences",
+    "beams": "num_beams",
+    "no_repeat_ngram": "no_repeat_ngram_size",
+}
 
 # Names in metrics.jsonl and results.json.
 METRICS: dict[str, str] = {
@@ -246,11 +251,16 @@ def current_flags(command: str, arguments: Sequence[str], settings: Iterable[str
 def current_keys(fields: Mapping[str, Any], table: Mapping[str, str]) -> dict[str, Any]:
     """A flat mapping with each key of ``table`` under its current name.
 
+    A key that is there under both names stays as it is.
+
     Example:
         >>> current_keys({"beams": 4, "text": "a"}, {"beams": "num_beams"})
         {'num_beams': 4, 'text': 'a'}
     """
-    return {table.get(name, name): value for name, value in fields.items()}
+    return {
+        name if table.get(name) in fields else table.get(name, name): value
+        for name, value in fields.items()
+    }
 
 
 def _current_flag(command: str, flag: str) -> str:

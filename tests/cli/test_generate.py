@@ -14,6 +14,7 @@ from transformer_jax.cli.main import main
 from transformer_jax.cli.output import escaped, waiting
 from transformer_jax.cli.prompt import unescaped
 from transformer_jax.decoding.requests import GenerationRequest
+from transformer_jax.old_names import REQUESTS
 from transformer_jax.predictors.runs import load, load_language
 
 PROMPTS = ["a cab", "", "bad dad", "fed", "a", "abc", "cafe, a"]
@@ -49,9 +50,11 @@ def generate(run_command):
 
 @pytest.mark.quick("ngram")
 def test_one_prompt_is_streamed_with_its_text(any_run, generate):
-    # Row B26: the text goes on from the prompt, and is what the library writes.
+    # Row B26: the text continues the prompt, and is the same as that of the library.
     lines, err = generate(any_run, "a cab", "--max-new-tokens", 12, "--seed", 3)
-    [[found]] = load_language(any_run).generate([GenerationRequest("a cab", tokens=12, seed=3)])
+    [[found]] = load_language(any_run).generate(
+        [GenerationRequest("a cab", max_new_tokens=12, seed=3)]
+    )
     assert "\n".join(lines) == "a cab" + found.text
     assert err == ""
     assert generate(any_run, "a cab", "--max-new-tokens", 12, "--seed", 3) == (lines, err)
@@ -66,7 +69,7 @@ def test_one_prompt_is_streamed_with_its_text(any_run, generate):
 def test_prompts_from_anywhere_have_the_same_texts_in_any_order(any_run, generate, tmp_path):
     flags = ("--max-new-tokens", 9, "--json")
     (tmp_path / "prompts").write_text("".join(f"{prompt}\n" for prompt in PROMPTS))
-    asked = [{"prompt": prompt, "tokens": 9} for prompt in PROMPTS]
+    asked = [{"prompt": prompt, "max_new_tokens": 9} for prompt in PROMPTS]
     (tmp_path / "requests").write_text("\n\n".join(json.dumps(one) for one in asked))
     lines, err = generate(any_run, "--prompts", tmp_path / "prompts", *flags)
     assert err == ""
@@ -74,7 +77,7 @@ def test_prompts_from_anywhere_have_the_same_texts_in_any_order(any_run, generat
     assert [one["prompt"] for one in read] == PROMPTS
     for one in read:
         [text] = one["texts"]
-        assert text["reason"] in ("end", "length")
+        assert text["finish_reason"] in ("end", "length")
         assert 1 <= text["tokens"] <= 9
         assert text["log_prob"] < 0
     assert generate(any_run, "--requests", tmp_path / "requests", "--json")[0] == lines
@@ -131,9 +134,16 @@ def test_several_texts_are_told_apart(either_run, generate):
 @pytest.mark.quick("ngram")
 def test_each_json_line_has_settings_of_its_own(either_run, generate):
     asked = [
-        {"prompt": "a cab", "tokens": 3, "temperature": 0},
-        {"prompt": "a cab", "tokens": 8, "samples": 2, "seed": 5, "top_p": 0.9, "top_k": None},
-        {"prompt": "a cab", "beams": 2, "nbest": 2},
+        {"prompt": "a cab", "max_new_tokens": 3, "temperature": 0},
+        {
+            "prompt": "a cab",
+            "max_new_tokens": 8,
+            "num_return_sequences": 2,
+            "seed": 5,
+            "top_p": 0.9,
+            "top_k": None,
+        },
+        {"prompt": "a cab", "num_beams": 2, "nbest": 2},
     ]
     text = "".join(f"{json.dumps(one)}\n" for one in asked)
     lines, _ = generate(either_run, "--requests", "-", "--max-new-tokens", 6, "--json", text=text)
@@ -144,6 +154,22 @@ def test_each_json_line_has_settings_of_its_own(either_run, generate):
     [greedy] = generate(either_run, "a cab", "--max-new-tokens", 3, "--temperature", 0, "--json")[0]
     assert json.loads(greedy)["texts"][0]["text"] == texts[0][0]["text"]
     assert texts[2][0]["log_prob"] >= texts[2][1]["log_prob"]
+
+
+def test_earlier_names_of_request_settings_are_read_and_each_is_named_once(
+    ngram_run, generate, caplog
+):
+    earlier = [
+        {"prompt": "a", "tokens": 7, "samples": 2, "no_repeat_ngram": 3, "seed": 5},
+        {"prompt": "a", "tokens": 4, "beams": 3, "nbest": 2},
+    ]
+    asked = [{REQUESTS.get(name, name): value for name, value in one.items()} for one in earlier]
+    texts = ["".join(f"{json.dumps(one)}\n" for one in each) for each in (earlier, asked)]
+    lines, _ = generate(ngram_run, "--requests", "-", "--json", text=texts[0])
+    notes = [record.getMessage() for record in caplog.records]
+    assert sorted(notes) == sorted(f"<stdin>: {old} is now {new}" for old, new in REQUESTS.items())
+    assert generate(ngram_run, "--requests", "-", "--json", text=texts[1])[0] == lines
+    assert len(caplog.records) == len(REQUESTS)
 
 
 @pytest.mark.quick("ngram")
@@ -177,7 +203,7 @@ def test_a_stop_string_ends_the_text_before_it(either_run, generate):
     )
     assert err == ""
     [found] = json.loads(cut)["texts"]
-    assert found["reason"] == "stop"
+    assert found["finish_reason"] == "stop"
     assert found["text"] == text[: text.index(stop)]
     plain, _ = generate(either_run, "a", "--max-new-tokens", 20, "--seed", 2, "--stop", stop, "§§")
     assert "\n".join(plain) == "a" + found["text"]
@@ -247,7 +273,7 @@ def test_a_full_context_slides_or_stops(decoder_run, generate):
             decoder_run, "ab", "--max-new-tokens", 60, "--on-full-context", full, "--json"
         )
         [found] = json.loads(line)["texts"]
-        assert (found["tokens"], found["reason"]) == (tokens, "length")
+        assert (found["tokens"], found["finish_reason"]) == (tokens, "length")
 
 
 @pytest.mark.slow
@@ -289,12 +315,12 @@ MISTAKES = [
     (["{run}", "a", "--top-p", "0"], 2, "top_p is 0.0: above 0 and at most 1"),
     (["{run}", "a", "--min-p", "2"], 2, "min_p is 2.0: above 0 and at most 1"),
     (["{run}", "a", "--top-k", "0"], 2, "top_k is 0: at least 1"),
-    (["{run}", "a", "--max-new-tokens", "0"], 2, "tokens is 0: at least 1"),
-    (["{run}", "a", "--num-return-sequences", "0"], 2, "samples is 0: at least 1"),
+    (["{run}", "a", "--max-new-tokens", "0"], 2, "max_new_tokens is 0: at least 1"),
+    (["{run}", "a", "--num-return-sequences", "0"], 2, "num_return_sequences is 0: at least 1"),
     (["{run}", "a", "--seed", "-1"], 2, "seed is -1: 0 or more"),
     (["{run}", "a", "--stop", ""], 2, "stop holds an empty text"),
     (["{run}", "a", "--num-beams", "2", "--temperature", "0.5"], 2, "temperature needs sampling"),
-    (["{run}", "a", "--num-beams", "2", "--nbest", "3"], 2, "nbest is 3: at most beams"),
+    (["{run}", "a", "--num-beams", "2", "--nbest", "3"], 2, "nbest is 3: at most num_beams"),
     (["{run}", "a", "--trace", "--num-return-sequences", "2"], 2, "--trace shows one text"),
     (["{run}", "a", "--prompt-lookup-num-tokens", "2"], 2,
      "--prompt-lookup-num-tokens needs greedy decoding"),
@@ -343,10 +369,10 @@ def test_a_mistake_is_one_line_and_an_exit_code(
         ("{", "not JSON"),
         ("[]", 'needs an object with a text "prompt"'),
         ('{"prompt": 3}', 'needs an object with a text "prompt"'),
-        ('{"prompt": "a", "tokns": 3}', "no setting is called tokns: there are beams"),
-        ('{"prompt": "a", "tokens": 2.5}', "tokens is 2.5: a whole number"),
-        ('{"prompt": "a", "tokens": true}', "tokens is True: a whole number"),
-        ('{"prompt": "a", "tokens": null}', "tokens is None: a whole number"),
+        ('{"prompt": "a", "tokns": 3}', "unknown setting tokns: known are max_new_tokens"),
+        ('{"prompt": "a", "max_new_tokens": 2.5}', "max_new_tokens is 2.5: a whole number"),
+        ('{"prompt": "a", "max_new_tokens": true}', "max_new_tokens is True: a whole number"),
+        ('{"prompt": "a", "max_new_tokens": null}', "max_new_tokens is None: a whole number"),
         ('{"prompt": "a", "temperature": "0"}', "temperature is '0': a number"),
         ('{"prompt": "a", "temperature": -1}', "temperature is -1: 0 (greedy) or more"),
         ('{"prompt": "a", "stop": 3}', "stop is 3: a text or a list of texts"),
@@ -357,10 +383,14 @@ def test_a_mistake_is_one_line_and_an_exit_code(
         ('{"prompt": "a", "number": 5000000000}', "number is 5000000000: at most 4,294,967,295"),
         ('{"prompt": "a", "top_k": 3000000000}', "top_k is 3000000000: at most 2,147,483,647"),
         (
-            '{"prompt": "a", "no_repeat_ngram": 3000000000}',
-            "no_repeat_ngram is 3000000000: at most",
+            '{"prompt": "a", "no_repeat_ngram_size": 3000000000}',
+            "no_repeat_ngram_size is 3000000000: at most",
         ),
-        ('{"prompt": "a", "samples": 1000000000}', "samples is 1000000000: at most 10,000"),
+        (
+            '{"prompt": "a", "num_return_sequences": 1000000000}',
+            "num_return_sequences is 1000000000: at most 10,000",
+        ),
+        ('{"prompt": "a", "tokens": 1, "max_new_tokens": 2}', "unknown setting tokens"),
         ('{"prompt": "a", "temperature": NaN}', "temperature is nan: a finite number"),
         (f'{{"prompt": "a", "temperature": 1{"0" * 399}}}', "is a number of 400 digits: at most"),
         (f'{{"prompt": "a", "seed": 1{"0" * 399}}}', "is a number of 400 digits: at most"),
@@ -382,17 +412,21 @@ def test_a_wrong_json_line_is_named_by_file_and_number(
 
 
 def test_steps_are_told_of_one_text_alone(decoder_run, run_command):
-    for more in ({"samples": 2}, {"beams": 2, "nbest": 2}):
+    for more in ({"num_return_sequences": 2}, {"num_beams": 2, "nbest": 2}):
         text = "".join(json.dumps({"prompt": "a", **f}) + "\n" for f in ({}, more))
         code, lines, err = run_command(
             "generate", decoder_run, "--requests", "-", "--trace", text=text
         )
         assert (code, lines) == (3, [""])
-        only_line(err, "<stdin>:2: --trace shows one text: leave out samples and nbest")
+        only_line(
+            err, "<stdin>:2: --trace shows one text: leave out num_return_sequences and nbest"
+        )
 
 
 def test_a_table_of_draws_and_searches_has_one_header(ngram_run, generate):
-    text = '{"prompt": "a", "beams": 2, "nbest": 2}\n{"prompt": "a", "samples": 2}\n'
+    text = (
+        '{"prompt": "a", "num_beams": 2, "nbest": 2}\n{"prompt": "a", "num_return_sequences": 2}\n'
+    )
     lines, _ = generate(ngram_run, "--requests", "-", "--max-new-tokens", 2, "--tsv", text=text)
     assert lines[0] == "prompt\tsequence\tscore\ttext"
     rows = [line.split("\t")[:2] for line in lines[1:]]

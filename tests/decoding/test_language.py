@@ -50,7 +50,10 @@ def model(kind="learned", **shapes):
 
 
 def greedy(tokens=40, **more):
-    return [GenerationRequest(prompt, tokens=tokens, temperature=0, **more) for prompt in PROMPTS]
+    return [
+        GenerationRequest(prompt, max_new_tokens=tokens, temperature=0, **more)
+        for prompt in PROMPTS
+    ]
 
 
 def written(found):
@@ -95,7 +98,7 @@ def test_texts_are_those_of_slow_greedy_decoding(kind):
         tokens, worth = slowly(kind, prompt, 40)
         assert one.tokens == tokens, prompt
         assert one.log_prob == pytest.approx(worth, abs=1e-3)
-        assert one.reason == ("end" if tokens[-1] == tokenizer().eos else "length")
+        assert one.finish_reason == ("end" if tokens[-1] == tokenizer().eos else "length")
 
 
 def test_neither_company_nor_order_leaves_a_trace():
@@ -121,21 +124,23 @@ def test_shapes_leave_no_trace():
 
 @pytest.mark.slow
 def test_a_text_in_pieces_is_the_whole_text():
-    drawn = GenerationRequest("ab", tokens=60, seed=3, stop=("n", "ab"))
+    drawn = GenerationRequest("ab", max_new_tokens=60, seed=3, stop=("n", "ab"))
     requests = numbered([*greedy(stop=("j",)), drawn])
     for request, [one] in zip(requests, model().generate(requests), strict=True):
         pieces = list(model().stream(request))
         assert "".join(pieces) == one.text
-        if one.reason == "stop":
+        if one.finish_reason == "stop":
             assert not any(word in one.text for word in request.stop)
 
 
 def test_stop_strings_cut_what_is_written_without_them():
-    [[free]] = model().generate([GenerationRequest("abc", tokens=40, temperature=0)])
+    [[free]] = model().generate([GenerationRequest("abc", max_new_tokens=40, temperature=0)])
     word = free.text[10:12]
-    [[cut]] = model().generate([GenerationRequest("abc", tokens=40, temperature=0, stop=(word,))])
+    [[cut]] = model().generate(
+        [GenerationRequest("abc", max_new_tokens=40, temperature=0, stop=(word,))]
+    )
     assert cut.text == free.text[: free.text.find(word)]
-    assert cut.reason == "stop"
+    assert cut.finish_reason == "stop"
     assert free.tokens[: len(cut.tokens)] == cut.tokens
 
 
@@ -154,12 +159,12 @@ def test_speculation_changes_no_token(kind, draft):
     for slow, quick in zip(model(kind).generate(greedy()), fast.generate(greedy()), strict=True):
         assert quick[0].tokens == slow[0].tokens
         assert quick[0].log_prob == pytest.approx(slow[0].log_prob, abs=1e-3)
-        assert quick[0].reason == slow[0].reason
+        assert quick[0].finish_reason == slow[0].finish_reason
     assert 0 < fast.counts["steps"] < fast.counts["tokens"]
 
 
 def test_samples_differ_and_are_the_same_again():
-    request = GenerationRequest("ab", tokens=12, samples=3, seed=1)
+    request = GenerationRequest("ab", max_new_tokens=12, num_return_sequences=3, seed=1)
     [first], [again] = (written(model().generate([request])) for _ in range(2))
     assert first == again
     assert len(set(first)) == 3
@@ -168,7 +173,7 @@ def test_samples_differ_and_are_the_same_again():
 
 def test_no_two_prompts_of_a_call_draw_the_same():
     """Equal prompts and seeds are two texts, each what it would be alone by its number."""
-    request = GenerationRequest("ab", tokens=12, seed=1)
+    request = GenerationRequest("ab", max_new_tokens=12, seed=1)
     both = written(model().generate([request] * 2))
     assert both[0] != both[1]
     for number, text in enumerate(both):
@@ -179,7 +184,7 @@ def test_no_two_prompts_of_a_call_draw_the_same():
 @pytest.mark.slow
 def test_log_probabilities_are_of_the_model_whatever_the_sampling():
     request = GenerationRequest(
-        "abc", tokens=9, temperature=0.3, top_k=4, repetition_penalty=1.5, seed=5
+        "abc", max_new_tokens=9, temperature=0.3, top_k=4, repetition_penalty=1.5, seed=5
     )
     [[one]] = model().generate([request])
     known = [tokenizer().bos, *tokenizer().encode_batch(["abc"])[0]]
@@ -190,7 +195,7 @@ def test_log_probabilities_are_of_the_model_whatever_the_sampling():
 @pytest.mark.slow
 def test_penalties_hold_for_greedy_texts_too():
     [[one]] = model().generate(
-        [GenerationRequest("abab", tokens=30, temperature=0, no_repeat_ngram=2)]
+        [GenerationRequest("abab", max_new_tokens=30, temperature=0, no_repeat_ngram_size=2)]
     )
     read = tokenizer().encode_batch(["abab"])[0]
     pairs = list(zip([*read, *one.tokens], [*read, *one.tokens][1:], strict=False))
@@ -198,7 +203,7 @@ def test_penalties_hold_for_greedy_texts_too():
     assert len(new) == len(set(new))
     assert not set(new) & set(pairs[: len(read) - 1])
     [[much]] = model().generate(
-        [GenerationRequest("abab", tokens=12, temperature=0, repetition_penalty=1e9)]
+        [GenerationRequest("abab", max_new_tokens=12, temperature=0, repetition_penalty=1e9)]
     )
     assert len(set(much.tokens)) == len(much.tokens)
 
@@ -209,9 +214,9 @@ COMBINATIONS = {
     "top_p": {"top_p": 0.8},
     "min_p": {"min_p": 0.1},
     "penalty": {"repetition_penalty": 3.0},
-    "ngram": {"no_repeat_ngram": 1},
+    "ngram": {"no_repeat_ngram_size": 1},
     "all": {"temperature": 1.3, "top_k": 9, "top_p": 0.9, "min_p": 0.02,
-            "repetition_penalty": 1.4, "no_repeat_ngram": 2},
+            "repetition_penalty": 1.4, "no_repeat_ngram_size": 2},
 }  # fmt: skip
 
 
@@ -221,7 +226,9 @@ COMBINATIONS = {
 def test_frequencies_of_draws_are_those_of_the_distribution(settings):
     """Rows B32-B34: chi-square of first tokens against probabilities worked out by hand."""
     count, prompt, special = 3000, "abcabda", tokenizer()
-    request = GenerationRequest(prompt, tokens=1, samples=count, seed=11, **settings)
+    request = GenerationRequest(
+        prompt, max_new_tokens=1, num_return_sequences=count, seed=11, **settings
+    )
     found = [one.tokens[0] for one in model(rows=(500,)).generate([request])[0]]
     read = [special.bos, *special.encode_batch([prompt])[0]]
     logits = np.array(forward()(np.array([read])))[0, -1]
@@ -243,7 +250,7 @@ def by_hand(logits, read, settings):
             logits[token] = (
                 logits[token] / penalty if logits[token] > 0 else logits[token] * penalty
             )
-    n = settings.get("no_repeat_ngram", 0)
+    n = settings.get("no_repeat_ngram_size", 0)
     for i in range(len(read) - n + 1 if n else 0):
         if read[i : i + n - 1] == read[len(read) - n + 1 :]:
             logits[read[i + n - 1]] = -np.inf
@@ -264,8 +271,10 @@ def by_hand(logits, read, settings):
 
 
 def test_beams_find_what_is_more_probable_and_tell_the_truth_about_it():
-    request = GenerationRequest("abcab", tokens=5, beams=6, nbest=4)
-    [[plain]] = model().generate([dataclasses.replace(request, beams=1, nbest=1, temperature=0)])
+    request = GenerationRequest("abcab", max_new_tokens=5, num_beams=6, nbest=4)
+    [[plain]] = model().generate(
+        [dataclasses.replace(request, num_beams=1, nbest=1, temperature=0)]
+    )
     [found] = model().generate([request])
     assert [one.log_prob for one in found] == sorted((o.log_prob for o in found), reverse=True)
     assert len({one.tokens for one in found}) == 4
@@ -273,10 +282,12 @@ def test_beams_find_what_is_more_probable_and_tell_the_truth_about_it():
     for one in found:
         [values] = model().log_probs([one.tokens], [known])
         assert one.log_prob == pytest.approx(sum(values), abs=1e-4)
-        assert len(one.tokens) == 5 or one.reason == "end"
-    assert found[0].log_prob >= plain.log_prob - 1e-4 or plain.reason != found[0].reason
+        assert len(one.tokens) == 5 or one.finish_reason == "end"
+    assert (
+        found[0].log_prob >= plain.log_prob - 1e-4 or plain.finish_reason != found[0].finish_reason
+    )
     # In company of another prompt it is the same.
-    other = GenerationRequest("jello", tokens=3, beams=6, nbest=4)
+    other = GenerationRequest("jello", max_new_tokens=3, num_beams=6, nbest=4)
     both = model().generate([other, request])
     assert written(both)[1] == [one.tokens for one in found]
 
@@ -315,7 +326,7 @@ def test_a_long_text_is_scored_in_windows_of_at_least_half_a_context():
 
 def test_trace_tells_each_step():
     """Row L13."""
-    request = GenerationRequest("abc", tokens=6, temperature=0)
+    request = GenerationRequest("abc", max_new_tokens=6, temperature=0)
     one, steps = model().trace(request)
     assert tuple(step.token for step in steps) == one.tokens
     assert sum(step.log_prob for step in steps) == pytest.approx(one.log_prob, abs=1e-4)
@@ -325,7 +336,7 @@ def test_trace_tells_each_step():
 
 
 def test_a_long_prompt_is_cut_or_refused():
-    long = GenerationRequest("abc" * 20, tokens=3, temperature=0)
+    long = GenerationRequest("abc" * 20, max_new_tokens=3, temperature=0)
     counting = DecoderLanguageModel(parts(), tokenizer())
     assert written(counting.generate([long]))[0][0] == slowly("learned", long.prompt, 3)[0]
     assert counting.counts["cut"] == 1
@@ -334,8 +345,10 @@ def test_a_long_prompt_is_cut_or_refused():
 
 
 def test_a_full_context_can_end_the_text():
-    [[one]] = model(full="stop").generate([GenerationRequest("abcab", tokens=60, temperature=0)])
-    assert one.reason in ("length", "end")
+    [[one]] = model(full="stop").generate(
+        [GenerationRequest("abcab", max_new_tokens=60, temperature=0)]
+    )
+    assert one.finish_reason in ("length", "end")
     assert len(one.tokens) <= CONTEXT - 6 + 1
 
 
@@ -355,24 +368,24 @@ def test_a_tokenizer_of_another_model_is_refused():
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ({"tokens": 0}, "tokens is 0"),
+        ({"max_new_tokens": 0}, "max_new_tokens is 0"),
         ({"temperature": -1.0}, "temperature is -1.0"),
         ({"temperature": float("nan")}, "temperature is nan"),
         ({"top_k": 0}, "top_k is 0"),
         ({"top_p": 0.0}, "top_p is 0.0"),
         ({"min_p": 1.5}, "min_p is 1.5"),
         ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0"),
-        ({"no_repeat_ngram": -1}, "no_repeat_ngram is -1"),
+        ({"no_repeat_ngram_size": -1}, "no_repeat_ngram_size is -1"),
         ({"stop": ("",)}, "stop holds an empty text"),
         ({"seed": -1}, "seed is -1"),
         ({"number": 2**32}, "number is 4294967296: at most 4,294,967,295"),
         ({"top_k": 2**31}, "top_k is 2147483648: at most"),
-        ({"no_repeat_ngram": 2**31}, "no_repeat_ngram is 2147483648: at most"),
+        ({"no_repeat_ngram_size": 2**31}, "no_repeat_ngram_size is 2147483648: at most"),
         ({"temperature": 10**400}, "temperature is 1000"),
         ({"repetition_penalty": 10**400}, "repetition_penalty is 1000"),
-        ({"nbest": 2}, "nbest is 2: at most beams"),
-        ({"beams": 2, "temperature": 0.5}, "temperature needs sampling, but beams is 2"),
-        ({"samples": 0}, "samples is 0"),
+        ({"nbest": 2}, "nbest is 2: at most num_beams"),
+        ({"num_beams": 2, "temperature": 0.5}, "temperature needs sampling, but num_beams is 2"),
+        ({"num_return_sequences": 0}, "num_return_sequences is 0"),
     ],
 )
 def test_settings_out_of_range_are_refused(setting, words):
@@ -382,7 +395,7 @@ def test_settings_out_of_range_are_refused(setting, words):
 
 @pytest.mark.slow
 def test_a_context_that_is_full_ends_no_other_text():
-    requests = [dataclasses.replace(r, tokens=60) for r in greedy()]
+    requests = [dataclasses.replace(r, max_new_tokens=60) for r in greedy()]
     stopping = model(full="stop")
     together = written(stopping.generate(requests))
     assert together == [written(stopping.generate([request]))[0] for request in requests]
@@ -393,7 +406,7 @@ def test_a_shorter_context_is_read_whatever_the_positions():
     short = DecoderLanguageModel(
         parts(), tokenizer(), context=8, shapes=BatchingConfig(full="stop")
     )
-    [[one]] = short.generate([GenerationRequest("abc", tokens=40, temperature=0)])
+    [[one]] = short.generate([GenerationRequest("abc", max_new_tokens=40, temperature=0)])
     assert len(one.tokens) == 8 - 4 + 1
     assert short.context == 8
     with pytest.raises(ConfigError, match="2 texts but 1 prompt:"):

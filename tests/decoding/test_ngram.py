@@ -65,24 +65,27 @@ def test_b23_b24_scores_are_the_models_own(model):
 
 
 def test_a_text_and_its_end_sum_to_the_continuation(model):
-    for answer in one(model, "ab", samples=20, tokens=30):
+    for answer in one(model, "ab", num_return_sequences=20, max_new_tokens=30):
         wanted = sum(math.log(p[i]) for i, p in steps(model, "ab", answer.tokens))
         assert answer.log_prob == pytest.approx(wanted, rel=1e-12)
         ended = answer.tokens[-1] == model.tokenizer.eos
-        assert answer.reason == ("end" if ended else "length")
+        assert answer.finish_reason == ("end" if ended else "length")
         assert answer.text == model.tokenizer.decode(answer.tokens)
         assert model.tokenizer.eos not in answer.tokens[:-1]
 
 
 def test_b34_greedy_takes_the_most_probable_token(model):
-    (answer,) = one(model, "c", temperature=0.0, tokens=12)
+    (answer,) = one(model, "c", temperature=0.0, max_new_tokens=12)
     assert all(token == p.argmax() for token, p in steps(model, "c", answer.tokens))
-    assert one(model, "c", temperature=0.0, tokens=12, samples=3, seed=8) == [answer] * 3
-    assert one(model, "c", temperature=1e-9, tokens=12) == [answer]
+    assert (
+        one(model, "c", temperature=0.0, max_new_tokens=12, num_return_sequences=3, seed=8)
+        == [answer] * 3
+    )
+    assert one(model, "c", temperature=1e-9, max_new_tokens=12) == [answer]
 
 
 def test_an_empty_prompt_begins_a_document(model):
-    first = [answer.tokens[0] for answer in one(model, tokens=1, samples=2000)]
+    first = [answer.tokens[0] for answer in one(model, max_new_tokens=1, num_return_sequences=2000)]
     p = model.model.distribution([])
     p = np.where(np.arange(len(p)) == model.tokenizer.unk, 0, p)
     seen = np.bincount(first, minlength=len(p))
@@ -103,7 +106,7 @@ def test_an_empty_prompt_begins_a_document(model):
             {"repetition_penalty": 1.7},
             lambda p: p ** np.where(np.isin(np.arange(5), [1, 2]), 1.7, 1),
         ),
-        ({"no_repeat_ngram": 2}, lambda p: p * (np.arange(5) != 1)),  # 2 was followed by 1
+        ({"no_repeat_ngram_size": 2}, lambda p: p * (np.arange(5) != 1)),  # 2 was followed by 1
     ],
 )
 def test_b32_b33_b34_draws_follow_the_shaped_distribution(settings, shape):
@@ -129,22 +132,24 @@ def test_of_equals_the_earlier_stay_and_something_always_does():
     assert kept(top_p=1e-9) == kept(temperature=0.0) == kept(top_k=1) == [1, 0, 0, 0]
     assert kept(top_k=9) == kept(top_p=1.0) == kept(min_p=1.0) == [0.25] * 4
     # All that may follow was forbidden: then nothing is.
-    only = process_probs(np.array([0.0, 1.0]), [1, 1], GenerationRequest("", no_repeat_ngram=1))
+    only = process_probs(
+        np.array([0.0, 1.0]), [1, 1], GenerationRequest("", no_repeat_ngram_size=1)
+    )
     assert only.tolist() == [0, 1]
     assert sample_token(np.array([0.0, 1.0, 0.0]), 1 - 2**-53) == 1
     assert sample_token(np.array([0.0, 1.0, 0.0]), 0.0) == 1
 
 
 def test_a_sample_depends_on_its_seed_and_number_alone(model):
-    request = GenerationRequest("a", samples=4, seed=3, tokens=20, number=0)
+    request = GenerationRequest("a", num_return_sequences=4, seed=3, max_new_tokens=20, number=0)
     alone = model.generate([request])[0]
     mates = [
-        GenerationRequest("bc", samples=2, seed=3),
+        GenerationRequest("bc", num_return_sequences=2, seed=3),
         request,
         GenerationRequest("c", temperature=0.0),
     ]
     assert model.generate(mates)[1] == alone
-    assert model.generate([dataclasses.replace(request, samples=2)])[0] == alone[:2]
+    assert model.generate([dataclasses.replace(request, num_return_sequences=2)])[0] == alone[:2]
     assert len({answer.text for answer in alone}) > 1
     first, second = model.generate([dataclasses.replace(request, number=None)] * 2)
     assert first == alone
@@ -155,7 +160,9 @@ def test_a_sample_depends_on_its_seed_and_number_alone(model):
 
 def test_no_run_comes_twice(model):
     for n in (1, 2, 3):
-        for answer in one(model, "ab", samples=15, tokens=12, no_repeat_ngram=n):
+        for answer in one(
+            model, "ab", num_return_sequences=15, max_new_tokens=12, no_repeat_ngram_size=n
+        ):
             ids = model.tokenizer.encode("ab") + list(answer.tokens)
             runs = [tuple(ids[i : i + n]) for i in range(len(ids) - n + 1)]
             assert len(set(runs)) == len(runs)
@@ -167,23 +174,25 @@ def test_no_run_comes_twice(model):
 def test_streams_are_what_is_generated_and_end_before_a_stop(request, which, stop):
     model = request.getfixturevalue(which)
     for seed in range(25):
-        asked = GenerationRequest("é", seed=seed, tokens=14, stop=stop, temperature=1.5)
+        asked = GenerationRequest("é", seed=seed, max_new_tokens=14, stop=stop, temperature=1.5)
         (answer,) = model.generate([asked])[0]
         assert "".join(model.stream(asked)) == answer.text
         assert not any(end in answer.text for end in stop)
         ids = model.tokenizer.encode("é")
         whole = model.tokenizer.decode([*ids, *answer.tokens])
-        if answer.reason == "stop":
+        if answer.finish_reason == "stop":
             at = min(whole.find(end, 1) for end in stop if end in whole[1:])
             assert whole[1:at] == answer.text
         else:
             assert whole[1:] == answer.text
-        assert answer.reason != "length" or len(answer.tokens) == 14
+        assert answer.finish_reason != "length" or len(answer.tokens) == 14
 
 
 def test_streams_come_in_pieces_and_hold_back_half_characters(pieces):
     for seed in range(5):
-        asked = GenerationRequest("", tokens=40, seed=seed, temperature=0.5, no_repeat_ngram=9)
+        asked = GenerationRequest(
+            "", max_new_tokens=40, seed=seed, temperature=0.5, no_repeat_ngram_size=9
+        )
         parts = list(pieces.stream(asked))
         assert all(parts)
         assert "\ufffd" not in "".join(parts[:-1])
@@ -216,7 +225,7 @@ def every_continuation(model, prompt, limit):
 
 def test_b31_a_wide_beam_is_exhaustive(model):
     best = every_continuation(model, "a", 3)
-    answers = one(model, "a", tokens=3, beams=100, nbest=10)
+    answers = one(model, "a", max_new_tokens=3, num_beams=100, nbest=10)
     for answer, (tokens, log_prob) in zip(answers, best, strict=False):
         assert answer.log_prob == pytest.approx(log_prob, rel=1e-9)
         assert answer.tokens == tokens or log_prob == pytest.approx(best[1][1])
@@ -228,11 +237,11 @@ def test_b31_greedy_is_far_from_optimal_where_beams_are_not():
     texts = ["ac"] * 20 + ["ad"] * 15 + ["ae"] * 15 + ["ba"] * 36 + ["bc"] * 4 + ["cc"] * 10
     tokenizer = train_tokenizer("characters", texts, 9)
     model = NgramLanguageModel.train(texts, tokenizer, order=3, smoothing=AddK(0))
-    assert one(model, temperature=0.0, tokens=2)[0].text == "ac"
-    (best,) = one(model, beams=2, tokens=2)
+    assert one(model, temperature=0.0, max_new_tokens=2)[0].text == "ac"
+    (best,) = one(model, num_beams=2, max_new_tokens=2)
     assert (best.text, math.exp(best.log_prob)) == ("ba", pytest.approx(0.36))
-    assert list(model.stream(GenerationRequest("", beams=2, tokens=2))) == ["ba"]
-    first, second = one(model, beams=3, nbest=2, tokens=2)
+    assert list(model.stream(GenerationRequest("", num_beams=2, max_new_tokens=2))) == ["ba"]
+    first, second = one(model, num_beams=3, nbest=2, max_new_tokens=2)
     assert (first, math.exp(second.log_prob)) == (best, pytest.approx(0.2))
 
 
@@ -240,16 +249,16 @@ def test_a_search_goes_on_while_something_better_may_come():
     texts = ["ab"] * 9 + [""]  # an end is found at once, and is not the best
     tokenizer = train_tokenizer("characters", texts, 6)
     model = NgramLanguageModel.train(texts, tokenizer, order=3, smoothing=AddK(0))
-    best, second = one(model, beams=2, nbest=2)
+    best, second = one(model, num_beams=2, nbest=2)
     assert (best.text, math.exp(best.log_prob)) == ("ab", pytest.approx(0.9))
     assert (second.text, math.exp(second.log_prob)) == ("", pytest.approx(0.1))
-    assert one(model, beams=2) == [best]
+    assert one(model, num_beams=2) == [best]
 
 
 def test_beams_obey_stops_and_limits(model):
     for beams in (2, 4):
         for tokens in (1, 2, 9):
-            answers = one(model, "ab", beams=beams, nbest=2, tokens=tokens, stop=("b",))
+            answers = one(model, "ab", num_beams=beams, nbest=2, max_new_tokens=tokens, stop=("b",))
             assert answers == sorted(answers, key=lambda answer: -answer.log_prob)
             for answer in answers:
                 assert "b" not in answer.text
@@ -264,7 +273,9 @@ def test_what_the_vocabulary_lacks_is_scored_and_never_written():
     for smoothing in (None, AddK(0)):
         model = NgramLanguageModel.train(texts, tokenizer, order=2, smoothing=smoothing)
         assert model.score(["z"], ["a"])[0].log_prob > math.log(0.4)
-        for answer in one(model, "a", samples=30, tokens=3) + one(model, "a", beams=3, nbest=3):
+        for answer in one(model, "a", num_return_sequences=30, max_new_tokens=3) + one(
+            model, "a", num_beams=3, nbest=3
+        ):
             assert tokenizer.unk not in answer.tokens
             assert not {tokenizer.pad, tokenizer.bos} & set(answer.tokens)
 
@@ -277,7 +288,7 @@ def test_an_end_that_is_also_padding_and_start_is_predicted():
     tokenizer = Tokenizer(backend.to_str())
     assert tokenizer.pad == tokenizer.bos == tokenizer.eos == 0
     model = NgramLanguageModel.train(["ab"] * 9, tokenizer, order=2)
-    assert one(model, "a", temperature=0.0)[0] == one(model, "a", beams=3)[0]
+    assert one(model, "a", temperature=0.0)[0] == one(model, "a", num_beams=3)[0]
     assert one(model, "a", temperature=0.0)[0].tokens == (2, 0)
 
 
@@ -292,5 +303,7 @@ def test_a_model_of_another_vocabulary_is_refused(model):
 def test_a_saved_model_writes_the_same(model, tmp_path):
     model.model.save(tmp_path / "ngram.npz")
     again = NgramLanguageModel(NgramModel.load(tmp_path / "ngram.npz"), model.tokenizer)
-    asked = GenerationRequest("a", samples=5, tokens=random.Random(0).randint(9, 20))
+    asked = GenerationRequest(
+        "a", num_return_sequences=5, max_new_tokens=random.Random(0).randint(9, 20)
+    )
     assert again.generate([asked]) == model.generate([asked])

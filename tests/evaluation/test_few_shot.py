@@ -184,7 +184,7 @@ def test_each_prompt_may_have_choices_of_its_own():
 def test_answers_are_greedy_and_end_at_the_stop():
     model = Fake(lambda prompt: f" {prompt[-1]}!\nmore")
     assert answer(model, ["a", "b"]) == ["a!", "b!"]
-    assert answer(model, ["a"], stop=("!", "?"), tokens=5) == ["a"]
+    assert answer(model, ["a"], stop=("!", "?"), max_new_tokens=5) == ["a"]
     assert answer(model, ["a"], stop="") == ["a!\nmore"]
     assert all(request.temperature == 0 for request in model.asked)
     assert [request.tokens for request in model.asked] == [32, 32, 5, 32]
@@ -285,7 +285,7 @@ def test_an_n_gram_model_does_not_learn_from_its_context():
     tokenizer = train_tokenizer("characters", texts, 60)
     model = NgramLanguageModel.train(texts, tokenizer, order=5)
     pool, queries = in_context.examples("test", 25)
-    rows = accuracy(model, pool, queries, LINE, shots=(1, 8), match_field="rule", tokens=8)
+    rows = accuracy(model, pool, queries, LINE, shots=(1, 8), match_field="rule", max_new_tokens=8)
     assert all(row.accuracy < 0.3 for row in rows)
 
 

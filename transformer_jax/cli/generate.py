@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from transformer_jax.cli.output import note
-from transformer_jax.cli.request_lines import FLAGS, prompt_lines, requests_of
+from transformer_jax.cli.request_lines import prompt_lines, requests_of
 from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.cli.written import Writer
 from transformer_jax.errors import ConfigError, DataError, plural
@@ -125,12 +125,12 @@ class Generate(RunCommand):
             context=self.context,
             change=change,
         )
-        one = len(asked) == 1 and asked[0].samples == 1 and asked[0].beams == 1
+        one = len(asked) == 1 and asked[0].num_return_sequences == 1 and asked[0].num_beams == 1
         # The finish reason is known for whole texts only, and a note may depend on it.
         if one and not (self.json or self.tsv or self.trace or asked[0].stop):
             self.show(model, asked[0])
         else:
-            several = len(asked) > 1 or max(asked[0].samples, asked[0].nbest) > 1
+            several = len(asked) > 1 or max(asked[0].num_return_sequences, asked[0].nbest) > 1
             write = Writer("json" if self.json else "tsv" if self.tsv else "plain", several)
             texts = self.traces if self.trace else self.texts
             written = texts(model, asked, write)
@@ -197,8 +197,8 @@ class Generate(RunCommand):
         Raises:
             ConfigError: There are several.
         """
-        if self.trace and max(request.samples, request.nbest) > 1:
-            raise ConfigError("--trace shows one text: leave out samples and nbest")
+        if self.trace and max(request.num_return_sequences, request.nbest) > 1:
+            raise ConfigError("--trace shows one text: leave out num_return_sequences and nbest")
 
     def settings(self) -> dict[str, Any]:
         """Settings of all requests: the flags, and defaults where they are None."""
@@ -206,7 +206,7 @@ class Generate(RunCommand):
 
         usual = {field.name: field.default for field in dataclasses.fields(GenerationRequest)}
         del usual["prompt"], usual["number"]
-        given = {name: getattr(self, FLAGS.get(name, name)) for name in usual}
+        given = {name: getattr(self, name) for name in usual}
         return usual | {name: value for name, value in given.items() if value is not None}
 
     def by_generation_config(self) -> int:
@@ -263,7 +263,7 @@ class Generate(RunCommand):
             window = asked[start : start + 8 * self.batch_size]
             for request, found in zip(window, model.generate(window), strict=True):
                 write(request, found)
-                yield request, any(one.reason == "stop" for one in found)
+                yield request, any(one.finish_reason == "stop" for one in found)
 
     def note(self, missed: "list[GenerationRequest]", asked: int) -> None:
         """Notes prompts that met none of their stop strings."""
@@ -282,7 +282,7 @@ class Generate(RunCommand):
             found, steps = model.trace(request)
             print(traced(request.prompt, steps), file=sys.stderr, flush=True)
             write(request, [found])
-            yield request, found.reason == "stop"
+            yield request, found.finish_reason == "stop"
 
     def check_counted(self) -> None:
         """Refuses flags that do not apply to n-gram models.

@@ -209,7 +209,9 @@ class Prompt(RunCommand):
             led = [template.lead + choice for choice in self.choices]
             given = self.choices[rank_choices(model, [prompt], led, self.normalize)[0]]
         else:
-            [given] = answer(model, [prompt], stop=template.stop, tokens=self.max_new_tokens)
+            [given] = answer(
+                model, [prompt], stop=template.stop, max_new_tokens=self.max_new_tokens
+            )
         print(f"{prompt}{template.lead}[{given}]", file=sys.stderr)
         print(f"wanted: {query[template.answer]}\n", file=sys.stderr, flush=True)
 

@@ -1,6 +1,7 @@
 """Prompts and requests for language models, as lines of files or of standard input."""
 
 import json
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,19 +10,14 @@ from typing import TYPE_CHECKING, Any
 from transformer_jax.cli.checks import check_text, check_value
 from transformer_jax.cli.output import waiting
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.old_names import REQUESTS, current_keys
 
 if TYPE_CHECKING:
     from transformer_jax.decoding.requests import GenerationRequest
 
-__all__ = ["FLAGS", "prompt_lines", "requests_of"]
+__all__ = ["prompt_lines", "requests_of"]
 
-# Flags of the settings of requests, where they differ.
-FLAGS = {
-    "tokens": "max_new_tokens",
-    "no_repeat_ngram": "no_repeat_ngram_size",
-    "samples": "num_return_sequences",
-    "beams": "num_beams",
-}
+log = logging.getLogger(__name__)
 
 
 def prompt_lines(path: Path, flag: str) -> Iterator[str]:
@@ -45,15 +41,16 @@ def requests_of(
 
     Args:
         path: The file; ``-`` is standard input.
-        settings: What holds where a line does not say otherwise, and all that it may say.
-        check: Refuses a request that does not go together with the flags, with a ``ConfigError``.
+        settings: Default of each setting; a line may hold these settings and no others.
+        check: Raises ``ConfigError`` for a request that contradicts the flags.
 
     Raises:
-        DataError: A line asks for nothing that could be; it is named.
+        DataError: A line is no valid request; the message names it.
     """
     from transformer_jax.decoding.requests import GenerationRequest
 
     name = "<stdin>" if str(path) == "-" else str(path)
+    renamed: set[str] = set()
     for number, line in enumerate(prompt_lines(path, "--requests"), 1):
         if not line.strip():
             continue
@@ -64,11 +61,14 @@ def requests_of(
             raise DataError(f"{where}: not JSON: {error}") from None
         if not isinstance(fields, dict) or not isinstance(fields.get("prompt"), str):
             raise DataError(f'{where}: needs an object with a text "prompt"')
+        earlier, fields = fields, current_keys(fields, REQUESTS)
+        for old in sorted(earlier.keys() - fields.keys() - renamed):
+            log.warning("%s: %s is now %s", name, old, REQUESTS[old])
+            renamed.add(old)
         unknown = sorted(fields.keys() - settings.keys() - {"prompt"})
         if unknown:
             raise DataError(
-                f"{where}: no setting is called {unknown[0]}: there are "
-                f"{', '.join(sorted(settings))}"
+                f"{where}: unknown setting {unknown[0]}: known are {', '.join(sorted(settings))}"
             )
         try:
             for setting, value in fields.items():
@@ -97,5 +97,5 @@ def _typed(name: str, value: Any) -> Any:
     fraction = name in ("temperature", "top_p", "min_p", "repetition_penalty")
     if isinstance(value, bool) or not isinstance(value, (int, float) if fraction else int):
         raise ConfigError(f"{name} is {value!r}: a {'number' if fraction else 'whole number'}")
-    check_value(name, FLAGS.get(name, name), value)  # with the limits of the flag
+    check_value(name, name, value)  # with the limits of the flag
     return value

@@ -31,7 +31,7 @@ class Writer:
             self._json(request, found)
         else:
             texts = [(one.text, one.log_prob) for one in found]
-            self.texts(request.prompt, texts, ranked=request.beams > 1)
+            self.texts(request.prompt, texts, ranked=request.num_beams > 1)
 
     def texts(self, prompt: str, found: Sequence[tuple[str, float]], ranked: bool = False) -> None:
         """Writes texts that follow ``prompt``, each with its score, a log-probability.
@@ -63,7 +63,7 @@ class Writer:
                 "text": one.text,
                 "log_prob": one.log_prob,
                 "tokens": len(one.tokens),
-                "reason": one.reason,
+                "finish_reason": one.finish_reason,
             }
             for one in found
         ]

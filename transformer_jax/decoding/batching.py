@@ -60,8 +60,8 @@ def is_plain(request: GenerationRequest) -> bool:
     return (
         request.temperature == 0
         and request.repetition_penalty == 1
-        and not request.no_repeat_ngram
-        and request.beams == 1
+        and not request.no_repeat_ngram_size
+        and request.num_beams == 1
     )
 
 
@@ -82,7 +82,7 @@ def sampling_config(drafts: Sequence[GenerationSequence], rows: int, vocab: int)
         top_p=column("top_p", 1.0),
         min_p=column("min_p", 0.0),
         repetition_penalty=column("repetition_penalty", 1.0),
-        no_repeat_ngram_size=column("no_repeat_ngram", 0, np.int32),
+        no_repeat_ngram_size=column("no_repeat_ngram_size", 0, np.int32),
     )
 
 

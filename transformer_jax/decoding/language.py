@@ -125,14 +125,14 @@ class DecoderLanguageModel:
         asked = enumerate(numbered(requests))
         drafts = [draft for i, request in asked for draft in self._drafts(request, i)]
         found: dict[tuple[int, int], Continuation] = {}
-        for batch in self._together([d for d in drafts if d.request.beams == 1]):
+        for batch in self._together([d for d in drafts if d.request.num_beams == 1]):
             for _ in self._write(batch):
                 pass
             found |= {(d.index, d.sample): d.done() for d in batch}
         searched = collections.defaultdict(list)
         for draft in drafts:
-            if draft.request.beams > 1:
-                searched[draft.request.beams, draft.request.nbest].append(draft)
+            if draft.request.num_beams > 1:
+                searched[draft.request.num_beams, draft.request.nbest].append(draft)
         for how, same in searched.items():
             for batch in self._together(same):
                 found |= self._best(batch, *how)
@@ -144,8 +144,8 @@ class DecoderLanguageModel:
     def stream(self, request: GenerationRequest) -> Iterator[str]:
         """The first continuation piece by piece, as it is written."""
         draft = next(self._drafts(request, 0))
-        if request.beams > 1:
-            yield self._best([draft], request.beams, request.nbest)[0, 0].text
+        if request.num_beams > 1:
+            yield self._best([draft], request.num_beams, request.nbest)[0, 0].text
             return
         shown = 0
         for _ in self._write([draft], look=True):
@@ -272,7 +272,7 @@ class DecoderLanguageModel:
                 )
             self.counts["cut"] += 1
         shown = self.tokenizer.decode(read)
-        for sample in range(request.samples):
+        for sample in range(request.num_return_sequences):
             yield GenerationSequence(request, index, sample, list(read), self.tokenizer, shown)
 
     def _together(self, drafts: Iterable[GenerationSequence]) -> Iterator[list[GenerationSequence]]:
@@ -292,7 +292,7 @@ class DecoderLanguageModel:
         """Ends the texts that fill their own context, where that is how it goes on."""
         for draft in drafts:
             if self.shapes.full == "stop" and draft.length > self.context:
-                draft.reason = draft.reason or "length"
+                draft.finish_reason = draft.finish_reason or "length"
 
     def _seen(self, draft: GenerationSequence) -> list[int]:
         """What the model reads to go on: all, or the latter half once the context is full."""
@@ -418,7 +418,7 @@ class DecoderLanguageModel:
                 cut = count == limits[row]
                 done = dataclasses.replace(draft, written=[])
                 done.add(ids[: count - cut].tolist(), float(worth), self.tokenizer.eos)
-                done.reason = done.reason or "length"
+                done.finish_reason = done.finish_reason or "length"
                 found[draft.index, place] = done.done()
         return found
 

@@ -4,7 +4,6 @@ import collections
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -12,7 +11,13 @@ from jaxtyping import Float
 from transformer_jax.data.store import TokenStore
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.data.vocabulary import check_vocabulary
-from transformer_jax.decoding.requests import Continuation, GenerationRequest, TextScore, numbered
+from transformer_jax.decoding.requests import (
+    Continuation,
+    FinishReason,
+    GenerationRequest,
+    TextScore,
+    numbered,
+)
 from transformer_jax.decoding.writing import stable_prefix, truncate_at_stop
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.models.ngram import NgramModel, Smoothing
@@ -86,12 +91,12 @@ class NgramLanguageModel:
     def stream(self, request: GenerationRequest) -> Iterator[str]:
         """The first continuation piece by piece, as it is written; a search, when it is over."""
         prompt = self.tokenizer.encode(request.prompt)
-        if request.beams > 1:
+        if request.num_beams > 1:
             yield self._search(request, prompt)[0].text
             return
         sent = 0
         for path in self._write(request, prompt, 0):
-            text = path.text if path.reason else stable_prefix(path.text, request.stop)
+            text = path.text if path.finish_reason else stable_prefix(path.text, request.stop)
             if len(text) > sent:
                 yield text[sent:]
                 sent = len(text)
@@ -131,11 +136,13 @@ class NgramLanguageModel:
         return scores
 
     def _answer(self, request: GenerationRequest, prompt: list[int]) -> list[Continuation]:
-        if request.beams > 1:
+        if request.num_beams > 1:
             return self._search(request, prompt)
         if request.temperature == 0:  # all samples are one
-            return [self._last(request, prompt, 0)] * request.samples
-        return [self._last(request, prompt, sample) for sample in range(request.samples)]
+            return [self._last(request, prompt, 0)] * request.num_return_sequences
+        return [
+            self._last(request, prompt, sample) for sample in range(request.num_return_sequences)
+        ]
 
     def _last(self, request: GenerationRequest, prompt: list[int], sample: int) -> Continuation:
         return collections.deque(self._write(request, prompt, sample), 1).pop().continuation()
@@ -146,7 +153,7 @@ class NgramLanguageModel:
         """One continuation after each of its tokens; the last has a reason to be the last."""
         rng = np.random.default_rng((request.seed, request.number or 0, sample))
         path = self._start(prompt)
-        while not path.reason:
+        while not path.finish_reason:
             likely = self.model.distribution(path.ids)
             weights = process_probs(self._writable(likely), path.ids, request)
             token = sample_token(weights, rng.random())
@@ -162,15 +169,15 @@ class NgramLanguageModel:
                 likely = self.model.distribution(path.ids)
                 with np.errstate(divide="ignore"):
                     log_p = path.log_prob + np.log(self._writable(likely))
-                best = np.argsort(-log_p, kind="stable")[: request.beams + 1]
+                best = np.argsort(-log_p, kind="stable")[: request.num_beams + 1]
                 found += [(float(log_p[i]), path, int(i), likely) for i in best]
             found.sort(key=lambda f: -f[0])
             live = []
             for log_prob, path, token, likely in found:
-                if log_prob == -np.inf or len(live) == request.beams:
+                if log_prob == -np.inf or len(live) == request.num_beams:
                     break
                 longer = self._extend(path, token, likely, request)
-                (done if longer.reason else live).append(longer)
+                (done if longer.finish_reason else live).append(longer)
             done = sorted(done, key=lambda path: -path.log_prob)[: request.nbest]
             # What is live only becomes less probable.
             if len(done) == request.nbest and live and live[0].log_prob <= done[-1].log_prob:
@@ -199,13 +206,13 @@ class NgramLanguageModel:
             log_prob = path.log_prob + float(np.log(likely[token]))
         path = dataclasses.replace(path, ids=(*path.ids, token), log_prob=log_prob)
         end = token == self.tokenizer.eos
-        last = end or len(path.ids) - path.prompt == request.tokens
+        last = end or len(path.ids) - path.prompt == request.max_new_tokens
         path = path.read(self.tokenizer.decode, last)
         text, stopped = truncate_at_stop(path.text, request.stop)
         if stopped:
-            return dataclasses.replace(path, text=text, reason="stop")
-        reason: Literal["end", "length"] | None = "end" if end else "length" if last else None
-        return dataclasses.replace(path, reason=reason)
+            return dataclasses.replace(path, text=text, finish_reason="stop")
+        reason: FinishReason | None = "end" if end else "length" if last else None
+        return dataclasses.replace(path, finish_reason=reason)
 
 
 _WINDOW = 8  # tokens of a prompt that may change how what follows them is written
@@ -225,7 +232,7 @@ class _Path:
     seen: int
     text: str
     log_prob: float = 0.0
-    reason: Literal["end", "stop", "length"] | None = None
+    finish_reason: FinishReason | None = None
 
     def read(self, decode: Callable[[Sequence[int]], str], last: bool) -> "_Path":
         old = decode(self.ids[self.begin : self.seen])
@@ -238,8 +245,8 @@ class _Path:
         )
 
     def continuation(self) -> Continuation:
-        assert self.reason is not None
-        return Continuation(self.text, self.ids[self.prompt :], self.log_prob, self.reason)
+        assert self.finish_reason is not None
+        return Continuation(self.text, self.ids[self.prompt :], self.log_prob, self.finish_reason)
 
 
 def process_probs(
@@ -294,7 +301,7 @@ def _penalized(
     """Log-probabilities after the repetition penalty and without what would repeat a run."""
     with np.errstate(divide="ignore"):
         log_p = np.log(likely)
-    own, n = log_p, request.no_repeat_ngram
+    own, n = log_p, request.no_repeat_ngram_size
     if request.repetition_penalty != 1 and seen:
         known = np.unique(np.asarray(seen))
         log_p = log_p.copy()

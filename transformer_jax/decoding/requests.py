@@ -1,4 +1,4 @@
-"""What is asked of a language model, and what it answers: plain values, whatever the model."""
+"""Requests to language models and their answers, as plain values that depend on no model."""
 
 import dataclasses
 import math
@@ -9,6 +9,7 @@ from transformer_jax.errors import ConfigError
 
 __all__ = [
     "Continuation",
+    "FinishReason",
     "GenerationRequest",
     "LanguageModel",
     "TextScore",
@@ -17,38 +18,43 @@ __all__ = [
 ]
 
 
-# What the arrays hold that requests become.
+# The end token, a stop string, or the maximum length.
+FinishReason = Literal["end", "stop", "length"]
+
+# Largest values that the arrays of a batch can hold.
 _MOST = {
     "temperature": 1e38,
     "repetition_penalty": 1e38,
     "top_k": 2**31 - 1,
-    "no_repeat_ngram": 2**31 - 1,
+    "no_repeat_ngram_size": 2**31 - 1,
     "number": 2**32 - 1,
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class GenerationRequest:
-    """A prompt and how to go on from it; each request of a batch has its own settings."""
+    """A prompt with its generation settings; each request of a batch has its own settings."""
 
     prompt: str
-    tokens: int = 128  # at most so many new ones
+    max_new_tokens: int = 128
     temperature: float | int = 1.0  # 0 is greedy (row B34)
-    top_k: int | None = None  # draw from the k most probable tokens (row B32)
+    top_k: int | None = None  # sample from the k most probable tokens (row B32)
     top_p: float | int | None = None  # from the fewest that hold this probability (row B33)
-    min_p: float | int | None = None  # from those at least this fraction as probable as the first
-    repetition_penalty: float | int = 1.0  # above 1 makes what was read or written less probable
-    no_repeat_ngram: int = 0  # no run of so many tokens comes twice; 0 is free
-    stop: tuple[str, ...] = ()  # the text ends before the first of these
-    samples: int = 1  # texts drawn
-    seed: int = 0  # of the draws, together with the number of the request and of the sample
-    beams: int = 1  # more than 1 searches instead of drawing
+    min_p: float | int | None = (
+        None  # from those with at least this fraction of the highest probability
+    )
+    repetition_penalty: float | int = 1.0  # of tokens of the prompt and the text so far; 1 is none
+    no_repeat_ngram_size: int = 0  # no n-gram of this size is repeated; 0 is no limit
+    stop: tuple[str, ...] = ()  # the text ends before the first of these strings
+    num_return_sequences: int = 1  # samples of each prompt
+    seed: int = 0  # random seed, combined with the numbers of the request and of the sample
+    num_beams: int = 1  # above 1 is beam search instead of sampling
     nbest: int = 1  # texts that beam search returns
-    number: int | None = None  # which request this is; None is its place in the call, from 0
+    number: int | None = None  # of the request; None is its index in the call, from 0
 
     def __post_init__(self) -> None:
-        counts = ("tokens", "samples", "beams", "nbest")
-        for name in (*counts, "seed", "no_repeat_ngram"):
+        counts = ("max_new_tokens", "num_return_sequences", "num_beams", "nbest")
+        for name in (*counts, "seed", "no_repeat_ngram_size"):
             if type(getattr(self, name)) is not int:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}: a whole number is wanted")
         for name in counts:
@@ -69,24 +75,28 @@ class GenerationRequest:
             raise ConfigError(
                 f"repetition_penalty is {self.repetition_penalty}: above 0 (1 is none)"
             )
-        if self.no_repeat_ngram < 0:
-            raise ConfigError(f"no_repeat_ngram is {self.no_repeat_ngram}: 0 (free) or more")
+        if self.no_repeat_ngram_size < 0:
+            raise ConfigError(
+                f"no_repeat_ngram_size is {self.no_repeat_ngram_size}: 0 (free) or more"
+            )
         if any(not text for text in self.stop):
             raise ConfigError("stop holds an empty text, which would end everything at once")
         if self.seed < 0:
             raise ConfigError(f"seed is {self.seed}: 0 or more")
         if self.number is not None and self.number < 0:
             raise ConfigError(f"number is {self.number}: 0 or more")
-        if self.nbest > self.beams:
-            raise ConfigError(f"nbest is {self.nbest}: at most beams, which is {self.beams}")
+        if self.nbest > self.num_beams:
+            raise ConfigError(
+                f"nbest is {self.nbest}: at most num_beams, which is {self.num_beams}"
+            )
         drawn = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty",
-                 "no_repeat_ngram", "samples")  # fmt: skip
+                 "no_repeat_ngram_size", "num_return_sequences")  # fmt: skip
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         given = [name for name in drawn if getattr(self, name) != defaults[name]]
-        if self.beams > 1 and given:
+        if self.num_beams > 1 and given:
             raise ConfigError(
-                f"{given[0]} needs sampling, but beams is {self.beams}: set beams to 1, or leave "
-                f"{given[0]} out"
+                f"{given[0]} needs sampling, but num_beams is {self.num_beams}: set num_beams to "
+                f"1, or leave {given[0]} out"
             )
 
 
@@ -111,7 +121,7 @@ class Continuation:
     text: str  # without the prompt, and without the stop string
     tokens: tuple[int, ...]  # as written by the model, its end token included
     log_prob: float  # of the tokens under the model itself, whatever the sampling; in nats
-    reason: Literal["end", "stop", "length"]  # the model's own end, a stop string, or the limit
+    finish_reason: FinishReason
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,7 +168,7 @@ class LanguageModel(Protocol):
     """What every language model does, neural or counted."""
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Continuation]]:
-        """The continuations of each prompt: ``samples`` of them, or ``nbest``, best first."""
+        """The continuations of each prompt: its samples, or its ``nbest`` best beams."""
 
     def stream(self, request: GenerationRequest) -> Iterator[str]:
         """The first continuation piece by piece, as it is written."""

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
-from transformer_jax.decoding.requests import Continuation, GenerationRequest
+from transformer_jax.decoding.requests import Continuation, FinishReason, GenerationRequest
 from transformer_jax.decoding.translator import TextTokenizer
 
 __all__ = ["GenerationSequence", "stable_prefix", "truncate_at_stop"]
@@ -51,7 +51,7 @@ class GenerationSequence:
     log_prob: float = 0.0
     segment: float = 0.0  # of it, what was written since the model last read anew
     origin: int = 0  # where what the model reads begins
-    reason: str | None = None  # None goes on
+    finish_reason: FinishReason | None = None  # None while the text is unfinished
 
     @property
     def text(self) -> str:
@@ -72,18 +72,18 @@ class GenerationSequence:
     @property
     def left(self) -> int:
         """How many more tokens may be written."""
-        return 0 if self.reason else self.request.tokens - len(self.written)
+        return 0 if self.finish_reason else self.request.max_new_tokens - len(self.written)
 
     def add(self, tokens: Sequence[int], log_prob: float, eos: int) -> None:
         """Takes in what was written since, and sees whether the text has ended."""
         self.written += tokens
         self.log_prob += log_prob
         if tokens and tokens[-1] == eos:
-            self.reason = "end"
+            self.finish_reason = "end"
         elif self.stopped():
-            self.reason = "stop"
-        elif len(self.written) >= self.request.tokens:
-            self.reason = "length"
+            self.finish_reason = "stop"
+        elif len(self.written) >= self.request.max_new_tokens:
+            self.finish_reason = "length"
 
     def stopped(self) -> bool:
         """Whether a stop string is written."""
@@ -93,5 +93,5 @@ class GenerationSequence:
 
     def done(self) -> Continuation:
         """The text, finished."""
-        reason = self.reason or "length"
-        return Continuation(self.text, tuple(self.written), self.log_prob, reason)  # type: ignore[arg-type]
+        reason = self.finish_reason or "length"
+        return Continuation(self.text, tuple(self.written), self.log_prob, reason)

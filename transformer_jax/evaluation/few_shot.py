@@ -212,7 +212,7 @@ def answer(
     prompts: Sequence[str],
     *,
     stop: str | Sequence[str] = "\n",
-    tokens: int = 32,
+    max_new_tokens: int = 32,
 ) -> list[str]:
     """The most probable next tokens after each prompt, up to a stop string, without outer blanks.
 
@@ -220,10 +220,13 @@ def answer(
         model: Writes the answers, greedily.
         prompts: What comes before them.
         stop: What ends an answer, besides the model's own end.
-        tokens: At most so many.
+        max_new_tokens: Maximum number of tokens of an answer.
     """
     ends = tuple(filter(None, [stop] if isinstance(stop, str) else stop))
-    asked = [GenerationRequest(p, tokens=tokens, temperature=0.0, stop=ends) for p in prompts]
+    asked = [
+        GenerationRequest(p, max_new_tokens=max_new_tokens, temperature=0.0, stop=ends)
+        for p in prompts
+    ]
     return [continuations[0].text.strip() for continuations in model.generate(asked)]
 
 
@@ -278,7 +281,7 @@ def accuracy(
     choices: Sequence[str] | None = None,
     normalize: Normalize = "none",
     seed: int = 0,
-    tokens: int = 32,
+    max_new_tokens: int = 32,
 ) -> list[FewShotResult]:
     """How often queries are answered rightly, for each number of examples.
 
@@ -292,7 +295,7 @@ def accuracy(
         choices: The possible answers, chosen by log-probability; None writes the answer freely.
         normalize: How choices are made comparable, see `rank_choices`.
         seed: Of the examples.
-        tokens: The most of a written answer.
+        max_new_tokens: Maximum number of tokens of a generated answer.
 
     Raises:
         ConfigError: A setting that cannot be.
@@ -311,7 +314,7 @@ def accuracy(
     rows = []
     for k, made in zip(shots, asked, strict=True):
         if choices is None:
-            given = answer(model, made, stop=template.stop, tokens=tokens)
+            given = answer(model, made, stop=template.stop, max_new_tokens=max_new_tokens)
         else:
             led = [template.lead + choice for choice in choices]
             given = [choices[i].strip() for i in rank_choices(model, made, led, normalize)]

@@ -191,7 +191,7 @@ class LanguageModelPredictor(Predictor):
                             one.text,
                             score=one.log_prob,
                             tokens=one.tokens,
-                            finish_reason=one.reason,
+                            finish_reason=one.finish_reason,
                         )
                         for one in texts
                     ]
@@ -262,20 +262,6 @@ def _by_hf_config(
     ]
 
 
-# Fields of a request by the names of the settings.
-_FIELDS = {
-    "max_new_tokens": "tokens",
-    "temperature": "temperature",
-    "top_k": "top_k",
-    "top_p": "top_p",
-    "min_p": "min_p",
-    "repetition_penalty": "repetition_penalty",
-    "no_repeat_ngram_size": "no_repeat_ngram",
-    "num_beams": "beams",
-    "seed": "seed",
-}
-
-
 def _request(prompt: str, settings: GenerationSettings) -> GenerationRequest:
     """A prompt with its settings.
 
@@ -285,11 +271,10 @@ def _request(prompt: str, settings: GenerationSettings) -> GenerationRequest:
     known = GenerationSettings.__annotations__
     if unknown := [name for name in settings if name not in known]:
         raise ConfigError(f"{unknown[0]} is no setting of generation: there are {', '.join(known)}")
-    given: dict[str, Any] = {
-        _FIELDS[name]: value for name, value in settings.items() if name in _FIELDS
-    }
-    stop = settings.get("stop", ())
+    given: dict[str, Any] = {**settings}
+    given.pop("generation_config", None)
+    stop = given.pop("stop", ())
     given["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
-    several = settings.get("num_return_sequences", 1)
-    given["nbest" if given.get("beams", 1) != 1 else "samples"] = several
+    if given.get("num_beams", 1) != 1:
+        given["nbest"] = given.pop("num_return_sequences", 1)
     return GenerationRequest(prompt, **given)

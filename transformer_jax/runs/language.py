@@ -163,7 +163,9 @@ def _test(
 
 def _write_sample(model: LanguageModel, run: LanguageRun | NgramRun) -> None:
     if run.evaluation.sample:
-        request = GenerationRequest("", tokens=run.evaluation.sample, temperature=0.8, top_p=0.95)
+        request = GenerationRequest(
+            "", max_new_tokens=run.evaluation.sample, temperature=0.8, top_p=0.95
+        )
         [[sample]] = model.generate([request])
         print(f"\nsample:\n{sample.text}\n", flush=True)
 
