@@ -187,7 +187,7 @@ def test_answers_are_greedy_and_end_at_the_stop():
     assert answer(model, ["a"], stop=("!", "?"), max_new_tokens=5) == ["a"]
     assert answer(model, ["a"], stop="") == ["a!\nmore"]
     assert all(request.temperature == 0 for request in model.asked)
-    assert [request.tokens for request in model.asked] == [32, 32, 5, 32]
+    assert [request.max_new_tokens for request in model.asked] == [32, 32, 5, 32]
 
 
 def test_prompts_are_made_of_examples_that_agree_with_their_query():

@@ -80,7 +80,7 @@ class Prompt(RunCommand):
         answers: dict[str, Any] = {
             "choices": self.choices or None,
             "normalize": self.normalize,
-            "tokens": self.max_new_tokens,
+            "max_new_tokens": self.max_new_tokens,
         }
         if self.show:
             self.shown(model, template, asked[max(self.num_shots)][0], queries[0])
