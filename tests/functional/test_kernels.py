@@ -11,6 +11,7 @@ from transformer_jax.functional import kernels, masks
 from transformer_jax.functional.attention import attend
 from transformer_jax.functional.kernels import chunked, cudnn, splash, xla
 from transformer_jax.functional.masks import Mask
+from transformer_jax.functional.scores import ScaledDot
 
 B, N, K, H = 2, 4, 2, 8
 _rng = np.random.default_rng(0)
@@ -48,9 +49,9 @@ def both_ways(run, *inputs):
     return f(*inputs)
 
 
-def plain(scale=H**-0.5, softcap=None, **how):
+def plain(scale=None, softcap=None, **how):
     """The reference: checked itself against float64 and finite differences in test_attention."""
-    return lambda q, k, v, mask: xla.run(q, k, v, mask, scale=scale, softcap=softcap, **how)
+    return lambda q, k, v, mask: xla.run(q, k, v, mask, score=ScaledDot(scale, softcap), **how)
 
 
 def assert_same(found, expected, atol=1e-5):
@@ -74,8 +75,7 @@ def assert_masked_rows_are_zero(found, mask, T, S):
 def test_handwritten_backward_is_autodiff_under_every_mask(name, rate, key, monkeypatch):
     T, S = 19, 21
     mask, inputs = catalogue(T, S)[name], arrays(T, S, U=6)
-    dropped = {"dropout_rate": rate, "key": key}
-    run = lambda q, k, v, mask: xla.run(q, k, v, mask, scale=0.3, **dropped)
+    run = lambda q, k, v, mask: xla.run(q, k, v, mask, score=ScaledDot(0.3), dropout=(rate, key))
     expected = both_ways(run, *inputs, mask)
     # It is for bfloat16, but rounding would hide small faults.
     monkeypatch.setattr(xla, "NARROW", (np.dtype("float32"),))
@@ -91,12 +91,12 @@ def test_bfloat16_in_query_blocks_is_near_float32(name, rate, key, monkeypatch):
     T, S = 19, 21
     mask = (catalogue(T, S) | {"before": masks.causal(offset=-9)})[name]
     half = arrays(T, S, dtype=jnp.bfloat16)
-    run = plain(dropout_rate=rate, key=key)
+    run = plain(dropout=(rate, key))
     wide = [x.astype(jnp.float32) for x in half]
     expected = both_ways(run, *wide, mask)
     monkeypatch.setattr(xla, "MIN_LENGTH", 1)
     monkeypatch.setattr(xla, "QUERY_BLOCK", 8)
-    found = both_ways(plain(dropout_rate=rate, key=key, query_blocks=True), *half, mask)
+    found = both_ways(plain(dropout=(rate, key), query_blocks=True), *half, mask)
     assert all(x.dtype == jnp.bfloat16 for x in found)
     assert_same([x.astype(jnp.float32) for x in found], expected, atol=6e-2)
     assert_masked_rows_are_zero(found, mask, T, S)
@@ -133,7 +133,7 @@ def test_chunked_equals_xla_under_every_mask(name):
     T, S = 19, 21
     mask, inputs = catalogue(T, S)[name], arrays(T, S, U=6)
     expected = both_ways(plain(), *inputs, mask)
-    small = lambda q, k, v, mask: chunked.run(q, k, v, mask, scale=H**-0.5, block=8)
+    small = lambda q, k, v, mask: chunked.run(q, k, v, mask, block=8)
     found = both_ways(small, *inputs, mask)
     assert_same(found, expected)
     assert_masked_rows_are_zero(expected, mask, T, S)
@@ -144,13 +144,13 @@ def test_chunked_equals_xla_under_every_mask(name):
 @pytest.mark.quick("3-5-128")
 def test_chunked_takes_any_length(T, S, block):
     mask, inputs = masks.length_mask(jnp.array([S, 1])), arrays(T, S)
-    run = lambda q, k, v, mask: chunked.run(q, k, v, mask, scale=1.0, block=block)
+    run = lambda q, k, v, mask: chunked.run(q, k, v, mask, score=ScaledDot(1.0), block=block)
     assert_same(both_ways(run, *inputs, mask), both_ways(plain(1.0), *inputs, mask), atol=2e-5)
 
 
 def test_chunked_soft_cap_equals_xla():
     mask, inputs = catalogue(19, 21)["later"], arrays(19, 21)
-    run = lambda q, k, v, mask: chunked.run(q, k, v, mask, scale=1.0, softcap=2.0, block=8)
+    run = lambda q, k, v, mask: chunked.run(q, k, v, mask, score=ScaledDot(1.0, 2.0), block=8)
     assert_same(both_ways(run, *inputs, mask), both_ways(plain(1.0, 2.0), *inputs, mask))
 
 
@@ -159,7 +159,7 @@ def test_chunked_soft_cap_equals_xla():
 def test_half_precision_stays_near_single(run):
     mask, inputs = masks.causal(), arrays(16, 16)
     half = [x.astype(jnp.bfloat16) for x in inputs]
-    f = lambda q, k, v, mask: run(q, k, v, mask, scale=H**-0.5)
+    f = lambda q, k, v, mask: run(q, k, v, mask)
     found = both_ways(f, *half, mask)
     assert all(x.dtype == jnp.bfloat16 for x in found)
     single = both_ways(plain(), *(x.astype(jnp.float32) for x in half), mask)
@@ -184,7 +184,8 @@ def test_chunked_reads_only_blocks_in_reach():
 def test_chunked_memory_grows_with_length_not_its_square():
     def temporary(run, T):
         x = jax.ShapeDtypeStruct((1, 1, T, 8), jnp.float32)
-        loss = lambda q, k, v: run(q, k, v, masks.length_mask(jnp.array([9])), scale=1.0).sum()
+        mask = masks.length_mask(jnp.array([9]))
+        loss = lambda q, k, v: run(q, k, v, mask).sum()
         compiled = jax.jit(jax.grad(loss, (0, 1, 2))).lower(x, x, x).compile()
         return compiled.memory_analysis().temp_size_in_bytes
 
@@ -203,7 +204,7 @@ def test_cudnn_call_is_the_same_function(name, T):
     mask, inputs = catalogue(T, T)[name], arrays(T, T)
     half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), inputs)
     assert cudnn._refuses(mask or Mask(), T, T) is None
-    run = lambda q, k, v, mask: cudnn.run(q, k, v, mask, scale=H**-0.5, implementation="xla")
+    run = lambda q, k, v, mask: cudnn.run(q, k, v, mask, implementation="xla")
     found = both_ways(run, *inputs, mask)
     assert_same(found, both_ways(plain(), *inputs, mask))
     assert_masked_rows_are_zero(found, mask, T, T)
@@ -278,7 +279,7 @@ def test_splash_ids_and_structure_say_the_same_as_the_mask(name):
 def test_splash_kernel_interpreted_is_the_same_function(name):
     T = 256
     mask, inputs = catalogue(T, T)[name], arrays(T, T)
-    run = lambda q, k, v, mask: splash.run(q, k, v, mask, scale=H**-0.5, interpret=True)
+    run = lambda q, k, v, mask: splash.run(q, k, v, mask, interpret=True)
     found = both_ways(run, *inputs, mask)
     assert_same(found, both_ways(plain(), *inputs, mask), atol=1e-4)
     assert_masked_rows_are_zero(found, mask, T, T)

@@ -26,6 +26,7 @@ from transformer_jax.functional.masks import Mask
 from transformer_jax.model_presets import PRESETS, bert
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.heads import EncoderForMaskedLM
+from transformer_jax.modules.attention import Positions
 from transformer_jax.modules.stack import stack_blocks
 
 V, D, T = 20, 16, 8
@@ -206,7 +207,8 @@ def test_h21_layers_are_the_embeddings_and_what_each_block_makes(config):
         places = jnp.arange(T)[None] if places is None else places
         made = [stack.embed_inputs(model.embedding(tokens) * config.embedding_scale, places, types)]
         for block, below in zip(stack.iter_blocks(), layers, strict=False):
-            made.append(block(below, Mask(kv_lengths=lengths), positions=places, key=None)[0])
+            mask = Mask(kv_lengths=lengths)
+            made.append(block(below, mask, positions=Positions(places), key=None)[0])
         if config.final_norm:
             made[-1] = stack.final_norm(made[-1])
         return jnp.stack(made)

@@ -29,6 +29,7 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.functional.masks import Mask
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
+from transformer_jax.modules.block import Memory
 from transformer_jax.modules.linear import Embed
 from transformer_jax.modules.replace import prepare_for_decoding
 from transformer_jax.modules.stack import stack_blocks, unstack_blocks
@@ -192,7 +193,7 @@ def test_the_future_is_invisible_to_gradients(config, batch):
     def score(vectors, params):
         model = nnx.merge(graph, params)
         memory = model.encode(batch["source"], lengths)
-        x = model.decoder(vectors, memory=memory, memory_mask=Mask(kv_lengths=lengths))
+        x = model.decoder(vectors, memory=Memory(memory, Mask(kv_lengths=lengths)))
         return jnp.square(x[:, t]).sum()
 
     table = params["decoder_embedding" if "decoder_embedding" in params else "embedding"]["table"]

@@ -12,8 +12,8 @@ from flax import nnx
 from tests.drawing import drawn, normals
 from transformer_jax.config import AttentionConfig, FeedForwardConfig, TransformerConfig
 from transformer_jax.functional.masks import Mask, causal, length_mask
-from transformer_jax.modules.attention import Attention
-from transformer_jax.modules.block import Block
+from transformer_jax.modules.attention import Attention, Positions
+from transformer_jax.modules.block import Block, Memory
 from transformer_jax.modules.cache import LayerCache
 
 B, T, S, D, N, K, H, U = 2, 5, 3, 12, 4, 2, 6, 5
@@ -26,7 +26,8 @@ CONFIG = TransformerConfig(
     feed_forward=FeedForwardConfig(d_ff=8),
 )
 X, MEMORY = normals((B, T, D), (B, S, D))
-POSITIONS = jnp.arange(T)[None]
+IDS = jnp.arange(T)[None]
+POSITIONS = Positions(IDS)
 
 
 def attention(rotate=True):
@@ -45,10 +46,10 @@ def test_prompt_and_tokens_with_a_cache_equal_the_text(prompt):
     assert none is None
     cache, found = empty(T), []
     if prompt:
-        y, cache = part(X[:, :prompt], causal(), cache=cache, positions=POSITIONS[:, :prompt])
+        y, cache = part(X[:, :prompt], causal(), cache=cache, positions=Positions(IDS[:, :prompt]))
         found.append(y)
     for t in range(prompt, T):
-        here = {"cache": cache, "slots": jnp.int32(t), "positions": POSITIONS[:, t : t + 1]}
+        here = {"cache": cache, "positions": Positions(IDS[:, t : t + 1], jnp.int32(t))}
         y, extended = part(X[:, t : t + 1], causal(t), **here)
         chex.assert_trees_all_equal_shapes_and_dtypes(extended, cache)
         cache = extended
@@ -59,8 +60,8 @@ def test_prompt_and_tokens_with_a_cache_equal_the_text(prompt):
 def test_several_tokens_at_once_equal_one_by_one():
     part = attention()
     whole, _ = part(X, causal(), positions=POSITIONS)
-    _, cache = part(X[:, :2], causal(), cache=empty(T), positions=POSITIONS[:, :2])
-    here = {"cache": cache, "slots": jnp.int32(2), "positions": POSITIONS[:, 2:]}
+    _, cache = part(X[:, :2], causal(), cache=empty(T), positions=Positions(IDS[:, :2]))
+    here = {"cache": cache, "positions": Positions(IDS[:, 2:], jnp.int32(2))}
     chex.assert_trees_all_close(part(X[:, 2:], causal(2), **here)[0], whole[:, 2:], atol=1e-5)
 
 
@@ -73,11 +74,11 @@ def test_beams_are_queries_of_their_sequence():
     prompt = (slots % M == 0) & (slots < T * M)
     own = slots[None] == T * M + jnp.arange(M)[:, None]
     mask = Mask(dense=(prompt[None] | own)[None, None])
-    here = {"cache": cache, "slots": jnp.int32(T * M), "positions": jnp.full((1, M), T)}
+    here = {"cache": cache, "positions": Positions(jnp.full((1, M), T), jnp.int32(T * M))}
     found, _ = part(beams, mask, **here)
     for m in range(M):
         text = jnp.concatenate([X, beams[:, m : m + 1]], 1)
-        alone, _ = part(text, causal(), positions=jnp.arange(T + 1)[None])
+        alone, _ = part(text, causal(), positions=Positions(jnp.arange(T + 1)[None]))
         chex.assert_trees_all_close(found[:, m], alone[:, -1], atol=1e-5)
 
 
@@ -140,12 +141,12 @@ def test_a_block_reads_memory_from_its_cache():
     config = dataclasses.replace(CONFIG, attention=AttentionConfig(num_heads=N))
     block = nnx.merge(*drawn(lambda: Block(config, cross=True, rngs=nnx.Rngs(0))))
     mask = length_mask(jnp.array([S, 1]))
-    whole, _ = block(X, causal(), memory=MEMORY, memory_mask=mask)
+    whole, _ = block(X, causal(), memory=Memory(MEMORY, mask))
     size = config.head_dim
     cache = LayerCache.empty((B, N), T, (size, size), jnp.float32)
     cache = cache.with_memory(block.cross_attention.project_memory(MEMORY))
     for t in range(T):
-        here = {"cache": cache, "slots": jnp.int32(t), "memory_mask": mask}
-        y, cache = block(X[:, t : t + 1], causal(t), **here)
+        where, memory = Positions(slots=jnp.int32(t)), Memory(None, mask)
+        y, cache = block(X[:, t : t + 1], causal(t), memory=memory, cache=cache, positions=where)
         np.testing.assert_allclose(y[:, 0], whole[:, t], atol=1e-5)
     chex.assert_tree_all_finite(jax.tree.leaves(cache))

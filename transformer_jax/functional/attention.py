@@ -1,10 +1,11 @@
 """Attention: one function, with any score and mask, computed by one of several kernels."""
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 
 from transformer_jax.errors import ArgumentError
 from transformer_jax.functional import kernels
+from transformer_jax.functional.dropout import Dropout
 from transformer_jax.functional.dropout import dropout as drop
 from transformer_jax.functional.kernels import xla
 from transformer_jax.functional.masks import Mask
@@ -18,9 +19,6 @@ from transformer_jax.functional.scores import (
 )
 
 __all__ = ["attend", "attend_heads_first", "attention_weights", "dot_product_self_attention"]
-
-# The fraction of weights set to zero, and a random key, without which nothing is dropped.
-Dropout = tuple[float, Key[Array, ""] | None]
 
 
 def attend(
@@ -108,12 +106,11 @@ def attend_heads_first(
             )
         w = _weights(q, k, mask, bias, score)
         return mix(drop(w, rate, key).astype(v.dtype), v).astype(q.dtype)
-    scale = score.scale_of(q.shape[3])
     if key is not None and rate > 0.0:
         blocks = implementation == "auto"
-        return xla.run(q, k, v, mask, bias, scale, score.softcap, rate, key, query_blocks=blocks)
+        return xla.run(q, k, v, mask, bias, score, dropout, query_blocks=blocks)
     kernel = kernels.select_kernel(implementation, q, k, v, mask, bias, score.softcap)
-    return kernel.run(q, k, v, mask, bias, scale, score.softcap)
+    return kernel.run(q, k, v, mask, bias, score)
 
 
 def attention_weights(
@@ -144,8 +141,7 @@ def _weights(q, k, mask, bias, score):
     (B, N, T, _), S = q.shape, k.shape[2]
     allowed = None if mask is None else mask.array(T, S)
     if isinstance(score, ScaledDot):
-        scale = score.scale_of(q.shape[3])
-        return dot_product_weights(q, k, allowed, bias, scale, score.softcap)
+        return dot_product_weights(q, k, allowed, bias, score)
     k = k if k.shape[1] == N else jnp.repeat(k, N // k.shape[1], axis=1)
     s = score(q, k)
     if s.shape != (B, N, T, S):

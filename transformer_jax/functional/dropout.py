@@ -7,6 +7,9 @@ from jaxtyping import Array, Bool, Float, Key, UInt32
 
 from transformer_jax.errors import ArgumentError
 
+# The fraction set to zero, and a random key, without which nothing is dropped.
+Dropout = tuple[float, Key[Array, ""] | None]
+
 
 def dropout(
     x: Float[Array, "*shape"], rate: float, key: Key[Array, ""] | None

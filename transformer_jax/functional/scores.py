@@ -120,18 +120,17 @@ def dot_product_weights(
     k: Float[Array, "B K S H"],
     allowed: Bool[Array, "#B #N #T #S"] | None,
     bias: Float[Array, "#B #N #T S"] | None,
-    scale: float,
-    softcap: float | None,
+    score: ScaledDot,
 ) -> Float[Array, "B N T S"]:
-    """The softmax of :func:`dot_product_scores` plus ``bias``, in float32.
+    """The softmax of ``score`` plus ``bias``, in float32.
 
     Example:
         >>> x = jnp.zeros((1, 1, 2, 4))
-        >>> dot_product_weights(x, x, None, None, 1.0, None)[0, 0]
+        >>> dot_product_weights(x, x, None, None, scaled_dot)[0, 0]
         Array([[0.5, 0.5],
                [0.5, 0.5]], dtype=float32)
     """
-    s = dot_product_scores(q, k, scale, softcap)
+    s = score(q, k)
     if bias is not None:
         s = s + bias.astype(s.dtype)
         allowed = jnp.ones((1, 1, 1, 1), bool) if allowed is None else allowed  # it may hold -inf

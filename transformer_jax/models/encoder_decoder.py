@@ -12,6 +12,7 @@ from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional.masks import padding_mask
 from transformer_jax.models.protocol import Encoded
+from transformer_jax.modules.block import Memory
 from transformer_jax.modules.cache import Cache
 from transformer_jax.modules.head import Head, OutputTable
 from transformer_jax.modules.linear import Embed
@@ -195,8 +196,9 @@ class TransformerDecoder(nnx.Module):
         return self.stack(
             self.embed(tokens),
             None if lengths is None else padding_mask(lengths),
-            memory=inputs.states,
-            memory_mask=None if inputs.mask is None else padding_mask(inputs.mask),
+            memory=Memory(
+                inputs.states, None if inputs.mask is None else padding_mask(inputs.mask)
+            ),
             key=key,
             on_weights=on_weights,
         )

@@ -1,6 +1,7 @@
 """Multi-head attention: projections around :func:`attend_heads_first`."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from flax import nnx
@@ -17,10 +18,18 @@ from transformer_jax.modules.linear import Linear
 from transformer_jax.modules.norm import Norm
 from transformer_jax.modules.rotation import frequencies_of
 
-__all__ = ["Attention", "OnWeights"]
+__all__ = ["Attention", "OnWeights", "Positions"]
 
 # Called with the weights of each attention that runs, [B N T S].
 OnWeights = Callable[[Float[Array, "B N T S"]], None]
+
+
+class Positions(NamedTuple):
+    """Where the tokens of self-attention stand, the same for every layer."""
+
+    ids: Int[Array, "#B T"] | None = None  # in the text, for rotary embeddings
+    slots: int | Int[Array, ""] = 0  # in the cache: see LayerCache.extend
+    bias: Float[Array, "#B #N #T J"] | None = None  # what relative positions add to scores
 
 
 class Attention(nnx.Module):
@@ -53,9 +62,7 @@ class Attention(nnx.Module):
         *,
         memory: KeysValues | None = None,
         cache: LayerCache | None = None,
-        slots: int | Int[Array, ""] = 0,
-        bias: Float[Array, "#B #N #T #J"] | None = None,
-        positions: Int[Array, "#B T"] | None = None,
+        positions: Positions | None = None,
         key: Key[Array, ""] | None = None,
         on_weights: OnWeights | None = None,
         last_n: int | None = None,
@@ -69,13 +76,12 @@ class Attention(nnx.Module):
             mask: Which keys each query sees.
             memory: What :meth:`project_memory` made: cross-attention. None is self-attention.
             cache: Keys and values of earlier tokens, which the new ones join.
-            slots: Where in the cache, see :meth:`.LayerCache.extend`.
-            bias: Added to the scores.
-            positions: Of the queries, for rotary embeddings.
+            positions: Where the queries stand; None is without rotary embeddings and biases.
             key: Dropout, if given.
             on_weights: Called with the attention weights.
             last_n: Only the last so many queries attend; all have keys and values.
         """
+        ids, slots, bias = positions or Positions()
         if memory is None:
             q, k, v = self.split_qkv(self.project_qkv(x))
         else:
@@ -83,7 +89,7 @@ class Attention(nnx.Module):
         q = q if self.query_norm is None else self.query_norm(q)
         if memory is None:
             k = k if self.key_norm is None else self.key_norm(k)
-            q, k = self.apply_rope(q, k, positions)
+            q, k = self.apply_rope(q, k, ids)
         if cache is not None:
             cache, (k, v) = cache.extend(k, v, slots)
         if last_n is not None:
@@ -172,13 +178,13 @@ class Attention(nnx.Module):
         """Heads side by side again."""
         return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)
 
-    def apply_rope(self, q, k, positions):
+    def apply_rope(self, q, k, ids):
         """Query and key heads rotated by their positions, if the model has rotary embeddings."""
         if not self.rotate:
             return q, k
         how = frequencies_of(self.positions, self.H), self.positions.rope_attention_factor
         heads_last = lambda x: x.swapaxes(1, 2)
-        rotate = lambda x: heads_last(apply_rotary_embedding(heads_last(x), positions, *how))
+        rotate = lambda x: heads_last(apply_rotary_embedding(heads_last(x), ids, *how))
         return rotate(q), rotate(k)
 
 

@@ -1,21 +1,28 @@
 """A residual block: self-attention, in a decoder cross-attention, then feed-forward."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from flax import nnx
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Key
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.functional.dropout import dropout
 from transformer_jax.functional.masks import Mask
-from transformer_jax.modules.attention import Attention, OnWeights
+from transformer_jax.modules.attention import Attention, OnWeights, Positions
 from transformer_jax.modules.cache import LayerCache
 from transformer_jax.modules.feed_forward import FeedForward
 from transformer_jax.modules.norm import Norm
 
-__all__ = ["Block"]
+__all__ = ["Block", "Memory"]
+
+
+class Memory(NamedTuple):
+    """What cross-attention reads."""
+
+    states: Float[Array, "B S D"] | None  # encoded; None: the cache holds their keys and values
+    mask: Mask | None = None  # which of them are not padding; None is all
 
 
 class Block(nnx.Module):
@@ -60,12 +67,9 @@ class Block(nnx.Module):
         x: Float[Array, "B T D"],
         mask: Mask | None = None,
         *,
-        memory: Float[Array, "B S D"] | None = None,
-        memory_mask: Mask | None = None,
+        memory: Memory | None = None,
         cache: LayerCache | None = None,
-        slots: int | Int[Array, ""] = 0,
-        bias: Float[Array, "#B #N #T #J"] | None = None,
-        positions: Int[Array, "#B T"] | None = None,
+        positions: Positions | None = None,
         key: Key[Array, ""] | None = None,
         on_weights: tuple[OnWeights, OnWeights] | None = None,
         last_n: int | None = None,
@@ -75,36 +79,33 @@ class Block(nnx.Module):
         Args:
             x: Vectors of tokens, or of one new token of each beam.
             mask: Which keys each query of self-attention sees.
-            memory: Encoded vectors for cross-attention, unless the cache holds what is made of
-                them.
-            memory_mask: Which of them are not padding.
+            memory: What cross-attention reads.
             cache: Keys and values of earlier tokens, and of the memory.
-            slots: Where new keys and values go, see :meth:`.LayerCache.extend`.
-            bias: Added to the scores of self-attention.
-            positions: Of the tokens, for rotary embeddings.
+            positions: Where the tokens stand.
             key: Dropout, if given.
             on_weights: Called with the weights of self- and of cross-attention.
             last_n: How many positions are wanted; None is all.
         """
         keys = (None,) * 6 if key is None else tuple(jax.random.split(key, 6))
         on_self, on_cross = (None, None) if on_weights is None else on_weights
-        rest: dict[str, Any] = {"bias": bias, "positions": positions, "last_n": last_n}
+        rest: dict[str, Any] = {"positions": positions, "last_n": last_n}
 
         def self_attend(y):
             nonlocal cache
             y, cache = self.self_attention(
-                y, mask, cache=cache, slots=slots, key=keys[1], on_weights=on_self, **rest
+                y, mask, cache=cache, key=keys[1], on_weights=on_self, **rest
             )
             return y
 
         x = self.residual("self_attention", x, self_attend, keys[0])
         if (across := self.cross_attention) is not None:
+            states, real = memory or Memory(None)
             projected = None if cache is None else cache.memory
             if projected is None:
-                assert memory is not None, "cross-attention needs memory"
-                projected = across.project_memory(memory)
+                assert states is not None, "cross-attention needs memory"
+                projected = across.project_memory(states)
             how: dict[str, Any] = {"memory": projected, "key": keys[3], "on_weights": on_cross}
-            cross_attend = lambda y: across(y, memory_mask, **how)[0]
+            cross_attend = lambda y: across(y, real, **how)[0]
             x = self.residual("cross_attention", x, cross_attend, keys[2])
         feed = lambda y: self.feed_forward(y, keys[5])
         return self.residual("feed_forward", x, feed, keys[4]), cache

@@ -13,8 +13,8 @@ from transformer_jax.config import TransformerConfig
 from transformer_jax.functional import positions as positional
 from transformer_jax.functional.dropout import dropout
 from transformer_jax.functional.masks import Mask
-from transformer_jax.modules.attention import OnWeights
-from transformer_jax.modules.block import Block
+from transformer_jax.modules.attention import OnWeights, Positions
+from transformer_jax.modules.block import Block, Memory
 from transformer_jax.modules.cache import Cache, LayerCache
 from transformer_jax.modules.linear import Embed, Linear
 from transformer_jax.modules.norm import Norm
@@ -72,8 +72,7 @@ class Stack(nnx.Module):
         *,
         positions: Int[Array, "#B T"] | None = None,
         segments: Int[Array, "B T"] | None = None,
-        memory: Float[Array, "B S D"] | None = None,
-        memory_mask: Mask | None = None,
+        memory: Memory | None = None,
         key: Key[Array, ""] | None = None,
         on_weights: tuple[OnWeights, OnWeights] | None = None,
         on_hidden: OnHidden | None = None,
@@ -86,7 +85,6 @@ class Stack(nnx.Module):
             positions: Where each token stands; None is 0, 1, 2, …
             segments: Rows of the segment table (BERT's token types); None is 0.
             memory: What cross-attention reads.
-            memory_mask: Which of it is real.
             key: Dropout, if given.
             on_weights: Called with the weights of each block's self- and cross-attention, in order.
             on_hidden: Called with the first block's input and each block's output, the last after
@@ -102,10 +100,8 @@ class Stack(nnx.Module):
             causal = Mask(causal=True)
             mask = causal if mask is None else mask & causal
         context: dict[str, Any] = {
-            "bias": self.bias(x.shape[1], x.shape[1]),
-            "positions": positions,
+            "positions": Positions(positions, bias=self.bias(x.shape[1], x.shape[1])),
             "memory": memory,
-            "memory_mask": memory_mask,
         }
         if on_weights is not None:
             context["on_weights"] = on_weights
@@ -283,14 +279,14 @@ class Stack(nnx.Module):
             real = (steps >= 0).astype(jnp.int32)
             mask = mask & Mask(q_segments=real, kv_segments=real)
             positions = jnp.maximum(steps, 0)
-        how: dict[str, Any] = {"bias": self.bias(T, T), "positions": positions, "slots": 0}
+        where, memory = Positions(positions, slots=0, bias=self.bias(T, T)), _cached_memory(cache)
         x, layers = self.embed_inputs(x, positions), []
-        memory_mask = None if cache.memory_mask is None else Mask(dense=cache.memory_mask)
         for i, (block, layer) in enumerate(zip(self.iter_blocks(), cache.layers, strict=True)):
             # Of the last block, only the last output is needed, and all keys and values.
             last_n = 1 if i + 1 == self.layers else None
             near = self.windowed_mask(mask, self.window(i), T)
-            x, filled = block(x, near, memory_mask=memory_mask, cache=layer, last_n=last_n, **how)
+            how: dict[str, Any] = {"memory": memory, "positions": where, "last_n": last_n}
+            x, filled = block(x, near, cache=layer, **how)
             layers.append(filled)
         x = x if self.final_norm is None else self.final_norm(x)
         done = {"layers": tuple(layers), "length": jnp.int32(T), "starts": starts}
@@ -314,15 +310,20 @@ class Stack(nnx.Module):
             bias = jnp.repeat(bias, cache.beams, axis=3)
         reach = {self.window(i) for i in range(self.layers)}
         visible = {window: Mask(dense=cache.visible(window, tokens)) for window in reach}
-        how: dict[str, Any] = {"bias": bias, "positions": positions, "slots": at * cache.beams}
-        if cache.memory_mask is not None:
-            how["memory_mask"] = Mask(dense=cache.memory_mask)
+        where, memory = Positions(positions, at * cache.beams, bias), _cached_memory(cache)
         layers: list[Any] = []
         for i, (block, layer) in enumerate(zip(self.iter_blocks(), cache.layers, strict=True)):
-            x, extended = block(x, visible[self.window(i)], cache=layer, **how)
+            mask = visible[self.window(i)]
+            x, extended = block(x, mask, memory=memory, cache=layer, positions=where)
             layers.append(extended)
         x = (x if self.final_norm is None else self.final_norm(x)).reshape(shape[0], -1)
         return x, dataclasses.replace(cache, layers=tuple(layers), length=at + tokens)
+
+
+def _cached_memory(cache: Cache) -> Memory:
+    """Memory whose keys and values the cache holds."""
+    mask = cache.memory_mask
+    return Memory(None, None if mask is None else Mask(dense=mask))
 
 
 def stack_blocks(blocks: dict[int, Any]) -> Any:

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 class Kernel(NamedTuple):
     """One way to compute attention.
 
-    ``run(q, k, v, mask, bias, scale, softcap)`` computes it, and
+    ``run(q, k, v, mask, bias, score)`` computes it, and
     ``supports(q, k, v, mask, bias, softcap)`` is the reason why it cannot, or None.
     """
 

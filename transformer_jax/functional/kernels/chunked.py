@@ -18,9 +18,11 @@ from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.scores import (
     FULLY_MASKED_THRESHOLD,
     MASK_VALUE,
+    ScaledDot,
     dot_product_scores,
     mix,
     query_key_product,
+    scaled_dot,
     transposed_value_product,
 )
 
@@ -44,8 +46,7 @@ def run(
     v: Float[Array, "B K S U"],
     mask: Mask | None = None,
     bias: None = None,
-    scale: float = 1.0,
-    softcap: float | None = None,
+    score: ScaledDot = scaled_dot,
     block: int = BLOCK,
 ) -> Float[Array, "B N T U"]:
     """The same as :func:`.xla.run` in ``O(T + S)`` memory."""
@@ -57,7 +58,8 @@ def run(
         jnp.pad(x, ((0, 0), (0, 0), (0, more), (0, 0))) if more else x
         for x, more in ((q, more_T), (k, more_S), (v, more_S))
     )
-    return _attend(q, k, v, mask, scale, softcap, size)[:, :, :T]
+    scale = score.scale_of(q.shape[3])
+    return _attend(q, k, v, mask, scale, score.softcap, size)[:, :, :T]
 
 
 def _query_block(T: int, block: int) -> int:

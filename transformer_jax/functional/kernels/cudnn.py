@@ -8,6 +8,7 @@ from jaxtyping import Array, Float
 
 from transformer_jax.errors import ArgumentError
 from transformer_jax.functional.masks import Mask
+from transformer_jax.functional.scores import ScaledDot, scaled_dot
 
 __all__ = ["run", "supports"]
 
@@ -54,8 +55,7 @@ def run(
     v: Float[Array, "B K S U"],
     mask: Mask | None = None,
     bias: None = None,
-    scale: float = 1.0,
-    softcap: None = None,
+    score: ScaledDot = scaled_dot,
     implementation: Literal["cudnn", "xla"] = "cudnn",
 ) -> Float[Array, "B N T U"]:
     """The same as :func:`.xla.run`, for what :func:`supports`.
@@ -66,9 +66,10 @@ def run(
     T, S = q.shape[2], k.shape[2]
     mask = Mask() if mask is None else mask
     (q, k, v), settings = arguments(q, k, v, mask)
+    settings["scale"] = score.scale_of(q.shape[3])
     attend: Any = jax.nn.dot_product_attention
     try:
-        y = attend(q, k, v, scale=scale, implementation=implementation, **settings)
+        y = attend(q, k, v, implementation=implementation, **settings)
     except RuntimeError as error:  # what JAX raises where it finds no cuDNN
         message = f"attend: implementation cudnn needs a GPU with cuDNN: use auto ({error})"
         raise ArgumentError(message) from None

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from transformer_jax.functional.masks import Mask
+from transformer_jax.functional.scores import ScaledDot, scaled_dot
 
 __all__ = ["run", "supports"]
 
@@ -38,8 +39,7 @@ def run(
     v: Float[Array, "B K S U"],
     mask: Mask | None = None,
     bias: None = None,
-    scale: float = 1.0,
-    softcap: float | None = None,
+    score: ScaledDot = scaled_dot,
     interpret: bool = False,
 ) -> Float[Array, "B N T U"]:
     """The same as :func:`.xla.run`, for what :func:`supports`."""
@@ -51,11 +51,11 @@ def run(
     kernel = splash.make_splash_mha_single_device(
         splash.MultiHeadMask([_structure(mask.causal, mask.window, T, S)] * N),
         block_sizes=_block_sizes(T, S),
-        attn_logits_soft_cap=softcap,
+        attn_logits_soft_cap=score.softcap,
         interpret=interpret,
     )
     ids = segment_ids(mask, B, T, S)
-    q = q * jnp.asarray(scale, q.dtype)
+    q = q * jnp.asarray(score.scale_of(q.shape[3]), q.dtype)
     if ids is None:
         return jax.vmap(kernel)(q, k, v)
     y = jax.vmap(kernel)(q, k, v, segment_ids=splash.SegmentIds(*ids))

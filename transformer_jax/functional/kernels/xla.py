@@ -10,14 +10,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 
-from transformer_jax.functional.dropout import dropout_mask
+from transformer_jax.functional.dropout import Dropout, dropout_mask
 from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.scores import (
+    ScaledDot,
     dot_product_weights,
     mix,
     query_key_product,
+    scaled_dot,
     transposed_value_product,
 )
 
@@ -30,6 +32,8 @@ QUERY_BLOCK = 64  # queries a block at least
 MAX_BLOCKS = 8  # each is compiled
 NARROW = (jnp.dtype(jnp.bfloat16),)  # dtypes whose backward pass is written by hand
 
+Blocks = tuple[tuple[int, int, int], ...]  # first query, queries and keys of each
+
 
 def supports(*_: Any) -> None:
     """None: this kernel supports everything."""
@@ -41,14 +45,12 @@ def run(
     v: Float[Array, "B K S U"],
     mask: Mask | None = None,
     bias: Float[Array, "#B #N #T S"] | None = None,
-    scale: float = 1.0,
-    softcap: float | None = None,
-    dropout_rate: float = 0.0,
-    key: Key[Array, ""] | None = None,
+    score: ScaledDot = scaled_dot,
+    dropout: Dropout | None = None,
     *,
     query_blocks: bool = False,
 ) -> Float[Array, "B N T U"]:
-    """``softmax(q kᵀ · scale + bias) v`` under the mask; zero in fully masked rows.
+    """``softmax(score(q, k) + bias) v`` under the mask; zero in fully masked rows.
 
     In bfloat16, without bias and cap, the backward pass is written by hand (reverse mode only),
     for autodiff would multiply float32 slopes by bfloat16 numbers: up to 1.7 times as slow. In
@@ -59,23 +61,22 @@ def run(
         k: Keys, each head shared by ``N / K`` query heads.
         v: Values.
         mask: Which keys each query sees; None is all.
-        bias: Added to the scaled scores.
-        scale: Multiplies ``q kᵀ``.
-        softcap: Bounds scores to ``±softcap``.
-        dropout_rate: Fraction of weights set to zero, if there is a key.
-        key: Random key of dropout.
+        bias: Added to the scores.
+        score: Scale and soft cap of ``q kᵀ``.
+        dropout: Fraction of weights set to zero, and a random key, without which nothing is
+            dropped.
         query_blocks: Divide long causal queries into blocks (not with a bias).
     """
     (B, N, T, _), S = q.shape, k.shape[2]
-    rate = dropout_rate
+    rate, key = dropout or (0.0, None)
     keep = None if key is None or rate == 0.0 else dropout_mask(key, (B, N, T, S), rate)
     if bias is None:
         blocks = tuple(_blocks(T, S, mask) if query_blocks else [(0, T, S)])
-        if softcap is None and q.dtype in NARROW:
-            return _attend(q, k, v, mask, keep, rate, scale, blocks)
-        return _mix(q, k, v, mask, keep, rate, scale, blocks, softcap)[0]
+        if score.softcap is None and q.dtype in NARROW:
+            return _attend(q, k, v, mask, keep, rate, score, blocks)
+        return _mix(q, k, v, mask, keep, rate, score, blocks)[0]
     allowed = None if mask is None else mask.array(T, S)
-    w = _dropped(dot_product_weights(q, k, allowed, bias, scale, softcap), keep, rate)
+    w = _dropped(dot_product_weights(q, k, allowed, bias, score), keep, rate)
     return mix(w.astype(v.dtype), v).astype(q.dtype)
 
 
@@ -104,16 +105,15 @@ def _mix(
     mask: Mask | None,
     keep: Array | None,
     rate: float,
-    scale: float,
-    blocks: tuple[tuple[int, int, int], ...],
-    softcap: float | None = None,
+    score: ScaledDot,
+    blocks: Blocks,
 ) -> tuple[Array, list[Array]]:
     """The output, and the weights of each block before dropout, in the dtype of ``v``."""
     out, kept = [], []
     for t0, t, s in blocks:
         here = slice(t0, t0 + t)
         allowed = None if mask is None else mask.block(t0, t, 0, s)
-        w = dot_product_weights(q[:, :, here], k[:, :, :s], allowed, None, scale, softcap)
+        w = dot_product_weights(q[:, :, here], k[:, :, :s], allowed, None, score)
         kept.append(w.astype(v.dtype))
         w = _dropped(w, None if keep is None else keep[:, :, here, :s], rate)
         out.append(mix(w.astype(v.dtype), v[:, :, :s]))
@@ -121,19 +121,20 @@ def _mix(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6, 7))
-def _attend(q, k, v, mask, keep, rate, scale, blocks):
-    return _mix(q, k, v, mask, keep, rate, scale, blocks)[0]
+def _attend(q, k, v, mask, keep, rate, score, blocks):
+    return _mix(q, k, v, mask, keep, rate, score, blocks)[0]
 
 
-def _forward(q, k, v, mask, keep, rate, scale, blocks):
-    y, kept = _mix(q, k, v, mask, keep, rate, scale, blocks)
+def _forward(q, k, v, mask, keep, rate, score, blocks):
+    y, kept = _mix(q, k, v, mask, keep, rate, score, blocks)
     return y, (q, k, v, keep, y, kept)
 
 
 def _backward(
-    rate: float, scale: float, blocks: tuple[tuple[int, int, int], ...], saved: Any, g: Array
+    rate: float, score: ScaledDot, blocks: Blocks, saved: Any, g: Array
 ) -> tuple[Array | None, ...]:
     q, k, v, keep, y, kept = saved
+    scale = score.scale_of(q.shape[3])
     # The term that softmax subtracts from all slopes of a query, Σ w (g vᵀ), is g y even with
     # dropout.
     center = (g.astype(jnp.float32) * y.astype(jnp.float32)).sum(-1, keepdims=True)
