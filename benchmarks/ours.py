@@ -29,8 +29,9 @@ from transformer_jax.decoding.options import BeamSearchConfig, SpecialTokens
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.modules.parameters import parameters
 from transformer_jax.training.objectives import translation
-from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig, make_optimizer
+from transformer_jax.training.optimizers import OptimizerConfig, make_optimizer
 from transformer_jax.training.partition import merging
+from transformer_jax.training.schedules import ScheduleConfig
 from transformer_jax.training.state import TrainState, split
 from transformer_jax.training.step import make_step
 

@@ -32,8 +32,9 @@ from transformer_jax.models.heads import EncoderForMaskedLM, SequenceClassifier
 from transformer_jax.modules.parameters import parameters
 from transformer_jax.runs.encoder_settings import EncoderTraining, PretrainTraining
 from transformer_jax.training.objectives import masked_lm, sequence_classification
-from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig, make_optimizer
+from transformer_jax.training.optimizers import OptimizerConfig, make_optimizer
 from transformer_jax.training.partition import merging
+from transformer_jax.training.schedules import ScheduleConfig
 from transformer_jax.training.state import TrainState, split
 from transformer_jax.training.step import Batch, Objective, make_step
 

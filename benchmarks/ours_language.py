@@ -32,8 +32,9 @@ from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.modules.parameters import parameters
 from transformer_jax.training.objectives import language_model
-from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig, make_optimizer
+from transformer_jax.training.optimizers import OptimizerConfig, make_optimizer
 from transformer_jax.training.partition import merging
+from transformer_jax.training.schedules import ScheduleConfig
 from transformer_jax.training.state import TrainState, split
 from transformer_jax.training.step import make_step
 

@@ -6,15 +6,10 @@ import random
 import numpy as np
 import pytest
 
-from transformer_jax.data.examples import (
-    collate,
-    default_template,
-    encode_questions,
-    encode_sentences,
-    encode_tagged,
-    locate_answers,
-)
+from transformer_jax.data.examples import collate, default_template, encode_sentences
+from transformer_jax.data.question_examples import encode_questions, locate_answers
 from transformer_jax.data.squad import Answer
+from transformer_jax.data.tagged_examples import encode_tagged
 from transformer_jax.data.tokenizer import (
     BERT_SPECIAL,
     SpecialTokensTemplate,

@@ -14,7 +14,7 @@ from transformer_jax.runs.encoder_settings import PRETRAIN_RUNS, TASK_RUNS
 from transformer_jax.runs.language_settings import RUNS as LANGUAGE_RUNS
 from transformer_jax.runs.sizing import VOCABULARY, epochs_for, from_size, said_of, vocabulary_for
 from transformer_jax.runs.translation_settings import RUNS as TRANSLATION_RUNS
-from transformer_jax.training.optimizers import check_warm_up
+from transformer_jax.training.schedules import check_warm_up
 
 # How transformers calls what each is exported as; None is no family, and the message says why.
 EXPORTS = {

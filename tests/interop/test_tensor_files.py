@@ -18,8 +18,9 @@ from safetensors.numpy import load, load_file, save
 
 from benchmarks.loading import begin_at
 from transformer_jax.errors import CheckpointError, ConfigError
-from transformer_jax.interop import headers, tensor_files
-from transformer_jax.interop.tensor_files import INDEX, WEIGHTS, open_tensors, write_tensors
+from transformer_jax.interop import headers, tensor_files, tensor_writer
+from transformer_jax.interop.tensor_files import INDEX, WEIGHTS, open_tensors
+from transformer_jax.interop.tensor_writer import write_tensors
 
 GOOD = {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}
 TYPES = [
@@ -335,7 +336,7 @@ def test_weights_are_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
         draft.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(tensor_files, "save_file", full)
+    monkeypatch.setattr(tensor_writer, "save_file", full)
     with pytest.raises(CheckpointError, match="cannot be written: No space left"):
         write_tensors(tmp_path, {"a": np.zeros(3)})
     assert [path.name for path in tmp_path.iterdir()] == [WEIGHTS]

@@ -13,8 +13,9 @@ import pytest
 
 from transformer_jax.parallel.mesh import MeshConfig, make_mesh, shard_batch
 from transformer_jax.training.objectives import translation
-from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig, make_optimizer
+from transformer_jax.training.optimizers import OptimizerConfig, make_optimizer
 from transformer_jax.training.partition import merging
+from transformer_jax.training.schedules import ScheduleConfig
 from transformer_jax.training.state import create_state, digest, split
 from transformer_jax.training.step import compile_step, make_step
 

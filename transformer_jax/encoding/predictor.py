@@ -9,13 +9,9 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Float, Int
 
-from transformer_jax.data.examples import (
-    EncodedExamples,
-    SpanExamples,
-    encode_questions,
-    encode_sentences,
-    encode_tagged,
-)
+from transformer_jax.data.examples import EncodedExamples, encode_sentences
+from transformer_jax.data.question_examples import SpanExamples, encode_questions
+from transformer_jax.data.tagged_examples import encode_tagged
 from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.encoding.batching import Batches

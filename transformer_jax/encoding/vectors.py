@@ -17,9 +17,9 @@ from transformer_jax.data.examples import (
     collate,
     default_template,
     encode_sentences,
-    encode_tagged,
 )
 from transformer_jax.data.ragged import ragged_indices
+from transformer_jax.data.tagged_examples import encode_tagged
 from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.encoding.batching import length_buckets

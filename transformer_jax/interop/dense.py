@@ -12,13 +12,8 @@ from jaxtyping import Float
 
 from transformer_jax.errors import CheckpointError
 from transformer_jax.interop.headers import FLOATS
-from transformer_jax.interop.tensor_files import (
-    INDEX,
-    WEIGHTS,
-    inside,
-    open_tensors,
-    write_tensors,
-)
+from transformer_jax.interop.tensor_files import INDEX, WEIGHTS, inside, open_tensors
+from transformer_jax.interop.tensor_writer import write_tensors
 from transformer_jax.numerics import all_finite
 
 __all__ = ["Dense", "copy_dense", "dense_tensors", "digest", "read_dense"]

@@ -13,8 +13,8 @@ from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.interop.export_plan import choose_family
 from transformer_jax.interop.family import Model, ModelFamily, TensorMapping
 from transformer_jax.interop.hf_checkpoint import parameter_shapes
-from transformer_jax.interop.tensor_files import write_tensors
 from transformer_jax.interop.tensor_layouts import to_hf
+from transformer_jax.interop.tensor_writer import write_tensors
 from transformer_jax.training.trees import named
 
 __all__ = ["published_tensors", "with_post_processor", "write_folder", "write_model"]

@@ -6,22 +6,19 @@ Other formats are refused: a pickle runs the code that it holds.
 import contextlib
 import dataclasses
 import io
-import json
 import mmap
 import os
 import re
 import stat
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import save_file
 
-from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.errors import CheckpointError
 from transformer_jax.interop.bounded_json import Cursor
 from transformer_jax.interop.headers import (
     LARGEST_HEADER,
@@ -34,15 +31,7 @@ from transformer_jax.interop.headers import (
 )
 from transformer_jax.interop.memory import LINE, Memory, aligned
 
-__all__ = [
-    "INDEX",
-    "WEIGHTS",
-    "Entry",
-    "TensorFolder",
-    "inside",
-    "open_tensors",
-    "write_tensors",
-]
+__all__ = ["INDEX", "WEIGHTS", "Entry", "TensorFolder", "inside", "open_tensors"]
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -195,46 +184,6 @@ def open_tensors(folder: str | os.PathLike) -> TensorFolder:
     return TensorFolder(path, MappingProxyType(entries), MappingProxyType(stamps))
 
 
-def write_tensors(
-    path: Path, tensors: Mapping[str, np.ndarray], *, shard_bytes: int | None = None
-) -> None:
-    """Writes tensors as ``model.safetensors``, or in shards with an index, into a folder.
-
-    After a crash the weights that can be opened are those from before or all of the new ones.
-    Shards are written only where no weights lie yet: several files cannot replace others at once.
-
-    Args:
-        path: The folder, made if missing.
-        tensors: Arrays by name.
-        shard_bytes: The most bytes of tensors in a file, where they are more; a larger tensor has
-            a file of its own. None writes one file.
-
-    Raises:
-        CheckpointError: A name or type the format lacks, weights in the way, or a full disk.
-    """
-    if shard_bytes is not None and shard_bytes < 1:
-        raise ConfigError(f"shard_bytes {shard_bytes}: at least 1")
-    known = {dtype: name for name, dtype in TYPES.items()}
-    for name, array in tensors.items():
-        if problem := name_problem(name):
-            raise CheckpointError(f"{path}: the tensor name {name[:80]!r} {problem}")
-        if array.dtype.newbyteorder("<") not in known:
-            raise CheckpointError(f"{path}: {name!r} is {array.dtype}, which has no name here")
-    groups = _groups(tensors, shard_bytes)
-    existing = [name for name in (WEIGHTS, INDEX) if os.path.lexists(path / name)]
-    if INDEX in existing or (existing and len(groups) > 1):
-        raise CheckpointError(f"{path}: already holds {existing[-1]}: choose an empty folder")
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        if len(groups) == 1:
-            _save(path / WEIGHTS, tensors)
-        else:
-            _save_shards(path, tensors, groups)
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
-        raise CheckpointError(f"{path}: cannot be written: {reason}") from None
-
-
 def _tensors(folder: Path, name: str, stamps: dict[Path, tuple[int, ...]]) -> dict[str, Entry]:
     """The entries of one file, whose stamp is noted."""
     path = inside(folder, name)
@@ -355,56 +304,3 @@ def _absence(folder: Path) -> str:
         f"{missing}, but {found[0]}, which is not read because such files can run code: "
         f'convert it, if you trust it, with  python -c "{command}"'
     )
-
-
-def _groups(tensors: Mapping[str, np.ndarray], most: int | None) -> list[list[str]]:
-    """Names by file: in order, each file as full as it may be."""
-    groups: list[list[str]] = [[]]
-    size = 0
-    for name, array in tensors.items():
-        if most is not None and groups[-1] and size + array.nbytes > most:
-            groups.append([])
-            size = 0
-        groups[-1].append(name)
-        size += array.nbytes
-    return groups
-
-
-def _save_shards(path: Path, tensors: Mapping[str, np.ndarray], groups: list[list[str]]) -> None:
-    where: dict[str, str] = {}
-    for number, names in enumerate(groups, 1):
-        shard = f"model-{number:05d}-of-{len(groups):05d}.safetensors"
-        _save(path / shard, {name: tensors[name] for name in names})
-        where |= dict.fromkeys(names, shard)
-    total = sum(array.nbytes for array in tensors.values())
-    index = {"metadata": {"total_size": total}, "weight_map": where}
-    _write(path / INDEX, lambda draft: draft.write_text(json.dumps(index, indent=2) + "\n"))
-
-
-def _save(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
-    # The library takes the memory as it lies, so it must lie in order.
-    ordered = {name: np.asarray(array, order="C") for name, array in tensors.items()}
-    _write(path, lambda draft: save_file(ordered, draft, metadata={"format": "pt"}))
-
-
-def _write(path: Path, fill: Callable[[Path], object]) -> None:
-    """Writes a file under another name, and renames it when it has reached the disk."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.touch()
-        usual = draft.stat().st_mode
-        fill(draft)
-        draft.chmod(usual)  # safetensors leaves files that nobody else may read
-        with draft.open("rb+") as file:
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
-    handle = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    except OSError:
-        pass  # some network file systems cannot
-    finally:
-        os.close(handle)

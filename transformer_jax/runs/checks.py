@@ -11,7 +11,7 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.parallel.mesh import devices_of, make_mesh
 from transformer_jax.parallel.sharding import num_batch_shards
-from transformer_jax.training.optimizers import check_warm_up
+from transformer_jax.training.schedules import check_warm_up
 
 __all__ = [
     "check_best",

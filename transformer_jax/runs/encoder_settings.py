@@ -14,8 +14,9 @@ from transformer_jax.runs.settings import TokenizerConfig
 from transformer_jax.runs.sizing import with_vocabulary_shown
 from transformer_jax.tasks.masked_lm_task import MaskingConfig
 from transformer_jax.training.loop import LoopConfig
-from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig
+from transformer_jax.training.optimizers import OptimizerConfig
 from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.training.schedules import ScheduleConfig
 
 __all__ = [
     "PRETRAIN_RUNS",

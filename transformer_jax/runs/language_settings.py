@@ -19,8 +19,9 @@ from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig
 from transformer_jax.runs.settings import TokenizerConfig
 from transformer_jax.runs.sizing import with_vocabulary_shown
 from transformer_jax.training.loop import LoopConfig
-from transformer_jax.training.optimizers import OptimizerConfig, ScheduleConfig
+from transformer_jax.training.optimizers import OptimizerConfig
 from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.training.schedules import ScheduleConfig
 
 __all__ = [
     "RUNS",

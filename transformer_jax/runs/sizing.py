@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from transformer_jax.config import TransformerConfig
-from transformer_jax.training.optimizers import warm_up_steps
+from transformer_jax.training.schedules import warm_up_steps
 
 __all__ = ["epochs_for", "from_size", "said_of", "vocabulary_for", "with_vocabulary_shown"]
 

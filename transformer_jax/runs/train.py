@@ -14,8 +14,9 @@ from transformer_jax.runs.sizing import from_size, said_of
 from transformer_jax.training.activity import log, working
 from transformer_jax.training.lock import check_lock
 from transformer_jax.training.metrics import read_metrics
-from transformer_jax.training.optimizers import check_warm_up, make_optimizer
+from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.training.schedules import check_warm_up
 from transformer_jax.training.sealed import sealed
 from transformer_jax.training.task import Task
 from transformer_jax.training.trainer import Trainer

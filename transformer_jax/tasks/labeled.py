@@ -8,17 +8,12 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.config import TransformerConfig
-from transformer_jax.data.examples import (
-    EncodedExamples,
-    collate,
-    encode_questions,
-    encode_sentences,
-    encode_tagged,
-    locate_answers,
-)
+from transformer_jax.data.examples import EncodedExamples, collate, encode_sentences
 from transformer_jax.data.labeled import Labeled, LabeledSplits, Sentences, Tagged
 from transformer_jax.data.labeled import Task as Kind
 from transformer_jax.data.plan import BatchPlan
+from transformer_jax.data.question_examples import encode_questions, locate_answers
+from transformer_jax.data.tagged_examples import encode_tagged
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.encoding.predictor import Predictor
 from transformer_jax.errors import plural

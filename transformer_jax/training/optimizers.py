@@ -1,9 +1,9 @@
-"""Optimizers by name, and learning-rate schedules as functions of the update's number."""
+"""Optimizers by name."""
 
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,41 +11,18 @@ import optax
 import optax.contrib
 from jaxtyping import Array, Float, Int, PyTree
 
-from transformer_jax.errors import ConfigError, plural
+from transformer_jax.errors import ConfigError
 from transformer_jax.modules.parameters import Parameters, is_matrix, is_projection, map_parameters
 from transformer_jax.training.layerwise import scale_by_layer
+from transformer_jax.training.schedules import (
+    Rate,
+    ScheduleConfig,
+    Step,
+    check_schedule,
+    make_schedule,
+)
 
-__all__ = [
-    "OptimizerConfig",
-    "ScheduleConfig",
-    "adamw",
-    "check_warm_up",
-    "constant",
-    "cosine",
-    "inverse_sqrt",
-    "learning_rate",
-    "linear",
-    "make_optimizer",
-    "make_schedule",
-    "noam",
-    "warm_up_steps",
-    "weight_decay_mask",
-]
-
-
-Kind = Literal["noam", "inverse_sqrt", "cosine", "linear", "constant"]
-
-_TO_THE_END = ("cosine", "linear")  # decay over the whole run
-
-
-@dataclasses.dataclass(frozen=True)
-class ScheduleConfig:
-    """How the learning rate changes; all schedules rise in a straight line first."""
-
-    kind: Kind = "noam"
-    # Updates until the peak; below 1 a part of the run; None: a tenth of the run, at most 1000.
-    warmup_steps: int | float | None = 4000
-    final_fraction: float = 0.0  # cosine and linear: the rate at the end, as a part of the peak
+__all__ = ["OptimizerConfig", "adamw", "learning_rate", "make_optimizer", "weight_decay_mask"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,13 +80,9 @@ _DEFAULTS: dict[str, dict[str, float]] = {
 
 
 def _check(config: OptimizerConfig) -> None:
-    name, schedule = config.name, config.schedule
+    name = config.name
     if name not in _DEFAULTS:
         raise ConfigError(f"optimizer.name is {name}: allowed are {', '.join(_DEFAULTS)}")
-    if schedule.kind not in (kinds := get_args(Kind)):
-        raise ConfigError(
-            f"optimizer.schedule.kind is {schedule.kind}: allowed are {', '.join(kinds)}"
-        )
     for field in ("beta1", "beta2", "eps"):
         value = getattr(config, field)
         if value is None:
@@ -132,156 +105,7 @@ def _check(config: OptimizerConfig) -> None:
         raise ConfigError(
             f"optimizer.layer_decay is {config.layer_decay}: above 0, and 1 is the same for all"
         )
-    rate = config.learning_rate
-    if rate is None and schedule.kind != "noam":
-        raise ConfigError(f"the {schedule.kind} schedule needs optimizer.learning_rate, its peak")
-    if rate is not None and not (math.isfinite(rate) and rate >= 0.0):
-        raise ConfigError(f"optimizer.learning_rate is {rate}: a number of 0 or more is allowed")
-    warm_up, some = schedule.warmup_steps, schedule.kind in ("noam", "inverse_sqrt")
-    warm_up = 1 if warm_up is None else warm_up
-    if not warm_up >= 0 or (warm_up == 0 and some) or (warm_up > 1 and warm_up % 1 != 0):
-        raise ConfigError(
-            f"optimizer.schedule.warmup_steps is {warm_up}: a number of updates (noam and "
-            f"inverse_sqrt "
-            f"need at least 1, others 0), or the part of the run that it takes, below 1"
-        )
-    if schedule.final_fraction and schedule.kind not in _TO_THE_END:
-        raise ConfigError(
-            f"optimizer.schedule.final_fraction is for cosine and linear, not {schedule.kind}"
-        )
-    if not 0.0 <= schedule.final_fraction <= 1.0:
-        raise ConfigError(
-            f"optimizer.schedule.final_fraction is {schedule.final_fraction}: allowed are 0 to 1"
-        )
-
-
-Step = Int[Array, ""] | int
-Rate = Float[Array, ""]
-
-
-def noam(step: Step, width: int, warm_up: int) -> Rate:
-    """The rate of Vaswani et al. 2017: ``width^-½ · min(step^-½, step · warm_up^-1½)``.
-
-    Args:
-        step: The number of the update, from 1.
-        width: Of the model.
-        warm_up: Updates until the peak, ``(width · warm_up)^-½``.
-
-    Example:
-        >>> print(f"{noam(1, 512, 4000):.6e} {noam(4000, 512, 4000):.5e}")
-        1.746928e-07 6.98771e-04
-    """
-    return inverse_sqrt(step, (width * warm_up) ** -0.5, warm_up)
-
-
-def inverse_sqrt(step: Step, peak: float, warm_up: int) -> Rate:
-    """``peak · min(step / warm_up, √(warm_up / step))``.
-
-    Example:
-        >>> [float(inverse_sqrt(step, 1.0, 4)) for step in (1, 2, 4, 16)]
-        [0.25, 0.5, 1.0, 0.5]
-    """
-    n = jnp.asarray(step, jnp.float32)
-    return peak * jnp.minimum(n / warm_up, jnp.sqrt(warm_up / n))
-
-
-def cosine(step: Step, peak: float, warm_up: int, total: int, final: float = 0.0) -> Rate:
-    """Up to ``peak`` in a line, then down half a cosine to ``final · peak`` at ``total``.
-
-    Example:
-        >>> [round(float(cosine(step, 1.0, 2, 10)), 3) for step in (1, 2, 6, 10, 11)]
-        [0.5, 1.0, 0.5, 0.0, 0.0]
-    """
-    n = jnp.asarray(step, jnp.float32)
-    done = jnp.clip((n - warm_up) / max(total - warm_up, 1), 0.0, 1.0)
-    fall = final + (1.0 - final) * 0.5 * (1.0 + jnp.cos(jnp.pi * done))
-    return peak * jnp.where(n < warm_up, n / max(warm_up, 1), fall)
-
-
-def linear(step: Step, peak: float, warm_up: int, total: int, final: float = 0.0) -> Rate:
-    """Up to ``peak`` in a line, then down in a line to ``final · peak`` at ``total``.
-
-    Source: the schedule of BERT's pre-training and fine-tuning (Devlin et al. 2019, appendix A).
-
-    Example:
-        >>> [round(float(linear(step, 1.0, 2, 10)), 3) for step in (1, 2, 6, 10, 11)]
-        [0.5, 1.0, 0.5, 0.0, 0.0]
-    """
-    n = jnp.asarray(step, jnp.float32)
-    left = jnp.clip((total - n) / max(total - warm_up, 1), 0.0, 1.0)
-    return peak * jnp.where(n < warm_up, n / max(warm_up, 1), final + (1.0 - final) * left)
-
-
-def constant(step: Step, peak: float, warm_up: int) -> Rate:
-    """Up to ``peak`` in a line, and there it stays.
-
-    Example:
-        >>> [float(constant(step, 1.0, 4)) for step in (1, 4, 400)]
-        [0.25, 1.0, 1.0]
-    """
-    n = jnp.asarray(step, jnp.float32)
-    return peak * jnp.minimum(n / max(warm_up, 1), 1.0)
-
-
-def warm_up_steps(schedule: ScheduleConfig, total_steps: int) -> int:
-    """Updates until the peak, of a run of ``total_steps``.
-
-    Example:
-        >>> [warm_up_steps(ScheduleConfig(warmup_steps=n), 500) for n in (100, 0.1, None)]
-        [100, 50, 50]
-    """
-    warm_up = schedule.warmup_steps
-    if warm_up is None:
-        return max(1, min(1000, total_steps // 10))
-    return max(1, round(warm_up * total_steps)) if 0 < warm_up < 1 else int(warm_up)
-
-
-def check_warm_up(schedule: ScheduleConfig, total_steps: int) -> None:
-    """Refuses a warm-up that is longer than the run of ``total_steps``.
-
-    Where the rate falls to the end of the run, something of it must be left for that, but for a run
-    of one step.
-
-    Raises:
-        ConfigError: It names both numbers.
-    """
-    given, warm_up = schedule.warmup_steps, warm_up_steps(schedule, total_steps)
-    falls = schedule.kind in _TO_THE_END and total_steps > 1
-    if warm_up > total_steps - falls:
-        part = "" if given is None or given == warm_up else f" ({given:g} of the run)"
-        raise ConfigError(
-            f"optimizer.schedule.warmup_steps is {warm_up}{part}, but the run has "
-            f"{plural(total_steps, 'step')}: "
-            f"warm up in fewer (None is a tenth of the run), or train longer"
-        )
-
-
-def make_schedule(config: OptimizerConfig, width: int, total_steps: int) -> Callable[[Step], Rate]:
-    """The learning rate as a function of how many updates were made before, from 0.
-
-    Args:
-        config: Which schedule, and its peak.
-        width: Of the model.
-        total_steps: Of the run, at which cosine and linear schedules end.
-
-    Raises:
-        ConfigError: A rate that falls to the end of the run, and a warm-up as long as that.
-
-    Example:
-        >>> rate = make_schedule(OptimizerConfig(), width=512, total_steps=100_000)
-        >>> print(f"{rate(0):.6e}")
-        1.746928e-07
-    """
-    kind, peak = config.schedule.kind, config.learning_rate
-    warm_up = warm_up_steps(config.schedule, total_steps)
-    if peak is None:
-        return lambda count: noam(count + 1, width, warm_up)
-    if kind in _TO_THE_END:
-        check_warm_up(config.schedule, total_steps)
-        fall, final = cosine if kind == "cosine" else linear, config.schedule.final_fraction
-        return lambda count: fall(count + 1, peak, warm_up, total_steps, final)
-    shape = constant if kind == "constant" else inverse_sqrt
-    return lambda count: shape(count + 1, peak, warm_up)
+    check_schedule(config.schedule, config.learning_rate)
 
 
 def _clip(longest: float) -> optax.GradientTransformationExtraArgs:
@@ -440,7 +264,8 @@ def make_optimizer(
         parts.append(optax.clip_by_block_rms(1.0))
     if config.weight_decay:
         parts.append(optax.add_decayed_weights(config.weight_decay, weight_decay_mask(declared)))
-    parts.append(_scale_by_rate(make_schedule(config, width, total_steps)))
+    rate = make_schedule(config.schedule, config.learning_rate, width, total_steps)
+    parts.append(_scale_by_rate(rate))
     if config.layer_decay != 1.0:
         parts.append(scale_by_layer(config.layer_decay, declared))
     return optax.chain(*parts)

@@ -1,0 +1,109 @@
+"""Weights written as .safetensors files, whole or in shards, safe from crashes."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
+
+from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.interop.headers import TYPES, name_problem
+from transformer_jax.interop.tensor_files import INDEX, WEIGHTS
+
+__all__ = ["write_tensors"]
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, np.ndarray], *, shard_bytes: int | None = None
+) -> None:
+    """Writes tensors as ``model.safetensors``, or in shards with an index, into a folder.
+
+    After a crash the weights that can be opened are those from before or all of the new ones.
+    Shards are written only where no weights lie yet: several files cannot replace others at once.
+
+    Args:
+        path: The folder, made if missing.
+        tensors: Arrays by name.
+        shard_bytes: The most bytes of tensors in a file, where they are more; a larger tensor has
+            a file of its own. None writes one file.
+
+    Raises:
+        CheckpointError: A name or type the format lacks, weights in the way, or a full disk.
+    """
+    if shard_bytes is not None and shard_bytes < 1:
+        raise ConfigError(f"shard_bytes {shard_bytes}: at least 1")
+    known = {dtype: name for name, dtype in TYPES.items()}
+    for name, array in tensors.items():
+        if problem := name_problem(name):
+            raise CheckpointError(f"{path}: the tensor name {name[:80]!r} {problem}")
+        if array.dtype.newbyteorder("<") not in known:
+            raise CheckpointError(f"{path}: {name!r} is {array.dtype}, which has no name here")
+    groups = _groups(tensors, shard_bytes)
+    existing = [name for name in (WEIGHTS, INDEX) if os.path.lexists(path / name)]
+    if INDEX in existing or (existing and len(groups) > 1):
+        raise CheckpointError(f"{path}: already holds {existing[-1]}: choose an empty folder")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if len(groups) == 1:
+            _save(path / WEIGHTS, tensors)
+        else:
+            _save_shards(path, tensors, groups)
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise CheckpointError(f"{path}: cannot be written: {reason}") from None
+
+
+def _groups(tensors: Mapping[str, np.ndarray], most: int | None) -> list[list[str]]:
+    """Names by file: in order, each file as full as it may be."""
+    groups: list[list[str]] = [[]]
+    size = 0
+    for name, array in tensors.items():
+        if most is not None and groups[-1] and size + array.nbytes > most:
+            groups.append([])
+            size = 0
+        groups[-1].append(name)
+        size += array.nbytes
+    return groups
+
+
+def _save_shards(path: Path, tensors: Mapping[str, np.ndarray], groups: list[list[str]]) -> None:
+    where: dict[str, str] = {}
+    for number, names in enumerate(groups, 1):
+        shard = f"model-{number:05d}-of-{len(groups):05d}.safetensors"
+        _save(path / shard, {name: tensors[name] for name in names})
+        where |= dict.fromkeys(names, shard)
+    total = sum(array.nbytes for array in tensors.values())
+    index = {"metadata": {"total_size": total}, "weight_map": where}
+    _write(path / INDEX, lambda draft: draft.write_text(json.dumps(index, indent=2) + "\n"))
+
+
+def _save(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    # The library takes the memory as it lies, so it must lie in order.
+    ordered = {name: np.asarray(array, order="C") for name, array in tensors.items()}
+    _write(path, lambda draft: save_file(ordered, draft, metadata={"format": "pt"}))
+
+
+def _write(path: Path, fill: Callable[[Path], object]) -> None:
+    """Writes a file under another name, and renames it when it has reached the disk."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.touch()
+        usual = draft.stat().st_mode
+        fill(draft)
+        draft.chmod(usual)  # safetensors leaves files that nobody else may read
+        with draft.open("rb+") as file:
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    handle = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError:
+        pass  # some network file systems cannot
+    finally:
+        os.close(handle)
