@@ -18,6 +18,7 @@ import numpy as np
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.training import manifest, trees
 from transformer_jax.training.lock import check_lock
+from transformer_jax.training.orbax_items import dispose, explained, orbax, read_item
 from transformer_jax.training.stored import (
     DAMAGED,
     SCRATCH,
@@ -25,12 +26,8 @@ from transformer_jax.training.stored import (
     Loaded,
     Score,
     checkpoint_name,
-    dispose,
     examined,
-    explained,
     load_params,
-    orbax,
-    read_item,
     score_of,
     steps,
     verify,

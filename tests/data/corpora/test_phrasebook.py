@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from transformer_jax.data.corpora import phrasebook, words
+from transformer_jax.data.corpora import nouns, phrasebook, words
 from transformer_jax.data.corpora.grammar import Grammar
 from transformer_jax.data.corpora.morphology import english_forms, portuguese_adjective
 from transformer_jax.data.corpora.spelling import contract, expand, read_portuguese
@@ -286,7 +286,7 @@ def test_adjectives_agree_with_their_nouns(pairs):
     articles = {"um": "ms", "uma": "fs", "aquele": "ms", "aquela": "fs", "estes": "mp"}
     articles |= {"estas": "fp", "aqueles": "mp", "aquelas": "fp", "este": "ms", "esta": "fs"}
     forms = {}
-    for table in words.ADJECTIVES.values():
+    for table in nouns.ADJECTIVES.values():
         for entry in table.split(", "):
             adjective = entry.split(":")[0]
             for agreement, form in portuguese_adjective(adjective).items():

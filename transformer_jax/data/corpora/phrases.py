@@ -6,7 +6,7 @@ singular.
 
 from functools import cache
 
-from transformer_jax.data.corpora import words
+from transformer_jax.data.corpora import nouns, words
 from transformer_jax.data.corpora.grammar import Grammar
 from transformer_jax.data.corpora.morphology import (
     english_plural,
@@ -57,8 +57,8 @@ def _entries(table: str, comma: str = ",") -> list[list[str]]:
 @cache
 def _ambiguous() -> set[str]:
     """Nouns that stand in two classes."""
-    nouns = [entry[0] for table in words.NOUNS.values() for entry in _entries(table)]
-    return {noun for noun in nouns if nouns.count(noun) > 1}
+    every = [entry[0] for table in nouns.NOUNS.values() for entry in _entries(table)]
+    return {noun for noun in every if every.count(noun) > 1}
 
 
 def two_meanings(name: str) -> bool:
@@ -68,7 +68,7 @@ def two_meanings(name: str) -> bool:
         >>> two_meanings("mango"), two_meanings("fruit")
         (True, False)
     """
-    return all(entry[0] in _ambiguous() for entry in _entries(words.NOUNS.get(name, "-")))
+    return all(entry[0] in _ambiguous() for entry in _entries(nouns.NOUNS.get(name, "-")))
 
 
 @cache
@@ -76,7 +76,7 @@ def _adjectives() -> dict[str, tuple[str, str]]:
     """Adjectives with their verb of being and their English."""
     return {
         portuguese: (kind, english)
-        for kind, table in words.ADJECTIVES.items()
+        for kind, table in nouns.ADJECTIVES.items()
         for portuguese, english in _entries(table)
     }
 
@@ -97,14 +97,14 @@ def add_adjectives(g: Grammar, name: str, adjectives: str) -> None:
 
 
 def _nouns(g: Grammar) -> None:
-    for name, table in words.NOUNS.items():
+    for name, table in nouns.NOUNS.items():
         for portuguese, gender, english in _entries(table):
             tag = "" if portuguese in _ambiguous() else f"n:{portuguese}"
             g.rule(f"N.{name}.{gender}s", portuguese, english, tag=tag)
             if name not in MASS + BARE:
                 plural = portuguese_plural(portuguese)
                 g.rule(f"N.{name}.{gender}p", plural, english_plural(english), tag=tag)
-        add_adjectives(g, name, words.CLASS_ADJECTIVES.get(name, ""))
+        add_adjectives(g, name, nouns.CLASS_ADJECTIVES.get(name, ""))
 
 
 def _determiners(g: Grammar) -> None:
@@ -269,7 +269,7 @@ def add_phrases(g: Grammar) -> None:
     """Adds nouns and all that is made of them."""
     _nouns(g)
     _determiners(g)
-    for name in words.NOUNS:
+    for name in nouns.NOUNS:
         add_noun_phrases(g, name)
     _towns(g)
     _adverbs(g)

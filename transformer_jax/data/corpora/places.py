@@ -5,7 +5,7 @@ kinds of places that it suits: the article contracts with it by the rules of spe
 mesa", "ao lado desta porta", "dentro das minhas caixas"), and English follows word by word.
 """
 
-from transformer_jax.data.corpora import words
+from transformer_jax.data.corpora import nouns
 from transformer_jax.data.corpora.grammar import Grammar
 from transformer_jax.data.corpora.morphology import (
     english_plural,
@@ -56,17 +56,17 @@ longe de | far from | ah | building place | 0.5
 def _kinds(g: Grammar) -> None:
     """Noun phrases about each kind of place, and about people who are called by name."""
     entries = [
-        entry.strip().split(":") for table in words.NOUNS.values() for entry in table.split(",")
+        entry.strip().split(":") for table in nouns.NOUNS.values() for entry in table.split(",")
     ]
     known = {portuguese: (gender, english) for portuguese, gender, english in entries}
-    for kind, (like, nouns) in KINDS.items():
-        for portuguese in nouns.split():
+    for kind, (like, members) in KINDS.items():
+        for portuguese in members.split():
             gender, english = known[portuguese]
             tag = f"n:{portuguese}"
             g.rule(f"N.{kind}.{gender}s", portuguese, english, tag=tag)
             plural = portuguese_plural(portuguese), english_plural(english)
             g.rule(f"N.{kind}.{gender}p", *plural, tag=tag)
-        add_adjectives(g, kind, words.CLASS_ADJECTIVES[like])
+        add_adjectives(g, kind, nouns.CLASS_ADJECTIVES[like])
         add_noun_phrases(g, kind)
     g.copy("NPP.Name", {"Name": 1.0})
 

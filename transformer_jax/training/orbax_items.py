@@ -1,0 +1,107 @@
+"""Items of Orbax checkpoints: named arrays, and errors in one line. Orbax is imported late."""
+
+import contextlib
+import functools
+import gc
+import logging
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from transformer_jax.errors import CheckpointError
+from transformer_jax.training import trees
+
+__all__ = ["dispose", "explained", "orbax", "read_item"]
+
+
+class _OrbaxRecords(logging.Filter):
+    """Keeps Orbax's own log records out of the terminal; failures reach the user as errors."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a record is someone else's."""
+        return "orbax" not in record.pathname and "async_serialize" not in record.getMessage()
+
+
+def orbax() -> Any:
+    """Orbax, imported late (it takes a second) and with its log silenced."""
+    import orbax.checkpoint as ocp
+
+    loggers = [logging.getLogger(name) for name in ("absl", "asyncio")]
+    if not any(isinstance(entry, _OrbaxRecords) for entry in loggers[0].filters):
+        for logger in loggers:
+            logger.addFilter(_OrbaxRecords())
+        sys.unraisablehook = functools.partial(_unless_abandoned, sys.unraisablehook)
+    return ocp
+
+
+def _unless_abandoned(hook: Callable[[Any], Any], unraisable: Any) -> None:
+    # After a failed write every other write of the same save reports to an event loop that is
+    # gone: up to thousands of tracebacks that say nothing.
+    writes = "async_serialize" in repr(unraisable.object)
+    if not writes and str(unraisable.exc_value) != "Event loop is closed":
+        hook(unraisable)
+
+
+def dispose(error: BaseException | None) -> None:
+    """Ends what a failed save left behind now and quietly, not with a flood at the very end."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        traceback.clear_frames(error.__traceback__)
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+    gc.collect()
+
+
+def explained(error: BaseException, what: str) -> CheckpointError:
+    """One line out of whatever Orbax, TensorStore or the system raised."""
+    number = getattr(error, "errno", None)
+    found = re.search(r"(?:os_error_code='|Errno )(\d+)", str(error))
+    if number is None and found:
+        number = int(found[1])
+    if number is None and "RESOURCE_EXHAUSTED" in str(error):
+        number = 28
+    reason = os.strerror(number) if number else f"{type(error).__name__}: {str(error)[:200]}"
+    return CheckpointError(f"{what}: {' '.join(reason.split())}")
+
+
+def read_item(directory: Path, leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """Named leaves out of one Orbax item, in NumPy or with the sharding that each template has.
+
+    Where all are in NumPy, a process of several reads them by itself.
+    """
+    ocp = orbax()
+    told: dict[str, Any] = {}
+    placed = [leaf for leaf in leaves.values() if getattr(leaf, "sharding", None) is not None]
+    if jax.process_count() > 1 and not placed:
+        # By default Orbax waits for the other processes, which may never come here.
+        me = jax.process_index()
+        told["multiprocessing_options"] = ocp.options.MultiprocessingOptions(
+            primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"alone_{me}"
+        )
+
+    def arguments(leaf: Any) -> Any:
+        sharding = getattr(leaf, "sharding", None)
+        if sharding is None:
+            return ocp.RestoreArgs(restore_type=np.ndarray)
+        return ocp.ArrayRestoreArgs(sharding=sharding, global_shape=leaf.shape, dtype=leaf.dtype)
+
+    handler = ocp.PyTreeCheckpointHandler(**told)
+    with contextlib.closing(ocp.Checkpointer(handler, **told)) as reader:
+        tree = reader.restore(
+            directory,
+            args=ocp.args.PyTreeRestore(
+                trees.nested(leaves, numbers=False),
+                restore_args=trees.nested(
+                    {name: arguments(leaf) for name, leaf in leaves.items()}, numbers=False
+                ),
+            ),
+        )
+    return trees.named(tree)
