@@ -25,8 +25,7 @@ from transformer_jax.training import objectives
 from transformer_jax.training.activity import log
 from transformer_jax.training.state import split
 from transformer_jax.training.step import Objective, Sums
-from transformer_jax.training.task import Data, Metric, Task
-from transformer_jax.training.trainer import fingerprint
+from transformer_jax.training.task import Data, Metric, Task, fingerprint
 
 __all__ = [
     "labeled",

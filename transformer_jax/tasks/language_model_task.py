@@ -25,8 +25,7 @@ from transformer_jax.tasks.settings import LanguageModelSettings
 from transformer_jax.training import objectives
 from transformer_jax.training.activity import log
 from transformer_jax.training.step import Objective, Sums
-from transformer_jax.training.task import Data, Task
-from transformer_jax.training.trainer import fingerprint
+from transformer_jax.training.task import Data, Task, fingerprint
 
 __all__ = ["Rows", "as_documents", "build_text_store", "language_model"]
 

@@ -24,8 +24,7 @@ from transformer_jax.tasks.settings import (
 )
 from transformer_jax.training import objectives
 from transformer_jax.training.activity import log
-from transformer_jax.training.task import Data, Metric, Task
-from transformer_jax.training.trainer import fingerprint
+from transformer_jax.training.task import Data, Metric, Task, fingerprint
 
 __all__ = ["MaskingConfig", "build_sentence_store", "masked_lm", "pretraining_plan"]
 

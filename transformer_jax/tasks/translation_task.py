@@ -21,8 +21,7 @@ from transformer_jax.tasks.settings import PairSettings, TranslationSettings
 from transformer_jax.training import objectives
 from transformer_jax.training.activity import log, working
 from transformer_jax.training.state import split
-from transformer_jax.training.task import Data, Metric, Task
-from transformer_jax.training.trainer import fingerprint
+from transformer_jax.training.task import Data, Metric, Task, fingerprint
 
 __all__ = ["EvaluationConfig", "score_pairs", "translation"]
 

@@ -3,35 +3,29 @@
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import jax
-import numpy as np
 import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from transformer_jax.data.loader import prefetched
 from transformer_jax.errors import CheckpointError, ConfigError, DataError, plural
 from transformer_jax.keys import SCHEME, key_for, training_key
 from transformer_jax.modules.parameters import Parameters
 from transformer_jax.modules.replace import with_attention_kernels
 from transformer_jax.parallel.mesh import (
-    broadcast_json,
-    gather_to_host,
     is_main_process,
-    local_rows,
     make_mesh,
-    shard_batch,
     sync_global_devices,
 )
 from transformer_jax.training import frozen as kept
-from transformer_jax.training.activity import log, tracked, working
+from transformer_jax.training.activity import log, working
+from transformer_jax.training.batches import put_batch, training_batches
 from transformer_jax.training.checkpoint import Checkpointer
 from transformer_jax.training.compilation import CompiledStep
 from transformer_jax.training.lock import RunLock, check_lock, holds_lock
@@ -48,16 +42,13 @@ from transformer_jax.training.state import (
     digest,
 )
 from transformer_jax.training.step import (
-    Batch,
-    add_sums,
-    compile_eval,
     compile_step,
-    make_eval_step,
 )
 from transformer_jax.training.stored import load_parts
-from transformer_jax.training.task import Data, Metric, Task, select_rows
+from transformer_jax.training.task import Metric, Task
+from transformer_jax.training.validation import make_validation
 
-__all__ = ["Optimizer", "Trainer", "fingerprint"]
+__all__ = ["Optimizer", "Trainer"]
 
 # A description, a transformation, or a function from the number of steps, and the parameters with
 # what they declare, to one.
@@ -66,8 +57,6 @@ Optimizer: TypeAlias = (
     | optax.GradientTransformation
     | Callable[[int, Parameters], optax.GradientTransformation]
 )
-
-_HASHED = 1 << 24  # ids at a time
 
 
 @dataclasses.dataclass
@@ -149,68 +138,9 @@ class Trainer:
             return merge_parts(self.graph, trainable, {}), loaded.step
         return self.merge(trainable, frozen), loaded.step
 
-    # --- data ------------------------------------------------------------------------------------
-
-    def _put(self, data: Data, items: Any) -> dict[str, Any]:
-        """A batch on the devices, of which this process makes its rows alone."""
-        rows = len(items)
-        made = data.make_batch(select_rows(items, local_rows(self.on, rows)))
-        return shard_batch(made, self.on, rows)
-
     def batches(self, start: int = 0) -> Iterator[dict[str, Any]]:
         """The training batches after ``start`` steps, on the devices."""
-        data = self.task.train
-
-        def make(items: Any) -> tuple[int, Batch]:
-            rows = len(items)
-            return rows, data.make_batch(select_rows(items, local_rows(self.on, rows)))
-
-        # Only the background thread uses the plan, which may be in the next epoch already: a plan
-        # builds an epoch anew when one before it is asked for.
-        made = prefetched(data.plan, make, start=start)
-        try:
-            for rows, batch in made:
-                yield shard_batch(batch, self.on, rows)
-        finally:
-            made.close()  # type: ignore[attr-defined]
-
-    # --- evaluation ------------------------------------------------------------------------------
-
-    def _evaluation(self, frozen: Any, shardings: TrainState) -> Callable | None:
-        """From a state to validation scores; None without anything to evaluate."""
-        task = self.task
-        if not task.valid and task.evaluate is None:
-            return None
-        objective = task.eval_objective or task.objective
-        sums = compile_eval(
-            make_eval_step(objective, self.merge), self.on, shardings.params,
-            frozen=jax.tree.map(lambda leaf: leaf.sharding, frozen),
-        )  # fmt: skip
-
-        def scores(state: TrainState) -> dict[str, float]:
-            params = state.params if state.average is None else state.average
-            found: dict[str, float] = {}
-            for name, data in task.valid.items():
-                epoch = tracked(range(data.plan.steps_per_epoch), "validation loss")
-                batches = (self._put(data, data.plan.batch(step)) for step in epoch)
-                total = add_sums(sums(params, frozen, batch) for batch in batches)
-                for what, (value, weight) in total.items():
-                    found[f"{name}_{what}"] = value / weight if weight > 0 else value
-            if task.evaluate is not None:
-                found |= self._evaluate_model(params, frozen)
-            return found
-
-        return scores
-
-    def _evaluate_model(self, params: Any, frozen: Any) -> dict[str, float]:
-        """What the task measures of the model, in the first process, known to all."""
-        found: dict[str, float] = {}
-        host = gather_to_host((params, frozen))
-        if is_main_process():
-            parts = jax.device_put(host, jax.local_devices()[0])
-            assert self.task.evaluate is not None
-            found = {name: float(x) for name, x in self.task.evaluate(self.merge(*parts)).items()}
-        return broadcast_json(found)
+        return training_batches(self.task.train, self.on, start)
 
     # --- training --------------------------------------------------------------------------------
 
@@ -282,7 +212,7 @@ class Trainer:
                 found = self._restored(checkpointer, shapes, frozen)
                 start = 0 if found is None else found[0]
                 padding = plan.padding(start) if start < steps else []
-                batches = [self._put(self.task.train, items) for items in padding]
+                batches = [put_batch(self.task.train, items, self.on) for items in padding]
                 # It compiles while parameters are drawn.
                 step.prepare(shapes, batches)
                 state, step.frozen = self._fresh(tx) if found is None else found[1:]
@@ -291,7 +221,8 @@ class Trainer:
                     kept.write(self.run.path, step.frozen)
             loop = Loop(
                 step, self.batches, checkpointer, self.run.metrics, self.loop, self.metric,
-                self._evaluation(step.frozen, shardings), plan.steps_per_epoch,
+                make_validation(self.task, self.merge, self.on, step.frozen, shardings),
+                plan.steps_per_epoch,
             )  # fmt: skip
             return fit(state, loop, steps=steps, start=start, padding=batches)
 
@@ -405,20 +336,6 @@ class Trainer:
             return {}
         with working("evaluating the best checkpoint"):
             return dict(self.task.test(*self._load("best")))
-
-
-def fingerprint(plan: str, ids: Iterable[np.ndarray]) -> str:
-    """Tells data apart: of the plan's own fingerprint and every token id, in blocks.
-
-    Example:
-        >>> fingerprint("plan", [np.arange(3)]) == fingerprint("plan", [np.arange(4)])
-        False
-    """
-    found = hashlib.sha256(plan.encode())
-    for part in ids:
-        for start in range(0, len(part), _HASHED):
-            found.update(np.ascontiguousarray(part[start : start + _HASHED]).data)
-    return found.hexdigest()[:16]
 
 
 def _impl() -> str:

@@ -1,0 +1,38 @@
+"""Batches of a plan on the devices of a mesh; each process makes its own rows."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from jax.sharding import Mesh
+
+from transformer_jax.data.loader import prefetched
+from transformer_jax.parallel.mesh import local_rows, shard_batch
+from transformer_jax.training.step import Batch
+from transformer_jax.training.task import Data, select_rows
+
+__all__ = ["put_batch", "training_batches"]
+
+
+def put_batch(data: Data, items: Any, mesh: Mesh) -> dict[str, Any]:
+    """The batch made of ``items``, on the devices."""
+    return shard_batch(_made(data, items, mesh), mesh, len(items))
+
+
+def training_batches(data: Data, mesh: Mesh, start: int = 0) -> Iterator[dict[str, Any]]:
+    """The batches after ``start`` steps, without end, made in a background thread."""
+
+    def make(items: Any) -> tuple[int, Batch]:
+        return len(items), _made(data, items, mesh)
+
+    # Only the background thread uses the plan, which may be in the next epoch already: a plan
+    # builds an epoch anew when one before it is requested.
+    made = prefetched(data.plan, make, start=start)
+    try:
+        for rows, batch in made:
+            yield shard_batch(batch, mesh, rows)
+    finally:
+        made.close()  # type: ignore[attr-defined]
+
+
+def _made(data: Data, items: Any, mesh: Mesh) -> Batch:
+    return data.make_batch(select_rows(items, local_rows(mesh, len(items))))
