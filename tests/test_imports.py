@@ -8,7 +8,15 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # The order of the rings, from the innermost: each imports itself and earlier ones alone.
 ORDER = (
     ("errors", "old_names", "allocator", "compilation_cache", "output_files", "keys"),
-    ("numerics", "config", "config_checks", "config_dict", "model_presets", "accounting"),
+    (
+        "numerics",
+        "config",
+        "config_checks",
+        "config_dict",
+        "model_presets",
+        "accounting",
+        "component_costs",
+    ),
     ("functional",),
     ("modules",),
     ("models",),

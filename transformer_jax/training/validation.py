@@ -9,17 +9,16 @@ from jax.sharding import Mesh
 from transformer_jax.parallel.mesh import broadcast_json, gather_to_host, is_main_process
 from transformer_jax.training.activity import tracked
 from transformer_jax.training.batches import put_batch
+from transformer_jax.training.partition import Merge
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.step import add_sums, compile_eval, make_eval_step
 from transformer_jax.training.task import Task
 
 __all__ = ["make_validation"]
 
-Merged = Callable[[Any, Any], Any]  # trained and frozen parameters to what an objective takes
-
 
 def make_validation(
-    task: Task, merge: Merged, mesh: Mesh, frozen: Any, shardings: TrainState
+    task: Task, merge: Merge, mesh: Mesh, frozen: Any, shardings: TrainState
 ) -> Callable[[TrainState], dict[str, float]] | None:
     """A function from a state to validation scores; None without anything to evaluate.
 
@@ -53,11 +52,11 @@ def make_validation(
     return scores
 
 
-def _evaluated(evaluate: Any, merge: Merged, params: Any, frozen: Any) -> dict[str, float]:
+def _evaluated(evaluate: Any, merge: Merge, params: Any, frozen: Any) -> dict[str, float]:
     """What ``evaluate`` measures, in the main process, known to all."""
     found: dict[str, float] = {}
     host = gather_to_host((params, frozen))
     if is_main_process():
-        model = merge(*jax.device_put(host, jax.local_devices()[0]))
+        model = merge(*jax.device_put(host, jax.local_devices()[0]), None)
         found = {name: float(value) for name, value in evaluate(model).items()}
     return broadcast_json(found)
