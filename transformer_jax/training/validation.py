@@ -57,6 +57,7 @@ def _evaluated(evaluate: Any, merge: Merge, params: Any, frozen: Any) -> dict[st
     found: dict[str, float] = {}
     host = gather_to_host((params, frozen))
     if is_main_process():
-        model = merge(*jax.device_put(host, jax.local_devices()[0]), None)
+        trainable, still = jax.device_put(host, jax.local_devices()[0])
+        model = merge(trainable, still, None)
         found = {name: float(value) for name, value in evaluate(model).items()}
     return broadcast_json(found)
