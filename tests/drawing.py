@@ -1,5 +1,6 @@
 """Numbers for tests, and models of such: NumPy draws them, so nothing is compiled for it."""
 
+import functools
 import zlib
 
 import jax
@@ -29,3 +30,21 @@ def drawn(make, *, spread=0.3, seed=0):
         return jnp.asarray(1 + 2 / 3 * noise if "gain" in name else noise, leaf.dtype)
 
     return graph, jax.tree_util.tree_map_with_path(fill, nnx.to_pure_dict(state))
+
+
+def value_and_pullback(function, cotangent, *args):
+    """``function(*args)`` and the pullback of ``cotangent``, computed by one program."""
+
+    @jax.jit
+    def both(cotangent, *args):
+        y, back = jax.vjp(function, *args)
+        return y, back(cotangent)
+
+    return both(cotangent, *args)
+
+
+def compiled(module, function=lambda module, *args: module(*args)):
+    """``function(module, *args)`` as one program: quicker than a program for every operation."""
+    graph, state = nnx.split(module)
+    program = jax.jit(lambda state, *args: function(nnx.merge(graph, state), *args))
+    return functools.partial(program, state)

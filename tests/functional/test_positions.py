@@ -125,7 +125,7 @@ def test_rotary_products_depend_on_distance_alone(t, s, shift):
 
 def test_rotary_keeps_the_dtype_and_refuses_odd_heads():
     x = jnp.ones((1, 2, 1, 4), jnp.bfloat16)
-    assert apply_rotary_embedding(x, jnp.array([[0, 1]])).dtype == jnp.bfloat16
+    assert jax.eval_shape(apply_rotary_embedding, x, jnp.array([[0, 1]])).dtype == jnp.bfloat16
     with pytest.raises(ValueError, match="even head size, not H = 3"):
         apply_rotary_embedding(jnp.ones((1, 1, 1, 3)), jnp.array([[0]]))
 
@@ -186,7 +186,9 @@ def t5_bucket(ahead, bidirectional, buckets, most):
 def test_relative_buckets_are_t5s(bidirectional, buckets, most):
     T, S = 300, 310
     ahead = np.arange(S)[None] - np.arange(T)[:, None]
-    found = np.asarray(relative_position_bucket(T, S, bidirectional, buckets, most))
+    found = np.asarray(
+        jax.jit(lambda: relative_position_bucket(T, S, bidirectional, buckets, most))()
+    )
     np.testing.assert_array_equal(found, t5_bucket(ahead, bidirectional, buckets, most))
     assert found.min() == 0
     # Without keys ahead the first of the upper half stays empty, so all but one are in use.
@@ -195,12 +197,13 @@ def test_relative_buckets_are_t5s(bidirectional, buckets, most):
 
 @pytest.mark.parametrize("bidirectional", [True, False])
 def test_a_traced_offset_falls_into_the_same_buckets(bidirectional):
-    whole = relative_position_bucket(200, 200, bidirectional)
+    whole = jax.jit(lambda: relative_position_bucket(200, 200, bidirectional))()
     step = jax.jit(lambda at: relative_position_bucket(1, 200, bidirectional, offset=at))
     for at in (0, 1, 17, 128, 199):
         np.testing.assert_array_equal(step(at)[0], whole[at])
     np.testing.assert_array_equal(
-        relative_position_bucket(5, 200, bidirectional, offset=100), whole[100:105]
+        jax.jit(lambda: relative_position_bucket(5, 200, bidirectional, offset=100))(),
+        whole[100:105],
     )
 
 

@@ -60,43 +60,44 @@ def test_another_score_is_a_closure(name):
         w = np.exp(s - s.max()) / np.exp(s - s.max()).sum() if last else s
         return w @ np.asarray(v[b, :last, n // 2])
 
-    y = attend(q, k, v, mask, score=make(parameter))
+    forward = lambda parameter, q, k, v: (
+        attend(q, k, v, mask, score=make(parameter)),
+        attention_weights(q, k, mask, score=make(parameter)),
+    )
+    y, weights = jax.jit(forward)(parameter, q, k, v)
     chex.assert_shape(y, (B, T, N, U))
     wanted = [[[formula(b, t, n) for n in range(N)] for t in range(T)] for b in range(B)]
     np.testing.assert_allclose(y, wanted, atol=1e-5)
-    gradients = jax.grad(loss, (0, 1, 2, 3))(parameter, q, k, v)
+    gradients = jax.jit(jax.grad(loss, (0, 1, 2, 3)))(parameter, q, k, v)
     chex.assert_tree_all_finite(gradients)
     chex.assert_trees_all_equal_shapes(gradients, (parameter, q, k, v))
     assert (gradients[1][1] == 0).all()  # fully masked rows
-    weights = attention_weights(q, k, mask, score=make(parameter))
     np.testing.assert_allclose(weights[0].sum(-1), 1, atol=1e-6)
 
 
 def test_a_score_may_forbid_keys():
     q, k, v = inputs()
     score = lambda q, k: jnp.where(jnp.arange(S) < 2, scaled_dot(q, k), -jnp.inf)
-    short = attend(q, k[:, :2], v[:, :2])
-    np.testing.assert_allclose(attend(q, k, v, score=score), short, atol=1e-6)
+    short = jax.jit(lambda: attend(q, k[:, :2], v[:, :2]))()
+    np.testing.assert_allclose(jax.jit(lambda: attend(q, k, v, score=score))(), short, atol=1e-6)
     nothing = lambda q, k: jnp.full((B, N, T, S), -jnp.inf)
-    assert (attend(q, k, v, score=nothing) == 0).all()
+    assert (jax.jit(lambda: attend(q, k, v, score=nothing))() == 0).all()
 
 
 def test_bias_and_dropout_work_with_any_score(key):
     q, k, v = inputs()
+    wide = [np.repeat(x, 2, 2) for x in (k, v)]
     [bias, v2] = normals((1, N, T, S), (H,), seed=4)
     biased = lambda q, k: additive(v2)(q, k) + bias
-    found = attend(q, k, v, bias=bias, score=additive(v2))
-    np.testing.assert_allclose(found, attend(q, k, v, score=biased), atol=1e-6)
-    dropped = attend(q, k, v, score=additive(v2), dropout=(0.5, key))
-    as_dot = attend(q, k, v, dropout=(0.5, key))
-    assert jnp.abs(dropped - attend(q, k, v, score=additive(v2))).max() > 0.1
+    one = lambda *args, **how: jax.jit(lambda: attend(*args, **how))()
+    found = one(q, k, v, bias=bias, score=additive(v2))
+    np.testing.assert_allclose(found, one(q, k, v, score=biased), atol=1e-6)
+    dropped = one(q, k, v, score=additive(v2), dropout=(0.5, key))
+    as_dot = one(q, k, v, dropout=(0.5, key))
+    assert np.abs(dropped - one(q, k, v, score=additive(v2))).max() > 0.1
     # The weights that are dropped depend on the key alone, whatever the score.
     same = lambda q, k: scaled_dot(q, k)  # hides from the kernels that it is a dot product
-    np.testing.assert_allclose(
-        attend(q, k.repeat(2, 2), v.repeat(2, 2), score=same, dropout=(0.5, key)),
-        as_dot,
-        atol=1e-5,
-    )
+    np.testing.assert_allclose(one(q, *wide, score=same, dropout=(0.5, key)), as_dot, atol=1e-5)
 
 
 def test_a_score_of_another_shape_and_fused_kernels_are_refused():
@@ -112,5 +113,7 @@ def test_a_score_of_another_shape_and_fused_kernels_are_refused():
 def test_scale_and_soft_cap_are_those_of_the_score(implementation):
     q, k, v = inputs()
     plain = lambda q, k: 2.0 * jnp.tanh(jnp.einsum("BNTH,BNSH->BNTS", q, k) * 0.7 / 2.0)
-    found = attend(q, k, v, score=ScaledDot(0.7, 2.0), implementation=implementation)
-    np.testing.assert_allclose(found, attend(q, k, v, score=plain), atol=1e-5)
+    score = ScaledDot(0.7, 2.0)
+    found = jax.jit(lambda: attend(q, k, v, score=score, implementation=implementation))()
+    wanted = jax.jit(lambda: attend(q, k, v, score=plain))()
+    np.testing.assert_allclose(found, wanted, atol=1e-5)

@@ -10,7 +10,7 @@ import optax
 import pytest
 from flax import nnx
 
-from tests.drawing import drawn
+from tests.drawing import compiled, drawn
 from transformer_jax.config import (
     AttentionConfig,
     EmbeddingConfig,
@@ -79,6 +79,7 @@ def sentences(seed, rows=32):
     }
 
 
+@pytest.mark.quick("10")
 @pytest.mark.parametrize("width", [16, 10])
 def test_a_toy_encoder_learns_with_our_decoder_and_is_searched_by_beams(width):
     """An encoder of another width gets a bridge."""
@@ -97,7 +98,9 @@ def test_a_toy_encoder_learns_with_our_decoder_and_is_searched_by_beams(width):
     assert isinstance(model, Decodable)
     batch = sentences(999, rows=8)
     inputs = {name: jnp.asarray(batch[name]) for name in ("source", "source_lengths")}
-    cache = model.init_cache(inputs, 8, T + 1, beams=3)
+    cache = compiled(model, lambda model, inputs: model.init_cache(inputs, 8, T + 1, beams=3))(
+        inputs
+    )
     found = beam_search(
         model.step,
         cache,
@@ -121,11 +124,14 @@ def test_the_transformer_is_the_composition_of_its_halves():
     batch = sentences(0, rows=3)
     inputs = {name: jnp.asarray(batch[name]) for name in ("source", "source_lengths")}
     tokens = jnp.asarray(batch["target"])
-    chex.assert_trees_all_equal(composed.hidden(inputs, tokens), model.hidden(inputs, tokens))
-    cache = composed.init_cache(inputs, 3, T)
+    hidden = lambda model, *args: model.hidden(*args)
+    states = compiled(model, hidden)(inputs, tokens)
+    chex.assert_trees_all_equal(compiled(composed, hidden)(inputs, tokens), states)
+    cache = compiled(composed, lambda model, inputs: model.init_cache(inputs, 3, T))(inputs)
+    step = compiled(composed, lambda model, *args: model.step(*args))
     for t in range(T):
-        logits, cache = composed.step(tokens[:, t], cache)
-    expected = model.logits(model.hidden(inputs, tokens))[:, -1]
+        logits, cache = step(tokens[:, t], cache)
+    expected = model.logits(states)[:, -1]
     chex.assert_trees_all_close(logits, expected, atol=1e-5)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests.drawing import drawn, normals
+from tests.drawing import compiled, drawn, normals
 from transformer_jax.config import AttentionConfig, FeedForwardConfig, TransformerConfig
 from transformer_jax.functional.masks import Mask, causal, length_mask
 from transformer_jax.modules.attention import Attention, Positions
@@ -38,19 +38,38 @@ def empty(slots, beams=1):
     return LayerCache.empty((B, K), slots, (H, U), jnp.float32, beams)
 
 
+def cached(module):
+    """``x`` from slot ``t`` on, as one program for every ``t``: the outputs and the new cache."""
+
+    def function(module, x, t, cache):
+        positions = t + jnp.arange(x.shape[1])[None]
+        return module(x, causal(t), cache=cache, positions=Positions(positions, t))
+
+    return compiled(module, function)
+
+
+def of_text(module):
+    """The outputs of whole texts as one program."""
+    return compiled(
+        module,
+        lambda module, x: module(x, causal(), positions=Positions(jnp.arange(x.shape[1])[None]))[0],
+    )
+
+
 @pytest.mark.parametrize("prompt", [0, 3])
 def test_prompt_and_tokens_with_a_cache_equal_the_text(prompt):
     part = attention()
-    whole, none = part(X, causal(), positions=POSITIONS)
+    whole, step = of_text(part)(X), cached(part)
     chex.assert_shape(whole, (B, T, D))
-    assert none is None
     cache, found = empty(T), []
-    if prompt:
-        y, cache = part(X[:, :prompt], causal(), cache=cache, positions=Positions(IDS[:, :prompt]))
+    if prompt:  # its slots begin at 0, as those of a cache that no slot is given for
+        fill = lambda part, x, cache: part(
+            x, causal(), cache=cache, positions=Positions(IDS[:, :prompt])
+        )
+        y, cache = compiled(part, fill)(X[:, :prompt], cache)
         found.append(y)
     for t in range(prompt, T):
-        here = {"cache": cache, "positions": Positions(IDS[:, t : t + 1], jnp.int32(t))}
-        y, extended = part(X[:, t : t + 1], causal(t), **here)
+        y, extended = step(X[:, t : t + 1], t, cache)
         chex.assert_trees_all_equal_shapes_and_dtypes(extended, cache)
         cache = extended
         found.append(y)
@@ -59,52 +78,57 @@ def test_prompt_and_tokens_with_a_cache_equal_the_text(prompt):
 
 def test_several_tokens_at_once_equal_one_by_one():
     part = attention()
-    whole, _ = part(X, causal(), positions=POSITIONS)
-    _, cache = part(X[:, :2], causal(), cache=empty(T), positions=Positions(IDS[:, :2]))
-    here = {"cache": cache, "positions": Positions(IDS[:, 2:], jnp.int32(2))}
-    chex.assert_trees_all_close(part(X[:, 2:], causal(2), **here)[0], whole[:, 2:], atol=1e-5)
+    step = cached(part)
+    _, cache = step(X[:, :2], 0, empty(T))
+    chex.assert_trees_all_close(step(X[:, 2:], 2, cache)[0], of_text(part)(X)[:, 2:], atol=1e-5)
 
 
 def test_beams_are_queries_of_their_sequence():
     part, M = attention(), 3
     [beams] = normals((B, M, D), seed=5)
-    _, cache = part(X, causal(), cache=empty((T + 1) * M, M), positions=POSITIONS)
-    # Each beam sees the prompt, in the slots of the first beam, and itself.
-    slots = jnp.arange((T + 1) * M)
-    prompt = (slots % M == 0) & (slots < T * M)
-    own = slots[None] == T * M + jnp.arange(M)[:, None]
-    mask = Mask(dense=(prompt[None] | own)[None, None])
-    here = {"cache": cache, "positions": Positions(jnp.full((1, M), T), jnp.int32(T * M))}
-    found, _ = part(beams, mask, **here)
+
+    def function(part, x, beams):
+        _, cache = part(x, causal(), cache=empty((T + 1) * M, M), positions=POSITIONS)
+        # Each beam sees the prompt, in the slots of the first beam, and itself.
+        slots = jnp.arange((T + 1) * M)
+        prompt = (slots % M == 0) & (slots < T * M)
+        own = slots[None] == T * M + jnp.arange(M)[:, None]
+        mask = Mask(dense=(prompt[None] | own)[None, None])
+        here = {"cache": cache, "positions": Positions(jnp.full((1, M), T), jnp.int32(T * M))}
+        return part(beams, mask, **here)[0]
+
+    found, alone = compiled(part, function)(X, beams), of_text(part)
     for m in range(M):
-        text = jnp.concatenate([X, beams[:, m : m + 1]], 1)
-        alone, _ = part(text, causal(), positions=Positions(jnp.arange(T + 1)[None]))
-        chex.assert_trees_all_close(found[:, m], alone[:, -1], atol=1e-5)
+        text = np.concatenate([X, beams[:, m : m + 1]], 1)
+        chex.assert_trees_all_close(found[:, m], alone(text)[:, -1], atol=1e-5)
 
 
 def test_memory_is_projected_once_for_any_queries():
-    part = attention(rotate=False)
-    memory, mask = part.project_memory(MEMORY), length_mask(jnp.array([S, 1]))
+    part, lengths = attention(rotate=False), jnp.array([S, 1])
+    project = compiled(part, lambda part, states: part.project_memory(states))
+    read = compiled(part, lambda part, x, m: part(x, length_mask(lengths), memory=m)[0])
+    memory = project(MEMORY)
     chex.assert_shape(memory, [(B, K, S, H), (B, K, S, U)])
-    whole, _ = part(X, mask, memory=memory)
-    cached = empty(T).with_memory(memory).memory
+    whole = read(X, memory)
+    in_cache = empty(T).with_memory(memory).memory
     for t in range(T):
-        one, _ = part(X[:, t : t + 1], mask, memory=memory)
-        chex.assert_trees_all_close(one, whole[:, t : t + 1], atol=1e-6)
-        one, _ = part(X[:, t : t + 1], mask, memory=cached)
-        chex.assert_trees_all_close(one, whole[:, t : t + 1], atol=1e-6)
+        for here in (memory, in_cache):
+            chex.assert_trees_all_close(read(X[:, t : t + 1], here), whole[:, t : t + 1], atol=1e-6)
     # Padding of the memory is invisible.
-    other = part.project_memory(MEMORY.at[1, 1:].set(9.0))
-    chex.assert_trees_all_close(part(X, mask, memory=other)[0], whole, atol=1e-6)
+    other = project(MEMORY.at[1, 1:].set(9.0))
+    chex.assert_trees_all_close(read(X, other), whole, atol=1e-6)
 
 
 def test_the_last_queries_and_their_weights_are_those_of_all():
     part = attention()
-    whole, _ = part(X, causal(), positions=POSITIONS)
-    weights = []
-    last, _ = part(X, causal(), positions=POSITIONS, last_n=2, on_weights=weights.append)
-    chex.assert_trees_all_close(last, whole[:, -2:], atol=1e-6)
-    [w] = weights
+
+    def function(part, x):
+        weights = []
+        how = {"positions": POSITIONS, "last_n": 2, "on_weights": weights.append}
+        return part(x, causal(), **how)[0], weights
+
+    last, [w] = compiled(part, function)(X)
+    chex.assert_trees_all_close(last, of_text(part)(X)[:, -2:], atol=1e-6)
     chex.assert_shape(w, (B, N, 2, T))
     assert (w[:, :, 0, -1] == 0).all()
 
@@ -113,9 +137,11 @@ def test_a_prepared_layer_computes_the_same():
     part = attention()
     fused = part.with_fused_qkv()
     assert fused.query is None
-    for how in ({}, {"cache": empty(T)}):
-        found, wanted = (f(X, causal(), positions=POSITIONS, **how) for f in (fused, part))
-        chex.assert_trees_all_close(found, wanted, atol=1e-6)
+    both = lambda part, x, cache: [
+        part(x, causal(), positions=POSITIONS, cache=c) for c in (None, cache)
+    ]
+    found, wanted = (compiled(f, both)(X, empty(T)) for f in (fused, part))
+    chex.assert_trees_all_close(found, wanted, atol=1e-6)
 
 
 def test_maps_that_are_not_plain_are_called():
@@ -141,12 +167,16 @@ def test_a_block_reads_memory_from_its_cache():
     config = dataclasses.replace(CONFIG, attention=AttentionConfig(num_heads=N))
     block = nnx.merge(*drawn(lambda: Block(config, cross=True, rngs=nnx.Rngs(0))))
     mask = length_mask(jnp.array([S, 1]))
-    whole, _ = block(X, causal(), memory=Memory(MEMORY, mask))
+    read = lambda block, x: block(x, causal(), memory=Memory(MEMORY, mask))[0]
+    advance = lambda block, x, t, cache: block(
+        x, causal(t), memory=Memory(None, mask), cache=cache, positions=Positions(slots=t)
+    )
+    step = compiled(block, advance)
+    whole = compiled(block, read)(X)
     size = config.head_dim
     cache = LayerCache.empty((B, N), T, (size, size), jnp.float32)
     cache = cache.with_memory(block.cross_attention.project_memory(MEMORY))
     for t in range(T):
-        where, memory = Positions(slots=jnp.int32(t)), Memory(None, mask)
-        y, cache = block(X[:, t : t + 1], causal(t), memory=memory, cache=cache, positions=where)
+        y, cache = step(X[:, t : t + 1], t, cache)
         np.testing.assert_allclose(y[:, 0], whole[:, t], atol=1e-5)
     chex.assert_tree_all_finite(jax.tree.leaves(cache))

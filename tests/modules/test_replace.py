@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests.drawing import drawn, normals
+from tests.drawing import compiled, drawn, normals
 from transformer_jax.config import (
     AttentionConfig,
     ComputeConfig,
@@ -63,10 +63,10 @@ def model(scan=False):
 def stepwise(net, tokens):
     """Logits of the last tokens, each from a cache."""
     cache = net.init_cache(None, len(tokens), tokens.shape[1])
-    first, cache = net.prefill(tokens[:, :4], cache)
-    logits = [first]
+    first, cache = compiled(net, lambda net, *args: net.prefill(*args))(tokens[:, :4], cache)
+    step, logits = compiled(net, lambda net, *args: net.step(*args)), [first]
     for t in range(4, tokens.shape[1]):
-        out, cache = net.step(tokens[:, t], cache)
+        out, cache = step(tokens[:, t], cache)
         logits.append(out)
     return jnp.stack(logits, axis=1)
 
@@ -82,9 +82,9 @@ def test_adapters_change_the_model_as_their_formula_does_and_decode():
         for name in ("query", "value"):
             map_, added = getattr(block.self_attention, name), getattr(other.self_attention, name)
             map_.kernel.set_value(map_.kernel[...] + added.a[...] @ added.b[...])
-    expected = merged(TOKENS)
-    assert jnp.abs(expected - net(TOKENS)).max() > 1e-3
-    chex.assert_trees_all_close(made(TOKENS), expected, atol=1e-5)
+    expected = compiled(merged)(TOKENS)
+    assert jnp.abs(expected - compiled(net)(TOKENS)).max() > 1e-3
+    chex.assert_trees_all_close(compiled(made)(TOKENS), expected, atol=1e-5)
     ready = prepare_for_decoding(made, wide=16)
     assert ready.decoder.blocks[0].self_attention.fused_qkv is None
     chex.assert_trees_all_close(stepwise(ready, TOKENS), expected[:, 3:], atol=1e-5)

@@ -159,8 +159,10 @@ def test_every_spec_divides_and_uses_no_axis_twice(named, sizes):
 
 
 def models():
-    """Every preset, looped and scanned, and with every head."""
-    for name, config in PRESETS.items():
+    """Every preset at two layers, looped and scanned, and with every head."""
+    for name, full in PRESETS.items():
+        layers = {f: min(2, getattr(full, f)) for f in ("encoder_layers", "decoder_layers")}
+        config = dataclasses.replace(full, **layers)
         heads = [{}]
         if config.image.image_size:
             kind, heads = "image", [{}, {"task": "classify"}]
