@@ -1,6 +1,7 @@
 """Files and command lines of earlier versions stay usable through one table of names."""
 
 import dataclasses
+import json
 import logging
 
 import pytest
@@ -13,6 +14,7 @@ from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.runs.encoder_settings import FinetuneRun, PretrainRun
 from transformer_jax.runs.language_settings import LanguageRun
 from transformer_jax.runs.translation_settings import Run
+from transformer_jax.training.metrics import read_metrics
 
 
 def leaves(kind, prefix):
@@ -124,6 +126,19 @@ def test_current_names_of_request_settings_exist():
     fields = {field.name for field in dataclasses.fields(GenerationRequest)}
     assert set(old_names.REQUESTS.values()) <= fields
     assert not set(old_names.REQUESTS) & fields
+
+
+@pytest.mark.parametrize("objective", ["nsp", "sop"])
+def test_earlier_measurements_of_pairs_are_named_after_the_sentence_objective(tmp_path, objective):
+    earlier = {"next": "nsp", "order": "sop"}
+    [pairs] = [old for old, new in earlier.items() if new == objective]
+    (tmp_path / "config.json").write_text(json.dumps({"masking": {"pairs": pairs}}))
+    line = {"step": 2, "valid_pair_accuracy": 0.5, "valid_masked_loss": 1.5, "pair_loss": 0.25}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    assert read_metrics(tmp_path / "metrics.jsonl") == [
+        {"step": 2, f"valid_{objective}_accuracy": 0.5, "valid_mlm_loss": 1.5,
+         f"{objective}_loss": 0.25},
+    ]  # fmt: skip
 
 
 def test_flat_keys_under_both_names_stay():

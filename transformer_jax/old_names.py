@@ -18,6 +18,7 @@ __all__ = [
     "VALUES",
     "current_flags",
     "current_keys",
+    "current_metrics",
     "current_settings",
 ]
 
@@ -181,11 +182,14 @@ REQUESTS: dict[str, str] = {
     "no_repeat_ngram": "no_repeat_ngram_size",
 }
 
-# Names in metrics.jsonl and results.json.
+# Names in metrics.jsonl; ``{}`` is the sentence objective of the run, nsp or sop.
 METRICS: dict[str, str] = {
     "masked_loss": "mlm_loss",
     "valid_masked_loss": "valid_mlm_loss",
     "valid_masked_accuracy": "valid_mlm_accuracy",
+    "pair_loss": "{}_loss",
+    "valid_pair_loss": "valid_{}_loss",
+    "valid_pair_accuracy": "valid_{}_accuracy",
 }
 
 # Items of checkpoints.
@@ -261,6 +265,20 @@ def current_keys(fields: Mapping[str, Any], table: Mapping[str, str]) -> dict[st
         name if table.get(name) in fields else table.get(name, name): value
         for name, value in fields.items()
     }
+
+
+def current_metrics(record: Mapping[str, Any], objective: str = "nsp") -> dict[str, Any]:
+    """Measurements of a run under their current names.
+
+    Args:
+        record: Values by name.
+        objective: The run's ``masking.sentence_objective``.
+
+    Example:
+        >>> current_metrics({"step": 3, "valid_pair_loss": 0.5}, "sop")
+        {'step': 3, 'valid_sop_loss': 0.5}
+    """
+    return current_keys(record, {old: new.format(objective) for old, new in METRICS.items()})
 
 
 def _current_flag(command: str, flag: str) -> str:

@@ -168,7 +168,7 @@ def gone_on_with(run, copy):
 def test_pre_training_ends_with_scores_beside_guesses(pretrained):
     """Rows B35, H18, H19."""
     [scores] = results(pretrained)["scores"].values()
-    assert {"mlm_accuracy", "pair_accuracy", "most_frequent_word", "unigram_loss"} <= set(scores)
+    assert {"mlm_accuracy", "nsp_accuracy", "most_frequent_word", "unigram_loss"} <= set(scores)
     assert 0 < scores["most_frequent_word"] < 1
     looks = [r for r in read_metrics(pretrained / "metrics.jsonl") if "valid_loss" in r]
     assert [record["step"] for record in looks] == [3, 6]

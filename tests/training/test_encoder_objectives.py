@@ -120,7 +120,7 @@ def by_hand(batch):
                 pair += nats(follows[b], batch["next_sentence_label"][b])
                 right += follows[b].argmax() == batch["next_sentence_label"][b]
     return {
-        "mlm_loss": masked, "pair_loss": pair, "mlm_accuracy": hits, "pair_accuracy": right,
+        "mlm_loss": masked, "nsp_loss": pair, "mlm_accuracy": hits, "nsp_accuracy": right,
     }  # fmt: skip
 
 
@@ -138,7 +138,7 @@ def test_h18_h19_hidden_words_and_pairs_are_weighed_by_hidden_words(accuracy):
     assert extra.keys() == wanted.keys()
     for name, value in wanted.items():
         np.testing.assert_allclose(extra[name], value, rtol=1e-5, err_msg=name)
-    np.testing.assert_allclose(total, wanted["mlm_loss"] + wanted["pair_loss"], rtol=1e-5)
+    np.testing.assert_allclose(total, wanted["mlm_loss"] + wanted["nsp_loss"], rtol=1e-5)
     assert wanted.get("mlm_accuracy", 1) >= 1
 
 
@@ -281,5 +281,14 @@ def test_what_is_not_allowed_never_wins():
 
 def test_every_sum_of_an_encoder_objective_has_the_weight_of_its_loss():
     sums = masked_lm(accuracy=True)(nnx.merge(*parts()), rows_of(), None)
-    assert set(sums) == {"loss", "mlm_loss", "mlm_accuracy", "pair_loss", "pair_accuracy"}
+    assert set(sums) == {"loss", "mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"}
     assert len({float(weight) for _, weight in sums.values()}) == 1
+
+
+def test_sums_of_pairs_are_named_after_the_sentence_objective():
+    model, batch = nnx.merge(*parts()), rows_of()
+    of = lambda kind: masked_lm(accuracy=True, sentence_objective=kind)(model, batch, None)
+    nsp, sop, none = of("nsp"), of("sop"), of("none")
+    assert {name.replace("sop", "nsp"): value for name, value in sop.items()} == nsp
+    assert set(none) == {"loss", "mlm_loss", "mlm_accuracy"}
+    assert none["loss"][0] == none["mlm_loss"][0]

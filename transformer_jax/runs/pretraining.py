@@ -99,8 +99,10 @@ def score(
     cache = token_cache(run, directory)
     trained = build_sentence_store(texts.train, tokenizer, cache)
     graph, params = split(model)
+    pairs = run.masking.sentence_objective
+    objective = masked_lm_objective(accuracy=True, sentence_objective=pairs)
     # Process 0 only: no collectives.
-    sums = jax.jit(make_eval_step(masked_lm_objective(accuracy=True), merging(graph)))
+    sums = jax.jit(make_eval_step(objective, merging(graph)))
     scores = {}
     for name, text in parts.items():
         plan = pretraining_plan(
@@ -112,12 +114,12 @@ def score(
         scores[name] = {what: value / max(weight, 1.0) for what, (value, weight) in total.items()}
         guess = _guesses(trained.ids, plan, run.model.vocab_size)
         scores[name] |= {"most_frequent_word": guess[0], "unigram_loss": guess[1]}
-    print(_table(scores, run.masking.sentence_objective != "none"), flush=True)
+    print(_table(scores, pairs), flush=True)
     return scores
 
 
 def _guesses(ids: np.ndarray, plan: BertPretrainingPlan, vocab: int) -> tuple[float, float]:
-    """How often the most frequent token of training is the hidden one, and the loss of counts."""
+    """MLM accuracy of the most frequent training token, and the loss of a unigram model."""
     counts = np.zeros(vocab, np.int64)
     for start in range(0, len(ids), 1 << 24):
         counts += np.bincount(ids[start : start + (1 << 24)], minlength=vocab)
@@ -133,13 +135,14 @@ def _guesses(ids: np.ndarray, plan: BertPretrainingPlan, vocab: int) -> tuple[fl
     return hits / max(total, 1.0), loss / max(total, 1.0)
 
 
-def _table(scores: dict[str, dict[str, float]], pairs: bool) -> str:
-    """A row for each text: this model beside a guess."""
-    head = ["text", "MLM accuracy", "most frequent word", "perplexity", "of counts"]
-    head += ["pairs right", "chance"] if pairs else []
+def _table(scores: dict[str, dict[str, float]], pairs: str) -> str:
+    """A row for each text: this model beside trivial baselines."""
+    head = ["text", "MLM accuracy", "most frequent word", "perplexity", "unigram perplexity"]
+    with_pairs = pairs != "none"
+    head += [f"{pairs.upper()} accuracy", "chance"] if with_pairs else []
     rows = [head]
     for name, said in scores.items():
         cells = [name, f"{said['mlm_accuracy']:.1%}", f"{said['most_frequent_word']:.1%}"]
         cells += [f"{math.exp(said['mlm_loss']):.1f}", f"{math.exp(said['unigram_loss']):.1f}"]
-        rows.append([*cells, f"{said['pair_accuracy']:.1%}", "50.0%"] if pairs else cells)
+        rows.append([*cells, f"{said[f'{pairs}_accuracy']:.1%}", "50.0%"] if with_pairs else cells)
     return aligned(rows)

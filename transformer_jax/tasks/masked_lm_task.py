@@ -76,14 +76,14 @@ def masked_lm(
     if splits.valid is not None:
         held = plan_of(build_sentence_store(splits.valid, tokenizer, cache), False)
         valid["valid"] = Data(held, held.make)
-    pairs = masking.sentence_objective != "none"
+    pairs = masking.sentence_objective
     return Task(
-        model=lambda rngs: EncoderForMaskedLM(config, next_sentence=pairs, rngs=rngs),
+        model=lambda rngs: EncoderForMaskedLM(config, next_sentence=pairs != "none", rngs=rngs),
         train=Data(plan, _batches(plan, store), fingerprint(plan.fingerprint, [store.ids])),
-        objective=objectives.masked_lm(),
+        objective=objectives.masked_lm(sentence_objective=pairs),
         valid=valid,
         metrics=(Metric("valid_loss", "lower"), Metric("valid_mlm_accuracy", "higher")),
-        eval_objective=objectives.masked_lm(accuracy=True),
+        eval_objective=objectives.masked_lm(accuracy=True, sentence_objective=pairs),
         regularization=("dropout",) * has_dropout(config),
         tokenizer=tokenizer,
         settings=MaskedLMSettings(

@@ -9,7 +9,7 @@ from typing import IO, Any
 
 from transformer_jax.data.files import read_file
 from transformer_jax.errors import CheckpointError, ConfigError
-from transformer_jax.old_names import METRICS, current_keys
+from transformer_jax.old_names import current_metrics, current_settings
 from transformer_jax.training import manifest
 from transformer_jax.training.lock import check_lock
 
@@ -38,8 +38,18 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             break
         if not isinstance(record, dict) or not isinstance(record.get("step"), int):
             break
-        records.append(current_keys(record, METRICS))
-    return records
+        records.append(record)
+    objective = _sentence_objective(path.with_name("config.json"))
+    return [current_metrics(record, objective) for record in records]
+
+
+def _sentence_objective(config: Path) -> str:
+    """The sentence objective of a run, which earlier names of measurements left out."""
+    try:
+        masking = current_settings(json.loads(read_file(config)))["masking"]
+        return str(masking["sentence_objective"])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return "nsp"
 
 
 def _plain(value: Any) -> Any:

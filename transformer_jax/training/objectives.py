@@ -1,6 +1,6 @@
 """Objectives: ``(model, batch, key) -> {"loss": (sum, weight), name: (sum, weight), ...}``."""
 
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -133,7 +133,9 @@ def encoder_inputs(batch: dict[str, Any]) -> tuple[Array, Array, Array]:
     return tokens, lengths, types
 
 
-def masked_lm(*, accuracy: bool = False) -> Objective:
+def masked_lm(
+    *, accuracy: bool = False, sentence_objective: Literal["nsp", "sop", "none"] = "nsp"
+) -> Objective:
     """Cross-entropy of masked tokens, plus that of sentence pairs, in nats (rows H18, H19).
 
     ``Σ_rows (Σ mlm + m · pair) / Σ m``, with ``m`` masked tokens in a row: the mean over masked
@@ -142,12 +144,15 @@ def masked_lm(*, accuracy: bool = False) -> Objective:
 
     Args:
         accuracy: Whether the sums include ``mlm_accuracy``, which needs all logits at once.
+        sentence_objective: What a sentence-pair head predicts: next-sentence or sentence-order
+            prediction, which names the sums. ``none``, or a model without such a head, has masked
+            tokens alone.
 
     Returns:
         ``objective(model, batch, key)``. The batch holds what :func:`inputs` reads,
         ``masked_positions``, ``targets``, ``weights`` and ``next_sentence_label``
-        (``BertPretrainingPlan.make``). Sums beside ``loss``: ``mlm_loss``, and with pairs
-        ``pair_loss`` and ``pair_accuracy``.
+        (``BertPretrainingPlan.make``). Sums beside ``loss``: ``mlm_loss``, and of
+        pairs ``nsp_loss`` and ``nsp_accuracy`` (or ``sop_``).
     """
 
     def objective(model: Any, batch: dict[str, Any], key: Array | None = None) -> Sums:
@@ -166,12 +171,12 @@ def masked_lm(*, accuracy: bool = False) -> Objective:
                 vectors, table, targets, weights, bias=bias, scale=scale, softcap=softcap
             )
         sums["mlm_loss"] = total, weight
-        if model.next_sentence is not None:
+        if model.next_sentence is not None and sentence_objective != "none":
             logits = model.nsp_logits(hidden)
             follows, counts = jnp.asarray(batch["next_sentence_label"]), weights.sum(1)
             loss, _ = cross_entropy(logits, jnp.maximum(follows, 0), counts)
-            sums["pair_loss"] = loss, weight
-            sums["pair_accuracy"] = _correct(logits, follows, counts), weight
+            sums[f"{sentence_objective}_loss"] = loss, weight
+            sums[f"{sentence_objective}_accuracy"] = _correct(logits, follows, counts), weight
             total = total + loss
         return sums | {"loss": (total, weight)}
 
