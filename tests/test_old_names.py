@@ -111,6 +111,23 @@ def test_earlier_flags_and_commands_lead_to_ones_that_exist():
         assert not set(flags) & known
 
 
+def test_earlier_names_of_named_runs_lead_to_ones_that_exist(caplog):
+    from transformer_jax.cli.run_flags import asked_run
+    from transformer_jax.runs.encoder_settings import TASK_RUNS
+
+    assert set(old_names.RUNS) == {"finetune"}
+    [(old, new)] = old_names.RUNS["finetune"].items()
+    assert old not in TASK_RUNS
+    ask = lambda name: asked_run(
+        "x finetune", TASK_RUNS, lambda run: (run, run), lambda run: run, [name, "--task.kind", old]
+    )
+    with caplog.at_level(logging.WARNING):
+        name, run, _ = ask(old)
+    assert f"{old} is now {new}" in caplog.text
+    assert (name, run.task.kind) == (new, new)
+    assert (name, run) == ask(new)[:2]
+
+
 def test_switches_keep_their_no():
     assert old_names.current_flags("train", ["--model.compute.no-scan"], []) == [
         "--model.compute.no-scan-layers"

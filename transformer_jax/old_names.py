@@ -14,6 +14,7 @@ __all__ = [
     "ITEMS",
     "METRICS",
     "REQUESTS",
+    "RUNS",
     "SETTINGS",
     "VALUES",
     "current_flags",
@@ -105,6 +106,7 @@ VALUES: dict[str, dict[str, str]] = {
     "data.read.too_long": {"cut": "truncate"},
     "masking.sentence_objective": {"next": "nsp", "order": "sop"},
     "sentence.pool": {"first": "cls"},
+    "task.kind": {"span": "qa"},
 }
 
 # Flags of commands that are no settings of a run: command -> earlier flag -> current flag.
@@ -173,6 +175,9 @@ FLAG_VALUES: dict[str, dict[str, dict[str, str]]] = {
 
 # Commands of ``transformer-jax``.
 COMMANDS: dict[str, str] = {"similar": "semantic-search", "words": "word-vectors"}
+
+# Named runs: command -> earlier name -> current name.
+RUNS: dict[str, dict[str, str]] = {"finetune": {"span": "qa"}}
 
 # Fields of JSON requests.
 REQUESTS: dict[str, str] = {

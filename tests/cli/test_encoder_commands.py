@@ -36,7 +36,7 @@ TASKS = {
     "pair": (SequenceClassifier, 2, ["no", "yes"]),
     "regress": (SequenceClassifier, 1, []),
     "tag": (TokenClassifier, 3, ["DET", "NOUN", "VERB"]),
-    "span": (TokenClassifier, 2, ["none"]),
+    "qa": (TokenClassifier, 2, ["none"]),
 }
 
 
@@ -194,7 +194,7 @@ def test_tag_keeps_every_word(tasks, run_command):
 def test_answer_is_a_piece_of_the_text(tasks, run_command, tmp_path):
     context = tmp_path / "context.txt"
     context.write_text("I sat on the Bank\nof the river. " * 3)
-    command = ("answer", tasks("span"), "who ran", "Who sat", "--context", context)
+    command = ("answer", tasks("qa"), "who ran", "Who sat", "--context", context)
     code, out, err = run_command(*command, "--top-k", 4)
     assert code == 0
     head, *rows = tsv(out)
@@ -247,7 +247,7 @@ def test_questions_without_an_answer_are_counted(monkeypatch, run_command, tmp_p
     ],
 )
 def test_answer_says_what_it_needs(tasks, run_command, arguments, code, says):
-    found, err = mistake(run_command("answer", tasks("span"), *arguments))
+    found, err = mistake(run_command("answer", tasks("qa"), *arguments))
     assert found == code
     assert says in err
 
@@ -425,7 +425,7 @@ def test_wrong_arguments_are_one_line(
         ("classify", "tag", "a head for classes and none for tags: try transformer-jax classify"),
         ("tag", "classify", "has a head for tags and none for classes: try transformer-jax tag"),
         ("pair", "answer", "none for answers: try transformer-jax classify"),
-        ("span", "tag", "a head for answers and none for tags: try transformer-jax answer"),
+        ("qa", "tag", "a head for answers and none for tags: try transformer-jax answer"),
         ("regress", "fill-mask", "no masked-LM head any more: use the run that it was "
          "initialized from, runs/a"),
         (None, "classify", "no head for classes: fine-tune it (python -m experiments.encoder_only "

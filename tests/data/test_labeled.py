@@ -105,11 +105,11 @@ def test_b36_conllu_gives_words_and_tags_without_ranges_and_empty_nodes(write):
 def test_squad_gives_questions_in_order_and_answers_by_character(write):
     rows = [question(), question(id="q2", is_impossible=True), question("12", 25, id="q3")]
     path = write(squad(*rows), "train.json")
-    found = read(path, "span")
+    found = read(path, "qa")
     assert found.ids == ["q1", "q2", "q3"]
     assert found.answers == [[Answer("12 figs", 9)], [], [Answer("12", 25)]]
     # A letter that would become two in lower case would move the answers behind it.
-    lower = read(path, "span", lowercase=True)
+    lower = read(path, "qa", lowercase=True)
     assert lower.contexts[0].startswith("żółw")
     for context, answers in zip(lower.contexts, lower.answers, strict=True):
         assert all(context.startswith(answer.text, answer.start) for answer in answers)
@@ -205,7 +205,7 @@ def test_b36_bad_conllu_is_named(write, old, new, message):
 )  # fmt: skip
 def test_answers_outside_their_paragraph_are_named(write, row, message):
     with pytest.raises(DataError, match=message) as error:
-        read(write(squad(row), "train.json"), "span")
+        read(write(squad(row), "train.json"), "qa")
     assert "\n" not in str(error.value)
 
 
@@ -217,7 +217,7 @@ def test_squad_files_that_are_none_are_refused(write):
         (squad(question(), question()), r"question q1: comes twice"),
     ):
         with pytest.raises(DataError, match=message):
-            read(write(text, "train.json"), "span")
+            read(write(text, "train.json"), "qa")
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_squad_files_that_are_none_are_refused(write):
          r"data.read.format, tsv or jsonl"),
         ("a.conllu", "classify", {}, r"the format conllu is not for the task classify"),
         ("a.tsv", "tag", {}, r"tsv is not for the task tag, which needs conllu or jsonl"),
-        ("a.tsv", "span", {}, r"not for the task span, which needs squad"),
+        ("a.tsv", "qa", {}, r"not for the task qa, which needs squad"),
         ("a.tsv", "classify", {"pair": True}, r"data.read.pair: the task classify has no second"),
         ("a.tsv", "classify", {"header": False}, r"data.read.text text: without a header"),
         ("a.tsv", "classify", {"text": "0", "label": "1"}, r"data.read.text 0: columns have num"),
@@ -253,8 +253,8 @@ def test_data_is_given_once():
             LabeledData(**options)
     with pytest.raises(ConfigError, match=r"no training data for the task tag: give data.train"):
         open_labeled(LabeledData(), "tag")
-    with pytest.raises(ConfigError, match=r"data.tfds has sentences with labels, not .* span"):
-        open_labeled(LabeledData(tfds="squad"), "span")
+    with pytest.raises(ConfigError, match=r"data.tfds has sentences with labels, not .* qa"):
+        open_labeled(LabeledData(tfds="squad"), "qa")
 
 
 # Classes
@@ -352,9 +352,7 @@ def test_all_questions_of_a_paragraph_stay_together(write):
         for i in range(8)
     ]
     path = write(json.dumps({"data": [{"paragraphs": article}]}), "train.json")
-    splits = open_labeled(
-        LabeledData(train=path, read=LabeledOptions(validation_size=0.25)), "span"
-    )
+    splits = open_labeled(LabeledData(train=path, read=LabeledOptions(validation_size=0.25)), "qa")
     assert (len(splits.train), len(splits.valid)) == (18, 6)
     assert not set(splits.train.contexts) & set(splits.valid.contexts)
     tagged = open_labeled(LabeledData(train=write(WORDS, "train.conllu")), "tag")

@@ -93,7 +93,7 @@ def write_data(folder):
 
 FILES = {
     "classify": "classify.tsv", "pair": "pair.tsv", "regress": "regress.tsv",
-    "tag": "tag.conllu", "span": "span.json",
+    "tag": "tag.conllu", "qa": "span.json",
 }  # fmt: skip
 
 
@@ -108,7 +108,7 @@ def pretrain(data, output, *more):
 
 
 def finetune(data, start, kind, output, *more):
-    windows = ["--task.doc-stride", "4"] if kind == "span" else []
+    windows = ["--task.doc-stride", "4"] if kind == "qa" else []
     code = encoder_only.main(
         ["finetune", kind, *SHORT, *ALONE, "--data.train", str(data / FILES[kind]), *windows,
          "--training.max-tokens", "256", "--task.max-length", "24",
@@ -129,7 +129,7 @@ ASKED = {
     "pair": ["--task.freeze", "embeddings", "--optimizer.layer-decay", "0.5"],
     "regress": ["--task.freeze", "encoder"],
     "tag": [],
-    "span": ["--training.ema-decay", "0.9", "--loop.best-checkpoint-metric", "valid_f1"],
+    "qa": ["--training.ema-decay", "0.9", "--loop.best-checkpoint-metric", "valid_f1"],
 }  # fmt: skip
 
 
@@ -184,7 +184,7 @@ def test_pre_training_resumes_bit_by_bit(pretrained, tmp_path):
     "kind",
     [
         "classify",
-        *(pytest.param(k, marks=pytest.mark.slow) for k in ("tag", "span", "pair", "regress")),
+        *(pytest.param(k, marks=pytest.mark.slow) for k in ("tag", "qa", "pair", "regress")),
     ],
 )
 def test_every_task_resumes_bit_by_bit(tuned, tmp_path, kind):
@@ -195,7 +195,7 @@ def test_every_task_resumes_bit_by_bit(tuned, tmp_path, kind):
 
 @pytest.mark.parametrize(
     ("kind", "measure"),
-    [("classify", "matthews"), ("pair", "f1"), ("tag", "macro_f1"), ("span", "exact_match"),
+    [("classify", "matthews"), ("pair", "f1"), ("tag", "macro_f1"), ("qa", "exact_match"),
      pytest.param("regress", "spearman", marks=pytest.mark.slow)],
 )  # fmt: skip
 @pytest.mark.quick("classify-matthews")
@@ -225,10 +225,8 @@ def test_f1_is_that_of_the_run_and_not_of_the_labels_that_occur(classes, kind):
 @pytest.mark.slow
 def test_the_best_is_that_of_validation(tuned):
     """Training measures accuracy too, of one batch, which is another matter."""
-    looks = [
-        r["valid_f1"] for r in read_metrics(tuned["span"] / "metrics.jsonl") if "valid_f1" in r
-    ]
-    assert results(tuned["span"])["best"]["value"] == max(looks)
+    looks = [r["valid_f1"] for r in read_metrics(tuned["qa"] / "metrics.jsonl") if "valid_f1" in r]
+    assert results(tuned["qa"])["best"]["value"] == max(looks)
 
 
 @pytest.mark.parametrize(
@@ -351,7 +349,7 @@ MISTAKES = [
     (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--data.valid",
       "{data}/unseen.tsv"], 3, "unseen.tsv:2: the class 'x'"),
     (["finetune", "tag", "--data.train", "{data}/classify.tsv"], 2, "tag"),
-    (["finetune", "span", "--data.train", "{data}/wrong.json"], 3, "dog"),
+    (["finetune", "qa", "--data.train", "{data}/wrong.json"], 3, "dog"),
     (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--task.labels", "a", "b"], 2,
      "task.labels are told from the training file"),
     (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--task.freeze", "some"], 2,

@@ -34,7 +34,7 @@ EXPORTS = {
     "encoder-task": {
         "classify": "BertForSequenceClassification", "pair": "BertForSequenceClassification",
         "regress": "BertForSequenceClassification", "tag": "BertForTokenClassification",
-        "span": "BertForQuestionAnswering",
+        "qa": "BertForQuestionAnswering",
     },
 }  # fmt: skip
 RUNS = {

@@ -32,7 +32,7 @@ def outputs(model, module, inputs):
         hidden = module.decoder(module.embed(ids), seen, positions=given["position_ids"])
         return {"logits": module.logits(hidden)}
     out = module(ids, real, given.get("token_type_ids"))
-    if model.task == "span":
+    if model.task == "qa":
         return {"start_logits": out[..., 0], "end_logits": out[..., 1]}
     if model.task:
         return {"logits": out[..., 0] if model.task == "replaced" else out}

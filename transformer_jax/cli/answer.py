@@ -21,7 +21,7 @@ class Answer(RunCommand):
     """Extract answers to questions from a text with a fine-tuned encoder, as TSV."""
 
     run: tyro.conf.Positional[Path]
-    """Run directory or Hugging Face folder of the task span."""
+    """Run directory or Hugging Face folder of the task qa."""
     questions: tyro.conf.Positional[tuple[str, ...]] = ()
     """Questions; without any, the lines of standard input."""
     context: Path | None = None
@@ -54,7 +54,7 @@ class Answer(RunCommand):
             raise DataError(f"--context {self.context}: no text: it is empty")
         from transformer_jax.data.squad import lowered
 
-        predictor, _, prepare = load_task(self.run, self.checkpoint, ("span",))
+        predictor, _, prepare = load_task(self.run, self.checkpoint, ("qa",))
         read = lowered(text) if prepare("A") == "a" else text
         none = number = 0
         write(*HEADER)

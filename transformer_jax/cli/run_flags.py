@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ import tyro
 from transformer_jax.cli.checks import check_values
 from transformer_jax.cli.flags import check_flags, flags_of, in_one_line
 from transformer_jax.errors import CheckpointError, ConfigError
-from transformer_jax.old_names import current_flags
+from transformer_jax.old_names import RUNS, current_flags
 
 __all__ = ["NOTE", "asked_run", "near", "parse_flags"]
+
+log = logging.getLogger(__name__)
 
 NOTE = "--version prints the version."
 
@@ -92,6 +95,9 @@ def near(word: str, known: Mapping[str, Any]) -> str:
 
 
 def _named(command: str, runs: Runs, arguments: Sequence[str]) -> str:
+    if arguments and (current := RUNS.get(command, {}).get(arguments[0])):
+        log.warning("%s is now %s", arguments[0], current)
+        return current
     if arguments and (arguments[0] in runs or arguments[0] in ("-h", "--help")):
         return arguments[0]
     known = ", ".join(runs)

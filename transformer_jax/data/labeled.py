@@ -8,9 +8,9 @@ from typing import Any
 from transformer_jax.data import tfds
 from transformer_jax.data.labeled_files import (
     LabeledOptions,
+    LabeledTask,
     Sentences,
     Tagged,
-    Task,
     collect_sentences,
     has_second,
     labeled_format,
@@ -26,10 +26,10 @@ __all__ = [
     "LabeledData",
     "LabeledOptions",
     "LabeledSplits",
+    "LabeledTask",
     "Questions",
     "Sentences",
     "Tagged",
-    "Task",
     "label_names",
     "open_labeled",
     "read_labeled",
@@ -87,7 +87,7 @@ def check(data: LabeledData) -> None:
             raise ConfigError(f"data.read.{name} is empty: name the column or field that holds it")
 
 
-def open_labeled(data: LabeledData, task: Task) -> LabeledSplits:
+def open_labeled(data: LabeledData, task: LabeledTask) -> LabeledSplits:
     """Training, validation and test examples, as the settings ask.
 
     Validation examples come from ``data.valid``; or from the data set's own validation split; or a
@@ -116,7 +116,9 @@ def open_labeled(data: LabeledData, task: Task) -> LabeledSplits:
     return LabeledSplits(train, valid, tests)
 
 
-def read_labeled(path: str, task: Task, read: LabeledOptions, where: str = "data.train") -> Labeled:
+def read_labeled(
+    path: str, task: LabeledTask, read: LabeledOptions, where: str = "data.train"
+) -> Labeled:
     """The examples of one file.
 
     Args:
@@ -129,7 +131,7 @@ def read_labeled(path: str, task: Task, read: LabeledOptions, where: str = "data
         ConfigError: The task cannot be read from such a file.
         DataError: The file cannot be read as asked; it says ``path:line``, or names the question.
     """
-    if task == "span":
+    if task == "qa":
         labeled_format(path, task, read.format, where)
         return read_questions(path, read.lowercase, where)
     if task == "tag":
@@ -137,7 +139,7 @@ def read_labeled(path: str, task: Task, read: LabeledOptions, where: str = "data
     return read_sentences(path, task, read, where)
 
 
-def label_names(splits: LabeledSplits, task: Task) -> tuple[str, ...]:
+def label_names(splits: LabeledSplits, task: LabeledTask) -> tuple[str, ...]:
     """The classes or tags of the training examples: sorted, numbers by their size.
 
     Regression and answers have none.
@@ -150,7 +152,7 @@ def label_names(splits: LabeledSplits, task: Task) -> tuple[str, ...]:
         >>> label_names(LabeledSplits(train, None, {}), "classify")
         ('9', '10')
     """
-    if task in ("regress", "span"):
+    if task in ("regress", "qa"):
         return ()
     what = "tag" if task == "tag" else "class"
     found = {label for _, label in _labels(splits.train)}
@@ -227,8 +229,8 @@ def _part(whole: Labeled, keep: Sequence[bool], mark: str) -> Labeled:
     return dataclasses.replace(whole, **changes)
 
 
-def _tfds(name: str, folder: str | None, task: Task, read: LabeledOptions) -> LabeledSplits:
-    if task in ("tag", "span"):
+def _tfds(name: str, folder: str | None, task: LabeledTask, read: LabeledOptions) -> LabeledSplits:
+    if task in ("tag", "qa"):
         raise ConfigError(f"data.tfds has sentences with labels, not for the task {task}: give "
                           f"data.train, a file")  # fmt: skip
     second = has_second(task, read)

@@ -12,9 +12,9 @@ from transformer_jax.errors import ConfigError, DataError, plural
 
 __all__ = [
     "LabeledOptions",
+    "LabeledTask",
     "Sentences",
     "Tagged",
-    "Task",
     "check_number",
     "collect_sentences",
     "has_second",
@@ -23,7 +23,7 @@ __all__ = [
     "read_tagged",
 ]
 
-Task = Literal["classify", "pair", "regress", "tag", "span"]
+LabeledTask = Literal["classify", "pair", "regress", "tag", "qa"]
 
 # What a task can be read from, and how the names of such files end.
 _FORMATS = {
@@ -31,7 +31,7 @@ _FORMATS = {
     "pair": ("tsv", "jsonl"),
     "regress": ("tsv", "jsonl"),
     "tag": ("conllu", "jsonl"),
-    "span": ("squad",),
+    "qa": ("squad",),
 }
 _ENDINGS = {
     ".tsv": "tsv",
@@ -86,7 +86,7 @@ class Tagged:
         return len(self.words)
 
 
-def labeled_format(path: str | pathlib.Path, task: Task, format: str, flag: str = "") -> str:
+def labeled_format(path: str | pathlib.Path, task: LabeledTask, format: str, flag: str = "") -> str:
     """How a file is written, by its name where ``format`` is ``auto``.
 
     Raises:
@@ -113,7 +113,7 @@ def labeled_format(path: str | pathlib.Path, task: Task, format: str, flag: str 
     return found
 
 
-def has_second(task: Task, read: LabeledOptions) -> bool:
+def has_second(task: LabeledTask, read: LabeledOptions) -> bool:
     """Whether examples have two sentences.
 
     Example:
@@ -126,7 +126,7 @@ def has_second(task: Task, read: LabeledOptions) -> bool:
 
 
 def read_sentences(
-    path: str, task: Task, read: LabeledOptions = LabeledOptions(), where: str = "data.train"
+    path: str, task: LabeledTask, read: LabeledOptions = LabeledOptions(), where: str = "data.train"
 ) -> Sentences:
     """The sentences of a TSV or JSONL file with their labels. Empty lines are skipped.
 
@@ -152,7 +152,11 @@ def read_sentences(
 
 
 def collect_sentences(
-    rows: Iterable[tuple[int, Sequence[str]]], name: str, task: Task, second: bool, lowercase: bool
+    rows: Iterable[tuple[int, Sequence[str]]],
+    name: str,
+    task: LabeledTask,
+    second: bool,
+    lowercase: bool,
 ) -> Sentences:
     """Sentences from rows of (line, [text, second if there is one, label]), each checked.
 

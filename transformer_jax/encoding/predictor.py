@@ -50,7 +50,7 @@ _SHARES = {
     ),
     "multi_label": jax.nn.sigmoid,
     "regress": lambda scores: scores,
-    "span": lambda scores: scores,
+    "qa": lambda scores: scores,
 }
 
 

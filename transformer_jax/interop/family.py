@@ -71,7 +71,7 @@ class Model:
         prefix: What the names of its tensors begin with.
         words: Of an encoder, whether it has a masked-LM head.
         next_sentence: Of an encoder, whether it has a next-sentence head.
-        task: What a fine-tuned model is for: of encoders classify, multi_label, regress, tag, span,
+        task: What a fine-tuned model is for: of encoders classify, multi_label, regress, tag, qa,
             or replaced (ELECTRA's discriminator); of decoders the first three; of images classify.
         labels: What it tells.
     """

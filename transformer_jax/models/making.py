@@ -20,7 +20,7 @@ from transformer_jax.models.vision import ImageClassifier, VisionEncoder
 __all__ = ["Kind", "TaskKind", "make_model"]
 
 Kind = Literal["encoder", "encoder-task", "decoder", "decoder-task", "encoder-decoder", "image"]
-TaskKind = Literal["classify", "multi_label", "pair", "regress", "replaced", "tag", "span"]
+TaskKind = Literal["classify", "multi_label", "pair", "regress", "replaced", "tag", "qa"]
 
 
 def make_model(
@@ -62,11 +62,11 @@ def make_model(
         if task is None:
             return VisionEncoder(config, rngs=rngs)
         return ImageClassifier(config, labels=labels, rngs=rngs)
-    labels = {"regress": 1, "span": 2}.get(task or "", labels)
+    labels = {"regress": 1, "qa": 2}.get(task or "", labels)
     if kind == "decoder-task":
         return DecoderSequenceClassifier(config, labels=labels, rngs=rngs)
     if task == "replaced":
         return ReplacedTokenDetector(config, rngs=rngs)
-    if task in ("tag", "span"):
+    if task in ("tag", "qa"):
         return TokenClassifier(config, labels=labels, rngs=rngs)
     return SequenceClassifier(config, labels=labels, rngs=rngs)

@@ -35,7 +35,7 @@ _HEADS = {
     "regress": "numbers",
     "replaced": "replaced tokens",
     "tag": "tags",
-    "span": "answers",
+    "qa": "answers",
 }
 
 

@@ -35,7 +35,7 @@ PREDICTORS: dict[str, Callable[[Path, str], Predictor]] = {
     "regress": RegressionPredictor,
     "tag": TaggingPredictor,
     "replaced": TaggingPredictor,
-    "span": QuestionAnsweringPredictor,
+    "qa": QuestionAnsweringPredictor,
 }
 
 

@@ -44,7 +44,7 @@ TASKS = {
     "regress": "classify",
     "replaced": "tag",
     "tag": "tag",
-    "span": "answer",
+    "qa": "answer",
 }
 
 # What each family of models is called, and what it is for.

@@ -297,7 +297,7 @@ class TaggingPredictor(_Task):
 class QuestionAnsweringPredictor(_Task):
     """A model that finds the answer to a question in a text."""
 
-    tasks = ("span",)
+    tasks = ("qa",)
 
     def __call__(
         self, question: str, context: str, *, top_k: int = 1, max_answer_len: int = 30

@@ -6,7 +6,8 @@ from typing import Any, Literal
 from transformer_jax.config import TransformerConfig
 from transformer_jax.config_dict import from_dict
 from transformer_jax.data.documents import TextData, TextOptions
-from transformer_jax.data.labeled import LabeledData, Task
+from transformer_jax.data.labeled import LabeledData
+from transformer_jax.data.labeled_files import LabeledTask
 from transformer_jax.errors import CheckpointError, ConfigError, at_least
 from transformer_jax.model_presets import PRESETS, bert
 from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig
@@ -116,12 +117,12 @@ class PretrainRun:
 class TaskConfig:
     """What is learnt from labeled examples, and from where it starts."""
 
-    kind: Task = "classify"
+    kind: LabeledTask = "classify"
     init_from: str | None = None  # a run whose encoder it starts from; None starts from nothing
     freeze: str = "none"  # none, embeddings, encoder, or N: the embeddings and the first N layers
     reinit_last: int = 0  # top layers to reinitialize, with the pooler
     max_length: int = 128  # most tokens of an example, with [CLS] and [SEP]
-    doc_stride: int = 64  # span: tokens that windows over a long context share
+    doc_stride: int = 64  # qa: tokens that windows over a long context share
     labels: tuple[str, ...] = ()  # their names, in order; filled in from the training file
 
     def __post_init__(self) -> None:
@@ -263,7 +264,7 @@ _PRETRAIN: dict[str, tuple[str, Any]] = {
 }
 
 
-def _task(kind: Task, length: int = 128, **training: Any) -> FinetuneRun:
+def _task(kind: LabeledTask, length: int = 128, **training: Any) -> FinetuneRun:
     return FinetuneRun(
         task=TaskConfig(kind=kind, max_length=length),
         tokenizer=TokenizerConfig(kind="wordpiece", vocab_size=None),
@@ -274,13 +275,13 @@ def _task(kind: Task, length: int = 128, **training: Any) -> FinetuneRun:
 
 
 _TASKS: dict[str, tuple[str, Any]] = {
-    "classify": ("The class of a text: sentiment, topic, acceptability.", _task("classify")),
-    "pair": ("The class of two texts: paraphrase, entailment.", _task("pair")),
-    "regress": ("A number for a text, or with data.read.pair for two: similarity.",
+    "classify": ("Text classification: sentiment, topic, acceptability.", _task("classify")),
+    "pair": ("Sentence-pair classification: paraphrase, entailment.", _task("pair")),
+    "regress": ("Regression on a text, or on two with data.read.text_pair: similarity.",
                 _task("regress")),
-    "tag": ("A tag for each word: parts of speech, names.", _task("tag")),
-    "span": ("Where in a paragraph the answer to a question stands.",
-             _task("span", length=384, max_tokens=4096)),
+    "tag": ("Token classification: part-of-speech tags, named entities.", _task("tag")),
+    "qa": ("Extractive question answering: the answer span in a paragraph, or none.",
+             _task("qa", length=384, max_tokens=4096)),
 }  # fmt: skip
 
 PRETRAIN_RUNS = with_vocabulary_shown(_PRETRAIN)

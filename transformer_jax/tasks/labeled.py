@@ -10,7 +10,7 @@ import numpy as np
 from transformer_jax.config import TransformerConfig
 from transformer_jax.data.examples import EncodedExamples, collate, encode_sentences
 from transformer_jax.data.labeled import Labeled, LabeledSplits, Sentences, Tagged
-from transformer_jax.data.labeled import Task as Kind
+from transformer_jax.data.labeled_files import LabeledTask
 from transformer_jax.data.plan import BatchPlan
 from transformer_jax.data.question_examples import encode_questions, locate_answers
 from transformer_jax.data.tagged_examples import encode_tagged
@@ -40,7 +40,7 @@ OBJECTIVES: dict[str, Callable[[], Objective]] = {
     "pair": objectives.sequence_classification,
     "regress": objectives.regression,
     "tag": objectives.token_classification,
-    "span": objectives.question_answering,
+    "qa": objectives.question_answering,
 }
 
 
@@ -49,7 +49,7 @@ def labeled(
     config: TransformerConfig,
     tokenizer: Tokenizer,
     *,
-    kind: Kind,
+    kind: LabeledTask,
     labels: tuple[str, ...] = (),
     length: int = 128,
     stride: int = 64,
@@ -84,8 +84,8 @@ def labeled(
         held_plan = batching.plan(held.examples.store.lengths, shuffle=False)
         valid["valid"] = Data(held_plan, held.batches(tokenizer.pad))
         evaluate = functools.partial(_evaluate, measured, data.valid)
-    outputs = {"regress": 1, "span": 2}.get(kind, len(labels))
-    head = TokenClassifier if kind in ("tag", "span") else SequenceClassifier
+    outputs = {"regress": 1, "qa": 2}.get(kind, len(labels))
+    head = TokenClassifier if kind in ("tag", "qa") else SequenceClassifier
     names = (f"valid_{name}" for name in MEASURES[kind])
     return Task(
         model=lambda rngs: head(config, labels=outputs, rngs=rngs),
@@ -105,7 +105,7 @@ def labeled(
 sequence_classification = functools.partial(labeled, kind="classify")
 token_classification = functools.partial(labeled, kind="tag")
 regression = functools.partial(labeled, kind="regress")
-question_answering = functools.partial(labeled, kind="span", length=384)
+question_answering = functools.partial(labeled, kind="qa", length=384)
 
 
 def _loss_alone(objective: Objective) -> Objective:
@@ -121,7 +121,12 @@ class _Measured:
     """The measures of a model, whose programs are kept from one evaluation to the next."""
 
     def __init__(
-        self, tokenizer: Tokenizer, kind: Kind, labels: tuple[str, ...], length: int, stride: int
+        self,
+        tokenizer: Tokenizer,
+        kind: LabeledTask,
+        labels: tuple[str, ...],
+        length: int,
+        stride: int,
     ):
         self.kind, self.labels = kind, labels
         self.how: dict[str, Any] = {
@@ -198,7 +203,7 @@ class _Encoded:
 def _encode(
     part: Labeled,
     *,
-    kind: Kind,
+    kind: LabeledTask,
     labels: tuple[str, ...],
     tokenizer: Tokenizer,
     length: int,

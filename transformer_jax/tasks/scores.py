@@ -20,7 +20,7 @@ MEASURES: Mapping[str, tuple[str, ...]] = {
     "pair": ("accuracy", "f1", "macro_f1", "matthews"),
     "regress": ("pearson", "spearman"),
     "tag": ("accuracy", "macro_f1"),
-    "span": ("exact_match", "f1"),
+    "qa": ("exact_match", "f1"),
 }
 
 

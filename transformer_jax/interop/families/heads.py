@@ -36,7 +36,7 @@ _MOST_LABELS = 1 << 20
 _TASKS: dict[str, TaskKind] = {
     "ForSequenceClassification": "classify",
     "ForTokenClassification": "tag",
-    "ForQuestionAnswering": "span",
+    "ForQuestionAnswering": "qa",
 }
 
 
@@ -180,7 +180,7 @@ def label_mappings(model: Model, texts: str = "classifier") -> list[TensorMappin
         return []
     if model.kind == "decoder-task":
         return linear_mappings("labels", "score", bias=False)
-    places = {"span": "qa_outputs", "tag": "classifier"}
+    places = {"qa": "qa_outputs", "tag": "classifier"}
     return linear_mappings("labels", places.get(model.task, texts))
 
 
