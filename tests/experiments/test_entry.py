@@ -58,6 +58,16 @@ def test_what_a_resumed_run_is_not_told_stays_as_it_was(tmp_path, given):
     assert run.loop == dataclasses.replace(loop, keep_last=5)
 
 
+def test_an_earlier_flag_of_resume_is_named_once(tmp_path, caplog):
+    en_run(tmp_path, RUNS["small"][1])
+    read = lambda directory: (seq2seq._read(directory)[0], lambda: None)
+    family = seq2seq.FAMILY._replace(read=read, train=lambda run, directory, texts: 0)
+    with caplog.at_level(logging.WARNING):
+        assert training.main(family, ["resume", str(tmp_path), "--loop.max-skipped", "5"]) == 0
+    named = [record.getMessage() for record in caplog.records]
+    assert named.count("--loop.max-skipped is now --loop.max-nonfinite-steps") == 1
+
+
 @pytest.mark.parametrize("given", [["--help"], ["RUN", "--help"], ["--loop.keep-last", "5", "-h"]])
 def test_help_of_resume_needs_no_run(tmp_path, capsys, given):
     en_run(tmp_path, RUNS["small"][1], loop=LoopConfig(evaluate_every=123))

@@ -14,6 +14,7 @@ from transformer_jax.config import (
     FeedForwardConfig,
     HeadConfig,
     PositionConfig,
+    ScoreConfig,
 )
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.interop.export import published_tensors, write_folder
@@ -44,6 +45,16 @@ DECODER = dataclasses.replace(
     attention=AttentionConfig(num_heads=4, bias=False, out_bias=False),
     feed_forward=FeedForwardConfig(d_ff=48, activation="silu", gated=True, bias=False),
 )
+
+
+def gemma2_like(scalar):
+    """Gemma 2's architecture, its scores scaled by ``scalar ** -0.5``."""
+    return dataclasses.replace(
+        DECODER,
+        embedding=EmbeddingConfig(scale=None, dropout=0.0),
+        norm=dataclasses.replace(DECODER.norm, placement="sandwich", gain_offset=1.0),
+        scores=ScoreConfig(scale=scalar**-0.5, attn_logit_softcapping=50.0),
+    )
 
 
 def params_of(model):
@@ -105,3 +116,11 @@ def test_all_of_a_head_turning_is_said_in_two_ways():
     assert choose_family(Model("decoder", other)).fields["model_type"] == wanted["model_type"]
     half = dataclasses.replace(DECODER, positions=dataclasses.replace(places, rope_dim=4))
     assert choose_family(Model("decoder", half)).fields["model_type"] == "phi3"
+
+
+def test_a_fractional_query_pre_attn_scalar_is_refused():
+    """transformers reads it as a whole number: the exported scores would differ."""
+    plan = choose_family(Model("decoder", gemma2_like(20)))
+    assert plan.fields["query_pre_attn_scalar"] == 20
+    with pytest.raises(ConfigError, match=r"gemma2 has scores\.scale"):
+        choose_family(Model("decoder", gemma2_like(20.5)))

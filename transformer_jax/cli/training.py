@@ -13,10 +13,12 @@ import tyro
 from transformer_jax import __version__
 from transformer_jax.allocator import retain_freed_memory
 from transformer_jax.cli.errors import guarded, leave, run_log, terminated
+from transformer_jax.cli.flags import flags_of
 from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.cli.run_flags import NOTE, asked_run, near, parse_flags
 from transformer_jax.compilation_cache import enable_compilation_cache
 from transformer_jax.errors import ConfigError
+from transformer_jax.old_names import current_flags
 
 __all__ = ["Command", "Family", "main", "run_as_program"]
 
@@ -112,6 +114,8 @@ def _resume(family: Family, arguments: Sequence[str]) -> int:
     if not arguments:
         raise ConfigError("resume needs a run directory: resume runs/NAME")
     prog = f"{family.program} resume"
+    # Both passes below get current names, so that an earlier name gives one warning.
+    arguments = current_flags("resume", arguments, flags_of(Resume))
     # What is not given is as the run has it, which flags must be understood to find.
     plain = [argument for argument in arguments if argument not in ("-h", "--help")]
     helped = len(plain) < len(arguments)

@@ -46,7 +46,11 @@ def length_buckets(
         whole = len(members) // rows * rows
         left = len(members) - whole
         part = min(rows, 1 << max(left - 1, 0).bit_length())
-        moves = above is not None and left * (above - T) < (part - left) * T + _BATCH
+        moves = (
+            above is not None
+            and left < tokens // above  # or they would fill a longer batch by themselves
+            and left * (above - T) < (part - left) * T + _BATCH
+        )
         carried = members[whole:] if moves else members[:0]
         for start in range(0, whole, rows):
             batches.append((members[start : start + rows], T))

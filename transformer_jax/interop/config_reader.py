@@ -78,6 +78,16 @@ class ConfigReader:
         self.asked[name] = value
         return value
 
+    def is_null(self, name: str) -> bool:
+        """Whether ``name`` is there with the value null, which is not a missing key.
+
+        Example:
+            >>> fields = ConfigReader({"sliding_window": None})
+            >>> fields.is_null("sliding_window"), fields.is_null("vocab_size")
+            (True, False)
+        """
+        return name in self.values and self.values[name] is None
+
     def choice(self, names: tuple[str, ...], allowed: Mapping[str, Any], default: str) -> Any:
         """What the word under the first of ``names`` stands for.
 

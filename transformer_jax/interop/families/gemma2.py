@@ -28,7 +28,7 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
         activation=("hidden_activation", "gelu_pytorch_tanh"),
     )
     cap = lambda name: (
-        None if name in fields.values and fields.values[name] is None
+        None if fields.is_null(name)
         else fields.number(name, default={"attn_logit_softcapping": 50.0}.get(name, 30.0), above=0)
     )  # fmt: skip
     config = dataclasses.replace(

@@ -19,7 +19,7 @@ def window_size(fields: ConfigReader, default: int | None = 4096) -> int | None:
         (4096, None)
     """
     fields = fields.filled(sliding_window=default)
-    return None if fields.values["sliding_window"] is None else fields.whole("sliding_window")
+    return None if fields.is_null("sliding_window") else fields.whole("sliding_window")
 
 
 def windows(fields: ConfigReader, window: int | None, usual: Callable[[int], bool]) -> ScoreConfig:

@@ -253,11 +253,10 @@ def _qwen_fields(kind: str, name: str, model: Model) -> dict[str, Any]:
 
 
 def _gemma_fields(model: Model) -> dict[str, Any]:
-    said = base_fields("gemma", "GemmaForCausalLM", model)
-    # Its own name of the exact GELU is read as the one by tanh.
-    return said | {
-        "hidden_act": {"gelu": "gelu_python"}.get(said["hidden_act"], said["hidden_act"])
-    }
+    found = base_fields("gemma", "GemmaForCausalLM", model)
+    if found["hidden_act"] == "gelu":
+        found["hidden_act"] = "gelu_python"  # transformers reads "gelu" of a Gemma as tanh's
+    return found
 
 
 COPIES = (r"lm_head\.weight",)

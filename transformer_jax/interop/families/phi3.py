@@ -11,7 +11,7 @@ from transformer_jax.config import AttentionConfig, EmbeddingConfig, ScoreConfig
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families import llama
 from transformer_jax.interop.families.layer_types import window_size
-from transformer_jax.interop.families.rope import rotations
+from transformer_jax.interop.families.rope import rope_group, rotations
 from transformer_jax.interop.family import (
     Model,
     ModelFamily,
@@ -50,8 +50,7 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
 
 def _refuse_factors_of_no_kind(fields: ConfigReader) -> None:
     """Refuses what would be plain rotations with factors that nothing reads."""
-    group = fields.group("rope_scaling")
-    group = group if group.values else fields.group("rope_parameters")
+    group = rope_group(fields)
     if "long_factor" in group.values and all(
         group.values.get(name) is None for name in ("rope_type", "type")
     ):

@@ -11,7 +11,7 @@ from typing import Any
 from transformer_jax.config import PositionConfig
 from transformer_jax.interop.config_reader import ConfigReader
 
-__all__ = ["KINDS", "rope_fields", "rotations"]
+__all__ = ["KINDS", "rope_fields", "rope_group", "rotations"]
 
 # Their names of kinds of scaling, by ours.
 KINDS: Mapping[str, str] = {
@@ -38,10 +38,7 @@ def rotations(
     Raises:
         CheckpointError: A kind of scaling that cannot be expressed.
     """
-    # Where both are there, the older one goes before.
-    group = fields.group("rope_scaling")
-    if not group.values:
-        group = fields.group("rope_parameters")
+    group = rope_group(fields)
     nested = next((name for name, value in group.values.items() if isinstance(value, dict)), None)
     if nested is not None:
         raise group.refused(nested, group.values[nested], "one kind for all layers can be loaded")
@@ -63,6 +60,12 @@ def rotations(
     return PositionConfig(**settings)
 
 
+def rope_group(fields: ConfigReader) -> ConfigReader:
+    """The keys of ``rope_scaling``, or of ``rope_parameters`` where the older name has none."""
+    group = fields.group("rope_scaling")
+    return group if group.values else fields.group("rope_parameters")
+
+
 def _turned(fields: ConfigReader, group: ConfigReader, head_dim: int | None) -> int | None:
     """How many dimensions of a head turn, if not all."""
     if head_dim is None:
@@ -77,7 +80,7 @@ def _turned(fields: ConfigReader, group: ConfigReader, head_dim: int | None) -> 
 def _old_length(fields: ConfigReader, group: ConfigReader, longest: int) -> int:
     """The longest text of the training; beside the other keys, it goes before."""
     name = "original_max_position_embeddings"
-    if name in fields.values and fields.values[name] is None:
+    if fields.is_null(name):
         raise fields.refused(name, None, "a whole number is needed, or no such key")
     return fields.whole(name, default=group.whole(name, default=longest))
 

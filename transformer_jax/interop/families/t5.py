@@ -41,9 +41,8 @@ def t5(fields: ConfigReader, tensors: Tensors) -> Model:
     """A T5 of any version: the first one scales what its head reads."""
     # Files of transformers 5 say it; before that, it was what tying meant.
     tied = fields.flag("tie_word_embeddings", True)
-    # Null is no there, and not a missing key.
-    null = fields.values.get("scale_decoder_outputs", tied) is None
-    scaled = fields.flag("scale_decoder_outputs", tied and not null)
+    default = tied and not fields.is_null("scale_decoder_outputs")
+    scaled = fields.flag("scale_decoder_outputs", default)
     return _model(fields, tensors, "relu", scaled=scaled)
 
 
