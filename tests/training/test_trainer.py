@@ -119,6 +119,8 @@ def test_resumed_is_uninterrupted_bit_by_bit(tmp_path, partition):
     results = [RunDirectory(tmp_path / name).read_results() for name in ("cut", "whole")]
     assert results[0]["state_sha256"] == results[1]["state_sha256"]
     assert results[0]["best"] == results[1]["best"]
+    curves = [(tmp_path / name / "curves.png").read_bytes() for name in ("cut", "whole")]
+    assert curves[0] == curves[1] != b""
     assert same(load_params(tmp_path / "cut").params, load_params(tmp_path / "whole").params)
 
 

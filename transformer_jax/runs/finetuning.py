@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any
 
 from transformer_jax.data.labeled import (
@@ -24,11 +23,11 @@ from transformer_jax.runs.settings import batching_of
 from transformer_jax.runs.train import train as train_run
 from transformer_jax.tasks.labeled import labeled
 from transformer_jax.tasks.scores import MEASURES
-from transformer_jax.training.partition import EVERYTHING, where
+from transformer_jax.training.partition import EVERYTHING, Partition, where
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.task import Task
 
-__all__ = ["begin", "frozen", "make_task", "open_run", "predictor", "train"]
+__all__ = ["begin", "make_task", "open_run", "partition_of", "predictor", "train"]
 
 
 def begin(run: FinetuneRun, named: FinetuneRun) -> tuple[FinetuneRun, RunDirectory, LabeledSplits]:
@@ -102,34 +101,34 @@ def _check_layers(run: FinetuneRun) -> None:
         )
 
 
-def frozen(freeze: str) -> Callable[[str], bool] | None:
-    """Which parameters, by path, a run leaves as they are; None is none of them.
+def partition_of(freeze: str) -> Partition:
+    """What a run trains: all parameters, or those whose paths are not frozen.
 
     Example:
-        >>> stays = frozen("1")
-        >>> [stays(f"encoder/blocks/{i}/feed_forward/up/kernel") for i in (0, 1)]
-        [True, False]
+        >>> params = {"embedding": {"table": 1}, "labels": {"kernel": 2}}
+        >>> partition_of("embeddings").split(params, None)
+        ({'labels': {'kernel': 2}}, {'embedding': {'table': 1}})
     """
     if freeze == "none":
-        return None
+        return EVERYTHING
     if freeze == "encoder":
-        return lambda name: not name.startswith("labels/")
+        return where(lambda path: path.startswith("labels/"))
     layers = 0 if freeze == "embeddings" else int(freeze)
     entrance = ("positions", "segments", "embedding_norm", "projection")
     tables = ("embedding/", *(f"encoder/{part}/" for part in entrance))
 
-    def stays(name: str) -> bool:
-        parts = name.split("/")
+    def trained(path: str) -> bool:
+        parts = path.split("/")
         if parts[:2] == ["encoder", "blocks"]:
             if not parts[2].isdecimal():
                 raise ConfigError(
                     "task.freeze: the layers of a scanned stack cannot be frozen one by one: set "
                     "model.compute.scan_layers to False"
                 )
-            return int(parts[2]) < layers
-        return name.startswith(tables)
+            return int(parts[2]) >= layers
+        return not path.startswith(tables)
 
-    return stays
+    return where(trained)
 
 
 def _texts(part: Labeled) -> list[str]:
@@ -146,7 +145,7 @@ def make_task(
 ) -> Task:
     """What a run trains."""
     del directory
-    settings, stays = run.task, frozen(run.task.freeze)
+    settings = run.task
     task = labeled(
         splits,
         run.model,
@@ -159,7 +158,7 @@ def make_task(
     )
     return dataclasses.replace(
         task,
-        partition=EVERYTHING if stays is None else where(lambda path: not stays(path)),
+        partition=partition_of(settings.freeze),
         initial=None if settings.init_from is None else functools.partial(_initial, run),
         settings=run,
     )

@@ -12,15 +12,12 @@ from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
 from transformer_jax.runs.checks import check_rows, mesh_of
 from transformer_jax.runs.sizing import from_size, said_of
 from transformer_jax.training.activity import log, working
-from transformer_jax.training.lock import check_lock
-from transformer_jax.training.metrics import read_metrics
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.schedules import check_warm_up
 from transformer_jax.training.sealed import sealed
 from transformer_jax.training.task import Task
 from transformer_jax.training.trainer import Trainer
-from transformer_jax.visual.curves import training_curves
 
 __all__ = ["load_tokenizer", "make_trainer", "train"]
 
@@ -86,9 +83,6 @@ def train(
     keep_size(run, directory, per_epoch)
     trainer.fit(steps=steps)
     if is_main_process():
-        check_lock(directory.path)
-        records = read_metrics(directory.metrics)
-        training_curves(records, directory.curves, labels=trainer.loss_names())
         print(f"run: {directory.path}", flush=True)
     return 0
 

@@ -28,8 +28,10 @@ from transformer_jax.training.activity import log, working
 from transformer_jax.training.batches import put_batch, training_batches
 from transformer_jax.training.checkpoint import Checkpointer
 from transformer_jax.training.compilation import CompiledStep
+from transformer_jax.training.curves import training_curves
 from transformer_jax.training.lock import RunLock, check_lock, holds_lock
 from transformer_jax.training.loop import FitResult, Loop, LoopConfig, fit
+from transformer_jax.training.metrics import read_metrics
 from transformer_jax.training.optimizers import OptimizerConfig, make_optimizer
 from transformer_jax.training.partition import merge_parts
 from transformer_jax.training.run_directory import RunDirectory
@@ -145,7 +147,9 @@ class Trainer:
     # --- training --------------------------------------------------------------------------------
 
     def fit(self, *, steps: int | None = None, epochs: int | None = None) -> FitResult:
-        """Trains from the newest checkpoint, or from the start, up to a step; writes results.
+        """Trains from the newest checkpoint, or from the start, up to a step.
+
+        Writes ``results.json`` and ``curves.png``.
 
         Args:
             steps: The last step, counted from the very first.
@@ -329,6 +333,11 @@ class Trainer:
                 "state_sha256": sha256,
             }
             self.run.write(self.run.results, results)
+            names = [metric.name for metric in self.task.metrics if metric.name != "valid_loss"]
+            training_curves(
+                read_metrics(self.run.metrics), self.run.curves,
+                labels=self.loss_names(), scores=list(dict.fromkeys(["sacrebleu", "chrf", *names])),
+            )  # fmt: skip
         sync_global_devices("finished")
 
     def _tested(self) -> dict[str, Any]:

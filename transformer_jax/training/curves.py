@@ -1,4 +1,4 @@
-"""Pictures of how training went."""
+"""``curves.png``: losses, scores, learning rate and gradient norm of a run."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -32,6 +32,7 @@ def training_curves(
     path: Path,
     *,
     labels: tuple[str, str] = ("training", "validation"),
+    scores: Sequence[str] = ("sacrebleu", "chrf"),
 ) -> None:
     """Draws loss, validation scores, learning rate and gradient norm over the steps.
 
@@ -39,6 +40,7 @@ def training_curves(
         history: The lines of ``metrics.jsonl``.
         path: The picture, ``.png`` or whatever else Matplotlib knows by its suffix.
         labels: What the curves of training and validation loss are called.
+        scores: Names of the other validation scores.
     """
     from matplotlib.figure import Figure  # no pyplot: no window system is looked for
 
@@ -54,7 +56,7 @@ def training_curves(
     if loss.lines:
         loss.legend()
     loss.set_title("loss, nats per token")
-    for name in ("sacrebleu", "chrf"):
+    for name in scores:
         steps, values = _series(history, name)
         if steps:
             score.plot(steps, values, "o-", markersize=3, label=name)
