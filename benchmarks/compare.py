@@ -38,6 +38,8 @@ class Case:
     arguments: dict[str, Any]
     times: int = 1
     units: int | None = 1
+    before: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Arguments that have other values in the checkout of 0.1.0."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,9 +72,9 @@ def cases(folder: str) -> Iterator[Case]:
     for name, size, times in (("nanoGPT on a CPU", CHARACTERS, 8), ("middle size", MIDDLE, 1)):
         yield Case(f"language model, training step, {name}", "ours_language", "train", size, times)
     for batch, prompt, new in ((1, 32, 64), (8, 32, 64), (1, 512, 1)):
-        how = {"preset": "gpt2", "batch": batch, "prompt": prompt, "new": new}
+        how = {"preset": "gpt2_small", "batch": batch, "prompt": prompt, "new": new}
         title = f"GPT-2 small, batch {batch}, {new} tokens after {prompt}"
-        yield Case(title, "ours_language", "decode", how)
+        yield Case(title, "ours_language", "decode", how, before={"preset": "gpt2"})
     for case, texts in (("pretrain", 640), ("finetune", 1280)):
         how = {**BERT_SMALL, "texts": texts, "batch": 32, "deals": 4}
         yield Case(f"encoder, {case} step", "ours_encoder", case, how, units=None)
@@ -88,12 +90,12 @@ def compared(case: Case, settings: Settings) -> list[Row]:
         peer.add("weights", "generate", case.arguments, module="benchmarks.peers")
         peer.close()
     bench = Bench()
-    for name, module, tree in (
-        ("before", settings.module, settings.before.resolve()),
-        ("now", "benchmarks", TREE),
+    for name, module, tree, changed in (
+        ("before", settings.module, settings.before.resolve(), case.before),
+        ("now", "benchmarks", TREE, dict[str, Any]()),
     ):
-        module = f"{module}.{case.module}"
-        bench.add(name, case.case, case.arguments, module=module, times=case.times, tree=tree)
+        module, how = f"{module}.{case.module}", case.arguments | changed
+        bench.add(name, case.case, how, module=module, times=case.times, tree=tree)
     rows = bench.measure(settings.rounds, case.units, "before")
     bench.close()
     return rows

@@ -66,7 +66,7 @@ def write_gpt2(folder: Path) -> int:
     from transformer_jax.models.decoder import Decoder
     from transformer_jax.training.trees import named, nested
 
-    config = PRESETS["gpt2"]
+    config = PRESETS["gpt2_small"]
     shapes = named(nnx.to_pure_dict(nnx.split(nnx.eval_shape(
         lambda: Decoder(config, rngs=nnx.Rngs(0))))[1]))  # fmt: skip
     draw = np.random.default_rng(0)

@@ -162,7 +162,7 @@ def _language_decode(settings: Settings, folder: str, batch: int, prompt: int, n
     for precision in ("float32", "int8"):
         more = {"folder": folder, "precision": precision}
         bench.add(f"CTranslate2 {precision}", "ctranslate2", {**size, **more}, **peer)
-    arguments = {"preset": "gpt2", **size}
+    arguments = {"preset": "gpt2_small", **size}
     bench.add("transformer_jax", "decode", arguments, **ours)
     # Before 0.12, XLA's narrow products are slower than its float32 ones on CPU.
     if importlib.metadata.version("jax") >= "0.12":

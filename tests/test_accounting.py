@@ -147,7 +147,7 @@ def test_each_part_has_the_shapes_of_its_parameters(name):
         ("vaswani_base", 63_045_632),
         ("vaswani_big", 214_171_648),
         ("bert_base", 109_482_240 - 590_592),  # less the pooler
-        ("gpt2", 124_439_808),
+        ("gpt2_small", 124_439_808),
         ("t5_small", 60_506_624),
         ("bart_base", 139_420_416 + 50_265),  # with the bias of the logits
     ],

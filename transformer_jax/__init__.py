@@ -5,7 +5,7 @@ What is most used is here, imported when it is first asked for::
     import transformer_jax as tj
 
     translate = tj.load("runs/pt-en")  # a run directory or a Hugging Face checkpoint
-    model = tj.Decoder(tj.presets["gpt2"], rngs=nnx.Rngs(0))
+    model = tj.Decoder(tj.presets["gpt2_small"], rngs=nnx.Rngs(0))
     y = tj.attend(q, k, v, tj.Mask(causal=True) & tj.Mask.padding(lengths))
 
 Axis letters, everywhere the same, in ``jaxtyping`` strings and einsums alike:

@@ -165,7 +165,7 @@ PRESETS: dict[str, TransformerConfig] = {
     "vit_base": vit(d_model=768, num_layers=12),
     "vit_large": vit(d_model=1024, num_layers=24),
     # Radford et al. 2019: 124, 355, 774 and 1,558 M parameters.
-    "gpt2": _gpt2(d_model=768, num_layers=12, num_heads=12),
+    "gpt2_small": _gpt2(d_model=768, num_layers=12, num_heads=12),
     "gpt2_medium": _gpt2(d_model=1024, num_layers=24, num_heads=16),
     "gpt2_large": _gpt2(d_model=1280, num_layers=36, num_heads=20),
     "gpt2_xl": _gpt2(d_model=1600, num_layers=48, num_heads=25),

@@ -184,7 +184,7 @@ def test_the_vectors_that_labels_are_told_from_are_dropped_out_iff_there_is_a_ke
 def test_decoders_tell_texts_from_their_last_tokens(kind):
     """Wherever padding stands and whatever it is; nothing else is read of a text that goes on."""
     config = dataclasses.replace(
-        PRESETS["gpt2"], vocab_size=V, d_model=D, decoder_layers=1,
+        PRESETS["gpt2_small"], vocab_size=V, d_model=D, decoder_layers=1,
         attention=AttentionConfig(num_heads=4), positions=PositionConfig(kind=kind, max_length=9),
     )  # fmt: skip
     graph, params = drawn(lambda: DecoderSequenceClassifier(config, labels=3, rngs=nnx.Rngs(0)))
@@ -202,6 +202,6 @@ def test_decoders_tell_texts_from_their_last_tokens(kind):
 
 
 def test_decoders_of_texts_have_no_head_over_words():
-    config = dataclasses.replace(PRESETS["gpt2"], head=HeadConfig(tie_word_embeddings=False))
+    config = dataclasses.replace(PRESETS["gpt2_small"], head=HeadConfig(tie_word_embeddings=False))
     with pytest.raises(ConfigError, match=r"head\.tie_word_embeddings"):
         nnx.eval_shape(lambda: DecoderSequenceClassifier(config, labels=3, rngs=nnx.Rngs(0)))

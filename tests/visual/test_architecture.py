@@ -45,7 +45,7 @@ def test_boxes_close(preset):
 
 @pytest.mark.parametrize("place", ["post", "pre", "sandwich"])
 def test_norms_stand_where_they_are(place):
-    config = dataclasses.replace(PRESETS["gpt2"], norm=NormConfig(placement=place))
+    config = dataclasses.replace(PRESETS["gpt2_small"], norm=NormConfig(placement=place))
     inside = [line.strip("│ ") for line in diagram(config).splitlines() if line.startswith("│")]
     at = next(i for i, line in enumerate(inside) if line.startswith("self-attention"))
     expected = {

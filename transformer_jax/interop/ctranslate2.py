@@ -86,7 +86,7 @@ def refusal(model: Model) -> str | None:
 
     Example:
         >>> from transformer_jax.model_presets import PRESETS
-        >>> refusal(Model("decoder", PRESETS["gpt2"]))
+        >>> refusal(Model("decoder", PRESETS["gpt2_small"]))
         >>> refusal(Model("encoder", PRESETS["bert_base"])).partition(",")[0]
         'it is an encoder'
     """

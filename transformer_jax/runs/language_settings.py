@@ -88,7 +88,7 @@ class LanguageEvaluation:
 class LanguageRun:
     """One training run of a decoder."""
 
-    model: TransformerConfig = PRESETS["gpt2"]
+    model: TransformerConfig = PRESETS["gpt2_small"]
     data: TextData = TextData()
     tokenizer: TokenizerConfig = TokenizerConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -253,7 +253,7 @@ _NAMED: dict[str, tuple[str, Any]] = {
     "gpt2-small": (
         "GPT-2 small, 124 M parameters at 50,257 tokens, on text of your own.",
         LanguageRun(
-            model=PRESETS["gpt2"],
+            model=PRESETS["gpt2_small"],
             tokenizer=TokenizerConfig(kind="bpe", vocab_size=50_257),
             optimizer=_adamw(6e-4, 2000, beta2=0.95),
             training=LanguageTraining(steps=600_000, batch_size=512, sequence_length=1024),
