@@ -60,7 +60,7 @@ class Gpt(nn.Module):
 
 
 def rate(step):
-    """The learning rate of nanoGPT's configuration: warm-up, then a cosine to a tenth."""
+    """The learning rate of nanoGPT's configuration: warmup, then a cosine to a tenth."""
     if step < WARM_UP:
         return 1e-3 * (step + 1) / WARM_UP
     part = (step - WARM_UP) / (STEPS - WARM_UP)

@@ -3,7 +3,7 @@
     python benchmarks/finetune_peer.py FOLDER mrpc TRAIN TEST
     python benchmarks/finetune_peer.py FOLDER sts TRAIN TEST
 
-AdamW, 32 pairs a step in random order, a linear fall of the rate after a short warm-up; prints the
+AdamW, 32 pairs a step in random order, a linear fall of the rate after a short warmup; prints the
 scores of the last epoch on the test file. Needs torch, transformers and SciPy.
 """
 

@@ -197,8 +197,8 @@ METRICS: dict[str, str] = {
     "valid_pair_accuracy": "valid_{}_accuracy",
 }
 
-# Items of checkpoints.
-ITEMS: dict[str, str] = {}
+# Items of checkpoints: their directories, and the first part of the names of their arrays.
+ITEMS: dict[str, str] = {"average": "ema_params"}
 
 
 def current_settings(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

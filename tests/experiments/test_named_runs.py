@@ -14,7 +14,7 @@ from transformer_jax.runs.encoder_settings import PRETRAIN_RUNS, TASK_RUNS
 from transformer_jax.runs.language_settings import RUNS as LANGUAGE_RUNS
 from transformer_jax.runs.sizing import VOCABULARY, epochs_for, from_size, said_of, vocabulary_for
 from transformer_jax.runs.translation_settings import RUNS as TRANSLATION_RUNS
-from transformer_jax.training.schedules import check_warm_up
+from transformer_jax.training.schedules import check_warmup
 
 # How transformers calls what each is exported as; None is no family, and the message says why.
 EXPORTS = {
@@ -92,7 +92,7 @@ def test_whatever_the_size_of_the_data_a_run_on_ones_own_text_warms_up_within_it
         assert from_size(sized, 7 * steps) == sized, (kind, name)  # what was chosen stays
         if run.optimizer.schedule.warmup_steps is None:
             total = sized.training.steps or sized.training.epochs * steps
-            check_warm_up(sized.optimizer.schedule, total)
+            check_warmup(sized.optimizer.schedule, total)
             assert sized.loop.evaluate_every <= total, (kind, name)
             assert said_of(run, sized)
 

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import random
+import re
 import resource
 import shutil
 from pathlib import Path
@@ -141,9 +142,9 @@ def test_restores_onto_other_meshes(tmp_path, count):
     )
 
 
-def test_parameters_alone_are_the_running_average_where_there_is_one(run):
+def test_parameters_alone_are_the_moving_average_where_there_is_one(run):
     loaded = load_params(run)
-    assert digest(loaded.params) == digest(ck_state(2).average)
+    assert digest(loaded.params) == digest(ck_state(2).ema_params)
     assert list(loaded.params["blocks"]) == list(range(11))
     assert {type(leaf) for leaf in jax.tree.leaves(loaded.params)} == {np.ndarray}
 
@@ -314,7 +315,7 @@ def test_none_means_that_no_checkpoint_was_ever_finished(tmp_path):
     [
         ({"width": 32}, r"params/blocks/0/kernel is float32\[16, 8\], .* float32\[32, 8\]"),
         ({"layers": 12}, "has no params/blocks/11/kernel"),
-        ({"layers": 10}, "unexpected average/blocks/10/kernel: saved with another model"),
+        ({"layers": 10}, "unexpected ema_params/blocks/10/kernel: saved with another model"),
     ],
 )
 def test_a_checkpoint_of_another_model_is_refused(run, change, said):
@@ -406,7 +407,7 @@ def test_nothing_is_written_to_a_run_that_another_process_took_over(run):
     assert [finding.problem for finding in verify(run)] == [None, None]
 
 
-@pytest.mark.parametrize(("average", "items"), [(1, {"average"}), (2, {"params"})])
+@pytest.mark.parametrize(("average", "items"), [(1, {"ema_params"}), (2, {"params"})])
 @pytest.mark.quick("1-items0")
 def test_using_a_model_reads_the_files_of_what_is_used_alone(tmp_path, monkeypatch, average, items):
     run = ck_run(tmp_path / "run", at=(1, 2, 3, 4))
@@ -427,7 +428,7 @@ def test_using_a_model_reads_the_files_of_what_is_used_alone(tmp_path, monkeypat
 def test_what_is_not_used_may_be_damaged_and_what_is_used_may_not(tmp_path, caplog, which):
     scores = {n: Score("loss", value) for n, value in ((1, 2.0), (2, 1.5), (3, 1.0))}
     run = ck_run(tmp_path / "run", scores=scores)
-    for step, item, expected in ((3, "optimizer", 3), (2, "average", 3), (3, "average", 1)):
+    for step, item, expected in ((3, "optimizer", 3), (2, "ema_params", 3), (3, "ema_params", 1)):
         file = max((run / f"checkpoints/step_{step:08d}/{item}").rglob("*"), key=ck_size)
         file.write_bytes(bytes(file.stat().st_size))
         assert load_params(run, which).step == expected
@@ -437,6 +438,29 @@ def test_what_is_not_used_may_be_damaged_and_what_is_used_may_not(tmp_path, capl
 
 def ck_size(path):
     return path.stat().st_size if path.is_file() else 0
+
+
+def test_a_moving_average_under_its_earlier_name_is_read_verified_and_scored(run):
+    state, path = ck_state(2), run / "checkpoints" / "step_00000002"
+    fields = manifest.read(path)
+    for kind in ("files", "tree"):
+        fields[kind] = {re.sub("^ema_params/", "average/", n): v for n, v in fields[kind].items()}
+    (path / "ema_params").rename(path / "average")
+    manifest.rewrite(path, {name: value for name, value in fields.items() if name != "digest"})
+
+    def check():
+        assert [finding.problem for finding in verify(run)] == [None, None]
+        assert digest(load_params(run).params) == digest(state.ema_params)
+        with ck_open(run) as checkpointer:
+            assert digest(checkpointer.restore(ck_template(state)).state) == digest(state)
+
+    check()
+    with ck_open(run) as checkpointer:
+        checkpointer.set_score(2, Score("loss", 1.0))
+    check()
+    max((path / "average").rglob("*"), key=ck_size).unlink()
+    assert "average" in verify(run)[0].problem
+    assert load_params(run).step == 1
 
 
 def test_what_training_removes_meanwhile_confuses_no_reader(tmp_path, monkeypatch, caplog):

@@ -183,12 +183,12 @@ def test_the_best_may_be_the_highest(bench):
     assert bench.run(10, best_checkpoint_metric="sacrebleu").best_step == 4
 
 
-def test_a_compile_after_warm_up_is_a_defect_that_names_the_shape(bench, caplog):
+def test_a_compile_after_warmup_is_a_defect_that_names_the_shape(bench, caplog):
     bench.widths = (7, 7, 9)
     with caplog.at_level(logging.WARNING):
         done = bench.run(6)
     assert done.recompilations == 1
-    (record,) = [r for r in caplog.records if "compiled after warm-up" in r.getMessage()]
+    (record,) = [r for r in caplog.records if "compiled after warmup" in r.getMessage()]
     assert "x [2, 9]" in record.getMessage()
     bench.planned = (7, 9)
     assert bench.run(12).recompilations == 0

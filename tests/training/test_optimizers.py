@@ -280,7 +280,7 @@ def test_learning_rate_is_that_of_the_last_update():
         ({"schedule": ScheduleConfig("noam", 10, 0.5)}, "final_fraction is for cosine and linear"),
         (
             {"schedule": ScheduleConfig("cosine", 1, 2.0), "learning_rate": 1.0},
-            "allowed are 0 to 1",
+            "must be 0 to 1",
         ),
     ],
 )
@@ -290,7 +290,7 @@ def test_impossible_settings_are_refused(settings, message):
 
 
 @pytest.mark.parametrize("kind", ["cosine", "linear"])
-def test_a_warm_up_longer_than_the_run_is_refused(kind):
+def test_a_warmup_longer_than_the_run_is_refused(kind):
     config = OptimizerConfig("adam", 1e-3, ScheduleConfig(kind, 100))
     with pytest.raises(ConfigError, match="the run has 100 steps"):
         make_optimizer(config, 8, 100)
@@ -299,7 +299,7 @@ def test_a_warm_up_longer_than_the_run_is_refused(kind):
 
 @pytest.mark.parametrize(
     ("where", "field", "message"),
-    [("", "name", "allowed are adam, adamw"), ("schedule", "kind", "allowed are noam, inverse")],
+    [("", "name", "allowed are adam, adamw"), ("schedule", "kind", "must be one of noam, inverse")],
 )
 def test_unknown_names_are_refused_also_where_types_are_not_checked(where, field, message):
     config = OptimizerConfig(schedule=ScheduleConfig())

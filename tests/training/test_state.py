@@ -39,8 +39,8 @@ def shards(tree):
 
 def test_state_is_born_sharded_with_the_optimizer_and_average(make_toy):
     mesh, tx = make_mesh(MeshConfig(fsdp=4, tensor=2)), optax.adamw(1e-3)
-    graph, shapes, shardings, _ = abstract_state(make_toy, tx, mesh, average=True)
-    same, state, pinned, _ = create_state(make_toy, tx, mesh, average=True)
+    graph, shapes, shardings, _ = abstract_state(make_toy, tx, mesh, ema=True)
+    same, state, pinned, _ = create_state(make_toy, tx, mesh, ema=True)
     jax.block_until_ready(state)
     assert pinned == shardings
     assert same == graph
@@ -51,7 +51,7 @@ def test_state_is_born_sharded_with_the_optimizer_and_average(make_toy):
     assert set(parts.values()) == {1 / 8}, parts
     assert sum(name.startswith("opt_state") for name in parts) == 2 * len(shards(state.params))
     chex.assert_trees_all_close(state.params, split(make_toy())[1], rtol=1e-6)
-    chex.assert_trees_all_equal(state.average, state.params)
+    chex.assert_trees_all_equal(state.ema_params, state.params)
 
 
 def test_what_a_seed_draws_is_the_same_on_one_device_and_on_many():
@@ -64,7 +64,7 @@ def test_what_a_seed_draws_is_the_same_on_one_device_and_on_many():
     )
     make = lambda: TransformerEncoderDecoder(config, rngs=nnx.Rngs(3))
     meshes = [make_mesh(MeshConfig(), jax.devices()[:1]), make_mesh(MeshConfig(fsdp=4, tensor=2))]
-    drawn = [create_state(make, optax.adam(1e-3), mesh, average=True)[1] for mesh in meshes]
+    drawn = [create_state(make, optax.adam(1e-3), mesh, ema=True)[1] for mesh in meshes]
     chex.assert_trees_all_close(*map(jax.device_get, drawn), rtol=1e-6)
     assert {leaf.sharding.mesh.size for leaf in jax.tree.leaves(drawn[0])} == {1}
 

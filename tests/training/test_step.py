@@ -250,13 +250,13 @@ def test_a_batch_of_padding_alone_is_finite():
 
 def test_average_starts_at_the_parameters_and_follows_them(line):
     start, step = line
-    chex.assert_trees_all_equal(start.average, start.params)
+    chex.assert_trees_all_equal(start.ema_params, start.params)
     state, average = start, start.params
     for n in range(4):
         state, _ = step(state, {}, points(n))
         keep = min(0.9, (1 + n) / (10 + n))
         average = jax.tree.map(lambda a, p, d=keep: d * a + (1 - d) * p, average, state.params)
-    chex.assert_trees_all_close(state.average, average, rtol=1e-5)
+    chex.assert_trees_all_close(state.ema_params, average, rtol=1e-5)
 
 
 def test_average_is_kept_if_and_only_if_it_has_a_decay():

@@ -278,7 +278,7 @@ def _save(run: RunDirectory, params: Any, describe: Mapping[str, Any]) -> None:
     from transformer_jax.training.checkpoint import Checkpointer
     from transformer_jax.training.state import TrainState
 
-    state = TrainState(step=np.int32(0), params=params, opt_state={}, average=None)
+    state = TrainState(step=np.int32(0), params=params, opt_state={}, ema_params=None)
     writer = Checkpointer(run.checkpoints, describe=describe)
     try:
         writer.save(0, state)

@@ -11,7 +11,7 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.parallel.mesh import devices_of, make_mesh
 from transformer_jax.parallel.sharding import num_batch_shards
-from transformer_jax.training.schedules import check_warm_up
+from transformer_jax.training.schedules import check_warmup
 
 __all__ = [
     "check_best",
@@ -59,13 +59,13 @@ def check_best(run: Any, allowed: Sequence[str]) -> None:
 
 
 def check_steps(run: Any) -> None:
-    """Refuses a warm-up that is longer than the steps that were asked for.
+    """Refuses a warmup that is longer than the steps that were asked for.
 
     Raises:
         ConfigError: It names both.
     """
     if run.training.steps is not None:
-        check_warm_up(run.optimizer.schedule, run.training.steps)
+        check_warmup(run.optimizer.schedule, run.training.steps)
 
 
 def check_length(setting: str, length: int, model: Any) -> None:

@@ -43,7 +43,7 @@ class EncoderTraining:
     # Divides the rows of every batch: choose a multiple of the numbers of devices to come.
     required_batch_size_multiple: int = 8
     gradient_accumulation_steps: int = 1  # parts that a batch is computed in, one after another
-    ema_decay: float | None = None  # of the running average of parameters; None keeps none
+    ema_decay: float | None = None  # decay of the moving average of the parameters; None keeps none
     seed: int = 1  # of parameters, dropout, order and masks
     mode: Literal["jit", "pmap"] = "jit"  # how the step is compiled
 
@@ -172,23 +172,23 @@ def read(directory: RunDirectory) -> PretrainRun | FinetuneRun:
     return dataclasses.replace(run, output=str(directory.path))
 
 
-def _adamw(peak: float, warm_up: int | float | None, final: float = 0.0) -> OptimizerConfig:
+def _adamw(peak: float, warmup: int | float | None, final: float = 0.0) -> OptimizerConfig:
     return OptimizerConfig(
         name="adamw",
         learning_rate=peak,
         beta2=0.98,
         eps=1e-6,
         weight_decay=0.01,
-        schedule=ScheduleConfig("cosine", warmup_steps=warm_up, final_fraction=final),
+        schedule=ScheduleConfig("cosine", warmup_steps=warmup, final_fraction=final),
     )
 
 
-def _muon(peak: float, warm_up: int | None) -> OptimizerConfig:
+def _muon(peak: float, warmup: int | None) -> OptimizerConfig:
     return OptimizerConfig(
         name="muon",
         learning_rate=peak,
         weight_decay=0.1,
-        schedule=ScheduleConfig("cosine", warmup_steps=warm_up, final_fraction=0.05),
+        schedule=ScheduleConfig("cosine", warmup_steps=warmup, final_fraction=0.05),
     )
 
 

@@ -46,7 +46,7 @@ class LanguageTraining:
     # Documents apart, or one stream cut anywhere.
     layout: Literal["packed", "contiguous"] = "packed"
     gradient_accumulation_steps: int = 1  # parts that a batch is computed in, one after another
-    ema_decay: float | None = None  # of the running average of parameters; None keeps none
+    ema_decay: float | None = None  # decay of the moving average of the parameters; None keeps none
     seed: int = 1  # of parameters, dropout and order
     mode: Literal["jit", "pmap"] = "jit"  # how the step is compiled
 
@@ -150,14 +150,14 @@ def read(directory: RunDirectory) -> "LanguageRun | NgramRun":
 
 
 def _adamw(
-    peak: float, warm_up: int | None, beta2: float = 0.99, final: float = 0.1
+    peak: float, warmup: int | None, beta2: float = 0.99, final: float = 0.1
 ) -> OptimizerConfig:
     return OptimizerConfig(
         name="adamw",
         learning_rate=peak,
         beta2=beta2,
         weight_decay=0.1,
-        schedule=ScheduleConfig("cosine", warmup_steps=warm_up, final_fraction=final),
+        schedule=ScheduleConfig("cosine", warmup_steps=warmup, final_fraction=final),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from transformer_jax.config import TransformerConfig
-from transformer_jax.training.schedules import warm_up_steps
+from transformer_jax.training.schedules import num_warmup_steps
 
 __all__ = ["epochs_for", "from_size", "said_of", "vocabulary_for", "with_vocabulary_shown"]
 
@@ -52,7 +52,7 @@ def epochs_for(steps_per_epoch: int) -> int:
 
 
 def from_size(run: Any, steps_per_epoch: int) -> Any:
-    """The run with numbers for the settings that are None: epochs, warm-up, intervals.
+    """The run with numbers for the settings that are None: epochs, warmup, intervals.
 
     Args:
         run: Of any family.
@@ -63,7 +63,7 @@ def from_size(run: Any, steps_per_epoch: int) -> Any:
         training = dataclasses.replace(training, epochs=epochs_for(steps_per_epoch))
     steps = training.steps or training.epochs * steps_per_epoch
     if schedule.warmup_steps is None:
-        schedule = dataclasses.replace(schedule, warmup_steps=warm_up_steps(schedule, steps))
+        schedule = dataclasses.replace(schedule, warmup_steps=num_warmup_steps(schedule, steps))
     return dataclasses.replace(
         run,
         training=training,

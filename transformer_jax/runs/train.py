@@ -14,7 +14,7 @@ from transformer_jax.runs.sizing import from_size, said_of
 from transformer_jax.training.activity import log, working
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.run_directory import RunDirectory
-from transformer_jax.training.schedules import check_warm_up
+from transformer_jax.training.schedules import check_warmup
 from transformer_jax.training.sealed import sealed
 from transformer_jax.training.task import Task
 from transformer_jax.training.trainer import Trainer
@@ -75,8 +75,8 @@ def train(
     if run != told:
         log(f"from the size of the data: {said_of(told, run)}")
     steps = run.training.steps or run.training.epochs * per_epoch
-    if sealed(directory.path) is None:  # earlier code began runs whose warm-up is longer
-        check_warm_up(run.optimizer.schedule, steps)
+    if sealed(directory.path) is None:  # earlier code began runs whose warmup is longer
+        check_warmup(run.optimizer.schedule, steps)
     trainer = make_trainer(run, directory, task)
     log_summary(trainer, run, steps)
     advise(run, trainer.on.devices.flat[0].platform, multiplies_bfloat16())

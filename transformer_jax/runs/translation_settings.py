@@ -40,7 +40,7 @@ class TrainingConfig:
     required_batch_size_multiple: int = 8
     gradient_accumulation_steps: int = 1  # parts that a batch is computed in, one after another
     label_smoothing: float = 0.1  # probability spread over the vocabulary
-    ema_decay: float | None = None  # of the running average of parameters; None keeps none
+    ema_decay: float | None = None  # decay of the moving average of the parameters; None keeps none
     seed: int = 1  # of parameters, dropout and order
     mode: Literal["jit", "pmap"] = "jit"  # how the step is compiled
 
@@ -99,7 +99,7 @@ class Run:
 def _small(
     width: int, layers: int, heads: int, hidden: int, dropout: float = 0.1
 ) -> TransformerConfig:
-    # Pre-norm needs no long warm-up, which a run of minutes has no time for.
+    # Pre-norm needs no long warmup, which a run of minutes has no time for.
     return TransformerConfig(
         d_model=width,
         encoder_layers=layers,

@@ -66,8 +66,8 @@ def _items(state: Any) -> dict[str, dict[str, Any]]:
         "params": trees.named(state.params),
         "optimizer": trees.named({"step": state.step, "state": state.opt_state}),
     }
-    if state.average is not None:
-        items["average"] = trees.named(state.average)
+    if state.ema_params is not None:
+        items["ema_params"] = trees.named(state.ema_params)
     return items
 
 
@@ -75,12 +75,12 @@ def _from_items(template: Any, items: Mapping[str, Mapping[str, Any]]) -> Any:
     rest = trees.with_leaves(
         {"step": template.step, "state": template.opt_state}, items["optimizer"]
     )
-    average = template.average
+    ema = template.ema_params
     return template._replace(
         step=rest["step"],
         params=trees.with_leaves(template.params, items["params"]),
         opt_state=rest["state"],
-        average=None if average is None else trees.with_leaves(average, items["average"]),
+        ema_params=None if ema is None else trees.with_leaves(ema, items["ema_params"]),
     )
 
 
@@ -156,7 +156,7 @@ class Checkpointer:
 
         Args:
             step: The number of steps that made the state.
-            state: A ``TrainState``: step, params, opt_state, average.
+            state: A ``TrainState``: step, params, opt_state, ema_params.
             score: How good it is, where that is known.
 
         Raises:
@@ -291,7 +291,10 @@ class Checkpointer:
         items = _items(template)
         _check_fit(path, fields, items)
         try:
-            restored = {item: read_item(path / item, leaves) for item, leaves in items.items()}
+            restored = {
+                item: read_item(path / manifest.item_directory(fields, item), leaves)
+                for item, leaves in items.items()
+            }
         except Exception as error:
             raise explained(error, f"{path}: verified, but could not be restored") from error
         return Restored(step, _from_items(template, restored), fields, tuple(self._left))

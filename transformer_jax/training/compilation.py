@@ -187,7 +187,7 @@ class CompiledStep:
         else:
             future.set_result(self._step)
         log.warning(
-            "compiled after warm-up, %.1f s, for the batch shape %s",
+            "compiled after warmup, %.1f s, for the batch shape %s",
             time.monotonic() - began,
             words,
         )

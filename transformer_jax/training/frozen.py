@@ -101,7 +101,7 @@ def _earlier(
     template = shapes._replace(
         params=whole(shapes.params),
         opt_state=optax.MaskedState(shapes.opt_state),
-        average=whole(shapes.average),
+        ema_params=whole(shapes.ema_params),
     )
     restored = checkpointer.restore(template)
     if restored is None:
@@ -110,7 +110,9 @@ def _earlier(
     state = state._replace(
         params=_like(shapes.params, state.params),
         opt_state=state.opt_state.inner_state,
-        average=None if shapes.average is None else _like(shapes.average, state.average),
+        ema_params=None
+        if shapes.ema_params is None
+        else _like(shapes.ema_params, state.ema_params),
     )
     still = _like(frozen, restored.state.params)
     write(run, still)

@@ -8,18 +8,20 @@ file, and what is needed to go on: configuration, tokenizer, data position, seed
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from transformer_jax.data.files import open_file, read_file
 from transformer_jax.errors import CheckpointError, plural
-from transformer_jax.old_names import current_settings
+from transformer_jax.old_names import ITEMS, current_settings
 
 __all__ = [
     "MANIFEST",
     "SCHEMA",
     "file_record",
     "flush_directory",
+    "item_directory",
     "problem",
     "read",
     "rewrite",
@@ -149,7 +151,25 @@ def read(directory: Path) -> dict[str, Any]:
         )
     if isinstance(fields.get("config"), dict):
         fields["config"] = current_settings(fields["config"])
+    if isinstance(fields.get("tree"), dict):
+        fields["tree"] = {_current_path(name): leaf for name, leaf in fields["tree"].items()}
     return fields
+
+
+def _current_path(name: str) -> str:
+    item, slash, rest = name.partition("/")
+    return ITEMS.get(item, item) + slash + rest
+
+
+def item_directory(fields: Mapping[str, Any], item: str) -> str:
+    """Name of the directory of an item, which may be one of an earlier version.
+
+    Example:
+        >>> item_directory({"files": {"average/d/a": {}}}, "ema_params")
+        'average'
+    """
+    found = {name.partition("/")[0] for name in fields["files"]}
+    return next((old for old, new in ITEMS.items() if new == item and old in found), item)
 
 
 def problem(directory: Path, fields: dict[str, Any], item: str | None = None) -> str | None:
@@ -160,8 +180,9 @@ def problem(directory: Path, fields: dict[str, Any], item: str | None = None) ->
         fields: Its manifest.
         item: The sub-directory that is looked at; None is all of them.
     """
+    directory_of_item = item and item_directory(fields, item)
     for name, record in fields["files"].items():
-        if item is not None and not name.startswith(f"{item}/"):
+        if item is not None and not name.startswith(f"{directory_of_item}/"):
             continue
         path = directory / name
         try:

@@ -15,9 +15,9 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.modules.parameters import Parameters, is_matrix, is_projection, map_parameters
 from transformer_jax.training.layerwise import scale_by_layer
 from transformer_jax.training.schedules import (
-    Rate,
+    Count,
+    LearningRate,
     ScheduleConfig,
-    Step,
     check_schedule,
     make_schedule,
 )
@@ -30,7 +30,7 @@ class OptimizerConfig:
     """The optimizer; the defaults are those of Vaswani et al. 2017, with clipping."""
 
     name: Literal["adam", "adamw", "adafactor", "lion", "muon", "sgd"] = "adam"
-    learning_rate: float | None = None  # at the peak; None (noam only): (width * warm_up) ** -0.5
+    learning_rate: float | None = None  # at the peak; None (noam only): (d_model * warmup) ** -0.5
     schedule: ScheduleConfig = ScheduleConfig()
     beta1: float | None = None  # momentum; None: adam(w), lion, sgd 0.9, muon 0.95
     beta2: float | None = None  # None: adam(w) 0.98, lion, muon 0.99, adafactor 0.8 (an exponent)
@@ -96,7 +96,7 @@ def _check(config: OptimizerConfig) -> None:
     if name == "adam" and config.weight_decay:
         raise ConfigError("optimizer.weight_decay with adam: choose adamw")
     if not (math.isfinite(config.weight_decay) and config.weight_decay >= 0.0):
-        raise ConfigError(f"optimizer.weight_decay is {config.weight_decay}: 0 or more is allowed")
+        raise ConfigError(f"optimizer.weight_decay is {config.weight_decay}: must be 0 or more")
     if config.max_grad_norm is not None and not config.max_grad_norm > 0.0:
         raise ConfigError(
             f"optimizer.max_grad_norm is {config.max_grad_norm}: it must be above 0, or None"
@@ -170,7 +170,7 @@ class RateState(NamedTuple):
     learning_rate: Float[Any, ""] | Any
 
 
-def _scale_by_rate(schedule: Callable[[Step], Rate]) -> optax.GradientTransformation:
+def _scale_by_rate(schedule: Callable[[Count], LearningRate]) -> optax.GradientTransformation:
     def init(params: PyTree) -> RateState:
         return RateState(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.float32))
 
@@ -182,7 +182,7 @@ def _scale_by_rate(schedule: Callable[[Step], Rate]) -> optax.GradientTransforma
     return optax.GradientTransformation(init, update)
 
 
-def learning_rate(opt_state: PyTree) -> Rate | None:
+def learning_rate(opt_state: PyTree) -> LearningRate | None:
     """The rate of the last update; None if the optimizer is not of :func:`make_optimizer`.
 
     Example:
@@ -234,7 +234,7 @@ def make_optimizer(
             decay and Muon read them; None where none of these is used.
 
     Raises:
-        ConfigError: A rate that falls to the end of the run, and a warm-up as long as that; or
+        ConfigError: A rate that falls to the end of the run, and a warmup as long as that; or
             parameters that are needed and not given.
     """
     if params is None and (config.weight_decay or config.layer_decay != 1 or config.name == "muon"):

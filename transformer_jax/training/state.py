@@ -37,25 +37,25 @@ class TrainState(NamedTuple):
     step: Int[Any, ""] | Any
     params: PyTree
     opt_state: PyTree
-    average: PyTree | None = None  # of the parameters over time; None where none is kept
+    ema_params: PyTree | None = None  # exponential moving average of the parameters, if kept
 
     @classmethod
     def create(
-        cls, params: PyTree, tx: optax.GradientTransformation, *, average: bool = False
+        cls, params: PyTree, tx: optax.GradientTransformation, *, ema: bool = False
     ) -> "TrainState":
         """The state at step 0.
 
         Args:
             params: Nested dictionaries of arrays that are trained.
             tx: The optimizer.
-            average: Whether a running average is kept; it starts at the parameters.
+            ema: Whether to keep a moving average of the parameters; it starts at the parameters.
 
         Example:
-            >>> state = TrainState.create({"w": jnp.ones(2)}, optax.sgd(0.1), average=True)
-            >>> int(state.step), state.average["w"].tolist()
+            >>> state = TrainState.create({"w": jnp.ones(2)}, optax.sgd(0.1), ema=True)
+            >>> int(state.step), state.ema_params["w"].tolist()
             (0, [1.0, 1.0])
         """
-        kept = jax.tree.map(jnp.copy, params) if average else None
+        kept = jax.tree.map(jnp.copy, params) if ema else None
         return cls(jnp.zeros((), jnp.int32), params, tx.init(params), kept)
 
 
@@ -80,7 +80,7 @@ def abstract_state(
     tx: optax.GradientTransformation,
     mesh: Mesh,
     *,
-    average: bool = False,
+    ema: bool = False,
     partition: Partition = EVERYTHING,
     seed: int = 0,
 ) -> tuple[Any, TrainState, TrainState, PyTree]:
@@ -90,7 +90,7 @@ def abstract_state(
         make_model: Builds the model, from its own seed.
         tx: The optimizer.
         mesh: Where the state will live.
-        average: Whether a running average of the parameters is kept.
+        ema: Whether to keep a moving average of the parameters.
         partition: What is trained; the state holds nothing else.
         seed: For parameters that the partition adds.
 
@@ -110,14 +110,14 @@ def abstract_state(
         step=jax.ShapeDtypeStruct((), jnp.int32),
         params=params,
         opt_state=jax.eval_shape(tx.init, params),
-        average=params if average else None,
+        ema_params=params if ema else None,
     )
     of_params, of_frozen = (shardings(part, mesh) for part in declared)
     placed = TrainState(
         step=NamedSharding(mesh, P()),
         params=of_params,
         opt_state=shardings_like(shapes.opt_state, params, of_params, mesh),
-        average=of_params if average else None,
+        ema_params=of_params if ema else None,
     )
     return graph, _with_shardings(shapes, placed), placed, _with_shardings(frozen, of_frozen)
 
@@ -153,7 +153,7 @@ def create_state(
     tx: optax.GradientTransformation,
     mesh: Mesh,
     *,
-    average: bool = False,
+    ema: bool = False,
     params: PyTree | None = None,
     partition: Partition = EVERYTHING,
     seed: int = 0,
@@ -164,7 +164,7 @@ def create_state(
         make_model: Builds the model, from its own seed.
         tx: The optimizer.
         mesh: Where the state lives.
-        average: Whether a running average of the parameters is kept; it starts at the parameters.
+        ema: Whether to keep a moving average of the parameters; it starts at the parameters.
         params: Parameters to begin with, e.g. of a published model; None is what ``make_model``
             draws.
         partition: What is trained; the state holds nothing else.
@@ -178,12 +178,12 @@ def create_state(
         ConfigError: A parameter that declares no axes.
     """
     graph, _, placed, frozen_shapes = abstract_state(
-        make_model, tx, mesh, average=average, partition=partition, seed=seed
+        make_model, tx, mesh, ema=ema, partition=partition, seed=seed
     )
     of_frozen = jax.tree.map(lambda shape: shape.sharding, frozen_shapes)
 
     def finish(params: PyTree) -> TrainState:
-        return TrainState.create(params, tx, average=average)
+        return TrainState.create(params, tx, ema=ema)
 
     if params is None and mesh.size == 1:
         # There is but one place to be born. Initializers one after another compile once for each

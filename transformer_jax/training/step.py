@@ -61,7 +61,7 @@ def make_step(
     other sum of the objective, each with its own weight.
 
     A step whose loss or gradient norm is not finite changes the step counter alone: parameters,
-    optimizer state and their running average keep every bit.
+    optimizer state and their moving average keep every bit.
 
     ``key`` is folded with the step (and the micro-batch); None means no dropout. Metrics are
     scalars: the objective's sums, each divided by its weight, among them ``loss``; ``weight``, the
@@ -75,7 +75,7 @@ def make_step(
         merge: ``(trainable, frozen, key) -> model``, such as ``merging(graph)``. Gradients are
             those of the first argument.
         accumulation: Micro-batches per batch, computed one after another.
-        ema_decay: Decay of the running average of parameters, which ``state.average`` then holds.
+        ema_decay: Decay of the moving average of parameters, which ``state.ema_params`` then holds.
         skip_nonfinite: Whether steps that are not finite are skipped.
 
     Raises:
@@ -102,10 +102,10 @@ def make_step(
         axis_name: str | None = None,
         shardings: tuple[PyTree, PyTree] | None = None,
     ) -> tuple[TrainState, dict[str, Array]]:
-        if (ema_decay is None) != (state.average is None):
+        if (ema_decay is None) != (state.ema_params is None):
             raise ConfigError(
-                "ema_decay and state.average go together: "
-                "create the state with average=True if and only if ema_decay is given"
+                "ema_decay and state.ema_params go together: "
+                "create the state with ema=True if and only if ema_decay is given"
             )
         if key is not None:
             key = jax.random.fold_in(key, state.step)
@@ -176,10 +176,10 @@ def _updated(
     tell = optax.with_extra_args_support(tx).update
     updates, opt_state = tell(grads, state.opt_state, state.params, norm=norm)
     params = optax.apply_updates(state.params, updates)
-    average = None
+    ema = None
     if ema_decay is not None:
-        average = _average(state.average, params, state.step, ema_decay)
-    return TrainState(state.step + 1, params, opt_state, average)
+        ema = _moving_average(state.ema_params, params, state.step, ema_decay)
+    return TrainState(state.step + 1, params, opt_state, ema)
 
 
 def _where(
@@ -284,11 +284,11 @@ def _deal(x: Any, parts: int) -> Any:
     return x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1)
 
 
-def _average(average: PyTree, params: PyTree, step: Int[Array, ""], decay: float) -> PyTree:
+def _moving_average(ema: PyTree, params: PyTree, step: Int[Array, ""], decay: float) -> PyTree:
     # Starts at the first parameters and forgets them fast: after n steps the decay is at most
     # (1 + n) / (10 + n), so no correction of a bias is needed at any step.
     keep = jnp.minimum(decay, (1.0 + step) / (10.0 + step))
-    return jax.tree.map(lambda a, p: a + (1.0 - keep).astype(p.dtype) * (p - a), average, params)
+    return jax.tree.map(lambda a, p: a + (1.0 - keep).astype(p.dtype) * (p - a), ema, params)
 
 
 def compile_step(

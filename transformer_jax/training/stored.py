@@ -148,9 +148,9 @@ def load_params(
 ) -> Loaded:
     """Parameters alone, verified, in host memory: all that using a model needs.
 
-    One checkpoint yields its running average where training kept one; several yield the mean of
-    their parameters. A damaged checkpoint is named in the log and the one before it is used. Of
-    all files only those are read that hold what is returned, and training may go on meanwhile.
+    One checkpoint yields its moving average (EMA) where training kept one; several yield the
+    mean of their parameters. A damaged checkpoint is named in the log and the one before it is
+    used. Only the files of what is returned are read, and training may go on meanwhile.
 
     Args:
         run: A run directory.
@@ -238,8 +238,8 @@ def _frozen(directory: Path, fields: Mapping[str, Any]) -> dict[Any, Any]:
 
 def _item(fields: Mapping[str, Any], average: int) -> str:
     """Where the parameters lie that are asked for."""
-    kept = any(name.startswith("average/") for name in fields["tree"])
-    return "average" if average == 1 and kept else "params"
+    kept = any(name.startswith("ema_params/") for name in fields["tree"])
+    return "ema_params" if average == 1 and kept else "params"
 
 
 def _chosen(
@@ -290,7 +290,7 @@ def _finite_item(path: Path, fields: Mapping[str, Any], item: str) -> dict[str, 
         if name.startswith(item + "/")
     }
     try:
-        values = read_item(path / item, leaves)
+        values = read_item(path / manifest.item_directory(fields, item), leaves)
     except Exception as error:
         if not path.exists():
             raise _Pruned from error
@@ -307,7 +307,7 @@ def _finite_item(path: Path, fields: Mapping[str, Any], item: str) -> dict[str, 
 def _not_finite(path: Path, fields: Mapping[str, Any]) -> str | None:
     """What is wrong with the numbers of a verified checkpoint, in words, or None."""
     try:
-        for item in {name.split("/")[0] for name in fields["tree"]} & {"params", "average"}:
+        for item in {name.split("/")[0] for name in fields["tree"]} & {"params", "ema_params"}:
             _finite_item(path, fields, item)
     except (CheckpointError, _Pruned) as error:
         return str(error)

@@ -75,7 +75,7 @@ class Trainer:
         mesh: Where it is trained; None is all devices, each with a part of every batch.
         seed: Of parameters and dropout.
         accumulation: Micro-batches per batch, computed one after another.
-        ema_decay: Decay of a running average of parameters, which is then what is evaluated.
+        ema_decay: Decay of a moving average of the parameters, which evaluation then uses.
         mode: How the step is compiled.
         loop: Intervals of evaluations and checkpoints, and when to stop.
 
@@ -196,7 +196,7 @@ class Trainer:
         """The optimizer; shapes and shardings of the state; shapes of what is frozen."""
         tx = self._transformation(steps)
         _, *rest = abstract_state(
-            self._model, tx, self.on, average=self.ema_decay is not None,
+            self._model, tx, self.on, ema=self.ema_decay is not None,
             partition=self.task.partition, seed=self.seed,
         )  # fmt: skip
         return tx, *rest
@@ -294,7 +294,7 @@ class Trainer:
         if task.initial is not None:
             params = task.initial(nnx.to_pure_dict(nnx.state(self._model())))
         _, state, _, frozen = create_state(
-            self._model, tx, self.on, average=self.ema_decay is not None, params=params,
+            self._model, tx, self.on, ema=self.ema_decay is not None, params=params,
             partition=task.partition, seed=self.seed,
         )  # fmt: skip
         return state, frozen

@@ -37,7 +37,7 @@ def make_validation(
     )  # fmt: skip
 
     def scores(state: TrainState) -> dict[str, float]:
-        params = state.params if state.average is None else state.average
+        params = state.params if state.ema_params is None else state.ema_params
         found: dict[str, float] = {}
         for name, data in task.valid.items():
             epoch = tracked(range(data.plan.steps_per_epoch), "validation loss")
