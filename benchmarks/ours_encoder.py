@@ -21,7 +21,7 @@ from transformer_jax.config import TransformerConfig
 from transformer_jax.data.bert_pretraining import BertPretrainingPlan
 from transformer_jax.data.examples import EncodedExamples, collate
 from transformer_jax.data.masking import MLMMasking
-from transformer_jax.data.plan import BucketPlan
+from transformer_jax.data.plan import Batching, BucketPlan
 from transformer_jax.data.sentences import SentenceStore
 from transformer_jax.data.store import TokenStore
 from transformer_jax.encoding.packing import pack
@@ -64,10 +64,12 @@ def pretrain(vocab, width, heads, layers, hidden, texts, batch, deals):
     special = data.CLS, data.SEP, data.PAD
 
     def plan_of(tokens: int) -> BertPretrainingPlan:
+        batching = Batching(
+            tokens, PRETRAIN.num_buckets, PRETRAIN.required_batch_size_multiple, seed=0
+        )
         return BertPretrainingPlan(
-            store, masking, special, length=PRETRAIN.sequence_length, tokens=tokens,
-            sentence_objective="none", buckets=PRETRAIN.num_buckets,
-            rows_multiple=PRETRAIN.required_batch_size_multiple,
+            store, masking, special, batching,
+            length=PRETRAIN.sequence_length, sentence_objective="none",
         )  # fmt: skip
 
     plan, tokens = _like(plan_of, ids, batch, PRETRAIN.required_batch_size_multiple)

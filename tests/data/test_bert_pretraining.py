@@ -8,6 +8,7 @@ import pytest
 from transformer_jax.data.bert_pretraining import BertPretrainingPlan
 from transformer_jax.data.loader import prefetched
 from transformer_jax.data.masking import MLMMasking
+from transformer_jax.data.plan import Batching
 from transformer_jax.data.sentences import SentenceStore
 from transformer_jax.errors import ConfigError, DataError
 
@@ -39,14 +40,16 @@ def masking(store, **fields):
 
 def pairs_of(lengths, objective="nsp", length=30, **options):
     store = counting(lengths)
-    options = {"tokens": 8 * length, "seed": 3, **options}
+    shuffle = options.pop("shuffle", True)
+    options = {"tokens": 8 * length, "seed": 3, "buckets": 4, "rows_multiple": 1, **options}
     made = BertPretrainingPlan(
         store,
         masking(store),
         (CLS, SEP, PAD),
+        Batching(**options),
         length=length,
         sentence_objective=objective,
-        **options,
+        shuffle=shuffle,
     )
     return made, store
 
@@ -263,8 +266,9 @@ def test_h18_special_unknown_and_filling_tokens_are_never_hidden():
     store = counting(LENGTHS["many"])
     ids = np.where(store.ids % 3 == 0, UNK, store.ids)
     store = SentenceStore(ids, store.offsets, store.documents, {})
+    batching = Batching(240, buckets=4, rows_multiple=1, seed=0)
     made = BertPretrainingPlan(
-        store, masking(store, mlm_probability=1.0), (CLS, SEP, PAD), length=30, tokens=240, seed=0
+        store, masking(store, mlm_probability=1.0), (CLS, SEP, PAD), batching, length=30
     )
     hidden = total = 0
     for step in range(made.steps_per_epoch):
@@ -291,8 +295,7 @@ def test_the_fingerprint_follows_what_decides_the_batches():
     for continues, share in zip(words, (0.15, 0.2), strict=True):
         other = BertPretrainingPlan(
             store, masking(store, is_continuation=continues, mlm_probability=share),
-            (CLS, SEP, PAD),
-            length=30, tokens=240, seed=3,
+            (CLS, SEP, PAD), Batching(240, buckets=4, rows_multiple=1, seed=3), length=30,
         )  # fmt: skip
         assert other.fingerprint != made[0].fingerprint
 

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Int
 
 from transformer_jax.data.masking import MLMMasking, mask_tokens
-from transformer_jax.data.plan import BucketPlan, Shape, shuffled, uniform
+from transformer_jax.data.plan import Batching, Shape, shuffled, uniform
 from transformer_jax.data.sentences import SentenceStore
 from transformer_jax.errors import ConfigError, DataError
 
@@ -68,13 +68,10 @@ class BertPretrainingPlan:
         store: SentenceStore,
         masking: MLMMasking,
         special: tuple[int, int, int],
+        batching: Batching,
         *,
         length: int,
-        tokens: int,
         sentence_objective: SentenceObjective = "nsp",
-        buckets: int = 4,
-        rows_multiple: int = 1,
-        seed: int = 0,
         shuffle: bool = True,
     ):
         """Plans for the documents of ``store``.
@@ -83,12 +80,9 @@ class BertPretrainingPlan:
             store: The sentences.
             masking: What is hidden.
             special: The ids of [CLS], [SEP] and padding.
+            batching: Sizes of batches; its seed is that of everything that is drawn.
             length: Longest text in tokens, with the special ones.
-            tokens: Most tokens of a batch, padding included.
             sentence_objective: Which second objective.
-            buckets: Most shapes of batches.
-            rows_multiple: Rows are a multiple of it.
-            seed: Of everything that is drawn.
             shuffle: False takes the texts in order, and draws the same in every epoch.
 
         Raises:
@@ -110,16 +104,13 @@ class BertPretrainingPlan:
                 "masking.sentence_objective to sop or none"
             )
         self._store, self._masking, self._ids = store, masking, special
-        self._objective, self._seed, self._shuffle = sentence_objective, seed, shuffle
+        self._objective, self._seed, self._shuffle = sentence_objective, batching.seed, shuffle
         self._room = room = length - self._special
         limit = room if sentence_objective == "none" else room // 2
         self._begins, self._units = _units(store, limit)
         self._texts = _texts(self._begins, self._units, room)
         lengths = self._natural(room) + self._special
-        self._plan = BucketPlan(
-            lengths, lengths, tokens=tokens, buckets=buckets, multiple=8,
-            rows_multiple=rows_multiple, seed=seed, shuffle=shuffle,
-        )  # fmt: skip
+        self._plan = batching.plan(lengths, multiple=8, shuffle=shuffle)
         self.shapes, self.steps_per_epoch = self._plan.shapes, self._plan.steps_per_epoch
         said = (
             self._plan.fingerprint,

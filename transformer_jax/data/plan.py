@@ -10,7 +10,16 @@ from jaxtyping import Float64, Int, UInt64
 from transformer_jax.data.shapes import choose_shapes
 from transformer_jax.errors import ConfigError, DataError, plural
 
-__all__ = ["ArrayPlan", "BatchPlan", "BucketPlan", "Shape", "hashed", "shuffled", "uniform"]
+__all__ = [
+    "ArrayPlan",
+    "BatchPlan",
+    "Batching",
+    "BucketPlan",
+    "Shape",
+    "hashed",
+    "shuffled",
+    "uniform",
+]
 
 
 class Shape(NamedTuple):
@@ -230,6 +239,36 @@ class BucketPlan:
         if self._shuffle:
             batches = [batches[i] for i in shuffled(len(batches), self._seed, 2 * epoch + 1)]
         return batches
+
+
+@dataclasses.dataclass(frozen=True)
+class Batching:
+    """Batches of like lengths under a budget of tokens."""
+
+    tokens: int = 4096  # most tokens of a side of a batch, padding included, over all devices
+    buckets: int = 6  # shapes of batches
+    rows_multiple: int = 8  # rows of batches are a multiple of it
+    seed: int = 1  # of the order
+
+    def plan(
+        self,
+        source_lengths: Int[np.ndarray, " count"],
+        target_lengths: Int[np.ndarray, " count"] | None = None,
+        *,
+        multiple: int = 4,
+        shuffle: bool = True,
+    ) -> BucketPlan:
+        """Batches of examples of these lengths, padded to a multiple of ``multiple``.
+
+        Example:
+            >>> Batching(tokens=16, rows_multiple=1).plan(np.array([3, 5, 9])).steps_per_epoch
+            2
+        """
+        target_lengths = source_lengths if target_lengths is None else target_lengths
+        return BucketPlan(
+            source_lengths, target_lengths, **dataclasses.asdict(self),
+            multiple=multiple, shuffle=shuffle,
+        )  # fmt: skip
 
 
 def shuffled(count: int, seed: int, stream: int) -> Int[np.ndarray, " count"]:

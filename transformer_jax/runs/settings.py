@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any, Literal
 
-from transformer_jax.tasks.batching import Batching
+from transformer_jax.data.plan import Batching
 
 __all__ = ["TokenizerConfig", "batching_of"]
 

@@ -11,14 +11,14 @@ from transformer_jax.config import TransformerConfig
 from transformer_jax.data.examples import EncodedExamples, collate, encode_sentences
 from transformer_jax.data.labeled import Labeled, LabeledSplits, Sentences, Tagged
 from transformer_jax.data.labeled_files import LabeledTask
-from transformer_jax.data.plan import BatchPlan
+from transformer_jax.data.plan import Batching, BatchPlan
 from transformer_jax.data.question_examples import encode_questions, locate_answers
 from transformer_jax.data.tagged_examples import encode_tagged
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.encoding.predictor import Predictor
 from transformer_jax.errors import plural
 from transformer_jax.models.heads import SequenceClassifier, TokenClassifier
-from transformer_jax.tasks.batching import Batching, has_dropout
+from transformer_jax.tasks.batching import has_dropout
 from transformer_jax.tasks.scores import MEASURES, measure, table
 from transformer_jax.tasks.settings import ExampleSettings, LabeledSettings
 from transformer_jax.training import objectives

@@ -10,12 +10,13 @@ from transformer_jax.data.bert_pretraining import BertPretrainingPlan, PairBatch
 from transformer_jax.data.document_stream import DocumentStream
 from transformer_jax.data.documents import TextSplits
 from transformer_jax.data.masking import MLMMasking
+from transformer_jax.data.plan import Batching
 from transformer_jax.data.sentences import SentenceStore, build_sentences
 from transformer_jax.data.store import release_pages
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.models.heads import EncoderForMaskedLM
-from transformer_jax.tasks.batching import Batching, TokenCache, has_dropout
+from transformer_jax.tasks.batching import TokenCache, has_dropout
 from transformer_jax.tasks.language_model_task import as_documents
 from transformer_jax.tasks.settings import (
     LengthSettings,
@@ -121,9 +122,9 @@ def pretraining_plan(
             mlm_probability=masking.mlm_probability,
         ),
         (tokenizer.bos, tokenizer.eos, tokenizer.pad),
+        batching,
         length=length,
         sentence_objective=masking.sentence_objective,
-        **dataclasses.asdict(batching),
         shuffle=shuffle,
     )
 

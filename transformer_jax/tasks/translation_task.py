@@ -7,7 +7,7 @@ from typing import Any
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.data.loader import make_batch
-from transformer_jax.data.plan import BatchPlan
+from transformer_jax.data.plan import Batching, BatchPlan
 from transformer_jax.data.sources import Pairs, ReadOptions, Splits
 from transformer_jax.data.store import PairStore, build_store
 from transformer_jax.data.tokenizer import Tokenizer
@@ -16,7 +16,7 @@ from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import DataError, at_least, plural
 from transformer_jax.evaluation.bleu import Scores, translation_scores
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
-from transformer_jax.tasks.batching import Batching, has_dropout
+from transformer_jax.tasks.batching import has_dropout
 from transformer_jax.tasks.settings import PairSettings, TranslationSettings
 from transformer_jax.training import objectives
 from transformer_jax.training.activity import log, working
