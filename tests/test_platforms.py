@@ -41,7 +41,7 @@ def training(dtype):
         model = nnx.merge(graph, params)
         table = model.output_table()
         hidden = model.hidden(None, tokens)
-        return fused_linear_cross_entropy(hidden, table.table, tokens, bias=table.bias)[0]
+        return fused_linear_cross_entropy(hidden, table, tokens)[0]
 
     return jax.jit(jax.value_and_grad(loss)), params
 

@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 from tests.drawing import normals
 from tests.platforms import trace_for
 from transformer_jax.functional.losses import (
+    OutputTable,
     cross_entropy,
     fused_linear_cross_entropy,
     linear_logits,
@@ -62,9 +63,9 @@ def test_gradient_in_the_weights_is_the_loss_of_each_row():
         losses = jax.jit(token_cross_entropy)(logits, targets)
         close(jax.jit(jax.grad(lambda w: cross_entropy(logits, targets, w)[0]))(weights), losses)
         close(
-            jax.jit(jax.grad(lambda w: fused_linear_cross_entropy(x, table, targets, w)[0]))(
-                weights
-            ),
+            jax.jit(
+                jax.grad(lambda w: fused_linear_cross_entropy(x, OutputTable(table), targets, w)[0])
+            )(weights),
             losses,
         )
 
@@ -86,11 +87,13 @@ def test_fused_equals_unfused_in_value_and_gradients(monkeypatch, platform, opti
     trace_for(monkeypatch, platform)
     with jax.enable_x64():
         x, table, bias, targets, weights = problem()
-        scale, softcap = options.get("scale", 1.0), options.get("softcap")
+        how = dict(options)
+        scale, softcap = how.pop("scale", 1.0), how.pop("softcap", None)
 
         def fused(x, table, bias):
             bias = bias if biased else None
-            total = fused_linear_cross_entropy(x, table, targets, weights, bias=bias, **options)
+            output = OutputTable(table, bias, scale, softcap)
+            total = fused_linear_cross_entropy(x, output, targets, weights, **how)
             return 2 * total[0] / total[1]
 
         def plain(x, table, bias):
@@ -116,11 +119,13 @@ def test_a_row_of_weight_0_adds_exactly_nothing_even_if_it_is_not_a_number(chunk
     targets = targets.at[:, -1].set(-100)
 
     def fused(x, table, bias):
-        return fused_linear_cross_entropy(x, table, targets, weights, bias=bias, chunk=chunk)[0]
+        return fused_linear_cross_entropy(
+            x, OutputTable(table, bias), targets, weights, chunk=chunk
+        )[0]
 
     total, (dx, _, _) = jax.jit(jax.value_and_grad(fused, (0, 1, 2)))(x, table, bias)
     assert (dx[:, -1] == 0).all()
-    short = (x[:, :-1], table, targets[:, :-1], weights[:, :-1])
+    short = (x[:, :-1], OutputTable(table, bias), targets[:, :-1], weights[:, :-1])
     alone = jax.jit(lambda *args: fused_linear_cross_entropy(*args, bias=bias)[0])
     close(total, alone(*short), 1e-6)
 
@@ -167,7 +172,9 @@ def test_bfloat16_is_scored_in_float32_and_gradients_keep_their_dtypes(chunk):
     x, table, bias, targets, weights = problem(dtype=jnp.float32)
 
     def fused(x, table, bias):
-        return fused_linear_cross_entropy(x, table, targets, weights, bias=bias, chunk=chunk)[0]
+        return fused_linear_cross_entropy(
+            x, OutputTable(table, bias), targets, weights, chunk=chunk
+        )[0]
 
     low = (x.astype(jnp.bfloat16), table, bias)
     both = jax.jit(jax.value_and_grad(fused, (0, 1, 2)))
@@ -190,7 +197,7 @@ def test_chunks_never_hold_all_logits():
     x, table, _, targets, _ = problem((rows,), 4, V, jnp.float32)
 
     def fused(x, table):
-        return fused_linear_cross_entropy(x, table, targets, chunk=chunk)[0]
+        return fused_linear_cross_entropy(x, OutputTable(table), targets, chunk=chunk)[0]
 
     text = str(jax.make_jaxpr(jax.grad(fused, (0, 1)))(x, table))
     assert f"f32[{chunk},{V}]" in text
@@ -199,9 +206,8 @@ def test_chunks_never_hold_all_logits():
 
 def test_undifferentiated_it_computes_no_gradient():
     x, table, _, targets, _ = problem((8,), 4, 9, jnp.float32)
-    text = (
-        jax.jit(lambda x, t: fused_linear_cross_entropy(x, t, targets)[0]).lower(x, table).as_text()
-    )
+    loss = lambda x, t: fused_linear_cross_entropy(x, OutputTable(t), targets)[0]
+    text = jax.jit(loss).lower(x, table).as_text()
     assert text.count("dot_general") == 1
 
 
@@ -212,7 +218,9 @@ def test_sharded_it_is_the_same(spec, chunk):
     x, table, bias, targets, weights = problem((16, 4), 8, 32, jnp.float32)
 
     def fused(x, table, bias, targets, weights):
-        return fused_linear_cross_entropy(x, table, targets, weights, bias=bias, chunk=chunk)[0]
+        return fused_linear_cross_entropy(
+            x, OutputTable(table, bias), targets, weights, chunk=chunk
+        )[0]
 
     f = jax.jit(jax.value_and_grad(fused, (0, 1, 2)))
     wanted = f(x, table, bias, targets, weights)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from transformer_jax.modules.head import OutputTable
+from transformer_jax.functional.losses import OutputTable
 
 V, D, N, F = 24, 16, 4, 32
 

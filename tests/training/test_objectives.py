@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transformer_jax.errors import ConfigError
-from transformer_jax.modules.head import OutputTable
+from transformer_jax.functional.losses import OutputTable
 from transformer_jax.training.objectives import length_weights, shift_tokens_right, translation
 
 BOS = 1

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Float32, Int
 
 from transformer_jax.functional.linear import matmul, sum_rows, transposed_matmul
 
@@ -84,19 +84,36 @@ def linear_logits(
     return z if softcap is None else softcap * jnp.tanh(z / softcap)
 
 
+class OutputTable(NamedTuple):
+    """How vectors become logits: ``softcap(scale · x tableᵀ + bias)``."""
+
+    table: Float[Array, "V D"]
+    bias: Float[Array, " V"] | None = None
+    scale: float = 1.0
+    softcap: float | None = None
+
+    def logits(self, hidden: Float[Array, "*rows D"]) -> Float32[Array, "*rows V"]:
+        """Scores over the vocabulary, in float32."""
+        if self.scale != 1.0:
+            hidden = hidden * self.scale
+        contract = (((hidden.ndim - 1,), (1,)), ((), ()))
+        table = self.table.astype(hidden.dtype)
+        out = lax.dot_general(hidden, table, contract, preferred_element_type=jnp.float32)
+        if self.bias is not None:
+            out = out + self.bias.reshape((1,) * (out.ndim - 1) + self.bias.shape)
+        return out if self.softcap is None else self.softcap * jnp.tanh(out / self.softcap)
+
+
 def fused_linear_cross_entropy(
     x: Float[Array, "*rows D"],
-    table: Float[Array, "V D"],
+    output: OutputTable,
     targets: Int[Array, "*rows"],
     weights: Float[Array, "*rows"] | None = None,
     *,
-    bias: Float[Array, " V"] | None = None,
-    scale: float = 1.0,
-    softcap: float | None = None,
     label_smoothing: float = 0.0,
     chunk: int | None = None,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """:func:`cross_entropy` of :func:`linear_logits`, without keeping the logits.
+    """:func:`cross_entropy` of the logits of ``output``, without keeping the logits.
 
     The gradients are made in the forward pass, while the logits are at hand, so the backward
     pass only multiplies them by its cotangent. Where nothing is differentiated, only the loss is
@@ -104,12 +121,9 @@ def fused_linear_cross_entropy(
 
     Args:
         x: What the model ends with.
-        table: One row a token.
+        output: How ``x`` becomes logits.
         targets: The tokens wanted, in ``[0, V)`` where the weight is not 0.
         weights: Of each row; 1 by default.
-        bias: As in :func:`linear_logits`.
-        scale: As in :func:`linear_logits`.
-        softcap: As in :func:`linear_logits`.
         label_smoothing: As in :func:`token_cross_entropy`.
         chunk: Rows whose logits are held at a time; None holds those of all rows once.
 
@@ -117,14 +131,15 @@ def fused_linear_cross_entropy(
         The weighted sum of the losses, and the sum of the weights.
 
     Example:
-        >>> x, table, targets = jnp.ones((6, 3)), jnp.ones((4, 3)), jnp.arange(6) % 4
-        >>> total, weight = fused_linear_cross_entropy(x, table, targets, chunk=4)
+        >>> x, output, targets = jnp.ones((6, 3)), OutputTable(jnp.ones((4, 3))), jnp.arange(6) % 4
+        >>> total, weight = fused_linear_cross_entropy(x, output, targets, chunk=4)
         >>> f"{total / weight:.4f}"
         '1.3863'
     """
     D = x.shape[-1]
     wide = jnp.promote_types(x.dtype, jnp.float32)
     weights = jnp.ones(targets.shape, wide) if weights is None else weights.astype(wide)
+    table, bias, scale, softcap = output
     head = _Head(scale, softcap, label_smoothing, chunk)
     flat = x.reshape(-1, D), table, bias, targets.reshape(-1), weights.reshape(-1)
     return _fused(head, *flat), weights.sum()

@@ -8,9 +8,10 @@ from jaxtyping import Array, Float, Float32, Int, Key
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import ConfigError
+from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.masks import Mask
 from transformer_jax.modules.cache import Cache
-from transformer_jax.modules.head import Head, OutputTable
+from transformer_jax.modules.head import Head
 from transformer_jax.modules.linear import Embed
 from transformer_jax.modules.parameters import at_depth
 from transformer_jax.modules.stack import Stack

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Array, Bool, Float, Float32, Int, Key
 
-from transformer_jax.modules.head import OutputTable
+from transformer_jax.functional.losses import OutputTable
 
 __all__ = ["Decodable", "Encoded", "Scorer"]
 

@@ -1,36 +1,14 @@
 """From vectors to scores over the vocabulary."""
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Float32
 
 from transformer_jax.config import TransformerConfig
+from transformer_jax.functional.losses import OutputTable
 from transformer_jax.modules.linear import Embed
 
-__all__ = ["Head", "OutputTable"]
-
-
-class OutputTable(NamedTuple):
-    """How vectors become logits: ``softcap(scale · x tableᵀ + bias)``."""
-
-    table: Array  # [V D]
-    bias: Array | None  # [V]
-    scale: float
-    softcap: float | None
-
-    def logits(self, hidden: Float[Array, "*rows D"]) -> Float32[Array, "*rows V"]:
-        """Scores over the vocabulary, in float32."""
-        if self.scale != 1.0:
-            hidden = hidden * self.scale
-        contract = (((hidden.ndim - 1,), (1,)), ((), ()))
-        table = self.table.astype(hidden.dtype)
-        out = jax.lax.dot_general(hidden, table, contract, preferred_element_type=jnp.float32)
-        if self.bias is not None:
-            out = out + self.bias.reshape((1,) * (out.ndim - 1) + self.bias.shape)
-        return out if self.softcap is None else self.softcap * jnp.tanh(out / self.softcap)
+__all__ = ["Head"]
 
 
 class Head(nnx.Module):

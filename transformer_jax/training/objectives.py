@@ -120,11 +120,10 @@ def _check(smoothing: float, chunk: int | None) -> None:
 
 
 def _fused(model, hidden, target, weights, smoothing, chunk):
-    table, bias, scale, softcap = model.output_table()
+    output = model.output_table()
     return fused_linear_cross_entropy(
-        hidden, table, target, weights,
-        bias=bias, scale=scale, softcap=softcap, label_smoothing=smoothing, chunk=chunk,
-    )  # fmt: skip
+        hidden, output, target, weights, label_smoothing=smoothing, chunk=chunk
+    )
 
 
 def encoder_inputs(batch: dict[str, Any]) -> tuple[Array, Array, Array]:
@@ -166,10 +165,8 @@ def masked_lm(
             total, weight = cross_entropy(logits, targets, weights)
             sums["mlm_accuracy"] = _correct(logits, targets, weights), weight
         else:
-            table, bias, scale, softcap = model.output_table()
-            total, weight = fused_linear_cross_entropy(
-                vectors, table, targets, weights, bias=bias, scale=scale, softcap=softcap
-            )
+            output = model.output_table()
+            total, weight = fused_linear_cross_entropy(vectors, output, targets, weights)
         sums["mlm_loss"] = total, weight
         if model.next_sentence is not None and sentence_objective != "none":
             logits = model.nsp_logits(hidden)
