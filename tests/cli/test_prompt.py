@@ -21,7 +21,7 @@ from transformer_jax.data.corpora.in_context import EXAMPLE
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.decoding.ngram import NgramLanguageModel
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.evaluation.few_shot import Template, accuracy
+from transformer_jax.evaluation.few_shot import Demonstrations, Template, accuracy
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.predictors.runs import load_language
 from transformer_jax.training.checkpoint import Checkpointer
@@ -126,7 +126,7 @@ def test_t16_choices_are_normalised_as_asked(counted_run, run_prompt, monkeypatc
     choices = (*CAPITALS.values(), "Pa", "Rom", "C")
     template = Template("{land}\t= {city}\n", "city")
     queries = [{"land": land, "city": city} for land, city in CAPITALS.items()]
-    given = {"shots": (1,), "seed": 5, "choices": choices, "normalize": how}
+    given = {"shots": (1,), "choices": choices, "normalize": how}
     asked = []
 
     def recorded(*arguments, **how):
@@ -136,7 +136,8 @@ def test_t16_choices_are_normalised_as_asked(counted_run, run_prompt, monkeypatc
     monkeypatch.setattr("transformer_jax.cli.prompt.accuracy", recorded)
     flags = ("--num-shots", 1, "--seed", 5, "--json", "--normalize", how, "--choices", *choices)
     out = run_prompt(counted_run, *of_files(), *TEMPLATE, *flags)[1]
-    [wanted] = accuracy(load_language(counted_run), queries, queries, template, **given)
+    demonstrations = Demonstrations(queries, template, seed=5)
+    [wanted] = accuracy(load_language(counted_run), demonstrations, queries, **given)
     assert json.loads(out) == {**dataclasses.asdict(wanted), "cut": 0}
     assert [one["normalize"] for one in asked] == [how]
 

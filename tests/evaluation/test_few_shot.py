@@ -11,9 +11,9 @@ from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.decoding.ngram import NgramLanguageModel
 from transformer_jax.decoding.requests import Continuation, TextScore
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.evaluation import few_shot
 from transformer_jax.evaluation.answers import FewShotResult
 from transformer_jax.evaluation.few_shot import (
+    Demonstrations,
     Template,
     accuracy,
     answer,
@@ -24,6 +24,7 @@ from transformer_jax.evaluation.few_shot import (
 
 CAPITALS = {"France": "Paris", "Italy": "Rome", "Spain": "Madrid", "Peru": "Lima", "Egypt": "Cairo"}
 POOL = [{"input": a, "output": b} for a, b in CAPITALS.items()]
+SHOWN = Demonstrations(POOL)
 LINE = Template(in_context.EXAMPLE)
 
 
@@ -193,14 +194,14 @@ def test_answers_are_greedy_and_end_at_the_stop():
 def test_prompts_are_made_of_examples_that_agree_with_their_query():
     pool = [example | {"kind": kind} for example in POOL for kind in "ab"]
     queries = [{"input": "France", "kind": "a"}, {"input": "Chad", "kind": "b"}]
-    made = few_shot.prompts(pool, queries, k=4, match_field="kind", seed=3)
+    made = Demonstrations(pool, match_field="kind", seed=3).prompts(queries, 4)
     for index, (prompt, query) in enumerate(zip(made, queries, strict=True)):
         alike = [example for example in pool if example["kind"] == query["kind"]]
         chosen = select_demonstrations(alike, 4, query, index=index, seed=3)
         assert prompt == make_prompt(Template(), chosen, query)
     for query in ({"input": "Chad", "kind": "c"}, {"input": "Chad"}):
         with pytest.raises(DataError, match=r"the pool has 0|no field 'kind'"):
-            few_shot.prompts(pool, [query], k=1, match_field="kind")
+            Demonstrations(pool, match_field="kind").prompts([query], 1)
 
 
 def test_accuracy_is_counted_for_each_number_of_examples():
@@ -212,7 +213,7 @@ def test_accuracy_is_counted_for_each_number_of_examples():
         wanted = CAPITALS[asked.removesuffix(" ->")]
         return f" The {wanted.lower()}.\n" if len(shown) < 2 else f" {wanted}\nItaly -> Rome\n"
 
-    rows = accuracy(Fake(reply), POOL, POOL, shots=(0, 1, 2, 4))
+    rows = accuracy(Fake(reply), SHOWN, POOL, shots=(0, 1, 2, 4))
     assert rows == [
         FewShotResult(0, 0.0, 5, 1.0, 1.0),
         FewShotResult(1, 0.0, 5, 1.0, 1.0),
@@ -224,23 +225,23 @@ def test_accuracy_is_counted_for_each_number_of_examples():
 def test_accuracy_by_choices_scores_them_with_their_blank():
     likely = lambda prompt, text: text.strip() == CAPITALS[prompt.splitlines()[-1][:-3]]
     model = Fake(likely=likely)
-    rows = accuracy(model, POOL, POOL, shots=(3,), choices=list(CAPITALS.values()))
+    rows = accuracy(model, SHOWN, POOL, shots=(3,), choices=list(CAPITALS.values()))
     assert rows == [FewShotResult(3, 1.0, 5, 1.0, 1.0)]
     assert all(text.startswith(" ") and prompt.endswith(" ->") for prompt, text in model.asked)
     wrong = Fake(likely=lambda prompt, text: -likely(prompt, text))
-    assert accuracy(wrong, POOL, POOL, shots=(3,), choices=["Paris", "Rome"])[0].accuracy == 0
+    assert accuracy(wrong, SHOWN, POOL, shots=(3,), choices=["Paris", "Rome"])[0].accuracy == 0
 
 
 def test_accuracy_refuses_what_cannot_be():
     with pytest.raises(DataError, match="no query"):
-        accuracy(Fake(), POOL, [])
+        accuracy(Fake(), SHOWN, [])
     with pytest.raises(DataError, match="no field 'output'"):
-        accuracy(Fake(), POOL, [{"input": "France"}])
+        accuracy(Fake(), SHOWN, [{"input": "France"}])
     with pytest.raises(DataError, match="8 examples are asked for and the pool has 4"):
-        accuracy(Fake(), POOL, POOL)
+        accuracy(Fake(), SHOWN, POOL)
     for shots in ((), (1, -1)):
         with pytest.raises(ConfigError, match="each 0 or more"):
-            accuracy(Fake(), POOL, POOL, shots=shots)
+            accuracy(Fake(), SHOWN, POOL, shots=shots)
 
 
 def test_b41_a_model_that_looks_letters_up_rises_with_k():
@@ -253,7 +254,7 @@ def test_b41_a_model_that_looks_letters_up_rises_with_k():
 
     pool, queries = in_context.examples("test", 300)
     queries = [query for query in queries if not query["rule"].startswith("reverse")]
-    rows = accuracy(Fake(look_up), pool, queries, LINE, shots=(0, 1, 2, 4, 8), match_field="rule")
+    rows = accuracy(Fake(look_up), Demonstrations(pool, LINE, "rule"), queries)
     right = [row.accuracy for row in rows]
     assert right[0] == 0
     assert right[1] > 0.1
@@ -270,11 +271,11 @@ def learnt():
 
 
 def test_an_n_gram_model_answers_what_it_has_read(learnt):
-    rows = accuracy(learnt, POOL, POOL, shots=(0, 2))
+    rows = accuracy(learnt, SHOWN, POOL, shots=(0, 2))
     assert rows == [FewShotResult(0, 1.0, 5, 1.0, 1.0), FewShotResult(2, 1.0, 5, 1.0, 1.0)]
     for normalize in ("none", "tokens", "bytes"):
         rows = accuracy(
-            learnt, POOL, POOL, shots=(0,), choices=[*CAPITALS.values()], normalize=normalize
+            learnt, SHOWN, POOL, shots=(0,), choices=[*CAPITALS.values()], normalize=normalize
         )
         assert rows[0].accuracy == 1
 
@@ -285,7 +286,9 @@ def test_an_n_gram_model_does_not_learn_from_its_context():
     tokenizer = train_tokenizer("characters", texts, 60)
     model = NgramLanguageModel.train(texts, tokenizer, order=5)
     pool, queries = in_context.examples("test", 25)
-    rows = accuracy(model, pool, queries, LINE, shots=(1, 8), match_field="rule", max_new_tokens=8)
+    rows = accuracy(
+        model, Demonstrations(pool, LINE, "rule"), queries, shots=(1, 8), max_new_tokens=8
+    )
     assert all(row.accuracy < 0.3 for row in rows)
 
 

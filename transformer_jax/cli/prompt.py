@@ -14,7 +14,13 @@ import tyro
 from transformer_jax.cli.output import note
 from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.errors import ConfigError, DataError, plural, were
-from transformer_jax.evaluation.few_shot import Example, Normalize, Template, accuracy, prompts
+from transformer_jax.evaluation.few_shot import (
+    Demonstrations,
+    Example,
+    Normalize,
+    Template,
+    accuracy,
+)
 
 if TYPE_CHECKING:
     from transformer_jax.decoding.requests import LanguageModel
@@ -70,9 +76,9 @@ class Prompt(RunCommand):
         self.check()
         template = self.written()
         pool, queries, match_field = self.asked(template)
-        how: dict[str, Any] = {"match_field": match_field, "seed": self.seed}
+        demonstrations = Demonstrations(pool, template, match_field, self.seed)
         # Before the model is loaded: too few examples are not worth the wait.
-        asked = {k: prompts(pool, queries, template, k=k, **how) for k in self.num_shots}
+        asked = {k: demonstrations.prompts(queries, k) for k in self.num_shots}
 
         from transformer_jax.predictors.runs import load_language
 
@@ -88,7 +94,7 @@ class Prompt(RunCommand):
             _write("  ".join(HEADER))
         for k in self.num_shots:
             cut = _cut(model, asked[k])
-            [row] = accuracy(model, pool, queries, template, shots=(k,), **how, **answers)
+            [row] = accuracy(model, demonstrations, queries, shots=(k,), **answers)
             _write(self.line(row, cut))
             if cut:
                 asked_for = f"{plural(row.count, 'prompt')} of {plural(k, 'example')}"

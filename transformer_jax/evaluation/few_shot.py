@@ -12,13 +12,13 @@ from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.evaluation.answers import FewShotResult, score_answers
 
 __all__ = [
+    "Demonstrations",
     "Example",
     "Normalize",
     "Template",
     "accuracy",
     "answer",
     "make_prompt",
-    "prompts",
     "rank_choices",
     "select_demonstrations",
 ]
@@ -230,87 +230,87 @@ def answer(
     return [continuations[0].text.strip() for continuations in model.generate(asked)]
 
 
-def prompts(
-    pool: Sequence[Example],
-    queries: Sequence[Example],
-    template: Template | None = None,
-    *,
-    k: int,
-    match_field: str | None = None,
-    seed: int = 0,
-) -> list[str]:
-    r"""A prompt for each query, of ``k`` examples as `select_demonstrations` chooses them.
+@dataclasses.dataclass(frozen=True)
+class Demonstrations:
+    r"""Where the examples of prompts come from, and how prompts are made of them.
 
-    Args:
-        pool: Where examples come from.
-        queries: Whose answers need not be known.
-        template: How both are written.
-        k: How many examples.
+    Attributes:
+        pool: The examples.
+        template: How examples and queries are written.
         match_field: Examples must agree with the query in it, such as the rule they follow.
-        seed: Of the examples.
-
-    Raises:
-        ConfigError: A negative ``k``.
-        DataError: Too few examples, or a missing field.
+        seed: Random seed for the choice of examples.
 
     Example:
         >>> pool = [{"input": a, "output": a} for a in "aa"]
-        >>> prompts(pool, [{"input": "b"}], k=2)
+        >>> Demonstrations(pool).prompts([{"input": "b"}], k=2)
         ['a -> a\na -> a\nb ->']
     """
-    template = template or Template()
-    groups = collections.defaultdict(list)
-    for example in pool:
-        groups[_field(example, match_field) if match_field else ""].append(example)
-    made = []
-    for index, query in enumerate(queries):
-        alike = groups[_field(query, match_field) if match_field else ""]
-        shown = select_demonstrations(alike, k, query, template, index=index, seed=seed)
-        made.append(make_prompt(template, shown, query))
-    return made
+
+    pool: Sequence[Example]
+    template: Template = Template()
+    match_field: str | None = None
+    seed: int = 0
+
+    def prompts(self, queries: Sequence[Example], k: int) -> list[str]:
+        """A prompt for each query, of ``k`` examples as `select_demonstrations` chooses them.
+
+        Args:
+            queries: Whose answers need not be known.
+            k: Number of examples.
+
+        Raises:
+            ConfigError: A negative ``k``.
+            DataError: Too few examples, or a missing field.
+        """
+        groups = collections.defaultdict(list)
+        for example in self.pool:
+            groups[self._group(example)].append(example)
+        made = []
+        for index, query in enumerate(queries):
+            alike = groups[self._group(query)]
+            shown = select_demonstrations(
+                alike, k, query, self.template, index=index, seed=self.seed
+            )
+            made.append(make_prompt(self.template, shown, query))
+        return made
+
+    def _group(self, example: Example) -> str:
+        return _field(example, self.match_field) if self.match_field else ""
 
 
 def accuracy(
     model: LanguageModel,
-    pool: Sequence[Example],
+    demonstrations: Demonstrations,
     queries: Sequence[Example],
-    template: Template | None = None,
     *,
     shots: Sequence[int] = (0, 1, 2, 4, 8),
-    match_field: str | None = None,
     choices: Sequence[str] | None = None,
     normalize: Normalize = "none",
-    seed: int = 0,
     max_new_tokens: int = 32,
 ) -> list[FewShotResult]:
-    """How often queries are answered rightly, for each number of examples.
+    """The fraction of queries answered correctly, for each number of examples.
 
     Args:
         model: Answers.
-        pool: Where examples come from.
+        demonstrations: What prompts are made of.
         queries: With their answers.
-        template: How both are written.
         shots: Numbers of examples; those of fewer are the first of more.
-        match_field: Examples must agree with the query in it, such as the rule they follow.
         choices: The possible answers, chosen by log-probability; None writes the answer freely.
         normalize: How choices are made comparable, see `rank_choices`.
-        seed: Of the examples.
-        max_new_tokens: Maximum number of tokens of a generated answer.
+        max_new_tokens: Maximum number of tokens of a written answer.
 
     Raises:
         ConfigError: A setting that cannot be.
         DataError: No queries, one without its answer, too few examples, or a missing field.
     """
-    template = template or Template()
+    template = demonstrations.template
     if not queries:
         raise DataError("there is no query to answer")
     if not shots or min(shots) < 0:
         raise ConfigError(f"shots {tuple(shots)}: numbers of examples, each 0 or more")
     wanted = [_field(query, template.answer).strip() for query in queries]
     # All before the first answer: what cannot be asked is known before it takes time.
-    asked = [
-        prompts(pool, queries, template, k=k, match_field=match_field, seed=seed) for k in shots
-    ]
+    asked = [demonstrations.prompts(queries, k) for k in shots]
     rows = []
     for k, made in zip(shots, asked, strict=True):
         if choices is None:
