@@ -120,7 +120,7 @@ def embed(vocab, width, heads, layers, hidden, texts, tokens):
         bos=data.CLS,
         eos=data.SEP,
         pad=data.PAD,
-        joint=1,
+        num_separators=1,
         vocab_size=vocab,
         encode_batch=lambda names: [words[int(name)] for name in names],
     )

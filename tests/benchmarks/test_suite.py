@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import encoder_texts as data
 from benchmarks import suite
-from benchmarks.harness import Bench, Worker
+from benchmarks.harness import TREE, Bench, Worker
 
 
 @pytest.mark.parametrize("kind", ["reviews", "sst2"])
@@ -83,7 +83,7 @@ def test_speeds_of_runs_of_one_size_stay_as_they_were():
 
 @pytest.mark.slow
 def test_ours_takes_every_text_once_in_as_many_runs_as_there_are_parts():
-    worker = Worker(sys.executable, suite.OURS_ENCODER, 1, {})
+    worker = Worker(sys.executable, suite.OURS_ENCODER, 1, {}, TREE)
     arguments = {**suite.TINY, "texts": 64, "batch": 32, "deals": 2}
     try:
         for case, kind in (("pretrain", "reviews"), ("finetune", "sst2")):

@@ -520,6 +520,7 @@ def test_what_is_published_is_told_from_a_run(tmp_path):
     with pytest.raises(CheckpointError, match="model_type is missing: known are bert"):
         HFRunDirectory(nameless).read_config()
     assert is_hf_checkpoint(nameless)
+    assert not is_hf_checkpoint("9" * 300)
 
 
 def test_decoding_is_said_by_its_own_file_alone(tmp_path):

@@ -148,7 +148,7 @@ def is_hf_checkpoint(path: str | os.PathLike[str]) -> bool:
         CheckpointError: Its configuration cannot be read.
     """
     folder = Path(path)
-    if not (folder / "config.json").is_file():
+    if not os.path.isfile(folder / "config.json"):  # also where no path can be so long
         return False
     weights = any((folder / name).exists() for name in (WEIGHTS, INDEX))
     try:
