@@ -93,9 +93,9 @@ def finetune(vocab, width, heads, layers, hidden, texts, batch, deals):
         return BucketPlan(
             lengths,
             lengths,
-            tokens=tokens,
-            buckets=TASK.num_buckets,
-            rows_multiple=TASK.required_batch_size_multiple,
+            max_tokens=tokens,
+            num_buckets=TASK.num_buckets,
+            required_batch_size_multiple=TASK.required_batch_size_multiple,
         )
 
     plan, tokens = _like(plan_of, ids, batch, TASK.required_batch_size_multiple)

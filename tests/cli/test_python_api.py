@@ -106,7 +106,9 @@ def test_every_library_task_trains_what_load_returns(tmp_path, lesson):
     rows = Sentences("rows", texts, None, [str(i % 2) for i in range(len(texts))])
     splits = LabeledSplits(rows, None, {})
     tasks = {
-        "decoder": tj.tasks.language_model(texts, decoder, tokenizer, rows=Rows(rows=4, length=16)),
+        "decoder": tj.tasks.language_model(
+            texts, decoder, tokenizer, rows=Rows(batch_size=4, sequence_length=16)
+        ),
         "encoder": tj.tasks.masked_lm(texts, encoder, tokenizer, length=32),
         "labels": tj.tasks.sequence_classification(splits, encoder, tokenizer, labels=("0", "1")),
     }

@@ -41,7 +41,8 @@ def masking(store, **fields):
 def pairs_of(lengths, objective="nsp", length=30, **options):
     store = counting(lengths)
     shuffle = options.pop("shuffle", True)
-    options = {"tokens": 8 * length, "seed": 3, "buckets": 4, "rows_multiple": 1, **options}
+    usual = {"max_tokens": 8 * length, "seed": 3, "num_buckets": 4}
+    options = usual | {"required_batch_size_multiple": 1} | options
     made = BertPretrainingPlan(
         store,
         masking(store),
@@ -194,7 +195,7 @@ def test_every_sentence_is_once_part_of_a_text_of_its_own_in_every_epoch(name, o
 
 @objectives
 def test_rows_are_functions_of_seed_epoch_and_number_alone(objective):
-    made, _ = pairs_of(LENGTHS["many"], objective, rows_multiple=2)
+    made, _ = pairs_of(LENGTHS["many"], objective, required_batch_size_multiple=2)
     for step in (0, 1, made.steps_per_epoch - 1, made.steps_per_epoch + 1):
         batch = made.batch(step)
         whole = made.make(batch)
@@ -236,7 +237,7 @@ def test_another_epoch_or_seed_hides_other_tokens(objective):
 
 @objectives
 def test_arrays_are_those_of_their_shape(objective):
-    made, _ = pairs_of(LENGTHS["many"], objective, length=32, tokens=128)
+    made, _ = pairs_of(LENGTHS["many"], objective, length=32, max_tokens=128)
     shapes = set()
     for step in range(made.steps_per_epoch):
         batch = made.batch(step)
@@ -266,7 +267,7 @@ def test_h18_special_unknown_and_filling_tokens_are_never_hidden():
     store = counting(LENGTHS["many"])
     ids = np.where(store.ids % 3 == 0, UNK, store.ids)
     store = SentenceStore(ids, store.offsets, store.documents, {})
-    batching = Batching(240, buckets=4, rows_multiple=1, seed=0)
+    batching = Batching(240, num_buckets=4, required_batch_size_multiple=1, seed=0)
     made = BertPretrainingPlan(
         store, masking(store, mlm_probability=1.0), (CLS, SEP, PAD), batching, length=30
     )
@@ -281,21 +282,22 @@ def test_h18_special_unknown_and_filling_tokens_are_never_hidden():
 
 def test_the_fingerprint_follows_what_decides_the_batches():
     make = lambda lengths=LENGTHS["many"], **options: pairs_of(lengths, **options)[0]
-    made = [make(), make(LENGTHS["many"][1:]), make(length=31), make(seed=4), make(tokens=500)]
+    made = [make(), make(LENGTHS["many"][1:]), make(length=31), make(seed=4), make(max_tokens=500)]
     made += [
         make(objective="sop"),
         make(objective="none"),
         make(shuffle=False),
-        make(buckets=1),
+        make(num_buckets=1),
     ]
     assert len({plan.fingerprint for plan in made}) == len(made)
     assert make().fingerprint == made[0].fingerprint
     store = counting(LENGTHS["many"])
     words = [np.zeros(FIRST + len(store.ids), bool), None]
+    batching = Batching(240, num_buckets=4, required_batch_size_multiple=1, seed=3)
     for continues, share in zip(words, (0.15, 0.2), strict=True):
         other = BertPretrainingPlan(
             store, masking(store, is_continuation=continues, mlm_probability=share),
-            (CLS, SEP, PAD), Batching(240, buckets=4, rows_multiple=1, seed=3), length=30,
+            (CLS, SEP, PAD), batching, length=30,
         )  # fmt: skip
         assert other.fingerprint != made[0].fingerprint
 

@@ -218,7 +218,7 @@ def test_batches_are_the_same_from_any_step(number, prefetch):
 
 def test_any_plan_and_any_make_may_be_prefetched():
     sides = counting([3, 4, 5])
-    plan = BucketPlan(sides.lengths, sides.lengths, tokens=16)
+    plan = BucketPlan(sides.lengths, sides.lengths, max_tokens=16)
     store = PairStore(sides, sides, np.arange(3), {})
     made = prefetched(
         plan,

@@ -33,7 +33,11 @@ def store():
 @pytest.fixture(scope="module")
 def plan(store):
     return BucketPlan(
-        store.source_lengths, store.target_lengths, tokens=160, buckets=3, rows_multiple=4
+        store.source_lengths,
+        store.target_lengths,
+        max_tokens=160,
+        num_buckets=3,
+        required_batch_size_multiple=4,
     )
 
 
@@ -127,5 +131,5 @@ def test_a_real_corpus_fills_four_fifths_of_its_batches():
         == pairs.sources[::50]
     )
     for tokens in (1024, 4096):
-        plan = BucketPlan(store.source_lengths, store.target_lengths, tokens=tokens)
+        plan = BucketPlan(store.source_lengths, store.target_lengths, max_tokens=tokens)
         assert plan.non_padding_fraction >= 0.82

@@ -23,10 +23,10 @@ def captions(count, seed=0):
 lengths = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), min_size=1, max_size=120)
 options = st.fixed_dictionaries(
     {
-        "tokens": st.sampled_from([224, 250, 1000]),
-        "buckets": st.integers(1, 6),
+        "max_tokens": st.sampled_from([224, 250, 1000]),
+        "num_buckets": st.integers(1, 6),
         "multiple": st.sampled_from([1, 4, 8]),
-        "rows_multiple": st.sampled_from([1, 2, 4]),
+        "required_batch_size_multiple": st.sampled_from([1, 2, 4]),
         "seed": st.integers(0, 5),
         "shuffle": st.booleans(),
     }
@@ -42,7 +42,7 @@ def test_the_laws_of_a_plan(pairs, choice, epoch):
     made = [plan.batch(step) for step in steps]
     seen = np.concatenate([batch.indices[batch.indices >= 0] for batch in made])
     assert sorted(seen.tolist()) == list(range(len(pairs)))  # each exactly once
-    assert len(plan.shapes) <= choice["buckets"]
+    assert len(plan.shapes) <= choice["num_buckets"]
     for batch in made:
         rows = batch.indices[batch.indices >= 0]
         assert len(rows) > 0
@@ -51,8 +51,8 @@ def test_the_laws_of_a_plan(pairs, choice, epoch):
         assert (len(batch.indices), batch.S, batch.T) in plan.shapes
         assert (batch.indices[: len(rows)] >= 0).all()  # padding rows come last
     for shape in plan.shapes:
-        assert shape.rows * max(shape.S, shape.T) <= choice["tokens"]
-        assert shape.rows % choice["rows_multiple"] == 0
+        assert shape.rows * max(shape.S, shape.T) <= choice["max_tokens"]
+        assert shape.rows % choice["required_batch_size_multiple"] == 0
         assert shape.S % choice["multiple"] == shape.T % choice["multiple"] == 0
     assert plan.non_padding_fraction == pytest.approx(
         (source + target).sum() / sum(len(b.indices) * (b.S + b.T) for b in made)
@@ -61,7 +61,7 @@ def test_the_laws_of_a_plan(pairs, choice, epoch):
 
 def test_a_plan_is_a_function_of_its_arguments_in_any_order_of_asking():
     source, target = captions(500)
-    first, second = (BucketPlan(source, target, tokens=512, seed=3) for _ in range(2))
+    first, second = (BucketPlan(source, target, max_tokens=512, seed=3) for _ in range(2))
     steps = [2 * first.steps_per_epoch + 1, 0, 5 * first.steps_per_epoch, 7, 0]
     for step in steps:
         np.testing.assert_array_equal(first.batch(step).indices, second.batch(step).indices)
@@ -73,9 +73,9 @@ def test_a_plan_is_a_function_of_its_arguments_in_any_order_of_asking():
 
 def test_epochs_and_seeds_differ_and_unshuffled_ones_do_not():
     source, target = captions(500)
-    plan = BucketPlan(source, target, tokens=512)
-    other = BucketPlan(source, target, tokens=512, seed=1)
-    fixed = BucketPlan(source, target, tokens=512, shuffle=False)
+    plan = BucketPlan(source, target, max_tokens=512)
+    other = BucketPlan(source, target, max_tokens=512, seed=1)
+    fixed = BucketPlan(source, target, max_tokens=512, shuffle=False)
 
     def flat(plan, epoch):
         return np.concatenate([batch.indices for batch in plan.epoch(epoch)]).tolist()
@@ -95,7 +95,7 @@ def test_the_order_is_pinned():
     assert shuffled(10, 0, 0).tolist() == [0, 7, 8, 2, 5, 9, 4, 6, 3, 1]
     assert shuffled(10, -1, 3).tolist() == shuffled(10, 2**64 - 1, 3).tolist()
     source, target = captions(200)
-    plan = BucketPlan(source, target, tokens=256, seed=7)
+    plan = BucketPlan(source, target, max_tokens=256, seed=7)
     assert plan.fingerprint == "915df6fcff65be7b"
     assert plan.batch(3).indices[:5].tolist() == [151, 172, 187, 137, 48]
 
@@ -112,9 +112,21 @@ def test_shuffles_are_uniform():
 
 def test_a_fingerprint_tells_plans_apart():
     source, target = captions(50)
-    base = {"tokens": 256, "buckets": 3, "multiple": 4, "rows_multiple": 1, "seed": 0}
+    base = {
+        "max_tokens": 256,
+        "num_buckets": 3,
+        "multiple": 4,
+        "required_batch_size_multiple": 1,
+        "seed": 0,
+    }
     plans = [BucketPlan(source, target, **base)]
-    other = {"tokens": 320, "buckets": 2, "multiple": 8, "rows_multiple": 2, "seed": 1}
+    other = {
+        "max_tokens": 320,
+        "num_buckets": 2,
+        "multiple": 8,
+        "required_batch_size_multiple": 2,
+        "seed": 1,
+    }
     plans += [BucketPlan(source, target, **{**base, name: other[name]}) for name in base]
     plans += [BucketPlan(target, source, **base), BucketPlan(source[1:], target[1:], **base)]
     assert len({plan.fingerprint for plan in plans}) == len(plans)
@@ -160,7 +172,7 @@ def test_many_lengths_are_searched_quickly_enough():
 @pytest.mark.parametrize("tokens", [1024, 4096])
 def test_captions_fill_four_fifths_of_their_batches(tokens):
     source, target = captions(29_000)
-    plan = BucketPlan(source, target, tokens=tokens)
+    plan = BucketPlan(source, target, max_tokens=tokens)
     assert plan.non_padding_fraction >= 0.8
     assert len(plan.shapes) <= 6
     real = [target[b.indices[b.indices >= 0]].sum() for b in plan.epoch(0)]
@@ -171,8 +183,8 @@ def test_a_budget_too_small_says_which_would_do():
     source, target = captions(50)
     longest = -(-max(source.max(), target.max()) // 4) * 4
     with pytest.raises(ConfigError, match=f"raise it to {longest * 8} or more"):
-        BucketPlan(source, target, tokens=int(longest * 8 - 1), rows_multiple=8)
-    BucketPlan(source, target, tokens=int(longest * 8), rows_multiple=8)
+        BucketPlan(source, target, max_tokens=int(longest * 8 - 1), required_batch_size_multiple=8)
+    BucketPlan(source, target, max_tokens=int(longest * 8), required_batch_size_multiple=8)
 
 
 def test_no_examples_are_refused():

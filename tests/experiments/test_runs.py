@@ -54,7 +54,7 @@ class Asked(BucketPlan):
 
 def test_each_epoch_is_planned_once_by_the_thread_that_makes_batches(tmp_path):
     lengths = np.arange(1, 41)
-    plan = Asked(lengths, lengths, tokens=128, rows_multiple=2)
+    plan = Asked(lengths, lengths, max_tokens=128, required_batch_size_multiple=2)
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     make = lambda batch: {"x": np.stack([batch.indices, np.full_like(batch.indices, batch.S)], 1)}
     steps = 3 * plan.steps_per_epoch

@@ -103,7 +103,7 @@ class BucketPlan:
 
     Example:
         >>> lengths = np.array([3, 9, 4, 5, 8, 2])
-        >>> plan = BucketPlan(lengths, lengths, tokens=16, multiple=8)
+        >>> plan = BucketPlan(lengths, lengths, max_tokens=16, multiple=8)
         >>> plan.shapes
         [Shape(rows=2, S=8, T=8), Shape(rows=1, S=16, T=16)]
         >>> plan.steps_per_epoch
@@ -121,10 +121,10 @@ class BucketPlan:
         source_lengths: Int[np.ndarray, " count"],
         target_lengths: Int[np.ndarray, " count"],
         *,
-        tokens: int = 4096,
-        buckets: int = 6,
+        max_tokens: int = 4096,
+        num_buckets: int = 6,
         multiple: int = 4,
-        rows_multiple: int = 1,
+        required_batch_size_multiple: int = 1,
         seed: int = 0,
         shuffle: bool = True,
     ):
@@ -133,43 +133,45 @@ class BucketPlan:
         Args:
             source_lengths: Tokens of each source.
             target_lengths: Tokens of each target.
-            tokens: Most tokens of a side of a batch, padding included: ``rows * max(S, T)``.
-            buckets: Most shapes; they are chosen from the lengths (``choose_shapes``).
+            max_tokens: Maximum ``rows * max(S, T)`` of a batch, padding included.
+            num_buckets: Maximum number of shapes, chosen from the lengths (``choose_shapes``).
             multiple: Padded lengths are multiples of it; 8 suits accelerators, and pads more.
-            rows_multiple: Rows are a multiple of it, so that they divide over devices and
-                micro-batches.
+            required_batch_size_multiple: The rows of a batch are a multiple of it, so that they
+                divide over devices and micro-batches.
             seed: Of the order.
             shuffle: False takes the examples of each shape, and the shapes, in their order.
 
         Raises:
-            ConfigError: The budget has no room for ``rows_multiple`` of the longest example.
+            ConfigError: The budget has no room for enough rows of the longest example.
             DataError: There are no examples.
         """
         source_lengths = np.asarray(source_lengths, np.int64)
         target_lengths = np.asarray(target_lengths, np.int64)
         if not len(source_lengths):
             raise DataError("there are no examples to make batches of")
-        for name, value in (("buckets", buckets), ("multiple", multiple), ("rows", rows_multiple)):
+        rows = required_batch_size_multiple
+        settings = {
+            "num_buckets": num_buckets, "multiple": multiple, "required_batch_size_multiple": rows
+        }  # fmt: skip
+        for name, value in settings.items():
             if value < 1:
                 raise ConfigError(f"{name} is {value}: at least 1")
-        sizes = choose_shapes(source_lengths, target_lengths, buckets, multiple)
+        sizes = choose_shapes(source_lengths, target_lengths, num_buckets, multiple)
         longest = max(sizes[-1])
-        if tokens < longest * rows_multiple:
+        if max_tokens < longest * rows:
             raise ConfigError(
-                f"a budget of {plural(tokens, 'token')} a batch has no room for {rows_multiple} "
-                f"row{'s' * (rows_multiple > 1)} of the longest sentence ({longest} padded): raise "
-                f"it to {longest * rows_multiple} or more, or lower data.read.max_length"
+                f"a budget of {plural(max_tokens, 'token')} a batch has no room for "
+                f"{plural(rows, 'row')} of the longest sentence ({longest} padded): raise it to "
+                f"{longest * rows} or more, or lower data.read.max_length"
             )
-        self.shapes = [
-            Shape(tokens // max(S, T) // rows_multiple * rows_multiple, S, T) for S, T in sizes
-        ]
+        self.shapes = [Shape(max_tokens // max(S, T) // rows * rows, S, T) for S, T in sizes]
         self._seed, self._shuffle = seed, shuffle
         self._lengths = source_lengths + target_lengths
         fits = [(source_lengths <= S) & (target_lengths <= T) for S, T in sizes]
         self._bucket = np.argmax(fits, axis=0)
         self._moves = _moves(np.bincount(self._bucket, minlength=len(sizes)), self.shapes)
-        settings = (tokens, buckets, multiple, rows_multiple, seed, shuffle)
-        digest = hashlib.sha256(repr(settings).encode())
+        chosen = (max_tokens, num_buckets, multiple, rows, seed, shuffle)
+        digest = hashlib.sha256(repr(chosen).encode())
         digest.update(source_lengths.astype("<i8").tobytes())
         digest.update(target_lengths.astype("<i8").tobytes())
         self.fingerprint = digest.hexdigest()[:16]
@@ -201,7 +203,7 @@ class BucketPlan:
 
         Example:
             >>> lengths = np.array([3, 9, 4, 5, 8, 2])
-            >>> plan = BucketPlan(lengths, lengths, tokens=16, multiple=8, shuffle=False)
+            >>> plan = BucketPlan(lengths, lengths, max_tokens=16, multiple=8, shuffle=False)
             >>> plan.needed(2)[0] == plan.shapes[0], plan.needed(3)[0] == plan.shapes[1]
             (True, True)
         """
@@ -245,10 +247,10 @@ class BucketPlan:
 class Batching:
     """Batches of like lengths under a budget of tokens."""
 
-    tokens: int = 4096  # most tokens of a side of a batch, padding included, over all devices
-    buckets: int = 6  # shapes of batches
-    rows_multiple: int = 8  # rows of batches are a multiple of it
-    seed: int = 1  # of the order
+    max_tokens: int = 4096  # maximum tokens of a side of a batch, with padding, over all devices
+    num_buckets: int = 6  # maximum number of batch shapes
+    required_batch_size_multiple: int = 8  # the rows of a batch are a multiple of it
+    seed: int = 1  # random seed of the order
 
     def plan(
         self,
@@ -261,7 +263,8 @@ class Batching:
         """Batches of examples of these lengths, padded to a multiple of ``multiple``.
 
         Example:
-            >>> Batching(tokens=16, rows_multiple=1).plan(np.array([3, 5, 9])).steps_per_epoch
+            >>> batching = Batching(max_tokens=16, required_batch_size_multiple=1)
+            >>> batching.plan(np.array([3, 5, 9])).steps_per_epoch
             2
         """
         target_lengths = source_lengths if target_lengths is None else target_lengths

@@ -53,7 +53,7 @@ def labeled(
     labels: tuple[str, ...] = (),
     length: int = 128,
     stride: int = 64,
-    batching: Batching = Batching(tokens=1024),
+    batching: Batching = Batching(max_tokens=1024),
 ) -> Task:
     """An encoder with the head of a task, on labeled examples.
 

@@ -34,15 +34,15 @@ __all__ = ["Rows", "as_documents", "build_text_store", "language_model"]
 class Rows:
     """Rows of equal length that the tokens of documents are put into."""
 
-    rows: int = 32  # of a batch, over all devices
-    length: int = 256  # tokens of a row
+    batch_size: int = 32  # of a batch, over all devices
+    sequence_length: int = 256  # tokens of a row
     # Documents apart, or one stream cut anywhere.
     layout: Literal["packed", "contiguous"] = "packed"
     seed: int = 1  # of the order
 
     def plan(self, store: TextStore, *, shuffle: bool = True) -> ContiguousPlan | PackingPlan:
         """Batches of the documents of ``store``."""
-        how = {"length": self.length, "rows": self.rows, "seed": self.seed}
+        how = {"length": self.sequence_length, "rows": self.batch_size, "seed": self.seed}
         if self.layout == "contiguous":
             return ContiguousPlan(len(store.ids), **how, shuffle=shuffle)
         return PackingPlan(store.lengths, **how, shuffle=shuffle)
@@ -103,7 +103,7 @@ def _batches(
     store: TextStore, rows: Rows, tokenizer: Tokenizer
 ) -> Callable[[RowBatch], dict[str, Any]]:
     def make(items: RowBatch) -> dict[str, Any]:
-        made = make_rows(store, items, rows.length, tokenizer.bos, tokenizer.pad)
+        made = make_rows(store, items, rows.sequence_length, tokenizer.bos, tokenizer.pad)
         release_pages(store.ids)  # in time all of a long text would stay
         return made
 

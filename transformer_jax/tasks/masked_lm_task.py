@@ -51,7 +51,7 @@ def masked_lm(
     tokenizer: Tokenizer,
     *,
     masking: MaskingConfig = MaskingConfig(),
-    batching: Batching = Batching(buckets=4),
+    batching: Batching = Batching(num_buckets=4),
     length: int = 128,
     cache: TokenCache = TokenCache(),
 ) -> Task:

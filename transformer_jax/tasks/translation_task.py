@@ -123,8 +123,8 @@ def _batches(store: PairStore, pad: int) -> Callable[[BatchPlan], dict[str, Any]
 def _validation(store: PairStore, batching: Batching, pad: int) -> Data:
     """All pairs once, in order of length, whatever the budget of training."""
     longest = max(int(store.source_lengths.max()), int(store.target_lengths.max()))
-    tokens = max(batching.tokens, (longest + 4) * batching.rows_multiple)
-    batching = dataclasses.replace(batching, tokens=tokens, buckets=2)
+    tokens = max(batching.max_tokens, (longest + 4) * batching.required_batch_size_multiple)
+    batching = dataclasses.replace(batching, max_tokens=tokens, num_buckets=2)
     plan = batching.plan(store.source_lengths, store.target_lengths, shuffle=False)
     return Data(plan, _batches(store, pad))
 
