@@ -26,8 +26,8 @@ def main():
     def loss(w):
         return (tj.attend(q, k, v, tj.Mask(causal=True), score=additive(w)) ** 2).mean()
 
-    before = loss(w)
-    after = loss(w - 0.1 * jax.grad(loss)(w))
+    before, gradient = jax.value_and_grad(loss)(w)
+    after = loss(w - 0.1 * gradient)
     print(f"loss {before:.4f} -> {after:.4f} after a step down the gradient")
     return before, after
 

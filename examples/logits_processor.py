@@ -23,7 +23,7 @@ def main():
         vocab_size=V,
         d_model=32,
         encoder_layers=0,
-        decoder_layers=2,
+        decoder_layers=1,
         attention=tj.AttentionConfig(num_heads=4),
         feed_forward=tj.FeedForwardConfig(d_ff=64),
     )

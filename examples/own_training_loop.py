@@ -23,7 +23,7 @@ def main(steps=60):
         vocab_size=len(LETTERS),
         d_model=32,
         encoder_layers=0,
-        decoder_layers=2,
+        decoder_layers=1,
         attention=tj.AttentionConfig(num_heads=4),
         feed_forward=tj.FeedForwardConfig(d_ff=64),
     )
@@ -36,15 +36,15 @@ def main(steps=60):
         return losses.mean()
 
     @jax.jit
-    def step(params, state, tokens, key):
-        loss, gradients = jax.value_and_grad(loss_of)(params, tokens, key)
+    def step(params, state, key):
+        draw, dropout = jax.random.split(key)
+        loss, gradients = jax.value_and_grad(loss_of)(params, batches(draw), dropout)
         updates, state = tx.update(gradients, state, params)
         return optax.apply_updates(params, updates), state, loss
 
     state, losses = tx.init(params), []
     for i in range(steps):
-        key, dropout = jax.random.split(jax.random.fold_in(jax.random.key(1), i))
-        params, state, loss = step(params, state, batches(key), dropout)
+        params, state, loss = step(params, state, jax.random.fold_in(jax.random.key(1), i))
         losses.append(float(loss))
     print(f"loss {losses[0]:.2f} -> {losses[-1]:.2f}")
     return losses

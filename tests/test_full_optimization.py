@@ -42,7 +42,7 @@ def decoder():
         base,
         vocab_size=V,
         d_model=12,
-        decoder_layers=2,
+        decoder_layers=1,
         attention=dataclasses.replace(base.attention, num_heads=2),
         feed_forward=dataclasses.replace(base.feed_forward, d_ff=8),
     )
@@ -63,6 +63,7 @@ def test_optimization_changes_the_machine_code():
 
 
 @pytest.mark.parametrize("prepared", [False, True])
+@pytest.mark.quick("True")
 def test_stepwise_equals_teacher_forcing(decoder, logits, prepared):
     model = nnx.merge(*decoder)
     graph, params = nnx.split(prepare_for_decoding(model) if prepared else model)

@@ -70,10 +70,9 @@ def terms():
 @pytest.mark.parametrize("pattern", PRIVATE)
 def test_no_private_word(texts, pattern):
     offenders = [
-        f"{name}:{number}: {line.strip()}"
+        f"{name}:{text.count(chr(10), 0, found.start()) + 1}: {found.group()}"
         for name, text in texts.items()
-        for number, line in enumerate(text.splitlines(), 1)
-        if re.search(pattern, line)
+        for found in re.finditer(pattern, text)
     ]
     assert not offenders, "\n".join([f"say {PRIVATE[pattern]}:", *offenders])
 

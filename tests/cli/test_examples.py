@@ -81,6 +81,7 @@ def test_sharded_training():
     assert kernel.addressable_shards[0].data.size < kernel.size
 
 
+@pytest.mark.slow
 def test_translator(trained_run, lesson, capsys):
     sentences = tuple(source for source, _ in lesson[:2])
     best, log_prob = example("translator").main(trained_run, sentences)

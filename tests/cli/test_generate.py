@@ -209,6 +209,7 @@ def test_a_stop_string_ends_the_text_before_it(either_run, generate):
     assert "\n".join(plain) == "a" + found["text"]
 
 
+@pytest.mark.quick("ngram")
 def test_stop_strings_that_are_never_met_are_one_note(either_run, generate):
     said = "note: none of the stop strings ('§') was met"
     _, err = generate(either_run, "a", "--max-new-tokens", 3, "--stop", "§")
@@ -221,7 +222,7 @@ def test_stop_strings_that_are_never_met_are_one_note(either_run, generate):
 
 @decoders
 @pytest.mark.parametrize("guess", [1, 4])
-@pytest.mark.quick("4-decoder_run")
+@pytest.mark.slow
 def test_speculation_writes_the_greedy_text(name, guess, generate, request):
     run, prompt = request.getfixturevalue(name), "abc abc abc"
     flags = (prompt, "--max-new-tokens", 30, "--temperature", 0)

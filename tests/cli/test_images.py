@@ -3,6 +3,7 @@
 import json
 import re
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -90,10 +91,18 @@ def test_a_model_of_words_is_no_model_of_images(published, tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"image_size": 64}, r"position_embeddings is \[1, 17, 32\], and \[1, 65, 32\] by"),
+        pytest.param(
+            {"image_size": 64},
+            r"position_embeddings is \[1, 17, 32\], and \[1, 65, 32\] by",
+            marks=pytest.mark.slow,
+        ),
         ({"image_size": [32, 48]}, r"image_size is \[32, 48\]: a whole number"),
         ({"patch_size": 5}, "image.patch_size 5 does not divide image.image_size 32"),
-        ({"patch_size": 16}, r"projection.weight is \[32, 3, 8, 8\], and \[32, 3, 16, 16\] by"),
+        pytest.param(
+            {"patch_size": 16},
+            r"projection.weight is \[32, 3, 8, 8\], and \[32, 3, 16, 16\] by",
+            marks=pytest.mark.slow,
+        ),
         ({"num_channels": 1}, r"projection.weight is \[32, 3, 8, 8\], and \[32, 1, 8, 8\] by"),
         ({"image_size": 8 * 10**9}, r"image_size 8000000000, patch_size 8\)"),
         ({"num_channels": 10**9}, "image.num_channels is 1000000000: at most 65536"),
@@ -117,7 +126,7 @@ def test_images_get_labels_and_vectors(published):
     classify, encoder = tj.load(published("vit")), tj.load(published("vit_bare"))
     given = np.moveaxis(layouts.inputs("vit")["pixel_values"], 1, -1)
     found = classify(given)
-    logits = np.asarray(classify.model(jnp.asarray(given)))
+    logits = np.asarray(jax.jit(classify.model)(given))
     expected = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     for one, row in zip(found, expected, strict=True):
         np.testing.assert_allclose(list(one.probabilities.values()), row, atol=1e-5)
@@ -126,7 +135,7 @@ def test_images_get_labels_and_vectors(published):
     channels = encoder.model.config.image.num_channels
     pixels = np.random.default_rng(0).integers(0, 256, (2, 32, 32, channels), np.uint8)
     vectors = encoder.embed(pixels)
-    hidden = encoder.model(jnp.asarray(pixels, jnp.float32) / 127.5 - 1)
+    hidden = jax.jit(encoder.model)(pixels.astype(np.float32) / 127.5 - 1)
     np.testing.assert_allclose(vectors, hidden[:, 0], atol=1e-4)
     np.testing.assert_allclose(encoder.embed(pixels[0]), vectors[0], atol=1e-4)
     with pytest.raises(ConfigError, match="without a classifier: use embed"):

@@ -57,7 +57,7 @@ def test_every_name_is_there_and_nothing_is_imported_before_it_is_asked_for():
 
 def test_what_readme_says_of_python_runs_as_written(published, trained_run, lesson):
     section = README.split("## Python API")[1].split("\n## ")[0]
-    code = "\n".join(re.findall("```python\n(.*?)```", section, re.DOTALL))
+    code, layers = re.findall("```python\n(.*?)```", section, re.DOTALL)
     for path, there in (
         ("runs/pt-en", trained_run),
         ("models/gpt2", published("gpt2")),
@@ -70,6 +70,7 @@ def test_what_readme_says_of_python_runs_as_written(published, trained_run, less
     names = {"lines": [source for source, _ in lesson], "sentences": TEXT}
     exec(code, names)
     assert names["found"] == [target for _, target in lesson]
+    jax.eval_shape(lambda: exec(layers, names))  # a base model: nobody waits for its numbers
     assert names["y"].shape == (1, 5, 8, 64)
 
 
@@ -80,7 +81,8 @@ TINY = {
 }
 
 
-def test_a_library_task_is_trained_and_loaded(tmp_path, lesson):
+@pytest.mark.slow
+def test_a_library_task_of_translation_is_trained_and_loaded(tmp_path, lesson):
     pairs = [*lesson] * 4
     tokenizer = train_tokenizer("bpe", [text for pair in pairs for text in pair], 330)
     config = tj.TransformerConfig(
@@ -95,30 +97,49 @@ def test_a_library_task_is_trained_and_loaded(tmp_path, lesson):
     assert isinstance(found, str)
 
 
-@pytest.mark.slow
-def test_every_library_task_trains_what_load_returns(tmp_path, lesson):
-    texts = [text for pair in lesson for text in pair] * 4
+def as_decoder(texts, sizes):
+    """A language model, and what it writes."""
+    tokenizer = train_tokenizer("characters", texts, 200)
+    config = tj.TransformerConfig(
+        vocab_size=tokenizer.vocab_size, encoder_layers=0, decoder_layers=1, **sizes
+    )
+    task = tj.tasks.language_model(texts, config, tokenizer, rows=Rows(batch_size=4, sequence_length=16))
+    return task, lambda model: isinstance(model.generate(texts[0], max_new_tokens=3), str)
+
+
+def encoder_parts(texts, sizes):
     tokenizer = train_tokenizer("wordpiece", texts, 200, special=BERT_SPECIAL)
-    sizes = {"vocab_size": tokenizer.vocab_size} | TINY
-    decoder = tj.TransformerConfig(encoder_layers=0, decoder_layers=1, **sizes)
     head = tj.HeadConfig(pooler=True)
-    encoder = tj.TransformerConfig(encoder_layers=1, decoder_layers=0, head=head, **sizes)
+    config = tj.TransformerConfig(
+        vocab_size=tokenizer.vocab_size, encoder_layers=1, decoder_layers=0, head=head, **sizes
+    )
+    return config, tokenizer
+
+
+def as_encoder(texts, sizes):
+    """A masked language model, and its vectors."""
+    task = tj.tasks.masked_lm(texts, *encoder_parts(texts, sizes), length=32)
+    return task, lambda model: model.embed(texts[:2]).shape == (2, 16)
+
+
+def as_classifier(texts, sizes):
+    """A classifier, and its labels."""
     rows = Sentences("rows", texts, None, [str(i % 2) for i in range(len(texts))])
-    splits = LabeledSplits(rows, None, {})
-    tasks = {
-        "decoder": tj.tasks.language_model(
-            texts, decoder, tokenizer, rows=Rows(batch_size=4, sequence_length=16)
-        ),
-        "encoder": tj.tasks.masked_lm(texts, encoder, tokenizer, length=32),
-        "labels": tj.tasks.sequence_classification(splits, encoder, tokenizer, labels=("0", "1")),
-    }
+    splits, parts = LabeledSplits(rows, None, {}), encoder_parts(texts, sizes)
+    task = tj.tasks.sequence_classification(splits, *parts, labels=("0", "1"))
+    return task, lambda model: model(texts[0]).label in ("0", "1")
+
+
+@pytest.mark.parametrize("make", [as_decoder, as_encoder, as_classifier])
+@pytest.mark.quick("as_decoder")
+def test_a_library_task_is_trained_and_loaded(tmp_path, lesson, make):
+    texts = [text for pair in lesson for text in pair] * 4
+    task, used = make(texts, TINY)
     mesh = tj.make_mesh(devices=jax.devices()[:1], fsdp=1)
-    for name, task in tasks.items():
-        tj.Trainer(task, tmp_path / name, optimizer=tj.adamw(3e-4), mesh=mesh).fit(steps=2)
-    written = tj.load(tmp_path / "decoder").generate(texts[0], max_new_tokens=3)
-    assert isinstance(written, str)
-    assert tj.load(tmp_path / "encoder").embed(texts[:2]).shape == (2, encoder.d_model)
-    assert tj.load(tmp_path / "labels")(texts[0]).label in ("0", "1")
+    trainer = tj.Trainer(task, tmp_path / "mine", optimizer=tj.adamw(3e-4), mesh=mesh)
+    assert trainer.fit(steps=2).step == 2
+    assert trainer.load("last").config.d_model == 16
+    assert used(tj.load(tmp_path / "mine"))
 
 
 def test_an_own_loop_over_the_step_learns():
@@ -158,26 +179,32 @@ def test_tasks_are_functions_whatever_was_imported_before():
 
 def test_translations_are_those_of_the_command(trained_run, lesson, run_command):
     translate, sources = tj.load(trained_run), [source for source, _ in lesson]
-    found = translate(sources)
+    found = translate(sources, num_beams=3, num_return_sequences=3)
     assert found == [target for _, target in lesson]
-    one = translate(sources[0], num_beams=3, num_return_sequences=3)
-    assert one == lesson[0][1]
+    one = found[0]
     assert len(one.alternatives) == 2
     assert one.score > one.alternatives[0].score
     assert one.tokens[-1] == translate.tokenizer.eos
     flags = ["--num-beams", "3", "--nbest", "3"]
-    _, [line, _], _ = run_command("translate", trained_run, *flags, text=sources[0] + "\n")
+    text = "".join(source + "\n" for source in sources)
+    _, [line, *_], _ = run_command("translate", trained_run, *flags, text=text)
     assert line.split("\t")[0::2] == [one, *one.alternatives]
     assert line.split("\t")[1] == f"{one.score:.4f}"
     assert translate("") == ""
     scores = translate.score(sources, [target for _, target in lesson])
     assert all(-1 < score < 0 for score in scores)
     assert translate.model.config.d_model == 32
-    assert translate.score(sources[0], lesson[0][1]) == pytest.approx(scores[:1], abs=1e-4)
     assert translate.embed(sources[0]).shape == (32,)
+
+
+@pytest.mark.slow
+def test_one_translation_is_the_first_of_many(trained_run, lesson):
+    translate, (source, target) = tj.load(trained_run), lesson[0]
+    scores = translate.score(*zip(*lesson, strict=True))
+    assert translate.score(source, target) == pytest.approx(scores[:1], abs=1e-4)
     with pytest.warns(UserWarning, match="1 text was longer than the model reads"):
         translate("a b " * 200)
-    assert tj.load(trained_run, checkpoint=100)(sources[0]) == lesson[0][1]
+    assert tj.load(trained_run, checkpoint=100)(source) == target
 
 
 @pytest.mark.parametrize("run", ["decoder_run", "ngram_run"])
@@ -205,12 +232,10 @@ def test_texts_are_those_of_the_command(request, run, run_command):
 def test_a_generation_config_is_followed_as_by_the_command(published, run_command):
     path = published("gpt2")
     model = tj.load(path)
-    found = model.generate(["i sat", "the"], generation_config="hf", num_beams=2, max_new_tokens=5)
+    text = model.generate("the", generation_config="hf", num_beams=2, max_new_tokens=5)
     flags = ["--generation-config", "hf", "--num-beams", "2", "--max-new-tokens", "5", "--tsv"]
-    for prompt, text in zip(("i sat", "the"), found, strict=True):
-        _, [_, row, *_], _ = run_command("generate", path, prompt, *flags)
-        assert row.split("\t")[-1] == text
-    assert model.generate("the", generation_config="hf", num_beams=2, max_new_tokens=5) == found[1]
+    _, [_, row, *_], _ = run_command("generate", path, "the", *flags)
+    assert row.split("\t")[-1] == text
     with pytest.raises(ConfigError, match="greedy or beam search: leave out seed, top_k"):
         model.generate("the", generation_config="hf", top_k=3, seed=1)
     with pytest.raises(ConfigError, match="generation_config is 'ours': must be None or 'hf'"):
@@ -235,26 +260,37 @@ def test_encoders_give_vectors_and_masked_tokens(published, tmp_path, run_comman
         encoder.embed(TEXT, pooling="none")
 
 
-def test_fine_tuned_models_give_labels_numbers_tags_and_answers(published, run_command):
+def test_classifiers_give_labels(published, run_command):
     classify = tj.load(published("bert_cls"))
     found = classify(TEXT)
-    assert classify(TEXT[0])[:1] == found[0][:1]
     _, lines, _ = run_command("classify", published("bert_cls"), *TEXT)
     assert lines[:3] == [f"{one.label}\t{one.probability:.4f}" for one in found]
     assert sum(found[0].probabilities.values()) == pytest.approx(1, abs=1e-5)
     with pytest.raises(DataError, match="3 texts and 1 second text"):
         classify(TEXT, ["one"])
-    several = tj.load(published("bert_multi"))(TEXT[0], threshold=0.0)
-    assert set(several.labels) == set(several.probabilities)
+
+
+def test_taggers_give_tags(published, run_command):
     tag = tj.load(published("bert_tag"))
     [tags] = tag(["who ran?"])
     assert [one[:2] for one in tag("who ran?")] == [one[:2] for one in tags]
-    assert tag.embed(TEXT).shape == (3, 32)
     _, [line, _], _ = run_command("tag", published("bert_tag"), "who ran?")
     assert line == " ".join(f"{one.word}/{one.tag}" for one in tags)
+
+
+def test_readers_give_pieces_of_the_text(published):
     answers = tj.load(published("bert_qa"))("Who ran?", TEXT[2], top_k=2)
     assert len(answers) == 2
     assert all(TEXT[2][one.start :].startswith(one.text) for one in answers)
+
+
+@pytest.mark.slow
+def test_fine_tuned_models_give_several_labels_and_vectors(published):
+    classify = tj.load(published("bert_cls"))
+    assert classify(TEXT[0])[:1] == classify(TEXT)[0][:1]
+    several = tj.load(published("bert_multi"))(TEXT[0], threshold=0.0)
+    assert set(several.labels) == set(several.probabilities)
+    assert tj.load(published("bert_tag")).embed(TEXT).shape == (3, 32)
 
 
 @pytest.mark.slow
@@ -275,6 +311,14 @@ def test_pairs_are_given_where_they_were_trained_on(published, tmp_path, run_com
         assert model.embed(["a"]).shape == (1, 32)
         with pytest.raises(DataError, match=said):
             model(*given)
+
+
+@pytest.mark.slow
+def test_several_prompts_of_a_generation_config_are_each_as_alone(published):
+    model, flags = tj.load(published("gpt2")), {"num_beams": 2, "max_new_tokens": 5}
+    found = model.generate(["i sat", "the"], generation_config="hf", **flags)
+    for prompt, text in zip(("i sat", "the"), found, strict=True):
+        assert model.generate(prompt, generation_config="hf", **flags) == text
 
 
 def test_decoders_have_no_vectors_of_texts(published):

@@ -195,12 +195,11 @@ def test_a_sentence_encoder_goes_out_as_it_came_in(encoder, tmp_path, lines, run
         assert files_of(there) == files_of(folder)
     vectors = []
     lines.write_text("The BANK of the river\nWho ran?\n")
-    for path in (folder, run, there):
+    for path in (folder, run):  # the export has the files of the folder
         assert run_command("embed", path, lines, "--output", tmp_path / "v.npz")[0] == 0
         vectors.append(np.load(tmp_path / "v.npz")["vectors"])
     assert vectors[0].shape == (2, 5)
     np.testing.assert_array_equal(vectors[0], vectors[1])
-    np.testing.assert_array_equal(vectors[0], vectors[2])
     code, _, err = run_command("export", run, there, "--overwrite", "--dtype", "bfloat16")
     assert code == 0, err
     said = open_tensors(there / "2_Dense").entries
@@ -373,15 +372,14 @@ def test_vectors_are_those_that_the_folder_is_made_for(encoder, lines, tmp_path,
     np.testing.assert_array_equal(vectors(folder), first)
     np.testing.assert_array_equal(vectors(run, "--pool", "None"), first)
     assert np.abs(vectors(folder, "--pool", "mean") - first).max() > 1e-3
-    rows = [
-        run_command("semantic-search", run, lines, "who ran", *how)[1]
-        for how in ((), ("--pool", "cls"))
-    ]
-    assert (
-        rows[0]
-        == rows[1]
-        != run_command("semantic-search", run, lines, "who ran", "--pool", "mean")[1]
-    )
+
+
+@pytest.mark.slow
+def test_texts_are_searched_by_the_vectors_of_the_folder(encoder, lines, tmp_path, run_command):
+    folder, run = encoder("cls_token"), tmp_path / "run"
+    assert run_command("convert", folder, run)[0] == 0
+    search = lambda *how: run_command("semantic-search", run, lines, "who ran", *how)[1]
+    assert search() == search("--pool", "cls") != search("--pool", "mean")
 
 
 def test_other_ways_to_a_vector_are_refused_unless_one_is_chosen(

@@ -20,10 +20,14 @@ from transformer_jax.cli.output import TextOutput
 from transformer_jax.cli.translate import Translate, traced
 from transformer_jax.config import TransformerConfig
 from transformer_jax.decoding.forced import TraceStep
+from transformer_jax.decoding.generate import SamplingConfig
+from transformer_jax.decoding.options import BeamSearchConfig
 from transformer_jax.decoding.translator import Hypothesis, Translation, Translator
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.predictors.runs import chosen_checkpoint, load
+
+GREEDY = BeamSearchConfig(num_beams=1)
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +156,7 @@ def test_a_trace_is_a_table():
     ]
 
 
-def test_sampling_repeats_with_its_seed_and_ignores_neighbours(trained_run, lesson, run_command):
+def test_sampling_repeats_with_its_seed(trained_run, lesson, run_command):
     flags = ("--sample", "--temperature", 3.0, "--top-k", 20)
     text = "".join(f"{source}\n" for source, _ in lesson)
     first, again, other = (
@@ -161,12 +165,17 @@ def test_sampling_repeats_with_its_seed_and_ignores_neighbours(trained_run, less
     )
     assert len(first) == len(lesson) + 1
     assert first == again != other
-    alone = run_command("translate", trained_run, *flags, "--seed", 1, text=lesson[0][0])[1]
-    assert alone[0] == first[0]
-    # Without heat only the likeliest is left.
-    certain = ("--sample", "--temperature", 0.0)
-    lines = run_command("translate", trained_run, *certain, text=text)[1]
-    assert lines[:-1] == [target for _, target in lesson]
+
+
+def test_samples_ignore_neighbours_and_without_heat_are_the_likeliest(teacher, lesson):
+    sources, targets = zip(*lesson, strict=True)
+
+    def sampled(lines, temperature):
+        how = {"sampling": SamplingConfig(temperature, 20), "key": jax.random.key(1)}
+        return [one.text for one in teacher.stream(lines, GREEDY, **how)]
+
+    assert sampled(sources[:1], 3.0) == sampled(sources, 3.0)[:1]
+    assert sampled(sources, 0.0) == list(targets)
 
 
 def test_long_lines_are_cut_and_counted_or_refused(trained_run, run_command):

@@ -99,15 +99,15 @@ def configuration(encoder_layers):
         vocab_size=V,
         d_model=D,
         encoder_layers=encoder_layers,
-        decoder_layers=2,
+        decoder_layers=2 - encoder_layers,
         attention=AttentionConfig(num_heads=2),
         feed_forward=FeedForwardConfig(d_ff=32),
     )
 
 
 SOURCE = {
-    "source": jnp.asarray(np.random.default_rng(1).integers(3, V, (B, S)), jnp.int32),
-    "source_lengths": jnp.array([4, 2, 3]),
+    "source": np.random.default_rng(1).integers(3, V, (B, S)).astype(np.int32),
+    "source_lengths": np.array([4, 2, 3], np.int32),
 }
 # Makers of models, what they are conditioned on, and teacher forcing: logits of whole sequences.
 MODELS = {
@@ -135,85 +135,91 @@ class Case(NamedTuple):
     model: Decodable
     inputs: dict | None
     forced: Callable  # inputs, tokens -> logits of teacher forcing
+    begin: Callable
+    prefill: Callable
+    step: Callable
 
     def init_cache(self, size=T, beams=1):
-        return jax.jit(self.model.init_cache, static_argnums=(1, 2), static_argnames="beams")(
-            self.inputs, B, size, beams=beams
-        )
+        return self.begin(self.inputs, B, size, beams=beams)
 
 
 @pytest.fixture(params=MODELS, scope="module")
 def kind(request):
-    make, inputs, forced = MODELS[request.param]
+    make, inputs, teacher = MODELS[request.param]
     model = nnx.merge(*drawn(make, spread=0.7))
-    compiled = jax.jit(lambda inputs, tokens: forced(model, inputs, tokens))
-    return Case(model, inputs, lambda tokens, inputs=inputs: np.array(compiled(inputs, tokens)))
+    compiled = jax.jit(lambda inputs, tokens: teacher(model, inputs, tokens))
+    begin = jax.jit(model.init_cache, static_argnums=(1, 2), static_argnames="beams")
+    forced = lambda tokens, inputs=inputs: np.array(compiled(inputs, tokens))
+    return Case(model, inputs, forced, begin, jax.jit(model.prefill), jax.jit(model.step))
 
 
-TOKENS = jnp.asarray(np.random.default_rng(0).integers(3, V, (B, T)), jnp.int32)
+TOKENS = np.random.default_rng(0).integers(3, V, (B, T)).astype(np.int32)
 
 
 def test_models_keep_the_protocol(kind):
     assert isinstance(kind.model, Decodable)
 
 
+@pytest.mark.quick("gru", "encoder-decoder")
 def test_cache_equals_teacher_forcing(kind):
-    model, forced = kind.model, kind.forced
-    cache = kind.init_cache()
-    step = jax.jit(model.step)
+    forced, cache = kind.forced, kind.init_cache()
     logits = []
     for t in range(T):
-        out, cache = step(TOKENS[:, t], cache)
+        out, cache = kind.step(TOKENS[:, t], cache)
         logits.append(out)
-    np.testing.assert_allclose(jnp.stack(logits, 1), forced(TOKENS), atol=1e-5)
+    np.testing.assert_allclose(np.stack(logits, 1), forced(TOKENS), atol=1e-5)
 
 
 @pytest.mark.parametrize("beams", [1, 2])
+@pytest.mark.quick("gru-1", "encoder-decoder-2")
 def test_prefill_equals_teacher_forcing(kind, beams):
-    model, forced = kind.model, kind.forced
-    cache = kind.init_cache(beams=beams)
-    out, cache = jax.jit(model.prefill)(TOKENS[:, :3], cache)
+    forced, cache = kind.forced, kind.init_cache(beams=beams)
+    out, cache = kind.prefill(TOKENS[:, :3], cache)
     np.testing.assert_allclose(out, forced(TOKENS)[:, 2], atol=1e-5)
-    out, cache = jax.jit(model.step)(jnp.repeat(TOKENS[:, 3], beams), cache)
+    out, cache = kind.step(np.repeat(TOKENS[:, 3], beams), cache)
     expected = np.repeat(forced(TOKENS)[:, 3], beams, axis=0)
     np.testing.assert_allclose(out, expected, atol=1e-5)
 
 
+@pytest.mark.quick("gru", "encoder-decoder")
 def test_left_padding_of_prompts_is_invisible(kind):
-    model, forced = kind.model, kind.forced
-    starts = jnp.array([2, 0, 1])
-    padded = jnp.where(jnp.arange(3)[None] < starts[:, None], PAD, TOKENS[:, :3])
-    out, cache = jax.jit(model.prefill)(padded, kind.init_cache(), starts)
-    more, _ = jax.jit(model.step)(TOKENS[:, 3], cache)
+    forced, starts = kind.forced, np.array([2, 0, 1])
+    padded = np.where(np.arange(3)[None] < starts[:, None], PAD, TOKENS[:, :3])
+    out, cache = kind.prefill(padded, kind.init_cache(), starts)
+    more, _ = kind.step(TOKENS[:, 3], cache)
     for b, start in enumerate(starts.tolist()):
         # A row by itself, with its tokens from the first column on.
-        own = jnp.zeros((B, T), jnp.int32).at[b, : 4 - start].set(TOKENS[b, start:4])
+        own = np.zeros((B, T), np.int32)
+        own[b, : 4 - start] = TOKENS[b, start:4]
         np.testing.assert_allclose(out[b], forced(own)[b, 2 - start], atol=1e-5)
         np.testing.assert_allclose(more[b], forced(own)[b, 3 - start], atol=1e-5)
 
 
+@pytest.mark.quick("gru", "encoder-decoder")
 def test_reordered_beams_continue_their_parents(kind):
     model, forced = kind.model, kind.forced
-    cache, step = kind.init_cache(beams=2), jax.jit(model.step)
-    tokens = jnp.stack([TOKENS, TOKENS[:, ::-1]], 1)  # two beams of different tokens
+    cache, step = kind.init_cache(beams=2), kind.step
+    tokens = np.stack([TOKENS, TOKENS[:, ::-1]], 1)  # two beams of different tokens
     for t in range(2):
         _, cache = step(tokens[:, :, t].reshape(-1), cache)
-    parents = jnp.array([[1, 0], [1, 1], [0, 0]])
-    out, _ = step(jnp.full(2 * B, 4), model.reorder(cache, parents))
+    parents = np.array([[1, 0], [1, 1], [0, 0]])
+    out, _ = step(np.full(2 * B, 4, np.int32), jax.jit(model.reorder)(cache, parents))
     for b in range(B):
         for m in range(2):
-            own = jnp.zeros((B, T), jnp.int32).at[b, :2].set(tokens[b, parents[b, m], :2])
-            expected = forced(own.at[b, 2].set(4))[b, 2]
+            own = np.zeros((B, T), np.int32)
+            own[b, :3] = *tokens[b, parents[b, m], :2], 4
+            expected = forced(own)[b, 2]
             np.testing.assert_allclose(out[2 * b + m], expected, atol=1e-5)
 
 
+@pytest.mark.quick("gru", "encoder-decoder")
 def test_greedy_search_takes_the_most_probable_tokens(kind):
     model, forced = kind.model, kind.forced
     first = jnp.full(B, BOS)
     out = generate(model.step, kind.init_cache(), first, SPECIAL, length=T)
-    tokens = np.full((B, T + 1), BOS)
+    tokens = np.full((B, T + 1), BOS, np.int32)
     for t in range(T):
-        logits = forced(jnp.asarray(tokens[:, :T]))[:, t].copy()
+        logits = forced(tokens[:, :T])[:, t].copy()
         logits[:, [PAD, BOS]] = -np.inf
         tokens[:, t + 1] = logits.argmax(-1)
     for b in range(B):
@@ -222,6 +228,7 @@ def test_greedy_search_takes_the_most_probable_tokens(kind):
         assert bool(out.finished[b]) == (tokens[b, n] == EOS)
 
 
+@pytest.mark.quick("gru", "encoder-decoder")
 def test_samples_are_scored_as_teacher_forcing_does(kind):
     model, forced = kind.model, kind.forced
     keys = row_keys(jax.random.key(0), jnp.arange(B))
@@ -234,15 +241,15 @@ def test_samples_are_scored_as_teacher_forcing_does(kind):
         sampling=SamplingConfig(temperature=2.0),
         keys=keys,
     )
-    log_p = np.asarray(
-        jax.nn.log_softmax(forced(jnp.concatenate([jnp.full((B, 1), BOS), out.tokens], 1)[:, :T]))
-    )
+    read = np.concatenate([np.full((B, 1), BOS, np.int32), out.tokens], 1)[:, :T]
+    log_p = np.asarray(jax.nn.log_softmax(forced(read)))
     for b in range(B):
         n = int(out.lengths[b])
         total = sum(log_p[b, t, int(out.tokens[b, t])] for t in range(n))
         assert out.log_probs[b] == pytest.approx(total, abs=1e-4)
 
 
+@pytest.mark.quick("gru", "encoder-decoder")
 def test_a_wide_beam_is_exhaustive_search(kind):
     """Search over the cache, with beams that are reordered, finds what whole prefixes give."""
     model, forced = kind.model, kind.forced
@@ -252,8 +259,8 @@ def test_a_wide_beam_is_exhaustive_search(kind):
     first = jnp.full(B, BOS)
     found = beam_search(model.step, cache, first, model.reorder, SPECIAL, config, length=length)
     for b in range(B):
-        own = jax.tree.map(lambda a, b=b: jnp.repeat(a[b : b + 1], rows, axis=0), kind.inputs)
-        scorer = lambda prefixes, own=own: forced(jnp.asarray(prefixes), own)
+        own = jax.tree.map(lambda a, b=b: np.repeat(a[b : b + 1], rows, axis=0), kind.inputs)
+        scorer = lambda prefixes, own=own: forced(np.asarray(prefixes), own)
         exact = exhaustive_search(scorer, SPECIAL, config, first=BOS, vocab_size=V, length=length)
         ways = zip(found.tokens[b], found.lengths[b], strict=True)
         assert [tuple(ids[:n].tolist()) for ids, n in ways] == [e.tokens for e in exact]

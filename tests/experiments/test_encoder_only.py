@@ -175,6 +175,7 @@ def test_pre_training_ends_with_scores_beside_guesses(pretrained):
     assert [record["step"] for record in looks] == [3, 6]
 
 
+@pytest.mark.slow
 def test_pre_training_resumes_bit_by_bit(pretrained, tmp_path):
     again = gone_on_with(pretrained, tmp_path / "run")
     assert again["state_sha256"] == results(pretrained)["state_sha256"]

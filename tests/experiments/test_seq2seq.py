@@ -119,7 +119,15 @@ def test_resuming_a_finished_run_changes_nothing(trained, tmp_path):
     assert after["steps"] == before["steps"]
 
 
-def test_resume_says_which_checkpoint_it_goes_on_from_and_why(trained, tmp_path, capfd):
+@pytest.fixture
+def no_steps(monkeypatch):
+    """Training ends where its first step would begin, and nothing is compiled for it."""
+    monkeypatch.setattr(trainer.CompiledStep, "prepare", lambda *_: None)
+    monkeypatch.setattr(trainer, "fit", lambda *_, **more: NOTHING)
+    monkeypatch.setattr(Trainer, "_write_results", lambda *_: None)
+
+
+def test_resume_says_which_checkpoint_it_goes_on_from_and_why(trained, tmp_path, capfd, no_steps):
     run = tmp_path / "run"
     shutil.copytree(trained, run)
     (run / "checkpoints/step_00000006/manifest.json").unlink()
@@ -503,7 +511,7 @@ def test_help_helps(given, capsys):
     assert "experiments.seq2seq" in capsys.readouterr().out
 
 
-def test_an_error_of_ours_is_one_line_and_a_log(trained, tmp_path, monkeypatch, capfd):
+def test_an_error_of_ours_is_one_line_and_a_log(trained, tmp_path, monkeypatch, capfd, no_steps):
     run = tmp_path / "run"
     shutil.copytree(trained, run)
 

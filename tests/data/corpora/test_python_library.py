@@ -1,5 +1,8 @@
 """The built-in text of Python's reference and library: the same each time, and nothing twice."""
 
+import email
+from pathlib import Path
+
 import pytest
 
 from transformer_jax.data.corpora import python_docs, python_library
@@ -29,17 +32,37 @@ def test_it_is_several_times_the_reference_and_splits_in_tenths(parts):
     assert min(map(len, parts["train"])) > 0
 
 
+@pytest.mark.slow
 def test_it_is_the_same_each_time(parts):
     assert python_library.generate("valid") == parts["valid"]
 
 
-def test_a_module_that_cannot_be_parsed_is_left_out(tmp_path, monkeypatch):
+@pytest.fixture
+def of_folder(monkeypatch):
+    """The text of another folder than that of the standard library."""
+
+    def read(folder):
+        monkeypatch.setattr(python_library.sysconfig, "get_path", lambda name: str(folder))
+        python_library._modules.cache_clear()
+
+    yield read
+    python_library._modules.cache_clear()
+
+
+def test_a_package_gives_the_same_text_each_time(of_folder):
+    found = []
+    for _ in range(2):
+        of_folder(Path(email.__file__).parent)
+        found.append([python_library.generate(split) for split in ("train", "valid", "test")])
+    assert found[0] == found[1]
+    assert found[0][0]
+    train, *others = map(paragraphs, found[0])
+    assert not any(train & other for other in others)
+
+
+def test_a_module_that_cannot_be_parsed_is_left_out(tmp_path, of_folder):
     (tmp_path / "good.py").write_text(f'"""{"A word of some use. " * 30}"""\n')
     (tmp_path / "bad.py").write_text("def (:\n")
     (tmp_path / "short.py").write_text('"""Short."""\n')
-    monkeypatch.setattr(python_library.sysconfig, "get_path", lambda name: str(tmp_path))
-    python_library._modules.cache_clear()
-    try:
-        assert list(python_library._modules()) == ["good.py"]
-    finally:
-        python_library._modules.cache_clear()
+    of_folder(tmp_path)
+    assert list(python_library._modules()) == ["good.py"]
