@@ -103,7 +103,9 @@ def as_decoder(texts, sizes):
     config = tj.TransformerConfig(
         vocab_size=tokenizer.vocab_size, encoder_layers=0, decoder_layers=1, **sizes
     )
-    task = tj.tasks.language_model(texts, config, tokenizer, rows=Rows(batch_size=4, sequence_length=16))
+    task = tj.tasks.language_model(
+        texts, config, tokenizer, rows=Rows(batch_size=4, sequence_length=16)
+    )
     return task, lambda model: isinstance(model.generate(texts[0], max_new_tokens=3), str)
 
 
