@@ -1,6 +1,7 @@
 """Cross-entropy as a sum and its weight, alone or fused with the output projection."""
 
-from typing import NamedTuple
+import dataclasses
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -84,13 +85,15 @@ def linear_logits(
     return z if softcap is None else softcap * jnp.tanh(z / softcap)
 
 
-class OutputTable(NamedTuple):
-    """How vectors become logits: ``softcap(scale · x tableᵀ + bias)``."""
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class OutputTable:
+    """How vectors become logits: ``softcap(scale · x tableᵀ + bias)``. A tree of its arrays."""
 
-    table: Float[Array, "V D"]
-    bias: Float[Array, " V"] | None = None
-    scale: float = 1.0
-    softcap: float | None = None
+    table: Any  # [V D]
+    bias: Any = None  # [V] or None
+    scale: float = dataclasses.field(default=1.0, metadata={"static": True})
+    softcap: float | None = dataclasses.field(default=None, metadata={"static": True})
 
     def logits(self, hidden: Float[Array, "*rows D"]) -> Float32[Array, "*rows V"]:
         """Scores over the vocabulary, in float32."""
@@ -139,9 +142,8 @@ def fused_linear_cross_entropy(
     D = x.shape[-1]
     wide = jnp.promote_types(x.dtype, jnp.float32)
     weights = jnp.ones(targets.shape, wide) if weights is None else weights.astype(wide)
-    table, bias, scale, softcap = output
-    head = _Head(scale, softcap, label_smoothing, chunk)
-    flat = x.reshape(-1, D), table, bias, targets.reshape(-1), weights.reshape(-1)
+    head = _Head(output.scale, output.softcap, label_smoothing, chunk)
+    flat = x.reshape(-1, D), output.table, output.bias, targets.reshape(-1), weights.reshape(-1)
     return _fused(head, *flat), weights.sum()
 
 

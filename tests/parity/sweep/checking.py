@@ -154,7 +154,7 @@ def check_return(case: Case, folder: Path, here: HFCheckpoint, params: Any) -> N
 
     file = load_file(folder / "model.safetensors")
     back = published_tensors(here.family, here.model, params)
-    wanted = {here.names[row.hf_name]: row.hf_name for row in here.batch_size}
+    wanted = {here.names[row.hf_name]: row.hf_name for row in here.mappings}
     assert back.keys() == set(wanted.values())
     for there, name in wanted.items():
         assert back[name].dtype == file[there].dtype
