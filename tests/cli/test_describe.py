@@ -60,11 +60,14 @@ def test_lengths_and_batch_change_costs_and_not_parameters(capsys):
     ("flags", "says"),
     [
         ([], "a run directory or --preset, one of them"),
-        (["run", "--preset", "gpt2"], "one of them"),
+        (["run", "--preset", "gpt2_small"], "one of them"),
         (["--preset", "vaswani_bass"], "did you mean vaswani_base?"),
-        (["--preset", "gpt2", "--batch-size", "0"], "--batch-size is 0: at least 1"),
-        (["--preset", "gpt2", "--source-length", "0"], "--source-length is 0: at least 1"),
-        (["--preset", "gpt2", "--pictures", "/proc/x"], "--pictures /proc/x: cannot be written"),
+        (["--preset", "vit_tiny", "--batch-size", "0"], "--batch-size is 0: at least 1"),
+        (["--preset", "vit_tiny", "--source-length", "0"], "--source-length is 0: at least 1"),
+        (
+            ["--preset", "gpt2_small", "--pictures", "/proc/x"],
+            "--pictures /proc/x: cannot be written",
+        ),
     ],
 )
 def test_wrong_flags_exit_2(capsys, flags, says):

@@ -4,7 +4,7 @@ import dataclasses
 import difflib
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -17,9 +17,13 @@ from transformer_jax.errors import ConfigError, plural
 from transformer_jax.model_presets import PRESETS
 
 if TYPE_CHECKING:
+    from transformer_jax.accounting import Decoding
+    from transformer_jax.component_costs import Component
     from transformer_jax.training.run_directory import RunDirectory
 
 __all__ = ["Describe", "report"]
+
+COLUMNS = ("part", "", "shapes", "parameters", "FLOPs", "per token", "bytes moved")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,6 +128,32 @@ def has_head(run: "RunDirectory") -> bool:
     return family(run) != "decoder-task"
 
 
+def _rows(parts: "Iterable[Component]") -> list[tuple[str, ...]]:
+    """A row of the table for each component."""
+    return [
+        (
+            part.path,
+            f"{part.copies} ×" if part.copies > 1 else "",
+            ", ".join("×".join(map(str, shape)) for shape in part.shapes),
+            f"{part.parameters:,}" if part.parameters else "",
+            short(part.forward),
+            short(part.forward / part.tokens) if part.tokens else "",
+            short(part.bytes),
+        )
+        for part in parts
+    ]
+
+
+def _decoding_line(cost: "Decoding", both: bool) -> str:
+    """The cost of a generated token; ``both`` is an encoder-decoder."""
+    start = f"{short(cost.start)}FLOP to start, then " if both else ""
+    return (
+        f"decoding        {start}{short(cost.flops)}FLOP a token and {short(cost.bytes)}B "
+        f"moved at least a step, with a cache of {short(cost.cache_bytes)}B a "
+        f"{'sentence' if both else 'text'}"
+    )
+
+
 def report(
     config: TransformerConfig,
     *,
@@ -150,21 +180,7 @@ def report(
         source_length, side, words = config.image.sequence_length, "", "vectors of an image"
     sizes = {"batch": batch, "source_length": source_length, "target_length": target_length}
     table = table or plain_table
-    listed = components(config, **sizes, head=head)
-    rows = [
-        (
-            part.path,
-            f"{part.copies} ×" if part.copies > 1 else "",
-            ", ".join("×".join(map(str, shape)) for shape in part.shapes),
-            f"{part.parameters:,}" if part.parameters else "",
-            short(part.forward),
-            short(part.forward / part.tokens) if part.tokens else "",
-            short(part.bytes),
-        )
-        for part in listed
-    ]
     total = model_cost(config, **sizes, head=head)
-    columns = ("part", "", "shapes", "parameters", "FLOPs", "per token", "bytes moved")
     both = bool(config.encoder_layers and config.decoder_layers)
     lengths = " and ".join(
         f"{length} {side}{words}"
@@ -186,7 +202,7 @@ def report(
         "",
         f"One forward pass of {batch} × {lengths}; bytes moved at least, {config.compute.dtype}:",
         "",
-        table(columns, rows),
+        table(COLUMNS, _rows(components(config, **sizes, head=head))),
         "",
         f"forward pass    {each(total.forward)}, {short(total.bytes)}B moved at least",
         f"training step   {each(total.training)}, {short(total.training_bytes)}B of parameters, "
@@ -198,16 +214,10 @@ def report(
             (path, "", "×".join(map(str, shape)), f"{more[path]:,}")
             for path, shape in heads.items()
         ]
-        said = f"The heads of this model, {plural(sum(more.values()), 'parameter')}"
-        lines += ["", f"{said}, not counted above:", "", table(columns[:4], added)]
+        found = f"The heads of this model, {plural(sum(more.values()), 'parameter')}"
+        lines += ["", f"{found}, not counted above:", "", table(COLUMNS[:4], added)]
     if config.decoder_layers and head:
-        cost = decoding(config, **sizes)
-        start = f"{short(cost.start)}FLOP to start, then " if both else ""
-        lines.append(
-            f"decoding        {start}{short(cost.flops)}FLOP a token and {short(cost.bytes)}B "
-            f"moved at least a step, with a cache of {short(cost.cache_bytes)}B a "
-            f"{'sentence' if both else 'text'}"
-        )
+        lines.append(_decoding_line(decoding(config, **sizes), both))
     return "\n".join(lines)
 
 

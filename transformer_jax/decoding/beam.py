@@ -54,6 +54,29 @@ class _Loop(NamedTuple):
     cache: Any
 
 
+def _initial(first: Array, cache: Any, config: BeamSearchConfig, length: int) -> _Loop:
+    """The state before the first token; all sentences are open."""
+    B, M = first.shape[0], config.num_beams
+    out_of = jnp.full((B, config.nbest), -jnp.inf)
+    nothing = jnp.zeros((B, config.nbest), jnp.int32)
+    # All beams start equal: only the first counts, or they would stay copies of one another.
+    start = jnp.where(jnp.arange(M) == 0, 0.0, -jnp.inf)
+    trail = jnp.zeros((length, B, M), jnp.int32)
+    return _Loop(
+        t=jnp.int32(0),
+        live=_Live(
+            last=jnp.broadcast_to(first[:, None], (B, M)).astype(jnp.int32),
+            log_probs=jnp.broadcast_to(start[None], (B, M)),
+            parents=trail,
+            tokens=trail,
+        ),
+        finished=_Finished(out_of, out_of, nothing, nothing),
+        done=jnp.zeros(B, bool),
+        broken=jnp.zeros(B, bool),
+        cache=cache,
+    )
+
+
 def beam_search(
     step: Step,
     cache: Any,
@@ -96,24 +119,7 @@ def beam_search(
     limits = limits if max_lengths is None else jnp.minimum(max_lengths, length)
     normalization = config.normalization
     alpha = jnp.broadcast_to(jnp.asarray(config.length_penalty, jnp.float32), (B,))
-    out_of = jnp.full((B, config.nbest), -jnp.inf)
-    nothing = jnp.zeros((B, config.nbest), jnp.int32)
-    # All beams start equal: only the first counts, or they would stay copies of one another.
-    start = jnp.where(jnp.arange(M) == 0, 0.0, -jnp.inf)
-    trail = jnp.zeros((length, B, M), jnp.int32)
-    loop = _Loop(
-        t=jnp.int32(0),
-        live=_Live(
-            last=jnp.broadcast_to(first[:, None], (B, M)).astype(jnp.int32),
-            log_probs=jnp.broadcast_to(start[None], (B, M)),
-            parents=trail,
-            tokens=trail,
-        ),
-        finished=_Finished(out_of, out_of, nothing, nothing),
-        done=limits <= 0,
-        broken=jnp.zeros(B, bool),
-        cache=cache,
-    )
+    loop = _initial(first, cache, config, length)._replace(done=limits <= 0)
 
     def body(loop: _Loop) -> _Loop:
         t, live = loop.t, loop.live

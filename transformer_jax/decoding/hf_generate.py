@@ -34,6 +34,16 @@ class HFGenerationOutput(NamedTuple):
     scores: Float[np.ndarray, " R"]  # of beams: what ranks them; of greedy texts: log-probability
 
 
+class _Batch(NamedTuple):
+    """Prompts as a program takes them."""
+
+    ids: Any  # [B S], padded on the right to a length that is compiled
+    real: Any  # [B S], which of the ids are no padding
+    width: Any  # [], the columns that count
+    rows: Any  # [B], the rows that count
+    start: Any  # [], the token that a decoder starts with
+
+
 class HFGenerator:
     """A model and the rules it was published with, as a function of token ids.
 
@@ -147,11 +157,13 @@ class HFGenerator:
         real[B:, S - 1] = True
         out = self._run(
             self.params,
-            np.pad(ids, filled),
-            np.int32(S),
-            real,
-            np.arange(rows) < B,
-            np.int32(rules.decoder_start_token_id or 0),
+            _Batch(
+                np.pad(ids, filled),
+                real,
+                np.int32(S),
+                np.arange(rows) < B,
+                np.int32(rules.decoder_start_token_id or 0),
+            ),
             processor_params(rules, room, prompt=known, longest=longest, steps=steps),
             room=room,
             num_beams=rules.num_beams,
@@ -162,9 +174,8 @@ class HFGenerator:
             refuse_nonfinite(scores)
         return tokens, lengths, scores
 
-    def _run_batch(
-        self, params, ids, width, real, rows, start, how, *, room, num_beams, steps
-    ) -> HFSearchOutput:
+    def _run_batch(self, params, batch, how, *, room, num_beams, steps) -> HFSearchOutput:
+        ids, real, width, rows, start = batch
         model, (B, S) = nnx.merge(self.graph, params), ids.shape
         if self.encodes:
             inputs = {"source": ids, "source_lengths": real}

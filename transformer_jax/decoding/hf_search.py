@@ -131,6 +131,25 @@ class _Beams(NamedTuple):
     cache: Any
 
 
+def _initial_beams(room: Array, known: Array, real: Array, M: int, cache: Any) -> _Beams:
+    """The state before the first token: beams with the prompts, no hypothesis."""
+    B, start = room.shape[0], jnp.repeat(room[:, None], M, axis=1)
+    return _Beams(
+        length=known,
+        live=start,
+        # All beams start equal: only the first counts, or they would stay copies of one another.
+        worth=jnp.broadcast_to(jnp.where(jnp.arange(M) == 0, 0.0, OUT)[None], (B, M)),
+        best=start,
+        scores=jnp.full((B, M), OUT),
+        lengths=jnp.zeros((B, M), jnp.int32),
+        ended=jnp.zeros((B, M), bool),
+        broken=jnp.zeros(B, bool),
+        hope=real,
+        over=~real.any(),
+        cache=cache,
+    )
+
+
 def hf_beam_search(
     step: Step,
     cache: Any,
@@ -165,21 +184,7 @@ def hf_beam_search(
     process = process._replace(params=how)
     real = jnp.ones(B, bool) if prompts.valid is None else prompts.valid
     room = _with_room(prompts.tokens, known, steps, how.fill)
-    start = jnp.repeat(room[:, None], M, axis=1)
-    loop = _Beams(
-        length=known,
-        live=start,
-        # All beams start equal: only the first counts, or they would stay copies of one another.
-        worth=jnp.broadcast_to(jnp.where(jnp.arange(M) == 0, 0.0, OUT)[None], (B, M)),
-        best=start,
-        scores=jnp.full((B, M), OUT),
-        lengths=jnp.zeros((B, M), jnp.int32),
-        ended=jnp.zeros((B, M), bool),
-        broken=jnp.zeros(B, bool),
-        hope=real,
-        over=~real.any(),
-        cache=cache,
-    )
+    loop = _initial_beams(room, known, real, num_beams, cache)
 
     def body(loop: _Beams) -> _Beams:
         length, written = loop.length, loop.length + 1 - known

@@ -23,7 +23,7 @@ from transformer_jax.decoding.forced import TeacherForced, TraceStep
 from transformer_jax.decoding.generate import GenerationState, SamplingConfig
 from transformer_jax.decoding.layout import prepared, split_model
 from transformer_jax.decoding.options import BeamSearchConfig, SpecialTokens
-from transformer_jax.decoding.programs import Programs
+from transformer_jax.decoding.programs import Programs, PromptBatch
 from transformer_jax.decoding.requests import Continuation, GenerationRequest, TextScore, numbered
 from transformer_jax.decoding.translator import TextTokenizer
 from transformer_jax.decoding.windows import Window, round_up, windows
@@ -328,9 +328,9 @@ class DecoderLanguageModel:
             known = left_pad(texts, rows, longest, self.tokenizer.pad)
         else:
             known = tokens, starts
-        prompts = (tokens, starts, limits, before, known)
+        prompts = PromptBatch(tokens, starts, limits, before, known)
         progress = self.run.begin(
-            self.params, *prompts, *given, size=size, length=length, ngrams=ngrams
+            self.params, prompts, *given, size=size, length=length, ngrams=ngrams
         )
         width = known[0].shape[1]
         done, until = 0, 1

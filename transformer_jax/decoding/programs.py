@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,17 @@ from transformer_jax.decoding.generate import (
 from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.decoding.speculate import PromptLookupState, prompt_lookup_decode
 
-__all__ = ["Programs"]
+__all__ = ["Programs", "PromptBatch"]
+
+
+class PromptBatch(NamedTuple):
+    """Prompts to continue, and what was generated of each before."""
+
+    tokens: Any  # [B P], padded on the left
+    starts: Any  # [B], where each prompt begins
+    limits: Any  # [B], most new tokens of each
+    generated: Any  # [B], new tokens of earlier segments
+    seen: tuple[Any, Any]  # [B Q] and [B], what penalties apply to, and where it begins
 
 
 class Programs:
@@ -28,8 +38,7 @@ class Programs:
     Prompts are rows that end in the same column; ``starts`` says where each begins.
 
     Attributes:
-        begin: Reads prompts, and writes the first token of each; ``read`` is all that stands
-            before it, and where that begins in each row, for penalties to look at.
+        begin: Prefills prompts, and generates the first token of each.
         go: Goes on up to a number of tokens; what is given is used up.
         grow: A cache with more room; the one given is used up.
         search: Beam search from prompts.
@@ -58,21 +67,21 @@ class Programs:
         return model, cache
 
     def _begin_batch(
-        self, params, tokens, starts, limits, before, read, sampling, keys, *, size, length, ngrams
+        self, params, prompts, sampling, keys, *, size, length, ngrams
     ) -> GenerationState:
-        model = nnx.merge(self.graph, params)
+        model, tokens = nnx.merge(self.graph, params), prompts.tokens
         cache = model.init_cache(None, tokens.shape[0], size)
-        logits, cache = model.prefill(tokens, cache, starts)
+        logits, cache = model.prefill(tokens, cache, prompts.starts)
         progress = init_generation(
             cache,
             tokens[:, -1],
             length=length,
             pad=self.special.pad,
-            max_lengths=limits,
-            prompt=read,
-            sampled=before,
+            max_lengths=prompts.limits,
+            prompt=prompts.seen,
+            sampled=prompts.generated,
         )
-        return self._writing(sampling, keys, read[0].shape[1], ngrams)(progress, logits)
+        return self._writing(sampling, keys, prompts.seen[0].shape[1], ngrams)(progress, logits)
 
     def _go_batch(
         self, params, progress, until, sampling, keys, *, read, ngrams

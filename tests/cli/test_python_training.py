@@ -1,0 +1,25 @@
+"""The README's section on training from Python runs as written."""
+
+import re
+from pathlib import Path
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+TEXT = "The quick brown fox jumps over the lazy dog.\n" * 40
+
+
+def test_what_readme_says_of_training_runs_as_written(tmp_path):
+    section = README.split("## Training from Python")[1].split("\n## ")[0]
+    imports, *blocks = re.findall("```python\n(.*?)```", section, re.DOTALL)
+    (tmp_path / "corpus.txt").write_text(TEXT)
+    code = "\n".join([imports, *blocks])
+    for path in ("corpus.txt", "runs/mine", "runs/own"):
+        assert f'"{path}"' in code
+        code = code.replace(f'"{path}"', repr(str(tmp_path / path)))
+    names = {}
+    exec(code, names)
+    assert names["result"].step == 4
+    assert isinstance(names["text"], str)
+    assert (tmp_path / "runs" / "mine" / "curves.png").exists()
+    assert names["best"].name == "valid_loss"
+    assert (tmp_path / "runs" / "own" / "results.json").exists()
+    assert int(names["state"].step) == 4
