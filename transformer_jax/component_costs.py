@@ -223,11 +223,11 @@ def _attention(
     )
     queries, keys = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
     values, mixed = sizes.kv_heads * sizes.value_dim, sizes.heads * sizes.value_dim
-    turned: int | float = 0
+    rotary_flops: int | float = 0
     if config.positions.kind == "rope" and path.endswith("self_attention"):
-        turned = 4 * (config.positions.rope_dim or sizes.head_dim) / sizes.head_dim
-    yield _linear(f"{path}/query", L, B * T, D, queries, attention.bias, item, turned)
-    yield _linear(f"{path}/key", L, B * S, D, keys, attention.bias, item, turned)
+        rotary_flops = 4 * (config.positions.rope_dim or sizes.head_dim) / sizes.head_dim
+    yield _linear(f"{path}/query", L, B * T, D, queries, attention.bias, item, rotary_flops)
+    yield _linear(f"{path}/key", L, B * S, D, keys, attention.bias, item, rotary_flops)
     yield _linear(f"{path}/value", L, B * S, D, values, attention.bias, item)
     if attention.qk_norm:
         H = sizes.head_dim

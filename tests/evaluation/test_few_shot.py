@@ -84,7 +84,7 @@ def test_a_prompt_is_its_examples_and_an_open_query():
 def test_the_answer_is_found_where_the_template_has_it(example, lead, stop, ask):
     template = Template(example)
     assert (template.lead, template.stop) == (lead, stop)
-    assert template.ask({"input": "x"}) == ask
+    assert template.format_query({"input": "x"}) == ask
     whole = template.write({"input": "x", "output": "y"})
     assert whole.startswith(ask + lead + "y" + stop)
 
@@ -116,7 +116,7 @@ def test_unknown_fields_are_named():
     with pytest.raises(DataError, match=r"no field 'question': it has input, output"):
         make_prompt(Template("{question} {output}"), POOL[:1], {"question": "?"})
     with pytest.raises(DataError, match=r"no field 'input': it has none"):
-        Template().ask({})
+        Template().format_query({})
 
 
 def test_examples_are_chosen_by_seed_and_index_and_never_are_the_query():

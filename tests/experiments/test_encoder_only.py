@@ -208,20 +208,20 @@ def test_every_task_is_measured(tuned, kind, measure):
 @pytest.mark.parametrize(("classes", "kind"), [(("0", "1"), f1), (("0", "1", "2"), macro_f1)])
 def test_f1_is_that_of_the_run_and_not_of_the_labels_that_occur(classes, kind):
     wanted = ["0", "1", "1", "0", "1"]
-    told = np.array([0, 1, 0, 0, 1])
+    predicted = np.array([0, 1, 0, 0, 1])
 
-    class Told(Predictor):
+    class StubPredictor(Predictor):
         def __init__(self):
             pass
 
         def classes(self, texts, seconds):
-            return np.eye(len(classes))[told]
+            return np.eye(len(classes))[predicted]
 
     part = Sentences("some", wanted, None, wanted)
     task = dataclasses.replace(TASK_RUNS["classify"][1].task, labels=classes)
-    found = measure(Told(), task.kind, task.labels, part)["f1"]
-    assert found == kind(told, np.array([int(label) for label in wanted]))
-    assert f1(told, told * 0 + 1) != macro_f1(told, told * 0 + 1)
+    found = measure(StubPredictor(), task.kind, task.labels, part)["f1"]
+    assert found == kind(predicted, np.array([int(label) for label in wanted]))
+    assert f1(predicted, predicted * 0 + 1) != macro_f1(predicted, predicted * 0 + 1)
 
 
 @pytest.mark.slow
@@ -353,7 +353,7 @@ MISTAKES = [
     (["finetune", "tag", "--data.train", "{data}/classify.tsv"], 2, "tag"),
     (["finetune", "qa", "--data.train", "{data}/wrong.json"], 3, "dog"),
     (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--task.labels", "a", "b"], 2,
-     "task.labels are told from the training file"),
+     "task.labels are predicted from the training file"),
     (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--task.freeze", "some"], 2,
      "task.freeze is some"),
     (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--task.freeze", "1"], 2,

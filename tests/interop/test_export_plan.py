@@ -17,7 +17,7 @@ from transformer_jax.config import (
     ScoreConfig,
 )
 from transformer_jax.errors import CheckpointError, ConfigError
-from transformer_jax.interop.export import published_tensors, write_folder
+from transformer_jax.interop.export import hf_tensors, write_folder
 from transformer_jax.interop.export_plan import choose_family
 from transformer_jax.interop.family import Model
 from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint
@@ -86,7 +86,7 @@ def test_a_parameter_of_another_shape_is_never_written():
     params["encoder"]["positions"]["table"] = np.zeros((12, 63), np.float32)
     fit = choose_family(model)
     with pytest.raises(CheckpointError, match=r"positions/table is \[12, 63\], and \[12, 64\]"):
-        published_tensors(fit.family, fit.model, params)
+        hf_tensors(fit.family, fit.model, params)
 
 
 @pytest.mark.parametrize(

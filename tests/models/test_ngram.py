@@ -248,9 +248,9 @@ def test_counts_are_exact_however_they_are_cut(monkeypatch, chunk):
         assert counts.counts[n - 1].sum() == wanted.total()
         assert n == 1 or len(counts.keys[n - 1]) == len(wanted)
         for run, count in wanted.items():
-            place = counts.place([V if s == START else s for s in run])
+            place = counts.index([V if s == START else s for s in run])
             assert counts.counts[n - 1][place] == count
-    assert counts.place([0, 0, V]) == -1
+    assert counts.index([0, 0, V]) == -1
 
 
 @pytest.mark.parametrize("smoothing", SMOOTHINGS, ids=str)

@@ -27,7 +27,7 @@ from transformer_jax.config import (
 )
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.interop import hf_checkpoint as published
-from transformer_jax.interop.export import published_tensors, write_folder
+from transformer_jax.interop.export import hf_tensors, write_folder
 from transformer_jax.interop.export_plan import choose_family, unscan_layers
 from transformer_jax.interop.family import Model
 from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint
@@ -107,7 +107,7 @@ def test_layouts_give_what_transformers_gives(loaded, name):
 @pytest.mark.quick(*QUICK)
 def test_layouts_go_back_bit_by_bit(loaded, name):
     folder, params = loaded(name)
-    back = published_tensors(folder.family, folder.model, params)
+    back = hf_tensors(folder.family, folder.model, params)
     wanted = layouts.weights(name)
     assert back.keys() == wanted.keys()
     for tensor, value in wanted.items():
@@ -430,7 +430,7 @@ def test_gpt2_without_the_prefix_of_its_names(loaded, tmp_path):
     assert found.model.prefix == ""
     known = loaded("gpt2")[1]
     jax.tree.map(np.testing.assert_array_equal, found.load(), known)
-    assert published_tensors(found.family, found.model, known).keys() == bare.keys()
+    assert hf_tensors(found.family, found.model, known).keys() == bare.keys()
 
 
 WRONG = [

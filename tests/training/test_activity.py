@@ -70,7 +70,7 @@ def clock(monkeypatch):
 def test_off_a_terminal_there_is_a_line_once_in_a_while(clock):
     console = av_console()
     with working("compiling", 6, console=console, every=8.0) as work:
-        work.advance(2)
+        work.update(2)
         clock.sleep(7)
         assert console.file.getvalue() == ""
         clock.sleep(23)
@@ -117,7 +117,7 @@ def test_the_innermost_activity_is_what_is_shown(clock):
 def test_a_terminal_shows_a_bar_that_does_not_stay():
     console = av_console(terminal=True)
     with working("evaluating", 4, console=console) as work:
-        work.advance()
+        work.update()
         time.sleep(0.4)
     shown = console.file.getvalue()
     assert "evaluating: 1/4" in shown

@@ -29,7 +29,7 @@ from transformer_jax.training.state import TrainState, abstract_state, create_st
 from transformer_jax.training.step import compile_eval, compile_step, make_eval_step, make_step
 from transformer_jax.training.trees import named
 
-OBJECTIVE = translation(bos=1, smoothing=0.1)
+OBJECTIVE = translation(bos=1, label_smoothing=0.1)
 # With plain descent at rate 1 the change of a parameter is its gradient.
 DESCENT = optax.sgd(1.0)
 

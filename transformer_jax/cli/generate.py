@@ -95,7 +95,7 @@ class Generate(RunCommand):
         from transformer_jax.decoding.requests import numbered
         from transformer_jax.predictors.runs import (
             as_trained,
-            counted,
+            is_ngram_run,
             load_language,
             open_directory,
         )
@@ -103,7 +103,7 @@ class Generate(RunCommand):
         prepare = as_trained(self.run, trim=False)
         # Numbered here: the model gets one window of requests at a time.
         asked = numbered([dataclasses.replace(one, prompt=prepare(one.prompt)) for one in asked])
-        if counted(open_directory(self.run)):
+        if is_ngram_run(open_directory(self.run)):
             self.check_counted()
         from transformer_jax.decoding.language import BatchingConfig
 

@@ -38,7 +38,7 @@ class Template:
 
     Example:
         >>> template = Template("Q: {question}\nA: {reply}\n\n", answer="reply")
-        >>> template.ask({"question": "Why?"}), template.lead, template.stop
+        >>> template.format_query({"question": "Why?"}), template.lead, template.stop
         ('Q: Why?\nA:', ' ', '\n\n')
     """
 
@@ -90,7 +90,7 @@ class Template:
         """
         return _fill(self._parts(), example)
 
-    def ask(self, query: Example) -> str:
+    def format_query(self, query: Example) -> str:
         """A query without its answer, which need not be known.
 
         Raises:
@@ -118,7 +118,7 @@ def make_prompt(template: Template, examples: Sequence[Example], query: Example)
         >>> make_prompt(Template(), [{"input": "ab", "output": "ba"}], {"input": "cd"})
         'ab -> ba\ncd ->'
     """
-    return template.header + "".join(map(template.write, examples)) + template.ask(query)
+    return template.header + "".join(map(template.write, examples)) + template.format_query(query)
 
 
 def select_demonstrations(
@@ -154,12 +154,12 @@ def select_demonstrations(
     if k < 0:
         raise ConfigError(f"{plural(k, 'example')}: 0 or more")
     template = template or Template()
-    asked = template.ask(query)
+    asked = template.format_query(query)
     found: list[Example] = []
     for place in _shuffled(len(pool), random.Random(f"few-shot {seed} {index}")):
         if len(found) == k:
             break
-        if template.ask(pool[place]) != asked:
+        if template.format_query(pool[place]) != asked:
             found.append(pool[place])
     if len(found) < k:
         raise DataError(

@@ -226,7 +226,7 @@ def _chunks(head: _Head, x, targets, weights):
     return cut(x), cut(targets), cut(weights)
 
 
-def _join(chunks, rows: int):
+def _merge_chunks(chunks, rows: int):
     return chunks.swapaxes(0, 1).reshape(-1, *chunks.shape[2:])[:rows]
 
 
@@ -275,7 +275,7 @@ def _fused_forward(head, x, table, bias, targets, weights):
     else:
         sums, rows = lax.scan(add, sums, chunks)
     total, dtable, dbias = sums
-    dx, dweights = (_join(a, len(targets)) for a in rows)
+    dx, dweights = (_merge_chunks(a, len(targets)) for a in rows)
     dtable = lax.optimization_barrier(dtable).T.astype(table.dtype)
     dbias = None if bias is None or dbias is None else dbias.astype(bias.dtype)
     return total, (dx, dtable, dbias, dweights)

@@ -17,7 +17,7 @@ from transformer_jax.interop.tensor_layouts import to_hf
 from transformer_jax.interop.tensor_writer import write_tensors
 from transformer_jax.training.trees import named
 
-__all__ = ["published_tensors", "with_post_processor", "write_folder", "write_model"]
+__all__ = ["hf_tensors", "with_post_processor", "write_folder", "write_model"]
 
 
 def write_model(
@@ -182,7 +182,7 @@ def write_folder(
         CheckpointError: Nothing can be written there.
     """
     fit = choose_family(model, fields)
-    tensors = published_tensors(fit.family, fit.model, fit.change(params))
+    tensors = hf_tensors(fit.family, fit.model, fit.change(params))
     if dtype != "float32":
         import ml_dtypes
 
@@ -205,7 +205,7 @@ def write_folder(
     return said
 
 
-def published_tensors(family: ModelFamily, model: Model, params: Any) -> dict[str, np.ndarray]:
+def hf_tensors(family: ModelFamily, model: Model, params: Any) -> dict[str, np.ndarray]:
     """The tensors of a model by their published names: the opposite of loading, to the last bit.
 
     Biases that ours lacks are zeros.

@@ -116,14 +116,14 @@ class HFRunDirectory(RunDirectory):
             from transformer_jax.interop.vocabularies import find_tokenizer
 
             text, special = find_tokenizer(self.path)
-            self._found = text, special | _told(self.folder, text)
+            self._found = text, special | _special_tokens(self.folder, text)
         return self._found
 
 
-def _told(folder: HFCheckpoint, text: str) -> dict[str, str]:
+def _special_tokens(folder: HFCheckpoint, text: str) -> dict[str, str]:
     """Roles of tokens that the configuration gives by their ids.
 
-    A decoder of an encoder-decoder begins with the token that it is told to.
+    A decoder of an encoder-decoder begins with its decoder_start_token_id.
 
     Raises:
         CheckpointError: The model has no such token to begin with.

@@ -53,12 +53,12 @@ class Settings:
         if self.names.get("unk") in (self.names.get("bos"), self.names.get("eos")):
             self.names.pop("unk", None)  # GPT-2 says so, whose bytes leave nothing unknown
         self.special = set(self.names.values()) | set(self.listed())
-        self.added = dict(added)
+        self.added_tokens = dict(added)
         decoder = fields.get("added_tokens_decoder") or {}
         for id, token in decoder.items() if isinstance(decoder, dict) else ():
             if not isinstance(token, dict) or not _name(token) or not id.isdecimal():
                 raise DataError("an added token has no text or no number")
-            self.added[token["content"]] = int(id)
+            self.added_tokens[token["content"]] = int(id)
             if token.get("special"):
                 self.special.add(token["content"])
 

@@ -108,7 +108,7 @@ def _guarded(path: Path, make: _Convert) -> tokenizers.Tokenizer:
 
 def _complete(backend: tokenizers.Tokenizer, settings: Settings) -> tokenizers.Tokenizer:
     """The tokenizer with what the folder says was added to it."""
-    for name, id in sorted(settings.added.items(), key=lambda item: item[1]):
+    for name, id in sorted(settings.added_tokens.items(), key=lambda item: item[1]):
         if name in settings.special:
             backend.add_special_tokens([_token(name)])
         if backend.token_to_id(name) is None:

@@ -100,11 +100,10 @@ class _Labelled(Encoder):
         *,
         key: Key[Array, ""] | None = None,
     ) -> Float32[Array, "B *T V"]:
-        """``W dropout(x) + b`` of the hidden states that :meth:`read` selects, in float32."""
+        """``W dropout(x) + b`` of the :meth:`classifier_inputs`, in float32."""
         keys = (None, None) if key is None else jax.random.split(key)
-        return self.scores(
-            self.read(super().__call__(tokens, lengths, token_type_ids, key=keys[0])), keys[1]
-        )
+        hidden = super().__call__(tokens, lengths, token_type_ids, key=keys[0])
+        return self.scores(self.classifier_inputs(hidden), keys[1])
 
     def scores(
         self, vectors: Float[Array, "*rows D"], key: Key[Array, ""] | None
@@ -113,7 +112,7 @@ class _Labelled(Encoder):
         vectors = dropout(vectors, self.config.norm.residual_dropout, key)
         return self.labels(vectors).astype(jnp.float32)
 
-    def read(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B *T D"]:
+    def classifier_inputs(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B *T D"]:
         """The hidden states that are classified: those of all tokens."""
         return hidden
 
@@ -121,7 +120,7 @@ class _Labelled(Encoder):
 class SequenceClassifier(_Labelled):
     """Class logits, or one regression output, for each text or text pair (rows B36, T16)."""
 
-    def read(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B D"]:
+    def classifier_inputs(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B D"]:
         """The pooled hidden states."""
         return self.pooled(hidden)
 
@@ -140,7 +139,7 @@ class ReplacedTokenDetector(TokenClassifier):
         super().__init__(config, labels=1, rngs=rngs)
         self.detector = Linear(config.d_model, config.d_model, ("embed", None), rngs=rngs)
 
-    def read(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+    def classifier_inputs(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
         """A map of the vectors of all tokens, by the activation of the layers."""
         return ACTIVATIONS[self.config.feed_forward.activation](self.detector(hidden))
 

@@ -172,7 +172,7 @@ class NgramModel:
         place = 0
         for n, (own, rest) in enumerate(self._levels[1 : len(symbols) + 1], 2):
             # What never occurs does not after something more either.
-            place = self.counts.place(symbols[1 - n :]) if place >= 0 else -1
+            place = self.counts.index(symbols[1 - n :]) if place >= 0 else -1
             below = likely if isinstance(self.smoothing, KneserNey) else uniform
             likely = rest[place] * below
             if place >= 0:

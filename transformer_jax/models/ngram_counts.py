@@ -60,13 +60,13 @@ class NgramCounts:
         place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
         return np.where(keys[place] == wanted, place, -1)
 
-    def place(self, run: Iterable[int]) -> int:
-        """The place of one run, -1 if it never occurs.
+    def index(self, run: Iterable[int]) -> int:
+        """Index of one n-gram, -1 if it never occurs.
 
         Example:
             >>> ids, offsets = np.array([0, 1, 0, 1]), np.array([0, 4])
             >>> counts = count_ngrams(ids, offsets, order=2, vocab_size=2)
-            >>> int(counts.counts[1][counts.place([0, 1])]), counts.place([1, 1])
+            >>> int(counts.counts[1][counts.index([0, 1])]), counts.index([1, 1])
             (2, -1)
         """
         place = 0

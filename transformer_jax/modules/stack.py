@@ -112,18 +112,18 @@ class Stack(nnx.Module):
         return x
 
     def position_ids(
-        self, T: int, real: Int[Array, " B"] | Bool[Array, "B {T}"]
+        self, T: int, padding_mask: Int[Array, " B"] | Bool[Array, "B {T}"]
     ) -> Int[Array, "B {T}"] | None:
-        """Where tokens stand, or None for 0, 1, 2 and so on.
+        """Position of each token, or None for 0, 1, 2 and so on.
 
-        With ``skip_padding`` only real ones count: the first so many of a row, or those that are
-        True. All others stand at -1.
+        With ``skip_padding`` padding is not counted and has position -1. ``padding_mask`` is the
+        length of each row, or True for tokens that are not padding.
         """
         if not self.config.positions.skip_padding:
             return None
-        if real.ndim == 1:
-            real = jnp.arange(T)[None] < real[:, None]
-        return jnp.where(real, jnp.cumsum(real, axis=1, dtype=jnp.int32) - 1, -1)
+        if padding_mask.ndim == 1:
+            padding_mask = jnp.arange(T)[None] < padding_mask[:, None]
+        return jnp.where(padding_mask, jnp.cumsum(padding_mask, axis=1, dtype=jnp.int32) - 1, -1)
 
     def embed_inputs(
         self,

@@ -14,7 +14,13 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.predictors.base import Predictor, listed, truncation
 from transformer_jax.predictors.hf_generation import HFTextGenerator
 from transformer_jax.predictors.results import GeneratedText, with_alternatives
-from transformer_jax.predictors.runs import as_trained, counted, load, load_language, open_directory
+from transformer_jax.predictors.runs import (
+    as_trained,
+    is_ngram_run,
+    load,
+    load_language,
+    open_directory,
+)
 from transformer_jax.predictors.texts import Embedding
 
 __all__ = ["GenerationSettings", "LanguageModelPredictor", "TranslationPredictor"]
@@ -143,7 +149,9 @@ class LanguageModelPredictor(Predictor):
 
     def __init__(self, path: Path, checkpoint: str = "best"):
         self._path = path
-        loaded = None if counted(open_directory(path)) else load(path, checkpoint, kind="decoder")
+        loaded = (
+            None if is_ngram_run(open_directory(path)) else load(path, checkpoint, kind="decoder")
+        )
         language = load_language(path, checkpoint, loaded=loaded)
         self._language: LanguageModel = language
         if loaded is not None:

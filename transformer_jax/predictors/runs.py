@@ -22,9 +22,9 @@ __all__ = [
     "abstract_model",
     "as_trained",
     "chosen_checkpoint",
-    "counted",
     "family",
     "first_token",
+    "is_ngram_run",
     "load",
     "load_language",
     "model_config",
@@ -142,7 +142,7 @@ def family(run: "RunDirectory") -> str:
     Raises:
         CheckpointError: ``config.json`` is damaged or describes no model of ours.
     """
-    if counted(run):
+    if is_ngram_run(run):
         return "ngram"
     config = model_config(run)
     if config.image.image_size:
@@ -195,7 +195,7 @@ def refuse_others(run: "RunDirectory", kinds: tuple[str, ...]) -> str:
     )
 
 
-def counted(run: "RunDirectory") -> bool:
+def is_ngram_run(run: "RunDirectory") -> bool:
     """Whether a run's model is an n-gram model, which has no checkpoints.
 
     Raises:
@@ -341,7 +341,7 @@ def load_language(
         CheckpointError: There is no such run, or its files are damaged or do not fit together.
     """
     run = open_directory(path)
-    if counted(run):
+    if is_ngram_run(run):
         from transformer_jax.decoding.ngram import NgramLanguageModel
         from transformer_jax.models.ngram import NgramModel
 

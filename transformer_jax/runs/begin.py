@@ -41,7 +41,7 @@ def learn_tokenizer(
 def begin(
     run: Any,
     learn: Callable[[], Tokenizer],
-    settle: Callable[[Any, Tokenizer], Any],
+    resolve: Callable[[Any, Tokenizer], Any],
     *,
     vocab_given: bool,
 ) -> RunDirectory:
@@ -52,7 +52,7 @@ def begin(
     Args:
         run: What is asked for.
         learn: Trains the tokenizer, if the run does not name one.
-        settle: The run with what only the tokenizer and the texts tell, such as the size of the
+        resolve: The run with what only the tokenizer and the texts tell, such as the size of the
             model's vocabulary.
         vocab_given: Whether the size of the model's vocabulary was asked for too.
 
@@ -71,7 +71,7 @@ def begin(
                 f"model.vocab_size is {run.model.vocab_size}: leave model.vocab_size out, and it "
                 f"follows the tokenizer"
             )
-        run = settle(run, tokenizer)
+        run = resolve(run, tokenizer)
         if run.tokenizer.vocab_size is None:
             size = dataclasses.replace(run.tokenizer, vocab_size=tokenizer.vocab_size)
             run = dataclasses.replace(run, tokenizer=size)

@@ -51,14 +51,14 @@ def begin(run: FinetuneRun, named: FinetuneRun) -> tuple[FinetuneRun, RunDirecto
             return start.directory.load_tokenizer()
         return beginning.learn_tokenizer(run.tokenizer, _texts(splits.train), BERT_SPECIAL)
 
-    def settle(run: FinetuneRun, tokenizer: Tokenizer) -> FinetuneRun:
+    def resolve(run: FinetuneRun, tokenizer: Tokenizer) -> FinetuneRun:
         run = checks.with_rows(run)
         task = dataclasses.replace(run.task, labels=labels)
-        settled: FinetuneRun = dataclasses.replace(run, task=task)
-        return settled if start is not None else checks.with_vocab(settled, tokenizer)
+        resolved: FinetuneRun = dataclasses.replace(run, task=task)
+        return resolved if start is not None else checks.with_vocab(resolved, tokenizer)
 
     given = start is None and run.model.vocab_size != named.model.vocab_size
-    directory = beginning.begin(run, learn, settle, vocab_given=given)
+    directory = beginning.begin(run, learn, resolve, vocab_given=given)
     return read(directory), directory, splits  # type: ignore[return-value]
 
 

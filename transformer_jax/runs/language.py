@@ -20,7 +20,7 @@ from transformer_jax.predictors.runs import first_token, load_language, open_dir
 from transformer_jax.runs import begin as beginning
 from transformer_jax.runs import checks
 from transformer_jax.runs.begin import token_cache
-from transformer_jax.runs.language_report import Report, baselines, counted_model, judge
+from transformer_jax.runs.language_report import Report, baselines, evaluate_texts, train_ngram
 from transformer_jax.runs.language_settings import LanguageRun, NgramRun, read
 from transformer_jax.runs.train import train as train_run
 from transformer_jax.tasks.language_model_task import Rows, build_text_store, language_model
@@ -45,12 +45,12 @@ def begin(
         checks.check_length("training.sequence_length", run.training.sequence_length, run.model)
     texts = open_run(run)
     learn = lambda: beginning.learn_tokenizer(run.tokenizer, sample_texts(texts.train))
-    settle = functools.partial(_settled, texts)
-    directory = beginning.begin(run, learn, settle, vocab_given=vocab_given)
+    resolve = functools.partial(_resolved, texts)
+    directory = beginning.begin(run, learn, resolve, vocab_given=vocab_given)
     return read(directory), directory, texts
 
 
-def _settled(texts: TextSplits, run: Any, tokenizer: Tokenizer) -> Any:
+def _resolved(texts: TextSplits, run: Any, tokenizer: Tokenizer) -> Any:
     """The run with the token that its texts begin with."""
     if isinstance(run, NgramRun):
         return run
@@ -151,11 +151,11 @@ def _test(
         model, tokenizer, first=first_token(directory, tokenizer), ends=_ends(run)
     )
     store = functools.partial(store_of, run, directory, tokenizer)
-    stores = {name: store(found) for name, found in _judged(texts).items()}
+    stores = {name: store(found) for name, found in _evaluation_texts(texts).items()}
     report = Report(run.output or "")
-    report.add("this model", judge(language, stores))
+    report.add("this model", evaluate_texts(language, stores))
     for name, counted in baselines(store(texts.train), tokenizer, run.evaluation):
-        report.add(name, judge(counted, stores))
+        report.add(name, evaluate_texts(counted, stores))
     print(report, flush=True)
     _write_sample(language, run)
     return {"scores": report.to_dict()}
@@ -170,7 +170,7 @@ def _write_sample(model: LanguageModel, run: LanguageRun | NgramRun) -> None:
         print(f"\nsample:\n{sample.text}\n", flush=True)
 
 
-def _judged(texts: TextSplits) -> dict[str, DocumentStream]:
+def _evaluation_texts(texts: TextSplits) -> dict[str, DocumentStream]:
     """The texts that models are compared on: tests, or else those of validation."""
     valid = {} if texts.valid is None else {"valid": texts.valid}
     return dict(texts.tests) or valid
@@ -184,17 +184,18 @@ def count(run: NgramRun, directory: RunDirectory, texts: TextSplits) -> int:
     began = time.monotonic()
     tokenizer = directory.load_tokenizer()
     store = store_of(run, directory, tokenizer, texts.train)
-    model = counted_model(store, tokenizer, run.model)
+    model = train_ngram(store, tokenizer, run.model)
     model.model.save(directory.path / "ngram.npz")
     seal = {"schema": manifest.SCHEMA, "config": directory.read_config()}
     manifest.rewrite(directory.path, seal | {"tokenizer": tokenizer.sha256})
     stores = {
-        name: store_of(run, directory, tokenizer, found) for name, found in _judged(texts).items()
+        name: store_of(run, directory, tokenizer, found)
+        for name, found in _evaluation_texts(texts).items()
     }
     report = Report(run.output or "")
-    report.add(f"{run.model.order}-gram, {run.model.smoothing}", judge(model, stores))
+    report.add(f"{run.model.order}-gram, {run.model.smoothing}", evaluate_texts(model, stores))
     for name, other in baselines(store, tokenizer, run.evaluation):
-        report.add(name, judge(other, stores))
+        report.add(name, evaluate_texts(other, stores))
     print(report, flush=True)
     _write_sample(model, run)
     seconds = round(time.monotonic() - began, 1)
@@ -212,7 +213,7 @@ def compare(asked: Any) -> int:
         judged = {"text": read_texts(asked.text, run.data.read, "--text")}
     else:
         assert texts is not None
-        judged = _judged(texts)
+        judged = _evaluation_texts(texts)
         if not judged:
             raise ConfigError(f"{asked.run}: has no test or validation text: give --text")
     report = Report(asked.run)
@@ -221,7 +222,7 @@ def compare(asked: Any) -> int:
         checkpoint = asked.checkpoint if path == asked.run else "best"
         model = load_language(directory.path, checkpoint)
         settings = read(directory)
-        report.add(path, judge(model, _stores(settings, directory, judged)))
+        report.add(path, evaluate_texts(model, _stores(settings, directory, judged)))
     orders = run.evaluation.ngram_orders if asked.ngrams is None else asked.ngrams
     if orders and texts is not None:
         tokenizer = first.load_tokenizer()
@@ -229,7 +230,7 @@ def compare(asked: Any) -> int:
         evaluation = dataclasses.replace(run.evaluation, ngram_orders=orders)
         store = store_of(run, first, tokenizer, texts.train)
         for name, counted in baselines(store, tokenizer, evaluation):
-            report.add(name, judge(counted, stores))
+            report.add(name, evaluate_texts(counted, stores))
     print(report, flush=True)
     if asked.output is not None:
         try:

@@ -16,20 +16,20 @@ from transformer_jax.errors import plural
 from transformer_jax.models.ngram import AddK, KneserNey, NgramModel
 from transformer_jax.runs.language_settings import LanguageEvaluation, NgramConfig
 
-__all__ = ["Judge", "Report", "Worth", "baselines", "counted_model", "judge"]
+__all__ = ["DocumentScorer", "Report", "TextMetrics", "baselines", "evaluate_texts", "train_ngram"]
 
 
 @runtime_checkable
-class Judge(Protocol):
-    """What tells the probability of tokenized documents."""
+class DocumentScorer(Protocol):
+    """A model of the probability of tokenized documents."""
 
     def document_log_probs(self, store: TokenStore) -> np.ndarray:
         """The log-probability of every token, given those before it in its document."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Worth:
-    """What a text is worth to a model."""
+class TextMetrics:
+    """Loss of a text under a model."""
 
     nats: float  # of the whole text, ends of documents among its tokens
     tokens: int
@@ -42,7 +42,7 @@ class Worth:
         return self.nats / max(self.tokens, 1)
 
     def to_dict(self) -> dict[str, float]:
-        """Everything that is told of it."""
+        """All metrics by name."""
         bits = self.nats / math.log(2)
         return {
             "loss": self.loss,
@@ -53,17 +53,19 @@ class Worth:
         }
 
 
-def judge(model: Judge, stores: Mapping[str, TextStore]) -> dict[str, Worth]:
-    """The worth of each text to a model."""
+def evaluate_texts(
+    model: DocumentScorer, stores: Mapping[str, TextStore]
+) -> dict[str, TextMetrics]:
+    """Metrics of each text under a model."""
     out = {}
     for name, store in stores.items():
         nats = -float(np.sum(model.document_log_probs(store), dtype=np.float64))
         counts = store.counts
-        out[name] = Worth(nats, len(store.ids), counts["characters"], counts["bytes"])
+        out[name] = TextMetrics(nats, len(store.ids), counts["characters"], counts["bytes"])
     return out
 
 
-def counted_model(
+def train_ngram(
     store: TokenStore, tokenizer: Tokenizer, config: NgramConfig, limit: int | None = None
 ) -> NgramLanguageModel:
     """The n-gram model of a text, or of its first ``limit`` tokens."""
@@ -91,7 +93,7 @@ def baselines(
         name = "unigram, add-1" if order == 1 else f"{order}-gram, Kneser-Ney"
         limit = evaluation.ngram_tokens
         name += f", of {plural(limit, 'token')}" if limit < len(store.ids) else ""
-        yield name, counted_model(store, tokenizer, config, limit)
+        yield name, train_ngram(store, tokenizer, config, limit)
 
 
 class Report:
@@ -99,9 +101,9 @@ class Report:
 
     def __init__(self, name: str):
         self.name = name
-        self.rows: list[tuple[str, str, Worth]] = []
+        self.rows: list[tuple[str, str, TextMetrics]] = []
 
-    def add(self, model: str, found: Mapping[str, Worth]) -> None:
+    def add(self, model: str, found: Mapping[str, TextMetrics]) -> None:
         """Takes in what a model makes of each text."""
         self.rows += [(model, text, worth) for text, worth in found.items()]
 

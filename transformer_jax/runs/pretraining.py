@@ -43,16 +43,16 @@ def begin(run: PretrainRun, named: PretrainRun) -> tuple[PretrainRun, RunDirecto
         return beginning.learn_tokenizer(run.tokenizer, sample_texts(texts.train), BERT_SPECIAL)
 
     directory = beginning.begin(
-        run, learn, _settled, vocab_given=run.model.vocab_size != named.model.vocab_size
+        run, learn, _resolved, vocab_given=run.model.vocab_size != named.model.vocab_size
     )
     return read(directory), directory, texts  # type: ignore[return-value]
 
 
-def _settled(run: PretrainRun, tokenizer: Tokenizer) -> PretrainRun:
+def _resolved(run: PretrainRun, tokenizer: Tokenizer) -> PretrainRun:
     # Refused now, not when it trains.
     MLMMasking.of(tokenizer, whole_word_mask=run.masking.whole_word_mask)
-    settled: PretrainRun = checks.with_vocab(checks.with_rows(run), tokenizer)
-    return settled
+    resolved: PretrainRun = checks.with_vocab(checks.with_rows(run), tokenizer)
+    return resolved
 
 
 def make_task(

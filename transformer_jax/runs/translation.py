@@ -37,7 +37,7 @@ def begin(run: Run, named: Run) -> tuple[Run, RunDirectory, Splits]:
             return start.directory.load_tokenizer()
         return beginning.learn_tokenizer(run.tokenizer, [*pairs.sources, *pairs.targets])
 
-    directory = beginning.begin(run, learn, _settled, vocab_given=given)
+    directory = beginning.begin(run, learn, _resolved, vocab_given=given)
     return Run.read(directory), directory, splits
 
 
@@ -55,9 +55,9 @@ def _from(run: Run, named: Run, start: Initial) -> Run:
     return dataclasses.replace(run, model=model, data=dataclasses.replace(run.data, read=read))
 
 
-def _settled(run: Run, tokenizer: Tokenizer) -> Run:
-    settled: Run = checks.with_vocab(checks.with_rows(run), tokenizer)
-    return settled
+def _resolved(run: Run, tokenizer: Tokenizer) -> Run:
+    resolved: Run = checks.with_vocab(checks.with_rows(run), tokenizer)
+    return resolved
 
 
 def make_task(run: Run, directory: RunDirectory, tokenizer: Tokenizer, splits: Splits) -> Task:

@@ -40,7 +40,7 @@ class Activity:
 
     Example:
         >>> work = Activity("evaluating", total=4)
-        >>> work.advance()
+        >>> work.update()
         >>> str(work)
         'evaluating: 1/4, 0s'
     """
@@ -49,8 +49,8 @@ class Activity:
         self.name, self.total, self.done = name, total, 0
         self._began = time.monotonic()
 
-    def advance(self, by: int = 1) -> None:
-        """Counts work that is done."""
+    def update(self, by: int = 1) -> None:
+        """Count finished work."""
         self.done += by
 
     def __str__(self) -> str:
@@ -198,4 +198,4 @@ def tracked(items: Iterable[Item], name: str, total: int | None = None) -> Itera
     with working(name, total) as activity:
         for item in items:
             yield item
-            activity.advance()
+            activity.update()

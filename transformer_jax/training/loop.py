@@ -176,8 +176,8 @@ class _Loop:
                 break
             self.skipped += 1
         self.clock = time.monotonic()
-        self.rate: float | None = None
-        self.told = False
+        self.tokens_per_second: float | None = None
+        self.reported_shapes = False
 
     def run(
         self,
@@ -235,8 +235,8 @@ class _Loop:
     def _tell_compiled(self) -> None:
         """Says once that all programs are there."""
         shapes = self.step.announced
-        if not self.told and shapes and self.step.ready >= shapes:
-            self.told = True
+        if not self.reported_shapes and shapes and self.step.ready >= shapes:
+            self.reported_shapes = True
             self.progress.say(
                 f"compiled {plural(shapes, 'batch shape')} in {duration(self.step.seconds)}"
             )
@@ -309,14 +309,16 @@ class _Loop:
         tokens = values.pop("weight", None)
         if tokens is not None:
             rate = tokens / max(now - self.clock, 1e-9)
-            self.rate = rate if self.rate is None else 0.95 * self.rate + 0.05 * rate
+            before = self.tokens_per_second
+            self.tokens_per_second = rate if before is None else 0.95 * before + 0.05 * rate
         self.clock = now
         record: dict[str, Any] = {"step": number}
         if self.per_epoch:
             record["epoch"] = round(number / self.per_epoch, 4)
         record |= values
         if tokens is not None:
-            record |= {"tokens": tokens, "tokens_per_second": round(self.rate or 0.0, 1)}
+            speed = round(self.tokens_per_second or 0.0, 1)
+            record |= {"tokens": tokens, "tokens_per_second": speed}
         self.records.write(record)
         self.progress.step(self.records.history[-1])
         self._count_skipped(number, bool(values.get("skipped")))

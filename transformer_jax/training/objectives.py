@@ -51,12 +51,12 @@ def length_weights(lengths: Int[Array, "B"], length: int) -> Float[Array, "B T"]
     return (jnp.arange(length)[None] < lengths[:, None]).astype(jnp.float32)
 
 
-def translation(bos: int, smoothing: float = 0.0, chunk: int | None = None) -> Objective:
+def translation(bos: int, label_smoothing: float = 0.0, chunk: int | None = None) -> Objective:
     """The cross-entropy of a target text given its source, in nats, as sum and number of tokens.
 
     Args:
         bos: The token that decoder inputs begin with.
-        smoothing: Probability spread evenly over the vocabulary (Vaswani et al. 2017: 0.1).
+        label_smoothing: Probability spread evenly over the vocabulary (Vaswani et al. 2017: 0.1).
         chunk: Tokens whose scores are held at a time; 0 holds those of the whole batch, None lets
             the loss choose.
 
@@ -67,7 +67,7 @@ def translation(bos: int, smoothing: float = 0.0, chunk: int | None = None) -> O
     Raises:
         ConfigError: Smoothing outside [0, 1) or a negative chunk.
     """
-    _check(smoothing, chunk)
+    _check(label_smoothing, chunk)
 
     def objective(model: Scorer, batch: dict[str, Any], key: Array | None = None):
         names = "source", "source_lengths", "target", "target_lengths"
@@ -77,17 +77,17 @@ def translation(bos: int, smoothing: float = 0.0, chunk: int | None = None) -> O
         hidden = model.hidden(inputs, shift_tokens_right(target, bos), key=key)
         if chunk == 0:
             logits = model.output_table().logits(hidden)
-            return {"loss": cross_entropy(logits, target, weights, smoothing)}
-        return {"loss": _fused(model, hidden, target, weights, smoothing, chunk)}
+            return {"loss": cross_entropy(logits, target, weights, label_smoothing)}
+        return {"loss": _fused(model, hidden, target, weights, label_smoothing, chunk)}
 
     return objective
 
 
-def language_model(smoothing: float = 0.0, chunk: int | None = None) -> Objective:
+def language_model(label_smoothing: float = 0.0, chunk: int | None = None) -> Objective:
     """The cross-entropy of texts, in nats, as sum and number of tokens (row B27).
 
     Args:
-        smoothing: Probability spread evenly over the vocabulary.
+        label_smoothing: Probability spread evenly over the vocabulary.
         chunk: Tokens whose scores are held at a time; 0 holds those of the whole batch, None lets
             the loss choose.
 
@@ -98,7 +98,7 @@ def language_model(smoothing: float = 0.0, chunk: int | None = None) -> Objectiv
     Raises:
         ConfigError: Smoothing outside [0, 1) or a negative chunk.
     """
-    _check(smoothing, chunk)
+    _check(label_smoothing, chunk)
 
     def objective(model: Scorer, batch: dict[str, Any], key: Array | None = None):
         tokens, targets, weights = (jnp.asarray(batch[n]) for n in ("tokens", "targets", "weights"))
@@ -106,23 +106,25 @@ def language_model(smoothing: float = 0.0, chunk: int | None = None) -> Objectiv
         hidden = model.hidden(inputs, tokens, key=key)
         if chunk == 0:
             logits = model.output_table().logits(hidden)
-            return {"loss": cross_entropy(logits, targets, weights, smoothing)}
-        return {"loss": _fused(model, hidden, targets, weights, smoothing, chunk)}
+            return {"loss": cross_entropy(logits, targets, weights, label_smoothing)}
+        return {"loss": _fused(model, hidden, targets, weights, label_smoothing, chunk)}
 
     return objective
 
 
-def _check(smoothing: float, chunk: int | None) -> None:
-    if not 0.0 <= smoothing < 1.0:
-        raise ConfigError(f"label smoothing is {smoothing}: allowed are 0 up to, not including, 1")
+def _check(label_smoothing: float, chunk: int | None) -> None:
+    if not 0.0 <= label_smoothing < 1.0:
+        raise ConfigError(
+            f"label smoothing is {label_smoothing}: allowed are 0 up to, not including, 1"
+        )
     if chunk is not None and chunk < 0:
         raise ConfigError(f"loss chunk is {chunk}: allowed are 0 (everything at once) and more")
 
 
-def _fused(model, hidden, target, weights, smoothing, chunk):
+def _fused(model, hidden, target, weights, label_smoothing, chunk):
     output = model.output_table()
     return fused_linear_cross_entropy(
-        hidden, output, target, weights, label_smoothing=smoothing, chunk=chunk
+        hidden, output, target, weights, label_smoothing=label_smoothing, chunk=chunk
     )
 
 

@@ -78,12 +78,12 @@ def read_item(directory: Path, leaves: Mapping[str, Any]) -> dict[str, Any]:
     Where all are in NumPy, a process of several reads them by itself.
     """
     ocp = orbax()
-    told: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     placed = [leaf for leaf in leaves.values() if getattr(leaf, "sharding", None) is not None]
     if jax.process_count() > 1 and not placed:
         # By default Orbax waits for the other processes, which may never come here.
         me = jax.process_index()
-        told["multiprocessing_options"] = ocp.options.MultiprocessingOptions(
+        options["multiprocessing_options"] = ocp.options.MultiprocessingOptions(
             primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"alone_{me}"
         )
 
@@ -93,8 +93,8 @@ def read_item(directory: Path, leaves: Mapping[str, Any]) -> dict[str, Any]:
             return ocp.RestoreArgs(restore_type=np.ndarray)
         return ocp.ArrayRestoreArgs(sharding=sharding, global_shape=leaf.shape, dtype=leaf.dtype)
 
-    handler = ocp.PyTreeCheckpointHandler(**told)
-    with contextlib.closing(ocp.Checkpointer(handler, **told)) as reader:
+    handler = ocp.PyTreeCheckpointHandler(**options)
+    with contextlib.closing(ocp.Checkpointer(handler, **options)) as reader:
         tree = reader.restore(
             directory,
             args=ocp.args.PyTreeRestore(

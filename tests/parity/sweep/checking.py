@@ -17,7 +17,7 @@ from tests.parity.sweep.drawing import Case, Draw
 from transformer_jax.decoding.hf_config import from_generation_config
 from transformer_jax.decoding.hf_generate import HFGenerator
 from transformer_jax.errors import UserError
-from transformer_jax.interop.export import published_tensors, write_folder
+from transformer_jax.interop.export import hf_tensors, write_folder
 from transformer_jax.interop.hf_checkpoint import HFCheckpoint, abstract_model, open_hf_checkpoint
 
 ALLOWED = 1e-5
@@ -153,7 +153,7 @@ def check_return(case: Case, folder: Path, here: HFCheckpoint, params: Any) -> N
     from safetensors.numpy import load_file
 
     file = load_file(folder / "model.safetensors")
-    back = published_tensors(here.family, here.model, params)
+    back = hf_tensors(here.family, here.model, params)
     wanted = {here.names[row.hf_name]: row.hf_name for row in here.mappings}
     assert back.keys() == set(wanted.values())
     for there, name in wanted.items():

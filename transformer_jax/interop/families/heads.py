@@ -81,12 +81,12 @@ def task_of(fields: ConfigReader, tensors: Tensors, heads: tuple[str, ...]) -> T
         "regression": "regress",
     }
     usual = "regression" if len(labels_of(fields)) == 1 else "single_label_classification"
-    told: TaskKind = fields.choice(("problem_type",), kinds, usual)
+    problem_type: TaskKind = fields.choice(("problem_type",), kinds, usual)
     count = len(labels_of(fields))
-    if told == "regress" and count > 1:
+    if problem_type == "regress" and count > 1:
         problem = fields.values.get("problem_type")
         raise fields.refused("problem_type", problem, f"one number a text is told, not {count}")
-    return "regress" if told == "classify" and count == 1 else told
+    return "regress" if problem_type == "classify" and count == 1 else problem_type
 
 
 def encoder(

@@ -49,7 +49,7 @@ def rotations(
         "kind": "rope",
         "max_length": longest,
         "rope_theta": group.number("rope_theta", default=base, above=0),
-        "rope_dim": _turned(fields, group, head_dim),
+        "rope_dim": _rotary_dim(fields, group, head_dim),
     }
     if kind == "linear":
         settings["rope_interpolation"] = group.number("factor", above=0)
@@ -66,15 +66,15 @@ def rope_group(fields: ConfigReader) -> ConfigReader:
     return group if group.values else fields.group("rope_parameters")
 
 
-def _turned(fields: ConfigReader, group: ConfigReader, head_dim: int | None) -> int | None:
-    """How many dimensions of a head turn, if not all."""
+def _rotary_dim(fields: ConfigReader, group: ConfigReader, head_dim: int | None) -> int | None:
+    """Number of rotary dimensions of a head, or None for all."""
     if head_dim is None:
         for where in (fields, group):
             where.only(partial_rotary_factor=1.0)
         return None
-    share = fields.number("partial_rotary_factor", default=1.0, above=0)
-    share = group.number("partial_rotary_factor", default=share, above=0)
-    return None if share == 1.0 else int(head_dim * share)
+    fraction = fields.number("partial_rotary_factor", default=1.0, above=0)
+    fraction = group.number("partial_rotary_factor", default=fraction, above=0)
+    return None if fraction == 1.0 else int(head_dim * fraction)
 
 
 def _old_length(fields: ConfigReader, group: ConfigReader, longest: int) -> int:
@@ -129,10 +129,10 @@ def rope_fields(places: PositionConfig, head_dim: int) -> dict[str, Any]:
     rope, more = _scaling(places)
     rope = {"rope_type": "default", "rope_theta": places.rope_theta} | rope
     if places.rope_dim is not None:
-        share = places.rope_dim / head_dim
-        if int(head_dim * share) != places.rope_dim:
-            share = (places.rope_dim + 0.5) / head_dim
-        rope["partial_rotary_factor"] = share
+        fraction = places.rope_dim / head_dim
+        if int(head_dim * fraction) != places.rope_dim:
+            fraction = (places.rope_dim + 0.5) / head_dim
+        rope["partial_rotary_factor"] = fraction
     return {
         "max_position_embeddings": places.max_length,
         "rope_parameters": rope,
