@@ -135,7 +135,8 @@ def check_end(stored, name):
     results, same = json.loads((run / "results.json").read_text()), same_machine(stored)
     for kind, values in expected["losses"].items():
         found = {str(record["step"]): record[kind] for record in records if kind in record}
-        assert found == (values if same else pytest.approx(values, rel=1e-4)), kind
+        # A printed loss may be another rounding of the same sum; parameters are equal bit by bit.
+        assert found == pytest.approx(values, rel=2e-7 if same else 1e-4), kind
     for setting in ("steps", "parameters"):
         assert results[setting] == expected["results"][setting]
     # A run that freezes parameters has them no longer in its state, but beside its checkpoints.
