@@ -28,7 +28,7 @@ from transformer_jax.decoding.layout import prepared
 from transformer_jax.decoding.options import BeamSearchConfig, SpecialTokens
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.modules.parameters import parameters
-from transformer_jax.training.objectives import translation
+from transformer_jax.training.objectives import sequence_to_sequence
 from transformer_jax.training.optimizers import OptimizerConfig, make_optimizer
 from transformer_jax.training.partition import merging
 from transformer_jax.training.schedules import ScheduleConfig
@@ -67,14 +67,12 @@ def train(vocab, width, heads, layers, hidden, batch, length, chunk=None, dtype=
         name="adamw", learning_rate=1e-3, schedule=ScheduleConfig("constant", 0), weight_decay=0.01
     )
     tx = make_optimizer(rate, width, 1000, params=parameters(model))
-    step = make_step(translation(BOS, 0.1, chunk=chunk), tx, merging(graph))
+    step = make_step(sequence_to_sequence(BOS, 0.1, chunk=chunk), tx, merging(graph))
     rng = np.random.default_rng(0)
     draw = lambda: rng.integers(4, vocab, (batch, length)).astype(np.int32)
     full = np.full(batch, length, np.int32)
-    batches = [
-        {"source": draw(), "source_lengths": full, "target": draw(), "target_lengths": full}
-        for _ in range(8)
-    ]
+    inputs = lambda: {"source": draw(), "source_lengths": full}
+    batches = [{"inputs": inputs(), "target": draw(), "lengths": full} for _ in range(8)]
     state = TrainState(jnp.int32(0), params, tx.init(params), None)
     compiled = jax.jit(step, donate_argnums=0)
     state, _ = compiled(state, {}, batches[0], None)

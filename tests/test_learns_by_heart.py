@@ -21,7 +21,7 @@ from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.decoding.options import BeamSearchConfig
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
-from transformer_jax.training.objectives import translation
+from transformer_jax.training.objectives import sequence_to_sequence
 from transformer_jax.training.optimizers import OptimizerConfig, make_optimizer
 from transformer_jax.training.partition import merging
 from transformer_jax.training.schedules import ScheduleConfig
@@ -60,7 +60,7 @@ def learnt(lesson):
     tokenizer, graph, params, batch = lesson
     rate = OptimizerConfig(learning_rate=1e-2, schedule=ScheduleConfig("constant", warmup_steps=20))
     tx = make_optimizer(rate, 32, STEPS)
-    step = jax.jit(make_step(translation(tokenizer.bos), tx, merging(graph)))
+    step = jax.jit(make_step(sequence_to_sequence(tokenizer.bos), tx, merging(graph)))
     state, losses = TrainState(np.int32(0), params, tx.init(params), None), []
     for _ in range(STEPS):
         state, metrics = step(state, {}, batch, None)
@@ -71,7 +71,7 @@ def learnt(lesson):
 def test_the_loss_begins_at_chance(lesson):
     """Row B27: before training every token is about as likely as any other."""
     tokenizer, graph, params, batch = lesson
-    objective = translation(tokenizer.bos)
+    objective = sequence_to_sequence(tokenizer.bos)
     sums = jax.jit(lambda params: objective(nnx.merge(graph, params), batch))(params)
     total, weight = sums["loss"]
     assert total / weight < 2 * np.log(tokenizer.vocab_size)

@@ -119,6 +119,11 @@ def test_fine_tune_bert(bert):
     assert accuracy >= 0.875
 
 
+def test_own_task(tmp_path):
+    found = example("own_task").main(str(tmp_path))
+    assert found.tolist() == [[3, 5, 7], [4, 9, 11]]
+
+
 def test_own_objective(tmp_path):
     assert example("own_objective").main(str(tmp_path)) > 0.9
     assert (tmp_path / "results.json").exists()

@@ -225,7 +225,7 @@ def test_any_plan_and_any_make_may_be_prefetched():
         lambda batch: make_batch(store, batch.indices, batch.S, batch.T),
         stop=plan.steps_per_epoch,
     )
-    assert sum((batch["source_lengths"] > 0).sum() for batch in made) == 3
+    assert sum((batch["inputs"]["source_lengths"] > 0).sum() for batch in made) == 3
 
 
 @pytest.mark.parametrize("number", range(3))

@@ -6,6 +6,7 @@ import pathlib
 import threading
 import time
 
+import jax
 import numpy as np
 import pytest
 
@@ -46,25 +47,25 @@ def whole_batch(store, planned, pad=0):
 
 
 def equal(a, b):
-    assert a.keys() == b.keys()
-    for name in a:
-        np.testing.assert_array_equal(a[name], b[name])
+    jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
 def test_a_batch_is_its_sentences_and_padding(store, plan):
     for planned in plan.epoch(0):
         batch = whole_batch(store, planned, pad=7)
-        assert {name: array.dtype for name, array in batch.items()} == dict.fromkeys(
-            ("source", "source_lengths", "target", "target_lengths"), np.int32
-        )
-        assert batch["source"].shape == (len(planned.indices), planned.S)
+        inputs = batch["inputs"]
+        assert {array.dtype for array in jax.tree.leaves(batch)} == {np.dtype(np.int32)}
+        assert inputs["source"].shape == (len(planned.indices), planned.S)
         assert batch["target"].shape == (len(planned.indices), planned.T)
         for row, index in enumerate(planned.indices):
-            for name, side in (("source", store.source), ("target", store.target)):
+            for ids, lengths, side in (
+                (inputs["source"], inputs["source_lengths"], store.source),
+                (batch["target"], batch["lengths"], store.target),
+            ):
                 wanted = [] if index < 0 else side[index].tolist()
-                assert batch[f"{name}_lengths"][row] == len(wanted)
-                padding = [7] * (batch[name].shape[1] - len(wanted))
-                assert batch[name][row].tolist() == wanted + padding
+                assert lengths[row] == len(wanted)
+                padding = [7] * (ids.shape[1] - len(wanted))
+                assert ids[row].tolist() == wanted + padding
 
 
 @pytest.mark.parametrize("prefetch", [0, 4])
@@ -107,13 +108,14 @@ def test_processes_together_read_each_example_once(store, plan, processes):
     read = []
     for step, pieces in enumerate(zip(*parts, strict=True)):
         whole = whole_batch(store, plan.batch(step))
-        for name, array in whole.items():
-            joined = np.empty_like(array)
-            for process, piece in enumerate(pieces):
-                joined[process::processes] = piece[name]
-            np.testing.assert_array_equal(joined, array)
-        valid = whole["source_lengths"] > 0
-        read += [tuple(row) for row in np.concatenate([whole["source"], whole["target"]], 1)[valid]]
+        joined = jax.tree.map(np.empty_like, whole)
+        for process, piece in enumerate(pieces):
+            for array, rows in zip(jax.tree.leaves(joined), jax.tree.leaves(piece), strict=True):
+                array[process::processes] = rows
+        equal(joined, whole)
+        source = whole["inputs"]["source"]
+        valid = whole["inputs"]["source_lengths"] > 0
+        read += [tuple(row) for row in np.concatenate([source, whole["target"]], 1)[valid]]
     assert len(read) == len(store)
 
 

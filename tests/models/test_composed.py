@@ -30,7 +30,7 @@ from transformer_jax.models.protocol import Decodable, Encoded, Scorer
 from transformer_jax.modules.linear import Embed, Linear
 from transformer_jax.modules.parameters import layer_depths, parameters
 from transformer_jax.parallel.sharding import shardings
-from transformer_jax.training.objectives import translation
+from transformer_jax.training.objectives import sequence_to_sequence
 from transformer_jax.training.partition import merging
 from transformer_jax.training.state import TrainState, split
 from transformer_jax.training.step import make_step
@@ -72,10 +72,9 @@ def sentences(seed, rows=32):
     source = np.stack([rng.permutation(np.arange(3, V))[:3] for _ in range(rows)]).astype(np.int32)
     ends = np.full((rows, 1), EOS, np.int32)
     return {
-        "source": source,
-        "source_lengths": np.full(rows, 3, np.int32),
+        "inputs": {"source": source, "source_lengths": np.full(rows, 3, np.int32)},
         "target": np.concatenate([np.sort(source), ends], 1),
-        "target_lengths": np.full(rows, T, np.int32),
+        "lengths": np.full(rows, T, np.int32),
     }
 
 
@@ -86,7 +85,7 @@ def test_a_toy_encoder_learns_with_our_decoder_and_is_searched_by_beams(width):
     graph, params = split(toy(width))
     tx = optax.adam(1e-2)
     state = TrainState(jnp.int32(0), params, tx.init(params))
-    step = jax.jit(make_step(translation(bos=BOS), tx, merging(graph)), donate_argnums=0)
+    step = jax.jit(make_step(sequence_to_sequence(bos=BOS), tx, merging(graph)), donate_argnums=0)
     losses = []
     for number in range(150):
         state, metrics = step(state, {}, sentences(number), None)
@@ -97,7 +96,7 @@ def test_a_toy_encoder_learns_with_our_decoder_and_is_searched_by_beams(width):
     assert isinstance(model, Scorer)
     assert isinstance(model, Decodable)
     batch = sentences(999, rows=8)
-    inputs = {name: jnp.asarray(batch[name]) for name in ("source", "source_lengths")}
+    inputs = jax.tree.map(jnp.asarray, batch["inputs"])
     cache = compiled(model, lambda model, inputs: model.init_cache(inputs, 8, T + 1, beams=3))(
         inputs
     )
@@ -114,6 +113,29 @@ def test_a_toy_encoder_learns_with_our_decoder_and_is_searched_by_beams(width):
     assert right.mean() >= 0.75, np.asarray(found.tokens)[:, 0]
 
 
+class BagOfPatches(nnx.Module):
+    """A bag of embeddings that reads vectors under names of its own, as of images."""
+
+    def __init__(self, table):
+        self.table = table
+
+    def __call__(self, patches, *, key=None):
+        x = patches @ self.table[...]
+        return Encoded(x + x.mean(1, keepdims=True), None)
+
+
+def test_the_objective_gives_an_encoder_its_inputs_by_name():
+    """Captions of pictures whose patches are one-hot vectors: the loss of the tokens."""
+    texts, batch = toy(), sentences(0)
+    captions = EncoderDecoder(BagOfPatches(texts.encoder.embedding.table), texts.decoder)
+    patches = np.eye(V, dtype=np.float32)[batch["inputs"]["source"]]
+    pictures = batch | {"inputs": {"patches": patches}}
+    loss = compiled(captions, sequence_to_sequence(bos=BOS))(pictures)
+    chex.assert_trees_all_close(
+        loss, compiled(texts, sequence_to_sequence(bos=BOS))(batch), rtol=1e-5
+    )
+
+
 def test_the_transformer_is_the_composition_of_its_halves():
     """With the same parameters under the paths of its own fields."""
     apart = EmbeddingConfig(share_encoder_decoder_embeddings=False, dropout=0.0)
@@ -122,7 +144,7 @@ def test_the_transformer_is_the_composition_of_its_halves():
     model = nnx.merge(*drawn(make))
     composed = EncoderDecoder(model.encoding_half(), model.decoding_half())
     batch = sentences(0, rows=3)
-    inputs = {name: jnp.asarray(batch[name]) for name in ("source", "source_lengths")}
+    inputs = jax.tree.map(jnp.asarray, batch["inputs"])
     tokens = jnp.asarray(batch["target"])
     hidden = lambda model, *args: model.hidden(*args)
     states = compiled(model, hidden)(inputs, tokens)

@@ -86,12 +86,12 @@ def draw_sentences(number=0, rows=16):
     rng = np.random.default_rng(number)
     lengths = rng.integers(1, 8, rows)
     lengths[-2:] = 0
-    return {
+    inputs = {
         "source": rng.integers(3, V, (rows, 5)).astype(np.int32),
         "source_lengths": rng.integers(1, 6, rows).astype(np.int32),
-        "target": rng.integers(3, V, (rows, 7)).astype(np.int32),
-        "target_lengths": lengths.astype(np.int32),
     }
+    target = rng.integers(3, V, (rows, 7)).astype(np.int32)
+    return {"inputs": inputs, "target": target, "lengths": lengths.astype(np.int32)}
 
 
 @pytest.fixture

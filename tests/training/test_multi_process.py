@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.parallel.mesh import MeshConfig, make_mesh, shard_batch
-from transformer_jax.training.objectives import translation
+from transformer_jax.training.objectives import sequence_to_sequence
 from transformer_jax.training.optimizers import OptimizerConfig, make_optimizer
 from transformer_jax.training.partition import merging
 from transformer_jax.training.schedules import ScheduleConfig
@@ -28,7 +28,7 @@ def train(mesh, make, batches, rows):
     """Losses of a few steps, and the digest of the parameters before and after."""
     params = jax.tree.map(np.asarray, split(make())[1])
     graph, state, shardings, _ = create_state(make, TX, mesh, params=params)
-    step = compile_step(make_step(translation(bos=1), TX, merging(graph)), mesh, shardings)
+    step = compile_step(make_step(sequence_to_sequence(bos=1), TX, merging(graph)), mesh, shardings)
     digests, losses = [digest(state.params)], []
     for batch in batches:
         state, metrics = jax.block_until_ready(

@@ -11,7 +11,11 @@ from hypothesis import strategies as st
 
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional.losses import OutputTable
-from transformer_jax.training.objectives import length_weights, shift_tokens_right, translation
+from transformer_jax.training.objectives import (
+    length_weights,
+    sequence_to_sequence,
+    shift_tokens_right,
+)
 
 BOS = 1
 
@@ -40,12 +44,11 @@ class Copies:
 def test_a_model_that_copies_its_inputs_predicts_the_token_before_u10():
     target = jnp.array([[BOS, 5, 5, 5, 2, 7]])
     batch = {
-        "source": jnp.array([[3]]),
-        "source_lengths": jnp.array([1]),
+        "inputs": {"source": jnp.array([[3]]), "source_lengths": jnp.array([1])},
         "target": target,
-        "target_lengths": jnp.array([6]),
+        "lengths": jnp.array([6]),
     }
-    total, weight = translation(BOS, chunk=0)(Copies(), batch, None)["loss"]
+    total, weight = sequence_to_sequence(BOS, chunk=0)(Copies(), batch, None)["loss"]
     wrong = 3  # the first 5, the 2 and the 7 differ from the token before
     assert weight == 6
     chex.assert_trees_all_close(total, 50.0 * wrong, rtol=1e-5)
@@ -54,10 +57,11 @@ def test_a_model_that_copies_its_inputs_predicts_the_token_before_u10():
 def reference(model, batch, smoothing):
     """Row by row and token by token, in float64."""
     inputs = np.concatenate([np.full_like(batch["target"][:, :1], BOS), batch["target"]], 1)[:, :-1]
-    logits = model(batch["source"], jnp.asarray(inputs), batch["source_lengths"])
+    read = batch["inputs"]
+    logits = model(read["source"], jnp.asarray(inputs), read["source_lengths"])
     logp = np.asarray(jax.nn.log_softmax(logits), np.float64)
     total = 0.0
-    for b, length in enumerate(batch["target_lengths"]):
+    for b, length in enumerate(batch["lengths"]):
         for t in range(length):
             p = logp[b, t]
             total -= (1 - smoothing) * p[batch["target"][b, t]] + smoothing * p.mean()
@@ -67,19 +71,19 @@ def reference(model, batch, smoothing):
 @pytest.mark.parametrize("chunk", [0, None, 24])
 def test_loss_is_the_smoothed_cross_entropy_of_the_real_tokens(make_toy, sentences, chunk):
     model, batch = make_toy(), sentences()
-    objective = translation(BOS, 0.1, chunk)
+    objective = sequence_to_sequence(BOS, 0.1, chunk)
     total, weight = jax.jit(lambda batch: objective(model, batch, None))(batch)["loss"]
-    assert weight == batch["target_lengths"].sum()
+    assert weight == batch["lengths"].sum()
     np.testing.assert_allclose(total, reference(model, batch, 0.1), rtol=1e-5)
 
 
 def test_padding_rows_and_columns_weigh_nothing(make_toy, sentences):
     model, batch = make_toy(), sentences()
-    objective = translation(BOS, 0.1)
+    objective = sequence_to_sequence(BOS, 0.1)
     padded = dict(batch)
     padded["target"] = np.pad(batch["target"], ((0, 0), (0, 3)), constant_values=9)
-    longer = {k: np.concatenate([v, v[:2]]) for k, v in padded.items()}
-    longer["target_lengths"][-2:] = 0
+    longer = jax.tree.map(lambda v: np.concatenate([v, v[:2]]), padded)
+    longer["lengths"][-2:] = 0
     loss = jax.jit(lambda batch: objective(model, batch, None))
     for other in padded, longer:
         chex.assert_trees_all_close(loss(other), loss(batch), rtol=1e-6)
@@ -94,19 +98,20 @@ def test_target_weights_are_as_many_as_the_lengths():
 def test_unsmoothed_loss_is_optax(make_toy, sentences):
     model, batch = make_toy(), sentences()
     inputs = shift_tokens_right(jnp.asarray(batch["target"]), BOS)
-    logits = model(batch["source"], inputs, batch["source_lengths"])
+    read = batch["inputs"]
+    logits = model(read["source"], inputs, read["source_lengths"])
     each = optax.softmax_cross_entropy_with_integer_labels(logits, batch["target"])
-    weights = length_weights(jnp.asarray(batch["target_lengths"]), batch["target"].shape[1])
-    total, _ = translation(BOS)(model, batch, None)["loss"]
+    weights = length_weights(jnp.asarray(batch["lengths"]), batch["target"].shape[1])
+    total, _ = sequence_to_sequence(BOS)(model, batch, None)["loss"]
     chex.assert_trees_all_close(total, (each * weights).sum(), rtol=1e-5)
 
 
 @pytest.mark.parametrize("smoothing", [-0.1, 1.0, float("nan")])
 def test_impossible_smoothing_is_refused(smoothing):
     with pytest.raises(ConfigError, match="label smoothing"):
-        translation(BOS, smoothing)
+        sequence_to_sequence(BOS, smoothing)
 
 
 def test_negative_chunk_is_refused():
     with pytest.raises(ConfigError, match="loss chunk is -1"):
-        translation(BOS, chunk=-1)
+        sequence_to_sequence(BOS, chunk=-1)

@@ -114,7 +114,8 @@ def test_a_parameter_without_axes_is_refused():
 def test_merging_what_was_split_is_the_model_again(make_toy, sentences):
     model, batch = make_toy(), sentences()
     again = nnx.merge(*split(model))
-    args = batch["source"], batch["target"], batch["source_lengths"]
+    inputs = batch["inputs"]
+    args = inputs["source"], batch["target"], inputs["source_lengths"]
     chex.assert_trees_all_equal(again(*args), model(*args))
 
 

@@ -21,7 +21,7 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.parallel.mesh import MeshConfig, make_mesh, shard_batch
 from transformer_jax.parallel.sharding import replicated
-from transformer_jax.training.objectives import translation
+from transformer_jax.training.objectives import sequence_to_sequence
 from transformer_jax.training.optimizers import OptimizerConfig, make_optimizer
 from transformer_jax.training.partition import merging, where
 from transformer_jax.training.schedules import ScheduleConfig
@@ -29,7 +29,7 @@ from transformer_jax.training.state import TrainState, abstract_state, create_st
 from transformer_jax.training.step import compile_eval, compile_step, make_eval_step, make_step
 from transformer_jax.training.trees import named
 
-OBJECTIVE = translation(bos=1, label_smoothing=0.1)
+OBJECTIVE = sequence_to_sequence(bos=1, label_smoothing=0.1)
 # With plain descent at rate 1 the change of a parameter is its gradient.
 DESCENT = optax.sgd(1.0)
 
@@ -58,7 +58,7 @@ def alone():
 @pytest.mark.quick("4")
 def test_accumulated_micro_batches_equal_the_big_batch(alone, make_toy, sentences, accumulation):
     batch = sentences()
-    weights = batch["target_lengths"].reshape(-1, accumulation).sum(0)
+    weights = batch["lengths"].reshape(-1, accumulation).sum(0)
     assert len(set(weights)) > 1, "micro-batches of equal weight would not show a mean of means"
     graph, state = fresh(make_toy, DESCENT)
     step = jax.jit(make_step(OBJECTIVE, DESCENT, merging(graph), accumulation=accumulation))
@@ -336,7 +336,7 @@ def test_evaluation_sums_add_up_to_the_loss_of_training():
 def test_learns_a_batch_by_heart(make_toy, sentences):
     tx = make_optimizer(OptimizerConfig("adam", 1e-2, ScheduleConfig("constant", 10)), 16, 100)
     graph, state = fresh(make_toy, tx)
-    step, batch = jax.jit(make_step(translation(bos=1), tx, merging(graph))), sentences()
+    step, batch = jax.jit(make_step(sequence_to_sequence(bos=1), tx, merging(graph))), sentences()
     for _ in range(120):
         state, metrics = jax.block_until_ready(step(state, {}, batch))
     assert metrics["loss"] < 0.1, metrics

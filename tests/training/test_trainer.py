@@ -1,6 +1,7 @@
 """Laws of the Trainer and of partitions, on a task that the package does not know."""
 
 import dataclasses
+import json
 import shutil
 import signal
 
@@ -12,8 +13,10 @@ import pytest
 from flax import nnx
 
 from transformer_jax.data.plan import ArrayPlan
+from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.errors import CheckpointError, ConfigError, DataError, Stopped
 from transformer_jax.parallel.mesh import MeshConfig, make_mesh
+from transformer_jax.predictors.loading import load
 from transformer_jax.training import manifest
 from transformer_jax.training.checkpoint import Checkpointer
 from transformer_jax.training.loop import LoopConfig
@@ -289,6 +292,63 @@ def test_other_data_is_refused(tmp_path):
     trainer(tmp_path).fit(steps=2)
     with pytest.raises(DataError, match="not those that the run began with"):
         trainer(tmp_path, tr_task(train=tr_data("other"))).fit(steps=4)
+
+
+def tr_predictor(model, tokenizer):
+    """A function of rows; the task reads no text."""
+    assert tokenizer is None
+    return lambda rows: model(jnp.asarray(rows))
+
+
+@pytest.mark.parametrize("partition", [EVERYTHING, HEAD])
+def test_load_uses_a_task_of_ones_own(tmp_path, partition):
+    task = tr_task(predictor=tr_predictor, partition=partition)
+    run = trainer(tmp_path, task)
+    result = run.fit(steps=6)
+    rows = np.random.default_rng(1).normal(size=(3, 4)).astype(np.float32)
+    for which in ("best", "last", 6, "average:2"):
+        step, _, count = str(which).partition(":")
+        step = int(step) if step.isdecimal() else "last" if count else step
+        model = run.load(step, average=int(count or 1))
+        found = load(tmp_path, task, checkpoint=which)(rows)
+        np.testing.assert_array_equal(found, model(jnp.asarray(rows)))
+    best = nnx.merge(*split(run.load(result.best_step)))
+    np.testing.assert_array_equal(load(tmp_path, task)(rows), best(jnp.asarray(rows)))
+
+
+def test_load_says_what_does_not_fit_a_task_of_ones_own(tmp_path):
+    task, run = tr_task(predictor=tr_predictor), tmp_path / "run"
+    trainer(run, task).fit(steps=2)
+    with pytest.raises(CheckpointError, match=r"transformer_jax\.load\(path, task\)"):
+        load(run)
+    with pytest.raises(ConfigError, match="the task has no predictor"):
+        load(run, tr_task())
+    wider = tr_task(predictor=tr_predictor, model=lambda rngs: Two(5, rngs=rngs))
+    with pytest.raises(
+        CheckpointError,
+        match=r"first/bias is \[4\] in the checkpoint and \[5\] by the task: it is not the one",
+    ):
+        load(run, wider)
+    tokenizer = train_tokenizer("bpe", ["a b c"] * 9, 260)
+    with pytest.raises(CheckpointError, match="another tokenizer than the task's"):
+        load(run, dataclasses.replace(task, tokenizer=tokenizer))
+    with pytest.raises(CheckpointError, match="no such run directory"):
+        load(tmp_path / "nothing", task)
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(config | {"size": 5}))
+    with pytest.raises(CheckpointError, match="changed"):
+        load(run, task)
+    rows = np.zeros((2, 4), np.float32)
+    assert load(run, task, allow_changed_config=True)(rows).shape == (2, 4)
+
+
+def test_the_tokenizer_of_a_task_of_ones_own_is_stored_and_given(tmp_path):
+    tokenizer = train_tokenizer("bpe", ["a b c"] * 9, 260)
+    task = tr_task(tokenizer=tokenizer, predictor=lambda model, tokenizer: tokenizer)
+    trainer(tmp_path, task).fit(steps=2)
+    assert load(tmp_path, task) is tokenizer
+    with pytest.raises(CheckpointError, match=r"transformer_jax\.load\(path, task\)"):
+        load(tmp_path)
 
 
 def test_the_best_checkpoint_is_tested_and_settings_are_stored(tmp_path):

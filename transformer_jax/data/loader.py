@@ -11,7 +11,7 @@ from transformer_jax.data.store import PairStore, TokenStore
 
 __all__ = ["Batch", "Plan", "Rows", "batches", "make_batch", "prefetched"]
 
-Batch = dict[str, np.ndarray]
+Batch = dict[str, Any]  # of arrays, nested
 Made = TypeVar("Made")
 Rows = Callable[[int], np.ndarray]
 """From the number of rows of the global batch to the indices of those that this process holds."""
@@ -33,25 +33,21 @@ def make_batch(
     A row of index -1 holds nothing but padding and has length 0.
 
     Returns:
-        ``source`` int32 ``[B S]``, ``source_lengths`` int32 ``[B]``, ``target`` int32 ``[B T]``,
-        ``target_lengths`` int32 ``[B]``.
+        ``inputs``, which are ``source`` int32 ``[B S]`` and ``source_lengths`` int32 ``[B]``;
+        ``target`` int32 ``[B T]`` and its ``lengths`` int32 ``[B]``.
 
     Example:
         >>> side = TokenStore(np.array([5, 3, 6, 7, 3]), np.array([0, 2, 5]))
         >>> store = PairStore(side, side, np.arange(2), {})
         >>> batch = make_batch(store, np.array([1, -1]), 4, 3)
-        >>> batch["source"], batch["source_lengths"]
+        >>> batch["inputs"]["source"], batch["inputs"]["source_lengths"]
         (array([[6, 7, 3, 0],
                [0, 0, 0, 0]], dtype=int32), array([3, 0], dtype=int32))
     """
     source, source_lengths = _padded(store.source, indices, S, pad)
-    target, target_lengths = _padded(store.target, indices, T, pad)
-    return {
-        "source": source,
-        "source_lengths": source_lengths,
-        "target": target,
-        "target_lengths": target_lengths,
-    }
+    target, lengths = _padded(store.target, indices, T, pad)
+    inputs = {"source": source, "source_lengths": source_lengths}
+    return {"inputs": inputs, "target": target, "lengths": lengths}
 
 
 def batches(

@@ -4,13 +4,19 @@ import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.predictors.base import Predictor
 from transformer_jax.predictors.generation import LanguageModelPredictor, TranslationPredictor
 from transformer_jax.predictors.images import ImagePredictor
-from transformer_jax.predictors.runs import FINE_TUNED, family, open_directory, task_of
+from transformer_jax.predictors.runs import (
+    FINE_TUNED,
+    chosen_checkpoint,
+    family,
+    open_directory,
+    task_of,
+)
 from transformer_jax.predictors.texts import (
     ClassificationPredictor,
     EncoderPredictor,
@@ -19,6 +25,9 @@ from transformer_jax.predictors.texts import (
     TaggingPredictor,
 )
 from transformer_jax.training.sealed import changed_config
+
+if TYPE_CHECKING:
+    from transformer_jax.training.task import Task
 
 __all__ = ["PREDICTORS", "load"]
 
@@ -41,13 +50,15 @@ PREDICTORS: dict[str, Callable[[Path, str], Predictor]] = {
 
 def load(
     path: str | os.PathLike[str],
+    task: "Task | None" = None,
     *,
     checkpoint: str | int = "best",
     allow_changed_config: bool = False,
 ) -> Any:
     """The predictor of a run directory or a Hugging Face checkpoint.
 
-    A :class:`~transformer_jax.predictors.generation.TranslationPredictor` for an encoder-decoder, a
+    Of your own task it is what ``task.predictor(model, tokenizer)`` returns. Otherwise it is a
+    :class:`~transformer_jax.predictors.generation.TranslationPredictor` for an encoder-decoder, a
     ``LanguageModelPredictor`` for a decoder or an n-gram model, an ``EncoderPredictor`` for a
     pre-trained encoder, an ``ImagePredictor`` for an image model, and a
     ``ClassificationPredictor``, ``RegressionPredictor``, ``TaggingPredictor`` or
@@ -55,18 +66,42 @@ def load(
 
     Args:
         path: A run directory, or the folder of a Hugging Face checkpoint.
+        task: The task that the run trained. Runs of the library's tasks need none: their
+            ``config.json`` describes the model.
         checkpoint: Of a run: ``best``, ``last``, a step, or ``average:N``, the mean of the last N.
         allow_changed_config: Use a run whose ``config.json`` was changed after training.
 
     Raises:
-        ConfigError: There is no such checkpoint.
-        CheckpointError: Nothing trained is there, its files are damaged, or its family is unknown.
+        ConfigError: The checkpoint has no valid name, or the task has no predictor.
+        CheckpointError: Nothing trained is there, its files are damaged, its family is unknown, or
+            the task is not the one that was trained.
     """
     folder = Path(path)
     with changed_config(True) if allow_changed_config else contextlib.nullcontext():
+        if task is not None:
+            return _of_task(folder, task, str(checkpoint))
         run = open_directory(folder)
         kind = family(run)
         if kind in ("image", "ngram") and checkpoint != "best":
             raise ConfigError(f"{path}: has no steps: leave checkpoint out")
         predictor = PREDICTORS[task_of(run)["kind"] if kind in FINE_TUNED else kind]
         return predictor(folder, str(checkpoint))
+
+
+def _of_task(path: Path, task: "Task", checkpoint: str) -> Any:
+    """What a task makes of its model."""
+    if task.predictor is None:
+        raise ConfigError(
+            f"{path}: the task has no predictor: give Task(predictor=) a function of model and "
+            f"tokenizer; runs of the library's tasks need no task: transformer_jax.load(path)"
+        )
+    from transformer_jax.training.run_directory import RunDirectory
+    from transformer_jax.training.trained_model import load_model
+
+    which, average = chosen_checkpoint(checkpoint)
+    found = load_model(task, path, which, average=average)
+    RunDirectory(path).read_config()  # refuses one that was changed
+    tokenizer = None if task.tokenizer is None else task.tokenizer.sha256
+    if found.manifest.get("tokenizer") != tokenizer:
+        raise CheckpointError(f"{path}: was trained with another tokenizer than the task's")
+    return task.predictor(found.model, task.tokenizer)

@@ -83,7 +83,9 @@ def model_config(run: "RunDirectory") -> TransformerConfig:
     """
     fields = run.read_config()
     if not isinstance(fields.get("model"), dict):
-        raise CheckpointError(f"{run.config}: describes no model: not a run of this library")
+        from transformer_jax.training.run_directory import NOT_OURS
+
+        raise CheckpointError(f"{run.config}: {NOT_OURS}")
     if fields["model"].get("kind") == "ngram":
         raise ConfigError(f"{run.path}: an n-gram model, which has no layers and no attention")
     try:
@@ -245,7 +247,7 @@ def load(
 
     from transformer_jax.data.vocabulary import check_vocabulary
     from transformer_jax.modules.replace import with_attention_kernels
-    from transformer_jax.training.trees import named
+    from transformer_jax.training.trained_model import check_parameters
 
     loaded = run.load_params(which, average=average)
     _check_size(run, config, loaded.params)
@@ -255,14 +257,8 @@ def load(
     model = with_attention_kernels(abstract_model(run, config), jax.devices()[0])
     graph, shapes = nnx.split(model)
     params = loaded.params
-    expected = {name: leaf.shape for name, leaf in named(nnx.to_pure_dict(shapes)).items()}
-    found = {name: leaf.shape for name, leaf in named(params).items()}
-    for name in sorted(expected.keys() | found.keys()):
-        if expected.get(name) != found.get(name):
-            raise CheckpointError(
-                f"{path}: parameter {name} is {_shape(found.get(name))} in the checkpoint and "
-                f"{_shape(expected.get(name))} by config.json: they belong to different runs"
-            )
+    other = "by config.json: they belong to different runs"
+    check_parameters(path, nnx.to_pure_dict(shapes), params, other)
     return (graph, jax.device_put(params)), tokenizer
 
 
@@ -366,7 +362,3 @@ def load_language(
         dtype=dtype,
         context=context,
     )
-
-
-def _shape(shape: tuple[int, ...] | None) -> str:
-    return "absent" if shape is None else str(list(shape))

@@ -85,10 +85,10 @@ def translation(
     return Task(
         model=lambda rngs: TransformerEncoderDecoder(config, rngs=rngs),
         train=train,
-        objective=objectives.translation(tokenizer.bos, label_smoothing),
+        objective=objectives.sequence_to_sequence(tokenizer.bos, label_smoothing),
         valid=valid,
         metrics=(Metric("valid_loss", "lower"), Metric("sacrebleu", "higher")),
-        eval_objective=objectives.translation(tokenizer.bos),
+        eval_objective=objectives.sequence_to_sequence(tokenizer.bos),
         evaluate=evaluate,
         test=_tester(splits.tests, tokenizer, evaluation.num_beams, read.lowercase),
         regularization=_regularization(config, label_smoothing),

@@ -20,10 +20,10 @@ __all__ = [
     "question_answering",
     "regression",
     "sequence_classification",
+    "sequence_to_sequence",
     "shift_tokens_right",
     "span_scores",
     "token_classification",
-    "translation",
 ]
 
 
@@ -51,8 +51,13 @@ def length_weights(lengths: Int[Array, "B"], length: int) -> Float[Array, "B T"]
     return (jnp.arange(length)[None] < lengths[:, None]).astype(jnp.float32)
 
 
-def translation(bos: int, label_smoothing: float = 0.0, chunk: int | None = None) -> Objective:
-    """The cross-entropy of a target text given its source, in nats, as sum and number of tokens.
+def sequence_to_sequence(
+    bos: int, label_smoothing: float = 0.0, chunk: int | None = None
+) -> Objective:
+    """Cross-entropy of targets given what an encoder reads, in nats, as sum and number of tokens.
+
+    It trains every encoder-decoder: translation, captions, denoising. The model is any
+    :class:`~transformer_jax.models.protocol.Scorer`, such as ``EncoderDecoder(encoder, decoder)``.
 
     Args:
         bos: The token that decoder inputs begin with.
@@ -61,19 +66,18 @@ def translation(bos: int, label_smoothing: float = 0.0, chunk: int | None = None
             the loss choose.
 
     Returns:
-        ``objective(model, batch, key)``. The batch holds ``source``, ``source_lengths``,
-        ``target`` (without BOS, with EOS) and ``target_lengths``.
+        ``objective(model, batch, key)``. The batch holds ``inputs``, the arguments of the encoder
+        by name, ``target`` int32 ``[B T]`` (without BOS, with EOS) and its ``lengths`` ``[B]``.
 
     Raises:
-        ConfigError: Smoothing outside [0, 1) or a negative chunk.
+        ConfigError: Label smoothing outside [0, 1) or a negative chunk.
     """
     _check(label_smoothing, chunk)
 
     def objective(model: Scorer, batch: dict[str, Any], key: Array | None = None):
-        names = "source", "source_lengths", "target", "target_lengths"
-        source, source_lengths, target, lengths = (jnp.asarray(batch[name]) for name in names)
+        inputs = jax.tree.map(jnp.asarray, batch["inputs"])
+        target, lengths = jnp.asarray(batch["target"]), jnp.asarray(batch["lengths"])
         weights = length_weights(lengths, target.shape[1])
-        inputs = {"source": source, "source_lengths": source_lengths}
         hidden = model.hidden(inputs, shift_tokens_right(target, bos), key=key)
         if chunk == 0:
             logits = model.output_table().logits(hidden)
@@ -96,7 +100,7 @@ def language_model(label_smoothing: float = 0.0, chunk: int | None = None) -> Ob
         each of them and their ``weights``; and of packed rows ``segments`` and ``positions``.
 
     Raises:
-        ConfigError: Smoothing outside [0, 1) or a negative chunk.
+        ConfigError: Label smoothing outside [0, 1) or a negative chunk.
     """
     _check(label_smoothing, chunk)
 

@@ -16,7 +16,13 @@ if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
     from transformer_jax.training.stored import Loaded
 
-__all__ = ["ConfigFile", "RunDirectory"]
+__all__ = ["NOT_OURS", "ConfigFile", "RunDirectory"]
+
+# What is wrong with a run, where the task that it trained is not one of the library's.
+NOT_OURS = (
+    "describes no model of this library: a run of your own task is used by "
+    "transformer_jax.load(path, task)"
+)
 
 
 class RunDirectory:
@@ -107,7 +113,10 @@ class RunDirectory:
             raise CheckpointError(f"{path}: no such run directory")
         for needed in (run.config, run.tokenizer):
             if not needed.is_file() and not (needed == run.tokenizer and run.reads_images()):
-                raise CheckpointError(f"{path}: not a run directory (it has no {needed.name})")
+                why = f"it has no {needed.name}"
+                if needed == run.tokenizer and "model" not in run.read_config():
+                    why += f", and config.json {NOT_OURS}"
+                raise CheckpointError(f"{path}: not a run directory ({why})")
         return run
 
     def reads_images(self) -> bool:

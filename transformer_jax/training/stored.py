@@ -166,7 +166,7 @@ def load_params(
     if loaded.manifest.get("merge") != "overlay":
         raise CheckpointError(
             f"{run}: its model is not made of its parameters alone: load it with its task "
-            f"(Trainer.load)"
+            f"(transformer_jax.load(path, task))"
         )
     return loaded._replace(params=overlay(loaded.frozen, loaded.params), frozen={})
 

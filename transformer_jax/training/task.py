@@ -92,6 +92,8 @@ class Task:
         initial: From drawn parameters, in host memory, to those that training begins with. Only
             called at step 0: a resumed run needs nothing of it.
         make_step: Another than :func:`make_step` where a step is more than the gradient of a batch.
+        predictor: ``(model, tokenizer) -> what transformer_jax.load(directory, task) returns``,
+            such as a function of texts. The model is what the objective takes, without dropout.
         regularization: What the training loss contains and the validation loss does not, such as
             "dropout", for messages and curves.
         tokenizer: Stored with the run.
@@ -109,6 +111,7 @@ class Task:
     partition: Partition = EVERYTHING
     initial: Callable[[Any], Any] | None = None
     make_step: Callable[..., Any] = make_step
+    predictor: Callable[[Any, Tokenizer | None], Any] | None = None
     regularization: tuple[str, ...] = ()
     tokenizer: Tokenizer | None = None
     settings: Any = None

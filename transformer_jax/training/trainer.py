@@ -33,7 +33,6 @@ from transformer_jax.training.lock import RunLock, check_lock, holds_lock
 from transformer_jax.training.loop import FitResult, Loop, LoopConfig, fit
 from transformer_jax.training.metrics import read_metrics
 from transformer_jax.training.optimizers import OptimizerConfig, make_optimizer
-from transformer_jax.training.partition import merge_parts
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.sealed import sealed
 from transformer_jax.training.state import (
@@ -46,8 +45,8 @@ from transformer_jax.training.state import (
 from transformer_jax.training.step import (
     compile_step,
 )
-from transformer_jax.training.stored import load_parts
 from transformer_jax.training.task import Metric, Task
+from transformer_jax.training.trained_model import load_model
 from transformer_jax.training.validation import make_validation
 
 __all__ = ["Optimizer", "Trainer"]
@@ -129,16 +128,10 @@ class Trainer:
         """The model of a checkpoint, on the default device.
 
         Raises:
-            CheckpointError: There is no such checkpoint, or nothing that verifies.
+            CheckpointError: There is no such checkpoint, or nothing that verifies, or its model
+                has other parameters.
         """
-        return self._load(which, average)[0]
-
-    def _load(self, which: int | Literal["best", "last"], average: int = 1) -> tuple[Any, int]:
-        loaded = load_parts(self.run.path, which, average=average)
-        trainable, frozen = jax.device_put((loaded.params, loaded.frozen), jax.local_devices()[0])
-        if not loaded.frozen and self.task.partition.merge is merge_parts:
-            return merge_parts(self.graph, trainable, {}), loaded.step
-        return self.merge(trainable, frozen), loaded.step
+        return load_model(self.task, self.run.path, which, average=average).model
 
     def batches(self, start: int = 0) -> Iterator[dict[str, Any]]:
         """The training batches after ``start`` steps, on the devices."""
@@ -344,7 +337,8 @@ class Trainer:
         if self.task.test is None:
             return {}
         with working("evaluating the best checkpoint"):
-            return dict(self.task.test(*self._load("best")))
+            found = load_model(self.task, self.run.path)
+            return dict(self.task.test(found.model, found.step))
 
 
 def _impl() -> str:

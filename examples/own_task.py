@@ -1,0 +1,59 @@
+"""A task of one's own: it reads sets of numbers and writes them in ascending order."""
+
+import sys
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+import transformer_jax as tj
+from transformer_jax.data.plan import ArrayPlan
+from transformer_jax.decoding.generate import generate
+from transformer_jax.decoding.options import SpecialTokens
+from transformer_jax.models.protocol import Encoded
+from transformer_jax.modules.linear import Embed
+
+PAD, BOS, EOS, V, SIZE = 0, 1, 2, 12, 3
+
+
+class SetEncoder(nnx.Module):
+    """The embedding of each element plus their mean."""
+
+    def __init__(self, width: int, *, rngs: nnx.Rngs):
+        self.embedding = Embed(V, width, scale=1.0, rngs=rngs)
+
+    def __call__(self, elements, *, key=None):
+        """Every state is real: no mask."""
+        x = self.embedding(elements)
+        return Encoded(x + x.mean(1, keepdims=True), None)
+
+
+def model(rngs):
+    config = tj.TransformerConfig(V, 16, 0, 1, attention=tj.AttentionConfig(num_heads=2))
+    decoder = tj.TransformerDecoder.from_config(config, rngs=rngs)
+    return tj.EncoderDecoder(SetEncoder(16, rngs=rngs), decoder)
+
+
+def predictor(model, tokenizer):
+    def ascending(sets):
+        cache = model.init_cache({"elements": jnp.asarray(sets)}, len(sets), SIZE + 1)
+        first, special = jnp.full(len(sets), BOS), SpecialTokens(EOS, PAD)
+        return generate(model.step, cache, first, special, length=SIZE + 1).tokens[:, :SIZE]
+
+    return ascending
+
+
+def main(folder: str = "runs/own-task"):
+    rng = np.random.default_rng(0)
+    sets = rng.permuted(np.tile(np.arange(3, V, dtype=np.int32), (256, 1)), axis=1)[:, :SIZE]
+    target = np.pad(np.sort(sets), ((0, 0), (0, 1)), constant_values=EOS)
+    lengths = np.full(256, SIZE + 1, np.int32)
+    make = lambda i: {"inputs": {"elements": sets[i]}, "target": target[i], "lengths": lengths[i]}
+    data, objective = tj.Data(ArrayPlan(256, 32), make), tj.objectives.sequence_to_sequence(BOS)
+    task = tj.Task(model, data, objective, valid={"valid": data}, predictor=predictor)
+    tj.Trainer(task, folder, tj.adamw(1e-2)).fit(steps=200)
+    return tj.load(folder, task)([[7, 3, 5], [11, 4, 9]])
+
+
+if __name__ == "__main__":
+    print(main(*sys.argv[1:]))
