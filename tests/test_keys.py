@@ -36,7 +36,7 @@ def test_purposes_and_seeds_have_roots_of_their_own():
 
 
 def test_the_roots_never_change():
-    """A run goes on with what it began with, in every version to come."""
+    """A run keeps what it began with, in every version to come."""
     found = {purpose: data(key_for(7, purpose)) for purpose in typing.get_args(Purpose)}
     assert found == {purpose: data(jax.random.fold_in(jax.random.key(7), number))
                      for purpose, number in

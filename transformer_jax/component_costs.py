@@ -100,9 +100,9 @@ def iter_components(config: TransformerConfig, B: int, S: int, T: int) -> Iterat
 
 
 def _table(config: TransformerConfig, path: str, tokens: int) -> Component:
-    """Token vectors, looked up and scaled; the gradient adds each into its row."""
+    """Embedding lookup and scaling; the gradient adds each vector to its row."""
     D = config.embedding_size
-    moved = itemsize(config) * 2 * tokens * D  # rows looked up, and the result
+    moved = itemsize(config) * 2 * tokens * D  # rows read, and the result
     return Component(path, 1, ((config.vocab_size, D),), tokens * D, 2 * tokens * D, moved, tokens)
 
 

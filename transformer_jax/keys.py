@@ -12,7 +12,7 @@ Purpose = Literal["initialization", "dropout", "sampling", "partition"]
 # What manifests call this way of deriving keys. Earlier ones say nothing.
 SCHEME = "by purpose"
 
-# Never reused: a run goes on with the keys that it began with.
+# Never reused: a run keeps the keys that it began with.
 _NUMBERS: dict[Purpose, int] = {"initialization": 1, "dropout": 2, "sampling": 3, "partition": 4}
 
 
@@ -36,7 +36,7 @@ def training_key(seed: int, scheme: str | None = SCHEME) -> Key[Array, ""]:
     Args:
         seed: Of the run.
         scheme: What the run's manifests say of how keys are derived. None is earlier code, which
-            drew parameters and dropout from one stream: such a run goes on as it began.
+            drew parameters and dropout from one stream: such a run continues as it began.
 
     Example:
         >>> bool((training_key(3, None) == jax.random.key(3)).all())

@@ -43,7 +43,7 @@ class Destination:
     def __init__(self, path: Path):
         self.path = Path(os.path.realpath(path))
         self._stream = _stream_of(path)
-        # Unlike those of Path, these pass over what may not be looked at: opening it says why.
+        # Unlike those of Path, these skip files without permission: opening them says why.
         regular = os.path.isfile(self.path) or not os.path.lexists(self.path)
         self.draft: Path | None = None
         if regular and self._stream is None:

@@ -32,7 +32,7 @@ def any_run(request):
 
 @pytest.fixture(params=["decoder", "ngram"])
 def either_run(request):
-    """A neural and a counted one, where positions and tokenizers make no difference."""
+    """A neural and an n-gram run, where positions and tokenizers make no difference."""
     return request.getfixturevalue(f"{request.param}_run")
 
 
@@ -299,7 +299,7 @@ def test_rotations_read_further_and_learned_positions_do_not(
 
 
 def test_prompts_that_look_like_flags_follow_two_dashes(decoder_run, generate):
-    # The vocabulary has no dash, so that the text goes on from nothing known.
+    # The vocabulary has no dash, so the text continues from unknown tokens.
     lines, _ = generate(decoder_run, "--max-new-tokens", 2, "--", "--prompt")
     assert lines[0].startswith("--prompt")
 
@@ -572,7 +572,7 @@ def test_the_page_of_a_text_shows_the_weights_of_the_forward_pass(
         (["a", "--picture", "cross"], 2, "--picture is for translators"),
         (["a", "--num-beams", "2"], 2, "--num-beams is for translators"),
         (["a", "--layer", "2"], 2, "--layer 2: the layers are 1 to 1"),
-        (["abcd " * 9], 3, "the text has 45 tokens: at most 24 are looked at"),
+        (["abcd " * 9], 3, "the text has 45 tokens: at most 24 are shown"),
         (["  "], 2, "the sentence is empty"),
     ],
 )

@@ -34,7 +34,7 @@ TEMPLATE = ("--template", r"{land}\t=", "--answer-template", r" {city}\n")
 
 
 @pytest.fixture(scope="module")
-def counted_run(tmp_path_factory):
+def ngram_run(tmp_path_factory):
     """Knows the capitals; of Spain it has read something else more often."""
     lines = "".join(f"{land}\t= {city}\n" for land, city in CAPITALS.items())
     texts = [lines.replace("Madrid", "Old and great Madrid")] * 3 + [lines]
@@ -97,31 +97,31 @@ def of_files(examples="table.tsv", queries="table.tsv"):
     return ("--examples", examples, "--queries", queries)
 
 
-def test_t16_the_table_of_an_n_gram_model(counted_run, run_prompt):
-    code, out, err = run_prompt(counted_run, *of_files(), *TEMPLATE, "--num-shots", 0, 1, 4)
+def test_t16_the_table_of_an_n_gram_model(ngram_run, run_prompt):
+    code, out, err = run_prompt(ngram_run, *of_files(), *TEMPLATE, "--num-shots", 0, 1, 4)
     assert (code, err) == (0, "")
     assert out == SNAPSHOT.read_text(encoding="utf-8")
 
 
-def test_rows_as_json_are_those_of_either_file(counted_run, run_prompt):
+def test_rows_as_json_are_those_of_either_file(ngram_run, run_prompt):
     flags = (*TEMPLATE, "--num-shots", 2, "--json")
-    code, out, err = run_prompt(counted_run, *of_files("table.jsonl", "table.jsonl"), *flags)
+    code, out, err = run_prompt(ngram_run, *of_files("table.jsonl", "table.jsonl"), *flags)
     assert (code, err) == (0, "")
     wanted = {"k": 2, "accuracy": 0.8, "count": 5, "exact_match": 0.8, "f1": 0.88, "cut": 0}
     assert json.loads(out) == pytest.approx(wanted)
-    assert run_prompt(counted_run, *of_files(), *flags)[1] == out
-    few = run_prompt(counted_run, *of_files(), *flags, "--limit", 2)[1]
+    assert run_prompt(ngram_run, *of_files(), *flags)[1] == out
+    few = run_prompt(ngram_run, *of_files(), *flags, "--limit", 2)[1]
     assert json.loads(few) == {**wanted, "accuracy": 1, "exact_match": 1, "f1": 1, "count": 2}
 
 
-def test_a_choice_is_the_most_probable_of_those_given(counted_run, run_prompt):
+def test_a_choice_is_the_most_probable_of_those_given(ngram_run, run_prompt):
     """What the model writes freely for Spain is none of them."""
     flags = (*of_files(), *TEMPLATE, "--num-shots", 0, "--json", "--choices", *CAPITALS.values())
-    assert json.loads(run_prompt(counted_run, *flags)[1])["accuracy"] == 1
+    assert json.loads(run_prompt(ngram_run, *flags)[1])["accuracy"] == 1
 
 
 @pytest.mark.parametrize("how", ["none", "tokens", "bytes"])
-def test_t16_choices_are_normalised_as_asked(counted_run, run_prompt, monkeypatch, how):
+def test_t16_choices_are_normalised_as_asked(ngram_run, run_prompt, monkeypatch, how):
     """Names and what begins them: the row is that of the model asked directly."""
     choices = (*CAPITALS.values(), "Pa", "Rom", "C")
     template = Template("{land}\t= {city}\n", "city")
@@ -135,27 +135,27 @@ def test_t16_choices_are_normalised_as_asked(counted_run, run_prompt, monkeypatc
 
     monkeypatch.setattr("transformer_jax.cli.prompt.accuracy", recorded)
     flags = ("--num-shots", 1, "--seed", 5, "--json", "--normalize", how, "--choices", *choices)
-    out = run_prompt(counted_run, *of_files(), *TEMPLATE, *flags)[1]
+    out = run_prompt(ngram_run, *of_files(), *TEMPLATE, *flags)[1]
     demonstrations = Demonstrations(queries, template, seed=5)
-    [wanted] = accuracy(load_language(counted_run), demonstrations, queries, **given)
+    [wanted] = accuracy(load_language(ngram_run), demonstrations, queries, **given)
     assert json.loads(out) == {**dataclasses.asdict(wanted), "cut": 0}
     assert [one["normalize"] for one in asked] == [how]
 
 
-def test_one_whole_prompt_is_shown_with_its_answer(counted_run, run_prompt):
+def test_one_whole_prompt_is_shown_with_its_answer(ngram_run, run_prompt):
     flags = (*of_files(), *TEMPLATE, "--header", r"Capitals\n", "--num-shots", 1, 0, "--show")
-    code, _, err = run_prompt(counted_run, *flags)
+    code, _, err = run_prompt(ngram_run, *flags)
     head, example, asked, wanted, *rest = err.split("\n")
     assert (code, head, asked, rest) == (0, "Capitals", "France\t= [Paris]", ["", ""])
     assert example in {f"{land}\t= {city}" for land, city in CAPITALS.items()}
     assert wanted == "wanted: Paris"
-    chosen = run_prompt(counted_run, *flags, "--choices", *CAPITALS.values())[2]
+    chosen = run_prompt(ngram_run, *flags, "--choices", *CAPITALS.values())[2]
     assert chosen == err
 
 
-def test_examples_change_with_the_seed_and_agree_where_asked(counted_run, run_prompt):
+def test_examples_change_with_the_seed_and_agree_where_asked(ngram_run, run_prompt):
     shown = lambda *flags: run_prompt(
-        counted_run, *of_files(), *TEMPLATE, "--show", "--limit", 1, "--num-shots", *flags
+        ngram_run, *of_files(), *TEMPLATE, "--show", "--limit", 1, "--num-shots", *flags
     )[2]
     assert shown(3, "--seed", 1) == shown(3, "--seed", 1)
     assert len({shown(3, "--seed", seed) for seed in range(5)}) > 1
@@ -228,9 +228,9 @@ def test_b41_the_built_in_task_on_an_untrained_model(neural_run, run_prompt):
         (("--task", "in-context", "--num-shots", "20"), 3, "20 examples are asked for"),
     ],
 )  # fmt: skip
-def test_mistakes_are_one_line(counted_run, run_prompt, monkeypatch, flags, code, says):
+def test_mistakes_are_one_line(ngram_run, run_prompt, monkeypatch, flags, code, says):
     monkeypatch.setattr("transformer_jax.cli.prompt.accuracy", None)  # before anything is answered
-    found, out, err = run_prompt(counted_run, *flags)
+    found, out, err = run_prompt(ngram_run, *flags)
     assert (found, out) == (code, "")
     assert says in err
     assert err.startswith("error: ")

@@ -200,9 +200,9 @@ def test_documents_are_held_out_by_their_text_alone():
     train, valid = documents(parts.train), documents(parts.valid)
     assert (len(train), len(valid)) == (180, 20)
     assert sorted(train + valid) == sorted(rows)
-    turned = ValidationSplit(listed(*rows[::-1]), 0.1)
-    assert set(documents(turned.valid)) == set(valid)
-    assert documents(turned.train) == train[::-1]
+    reordered = ValidationSplit(listed(*rows[::-1]), 0.1)
+    assert set(documents(reordered.valid)) == set(valid)
+    assert documents(reordered.train) == train[::-1]
 
 
 def test_at_least_one_document_is_held_out_and_never_all():

@@ -261,7 +261,7 @@ def test_windows_hold_every_token_and_overlap_by_the_stride(tokenizer, stride):
             assert (made.row_spans(i)[-1] == -1).all()
             window = [tuple(span) for span in made.row_spans(i)[at:-1].tolist()]
             shared = stride if k else 0
-            assert len(window) > shared or not k  # each goes on where the last one ended
+            assert len(window) > shared or not k  # each continues where the last one ended
             if k:
                 assert joined_spans[len(joined_spans) - stride :] == window[:stride]
             joined += row[at + shared : -1]

@@ -262,11 +262,11 @@ def test_the_built_in_corpus_has_all_its_parts_and_either_direction(monkeypatch)
     assert list(splits.tests) == ["test", "test_unseen"]
     names = ["train", "valid", "test", "test_unseen"]
     assert [part[7] for part in parts] == [(f"{name} pt 7", f"{name} en 7") for name in names]
-    turned = load_splits(
+    swapped = load_splits(
         dataclasses.replace(data, read=ReadOptions(corpus_size=300, fields=("en", "pt")))
     )
-    assert turned.train.sources == splits.train.targets
-    assert turned.train.targets == splits.train.sources
+    assert swapped.train.sources == splits.train.targets
+    assert swapped.train.targets == splits.train.sources
     with pytest.raises(ConfigError, match="fields de en: phrasebook has pt and en"):
         load_splits(dataclasses.replace(data, read=ReadOptions(fields=("de", "en"))))
 

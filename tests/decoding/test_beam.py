@@ -37,7 +37,7 @@ def tree_step(trees, beams):
     def step(tokens, state):
         at, started = state
         at = jnp.where(started, V * at + 1 + tokens, at)
-        at = jnp.minimum(at, trees.shape[1] - 1)  # rows that are done go on, unheard
+        at = jnp.minimum(at, trees.shape[1] - 1)  # finished rows continue, ignored
         return trees[row, at], (at, jnp.ones_like(started))
 
     return step, (jnp.zeros(B * beams, jnp.int32), jnp.zeros(B * beams, bool))
@@ -232,7 +232,7 @@ def test_a_beam_of_one_without_normalisation_is_greedy():
 
 
 def two_step_model():
-    """Row B30: p(a)=.5, p(b)=.4, p(a|b)=.9; whatever starts with a goes on at .4 at most."""
+    """Row B30: p(a)=.5, p(b)=.4, p(a|b)=.9; whatever starts with a continues at .4 at most."""
     E, a, b, c = range(4)
     p = np.full((nodes(4, 3), 4), 1e-30)
     p[0, [a, b, c]] = 0.5, 0.4, 0.1

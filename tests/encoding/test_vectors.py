@@ -250,7 +250,7 @@ def test_tagged_words_are_the_first_tokens_of_the_words(model, every):
     assert found.shape == (8 + 3 + 40, L + 1, D)
     place = 1 + np.arange(8)  # all words of the first sentence are one token each
     np.testing.assert_allclose(found[:8], by_text(every)[0][place], atol=1e-5)
-    # The last sentence went on in new examples, each of which begins anew.
+    # The last sentence continued in new examples, each with positions from 0.
     rest = LENGTH - 2
     np.testing.assert_allclose(found[11 : 11 + rest], found[11 + rest : 11 + 2 * rest], atol=1e-5)
 

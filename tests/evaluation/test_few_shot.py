@@ -63,7 +63,7 @@ def test_a_prompt_is_its_examples_and_an_open_query():
     prompt = make_prompt(template, table, {"question": "Three?"})
     assert prompt == "Answer.\n\nQ: One?\nA: 1\n\nQ: Two?\nA: 2\n\nQ: Three?\nA:"
     assert template.fields == ("question", "answer")
-    # What is written goes on exactly as an example does.
+    # The text continues exactly as an example does.
     assert prompt + template.lead + "3" + template.stop == template.header + "".join(
         map(template.write, [*table, {"question": "Three?", "answer": "3"}])
     )

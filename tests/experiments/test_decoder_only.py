@@ -95,9 +95,9 @@ def runs(texts, shared):
 
 
 @pytest.fixture(scope="module")
-def counted(texts, tmp_path_factory):
+def ngram_run(texts, tmp_path_factory):
     """N-gram models, each smoothed in its way."""
-    folder, made = tmp_path_factory.mktemp("counted"), {}
+    folder, made = tmp_path_factory.mktemp("ngram_run"), {}
     for name, order, smoothing in (("bag", 1, "add-k"), ("five", 5, "kneser-ney")):
         made[name] = folder / name
         given = [word.format(texts=texts) for word in FROM["file"]]
@@ -168,30 +168,30 @@ def test_a_run_can_be_used(runs, name, tmp_path, capfd):
     assert main(["verify", str(runs(name))]) == 0
 
 
-def test_counted_models_end_in_the_same_table(counted, texts, tmp_path, capfd):
+def test_ngram_models_end_in_the_same_table(ngram_run, texts, tmp_path, capfd):
     for name, order, smoothing in (("bag", 1, "add-k"), ("five", 5, "kneser-ney")):
-        results = json.loads((counted[name] / "results.json").read_text())
+        results = json.loads((ngram_run[name] / "results.json").read_text())
         assert list(results["scores"]["valid"]) == [
             f"{order}-gram, {smoothing}", "2-gram, Kneser-Ney"
         ]  # fmt: skip
-        assert NgramModel.load(counted[name] / "ngram.npz").order == order
-    assert main(["generate", str(counted["five"]), "um", "--max-new-tokens", "5"]) == 0
+        assert NgramModel.load(ngram_run[name] / "ngram.npz").order == order
+    assert main(["generate", str(ngram_run["five"]), "um", "--max-new-tokens", "5"]) == 0
     assert capfd.readouterr().out.startswith("um")
-    assert main(["score", str(counted["five"]), str(texts / "test.txt")]) == 0
+    assert main(["score", str(ngram_run["five"]), str(texts / "test.txt")]) == 0
     capfd.readouterr()
-    assert decoder_only.main(["resume", str(counted["five"])]) == 2
-    do_one_line(capfd.readouterr().err, "counted in one go, there is nothing to resume")
+    assert decoder_only.main(["resume", str(ngram_run["five"])]) == 2
+    do_one_line(capfd.readouterr().err, "ngram_run in one go, there is nothing to resume")
 
 
 @pytest.mark.slow
-def test_evaluate_puts_models_beside_each_other(runs, counted, texts, tmp_path, capfd):
+def test_evaluate_puts_models_beside_each_other(runs, ngram_run, texts, tmp_path, capfd):
     output = tmp_path / "figures.json"
     asked = ["evaluate", str(runs("file")), "--text", str(texts / "test.txt"), "--compare",
-             str(counted["five"]), str(runs("folder")), "--ngrams", "2",
+             str(ngram_run["five"]), str(runs("folder")), "--ngrams", "2",
              "--output", str(output)]  # fmt: skip
     assert decoder_only.main(asked) == 0
     rows = rows_of(capfd.readouterr().out)
-    names = [str(runs("file")), str(counted["five"]), str(runs("folder"))]
+    names = [str(runs("file")), str(ngram_run["five"]), str(runs("folder"))]
     assert list(rows) == [*names, "2-gram, Kneser-Ney"]
     figures = json.loads(output.read_text())["text"]
     for name, row in rows.items():
@@ -200,8 +200,8 @@ def test_evaluate_puts_models_beside_each_other(runs, counted, texts, tmp_path, 
         assert found == pytest.approx(row, abs=1e-4)
 
 
-def test_evaluate_repeats_the_scores_of_training(runs, counted, capfd):
-    for run, name in ((runs("file"), "this model"), (counted["five"], "5-gram, kneser-ney")):
+def test_evaluate_repeats_the_scores_of_training(runs, ngram_run, capfd):
+    for run, name in ((runs("file"), "this model"), (ngram_run["five"], "5-gram, kneser-ney")):
         results = json.loads((run / "results.json").read_text())["scores"]["valid"]
         assert decoder_only.main(["evaluate", str(run)]) == 0
         rows = rows_of(capfd.readouterr().out)
@@ -213,10 +213,10 @@ def test_evaluate_repeats_the_scores_of_training(runs, counted, capfd):
 
 
 @pytest.mark.slow
-def test_evaluate_and_score_agree_on_a_text(runs, counted, texts, capfd):
+def test_evaluate_and_score_agree_on_a_text(runs, ngram_run, texts, capfd):
     """Bits of a single text; documents also pay for the token that ends them."""
     text = texts / "test.txt"
-    for run, ends in ((runs("file"), False), (runs("folder"), True), (counted["five"], True)):
+    for run, ends in ((runs("file"), False), (runs("folder"), True), (ngram_run["five"], True)):
         assert main(["score", str(run), str(text), "--as-one-text"]) == 0
         whole = capfd.readouterr().out.splitlines()[1].split("\t")
         read = ["--ngrams"] if not ends else []
@@ -224,7 +224,7 @@ def test_evaluate_and_score_agree_on_a_text(runs, counted, texts, capfd):
         rows = rows_of(capfd.readouterr().out)
         told = rows[str(run)]
         count, tokenizer = int(whole[2]), load_tokenizer(run / "tokenizer.json")
-        # The loss is a mean over the tokens that were counted.
+        # The loss is a mean over the tokens that were ngram_run.
         nats = told[0] * (count + ends)
         end = nats + float(whole[1])
         if ends:
@@ -238,7 +238,7 @@ def test_evaluate_and_score_agree_on_a_text(runs, counted, texts, capfd):
 
 @pytest.mark.slow
 def test_resuming_a_finished_run_changes_nothing(runs, tmp_path):
-    """On another mesh too, which also shows that a run may go on with other devices."""
+    """On another mesh too, which also shows that a run may resume on other devices."""
     run = tmp_path / "run"
     shutil.copytree(runs("file"), run)
     before = json.loads((run / "results.json").read_text())
@@ -305,10 +305,10 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("given", "code", "said"), MISTAKES, ids=[m[2] for m in MISTAKES])
 def test_a_mistake_is_one_line_and_an_exit_code(
-    runs, counted, texts, tmp_path, monkeypatch, capfd, given, code, said
+    runs, ngram_run, texts, tmp_path, monkeypatch, capfd, given, code, said
 ):
     monkeypatch.chdir(tmp_path)
-    places = {"texts": texts, "run": runs("file"), "ngram": counted["five"]}
+    places = {"texts": texts, "run": runs("file"), "ngram": ngram_run["five"]}
     filled = []
     for word in given:
         if word == "{data}":
@@ -337,12 +337,12 @@ def test_other_text_is_not_gone_on_with(runs, texts, tmp_path, capfd):
     do_one_line(capfd.readouterr().err, "the training data are not those that the run began with")
 
 
-def test_long_texts_are_judged_by_their_beginning(texts, tmp_path, capfd):
+def test_long_texts_are_evaluated_on_their_beginning(texts, tmp_path, capfd):
     given = [word.format(texts=texts) for word in FROM["file"]]
     more = ["--data.test", f"{texts}/all.txt", "--evaluation.characters", "100"]
     run = tmp_path / "run"
     assert decoder_only.main(["train", "ngram", *given, *more, "--output", str(run)]) == 0
-    assert "only the first 100 characters are judged" in capfd.readouterr().err
+    assert "only the first 100 characters are evaluated" in capfd.readouterr().err
     scores = json.loads((run / "results.json").read_text())["scores"]
     assert scores["test"]["5-gram, kneser-ney"]["tokens"] == 101  # and its end
 

@@ -83,7 +83,7 @@ def en_asked(family, *arguments):
     return asked_run("program train", runs, family.read, family.anew, arguments)[1]
 
 
-def test_a_counted_run_begins_from_the_configuration_of_another(tmp_path, capsys):
+def test_an_ngram_run_begins_from_the_configuration_of_another(tmp_path, capsys):
     directory = en_run(tmp_path, LANGUAGE_RUNS["ngram"][1])
     asked = en_asked(decoder_only.FAMILY, "--config", str(directory.config), "--model.order", "3")
     assert (asked.model.kind, asked.model.order) == ("ngram", 3)

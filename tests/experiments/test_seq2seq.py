@@ -1,4 +1,4 @@
-"""The training commands: they train, go on, score; and no mistake ends in a traceback."""
+"""The training commands: they train, resume, evaluate; and no mistake ends in a traceback."""
 
 import importlib
 import json
@@ -109,7 +109,7 @@ def test_evaluate_prints_scores_with_their_signature(trained, texts, tmp_path, c
 
 @pytest.mark.slow
 def test_resuming_a_finished_run_changes_nothing(trained, tmp_path):
-    """On another mesh too, which also shows that a run may go on with other devices."""
+    """On another mesh too, which also shows that a run may resume on other devices."""
     run = tmp_path / "run"
     shutil.copytree(trained, run)
     before = json.loads((run / "results.json").read_text())
@@ -195,7 +195,7 @@ def sq_spoil_tokenizer(run):
 
 
 def sq_spoil_layers(run):
-    """As many as take an hour to lay out; looked at also where no manifest vouches for them."""
+    """As many as take an hour to lay out; checked also where no manifest vouches for them."""
     config = json.loads((run / "config.json").read_text())
     config["model"]["encoder_layers"] = 10**9
     (run / "config.json").write_text(json.dumps(config))

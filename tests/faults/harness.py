@@ -33,7 +33,7 @@ class Ended(NamedTuple):
     code: int | None  # None is not within the time
     out: str
     err: str
-    result: Any  # what it left behind, where that is looked at
+    result: Any  # what it left behind, where that is checked
 
 
 class _Hangs(BaseException):
@@ -86,7 +86,7 @@ def ended(case: Case, folder: Path, capture: Any, look: Callable[[Path], Any]) -
     return Ended(code, " ".join(filter(None, words)), err, look(folder))
 
 
-def judged(case: Case, sound: Ended, found: Ended) -> str:
+def verdict_of(case: Case, sound: Ended, found: Ended) -> str:
     """What became of a fault: refused, told, without effect; or what must not be."""
     if found.code is None:
         return "HANGS"

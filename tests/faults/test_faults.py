@@ -1,6 +1,6 @@
 """Two hundred faults: none is silent, none hangs, none ends in a traceback.
 
-What a fault does to a sound folder is judged by what a command makes of it afterwards: it is
+What a fault does to a sound folder is checked by what a command makes of it afterwards: it is
 refused by one line and the exit code of its kind, told, or without effect. Published folders have
 no checksums, so flipped bits in the numbers of a ``.safetensors`` file are not among the faults.
 """
@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.conftest import READER, TRANSLATOR, WRITER
-from tests.faults.harness import DAMAGES, Case, Ended, changed, damaged, ended, judged
+from tests.faults.harness import DAMAGES, Case, Ended, changed, damaged, ended, verdict_of
 from transformer_jax.cli import decoder_only, encoder_only, seq2seq
 from transformer_jax.cli.main import main
 from transformer_jax.data.processes import this_process
@@ -59,7 +59,7 @@ def fa_judge(kind, sound, cases, copy, capfd, look=lambda folder: None):
         folder = copy(sound)
         case.harm(folder)
         found = ended(case, folder, capfd, look)
-        verdict = judged(case, baselines[key], found)
+        verdict = verdict_of(case, baselines[key], found)
         outcomes[verdict] += 1
         if verdict not in ALLOWED:
             wrong.append(f"{case.name}: {verdict}: {found.err[-300:] or found.out[-200:]!r}")
@@ -240,7 +240,7 @@ def fa_alone(kind, commands, tmp_path, capfd):
     for command, given in commands:
         case = Case(" ".join(given), lambda folder: None, command, given)
         found = ended(case, tmp_path, capfd, lambda folder: None)
-        verdict = judged(case, nothing, found)
+        verdict = verdict_of(case, nothing, found)
         outcomes[verdict] += 1
         if verdict != "refused":
             wrong.append(f"{case.name}: {verdict}: {found.err[-300:]!r}")
@@ -337,7 +337,7 @@ def test_runs_that_another_process_writes_to(translator, copy, texts, living, tm
             before = fa_bytes(run)
             case = Case(name, lambda folder: None, command, given)
             found = ended(case, run, capfd, lambda folder: None)
-            verdict = judged(case, Ended(0, "", "", None), found)
+            verdict = verdict_of(case, Ended(0, "", "", None), found)
             if verdict != "refused" or "in use by" not in found.err or fa_bytes(run) != before:
                 wrong.append(f"{name} {given}: {verdict}: {found.err[-300:]}")
             outcomes[verdict] += 1
@@ -362,7 +362,7 @@ def fa_disk_of(limit):
 
 @pytest.mark.filterwarnings("ignore:Error writing persistent compilation cache entry")
 def test_disks_that_are_full(translator, copy, capsys):
-    """What was written before stays whole, and training goes on once there is room."""
+    """What was written before stays whole, and training continues once there is room."""
     outcomes, wrong = Counter(), []
     for limit in (0, 1, 50, 300, 1000, 2000, 3000, 5000, 8000, 12_000):
         run = copy(translator)
@@ -375,7 +375,7 @@ def test_disks_that_are_full(translator, copy, capsys):
 
         case = Case(f"{limit} bytes", lambda folder: None, command, RESUME)
         found = ended(case, run, capsys, lambda folder: None)
-        verdict = judged(case, Ended(0, found.out, "", None), found)
+        verdict = verdict_of(case, Ended(0, found.out, "", None), found)
         outcomes[verdict] += 1
         if verdict not in ALLOWED:
             wrong.append(f"{limit}: {verdict}: {found.err[-400:]}")
@@ -429,7 +429,7 @@ def test_folders_that_are_read_only(translator, writer, copy, texts, tmp_path, c
         whole = ended(case, copy(sound), capfd, lambda folder: None)
         with fa_read_only(copy(sound)) as folder:
             found = ended(case, folder, capfd, lambda folder: None)
-        verdict = judged(case, whole, found)
+        verdict = verdict_of(case, whole, found)
         outcomes[verdict] += 1
         if verdict not in ("no effect", "told"):
             wrong.append(f"{case.name}: {verdict}: {found.err[-300:]}")
@@ -437,7 +437,7 @@ def test_folders_that_are_read_only(translator, writer, copy, texts, tmp_path, c
         case = Case(" ".join(given), lambda folder: None, command, given)
         with fa_read_only(copy(translator)) as folder:
             found = ended(case, folder, capfd, lambda folder: None)
-        verdict = judged(case, Ended(0, "", "", None), found)
+        verdict = verdict_of(case, Ended(0, "", "", None), found)
         outcomes[verdict] += 1
         if verdict != "refused":
             wrong.append(f"{case.name}: {verdict}: {found.err[-300:]}")

@@ -101,8 +101,8 @@ def test_rotary_is_a_rotation_of_halves():
     )
     chex.assert_equal_shape((out, x))
     z = x[..., :3] + 1j * x[..., 3:]
-    turned = z * np.exp(1j * at[:, :, None, None] * 100.0 ** (-np.arange(3) / 3))
-    np.testing.assert_allclose(out, np.concatenate([turned.real, turned.imag], -1), atol=1e-5)
+    rotated = z * np.exp(1j * at[:, :, None, None] * 100.0 ** (-np.arange(3) / 3))
+    np.testing.assert_allclose(out, np.concatenate([rotated.real, rotated.imag], -1), atol=1e-5)
     np.testing.assert_allclose(np.linalg.norm(out, axis=-1), np.linalg.norm(x, axis=-1), rtol=1e-5)
 
 

@@ -66,7 +66,7 @@ ATTACKS = {
     "shape in a shape": entry(shape=[[4]]),
     "33 dimensions": entry(shape=[4] + [1] * 32),
     "shape and size differ": entry(shape=[3]),
-    "offsets turned round": entry(data_offsets=[16, 0]),
+    "offsets in reverse": entry(data_offsets=[16, 0]),
     "negative offsets": entry(data_offsets=[-16, 0]),
     "three offsets": entry(data_offsets=[0, 8, 16]),
     "boolean offsets": entry(shape=[], dtype="U8", data_offsets=[False, True]),

@@ -177,8 +177,8 @@ def test_padding_may_stand_anywhere(config):
 
 def test_rows_are_independent_of_their_order():
     run = forward(BERT)
-    turned = run(TOKENS[::-1], LENGTHS[::-1], TYPES[::-1])
-    chex.assert_trees_all_close(turned[::-1], run(TOKENS, LENGTHS, TYPES), atol=1e-6)
+    reversed_rows = run(TOKENS[::-1], LENGTHS[::-1], TYPES[::-1])
+    chex.assert_trees_all_close(reversed_rows[::-1], run(TOKENS, LENGTHS, TYPES), atol=1e-6)
 
 
 def test_types_matter_through_their_table_alone():

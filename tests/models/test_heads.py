@@ -182,7 +182,7 @@ def test_the_vectors_that_labels_are_told_from_are_dropped_out_iff_there_is_a_ke
 @pytest.mark.parametrize("kind", ["learned", "rope"])
 @pytest.mark.quick("rope")
 def test_decoders_tell_texts_from_their_last_tokens(kind):
-    """Wherever padding stands and whatever it is; nothing else is read of a text that goes on."""
+    """Wherever padding stands and whatever it is; nothing else is read of a longer text."""
     config = dataclasses.replace(
         PRESETS["gpt2_small"], vocab_size=V, d_model=D, decoder_layers=1,
         attention=AttentionConfig(num_heads=4), positions=PositionConfig(kind=kind, max_length=9),

@@ -8,7 +8,7 @@ import torch
 
 @contextlib.contextmanager
 def exact() -> Iterator[None]:
-    """float64 where the models would go down to float32: in softmax, norms and rotations."""
+    """float64 where the models would go down to float32: in softmax, norms and RoPE."""
     before = torch.float32, torch.float, torch.Tensor.float, torch.get_default_dtype()
     torch.float32 = torch.float = torch.float64
     torch.Tensor.float = torch.Tensor.double

@@ -61,12 +61,14 @@ def _eps(patch):
     patch.setattr(bart, "_EPS", 1e-3)
 
 
-def _rotations(patch):
+def _rope(patch):
     from transformer_jax.interop.families import llama
 
-    right = llama.rotations
+    right = llama.rope_positions
     still = {"rope_scaling": None, "rope_interpolation": 1.0}
-    patch.setattr(llama, "rotations", lambda fields: dataclasses.replace(right(fields), **still))
+    patch.setattr(
+        llama, "rope_positions", lambda fields: dataclasses.replace(right(fields), **still)
+    )
 
 
 def _padding(patch):
@@ -119,7 +121,7 @@ def _bits(patch):
 FAULTS = {
     "activation of all": ("bert", _activation),
     "eps of BART": ("marian", _eps),
-    "rotations without scaling": ("llama", _rotations),
+    "RoPE without scaling": ("llama", _rope),
     "positions that count padding": ("roberta", _padding),
     "distances that end too early": (
         "t5", _number("relative_attention_max_distance", lambda n: n // 2 + 5)),

@@ -239,7 +239,7 @@ def test_damage_is_never_silent(small, tmp_path, kind):
     rng = random.Random(kind)
     saved, expected = small
     intact = digest(load_params(saved).params)
-    used = {"params", manifest.MANIFEST}  # the rest is read when training goes on
+    used = {"params", manifest.MANIFEST}  # the rest is read when training resumes
     whole = saved / "checkpoints" / "step_00000002"
     vouched = {*manifest.read(whole)["files"], manifest.MANIFEST}
     assert len(vouched) > 10
@@ -354,7 +354,7 @@ def test_a_full_disk_is_named_and_earlier_checkpoints_stay(tmp_path, capfd):
         assert "File too large" in str(caught.value)
         assert "\n" not in str(caught.value)
         assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step_00000001"]
-        # Room again, and training may go on.
+        # Room again, and training may continue.
         checkpointer.save(3, ck_state(3))
     assert [f.problem for f in verify(tmp_path)] == [None, None]
     assert capfd.readouterr().err == ""

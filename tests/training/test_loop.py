@@ -243,7 +243,7 @@ def test_the_first_steps_do_not_wait_for_shapes_that_come_later(bench, held):
 
 
 def test_a_signal_ends_the_wait_for_a_program(bench, held, tmp_path):
-    """After two steps these are saved, and going on gives the undisturbed run; before, nothing."""
+    """After two steps these are saved, and resuming gives the undisturbed run; before, nothing."""
     bench.hook = lambda n: (
         n == 2 and threading.Timer(0.3, signal.raise_signal, (signal.SIGTERM,)).start()
     )

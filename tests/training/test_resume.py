@@ -49,7 +49,7 @@ class Runs:
         (folder / "a.en").write_text("".join(f"{line[::-1]}\n" for line in lines))
 
     def start(self, run: Path) -> subprocess.Popen:
-        """Begins the run, or goes on with it."""
+        """Begins or resumes the run."""
         named, *own = [word.format(texts=self.folder) for word in FAMILIES[self.family]]
         fresh = not (run / "metrics.jsonl").exists()
         begin = ["train", named, *SETTINGS, "--output", str(run), *own]
@@ -83,7 +83,7 @@ class Runs:
         assert process.returncode == expected, err
         assert "Traceback" not in err
         if number != signal.SIGKILL:
-            assert "is saved: go on with `resume" in err
+            assert "is saved: continue with `resume" in err
 
 
 def wait_for(path: Path, step: int, process: subprocess.Popen) -> None:

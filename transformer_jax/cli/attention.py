@@ -231,7 +231,7 @@ def self_attention_of(
     longest = nnx.merge(graph, params).config.positions.max_length
     if len(ids) > longest:
         raise DataError(
-            f"the text has {plural(len(ids), 'token')}: at most {longest} are looked at; shorten it"
+            f"the text has {plural(len(ids), 'token')}: at most {longest} are shown; shorten it"
         )
     run = lambda params, tokens: nnx.merge(graph, params).attention_maps(tokens)
     weights = jax.jit(run)(params, np.asarray([[first, *ids[:-1]]], np.int32))

@@ -1,4 +1,4 @@
-"""Train a language model from any text, go on with a run, compare models on a text.
+"""Train a language model from any text, resume a run, compare models on a text.
 
     python -m experiments.decoder_only train python-docs
     python -m experiments.decoder_only train char-cpu --data.text shakespeare.txt
@@ -8,7 +8,7 @@
     python -m experiments.decoder_only evaluate runs/char-cpu --text more.txt --compare runs/ngram
 
 ``train NAME --help`` lists every setting. A run ends with perplexity and bits per character on its
-test texts, beside models that count.
+test texts, with n-gram models as baselines.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ class Evaluate(RunCommand):
     """Compare language models on a text: loss, perplexity, bits per character and per byte."""
 
     run: tyro.conf.Positional[str]
-    """The run directory, of a neural or a counted model."""
+    """Run directory of a neural or an n-gram model."""
     text: str | None = None
     """A text file or folder; None is the test (or else validation) text of the run."""
     compare: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-r"""Pre-train an encoder on any text, fine-tune it on labeled examples, go on with a run.
+r"""Pre-train an encoder on any text, fine-tune it on labeled examples, resume a run.
 
     python -m experiments.encoder_only pretrain python-docs
     python -m experiments.encoder_only pretrain small --data.text corpus.txt

@@ -78,7 +78,7 @@ class TextOutput:
         self._to: Destination | None = None
         if path is None:
             return
-        # Unlike those of Path, these raise nothing: __enter__ says what may not be looked at.
+        # Unlike those of Path, these raise nothing: __enter__ reports files without permission.
         if os.path.isdir(path):
             raise ConfigError(f"--output {path}: this is a folder: name a file")
         both = (path, source) if source is not None else ()

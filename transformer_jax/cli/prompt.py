@@ -317,7 +317,7 @@ def _fields(text: str, flag: str) -> list[str]:
 
 
 def _cut(model: Any, made: Sequence[str]) -> int:
-    """How many prompts lose their beginning; a counted model has no context to exceed."""
+    """How many prompts lose their beginning; an n-gram model has no context to exceed."""
     context = getattr(model, "context", None)
     if context is None:
         return 0

@@ -1,4 +1,4 @@
-"""Train a translator from sentence pairs, go on with a run, score one.
+"""Train a translator from sentence pairs, resume a run, evaluate one.
 
     python -m experiments.seq2seq train phrasebook
     python -m experiments.seq2seq train base --data.source corpus.de --data.target corpus.en

@@ -62,14 +62,14 @@ def batches(
 ) -> Iterator[Batch]:
     """The batches of steps ``start`` to ``stop``, or without end, made in a background thread.
 
-    The step is all the state there is: ``batches(..., start=n)`` goes on exactly where another
+    The step is all the state there is: ``batches(..., start=n)`` continues exactly where another
     iterator was before step ``n``.
 
     Args:
         store: The sentences.
         plan: Which of them make up which batch.
         start: The first step.
-        stop: The step before which to end; None goes on through epoch after epoch.
+        stop: Step before which to end; None never ends.
         rows: Which rows of each global batch this process holds; None is all. Together, processes
             whose rows part the global batch hold each example exactly once.
         pad: The id that fills up rows.
@@ -97,7 +97,7 @@ def prefetched(
         plan: Any plan.
         make: From what the plan says of a batch to its arrays, and what else is told of it.
         start: The first step.
-        stop: The step before which to end; None goes on through epoch after epoch.
+        stop: Step before which to end; None never ends.
         prefetch: How many batches are made ahead; 0 makes each when it is asked for.
     """
     if prefetch == 0:

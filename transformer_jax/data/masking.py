@@ -36,7 +36,7 @@ class MLMMasking:
     Attributes:
         mask: The id that most hidden tokens become.
         plain: The ids of text, of which others become one.
-        continues: Which ids go on with a word; None hides tokens one by one, else words are
+        continues: Which ids continue a word; None masks tokens one by one, else words are
             hidden as a whole.
         mlm_probability: Share of the tokens of a row that are hidden.
         mask_replace_prob: Share of the hidden that become ``mask``.

@@ -17,7 +17,7 @@ __all__ = ["TaggedExamples", "encode_tagged"]
 
 @dataclasses.dataclass(frozen=True)
 class TaggedExamples:
-    """Sentences of words as ids; a long sentence goes on in further examples.
+    """Sentences of words as ids; a long sentence continues in further examples.
 
     Attributes:
         examples: The rows, of one part.

@@ -189,7 +189,7 @@ class Tokenizer:
 
     @functools.cached_property
     def is_continuation(self) -> Bool[np.ndarray, " V"]:
-        """Which ids go on with the word that the id before them is part of.
+        """Which ids continue the word of the id before them.
 
         Told by the ``##`` of WordPiece, by the blank before a word of byte-level BPE, or by the
         ``▁`` of SentencePiece; special tokens continue nothing. A vocabulary without any of these

@@ -101,7 +101,7 @@ class HFGenerator:
         mask: Any = None,
         rules: HFGenerationConfig | None = None,
     ) -> HFGenerationOutput:
-        """Texts that go on from prompts, or that answer what an encoder reads.
+        """Continuations of prompts, or outputs for the inputs of an encoder.
 
         Args:
             ids: Rows of equal length, padded on the left for a decoder, anywhere for an encoder.

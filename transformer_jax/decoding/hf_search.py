@@ -197,7 +197,7 @@ def hf_beam_search(
         scores = process(scores, rows, length, known)
         V = scores.shape[1]
         total = (scores.reshape(B, M, V) + loop.worth[:, :, None]).reshape(B, M * V)
-        # So many that, whatever ends, M are left to go on.
+        # So many that M are left however many end.
         candidates = min(max(2, 1 + process.shapes.ends) * M, M * V)
         total, place = processors.top_k_two_stage(total, candidates)
         parents, tokens = place // V, place % V

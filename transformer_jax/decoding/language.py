@@ -45,7 +45,9 @@ class BatchingConfig:
     chunk: int = 16  # tokens between two looks at a text that is shown or may meet a stop string
     tokens: int = 4096  # at most so many are scored at once
     too_long: Literal["truncate", "error"] = "truncate"  # the start of prompts beyond the context
-    full: Literal["slide", "stop"] = "slide"  # a full context goes on with its latter half
+    full: Literal["slide", "stop"] = (
+        "slide"  # what happens when the context is full: continue with its latter half, or stop
+    )
     num_draft_tokens: int = 0  # draft tokens of prompt lookup at once; 0 is off
 
 
@@ -279,7 +281,7 @@ class DecoderLanguageModel:
         return batch_by_length(drafts, self.shapes.rows[-1], alone=self.shapes.num_draft_tokens > 0)
 
     def _write(self, batch: list[GenerationSequence], look: bool = False) -> Iterator[None]:
-        """Writes texts to their ends; comes back now and then if they are looked at."""
+        """Generate to the end of each text; return now and then to check for stop strings."""
         look = look or any(draft.request.stop for draft in batch)
         if len(batch) == 1 and self.shapes.num_draft_tokens and is_plain(batch[0].request):
             yield from self._write_ahead(batch[0], look)
@@ -289,13 +291,13 @@ class DecoderLanguageModel:
             self._end_full(going)
 
     def _end_full(self, drafts: Iterable[GenerationSequence]) -> None:
-        """Ends the texts that fill their own context, where that is how it goes on."""
+        """End the texts whose context is full, if ``full`` is ``stop``."""
         for draft in drafts:
             if self.shapes.full == "stop" and draft.length > self.context:
                 draft.finish_reason = draft.finish_reason or "length"
 
     def _seen(self, draft: GenerationSequence) -> list[int]:
-        """What the model reads to go on: all, or the latter half once the context is full."""
+        """Tokens to read next: all, or the latter half once the context is full."""
         ids = draft.read + draft.written
         if draft.length > self.context:
             # A prompt that is too long fills the context; what is written since makes room.

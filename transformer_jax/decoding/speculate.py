@@ -1,4 +1,4 @@
-"""Greedy decoding with draft tokens looked up in the text so far."""
+"""Greedy decoding with draft tokens from earlier in the text (prompt lookup)."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -57,7 +57,7 @@ _SHARES = {
 class Predictor:
     """Labels of texts by an encoder, or a decoder, with the head of its task.
 
-    Texts are cut to ``length`` tokens, in which long sentences of words go on in further rows and
+    Texts are cut to ``length`` tokens, long sentences of words continue in further rows and
     long contexts are read through overlapping windows.
 
     Args:

@@ -160,7 +160,7 @@ def apply_rotary_embedding(
     frequencies: Float[np.ndarray, " pairs"] | None = None,
     attention_factor: float = 1.0,
 ) -> Float[Array, "B T N H"]:
-    """Heads turned by an angle that grows with position, so that ``q · k`` sees only ``t - s``.
+    """Rotary position embedding: rotates pairs of channels, so ``q · k`` depends only on ``t - s``.
 
     Pairs are ``(x[i], x[i + P])`` of the first ``2P`` dimensions, the convention of GPT-NeoX and
     of Hugging Face; the others stay as they are. Norms are kept, but for ``attention_factor``.
@@ -171,7 +171,7 @@ def apply_rotary_embedding(
         positions: Where each token stands.
         frequencies: Radians per position of each of P pairs; None is :func:`rotary_frequencies`
             of all pairs.
-        attention_factor: Multiplies what turned (YaRN).
+        attention_factor: Scale of the rotated channels (YaRN).
 
     Raises:
         ArgumentError: An odd head size, which has no pairs, or more pairs than a head has.
@@ -195,10 +195,10 @@ def apply_rotary_embedding(
     if attention_factor != 1.0:
         cos, sin = cos * attention_factor, sin * attention_factor
     a, b, rest = jnp.split(x.astype(jnp.float32), (pairs, 2 * pairs), axis=-1)
-    turned = [a * cos - b * sin, b * cos + a * sin]
+    rotated = [a * cos - b * sin, b * cos + a * sin]
     if 2 * pairs < H:
-        turned.append(rest)
-    return jnp.concatenate(turned, axis=-1).astype(x.dtype)
+        rotated.append(rest)
+    return jnp.concatenate(rotated, axis=-1).astype(x.dtype)
 
 
 def alibi_slopes(heads: int) -> Float[np.ndarray, "{heads}"]:

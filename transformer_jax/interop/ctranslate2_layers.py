@@ -97,15 +97,15 @@ class Layers:
             "qk_norm": att.qk_norm,
         }
         if places.kind == "rope":
-            turned = places.rope_dim or config.head_dim
-            found |= {"rotary_dim": turned, "rotary_interleave": False}
+            rope_dim = places.rope_dim or config.head_dim
+            found |= {"rotary_dim": rope_dim, "rotary_interleave": False}
             found |= {"rotary_base": places.rope_theta} | self._scaling(config)
         if config.scores.sliding_window is not None:
             found["sliding_window"] = config.scores.sliding_window
         return found
 
     def _scaling(self, config: TransformerConfig) -> dict[str, Any]:
-        """How rotations are slowed down, if they are."""
+        """RoPE scaling, if there is any."""
         places, kinds = config.positions, self.specs.RotaryScalingType
         if places.rope_method is not None:
             # Of the kinds there, the one that gives each frequency a factor can say any other.

@@ -116,7 +116,7 @@ def with_post_processor(tokenizer: Tokenizer, kind: str, first: int | None) -> s
 
     What this library adds by itself, others add if the file says so: ``eos`` to what a translator
     reads, ``[CLS]`` and ``[SEP]`` around what an encoder reads, ``first`` before what a language
-    model goes on from.
+    model continues from.
     """
     token = lambda id: {"SpecialToken": {"id": tokenizer.name(id), "type_id": 0}}
     second = lambda part: {next(iter(part)): next(iter(part.values())) | {"type_id": 1}}

@@ -63,7 +63,7 @@ FAMILIES: tuple[ModelFamily, ...] = (
     bart.MARIAN, bart.PEGASUS, t5.T5, t5.MT5, *map(classifying, _DECODERS), vit.FAMILY,
 )  # fmt: skip
 
-_AT_ONCE = 2  # tensors: while one is read, another is turned
+_AT_ONCE = 2  # tensors: while one is read, another is transposed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +91,7 @@ class HFCheckpoint:
     def load(self, place: Callable[[str, np.ndarray], Any] | None = None) -> dict[Any, Any]:
         """The parameters, in nested dictionaries, float32.
 
-        Two tensors at a time are read, turned and placed, so that no more than these is taken
+        Two tensors at a time are read, transposed and placed, so that no more than these is taken
         beside the parameters themselves.
 
         Args:

@@ -61,7 +61,7 @@ class TensorFolder:
         return sum(entry.stop - entry.start for entry in self.entries.values())
 
     def read(self, name: str, memory: Memory = aligned) -> np.ndarray:
-        """One tensor, with the bits that the file holds: NaN is not judged.
+        """One tensor, with the bits that the file holds: NaN is not checked.
 
         Args:
             name: Of the tensor.

@@ -57,7 +57,7 @@ class NgramModel:
     """
 
     def __init__(self, counts: NgramCounts, smoothing: Smoothing, excluded: Iterable[int] = ()):
-        """The model that counts and a smoothing make.
+        """The model of these counts with this smoothing.
 
         Raises:
             ConfigError: Nothing is left to predict.

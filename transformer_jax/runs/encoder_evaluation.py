@@ -39,8 +39,8 @@ def evaluate(asked: Any) -> int:
 def _hidden_words(run: PretrainRun, directory: RunDirectory, asked: Any) -> dict[str, Any]:
     texts = pretraining.open_run(run)
     if asked.data is not None:
-        judged = read_texts(asked.data, run.data.read, "--data")
-        texts = TextSplits(texts.train, None, {"text": judged})
+        parts = read_texts(asked.data, run.data.read, "--data")
+        texts = TextSplits(texts.train, None, {"text": parts})
     model, tokenizer = load(directory.path, asked.checkpoint, kind="encoder")
     return pretraining.score(run, directory, texts, tokenizer, nnx.merge(*model))
 
@@ -48,16 +48,14 @@ def _hidden_words(run: PretrainRun, directory: RunDirectory, asked: Any) -> dict
 def _task(run: Any, directory: RunDirectory, asked: Any) -> dict[str, Any]:
     kind = run.task.kind
     if asked.data is not None:
-        judged = {"data": read_labeled(asked.data, kind, run.data.read, "--data")}
+        parts = {"data": read_labeled(asked.data, kind, run.data.read, "--data")}
     else:
         splits = finetuning.open_run(run)
-        judged = splits.tests or ({} if splits.valid is None else {"valid": splits.valid})
-    if not judged:
+        parts = splits.tests or ({} if splits.valid is None else {"valid": splits.valid})
+    if not parts:
         raise ConfigError(f"{asked.run}: has no test or validation examples: give --data")
     model, tokenizer = load(directory.path, asked.checkpoint, kind="encoder-task")
     predictor = finetuning.predictor(model, tokenizer, run)
-    scores = {
-        name: measure(predictor, kind, run.task.labels, part) for name, part in judged.items()
-    }
+    scores = {name: measure(predictor, kind, run.task.labels, part) for name, part in parts.items()}
     print(table(scores), flush=True)
     return scores

@@ -86,7 +86,7 @@ class PretrainTraining(EncoderTraining):
 
 @dataclasses.dataclass(frozen=True)
 class PretrainEvaluation:
-    """What is looked at to see how good the model is."""
+    """Evaluation settings."""
 
     characters: int = 1_000_000  # of validation and test texts, at most: their beginning
 
@@ -193,7 +193,7 @@ def _muon(peak: float, warmup: int | None) -> OptimizerConfig:
 
 
 def _small(width: int, layers: int, length: int) -> TransformerConfig:
-    """BERT with norms before sub-layers and rotations for positions.
+    """BERT with pre-norm and RoPE.
 
     With so few steps these find the words around a hidden one much earlier.
     """

@@ -77,7 +77,7 @@ def _several(texts: DocumentStream) -> bool:
 
 
 def open_run(run: Any) -> TextSplits:
-    """The texts of a run, of those that models are judged by as much as its settings say."""
+    """The texts of a run; evaluation texts are truncated as its settings say."""
     texts, limit = open_texts(run.data), run.evaluation.characters
     valid = None if texts.valid is None else _beginning(texts.valid, limit)
     tests = {name: _beginning(test, limit) for name, test in texts.tests.items()}
@@ -91,7 +91,7 @@ def _beginning(texts: DocumentStream, characters: int) -> DocumentStream:
         left, begun = characters, False
         for text, last in texts:
             if len(text) > left:
-                log(f"{texts.name}: only the first {plural(characters, 'character')} are judged")
+                log(f"{texts.name}: only the first {plural(characters, 'character')} are evaluated")
                 if left or begun:
                     yield TextChunk(text[:left], True)
                 return
@@ -210,11 +210,11 @@ def compare(asked: Any) -> int:
     run = read(first)
     texts = open_run(run) if asked.text is None or asked.ngrams != () else None
     if asked.text is not None:
-        judged = {"text": read_texts(asked.text, run.data.read, "--text")}
+        chosen = {"text": read_texts(asked.text, run.data.read, "--text")}
     else:
         assert texts is not None
-        judged = _evaluation_texts(texts)
-        if not judged:
+        chosen = _evaluation_texts(texts)
+        if not chosen:
             raise ConfigError(f"{asked.run}: has no test or validation text: give --text")
     report = Report(asked.run)
     for path in (asked.run, *asked.compare):
@@ -222,11 +222,11 @@ def compare(asked: Any) -> int:
         checkpoint = asked.checkpoint if path == asked.run else "best"
         model = load_language(directory.path, checkpoint)
         settings = read(directory)
-        report.add(path, evaluate_texts(model, _stores(settings, directory, judged)))
+        report.add(path, evaluate_texts(model, _stores(settings, directory, chosen)))
     orders = run.evaluation.ngram_orders if asked.ngrams is None else asked.ngrams
     if orders and texts is not None:
         tokenizer = first.load_tokenizer()
-        stores = _stores(run, first, judged)
+        stores = _stores(run, first, chosen)
         evaluation = dataclasses.replace(run.evaluation, ngram_orders=orders)
         store = store_of(run, first, tokenizer, texts.train)
         for name, counted in baselines(store, tokenizer, evaluation):

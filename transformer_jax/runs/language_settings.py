@@ -71,7 +71,7 @@ class LanguageTraining:
 class LanguageEvaluation:
     """What is told of a model in the end."""
 
-    ngram_orders: tuple[int, ...] = (1, 5)  # orders of the counted models beside it; none is no row
+    ngram_orders: tuple[int, ...] = (1, 5)  # orders of the n-gram baselines; empty is none
     ngram_tokens: int = 4_000_000  # training tokens, at most, that these are counted from
     sample: int = 200  # tokens that the model writes in the end; 0 is none
     characters: int = 5_000_000  # of validation and test texts, at most: their beginning
@@ -106,7 +106,7 @@ class LanguageRun:
 
 @dataclasses.dataclass(frozen=True)
 class NgramConfig:
-    """A model that counts."""
+    """An n-gram model."""
 
     kind: Literal["ngram"] = "ngram"
     order: int = 5  # 1 is a bag of words
@@ -271,7 +271,7 @@ _NAMED: dict[str, tuple[str, Any]] = {
         ),
     ),
     "ngram": (
-        "A model that counts: n-grams of any order, which every neural model must beat.",
+        "An n-gram language model of any order, the baseline of every neural model.",
         NgramRun(),
     ),
 }

@@ -36,7 +36,7 @@ def duration(seconds: float | int) -> str:
 
 
 class Activity:
-    """A piece of work: its name, how much of it is done, and since when it goes on.
+    """A piece of work: its name, how much of it is done, and when it began.
 
     Example:
         >>> work = Activity("evaluating", total=4)
@@ -119,7 +119,7 @@ def working(
     console: Console | None = None,
     every: float = _EVERY,
 ) -> Iterator[Activity]:
-    """Shows what goes on inside while it takes long; nothing of it stays on a terminal.
+    """Show the progress of long work; nothing of it stays on a terminal.
 
     Off a terminal a line is written whenever there was none for ``every`` seconds. Of nested
     activities the innermost is shown, of several processes those of the first.

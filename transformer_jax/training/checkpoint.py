@@ -48,7 +48,7 @@ _DELETING = "deleting_"
 
 
 class Restored(NamedTuple):
-    """What training goes on from."""
+    """A restored training state."""
 
     step: int
     state: Any
@@ -187,7 +187,7 @@ class Checkpointer:
             self._writer.save(self._pending[0], args=ocp.args.Composite(**args))
 
     def set_score(self, step: int, score: Score) -> None:
-        """Adds to a checkpoint on the disk how good it turned out to be; its arrays stay.
+        """Add the score to a stored checkpoint; its arrays stay.
 
         Raises:
             CheckpointError: It is missing or damaged, or cannot be written.

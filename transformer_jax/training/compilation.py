@@ -1,4 +1,4 @@
-"""A training step, compiled shape by shape in the background while training goes on."""
+"""A training step, compiled shape by shape in the background during training."""
 
 import concurrent.futures
 import contextlib

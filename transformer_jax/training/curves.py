@@ -42,7 +42,7 @@ def training_curves(
         labels: What the curves of training and validation loss are called.
         scores: Names of the other validation scores.
     """
-    from matplotlib.figure import Figure  # no pyplot: no window system is looked for
+    from matplotlib.figure import Figure  # no pyplot: no window system is needed
 
     figure = Figure(figsize=(10, 7))
     # By hand: Matplotlib's layouts take as long as drawing.

@@ -1,4 +1,4 @@
-"""One process at a time writes to a run directory; whoever comes second is told who that is.
+"""One process at a time writes to a run directory; a second one gets an error that names the first.
 
 The lock is a small file in the directory. It names the machine and the process that hold it and is
 touched every few seconds. A process of this machine that has ended is known by its number and the
@@ -215,7 +215,7 @@ def check_lock(path: str | os.PathLike[str]) -> None:
     if ours is not None:
         raise CheckpointError(
             f"{path}: no longer locked by this process: another one took it over, or {LOCK} was "
-            f"deleted; so this process writes nothing more to it: go on with `resume {path}`"
+            f"deleted; so this process writes nothing more to it: continue with `resume {path}`"
         )
 
 

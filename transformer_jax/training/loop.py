@@ -245,7 +245,7 @@ class _Loop:
         self.checkpointer.wait()
         where = "nothing was trained yet" if number == 0 else f"the state of step {number} is saved"
         run = self.records.path.parent
-        return Stopped(f"stopped by a signal; {where}: go on with `resume {run}`", signal)
+        return Stopped(f"stopped by a signal; {where}: continue with `resume {run}`", signal)
 
     def _after(self, state: TrainState, number: int, *, last: bool, stopping: bool) -> bool:
         """Evaluates and saves where that is due; whether patience is over."""

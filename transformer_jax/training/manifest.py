@@ -2,7 +2,7 @@
 
 ``manifest.json`` is the last file written into a checkpoint, and a checkpoint without one does not
 count. It holds the step, the name, shape and type of every array, the size and SHA-256 of every
-file, and what is needed to go on: configuration, tokenizer, data position, seed, versions.
+file, and what is needed to resume: configuration, tokenizer, data position, seed, versions.
 """
 
 import hashlib
@@ -178,7 +178,7 @@ def problem(directory: Path, fields: dict[str, Any], item: str | None = None) ->
     Args:
         directory: The checkpoint.
         fields: Its manifest.
-        item: The sub-directory that is looked at; None is all of them.
+        item: The item whose files are checked; None is all of them.
     """
     directory_of_item = item and item_directory(fields, item)
     for name, record in fields["files"].items():

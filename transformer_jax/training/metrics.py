@@ -66,7 +66,7 @@ class MetricsLog:
 
     Args:
         path: The file.
-        start: The step from which training goes on.
+        start: The step from which training resumes.
         tensorboard: Where TensorBoard's files go; None writes none.
         writes: False only remembers, as all processes but the first do.
 

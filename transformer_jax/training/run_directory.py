@@ -97,7 +97,7 @@ class RunDirectory:
         begun = any(path.exists() for path in (run.metrics, run.checkpoints, run.results))
         if begun and not overwrite:
             raise ConfigError(
-                f"{path}: holds a run already: go on with `resume {path}`, choose another "
+                f"{path}: holds a run already: continue with `resume {path}`, choose another "
                 f"--output, or delete it with --overwrite"
             )
 

@@ -118,7 +118,7 @@ def examined(path: Path, item: str | None = None) -> tuple[dict[str, Any] | None
 
     Args:
         path: The checkpoint.
-        item: The one of its items, such as ``params``, whose files are looked at; None is all, and
+        item: The one of its items, such as ``params``, whose files are checked; None is all, and
             an empty name none: the manifest alone.
     """
     try:
@@ -150,7 +150,7 @@ def load_params(
 
     One checkpoint yields its moving average (EMA) where training kept one; several yield the
     mean of their parameters. A damaged checkpoint is named in the log and the one before it is
-    used. Only the files of what is returned are read, and training may go on meanwhile.
+    used. Only the files of what is returned are read, and training may continue meanwhile.
 
     Args:
         run: A run directory.

@@ -198,7 +198,7 @@ class Trainer:
         self, steps: int, tx: Any, shapes: TrainState, shardings: TrainState, frozen: Any
     ) -> FitResult:
         plan, manifest = self.task.train.plan, sealed(self.run.path)
-        # A run that earlier code began goes on with its keys.
+        # A run of an earlier version keeps its keys.
         scheme = SCHEME if manifest is None else manifest.get("key", {}).get("scheme")
         key, closing = training_key(self.seed, scheme), contextlib.closing
         with (

@@ -1,4 +1,4 @@
-"""Llama, Mistral, Qwen 2 and 3, Gemma 1: decoders with RMS norm, rotations and gates.
+"""Llama, Mistral, Qwen 2 and 3, Gemma 1: decoders with RMS norm, RoPE and gated feed-forward.
 
 Touvron et al. 2023; Jiang et al. 2023; Qwen team 2024, 2025; Gemma team 2024. They differ in
 biases, norms of query and key heads, windows and, Gemma, in the scale of embeddings and gains.
@@ -26,7 +26,7 @@ from transformer_jax.interop.families.layer_types import (
     window_size,
     windows,
 )
-from transformer_jax.interop.families.rope import rope_fields, rotations
+from transformer_jax.interop.families.rope import rope_fields, rope_positions
 from transformer_jax.interop.family import (
     ACTIVATIONS,
     Model,
@@ -76,7 +76,7 @@ def base_config(
         encoder_layers=0,
         decoder_layers=fields.whole("num_hidden_layers"),
         embedding=EmbeddingConfig(scale=1.0, dropout=0.0),
-        positions=rotations(fields),
+        positions=rope_positions(fields),
         attention=dataclasses.replace(
             attention,
             num_heads=heads,

@@ -11,7 +11,7 @@ from transformer_jax.config import AttentionConfig, EmbeddingConfig, ScoreConfig
 from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.families import llama
 from transformer_jax.interop.families.layer_types import window_size
-from transformer_jax.interop.families.rope import rope_group, rotations
+from transformer_jax.interop.families.rope import rope_group, rope_positions
 from transformer_jax.interop.family import (
     Model,
     ModelFamily,
@@ -40,7 +40,7 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
     config = dataclasses.replace(
         base,
         embedding=EmbeddingConfig(scale=1.0, dropout=fields.number("embd_pdrop", default=0.0)),
-        positions=rotations(fields, kinds=_KINDS, head_dim=base.head_dim),
+        positions=rope_positions(fields, kinds=_KINDS, head_dim=base.head_dim),
         norm=dataclasses.replace(
             base.norm, residual_dropout=fields.number("resid_pdrop", default=0.0)
         ),
@@ -49,7 +49,7 @@ def model(fields: ConfigReader, tensors: Tensors) -> Model:
 
 
 def _refuse_factors_of_no_kind(fields: ConfigReader) -> None:
-    """Refuses what would be plain rotations with factors that nothing reads."""
+    """Refuse scaling factors of an unscaled RoPE, which nothing would read."""
     group = rope_group(fields)
     if "long_factor" in group.values and all(
         group.values.get(name) is None for name in ("rope_type", "type")

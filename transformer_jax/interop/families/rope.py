@@ -11,7 +11,7 @@ from typing import Any
 from transformer_jax.config import PositionConfig
 from transformer_jax.interop.config_reader import ConfigReader
 
-__all__ = ["KINDS", "rope_fields", "rope_group", "rotations"]
+__all__ = ["KINDS", "rope_fields", "rope_group", "rope_positions"]
 
 # Their names of kinds of scaling, by ours.
 KINDS: Mapping[str, str] = {
@@ -19,7 +19,7 @@ KINDS: Mapping[str, str] = {
 }
 
 
-def rotations(
+def rope_positions(
     fields: ConfigReader, *, kinds: Mapping[str, str] = KINDS, head_dim: int | None = None
 ) -> PositionConfig:
     """How far positions turn.

@@ -163,12 +163,12 @@ def gemma(draw: Draw) -> Case:
 @family("phi3")
 def phi3(draw: Draw) -> Case:
     heads, size = draw.heads(sizes=(4, 8, 12))
-    turned = draw.choice([1.0, 0.5]) if size % 4 == 0 else 1.0
+    rotary = draw.choice([1.0, 0.5]) if size % 4 == 0 else 1.0
     rope: dict[str, Any] = {"rope_theta": draw.choice([100.0, 10_000.0])}
-    rope |= {"rope_type": "default", "partial_rotary_factor": turned}
+    rope |= {"rope_type": "default", "partial_rotary_factor": rotary}
     if draw.maybe():
         factors = lambda: [
-            draw.choice([0.8, 1.0, 1.5, 4.0]) for _ in range(int(size * turned) // 2)
+            draw.choice([0.8, 1.0, 1.5, 4.0]) for _ in range(int(size * rotary) // 2)
         ]
         rope |= {"rope_type": "longrope", "short_factor": factors(), "long_factor": factors()}
         rope |= _options(draw, {"attention_factor": [0.7, 1.3], "factor": [1.0, 4.0]})
