@@ -64,16 +64,16 @@ def write_gpt2(folder: Path) -> int:
     from transformer_jax.interop.family import Model
     from transformer_jax.model_presets import PRESETS
     from transformer_jax.models.decoder import Decoder
-    from transformer_jax.training.trees import named, nested
+    from transformer_jax.training.trees import flatten_dict, unflatten_dict
 
     config = PRESETS["gpt2_small"]
-    shapes = named(nnx.to_pure_dict(nnx.split(nnx.eval_shape(
+    shapes = flatten_dict(nnx.to_pure_dict(nnx.split(nnx.eval_shape(
         lambda: Decoder(config, rngs=nnx.Rngs(0))))[1]))  # fmt: skip
     draw = np.random.default_rng(0)
     leaves = {
         name: draw.standard_normal(leaf.shape, np.float32) * 0.02 for name, leaf in shapes.items()
     }
-    write_folder(folder, Model("decoder", config), nested(leaves))
+    write_folder(folder, Model("decoder", config), unflatten_dict(leaves))
     return (folder / "model.safetensors").stat().st_size
 
 

@@ -20,7 +20,7 @@ from transformer_jax.tasks.scores import measure
 from transformer_jax.training.metrics import read_metrics
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.stored import load_params
-from transformer_jax.training.trees import named
+from transformer_jax.training.trees import flatten_dict
 
 SIZES = [
     "--model.d-model", "16", "--model.encoder-layers", "2", "--model.attention.num-heads", "2",
@@ -241,10 +241,10 @@ def test_the_best_is_that_of_validation(tuned):
 )
 def test_frozen_parameters_stay_bit_by_bit(pretrained, tuned, kind, freeze):
     """Row B38."""
-    before = named(load_params(pretrained, "best").params)
+    before = flatten_dict(load_params(pretrained, "best").params)
     params = load_params(tuned[kind], "last").params
-    after = named(params)
-    trained, kept = (named(part) for part in partition_of(freeze).split(params, nnx.Rngs(0)))
+    after = flatten_dict(params)
+    trained, kept = (flatten_dict(part) for part in partition_of(freeze).split(params, nnx.Rngs(0)))
     assert kept
     for name in kept:
         assert before[name].tobytes() == after[name].tobytes(), name
@@ -254,8 +254,8 @@ def test_frozen_parameters_stay_bit_by_bit(pretrained, tuned, kind, freeze):
 
 def test_reinitialized_layers_are_not_loaded(pretrained, tuned):
     """Row B38: the last layer and the pooler are fresh, the first layer is not."""
-    before = named(load_params(pretrained, "best").params)
-    after = named(load_params(tuned["classify"], "last").params)
+    before = flatten_dict(load_params(pretrained, "best").params)
+    after = flatten_dict(load_params(tuned["classify"], "last").params)
     far = lambda name: float(np.abs(before[name] - after[name]).max())
     path = "encoder/blocks/{}/feed_forward/up/kernel"
     assert far(path.format(0)) == 0
@@ -317,8 +317,8 @@ def test_a_translator_starts_from_an_encoder(pretrained, tmp_path, capfd):
     )  # fmt: skip
     assert code == 0
     assert "newly initialized: decoder" in capfd.readouterr().err
-    before = named(load_params(pretrained, "best").params)
-    after = named(load_params(tmp_path / "run", "last").params)
+    before = flatten_dict(load_params(pretrained, "best").params)
+    after = flatten_dict(load_params(tmp_path / "run", "last").params)
     same = [n for n in after if n in before and np.array_equal(before[n], after[n])]
     assert {"embedding/table", "encoder/blocks/1/feed_forward/up/kernel"} <= set(same)
 

@@ -493,7 +493,7 @@ def test_kills_at_any_moment(training, tmp_path, capfd, number):
         if "Traceback" in err or "unexpected" in err:
             verdict = "CRASHES"
         for path in (run / "checkpoints").glob("step_*"):
-            assert manifest.problem(path, manifest.read(path)) is None
+            assert manifest.find_corruption(path, manifest.read(path)) is None
         ready = (run / "tokenizer.json").exists() and (run / "config.json").exists()
         again, code = training.whole(["resume", run] if ready else [*training.begin, run])
         if code or fa_state(run) != training.state:

@@ -30,7 +30,7 @@ from transformer_jax.interop.ctranslate2 import never_written, vocabulary, write
 from transformer_jax.interop.family import Model
 from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint
 from transformer_jax.model_presets import PRESETS
-from transformer_jax.training.trees import named, nested
+from transformer_jax.training.trees import flatten_dict, unflatten_dict
 
 ct2 = pytest.importorskip("ctranslate2")
 
@@ -123,11 +123,11 @@ def open_ours(name, unk=None):
     """A model of ours with noise on every parameter."""
     config = OURS[name]
     model = Model("encoder-decoder" if config.encoder_layers else "decoder", config)
-    shapes = named(nnx.to_pure_dict(nnx.split(abstract_model(model))[1]))
+    shapes = flatten_dict(nnx.to_pure_dict(nnx.split(abstract_model(model))[1]))
     noise = lambda name, shape: 0.3 * layouts.random(name).standard_normal(shape)
     gain = lambda name: name.endswith("gain") and config.norm.gain_offset == 0.0
     params = {n: (noise(n, s.shape) + gain(n)).astype(np.float32) for n, s in shapes.items()}
-    return model, nested(params), tokenizer_of({}, 97, unk)
+    return model, unflatten_dict(params), tokenizer_of({}, 97, unk)
 
 
 def open_any(name, root):

@@ -23,7 +23,7 @@ from transformer_jax.interop.family import Model
 from transformer_jax.interop.hf_checkpoint import abstract_model, open_hf_checkpoint
 from transformer_jax.model_presets import PRESETS, bert
 from transformer_jax.models.encoder import Encoder
-from transformer_jax.training.trees import named, nested
+from transformer_jax.training.trees import flatten_dict, unflatten_dict
 
 ENCODER = dataclasses.replace(
     bert(64, 1, vocab_size=40, max_length=12, dropout=0.0),
@@ -58,9 +58,11 @@ def gemma2_like(scalar):
 
 
 def params_of(model):
-    state = named(nnx.to_pure_dict(nnx.split(abstract_model(model))[1]))
+    state = flatten_dict(nnx.to_pure_dict(nnx.split(abstract_model(model))[1]))
     draw = np.random.default_rng(0)
-    return nested({n: draw.standard_normal(s.shape).astype(np.float32) for n, s in state.items()})
+    return unflatten_dict(
+        {n: draw.standard_normal(s.shape).astype(np.float32) for n, s in state.items()}
+    )
 
 
 @pytest.mark.slow

@@ -34,7 +34,7 @@ from transformer_jax.interop.family import Model
 from transformer_jax.interop.hf_checkpoint import abstract_model
 from transformer_jax.interop.stablehlo import load_stablehlo, write_stablehlo
 from transformer_jax.model_presets import bert
-from transformer_jax.training.trees import named, nested
+from transformer_jax.training.trees import flatten_dict, unflatten_dict
 
 pytest.importorskip("flatbuffers")
 
@@ -86,7 +86,7 @@ def params_of(name):
     """Noise on every parameter, by name."""
     state = nnx.to_pure_dict(nnx.split(abstract_model(MODELS[name]))[1])
     noise = lambda n, shape: 0.3 * layouts.random(n).standard_normal(shape)
-    shapes = named(state).items()
+    shapes = flatten_dict(state).items()
     return {n: jnp.asarray(noise(n, s.shape) + n.endswith("gain"), jnp.float32) for n, s in shapes}
 
 
@@ -96,7 +96,9 @@ def exported(tmp_path_factory):
     def make(name):
         folder = tmp_path_factory.mktemp("stablehlo") / name
         length = NEW if MODELS[name].config.decoder_layers else None
-        write_stablehlo(folder, MODELS[name], nested(params_of(name)), TOKENIZER, length=length)
+        write_stablehlo(
+            folder, MODELS[name], unflatten_dict(params_of(name)), TOKENIZER, length=length
+        )
         return folder
 
     return make
@@ -153,7 +155,7 @@ def test_it_is_what_the_model_itself_gives(loaded):
     arrays = {name: jnp.asarray(array) for name, array in arrays.items()}
     source, lengths = arrays["source"], arrays["source_lengths"]
     graph = nnx.split(abstract_model(MODELS["translator"]))[0]
-    model = nnx.merge(graph, nested(params_of("translator")))
+    model = nnx.merge(graph, unflatten_dict(params_of("translator")))
     special = SpecialTokens(TOKENIZER.eos, TOKENIZER.pad, (TOKENIZER.bos, TOKENIZER.pad))
 
     @jax.jit
@@ -334,7 +336,7 @@ def test_lengths_beyond_the_positions_are_refused(tmp_path, length):
         write_stablehlo(
             tmp_path / "out",
             MODELS["translator"],
-            nested(params_of("translator")),
+            unflatten_dict(params_of("translator")),
             TOKENIZER,
             length=length,
         )
@@ -346,7 +348,7 @@ def test_an_encoder_writes_nothing(tmp_path):
 
 
 def test_platforms_that_are_unknown_are_refused(tmp_path):
-    params = nested(params_of("classifier"))
+    params = unflatten_dict(params_of("classifier"))
     with pytest.raises(ConfigError, match="abacus"):
         write_stablehlo(
             tmp_path / "out", MODELS["classifier"], params, TOKENIZER, platforms=("abacus",)

@@ -30,7 +30,7 @@ from transformer_jax.models.vision import ImageClassifier, VisionEncoder
 from transformer_jax.modules.parameters import parameters
 from transformer_jax.modules.stack import stack_blocks
 from transformer_jax.parallel.sharding import shardings
-from transformer_jax.training.trees import named
+from transformer_jax.training.trees import flatten_dict
 
 D, SIZE, PATCH, CHANNELS, CLASSES = 16, 12, 4, 2, 3
 PATCHES = (SIZE // PATCH) ** 2
@@ -109,7 +109,7 @@ def test_gradients_reach_every_parameter_and_every_pixel(config):
     weights = jnp.arange(1.0, 1.0 + CLASSES)[None]
     loss = lambda params, images: jnp.sum(weights * nnx.merge(graph, params)(images) ** 2)
     slopes, pixels = jax.jit(jax.grad(loss, argnums=(0, 1)))(params, IMAGES)
-    still = {name for name, leaf in named(slopes).items() if np.abs(leaf).max() < 1e-4}
+    still = {name for name, leaf in flatten_dict(slopes).items() if np.abs(leaf).max() < 1e-4}
     # The same number added to all of a query's scores.
     assert still == {f"encoder/blocks/{i}/self_attention/key/bias" for i in range(2)}
     assert np.asarray(pixels).all()

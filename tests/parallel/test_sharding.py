@@ -42,7 +42,7 @@ from transformer_jax.modules.parameters import (
 )
 from transformer_jax.parallel import sharding
 from transformer_jax.parallel.mesh import MeshConfig, make_mesh
-from transformer_jax.training.trees import named
+from transformer_jax.training.trees import flatten_dict
 
 SIZES = {"data": 2, "fsdp": 2, "tensor": 2}
 
@@ -110,7 +110,9 @@ def test_parameters_live_where_their_axes_say(scan, places):
     declared = parameters(
         nnx.eval_shape(lambda: TransformerEncoderDecoder(config, rngs=nnx.Rngs(0)))
     )
-    found = named(sharding.shardings(declared, make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))))
+    found = flatten_dict(
+        sharding.shardings(declared, make_mesh(MeshConfig(data=2, fsdp=2, tensor=2)))
+    )
     assert {name: found[name].spec for name in places} == places
 
 
@@ -148,13 +150,13 @@ MESH = st.fixed_dictionaries({a: st.sampled_from([1, 2, 3, 4]) for a in ("data",
 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(NAMED, MESH)
-def test_every_spec_divides_and_uses_no_axis_twice(named, sizes):
-    found = sharding.partition_spec([n for n, _ in named], [s for _, s in named], sizes)
+def test_every_spec_divides_and_uses_no_axis_twice(dimensions, sizes):
+    found = sharding.partition_spec([n for n, _ in dimensions], [s for _, s in dimensions], sizes)
     axes = [() if e is None else (e,) if isinstance(e, str) else e for e in found]
     flat = [a for group in axes for a in group]
     assert len(set(flat)) == len(flat)
     assert all(sizes[a] > 1 for a in flat)
-    for (_, size), group in zip(named, axes, strict=True):
+    for (_, size), group in zip(dimensions, axes, strict=True):
         assert size % math.prod(sizes[a] for a in group) == 0
 
 

@@ -26,7 +26,7 @@ from transformer_jax.training.checkpoint import (
     verify,
 )
 from transformer_jax.training.state import TrainState, digest
-from transformer_jax.training.trees import named, nested, with_leaves
+from transformer_jax.training.trees import flatten_dict, unflatten_dict, with_leaves
 
 TX = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))
 
@@ -86,11 +86,11 @@ def run(saved, tmp_path):
 
 def test_names_of_any_tree_and_back():
     state = ck_state(3)
-    names = named(state.opt_state)
+    names = flatten_dict(state.opt_state)
     assert any(name.endswith("mu/blocks/10/kernel") for name in names)
     again = with_leaves(state.opt_state, names)
     assert jax.tree.structure(again) == jax.tree.structure(state.opt_state)
-    assert digest(nested(named(state.params))) == digest(state.params)
+    assert digest(unflatten_dict(flatten_dict(state.params))) == digest(state.params)
 
 
 def test_restored_state_is_bitwise_the_saved_one(run):
@@ -467,7 +467,7 @@ def test_what_training_removes_meanwhile_confuses_no_reader(tmp_path, monkeypatc
     """Checkpoints vanish between listing, reading the manifest, verifying and reading arrays."""
     from transformer_jax.training import stored
 
-    for name in ("read", "problem"):
+    for name in ("read", "find_corruption"):
         run = ck_run(tmp_path / name, at=(1, 2))
         whole, listed = getattr(manifest, name), []
 

@@ -24,7 +24,7 @@ from transformer_jax.training.partition import where
 from transformer_jax.training.schedules import (
     ScheduleConfig,
 )
-from transformer_jax.training.trees import named
+from transformer_jax.training.trees import flatten_dict
 
 FLAT = ScheduleConfig("constant", 0)
 
@@ -326,6 +326,8 @@ def test_layer_decay_of_a_part_is_that_of_the_whole_b38(name):
     trained, declared, slopes = (part.split(t, nnx.Rngs(0))[0] for t in (params, tower, grads))
     tx = make_optimizer(config, 2, 10, params=declared)
     found, _ = tx.update(slopes, tx.init(trained), trained)
-    assert named(found).keys() == {path for path in named(expected) if not is_frozen(path)}
-    for path, update in named(found).items():
-        np.testing.assert_allclose(update, named(expected)[path], rtol=1e-6)
+    assert flatten_dict(found).keys() == {
+        path for path in flatten_dict(expected) if not is_frozen(path)
+    }
+    for path, update in flatten_dict(found).items():
+        np.testing.assert_allclose(update, flatten_dict(expected)[path], rtol=1e-6)

@@ -85,7 +85,7 @@ def _train(*parts: Any, **how: Any) -> int:
     return language.train(*parts, **how)
 
 
-FAMILY = training.Family(
+FAMILY = training.TrainingProgram(
     PROGRAM,
     __doc__ or "",
     {"train": _runs},

@@ -111,12 +111,12 @@ def heads_of(run: "RunDirectory") -> dict[str, tuple[int, ...]]:
         return {}
     from flax import nnx
 
-    from transformer_jax.training.trees import named
+    from transformer_jax.training.trees import flatten_dict
 
     params = nnx.to_pure_dict(nnx.split(abstract_model(run, model_config(run)))[1])
     return {
         name: leaf.shape
-        for name, leaf in named(params).items()
+        for name, leaf in flatten_dict(params).items()
         if name.split("/")[0] not in ("embedding", "class_embedding", "encoder", "decoder")
     }
 

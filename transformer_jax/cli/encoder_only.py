@@ -117,7 +117,7 @@ def _train(run: Any, *parts: Any, **how: Any) -> int:
     return _part(run).train(run, *parts, **how)
 
 
-FAMILY = training.Family(
+FAMILY = training.TrainingProgram(
     PROGRAM,
     __doc__ or "",
     {"pretrain": _pretrain_runs, "finetune": _task_runs},

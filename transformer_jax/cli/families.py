@@ -52,7 +52,7 @@ def _examples(command: str) -> str:
     return "\n".join(lines).strip()
 
 
-def _found(command: str, arguments: list[str]) -> training.Family:
+def _found(command: str, arguments: list[str]) -> training.TrainingProgram:
     """The family that a command is for, under the name of this program."""
     modules = COMMANDS[command]
     if len(modules) == 1:
@@ -69,13 +69,13 @@ def _found(command: str, arguments: list[str]) -> training.Family:
     raise ConfigError(f"{command} needs a run directory: {command} runs/NAME")
 
 
-def _family(module: str) -> training.Family:
+def _family(module: str) -> training.TrainingProgram:
     family = importlib.import_module(f"transformer_jax.cli.{module}").FAMILY
-    found: training.Family = family._replace(program=PROGRAM)
+    found: training.TrainingProgram = family._replace(program=PROGRAM)
     return found
 
 
-def _by_name(arguments: list[str], modules: Sequence[str]) -> training.Family:
+def _by_name(arguments: list[str], modules: Sequence[str]) -> training.TrainingProgram:
     """The family that has a run of the name that comes first, or of the file after --config."""
     families = [_family(module) for module in modules]
     names = [family.begins["train"]() for family in families]

@@ -110,7 +110,7 @@ def _train(*parts: Any, **how: Any) -> int:
     return translation.train(*parts, **how)
 
 
-FAMILY = training.Family(
+FAMILY = training.TrainingProgram(
     PROGRAM, __doc__ or "", {"train": _runs}, _begin, _read, _train, others={"evaluate": evaluate}
 )
 

@@ -20,13 +20,13 @@ from transformer_jax.compilation_cache import enable_compilation_cache
 from transformer_jax.errors import ConfigError
 from transformer_jax.old_names import current_flags
 
-__all__ = ["Command", "Family", "main", "run_as_program"]
+__all__ = ["Command", "TrainingProgram", "main", "run_as_program"]
 
 Command = Callable[[Sequence[str]], int]
 Other = Callable[[Sequence[str], str], int]
 
 
-class Family(NamedTuple):
+class TrainingProgram(NamedTuple):
     """What one entry point trains. Nothing heavy is imported before flags are understood."""
 
     program: str  # as it is called
@@ -41,7 +41,7 @@ class Family(NamedTuple):
     others: Mapping[str, Other] = {}  # further commands by name, of flags and of what is typed
 
 
-def _train(family: Family, command: str, arguments: Sequence[str]) -> int:
+def _train(family: TrainingProgram, command: str, arguments: Sequence[str]) -> int:
     """Begins a run and sees it through."""
     name, run, named = asked_run(
         f"{family.program} {command}",
@@ -94,7 +94,7 @@ def _writing_alone(path: str, check: Callable[[], None] = lambda: None) -> Itera
         yield
 
 
-def _resume(family: Family, arguments: Sequence[str]) -> int:
+def _resume(family: TrainingProgram, arguments: Sequence[str]) -> int:
     """Goes on with a run from its newest good checkpoint, on any mesh."""
     from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig, initialize
     from transformer_jax.predictors.runs import open_directory
@@ -145,7 +145,7 @@ def _resume(family: Family, arguments: Sequence[str]) -> int:
             return family.train(run, directory, texts())
 
 
-def _unfinished(family: Family, directory: Any) -> tuple[Any, Any]:
+def _unfinished(family: TrainingProgram, directory: Any) -> tuple[Any, Any]:
     """A run that is trained step by step, and a function to its texts."""
     run, texts = family.read(directory)
     if not hasattr(run, "loop"):
@@ -157,7 +157,7 @@ def _other(command: Other, program: str, arguments: Sequence[str]) -> int:
     return command(arguments, program)
 
 
-def _run(family: Family, arguments: list[str]) -> int:
+def _run(family: TrainingProgram, arguments: list[str]) -> int:
     commands: dict[str, Command] = {
         **{name: functools.partial(_train, family, name) for name in family.begins},
         "resume": functools.partial(_resume, family),
@@ -180,14 +180,16 @@ def _run(family: Family, arguments: list[str]) -> int:
     return commands[name](rest)
 
 
-def main(family: Family | Callable[[], Family], arguments: Sequence[str] | None = None) -> int:
+def main(
+    family: TrainingProgram | Callable[[], TrainingProgram], arguments: Sequence[str] | None = None
+) -> int:
     """The exit code of what ``arguments``, or the command line, ask for.
 
     Args:
         family: What is trained, or a function that finds it and may refuse to.
         arguments: A command and its flags; None is those of this process.
     """
-    find = (lambda: family) if isinstance(family, Family) else family
+    find = (lambda: family) if isinstance(family, TrainingProgram) else family
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         with terminated("stopped by a signal before or after training"):
@@ -196,7 +198,7 @@ def main(family: Family | Callable[[], Family], arguments: Sequence[str] | None 
         run_log(None)
 
 
-def run_as_program(family: Family) -> None:
+def run_as_program(family: TrainingProgram) -> None:
     """Does what the command line asks for, and leaves with its exit code."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     leave(main(family))

@@ -9,7 +9,7 @@ from transformer_jax.config import TransformerConfig
 from transformer_jax.functional.positions import rotary_frequencies, sinusoidal
 from transformer_jax.modules.rotation import frequencies_of
 from transformer_jax.modules.stack import unstack_blocks
-from transformer_jax.training.trees import named
+from transformer_jax.training.trees import flatten_dict
 
 __all__ = ["Layers"]
 
@@ -223,4 +223,4 @@ def _by_name(params: Any) -> dict[str, np.ndarray]:
         blocks = params.get(side, {}).get("blocks", {})
         if blocks and not all(isinstance(key, int) for key in blocks):
             apart[side] = params[side] | {"blocks": unstack_blocks(blocks)}
-    return {name: np.asarray(leaf, np.float32) for name, leaf in named(apart).items()}
+    return {name: np.asarray(leaf, np.float32) for name, leaf in flatten_dict(apart).items()}

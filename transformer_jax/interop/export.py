@@ -15,7 +15,7 @@ from transformer_jax.interop.family import Model, ModelFamily, TensorMapping
 from transformer_jax.interop.hf_checkpoint import parameter_shapes
 from transformer_jax.interop.tensor_layouts import to_hf
 from transformer_jax.interop.tensor_writer import write_tensors
-from transformer_jax.training.trees import named
+from transformer_jax.training.trees import flatten_dict
 
 __all__ = ["hf_tensors", "with_post_processor", "write_folder", "write_model"]
 
@@ -213,7 +213,7 @@ def hf_tensors(family: ModelFamily, model: Model, params: Any) -> dict[str, np.n
     Raises:
         CheckpointError: A parameter of another shape than the model has, which nobody could load.
     """
-    known = {name: np.asarray(leaf) for name, leaf in named(params).items()}
+    known = {name: np.asarray(leaf) for name, leaf in flatten_dict(params).items()}
     for name, shape in parameter_shapes(model).items():
         if name in known and known[name].shape != shape:
             raise CheckpointError(

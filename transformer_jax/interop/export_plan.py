@@ -15,7 +15,7 @@ from transformer_jax.interop.config_reader import ConfigReader
 from transformer_jax.interop.family import Model, ModelFamily, Tensors
 from transformer_jax.interop.hf_checkpoint import FAMILIES
 from transformer_jax.modules.stack import unstack_blocks
-from transformer_jax.training.trees import named, nested
+from transformer_jax.training.trees import flatten_dict, unflatten_dict
 
 __all__ = ["ExportPlan", "choose_family", "split_sinusoids", "unscan_layers", "with_table"]
 
@@ -80,7 +80,7 @@ def split_sinusoids(params: Any, width: int) -> Any:
             return array[..., order]
         return array[order] if name.endswith("kernel") else array
 
-    return nested({name: moved(name, leaf) for name, leaf in named(params).items()})
+    return unflatten_dict({name: moved(name, leaf) for name, leaf in flatten_dict(params).items()})
 
 
 def choose_family(model: Model, fields: Mapping[str, Any] | None = None) -> ExportPlan:

@@ -15,7 +15,7 @@ from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.interop.ctranslate2 import never_written
 from transformer_jax.interop.family import Model
 from transformer_jax.interop.hf_checkpoint import abstract_model
-from transformer_jax.training.trees import nested
+from transformer_jax.training.trees import unflatten_dict
 
 __all__ = ["Function", "functions", "portable"]
 
@@ -48,7 +48,7 @@ def functions(model: Model, tokenizer: Tokenizer, length: int | None = None) -> 
     attention = dataclasses.replace(model.config.attention, implementation="xla")
     config = dataclasses.replace(model.config, attention=attention)
     graph = nnx.split(abstract_model(dataclasses.replace(model, config=config)))[0]
-    merged = lambda weights: nnx.merge(graph, nested(weights))
+    merged = lambda weights: nnx.merge(graph, unflatten_dict(weights))
     longest, window = config.positions.max_length, config.scores.sliding_window
     sizes: dict[str, Any] = {"B": "B", "S": "S", "T": "T", "most": longest}
     if window is not None and window < min(longest, _LONGEST):

@@ -43,7 +43,7 @@ from transformer_jax.interop.tensor_files import INDEX, WEIGHTS, TensorFolder, o
 from transformer_jax.interop.tensor_layouts import from_hf, hf_shape, needs_copy
 from transformer_jax.models.making import make_model
 from transformer_jax.numerics import all_finite
-from transformer_jax.training.trees import named, nested
+from transformer_jax.training.trees import flatten_dict, unflatten_dict
 
 __all__ = [
     "FAMILIES",
@@ -136,7 +136,7 @@ class HFCheckpoint:
             }
         if stay:
             found = jax.device_put(found)  # all at once, as each call takes a moment
-        return nested({mapping.name: found[mapping.name] for mapping in self.mappings})
+        return unflatten_dict({mapping.name: found[mapping.name] for mapping in self.mappings})
 
 
 def is_hf_checkpoint(path: str | os.PathLike[str]) -> bool:
@@ -345,7 +345,7 @@ def parameter_shapes(model: Model) -> dict[str, tuple[int, ...]]:
     small = abstract_model(dataclasses.replace(model, config=few))
     state = nnx.to_pure_dict(nnx.split(small)[1])
     found: dict[str, tuple[int, ...]] = {}
-    for name, leaf in named(state).items():
+    for name, leaf in flatten_dict(state).items():
         side, _, rest = name.partition("/blocks/0/")
         names = [f"{side}/blocks/{i}/{rest}" for i in range(layers[side])] if rest else [name]
         found |= {each: tuple(leaf.shape) for each in names}

@@ -11,7 +11,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from transformer_jax.errors import DataError
 
-__all__ = ["BLANK", "Piece", "PieceModel", "parse_model", "piece_tokenizer"]
+__all__ = ["BLANK", "PieceModel", "SentencePiece", "parse_model", "piece_tokenizer"]
 
 BLANK = "▁"
 _MOST_PIECES = 2_000_000
@@ -22,7 +22,7 @@ _COMPOSING = (b"nmt_nfkc", b"nfkc", b"nmt_nfkc_cf", b"nfkc_cf")
 _HIDDEN = "\uffff"
 
 
-class Piece(NamedTuple):
+class SentencePiece(NamedTuple):
     """A piece of text, how likely it is, and its kind: 1 is text, 2 the unknown, 3 control."""
 
     text: str
@@ -33,7 +33,7 @@ class Piece(NamedTuple):
 class PieceModel(NamedTuple):
     """What a SentencePiece model says that decides which ids a text has."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[SentencePiece, ...]
     merges: bool  # by byte-pair encoding; else by likelihood
     byte_fallback: bool
     charsmap: bytes
@@ -215,7 +215,7 @@ def _decoders(model: PieceModel) -> list[decoders.Decoder]:
     return steps
 
 
-def _check_pieces(pieces: Sequence[Piece]) -> None:
+def _check_pieces(pieces: Sequence[SentencePiece]) -> None:
     texts = [piece.text for piece in pieces]
     if len(set(texts)) != len(texts):
         raise DataError("is damaged: a piece comes twice")
@@ -235,12 +235,12 @@ def _check_pieces(pieces: Sequence[Piece]) -> None:
             )
 
 
-def _piece(data: bytes) -> Piece:
+def _piece(data: bytes) -> SentencePiece:
     fields = _last(data)
     text, score, kind = fields.get(1, b""), fields.get(2, 0.0), fields.get(3, 1)
     if not isinstance(text, bytes) or not isinstance(score, float) or not isinstance(kind, int):
         raise ValueError("a piece has fields of other types")
-    return Piece(text.decode("utf-8"), score, kind)
+    return SentencePiece(text.decode("utf-8"), score, kind)
 
 
 def _last(data: bytes) -> dict[int, int | float | bytes]:

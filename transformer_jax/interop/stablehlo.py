@@ -67,9 +67,9 @@ def write_stablehlo(
     from safetensors.numpy import save
 
     from transformer_jax.interop.exported_functions import functions
-    from transformer_jax.training.trees import named
+    from transformer_jax.training.trees import flatten_dict
 
-    weights = {name: np.asarray(leaf) for name, leaf in named(params).items()}
+    weights = {name: np.asarray(leaf) for name, leaf in flatten_dict(params).items()}
     shapes = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in weights.items()}
     parts = functions(model, tokenizer, length)
     exported = {name: _exported(part, shapes, platforms) for name, part in parts.items()}

@@ -23,7 +23,7 @@ def evaluate(asked: Any) -> int:
     directory = open_directory(asked.run)
     run = read(directory)
     if isinstance(run, PretrainRun):
-        scores = _hidden_words(run, directory, asked)
+        scores = _masked_tokens(run, directory, asked)
     else:
         scores = _task(run, directory, asked)
     if asked.output is not None:
@@ -36,7 +36,7 @@ def evaluate(asked: Any) -> int:
     return 0
 
 
-def _hidden_words(run: PretrainRun, directory: RunDirectory, asked: Any) -> dict[str, Any]:
+def _masked_tokens(run: PretrainRun, directory: RunDirectory, asked: Any) -> dict[str, Any]:
     texts = pretraining.open_run(run)
     if asked.data is not None:
         parts = read_texts(asked.data, run.data.read, "--data")

@@ -18,7 +18,7 @@ from transformer_jax.errors import ConfigError, plural
 from transformer_jax.runs import begin as beginning
 from transformer_jax.runs import checks
 from transformer_jax.runs.encoder_settings import FinetuneRun, read
-from transformer_jax.runs.initial import Initial, starting_point
+from transformer_jax.runs.initial import Initial, load_pretrained
 from transformer_jax.runs.settings import batching_of
 from transformer_jax.runs.train import train as train_run
 from transformer_jax.tasks.labeled import labeled
@@ -36,7 +36,7 @@ def begin(run: FinetuneRun, named: FinetuneRun) -> tuple[FinetuneRun, RunDirecto
     checks.check_steps(run)
     if run.task.labels:
         raise ConfigError("task.labels are told from the training file: leave them out")
-    start = None if run.task.init_from is None else starting_point(run.task.init_from)
+    start = None if run.task.init_from is None else load_pretrained(run.task.init_from)
     if start is not None:
         run = _from(run, named, start)
     checks.check_length("task.max_length", run.task.max_length, run.model)
@@ -170,7 +170,7 @@ def _initial(run: FinetuneRun, params: Any) -> Any:
     fresh = [f"encoder/blocks/{i}/" for i in range(layers - task.reinit_last, layers)]
     fresh += ["pooler/"] if task.reinit_last else []
     assert task.init_from is not None
-    return starting_point(task.init_from).given(params, lambda name: name.startswith(tuple(fresh)))
+    return load_pretrained(task.init_from).given(params, lambda name: name.startswith(tuple(fresh)))
 
 
 def predictor(model: tuple[Any, Any], tokenizer: Tokenizer, run: FinetuneRun) -> Predictor:

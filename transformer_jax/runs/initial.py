@@ -12,9 +12,9 @@ from transformer_jax.errors import CheckpointError, ConfigError, plural
 from transformer_jax.predictors.runs import model_config, open_directory
 from transformer_jax.training.activity import log
 from transformer_jax.training.run_directory import RunDirectory
-from transformer_jax.training.trees import named
+from transformer_jax.training.trees import flatten_dict
 
-__all__ = ["Initial", "starting_point"]
+__all__ = ["Initial", "load_pretrained"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Initial:
             CheckpointError: Nothing fits, or one of the same name has another shape.
         """
         path = self.directory.path
-        known = named(self.directory.load_params("best").params)
+        known = flatten_dict(self.directory.load_params("best").params)
         taken, fresh = [], []
 
         def value(name: str, here: Any) -> Any:
@@ -69,7 +69,7 @@ class Initial:
         return jax.tree.unflatten(tree, values)
 
 
-def starting_point(path: str) -> Initial:
+def load_pretrained(path: str) -> Initial:
     """The run of an encoder at ``path``.
 
     Raises:

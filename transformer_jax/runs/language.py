@@ -87,7 +87,7 @@ def open_run(run: Any) -> TextSplits:
 def _beginning(texts: DocumentStream, characters: int) -> DocumentStream:
     """The documents up to a number of characters."""
 
-    def pieces() -> Iterator[TextChunk]:
+    def chunks() -> Iterator[TextChunk]:
         left, begun = characters, False
         for text, last in texts:
             if len(text) > left:
@@ -99,7 +99,7 @@ def _beginning(texts: DocumentStream, characters: int) -> DocumentStream:
             yield TextChunk(text, last)
 
     identity = f"{texts.identity} beginning={characters}"
-    return DocumentStream(texts.name, identity, pieces, counts=texts.counts)
+    return DocumentStream(texts.name, identity, chunks, counts=texts.counts)
 
 
 def _ends(run: Any) -> bool:

@@ -8,7 +8,7 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import ConfigError
 from transformer_jax.runs import begin as beginning
 from transformer_jax.runs import checks
-from transformer_jax.runs.initial import Initial, starting_point
+from transformer_jax.runs.initial import Initial, load_pretrained
 from transformer_jax.runs.settings import batching_of
 from transformer_jax.runs.train import train as train_run
 from transformer_jax.runs.translation_settings import Run
@@ -23,7 +23,7 @@ __all__ = ["begin", "make_task", "train"]
 def begin(run: Run, named: Run) -> tuple[Run, RunDirectory, Splits]:
     """A new run directory; the run as it will be done, its directory, and its texts."""
     given = run.model.vocab_size != named.model.vocab_size
-    start = None if run.init_from is None else starting_point(run.init_from)
+    start = None if run.init_from is None else load_pretrained(run.init_from)
     if start is not None:
         run = _from(run, named, start)
     checks.check_length("data.read.max_length", run.data.read.max_length, run.model)
@@ -74,7 +74,7 @@ def make_task(run: Run, directory: RunDirectory, tokenizer: Tokenizer, splits: S
     )
     initial = None
     if run.init_from is not None:
-        initial = lambda params: starting_point(run.init_from).given(params)
+        initial = lambda params: load_pretrained(run.init_from).given(params)
     return dataclasses.replace(task, initial=initial, settings=run)
 
 

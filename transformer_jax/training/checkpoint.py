@@ -22,11 +22,11 @@ from transformer_jax.training.orbax_items import dispose, explained, orbax, read
 from transformer_jax.training.stored import (
     DAMAGED,
     SCRATCH,
-    Finding,
     Loaded,
     Score,
+    VerifyResult,
+    check_checkpoint,
     checkpoint_name,
-    examined,
     load_params,
     score_of,
     steps,
@@ -35,10 +35,10 @@ from transformer_jax.training.stored import (
 
 __all__ = [
     "Checkpointer",
-    "Finding",
     "Loaded",
     "Restored",
     "Score",
+    "VerifyResult",
     "load_params",
     "steps",
     "verify",
@@ -63,11 +63,11 @@ def _finite(score: Score | None) -> dict[str, Any] | None:
 def _items(state: Any) -> dict[str, dict[str, Any]]:
     """A state as Orbax items of named leaves; parameters lie apart, to be read alone."""
     items = {
-        "params": trees.named(state.params),
-        "optimizer": trees.named({"step": state.step, "state": state.opt_state}),
+        "params": trees.flatten_dict(state.params),
+        "optimizer": trees.flatten_dict({"step": state.step, "state": state.opt_state}),
     }
     if state.ema_params is not None:
-        items["ema_params"] = trees.named(state.ema_params)
+        items["ema_params"] = trees.flatten_dict(state.ema_params)
     return items
 
 
@@ -180,7 +180,7 @@ class Checkpointer:
         }
         self._pending = (self.directory / checkpoint_name(step), fields, tuple(items))
         args = {
-            item: ocp.args.PyTreeSave(trees.nested(leaves, numbers=False))
+            item: ocp.args.PyTreeSave(trees.unflatten_dict(leaves, numbers=False))
             for item, leaves in items.items()
         }
         with self._failures():
@@ -305,7 +305,7 @@ class Checkpointer:
         self._left.clear()
         for step in found:
             path = self.directory / checkpoint_name(step)
-            _, problem = examined(path)
+            _, problem = check_checkpoint(path)
             if problem is None:
                 return step
             problems.append(problem)

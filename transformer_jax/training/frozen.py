@@ -14,8 +14,8 @@ from transformer_jax.training.checkpoint import Checkpointer, Restored
 from transformer_jax.training.partition import Partition, merge_parts, overlay
 from transformer_jax.training.sealed import sealed
 from transformer_jax.training.state import TrainState, digest
-from transformer_jax.training.stored import FROZEN, checkpoint_name, examined
-from transformer_jax.training.trees import named
+from transformer_jax.training.stored import FROZEN, check_checkpoint, checkpoint_name
+from transformer_jax.training.trees import flatten_dict
 
 __all__ = ["describe", "restore", "write"]
 
@@ -78,7 +78,7 @@ def restore(
     if restored is None:
         return None
     path = run / FROZEN / checkpoint_name(0)
-    fields, problem = examined(path)
+    fields, problem = check_checkpoint(path)
     known = None if fields is None else fields["digest_of_arrays"]
     if problem is None and known != restored.manifest["frozen"]:
         problem = f"{path}: its parameters are not those that the run began with"
@@ -121,5 +121,7 @@ def _earlier(
 
 def _like(shapes: PyTree, params: PyTree) -> PyTree:
     """The part of ``params`` that has the structure of ``shapes``."""
-    leaves = named(params)
-    return jax.tree.unflatten(jax.tree.structure(shapes), [leaves[name] for name in named(shapes)])
+    leaves = flatten_dict(params)
+    return jax.tree.unflatten(
+        jax.tree.structure(shapes), [leaves[name] for name in flatten_dict(shapes)]
+    )

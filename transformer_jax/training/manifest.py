@@ -19,15 +19,15 @@ from transformer_jax.old_names import ITEMS, current_settings
 __all__ = [
     "MANIFEST",
     "SCHEMA",
+    "atomic_write",
     "file_record",
+    "find_corruption",
     "flush_directory",
     "item_directory",
-    "problem",
     "read",
     "rewrite",
     "versions",
     "write",
-    "write_durably",
 ]
 
 MANIFEST = "manifest.json"
@@ -94,10 +94,10 @@ def rewrite(directory: Path, fields: dict[str, Any]) -> None:
     """Replaces the manifest of a checkpoint whose files have not changed."""
     # The manifest vouches for itself too: its digest is that of all the rest.
     digest = hashlib.sha256(_encode(fields).encode()).hexdigest()
-    write_durably(directory / MANIFEST, _encode(fields | {"digest": digest}))
+    atomic_write(directory / MANIFEST, _encode(fields | {"digest": digest}))
 
 
-def write_durably(path: Path, text: str) -> None:
+def atomic_write(path: Path, text: str) -> None:
     """Writes a file so that after a crash it holds the old text or the new, never a part."""
     scratch = path.with_name(path.name + ".tmp")
     with scratch.open("w", encoding="utf-8") as file:
@@ -172,7 +172,7 @@ def item_directory(fields: Mapping[str, Any], item: str) -> str:
     return next((old for old, new in ITEMS.items() if new == item and old in found), item)
 
 
-def problem(directory: Path, fields: dict[str, Any], item: str | None = None) -> str | None:
+def find_corruption(directory: Path, fields: dict[str, Any], item: str | None = None) -> str | None:
     """The first file of a checkpoint that is not as its manifest says, in words, or None.
 
     Args:

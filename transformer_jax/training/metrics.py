@@ -105,7 +105,7 @@ class MetricsLog:
             self._board = SummaryWriter(str(tensorboard), purge_step=start + 1)
         try:
             text = "".join(self._line(record) for record in self.history)
-            manifest.write_durably(path, text)
+            manifest.atomic_write(path, text)
             self._file = path.open("a", encoding="utf-8")
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from None

@@ -163,7 +163,7 @@ def _scale_by_muon(
     )
 
 
-class RateState(NamedTuple):
+class LearningRateState(NamedTuple):
     """How many updates were made, and the rate of the last."""
 
     count: Int[Any, ""] | Any
@@ -171,13 +171,13 @@ class RateState(NamedTuple):
 
 
 def _scale_by_rate(schedule: Callable[[Count], LearningRate]) -> optax.GradientTransformation:
-    def init(params: PyTree) -> RateState:
-        return RateState(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.float32))
+    def init(params: PyTree) -> LearningRateState:
+        return LearningRateState(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.float32))
 
-    def update(updates: PyTree, state: RateState, params: PyTree = None):
+    def update(updates: PyTree, state: LearningRateState, params: PyTree = None):
         rate = jnp.asarray(schedule(state.count), jnp.float32)
         updates = jax.tree.map(lambda u: -rate.astype(u.dtype) * u, updates)
-        return updates, RateState(state.count + 1, rate)
+        return updates, LearningRateState(state.count + 1, rate)
 
     return optax.GradientTransformation(init, update)
 
@@ -192,7 +192,7 @@ def learning_rate(opt_state: PyTree) -> LearningRate | None:
         >>> print(learning_rate(state))
         0.1
     """
-    is_rate = lambda node: isinstance(node, RateState)
+    is_rate = lambda node: isinstance(node, LearningRateState)
     found = [node for node in jax.tree.leaves(opt_state, is_leaf=is_rate) if is_rate(node)]
     return found[0].learning_rate if found else None
 

@@ -98,10 +98,10 @@ def read_item(directory: Path, leaves: Mapping[str, Any]) -> dict[str, Any]:
         tree = reader.restore(
             directory,
             args=ocp.args.PyTreeRestore(
-                trees.nested(leaves, numbers=False),
-                restore_args=trees.nested(
+                trees.unflatten_dict(leaves, numbers=False),
+                restore_args=trees.unflatten_dict(
                     {name: arguments(leaf) for name, leaf in leaves.items()}, numbers=False
                 ),
             ),
         )
-    return trees.named(tree)
+    return trees.flatten_dict(tree)

@@ -199,7 +199,7 @@ class RunDirectory:
         """
         check_lock(self.path)
         try:
-            manifest.write_durably(path, json.dumps(fields, indent=1, ensure_ascii=False) + "\n")
+            manifest.atomic_write(path, json.dumps(fields, indent=1, ensure_ascii=False) + "\n")
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from None
 

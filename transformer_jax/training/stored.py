@@ -24,11 +24,11 @@ __all__ = [
     "DAMAGED",
     "FROZEN",
     "SCRATCH",
-    "Finding",
     "Loaded",
     "Score",
+    "VerifyResult",
+    "check_checkpoint",
     "checkpoint_name",
-    "examined",
     "load_params",
     "load_parts",
     "score_of",
@@ -78,7 +78,7 @@ class Loaded(NamedTuple):
     frozen: Mapping[Any, Any] = {}  # what was not trained, where checkpoints do not hold it
 
 
-class Finding(NamedTuple):
+class VerifyResult(NamedTuple):
     """What ``verify`` says of one checkpoint."""
 
     path: Path
@@ -113,7 +113,9 @@ def score_of(fields: Mapping[str, Any]) -> Score | None:
     return Score(**fields["score"]) if fields.get("score") else None
 
 
-def examined(path: Path, item: str | None = None) -> tuple[dict[str, Any] | None, str | None]:
+def check_checkpoint(
+    path: Path, item: str | None = None
+) -> tuple[dict[str, Any] | None, str | None]:
     """The manifest of a checkpoint and what is wrong with its files, if anything.
 
     Args:
@@ -125,7 +127,7 @@ def examined(path: Path, item: str | None = None) -> tuple[dict[str, Any] | None
         fields = manifest.read(path)
         if path.name != checkpoint_name(int(fields["step"])):
             return fields, f"{path} says that it is step {fields['step']}"
-        problem = manifest.problem(path, fields, item)
+        problem = manifest.find_corruption(path, fields, item)
     except CheckpointError as error:
         return None, str(error)
     return fields, None if problem is None else f"{path}: {problem}"
@@ -219,7 +221,11 @@ def _load(directory: Path, which: int | Literal["best", "last"], average: int) -
         for name, value in total.items()
     }
     return Loaded(
-        trees.nested(params), newest["step"], score_of(newest), newest, _frozen(directory, newest)
+        trees.unflatten_dict(params),
+        newest["step"],
+        score_of(newest),
+        newest,
+        _frozen(directory, newest),
     )
 
 
@@ -228,12 +234,12 @@ def _frozen(directory: Path, fields: Mapping[str, Any]) -> dict[Any, Any]:
     if "frozen" not in fields:
         return {}
     path = directory.parent / FROZEN / checkpoint_name(0)
-    kept, problem = examined(path)
+    kept, problem = check_checkpoint(path)
     if problem is None and kept is not None and kept["digest_of_arrays"] != fields["frozen"]:
         problem = f"{path}: its parameters are not those that the run began with"
     if problem is not None or kept is None:
         raise CheckpointError(f"frozen parameters: {problem}")
-    return trees.nested(_finite_item(path, kept, "params"))
+    return trees.unflatten_dict(_finite_item(path, kept, "params"))
 
 
 def _item(fields: Mapping[str, Any], average: int) -> str:
@@ -272,7 +278,7 @@ def _chosen(
 
 def _problem(directory: Path, step: int, item: str) -> tuple[dict[str, Any] | None, str | None]:
     path = directory / checkpoint_name(step)
-    fields, problem = examined(path, item)
+    fields, problem = check_checkpoint(path, item)
     if problem is not None and not path.exists():
         raise _Pruned
     return fields, problem
@@ -350,7 +356,7 @@ def _best(manifests: list[dict[str, Any]]) -> int:
     return best
 
 
-def verify(run: str | os.PathLike[str]) -> list[Finding]:
+def verify(run: str | os.PathLike[str]) -> list[VerifyResult]:
     """What can be said of every checkpoint of a run, newest first; nothing is changed.
 
     Raises:
@@ -360,20 +366,20 @@ def verify(run: str | os.PathLike[str]) -> list[Finding]:
     findings = []
     for step in steps(directory):
         path = directory / checkpoint_name(step)
-        fields, problem = examined(path)
+        fields, problem = check_checkpoint(path)
         if problem is None and fields is not None:
             problem = _not_finite(path, fields)
         if problem is None or path.exists():  # training removes old ones meanwhile
-            findings.append(Finding(path, step, problem))
+            findings.append(VerifyResult(path, step, problem))
     kept = directory.parent / FROZEN / checkpoint_name(0)
     if kept.exists():
-        fields, problem = examined(kept)
+        fields, problem = check_checkpoint(kept)
         if problem is None and fields is not None:
             problem = _not_finite(kept, fields)
-        findings.append(Finding(kept.parent, 0, problem))
+        findings.append(VerifyResult(kept.parent, 0, problem))
     for path in sorted(directory.iterdir()):
         if SCRATCH in path.name:
-            findings.append(Finding(path, None, f"{path}: a save that did not finish"))
+            findings.append(VerifyResult(path, None, f"{path}: a save that did not finish"))
         elif path.name.startswith(DAMAGED):
-            findings.append(Finding(path, None, f"{path}: was found damaged and set aside"))
+            findings.append(VerifyResult(path, None, f"{path}: was found damaged and set aside"))
     return findings

@@ -16,7 +16,7 @@ from transformer_jax.training.partition import overlay
 from transformer_jax.training.state import abstract_parts
 from transformer_jax.training.stored import load_parts
 from transformer_jax.training.task import Task
-from transformer_jax.training.trees import named
+from transformer_jax.training.trees import flatten_dict
 
 __all__ = ["TrainedModel", "check_parameters", "load_model"]
 
@@ -79,7 +79,7 @@ def check_parameters(
         CheckpointError: It names the first that differs.
     """
     expected, found = (
-        {name: tuple(leaf.shape) for name, leaf in named(tree).items()}
+        {name: tuple(leaf.shape) for name, leaf in flatten_dict(tree).items()}
         for tree in (expected, found)
     )
     for name in sorted(expected.keys() | found.keys()):

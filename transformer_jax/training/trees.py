@@ -7,10 +7,10 @@ import jax
 
 from transformer_jax.parallel.sharding import path_name
 
-__all__ = ["named", "nested", "with_leaves"]
+__all__ = ["flatten_dict", "unflatten_dict", "with_leaves"]
 
 
-def named(tree: Any) -> dict[str, Any]:
+def flatten_dict(tree: Any) -> dict[str, Any]:
     """The leaves of any tree by name, in the tree's order; empty nodes vanish.
 
     Names do not tell a dictionary from a tuple or a named tuple, so that what is stored under them
@@ -31,10 +31,12 @@ def with_leaves(tree: Any, leaves: Mapping[str, Any]) -> Any:
         >>> with_leaves({"a": (1, 2)}, {"a/1": 20, "a/0": 10})
         {'a': (10, 20)}
     """
-    return jax.tree.unflatten(jax.tree.structure(tree), [leaves[name] for name in named(tree)])
+    return jax.tree.unflatten(
+        jax.tree.structure(tree), [leaves[name] for name in flatten_dict(tree)]
+    )
 
 
-def nested(leaves: Mapping[str, Any], *, numbers: bool = True) -> dict[Any, Any]:
+def unflatten_dict(leaves: Mapping[str, Any], *, numbers: bool = True) -> dict[Any, Any]:
     """Nested dictionaries from names; a level of numbers alone gets ``int`` keys, in order.
 
     Example:
