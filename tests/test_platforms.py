@@ -5,16 +5,24 @@ import re
 import subprocess
 import sys
 import textwrap
+import types
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import pytest
 from flax import nnx
 
+import transformer_jax
 from tests.drawing import drawn
+from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
+from transformer_jax.decoding.language import DecoderLanguageModel
+from transformer_jax.encoding.masked import FillMask
+from transformer_jax.encoding.vectors import Embedder
 from transformer_jax.functional.losses import fused_linear_cross_entropy
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.decoder import Decoder
+from transformer_jax.models.making import make_model
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 
@@ -80,6 +88,33 @@ def test_nothing_of_other_platforms_is_left_in_a_compiled_program(make):
     # Means and sums of rows are products here: all that is reduced are softmaxes and the loss.
     widths = re.findall(r"= f32\[[\d,]*\]\S* reduce\(", text)
     assert len(widths) < 20
+
+
+def test_no_file_reads_the_default_backend():
+    """What depends on the platform is chosen at lowering, or by the devices of arrays."""
+    package = Path(transformer_jax.__file__).parent
+    for file in package.rglob("*.py"):
+        assert "default_backend" not in file.read_text(), file
+
+
+def user_of(name, monkeypatch):
+    """What uses a tiny model whose arrays lie on a TPU, as far as it can know."""
+    tpu = lambda tree: types.SimpleNamespace(platform="tpu")
+    for module in ("decoding.layout", "decoding.language", "encoding.vectors", "encoding.masked"):
+        monkeypatch.setattr(f"transformer_jax.{module}.device_of", tpu)
+    tokenizer = train_tokenizer("wordpiece", ["a b c"] * 9, 30, special=BERT_SPECIAL)
+    config = dataclasses.replace(decoder("float32"), vocab_size=tokenizer.vocab_size)
+    if name == "DecoderLanguageModel":
+        pair = drawn(lambda: Decoder(config, rngs=nnx.Rngs(0)))
+        return DecoderLanguageModel(pair, tokenizer).run.graph
+    config = dataclasses.replace(config, encoder_layers=1, decoder_layers=0)
+    pair = drawn(lambda: make_model("encoder", config, next_sentence=False, rngs=nnx.Rngs(0)))
+    return {"Embedder": Embedder, "FillMask": FillMask}[name](pair, tokenizer)._graph
+
+
+@pytest.mark.parametrize("name", ["DecoderLanguageModel", "Embedder", "FillMask"])
+def test_whoever_uses_a_model_takes_the_attention_kernels_of_its_devices(monkeypatch, name):
+    assert "splash" in repr(user_of(name, monkeypatch))
 
 
 def test_importing_the_package_changes_nothing_in_the_process():

@@ -28,6 +28,7 @@ from transformer_jax.decoding.requests import Continuation, GenerationRequest, T
 from transformer_jax.decoding.translator import TextTokenizer
 from transformer_jax.decoding.windows import Window, round_up, windows
 from transformer_jax.decoding.writing import GenerationSequence, stable_prefix
+from transformer_jax.devices import device_of
 from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.modules.linear import check_indices
 from transformer_jax.numerics import refuse_nonfinite
@@ -101,7 +102,7 @@ class DecoderLanguageModel:
         # Laid out once: inside the loop it would be done again for every token.
         graph, self.params = prepared(graph, params)
         self.tokenizer, self.shapes = tokenizer, shapes or BatchingConfig()
-        if jax.default_backend() == "gpu":
+        if device_of(self.params).platform == "gpu":
             # A product of one row is compiled to an outer product and a sum, with three times the
             # traffic; of two rows, to a product.
             rows = tuple(sorted({max(2, n) for n in self.shapes.rows}))

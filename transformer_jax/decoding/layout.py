@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from transformer_jax.devices import device_of
 from transformer_jax.modules.replace import prepare_for_decoding, with_attention_kernels
 
 __all__ = ["prepared", "split_model"]
@@ -26,12 +27,13 @@ def split_model(model: Any) -> tuple[Any, Any]:
 
 
 def prepared(graph: Any, params: Any) -> tuple[Any, Any]:
-    """Graph and parameters of a model as :func:`prepare_for_decoding` makes it, for this machine.
+    """Graph and parameters of a model as :func:`prepare_for_decoding` makes it, for its device.
 
     Args:
         graph: The static part of a decoder or an encoder-decoder.
         params: Its parameters in nested dictionaries, of NumPy or JAX arrays.
     """
-    model = nnx.merge(graph, jax.tree.map(jnp.asarray, params))
-    model = with_attention_kernels(model, jax.devices()[0])
+    params = jax.tree.map(jnp.asarray, params)
+    model = nnx.merge(graph, params)
+    model = with_attention_kernels(model, device_of(params))
     return split_model(prepare_for_decoding(model))

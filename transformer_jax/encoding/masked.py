@@ -13,10 +13,12 @@ from transformer_jax.data.ragged import flatten, row_offsets
 from transformer_jax.data.store import TokenStore, id_dtype
 from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
 from transformer_jax.data.vocabulary import check_vocabulary
+from transformer_jax.devices import device_of
 from transformer_jax.encoding.batching import Batches
 from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.heads import gather_positions
+from transformer_jax.modules.replace import with_attention_kernels
 
 __all__ = ["MASK", "FillMask", "TokenPrediction"]
 
@@ -61,8 +63,9 @@ class FillMask:
     ):
         if tokenizer.mask is None:
             raise ConfigError("the tokenizer of this run has no [MASK]: it hid no words")
-        self._graph, self.params = model
-        self._config = nnx.merge(*model).config
+        self.params = model[1]
+        whole = with_attention_kernels(nnx.merge(*model), device_of(self.params))
+        self._graph, self._config = nnx.graphdef(whole), whole.config
         check_vocabulary(tokenizer, self._config.vocab_size)
         self._tokenizer, self._prepare, self._tokens = tokenizer, prepare, tokens
         self._template = template or default_template(tokenizer)

@@ -28,9 +28,14 @@ class Rows(NamedTuple):
     T: int
 
 
-def default_tokens() -> int:
-    """Tokens of a batch where none are given: on a CPU, as many as its caches have room for."""
-    return 512 if jax.default_backend() == "cpu" else 8192
+def default_tokens(platform: str) -> int:
+    """Tokens of a batch where none are given: on a CPU, as many as its caches have room for.
+
+    Example:
+        >>> default_tokens("cpu"), default_tokens("tpu")
+        (512, 8192)
+    """
+    return 512 if platform == "cpu" else 8192
 
 
 def pack(lengths: Int[np.ndarray, " count"], tokens: int) -> Iterator[Rows]:

@@ -22,11 +22,13 @@ from transformer_jax.data.ragged import ragged_indices
 from transformer_jax.data.tagged_examples import encode_tagged
 from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
 from transformer_jax.data.vocabulary import check_vocabulary
+from transformer_jax.devices import device_of
 from transformer_jax.encoding.batching import length_buckets
 from transformer_jax.encoding.packing import PackedBatches, default_tokens
 from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.functional.masks import segment_mask
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
+from transformer_jax.modules.replace import with_attention_kernels
 from transformer_jax.numerics import refuse_nonfinite
 
 __all__ = [
@@ -131,11 +133,13 @@ class Embedder:
         tokens: int | None = None,
         template: SpecialTokensTemplate | None = None,
     ):
-        self._graph, self.params = model
-        whole = nnx.merge(*model)
+        self.params = model[1]
+        device = device_of(self.params)
+        whole = with_attention_kernels(nnx.merge(*model), device)
+        self._graph = nnx.graphdef(whole)
         check_vocabulary(tokenizer, whole.config.vocab_size)
         self._seq2seq = isinstance(whole, TransformerEncoderDecoder)
-        self._tokenizer, self._tokens = tokenizer, tokens or default_tokens()
+        self._tokenizer, self._tokens = tokenizer, tokens or default_tokens(device.platform)
         if template is None and self._seq2seq:
             template = SpecialTokensTemplate(
                 tokenizer.prefix_ids, (tokenizer.eos,), tokenizer.suffix_ids

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from flax import nnx
 
+from transformer_jax.devices import default_device
 from transformer_jax.errors import CheckpointError, ConfigError, UserError
 from transformer_jax.interop.config_reader import ConfigReader, read_config
 from transformer_jax.interop.deciding import deciding_keys
@@ -107,7 +108,7 @@ class HFCheckpoint:
         for mapping in self.mappings:
             together.setdefault(mapping.hf_name, []).append(mapping)
 
-        stay = place is None and jax.default_backend() == "cpu"
+        stay = place is None and default_device().platform == "cpu"
         memory: Memory = Shared() if stay else aligned
         pages = self.tensors.mapped() if stay else {}
         put = place or (lambda name, array: array if stay else jax.device_put(array))

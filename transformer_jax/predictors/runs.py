@@ -246,6 +246,7 @@ def load(
     from flax import nnx
 
     from transformer_jax.data.vocabulary import check_vocabulary
+    from transformer_jax.devices import default_device
     from transformer_jax.modules.replace import with_attention_kernels
     from transformer_jax.training.trained_model import check_parameters
 
@@ -254,7 +255,7 @@ def load(
     tokenizer: Any = None if found_kind == "image" else _tokenizer(run, loaded.manifest)
     if tokenizer is not None:
         check_vocabulary(tokenizer, config.vocab_size, config.decoder().vocab_size, where=path)
-    model = with_attention_kernels(abstract_model(run, config), jax.devices()[0])
+    model = with_attention_kernels(abstract_model(run, config), default_device())
     graph, shapes = nnx.split(model)
     params = loaded.params
     other = "by config.json: they belong to different runs"

@@ -9,6 +9,7 @@ import jax
 from flax import nnx
 from jaxtyping import PyTree
 
+from transformer_jax.devices import default_device
 from transformer_jax.errors import CheckpointError
 from transformer_jax.modules.parameters import values
 from transformer_jax.modules.replace import with_attention_kernels
@@ -57,7 +58,7 @@ def load_model(
         overlay(loaded.frozen, loaded.params),
         "by the task: it is not the one that was trained",
     )
-    device = jax.local_devices()[0]
+    device = default_device()
     graph = nnx.graphdef(with_attention_kernels(nnx.eval_shape(make), device))
     trainable, frozen = jax.device_put((loaded.params, loaded.frozen), device)
     model = task.partition.merge(graph, trainable, frozen, None)
