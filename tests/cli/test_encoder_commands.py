@@ -5,12 +5,12 @@ import json
 import re
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 from safetensors.numpy import load_file
 
+from tests.drawing import drawn
 from transformer_jax.cli.main import COMMANDS
 from transformer_jax.config import AttentionConfig
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
@@ -22,7 +22,7 @@ from transformer_jax.models.heads import EncoderForMaskedLM, SequenceClassifier,
 from transformer_jax.predictors.runs import load
 from transformer_jax.training.checkpoint import Checkpointer
 from transformer_jax.training.run_directory import RunDirectory
-from transformer_jax.training.state import TrainState, split
+from transformer_jax.training.state import TrainState
 
 TEXT = ["i sat on the bank of the river.", "i took cash to the bank.", "rivers ran; who ran?"]
 TOKENIZER = train_tokenizer("wordpiece", TEXT * 3, 90, special=BERT_SPECIAL)
@@ -40,14 +40,13 @@ TASKS = {
 }
 
 
-def save(folder, model, fields):
+def save(folder, make, fields):
     """A run of something that has learnt nothing, but is far from uniform."""
     run = RunDirectory.create(folder)
     TOKENIZER.save(run.tokenizer)
     run.write(run.config, {"model": dataclasses.asdict(CONFIG), "data": LOWER, **fields})
-    params = jax.tree.map(lambda leaf: leaf * 3 if leaf.ndim > 1 else leaf, split(model)[1])
     checkpointer = Checkpointer(run.checkpoints)
-    checkpointer.save(7, TrainState(jnp.int32(7), params, {}))
+    checkpointer.save(7, TrainState(np.int32(7), drawn(make)[1], {}))
     checkpointer.wait()
     checkpointer.close()
     return run.path
@@ -59,7 +58,7 @@ def pretrained(tmp_path_factory):
         "masking": {"mlm_probability": 0.15, "sentence_objective": "nsp"},
         "training": {"sequence_length": 16},
     }
-    model = EncoderForMaskedLM(CONFIG, rngs=nnx.Rngs(0))
+    model = lambda: EncoderForMaskedLM(CONFIG, rngs=nnx.Rngs(0))
     return save(tmp_path_factory.mktemp("runs") / "pretrained", model, fields)
 
 
@@ -79,7 +78,7 @@ def tasks(tmp_path_factory):
                 "init_from": "runs/a",
             }
             folder = tmp_path_factory.mktemp("runs") / kind
-            net = model(CONFIG, labels=size, rngs=nnx.Rngs(1))
+            net = lambda: model(CONFIG, labels=size, rngs=nnx.Rngs(1))
             made[kind] = save(folder, net, {"task": task})
         return made[kind]
 
@@ -292,7 +291,7 @@ def test_similar_finds_the_line_itself_first(pretrained, run_command, lines):
     assert code == 0
     head, *rows = tsv(out)
     assert head == ["cosine", "line", "text"]
-    assert [row[:2] for row in rows[:2]] == [["1.0000", "2"], ["1.0000", "6"]]
+    assert sorted(row[:2] for row in rows[:2]) == [["1.0000", "2"], ["1.0000", "6"]]
     assert [row[2] for row in rows[:2]] == [TEXT[1]] * 2
     cosines = [float(row[0]) for row in rows]
     assert cosines == sorted(cosines, reverse=True)

@@ -31,6 +31,7 @@ def published(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_a_trained_translator_translates_in_ctranslate2(trained_run, lesson, run_command, tmp_path):
     """Row L1, in an engine of others: the lesson is known there too."""
     ct2 = pytest.importorskip("ctranslate2")

@@ -50,7 +50,7 @@ def test_a_folder_becomes_a_run_and_goes_back_bit_by_bit(published, run_command,
     described = [run_command("describe", path)[1][1:] for path in (published(name), run)]
     assert described[0] == described[1]
     given = jnp.moveaxis(images, 1, -1)
-    outputs = [tj.load(path).model(given) for path in (published(name), run)]
+    outputs = [jax.jit(tj.load(path).model)(given) for path in (published(name), run)]
     np.testing.assert_array_equal(*outputs)
     for path in (published(name), run):
         out = tmp_path / f"from {path.name}"

@@ -54,6 +54,7 @@ def large_decoder(decoder_run, tmp_path_factory):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.quick("inf")
 def test_parameters_that_are_no_numbers_are_refused_at_loading(
     trained_run, run_command, tmp_path, value
 ):
@@ -86,23 +87,28 @@ def test_translations_of_no_numbers_exit_5(large_translator, run_command, flags)
                                                     "--prompt-lookup-num-tokens", 2],
      ["--generation-config", "hf", "--temperature", 0]],
 )  # fmt: skip
-@pytest.mark.quick("flags0", "flags3")
+@pytest.mark.quick("flags0")
 def test_texts_of_no_numbers_exit_5(large_decoder, run_command, flags):
     code, _, err = run_command("generate", large_decoder, "a cab", "--max-new-tokens", 3, *flags)
     assert code == 5
     assert err.startswith(SAID)
 
 
-def test_scores_and_maps_of_no_numbers_exit_5(
-    large_translator, large_decoder, run_command, tmp_path
-):
-    (tmp_path / "a").write_text("O gato dorme.\n")
-    files = ("--source", tmp_path / "a", "--target", tmp_path / "a")
-    commands = [("score", large_decoder, tmp_path / "a"), ("score", large_translator, *files)]
-    page = ("--output", tmp_path / "a.html")
-    commands.append(("attention", large_translator, "O gato", "--target", "O gato", *page))
-    commands.append(("embed", large_translator, tmp_path / "a", "--output", tmp_path / "a.npz"))
-    for command in commands:
-        code, _, err = run_command(*command)
-        assert code == 5, command
-        assert err.startswith(SAID)
+@pytest.mark.parametrize(
+    ("name", "run", "arguments"),
+    [
+        ("score", "decoder", ["FILE"]),
+        ("score", "translator", ["--source", "FILE", "--target", "FILE"]),
+        ("attention", "translator", ["O gato", "--target", "O gato", "--output", "PAGE"]),
+        ("embed", "translator", ["FILE", "--output", "VECTORS"]),
+    ],
+    ids=["scores", "scores of pairs", "map", "vectors"],
+)
+@pytest.mark.quick("scores", "vectors")
+def test_scores_and_maps_of_no_numbers_exit_5(request, run_command, tmp_path, name, run, arguments):
+    paths = {"FILE": tmp_path / "a", "PAGE": tmp_path / "a.html", "VECTORS": tmp_path / "a.npz"}
+    paths["FILE"].write_text("O gato dorme.\n")
+    run = request.getfixturevalue(f"large_{run}")
+    code, _, err = run_command(name, run, *(paths.get(word, word) for word in arguments))
+    assert code == 5
+    assert err.startswith(SAID)

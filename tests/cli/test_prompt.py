@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
+from tests.drawing import drawn
 from transformer_jax.cli.main import main
 from transformer_jax.cli.prompt import Prompt, read_examples
 from transformer_jax.config import (
@@ -26,7 +27,7 @@ from transformer_jax.models.decoder import Decoder
 from transformer_jax.predictors.runs import load_language
 from transformer_jax.training.checkpoint import Checkpointer
 from transformer_jax.training.run_directory import RunDirectory
-from transformer_jax.training.state import TrainState, split
+from transformer_jax.training.state import TrainState
 
 SNAPSHOT = Path(__file__).parent / "snapshots" / "prompt.txt"
 CAPITALS = {"France": "Paris", "Italy": "Rome", "Spain": "Madrid", "Peru": "Lima", "Egypt": "Cairo"}
@@ -64,7 +65,7 @@ def neural_run(tmp_path_factory):
     tokenizer.save(run.tokenizer)
     run.write(run.config, {"model": dataclasses.asdict(config)})
     checkpointer = Checkpointer(run.checkpoints)
-    params = split(Decoder(config, rngs=nnx.Rngs(0)))[1]
+    params = drawn(lambda: Decoder(config, rngs=nnx.Rngs(0)))[1]
     checkpointer.save(1, TrainState(jnp.int32(1), params, {}))
     checkpointer.wait()
     checkpointer.close()

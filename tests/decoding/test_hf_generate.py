@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.drawing import drawn
 from transformer_jax.config import AttentionConfig, FeedForwardConfig, PositionConfig
 from transformer_jax.decoding.hf_config import HFGenerationConfig, from_generation_config
 from transformer_jax.decoding.hf_generate import HFGenerator
@@ -423,8 +424,7 @@ def decoder(kind="learned"):
         feed_forward=FeedForwardConfig(d_ff=16),
         positions=PositionConfig(kind=kind, max_length=20),
     )
-    graph, state = nnx.split(Decoder(config, rngs=nnx.Rngs(0)))
-    return graph, jax.tree.map(lambda a: a * 4, nnx.to_pure_dict(state))
+    return drawn(lambda: Decoder(config, rngs=nnx.Rngs(0)), spread=0.5)
 
 
 @functools.cache
@@ -439,8 +439,7 @@ def translator():
         feed_forward=FeedForwardConfig(d_ff=16),
         positions=PositionConfig(kind="sinusoidal_halves", max_length=20),
     )
-    graph, state = nnx.split(TransformerEncoderDecoder(config, rngs=nnx.Rngs(0)))
-    return graph, nnx.to_pure_dict(state)
+    return drawn(lambda: TransformerEncoderDecoder(config, rngs=nnx.Rngs(0)))
 
 
 def starting(token):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.drawing import drawn
 from transformer_jax.config import (
     AttentionConfig,
     EmbeddingConfig,
@@ -59,7 +60,8 @@ def letter_model(seed=0, vocab=20, max_length=24):
         attention=AttentionConfig(num_heads=2),
         feed_forward=FeedForwardConfig(d_ff=32),
     )
-    return TransformerEncoderDecoder(config, rngs=nnx.Rngs(seed))
+    make = lambda: TransformerEncoderDecoder(config, rngs=nnx.Rngs(0))
+    return nnx.merge(*drawn(make, seed=seed))
 
 
 SHAPES = TranslationBatching(source_lengths=(8, 16), rows=(1, 4))
@@ -268,9 +270,8 @@ def test_weights_are_cast_once_and_not_at_every_token(beams):
     """Where bfloat16 is computed in: no loop of the program turns a matrix into it."""
     made = letter_model()
     compute = dataclasses.replace(made.config.compute, dtype="bfloat16")
-    model = TransformerEncoderDecoder(
-        dataclasses.replace(made.config, compute=compute), rngs=nnx.Rngs(0)
-    )
+    config = dataclasses.replace(made.config, compute=compute)
+    model = nnx.merge(*drawn(lambda: TransformerEncoderDecoder(config, rngs=nnx.Rngs(0))))
     search = dataclasses.replace(SEARCH, num_beams=beams, nbest=1)
     translator = Translator(model, Letters(), search=search, batching=SHAPES)
     shapes = {leaf.shape for leaf in jax.tree.leaves(translator.params) if leaf.ndim > 1}

@@ -1,17 +1,16 @@
 """Laws of masked-token predictions (row H18)."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
+from tests.drawing import drawn
 from transformer_jax.data.tokenizer import BERT_SPECIAL, SpecialTokensTemplate, train_tokenizer
 from transformer_jax.encoding.masked import FillMask
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.model_presets import bert
 from transformer_jax.models.heads import EncoderForMaskedLM
-from transformer_jax.training.state import split
 
 TEXTS = ["the brown dog sat", "a lazy fox ran over the dog", "playful foxes"]
 
@@ -23,7 +22,7 @@ def tokenizer_of(kind, size=300):
 def model_for(tokenizer):
     """Graph and parameters of an untrained model with as many tokens as a tokenizer."""
     config = bert(16, 2, vocab_size=tokenizer.vocab_size, max_length=12, dropout=0.0)
-    return split(EncoderForMaskedLM(config, next_sentence=False, rngs=nnx.Rngs(0)))
+    return drawn(lambda: EncoderForMaskedLM(config, next_sentence=False, rngs=nnx.Rngs(0)))
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +36,14 @@ def wordpiece():
 
 def full(model, ids, place):
     """The softmax of the whole head at one place, by the model itself."""
-    net = nnx.merge(*model)
-    tokens, lengths = jnp.array([ids]), jnp.array([len(ids)])
-    hidden = super(EncoderForMaskedLM, net).__call__(tokens, lengths)
-    return np.asarray(jax.nn.softmax(net.mlm_logits(hidden)[0, place]))
+    graph, params = model
+
+    def logits(params, tokens, lengths):
+        net = nnx.merge(graph, params)
+        return net.mlm_logits(super(EncoderForMaskedLM, net).__call__(tokens, lengths))
+
+    found = jax.jit(logits)(params, np.array([ids]), np.array([len(ids)]))
+    return np.asarray(jax.nn.softmax(found[0, place]))
 
 
 def test_probabilities_are_those_of_the_whole_head(wordpiece):

@@ -10,6 +10,7 @@ from flax import nnx
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
+from tests.drawing import drawn
 from transformer_jax.config import (
     AttentionConfig,
     NormConfig,
@@ -25,7 +26,6 @@ from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.model_presets import bert
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.models.heads import EncoderForMaskedLM
-from transformer_jax.training.state import split
 
 D, L, LENGTH = 16, 2, 20
 TEXTS = [
@@ -43,8 +43,7 @@ TOKENIZER = train_tokenizer("wordpiece", TEXTS, 90, special=BERT_SPECIAL)
 def model():
     config = bert(D, L, vocab_size=TOKENIZER.vocab_size, max_length=LENGTH, dropout=0.0)
     config = dataclasses.replace(config, attention=AttentionConfig(num_heads=2))
-    graph, params = split(EncoderForMaskedLM(config, next_sentence=False, rngs=nnx.Rngs(0)))
-    return graph, jax.tree.map(lambda leaf: leaf * 2 if leaf.ndim > 1 else leaf, params)
+    return drawn(lambda: EncoderForMaskedLM(config, next_sentence=False, rngs=nnx.Rngs(0)))
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +149,7 @@ def test_texts_of_one_row_do_not_see_each_other(model, places):
         positions=PositionConfig(**places),
         scores=ScoreConfig(sliding_window=3 if places["kind"] == "rope" else None),
     )
-    made = split(EncoderForMaskedLM(config, next_sentence=False, rngs=nnx.Rngs(1)))
+    made = drawn(lambda: EncoderForMaskedLM(config, next_sentence=False, rngs=nnx.Rngs(1)))
     net, texts = nnx.merge(*made), TEXTS[:3]
     [block] = Embedder(made, TOKENIZER).embed(texts, pool="none")
     alone = jax.jit(lambda ids, lengths: net.hidden_states(ids, lengths)[-1, 0])
@@ -185,7 +184,7 @@ def test_the_encoder_of_a_translator_reads_as_in_its_training():
         attention=AttentionConfig(num_heads=2),
         norm=NormConfig(residual_dropout=0.0),
     )
-    made = split(TransformerEncoderDecoder(config, rngs=nnx.Rngs(0)))
+    made = drawn(lambda: TransformerEncoderDecoder(config, rngs=nnx.Rngs(0)))
     [block] = Embedder(made, TOKENIZER).embed(TEXTS[:3], pool="none")
     ids = [*TOKENIZER.encode(TEXTS[1]), TOKENIZER.eos]
     wanted = nnx.merge(*made).encode(jnp.array([ids]), jnp.array([len(ids)]))[0]

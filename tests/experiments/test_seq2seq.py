@@ -375,11 +375,22 @@ MISTAKES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("given", "code", "said"), MISTAKES, ids=[m[2] for m in MISTAKES])
+# Others of their kind are quick.
+SLOW = {
+    "at most 1048576", "vocab_size is 1000000000000", "at most 16384", "positions.max_length is",
+    "at least 1, or None", "it is a pipe",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "said"),
+    [pytest.param(*m, id=m[2], marks=pytest.mark.slow if m[2] in SLOW else ()) for m in MISTAKES],
+)
 def test_a_mistake_is_one_line_and_an_exit_code(
     trained, texts, tmp_path, monkeypatch, capfd, given, code, said
 ):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("transformer_jax.data.files._PATIENCE", 0.2)
     filled = []
     for word in given:
         if word == "{data}":
