@@ -121,18 +121,18 @@ def test_files_of_a_run(translator, copy, texts, tmp_path, capfd, command):
 
 HUGE = (10**9, 10**18, -1, 1.5, "many", None, [], {}, True)
 FIELDS = (
-    "model/width", "model/encoder_layers", "model/vocab", "model/attention/heads",
-    "model/attention/head_dim", "model/positions/max_length", "model/feed_forward/width",
+    "model/d_model", "model/encoder_layers", "model/vocab_size", "model/attention/num_heads",
+    "model/attention/head_dim", "model/positions/max_length", "model/feed_forward/d_ff",
     "model/norm/eps", "model/positions", "model",
 )  # fmt: skip
 # Whether commands compare config.json with the manifest of a run.
 REFUSES_CHANGES = importlib.util.find_spec("transformer_jax.training.sealed") is not None
 # A model could have these; this one has not.
 CHANGES = (
-    ("model/attention/heads", 4), ("model/feed_forward/activation", "gelu"),
+    ("model/attention/num_heads", 4), ("model/feed_forward/activation", "gelu"),
     ("model/norm/eps", 1e-3), ("model/embedding/scale", 1.0), ("model/head/scale", 2.0),
     ("model/positions/kind", "sinusoidal_halves"), ("data/read/lowercase", True),
-    ("model/norm/place", "post"),
+    ("model/norm/placement", "post"),
 )  # fmt: skip
 
 
