@@ -22,7 +22,8 @@ from transformer_jax.config import TransformerConfig
 from transformer_jax.decoding.forced import TraceStep
 from transformer_jax.decoding.generate import SamplingConfig
 from transformer_jax.decoding.options import BeamSearchConfig
-from transformer_jax.decoding.translator import Hypothesis, Translation, Translator
+from transformer_jax.decoding.translations import Hypothesis, Translation
+from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError
 from transformer_jax.keys import key_for
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder

@@ -14,7 +14,8 @@ from scipy import stats
 from tests.drawing import drawn
 from transformer_jax.config import AttentionConfig, FeedForwardConfig, NormConfig, PositionConfig
 from transformer_jax.data.tokenizer import train_tokenizer
-from transformer_jax.decoding.language import BatchingConfig, DecoderLanguageModel
+from transformer_jax.decoding.language import DecoderLanguageModel
+from transformer_jax.decoding.options import BatchingConfig
 from transformer_jax.decoding.requests import GenerationRequest, numbered
 from transformer_jax.decoding.windows import windows
 from transformer_jax.errors import ConfigError, DataError

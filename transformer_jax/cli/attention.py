@@ -12,7 +12,8 @@ from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.errors import ConfigError, DataError, plural
 
 if TYPE_CHECKING:
-    from transformer_jax.decoding.translator import TextTokenizer, Translator
+    from transformer_jax.decoding.text_tokenizer import TextTokenizer
+    from transformer_jax.decoding.translator import Translator
 
 __all__ = ["Attention", "attention_of", "self_attention_of"]
 

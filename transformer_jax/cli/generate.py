@@ -105,7 +105,7 @@ class Generate(RunCommand):
         asked = numbered([dataclasses.replace(one, prompt=prepare(one.prompt)) for one in asked])
         if is_ngram_run(open_directory(self.run)):
             self.check_counted()
-        from transformer_jax.decoding.language import BatchingConfig
+        from transformer_jax.decoding.options import BatchingConfig
 
         rows = tuple(
             sorted({n for n in (1, 2, 4, 8, 16, 32) if n < self.batch_size} | {self.batch_size})

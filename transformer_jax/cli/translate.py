@@ -17,7 +17,8 @@ from transformer_jax.errors import ConfigError, plural
 if TYPE_CHECKING:
     from transformer_jax.decoding.forced import TraceStep
     from transformer_jax.decoding.options import BeamSearchConfig, TranslationBatching
-    from transformer_jax.decoding.translator import Translation, Translator
+    from transformer_jax.decoding.translations import Translation
+    from transformer_jax.decoding.translator import Translator
 
 __all__ = ["Translate", "traced"]
 
@@ -127,7 +128,7 @@ class Translate(RunCommand):
 
     def by_generation_config(self) -> int:
         """Writes the translations of ``generate()`` of transformers."""
-        from transformer_jax.decoding.translator import Hypothesis, Translation
+        from transformer_jax.decoding.translations import Hypothesis, Translation
         from transformer_jax.predictors.hf_generation import HFTextGenerator
         from transformer_jax.predictors.runs import load
 

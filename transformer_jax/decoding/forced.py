@@ -1,15 +1,18 @@
 """What a model thinks of given translations: teacher forcing, token by token."""
 
 import dataclasses
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.functional.logits import normalizer
 
-__all__ = ["Score", "TeacherForced", "TraceStep", "teacher_forced_log_probs"]
+__all__ = ["Score", "TeacherForced", "TraceStep", "teacher_forced_log_probs", "trace_steps"]
 
 
 class TeacherForced(NamedTuple):
@@ -56,3 +59,22 @@ def teacher_forced_log_probs(
     chosen = jnp.take_along_axis(logits, target[:, :, None], axis=2)
     values, tokens = lax.top_k(logits, min(best, logits.shape[-1]))
     return TeacherForced(((chosen - peak) - rest)[:, :, 0], (values - peak) - rest, tokens)
+
+
+def trace_steps(
+    tokenizer: TextTokenizer, tokens: Sequence[int], forced: Iterable[np.ndarray]
+) -> list[TraceStep]:
+    """The steps of one text.
+
+    Args:
+        tokenizer: Names tokens.
+        tokens: Of the text.
+        forced: The fields of their :class:`TeacherForced`: ``[T]``, ``[T K]`` and ``[T K]``.
+    """
+    steps = []
+    for token, log_prob, best, others in zip(
+        tokens, *(part.tolist() for part in forced), strict=True
+    ):
+        piece, *names = tokenizer.convert_ids_to_tokens([token, *others])
+        steps.append(TraceStep(piece, token, log_prob, tuple(zip(names, best, strict=True))))
+    return steps

@@ -43,6 +43,17 @@ class SamplingConfig(NamedTuple):
     no_repeat_ngram_size: Any = None  # n-grams of this size occur once; 0 allows all
     min_length: Any = None  # fewest tokens, EOS included, where the length limit permits
 
+    @property
+    def depends_on_text(self) -> bool:
+        """Whether tokens of the prompt and the text make others less probable."""
+        return self.repetition_penalty is not None or self.no_repeat_ngram_size is not None
+
+    @property
+    def ngram_sizes(self) -> tuple[int, ...]:
+        """Sizes of n-grams that occur once in some row, for settings in host memory."""
+        sizes = self.no_repeat_ngram_size
+        return () if sizes is None else tuple(sorted({*np.ravel(sizes).tolist()} - {0}))
+
 
 class GenerationOutput(NamedTuple):
     """One sequence a row."""

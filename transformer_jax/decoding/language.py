@@ -19,13 +19,13 @@ from transformer_jax.decoding.batching import (
     sampling_config,
     sampling_keys,
 )
-from transformer_jax.decoding.forced import TeacherForced, TraceStep
-from transformer_jax.decoding.generate import GenerationState, SamplingConfig
+from transformer_jax.decoding.forced import TeacherForced, TraceStep, trace_steps
+from transformer_jax.decoding.generate import GenerationState
 from transformer_jax.decoding.layout import prepared, split_model
-from transformer_jax.decoding.options import BeamSearchConfig, SpecialTokens
+from transformer_jax.decoding.options import BatchingConfig, BeamSearchConfig, special_tokens
 from transformer_jax.decoding.programs import Programs, PromptBatch
 from transformer_jax.decoding.requests import Continuation, GenerationRequest, TextScore, numbered
-from transformer_jax.decoding.translator import TextTokenizer
+from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.windows import Window, round_up, windows
 from transformer_jax.decoding.writing import GenerationSequence, stable_prefix
 from transformer_jax.devices import device_of
@@ -33,23 +33,7 @@ from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.modules.linear import check_indices
 from transformer_jax.numerics import refuse_nonfinite
 
-__all__ = ["BatchingConfig", "DecoderLanguageModel"]
-
-
-@dataclasses.dataclass(frozen=True)
-class BatchingConfig:
-    """Which shapes are compiled, and what happens where a context is full."""
-
-    rows: tuple[int, ...] = (1, 2, 4, 8, 16, 32)  # texts at once, the rest of a batch filled up
-    lengths: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)  # of prompts
-    caches: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)  # of keys
-    chunk: int = 16  # tokens between two looks at a text that is shown or may meet a stop string
-    tokens: int = 4096  # at most so many are scored at once
-    too_long: Literal["truncate", "error"] = "truncate"  # the start of prompts beyond the context
-    full: Literal["slide", "stop"] = (
-        "slide"  # what happens when the context is full: continue with its latter half, or stop
-    )
-    num_draft_tokens: int = 0  # draft tokens of prompt lookup at once; 0 is off
+__all__ = ["DecoderLanguageModel"]
 
 
 class DecoderLanguageModel:
@@ -111,10 +95,7 @@ class DecoderLanguageModel:
         self.context = longest if context is None else min(context, longest)
         self.first = tokenizer.bos if first is None else first
         check_indices(self.first, config.vocab_size, "the first token of texts is")
-        barred = {tokenizer.pad, tokenizer.bos, *range(tokenizer.vocab_size, config.vocab_size)}
-        barred |= set() if tokenizer.unk is None else {tokenizer.unk}
-        barred = barred - {tokenizer.eos} if ends else barred | {tokenizer.eos}
-        special = SpecialTokens(tokenizer.eos, tokenizer.pad, tuple(sorted(barred)))
+        special = special_tokens(tokenizer, config.vocab_size, ends)
         self.counts: collections.Counter[str] = collections.Counter()
         self.run = Programs(graph, special, num_draft_tokens=self.shapes.num_draft_tokens)
 
@@ -222,12 +203,9 @@ class DecoderLanguageModel:
         found = dict(self._forced([whole], asked, best))
         steps = []
         for _, window in asked:
-            parts = (np.asarray(part)[window.at - window.start :] for part in found[0, window])
+            tail = (np.asarray(part)[window.at - window.start :] for part in found[0, window])
             tokens = whole[window.at + 1 : window.stop + 1]
-            for token, *worth, others in zip(tokens, *(p.tolist() for p in parts), strict=True):
-                piece, *names = self.tokenizer.convert_ids_to_tokens([token, *others])
-                pairs = tuple(zip(names, worth[1], strict=True))
-                steps.append(TraceStep(piece, token, worth[0], pairs))
+            steps += trace_steps(self.tokenizer, tokens, tail)
         return continuation, steps
 
     def _forced(
@@ -322,9 +300,8 @@ class DecoderLanguageModel:
             draft.segment = 0.0
         size = round_up(min(read + most, max(256, 2 * read)), self.shapes.caches)
         given = sampling_config(drafts, rows, self.vocab), sampling_keys(drafts, rows)
-        apart = given[0].no_repeat_ngram_size
-        ngrams = () if apart is None else tuple(sorted({*apart.tolist()} - {0}))
-        if any(draft.origin for draft in drafts) and _repels(given[0]):
+        ngrams = given[0].ngram_sizes
+        if any(draft.origin for draft in drafts) and given[0].depends_on_text:
             # Penalties look at all that stands there, also where the model has lost sight of it.
             texts = [draft.read + draft.written for draft in drafts]
             longest = round_up(max(map(len, texts)), self.shapes.lengths)
@@ -419,13 +396,6 @@ class DecoderLanguageModel:
                 if not count:
                     continue
                 cut = count == limits[row]
-                done = dataclasses.replace(draft, written=[])
-                done.add(ids[: count - cut].tolist(), float(worth), self.tokenizer.eos)
-                done.finish_reason = done.finish_reason or "length"
-                found[draft.index, place] = done.done()
+                tokens = ids[: count - cut].tolist()
+                found[draft.index, place] = draft.completed(tokens, float(worth))
         return found
-
-
-def _repels(sampling: SamplingConfig) -> bool:
-    """Whether what stands there already makes tokens less probable."""
-    return sampling.repetition_penalty is not None or sampling.no_repeat_ngram_size is not None

@@ -9,9 +9,16 @@ from typing import Any, Literal, NamedTuple
 import jax
 
 from transformer_jax.decoding.lengths import Normalization, check_normalization
+from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.errors import ConfigError
 
-__all__ = ["BeamSearchConfig", "SpecialTokens", "TranslationBatching"]
+__all__ = [
+    "BatchingConfig",
+    "BeamSearchConfig",
+    "SpecialTokens",
+    "TranslationBatching",
+    "special_tokens",
+]
 
 
 class SpecialTokens(NamedTuple):
@@ -20,6 +27,22 @@ class SpecialTokens(NamedTuple):
     eos: int  # ends a sequence
     pad: int  # follows the end
     suppress_tokens: tuple[int, ...] = ()  # never generated; probabilities stay those of the model
+
+
+def special_tokens(tokenizer: TextTokenizer, vocab_size: int, ends: bool = True) -> SpecialTokens:
+    """Special tokens of generated texts.
+
+    Never generated are padding, BOS, the unknown token and ids that the tokenizer lacks.
+
+    Args:
+        tokenizer: Of the model.
+        vocab_size: Of the model.
+        ends: Whether texts end with EOS; otherwise it is never generated.
+    """
+    found = {tokenizer.pad, tokenizer.bos, *range(tokenizer.vocab_size, vocab_size)}
+    found |= set() if tokenizer.unk is None else {tokenizer.unk}
+    found = found - {tokenizer.eos} if ends else found | {tokenizer.eos}
+    return SpecialTokens(tokenizer.eos, tokenizer.pad, tuple(sorted(found)))
 
 
 @functools.partial(
@@ -81,3 +104,18 @@ class TranslationBatching:
                 raise ConfigError(f"{name} is {sizes}: must be increasing numbers from 1 on")
         if self.window < 1:
             raise ConfigError(f"window is {self.window}: must be at least 1 line")
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchingConfig:
+    """Which shapes are compiled, and what happens where a context is full."""
+
+    rows: tuple[int, ...] = (1, 2, 4, 8, 16, 32)  # texts at once, the rest of a batch filled up
+    lengths: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)  # of prompts
+    caches: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)  # of keys
+    chunk: int = 16  # tokens between two looks at a text that is shown or may meet a stop string
+    tokens: int = 4096  # at most so many are scored at once
+    too_long: Literal["truncate", "error"] = "truncate"  # the start of prompts beyond the context
+    # What happens when the context is full: continue with its latter half, or stop.
+    full: Literal["slide", "stop"] = "slide"
+    num_draft_tokens: int = 0  # draft tokens of prompt lookup at once; 0 is off

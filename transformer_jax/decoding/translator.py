@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from transformer_jax.decoding.forced import (
     TeacherForced,
     TraceStep,
     teacher_forced_log_probs,
+    trace_steps,
 )
 from transformer_jax.decoding.generate import SamplingConfig, generate, row_keys
 from transformer_jax.decoding.layout import prepared, split_model
@@ -28,77 +29,18 @@ from transformer_jax.decoding.options import (
     SpecialTokens,
     TranslationBatching,
 )
+from transformer_jax.decoding.text_tokenizer import TextTokenizer
+from transformer_jax.decoding.translations import Hypothesis, Translation
 from transformer_jax.errors import DataError, plural
 from transformer_jax.numerics import refuse_nonfinite
 
-__all__ = ["Hypothesis", "TextTokenizer", "Translation", "Translator"]
+__all__ = ["Translator"]
 
 # Batches in flight: the device works on one while the next is prepared.
 AHEAD = 2
 
 # How translations are sampled: settings, key, and numbers of the lines (seeds of the rows).
 _Drawn = tuple[SamplingConfig, Key[Array, ""], Any]
-
-
-@runtime_checkable
-class TextTokenizer(Protocol):
-    """What is needed of a tokenizer; ids of special tokens are attributes."""
-
-    vocab_size: int
-    pad: int
-    bos: int
-    eos: int
-    unk: int | None
-    prefix_ids: tuple[int, ...]
-    suffix_ids: tuple[int, ...]
-
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of many texts, without special tokens."""
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids, without special tokens."""
-
-    def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
-        """A printable form of each id."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Hypothesis:
-    """One way to translate a line."""
-
-    text: str
-    tokens: tuple[int, ...]  # EOS included, unless greedy search reached its limit
-    score: float  # log_prob, normalized for length
-    log_prob: float  # of all tokens, under the model
-
-
-@dataclasses.dataclass(frozen=True)
-class Translation:
-    """What became of a line: at least one hypothesis, best first."""
-
-    source: str
-    hypotheses: tuple[Hypothesis, ...]
-    cut: bool = False  # whether only the beginning of the line was read
-
-    @property
-    def text(self) -> str:
-        """The best translation."""
-        return self.hypotheses[0].text
-
-    @property
-    def score(self) -> float:
-        """Its log-probability, normalized for length."""
-        return self.hypotheses[0].score
-
-    @property
-    def tokens(self) -> tuple[int, ...]:
-        """Its tokens."""
-        return self.hypotheses[0].tokens
-
-    @property
-    def alternatives(self) -> tuple[Hypothesis, ...]:
-        """The next best, if more than one was asked for."""
-        return self.hypotheses[1:]
 
 
 class Translator:
@@ -229,13 +171,8 @@ class Translator:
         [source], _ = self.encode([line])
         size = max(self.shape(len(source)), self.shape(len(tokens)))
         forced = self._forced([source], [tokens], 1, size, best)
-        chosen, worth, others = (np.asarray(part)[0].tolist() for part in forced)
-        steps = []
-        for t, token in enumerate(tokens):
-            piece, *names = self.tokenizer.convert_ids_to_tokens([token, *others[t]])
-            best_pieces = tuple(zip(names, worth[t], strict=True))
-            steps.append(TraceStep(piece, token, chosen[t], best_pieces))
-        return translation, steps
+        first = (np.asarray(part)[0, : len(tokens)] for part in forced)
+        return translation, trace_steps(self.tokenizer, tokens, first)
 
     def encode(self, lines: Sequence[str], earlier: int = 0) -> tuple[list[list[int]], list[bool]]:
         """Each line's ids with EOS, and whether it was cut; ``earlier`` lines came before.

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from transformer_jax.decoding.requests import Continuation, FinishReason, GenerationRequest
-from transformer_jax.decoding.translator import TextTokenizer
+from transformer_jax.decoding.text_tokenizer import TextTokenizer
 
 __all__ = ["GenerationSequence", "stable_prefix", "truncate_at_stop"]
 
@@ -90,6 +90,12 @@ class GenerationSequence:
         if not self.request.stop:
             return False
         return truncate_at_stop(self.tokenizer.decode(self.written), self.request.stop)[1]
+
+    def completed(self, tokens: Sequence[int], log_prob: float) -> Continuation:
+        """The text that ``tokens`` make of the same prompt, finished."""
+        text = dataclasses.replace(self, written=[])
+        text.add(tokens, log_prob, self.tokenizer.eos)
+        return text.done()
 
     def done(self) -> Continuation:
         """The text, finished."""

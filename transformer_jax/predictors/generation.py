@@ -9,7 +9,8 @@ from flax import nnx
 from transformer_jax.decoding.ngram import NgramLanguageModel
 from transformer_jax.decoding.options import BeamSearchConfig
 from transformer_jax.decoding.requests import GenerationRequest, LanguageModel, TextScore
-from transformer_jax.decoding.translator import TextTokenizer, Translator
+from transformer_jax.decoding.text_tokenizer import TextTokenizer
+from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError
 from transformer_jax.predictors.base import Predictor, listed, truncation
 from transformer_jax.predictors.hf_generation import HFTextGenerator

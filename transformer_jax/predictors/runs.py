@@ -11,8 +11,9 @@ from transformer_jax.errors import CheckpointError, ConfigError, DataError, plur
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
-    from transformer_jax.decoding.language import BatchingConfig, DecoderLanguageModel
+    from transformer_jax.decoding.language import DecoderLanguageModel
     from transformer_jax.decoding.ngram import NgramLanguageModel
+    from transformer_jax.decoding.options import BatchingConfig
     from transformer_jax.training.run_directory import RunDirectory
 
 __all__ = [

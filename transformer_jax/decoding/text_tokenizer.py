@@ -1,0 +1,28 @@
+"""What decoding needs of a tokenizer."""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol, runtime_checkable
+
+__all__ = ["TextTokenizer"]
+
+
+@runtime_checkable
+class TextTokenizer(Protocol):
+    """What is needed of a tokenizer; ids of special tokens are attributes."""
+
+    vocab_size: int
+    pad: int
+    bos: int
+    eos: int
+    unk: int | None
+    prefix_ids: tuple[int, ...]
+    suffix_ids: tuple[int, ...]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of many texts, without special tokens."""
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids, without special tokens."""
+
+    def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
+        """A printable form of each id."""
