@@ -9,7 +9,7 @@ import pytest
 
 from transformer_jax import compilation_cache
 from transformer_jax.compilation_cache import multiplies_bfloat16
-from transformer_jax.config import ComputeConfig, TransformerConfig
+from transformer_jax.config import ComputeConfig
 from transformer_jax.runs.train import advise
 
 
@@ -84,9 +84,9 @@ def test_units_for_bfloat16_are_told_by_the_processor(tmp_path, flags, wanted, c
     path.write_text("model name: a\n" + (f"flags\t: {flags}\n" * 2 if flags else ""))
     assert multiplies_bfloat16(path) is wanted
     assert multiplies_bfloat16(tmp_path / "none") is None
-    run = SimpleNamespace(model=TransformerConfig(compute=ComputeConfig(dtype="bfloat16")))
-    advise(run, "cpu", wanted)
-    advise(run, "gpu", wanted)
-    advise(SimpleNamespace(model=TransformerConfig()), "cpu", wanted)
+    narrow = ComputeConfig(dtype="bfloat16")
+    advise(narrow, "cpu", wanted)
+    advise(narrow, "gpu", wanted)
+    advise(ComputeConfig(), "cpu", wanted)
     said = capsys.readouterr().err
     assert said.count("\n") == said.count("this CPU has no amx_bf16") == (wanted is False)

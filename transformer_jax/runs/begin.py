@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.config import TransformerConfig
 from transformer_jax.data.tokenizer import SPECIAL, Tokenizer, load_tokenizer, train_tokenizer
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
 from transformer_jax.predictors.runs import open_directory
+from transformer_jax.runs.any_run import NewRunType
 from transformer_jax.runs.sizing import vocabulary_for
 from transformer_jax.tasks.batching import TokenCache
 from transformer_jax.training.activity import log, working
@@ -39,9 +41,9 @@ def learn_tokenizer(
 
 
 def begin(
-    run: Any,
+    run: NewRunType,
     learn: Callable[[], Tokenizer],
-    resolve: Callable[[Any, Tokenizer], Any],
+    resolve: Callable[[NewRunType, Tokenizer], NewRunType],
     *,
     vocab_given: bool,
 ) -> RunDirectory:
@@ -59,28 +61,31 @@ def begin(
     Raises:
         ConfigError: The tokenizer and the model that was asked for do not fit together.
     """
-    assert run.output is not None
+    output = run.output
+    assert output is not None
     if run.tokenizer.path is not None:
         tokenizer = load_tokenizer(run.tokenizer.path)
     elif is_main_process():
         tokenizer = learn()
     if is_main_process():
-        if vocab_given and run.model.vocab_size != tokenizer.vocab_size:
+        model = run.model
+        wanted = model.vocab_size if isinstance(model, TransformerConfig) else None
+        if vocab_given and wanted != tokenizer.vocab_size:
             raise ConfigError(
                 f"the tokenizer has {plural(tokenizer.vocab_size, 'token')}, but "
-                f"model.vocab_size is {run.model.vocab_size}: leave model.vocab_size out, and it "
+                f"model.vocab_size is {wanted}: leave model.vocab_size out, and it "
                 f"follows the tokenizer"
             )
         run = resolve(run, tokenizer)
         if run.tokenizer.vocab_size is None:
             size = dataclasses.replace(run.tokenizer, vocab_size=tokenizer.vocab_size)
             run = dataclasses.replace(run, tokenizer=size)
-        directory = RunDirectory.create(run.output, overwrite=run.overwrite)
+        directory = RunDirectory.create(output, overwrite=run.overwrite)
         # In this order: what was killed in between is known as a run in which nothing was begun.
         directory.write(directory.config, dataclasses.asdict(run))
         tokenizer.save(directory.tokenizer)
     sync_global_devices("begun")
-    return open_directory(run.output)
+    return open_directory(output)
 
 
 def token_cache(run: Any, directory: RunDirectory) -> TokenCache:

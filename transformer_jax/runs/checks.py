@@ -3,14 +3,15 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from jax.sharding import Mesh
 
+from transformer_jax.config import TransformerConfig
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.parallel.mesh import devices_of, make_mesh
 from transformer_jax.parallel.sharding import num_batch_shards
+from transformer_jax.runs.any_run import AnyRun, BucketedRunType, RunType
 from transformer_jax.training.schedules import check_warmup
 
 __all__ = [
@@ -24,18 +25,18 @@ __all__ = [
 ]
 
 
-def with_vocab(run: Any, tokenizer: Tokenizer) -> Any:
+def with_vocab(run: RunType, tokenizer: Tokenizer) -> RunType:
     """The run with a model of the tokenizer's vocabulary."""
     model = dataclasses.replace(run.model, vocab_size=tokenizer.vocab_size)
     return dataclasses.replace(run, model=model)
 
 
-def mesh_of(run: Any) -> Mesh:
+def mesh_of(run: AnyRun) -> Mesh:
     """The mesh over the devices that the run may use."""
     return make_mesh(run.mesh, devices_of(run.distributed))
 
 
-def with_rows(run: Any) -> Any:
+def with_rows(run: BucketedRunType) -> BucketedRunType:
     """The run with rows of batches that divide over this mesh as well as over those to come."""
     training = run.training
     needed = num_batch_shards(mesh_of(run)) * training.gradient_accumulation_steps
@@ -45,7 +46,7 @@ def with_rows(run: Any) -> Any:
     )
 
 
-def check_best(run: Any, allowed: Sequence[str]) -> None:
+def check_best(run: AnyRun, allowed: Sequence[str]) -> None:
     """Refuses a measure of checkpoints that the run does not take.
 
     Raises:
@@ -58,7 +59,7 @@ def check_best(run: Any, allowed: Sequence[str]) -> None:
         )
 
 
-def check_steps(run: Any) -> None:
+def check_steps(run: AnyRun) -> None:
     """Refuses a warmup that is longer than the steps that were asked for.
 
     Raises:
@@ -68,7 +69,7 @@ def check_steps(run: Any) -> None:
         check_warmup(run.optimizer.schedule, run.training.steps)
 
 
-def check_length(setting: str, length: int, model: Any) -> None:
+def check_length(setting: str, length: int, model: TransformerConfig) -> None:
     """Refuses texts that are longer than the model has positions for.
 
     Raises:
@@ -83,7 +84,7 @@ def check_length(setting: str, length: int, model: Any) -> None:
         )
 
 
-def check_rows(run: Any) -> None:
+def check_rows(run: AnyRun) -> None:
     """Refuses batches whose rows do not divide over devices and micro-batches.
 
     Raises:

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from transformer_jax.data.document_stream import DocumentStream, TextChunk
 from transformer_jax.data.documents import TextSplits, open_texts, read_texts
@@ -20,6 +20,7 @@ from transformer_jax.predictors.runs import first_token, load_language, open_dir
 from transformer_jax.runs import begin as beginning
 from transformer_jax.runs import checks
 from transformer_jax.runs.begin import token_cache
+from transformer_jax.runs.encoder_settings import PretrainRun
 from transformer_jax.runs.language_report import Report, baselines, evaluate_texts, train_ngram
 from transformer_jax.runs.language_settings import LanguageRun, NgramRun, read
 from transformer_jax.runs.train import train as train_run
@@ -31,10 +32,10 @@ from transformer_jax.training.task import Task
 
 __all__ = ["begin", "compare", "count", "make_task", "open_run", "train"]
 
+TextRun: TypeAlias = LanguageRun | NgramRun
 
-def begin(
-    run: LanguageRun | NgramRun, named: LanguageRun | NgramRun
-) -> tuple[LanguageRun | NgramRun, RunDirectory, TextSplits]:
+
+def begin(run: TextRun, named: TextRun) -> tuple[TextRun, RunDirectory, TextSplits]:
     """A new run directory; the run as it will be done, its directory, and its texts."""
     vocab_given = False
     if isinstance(run, LanguageRun) and isinstance(named, LanguageRun):
@@ -50,13 +51,14 @@ def begin(
     return read(directory), directory, texts
 
 
-def _resolved(texts: TextSplits, run: Any, tokenizer: Tokenizer) -> Any:
+def _resolved(texts: TextSplits, run: TextRun, tokenizer: Tokenizer) -> TextRun:
     """The run with the token that its texts begin with."""
     if isinstance(run, NgramRun):
         return run
     run = checks.with_vocab(run, tokenizer)
     if run.first != "auto":
         return run
+    first: Literal["bos", "eos", "newline"]
     if run.training.layout == "packed":
         first = "bos"
     elif _several(texts.train):
@@ -76,7 +78,7 @@ def _several(texts: DocumentStream) -> bool:
     return False
 
 
-def open_run(run: Any) -> TextSplits:
+def open_run(run: TextRun | PretrainRun) -> TextSplits:
     """The texts of a run; evaluation texts are truncated as its settings say."""
     texts, limit = open_texts(run.data), run.evaluation.characters
     valid = None if texts.valid is None else _beginning(texts.valid, limit)
@@ -102,13 +104,16 @@ def _beginning(texts: DocumentStream, characters: int) -> DocumentStream:
     return DocumentStream(texts.name, identity, chunks, counts=texts.counts)
 
 
-def _ends(run: Any) -> bool:
+def _ends(run: TextRun) -> bool:
     # A single text without end is read as nanoGPT reads it: nothing is added.
     return getattr(run, "first", "bos") != "newline"
 
 
 def store_of(
-    run: Any, directory: RunDirectory, tokenizer: Tokenizer, texts: DocumentStream
+    run: TextRun,
+    directory: RunDirectory,
+    tokenizer: Tokenizer,
+    texts: DocumentStream,
 ) -> TextStore:
     """A run's texts as ids, and a line about them."""
     return build_text_store(texts, tokenizer, token_cache(run, directory), ends=_ends(run))
@@ -131,7 +136,7 @@ def make_task(
     return dataclasses.replace(task, test=tested, settings=run)
 
 
-def train(run: LanguageRun | NgramRun, directory: RunDirectory, texts: TextSplits) -> int:
+def train(run: TextRun, directory: RunDirectory, texts: TextSplits) -> int:
     """Trains, compares the best checkpoint with n-gram models, and writes results."""
     if isinstance(run, NgramRun):
         return count(run, directory, texts)
@@ -161,7 +166,7 @@ def _test(
     return {"scores": report.to_dict()}
 
 
-def _write_sample(model: LanguageModel, run: LanguageRun | NgramRun) -> None:
+def _write_sample(model: LanguageModel, run: TextRun) -> None:
     if run.evaluation.sample:
         request = GenerationRequest(
             "", max_new_tokens=run.evaluation.sample, temperature=0.8, top_p=0.95
@@ -243,7 +248,7 @@ def compare(asked: Any) -> int:
 
 
 def _stores(
-    run: Any, directory: RunDirectory, texts: dict[str, DocumentStream]
+    run: TextRun, directory: RunDirectory, texts: dict[str, DocumentStream]
 ) -> dict[str, TextStore]:
     tokenizer = directory.load_tokenizer()
     return {name: store_of(run, directory, tokenizer, found) for name, found in texts.items()}

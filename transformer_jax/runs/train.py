@@ -2,14 +2,16 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 from transformer_jax.compilation_cache import multiplies_bfloat16
+from transformer_jax.config import ComputeConfig
 from transformer_jax.config_dict import from_dict
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import CheckpointError, plural
 from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
+from transformer_jax.runs.any_run import AnyRun, RunType
 from transformer_jax.runs.checks import check_rows, mesh_of
+from transformer_jax.runs.language_settings import LanguageTraining
 from transformer_jax.runs.sizing import from_size, said_of
 from transformer_jax.training.activity import log, working
 from transformer_jax.training.optimizers import make_optimizer
@@ -22,7 +24,7 @@ from transformer_jax.training.trainer import Trainer
 __all__ = ["load_tokenizer", "make_trainer", "train"]
 
 
-def load_tokenizer(run: Any, directory: RunDirectory) -> Tokenizer:
+def load_tokenizer(run: AnyRun, directory: RunDirectory) -> Tokenizer:
     """The tokenizer of a run.
 
     Raises:
@@ -37,7 +39,7 @@ def load_tokenizer(run: Any, directory: RunDirectory) -> Tokenizer:
     return tokenizer
 
 
-def make_trainer(run: Any, directory: RunDirectory, task: Task) -> Trainer:
+def make_trainer(run: AnyRun, directory: RunDirectory, task: Task) -> Trainer:
     """The trainer of a run, all of whose settings have values."""
     training = run.training
     make = lambda steps, params: make_optimizer(
@@ -57,7 +59,9 @@ def make_trainer(run: Any, directory: RunDirectory, task: Task) -> Trainer:
 
 
 def train(
-    run: Any, directory: RunDirectory, make_task: Callable[[Any, RunDirectory, Tokenizer], Task]
+    run: RunType,
+    directory: RunDirectory,
+    make_task: Callable[[RunType, RunDirectory, Tokenizer], Task],
 ) -> int:
     """Trains a run from its newest checkpoint, or from the start, and writes results.
 
@@ -79,7 +83,7 @@ def train(
         check_warmup(run.optimizer.schedule, steps)
     trainer = make_trainer(run, directory, task)
     log_summary(trainer, run, steps)
-    advise(run, trainer.on.devices.flat[0].platform, multiplies_bfloat16())
+    advise(run.model.compute, trainer.on.devices.flat[0].platform, multiplies_bfloat16())
     keep_size(run, directory, per_epoch)
     trainer.fit(steps=steps)
     if is_main_process():
@@ -87,12 +91,12 @@ def train(
     return 0
 
 
-def log_summary(trainer: Trainer, run: Any, steps: int) -> None:
+def log_summary(trainer: Trainer, run: AnyRun, steps: int) -> None:
     """A line about the model and the batches of a run."""
     plan, training = trainer.task.train.plan, run.training
     size = (
         f"{training.batch_size} x {plural(training.sequence_length, 'token')}"
-        if hasattr(training, "batch_size")
+        if isinstance(training, LanguageTraining)
         else f"at most {plural(training.max_tokens, 'token')}"
     )
     log(
@@ -103,7 +107,7 @@ def log_summary(trainer: Trainer, run: Any, steps: int) -> None:
     )
 
 
-def keep_size(run: Any, directory: RunDirectory, per_epoch: int) -> None:
+def keep_size(run: AnyRun, directory: RunDirectory, per_epoch: int) -> None:
     """Writes to ``config.json`` what follows from the size of the data, before any checkpoint.
 
     What the flags of this start say is no part of it.
@@ -116,15 +120,15 @@ def keep_size(run: Any, directory: RunDirectory, per_epoch: int) -> None:
     sync_global_devices("sized")
 
 
-def advise(run: Any, platform: str, fast: bool | None) -> None:
-    """Says so if a run computes in bfloat16 on a CPU without units for it.
+def advise(compute: ComputeConfig, platform: str, fast: bool | None) -> None:
+    """Warns if a run computes in bfloat16 on a CPU without units for it.
 
     Args:
-        run: The settings of the run.
+        compute: Computation settings of the model.
         platform: Of the devices.
         fast: Whether the CPU multiplies bfloat16 matrices; None is not known.
     """
-    if run.model.compute.dtype == "bfloat16" and platform == "cpu" and fast is False:
+    if compute.dtype == "bfloat16" and platform == "cpu" and fast is False:
         log(
             "warning: this CPU has no amx_bf16, so bfloat16 trains more slowly than float32: "
             "leave out --model.compute.dtype bfloat16"
