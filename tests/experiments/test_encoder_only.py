@@ -353,7 +353,7 @@ MISTAKES = [
     (["finetune", "tag", "--data.train", "{data}/classify.tsv"], 2, "tag"),
     (["finetune", "qa", "--data.train", "{data}/wrong.json"], 3, "dog"),
     (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--task.labels", "a", "b"], 2,
-     "task.labels are predicted from the training file"),
+     "task.labels are read from the training file"),
     (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--task.freeze", "some"], 2,
      "task.freeze is some"),
     (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--task.freeze", "1"], 2,

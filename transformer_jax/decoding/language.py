@@ -85,12 +85,8 @@ class DecoderLanguageModel:
             graph = nnx.split(nnx.eval_shape(lambda: type(module)(config, rngs=nnx.Rngs(0))))[0]
         # Laid out once: inside the loop it would be done again for every token.
         graph, self.params = prepared(graph, params)
-        self.tokenizer, self.shapes = tokenizer, shapes or BatchingConfig()
-        if device_of(self.params).platform == "gpu":
-            # A product of one row is compiled to an outer product and a sum, with three times the
-            # traffic; of two rows, to a product.
-            rows = tuple(sorted({max(2, n) for n in self.shapes.rows}))
-            self.shapes = dataclasses.replace(self.shapes, rows=rows)
+        shapes = (shapes or BatchingConfig()).for_platform(device_of(self.params).platform)
+        self.tokenizer, self.shapes = tokenizer, shapes
         longest, self.vocab = config.positions.max_length, config.vocab_size
         self.context = longest if context is None else min(context, longest)
         self.first = tokenizer.bos if first is None else first

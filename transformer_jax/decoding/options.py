@@ -119,3 +119,17 @@ class BatchingConfig:
     # What happens when the context is full: continue with its latter half, or stop.
     full: Literal["slide", "stop"] = "slide"
     num_draft_tokens: int = 0  # draft tokens of prompt lookup at once; 0 is off
+
+    def for_platform(self, platform: str) -> "BatchingConfig":
+        """The same with at least two rows on a GPU.
+
+        A product of one row is compiled to an outer product and a sum there, with three times the
+        traffic; of two rows, to a product.
+
+        Example:
+            >>> BatchingConfig(rows=(1, 2, 4)).for_platform("gpu").rows
+            (2, 4)
+        """
+        if platform != "gpu":
+            return self
+        return dataclasses.replace(self, rows=tuple(sorted({max(2, n) for n in self.rows})))

@@ -35,7 +35,7 @@ def begin(run: FinetuneRun, named: FinetuneRun) -> tuple[FinetuneRun, RunDirecto
     checks.check_best(run, ("valid_loss", *(f"valid_{name}" for name in MEASURES[run.task.kind])))
     checks.check_steps(run)
     if run.task.labels:
-        raise ConfigError("task.labels are told from the training file: leave them out")
+        raise ConfigError("task.labels are read from the training file: leave them out")
     start = None if run.task.init_from is None else load_pretrained(run.task.init_from)
     if start is not None:
         run = _from(run, named, start)
