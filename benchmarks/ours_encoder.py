@@ -77,7 +77,7 @@ def pretrain(vocab, width, heads, layers, hidden, texts, batch, deals):
     count = sum(int(made["weights"].sum()) for made in batches)
     model = EncoderForMaskedLM(config, next_sentence=False, rngs=nnx.Rngs(0))
     run, facts = _training(model, config, masked_lm(), batches, deals, _real)
-    return run, {**facts, "token_budget": tokens, "hidden_words": count}
+    return run, {**facts, "token_budget": tokens, "masked_tokens": count}
 
 
 def finetune(vocab, width, heads, layers, hidden, texts, batch, deals):

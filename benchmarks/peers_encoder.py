@@ -70,7 +70,7 @@ def pretrain(vocab, width, heads, layers, hidden, texts, batch, deals, compiled=
     rng = np.random.default_rng(1)
     batches = [masked(rows, vocab, rng) for rows in _groups("reviews", texts, vocab, batch)]
     run, facts = _training(model, batches, deals, compiled, _real)
-    return run, {**facts, "hidden_words": sum(int((b["labels"] >= 0).sum()) for b in batches)}
+    return run, {**facts, "masked_tokens": sum(int((b["labels"] >= 0).sum()) for b in batches)}
 
 
 def finetune(vocab, width, heads, layers, hidden, texts, batch, deals, compiled=False):

@@ -94,7 +94,7 @@ def test_ours_takes_every_text_once_in_as_many_runs_as_there_are_parts():
             done = sum(worker.ask(do="run", id=case, times=1)["result"] for _ in range(2))
             assert done == (real if case == "pretrain" else 64)
             if case == "pretrain":
-                assert facts["hidden_words"] == sum(data.hidden(len(text)) for text in texts)
+                assert facts["masked_tokens"] == sum(data.hidden(len(text)) for text in texts)
         plain = {**suite.TINY, "texts": 64, "tokens": 1024}
         worker.ask(do="setup", id="embed", case="embed", arguments=plain)
         assert worker.ask(do="run", id="embed", times=1)["result"] == 64

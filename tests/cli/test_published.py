@@ -155,7 +155,7 @@ def test_vectors_are_of_what_the_tokenizer_puts_around_a_text(
     [("bert", ["fill-mask", "{}", "the [MASK]"]),
      ("bert_qa", ["answer", "{}", "who ran?", "--context", "{text}"])],
 )  # fmt: skip
-def test_hidden_words_and_answers_are_told_within_what_the_tokenizer_puts_around(
+def test_masked_tokens_and_answers_are_predicted_within_what_the_tokenizer_puts_around(
     published, tmp_path, run_command, monkeypatch, text, name, words
 ):
     """Here no token before a text, and two after it."""

@@ -248,11 +248,11 @@ def test_truncation_and_padding_of_a_file_are_switched_off(made, tmp_path):
     assert load_tokenizer(path).encode_batch(TEXTS) == made["bpe"].encode_batch(TEXTS)
 
 
-def foreign(tmp_path, names, unk="x", added=True):
+def foreign(tmp_path, names, unk="x", special=True):
     vocab = {name: i for i, name in enumerate([*names, *"abc"])}
     backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab, unk_token=unk))
     backend.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    if added:
+    if special:
         backend.add_special_tokens(list(names))
     path = tmp_path / "tokenizer.json"
     backend.save(str(path))
@@ -280,7 +280,7 @@ def test_the_vocabulary_reaches_to_the_largest_id(tmp_path):
 
 
 def test_special_tokens_that_a_file_does_not_mark_leave_no_trace_either(tmp_path):
-    tokenizer = load_tokenizer(foreign(tmp_path, ["<pad>", "</s>"], "a", added=False))
+    tokenizer = load_tokenizer(foreign(tmp_path, ["<pad>", "</s>"], "a", special=False))
     assert tokenizer.decode([2, 1, 3, 0, 0]) == "a b"
     assert tokenizer.encode("a </s> b") == [2, 3]
 

@@ -383,7 +383,7 @@ def test_the_loop_ends_when_nothing_can_change():
 
     @jax.jit
     def run(logits, how):
-        def counted(tokens, state):
+        def counting_step(tokens, state):
             jax.debug.callback(lambda: calls.append(1))
             return jnp.tile(logits[None], (len(tokens), 1)), state
 
@@ -391,7 +391,7 @@ def test_the_loop_ends_when_nothing_can_change():
         read = PromptContext(jnp.zeros(2, jnp.int32), jnp.ones((2, 1), jnp.int32), one)
         process, same = HFProcessors(how, room, read), lambda state, parents: state
         prompts = HFPrompts(jnp.ones((1, 1), jnp.int32), one)
-        return hf_beam_search(counted, None, prompts, process, same, num_beams=2, steps=49)
+        return hf_beam_search(counting_step, None, prompts, process, same, num_beams=2, steps=49)
 
     def steps(*logits, **options):
         calls.clear()
@@ -544,7 +544,7 @@ def test_files_are_read_as_they_are_published():
 
 
 @pytest.mark.parametrize(
-    ("field", "told"),
+    ("field", "message"),
     [
         ({"num_beam_groups": 2}, "num_beam_groups is 2: generation with it is not supported"),
         ({"penalty_alpha": 0.6}, "penalty_alpha is 0.6"),
@@ -563,8 +563,8 @@ def test_files_are_read_as_they_are_published():
         ({"exponential_decay_length_penalty": [2, 1.1]}, "give eos_token_id"),
     ],
 )
-def test_rules_that_cannot_be_followed_are_refused_by_name(field, told):
-    with pytest.raises(ConfigError, match=told):
+def test_rules_that_cannot_be_followed_are_refused_by_name(field, message):
+    with pytest.raises(ConfigError, match=message):
         from_generation_config(field)
 
 

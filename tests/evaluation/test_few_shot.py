@@ -247,14 +247,14 @@ def test_accuracy_refuses_what_cannot_be():
 def test_b41_a_model_that_looks_letters_up_rises_with_k():
     """Over the corpus of fresh rules, examples being of the rule of their query."""
 
-    def look_up(prompt):
+    def find_answer(prompt):
         *shown, asked = [line.split(">") for line in prompt.splitlines()]
         table = {x: y for a, b in shown for x, y in zip(a, b, strict=True)}
         return "".join(table.get(letter, "?") for letter in asked[0]) + "\n"
 
     pool, queries = in_context.examples("test", 300)
     queries = [query for query in queries if not query["rule"].startswith("reverse")]
-    rows = accuracy(Fake(look_up), Demonstrations(pool, LINE, "rule"), queries)
+    rows = accuracy(Fake(find_answer), Demonstrations(pool, LINE, "rule"), queries)
     right = [row.accuracy for row in rows]
     assert right[0] == 0
     assert right[1] > 0.1

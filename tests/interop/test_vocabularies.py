@@ -201,7 +201,7 @@ def test_llama_falls_back_to_bytes_and_takes_added_tokens(tmp_path):
                    remove_extra_whitespaces=False)  # fmt: skip
     theirs = sentencepiece.SentencePieceProcessor(model_proto=data)
     write(tmp_path, tokenizer__model=data)
-    told = {
+    settings = {
         "tokenizer_class": "LlamaTokenizer", "bos_token": {"content": "<s>"}, "eos_token": "</s>",
         "unk_token": "<unk>", "pad_token": "<pad>", "legacy": False, "sp_model_kwargs": {},
         "added_tokens_decoder": {
@@ -210,20 +210,20 @@ def test_llama_falls_back_to_bytes_and_takes_added_tokens(tmp_path):
             str(len(theirs)): {"content": "<pad>", "special": True},
         },
     }  # fmt: skip
-    write(tmp_path, tokenizer_config__json=told)
+    write(tmp_path, tokenizer_config__json=settings)
     tokenizer = ours(tmp_path)
     assert (tokenizer.unk, tokenizer.bos, tokenizer.eos, tokenizer.pad) == (0, 1, 2, len(theirs))
     for line in DIFFICULT:
         assert tokenizer.encode(line) == theirs.encode(line)
         if line.strip() and "▁" not in line:
             assert tokenizer.decode(tokenizer.encode(line)) == line
-    told["added_tokens_decoder"][str(len(theirs))]["content"] = "<other>"
-    told["added_tokens_decoder"][str(len(theirs))]["special"] = False
-    write(tmp_path, tokenizer_config__json=told)
+    settings["added_tokens_decoder"][str(len(theirs))]["content"] = "<other>"
+    settings["added_tokens_decoder"][str(len(theirs))]["special"] = False
+    write(tmp_path, tokenizer_config__json=settings)
     with pytest.raises(DataError, match="needs '<other>'"):
         find_tokenizer(tmp_path)
-    told["added_tokens_decoder"] = {"900": {"content": "<pad>", "special": True}}
-    write(tmp_path, tokenizer_config__json=told)
+    settings["added_tokens_decoder"] = {"900": {"content": "<pad>", "special": True}}
+    write(tmp_path, tokenizer_config__json=settings)
     with pytest.raises(DataError, match="another id than 900"):
         find_tokenizer(tmp_path)
 
@@ -239,12 +239,14 @@ FRAMES = [
 
 
 @pytest.mark.parametrize("kind", ["LlamaTokenizer", "CodeLlamaTokenizerFast", "mistral"])
-@pytest.mark.parametrize(("told", "wanted"), FRAMES, ids=[json.dumps(told) for told, _ in FRAMES])
-def test_texts_of_llama_begin_and_end_as_its_settings_say(tmp_path, kind, told, wanted):
+@pytest.mark.parametrize(
+    ("settings", "wanted"), FRAMES, ids=[json.dumps(settings) for settings, _ in FRAMES]
+)
+def test_texts_of_llama_begin_and_end_as_its_settings_say(tmp_path, kind, settings, wanted):
     """As transformers frames them, of two texts each."""
     data = trained("bpe", size=430, byte_fallback=True)
     name = {"model_type": kind} if kind == "mistral" else {}
-    written = TOLD | told | ({} if name else {"tokenizer_class": kind})
+    written = TOLD | settings | ({} if name else {"tokenizer_class": kind})
     write(tmp_path, tokenizer__model=data, config__json=name, tokenizer_config__json=written)
     tokenizer = ours(tmp_path)
     first, last = [tokenizer.bos] * wanted[0], [tokenizer.eos] * wanted[1]
@@ -260,14 +262,14 @@ def test_texts_of_llama_begin_and_end_as_its_settings_say(tmp_path, kind, told, 
 def test_what_begins_a_text_may_be_added_or_missing(tmp_path):
     data = trained("bpe", size=430, byte_fallback=True)
     size = len(sentencepiece.SentencePieceProcessor(model_proto=data))
-    told = {"tokenizer_class": "LlamaTokenizer", "bos_token": "<begin>", "eos_token": "</s>"}
+    settings = {"tokenizer_class": "LlamaTokenizer", "bos_token": "<begin>", "eos_token": "</s>"}
     added = {"added_tokens_decoder": {str(size): {"content": "<begin>", "special": True}}}
-    write(tmp_path, tokenizer__model=data, tokenizer_config__json=told | added)
+    write(tmp_path, tokenizer__model=data, tokenizer_config__json=settings | added)
     assert ours(tmp_path).prefix_ids == (size,)
-    write(tmp_path, tokenizer_config__json=told)
+    write(tmp_path, tokenizer_config__json=settings)
     with pytest.raises(DataError, match=r"tokenizer\.model: lacks '<begin>'"):
         find_tokenizer(tmp_path)
-    write(tmp_path, tokenizer_config__json=told | {"bos_token": None})
+    write(tmp_path, tokenizer_config__json=settings | {"bos_token": None})
     assert ours(tmp_path).prefix_ids == ()  # there is none
     write(tmp_path, tokenizer_config__json={"tokenizer_class": "LlamaTokenizer"})
     assert ours(tmp_path).prefix_ids == (1,)  # the usual names
@@ -281,16 +283,16 @@ def test_texts_of_byte_pairs_begin_as_their_settings_say(tmp_path, kind, names):
     theirs.train_from_iterator(sentences(), 400, special_tokens=names, show_progress=False)
     theirs.save_model(str(tmp_path))
     end = names[2 % len(names)]
-    told = {"bos_token": end, "eos_token": end, "tokenizer_class": "GPT2Tokenizer"}
+    settings = {"bos_token": end, "eos_token": end, "tokenizer_class": "GPT2Tokenizer"}
     write(tmp_path, config__json={"model_type": kind})
     id = theirs.token_to_id(end)
     for first in (None, False, True):
         more = {} if first is None else {"add_bos_token": first}
-        write(tmp_path, tokenizer_config__json=told | more)
+        write(tmp_path, tokenizer_config__json=settings | more)
         backend = tokenizers.Tokenizer.from_str(find_tokenizer(tmp_path)[0])
         assert backend.encode("the fox").ids == [id] * bool(first) + theirs.encode("the fox").ids
         assert ours(tmp_path).prefix_ids == (id,) * bool(first)
-    write(tmp_path, tokenizer_config__json=told | {"add_bos_token": "yes"})
+    write(tmp_path, tokenizer_config__json=settings | {"add_bos_token": "yes"})
     with pytest.raises(DataError, match="add_bos_token is 'yes', not true or false"):
         find_tokenizer(tmp_path)
 
@@ -447,7 +449,7 @@ def test_a_real_vocabulary_of_word_pieces_is_its_tokenizer(tmp_path):
 WORD_PIECES = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nÉté\nete\nété\nfox\n##es\nx\n漢字\n漢\n字\n"
 
 
-@pytest.mark.parametrize(("told", "wanted"), [
+@pytest.mark.parametrize(("settings", "wanted"), [
     ({}, ["ete", "fox", "##es", "漢", "字"]),
     ({"do_lower_case": False}, ["Été", "fox", "##es", "漢", "字"]),
     ({"strip_accents": False}, ["été", "fox", "##es", "漢", "字"]),
@@ -455,14 +457,14 @@ WORD_PIECES = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nÉté\nete\nété\nfox\n##es\
     ({"tokenizer_class": "DistilBertTokenizerFast", "strip_accents": None},
      ["ete", "fox", "##es", "漢", "字"]),
 ])  # fmt: skip
-def test_word_pieces_follow_their_settings(tmp_path, told, wanted):
-    write(tmp_path, vocab__txt=WORD_PIECES, tokenizer_config__json=told)
+def test_word_pieces_follow_their_settings(tmp_path, settings, wanted):
+    write(tmp_path, vocab__txt=WORD_PIECES, tokenizer_config__json=settings)
     backend = tokenizers.Tokenizer.from_str(find_tokenizer(tmp_path)[0])
     assert backend.encode("Été foxes 漢字", add_special_tokens=False).tokens == wanted
     assert ours(tmp_path).eos == 3
 
 
-@pytest.mark.parametrize(("told", "lines", "what"), [
+@pytest.mark.parametrize(("settings", "lines", "what"), [
     ({"do_lower_case": "yes"}, WORD_PIECES, "do_lower_case is 'yes'"),
     ({"do_basic_tokenize": False}, WORD_PIECES, "without parting words"),
     ({"tokenizer_class": "BertJapaneseTokenizer"}, WORD_PIECES, "'bertjapanese', which uses it"),
@@ -470,8 +472,8 @@ def test_word_pieces_follow_their_settings(tmp_path, told, wanted):
     ({}, "a\nb\n", r"has no \[UNK\]"),
     ({"added_tokens_decoder": {"1": 2}}, WORD_PIECES, "no text or no number"),
 ])  # fmt: skip
-def test_other_word_pieces_are_refused(tmp_path, told, lines, what):
-    write(tmp_path, vocab__txt=lines, tokenizer_config__json=told)
+def test_other_word_pieces_are_refused(tmp_path, settings, lines, what):
+    write(tmp_path, vocab__txt=lines, tokenizer_config__json=settings)
     with pytest.raises(DataError, match=what) as caught:
         find_tokenizer(tmp_path)
     assert "\n" not in str(caught.value)

@@ -108,14 +108,14 @@ def _activation(patch):
 def _bits(patch):
     from tests.parity.sweep import checking
 
-    right = checking.published_tensors
+    right = checking.hf_tensors
 
     def wrong(*given):
         found = right(*given)
         name = min(found)
         return found | {name: found[name] + 1e-7}
 
-    patch.setattr(checking, "published_tensors", wrong)
+    patch.setattr(checking, "hf_tensors", wrong)
 
 
 FAULTS = {

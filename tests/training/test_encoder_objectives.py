@@ -126,7 +126,7 @@ def by_hand(batch):
 
 @pytest.mark.parametrize("accuracy", [False, True])
 @pytest.mark.quick("True")
-def test_h18_h19_hidden_words_and_pairs_are_weighed_by_hidden_words(accuracy):
+def test_h18_h19_mlm_and_pairs_are_weighted_by_masked_tokens(accuracy):
     batch = rows_of()
     # Some words and pairs have to be right, for sums of hits that are not 0.
     batch["targets"][0, 1] = scores()[0][0, 4].argmax()
@@ -150,7 +150,7 @@ def test_without_pairs_only_words_count():
     assert weight == 4
 
 
-def test_h18_only_hidden_words_matter():
+def test_h18_only_masked_tokens_matter():
     """Targets, places and pairs of what has no weight: neither sums nor gradients."""
     batch, other = rows_of(), rows_of()
     nothing = other["weights"] == 0

@@ -159,18 +159,18 @@ def _text(path: str, read: TextOptions, where: str) -> DocumentStream:
             raise DataError(f"{where} {path}: no {', '.join(_ENDINGS)} file in this folder")
     reader = {"file": _whole, "blank": _paragraphs, "line": _lines}[read.documents]
 
-    def pieces() -> Iterator[TextChunk]:
+    def chunks() -> Iterator[TextChunk]:
         for file in files:
             yield from reader(file, where)
 
-    return DocumentStream(path, _identity(files, where, read.documents, read.lowercase), pieces,
+    return DocumentStream(path, _identity(files, where, read.documents, read.lowercase), chunks,
                  lowercase=read.lowercase)  # fmt: skip
 
 
 def _jsonl(path: str, read: TextOptions, where: str) -> DocumentStream:
     identity = _identity([pathlib.Path(path)], where, "jsonl", read.field, read.lowercase)
 
-    def pieces() -> Iterator[TextChunk]:
+    def chunks() -> Iterator[TextChunk]:
         for number, line in enumerate(read_lines(path, where), 1):
             text = ""
             if line:
@@ -178,7 +178,7 @@ def _jsonl(path: str, read: TextOptions, where: str) -> DocumentStream:
                 text = text_field(row, read.field, path, number, "name it with data.read.field")
             yield TextChunk(text, True)
 
-    return DocumentStream(path, identity, pieces, lowercase=read.lowercase)
+    return DocumentStream(path, identity, chunks, lowercase=read.lowercase)
 
 
 def _whole(path: pathlib.Path, where: str) -> Iterator[TextChunk]:

@@ -20,16 +20,16 @@ __all__ = ["ContiguousPlan", "PackingPlan", "RowBatch", "make_rows"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RowBatch:
-    """The rows of one batch, each made of at most ``P`` pieces of the store.
+    """The rows of one batch, each made of at most ``P`` segments of the store.
 
     Attributes:
         indices: Which row of the plan each is, -1 for none.
-        begins: Where in the store the targets of each piece begin.
-        lengths: Targets of each piece; 0 for none.
+        begins: Where in the store the targets of each segment begin.
+        lengths: Targets of each segment; 0 for none.
         context_only: How many of them, from the first, have no weight: they are context.
-        starts_document: Whether a piece begins a document: its first input is then BOS, otherwise
+        starts_document: Whether a segment begins a document: its first input is then BOS, otherwise
             the token before.
-        packed: Whether the pieces of a row must not see each other.
+        packed: Whether the segments of a row must not see each other.
     """
 
     indices: Int[np.ndarray, " B"]
@@ -44,11 +44,11 @@ class RowBatch:
 
     def select(self, rows: Int[np.ndarray, " b"]) -> "RowBatch":
         """Some of the rows, such as those that one process holds."""
-        begins, lengths, context_only, starts = (part[rows] for part in self.pieces())
+        begins, lengths, context_only, starts = (part[rows] for part in self.segments())
         return RowBatch(self.indices[rows], begins, lengths, context_only, starts, self.packed)
 
-    def pieces(self) -> tuple[np.ndarray, ...]:
-        """The arrays of one number for each piece."""
+    def segments(self) -> tuple[np.ndarray, ...]:
+        """The arrays with one number for each segment."""
         return self.begins, self.lengths, self.context_only, self.starts_document
 
 
@@ -196,8 +196,8 @@ class ContiguousPlan(_Plan):
 class PackingPlan(_Plan):
     """Documents packed into rows, several to a row where they fit, which must not see each other.
 
-    A document longer than a row is cut into pieces; each later one begins with the token before it
-    as its first input. Pieces go, from the longest down, to the fullest row that has room for them
+    A document longer than a row is split into segments; each later one begins with the token before
+    it as its first input. Segments go, longest first, to the fullest row that has room for them
     (best fit decreasing, Ding et al. 2024). They are packed once; the order of rows is drawn anew
     for every epoch. Every token is a target exactly once in an epoch.
 
@@ -233,7 +233,7 @@ class PackingPlan(_Plan):
         lengths = np.asarray(document_lengths, np.int64)
         if not lengths.sum():
             raise DataError("there are no documents to pack")
-        begins, sizes, fresh = _pieces(lengths, length)
+        begins, sizes, fresh = _segments(lengths, length)
         row = _best_fit(sizes, length, lambda count, size: shuffled(count, seed, 2 * size + 1))
         order = np.argsort(row, kind="stable")
         self._begins, self._sizes, self._fresh = begins[order], sizes[order], fresh[order]
@@ -277,7 +277,7 @@ def make_rows(
     Returns:
         ``tokens`` and ``targets`` int32 ``[B T]``, ``weights`` float32 ``[B T]``, 0 for padding
         and for what is there as context; for packed rows also int32 ``segments`` ``[B T]``, 1, 2,
-        ... by piece and 0 for padding, and ``positions`` ``[B T]``, from 0 in each piece.
+        ... by segment and 0 for padding, and ``positions`` ``[B T]``, from 0 in each segment.
 
     Example:
         >>> store = TokenStore(np.array([5, 6, 3, 7, 3]), np.array([0, 3, 5]))
@@ -290,7 +290,7 @@ def make_rows(
     """
     B = len(batch.indices)
     row, column = np.nonzero(batch.lengths)
-    begins, lengths, skips, fresh = (field[row, column] for field in batch.pieces())
+    begins, lengths, skips, fresh = (field[row, column] for field in batch.segments())
     ends = np.cumsum(batch.lengths, axis=1)
     firsts = row * T + ends[row, column] - lengths  # places in the flat batch
     before = np.cumsum(lengths) - lengths
@@ -341,10 +341,10 @@ def _digest(*settings: object) -> str:
     return digest.hexdigest()[:16]
 
 
-def _pieces(
+def _segments(
     lengths: Int[np.ndarray, " count"], limit: int
 ) -> tuple[Int[np.ndarray, " P"], Int[np.ndarray, " P"], Bool[np.ndarray, " P"]]:
-    """Where pieces of at most ``limit`` begin, how long they are, and which begin a document."""
+    """Starts of segments of at most ``limit`` tokens, their lengths, and which begin a document."""
     counts = -(-lengths // limit)
     within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     sizes = np.minimum(np.repeat(lengths, counts) - within * limit, limit)
@@ -355,11 +355,11 @@ def _pieces(
 def _best_fit(
     sizes: Int[np.ndarray, " P"], limit: int, draw: Callable[[int, int], np.ndarray]
 ) -> Int[np.ndarray, " P"]:
-    """The row of each piece: the fullest that has room, the longest piece first.
+    """The row of each segment: the fullest that has room, the longest segment first.
 
     Pieces of a size are alike, and so are rows with the same room, so both move in groups: a row
-    with room r takes r // size pieces one after the other, because after each it is the fullest.
-    ``draw(count, size)`` orders the pieces of a size.
+    with room r takes r // size segments one after the other, because after each it is the fullest.
+    ``draw(count, size)`` orders the segments of a size.
     """
     row = np.empty(len(sizes), np.int64)
     by_size = np.argsort(sizes, kind="stable")

@@ -32,7 +32,7 @@ def bpe_merges(text: str, count: int) -> list[tuple[str, str]]:
 
 
 def merge_lines(text: str, count: int) -> list[str]:
-    """The text after 0, 1, ... ``count`` merges, the pieces of a word parted by spaces.
+    """The text after 0, 1, ... ``count`` BPE merges, the subwords of a word separated by spaces.
 
     Example:
         >>> merge_lines("peck of peppers", 1)

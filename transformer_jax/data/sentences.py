@@ -111,19 +111,19 @@ def _encode(
     """Gives blocks of ids to ``add``; offsets of sentences and of documents, and counts."""
     offsets, documents = array.array("q", [0]), array.array("q", [0])
     counts = dict.fromkeys(("documents", "sentences", "characters", "bytes", "unknown"), 0)
-    for pieces in groups(texts):
-        parts = [sentences(piece.text) for piece in pieces]
+    for chunks in groups(texts):
+        parts = [sentences(chunk.text) for chunk in chunks]
         rows = tokenizer.encode_batch([sentence for part in parts for sentence in part])
         ids = np.fromiter(itertools.chain.from_iterable(rows), id_dtype(tokenizer))
         following: Iterator[list[int]] = iter(rows)
-        for piece, part in zip(pieces, parts, strict=True):
+        for chunk, part in zip(chunks, parts, strict=True):
             for row in itertools.islice(following, len(part)):
                 if row:  # a tokenizer may find nothing in strange characters
                     offsets.append(offsets[-1] + len(row))
-            if piece.last and len(offsets) - 1 > documents[-1]:
+            if chunk.last and len(offsets) - 1 > documents[-1]:
                 documents.append(len(offsets) - 1)
-        counts["characters"] += sum(len(piece.text) for piece in pieces)
-        counts["bytes"] += sum(len(piece.text.encode()) for piece in pieces)
+        counts["characters"] += sum(len(chunk.text) for chunk in chunks)
+        counts["bytes"] += sum(len(chunk.text.encode()) for chunk in chunks)
         if tokenizer.unk is not None:
             counts["unknown"] += int(np.count_nonzero(ids == tokenizer.unk))
         add(ids)

@@ -17,7 +17,7 @@ from transformer_jax.data.tokenizer import Tokenizer
 __all__ = ["TextStore", "build_tokens", "groups", "sample_texts", "write_ids"]
 
 _CHARACTERS = 1 << 20  # encoded at a time, which bounds the memory of Python lists
-_PIECES = 8192  # likewise, where documents are short
+_CHUNKS = 8192  # likewise, where documents are short
 _NAMES = ("ids", "offsets")
 
 Made = TypeVar("Made")
@@ -45,7 +45,7 @@ def build_tokens(
 ) -> TextStore:
     """The ids of documents, in the order of the texts.
 
-    A document is encoded piece by piece (``DocumentStream``).
+    A document is encoded chunk by chunk (``DocumentStream``).
 
     Args:
         texts: The documents.
@@ -88,8 +88,8 @@ def build_tokens(
 def sample_texts(texts: DocumentStream, limit: int = 1 << 25) -> list[str]:
     """Pieces spread evenly over the texts, at most ``limit`` characters: to train a tokenizer on.
 
-    All of them where they are no more. Otherwise every second, fourth, ... piece, so that half
-    of the limit or more is used where pieces are many; reading takes one pass and as much memory.
+    All of them where they are no more. Otherwise every second, fourth, ... chunk, so that half
+    of the limit or more is used where chunks are many; reading takes one pass and as much memory.
 
     Example:
         >>> chunks = [TextChunk(f"{i}", True) for i in range(10)]
@@ -99,10 +99,10 @@ def sample_texts(texts: DocumentStream, limit: int = 1 << 25) -> list[str]:
     """
     kept: list[str] = []
     size, step = 0, 1
-    for number, piece in enumerate(texts):
+    for number, chunk in enumerate(texts):
         if number % step:
             continue
-        kept.append(piece.text[:limit])
+        kept.append(chunk.text[:limit])
         size += len(kept[-1])
         while size > limit:
             kept, step = kept[::2], 2 * step
@@ -157,17 +157,17 @@ def _encode(
     offsets = array.array("q", [0])
     characters = bytes_ = unknown = total = 0
     dtype = id_dtype(tokenizer)
-    for pieces in groups(texts):
-        rows = tokenizer.encode_batch([piece.text for piece in pieces])
-        for row, piece in zip(rows, pieces, strict=True):
-            if piece.last and ends:
+    for chunks in groups(texts):
+        rows = tokenizer.encode_batch([chunk.text for chunk in chunks])
+        for row, chunk in zip(rows, chunks, strict=True):
+            if chunk.last and ends:
                 row.append(tokenizer.eos)
             total += len(row)
-            if piece.last:
+            if chunk.last:
                 offsets.append(total)
         ids = np.fromiter(itertools.chain.from_iterable(rows), dtype, sum(map(len, rows)))
-        characters += sum(len(piece.text) for piece in pieces)
-        bytes_ += sum(len(piece.text.encode()) for piece in pieces)
+        characters += sum(len(chunk.text) for chunk in chunks)
+        bytes_ += sum(len(chunk.text.encode()) for chunk in chunks)
         if tokenizer.unk is not None:
             unknown += int(np.count_nonzero(ids == tokenizer.unk))
         add(ids)
@@ -180,14 +180,14 @@ def _encode(
     return np.frombuffer(offsets, np.int64), {**counts, **texts.counts}
 
 
-def groups(pieces: Iterable[TextChunk]) -> Iterator[list[TextChunk]]:
-    """Pieces in lists of a bounded number of characters."""
+def groups(chunks: Iterable[TextChunk]) -> Iterator[list[TextChunk]]:
+    """Chunks in lists of a bounded number of characters."""
     group: list[TextChunk] = []
     size = 0
-    for piece in pieces:
-        group.append(piece)
-        size += len(piece.text)
-        if size >= _CHARACTERS or len(group) >= _PIECES:
+    for chunk in chunks:
+        group.append(chunk)
+        size += len(chunk.text)
+        if size >= _CHARACTERS or len(group) >= _CHUNKS:
             yield group
             group, size = [], 0
     if group:

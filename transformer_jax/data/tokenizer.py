@@ -245,9 +245,9 @@ def train_tokenizer(
     - ``bpe``: merges of frequent pairs over bytes (Sennrich et al. 2016; Radford et al. 2019).
       ``decode(encode(text)) == text`` for every text. Equally frequent pairs merge in the order of
       their ids.
-    - ``unigram``: the likeliest pieces over bytes (Kudo 2018); as lossless.
+    - ``unigram``: the most probable subwords over bytes (Kudo 2018); as lossless.
     - ``bytes``: as lossless, nothing to learn; the ids follow those of the special tokens.
-    - ``wordpiece``: pieces of words, ``##`` before those that do not begin one (Schuster and
+    - ``wordpiece``: subwords, ``##`` before those that do not begin a word (Schuster and
       Nakajima 2012). Words are what whitespace and punctuation part, so decoding restores
       neither double spaces nor unknown characters.
     - ``characters``: the most frequent characters; others become ``unk``.

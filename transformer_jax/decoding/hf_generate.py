@@ -45,17 +45,17 @@ class _Batch(NamedTuple):
 
 
 class HFGenerator:
-    """A model and the rules it was published with, as a function of token ids.
+    """A model with its generation config, as a function of token ids.
 
-    What it writes is what ``generate(do_sample=False)`` writes, in the same order, with prompts
-    and padding. As there, rows of one call are padded alike, and padding of prompts counts for
-    rules about runs of tokens and lengths. Sizes beyond that change nothing: one program is
-    compiled for each number of beams and each shape, and kept.
+    Returns what ``generate(do_sample=False)`` returns, in the same order, with prompts and padding.
+    As there, rows of one call are padded alike, and padding of prompts counts for n-grams and
+    lengths. The padded sizes of shapes change nothing: one program is compiled for each number of
+    beams and each shape, and kept.
 
     Attributes:
         graph: The static part of the model as it decodes.
         params: Its parameters as it reads them.
-        rules: What holds where a call brings no rules of its own.
+        rules: Generation config of calls without one.
     """
 
     def __init__(

@@ -33,10 +33,12 @@ class Settings:
             "tokenizer"; empty if no file says.
         names: Special tokens by role: pad, unk, bos, eos, mask.
         special: All special tokens.
-        added: Ids of tokens that were added to the vocabulary, by token.
+        added_tokens: Ids of tokens that were added to the vocabulary, by token.
     """
 
-    def __init__(self, fields: Mapping[str, Any], kind: str = "", added: Mapping[str, int] = {}):
+    def __init__(
+        self, fields: Mapping[str, Any], kind: str = "", added_tokens: Mapping[str, int] = {}
+    ):
         """What the fields of the files together say.
 
         Raises:
@@ -53,7 +55,7 @@ class Settings:
         if self.names.get("unk") in (self.names.get("bos"), self.names.get("eos")):
             self.names.pop("unk", None)  # GPT-2 says so, whose bytes leave nothing unknown
         self.special = set(self.names.values()) | set(self.listed())
-        self.added_tokens = dict(added)
+        self.added_tokens = dict(added_tokens)
         decoder = fields.get("added_tokens_decoder") or {}
         for id, token in decoder.items() if isinstance(decoder, dict) else ():
             if not isinstance(token, dict) or not _name(token) or not id.isdecimal():

@@ -22,7 +22,7 @@ _CHARACTERS_A_TOKEN, _FEWEST_TOKENS = 200, 500
 def vocabulary_for(texts: Sequence[str], kind: str) -> int:
     """How many tokens to learn from ``texts``: one for each 200 characters, 500 to 8000.
 
-    Whole hundreds. A vocabulary of characters has all of them; one of word pieces has room for
+    Whole hundreds. A vocabulary of characters has all of them; one of WordPiece has room for
     each, at the beginning of a word and within.
 
     Example:
