@@ -181,13 +181,13 @@ def test_tasks_are_functions_whatever_was_imported_before():
 
 def test_translations_are_those_of_the_command(trained_run, lesson, run_command):
     translate, sources = tj.load(trained_run), [source for source, _ in lesson]
-    found = translate(sources, num_beams=3, num_return_sequences=3)
+    found = translate(sources, num_beams=4, num_return_sequences=3)
     assert found == [target for _, target in lesson]
     one = found[0]
     assert len(one.alternatives) == 2
     assert one.score > one.alternatives[0].score
     assert one.tokens[-1] == translate.tokenizer.eos
-    flags = ["--num-beams", "3", "--nbest", "3"]
+    flags = ["--num-beams", "4", "--nbest", "3"]
     text = "".join(source + "\n" for source in sources)
     _, [line, *_], _ = run_command("translate", trained_run, *flags, text=text)
     assert line.split("\t")[0::2] == [one, *one.alternatives]

@@ -172,7 +172,7 @@ def test_sampling_repeats_with_its_seed_and_ignores_neighbours(
 
     assert [*sampled(sources, 2), ""] == found
     assert sampled(sources, 1) == sampled(sources, 1) != sampled(sources, 2)
-    assert sampled(sources[:1], 1) == sampled(sources, 1)[:1]
+    assert sampled(sources[:2], 1) == sampled(sources, 1)[:2]
     # Without heat only the likeliest is left.
     assert sampled(sources, 1, 0.0) == list(targets)
 

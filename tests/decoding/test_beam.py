@@ -183,11 +183,15 @@ def test_the_loop_ends_as_soon_as_nothing_can_be_beaten():
         jax.debug.callback(lambda: calls.append(1))
         return jnp.tile(logits, (tokens.shape[0], 1)), state
 
-    def steps(alpha):
-        calls.clear()
+    @jax.jit
+    def search(alpha):
         first, order = jnp.zeros(3, jnp.int32), lambda state, parents: state
         config = BeamSearchConfig(num_beams=2, normalization="power", length_penalty=alpha)
-        beam_search(step, None, first, order, SpecialTokens(EOS, PAD), config, length=50)
+        return beam_search(step, None, first, order, SpecialTokens(EOS, PAD), config, length=50)
+
+    def steps(alpha):
+        calls.clear()
+        search(alpha)
         jax.effects_barrier()
         return len(calls)
 
