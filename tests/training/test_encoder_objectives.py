@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.drawing import compiled
 from transformer_jax.config import AttentionConfig
 from transformer_jax.model_presets import bert
 from transformer_jax.models.heads import EncoderForMaskedLM
@@ -280,14 +281,16 @@ def test_what_is_not_allowed_never_wins():
 
 
 def test_every_sum_of_an_encoder_objective_has_the_weight_of_its_loss():
-    sums = masked_lm(accuracy=True)(nnx.merge(*parts()), rows_of(), None)
+    sums = compiled(nnx.merge(*parts()), masked_lm(accuracy=True))(rows_of(), None)
     assert set(sums) == {"loss", "mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"}
     assert len({float(weight) for _, weight in sums.values()}) == 1
 
 
 def test_sums_of_pairs_are_named_after_the_sentence_objective():
     model, batch = nnx.merge(*parts()), rows_of()
-    of = lambda kind: masked_lm(accuracy=True, sentence_objective=kind)(model, batch, None)
+    of = lambda kind: compiled(model, masked_lm(accuracy=True, sentence_objective=kind))(
+        batch, None
+    )
     nsp, sop, none = of("nsp"), of("sop"), of("none")
     assert {name.replace("sop", "nsp"): value for name, value in sop.items()} == nsp
     assert set(none) == {"loss", "mlm_loss", "mlm_accuracy"}

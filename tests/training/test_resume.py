@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from experiments import decoder_only, seq2seq
+
 ROOT = Path(__file__).parents[2]
 STEPS = 150
 WORDS = ["um", "dois", "três", "quatro", "cinco", "seis", "sete", "oito", "nove", "dez"]
@@ -39,8 +41,11 @@ FAMILIES = {
 }  # fmt: skip
 
 
+MAIN = {"seq2seq": seq2seq.main, "decoder_only": decoder_only.main}
+
+
 class Runs:
-    """Starts the training command in processes of their own, which share what is compiled."""
+    """Sees the training command through here, and ends it early in processes of their own."""
 
     def __init__(self, folder: Path, family: str):
         self.folder, self.family = folder, family
@@ -48,34 +53,26 @@ class Runs:
         (folder / "a.pt").write_text("".join(f"{line}\n" for line in lines))
         (folder / "a.en").write_text("".join(f"{line[::-1]}\n" for line in lines))
 
-    def start(self, run: Path) -> subprocess.Popen:
-        """Begins or resumes the run."""
+    def arguments(self, run: Path) -> list[str]:
+        """Those of the command that begins or resumes the run."""
         named, *own = [word.format(texts=self.folder) for word in FAMILIES[self.family]]
         fresh = not (run / "metrics.jsonl").exists()
         begin = ["train", named, *SETTINGS, "--output", str(run), *own]
-        how = begin if fresh else ["resume", str(run)]
-        environment = os.environ | {
-            "JAX_PLATFORMS": "cpu",
-            "JAX_COMPILATION_CACHE_DIR": str(self.folder / "compiled"),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-        }
-        command = [sys.executable, "-m", f"experiments.{self.family}", *how]
-        return subprocess.Popen(
-            command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
-            text=True,
-        )  # fmt: skip
+        command = begin if fresh else ["resume", str(run)]
+        return [*command, "--distributed.num-local-devices", "1"]
 
     def whole(self, run: Path) -> dict:
         """The results of the run seen through."""
-        process = self.start(run)
-        _, err = process.communicate(timeout=300)
-        assert process.returncode == 0, err
+        assert MAIN[self.family](self.arguments(run)) == 0
         return json.loads((run / "results.json").read_text())
 
     def cut(self, run: Path, number: int, step: int) -> None:
         """Sends a signal as soon as ``step`` is measured, and checks how the process ends."""
-        process = self.start(run)
+        command = [sys.executable, "-m", f"experiments.{self.family}", *self.arguments(run)]
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=os.environ | {"JAX_PLATFORMS": "cpu"}, stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
         wait_for(run / "metrics.jsonl", step, process)
         process.send_signal(number)
         _, err = process.communicate(timeout=120)

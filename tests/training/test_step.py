@@ -37,7 +37,7 @@ DESCENT = optax.sgd(1.0)
 def fresh(make, tx, average=False):
     graph, params = split(make())
     kept = jax.tree.map(jnp.copy, params) if average else None
-    return graph, TrainState(jnp.int32(0), params, tx.init(params), kept)
+    return graph, TrainState(jnp.int32(0), params, jax.jit(tx.init)(params), kept)
 
 
 @pytest.fixture(scope="module")
@@ -243,7 +243,7 @@ def test_a_batch_of_padding_alone_is_finite():
     graph, state = fresh(make_line, DESCENT)
     zero = lambda sums: {"loss": (0.0 * sums["loss"][0], jnp.float32(0))}
     nothing = lambda model, batch, key: zero(squares(model, batch, key))
-    after, metrics = make_step(nothing, DESCENT, merging(graph))(state, {}, points())
+    after, metrics = jax.jit(make_step(nothing, DESCENT, merging(graph)))(state, {}, points())
     chex.assert_trees_all_equal(after.params, state.params)
     assert metrics["loss"] == 0
 
@@ -254,8 +254,9 @@ def test_average_starts_at_the_parameters_and_follows_them(line):
     state, average = start, start.params
     for n in range(4):
         state, _ = step(state, {}, points(n))
-        keep = min(0.9, (1 + n) / (10 + n))
-        average = jax.tree.map(lambda a, p, d=keep: d * a + (1 - d) * p, average, state.params)
+        keep = np.float32(min(0.9, (1 + n) / (10 + n)))
+        follow = lambda a, p, d=keep: d * np.asarray(a) + (1 - d) * np.asarray(p)
+        average = jax.tree.map(follow, average, state.params)
     chex.assert_trees_all_close(state.ema_params, average, rtol=1e-5)
 
 
@@ -279,10 +280,9 @@ def test_keys_are_folded_with_the_step_and_nothing_else(line, key):
 def test_micro_batches_draw_masks_of_their_own(key):
     graph, state = fresh(make_line, DESCENT)
     twice = jax.tree.map(lambda x: np.repeat(x, 2, axis=0), points())  # both parts are points()
-    once = make_step(squares, DESCENT, merging(graph))(state, {}, points(), key)[1]["loss"]
-    parts = make_step(squares, DESCENT, merging(graph), accumulation=2)(state, {}, twice, key)[1][
-        "loss"
-    ]
+    make = lambda **how: jax.jit(make_step(squares, DESCENT, merging(graph), **how))
+    once = make()(state, {}, points(), key)[1]["loss"]
+    parts = make(accumulation=2)(state, {}, twice, key)[1]["loss"]
     assert once != parts
 
 
@@ -302,7 +302,7 @@ def test_gradient_norm_is_that_before_clipping():
         OptimizerConfig("sgd", 1.0, ScheduleConfig("constant", 0), 0.0, max_grad_norm=0.5), 8, 9
     )
     graph, state = fresh(make_line, tx)
-    after, metrics = make_step(squares, tx, merging(graph))(state, {}, points())
+    after, metrics = jax.jit(make_step(squares, tx, merging(graph)))(state, {}, points())
     moved = optax.tree.norm(jax.tree.map(jnp.subtract, after.params, state.params))
     assert metrics["grad_norm"] > 1
     chex.assert_trees_all_close(moved, 0.5, rtol=1e-5)
@@ -327,7 +327,7 @@ def test_evaluation_sums_add_up_to_the_loss_of_training():
     ]
     total = functools.reduce(lambda a, b: jax.tree.map(jnp.add, a, b), sums)
     both = jax.tree.map(lambda a, b: np.concatenate([a, b]), points(0), points(1))
-    _, metrics = make_step(squares, DESCENT, merging(graph))(state, {}, both, None)
+    _, metrics = jax.jit(make_step(squares, DESCENT, merging(graph)))(state, {}, both, None)
     chex.assert_trees_all_close(total["loss"][0] / total["loss"][1], metrics["loss"], rtol=1e-6)
     assert evaluate._cache_size() == 1
 
@@ -345,13 +345,12 @@ def test_learns_a_batch_by_heart(make_toy, sentences):
 def test_b38_frozen_parameters_have_no_gradient_and_no_optimizer_state():
     """The norm that clipping goes by is that of what is trained."""
     graph, state = fresh(make_line, ADAM)
-    whole, of_all = make_step(squares, DESCENT, merging(graph))(
-        state._replace(opt_state=DESCENT.init(state.params)), {}, points()
-    )
+    step = jax.jit(make_step(squares, DESCENT, merging(graph)))
+    whole, of_all = step(state._replace(opt_state=DESCENT.init(state.params)), {}, points())
     part = where(lambda path: path == "bias")
     trainable, frozen = part.split(state.params, nnx.Rngs(0))
     start = TrainState(jnp.int32(0), trainable, DESCENT.init(trainable))
-    after, metrics = make_step(squares, DESCENT, merging(graph))(start, frozen, points())
+    after, metrics = step(start, frozen, points())
     assert set(after.params) == {"bias"}
     np.testing.assert_array_equal(after.params["bias"], whole.params["bias"])
     moved = float(jnp.abs(after.params["bias"] - state.params["bias"])[0])
@@ -377,7 +376,7 @@ def test_every_sum_is_divided_by_its_own_weight_however_the_batch_is_split():
         "equal weights would not show a mean of means"
     )
     for accumulation in (1, 2):
-        step = make_step(objective, DESCENT, merging(graph), accumulation=accumulation)
+        step = jax.jit(make_step(objective, DESCENT, merging(graph), accumulation=accumulation))
         _, metrics = step(state, {}, batch)
         np.testing.assert_allclose(metrics["marked"], batch["x"].sum(1)[marked].mean(), rtol=1e-5)
         assert metrics["weight"] == 8
