@@ -1,4 +1,4 @@
-"""Fine-tunes a published encoder with transformers, for figures beside those of ours.
+"""Fine-tunes a Hugging Face encoder with transformers, for figures beside those of ours.
 
     python benchmarks/finetune_peer.py FOLDER mrpc TRAIN TEST
     python benchmarks/finetune_peer.py FOLDER sts TRAIN TEST

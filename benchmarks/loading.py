@@ -1,4 +1,4 @@
-"""Loading a published checkpoint: time and memory of fresh processes, ours and transformers'.
+"""Loading a Hugging Face checkpoint: time and memory of fresh processes, ours and transformers'.
 
 Each process imports its framework, loads a random checkpoint of GPT-2's smallest size, and reads
 every parameter once, as a mapped file is not in memory before that. Memory is the process's peak.

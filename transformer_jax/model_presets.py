@@ -1,4 +1,4 @@
-"""Published model configurations by name."""
+"""Hugging Face model configurations by name."""
 
 import dataclasses
 

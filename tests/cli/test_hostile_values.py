@@ -76,7 +76,7 @@ READERS = {
 
 @pytest.fixture(scope="module")
 def readers(tmp_path_factory):
-    """Runs of encoders with the heads that commands ask for, and a published folder."""
+    """Runs of encoders with the heads that commands ask for, and a Hugging Face folder."""
     root, made = tmp_path_factory.mktemp("readers"), {}
     tokenizer = train_tokenizer("wordpiece", ["a cab fed cafe"] * 3, 90, special=BERT_SPECIAL)
     for use, layout in READERS.items():

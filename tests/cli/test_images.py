@@ -1,4 +1,4 @@
-"""Published models of images where commands take a run."""
+"""Hugging Face models of images where commands take a run."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Published folders where commands take a run directory, and the way there and back."""
+"""Hugging Face folders where commands take a run directory, and the way there and back."""
 
 import json
 import re
@@ -255,7 +255,7 @@ def test_a_scanned_stack_is_exported_like_any_other(published, tmp_path, run_com
 )
 @pytest.mark.quick("3-t5")
 @pytest.mark.slow
-def test_translating_by_published_rules_is_generating(published, run_command, name, beams):
+def test_translating_by_generation_config_equals_generating(published, run_command, name, beams):
     """What a source is framed with comes from the tokenizer, the rest from the checkpoint."""
     lines = ["the bank ran.", "", "i sat on a river to the cash"]
     flags = ["--generation-config", "hf", "--num-beams", str(beams), "--scores"]
@@ -282,7 +282,7 @@ def test_translating_by_published_rules_is_generating(published, run_command, na
 
 @pytest.fixture
 def with_rules(published, tmp_path):
-    """A published folder whose ``generation_config.json`` says what a test wants."""
+    """A Hugging Face folder whose ``generation_config.json`` says what a test wants."""
 
     def folder(name, **rules):
         shutil.copytree(published(name), tmp_path / "ruled", dirs_exist_ok=True)
@@ -384,7 +384,7 @@ def test_a_folder_translates_by_our_rules_too(published, run_command):
 
 @pytest.mark.slow
 def test_fine_tuning_begins_from_a_folder(published, tmp_path, capfd):
-    """Every tensor but the new head, and the published tokenizer."""
+    """Every tensor but the new head, and the Hugging Face tokenizer."""
     rows = "".join(f"the river ran {i}\t{'ab'[i % 2]}\n" for i in range(40))
     (tmp_path / "train.tsv").write_text("text\tlabel\n" + rows)
     code = encoder_only.main(

@@ -297,7 +297,7 @@ def test_fine_tuned_models_give_several_labels_and_vectors(published):
 
 @pytest.mark.slow
 def test_pairs_are_given_where_they_were_trained_on(published, tmp_path, run_command):
-    """As the command asks for them; published models do not say."""
+    """As the command asks for them; Hugging Face models do not say."""
     run = tmp_path / "run"
     assert run_command("convert", published("bert_cls"), run)[0] == 0
     assert tj.load(run)(["a"], ["b"])[0].label.startswith("LABEL_")

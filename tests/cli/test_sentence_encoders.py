@@ -263,7 +263,7 @@ def test_parts_lie_within_the_folder(tmp_path, path):
     with pytest.raises(DataError, match=r"modules.json: the path .* leaves the folder"):
         sentence_fields(folder)
     for call, last in ((read_dense, 32), (copy_dense, tmp_path)):
-        with pytest.raises(CheckpointError, match="is not told"):
+        with pytest.raises(CheckpointError, match="is not described"):
             call(folder, {"path": path, "tanh": False}, last)
 
 

@@ -1,4 +1,4 @@
-"""Laws of generation by published rules, over small models that are tables of random numbers."""
+"""Generation by a Hugging Face generation config, over tables of random logits."""
 
 import dataclasses
 import functools

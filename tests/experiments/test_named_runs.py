@@ -61,7 +61,9 @@ def test_a_named_run_is_exported_as_its_family_or_the_difference_is_named(kind, 
     if wanted is not None:
         assert choose_family(model_of(fields, kind)).fields["architectures"] == [wanted]
         return
-    with pytest.raises(ConfigError, match="no published family has this architecture: ") as caught:
+    with pytest.raises(
+        ConfigError, match="no Hugging Face model type has this architecture: "
+    ) as caught:
         choose_family(model_of(fields, kind))
     settings = re.findall(r"([a-z_.]+) \S+ instead of", str(caught.value))
     assert "positions.kind" in settings

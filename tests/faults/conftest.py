@@ -1,4 +1,4 @@
-"""Sound runs of the three families, a published folder, and texts; faults are done to copies."""
+"""Sound runs of the three families, a Hugging Face folder, and texts; faults are done to copies."""
 
 import logging
 import os

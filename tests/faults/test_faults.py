@@ -1,7 +1,8 @@
 """Two hundred faults: none is silent, none hangs, none ends in a traceback.
 
 What a fault does to a sound folder is checked by what a command makes of it afterwards: it is
-refused by one line and the exit code of its kind, told, or without effect. Published folders have
+refused by one line and the exit code of its kind, or noted, or without effect. Hugging Face
+folders have
 no checksums, so flipped bits in the numbers of a ``.safetensors`` file are not among the faults.
 """
 
@@ -230,7 +231,7 @@ def test_published_folders(published, copy, texts, tmp_path, capfd):
         cases.append(Case("numbers that are none", spoil, main, []))
     asked = ["score", "{run}", f"{texts}/t.pt"]
     cases = [case._replace(arguments=asked) for case in cases]
-    fa_judge("published folders", published, cases, copy, capfd)
+    fa_judge("Hugging Face folders", published, cases, copy, capfd)
 
 
 def fa_alone(kind, commands, tmp_path, capfd):

@@ -111,7 +111,7 @@ PUBLISHED = (
 
 
 def open_layout(name, root, **changed):
-    """A tiny published model: what it is, its parameters and its tokenizer."""
+    """A tiny Hugging Face model: what it is, its parameters and its tokenizer."""
     path = layouts.write(name, root / name)
     fields = layouts.LAYOUTS[name]["config"] | changed
     (path / "config.json").write_text(json.dumps(fields))

@@ -1,4 +1,4 @@
-"""Published folders as they are found: older names, missing keys, and what is refused."""
+"""Hugging Face folders as they are found: older names, missing keys, and what is refused."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A tokenizer for tiny published models: one word for each id."""
+"""A tokenizer for tiny Hugging Face models: one word for each id."""
 
 import json
 

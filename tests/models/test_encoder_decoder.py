@@ -60,7 +60,7 @@ def change(config=TINY, **groups):
 
 # One layer of each stack.
 SMALL = change(encoder_layers=1, decoder_layers=1)
-# One of each kind that published models are made of.
+# One of each kind that Hugging Face models are made of.
 VARIANTS = {
     "vaswani": TINY,
     "pre": change(norm={"placement": "pre"}),

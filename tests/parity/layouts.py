@@ -35,7 +35,7 @@ def weights(layout: str) -> dict[str, np.ndarray]:
 
 
 def write(layout: str, folder: Path) -> Path:
-    """A published folder with ``config.json`` and ``model.safetensors``."""
+    """A Hugging Face folder with ``config.json`` and ``model.safetensors``."""
     from safetensors.numpy import save_file
 
     folder.mkdir(parents=True, exist_ok=True)

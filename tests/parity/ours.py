@@ -13,7 +13,7 @@ def outputs(model, module, inputs):
     """What a model gives.
 
     Args:
-        model: The description of a published model.
+        model: The description of a Hugging Face model.
         module: It, with parameters.
         inputs: Arrays by the names of transformers.
     """

@@ -288,7 +288,7 @@ def make_paths():
     return found
 
 
-# Keys of each published configuration, and another value.
+# Keys of each Hugging Face configuration, and another value.
 KEYS = {
     "bert": {"hidden_act": "relu", "hidden_size": 64, "intermediate_size": 40,
              "layer_norm_eps": 1e-5, "max_position_embeddings": 40, "num_attention_heads": 2,

@@ -1,4 +1,4 @@
-"""Every field of every published configuration, changed: the same as transformers, or refused."""
+"""Every field of every Hugging Face configuration changed: as transformers, or refused."""
 
 import dataclasses
 import functools

@@ -69,7 +69,7 @@ class Describe(RunCommand):
         return 0
 
     def heads(self, config: TransformerConfig) -> dict[str, tuple[int, ...]]:
-        """The shapes of what the run's task, or a published encoder, has beyond its layers."""
+        """The shapes of what the run's task, or a Hugging Face encoder, has beyond its layers."""
         from transformer_jax.predictors.runs import open_directory
 
         if self.run is not None:

@@ -188,7 +188,7 @@ class Export(RunCommand):
 
 
 def usual_dtype(published: Mapping[str, Any]) -> Literal["float32", "bfloat16", "float16"]:
-    """The type of a published checkpoint's weights; float32 for what was trained here.
+    """The type of a Hugging Face checkpoint's weights; float32 for what was trained here.
 
     Example:
         >>> usual_dtype({"fields": {"torch_dtype": "bfloat16"}}), usual_dtype({})

@@ -20,7 +20,7 @@ __all__ = ["Verify"]
 class Verify:
     """Check every checkpoint of a run against its manifest; exit code 4 if any is damaged.
 
-    Of a published folder, every tensor is read.
+    Of a Hugging Face folder, every tensor is read.
     """
 
     run: tyro.conf.Positional[Path]

@@ -191,7 +191,7 @@ class Tokenizer:
     def is_continuation(self) -> Bool[np.ndarray, " V"]:
         """Which ids continue the word of the id before them.
 
-        Told by the ``##`` of WordPiece, by the blank before a word of byte-level BPE, or by the
+        Known by the ``##`` of WordPiece, by the blank before a word of byte-level BPE, or by the
         ``▁`` of SentencePiece; special tokens continue nothing. A vocabulary without any of these
         marks has no words.
         """

@@ -1,4 +1,4 @@
-"""How a published checkpoint wants its text to be generated: ``generation_config.json``."""
+"""The generation config of a Hugging Face checkpoint: ``generation_config.json``."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""What published rules do to scores of the next token, as one pure function of arrays.
+"""Logits processing by a Hugging Face generation config, as one pure function of arrays.
 
 Everything that can be a number is one, so that a compiled program serves many rules: a rule that
 does not ask for something gives numbers that change nothing.

@@ -1,4 +1,4 @@
-"""Hidden words told from those around them, by a pre-trained encoder."""
+"""Predictions of masked tokens by a pre-trained encoder."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple

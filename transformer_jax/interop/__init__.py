@@ -1,1 +1,1 @@
-"""Published checkpoints in and out: their tensors, their vocabularies, their families."""
+"""Hugging Face checkpoints, read and written: tensors, tokenizers, model families."""

@@ -40,7 +40,7 @@ def write_ctranslate2(
     tokens that no translation holds (:func:`never_written`) get a score that is never chosen, as
     in ours; published ones have a rule for that (Marian's ``bad_words_ids``), CTranslate2 has none.
     Its beams find what ours find, as long as no text may be empty: ``min_decoding_length`` is 1
-    there unless told.
+    there by default.
 
     Args:
         output: The folder.

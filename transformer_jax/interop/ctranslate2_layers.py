@@ -190,7 +190,7 @@ class Layers:
             self._linear(linear, *(f"{name}/{part}" for part in parts))
         if config.attention.qk_norm:
             for theirs, ours in (("q_norm", "query_norm"), ("k_norm", "key_norm")):
-                # Theirs has no bias unless told.
+                # Theirs has no bias by default.
                 rms = config.norm.kind == "rms"
                 setattr(spec, theirs, self.specs.common_spec.LayerNormSpec(rms_norm=rms))
                 self._norm(getattr(spec, theirs), f"{name}/{ours}", config)

@@ -45,7 +45,7 @@ def read_dense(folder: Path, said: Mapping[str, Any], width: int) -> Dense:
     """The map that a folder holds.
 
     Args:
-        folder: A published folder, or a run made of one.
+        folder: A Hugging Face folder, or a run made of one.
         said: ``path``, the directory with its weights, ``tanh``, and perhaps ``sha256``, the
             :func:`digest` of its weights.
         width: D, of the vectors that it reads.
@@ -71,7 +71,7 @@ def copy_dense(
     """Writes the map of one folder where :func:`read_dense` finds it in another.
 
     Args:
-        folder: A published folder, or a run made of one.
+        folder: A Hugging Face folder, or a run made of one.
         said: As :func:`read_dense` takes it.
         output: The other.
         dtype: Of its weights there; None is as they are.
@@ -122,7 +122,7 @@ def dense_tensors(folder: Path, said: Mapping[str, Any]) -> dict[str, np.ndarray
         or ".." in PurePosixPath(path).parts
     ):
         raise CheckpointError(
-            f"{folder}: the last map of its sentence encoder is not told: damaged?"
+            f"{folder}: the last dense module of its sentence encoder is not described: damaged?"
         )
     for name in (WEIGHTS, INDEX):
         if os.path.lexists(folder / path / name):

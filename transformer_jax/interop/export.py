@@ -1,4 +1,4 @@
-"""Models of ours as published folders, as transformers reads them."""
+"""Models of ours as Hugging Face folders, as transformers reads them."""
 
 import json
 import re
@@ -31,14 +31,14 @@ def write_model(
     dtype: str = "float32",
     shard_bytes: int | None = None,
 ) -> str:
-    """Writes a model as a published folder with its tokenizer; a line about it.
+    """Writes a model as a Hugging Face folder with its tokenizer; a line about it.
 
     Args:
         output: The folder.
         model: What is written.
         params: Its parameters.
         tokenizer: Its tokenizer, whose file is written as it is; None of a model of images.
-        published: What a run made of a published checkpoint remembers of it, for its
+        published: What a run made of a Hugging Face checkpoint remembers of it, for its
             configuration to go back as it was.
         first: The token that texts of a language model begin with, if it was trained here.
         dtype: float32, bfloat16 or float16.

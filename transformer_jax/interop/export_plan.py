@@ -111,7 +111,7 @@ def choose_family(model: Model, fields: Mapping[str, Any] | None = None) -> Expo
             if nearest is None or len(apart) < nearest[0]:
                 nearest = len(apart), f"{family.types[0]} has {'; '.join(apart[:4])}"
     reason = "" if nearest is None else f": {nearest[1]}"
-    raise ConfigError(f"no published family has this architecture{reason}")
+    raise ConfigError(f"no Hugging Face model type has this architecture{reason}")
 
 
 def _ways(model: Model) -> Iterator[tuple[Model, Callable[[Any], Any]]]:

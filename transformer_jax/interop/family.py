@@ -1,4 +1,4 @@
-"""How a family of published models names its tensors, and what its configuration means."""
+"""A family of Hugging Face models: names of tensors and the meaning of configurations."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -63,7 +63,7 @@ class Tensors(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A published model as one of ours.
+    """A Hugging Face model as one of ours.
 
     Attributes:
         kind: Which of our families it is.
@@ -71,9 +71,9 @@ class Model:
         prefix: What the names of its tensors begin with.
         words: Of an encoder, whether it has a masked-LM head.
         next_sentence: Of an encoder, whether it has a next-sentence head.
-        task: What a fine-tuned model is for: of encoders classify, multi_label, regress, tag, qa,
+        task: Task of a fine-tuned model: of encoders classify, multi_label, regress, tag, qa,
             or replaced (ELECTRA's discriminator); of decoders the first three; of images classify.
-        labels: What it tells.
+        labels: Names of its classes.
     """
 
     kind: Kind

@@ -1,4 +1,4 @@
-"""Published folders: what model they hold, and its parameters as ours.
+"""Hugging Face checkpoints: the model and its parameters.
 
 Every parameter of ours is found, and every tensor of the file is used or known to hold nothing of
 its own; shapes are compared before memory is taken.
@@ -69,7 +69,7 @@ _AT_ONCE = 2  # tensors: while one is read, another is transposed
 
 @dataclasses.dataclass(frozen=True)
 class HFCheckpoint:
-    """A published checkpoint whose every tensor is accounted for; nothing is loaded yet.
+    """A Hugging Face checkpoint whose every tensor is accounted for; nothing is loaded yet.
 
     Attributes:
         path: Where it is.
@@ -141,7 +141,7 @@ class HFCheckpoint:
 
 
 def is_hf_checkpoint(path: str | os.PathLike[str]) -> bool:
-    """Whether a folder is a published checkpoint rather than a run of ours.
+    """Whether a folder is a Hugging Face checkpoint rather than a run of ours.
 
     It has weights, or a configuration that names its family.
 
@@ -157,13 +157,13 @@ def is_hf_checkpoint(path: str | os.PathLike[str]) -> bool:
     except CheckpointError:
         if weights:
             raise
-        return False  # what is wrong with the configuration of a run is told when it is read
+        return False  # errors in the configuration of a run are reported when it is read
     # A run that was made of one remembers its configuration within its own.
     return not isinstance(values.get("model"), dict) and (weights or "model_type" in values)
 
 
 def open_hf_checkpoint(path: str | os.PathLike[str]) -> HFCheckpoint:
-    """The published checkpoint in a folder.
+    """The Hugging Face checkpoint in a folder.
 
     Raises:
         CheckpointError: It is missing or damaged, of no family that is known, has tensors that the

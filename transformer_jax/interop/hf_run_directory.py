@@ -1,4 +1,4 @@
-"""Published folders where a run directory is asked for, and run directories made of them."""
+"""Hugging Face folders used as run directories, and converted to them."""
 
 import dataclasses
 import functools
@@ -44,7 +44,7 @@ def _opened(path: Path, real: Path, stamps: tuple[Any, ...]) -> HFCheckpoint:
 
 
 class HFRunDirectory(RunDirectory):
-    """A published folder as a run of which only the end is left.
+    """A Hugging Face folder with the interface of a run directory.
 
     Example:
         >>> HFRunDirectory("models/bert").tokenizer.name
@@ -92,7 +92,7 @@ class HFRunDirectory(RunDirectory):
         """
         if isinstance(which, int) or average > 1:
             raise ConfigError(
-                f"{self.path}: a published checkpoint has no steps: leave --checkpoint out"
+                f"{self.path}: a Hugging Face checkpoint has no steps: leave --checkpoint out"
             )
         return Loaded(self.folder.load(), 0, None)
 
@@ -240,7 +240,7 @@ def model_of(fields: Mapping[str, Any], kind: str) -> Model:
 def convert(
     path: str | os.PathLike[str], output: str | os.PathLike[str], *, overwrite: bool
 ) -> int:
-    """A run directory with the model of a published folder; returns how many parameters it has.
+    """A run directory with the model of a Hugging Face folder; returns how many parameters it has.
 
     Raises:
         CheckpointError: The folder is damaged, or the run cannot be written.

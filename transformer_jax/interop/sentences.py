@@ -97,7 +97,7 @@ def write_sentence_files(
 
     Args:
         output: The folder of an exported model.
-        source: The run or the published folder, which has the weights of a linear map.
+        source: The run or the Hugging Face folder, which has the weights of a linear map.
         fields: The configuration of the run.
         dtype: Of these weights; None is as they are.
 

@@ -1,4 +1,4 @@
-"""Which sizes of a published model are believed, before its tensors are compared one by one."""
+"""Which sizes of a Hugging Face model are believed, before its tensors are compared one by one."""
 
 from transformer_jax.errors import ConfigError
 from transformer_jax.interop.family import Model

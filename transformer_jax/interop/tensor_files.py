@@ -43,7 +43,7 @@ _OTHERS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.safetenso
 
 @dataclasses.dataclass(frozen=True)
 class TensorFolder:
-    """All tensors of a published checkpoint by name; none is in memory until it is read.
+    """All tensors of a Hugging Face checkpoint by name; none is in memory until it is read.
 
     Attributes:
         path: The folder.

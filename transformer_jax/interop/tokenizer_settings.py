@@ -1,4 +1,4 @@
-"""What the small files beside a published model say about its tokenizer."""
+"""Tokenizer settings of a Hugging Face checkpoint."""
 
 import json
 import os
@@ -210,7 +210,7 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _name(token: object) -> str | None:
-    """A token told as its text or as an object with it."""
+    """A token, given as its text or as an object with it."""
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) and token else None

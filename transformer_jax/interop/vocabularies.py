@@ -1,4 +1,4 @@
-"""The tokenizers of published checkpoints, as the ``tokenizer.json`` that they would have."""
+"""Tokenizers of Hugging Face checkpoints, converted to ``tokenizer.json``."""
 
 import os
 import re
@@ -46,7 +46,7 @@ _HELP = (
 def find_tokenizer(
     folder: Path, side: Literal["source", "target"] = "source"
 ) -> tuple[str, dict[str, str]]:
-    """The ``tokenizer.json`` of a published folder, and its special tokens by role.
+    """The ``tokenizer.json`` of a Hugging Face folder, and its special tokens by role.
 
     The file as it is, or what is converted from ``vocab.txt``, from ``vocab.json`` with
     ``merges.txt``, or from SentencePiece models. A classifier's ``cls`` and ``sep`` are ``bos``
@@ -227,7 +227,7 @@ def _marian(data: bytes, numbers: dict[str, int], settings: Settings) -> tokeniz
         raise DataError(f"has {absent} of {len(text)} pieces that vocab.json lacks")
     backend = piece_tokenizer(model, numbers=numbers)
     _mark(backend, [*settings.names.values(), "</s>", "<pad>"])
-    # The language to translate to is told in the text, so these are no special tokens.
+    # The target language is part of the text, so these are no special tokens.
     codes = [name for name in numbers if re.fullmatch(r">>[^<>]+<<", name)]
     backend.add_tokens([tokenizers.AddedToken(name, normalized=False) for name in codes])
     _frame(backend, (), ("</s>",))

@@ -1,4 +1,4 @@
-"""How fast the pairs of a rotary head turn, as a configuration says it."""
+"""RoPE frequencies of a configuration."""
 
 import numpy as np
 from jaxtyping import Float
@@ -14,11 +14,11 @@ __all__ = ["frequencies_of"]
 
 
 def frequencies_of(places: PositionConfig, head_dim: int) -> Float[np.ndarray, " pairs"]:
-    """Radians per position of each pair of a head that turns.
+    """Angular frequency of each pair of rotary channels, in radians per position.
 
-    Dynamic NTK and LongRoPE (Ding et al. 2024, arXiv:2402.13753) give texts of each length other
-    angles. Here they are those of a text as long as ``places.max_length`` for every text, so that
-    a token's vector never depends on what comes after it.
+    The frequencies of dynamic NTK and LongRoPE (Ding et al. 2024, arXiv:2402.13753) depend on the
+    length of the text. Here every text has those of length ``places.max_length``, so the vector of
+    a token never depends on later tokens.
 
     Example:
         >>> import dataclasses

@@ -1,4 +1,4 @@
-"""Encoders and fine-tuned models of runs and published folders, ready for lines of text."""
+"""Encoders and fine-tuned models of runs and Hugging Face folders, ready for lines of text."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -172,10 +172,10 @@ def load_task(
 
 
 def template_of(run: "RunDirectory", tokenizer: "Tokenizer") -> "SpecialTokensTemplate | None":
-    """The special tokens around texts that a run reads; None are those of training here.
+    """The special-tokens template of a run; None is that of training here.
 
-    Around texts of a published encoder stands what its tokenizer puts there, if that is anything;
-    around those of a published decoder what it puts there and nothing else.
+    A Hugging Face encoder has the special-tokens template of its tokenizer, if there is one;
+    a Hugging Face decoder has that of its tokenizer or none.
     """
     from transformer_jax.data.tokenizer import SpecialTokensTemplate
 

@@ -146,7 +146,7 @@ class _Task(Embedding, Predictor):
         self.labels: tuple[str, ...] = tuple(self._task.get("labels", ()))
         run = open_directory(path)
         config = run.read_config()
-        # Published models do not say whether they read pairs.
+        # Hugging Face models do not say whether they read pairs.
         read = config.get("data", {}).get("read", {})
         pairs = self._task["kind"] == "pair" or bool(read.get("pair", False))
         self._pairs = None if "published" in config else pairs

@@ -47,7 +47,7 @@ class RunLock:
         path: The run directory; made if it is missing, and removed again if it stays empty.
         every: Seconds between touches.
         stale: Seconds without a touch after which a process of another machine is taken for dead.
-        say: Told about a lock that is taken over.
+        say: Called with a line about a lock that is taken over.
 
     Raises:
         CheckpointError: On entering, if another process holds the lock or the directory cannot be

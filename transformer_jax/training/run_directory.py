@@ -88,7 +88,7 @@ class RunDirectory:
             return
         if any(run.path.glob("*.safetensors")) or any(run.path.glob("*.bin")):
             raise ConfigError(
-                f"{path}: holds a published checkpoint, which is never deleted: choose another "
+                f"{path}: holds a Hugging Face checkpoint, which is never deleted: choose another "
                 f"--output"
             )
         if not run.config.exists():

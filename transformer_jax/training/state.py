@@ -165,7 +165,7 @@ def create_state(
         tx: The optimizer.
         mesh: Where the state lives.
         ema: Whether to keep a moving average of the parameters; it starts at the parameters.
-        params: Parameters to begin with, e.g. of a published model; None is what ``make_model``
+        params: Parameters to begin with, e.g. of a Hugging Face model; None is what ``make_model``
             draws.
         partition: What is trained; the state holds nothing else.
         seed: For parameters that the partition adds.

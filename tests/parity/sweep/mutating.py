@@ -1,4 +1,4 @@
-"""Every field of a published configuration changed, removed and of the wrong type."""
+"""Every field of a Hugging Face configuration changed, removed and of the wrong type."""
 
 import copy
 import json

@@ -1,1 +1,1 @@
-"""One file for each family of published models: its names, and its configuration both ways."""
+"""One file for each family of Hugging Face models: its names, and its configuration both ways."""

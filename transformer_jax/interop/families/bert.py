@@ -50,7 +50,7 @@ def config_of(
     *,
     embedding: int | None = None,
 ) -> TransformerConfig:
-    """The encoder that BERT's keys describe; ``embedding`` is the width of its tables, if told."""
+    """The encoder that BERT's keys describe; ``embedding`` is the width of its tables, if given."""
     fields.only(
         position_embedding_type="absolute", is_decoder=False, add_cross_attention=False
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What published models have after their last layer, told from their names."""
+"""Heads of Hugging Face models, by the names of their classes."""
 
 import dataclasses
 from typing import Any
@@ -85,7 +85,7 @@ def task_of(fields: ConfigReader, tensors: Tensors, heads: tuple[str, ...]) -> T
     count = len(labels_of(fields))
     if problem_type == "regress" and count > 1:
         problem = fields.values.get("problem_type")
-        raise fields.refused("problem_type", problem, f"one number a text is told, not {count}")
+        raise fields.refused("problem_type", problem, f"regression has one label, not {count}")
     return "regress" if problem_type == "classify" and count == 1 else problem_type
 
 
@@ -217,7 +217,9 @@ def labels_of(fields: ConfigReader, default: int = 2) -> tuple[str, ...]:
     if not names:
         if fields.whole("num_labels", default=default) > _MOST_LABELS:
             raise fields.refused(
-                "num_labels", fields.values["num_labels"], f"at most {_MOST_LABELS:,} are told"
+                "num_labels",
+                fields.values["num_labels"],
+                f"at most {_MOST_LABELS:,} labels can be loaded",
             )
         return tuple(f"LABEL_{i}" for i in range(fields.whole("num_labels", default=default)))
     if set(names) != {str(i) for i in range(len(names))}:

@@ -1,4 +1,4 @@
-"""Which layers of a decoder have a window, as published configurations say it."""
+"""Layers with a sliding window, in Hugging Face configurations."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Rotary positions as published configurations say them, and as they are said again.
+"""RoPE settings of Hugging Face configurations, read and written.
 
 Files of transformers 5 have ``rope_parameters``, those before ``rope_theta`` and ``rope_scaling``.
 https://huggingface.co/docs/transformers/main/en/internal/rope_utils
