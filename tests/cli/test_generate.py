@@ -242,6 +242,7 @@ def test_beams_find_no_less_probable_texts_than_greed(either_run, generate):
     assert "\n".join(lines) == "a c" + texts[0]["text"]
 
 
+@pytest.mark.slow
 def test_a_trace_tells_the_steps_of_the_text(decoder_run, generate):
     # Row L13.
     plain, _ = generate(decoder_run, "ab", "--max-new-tokens", 4, "--temperature", 0)
@@ -267,6 +268,7 @@ def test_long_prompts_lose_their_beginning_or_are_refused(name, generate, run_co
     only_line(err, "the prompt has 45 tokens, the context allows 23")
 
 
+@pytest.mark.slow
 def test_a_full_context_slides_or_stops(decoder_run, generate):
     for full, tokens in (("slide", 60), ("stop", 22)):
         # BOS and "ab" leave 21 places, and the last one read is followed by one more.
@@ -442,6 +444,7 @@ def table(lines):
     return [line.split("\t") for line in lines]
 
 
+@pytest.mark.quick("ngram")
 def test_scores_of_lines_of_their_tokens_and_of_the_whole(any_run, run_command, tmp_path):
     (tmp_path / "text").write_text("a cab\n\nfed cafe")
     code, lines, err = run_command("score", any_run, tmp_path / "text", "--tokens")

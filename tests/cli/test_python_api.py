@@ -144,6 +144,7 @@ def test_a_library_task_is_trained_and_loaded(tmp_path, lesson, make):
     assert used(tj.load(tmp_path / "mine"))
 
 
+@pytest.mark.slow
 def test_an_own_loop_over_the_step_learns():
     config = tj.TransformerConfig(vocab_size=11, encoder_layers=0, decoder_layers=1, **TINY)
     model, tx = tj.Decoder(config, rngs=nnx.Rngs(0)), optax.adam(1e-2)
