@@ -1,4 +1,4 @@
-"""Logits to logits, and logits to tokens: what generation does between model and text.
+"""Logits processors and sampling for text generation.
 
 A forbidden token has logit −∞, so its probability is 0. Processors keep at least one token,
 except that :func:`suppress_tokens` and :func:`no_repeat_ngram` forbid all of their tokens.
@@ -17,7 +17,7 @@ EachInt = Int[Array, ""] | Int[Array, " B"] | int
 
 
 def argmax(x: Float[Array, "*rows V"] | Int[Array, "*rows V"]) -> Int[Array, "*rows"]:
-    """The first place of the maximum of each row, exactly as :func:`jax.numpy.argmax`.
+    """Index of the first maximum of each row, exactly as :func:`jax.numpy.argmax`.
 
     By ``max`` and a comparison, which XLA:CPU runs many times faster than its argmax.
 
@@ -33,11 +33,11 @@ def argmax(x: Float[Array, "*rows V"] | Int[Array, "*rows V"]) -> Int[Array, "*r
 def top_k_two_stage(
     x: Float[Array, "*rows V"], k: int, group: int = 64
 ) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:
-    """The ``k`` largest of each row, descending, and their places: :func:`jax.lax.top_k`, faster.
+    """The ``k`` largest of each row, descending, with indices: a faster :func:`jax.lax.top_k`.
 
     First the ``k`` groups of ``group`` neighbours with the largest maxima, then the ``k`` largest
-    within those. Equal values come in the order of their places, as in ``lax.top_k``: a group
-    left out has ``k`` others with something at least as large, and earlier where equal.
+    within those. Equal values come in the order of their indices, as in ``lax.top_k``: a group
+    that is left out has ``k`` others with a value at least as large, and earlier where equal.
 
     Example:
         >>> top_k_two_stage(jnp.array([0.0, 5.0, 1.0, 5.0, 2.0]), 3, group=2)
@@ -80,9 +80,9 @@ def normalizer(
 
 
 def sample(logits: Float[Array, "B V"], key: Key[Array, ""] | Key[Array, " B"]) -> Int[Array, " B"]:
-    """One token for each row, drawn from ``softmax(logits)``.
+    """One token for each row, sampled from ``softmax(logits)``.
 
-    With a key for each row, what a row draws does not depend on the other rows.
+    With a key for each row, the sample of a row does not depend on the other rows.
 
     Source: the Gumbel-max trick; Maddison et al. 2014, https://arxiv.org/abs/1411.0030.
 
@@ -98,7 +98,7 @@ def sample(logits: Float[Array, "B V"], key: Key[Array, ""] | Key[Array, " B"]) 
 
 
 def temperature(logits: Float[Array, "B V"], t: Each) -> Float[Array, "B V"]:
-    """``logits / t``; where ``t`` is 0 (below 1e-20), only the first maximum stays: greedy.
+    """``logits / t``; ``t = 0`` (below 1e-20) is greedy: only the first maximum stays.
 
     Source: row B34.
 
@@ -115,7 +115,7 @@ def temperature(logits: Float[Array, "B V"], t: Each) -> Float[Array, "B V"]:
 
 
 def top_k(logits: Float[Array, "B V"], k: EachInt) -> Float[Array, "B V"]:
-    """The ``k`` largest logits of each row, the earlier ones where equal; the rest forbidden.
+    """Top-k: keep the ``k`` largest logits of each row, the earlier ones of equals.
 
     Below 1 counts as 1, and above ``V`` as ``V``. Source: row B32; Fan et al. 2018,
     https://arxiv.org/abs/1805.04833.
@@ -134,7 +134,7 @@ def top_k(logits: Float[Array, "B V"], k: EachInt) -> Float[Array, "B V"]:
 
 
 def top_p(logits: Float[Array, "B V"], p: Each) -> Float[Array, "B V"]:
-    """The fewest most likely tokens whose probabilities reach ``p``; the rest forbidden.
+    """Top-p (nucleus): keep the fewest most probable tokens whose probabilities reach ``p``.
 
     The token that crosses ``p`` stays, so one always does; ``p = 1`` forbids nothing. A sum
     within one part in a million of ``p`` has reached it, whatever the rounding. Where equal, the
@@ -156,7 +156,7 @@ def top_p(logits: Float[Array, "B V"], p: Each) -> Float[Array, "B V"]:
 
 
 def min_p(logits: Float[Array, "B V"], p: Each) -> Float[Array, "B V"]:
-    """Tokens at least ``p`` times as likely as the likeliest; the rest forbidden.
+    """Min-p: keep tokens with at least ``p`` times the highest probability.
 
     Source: Nguyen et al. 2024, https://arxiv.org/abs/2407.01082.
 
@@ -174,16 +174,16 @@ def repetition_penalty(
     valid: Bool[Array, "B T"] | Int[Array, " B"],
     penalty: Each,
 ) -> Float[Array, "B V"]:
-    """Logits of the tokens seen divided by ``penalty`` if positive, multiplied by it if not.
+    """Divide positive logits of earlier ``tokens`` by ``penalty``, multiply negative ones by it.
 
-    Source: Keskar et al. 2019, https://arxiv.org/abs/1909.05858, with the sign seen to as in
+    Source: Keskar et al. 2019, https://arxiv.org/abs/1909.05858, with the sign handled as in
     Hugging Face ``transformers``.
 
     Args:
-        logits: Of the next token.
-        tokens: What was seen.
+        logits: Logits of the next token.
+        tokens: Tokens of the prompt and the text so far.
         valid: Which of ``tokens`` count, or how many of each row.
-        penalty: Above 1 to discourage.
+        penalty: Above 1 makes ``tokens`` less probable.
 
     Example:
         >>> seen, lengths = jnp.array([[0, 1, 2]]), jnp.array([2])
@@ -200,7 +200,7 @@ def repetition_penalty(
 def no_repeat_ngram(
     logits: Float[Array, "B V"], tokens: Int[Array, "B T"], length: EachInt, n: int
 ) -> Float[Array, "B V"]:
-    """Forbids each token that would end a run of ``n`` tokens already among ``tokens[:length]``.
+    """Forbid tokens that would repeat an n-gram of ``tokens[:length]``.
 
     Source: Paulus et al. 2017, https://arxiv.org/abs/1705.04304.
 
@@ -229,7 +229,7 @@ def no_repeat_ngram(
 def suppress_tokens(
     logits: Float[Array, "B V"], ids: Int[Array, " n"] | Int[Array, "B n"]
 ) -> Float[Array, "B V"]:
-    """Forbids the tokens ``ids``, in all rows or of each row its own; negative ones are skipped.
+    """Forbid the tokens ``ids``, for all rows or for each row; negative ids are skipped.
 
     Example:
         >>> suppress_tokens(jnp.zeros((1, 3)), jnp.array([1, -1]))
@@ -240,7 +240,7 @@ def suppress_tokens(
 
 
 def force_token(logits: Float[Array, "B V"], id: EachInt) -> Float[Array, "B V"]:
-    """Leaves no choice but ``id``, with logit 0; rows with a negative ``id`` stay as they are.
+    """Force the token ``id``, with logit 0; rows with a negative ``id`` stay as they are.
 
     Example:
         >>> force_token(jnp.zeros((2, 3)), jnp.array([1, -1]))

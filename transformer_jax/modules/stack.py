@@ -1,4 +1,4 @@
-"""A stack of blocks, from token vectors to contextual ones."""
+"""A stack of Transformer blocks: token vectors to hidden states."""
 
 import dataclasses
 from collections.abc import Callable
@@ -77,15 +77,15 @@ class Stack(nnx.Module):
         on_weights: tuple[OnWeights, OnWeights] | None = None,
         on_hidden: OnHidden | None = None,
     ) -> Float[Array, "B T D"]:
-        """Contextual vectors of token vectors ``x``.
+        """Hidden states of the last layer.
 
         Args:
             x: Scaled token embeddings, without positions.
-            mask: Who may look at whom; a decoder adds causality itself.
-            positions: Where each token stands; None is 0, 1, 2, …
-            segments: Rows of the segment table (BERT's token types); None is 0.
-            memory: What cross-attention reads.
-            key: Dropout, if given.
+            mask: Attention mask; a decoder adds the causal mask.
+            positions: Position of each token; None is 0, 1, 2, …
+            segments: Token type ids (BERT's segments); None is 0.
+            memory: Encoder states for cross-attention.
+            key: Random key of dropout; None is no dropout.
             on_weights: Called with the weights of each block's self- and cross-attention, in order.
             on_hidden: Called with the first block's input and each block's output, the last after
                 the final norm.
@@ -132,9 +132,9 @@ class Stack(nnx.Module):
         segments: Int[Array, "B T"] | None = None,
         key: Key[Array, ""] | None = None,
     ) -> Float[Array, "B T D"]:
-        """Token vectors with positions and segments, as the first block sees them.
+        """Input of the first block: token vectors with positions and segments.
 
-        Vectors of another width than the model's are mapped to it at last.
+        Embeddings of another width are projected to the width of the model.
         """
         places = self.config.positions
         if self.positions is not None:
@@ -160,7 +160,7 @@ class Stack(nnx.Module):
     def bias(
         self, T: int, S: int, offset: int | Int[Array, ""] = 0
     ) -> Float[Array, "1 N T S"] | None:
-        """What positions add to scores, of ``T`` queries from the one that stands at ``offset``."""
+        """Position bias of the scores of ``T`` queries, the first at position ``offset``."""
         places, heads = self.config.positions, self.config.attention.num_heads
         if places.kind == "alibi":
             return positional.alibi_bias(T, S, heads, offset)
@@ -172,11 +172,11 @@ class Stack(nnx.Module):
         return self.relative(buckets).transpose(2, 0, 1)[None]
 
     def window(self, layer: int) -> int | None:
-        """How far layer ``layer`` looks."""
+        """Sliding window of a layer, None for full attention."""
         return self.config.scores.window_of(layer)
 
     def run(self, x, mask, context: dict[str, Any], key, on_hidden: OnHidden | None = None):
-        """All blocks in turn; one by one if there are callbacks."""
+        """Run all blocks, as a scan unless there are callbacks."""
         keys = [None] * self.layers if key is None else jax.random.split(key, self.layers)
         watched = "on_weights" in context or on_hidden is not None
         if self.config.compute.scan_layers and self.layers and not watched:
@@ -213,25 +213,25 @@ class Stack(nnx.Module):
 
     @staticmethod
     def mask_array(mask: Mask | None, T: int) -> Bool[Array, "#B #N T T"]:
-        """``mask`` as an array, where it forbids nothing too."""
+        """``mask`` as an array, also where everything is visible."""
         dense = None if mask is None else mask.array(T, T)
         return jnp.ones((1, 1, T, T), bool) if dense is None else dense
 
     @staticmethod
     def windowed_mask(mask: Mask | None, window: int | None, T: int) -> Mask | None:
-        """``mask``, narrowed to ``window`` where that forbids anything."""
+        """``mask`` with a sliding window, if the window is shorter than the text."""
         if window is None or window >= T:
             return mask
         return Mask(window=window) if mask is None else mask & Mask(window=window)
 
     def iter_blocks(self) -> list[Block]:
-        """The blocks one by one, whichever way their parameters lie."""
+        """All blocks, also of a scanned stack."""
         if not self.config.compute.scan_layers or not self.layers:
             return list(self.blocks)
         return unstacked(self.blocks, self.layers)
 
     def unstacked(self) -> "Stack":
-        """The same stack with each block's parameters on their own."""
+        """The same stack with separate parameters for each block."""
         made = nnx.merge(*nnx.split(self))
         made.blocks = nnx.List(made.iter_blocks())
         compute = dataclasses.replace(self.config.compute, scan_layers=False)
@@ -265,12 +265,12 @@ class Stack(nnx.Module):
         cache: Cache,
         starts: Int[Array, " B"] | None = None,
     ) -> tuple[Float[Array, "B D"], Cache]:
-        """Contextual vectors of the last tokens of prompts, and the empty cache with all of them.
+        """Hidden states of the last tokens of prompts, and the cache filled with all tokens.
 
         Args:
             x: Scaled token embeddings, without positions.
-            cache: What :meth:`init_cache` made.
-            starts: The step at which each prompt begins, where some are filled up from the left.
+            cache: Empty cache from :meth:`init_cache`.
+            starts: First slot of each prompt, for prompts padded on the left.
         """
         T, mask = x.shape[1], Mask(causal=True)
         positions = jnp.arange(T)[None]
@@ -293,7 +293,7 @@ class Stack(nnx.Module):
         return x[:, -1], dataclasses.replace(cache, **done)
 
     def step(self, x: Float[Array, "R D"], cache: Cache) -> tuple[Float[Array, "R D"], Cache]:
-        """Contextual vectors of the next tokens of each sequence, and the cache with them.
+        """Hidden states of the next tokens of each sequence, and the updated cache.
 
         The rows of a sequence are its beams, one token each, or successive tokens of its only
         beam.
@@ -321,13 +321,13 @@ class Stack(nnx.Module):
 
 
 def _cached_memory(cache: Cache) -> Memory:
-    """Memory whose keys and values the cache holds."""
+    """The memory of a cache, whose keys and values are already there."""
     mask = cache.memory_mask
     return Memory(None, None if mask is None else Mask(dense=mask))
 
 
 def stack_blocks(blocks: dict[int, Any]) -> Any:
-    """Parameters of separate blocks, ``{0: …, 1: …}``, as those of a scanned stack.
+    """Stack the parameters of separate blocks, ``{0: …, 1: …}``, for a scan.
 
     Example:
         >>> stack_blocks({0: {"gain": jnp.zeros(2)}, 1: {"gain": jnp.ones(2)}})["gain"].shape
@@ -337,7 +337,7 @@ def stack_blocks(blocks: dict[int, Any]) -> Any:
 
 
 def unstack_blocks(stacked: Any) -> dict[int, Any]:
-    """The opposite of :func:`stack_blocks`.
+    """Separate the parameters of a scanned stack, the inverse of :func:`stack_blocks`.
 
     Example:
         >>> blocks = {0: {"gain": jnp.zeros(2)}, 1: {"gain": jnp.ones(2)}}
