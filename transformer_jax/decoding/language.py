@@ -24,10 +24,11 @@ from transformer_jax.decoding.generate import GenerationState
 from transformer_jax.decoding.layout import prepared, split_model
 from transformer_jax.decoding.options import BatchingConfig, BeamSearchConfig, special_tokens
 from transformer_jax.decoding.programs import Programs, PromptBatch
-from transformer_jax.decoding.requests import Continuation, GenerationRequest, TextScore, numbered
+from transformer_jax.decoding.requests import Continuation, GenerationRequest, TextScore
+from transformer_jax.decoding.text_generation import Found, TextGenerator
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.windows import Window, round_up, windows
-from transformer_jax.decoding.writing import GenerationSequence, stable_prefix
+from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.devices import device_of
 from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.modules.linear import check_indices
@@ -36,7 +37,7 @@ from transformer_jax.numerics import refuse_nonfinite
 __all__ = ["DecoderLanguageModel"]
 
 
-class DecoderLanguageModel:
+class DecoderLanguageModel(TextGenerator):
     """A decoder and its tokenizer, as a function of texts.
 
     What a prompt becomes depends neither on its neighbours nor on the shapes it is computed in;
@@ -95,47 +96,6 @@ class DecoderLanguageModel:
         self.counts: collections.Counter[str] = collections.Counter()
         self.run = Programs(graph, special, num_draft_tokens=self.shapes.num_draft_tokens)
 
-    def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Continuation]]:
-        """The continuations of each prompt: ``samples`` of them, or ``nbest``, best first.
-
-        Raises:
-            DataError: A prompt is longer than the context and ``shapes.too_long`` is ``error``.
-            NumericsError: The model computed NaN or infinity.
-        """
-        asked = enumerate(numbered(requests))
-        drafts = [draft for i, request in asked for draft in self._drafts(request, i)]
-        found: dict[tuple[int, int], Continuation] = {}
-        for batch in self._together([d for d in drafts if d.request.num_beams == 1]):
-            for _ in self._write(batch):
-                pass
-            found |= {(d.index, d.sample): d.done() for d in batch}
-        searched = collections.defaultdict(list)
-        for draft in drafts:
-            if draft.request.num_beams > 1:
-                searched[draft.request.num_beams, draft.request.nbest].append(draft)
-        for how, same in searched.items():
-            for batch in self._together(same):
-                found |= self._best(batch, *how)
-        out: list[list[Continuation]] = [[] for _ in requests]
-        for index, place in sorted(found):
-            out[index].append(found[index, place])
-        return out
-
-    def stream(self, request: GenerationRequest) -> Iterator[str]:
-        """The first continuation piece by piece, as it is written."""
-        draft = next(self._drafts(request, 0))
-        if request.num_beams > 1:
-            yield self._best([draft], request.num_beams, request.nbest)[0, 0].text
-            return
-        shown = 0
-        for _ in self._write([draft], look=True):
-            text = stable_prefix(draft.text, request.stop)
-            if len(text) > shown:
-                yield text[shown:]
-                shown = len(text)
-        if len(draft.text) > shown:
-            yield draft.text[shown:]
-
     def score(self, texts: Sequence[str], prompts: Sequence[str] | None = None) -> list[TextScore]:
         """The log-probability of each text, given its prompt if there are prompts.
 
@@ -193,7 +153,7 @@ class DecoderLanguageModel:
     ) -> tuple[Continuation, list[TraceStep]]:
         """A continuation and its steps, each with the ``best`` most probable tokens (row L13)."""
         [[continuation, *_]] = self.generate([request])
-        read = next(self._drafts(request, 0)).read
+        read = next(self.sequences(request, 0)).read
         whole = [*read, *continuation.tokens]
         asked = [(0, window) for window in windows(len(read), len(whole), self.context)]
         found = dict(self._forced([whole], asked, best))
@@ -232,74 +192,75 @@ class DecoderLanguageModel:
     def _up(self, size: int) -> int:
         return min(round_up(size, self.shapes.lengths), max(self.context, size))
 
-    def _drafts(self, request: GenerationRequest, index: int) -> Iterator[GenerationSequence]:
-        """The texts that a request asks for, before their first token.
+    def prompt_tokens(self, prompt: str) -> list[int]:
+        """The first token and those of the prompt, also where they exceed the context.
 
         Raises:
             DataError: The prompt is too long and ``shapes.too_long`` is ``error``.
         """
-        [ids] = self.tokenizer.encode_batch([request.prompt])
-        read = [self.first, *ids]
+        [ids] = self.tokenizer.encode_batch([prompt])
         self.counts["prompts"] += 1
-        if len(read) > self.context:
+        if len(ids) >= self.context:
             if self.shapes.too_long == "error":
                 raise DataError(
                     f"the prompt has {plural(len(ids), 'token')}, the context allows "
                     f"{self.context - 1}: shorten it, or truncate its start"
                 )
             self.counts["cut"] += 1
-        shown = self.tokenizer.decode(read)
-        for sample in range(request.num_return_sequences):
-            yield GenerationSequence(request, index, sample, list(read), self.tokenizer, shown)
+        return [self.first, *ids]
 
-    def _together(self, drafts: Iterable[GenerationSequence]) -> Iterator[list[GenerationSequence]]:
-        return batch_by_length(drafts, self.shapes.rows[-1], alone=self.shapes.num_draft_tokens > 0)
+    def batches(
+        self, sequences: Sequence[GenerationSequence]
+    ) -> Iterator[list[GenerationSequence]]:
+        """Sequences of like length, and alike in being greedy."""
+        alone = self.shapes.num_draft_tokens > 0
+        return batch_by_length(sequences, self.shapes.rows[-1], alone=alone)
 
-    def _write(self, batch: list[GenerationSequence], look: bool = False) -> Iterator[None]:
-        """Generate to the end of each text; return now and then to check for stop strings."""
-        look = look or any(draft.request.stop for draft in batch)
+    def extend(self, batch: list[GenerationSequence], streaming: bool = False) -> Iterator[None]:
+        """Generates tokens to the end of each sequence; yields where a text is shown or stops."""
+        streaming = streaming or any(sequence.request.stop for sequence in batch)
         if len(batch) == 1 and self.shapes.num_draft_tokens and is_plain(batch[0].request):
-            yield from self._write_ahead(batch[0], look)
+            yield from self._prompt_lookup(batch[0], streaming)
             return
-        while going := [draft for draft in batch if draft.left]:
-            yield from self._segment(going, look)
-            self._end_full(going)
+        while unfinished := [sequence for sequence in batch if sequence.left]:
+            yield from self._segment(unfinished, streaming)
+            self._end_full(unfinished)
 
-    def _end_full(self, drafts: Iterable[GenerationSequence]) -> None:
+    def _end_full(self, sequences: Iterable[GenerationSequence]) -> None:
         """End the texts whose context is full, if ``full`` is ``stop``."""
-        for draft in drafts:
-            if self.shapes.full == "stop" and draft.length > self.context:
-                draft.finish_reason = draft.finish_reason or "length"
+        for sequence in sequences:
+            if self.shapes.full == "stop" and sequence.length > self.context:
+                sequence.finish_reason = sequence.finish_reason or "length"
 
-    def _seen(self, draft: GenerationSequence) -> list[int]:
+    def _context_tokens(self, sequence: GenerationSequence) -> list[int]:
         """Tokens to read next: all, or the latter half once the context is full."""
-        ids = draft.read + draft.written
-        if draft.length > self.context:
+        ids = sequence.read + sequence.written
+        if sequence.length > self.context:
             # A prompt that is too long fills the context; what is written since makes room.
-            keep = max(1, self.context // 2) if draft.written else self.context
-            draft.origin = len(ids) - keep
-        return ids[draft.origin :]
+            keep = max(1, self.context // 2) if sequence.written else self.context
+            sequence.origin = len(ids) - keep
+        return ids[sequence.origin :]
 
-    def _segment(self, drafts: list[GenerationSequence], look: bool) -> Iterator[None]:
+    def _segment(self, sequences: list[GenerationSequence], streaming: bool) -> Iterator[None]:
         """Reads what stands there and writes until a context is full or all have ended."""
-        seen = [self._seen(draft) for draft in drafts]
+        seen = [self._context_tokens(sequence) for sequence in sequences]
         rows, width = round_up(len(seen), self.shapes.rows), max(map(len, seen))
         read = self._up(width)
         # A row whose context is full has to read anew, and the others with it.
         room = min(self.context - len(ids) + 1 for ids in seen)
-        most = min(max(draft.left for draft in drafts), room)
+        most = min(max(sequence.left for sequence in sequences), room)
         length = round_up(most, self.shapes.caches)
         tokens, starts = left_pad(seen, rows, read, self.tokenizer.pad)
         limits, before = np.zeros((2, rows), np.int32)
-        for row, draft in enumerate(drafts):
-            limits[row], before[row] = min(draft.left, most), len(draft.written)
-            draft.segment = 0.0
+        for row, sequence in enumerate(sequences):
+            limits[row], before[row] = min(sequence.left, most), len(sequence.written)
+            sequence.segment = 0.0
         size = round_up(min(read + most, max(256, 2 * read)), self.shapes.caches)
-        given = sampling_config(drafts, rows, self.vocab), sampling_keys(drafts, rows)
+        given = sampling_config(sequences, rows, self.vocab), sampling_keys(sequences, rows)
         ngrams = given[0].ngram_sizes
-        if any(draft.origin for draft in drafts) and given[0].depends_on_text:
+        if any(sequence.origin for sequence in sequences) and given[0].depends_on_text:
             # Penalties look at all that stands there, also where the model has lost sight of it.
-            texts = [draft.read + draft.written for draft in drafts]
+            texts = [sequence.read + sequence.written for sequence in sequences]
             longest = round_up(max(map(len, texts)), self.shapes.lengths)
             known = left_pad(texts, rows, longest, self.tokenizer.pad)
         else:
@@ -311,16 +272,16 @@ class DecoderLanguageModel:
         width = known[0].shape[1]
         done, until = 0, 1
         while True:
-            self._take(drafts, progress, width, done)
+            self._take(sequences, progress, width, done)
             done = until
-            stopped = [i for i, draft in enumerate(drafts) if not draft.left]
-            if stopped and look:
+            stopped = [i for i, sequence in enumerate(sequences) if not sequence.left]
+            if stopped and streaming:
                 limits[stopped] = 0
                 progress = progress._replace(max_lengths=jnp.asarray(limits))
             yield
-            if until >= most or len(stopped) == len(drafts):
+            if until >= most or len(stopped) == len(sequences):
                 return
-            until = min(most, until + self.shapes.chunk) if look else most
+            until = min(most, until + self.shapes.chunk) if streaming else most
             if read - 1 + done >= size:
                 size = round_up(size + 1, self.shapes.caches)
                 progress = progress._replace(cache=self.run.grow(progress.cache, size=size))
@@ -330,68 +291,67 @@ class DecoderLanguageModel:
             )
 
     def _take(
-        self, drafts: list[GenerationSequence], progress: GenerationState, read: int, done: int
+        self, sequences: list[GenerationSequence], progress: GenerationState, read: int, done: int
     ) -> None:
         tokens, lengths, worth = jax.device_get(
             (progress.tokens, progress.lengths, progress.log_probs)
         )
-        refuse_nonfinite(worth[: len(drafts)])
-        for row, draft in enumerate(drafts):
-            if draft.left:
+        refuse_nonfinite(worth[: len(sequences)])
+        for row, sequence in enumerate(sequences):
+            if sequence.left:
                 new = tokens[row, read + done : read + int(lengths[row])].tolist()
-                draft.add(new, float(worth[row]) - draft.segment, self.tokenizer.eos)
-                draft.segment = float(worth[row])
+                sequence.add(new, float(worth[row]) - sequence.segment, self.tokenizer.eos)
+                sequence.segment = float(worth[row])
 
-    def _write_ahead(self, draft: GenerationSequence, look: bool) -> Iterator[None]:
+    def _prompt_lookup(self, sequence: GenerationSequence, streaming: bool) -> Iterator[None]:
         """Writes one text by prompt-lookup speculation."""
         guess = self.shapes.num_draft_tokens
-        while draft.left:
-            seen = self._seen(draft)
-            most = min(draft.left, self.context - len(seen) + 1)
+        while sequence.left:
+            seen = self._context_tokens(sequence)
+            most = min(sequence.left, self.context - len(seen) + 1)
             read = 1 + (self._up(len(seen) - 1) if len(seen) > 1 else 0)
             length = round_up(most, self.shapes.caches) + guess + 1
             tokens, starts = left_pad([seen], 1, read, self.tokenizer.pad)
             at = self.run.look_begin(self.params, tokens, starts, length=length)
             done = 0
-            while done < most and draft.left:
-                until = min(most, done + self.shapes.chunk) if look else most
+            while done < most and sequence.left:
+                until = min(most, done + self.shapes.chunk) if streaming else most
                 at = self.run.look_go(self.params, at, np.int32(read + until))
                 known, worth, steps = jax.device_get((at.known, at.log_prob, at.steps))
                 refuse_nonfinite(worth)
                 new = np.asarray(at.tokens)[read + done : int(known)].tolist()
-                draft.add(new, float(worth) - draft.segment, self.tokenizer.eos)
-                draft.segment, done = float(worth), int(known) - read
+                sequence.add(new, float(worth) - sequence.segment, self.tokenizer.eos)
+                sequence.segment, done = float(worth), int(known) - read
                 yield
-            draft.segment = 0.0
+            sequence.segment = 0.0
             self.counts.update(steps=int(steps), tokens=done)
-            self._end_full([draft])
+            self._end_full([sequence])
 
-    def _best(
-        self, batch: list[GenerationSequence], beams: int, keep: int
-    ) -> dict[tuple[int, int], Continuation]:
+    def search(self, batch: list[GenerationSequence]) -> Found:
         """The continuations that beam search finds, which lie within one context."""
-        seen = [self._seen(draft) for draft in batch]
+        how = batch[0].request
+        seen = [self._context_tokens(sequence) for sequence in batch]
         rows, width = round_up(len(seen), self.shapes.rows), max(map(len, seen))
         read = 1 + (self._up(width - 1) if width > 1 else 0)
         tokens, starts = left_pad(seen, rows, read, self.tokenizer.pad)
         limits = np.zeros(rows, np.int32)
-        for row, (draft, ids) in enumerate(zip(batch, seen, strict=True)):
+        for row, (sequence, ids) in enumerate(zip(batch, seen, strict=True)):
             # One step more: the end that the limit forces is none.
-            limits[row] = 1 + min(draft.left, self.context - len(ids) + 1)
+            limits[row] = 1 + min(sequence.left, self.context - len(ids) + 1)
         length = round_up(max(limits.tolist()), self.shapes.caches)
         config = BeamSearchConfig(
-            num_beams=beams, nbest=keep, normalization="none", unscored_eos=True
+            num_beams=how.num_beams, nbest=how.nbest, normalization="none", unscored_eos=True
         )
         found = self.run.search(self.params, tokens, starts, limits, config, length=length)
         out = jax.device_get(found)
         refuse_nonfinite(out.log_probs[: len(batch)])
         found = {}
-        for row, draft in enumerate(batch):
+        for row, sequence in enumerate(batch):
             ways = zip(out.tokens[row], out.lengths[row], out.log_probs[row], strict=True)
             for place, (ids, count, worth) in enumerate(ways):
                 if not count:
                     continue
                 cut = count == limits[row]
                 tokens = ids[: count - cut].tolist()
-                found[draft.index, place] = draft.completed(tokens, float(worth))
+                found[sequence.index, place] = sequence.completed(tokens, float(worth))
         return found

@@ -1,9 +1,8 @@
 """N-gram models as language models: prompts in, text out, token by token on the CPU."""
 
-import collections
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from jaxtyping import Float
@@ -11,14 +10,9 @@ from jaxtyping import Float
 from transformer_jax.data.store import TokenStore
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.data.vocabulary import check_vocabulary
-from transformer_jax.decoding.requests import (
-    Continuation,
-    FinishReason,
-    GenerationRequest,
-    TextScore,
-    numbered,
-)
-from transformer_jax.decoding.writing import stable_prefix, truncate_at_stop
+from transformer_jax.decoding.requests import GenerationRequest, TextScore
+from transformer_jax.decoding.text_generation import Found, TextGenerator
+from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.models.ngram import NgramModel, Smoothing
 
@@ -27,8 +21,11 @@ __all__ = ["NgramLanguageModel", "process_probs", "sample_token"]
 Probabilities = Float[np.ndarray, " V"]
 
 
-class NgramLanguageModel:
+class NgramLanguageModel(TextGenerator):
     """An n-gram model with its tokenizer: a `LanguageModel`.
+
+    Its tables are sorted counts in host memory, looked up in float64, so that it adapts
+    :class:`TextGenerator` token by token instead of being a ``Decodable`` of arrays.
 
     A prompt is what a document begins with; after an empty one a document begins. The start and
     padding tokens have no probability, and what the vocabulary lacks is scored but never written.
@@ -78,29 +75,6 @@ class NgramLanguageModel:
         )
         return cls(made, tokenizer)
 
-    def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Continuation]]:
-        """The continuations of each prompt: ``samples`` of them, or ``nbest``, best first.
-
-        A draw depends on ``seed`` and the numbers of request and sample alone. Beam search goes by
-        the log-probability of the whole, without regard to length.
-        """
-        prompts = self.tokenizer.encode_batch([request.prompt for request in requests])
-        asked = zip(numbered(requests), prompts, strict=True)
-        return [self._answer(request, ids) for request, ids in asked]
-
-    def stream(self, request: GenerationRequest) -> Iterator[str]:
-        """The first continuation piece by piece, as it is written; a search, when it is over."""
-        prompt = self.tokenizer.encode(request.prompt)
-        if request.num_beams > 1:
-            yield self._search(request, prompt)[0].text
-            return
-        sent = 0
-        for path in self._write(request, prompt, 0):
-            text = path.text if path.finish_reason else stable_prefix(path.text, request.stop)
-            if len(text) > sent:
-                yield text[sent:]
-                sent = len(text)
-
     def document_log_probs(self, store: TokenStore) -> np.ndarray:
         """The log-probability of every token of tokenized documents, one after the other."""
         return self.model.log_probs(store.ids, store.offsets)
@@ -135,54 +109,75 @@ class NgramLanguageModel:
             )
         return scores
 
-    def _answer(self, request: GenerationRequest, prompt: list[int]) -> list[Continuation]:
-        if request.num_beams > 1:
-            return self._search(request, prompt)
-        if request.temperature == 0:  # all samples are one
-            return [self._last(request, prompt, 0)] * request.num_return_sequences
-        return [
-            self._last(request, prompt, sample) for sample in range(request.num_return_sequences)
-        ]
+    def prompt_tokens(self, prompt: str) -> list[int]:
+        """The tokens of the prompt alone: a document begins without a token of its own."""
+        [ids] = self.tokenizer.encode_batch([prompt])
+        return ids
 
-    def _last(self, request: GenerationRequest, prompt: list[int], sample: int) -> Continuation:
-        return collections.deque(self._write(request, prompt, sample), 1).pop().continuation()
+    def batches(
+        self, sequences: Sequence[GenerationSequence]
+    ) -> Iterator[list[GenerationSequence]]:
+        """One by one; the greedy samples of a request, which are all the same, together."""
+        same = lambda one: (one.index, one.sample if one.request.temperature else -1)
+        for _, batch in itertools.groupby(sequences, key=same):
+            yield list(batch)
 
-    def _write(
-        self, request: GenerationRequest, prompt: list[int], sample: int
-    ) -> Iterator["_Path"]:
-        """One continuation after each of its tokens; the last has a reason to be the last."""
-        rng = np.random.default_rng((request.seed, request.number or 0, sample))
-        path = self._start(prompt)
-        while not path.finish_reason:
-            likely = self.model.distribution(path.ids)
-            weights = process_probs(self._writable(likely), path.ids, request)
-            token = sample_token(weights, rng.random())
-            path = self._extend(path, token, likely, request)
-            yield path
+    def extend(self, batch: list[GenerationSequence], streaming: bool = False) -> Iterator[None]:
+        """Generates the tokens of the first sequence, which the others share; yields after each.
 
-    def _search(self, request: GenerationRequest, prompt: list[int]) -> list[Continuation]:
-        """The best continuations that a beam meets; ties go to the earlier found."""
-        live, done = [self._start(prompt)], list[_Path]()
+        A sample depends on the seed and the numbers of request and sample alone.
+        """
+        del streaming  # it yields in any case
+        first, *copies = batch
+        request = first.request
+        rng = np.random.default_rng((request.seed, request.number or 0, first.sample))
+        while first.left:
+            ids = [*first.read, *first.written]
+            probs = self.model.distribution(ids)
+            weights = process_probs(self._writable(probs), ids, request)
+            self._append(first, sample_token(weights, rng.random()), probs)
+            yield
+        for copy in copies:
+            copy.written, copy.log_prob = list(first.written), first.log_prob
+            copy.finish_reason = first.finish_reason
+
+    def search(self, batch: list[GenerationSequence]) -> Found:
+        """The continuations that beam search finds by the log-probability of the whole text."""
+        return {
+            (start.index, place): best.done()
+            for start in batch
+            for place, best in enumerate(self._beam_search(start))
+        }
+
+    def _beam_search(self, start: GenerationSequence) -> list[GenerationSequence]:
+        """The best finished sequences, best first; ties go to the earlier found."""
+        request = start.request
+        live, done = [start], list[GenerationSequence]()
         while live:
             found = []
-            for path in live:
-                likely = self.model.distribution(path.ids)
+            for beam in live:
+                probs = self.model.distribution([*beam.read, *beam.written])
                 with np.errstate(divide="ignore"):
-                    log_p = path.log_prob + np.log(self._writable(likely))
+                    log_p = beam.log_prob + np.log(self._writable(probs))
                 best = np.argsort(-log_p, kind="stable")[: request.num_beams + 1]
-                found += [(float(log_p[i]), path, int(i), likely) for i in best]
+                found += [(float(log_p[i]), beam, int(i), probs) for i in best]
             found.sort(key=lambda f: -f[0])
             live = []
-            for log_prob, path, token, likely in found:
+            for log_prob, beam, token, probs in found:
                 if log_prob == -np.inf or len(live) == request.num_beams:
                     break
-                longer = self._extend(path, token, likely, request)
+                longer = dataclasses.replace(beam, written=list(beam.written))
+                self._append(longer, token, probs)
                 (done if longer.finish_reason else live).append(longer)
-            done = sorted(done, key=lambda path: -path.log_prob)[: request.nbest]
-            # What is live only becomes less probable.
+            done = sorted(done, key=lambda beam: -beam.log_prob)[: request.nbest]
+            # A live beam only becomes less probable.
             if len(done) == request.nbest and live and live[0].log_prob <= done[-1].log_prob:
                 break
-        return [path.continuation() for path in done]
+        return done
+
+    def _append(self, sequence: GenerationSequence, token: int, probs: Probabilities) -> None:
+        with np.errstate(divide="ignore"):
+            sequence.add([token], float(np.log(probs[token])), self.tokenizer.eos)
 
     def _writable(self, likely: Probabilities) -> Probabilities:
         """The same without what the vocabulary lacks; where that was all, a text ends."""
@@ -193,60 +188,6 @@ class NgramLanguageModel:
         if not likely.any():
             likely[self.tokenizer.eos] = 1
         return likely
-
-    def _start(self, prompt: list[int]) -> "_Path":
-        begin = max(0, len(prompt) - _WINDOW)
-        return _Path(tuple(prompt), len(prompt), begin, len(prompt), "")
-
-    def _extend(
-        self, path: "_Path", token: int, likely: Probabilities, request: GenerationRequest
-    ) -> "_Path":
-        """The path with one more token, and the reason if it ends there."""
-        with np.errstate(divide="ignore"):
-            log_prob = path.log_prob + float(np.log(likely[token]))
-        path = dataclasses.replace(path, ids=(*path.ids, token), log_prob=log_prob)
-        end = token == self.tokenizer.eos
-        last = end or len(path.ids) - path.prompt == request.max_new_tokens
-        path = path.read(self.tokenizer.decode, last)
-        text, stopped = truncate_at_stop(path.text, request.stop)
-        if stopped:
-            return dataclasses.replace(path, text=text, finish_reason="stop")
-        reason: FinishReason | None = "end" if end else "length" if last else None
-        return dataclasses.replace(path, finish_reason=reason)
-
-
-_WINDOW = 8  # tokens of a prompt that may change how what follows them is written
-
-
-@dataclasses.dataclass(frozen=True)
-class _Path:
-    """A prompt and what was written after it so far.
-
-    Text is decoded a few tokens at a time: those from ``begin``, of which the ones before
-    ``seen`` are in ``text`` already. Half a character waits for its other half.
-    """
-
-    ids: tuple[int, ...]
-    prompt: int  # how many of them are the prompt's
-    begin: int
-    seen: int
-    text: str
-    log_prob: float = 0.0
-    finish_reason: FinishReason | None = None
-
-    def read(self, decode: Callable[[Sequence[int]], str], last: bool) -> "_Path":
-        old = decode(self.ids[self.begin : self.seen])
-        new = decode(self.ids[self.begin :])
-        if new.endswith("\ufffd") and not last:
-            return self
-        added = new[len(old) :] if new.startswith(old) else decode(self.ids[self.seen :])
-        return dataclasses.replace(
-            self, text=self.text + added, begin=self.seen, seen=len(self.ids)
-        )
-
-    def continuation(self) -> Continuation:
-        assert self.finish_reason is not None
-        return Continuation(self.text, self.ids[self.prompt :], self.log_prob, self.finish_reason)
 
 
 def process_probs(

@@ -1,4 +1,4 @@
-"""Texts that are being written, token by token, and where they stop."""
+"""Sequences that are being generated, token by token, and where they stop."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ def stable_prefix(text: str, stop: Sequence[str]) -> str:
 
 @dataclasses.dataclass
 class GenerationSequence:
-    """One text on its way: what was read, what is written, and why it ended."""
+    """A sequence in progress: its prompt, its generated tokens, and why it ended."""
 
     request: GenerationRequest
     index: int  # of the request
@@ -56,13 +56,7 @@ class GenerationSequence:
     @property
     def text(self) -> str:
         """The text written so far, up to a stop string."""
-        # As a continuation: some tokenizers drop the blank that begins a text.
-        whole = self.tokenizer.decode(self.read + self.written)
-        if not whole.startswith(self.shown):
-            whole, start = self.tokenizer.decode(self.written), 0
-        else:
-            start = len(self.shown)
-        return truncate_at_stop(whole[start:], self.request.stop)[0]
+        return truncate_at_stop(self._continuation(), self.request.stop)[0]
 
     @property
     def length(self) -> int:
@@ -75,7 +69,7 @@ class GenerationSequence:
         return 0 if self.finish_reason else self.request.max_new_tokens - len(self.written)
 
     def add(self, tokens: Sequence[int], log_prob: float, eos: int) -> None:
-        """Takes in what was written since, and sees whether the text has ended."""
+        """Appends generated tokens; sets ``finish_reason`` where the sequence ends."""
         self.written += tokens
         self.log_prob += log_prob
         if tokens and tokens[-1] == eos:
@@ -89,7 +83,14 @@ class GenerationSequence:
         """Whether a stop string is written."""
         if not self.request.stop:
             return False
-        return truncate_at_stop(self.tokenizer.decode(self.written), self.request.stop)[1]
+        return truncate_at_stop(self._continuation(), self.request.stop)[1]
+
+    def _continuation(self) -> str:
+        # Not decoded alone: some tokenizers drop the blank that begins a text.
+        whole = self.tokenizer.decode(self.read + self.written)
+        if whole.startswith(self.shown):
+            return whole[len(self.shown) :]
+        return self.tokenizer.decode(self.written)
 
     def completed(self, tokens: Sequence[int], log_prob: float) -> Continuation:
         """The text that ``tokens`` make of the same prompt, finished."""
