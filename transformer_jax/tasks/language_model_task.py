@@ -20,6 +20,7 @@ from transformer_jax.data.token_file import TextStore, build_tokens
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import plural
 from transformer_jax.models.decoder import Decoder
+from transformer_jax.models.protocol import Scorer
 from transformer_jax.tasks.batching import TokenCache, has_dropout
 from transformer_jax.tasks.settings import LanguageModelSettings
 from transformer_jax.training import objectives
@@ -114,7 +115,7 @@ def _with_bits(bits_per_nat: float) -> Objective:
     """The objective, and bits per character: so many for each nat per token."""
     objective = objectives.language_model()
 
-    def with_bits(model: Any, batch: dict[str, Any], key: Any = None) -> Sums:
+    def with_bits(model: Scorer, batch: dict[str, Any], key: Any = None) -> Sums:
         sums = objective(model, batch, key)
         total, weight = sums["loss"]
         return sums | {"bits_per_character": (total * bits_per_nat, weight)}
