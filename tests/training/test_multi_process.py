@@ -59,7 +59,8 @@ for name in ("fsdp", "tensor"):
     held[name] = local_rows(mesh, 16).tolist()
 mesh = make_mesh(MeshConfig(data=2, fsdp=2))
 rows = local_rows(mesh, 16)
-batches = [{k: v[rows] for k, v in toys.draw_sentences(n).items()} for n in range(test.STEPS)]
+part = lambda batch: jax.tree.map(lambda array: array[rows], batch)
+batches = [part(toys.draw_sentences(n)) for n in range(test.STEPS)]
 found = test.train(mesh, lambda: toys.Toy(toys.nnx.Rngs(0)), batches, 16)
 sync_global_devices("trained")
 print("REPORT", json.dumps(found | {"held": held, "main": is_main_process()}))
