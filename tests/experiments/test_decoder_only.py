@@ -180,7 +180,7 @@ def test_ngram_models_end_in_the_same_table(ngram_run, texts, tmp_path, capfd):
     assert main(["score", str(ngram_run["five"]), str(texts / "test.txt")]) == 0
     capfd.readouterr()
     assert decoder_only.main(["resume", str(ngram_run["five"])]) == 2
-    do_one_line(capfd.readouterr().err, "ngram_run in one go, there is nothing to resume")
+    do_one_line(capfd.readouterr().err, "trained in one go, there is nothing to resume")
 
 
 @pytest.mark.slow
@@ -224,7 +224,7 @@ def test_evaluate_and_score_agree_on_a_text(runs, ngram_run, texts, capfd):
         rows = rows_of(capfd.readouterr().out)
         told = rows[str(run)]
         count, tokenizer = int(whole[2]), load_tokenizer(run / "tokenizer.json")
-        # The loss is a mean over the tokens that were ngram_run.
+        # The loss is a mean over the tokens that were counted.
         nats = told[0] * (count + ends)
         end = nats + float(whole[1])
         if ends:

@@ -149,7 +149,9 @@ def _unfinished(family: TrainingProgram, directory: Any) -> tuple[Any, Any]:
     """A run that is trained step by step, and a function to its texts."""
     run, texts = family.read(directory)
     if not hasattr(run, "loop"):
-        raise ConfigError(f"{directory.path}: counted in one go, there is nothing to resume")
+        raise ConfigError(
+            f"{directory.path}: an n-gram model is trained in one go, there is nothing to resume"
+        )
     return run, texts
 
 
