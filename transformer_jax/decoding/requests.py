@@ -165,7 +165,7 @@ def perplexity(log_prob: float, tokens: int) -> float:
 
 @runtime_checkable
 class LanguageModel(Protocol):
-    """What every language model does, neural or counted."""
+    """What every language model does, neural or n-gram."""
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Continuation]]:
         """The continuations of each prompt: its samples, or its ``nbest`` best beams."""

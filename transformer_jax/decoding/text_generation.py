@@ -1,4 +1,4 @@
-"""Texts from prompts: what is the same for every language model, neural or counted."""
+"""Texts from prompts: what neural and n-gram language models share."""
 
 import abc
 import collections
