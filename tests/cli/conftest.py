@@ -29,7 +29,7 @@ from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.training.checkpoint import Checkpointer
 from transformer_jax.training.run_directory import RunDirectory
-from transformer_jax.training.state import TrainState
+from transformer_jax.training.state import TrainState, split
 
 LESSON = list(L1_PAIRS)
 
@@ -141,7 +141,8 @@ def language_run(folder, kind, positions, first):
     run = RunDirectory.create(folder)
     tokenizer.save(run.tokenizer)
     run.write(run.config, {"model": dataclasses.asdict(config), "first": first})
-    params = drawn(lambda: Decoder(config, rngs=nnx.Rngs(1)))[1]
+    params = split(Decoder(config, rngs=nnx.Rngs(1)))[1]
+    params = jax.tree.map(lambda leaf: leaf * 2 if leaf.ndim > 1 else leaf, params)
     checkpointer = Checkpointer(run.checkpoints)
     checkpointer.save(7, TrainState(jnp.int32(7), params, {}))
     checkpointer.wait()
