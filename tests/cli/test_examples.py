@@ -119,6 +119,7 @@ def test_fine_tune_bert(bert):
     assert accuracy >= 0.875
 
 
+@pytest.mark.slow
 def test_own_task(tmp_path):
     found = example("own_task").main(str(tmp_path))
     assert found.tolist() == [[3, 5, 7], [4, 9, 11]]

@@ -31,7 +31,7 @@ def length_buckets(
     Example:
         >>> lengths = np.array([3, 20, 9, 8, 11])
         >>> [(rows.tolist(), T) for rows, T in length_buckets(lengths, tokens=32)]
-        [([1], 20), ([4, 2], 12), ([3, 0], 12)]
+        [([1], 20), ([4, 2], 12), ([3, 0], 8)]
     """
     steps = np.array(_LENGTHS)
     known = steps[np.minimum(np.searchsorted(steps, lengths), len(steps) - 1)]

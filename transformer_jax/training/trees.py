@@ -17,7 +17,7 @@ def flatten_dict(tree: Any) -> dict[str, Any]:
     outlives the Python types of an optimizer.
 
     Example:
-        >>> named({"blocks": {0: {"kernel": 1}}, "rest": (2, None)})
+        >>> flatten_dict({"blocks": {0: {"kernel": 1}}, "rest": (2, None)})
         {'blocks/0/kernel': 1, 'rest/0': 2}
     """
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
@@ -40,9 +40,9 @@ def unflatten_dict(leaves: Mapping[str, Any], *, numbers: bool = True) -> dict[A
     """Nested dictionaries from names; a level of numbers alone gets ``int`` keys, in order.
 
     Example:
-        >>> nested({"blocks/10/kernel": 1, "blocks/2/kernel": 2, "table": 3})
+        >>> unflatten_dict({"blocks/10/kernel": 1, "blocks/2/kernel": 2, "table": 3})
         {'blocks': {2: {'kernel': 2}, 10: {'kernel': 1}}, 'table': 3}
-        >>> nested({"blocks/0": 1}, numbers=False)
+        >>> unflatten_dict({"blocks/0": 1}, numbers=False)
         {'blocks': {'0': 1}}
     """
     tree: dict[Any, Any] = {}
