@@ -105,8 +105,9 @@ def partition_of(freeze: str) -> Partition:
     """What a run trains: all parameters, or those whose paths are not frozen.
 
     Example:
+        >>> from flax import nnx
         >>> params = {"embedding": {"table": 1}, "labels": {"kernel": 2}}
-        >>> partition_of("embeddings").split(params, None)
+        >>> partition_of("embeddings").split(params, nnx.Rngs(0))
         ({'labels': {'kernel': 2}}, {'embedding': {'table': 1}})
     """
     if freeze == "none":
