@@ -22,6 +22,7 @@ from jaxtyping import install_import_hook
 from transformer_jax.compilation_cache import enable_compilation_cache
 
 ROOT = Path(__file__).parents[1]
+collect_ignore = ["stored/make.py"]  # a program for the checkout of 0.1.0
 # What one worker, command or run of the tests compiled is compiled by no other; nothing is left
 # in the home of who runs them.
 os.environ["TRANSFORMER_JAX_CACHE"] = str(ROOT / ".pytest_cache/programs")
