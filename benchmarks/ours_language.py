@@ -27,7 +27,7 @@ from transformer_jax.config import (
 from transformer_jax.decoding.generate import SamplingConfig
 from transformer_jax.decoding.layout import prepared
 from transformer_jax.decoding.options import SpecialTokens
-from transformer_jax.decoding.programs import Programs
+from transformer_jax.decoding.programs import Programs, PromptBatch
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.modules.parameters import parameters
@@ -109,16 +109,14 @@ def decode(preset, batch, prompt, new, dtype="float32"):
     tokens = rng.integers(0, end, (batch, prompt)).astype(np.int32)
     starts, before = np.zeros((2, batch), np.int32)
     limits = np.full(batch, new, np.int32)
+    prompts = PromptBatch(tokens, starts, limits, before, (tokens, starts))
     size = 64 * -(-(prompt + new) // 64)
     given = SamplingConfig(temperature=np.zeros(batch, np.float32)), None
     until = np.int32(new)
 
     def run(times):
         for _ in range(times):
-            at = programs.begin(
-                params, tokens, starts, limits, before, (tokens, starts), *given,
-                size=size, length=max(new, 64), ngrams=(),
-            )  # fmt: skip
+            at = programs.begin(params, prompts, *given, size=size, length=max(new, 64), ngrams=())
             if new > 1:
                 at = programs.go(params, at, until, *given, read=prompt, ngrams=())
             out = np.asarray(at.tokens)[:, prompt : prompt + new]
