@@ -1,7 +1,7 @@
 """This checkout and an earlier one, interleaved on this machine.
 
-    git worktree add /tmp/before v0.1.0
-    python -m benchmarks.compare /tmp/before --module experiments.benchmarking
+    git worktree add ../before 9818fef
+    python -m benchmarks.compare ../before --module experiments.benchmarking
 
 Training, decoding, embedding and loading, both checkouts in turns within each round. Prints how
 many times as fast this checkout is, and writes ``benchmarks/results/compare_cpu_pyVERSION.json``.

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import IO
 
-__all__ = ["Destination"]
+__all__ = ["Destination", "flush_directory"]
 
 _STREAM = re.compile(r"/(?:dev|proc/self)/fd/([0-9]+)")  # as /dev/stdout leads to
 _MOST_LINKS = 40
@@ -94,3 +94,17 @@ def _stream_of(path: Path) -> int | None:
         except (OSError, ValueError):
             break
     return None
+
+
+def flush_directory(path: Path) -> None:
+    """Makes renames in ``path`` survive a power failure, where the file system can."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(handle)
+    except OSError:
+        pass  # some network file systems cannot
+    finally:
+        os.close(handle)

@@ -1,7 +1,7 @@
 """Writes ``runs.tar.xz``: runs of every kind as version 0.1.0 stored them, and what they lead to.
 
-    git worktree add /tmp/old 9818fef
-    cp -r tests/stored /tmp/old/tests && cd /tmp/old
+    git worktree add ../old 9818fef
+    cp -r tests/stored ../old/tests && cd ../old
     python -m tests.stored.make && cp tests/stored/runs.tar.xz .../tests/stored
 
 It runs with the code of that commit, whose flags and settings have the names of that time. Each run

@@ -1,4 +1,4 @@
-"""Tokens hidden for a model to find again."""
+"""Random masks of masked-language modelling."""
 
 import dataclasses
 from typing import NamedTuple
@@ -14,13 +14,13 @@ __all__ = ["MLMMasking", "MaskedTokens", "mask_tokens"]
 
 
 class MaskedTokens(NamedTuple):
-    """Rows of tokens of which some are hidden, and which.
+    """Rows with masked tokens, and the tokens that the model predicts.
 
     Attributes:
         tokens: What the model reads.
-        places: Where the hidden tokens stand, in order; 0 where there are fewer than ``P``.
-        targets: What stood there.
-        weights: 1 for a hidden token and 0 where there is none.
+        masked_positions: Of the masked tokens, in order; 0 where there are fewer than ``P``.
+        targets: The tokens that were there.
+        weights: 1 for a masked token, 0 where there is none.
     """
 
     tokens: Int32[np.ndarray, "B T"]
@@ -31,16 +31,17 @@ class MaskedTokens(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class MLMMasking:
-    """Which tokens are hidden, and behind what (Devlin et al. 2019; rows B35, H18).
+    """Which tokens are masked, and what replaces them (Devlin et al. 2019; rows B35, H18).
 
     Attributes:
-        mask: The id that most hidden tokens become.
-        plain: The ids of text, of which others become one.
-        continues: Which ids continue a word; None masks tokens one by one, else words are
-            hidden as a whole.
-        mlm_probability: Share of the tokens of a row that are hidden.
-        mask_replace_prob: Share of the hidden that become ``mask``.
-        random_replace_prob: Share of them that become any id of ``plain``; the rest stay.
+        mask: The id of ``[MASK]``.
+        plain: The ids of text, which random replacements are drawn from.
+        is_continuation: Which ids continue a word; then whole words are masked. None masks tokens
+            one by one.
+        mlm_probability: Fraction of the tokens of a row that are masked.
+        mask_replace_prob: Fraction of these that become ``mask``.
+        random_replace_prob: Fraction of these that become a random id of ``plain``; the others
+            stay as they are.
     """
 
     mask: int
@@ -54,20 +55,20 @@ class MLMMasking:
     def of(
         cls, tokenizer: Tokenizer, *, whole_word_mask: bool = False, mlm_probability: float = 0.15
     ) -> "MLMMasking":
-        """As the recipe of BERT has it, with a tokenizer's ids.
+        """The masking of BERT with the ids of a tokenizer.
 
         Raises:
-            ConfigError: The tokenizer has no mask token, or whole words are asked for and its
-                ids do not tell where words begin.
+            ConfigError: The tokenizer has no mask token, or ``whole_word_mask`` is set and its ids
+                do not show where words begin.
         """
         if tokenizer.mask is None:
             raise ConfigError(
-                "the tokenizer has no [MASK] token: learn one with this run, or give a "
+                "the tokenizer has no [MASK] token: train one with this run, or give a "
                 "tokenizer.json that has [MASK] or <mask>"
             )
         if whole_word_mask and not tokenizer.is_continuation.any():
             raise ConfigError(
-                "masking.whole_word_mask: the ids of this tokenizer do not tell where words begin: "
+                "masking.whole_word_mask: the ids of this tokenizer do not show where words begin: "
                 "choose tokenizer.kind wordpiece"
             )
         ids = np.arange(tokenizer.vocab_size)
@@ -80,7 +81,7 @@ class MLMMasking:
         )
 
     def room(self, T: int) -> int:
-        """``P``: how many tokens are hidden, at most, of a row of ``T``."""
+        """``P``: the most tokens that are masked in a row of ``T``."""
         return max(1, round(self.mlm_probability * T))
 
 
@@ -92,18 +93,18 @@ def mask_tokens(
     seed: int,
     epoch: int,
 ) -> MaskedTokens:
-    """Rows with a share of their tokens hidden, chosen by (seed, epoch, number of the row) alone.
+    """Rows with masked tokens, drawn from the seed, the epoch and the number of the row alone.
 
-    Of ``n`` allowed tokens ``round(mlm_probability · n)`` are chosen, at least one; whole words are
-    taken in random order for as long as they fit into that number.
+    Of ``n`` allowed tokens ``round(mlm_probability · n)`` are masked, at least one; whole words
+    are taken in random order as long as they fit into that number.
 
     Args:
         tokens: The rows.
-        allowed: Which tokens may be chosen; special ones and padding may not.
-        masking: How many, and what becomes of them.
-        numbers: What tells each row from others; the same row hides other tokens in each epoch.
-        seed: Of everything.
-        epoch: Of the choice.
+        allowed: Which tokens may be masked: neither special tokens nor padding.
+        masking: How many are masked, and what replaces them.
+        numbers: The number of each row in its data set.
+        seed: Of the random draws.
+        epoch: Each epoch masks other tokens.
 
     Example:
         >>> masking = MLMMasking(
@@ -111,8 +112,8 @@ def mask_tokens(
         ...     mask_replace_prob=1.0, random_replace_prob=0.0,
         ... )
         >>> row = np.array([[2, 7, 8, 9, 6, 3]])
-        >>> hidden = mask_tokens(row, row > 4, masking, np.array([0]), seed=1, epoch=0)
-        >>> hidden.tokens, hidden.masked_positions, hidden.targets
+        >>> masked = mask_tokens(row, row > 4, masking, np.array([0]), seed=1, epoch=0)
+        >>> masked.tokens, masked.masked_positions, masked.targets
         (array([[2, 7, 4, 9, 4, 3]], dtype=int32),
          array([[2, 4, 0]], dtype=int32),
          array([[8, 6, 0]], dtype=int32))

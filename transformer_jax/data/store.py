@@ -63,8 +63,9 @@ class PairStore:
     Attributes:
         source: Source sentences.
         target: Their translations.
-        kept: Which of the given pairs each one was; over-long pairs may have been dropped.
-        counts: Pairs that were over-long, by what became of them.
+        pair_indices: The number of each pair among those given; pairs that are too long may have
+            been dropped.
+        counts: Pairs that were too long, by what was done with them.
     """
 
     source: TokenStore

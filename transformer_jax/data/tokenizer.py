@@ -51,21 +51,21 @@ class SpecialTokensTemplate(NamedTuple):
 class Tokenizer:
     """Text to ids and back.
 
-    Ids of text never hold a special token, also where the text spells one out (``"</s>"``): what
-    would become one is ``unk``, or left out where there is none.
+    Ids of text never hold a special token, also where the text spells one out (``"</s>"``): it
+    becomes ``unk``, or is left out if there is no ``unk``.
 
     Attributes:
         vocab_size: One more than the largest id.
         pad: Fills up rows; the id of ``eos`` where the file has no such token.
-        unk: What the vocabulary lacks, or None.
-        bos: What a decoder starts with; the id of ``pad`` where the file has none (T5, Marian).
+        unk: Replaces what the vocabulary lacks, or None.
+        bos: The first input of a decoder; the id of ``pad`` where the file has none (T5, Marian).
         eos: Ends every sentence.
-        mask: Stands for a hidden token, or None.
-        before: What a text to be read begins with, as the file frames it (BART's ``<s>``).
-        after: What it ends with; ``eos`` alone unless the file says otherwise.
-        joint: How many ``eos`` stand between two texts of a pair (RoBERTa: 2).
-        template: What the file puts around texts and between them; None if that is nothing.
-        text: What the file holds.
+        mask: Replaces masked tokens, or None.
+        prefix_ids: Special tokens before a source text, by the file's template (BART's ``<s>``).
+        suffix_ids: Special tokens after it; ``eos`` alone without a template.
+        num_separators: Number of ``eos`` between the two texts of a pair (RoBERTa: 2).
+        template: The special-tokens template of the file, or None.
+        text: The content of the file.
         sha256: Of the file that ``save`` writes.
     """
 

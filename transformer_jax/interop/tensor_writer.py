@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.interop.headers import TYPES, name_problem
 from transformer_jax.interop.tensor_files import INDEX, WEIGHTS
+from transformer_jax.output_files import flush_directory
 
 __all__ = ["write_tensors"]
 
@@ -100,10 +101,4 @@ def _write(path: Path, fill: Callable[[Path], object]) -> None:
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
-    handle = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    except OSError:
-        pass  # some network file systems cannot
-    finally:
-        os.close(handle)
+    flush_directory(path.parent)

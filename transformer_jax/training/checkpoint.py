@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.output_files import flush_directory
 from transformer_jax.training import manifest, trees
 from transformer_jax.training.lock import check_lock
 from transformer_jax.training.orbax_items import dispose, explained, orbax, read_item
@@ -224,7 +225,7 @@ class Checkpointer:
             self._writer.wait_until_finished()
         self._pending = None
         if self._primary:
-            manifest.flush_directory(self.directory)
+            flush_directory(self.directory)
             self._prune()
 
     @contextlib.contextmanager

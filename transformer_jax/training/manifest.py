@@ -15,6 +15,7 @@ from typing import Any
 from transformer_jax.data.files import open_file, read_file
 from transformer_jax.errors import CheckpointError, plural
 from transformer_jax.old_names import ITEMS, current_settings
+from transformer_jax.output_files import flush_directory
 
 __all__ = [
     "MANIFEST",
@@ -22,7 +23,6 @@ __all__ = [
     "atomic_write",
     "file_record",
     "find_corruption",
-    "flush_directory",
     "item_directory",
     "read",
     "rewrite",
@@ -106,20 +106,6 @@ def atomic_write(path: Path, text: str) -> None:
         os.fsync(file.fileno())
     scratch.replace(path)
     flush_directory(path.parent)
-
-
-def flush_directory(path: Path) -> None:
-    """Makes renames in ``path`` last through a power cut, where the system can."""
-    try:
-        handle = os.open(path, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(handle)
-    except OSError:
-        pass  # some network file systems cannot
-    finally:
-        os.close(handle)
 
 
 def read(directory: Path) -> dict[str, Any]:
