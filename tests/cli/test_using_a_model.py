@@ -22,7 +22,8 @@ from transformer_jax.config import TransformerConfig
 from transformer_jax.decoding.forced import TraceStep
 from transformer_jax.decoding.generate import SamplingConfig
 from transformer_jax.decoding.options import BeamSearchConfig
-from transformer_jax.decoding.translations import Hypothesis, Translation
+from transformer_jax.decoding.requests import Continuation
+from transformer_jax.decoding.translations import Translation
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError
 from transformer_jax.keys import key_for
@@ -100,7 +101,10 @@ def test_what_was_written_before_a_mistake_is_kept(tmp_path, capsys):
 
 @pytest.mark.parametrize(("nbest", "rows"), [(1, 1), (2, 2)])
 def test_a_table_of_translations(nbest, rows, capsysbinary):
-    written = Hypothesis("a\\b", (1,), -1.0, -1.0), Hypothesis("c\td", (1,), -2.0, -2.0)
+    written = (
+        Continuation("a\\b", (1,), -1.0, "end", -1.0),
+        Continuation("c\td", (1,), -2.0, "end", -2.0),
+    )
     command = Translate(run=Path("run"), nbest=nbest, tsv=True)
     table = (command.header() + command.written(1, Translation("source", written[:nbest]))).decode()
     every = ["line\trank\tscore\ttext", "1\t1\t-1.0000\ta\\\\b", "1\t2\t-2.0000\tc\\td"]

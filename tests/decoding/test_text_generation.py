@@ -7,12 +7,12 @@ import pytest
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.decoding.ngram import NgramLanguageModel
 from transformer_jax.decoding.requests import GenerationRequest
-from transformer_jax.decoding.text_generation import TextGenerator
+from transformer_jax.decoding.text_generation import CausalTextGenerator
 
 TEXTS = ["the dog sees the cat", "a fox reads a book", "the sea is cold", "to run to the sea"] * 6
 
 
-class Counting(TextGenerator):
+class Counting(CausalTextGenerator):
     """Writes the samples' own numbers, and finds beams by theirs; two sequences a batch."""
 
     def __init__(self, tokenizer):
@@ -32,15 +32,17 @@ class Counting(TextGenerator):
                 one.add(self.tokenizer.encode("abcdef"[one.sample]), -1.0, self.tokenizer.eos)
             yield
 
-    def search(self, batch):
-        assert len({(one.request.num_beams, one.request.nbest) for one in batch}) == 1
+    def search(self, batch, config):
+        assert {(one.request.num_beams, one.request.nbest) for one in batch} == {
+            (config.num_beams, config.nbest)
+        }
         found = {}
         for start in batch:
-            for place in range(start.request.nbest):
+            for place in range(config.nbest):
                 beam = dataclasses.replace(start, written=[])
                 beam.add(self.tokenizer.encode("uvwxyz"[place]), -2.0, self.tokenizer.eos)
                 found[start.index, place] = beam.done()
-        return found
+        return lambda: found
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +70,25 @@ def test_each_request_gets_its_samples_or_beams_in_its_place(letters):
     # What may begin a stop string is held back.
     assert list(model.stream(GenerationRequest("", max_new_tokens=3, stop=("ab",)))) == ["a"] * 3
     assert list(model.stream(GenerationRequest("", max_new_tokens=3, stop=("aa",)))) == []
+
+
+def test_a_batch_is_prepared_while_another_is_searched(letters):
+    """Two batches are in flight; the first is waited for when the second has started."""
+    events = []
+
+    class Watched(Counting):
+        def search(self, batch, config):
+            wait, first = super().search(batch, config), batch[0].index
+            events.append(("start", first))
+            return lambda: events.append(("wait", first)) or wait()
+
+    requests = [GenerationRequest("a", num_beams=2, max_new_tokens=2)] * 7
+    found = Watched(letters).generate(requests)
+    assert [[one.text for one in texts] for texts in found] == [["u"]] * 7
+    assert events == [
+        ("start", 0), ("start", 2), ("wait", 0), ("start", 4), ("wait", 2), ("start", 6),
+        ("wait", 4), ("wait", 6),
+    ]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from transformer_jax.config import (
 )
 from transformer_jax.decoding.exhaustive import exhaustive_search
 from transformer_jax.decoding.options import BeamSearchConfig, SpecialTokens, TranslationBatching
+from transformer_jax.decoding.programs import SearchPrompts
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
@@ -160,6 +161,18 @@ def test_greedy_is_the_argmax_of_teacher_forcing(greedy, lines):
         assert translation.tokens == tuple(tokens)
 
 
+def test_the_finish_reason_is_the_end_token_or_the_limit(translator, greedy, lines):
+    """Beam search always ends with EOS; greedy search may reach its limit before."""
+    for way in translator.translate(lines[1:2])[0].hypotheses:
+        assert (way.finish_reason, way.tokens[-1]) == ("end", EOS)
+    found = [translation.hypotheses[0] for translation in greedy.translate(lines)]
+    assert "length" in {way.finish_reason for way in found}
+    for line, way in zip(lines, found, strict=True):
+        assert (way.finish_reason == "end") == (way.tokens[-1] == EOS)
+        if way.finish_reason == "length":
+            assert len(way.tokens) == GREEDY.max_length(len(line) + 1, 24)
+
+
 def test_scores_are_those_of_teacher_forcing(translator, lines):
     for translation in translator.translate(lines[1:5]):
         assert len(translation.hypotheses) == 2
@@ -217,12 +230,12 @@ def test_the_number_of_compiled_shapes_is_finite(greedy):
     rng = np.random.default_rng(2)
     for count in (1, 2, 3, 9, 30):
         translator.translate(["a" * int(n) for n in rng.integers(1, 16, count)])
-    assert translator._decode._cache_size() <= len(SHAPES.source_lengths) * len(SHAPES.rows)
-    again = translator._decode._cache_size()
+    assert translator.run.search._cache_size() <= len(SHAPES.source_lengths) * len(SHAPES.rows)
+    again = translator.run.search._cache_size()
     for alpha in (0.3, 2.0):
         search = dataclasses.replace(GREEDY, length_penalty=alpha)
         translator.translate(["abc", "d"], search)
-    assert translator._decode._cache_size() == again
+    assert translator.run.search._cache_size() == again
 
 
 def test_a_lines_shape_is_its_own(translator):
@@ -239,11 +252,11 @@ def test_a_lines_shape_is_its_own(translator):
 def test_other_parameters_need_no_other_program(greedy, lines):
     translator = like(greedy)
     before = translator.translate(lines[:2])
-    compiled = translator._decode._cache_size()
+    compiled = translator.run.search._cache_size()
     graph, state = nnx.split(letter_model(1))
     translator.params = params = nnx.to_pure_dict(state)
     after = translator.translate(lines[:2])
-    assert translator._decode._cache_size() == compiled
+    assert translator.run.search._cache_size() == compiled
     assert [t.text for t in before] != [t.text for t in after]
     pair = Translator((graph, params), Letters(), search=GREEDY, batching=SHAPES)
     for one, other in zip(pair.translate(lines[:2]), after, strict=True):
@@ -275,10 +288,11 @@ def test_weights_are_cast_once_and_not_at_every_token(beams):
     translator = Translator(model, Letters(), search=search, batching=SHAPES)
     shapes = {leaf.shape for leaf in jax.tree.leaves(translator.params) if leaf.ndim > 1}
     limits = np.full(4, 9, np.int32)
-    traced = translator._decode.trace(
-        translator.params, np.ones((4, 8), np.int32), limits, limits, search, None, length=9,
-        special=SpecialTokens(EOS, PAD),
-    )  # fmt: skip
+    inputs = {"source": np.ones((4, 8), np.int32), "source_lengths": limits}
+    prompts = SearchPrompts(np.full((4, 1), BOS), np.zeros(4, np.int32), limits, inputs)
+    traced = translator.run.search.trace(
+        translator.params, prompts, search, length=9, special=SpecialTokens(EOS, PAD)
+    )
     looped = [equation for equation, within in equations_of(traced.jaxpr.jaxpr) if within]
     assert len([equation for equation in looped if equation.primitive.name == "dot_general"]) > 5
     cast = [

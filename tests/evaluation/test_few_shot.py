@@ -42,7 +42,7 @@ class Fake:
         text = self.reply(request.prompt)
         for stop in request.stop:
             text = text.split(stop)[0]
-        return Continuation(text, (), 0.0, "stop")
+        return Continuation(text, (), 0.0, "stop", 0.0)
 
     def stream(self, request):
         yield self.reply(request.prompt)

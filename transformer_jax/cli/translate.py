@@ -128,7 +128,8 @@ class Translate(RunCommand):
 
     def by_generation_config(self) -> int:
         """Writes the translations of ``generate()`` of transformers."""
-        from transformer_jax.decoding.translations import Hypothesis, Translation
+        from transformer_jax.decoding.requests import Continuation
+        from transformer_jax.decoding.translations import Translation
         from transformer_jax.predictors.hf_generation import HFTextGenerator
         from transformer_jax.predictors.runs import load
 
@@ -144,7 +145,7 @@ class Translate(RunCommand):
             out.write(self.header())
             for i, texts in enumerate(write(self.lines()), 1):
                 ways = tuple(
-                    Hypothesis(one.text, one.tokens, one.score, one.score) for one in texts
+                    Continuation(one.text, one.tokens, one.score, "end", one.score) for one in texts
                 )
                 out.write(shown.written(i, Translation("", ways)))
                 out.flush()

@@ -23,9 +23,13 @@ from transformer_jax.decoding.forced import TeacherForced, TraceStep, trace_step
 from transformer_jax.decoding.generate import GenerationState
 from transformer_jax.decoding.layout import prepared, split_model
 from transformer_jax.decoding.options import BatchingConfig, BeamSearchConfig, special_tokens
-from transformer_jax.decoding.programs import Programs, PromptBatch
+from transformer_jax.decoding.programs import Programs, PromptBatch, SearchPrompts
 from transformer_jax.decoding.requests import Continuation, GenerationRequest, TextScore
-from transformer_jax.decoding.text_generation import Found, TextGenerator
+from transformer_jax.decoding.text_generation import (
+    CausalTextGenerator,
+    Pending,
+    read_hypotheses,
+)
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.windows import Window, round_up, windows
 from transformer_jax.decoding.writing import GenerationSequence
@@ -37,7 +41,7 @@ from transformer_jax.numerics import refuse_nonfinite
 __all__ = ["DecoderLanguageModel"]
 
 
-class DecoderLanguageModel(TextGenerator):
+class DecoderLanguageModel(CausalTextGenerator):
     """A decoder and its tokenizer, as a function of texts.
 
     What a prompt becomes depends neither on its neighbours nor on the shapes it is computed in;
@@ -183,7 +187,7 @@ class DecoderLanguageModel(TextGenerator):
                 for row, (i, (start, stop, _)) in enumerate(part):
                     inputs[row, : stop - start] = texts[i][start:stop]
                     targets[row, : stop - start] = texts[i][start + 1 : stop + 1]
-                out = jax.device_get(self.run.force(self.params, inputs, targets, best=best))
+                out = jax.device_get(self.run.force(self.params, (inputs,), targets, best=best))
                 refuse_nonfinite(out.log_probs[: len(part)])
                 for row, (i, window) in enumerate(part):
                     length = window.stop - window.start
@@ -327,9 +331,8 @@ class DecoderLanguageModel(TextGenerator):
             self.counts.update(steps=int(steps), tokens=done)
             self._end_full([sequence])
 
-    def search(self, batch: list[GenerationSequence]) -> Found:
+    def search(self, batch: list[GenerationSequence], config: BeamSearchConfig) -> Pending:
         """The continuations that beam search finds, which lie within one context."""
-        how = batch[0].request
         seen = [self._context_tokens(sequence) for sequence in batch]
         rows, width = round_up(len(seen), self.shapes.rows), max(map(len, seen))
         read = 1 + (self._up(width - 1) if width > 1 else 0)
@@ -339,19 +342,10 @@ class DecoderLanguageModel(TextGenerator):
             # One step more: the end that the limit forces is none.
             limits[row] = 1 + min(sequence.left, self.context - len(ids) + 1)
         length = round_up(max(limits.tolist()), self.shapes.caches)
-        config = BeamSearchConfig(
-            num_beams=how.num_beams, nbest=how.nbest, normalization="none", unscored_eos=True
-        )
-        found = self.run.search(self.params, tokens, starts, limits, config, length=length)
-        out = jax.device_get(found)
-        refuse_nonfinite(out.log_probs[: len(batch)])
-        found = {}
-        for row, sequence in enumerate(batch):
-            ways = zip(out.tokens[row], out.lengths[row], out.log_probs[row], strict=True)
-            for place, (ids, count, worth) in enumerate(ways):
-                if not count:
-                    continue
-                cut = count == limits[row]
-                tokens = ids[: count - cut].tolist()
-                found[sequence.index, place] = sequence.completed(tokens, float(worth))
-        return found
+        # Search ends every hypothesis with EOS, also where texts do not end by themselves.
+        special = self.run.special
+        suppressed = tuple(t for t in special.suppress_tokens if t != special.eos)
+        prompts = SearchPrompts(tokens, starts, limits)
+        special = special._replace(suppress_tokens=suppressed)
+        output = self.run.search(self.params, prompts, config, length=length, special=special)
+        return lambda: read_hypotheses(batch, output, (limits - 1).tolist())

@@ -10,8 +10,9 @@ from jaxtyping import Float
 from transformer_jax.data.store import TokenStore
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.data.vocabulary import check_vocabulary
+from transformer_jax.decoding.options import BeamSearchConfig
 from transformer_jax.decoding.requests import GenerationRequest, TextScore
-from transformer_jax.decoding.text_generation import Found, TextGenerator
+from transformer_jax.decoding.text_generation import CausalTextGenerator, Pending
 from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.models.ngram import NgramModel, Smoothing
@@ -21,11 +22,11 @@ __all__ = ["NgramLanguageModel", "process_probs", "sample_token"]
 Probabilities = Float[np.ndarray, " V"]
 
 
-class NgramLanguageModel(TextGenerator):
+class NgramLanguageModel(CausalTextGenerator):
     """An n-gram model with its tokenizer: a `LanguageModel`.
 
     Its tables are sorted counts in host memory, looked up in float64, so that it adapts
-    :class:`TextGenerator` token by token instead of being a ``Decodable`` of arrays.
+    :class:`CausalTextGenerator` token by token instead of being a ``Decodable`` of arrays.
 
     A prompt is what a document begins with; after an empty one a document begins. The start and
     padding tokens have no probability, and what the vocabulary lacks is scored but never written.
@@ -141,17 +142,19 @@ class NgramLanguageModel(TextGenerator):
             copy.written, copy.log_prob = list(first.written), first.log_prob
             copy.finish_reason = first.finish_reason
 
-    def search(self, batch: list[GenerationSequence]) -> Found:
+    def search(self, batch: list[GenerationSequence], config: BeamSearchConfig) -> Pending:
         """The continuations that beam search finds by the log-probability of the whole text."""
-        return {
+        found = {
             (start.index, place): best.done()
             for start in batch
-            for place, best in enumerate(self._beam_search(start))
+            for place, best in enumerate(self._beam_search(start, config))
         }
+        return lambda: found
 
-    def _beam_search(self, start: GenerationSequence) -> list[GenerationSequence]:
+    def _beam_search(
+        self, start: GenerationSequence, config: BeamSearchConfig
+    ) -> list[GenerationSequence]:
         """The best finished sequences, best first; ties go to the earlier found."""
-        request = start.request
         live, done = [start], list[GenerationSequence]()
         while live:
             found = []
@@ -159,19 +162,19 @@ class NgramLanguageModel(TextGenerator):
                 probs = self.model.distribution([*beam.read, *beam.written])
                 with np.errstate(divide="ignore"):
                     log_p = beam.log_prob + np.log(self._writable(probs))
-                best = np.argsort(-log_p, kind="stable")[: request.num_beams + 1]
+                best = np.argsort(-log_p, kind="stable")[: config.num_beams + 1]
                 found += [(float(log_p[i]), beam, int(i), probs) for i in best]
             found.sort(key=lambda f: -f[0])
             live = []
             for log_prob, beam, token, probs in found:
-                if log_prob == -np.inf or len(live) == request.num_beams:
+                if log_prob == -np.inf or len(live) == config.num_beams:
                     break
                 longer = dataclasses.replace(beam, written=list(beam.written))
                 self._append(longer, token, probs)
                 (done if longer.finish_reason else live).append(longer)
-            done = sorted(done, key=lambda beam: -beam.log_prob)[: request.nbest]
+            done = sorted(done, key=lambda beam: -beam.log_prob)[: config.nbest]
             # A live beam only becomes less probable.
-            if len(done) == request.nbest and live and live[0].log_prob <= done[-1].log_prob:
+            if len(done) == config.nbest and live and live[0].log_prob <= done[-1].log_prob:
                 break
         return done
 

@@ -1,4 +1,4 @@
-"""What a language model compiles: reading prompts, writing, searching, judging."""
+"""What text generation compiles: prefill, generation, search and scoring."""
 
 import functools
 from collections.abc import Callable
@@ -7,19 +7,24 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jaxtyping import Array, Key
 
 from transformer_jax.decoding.beam import Hypotheses, beam_search
 from transformer_jax.decoding.forced import TeacherForced, teacher_forced_log_probs
 from transformer_jax.decoding.generate import (
     GenerationState,
+    SamplingConfig,
     append_token,
     continue_generation,
+    generate,
     init_generation,
 )
-from transformer_jax.decoding.options import SpecialTokens
+from transformer_jax.decoding.lengths import length_penalty
+from transformer_jax.decoding.options import BeamSearchConfig, SpecialTokens
 from transformer_jax.decoding.speculate import PromptLookupState, prompt_lookup_decode
+from transformer_jax.models.protocol import Decodable
 
-__all__ = ["Programs", "PromptBatch"]
+__all__ = ["Programs", "PromptBatch", "SearchPrompts", "prefill", "search"]
 
 
 class PromptBatch(NamedTuple):
@@ -32,6 +37,15 @@ class PromptBatch(NamedTuple):
     seen: tuple[Any, Any]  # [B Q] and [B], what penalties apply to, and where it begins
 
 
+class SearchPrompts(NamedTuple):
+    """Prompts of one search, as rows that end in the same column."""
+
+    tokens: Any  # [B P], padded on the left
+    starts: Any  # [B], where each prompt begins
+    max_lengths: Any  # [B], most new tokens of each, EOS included; 0 marks a row of padding
+    inputs: Any = None  # of the encoder, by name
+
+
 class Programs:
     """Functions of parameters and token arrays, each compiled once for a shape and kept.
 
@@ -41,30 +55,22 @@ class Programs:
         begin: Prefills prompts, and generates the first token of each.
         go: Goes on up to a number of tokens; what is given is used up.
         grow: A cache with more room; the one given is used up.
-        search: Beam search from prompts.
+        search: Greedy search, sampling or beam search from prompts; see :func:`search`.
         look_begin: Reads one prompt for speculation.
         look_go: Goes on with that; the one given is used up.
-        force: What the model thinks of given texts.
+        force: Log-probabilities of given texts, by teacher forcing.
     """
 
     def __init__(self, graph: Any, special: SpecialTokens, *, num_draft_tokens: int = 0):
-        """Takes the static part of a decoder, and what it may not write."""
+        """Takes the static part of a model and the special tokens of its texts."""
         self.graph, self.special, self.draft = graph, special, num_draft_tokens
         self.begin = jax.jit(self._begin_batch, static_argnames=("size", "length", "ngrams"))
         self.go = jax.jit(self._go_batch, static_argnames=("read", "ngrams"), donate_argnums=1)
         self.grow = jax.jit(_grown, static_argnames="size", donate_argnums=0)
-        self.search = jax.jit(self._search_batch, static_argnames="length")
+        self.search = jax.jit(self._search_batch, static_argnames=("length", "special"))
         self.look_begin = jax.jit(self._look_begin_one, static_argnames="length")
         self.look_go = jax.jit(self._look_go_one, donate_argnums=1)
         self.force = jax.jit(self._force_batch, static_argnames="best")
-
-    def _prefilled(self, params, tokens, starts, size: int, beams: int = 1):
-        """The model, and its cache with all but the last token of each prompt."""
-        model = nnx.merge(self.graph, params)
-        cache = model.init_cache(None, tokens.shape[0], size, beams=beams)
-        if tokens.shape[1] > 1:
-            cache = model.prefill(tokens[:, :-1], cache, starts)[1]
-        return model, cache
 
     def _begin_batch(
         self, params, prompts, sampling, keys, *, size, length, ngrams
@@ -103,25 +109,16 @@ class Programs:
             keys=keys,
         )
 
-    def _search_batch(self, params, tokens, starts, max_lengths, config, *, length) -> Hypotheses:
-        size = tokens.shape[1] - 1 + length
-        model, cache = self._prefilled(params, tokens, starts, size, config.num_beams)
-        # Search ends every hypothesis with EOS, also where texts do not end by themselves.
-        suppressed = tuple(t for t in self.special.suppress_tokens if t != self.special.eos)
-        return beam_search(
-            model.step,
-            cache,
-            tokens[:, -1],
-            model.reorder,
-            self.special._replace(suppress_tokens=suppressed),
-            config,
-            length=length,
-            max_lengths=max_lengths,
-        )
+    def _search_batch(
+        self, params, prompts, config, sampling=None, keys=None, *, length, special
+    ) -> Hypotheses:
+        model = nnx.merge(self.graph, params)
+        return search(model, prompts, config, special, length=length, sampling=sampling, keys=keys)
 
     def _look_begin_one(self, params, tokens, starts, *, length) -> PromptLookupState:
-        size = tokens.shape[1] + length
-        _, cache = self._prefilled(params, tokens, starts, size)
+        cache = prefill(
+            nnx.merge(self.graph, params), SearchPrompts(tokens, starts, None), 1 + length
+        )
         return PromptLookupState(
             tokens=jnp.pad(tokens[0], (0, length)),
             known=jnp.int32(tokens.shape[1]),
@@ -135,8 +132,78 @@ class Programs:
         extend = nnx.merge(self.graph, params).extend
         return prompt_lookup_decode(extend, at, until, self.special, num_draft_tokens=self.draft)
 
-    def _force_batch(self, params, inputs, targets, *, best) -> TeacherForced:
-        return teacher_forced_log_probs(nnx.merge(self.graph, params)(inputs), targets, best)
+    def _force_batch(self, params, arguments, targets, *, best) -> TeacherForced:
+        return teacher_forced_log_probs(nnx.merge(self.graph, params)(*arguments), targets, best)
+
+
+def prefill(model: Decodable, prompts: SearchPrompts, length: int, beams: int = 1) -> Any:
+    """A cache that holds all but the last token of each prompt.
+
+    Args:
+        model: Decoder or encoder-decoder.
+        prompts: The prompts, and the inputs of the encoder.
+        length: Most new tokens.
+        beams: Beams of each prompt.
+    """
+    B, P = prompts.tokens.shape
+    cache = model.init_cache(prompts.inputs, B, P - 1 + length, beams=beams)
+    if P > 1:
+        cache = model.prefill(prompts.tokens[:, :-1], cache, prompts.starts)[1]
+    return cache
+
+
+def search(
+    model: Decodable,
+    prompts: SearchPrompts,
+    config: BeamSearchConfig,
+    special: SpecialTokens,
+    *,
+    length: int,
+    sampling: SamplingConfig | None = None,
+    keys: Key[Array, " B"] | None = None,
+) -> Hypotheses:
+    """The best texts that a search finds, as one program.
+
+    It is beam search with several beams, and greedy search or sampling with one.
+
+    Args:
+        model: Decoder or encoder-decoder.
+        prompts: The prompts, and the inputs of the encoder.
+        config: Beams, hypotheses returned, normalization and lengths.
+        special: Ids of EOS, padding and suppressed tokens.
+        length: Most new tokens of any text, EOS included.
+        sampling: How tokens are sampled with ``keys``.
+        keys: Random key of each prompt; None samples nothing.
+    """
+    cache = prefill(model, prompts, length, config.num_beams)
+    start, limits = prompts.tokens[:, -1], prompts.max_lengths
+    if config.num_beams > 1:
+        return beam_search(
+            model.step,
+            cache,
+            start,
+            model.reorder,
+            special,
+            config,
+            length=length,
+            max_lengths=limits,
+        )
+    sampling = SamplingConfig() if sampling is None else sampling
+    if config.min_length > 1:
+        sampling = sampling._replace(min_length=config.min_length)
+    out = generate(
+        model.step,
+        cache,
+        start,
+        special,
+        length=length,
+        max_lengths=limits,
+        sampling=sampling,
+        keys=keys,
+    )
+    penalty = length_penalty(out.lengths, config.normalization, config.length_penalty)
+    parts = (out.tokens, out.lengths, out.log_probs, out.log_probs / penalty)
+    return Hypotheses(*(part[:, None] for part in parts))
 
 
 def _grown(cache: Any, *, size: int) -> Any:

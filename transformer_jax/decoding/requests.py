@@ -116,12 +116,13 @@ def numbered(requests: Sequence[GenerationRequest]) -> list[GenerationRequest]:
 
 @dataclasses.dataclass(frozen=True)
 class Continuation:
-    """One text that follows a prompt."""
+    """One generated text: what follows a prompt, or a translation."""
 
     text: str  # without the prompt, and without the stop string
     tokens: tuple[int, ...]  # as written by the model, its end token included
     log_prob: float  # of the tokens under the model itself, whatever the sampling; in nats
     finish_reason: FinishReason
+    score: float  # what ranks texts: log_prob, normalized for length where the search does so
 
 
 @dataclasses.dataclass(frozen=True)

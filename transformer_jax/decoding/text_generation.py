@@ -1,30 +1,76 @@
-"""Texts from prompts: what neural and n-gram language models share."""
+"""Texts by search: what translators and language models share."""
 
 import abc
 import collections
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, TypeVar
 
+import jax
+
+from transformer_jax.decoding.beam import Hypotheses
+from transformer_jax.decoding.options import BeamSearchConfig
 from transformer_jax.decoding.requests import Continuation, GenerationRequest, numbered
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.writing import GenerationSequence, stable_prefix
+from transformer_jax.numerics import refuse_nonfinite
 
-__all__ = ["Found", "TextGenerator"]
+__all__ = ["CausalTextGenerator", "Found", "Pending", "TextGenerator", "read_hypotheses"]
+
+# Batches in flight: the device works on one while the next is prepared.
+AHEAD = 2
 
 # Continuations by the index of their request and their place among its samples or beams.
 Found = dict[tuple[int, int], Continuation]
 
+# A batch whose search has started; the call waits for its continuations.
+Pending = Callable[[], Found]
 
-class TextGenerator(abc.ABC):
-    """Requests to texts: samples, batches, beams, streaming, stop strings and finish reasons.
+Config = TypeVar("Config")
 
-    A subclass says which tokens its model reads of a prompt, which sequences go together, and how
-    a batch of them is generated or searched.
+
+class TextGenerator(abc.ABC, Generic[Config]):
+    """Sequences to texts: batches, several of them in flight, and the texts in their order.
+
+    A subclass says which sequences go together and how a batch is searched. ``Config`` is the type
+    of its search settings.
 
     Attributes:
         tokenizer: Tokenizer of the model's training.
     """
 
     tokenizer: TextTokenizer
+
+    @abc.abstractmethod
+    def searches(
+        self, sequences: Sequence[GenerationSequence], config: Config
+    ) -> Iterator[Pending]:
+        """Starts the search of one batch after another, each when the iterator advances."""
+
+    def search_texts(
+        self, sequences: Sequence[GenerationSequence], config: Config
+    ) -> dict[int, list[Continuation]]:
+        """The continuations of each sequence, best first, by its index.
+
+        Raises:
+            NumericsError: The model computed NaN or infinity.
+        """
+        found: Found = {}
+        pending: collections.deque[Pending] = collections.deque()
+        for started in self.searches(sequences, config):
+            pending.append(started)
+            if len(pending) >= AHEAD:
+                found |= pending.popleft()()
+        while pending:
+            found |= pending.popleft()()
+        return _in_order(found)
+
+
+class CausalTextGenerator(TextGenerator[BeamSearchConfig]):
+    """Requests to texts: samples, beams, streaming, stop strings and finish reasons.
+
+    A subclass says which tokens its model reads of a prompt, which sequences go together, and how
+    a batch of them is generated or searched.
+    """
 
     @abc.abstractmethod
     def prompt_tokens(self, prompt: str) -> list[int]:
@@ -46,8 +92,14 @@ class TextGenerator(abc.ABC):
         """
 
     @abc.abstractmethod
-    def search(self, batch: list[GenerationSequence]) -> Found:
-        """The ``nbest`` continuations of each sequence by beam search."""
+    def search(self, batch: list[GenerationSequence], config: BeamSearchConfig) -> Pending:
+        """Starts beam search of a batch for the ``nbest`` continuations of each sequence."""
+
+    def searches(
+        self, sequences: Sequence[GenerationSequence], config: BeamSearchConfig
+    ) -> Iterator[Pending]:
+        """Starts the search of one batch after another."""
+        return (self.search(batch, config) for batch in self.batches(sequences))
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Continuation]]:
         """The continuations of each prompt: ``num_return_sequences``, or ``nbest``, best first.
@@ -64,18 +116,15 @@ class TextGenerator(abc.ABC):
                 if request.num_beams == 1:
                     sampled.append(sequence)
                 else:
-                    searched[request.num_beams, request.nbest].append(sequence)
+                    searched[_beam_search(request)].append(sequence)
         found: Found = {}
         for batch in self.batches(sampled):
             collections.deque(self.extend(batch), maxlen=0)
             found |= {(one.index, one.sample): one.done() for one in batch}
-        for alike in searched.values():
-            for batch in self.batches(alike):
-                found |= self.search(batch)
-        texts: list[list[Continuation]] = [[] for _ in requests]
-        for index, place in sorted(found):
-            texts[index].append(found[index, place])
-        return texts
+        texts = _in_order(found)
+        for config, alike in searched.items():
+            texts |= self.search_texts(alike, config)
+        return [texts.get(index, []) for index in range(len(requests))]
 
     def stream(self, request: GenerationRequest) -> Iterator[str]:
         """The first continuation in parts, each as soon as nothing can change it.
@@ -84,7 +133,7 @@ class TextGenerator(abc.ABC):
         """
         sequence = next(self.sequences(request, 0))
         if request.num_beams > 1:
-            yield self.search([sequence])[0, 0].text
+            yield self.search_texts([sequence], _beam_search(request))[0][0].text
             return
         sent = 0
         for _ in self.extend([sequence], streaming=True):
@@ -105,3 +154,47 @@ class TextGenerator(abc.ABC):
         shown = self.tokenizer.decode(read)
         for sample in range(request.num_return_sequences):
             yield GenerationSequence(request, index, sample, list(read), self.tokenizer, shown)
+
+
+def read_hypotheses(
+    batch: Sequence[GenerationSequence], output: Hypotheses, limits: Sequence[int]
+) -> Found:
+    """The continuations of a batch that search has found; waits for the device.
+
+    Args:
+        batch: Sequences of the first rows; other rows fill up the batch.
+        output: What the search of the batch returned.
+        limits: Most tokens of each text. An end token after them, which only the limit of the
+            search forces, does not belong to the text.
+
+    Raises:
+        NumericsError: The model computed NaN or infinity.
+    """
+    refuse_nonfinite(output.log_probs[: len(batch)])
+    tokens, lengths, log_probs, scores = (part.tolist() for part in jax.device_get(output))
+    return {
+        (sequence.index, place): sequence.completed(ids[: min(n, limits[row])], log_prob, score)
+        for row, sequence in enumerate(batch)
+        for place, (ids, n, log_prob, score) in enumerate(
+            zip(tokens[row], lengths[row], log_probs[row], scores[row], strict=True)
+        )
+        if n
+    }
+
+
+def _beam_search(request: GenerationRequest) -> BeamSearchConfig:
+    """Beam search by the log-probability of the whole text, which a limit may end without EOS."""
+    return BeamSearchConfig(
+        num_beams=request.num_beams,
+        nbest=request.nbest,
+        normalization="none",
+        unscored_eos=True,
+    )
+
+
+def _in_order(found: Found) -> dict[int, list[Continuation]]:
+    """Continuations by the index of their request, in the order of their places."""
+    texts: dict[int, list[Continuation]] = collections.defaultdict(list)
+    for index, place in sorted(found):
+        texts[index].append(found[index, place])
+    return dict(texts)

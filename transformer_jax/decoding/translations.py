@@ -2,25 +2,18 @@
 
 import dataclasses
 
-__all__ = ["Hypothesis", "Translation"]
+from transformer_jax.decoding.requests import Continuation
 
-
-@dataclasses.dataclass(frozen=True)
-class Hypothesis:
-    """One way to translate a line."""
-
-    text: str
-    tokens: tuple[int, ...]  # EOS included, unless greedy search reached its limit
-    score: float  # log_prob, normalized for length
-    log_prob: float  # of all tokens, under the model
+__all__ = ["Translation"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Translation:
-    """What became of a line: at least one hypothesis, best first."""
+    """A line and its translations: at least one, best first."""
 
     source: str
-    hypotheses: tuple[Hypothesis, ...]
+    # Their tokens hold EOS, unless greedy search or a sample reached its limit.
+    hypotheses: tuple[Continuation, ...]
     cut: bool = False  # whether only the beginning of the line was read
 
     @property
@@ -39,6 +32,6 @@ class Translation:
         return self.hypotheses[0].tokens
 
     @property
-    def alternatives(self) -> tuple[Hypothesis, ...]:
+    def alternatives(self) -> tuple[Continuation, ...]:
         """The next best, if more than one was asked for."""
         return self.hypotheses[1:]

@@ -4,46 +4,43 @@ import collections
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import Array, Key
 
 from transformer_jax.data.vocabulary import check_vocabulary
-from transformer_jax.decoding.beam import Hypotheses, beam_search
-from transformer_jax.decoding.forced import (
-    Score,
-    TeacherForced,
-    TraceStep,
-    teacher_forced_log_probs,
-    trace_steps,
-)
-from transformer_jax.decoding.generate import SamplingConfig, generate, row_keys
+from transformer_jax.decoding.forced import Score, TeacherForced, TraceStep, trace_steps
+from transformer_jax.decoding.generate import SamplingConfig, row_keys
 from transformer_jax.decoding.layout import prepared, split_model
-from transformer_jax.decoding.lengths import length_penalty
 from transformer_jax.decoding.options import (
     BeamSearchConfig,
     SpecialTokens,
     TranslationBatching,
 )
+from transformer_jax.decoding.programs import Programs, SearchPrompts
+from transformer_jax.decoding.requests import Continuation, GenerationRequest
+from transformer_jax.decoding.text_generation import Pending, TextGenerator, read_hypotheses
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
-from transformer_jax.decoding.translations import Hypothesis, Translation
+from transformer_jax.decoding.translations import Translation
+from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.errors import DataError, plural
 from transformer_jax.numerics import refuse_nonfinite
 
-__all__ = ["Translator"]
-
-# Batches in flight: the device works on one while the next is prepared.
-AHEAD = 2
-
-# How translations are sampled: settings, key, and numbers of the lines (seeds of the rows).
-_Drawn = tuple[SamplingConfig, Key[Array, ""], Any]
+__all__ = ["TranslationSearch", "Translator"]
 
 
-class Translator:
+class TranslationSearch(NamedTuple):
+    """How lines are translated: by beam search, or by sampling if there is a key."""
+
+    config: BeamSearchConfig
+    sampling: SamplingConfig | None = None
+    key: Key[Array, ""] | None = None  # the samples of a line follow from it and the line's number
+
+
+class Translator(TextGenerator[TranslationSearch]):
     """A trained model and its tokenizer, as a function of lines of text.
 
     Encoder and search are one compiled function for each shape, compiled when first needed and
@@ -83,8 +80,7 @@ class Translator:
         self.room = self.longest - len(tokenizer.prefix_ids) - len(tokenizer.suffix_ids)
         self.shapes = (*(size for size in sizes if size < self.most), self.most)
         self.counts: collections.Counter[str] = collections.Counter()
-        self._decode = jax.jit(self._decode_batch, static_argnames=("length", "special"))
-        self._force = jax.jit(self._force_batch, static_argnames="best")
+        self.run = Programs(self.graph, self.special_tokens())
 
     @property
     def params(self) -> Any:
@@ -123,10 +119,10 @@ class Translator:
             key: With a key, translations are sampled instead of searched for (rows B32-B34). A
                 translation then depends on the key, the line and its number alone.
         """
-        search, remaining, number = search or self.search, iter(lines), 0
+        how = TranslationSearch(search or self.search, None if key is None else sampling, key)
+        remaining, number = iter(lines), 0
         while window := list(itertools.islice(remaining, self.batching.window)):
-            drawn = None if key is None else (sampling or SamplingConfig(), key, number)
-            yield from self._window(window, search, drawn)
+            yield from self._translations(window, how, number)
             number += len(window)
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Score]:
@@ -164,7 +160,7 @@ class Translator:
         self, line: str, search: BeamSearchConfig | None = None, best: int = 5
     ) -> tuple[Translation, list[TraceStep]]:
         """A translation and its steps, each with the ``best`` most probable tokens (row L13)."""
-        [translation] = self._window([line], search or self.search)
+        [translation] = self._translations([line], TranslationSearch(search or self.search))
         tokens = list(translation.tokens)
         if not tokens:
             return translation, []
@@ -223,105 +219,71 @@ class Translator:
         suppressed = tuple(sorted(out - {self.tokenizer.eos}))
         return SpecialTokens(self.tokenizer.eos, self.tokenizer.pad, suppressed)
 
-    def _window(
-        self, lines: list[str], search: BeamSearchConfig, drawn: "_Drawn | None" = None
-    ) -> Iterator[Translation]:
-        sources, cut = self.encode(lines, self.counts["lines"])
-        lengths = [len(ids) for ids in sources]
-        real = [i for i, n in enumerate(lengths) if n > self.longest - self.room]
-        self.counts.update(lines=len(lines), empty=len(lines) - len(real), cut=sum(cut))
-        found: dict[int, tuple[Hypothesis, ...]] = {}
-        pending: collections.deque[tuple[list[int], Hypotheses]] = collections.deque()
-        for which, shape in self.batches(real, lengths):
-            pending.append((which, self._submit(sources, which, shape, search, drawn)))
-            if len(pending) >= AHEAD:
-                found.update(self._read(*pending.popleft()))
-        while pending:
-            found.update(self._read(*pending.popleft()))
-        nothing = (Hypothesis("", (), 0.0, 0.0),)
-        for i, line in enumerate(lines):
-            yield Translation(line, found.get(i, nothing), cut[i])
+    def searches(
+        self, sequences: Sequence[GenerationSequence], config: TranslationSearch
+    ) -> Iterator[Pending]:
+        """Starts the search of one batch after another, of lines of similar length each."""
+        lengths = [len(sequence.source) for sequence in sequences]
+        for which, shape in self.batches(range(len(sequences)), lengths):
+            yield self._search([sequences[i] for i in which], *shape, config)
 
-    def _submit(
-        self,
-        sources: list[list[int]],
-        which: list[int],
-        shape: tuple[int, int],
-        search: BeamSearchConfig,
-        drawn: "_Drawn | None",
-    ) -> Hypotheses:
-        """Start decoding a batch; returns without waiting for the result."""
-        rows, size = shape
-        chosen = [sources[i] for i in which]
-        limits = np.zeros(rows, np.int32)
-        limits[: len(which)] = [search.max_length(len(ids), self.most) for ids in chosen]
-        if drawn is not None:
-            sampling, key, number = drawn
-            seeds = np.zeros(rows, np.int32)
-            seeds[: len(which)] = [number + i for i in which]
-            drawn = sampling, key, seeds
-            search = dataclasses.replace(search, num_beams=1, nbest=1)
-        return self._decode(
+    def _search(
+        self, batch: list[GenerationSequence], rows: int, size: int, how: TranslationSearch
+    ) -> Pending:
+        config, keys = how.config, None
+        limits, seeds = np.zeros((2, rows), np.int32)
+        limits[: len(batch)] = [one.request.max_new_tokens for one in batch]
+        if how.key is not None:
+            seeds[: len(batch)] = [one.request.number or 0 for one in batch]
+            config = dataclasses.replace(config, num_beams=1, nbest=1)
+            keys = row_keys(how.key, jnp.asarray(seeds))
+        source, lengths = self._fill([one.source for one in batch], rows, size)
+        prompts = SearchPrompts(
+            tokens=np.full((rows, 1), self.tokenizer.bos, np.int32),
+            starts=np.zeros(rows, np.int32),
+            max_lengths=limits,
+            inputs={"source": source, "source_lengths": lengths},
+        )
+        output = self.run.search(
             self.params,
-            *self._fill(chosen, rows, size),
-            limits,
-            search,
-            drawn,
-            length=search.max_length(size, self.most),
-            special=self.special_tokens(search.allow_unk),
+            prompts,
+            config,
+            how.sampling,
+            keys,
+            length=config.max_length(size, self.most),
+            special=self.special_tokens(config.allow_unk),
         )
+        return lambda: read_hypotheses(batch, output, limits.tolist())
 
-    def _decode_batch(
-        self, params, source, lengths, max_lengths, search, drawn, *, length, special
-    ) -> Hypotheses:
-        model, rows = nnx.merge(self.graph, params), source.shape[0]
-        inputs = {"source": source, "source_lengths": lengths}
-        cache = model.init_cache(inputs, rows, length, beams=search.num_beams)
-        first = jnp.full(rows, self.tokenizer.bos, jnp.int32)
-        if search.num_beams > 1:
-            return beam_search(
-                model.step,
-                cache,
-                first,
-                model.reorder,
-                special,
-                search,
-                length=length,
-                max_lengths=max_lengths,
+    def _translations(
+        self, lines: list[str], search: TranslationSearch, number: int = 0
+    ) -> Iterator[Translation]:
+        """The translations of one window of lines, of which ``number`` came before."""
+        sources, cut = self.encode(lines, self.counts["lines"])
+        framing = self.longest - self.room
+        sequences = [
+            GenerationSequence(
+                GenerationRequest(
+                    line,
+                    max_new_tokens=search.config.max_length(len(source), self.most),
+                    number=number + i,
+                ),
+                index=i,
+                sample=0,
+                read=[],
+                tokenizer=self.tokenizer,
+                shown="",
+                source=source,
             )
-        sampling, keys = SamplingConfig(), None
-        if drawn is not None:
-            sampling, keys = drawn[0], row_keys(*drawn[1:])
-        if search.min_length > 1:
-            sampling = sampling._replace(min_length=search.min_length)
-        out = generate(
-            model.step,
-            cache,
-            first,
-            special,
-            length=length,
-            max_lengths=max_lengths,
-            sampling=sampling,
-            keys=keys,
-        )
-        penalty = length_penalty(out.lengths, search.normalization, search.length_penalty)
-        parts = (out.tokens, out.lengths, out.log_probs, out.log_probs / penalty)
-        return Hypotheses(*(part[:, None] for part in parts))
-
-    def _read(
-        self, which: list[int], out: Hypotheses
-    ) -> Iterator[tuple[int, tuple[Hypothesis, ...]]]:
-        """The hypotheses of each line of a batch as text; waits for the batch."""
-        refuse_nonfinite(out.log_probs[: len(which)])
-        tokens, lengths, log_probs, scores = (np.asarray(part).tolist() for part in out)
-        for row, i in enumerate(which):
-            ways = zip(tokens[row], lengths[row], scores[row], log_probs[row], strict=True)
-            yield i, tuple(self._hypothesis(ids[:n], *worth) for ids, n, *worth in ways if n)
-
-    def _hypothesis(self, ids: list[int], score: float, log_prob: float) -> Hypothesis:
-        # A line of text stays a line.
-        text = self.tokenizer.decode(ids).replace("\r", " ").replace("\n", " ")
-        return Hypothesis(text, tuple(ids), score, log_prob)
+            for i, (line, source) in enumerate(zip(lines, sources, strict=True))
+            if len(source) > framing
+        ]
+        self.counts.update(lines=len(lines), empty=len(lines) - len(sequences), cut=sum(cut))
+        found = self.search_texts(sequences, search)
+        nothing = [Continuation("", (), 0.0, "end", 0.0)]
+        for i, line in enumerate(lines):
+            texts = tuple(map(_on_one_line, found.get(i, nothing)))
+            yield Translation(line, texts, cut[i])
 
     def _forced(
         self,
@@ -333,18 +295,14 @@ class Translator:
     ) -> TeacherForced:
         source, lengths = self._fill(sources, rows, size)
         target, _ = self._fill(targets, rows, size)
-        forced = self._force(self.params, source, lengths, target, best=best)
+        start = np.full((rows, 1), self.tokenizer.bos, np.int32)
+        inputs = np.concatenate([start, target[:, :-1]], axis=1)
+        forced = self.run.force(self.params, (source, inputs, lengths), target, best=best)
         refuse_nonfinite(forced.log_probs[: len(sources)])
         return forced
 
-    def _force_batch(self, params, source, lengths, target, *, best) -> TeacherForced:
-        model = nnx.merge(self.graph, params)
-        first = jnp.full((source.shape[0], 1), self.tokenizer.bos, target.dtype)
-        inputs = jnp.concatenate([first, target[:, :-1]], axis=1)
-        return teacher_forced_log_probs(model(source, inputs, lengths), target, best)
-
     def _fill(
-        self, sequences: list[list[int]], rows: int, size: int
+        self, sequences: Sequence[Sequence[int]], rows: int, size: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Sequences as rows of one array, and their lengths, 0 for rows of padding."""
         tokens = np.full((rows, size), self.tokenizer.pad, np.int32)
@@ -353,3 +311,8 @@ class Translator:
             tokens[row, : len(ids)] = ids
             lengths[row] = len(ids)
         return tokens, lengths
+
+
+def _on_one_line(text: Continuation) -> Continuation:
+    """The same with spaces for line breaks: a line of text stays a line."""
+    return dataclasses.replace(text, text=text.text.replace("\r", " ").replace("\n", " "))

@@ -44,9 +44,10 @@ class GenerationSequence:
     request: GenerationRequest
     index: int  # of the request
     sample: int  # of the request's samples
-    read: list[int]  # the prompt, from the model's own first token on
+    read: list[int]  # the prompt, from the model's own first token on; empty beside an encoder
     tokenizer: TextTokenizer
     shown: str  # the text of ``read``
+    source: Sequence[int] = ()  # what an encoder reads
     written: list[int] = dataclasses.field(default_factory=list)
     log_prob: float = 0.0
     segment: float = 0.0  # of it, what was written since the model last read anew
@@ -92,13 +93,14 @@ class GenerationSequence:
             return whole[len(self.shown) :]
         return self.tokenizer.decode(self.written)
 
-    def completed(self, tokens: Sequence[int], log_prob: float) -> Continuation:
+    def completed(self, tokens: Sequence[int], log_prob: float, score: float) -> Continuation:
         """The text that ``tokens`` make of the same prompt, finished."""
         text = dataclasses.replace(self, written=[])
         text.add(tokens, log_prob, self.tokenizer.eos)
-        return text.done()
+        return text.done(score)
 
-    def done(self) -> Continuation:
-        """The text, finished."""
+    def done(self, score: float | None = None) -> Continuation:
+        """The text, finished; its score is its log-probability if ``score`` is None."""
         reason = self.finish_reason or "length"
-        return Continuation(self.text, tuple(self.written), self.log_prob, reason)
+        score = self.log_prob if score is None else score
+        return Continuation(self.text, tuple(self.written), self.log_prob, reason, score)
