@@ -302,18 +302,22 @@ def test_a_key_means_dropout_and_nothing_else_does(batch, key):
     chex.assert_trees_all_equal(model(**batch, key=key), model(**batch, key=key))
 
 
+DROPOUTS = {
+    "embedding": "dropout",
+    "attention": "dropout",
+    "feed_forward": "activation_dropout",
+    "norm": "residual_dropout",
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "group",
-    ["attention", *(pytest.param(group, marks=pytest.mark.slow)
-                    for group in ("embedding", "feed_forward", "norm"))],
-)  # fmt: skip
+@pytest.mark.parametrize("group", DROPOUTS)
 def test_every_dropout_rate_counts(group, batch, key):
-    rates = {g: {"dropout": 0.0} for g in ("embedding", "attention", "feed_forward", "norm")}
+    rates: dict = {name: {field: 0.0} for name, field in DROPOUTS.items()}
     rates |= {"encoder_layers": 1, "decoder_layers": 1}
     still = noisy(change(**rates))
     chex.assert_trees_all_close(still(**batch, key=key), still(**batch), atol=1e-6)
-    moved = noisy(change(**(rates | {group: {"dropout": 0.5}})))
+    moved = noisy(change(**(rates | {group: {DROPOUTS[group]: 0.5}})))
     assert jnp.abs(moved(**batch, key=key) - moved(**batch)).max() > 1e-3
 
 
@@ -375,7 +379,7 @@ def test_every_field_counts_where_it_applies(base, group, field, value, batch):
     changed = change(config, **{group: {field: value}})
     params = made(config)[1]
     if jax.tree.map(jnp.shape, params) != jax.tree.map(jnp.shape, made(changed)[1]):
-        assert field in ("offset", "buckets", "out_bias")  # these change shapes
+        assert field in ("offset", "num_buckets", "out_bias")  # these change shapes
         return
     before, after = (nnx.merge(made(c)[0], params)(**batch) for c in (config, changed))
     assert jnp.abs(before - after).max() > 1e-5
