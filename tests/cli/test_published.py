@@ -16,9 +16,10 @@ from transformer_jax.cli import encoder_only
 from transformer_jax.data.tokenizer import BERT_SPECIAL, train_tokenizer
 from transformer_jax.decoding.hf_config import HFGenerationConfig, from_generation_config
 from transformer_jax.decoding.hf_generate import HFGenerator
+from transformer_jax.decoding.requests import Continuation
 from transformer_jax.encoding.batching import Batches
 from transformer_jax.modules.stack import stack_blocks
-from transformer_jax.predictors.hf_generation import HFGeneratedText, HFTextGenerator
+from transformer_jax.predictors.hf_generation import HFTextGenerator
 from transformer_jax.predictors.runs import load
 from transformer_jax.training.checkpoint import Checkpointer
 from transformer_jax.training.run_directory import RunDirectory
@@ -300,10 +301,10 @@ def rules_of(monkeypatch, run_command):
     seen = []
 
     def write(writer, texts):
-        seen.append(writer.rules)
+        seen.append(writer.generation_config)
         for text in texts:
-            n = writer.rules.num_return_sequences
-            yield [HFGeneratedText(f"{text} {i}", (), -1.0 - i) for i in range(n)]
+            n = writer.generation_config.num_return_sequences
+            yield [Continuation(f"{text} {i}", (), -1.0 - i, "end", -1.0 - i) for i in range(n)]
 
     monkeypatch.setattr(HFTextGenerator, "__call__", write)
 

@@ -239,6 +239,9 @@ def test_a_generation_config_is_followed_as_by_the_command(published, run_comman
     flags = ["--generation-config", "hf", "--num-beams", "2", "--max-new-tokens", "5", "--tsv"]
     _, [_, row, *_], _ = run_command("generate", path, "the", *flags)
     assert row.split("\t")[-1] == text
+    ends = text.tokens[-1] == model.tokenizer.eos
+    assert text.finish_reason == ("end" if ends else "length")
+    assert ends or len(text.tokens) == 5
     with pytest.raises(ConfigError, match="greedy or beam search: leave out seed, top_k"):
         model.generate("the", generation_config="hf", top_k=3, seed=1)
     with pytest.raises(ConfigError, match="generation_config is 'ours': must be None or 'hf'"):

@@ -484,9 +484,9 @@ def test_prompts_that_cannot_be():
     with pytest.raises(DataError, match=r"texts of 23 tokens .*: the model has positions for 20"):
         computed.generate([[1] * 12])
     with pytest.raises(DataError, match="the prompt has 3 tokens and texts may have 3"):
-        generator.generate([[1, 2, 3]], rules=HFGenerationConfig(max_length=3))
+        generator.generate([[1, 2, 3]], generation_config=HFGenerationConfig(max_length=3))
     with pytest.raises(ConfigError, match="token 13: the model writes 0 to 12"):
-        generator.generate([[1]], rules=HFGenerationConfig(eos_token_id=(13,)))
+        generator.generate([[1]], generation_config=HFGenerationConfig(eos_token_id=(13,)))
 
 
 def test_sources_are_no_longer_than_the_table_of_sinusoids():
@@ -502,7 +502,7 @@ def test_a_decoder_starts_from_a_token_that_it_has(start):
         HFGenerator(translator(), starting(start))
     generator = HFGenerator(translator(), starting(V - 1))
     with pytest.raises(ConfigError, match=f"decoder_start_token_id is {start}"):
-        generator.generate([[5, 6]], rules=starting(start))
+        generator.generate([[5, 6]], generation_config=starting(start))
 
 
 def test_files_are_read_as_they_are_published():

@@ -29,7 +29,7 @@ class Counting(CausalTextGenerator):
         self.sizes.append(len(batch))
         while left := [one for one in batch if one.left]:
             for one in left:
-                one.add(self.tokenizer.encode("abcdef"[one.sample]), -1.0, self.tokenizer.eos)
+                one.add(self.tokenizer.encode("abcdef"[one.sample]), -1.0)
             yield
 
     def search(self, batch, config):
@@ -40,7 +40,7 @@ class Counting(CausalTextGenerator):
         for start in batch:
             for place in range(config.nbest):
                 beam = dataclasses.replace(start, written=[])
-                beam.add(self.tokenizer.encode("uvwxyz"[place]), -2.0, self.tokenizer.eos)
+                beam.add(self.tokenizer.encode("uvwxyz"[place]), -2.0)
                 found[start.index, place] = beam.done()
         return lambda: found
 

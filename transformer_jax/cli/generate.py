@@ -236,11 +236,11 @@ class Generate(RunCommand):
         }
         loaded = load(self.run, self.checkpoint, kind="decoder")
         write = HFTextGenerator(self.run, "decoder", loaded, batch=self.batch_size, changes=changes)
-        several = len(prompts) > 1 or write.rules.num_return_sequences > 1
+        several = len(prompts) > 1 or write.generation_config.num_return_sequences > 1
         shown = Writer("tsv" if self.tsv else "plain", several)
         for prompt, found in zip(prompts, write(prompts), strict=True):
             texts = [(one.text, one.score) for one in found]
-            shown.texts(prompt, texts, ranked=write.rules.num_beams > 1)
+            shown.texts(prompt, texts, ranked=write.generation_config.num_beams > 1)
         return 0
 
     def show(self, model: "LanguageModel", request: "GenerationRequest") -> None:

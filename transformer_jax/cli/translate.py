@@ -128,7 +128,6 @@ class Translate(RunCommand):
 
     def by_generation_config(self) -> int:
         """Writes the translations of ``generate()`` of transformers."""
-        from transformer_jax.decoding.requests import Continuation
         from transformer_jax.decoding.translations import Translation
         from transformer_jax.predictors.hf_generation import HFTextGenerator
         from transformer_jax.predictors.runs import load
@@ -140,14 +139,11 @@ class Translate(RunCommand):
         write = HFTextGenerator(
             self.run, "encoder-decoder", loaded, batch=self.batch_size, changes=changes
         )
-        shown = dataclasses.replace(self, nbest=write.rules.num_return_sequences)
+        shown = dataclasses.replace(self, nbest=write.generation_config.num_return_sequences)
         with destination as out:
             out.write(self.header())
             for i, texts in enumerate(write(self.lines()), 1):
-                ways = tuple(
-                    Continuation(one.text, one.tokens, one.score, "end", one.score) for one in texts
-                )
-                out.write(shown.written(i, Translation("", ways)))
+                out.write(shown.written(i, Translation("", tuple(texts))))
                 out.flush()
         return 0
 

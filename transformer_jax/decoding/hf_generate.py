@@ -1,6 +1,6 @@
 """Texts as ``generate()`` of Hugging Face ``transformers`` writes them, token for token."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +19,7 @@ from transformer_jax.decoding.hf_search import (
     hf_greedy_search,
 )
 from transformer_jax.decoding.layout import prepared, split_model
+from transformer_jax.decoding.programs import SearchPrompts, prefill
 from transformer_jax.decoding.windows import round_up
 from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
@@ -55,13 +56,13 @@ class HFGenerator:
     Attributes:
         graph: The static part of the model as it decodes.
         params: Its parameters as it reads them.
-        rules: Generation config of calls without one.
+        generation_config: That of calls without one.
     """
 
     def __init__(
         self,
         model: Any,
-        rules: HFGenerationConfig,
+        generation_config: HFGenerationConfig,
         *,
         others: Sequence[HFGenerationConfig] = (),
         rows: tuple[int, ...] = (1, 2, 4, 8, 16, 32),
@@ -71,27 +72,27 @@ class HFGenerator:
 
         Args:
             model: With its weights.
-            rules: From :func:`from_generation_config`.
-            others: Rules that calls will bring; programs have room for them from the start.
+            generation_config: From :func:`from_generation_config`.
+            others: Configs that calls will bring; programs have room for them from the start.
             rows: Prompts at once, the rest of a batch filled up.
             lengths: What prompts, and what is written, are filled up to.
 
         Raises:
-            ConfigError: Rules name a token that the model does not have, or lack one it needs.
+            ConfigError: A config names a token that the model does not have, or lacks one it needs.
         """
         graph, params = split_model(model)
         model = nnx.merge(graph, params)
-        config = model.config
+        model_config = model.config
         self.encodes = isinstance(model, TransformerEncoderDecoder)
-        self.vocab = config.vocab_size  # of what is read
+        self.vocab = model_config.vocab_size  # of what is read
         self.written_vocab = (
-            config.decoder_vocab_size if self.encodes else None
-        ) or config.vocab_size
-        self.positions = config.positions
-        self.rules, self.rows, self.lengths = rules, rows, lengths
-        self.served = (rules, *others)
-        for each in self.served:
-            self._check(each)
+            model_config.decoder_vocab_size if self.encodes else None
+        ) or model_config.vocab_size
+        self.positions = model_config.positions
+        self.generation_config, self.rows, self.lengths = generation_config, rows, lengths
+        self.served = (generation_config, *others)
+        for config in self.served:
+            self._check(config)
         self.graph, self.params = prepared(graph, params)
         self._run = jax.jit(self._run_batch, static_argnames=("room", "num_beams", "steps"))
 
@@ -99,7 +100,7 @@ class HFGenerator:
         self,
         ids: Int[np.ndarray, "B S"] | Sequence[Sequence[int]],
         mask: Any = None,
-        rules: HFGenerationConfig | None = None,
+        generation_config: HFGenerationConfig | None = None,
     ) -> HFGenerationOutput:
         """Continuations of prompts, or outputs for the inputs of an encoder.
 
@@ -107,19 +108,28 @@ class HFGenerator:
             ids: Rows of equal length, padded on the left for a decoder, anywhere for an encoder.
             mask: Rows of the same shape: 1 where a token is real, 0 where it is padding. None is
                 all real.
-            rules: What holds for this call.
+            generation_config: That of this call.
 
         Raises:
-            ConfigError: Rules name a token that the model does not have, or lack one it needs.
-            DataError: Prompts that are no such rows, or longer than the model or the rules allow.
+            ConfigError: A config names a token that the model does not have, or lacks one it needs.
+            DataError: Prompts that are no such rows, or longer than the model or the config allows.
             NumericsError: The model computed NaN or infinity.
         """
-        rules = self.rules if rules is None else rules
-        self._check(rules)
+        return self.submit(ids, mask, generation_config)()
+
+    def submit(
+        self,
+        ids: Int[np.ndarray, "B S"] | Sequence[Sequence[int]],
+        mask: Any = None,
+        generation_config: HFGenerationConfig | None = None,
+    ) -> Callable[[], HFGenerationOutput]:
+        """Starts :meth:`generate`; the function that comes back waits for the result."""
+        config = self.generation_config if generation_config is None else generation_config
+        self._check(config)
         ids = self._rows(ids)
         real = self._real(ids, mask)
         known = 1 if self.encodes else ids.shape[1]
-        longest = rules.longest(known, self.positions.max_length)
+        longest = config.longest(known, self.positions.max_length)
         if longest <= known:
             raise DataError(
                 f"the prompt has {plural(known, 'token')} and texts may have {longest}: raise "
@@ -128,75 +138,64 @@ class HFGenerator:
             )
         self._fits(real, longest - known)
         most = self.rows[-1]
-        parts = [
-            self._batch(ids[at : at + most], real[at : at + most], rules, known, longest)
+        pending = [
+            self._submit(ids[at : at + most], real[at : at + most], config, known, longest)
             for at in range(0, len(ids), most)
         ]
-        keep = rules.num_return_sequences
-        tokens, written, scores = (
-            np.concatenate(part)[:, :keep] for part in zip(*parts, strict=True)
-        )
-        width = known + int(written.max())
-        return HFGenerationOutput(tokens[:, :, :width].reshape(-1, width), scores.reshape(-1))
+        return lambda: _output(pending, config, len(ids), known)
 
-    def _batch(
+    def _submit(
         self,
         ids: Int[np.ndarray, "B S"],
         real: Bool[np.ndarray, "B S"],
-        rules: HFGenerationConfig,
+        config: HFGenerationConfig,
         known: int,
         longest: int,
-    ) -> tuple[np.ndarray, ...]:
-        """The texts of at most as many prompts as a program takes."""
+    ) -> HFSearchOutput:
+        """Starts the search for at most as many prompts as a program takes."""
         B, S = ids.shape
         rows, width = round_up(B, self.rows), round_up(S, self.lengths)
         steps = round_up(longest - known, self.lengths)
-        room = processor_shapes((*self.served, rules))
+        room = processor_shapes((*self.served, config))
         filled = ((0, rows - B), (0, width - S))
         real = np.pad(real, filled)
         real[B:, S - 1] = True
-        out = self._run(
+        return self._run(
             self.params,
             _Batch(
                 np.pad(ids, filled),
                 real,
                 np.int32(S),
                 np.arange(rows) < B,
-                np.int32(rules.decoder_start_token_id or 0),
+                np.int32(config.decoder_start_token_id or 0),
             ),
-            processor_params(rules, room, prompt=known, longest=longest, steps=steps),
+            processor_params(config, room, prompt=known, longest=longest, steps=steps),
             room=room,
-            num_beams=rules.num_beams,
+            num_beams=config.num_beams,
             steps=steps,
         )
-        tokens, lengths, scores = (part[:B] for part in jax.device_get(out))
-        if not rules.remove_invalid_values:
-            refuse_nonfinite(scores)
-        return tokens, lengths, scores
 
-    def _run_batch(self, params, batch, how, *, room, num_beams, steps) -> HFSearchOutput:
+    def _run_batch(self, params, batch, settings, *, room, num_beams, steps) -> HFSearchOutput:
         ids, real, width, rows, start = batch
         model, (B, S) = nnx.merge(self.graph, params), ids.shape
         if self.encodes:
             inputs = {"source": ids, "source_lengths": real}
-            cache = model.init_cache(inputs, B, steps, beams=num_beams)
             prompts, known = jnp.full((B, 1), start), jnp.int32(1)
             starts = jnp.zeros(B, jnp.int32)
+            aligned = SearchPrompts(prompts, starts, None, inputs)
         else:
-            cache = model.init_cache(None, B, S - 1 + steps, beams=num_beams)
             counts = real.sum(1)
-            if S > 1:
-                # The cache wants prompts that end in the last column; the rules, as they came.
-                aligned = jnp.roll(ids, S - width, axis=1)
-                cache = model.prefill(aligned[:, :-1], cache, S - counts)[1]
             prompts, known, starts = ids, width, width - counts
+            # The cache wants prompts that end in the last column; the processors, as they came.
+            aligned = SearchPrompts(jnp.roll(ids, S - width, axis=1), S - counts, None)
+        cache = prefill(model, aligned, steps, num_beams)
         starts, source = (jnp.repeat(part, num_beams, axis=0) for part in (starts, ids))
-        process = HFProcessors(how, room, PromptContext(starts, source, width))
-        start = HFPrompts(prompts, known, rows)
+        processors = HFProcessors(settings, room, PromptContext(starts, source, width))
+        begun = HFPrompts(prompts, known, rows)
         if num_beams == 1:
-            return hf_greedy_search(model.step, cache, start, process, steps=steps)
+            return hf_greedy_search(model.step, cache, begun, processors, steps=steps)
         return hf_beam_search(
-            model.step, cache, start, process, model.reorder, num_beams=num_beams, steps=steps
+            model.step, cache, begun, processors, model.reorder, num_beams=num_beams, steps=steps
         )
 
     def _rows(self, ids: Any) -> Int[np.ndarray, "B S"]:
@@ -258,20 +257,21 @@ class HFGenerator:
                 f"shorten the prompts or lower max_new_tokens"
             )
 
-    def _check(self, rules: HFGenerationConfig) -> None:
-        """Refuses rules that do not fit the model.
+    def _check(self, config: HFGenerationConfig) -> None:
+        """Refuses a generation config that does not fit the model.
 
         Raises:
             ConfigError: A token it does not have, or none for its decoder to start from.
         """
-        beyond = sorted(token for token in rules.tokens() if token >= self.written_vocab)
+        beyond = sorted(token for token in config.tokens() if token >= self.written_vocab)
         if beyond:
             raise ConfigError(
-                f"the rules name token {beyond[0]}: the model writes 0 to {self.written_vocab - 1}"
+                f"the generation config names token {beyond[0]}: the model writes 0 to "
+                f"{self.written_vocab - 1}"
             )
         if not self.encodes:
             return
-        start = rules.decoder_start_token_id
+        start = config.decoder_start_token_id
         if start is None:
             raise ConfigError("decoder_start_token_id is missing: the decoder starts from it")
         if start >= self.written_vocab:
@@ -279,3 +279,18 @@ class HFGenerator:
                 f"decoder_start_token_id is {start}: the decoder reads 0 to "
                 f"{self.written_vocab - 1}"
             )
+
+
+def _output(
+    pending: Sequence[HFSearchOutput], config: HFGenerationConfig, count: int, known: int
+) -> HFGenerationOutput:
+    """The texts of ``count`` prompts of ``known`` tokens; waits for the device."""
+    tokens, written, scores = (
+        np.concatenate(parts)[:count] for parts in zip(*map(jax.device_get, pending), strict=True)
+    )
+    if not config.remove_invalid_values:
+        refuse_nonfinite(scores)
+    keep = config.num_return_sequences
+    tokens, written, scores = (part[:, :keep] for part in (tokens, written, scores))
+    width = known + int(written.max())
+    return HFGenerationOutput(tokens[:, :, :width].reshape(-1, width), scores.reshape(-1))

@@ -304,7 +304,7 @@ class DecoderLanguageModel(CausalTextGenerator):
         for row, sequence in enumerate(sequences):
             if sequence.left:
                 new = tokens[row, read + done : read + int(lengths[row])].tolist()
-                sequence.add(new, float(worth[row]) - sequence.segment, self.tokenizer.eos)
+                sequence.add(new, float(worth[row]) - sequence.segment)
                 sequence.segment = float(worth[row])
 
     def _prompt_lookup(self, sequence: GenerationSequence, streaming: bool) -> Iterator[None]:
@@ -324,7 +324,7 @@ class DecoderLanguageModel(CausalTextGenerator):
                 known, worth, steps = jax.device_get((at.known, at.log_prob, at.steps))
                 refuse_nonfinite(worth)
                 new = np.asarray(at.tokens)[read + done : int(known)].tolist()
-                sequence.add(new, float(worth) - sequence.segment, self.tokenizer.eos)
+                sequence.add(new, float(worth) - sequence.segment)
                 sequence.segment, done = float(worth), int(known) - read
                 yield
             sequence.segment = 0.0

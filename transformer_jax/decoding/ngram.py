@@ -180,7 +180,7 @@ class NgramLanguageModel(CausalTextGenerator):
 
     def _append(self, sequence: GenerationSequence, token: int, probs: Probabilities) -> None:
         with np.errstate(divide="ignore"):
-            sequence.add([token], float(np.log(probs[token])), self.tokenizer.eos)
+            sequence.add([token], float(np.log(probs[token])))
 
     def _writable(self, likely: Probabilities) -> Probabilities:
         """The same without what the vocabulary lacks; where that was all, a text ends."""

@@ -120,7 +120,9 @@ class Continuation:
 
     text: str  # without the prompt, and without the stop string
     tokens: tuple[int, ...]  # as written by the model, its end token included
-    log_prob: float  # of the tokens under the model itself, whatever the sampling; in nats
+    # Of the tokens under the model itself, whatever the sampling, in nats; nan where a search has
+    # only scores.
+    log_prob: float
     finish_reason: FinishReason
     score: float  # what ranks texts: log_prob, normalized for length where the search does so
 

@@ -48,6 +48,7 @@ class GenerationSequence:
     tokenizer: TextTokenizer
     shown: str  # the text of ``read``
     source: Sequence[int] = ()  # what an encoder reads
+    end_tokens: tuple[int, ...] | None = None  # any ends the text; None is EOS of the tokenizer
     written: list[int] = dataclasses.field(default_factory=list)
     log_prob: float = 0.0
     segment: float = 0.0  # of it, what was written since the model last read anew
@@ -69,11 +70,12 @@ class GenerationSequence:
         """How many more tokens may be written."""
         return 0 if self.finish_reason else self.request.max_new_tokens - len(self.written)
 
-    def add(self, tokens: Sequence[int], log_prob: float, eos: int) -> None:
+    def add(self, tokens: Sequence[int], log_prob: float) -> None:
         """Appends generated tokens; sets ``finish_reason`` where the sequence ends."""
         self.written += tokens
         self.log_prob += log_prob
-        if tokens and tokens[-1] == eos:
+        ends = (self.tokenizer.eos,) if self.end_tokens is None else self.end_tokens
+        if tokens and tokens[-1] in ends:
             self.finish_reason = "end"
         elif self.stopped():
             self.finish_reason = "stop"
@@ -96,7 +98,7 @@ class GenerationSequence:
     def completed(self, tokens: Sequence[int], log_prob: float, score: float) -> Continuation:
         """The text that ``tokens`` make of the same prompt, finished."""
         text = dataclasses.replace(self, written=[])
-        text.add(tokens, log_prob, self.tokenizer.eos)
+        text.add(tokens, log_prob)
         return text.done(score)
 
     def done(self, score: float | None = None) -> Continuation:

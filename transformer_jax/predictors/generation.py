@@ -1,6 +1,6 @@
 """Translators and language models as functions of text."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack, overload
 
@@ -8,7 +8,12 @@ from flax import nnx
 
 from transformer_jax.decoding.ngram import NgramLanguageModel
 from transformer_jax.decoding.options import BeamSearchConfig
-from transformer_jax.decoding.requests import GenerationRequest, LanguageModel, TextScore
+from transformer_jax.decoding.requests import (
+    Continuation,
+    GenerationRequest,
+    LanguageModel,
+    TextScore,
+)
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import ConfigError
@@ -114,24 +119,13 @@ class TranslationPredictor(Embedding, Predictor):
             "length_penalty": length_penalty,
         }
         if _is_hf(generation_config):
-            return _first(texts, _by_hf_config(self._hf, listed(texts), _given(given)))
+            return _first(texts, [*map(_generated, self._hf(listed(texts), _given(given)))])
         given["nbest"] = given.pop("num_return_sequences")
         search = BeamSearchConfig(**_given(given))
         lines = map(self._prepare, listed(texts))
         with truncation(lambda: self._translator.counts["cut"]):
             translations = self._translator.translate(lines, search)
-        return _first(
-            texts,
-            [
-                with_alternatives(
-                    [
-                        GeneratedText(way.text, score=way.score, tokens=way.tokens)
-                        for way in translation.hypotheses
-                    ]
-                )
-                for translation in translations
-            ],
-        )
+        return _first(texts, [_generated(one.hypotheses) for one in translations])
 
     def score(self, sources: str | Sequence[str], targets: str | Sequence[str]) -> list[float]:
         """The log-probability of each target given its source, in nats; a list also of one pair.
@@ -191,23 +185,7 @@ class LanguageModelPredictor(Predictor):
         requests = [_request(self._prepare(prompt), settings) for prompt in listed(prompts)]
         with truncation(lambda: getattr(self._language, "counts", {}).get("cut", 0)):
             found = self._language.generate(requests)
-        return _first(
-            prompts,
-            [
-                with_alternatives(
-                    [
-                        GeneratedText(
-                            one.text,
-                            score=one.log_prob,
-                            tokens=one.tokens,
-                            finish_reason=one.finish_reason,
-                        )
-                        for one in texts
-                    ]
-                )
-                for texts in found
-            ],
-        )
+        return _first(prompts, list(map(_generated, found)))
 
     __call__ = generate
 
@@ -224,7 +202,7 @@ class LanguageModelPredictor(Predictor):
                 f"generation_config hf is greedy or beam search: leave out "
                 f"{', '.join(sampling) or 'temperature'}"
             )
-        return _by_hf_config(self._hf, prompts, given)
+        return [*map(_generated, self._hf(prompts, given))]
 
     def stream(self, prompt: str, **settings: Unpack[GenerationSettings]) -> Iterator[str]:
         """The continuation of a prompt in parts, each as soon as it is generated.
@@ -260,15 +238,16 @@ def _is_hf(generation_config: str | None) -> bool:
     return generation_config == "hf"
 
 
-def _by_hf_config(
-    generator: HFTextGenerator, texts: list[str], settings: Mapping[str, Any]
-) -> list[GeneratedText]:
-    return [
-        with_alternatives(
-            [GeneratedText(one.text, score=one.score, tokens=one.tokens) for one in found]
-        )
-        for found in generator(texts, settings)
-    ]
+def _generated(texts: Sequence[Continuation]) -> GeneratedText:
+    """The first of some texts, with the others as its alternatives."""
+    return with_alternatives(
+        [
+            GeneratedText(
+                one.text, score=one.score, tokens=one.tokens, finish_reason=one.finish_reason
+            )
+            for one in texts
+        ]
+    )
 
 
 def _request(prompt: str, settings: GenerationSettings) -> GenerationRequest:

@@ -3,36 +3,35 @@
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from transformer_jax.decoding.hf_config import HFGenerationConfig, from_generation_config
 from transformer_jax.decoding.hf_generate import HFGenerator
-from transformer_jax.decoding.requests import GenerationRequest
+from transformer_jax.decoding.requests import Continuation, GenerationRequest
+from transformer_jax.decoding.text_generation import Found, Pending, TextGenerator
 from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.errors import CheckpointError
 from transformer_jax.predictors.runs import as_trained, first_token, open_directory
 
-__all__ = ["HFGeneratedText", "HFTextGenerator"]
+if TYPE_CHECKING:
+    from transformer_jax.data.tokenizer import Tokenizer
+
+__all__ = ["HFTextGenerator"]
 
 
-class HFGeneratedText(NamedTuple):
-    """One generated text."""
-
-    text: str
-    tokens: tuple[int, ...]  # without the prompt and padding
-    score: float
-
-
-class HFTextGenerator:
+class HFTextGenerator(TextGenerator[HFGenerationConfig]):
     """A run's model and generation config, as a function of texts.
 
     Attributes:
         tokenizer: Tokenizer of the run.
     """
+
+    tokenizer: "Tokenizer"
 
     def __init__(
         self,
@@ -64,7 +63,7 @@ class HFTextGenerator:
         self._before = (self._first,) if trained else self.tokenizer.prefix_ids
 
     @functools.cached_property
-    def rules(self) -> HFGenerationConfig:
+    def generation_config(self) -> HFGenerationConfig:
         """The generation config.
 
         Raises:
@@ -90,59 +89,80 @@ class HFTextGenerator:
     def _generator(self) -> HFGenerator:
         sizes = (1, 2, 4, 8, 16, 32)
         rows = tuple(sorted({n for n in sizes if n < self._batch} | {self._batch}))
-        return HFGenerator(self._model, self.rules, rows=rows)
+        return HFGenerator(self._model, self.generation_config, rows=rows)
 
     def __call__(
         self, texts: Iterable[str], changes: Mapping[str, Any] | None = None
-    ) -> Iterator[list[HFGeneratedText]]:
+    ) -> Iterator[list[Continuation]]:
         """The texts generated for each input, best first; an empty input to translate stays empty.
 
         Args:
             texts: Prompts, or sentences to translate.
             changes: Settings of this call that replace those of the generation config.
         """
-        rules = dataclasses.replace(self.rules, **changes) if changes else self.rules
+        config = self.generation_config
+        config = dataclasses.replace(config, **changes) if changes else config
         remaining = iter(texts)
         while chunk := list(itertools.islice(remaining, self._batch)):
-            rows = [self._ids(text) for text in chunk]
-            real = [row for row in rows if row]
-            found = iter(self._generated(real, rules))
-            for row in rows:
-                yield next(found) if row else [HFGeneratedText("", (), 0.0)]
+            sequences = [self._sequence(i, text, config) for i, text in enumerate(chunk)]
+            found = self.search_texts([one for one in sequences if one.source or one.read], config)
+            for i in range(len(chunk)):
+                yield found.get(i, [Continuation("", (), 0.0, "end", 0.0)])
 
-    def _ids(self, text: str) -> list[int]:
-        ids = self.tokenizer.encode(self._prepare(text))
-        if not self._encodes:
-            return [*self._before, *ids] or [self._first]
-        return [*self.tokenizer.prefix_ids, *ids, *self.tokenizer.suffix_ids] if ids else []
+    def searches(
+        self, sequences: Sequence[GenerationSequence], config: HFGenerationConfig
+    ) -> Iterator[Pending]:
+        """Starts the search of one batch after another, in the order of the sequences.
 
-    def _generated(
-        self, rows: Sequence[list[int]], rules: HFGenerationConfig
-    ) -> Iterator[list[HFGeneratedText]]:
-        if not rows:
-            return
+        Rows of a batch are padded alike, and padding counts for n-grams and lengths.
+        """
+        for start in range(0, len(sequences), self._batch):
+            yield self._search(sequences[start : start + self._batch], config)
+
+    def _search(self, batch: Sequence[GenerationSequence], config: HFGenerationConfig) -> Pending:
+        rows = [sequence.source or sequence.read for sequence in batch]
         width = max(map(len, rows))
         ids = np.full((len(rows), width), self.tokenizer.pad, np.int32)
         mask = np.zeros(ids.shape, np.int32)
         for i, row in enumerate(rows):
-            where = slice(0, len(row)) if self._encodes else slice(width - len(row), width)
-            ids[i, where], mask[i, where] = row, 1
-        tokens, scores = self._generator.generate(ids, mask, rules)
-        known = 1 if self._encodes else width
-        each = rules.num_return_sequences
-        for i, read in enumerate(rows):
-            found = slice(i * each, (i + 1) * each)
-            before = [] if self._encodes else read
-            yield [
-                self._text(before, row[known:].tolist(), score)
-                for row, score in zip(tokens[found], scores[found], strict=True)
-            ]
+            columns = slice(0, len(row)) if self._encodes else slice(width - len(row), width)
+            ids[i, columns], mask[i, columns] = row, 1
+        wait = self._generator.submit(ids, mask, config)
+        prompt = 1 if self._encodes else width
 
-    def _text(self, read: list[int], ids: list[int], score: Any) -> HFGeneratedText:
-        ends = [i for i, token in enumerate(ids) if token in self.rules.eos_token_id]
-        ids = ids[: ends[0] + 1] if ends else ids
-        shown = self.tokenizer.decode(read)
-        draft = GenerationSequence(
-            GenerationRequest(""), 0, 0, read, self.tokenizer, shown, written=ids
+        def found() -> Found:
+            tokens, scores = wait()
+            places = itertools.product(batch, range(config.num_return_sequences))
+            return {
+                (sequence.index, place): _continuation(
+                    sequence, row[prompt:].tolist(), float(score), config
+                )
+                for (sequence, place), row, score in zip(places, tokens, scores, strict=True)
+            }
+
+        return found
+
+    def _sequence(self, index: int, text: str, config: HFGenerationConfig) -> GenerationSequence:
+        ids, source = self.tokenizer.encode(self._prepare(text)), []
+        if self._encodes:
+            source = [*self.tokenizer.prefix_ids, *ids, *self.tokenizer.suffix_ids] if ids else []
+        read = [] if self._encodes else [*self._before, *ids] or [self._first]
+        return GenerationSequence(
+            GenerationRequest(text),
+            index=index,
+            sample=0,
+            read=read,
+            tokenizer=self.tokenizer,
+            shown=self.tokenizer.decode(read),
+            source=source,
+            end_tokens=config.eos_token_id,
         )
-        return HFGeneratedText(draft.text, tuple(ids), float(score))
+
+
+def _continuation(
+    sequence: GenerationSequence, ids: list[int], score: float, config: HFGenerationConfig
+) -> Continuation:
+    """One text of a sequence: ``ids`` up to an end token, without what fills the row."""
+    ends = [i for i, token in enumerate(ids) if token in config.eos_token_id]
+    log_prob = score if config.num_beams == 1 else math.nan
+    return sequence.completed(ids[: ends[0] + 1] if ends else ids, log_prob, score)
