@@ -1,4 +1,4 @@
 """The installed command ``transformer-jax``: one file for each sub-command.
 
-Nothing here is imported that takes long before the arguments are known to be right.
+Slow imports come after the arguments are checked.
 """

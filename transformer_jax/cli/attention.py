@@ -83,7 +83,7 @@ class Attention(RunCommand):
         return 0
 
     def of_translation(self) -> "tuple[tuple[Maps, ...], str]":
-        """What a translator looks at, and its translation."""
+        """The attention maps of a translator, and its translation."""
         from transformer_jax.decoding.options import BeamSearchConfig
         from transformer_jax.decoding.translator import Translator
         from transformer_jax.predictors.runs import as_trained, load
@@ -95,7 +95,7 @@ class Attention(RunCommand):
         return attention_of(translator, prepare(self.sentence), target)
 
     def of_text(self) -> "tuple[tuple[Maps, ...], str]":
-        """What a decoder looks at, and no translation.
+        """The attention maps of a decoder; the translation is empty.
 
         Raises:
             ConfigError: A flag that is for translators.
@@ -109,11 +109,11 @@ class Attention(RunCommand):
         return (self_attention_of(model, tokenizer, text, first=first),), ""
 
     def of_encoder(self) -> "tuple[tuple[Maps, ...], str]":
-        """What an encoder looks at, and no translation; a tab parts the two texts of a pair.
+        """The attention maps of an encoder; a tab separates the texts of a pair.
 
         Raises:
             ConfigError: A flag that is for translators.
-            DataError: The sentence is longer than the model can read.
+            DataError: The sentence exceeds the model's context.
         """
         from transformer_jax.predictors.encoders import load_vectors
 
@@ -142,7 +142,7 @@ class Attention(RunCommand):
                 raise ConfigError(f"--{flag} is for translators: {self.run} is {name}")
 
     def check(self) -> None:
-        """Refuses what cannot be, before anything is loaded.
+        """Refuse invalid flags before the model is loaded.
 
         Raises:
             ConfigError: It names the flag.
@@ -155,7 +155,7 @@ class Attention(RunCommand):
             raise ConfigError("--layer and --all-layers exclude each other: give one of them")
         for name in ("sentence", "target"):
             if getattr(self, name) is not None and not getattr(self, name).strip():
-                raise ConfigError(f"the {name} is empty: there is nothing to look at")
+                raise ConfigError(f"the {name} is empty: give a text")
 
 
 def attention_of(
@@ -168,10 +168,10 @@ def attention_of(
     Args:
         translator: A model and its tokenizer.
         sentence: The source.
-        target: The translation; None is what the translator finds.
+        target: The translation; None is the result of beam search.
 
     Raises:
-        DataError: The target is longer than the model can read.
+        DataError: The target exceeds the model's context.
     """
     import jax
     import numpy as np
@@ -210,16 +210,16 @@ def attention_of(
 def self_attention_of(
     model: tuple[Any, Any], tokenizer: "TextTokenizer", text: str, *, first: int
 ) -> "Maps":
-    """The map of a text that a decoder reads (row U13), every token being written in turn.
+    """The attention maps of a text in a decoder (row U13).
 
     Args:
         model: A decoder's graph and parameters.
-        tokenizer: Of its training.
-        text: What it reads.
-        first: The token that texts begin with.
+        tokenizer: Tokenizer used in training.
+        text: The text.
+        first: The start token.
 
     Raises:
-        DataError: The text is longer than the model can read.
+        DataError: The text exceeds the model's context.
     """
     import jax
     import numpy as np

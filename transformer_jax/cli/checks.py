@@ -1,4 +1,4 @@
-"""Values that no flag can mean, refused before any work: what is no text, no number, too large."""
+"""Refuses invalid values of flags before any work: broken text, NaN, numbers too large."""
 
 import dataclasses
 import math
@@ -11,7 +11,7 @@ from transformer_jax.errors import ConfigError
 
 __all__ = ["check_text", "check_value", "check_values"]
 
-# More than anybody needs, and less than exhausts a machine before it can say so.
+# More than any use needs, and less than would exhaust memory before an error.
 _MOST = {
     "batch_size": 65_536,
     "block": 10_000_000,
@@ -44,14 +44,14 @@ _SHOWN = 40  # digits
 
 
 def check_values(command: Any, group: str = "") -> None:
-    """Refuses values that a flag of a command took and that nothing can be done with.
+    """Refuse values of flags that no command can use.
 
-    Those are numbers that are not finite or beyond reason, text with half a character or a NUL,
-    and paths that no file system has. What else a value must be, its command says.
+    These are numbers that are not finite or too large, text with a lone surrogate or a NUL, and
+    paths that no file system allows. Each command checks its own limits.
 
     Args:
         command: A dataclass with a field for each flag, or for a group of flags.
-        group: What stands before the names of its flags.
+        group: Prefix of the names of its flags.
 
     Raises:
         ConfigError: It names the flag.
@@ -61,7 +61,7 @@ def check_values(command: Any, group: str = "") -> None:
         if dataclasses.is_dataclass(value):
             check_values(value, f"{flag}.")
             continue
-        # What is too much for one command may be little for training, whose flags come in groups.
+        # Training, whose flags come in groups, allows larger values than other commands.
         name = "" if group and field.name != "seed" else field.name
         shown = field.name if positional(field) else f"--{flag}"
         for each in value if isinstance(value, tuple) else (value,):
@@ -69,11 +69,11 @@ def check_values(command: Any, group: str = "") -> None:
 
 
 def check_value(shown: str, name: str, value: Any) -> None:
-    """Refuses a value that nothing can be done with, wherever it comes from.
+    """Refuse a value that no command can use.
 
     Args:
-        shown: What messages call the setting.
-        name: The setting, which says how much of it is possible.
+        shown: Name of the setting in messages.
+        name: The setting, by which its limit is found.
         value: A number, a text, a path; others pass.
 
     Raises:
@@ -92,10 +92,10 @@ def check_value(shown: str, name: str, value: Any) -> None:
 
 
 def check_text(shown: str, text: str) -> None:
-    """Refuses half a character (a lone surrogate), which no file can hold.
+    """Refuse a lone surrogate (half a character), which UTF-8 cannot encode.
 
     Raises:
-        ConfigError: It calls the text as ``shown`` says.
+        ConfigError: The text contains one; the message names it ``shown``.
     """
     try:
         text.encode()

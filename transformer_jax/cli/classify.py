@@ -41,7 +41,7 @@ class Classify(RunCommand):
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
-        """Reads, labels and writes until the input ends."""
+        """Classifies lines until the input ends."""
         self.check()
         from transformer_jax.cli.encoders import given_lines, windows, write
         from transformer_jax.encoding.predictor import NoTokensError
@@ -76,7 +76,7 @@ class Classify(RunCommand):
         return 0
 
     def cells(self, kind: str, labels: Sequence[str], row: Any) -> list[str]:
-        """Output for a text with predictions ``row``."""
+        """The line of output for a text with the probabilities ``row``."""
         every = [f"{value:.4f}" for value in row]
         if kind == "regress" or (kind == "multi_label" and self.all):
             return every

@@ -26,7 +26,7 @@ class Convert:
     """Replace an existing run."""
 
     def __call__(self) -> int:
-        """Says what was converted."""
+        """Converts the checkpoint and prints a line about it."""
         from transformer_jax.interop.hf_checkpoint import open_hf_checkpoint
         from transformer_jax.interop.hf_run_directory import convert
 

@@ -35,13 +35,13 @@ class Evaluate(RunCommand):
     text: str | None = None
     """A text file or folder; None is the test (or else validation) text of the run."""
     compare: tuple[str, ...] = ()
-    """Further runs on the same text; each reads it with its own tokenizer."""
+    """More runs to evaluate on the same text, each with its own tokenizer."""
     ngrams: tuple[int, ...] | None = None
-    """Orders of models counted from the run's training text; None is as the run says."""
+    """Orders of the n-gram baselines on the run's training text; None is the run's setting."""
     checkpoint: str = "best"
     """best, last, a step, or average:N (the mean of the last N)."""
     output: str | None = None
-    """A JSON file for the figures."""
+    """JSON file for the results."""
 
 
 def evaluate(arguments: Sequence[str], program: str) -> int:
@@ -98,5 +98,5 @@ FAMILY = training.TrainingProgram(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code of what ``arguments``, or the command line, ask for."""
+    """Run the command of ``arguments``, or of the command line; returns its exit code."""
     return training.main(FAMILY, arguments)

@@ -69,7 +69,7 @@ class Describe(RunCommand):
         return 0
 
     def heads(self, config: TransformerConfig) -> dict[str, tuple[int, ...]]:
-        """The shapes of what the run's task, or a Hugging Face encoder, has beyond its layers."""
+        """The shapes of the heads of the run's task or of a Hugging Face encoder."""
         from transformer_jax.predictors.runs import open_directory
 
         if self.run is not None:
@@ -79,10 +79,10 @@ class Describe(RunCommand):
         return {"pooler/kernel": (config.d_model, config.d_model), "pooler/bias": (config.d_model,)}
 
     def config(self) -> TransformerConfig:
-        """The configuration that the flags name.
+        """The configuration of the run or the preset.
 
         Raises:
-            ConfigError: Neither or both of a run and a preset are given, or no such preset.
+            ConfigError: A run and a preset are both present or both absent, or an unknown preset.
         """
         if (self.run is None) == (self.preset is None):
             raise ConfigError(
@@ -104,7 +104,7 @@ class Describe(RunCommand):
 
 
 def heads_of(run: "RunDirectory") -> dict[str, tuple[int, ...]]:
-    """The shapes of what a run has beyond embeddings and layers, where its task decides that."""
+    """The shapes of the parameters of a run's heads, by its task."""
     from transformer_jax.predictors.runs import ENCODERS, abstract_model, family, model_config
 
     if family(run) not in (*ENCODERS, "decoder-task", "image"):
@@ -122,7 +122,7 @@ def heads_of(run: "RunDirectory") -> dict[str, tuple[int, ...]]:
 
 
 def has_head(run: "RunDirectory") -> bool:
-    """Whether a run's decoder, if it has one, tells the next token."""
+    """Whether a run's decoder has a language-model head."""
     from transformer_jax.predictors.runs import family
 
     return family(run) != "decoder-task"
@@ -145,7 +145,7 @@ def _rows(parts: "Iterable[Component]") -> list[tuple[str, ...]]:
 
 
 def _decoding_line(cost: "Decoding", both: bool) -> str:
-    """The cost of a generated token; ``both`` is an encoder-decoder."""
+    """The line about the cost of a generated token; ``both`` is an encoder-decoder."""
     start = f"{short(cost.start)}FLOP to start, then " if both else ""
     return (
         f"decoding        {start}{short(cost.flops)}FLOP a token and {short(cost.bytes)}B "
@@ -167,8 +167,8 @@ def report(
 ) -> str:
     """The architecture (row H12), what each part costs (row B13), and the totals.
 
-    ``heads`` are the shapes of what a task adds, counted among the parameters only. Without
-    ``head`` a decoder has none over the vocabulary.
+    ``heads`` are the shapes of a task's parameters, which count as parameters but not as FLOPs.
+    ``head`` is whether a decoder has a language-model head.
 
     Source: Vaswani et al. 2017, figure 1; Bishop 2024, section 12.1.8.
     """
@@ -222,7 +222,7 @@ def report(
 
 
 def short(number: int | float) -> str:
-    """A number in three digits with its prefix.
+    """A number with three digits and its SI prefix.
 
     Example:
         >>> short(63_045_632), short(512), short(1e12), short(999_999)
@@ -238,7 +238,7 @@ def short(number: int | float) -> str:
 
 
 def plain_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns in line: the first three to the left, numbers to the right.
+    """A table of aligned columns: the first three to the left, numbers to the right.
 
     Example:
         >>> print(plain_table(("part", "", "shapes", "n"), [("head", "6 ×", "2×3", "6")]))
@@ -257,7 +257,7 @@ def plain_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _rich_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The same with rules and colours, as wide as the terminal."""
+    """The table with rules and colors, as wide as the terminal."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -284,7 +284,7 @@ Table = type(plain_table)
 
 
 def draw(config: TransformerConfig, folder: Path, length: int) -> None:
-    """Writes ``positions.png``, where positions are sines, and ``masks.png`` into ``folder``.
+    """Write ``masks.png``, and ``positions.png`` for sinusoidal positions, into ``folder``.
 
     Raises:
         ConfigError: The folder cannot be written.

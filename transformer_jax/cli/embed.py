@@ -37,7 +37,7 @@ class Embed(RunCommand):
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
-        """Writes the file and a line about its content."""
+        """Writes the file, and prints a line about its content."""
         from transformer_jax.cli.encoders import file_lines, layers_of
         from transformer_jax.predictors.encoders import load_vectors, pool_of
 

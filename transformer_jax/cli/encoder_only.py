@@ -40,7 +40,7 @@ class Evaluate(RunCommand):
     checkpoint: str = "best"
     """best, last, a step, or average:N (the mean of the last N)."""
     output: str | None = None
-    """A JSON file for the figures."""
+    """JSON file for the results."""
 
 
 def evaluate(arguments: Sequence[str], program: str) -> int:
@@ -62,7 +62,7 @@ class Glue:
 
 
 def glue(arguments: Sequence[str], program: str) -> int:
-    """Prints the published rows and ours."""
+    """Prints the published rows and that of the runs."""
     asked = parse_flags(Glue, program, arguments)
     from transformer_jax.runs import glue_table
 
@@ -83,7 +83,7 @@ def _task_runs() -> dict[str, tuple[str, Any]]:
 
 
 def _part(run: Any) -> Any:
-    """What does a run of this type."""
+    """The module that trains a run of this type."""
     from transformer_jax.runs.encoder_settings import PretrainRun
 
     if isinstance(run, PretrainRun):
@@ -130,5 +130,5 @@ FAMILY = training.TrainingProgram(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code of what ``arguments``, or the command line, ask for."""
+    """Run the command of ``arguments``, or of the command line; returns its exit code."""
     return training.main(FAMILY, arguments)

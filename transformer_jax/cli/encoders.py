@@ -1,4 +1,4 @@
-"""What the commands for encoders have in common: lines of text, and rows of results."""
+"""Shared by the commands for encoders: lines of input, and rows of results."""
 
 import itertools
 import sys
@@ -16,10 +16,10 @@ __all__ = ["file_lines", "given_lines", "layers_of", "windows", "write"]
 
 
 def layers_of(text: str) -> "Layers":
-    """What ``--layers`` asks for.
+    """The value of ``--layers``.
 
     Raises:
-        ConfigError: It is no name and no number.
+        ConfigError: It is neither a name nor a number.
 
     Example:
         >>> layers_of("concat4"), layers_of("2")
@@ -43,7 +43,7 @@ def file_lines(path: Path, flag: str = "") -> Iterator[str]:
 
 
 def given_lines(texts: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Texts with a name for messages: those of the command line, or else of standard input."""
+    """Pairs of a name for messages and a text, from the command line or standard input."""
     for number, text in enumerate(texts, 1):
         yield f"text {number}", text
     if not texts:
@@ -52,7 +52,7 @@ def given_lines(texts: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def windows(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    """Lists of ``size`` items; one at a time where a person writes them.
+    """Lists of ``size`` items; of one item at a terminal.
 
     Example:
         >>> list(windows("abc", 2))
@@ -64,7 +64,7 @@ def windows(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
 
 
 def write(*cells: str) -> None:
-    """One row of tab-separated cells on standard output, which is UTF-8 whatever the locale says.
+    """Print one row of tab-separated cells in UTF-8, whatever the locale.
 
     Tabs and line ends within a cell become blanks.
     """

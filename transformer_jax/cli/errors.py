@@ -1,4 +1,4 @@
-"""How a command ends: one line for a mistake, and an exit code that says what kind."""
+"""Exit codes of commands, and errors as one line on standard error."""
 
 import contextlib
 import logging
@@ -23,20 +23,20 @@ _log: Path | None = None
 
 
 def run_log(path: Path | None) -> None:
-    """Where the traceback of an error of ours goes from now on; None is nowhere."""
+    """Set the file for tracebacks of internal errors; None writes none."""
     global _log
     _log = path
 
 
 def guarded(command: Callable[[], int | None], *, debug: bool = False) -> int:
-    """The exit code of ``command``, whatever it raises; nothing but one line goes to stderr.
+    """Run ``command`` and return its exit code; an exception becomes one line on stderr.
 
-    A user's mistake ends with its own code, a signal with 128 + its number, a reader that went
-    away (``| head``) with 141. An error of ours ends with 1 and says where its traceback is.
+    A ``UserError`` gives its own code, a signal 128 + its number, a closed pipe (``| head``) 141.
+    An internal error gives 1, and its line names the file with the traceback.
 
     Args:
-        command: Does the work; its result, or 0, is the code.
-        debug: Let errors pass, with their traceback; so does TRANSFORMER_JAX_DEBUG=1.
+        command: The work; its result, or 0, is the exit code.
+        debug: Whether exceptions pass with their traceback; TRANSFORMER_JAX_DEBUG=1 does the same.
     """
     debug = debug or os.environ.get("TRANSFORMER_JAX_DEBUG", "0") == "1"
     try:
@@ -73,10 +73,10 @@ def guarded(command: Callable[[], int | None], *, debug: bool = False) -> int:
 
 @contextlib.contextmanager
 def terminated(message: str) -> Iterator[None]:
-    """Within it, SIGTERM raises ``Stopped`` with ``message``, so that work ends in order.
+    """Context in which SIGTERM raises ``Stopped`` with ``message``, so that cleanup runs.
 
-    Outside the main thread, which alone takes signals, nothing changes. A handler that others
-    put on top meanwhile stays, as JAX's own where several processes work together.
+    Only the main thread receives signals; in other threads the context does nothing. A handler
+    that other code installs meanwhile stays, such as that of JAX with several processes.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -90,13 +90,13 @@ def terminated(message: str) -> Iterator[None]:
     try:
         yield
     finally:
-        # None is a handler that is none of Python's, which cannot be put back.
+        # None is a handler that was not installed from Python; it cannot be restored.
         if before is not None and signal.getsignal(signal.SIGTERM) is stop:
             signal.signal(signal.SIGTERM, before)
 
 
 class _Plain(logging.Handler):
-    """Log records as lines for people, without the names of loggers and modules."""
+    """Writes log records as plain lines, without the names of loggers and modules."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Writes a record."""
@@ -105,7 +105,7 @@ class _Plain(logging.Handler):
 
 @contextlib.contextmanager
 def plain_warnings() -> Iterator[None]:
-    """Within it, warnings of this and other packages are a line each: what, and nothing else.
+    """Context in which each warning, of any package, is one line with its message only.
 
     Other handlers of the root logger, and settings such as JAX_LOGGING_LEVEL, stay as they are.
     """
@@ -125,10 +125,10 @@ def plain_warnings() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_signal_lost() -> Iterator[None]:
-    """Within it, a signal is sent again if the exception that it raised was discarded.
+    """Context that sends a signal again if the exception that it raised was discarded.
 
-    Python prints and discards what is raised in a callback of the garbage collector, as JAX has
-    one, and in ``__del__``; a Ctrl-C that falls into such a moment would be lost.
+    Python prints and discards exceptions in ``__del__`` and in callbacks of the garbage collector,
+    such as that of JAX. A Ctrl-C during one of these would be lost.
     """
     discard, active = sys.unraisablehook, True
 
@@ -147,7 +147,7 @@ def _no_signal_lost() -> Iterator[None]:
         yield
     finally:
         active = False
-        if sys.unraisablehook is again:  # others may have put theirs on top, as for Orbax
+        if sys.unraisablehook is again:  # other code may have installed another hook, as for Orbax
             sys.unraisablehook = discard
 
 
@@ -178,12 +178,12 @@ def _of_ours(error: Exception) -> str:
 
 
 def leave(code: int) -> None:
-    """Ends the process with ``code``; one that failed or was stopped waits for nothing any more.
+    """Exit with ``code``; after a failure or a signal, do not wait for threads or processes.
 
-    A process that leaves ``jax.distributed`` in order waits for all others at a barrier, which
-    after an error none of them reaches; and Python waits for its threads, one of which may compile
-    for minutes and cannot be interrupted. Whatever has to be in order is so before this is called.
-    Nor does a run that is over wait for a program that it no longer needs.
+    An orderly exit waits at the barrier of ``jax.distributed``, which the other processes never
+    reach after an error, and for threads that compile for minutes and cannot be interrupted. All
+    files are closed before this call. A finished run does not wait for background compilation
+    either.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Export", "usual_dtype"]
 
-# What exports consist of.
+# Files that exports write.
 WRITTEN = (
     "config.json", "generation_config.json", "preprocessor_config.json", "tokenizer.json",
     "tokenizer_config.json", "model.bin", "model*.safetensors", "model.safetensors.index.json",
@@ -50,7 +50,7 @@ class Export(RunCommand):
     """Replace an earlier export."""
 
     def __call__(self) -> int:
-        """Says what was written."""
+        """Exports the model and prints what was written."""
         self.check()
         output = Path(os.path.realpath(self.output))  # a link stays one
         draft = output.with_name(f".{output.name}.{os.getpid()}")
@@ -68,7 +68,7 @@ class Export(RunCommand):
         return 0
 
     def write(self, output: Path) -> str:
-        """Writes what the flags ask for into a new folder; a line about it."""
+        """Write the export into a new folder; returns a line about it."""
         from transformer_jax.interop.export_plan import unscan_layers
         from transformer_jax.interop.hf_run_directory import model_of
         from transformer_jax.predictors.runs import family, first_token, load, open_directory
@@ -101,7 +101,7 @@ class Export(RunCommand):
         return said
 
     def write_sentences(self, output: Path, source: Path, fields: Mapping[str, Any]) -> None:
-        """Writes how a sentence encoder makes vectors, or says that this is not written."""
+        """Write the pooling of a sentence encoder, or print that it cannot be written."""
         from transformer_jax.interop.sentences import write_sentence_files
 
         if not write_sentence_files(output, source, fields, self.dtype):
@@ -113,7 +113,7 @@ class Export(RunCommand):
             )
 
     def write_other(self, what: tuple[Any, ...], first: int | None) -> str:
-        """Writes what is for other software than transformers; a line about it."""
+        """Write CTranslate2 or StableHLO; returns a line about it."""
         if self.format == "ctranslate2":
             from transformer_jax.interop.ctranslate2 import write_ctranslate2
 
@@ -123,10 +123,10 @@ class Export(RunCommand):
         return write_stablehlo(*what, length=self.length)
 
     def refuse(self, model: "Model", published: Mapping[str, Any]) -> None:
-        """Refuses a model that has no place in the format.
+        """Refuse a model that the format cannot hold.
 
         Raises:
-            ConfigError: In what it differs, or which package is missing.
+            ConfigError: The model is unsupported, or a package is missing.
         """
         if self.format == "hf":
             from transformer_jax.interop.export_plan import choose_family
@@ -142,11 +142,10 @@ class Export(RunCommand):
             check_stablehlo(model, self.length)
 
     def check(self) -> None:
-        """Refuses what would be ignored or lost.
+        """Refuse flags without effect and folders that would be overwritten.
 
         Raises:
-            ConfigError: A flag of another format, a size of nothing, or a folder with something in
-                it.
+            ConfigError: A flag of another format, a size of zero, or a folder that is not empty.
         """
         for flag, of, given in (
             ("--dtype", "hf", self.dtype is not None),
@@ -175,7 +174,7 @@ class Export(RunCommand):
                 )
 
     def wrote(self, path: Path) -> bool:
-        """Whether a file or directory in the output can be what an earlier export left there."""
+        """Whether a file or directory can be from an earlier export."""
         from transformer_jax.interop.sentences import written_names
 
         if path.is_file() and any(path.match(pattern) for pattern in WRITTEN):
@@ -188,7 +187,7 @@ class Export(RunCommand):
 
 
 def usual_dtype(published: Mapping[str, Any]) -> Literal["float32", "bfloat16", "float16"]:
-    """The type of a Hugging Face checkpoint's weights; float32 for what was trained here.
+    """The data type of a Hugging Face checkpoint; float32 for models trained here.
 
     Example:
         >>> usual_dtype({"fields": {"torch_dtype": "bfloat16"}}), usual_dtype({})

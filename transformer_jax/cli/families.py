@@ -15,7 +15,7 @@ from transformer_jax.errors import ConfigError
 __all__ = ["COMMANDS", "main"]
 
 PROGRAM = "transformer-jax"
-# Commands, and the entry points that have them.
+# Commands, with the families that have them.
 COMMANDS = {
     "train": ("seq2seq", "decoder_only"),
     "pretrain": ("encoder_only",),
@@ -33,7 +33,7 @@ _OF_MODELS = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit code of a training command with its flags."""
+    """Run a training command; returns its exit code."""
     given = list(arguments)
     if len(COMMANDS[given[0]]) > 1 and given[1:2] in (["-h"], ["--help"]):
         print(f"{_examples(given[0])}\n\n{NOTE}")
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _examples(command: str) -> str:
-    """How a command is used with each family."""
+    """Examples of a command, one per family."""
     lines = []
     for module in COMMANDS[command]:
         doc = _family(module).doc.replace(f"python -m experiments.{module}", PROGRAM)
@@ -53,7 +53,7 @@ def _examples(command: str) -> str:
 
 
 def _found(command: str, arguments: list[str]) -> training.TrainingProgram:
-    """The family that a command is for, under the name of this program."""
+    """The family that a command trains, renamed to this program."""
     modules = COMMANDS[command]
     if len(modules) == 1:
         return _family(modules[0])
@@ -76,7 +76,7 @@ def _family(module: str) -> training.TrainingProgram:
 
 
 def _by_name(arguments: list[str], modules: Sequence[str]) -> training.TrainingProgram:
-    """The family that has a run of the name that comes first, or of the file after --config."""
+    """The family with the named run of the first argument, or with the file after --config."""
     families = [_family(module) for module in modules]
     names = [family.begins["train"]() for family in families]
     name = arguments[0] if arguments and not arguments[0].startswith("-") else None
@@ -97,7 +97,7 @@ def _by_name(arguments: list[str], modules: Sequence[str]) -> training.TrainingP
 
 
 def _of_run(path: Path) -> str:
-    """The entry point that has runs like the one in a directory, or of a ``config.json``."""
+    """The family of the run of a directory or a ``config.json``."""
     from transformer_jax.predictors.runs import family, open_directory
     from transformer_jax.training.run_directory import ConfigFile
 

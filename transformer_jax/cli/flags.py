@@ -1,4 +1,4 @@
-"""Flags of commands: a wrong one is refused in one line, with the nearest that there is."""
+"""Flags of commands; the error for an unknown flag suggests the nearest."""
 
 import contextlib
 import dataclasses
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def positional(field: "dataclasses.Field[Any]") -> bool:
-    """Whether a field of a command is no flag: its values stand alone."""
+    """Whether a field of a command is a positional argument."""
     import tyro
 
     marker = typing.get_args(tyro.conf.Positional[int])[-1]
@@ -24,7 +24,7 @@ def positional(field: "dataclasses.Field[Any]") -> bool:
 
 
 def flags_of(kind: type, prefix: str = "") -> list[str]:
-    """The flags of a dataclass without their dashes, those of dataclasses within it dotted.
+    """The flags of a dataclass without dashes; those of nested dataclasses are dotted.
 
     Example:
         >>> from transformer_jax.config import ComputeConfig
@@ -50,13 +50,13 @@ def check_flags(command: str, allowed: Iterable[str], arguments: Sequence[str], 
     """Refuses flags that a command does not have.
 
     Args:
-        command: What it is called in the message.
+        command: Name of the command for the message.
         allowed: Flags without their dashes.
-        arguments: What was given.
+        arguments: The arguments on the command line.
         see: The command that shows all flags.
 
     Raises:
-        ConfigError: It names the flag and the nearest that there is.
+        ConfigError: A flag is unknown; the message suggests the nearest.
 
     Example:
         >>> check_flags("score", ["num-beams"], ["--num-beam", "4"], "transformer-jax score")
@@ -65,7 +65,7 @@ def check_flags(command: str, allowed: Iterable[str], arguments: Sequence[str], 
         transformer_jax.errors.ConfigError: score has no flag --num-beam: did you mean ...
     """
     known = ["help", *allowed]
-    # What follows a lone -- is no flag, whatever it looks like.
+    # Arguments after a lone -- are positional.
     end = arguments.index("--") if "--" in arguments else len(arguments)
     for argument in arguments[:end]:
         flag = argument[2:].partition("=")[0].replace("_", "-")
@@ -77,14 +77,14 @@ def check_flags(command: str, allowed: Iterable[str], arguments: Sequence[str], 
 
 
 def in_one_line(parse: Callable[[], T], see: str) -> T:
-    """What ``parse`` returns; what it prints before it gives up becomes one line.
+    """The result of ``parse``; an error message that it prints becomes one line.
 
     Args:
-        parse: Reads flags as tyro does: a mistake is a framed message and ``SystemExit``.
+        parse: A parser that prints a framed message and raises ``SystemExit``, as tyro does.
         see: The command that shows all flags.
 
     Raises:
-        ConfigError: A mistake in the flags.
+        ConfigError: A flag or a value is invalid.
     """
     complaint = io.StringIO()
     try:
@@ -97,7 +97,7 @@ def in_one_line(parse: Callable[[], T], see: str) -> T:
 
 
 def _one_line(box: str, see: str) -> str:
-    """What a framed message of several lines says, up to its first rule."""
+    """The text of a framed message up to its first rule, as one line."""
     words: list[str] = []
     for line in box.splitlines():
         text = line.strip().strip("│╭╮╰╯─ ")

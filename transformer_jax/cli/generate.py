@@ -160,7 +160,7 @@ class Generate(RunCommand):
             raise ConfigError(f"two kinds of prompts: give one of {allowed}")
         if not given and (sys.stdin.isatty() or self.stop):
             how = "pipe prompts in"
-            if self.stop:  # which takes all that follows it
+            if self.stop:  # --stop takes all arguments after it
                 how = "--prompts - to read standard input; a prompt stands before --stop"
             raise ConfigError(f"no prompt: give one of {allowed}, or {how}")
         if self.json and self.tsv:
@@ -247,7 +247,7 @@ class Generate(RunCommand):
         """Writes prompt and text to standard output as they are generated."""
         out = sys.stdout.buffer
         pieces = iter(model.stream(request))
-        first = next(pieces, "")  # so that a refused prompt is not written
+        first = next(pieces, "")  # so that an invalid prompt prints nothing
         for piece in itertools.chain((request.prompt, first), pieces):
             out.write(piece.encode())
             out.flush()
@@ -258,7 +258,7 @@ class Generate(RunCommand):
         self, model: "LanguageModel", asked: "list[GenerationRequest]", write: "Writer"
     ) -> "Iterator[tuple[GenerationRequest, bool]]":
         """Writes all texts; yields each request and whether it met a stop string."""
-        # Window by window: output starts before a long file is read to its end.
+        # In windows, so that output starts before a long file is read to its end.
         for start in range(0, len(asked), 8 * self.batch_size):
             window = asked[start : start + 8 * self.batch_size]
             for request, found in zip(window, model.generate(window), strict=True):

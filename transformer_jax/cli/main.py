@@ -1,4 +1,4 @@
-"""The command ``transformer-jax``: finds the sub-command, reads its flags, runs it."""
+"""The command ``transformer-jax``: parses its arguments and runs a sub-command."""
 
 import difflib
 import logging
@@ -59,7 +59,7 @@ COMMANDS: dict[str, Any] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code of the command that ``arguments``, or the command line, ask for."""
+    """Run the command of ``arguments``, or of the command line; returns its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] and given[0] in families.COMMANDS:
         return families.main(given)
@@ -92,7 +92,7 @@ def _parse(arguments: list[str]) -> Any:
     """The sub-command with its flags.
 
     Raises:
-        ConfigError: What does not exist, with the nearest thing that does.
+        ConfigError: The command or a flag is unknown; the message suggests the nearest.
     """
     import tyro
 

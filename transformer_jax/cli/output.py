@@ -1,4 +1,4 @@
-"""What commands write: cells of tables, files that are whole or not there, and where they are."""
+"""Output of commands: cells of tables, files written atomically, notes on standard error."""
 
 import contextlib
 import gzip
@@ -16,7 +16,7 @@ _ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
 
 
 def escaped(text: str) -> str:
-    r"""A text on one line and in one cell, from which it can be read back.
+    r"""A text escaped for one line and one cell; the escapes can be reversed.
 
     Example:
         >>> escaped("a\tb\nC:\\new")
@@ -26,7 +26,7 @@ def escaped(text: str) -> str:
 
 
 def tsv(*cells: str | int | float) -> bytes:
-    r"""One row of a table, UTF-8 whatever the locale says; numbers have four decimals if any.
+    r"""One row of a table in UTF-8, whatever the locale; floats have four decimals.
 
     Example:
         >>> tsv(1, -0.25, "a\nb")
@@ -37,39 +37,39 @@ def tsv(*cells: str | int | float) -> bytes:
 
 
 def say(text: str) -> None:
-    """One line on standard error, whatever is in it; half a character is shown by its number."""
+    """Print one line on standard error; lone surrogates are printed as escapes."""
     shown = " ".join(text.split()).encode("utf-8", "backslashreplace").decode()
     print(shown, file=sys.stderr, flush=True)
 
 
 def note(text: str) -> None:
-    """Says ``text``, which is worth knowing and no mistake, on standard error."""
+    """Print ``text`` as a note on standard error."""
     say(f"note: {text}")
 
 
 def wrote(*paths: Path, what: str = "") -> None:
-    """Says where a command wrote, and perhaps ``what``, in one line on standard error."""
+    """Print the path that a command wrote, with an optional ``what``, on standard error."""
     say(f"wrote {', '.join(map(str, paths))}" + (f": {what}" if what else ""))
 
 
 def waiting(what: str) -> None:
-    """Says that a command waits for ``what``, if a person at a terminal is to write it."""
+    """Print that a command waits for ``what``, if standard input is a terminal."""
     if sys.stdin.isatty():
         note(f"waiting for {what} at the terminal, one a line; Ctrl-D ends")
 
 
 class TextOutput:
-    """Standard output, or a file that appears under its name when all of it is written.
+    """Standard output, or a file that is renamed into place once it is complete.
 
-    What was written before a command failed or was stopped stays in ``NAME.partial``.
+    After a failure or an interrupt, the partial output stays in ``NAME.partial``.
 
     Args:
-        path: The file, packed if its name ends in ``.gz``; None is standard output. Links are
-            followed, and what is no regular file (a pipe, a device) is written directly.
-        source: What is read meanwhile, if that is a file.
+        path: The file, compressed if its name ends in ``.gz``; None is standard output. Links are
+            followed; a pipe or a device is written directly.
+        source: The input file, if there is one.
 
     Raises:
-        ConfigError: ``path`` is what is read, is a folder, or cannot be written.
+        ConfigError: ``path`` is the input file or a folder, or cannot be written.
     """
 
     def __init__(self, path: Path | None, source: Path | None = None):
@@ -96,12 +96,12 @@ class TextOutput:
         return self
 
     def write(self, lines: bytes) -> None:
-        """Writes ``lines``, whose ends are part of them."""
+        """Writes ``lines``, which include their line ends."""
         self._guarded(lambda out: out.write(lines))
         self._lines += lines.count(b"\n")
 
     def flush(self) -> None:
-        """Passes on what was written."""
+        """Flushes the file."""
         self._guarded(lambda out: out.flush())
 
     def _guarded(self, act: Any) -> None:
@@ -129,7 +129,7 @@ class TextOutput:
             raise problem if isinstance(problem, BrokenPipeError) else self._refused(problem)
 
     def _closed(self, publish: bool) -> OSError | None:
-        """Closes the file, and puts it into its place; what went wrong, as on a full disk."""
+        """Close the file and rename it into place; returns the error, if any."""
         assert self._to is not None
         try:
             self._file.close()
@@ -140,11 +140,11 @@ class TextOutput:
         return None
 
     def _keep(self, to: Destination, whole: bool) -> None:
-        """What was written before a failure, under a name that says so.
+        """Keep the partial output of a failed command as ``NAME.partial``.
 
         Args:
-            to: Where it was to be written.
-            whole: Whether all lines that were to be written until then are there.
+            to: The intended path.
+            whole: Whether every line up to the failure was written.
         """
         if to.draft is None:
             return
@@ -165,7 +165,7 @@ class TextOutput:
 
 
 def _packed(file: Any, name: str) -> gzip.GzipFile:
-    """A file that is packed on its way into ``file``, with which it is closed."""
+    """A compressed stream into ``file``; closing it closes ``file``."""
     packed = gzip.GzipFile(name, "wb", fileobj=file)
     packed.myfileobj = file  # type: ignore[assignment]
     return packed

@@ -82,14 +82,14 @@ class Probe(RunCommand):
 
     @property
     def tagged(self) -> bool:
-        """Whether labels are of words, not of sentences."""
+        """Whether the labels are tags of words."""
         return self.tag is not None or ".conllu" in self.file.suffixes
 
     def examples(self, lower: bool) -> "tuple[Labeled, Labeled]":
         """Training and validation examples.
 
         Raises:
-            UserError: A file cannot be read as asked; it names the flag of this command.
+            UserError: A file is invalid; the message names the flag of this command.
         """
         from transformer_jax.data.labeled import LabeledData, LabeledOptions, open_labeled
 
@@ -135,7 +135,7 @@ class Probe(RunCommand):
 
 
 def _table(rows: "Sequence[ProbeResult]", guess: str, share: float) -> str:
-    """A table of accuracies by layer, the best marked."""
+    """A table of accuracies by layer, with the best marked."""
     best = max(row.accuracy for row in rows)
     width = max(len(guess), *(len(row.name) for row in rows))
     lines = [f"{'vectors':<{width}}  accuracy", f"{guess:<{width}}  {share:8.2%}"]

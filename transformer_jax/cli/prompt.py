@@ -72,12 +72,12 @@ class Prompt(RunCommand):
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
-        """Writes a row for each number of examples, as soon as it is known."""
+        """Prints a row for each number of demonstrations, as soon as it is evaluated."""
         self.check()
         template = self.written()
         pool, queries, match_field = self.asked(template)
         demonstrations = Demonstrations(pool, template, match_field, self.seed)
-        # Before the model is loaded: too few examples are not worth the wait.
+        # Before the model is loaded, so that errors come early.
         asked = {k: demonstrations.prompts(queries, k) for k in self.num_shots}
 
         from transformer_jax.predictors.runs import load_language
@@ -108,7 +108,7 @@ class Prompt(RunCommand):
         """Refuses flags that are out of range or do not go together.
 
         Raises:
-            ConfigError: It says which.
+            ConfigError: A flag is out of range, or two exclude each other.
         """
         files = {"--examples": self.examples, "--queries": self.queries}
         given = [flag for flag, path in files.items() if path is not None]
@@ -129,10 +129,10 @@ class Prompt(RunCommand):
                 raise ConfigError(f"--{flag} is {value}: at least {least}")
 
     def written(self) -> Template:
-        """How examples are written.
+        """The template of the demonstrations.
 
         Raises:
-            ConfigError: A template that cannot be read, or has not one answer.
+            ConfigError: A template is invalid, or has no or several answer fields.
         """
         query, answer = unescaped(self.template), unescaped(self.answer_template)
         fields = _fields(answer, "--answer-template")
@@ -146,12 +146,11 @@ class Prompt(RunCommand):
         return Template(query + answer, answer=fields[0], header=unescaped(self.header))
 
     def asked(self, template: Template) -> "tuple[list[Example], list[Example], str | None]":
-        """Examples, queries, and the field in which they must agree.
+        """Demonstrations, queries, and the field in which they must agree.
 
         Raises:
-            ConfigError: A file is of no known kind; more examples are asked for than there are.
-            DataError: A file cannot be read, lacks a field, or is empty; an answer that is no
-                choice.
+            ConfigError: A file has an unknown format, or has too few demonstrations.
+            DataError: A file cannot be read, lacks a field or is empty, or an answer is no choice.
         """
         if self.task is not None:
             from transformer_jax.data.corpora.in_context import examples
@@ -180,10 +179,10 @@ class Prompt(RunCommand):
     def possible(
         self, queries: Iterable[tuple[int, Example]], template: Template, at: str
     ) -> list[Example]:
-        """The queries without their numbers, if each can be answered rightly.
+        """The queries without line numbers; each answer must be one of the choices.
 
         Raises:
-            DataError: A wanted answer is none of the choices.
+            DataError: A reference answer is none of the choices.
         """
         found = []
         choices = {choice.strip() for choice in self.choices}
@@ -198,7 +197,7 @@ class Prompt(RunCommand):
         return found
 
     def line(self, row: "FewShotResult", cut: int) -> str:
-        """The scores after so many examples, as asked for."""
+        """The line of scores for a number of demonstrations."""
         if self.json:
             return json.dumps({**dataclasses.asdict(row), "cut": cut})
         values = (f"{row.accuracy:.3f}", f"{row.exact_match:.3f}", f"{row.f1:.3f}")
@@ -208,7 +207,7 @@ class Prompt(RunCommand):
     def shown(
         self, model: "LanguageModel", template: Template, prompt: str, query: Example
     ) -> None:
-        """One prompt and the model's answer, on standard error."""
+        """Print one prompt and the model's answer on standard error."""
         from transformer_jax.evaluation.few_shot import answer, rank_choices
 
         if self.choices:
@@ -236,16 +235,16 @@ def unescaped(text: str) -> str:
 def read_examples(
     path: Path, needed: Sequence[str], flag: str
 ) -> "Iterator[tuple[int, dict[str, str]]]":
-    """The rows of a file as texts by field, each with its line; empty lines are none.
+    """The rows of a file as line number and texts by field; empty lines are skipped.
 
     Args:
-        path: ``.tsv`` with a header line, or ``.jsonl``; ``.gz`` is unpacked.
+        path: ``.tsv`` with a header line, or ``.jsonl``; ``.gz`` is decompressed.
         needed: Fields that each must have.
-        flag: What named the file, for messages.
+        flag: The flag of the file, for messages.
 
     Raises:
-        ConfigError: The name ends in nothing known.
-        DataError: The file cannot be read, a row does not fit or lacks a field, or there is none.
+        ConfigError: The extension is unknown.
+        DataError: The file cannot be read or is empty, or a row is malformed or lacks a field.
     """
     from transformer_jax.data.text import read_lines
 
@@ -307,7 +306,7 @@ def _jsonl(
 
 
 def _fields(text: str, flag: str) -> list[str]:
-    """The names of the fields of a template, which is checked further once it is whole."""
+    """The names of the fields of a template."""
     try:
         return [name for _, name, *_ in string.Formatter().parse(text) if name is not None]
     except ValueError as error:
@@ -317,7 +316,7 @@ def _fields(text: str, flag: str) -> list[str]:
 
 
 def _cut(model: Any, made: Sequence[str]) -> int:
-    """How many prompts lose their beginning; an n-gram model has no context to exceed."""
+    """The number of prompts longer than the context; 0 for an n-gram model."""
     context = getattr(model, "context", None)
     if context is None:
         return 0

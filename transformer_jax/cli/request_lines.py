@@ -24,7 +24,7 @@ def prompt_lines(path: Path, flag: str) -> Iterator[str]:
     """The lines of a file, or of standard input if ``path`` is ``-``.
 
     Raises:
-        DataError: There is no such file, which names ``flag``, or a line is no UTF-8.
+        DataError: The file does not exist (the message names ``flag``), or a line is not UTF-8.
     """
     from transformer_jax.data.text import decode_lines, read_lines
 
@@ -81,7 +81,7 @@ def requests_of(
 
 
 def _typed(name: str, value: Any) -> Any:
-    """A setting of a JSON line, or the prompt, as a request has it."""
+    """A setting, or the prompt, of a JSON line with the type of the request's field."""
     if name == "prompt":
         check_text(name, value)
         return value

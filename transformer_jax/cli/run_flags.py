@@ -1,4 +1,4 @@
-"""What a command line asks for: a named run or one of a file, with the settings flags change."""
+"""Run settings from the command line: a named run or a file, changed by flags."""
 
 import dataclasses
 import difflib
@@ -30,17 +30,17 @@ def asked_run(
     anew: Callable[[Any], Any],
     arguments: Sequence[str],
 ) -> tuple[str, Any, Any]:
-    """The name of a run, the run, and what it was before flags changed settings.
+    """The name of a run, the run, and the run before flags changed its settings.
 
     Args:
-        program: What is typed before the name.
+        program: The command up to the name, for messages.
         runs: Named runs, each with a line about it.
-        read: From a run directory to its run.
-        anew: A run without what its own data told.
+        read: A function from a run directory to its run.
+        anew: A function that clears the settings that follow from the data of a run.
         arguments: The name, ``--config FILE`` instead of it or beside it, and flags.
 
     Raises:
-        ConfigError: A name, a flag, a value or a file that cannot be.
+        ConfigError: A name, a flag, a value or a file is invalid.
     """
     given, file = _config_file(list(arguments))
     command = program.rpartition(" ")[2]
@@ -68,16 +68,16 @@ def asked_run(
 
 
 def parse_flags(kind: Any, program: str, arguments: Sequence[str], default: Any = None) -> Any:
-    """What ``arguments`` ask of a command.
+    """The flags of a command, parsed.
 
     Args:
-        kind: A dataclass of its flags.
-        program: What is typed to run it.
-        arguments: What follows that.
-        default: What is not given.
+        kind: The dataclass of its flags.
+        program: The command, for messages.
+        arguments: Its arguments.
+        default: Values of the flags that are absent.
 
     Raises:
-        ConfigError: A flag or a value that cannot be.
+        ConfigError: A flag or a value is invalid.
     """
     command, known = program.rpartition(" ")[2], flags_of(kind)
     arguments = current_flags(command, arguments, known)
@@ -89,7 +89,7 @@ def parse_flags(kind: Any, program: str, arguments: Sequence[str], default: Any 
 
 
 def near(word: str, known: Mapping[str, Any]) -> str:
-    """What there is instead of ``word``, the nearest first."""
+    """A hint with the allowed words, the nearest to ``word`` first."""
     found = difflib.get_close_matches(word, known, 1, 0.5)
     return (f"did you mean {found[0]}? " if found else "") + f"there are {', '.join(known)}"
 
@@ -109,7 +109,7 @@ def _named(command: str, runs: Runs, arguments: Sequence[str]) -> str:
 
 
 def _config_file(arguments: list[str]) -> tuple[list[str], Path | None]:
-    """The arguments without ``--config FILE``, and that file."""
+    """The arguments without ``--config FILE``, and the file."""
     for i, argument in enumerate(arguments):
         flag, given, value = argument.partition("=")
         if flag != "--config":
@@ -135,12 +135,12 @@ def _configured(
         raise ConfigError(f"--config {error}") from None
     if type(run) not in {type(named) for _, named in runs.values()}:
         raise ConfigError(f"--config {file}: describes no run that {command} begins")
-    # Where the other run went is not where this one goes.
+    # The output of the other run is not copied.
     return dataclasses.replace(run, output=None, overwrite=False)
 
 
 def _name_of(file: Path) -> str:
-    """What a run is called that begins from a file: as the file, or as the run that it is of.
+    """The name of a run that starts from a file: that of the file, or of its run directory.
 
     Example:
         >>> _name_of(Path("runs/pt-en/config.json")), _name_of(Path("large.json"))

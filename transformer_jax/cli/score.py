@@ -55,7 +55,7 @@ class Score(RunCommand):
         return self.translations() if pair else self.texts()
 
     def texts(self) -> int:
-        """What a language model makes of lines, or of a whole file; bits are of UTF-8 bytes."""
+        """Scores of lines, or of a whole file, by a language model; bits are per UTF-8 byte."""
         from transformer_jax.data.text import read_lines
         from transformer_jax.predictors.runs import as_trained, load_language
 
@@ -84,7 +84,7 @@ class Score(RunCommand):
         return 0
 
     def translations(self) -> int:
-        """What a translator makes of translations, the end of each sentence among its tokens."""
+        """Scores of translations; the end token of each sentence is counted."""
         from transformer_jax.data.aligned import read_aligned
         from transformer_jax.data.text import check_readable
         from transformer_jax.decoding.translator import Translator
@@ -108,7 +108,7 @@ class Score(RunCommand):
 
 
 def _writer(header: tuple[str, ...], tokens: bool) -> Callable[..., None]:
-    """Writes rows to standard output, with a column of tokens if asked for; the header is done."""
+    """A function that writes rows, with a column of tokens if set; it prints the header first."""
     import sys
 
     def write(cells: Iterable[str], tokenizer: Any = None, score: Any = None) -> None:

@@ -56,7 +56,7 @@ class SemanticSearch(RunCommand):
 
         [asked] = vectors.embed([prepare(self.query)], layers=layers, pool=pool)
         vectors.counts.update(lines=0, cut=0)
-        kept: list[tuple[int, str]] = []  # of the block in work
+        kept: list[tuple[int, str]] = []  # of the current window
 
         def lines():
             for number, line in enumerate(file_lines(self.file, "semantic-search"), 1):
@@ -64,7 +64,7 @@ class SemanticSearch(RunCommand):
                     kept.append((number, line))
                     yield prepared
 
-        # The smallest comes first; of equals the later line goes.
+        # A heap with the smallest first; of equal lines the later one is dropped.
         heap: list[tuple[float, int, str]] = []
         for made in vectors.embed(lines(), layers=layers, pool=pool):
             worth = cosine(made.vectors, asked.vectors)

@@ -28,22 +28,22 @@ PROGRAM = "python -m experiments.seq2seq"
 
 @dataclasses.dataclass(frozen=True)
 class Evaluate(RunCommand):
-    """Score a run on text of your own: sacreBLEU and chrF with their signatures."""
+    """Evaluate a run on your text: sacreBLEU and chrF with their signatures."""
 
     run: tyro.conf.Positional[str]
     """The run directory."""
     source: str
-    """Sentences to translate, one a line."""
+    """File of sentences to translate, one per line."""
     target: str
-    """Their reference translations, line by line."""
+    """File of their reference translations, one per line."""
     checkpoint: str = "best"
     """best, last, a step, or average:N (the mean of the last N)."""
     num_beams: int = 4
-    """Hypotheses of beam search; 1 is greedy search."""
+    """Beam width; 1 is greedy search."""
     lowercase: bool = False
-    """Score without regard to case, which the signature then says."""
+    """Ignore case; the signature states it."""
     output: str | None = None
-    """Where the translations go, one a line."""
+    """Output file of the translations, one per line."""
 
 
 def evaluate(arguments: Sequence[str], program: str) -> int:
@@ -116,5 +116,5 @@ FAMILY = training.TrainingProgram(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code of what ``arguments``, or the command line, ask for."""
+    """Run the command of ``arguments``, or of the command line; returns its exit code."""
     return training.main(FAMILY, arguments)

@@ -31,7 +31,7 @@ class Tag(RunCommand):
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
-        """Reads, tags and writes until the input ends."""
+        """Tags lines until the input ends."""
         from transformer_jax.cli.encoders import given_lines, windows, write
         from transformer_jax.predictors.encoders import load_task
 

@@ -1,4 +1,4 @@
-"""The command that every family's entry point is: train, resume, and what else it does."""
+"""The training program of a family: train, resume and its further commands."""
 
 import contextlib
 import dataclasses
@@ -27,22 +27,22 @@ Other = Callable[[Sequence[str], str], int]
 
 
 class TrainingProgram(NamedTuple):
-    """What one entry point trains. Nothing heavy is imported before flags are understood."""
+    """The training program of one family. Slow imports come after the flags are checked."""
 
-    program: str  # as it is called
-    doc: str  # what it prints for --help
-    # What each command that begins a run offers: named runs, each with a line about it.
+    program: str  # the command, for messages
+    doc: str  # the text of --help
+    # Named runs by command, each with a line about it.
     begins: Mapping[str, Callable[[], dict[str, tuple[str, Any]]]]
-    # What is asked for and the named run that it began as -> the run as done, directory, texts.
+    # (run, its named run) -> (run with all settings, directory, texts).
     begin: Callable[[Any, Any], tuple[Any, Any, Any]]
     read: Callable[[Any], tuple[Any, Any]]  # directory -> run, and a function to its texts
     train: Callable[..., int]
-    anew: Callable[[Any], Any] = lambda run: run  # a run without what its own data told
-    others: Mapping[str, Other] = {}  # further commands by name, of flags and of what is typed
+    anew: Callable[[Any], Any] = lambda run: run  # clears settings that follow from the data
+    others: Mapping[str, Other] = {}  # further commands by name
 
 
 def _train(family: TrainingProgram, command: str, arguments: Sequence[str]) -> int:
-    """Begins a run and sees it through."""
+    """Starts a run and trains it to its end."""
     name, run, named = asked_run(
         f"{family.program} {command}",
         family.begins[command](),
@@ -50,14 +50,14 @@ def _train(family: TrainingProgram, command: str, arguments: Sequence[str]) -> i
         family.anew,
         arguments,
     )
-    # A second or more of imports comes next; which process this is, is not known yet.
+    # Slow imports come next; the process number is unknown until then.
     if not run.distributed.process_id:
         print(f"{command} {name}: starting", file=sys.stderr, flush=True)
     from transformer_jax.parallel.mesh import initialize
 
     initialize(run.distributed)
     _check_room(run)
-    # Refused before minutes of reading, not after; `begin` looks once more.
+    # Refused before the data are read, which takes minutes; `begin` checks again.
     with _writing_alone(run.output, lambda: _check_output(run)):
         run, directory, texts = family.begin(run, named)
         run_log(directory.log)
@@ -78,14 +78,14 @@ def _check_output(run: Any) -> None:
 
 @contextlib.contextmanager
 def _writing_alone(path: str, check: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Holds the lock of a run directory, in the first process; ``check`` may refuse it before."""
+    """Context that holds the lock of a run directory in process 0; ``check`` runs first."""
     from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
     from transformer_jax.training.activity import log
     from transformer_jax.training.lock import RunLock, is_locked
 
     with contextlib.ExitStack() as held:
         if is_main_process():
-            # Nothing is written to a folder that is no run, and a run in progress is told as such.
+            # Nothing is written to other folders, and a run in progress gives its own error.
             if not is_locked(path):
                 check()
             held.enter_context(RunLock(path, say=log))
@@ -95,7 +95,7 @@ def _writing_alone(path: str, check: Callable[[], None] = lambda: None) -> Itera
 
 
 def _resume(family: TrainingProgram, arguments: Sequence[str]) -> int:
-    """Goes on with a run from its newest good checkpoint, on any mesh."""
+    """Resumes a run from its newest good checkpoint, on any mesh."""
     from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig, initialize
     from transformer_jax.predictors.runs import open_directory
     from transformer_jax.training.loop import LoopConfig
@@ -103,7 +103,7 @@ def _resume(family: TrainingProgram, arguments: Sequence[str]) -> int:
 
     @dataclasses.dataclass(frozen=True)
     class Resume(RunCommand):
-        """Go on with a run; what is not given stays as it was."""
+        """Resume a run; settings without a flag stay as they are."""
 
         run: tyro.conf.Positional[str]
         """The run directory."""
@@ -116,7 +116,7 @@ def _resume(family: TrainingProgram, arguments: Sequence[str]) -> int:
     prog = f"{family.program} resume"
     # Both passes below get current names, so that an earlier name gives one warning.
     arguments = current_flags("resume", arguments, flags_of(Resume))
-    # What is not given is as the run has it, which flags must be understood to find.
+    # Flags that are absent keep the run's values; the run is found by parsing first.
     plain = [argument for argument in arguments if argument not in ("-h", "--help")]
     helped = len(plain) < len(arguments)
     try:
@@ -146,7 +146,7 @@ def _resume(family: TrainingProgram, arguments: Sequence[str]) -> int:
 
 
 def _unfinished(family: TrainingProgram, directory: Any) -> tuple[Any, Any]:
-    """A run that is trained step by step, and a function to its texts."""
+    """A run with steps, and a function that reads its texts."""
     run, texts = family.read(directory)
     if not hasattr(run, "loop"):
         raise ConfigError(
@@ -185,10 +185,10 @@ def _run(family: TrainingProgram, arguments: list[str]) -> int:
 def main(
     family: TrainingProgram | Callable[[], TrainingProgram], arguments: Sequence[str] | None = None
 ) -> int:
-    """The exit code of what ``arguments``, or the command line, ask for.
+    """Run the command of ``arguments``, or of the command line; returns its exit code.
 
     Args:
-        family: What is trained, or a function that finds it and may refuse to.
+        family: The training program, or a function that finds it or raises.
         arguments: A command and its flags; None is those of this process.
     """
     find = (lambda: family) if isinstance(family, TrainingProgram) else family
@@ -201,6 +201,6 @@ def main(
 
 
 def run_as_program(family: TrainingProgram) -> None:
-    """Does what the command line asks for, and leaves with its exit code."""
+    """Run the command line and exit with its code."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     leave(main(family))

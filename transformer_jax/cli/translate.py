@@ -79,7 +79,7 @@ class Translate(RunCommand):
     """Random seed for sampling."""
 
     def __call__(self) -> int:
-        """Reads, translates and writes until the input ends."""
+        """Translates lines until the input ends."""
         self.check()
         if self.generation_config == "hf":
             return self.by_generation_config()
@@ -114,7 +114,7 @@ class Translate(RunCommand):
         return decode_lines(sys.stdin.buffer, "<stdin>")
 
     def destination(self) -> TextOutput:
-        """Where translations go, once the input is known to exist.
+        """The output of translations; the input is checked first.
 
         Raises:
             ConfigError: The output is the input, or cannot be written.
@@ -148,10 +148,10 @@ class Translate(RunCommand):
         return 0
 
     def check(self) -> None:
-        """Refuses flags that would have no effect together.
+        """Refuse flags that are out of range or exclude each other.
 
         Raises:
-            ConfigError: It names them.
+            ConfigError: A flag is out of range, or two exclude each other.
         """
         if self.generation_config == "hf":
             from transformer_jax.cli.flags import refuse_flags
@@ -165,7 +165,7 @@ class Translate(RunCommand):
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         given = [name for name in drawn if getattr(self, name) != defaults[name]]
         if given and not self.sample:
-            raise ConfigError(f"--{given[0].replace('_', '-')} is for --sample, which is not given")
+            raise ConfigError(f"--{given[0].replace('_', '-')} is for sampling: add --sample")
         several = self.nbest not in (None, 1)
         search = {"num-beams": self.num_beams is not None, "nbest": several, "trace": self.trace}
         searched = [name for name, is_given in search.items() if is_given]
@@ -204,7 +204,7 @@ class Translate(RunCommand):
     def translations(
         self, translator: "Translator", lines: Iterable[str]
     ) -> "Iterator[Translation]":
-        """Translations by sampling, with steps, or by beam search, as the flags say."""
+        """Translations by sampling, by beam search, or with their steps, by the flags."""
         if self.sample:
             from transformer_jax.decoding.generate import SamplingConfig
             from transformer_jax.keys import key_for
@@ -217,7 +217,7 @@ class Translate(RunCommand):
         return translator.stream(lines)
 
     def traces(self, translator: "Translator", lines: Iterable[str]) -> "Iterator[Translation]":
-        """Translations, each after its steps on standard error."""
+        """Translations; the steps of each are printed on standard error first."""
         for line in lines:
             translation, steps = translator.trace(line)
             print(traced(line, steps), file=sys.stderr, flush=True)
@@ -262,7 +262,7 @@ def traced(line: str, steps: "list[TraceStep]") -> str:
 
 
 class Counter:
-    """A counter of lines on standard error, if that alone is a terminal."""
+    """A counter of lines on standard error, if it is a terminal and standard output is not."""
 
     def __init__(self, command: Translate):
         read = command.input is None and sys.stdin.isatty()

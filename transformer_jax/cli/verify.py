@@ -1,4 +1,4 @@
-"""``transformer-jax verify``: are the files of a run what they were when they were written?"""
+"""``transformer-jax verify``: checks the files of a run against their checksums."""
 
 import dataclasses
 import hashlib
@@ -27,9 +27,9 @@ class Verify:
     """Run directory or Hugging Face folder."""
 
     def __call__(self) -> int:
-        """One line for each checkpoint, newest first; 4 if one is damaged or there is none.
+        """Prints one line per checkpoint; returns 4 if one is damaged or none exists.
 
-        An n-gram model has none, and one file instead.
+        Checkpoints are in order from the newest. An n-gram model has one file instead of them.
         """
         from transformer_jax.interop.hf_run_directory import HFRunDirectory
         from transformer_jax.predictors.runs import load_language, open_directory
@@ -37,7 +37,7 @@ class Verify:
 
         run = open_directory(self.run)
         if isinstance(run, HFRunDirectory):
-            # Names, shapes, and whether all are numbers; the format has no checksum.
+            # Names, shapes and finite values only: the format has no checksum.
             run.folder.load()
             said = plural(len(run.folder.tensors.entries), "tensor")
             print(f"{said}\tall of them known, all finite")
@@ -48,7 +48,7 @@ class Verify:
         if isinstance(model, dict) and model.get("kind") == "ngram":
             if strange := _strange(run):
                 raise CheckpointError(f"{self.run}: not as it was written: {', '.join(strange)}")
-            load_language(self.run)  # the file has a checksum of its own
+            load_language(self.run)  # the file contains its own checksum
             print("ngram.npz\tok")
             return 0
         findings = verify(self.run)
@@ -57,7 +57,7 @@ class Verify:
             print(f"{finding.path.name}\t{said}")
         strange = [*_strange(run), *_strange_dense(run)]
         sys.stdout.flush()
-        # What a stopped save left over, and what was set aside before, is not used by anything.
+        # Remains of an interrupted save and checkpoints that were set aside are never loaded.
         checked = [finding for finding in findings if finding.step is not None]
         damaged = [finding.path.name for finding in checked if finding.problem]
         if damaged or strange:
@@ -69,7 +69,7 @@ class Verify:
 
 
 def _dense(run: "RunDirectory") -> str:
-    """Where the linear map at the end of a sentence encoder lies, which is read; empty if nowhere.
+    """The path of a sentence encoder's dense layer, read to verify it; empty without one.
 
     Raises:
         CheckpointError: It is damaged.
@@ -86,7 +86,7 @@ def _dense(run: "RunDirectory") -> str:
 
 
 def _strange_dense(run: "RunDirectory") -> list[str]:
-    """The linear map at the end of a sentence encoder, if it is damaged, and a line about it."""
+    """The dense layer of a sentence encoder if it is damaged, with a line about it."""
     try:
         path = _dense(run)
     except CheckpointError as error:
@@ -98,7 +98,7 @@ def _strange_dense(run: "RunDirectory") -> list[str]:
 
 
 def _strange(run: "RunDirectory") -> list[str]:
-    """Files that are not those the newest good checkpoint was made with, and a line about each."""
+    """Files that changed since the newest good checkpoint, with a line about each."""
     from transformer_jax.data.files import read_file
     from transformer_jax.training.sealed import differences, sealed
 

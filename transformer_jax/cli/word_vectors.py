@@ -34,7 +34,7 @@ class WordVectorsCommand(RunCommand):
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
 
     def __call__(self) -> int:
-        """Prints cosines by layer for each pair of sentences, and the words attended to most."""
+        """Prints cosines by layer for pairs of sentences, and the words with most attention."""
         if self.output is not None and self.output.suffix != ".html":
             raise ConfigError(f"--output {self.output}: the name of a page ends in .html")
         if self.top < 1:

@@ -1,4 +1,4 @@
-"""Generated texts on standard output: as they are, as a table, or as JSON lines."""
+"""Generated texts on standard output: plain, as a table, or as JSON lines."""
 
 import json
 import sys
@@ -14,11 +14,11 @@ __all__ = ["Writer"]
 
 
 class Writer:
-    """Writes the texts of one prompt after another.
+    """Writes the texts of each prompt.
 
     Args:
-        form: ``plain`` is each prompt with its text, below a line that names them where there are
-            several; ``tsv`` is a row for each text, and ``json`` an object for each prompt.
+        form: ``plain`` is each prompt with its text, with a header line if there are several;
+            ``tsv`` is a row per text; ``json`` is an object per prompt.
         several: Whether there is more than one text.
     """
 
@@ -26,7 +26,7 @@ class Writer:
         self.form, self.several, self.prompts = form, several, 0
 
     def __call__(self, request: "GenerationRequest", found: "Sequence[Continuation]") -> None:
-        """Writes the continuations of a prompt, best first where they were searched for."""
+        """Writes the continuations of a prompt; those of beam search are sorted, best first."""
         if self.form == "json":
             self._json(request, found)
         else:
@@ -37,14 +37,14 @@ class Writer:
         """Writes texts that follow ``prompt``, each with its score, a log-probability.
 
         Args:
-            prompt: What they follow.
+            prompt: The prompt.
             found: The texts, without the prompt.
-            ranked: Whether the first is the best of them.
+            ranked: Whether the texts are sorted, best first.
         """
         self.prompts += 1
         out, kind = sys.stdout.buffer, "rank" if ranked else "sample"
         if self.form == "tsv" and self.prompts == 1:
-            # The header stands above rows of all requests, of which each is drawn or searched.
+            # One header serves the rows of all requests, sampled or from beam search.
             out.write(tsv("prompt", "sequence", "score", "text"))
         for number, (text, score) in enumerate(found, 1):
             if self.form == "tsv":

@@ -1,4 +1,4 @@
-"""What all predictors share: how they are made, inputs as lists, warnings of truncation."""
+"""Shared by all predictors: the base class, inputs as lists, warnings of truncation."""
 
 import contextlib
 import warnings
@@ -23,7 +23,7 @@ class Predictor:
 
     Raises:
         ConfigError: The model is of another family.
-        CheckpointError: Nothing trained is there, or its files are damaged.
+        CheckpointError: The path holds no trained model, or its files are damaged.
     """
 
     model: Any

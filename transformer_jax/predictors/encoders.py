@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["load_task", "load_vectors", "pool_of", "read_length", "sentence_of", "template_of"]
 
 _NO_END = 1 << 30  # tokens
-# What the head of each task predicts.
+# What the head of each task predicts, for messages.
 _HEADS = {
     "classify": "classes",
     "multi_label": "labels",
@@ -40,7 +40,7 @@ _HEADS = {
 
 
 def read_length(run: "RunDirectory") -> int:
-    """Most tokens that a run's encoder reads: learned positions go no further than training did."""
+    """The context length of a run's encoder: with learned positions, that of training."""
     config, fields = model_config(run), run.read_config()
     most = config.positions.max_length
     if config.positions.kind != "learned" or config.decoder_layers:
@@ -62,21 +62,20 @@ def load_vectors(
     sentences: bool = False,
     loaded: Any = None,
 ) -> "tuple[Embedder, Callable[[str], str]]":
-    """The embedder of a run's encoder, and a function that prepares lines.
+    """The embedder of a run's encoder, and a function that preprocesses lines.
 
-    A sentence encoder reads no more tokens than its authors let it read.
+    A sentence encoder keeps the maximum length of its own configuration.
 
     Args:
         path: The run.
-        checkpoint: Which of its checkpoints.
-        tokens: Of a batch.
-        sentences: Whether vectors are those that a sentence encoder is made for, of which a linear
-            map may be the last part.
+        checkpoint: The checkpoint, see :func:`chosen_checkpoint`.
+        tokens: Maximum number of tokens in a batch.
+        sentences: Whether to apply the dense layer of a sentence encoder, if it has one.
         loaded: The model and the tokenizer, if they were loaded already.
 
     Raises:
         ConfigError: The run has no encoder.
-        CheckpointError: There is no such run, or it is damaged.
+        CheckpointError: The run does not exist, or is damaged.
     """
     run = open_directory(path)
     kinds = (*ENCODERS, "encoder-decoder")
@@ -99,11 +98,11 @@ def load_vectors(
 
 
 def pool_of(path: Path, asked: "Pool | None") -> "Pool":
-    """The pooling of a run: the given one, else that of a sentence encoder, else mean.
+    """The pooling of a run: ``pooling``, else that of a sentence encoder, else mean.
 
     Raises:
-        ConfigError: The encoder is made for what there is not.
-        CheckpointError: There is no such run, or it is damaged.
+        ConfigError: The pooling of the sentence encoder is not supported.
+        CheckpointError: The run does not exist, or is damaged.
     """
     if asked is not None:
         return asked
@@ -117,7 +116,7 @@ def pool_of(path: Path, asked: "Pool | None") -> "Pool":
 
 
 def sentence_of(run: "RunDirectory") -> dict[str, Any]:
-    """How the encoder of a run makes vectors of sentences; nothing if it is for none.
+    """The pooling settings of a sentence encoder; None for other encoders.
 
     Raises:
         CheckpointError: ``config.json`` is damaged.
@@ -127,18 +126,18 @@ def sentence_of(run: "RunDirectory") -> dict[str, Any]:
     right = right and isinstance(found.get("dense", {}), dict)
     length = found.get("length", 1) if right else 0
     if type(length) is not int or length < 1:
-        raise CheckpointError(f"{run.config}: its sentence is no pooling and length: damaged?")
+        raise CheckpointError(f"{run.config}: sentence must hold a pooling and a length: damaged?")
     return found  # type: ignore[no-any-return]
 
 
 def load_task(
     path: Path, checkpoint: str, tasks: Sequence[str], *, tokens: int = 4096, loaded: Any = None
 ) -> "tuple[Predictor, dict[str, Any], Callable[[str], str]]":
-    """The predictor of a fine-tuned model, its task, and a function that prepares lines.
+    """The predictor of a fine-tuned model, its task, and a function that preprocesses lines.
 
     Raises:
-        ConfigError: The run has no head for any of ``tasks``; it says what it is for.
-        CheckpointError: There is no such run, or it is damaged.
+        ConfigError: The run has no head for any of ``tasks``; the message names its command.
+        CheckpointError: The run does not exist, or is damaged.
     """
     run = open_directory(path)
     if refuse_others(run, (*ENCODERS, "decoder-task")) == "encoder":
@@ -184,11 +183,11 @@ def template_of(run: "RunDirectory", tokenizer: "Tokenizer") -> "SpecialTokensTe
         return None
     if family(run) == "decoder-task":
         before, between, after = tokenizer.template or SpecialTokensTemplate((), (), ())
-        # A text is told from the last token that is not padding, though it may end with some.
+        # The class comes from the last token that is not padding, even if a text ends with one.
         while after and after[-1] == published["fields"].get("pad_token_id"):
             after = after[:-1]
         return SpecialTokensTemplate(before, between, after)
-    if tokenizer.template is None and tokenizer.bos == tokenizer.pad:  # nothing begins a text (T5)
+    if tokenizer.template is None and tokenizer.bos == tokenizer.pad:  # no start token (T5)
         end = (tokenizer.eos,)
         return SpecialTokensTemplate((), end, end)
     return tokenizer.template

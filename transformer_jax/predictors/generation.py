@@ -32,20 +32,20 @@ from transformer_jax.predictors.texts import Embedding
 __all__ = ["GenerationSettings", "LanguageModelPredictor", "TranslationPredictor"]
 
 # "hf" decodes as generate(do_sample=False) of Hugging Face transformers does, with the
-# checkpoint's generation config for each setting that is not given.
+# checkpoint's generation config for each setting that is None.
 GenerationConfig = Literal["hf"] | None
 
 
 class GenerationSettings(TypedDict, total=False):
     """Settings of text generation, each optional."""
 
-    max_new_tokens: int  # 128 unless given
-    temperature: float  # 1 unless given; 0 is greedy
+    max_new_tokens: int  # None is 128
+    temperature: float  # None is 1; 0 is greedy
     top_k: int | None  # sample from the k most probable tokens
     top_p: float | None  # from the fewest tokens that hold this probability
     min_p: float | None  # from tokens at least this fraction as probable as the most probable
-    repetition_penalty: float  # above 1 makes tokens that were read or written less probable
-    no_repeat_ngram_size: int  # no n-gram of this size comes twice; 0 is free
+    repetition_penalty: float  # above 1 makes repeated tokens less probable
+    no_repeat_ngram_size: int  # no n-gram of this size is repeated; 0 is no limit
     stop: str | Sequence[str]  # the text ends before the first of these strings
     num_beams: int  # more than 1 is beam search instead of sampling
     num_return_sequences: int  # texts of each prompt
@@ -96,12 +96,12 @@ class TranslationPredictor(Embedding, Predictor):
     ) -> GeneratedText | list[GeneratedText]:
         """The translation of a sentence, or a list with that of each sentence.
 
-        An empty sentence stays empty. A translation depends on its sentence alone, not on those
-        that are translated with it.
+        An empty sentence stays empty. A translation does not depend on the other sentences of the
+        call.
 
         Args:
             texts: One sentence or many.
-            num_beams: Hypotheses that beam search keeps, 4 by default; 1 is greedy search.
+            num_beams: Beam width, 4 by default; 1 is greedy search.
             num_return_sequences: Translations of each sentence, 1 by default, at most
                 ``num_beams``; all but the best are ``alternatives``.
             length_penalty: Exponent of the length that scores are divided by, 0.6 by default
@@ -128,10 +128,10 @@ class TranslationPredictor(Embedding, Predictor):
         return _first(texts, [_generated(one.hypotheses) for one in translations])
 
     def score(self, sources: str | Sequence[str], targets: str | Sequence[str]) -> list[float]:
-        """The log-probability of each target given its source, in nats; a list also of one pair.
+        """The log-probability of each target conditional on its source, in nats, as a list.
 
         Raises:
-            DataError: There are more of the one than of the other, or a target is too long.
+            DataError: The numbers of sources and targets differ, or a target is too long.
         """
         pairs = [list(map(self._prepare, listed(side))) for side in (sources, targets)]
         return [score.log_prob for score in self._translator.score(*pairs)]
@@ -228,10 +228,10 @@ def _given(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_hf(generation_config: str | None) -> bool:
-    """Whether the checkpoint's generation config is to be followed.
+    """Whether the checkpoint's generation config applies.
 
     Raises:
-        ConfigError: There is no such value.
+        ConfigError: The value is neither None nor ``"hf"``.
     """
     if generation_config not in (None, "hf"):
         raise ConfigError(f"generation_config is {generation_config!r}: must be None or 'hf'")
@@ -258,7 +258,9 @@ def _request(prompt: str, settings: GenerationSettings) -> GenerationRequest:
     """
     known = GenerationSettings.__annotations__
     if unknown := [name for name in settings if name not in known]:
-        raise ConfigError(f"{unknown[0]} is no setting of generation: there are {', '.join(known)}")
+        raise ConfigError(
+            f"{unknown[0]} is no setting of generation: use one of {', '.join(known)}"
+        )
     given: dict[str, Any] = {**settings}
     given.pop("generation_config", None)
     stop = given.pop("stop", ())

@@ -1,4 +1,4 @@
-"""``transformer_jax.load``: the predictor of whatever was trained."""
+"""``transformer_jax.load``: the predictor of any trained model."""
 
 import contextlib
 import os
@@ -57,7 +57,7 @@ def load(
 ) -> Any:
     """The predictor of a run directory or a Hugging Face checkpoint.
 
-    Of your own task it is what ``task.predictor(model, tokenizer)`` returns. Otherwise it is a
+    For your own task it is the result of ``task.predictor(model, tokenizer)``. Otherwise it is a
     :class:`~transformer_jax.predictors.generation.TranslationPredictor` for an encoder-decoder, a
     ``LanguageModelPredictor`` for a decoder or an n-gram model, an ``EncoderPredictor`` for a
     pre-trained encoder, an ``ImagePredictor`` for an image model, and a
@@ -68,13 +68,14 @@ def load(
         path: A run directory, or the folder of a Hugging Face checkpoint.
         task: The task that the run trained. Runs of the library's tasks need none: their
             ``config.json`` describes the model.
-        checkpoint: Of a run: ``best``, ``last``, a step, or ``average:N``, the mean of the last N.
+        checkpoint: Checkpoint of a run: ``best``, ``last``, a step, or ``average:N``, the mean of
+            the last N.
         allow_changed_config: Use a run whose ``config.json`` was changed after training.
 
     Raises:
         ConfigError: The checkpoint has no valid name, or the task has no predictor.
-        CheckpointError: Nothing trained is there, its files are damaged, its family is unknown, or
-            the task is not the one that was trained.
+        CheckpointError: The path holds no trained model, its files are damaged, its family is
+            unknown, or the run trained another task.
     """
     folder = Path(path)
     with changed_config(True) if allow_changed_config else contextlib.nullcontext():
@@ -89,7 +90,7 @@ def load(
 
 
 def _of_task(path: Path, task: "Task", checkpoint: str) -> Any:
-    """What a task makes of its model."""
+    """The predictor of a task."""
     if task.predictor is None:
         raise ConfigError(
             f"{path}: the task has no predictor: give Task(predictor=) a function of model and "

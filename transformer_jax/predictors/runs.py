@@ -1,4 +1,4 @@
-"""What a run directory holds, as what sub-commands need."""
+"""Loads models, tokenizers and tasks from run directories, for commands and predictors."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -48,7 +48,7 @@ TASKS = {
     "qa": "answer",
 }
 
-# What each family of models is called, and what it is for.
+# The name of each family of models, and the commands for it.
 _USE = {
     "encoder-decoder": ("a translator", "translate"),
     "decoder": ("a decoder", "generate"),
@@ -64,7 +64,7 @@ def open_directory(path: str | os.PathLike[str]) -> "RunDirectory":
     """The run directory at ``path``, or a Hugging Face checkpoint as one.
 
     Raises:
-        CheckpointError: There is neither.
+        CheckpointError: The path is neither.
     """
     from transformer_jax.interop.hf_checkpoint import is_hf_checkpoint
     from transformer_jax.training.run_directory import RunDirectory
@@ -80,7 +80,7 @@ def model_config(run: "RunDirectory") -> TransformerConfig:
     """The configuration of a run's model.
 
     Raises:
-        CheckpointError: ``config.json`` is damaged or describes no model of ours.
+        CheckpointError: ``config.json`` is damaged or describes no model of this library.
     """
     fields = run.read_config()
     if not isinstance(fields.get("model"), dict):
@@ -97,7 +97,7 @@ def model_config(run: "RunDirectory") -> TransformerConfig:
 
 
 def as_trained(path: Path, *, trim: bool = True) -> Callable[[str], str]:
-    """A function that prepares a line as in training: lower-cased, if the training text was.
+    """A function that preprocesses a line as in training: lower-cased, if the training text was.
 
     It strips blanks, unless ``trim`` is False.
     """
@@ -113,10 +113,10 @@ def as_trained(path: Path, *, trim: bool = True) -> Callable[[str], str]:
 
 
 def chosen_checkpoint(text: str) -> tuple[int | Literal["best", "last"], int]:
-    """A checkpoint by its name, and how many to average.
+    """The checkpoint that a name stands for, and the number of checkpoints to average.
 
     Raises:
-        ConfigError: Anything but ``best``, ``last``, a step, or ``average:N``.
+        ConfigError: The name is none of ``best``, ``last``, a step, ``average:N``.
 
     Example:
         >>> chosen_checkpoint("best"), chosen_checkpoint("1200"), chosen_checkpoint("average:5")
@@ -137,13 +137,13 @@ def chosen_checkpoint(text: str) -> tuple[int | Literal["best", "last"], int]:
 
 
 def family(run: "RunDirectory") -> str:
-    """Which kind of model a run has.
+    """The family of a run's model.
 
-    It is ``encoder-decoder``, ``decoder``, ``ngram``, ``image``, ``encoder`` (pre-trained),
+    One of ``encoder-decoder``, ``decoder``, ``ngram``, ``image``, ``encoder`` (pre-trained),
     ``encoder-task`` or ``decoder-task`` (fine-tuned).
 
     Raises:
-        CheckpointError: ``config.json`` is damaged or describes no model of ours.
+        CheckpointError: ``config.json`` is damaged or describes no model of this library.
     """
     if is_ngram_run(run):
         return "ngram"
@@ -157,7 +157,7 @@ def family(run: "RunDirectory") -> str:
 
 
 def task_of(run: "RunDirectory") -> dict[str, Any]:
-    """What a fine-tuned model was trained for: its kind, its labels, the length of examples ...
+    """The settings of a fine-tuned model's task: kind, labels, length of examples ...
 
     Raises:
         CheckpointError: ``config.json`` is damaged.
@@ -173,7 +173,7 @@ def refuse_others(run: "RunDirectory", kinds: tuple[str, ...]) -> str:
     """The family of a run, which is one of ``kinds``.
 
     Raises:
-        ConfigError: It is another; it says why that cannot be used, and what that is for.
+        ConfigError: The family is another; the message names the command for it.
     """
     found = family(run)
     if found in kinds:
@@ -209,7 +209,7 @@ def is_ngram_run(run: "RunDirectory") -> bool:
 
 
 def first_token(run: "RunDirectory", tokenizer: "Tokenizer") -> int:
-    """The token that the texts of a decoder begin with."""
+    """The start token of the texts of a decoder."""
     first = run.read_config().get("first", "bos")
     if first == "newline":
         [[line_end]] = tokenizer.encode_batch(["\n"])
@@ -224,19 +224,19 @@ def load(
     kind: str | tuple[str, ...] = "encoder-decoder",
     change: Callable[[TransformerConfig], TransformerConfig] = lambda config: config,
 ) -> tuple[tuple[Any, dict[Any, Any]], "Tokenizer"]:
-    """The model of a run, as its graph and parameters in use, and its tokenizer.
+    """The model of a run, as its graph and parameters, and its tokenizer.
 
     A model of images has none: None.
 
     Args:
         path: The run directory.
-        checkpoint: Which of its checkpoints, see :func:`chosen_checkpoint`.
-        kind: The family it must have, or several.
-        change: Changes its configuration; the parameters must still fit.
+        checkpoint: The checkpoint, see :func:`chosen_checkpoint`.
+        kind: The allowed family or families.
+        change: Function that changes the configuration; the parameters must still fit.
 
     Raises:
-        ConfigError: The run is of another family; it says what that is for.
-        CheckpointError: There is no such run, or its files are damaged or do not fit together.
+        ConfigError: The run is of another family; the message names the command for it.
+        CheckpointError: The run does not exist, or its files are damaged or do not fit together.
     """
     run = open_directory(path)
     which, average = chosen_checkpoint(checkpoint)
@@ -265,9 +265,9 @@ def load(
 
 
 def _check_size(run: "RunDirectory", config: TransformerConfig, params: Any) -> None:
-    """Refuses a configuration of much more than the parameters that there are.
+    """Refuse a configuration of a much larger model than the checkpoint's.
 
-    A model of thousands of layers takes minutes to lay out, before anything can be compared.
+    A model of thousands of layers takes minutes to create, before shapes can be compared.
     """
     import jax
 
@@ -283,7 +283,7 @@ def _check_size(run: "RunDirectory", config: TransformerConfig, params: Any) -> 
 
 
 def _tokenizer(run: "RunDirectory", said: Mapping[str, Any]) -> "Tokenizer":
-    """The tokenizer that a checkpoint was made with, by its manifest."""
+    """The tokenizer of a checkpoint, checked against its manifest."""
     try:
         return run.load_tokenizer(said.get("tokenizer"))
     except DataError as error:
@@ -291,7 +291,7 @@ def _tokenizer(run: "RunDirectory", said: Mapping[str, Any]) -> "Tokenizer":
 
 
 def abstract_model(run: "RunDirectory", config: TransformerConfig) -> Any:
-    """The model of a run with shapes instead of parameters; a head is that of its training."""
+    """The model of a run with shapes instead of parameters, with the head of its training."""
     from flax import nnx
 
     from transformer_jax.models.making import make_model
@@ -327,16 +327,16 @@ def load_language(
 
     Args:
         path: The run directory.
-        checkpoint: Which of its checkpoints.
-        loaded: What :func:`load` loaded of a decoder already.
-        shapes: Which shapes are compiled.
+        checkpoint: The checkpoint, see :func:`chosen_checkpoint`.
+        loaded: The result of :func:`load` for a decoder, if it was loaded already.
+        shapes: Batch shapes to compile.
         dtype: Data type of weights and computation; None is that of the run.
-        context: Most tokens to read at once; None is as many as the model has positions for.
-        change: Changes its configuration; the parameters must still fit.
+        context: Context length in tokens; None is the number of the model's positions.
+        change: Function that changes the configuration; the parameters must still fit.
 
     Raises:
         ConfigError: The run is of another family.
-        CheckpointError: There is no such run, or its files are damaged or do not fit together.
+        CheckpointError: The run does not exist, or its files are damaged or do not fit together.
     """
     run = open_directory(path)
     if is_ngram_run(run):

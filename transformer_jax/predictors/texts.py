@@ -45,7 +45,7 @@ class Embedding:
 
     Args:
         path: The run directory or Hugging Face checkpoint.
-        loaded: Graph and parameters, and the tokenizer.
+        loaded: Pair of graph and parameters, and the tokenizer.
     """
 
     def __init__(self, path: Path, loaded: Any):
@@ -120,11 +120,11 @@ class EncoderPredictor(Embedding, Predictor):
         self, texts: Iterable[str], *, top_k: int = ...
     ) -> list[list[list[TokenPrediction]]]: ...
     def fill_mask(self, texts: str | Iterable[str], *, top_k: int = 5) -> Any:
-        """Of a text, or of each text, the most probable tokens of each ``[MASK]``, best first.
+        """The most probable tokens of each ``[MASK]`` of a text or of each text, best first.
 
         Raises:
             ConfigError: The encoder has no masked-LM head, or ``top_k`` is out of range.
-            DataError: A text has no ``[MASK]``, or more tokens than are read.
+            DataError: A text has no ``[MASK]``, or exceeds the model's context.
         """
         if self._fill is None:
             part = "mask token" if self._has_head else "masked-LM head"
@@ -173,7 +173,7 @@ class _Task(Embedding, Predictor):
     def _sides(
         self, texts: str | Iterable[str], pairs: str | Iterable[str] | None
     ) -> tuple[list[str], list[str] | None]:
-        """The texts, and the second texts of pairs, as lists of what the model was trained on."""
+        """The texts, and the second texts of pairs, as lists."""
         first = [self._prepare(text) for text in listed(texts)]
         if pairs is None:
             if self._pairs:
@@ -222,7 +222,7 @@ class ClassificationPredictor(_Task):
         Args:
             texts: One text or many.
             text_pairs: The second text of each pair, of a model of pairs.
-            threshold: Least probability of a label, of a model of several labels a text.
+            threshold: Minimum probability of a label, for multi-label models.
 
         Raises:
             DataError: A text has no tokens, or there are more texts than second texts.
@@ -245,14 +245,14 @@ class ClassificationPredictor(_Task):
 
 
 class RegressionPredictor(_Task):
-    """A model that gives a number for a text or a pair of texts."""
+    """A regression model: a number for a text or a pair of texts."""
 
     tasks = ("regress",)
 
     def __call__(
         self, texts: str | Sequence[str], text_pairs: str | Sequence[str] | None = None
     ) -> Float[np.ndarray, " B"]:
-        """The number of each text; an array also of one text.
+        """The number of each text; always an array.
 
         Raises:
             DataError: A text has no tokens, or there are more texts than second texts.
@@ -263,7 +263,7 @@ class RegressionPredictor(_Task):
 
 
 class TaggingPredictor(_Task):
-    """A model that gives each word of a sentence a tag.
+    """A token classifier: a tag for each word of a sentence.
 
     Attributes:
         labels: Names of the tags.
@@ -295,7 +295,7 @@ class TaggingPredictor(_Task):
 
 
 class QuestionAnsweringPredictor(_Task):
-    """A model that finds the answer to a question in a text."""
+    """Extractive question answering: the span of a text that answers a question."""
 
     tasks = ("qa",)
 
@@ -307,13 +307,13 @@ class QuestionAnsweringPredictor(_Task):
         Args:
             question: The question.
             context: The text that may hold the answer.
-            top_k: How many answers.
-            max_answer_len: Most tokens of an answer.
+            top_k: Number of answers.
+            max_answer_len: Maximum number of tokens of an answer.
         """
         read = lowered(context) if self._prepare("A") == "a" else context
         [found] = self._predictor.answers(
             [self._prepare(question)], [read], best=top_k, longest=max_answer_len
         )
-        # As it is written in the text, whatever was lower-cased.
+        # The spelling of the text, even if the model reads lower case.
         written = lambda one: context[one.start : one.start + len(one.text)] if one.text else ""
         return [one._replace(text=written(one)) for one in found]

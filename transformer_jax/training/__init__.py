@@ -1,1 +1,1 @@
-"""The training step as a pure function, and all that carries it through a run."""
+"""Training: the step as a pure function, the loop, checkpoints and the trainer."""

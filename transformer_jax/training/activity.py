@@ -1,4 +1,4 @@
-"""What is being done while it takes long: a bar on a terminal, a line now and then elsewhere."""
+"""Progress of long work: a bar on a terminal, a line every few seconds elsewhere."""
 
 import contextlib
 import sys
@@ -21,7 +21,7 @@ _EVERY = 8.0  # seconds
 
 
 def duration(seconds: float | int) -> str:
-    """Seconds in words.
+    """A duration in hours, minutes and seconds.
 
     Example:
         >>> duration(59.4), duration(3599), duration(7260)
@@ -36,7 +36,7 @@ def duration(seconds: float | int) -> str:
 
 
 class Activity:
-    """A piece of work: its name, how much of it is done, and when it began.
+    """A piece of work: its name, its progress, and the time it began.
 
     Example:
         >>> work = Activity("evaluating", total=4)
@@ -58,7 +58,7 @@ class Activity:
         return f"{self.name}: {so_far}{duration(time.monotonic() - self._began)}"
 
     def __rich__(self) -> RenderableType:
-        # Pulses where nobody knows how much there is.
+        # Pulses if the total is unknown.
         total = None if self.total is None else float(self.total)
         bar = ProgressBar(total, self.done, width=30, pulse=self.total is None)
         row = Table.grid(padding=(0, 1))
@@ -67,11 +67,11 @@ class Activity:
 
 
 class _Display:
-    """Where activities are shown: one for a process, since a terminal has one last line."""
+    """The display of activities, one per process: a terminal has one last line."""
 
     def __init__(self) -> None:
         self.quiet = False
-        self.live: Live | None = None  # what a terminal shows below lines that stay
+        self.live: Live | None = None  # the live line of a terminal
         self.stack: list[Activity] = []  # the inner ones last
         self.said = time.monotonic()  # when the last line was written
 
@@ -80,12 +80,12 @@ _display = _Display()
 
 
 def said() -> None:
-    """Notes that a line was written just now, so that the next one can wait."""
+    """Note the time of a line, for the interval to the next one."""
     _display.said = time.monotonic()
 
 
 def log(text: str) -> None:
-    """Writes a line to standard error, from the first process alone."""
+    """Write a line to standard error, in process 0 only."""
     if jax.process_index() == 0:
         print(text, file=sys.stderr, flush=True)
         said()
@@ -93,7 +93,7 @@ def log(text: str) -> None:
 
 @contextlib.contextmanager
 def shown_by(live: Live | None, *, quiet: bool = False) -> Iterator[None]:
-    """Within, ``live`` shows activities on a terminal; ``quiet`` shows them nowhere."""
+    """Context in which ``live`` shows activities on a terminal; ``quiet`` hides them."""
     before = _display.live, _display.quiet
     _display.live, _display.quiet = live, quiet
     try:
@@ -103,8 +103,8 @@ def shown_by(live: Live | None, *, quiet: bool = False) -> Iterator[None]:
 
 
 def _speaks() -> bool:
-    """Whether this is the process that tells people what is done: the first, of several."""
-    # Not imported for this: where nobody has done so, there is one process.
+    """Whether this is process 0, which prints progress."""
+    # Not imported for this: without JAX there is one process.
     jax = sys.modules.get("jax")
     if jax is None or not jax.distributed.is_initialized():
         return True
@@ -119,15 +119,15 @@ def working(
     console: Console | None = None,
     every: float = _EVERY,
 ) -> Iterator[Activity]:
-    """Show the progress of long work; nothing of it stays on a terminal.
+    """Show the progress of long work; it is erased from a terminal at the end.
 
-    Off a terminal a line is written whenever there was none for ``every`` seconds. Of nested
-    activities the innermost is shown, of several processes those of the first.
+    Off a terminal, a line is written every ``every`` seconds. Only the innermost of nested
+    activities is shown, in process 0 only.
 
     Args:
-        name: What is done, such as ``evaluating``.
-        total: How much there is to do, for :meth:`Activity.advance`; None where nobody knows.
-        console: Where to; standard error if None.
+        name: Name of the work, such as ``evaluating``.
+        total: Amount of work, for :meth:`Activity.advance`; None if unknown.
+        console: Console of the output; None is standard error.
         every: Seconds without a line before one is written.
     """
     activity, outermost = Activity(name, total), not _display.stack
@@ -148,7 +148,7 @@ def working(
 def _bar(activity: Activity, console: Console) -> Iterator[None]:
     live = _display.live
     if live is None:
-        # Results that are printed meanwhile stay on standard output.
+        # Results on standard output are not redirected.
         live = Live(
             activity,
             console=console,
@@ -188,7 +188,7 @@ def _lines(console: Console, every: float) -> Iterator[None]:
 
 
 def tracked(items: Iterable[Item], name: str, total: int | None = None) -> Iterator[Item]:
-    """The same items, while it is shown how many of them were taken.
+    """The items unchanged; the number consumed so far is shown as progress.
 
     Example:
         >>> sum(tracked([1, 2, 3], "adding up"))

@@ -1,7 +1,7 @@
 """Checkpoints that are written in the background, verified before use, and fit any mesh.
 
-Orbax writes the arrays; a manifest (``manifest.py``) seals them. What cannot be verified is named
-and the checkpoint before it is used.
+Orbax writes the arrays; a manifest (``manifest.py``) seals them. A checkpoint that fails
+verification is reported, and the one before it is used.
 """
 
 import contextlib
@@ -62,7 +62,7 @@ def _finite(score: Score | None) -> dict[str, Any] | None:
 
 
 def _items(state: Any) -> dict[str, dict[str, Any]]:
-    """A state as Orbax items of named leaves; parameters lie apart, to be read alone."""
+    """A state as Orbax items of named leaves; parameters are an item that can be read alone."""
     items = {
         "params": trees.flatten_dict(state.params),
         "optimizer": trees.flatten_dict({"step": state.step, "state": state.opt_state}),
@@ -101,9 +101,9 @@ class Checkpointer:
     """Writes and restores the checkpoints of one run.
 
     Args:
-        directory: Where they lie; created if missing.
-        keep_last: As many of the newest are kept, and the best beside them.
-        describe: What every manifest also says, such as the configuration.
+        directory: Folder of the checkpoints; created if missing.
+        keep_last: Number of newest checkpoints to keep, beside the best one.
+        describe: More fields of every manifest, such as the configuration.
 
     Raises:
         CheckpointError: The directory cannot be created or written, or another process writes to
@@ -140,7 +140,7 @@ class Checkpointer:
         probe = self.directory / f".probe.{os.getpid()}"
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            # Whether checkpoints can be written is known before the first step, not after an hour.
+            # A folder that cannot be written gives an error before the first step.
             probe.write_bytes(bytes(4096))
             probe.unlink()
         except OSError as error:
@@ -153,12 +153,12 @@ class Checkpointer:
                 shutil.rmtree(path, ignore_errors=True)
 
     def save(self, step: int, state: Any, *, score: Score | None = None) -> None:
-        """Begins to write ``state``; its buffers may be donated as soon as this returns.
+        """Start to write ``state``; its buffers may be donated as soon as this returns.
 
         Args:
-            step: The number of steps that made the state.
+            step: Step of the state.
             state: A ``TrainState``: step, params, opt_state, ema_params.
-            score: How good it is, where that is known.
+            score: Its metric, if it was evaluated.
 
         Raises:
             CheckpointError: This save or the one before could not be written, or another process
@@ -206,7 +206,7 @@ class Checkpointer:
 
     def _seal(self) -> None:
         # Orbax calls this on the first process when all processes have written, before the rename
-        # that makes the directory a checkpoint: no checkpoint is ever seen without its manifest.
+        # that makes the directory a checkpoint: so every visible checkpoint has its manifest.
         if self._pending is None:
             return
         final, fields, items = self._pending
@@ -214,10 +214,10 @@ class Checkpointer:
         manifest.write(scratch[0] if scratch else final, items, fields)
 
     def wait(self) -> None:
-        """Waits until the last save lies on the disk, then removes what need not be kept.
+        """Wait until the last save is on disk, then remove checkpoints that are not kept.
 
         Raises:
-            CheckpointError: It could not be written.
+            CheckpointError: The checkpoint could not be written.
         """
         if self._pending is None:
             return
@@ -244,7 +244,7 @@ class Checkpointer:
             raise failure from None
 
     def _clear(self, name: str) -> None:
-        # What was half written takes up the space that is missing. Writes that have not failed
+        # A partial checkpoint takes up the space that is missing. Writes that have not failed
         # yet may still put files there.
         for _ in range(30):
             left = [*self.directory.glob(f"{name}{SCRATCH}*")]
@@ -262,7 +262,7 @@ class Checkpointer:
         kept = set(list(known)[: self.keep_last])
         best: int | None = None
         for step, score in known.items():
-            # Newest first, so that among equals the oldest stays the best, as it was reported.
+            # Newest first, so that the oldest of equals stays the best, as reported.
             if score is not None and (best is None or not known[best].beats(score)):  # type: ignore[union-attr]
                 best = step
         for step in known.keys() - kept - {best}:
@@ -274,14 +274,15 @@ class Checkpointer:
                 shutil.rmtree(rubbish, ignore_errors=True)
 
     def restore(self, template: Any) -> Restored | None:
-        """The newest state that verifies, laid out as ``template`` is; None if none was ever saved.
+        """The newest valid state with the shardings of ``template``; None without checkpoints.
 
         Args:
             template: A ``TrainState`` of arrays or ``jax.ShapeDtypeStruct``; where a leaf has a
                 sharding, the restored one has it too, whatever mesh wrote it.
 
         Raises:
-            CheckpointError: All are damaged, or the newest good one does not fit the template.
+            CheckpointError: All checkpoints are damaged, or the newest good one does not fit the
+                template.
         """
         self.wait()
         step = _agreed(self._choose() if self._primary else None)
@@ -319,7 +320,7 @@ class Checkpointer:
         return None
 
     def _move_aside(self, path: Path) -> Path:
-        # The number must be free again, for training comes by it once more.
+        # The number must be free again, because training will save this step again.
         target = path.with_name(DAMAGED + path.name)
         try:
             if target.exists():
@@ -330,7 +331,7 @@ class Checkpointer:
         return target
 
     def close(self) -> None:
-        """Waits for the last save and gives back Orbax's threads."""
+        """Wait for the last save and end Orbax's threads."""
         try:
             self.wait()
         finally:
@@ -338,7 +339,7 @@ class Checkpointer:
 
 
 def _agreed(choice: int | CheckpointError | None) -> int | None:
-    """The first process's choice, on every process: only one looks, so none can disagree."""
+    """The choice of process 0, on every process, so that all agree."""
     if jax.process_count() > 1:
         from jax.experimental import multihost_utils
 

@@ -28,7 +28,7 @@ Settings = Sequence[Setting]
 
 _THREADS = "compile-step"
 _POLL = 0.05  # seconds between two checks whether to stop
-# What decides over programs and may be set for one thread alone, by the name of the setting.
+# Settings that change programs and may differ between threads, by name.
 _CONTEXTS: dict[str, Callable[[Any], contextlib.AbstractContextManager[Any]]] = {
     "jax_default_device": jax.default_device,
     "jax_default_matmul_precision": jax.default_matmul_precision,
@@ -47,8 +47,8 @@ class CompiledStep:
     """A training step with a program for each batch shape, and a report of late compilations.
 
     Announced shapes are compiled in the background, up to four at a time. They are begun in the
-    order in which they were announced, so that the first step is taken as soon as the first program
-    is there. No shape is compiled twice: a step whose program is not ready waits for it. A program
+    order in which they were announced, so that training starts as soon as the first program is
+    compiled. No shape is compiled twice: a step whose program is not ready waits for it. A program
     depends on the shapes, and on the settings of JAX where they were announced, alone: results do
     not depend on when it was ready.
 
@@ -71,7 +71,7 @@ class CompiledStep:
         self._key, self.frozen = key, {} if frozen is None else frozen
         self._lowers = hasattr(step, "lower")
         self._ahead = self._lowers and jax.process_count() == 1
-        # Half of the processors are left to the steps that are taken meanwhile.
+        # Half of the processors stay free for training steps.
         workers = max(1, min(4, (os.cpu_count() or 1) // 2))
         self._pool = concurrent.futures.ThreadPoolExecutor(workers, thread_name_prefix=_THREADS)
         self._programs: dict[Shape, Future] = {}
@@ -81,7 +81,7 @@ class CompiledStep:
         self.late: list[str] = []
 
     def prepare(self, state: TrainState, batches: Iterable[Batch]) -> None:
-        """Announces the shapes of ``batches`` and begins to compile for them.
+        """Announce the shapes of ``batches`` and start to compile for them.
 
         Args:
             state: Arrays, or ``jax.ShapeDtypeStruct`` with shardings: no value is read.
@@ -107,18 +107,18 @@ class CompiledStep:
 
     @property
     def announced(self) -> int:
-        """How many shapes were announced."""
+        """The number of announced shapes."""
         return len(self._announced)
 
     @property
     def ready(self) -> int:
-        """For how many announced shapes there is a program."""
+        """The number of announced shapes with a compiled program."""
         done = (future for future in self._announced if future.done() and not future.cancelled())
         return sum(future.exception() is None for future in done)
 
     @property
     def seconds(self) -> float:
-        """From the beginning to the last program that is there."""
+        """Seconds from the first announcement to the latest compiled program."""
         return self._ended - self._began
 
     def wait(self, batch: Batch, stopped: Callable[[], Any] = lambda: False) -> bool:
@@ -152,7 +152,7 @@ class CompiledStep:
         return future.result()(*args)
 
     def close(self) -> None:
-        """Drops what is not being compiled yet; what is, ends by itself."""
+        """Cancel compilations that have not started; the others end by themselves."""
         self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
         for future in self._programs.values():
@@ -194,7 +194,7 @@ class CompiledStep:
 
 
 def _settings() -> Settings:
-    """The settings of this thread, as context managers that make them those of another one."""
+    """The settings of this thread, as context managers for another thread."""
     found: list[Setting] = [(enter, getattr(jax.config, name)) for name, enter in _CONTEXTS.items()]
     mesh = jax.sharding.get_mesh()
     return found if mesh.empty else [*found, (jax.set_mesh, mesh)]
@@ -211,7 +211,7 @@ def _shape(batch: Batch) -> Shape:
 
 
 def _abstract(x: Any) -> jax.ShapeDtypeStruct:
-    """What a program has to know of an array. One that is not committed goes where others are."""
+    """Shape, type and sharding of an array; one that is not committed has no sharding."""
     sharding = getattr(x, "sharding", None) if getattr(x, "committed", True) else None
     weak = bool(getattr(x, "weak_type", False))
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding, weak_type=weak)

@@ -1,4 +1,4 @@
-"""Frozen parameters: kept once in a run directory, beside checkpoints of what is trained."""
+"""Frozen parameters: stored once per run, beside the checkpoints of the trainable ones."""
 
 import shutil
 from pathlib import Path
@@ -21,7 +21,7 @@ __all__ = ["describe", "restore", "write"]
 
 
 def describe(checkpointer: Checkpointer, frozen: PyTree, partition: Partition) -> None:
-    """Makes every further manifest tell which frozen parameters its checkpoint belongs to."""
+    """Record the checksum of the frozen parameters in every further manifest."""
     if jax.tree.leaves(frozen):
         checkpointer.describe["frozen"] = digest(frozen)
         if partition.merge is merge_parts:
@@ -29,7 +29,7 @@ def describe(checkpointer: Checkpointer, frozen: PyTree, partition: Partition) -
 
 
 def write(run: Path, frozen: PyTree) -> None:
-    """Writes what a run does not train, before its first step.
+    """Write the frozen parameters of a run, before its first step.
 
     Raises:
         CheckpointError: It cannot be written.
@@ -53,16 +53,16 @@ def _as_state(frozen: PyTree) -> TrainState:
 def restore(
     checkpointer: Checkpointer, run: Path, shapes: TrainState, frozen: PyTree
 ) -> tuple[Restored, PyTree] | None:
-    """The newest good checkpoint of a run, and what the run does not train; None without any.
+    """The newest good checkpoint of a run, and its frozen parameters; None without any.
 
     Runs of earlier code have the frozen parameters in each checkpoint; they are read from there,
     and kept once from then on.
 
     Args:
-        checkpointer: Of the run.
-        run: Its directory.
+        checkpointer: Checkpointer of the run.
+        run: Directory of the run.
         shapes: The state to restore, as ``jax.ShapeDtypeStruct`` with shardings.
-        frozen: The same of what is frozen.
+        frozen: The same for the frozen parameters.
 
     Raises:
         CheckpointError: All checkpoints are damaged or of another model, or the frozen parameters
@@ -96,7 +96,7 @@ def restore(
 def _earlier(
     checkpointer: Checkpointer, run: Path, shapes: TrainState, frozen: PyTree
 ) -> tuple[Restored, PyTree] | None:
-    """A checkpoint with all parameters in it, as those trained and those frozen."""
+    """A checkpoint with all parameters, split into trainable and frozen."""
     whole = lambda part: None if part is None else overlay(frozen, part)
     template = shapes._replace(
         params=whole(shapes.params),

@@ -1,4 +1,4 @@
-"""Parameters that are trained less than others, layer by layer."""
+"""Layer-wise learning-rate decay."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ __all__ = ["scale_by_layer"]
 
 
 def scale_by_layer(decay: float, params: Parameters) -> optax.GradientTransformation:
-    """Updates times ``decay`` to the power of how many layers are above (Howard and Ruder 2018).
+    """Updates times ``decay ** n`` for ``n`` layers above (Howard and Ruder 2018).
 
     Args:
         decay: The factor from one layer to the layer below.

@@ -1,4 +1,4 @@
-"""One process at a time writes to a run directory; a second one gets an error that names the first.
+"""The lock of a run directory: one process at a time writes to it; others get an error.
 
 The lock is a small file in the directory. It names the machine and the process that hold it and is
 touched every few seconds. A process of this machine that has ended is known by its number and the
@@ -31,23 +31,23 @@ __all__ = ["LOCK", "RunLock", "check_lock", "holds_lock", "is_locked", "of_a_loc
 LOCK = "lock.json"
 _EVERY = 15.0  # seconds between touches
 _STALE = 180.0  # seconds without a touch; shared disks may show old times for a minute
-_WRITTEN = 0.5  # seconds in which whoever makes a lock has written it
+_WRITTEN = 0.5  # seconds within which a new lock is complete
 _LARGEST = 1 << 16  # bytes; a lock has a few hundred
 
-# What this process holds: its token by the real path of the directory.
+# Locks of this process: the token by the real path of the directory.
 _held: dict[str, str] = {}
 
 
 class RunLock:
     """The right to write to a run directory, held while entered.
 
-    Readers need none: what they read is renamed into place whole.
+    Readers need none: files are renamed into place once they are complete.
 
     Args:
-        path: The run directory; made if it is missing, and removed again if it stays empty.
+        path: The run directory; created if missing, and removed again if it stays empty.
         every: Seconds between touches.
-        stale: Seconds without a touch after which a process of another machine is taken for dead.
-        say: Called with a line about a lock that is taken over.
+        stale: Seconds without a touch after which a process of another machine counts as dead.
+        say: Called with a line of text when a lock is taken over.
 
     Raises:
         CheckpointError: On entering, if another process holds the lock or the directory cannot be
@@ -91,7 +91,7 @@ class RunLock:
             if self._ours():
                 self.file.unlink()
             if self._made:
-                self.path.rmdir()  # nothing was begun here; else it fails, as it should
+                self.path.rmdir()  # only removes an empty directory; else it fails, as intended
 
     def _ours(self) -> bool:
         found = _read(self.file)
@@ -145,10 +145,10 @@ class RunLock:
         raise CheckpointError(f"{self.path}: in use by {_who(found)}: {hint}")
 
     def _replace(self, found: dict[str, Any], draft: Path) -> None:
-        """Puts our lock in place of a dead one, if it still is that one and nobody else does so.
+        """Replace a dead lock by ours, unless another process replaces it first.
 
-        Whoever replaces it takes a turn: the one folder of that name, with the new lock in it. The
-        lock is renamed out of there, which fails if the turn was ended by somebody else meanwhile.
+        A process creates a folder of a fixed name with the new lock in it, which is exclusive, and
+        renames the lock out of it. This fails if another process removed the folder meanwhile.
         """
         turn, ours = self.path / f".{LOCK}.turn", self.path / f".{LOCK}.{self._token}.turn"
         ours.mkdir(exist_ok=True)
@@ -169,10 +169,10 @@ class RunLock:
         finally:
             with contextlib.suppress(OSError):
                 (turn / self._token).unlink(missing_ok=True)
-                turn.rmdir()  # fails if it is somebody else's by now, as it should
+                turn.rmdir()  # fails if it belongs to another process by now, as intended
 
     def _end_dead(self, turn: Path, draft: Path) -> None:
-        """Ends a turn whose process has died within it."""
+        """Remove the folder of a replacement whose process has died."""
         gone = self.path / f".{LOCK}.{self._token}.gone"
         with contextlib.suppress(OSError):
             draft.touch()
@@ -182,21 +182,21 @@ class RunLock:
 
     def _touch(self) -> None:
         while not self._done.wait(self._every):
-            # A shared disk that is away for a while is no reason to end; `check` sees to the rest.
+            # A shared disk may be unavailable for a while; `check_lock` finds lost locks.
             with contextlib.suppress(OSError):
                 if self._ours():
                     os.utime(self.file)
 
 
 def check_lock(path: str | os.PathLike[str]) -> None:
-    """Refuses to write to a run that another process has locked; no lock at all is no hindrance.
+    """Refuse to write to a run that another process has locked; a missing lock is allowed.
 
     A lock that this process holds must still be there. A process that slept for minutes, as on a
-    laptop whose lid was closed, is taken for dead by those on other machines: whoever took its run
+    laptop whose lid was closed, counts as dead on other machines; the process that took its run
     over may have ended since.
 
     Raises:
-        CheckpointError: It says who holds the lock.
+        CheckpointError: Another process holds the lock; the message names it.
     """
     file = Path(path) / LOCK
     try:
@@ -225,7 +225,7 @@ def holds_lock(path: str | os.PathLike[str]) -> bool:
 
 
 def is_locked(path: str | os.PathLike[str]) -> bool:
-    """Whether there is a lock of a run in a directory, be its process alive or not."""
+    """Whether a directory holds a lock, of a live or a dead process."""
     with contextlib.suppress(OSError):
         return _is_lock(_read(Path(path) / LOCK) or {})
     return False
@@ -242,14 +242,14 @@ def of_a_lock(name: str) -> bool:
 
 
 def _link(draft: Path, file: Path) -> bool:
-    """Gives a file that is written whole its name, unless there is one of that name."""
+    """Rename a complete file, unless a file of the new name exists."""
     try:
         os.link(draft, file)
     except FileExistsError:
         return False
     except OSError:
-        # A file system without links: whoever looks in between sees an empty file, and waits a
-        # moment for what comes into it.
+        # A file system without links: other processes may see an empty file, and wait for its
+        # content.
         try:
             handle = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
         except FileExistsError:
@@ -260,9 +260,9 @@ def _link(draft: Path, file: Path) -> bool:
 
 
 def _read(file: Path) -> dict[str, Any] | None:
-    """What a lock says; None if there is none, nothing if it is damaged or just being written.
+    """The fields of a lock; None without a lock, empty if it is damaged or incomplete.
 
-    What is no lock at all is something that :func:`_is_lock` denies.
+    :func:`_is_lock` rejects other content.
     """
     try:
         found = json.loads(read_file(file, _LARGEST).decode("utf-8"))
@@ -274,7 +274,7 @@ def _read(file: Path) -> dict[str, Any] | None:
 
 
 def _is_lock(found: dict[str, Any]) -> bool:
-    """Whether a file was written as a lock, and not by another program."""
+    """Whether the fields are those of a lock."""
     return isinstance(found.get("token"), str)
 
 

@@ -1,4 +1,4 @@
-"""The training loop: steps, measurements, checkpoints, and every way to end in order."""
+"""The training loop: steps, metrics, checkpoints, early stopping and signals."""
 
 import contextlib
 import dataclasses
@@ -24,7 +24,7 @@ __all__ = ["FitResult", "Loop", "LoopConfig", "best_so_far", "fit"]
 
 @dataclasses.dataclass(frozen=True)
 class LoopConfig:
-    """When to look, when to save, when to stop."""
+    """Intervals of evaluations and checkpoints, and early stopping."""
 
     # Steps between evaluations; 0 is at the end only, None ten times in a run or every 1000 steps.
     evaluate_every: int | None = 1000
@@ -48,7 +48,7 @@ class LoopConfig:
             raise ConfigError(f"loop.max_nonfinite_steps is {self.max_nonfinite_steps}: at least 1")
 
     def for_steps(self, steps: int) -> "LoopConfig":
-        """The same with numbers for intervals that are None, for a run of so many steps.
+        """The configuration with numbers for intervals that are None, by the run's number of steps.
 
         Example:
             >>> LoopConfig(evaluate_every=None, checkpoint_every=None).for_steps(650).evaluate_every
@@ -64,7 +64,7 @@ class LoopConfig:
 
 
 class FitResult(NamedTuple):
-    """What training ended with."""
+    """The result of training."""
 
     state: TrainState
     step: int
@@ -75,7 +75,7 @@ class FitResult(NamedTuple):
 
 
 def best_so_far(history: Iterable[dict[str, Any]], metric: Metric) -> tuple[Score | None, int, int]:
-    """The best score in a run's measurements, its step, and how many evaluations came after it.
+    """The best score in a run's metrics, its step, and the number of evaluations after it.
 
     Example:
         >>> records = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 3.0}]
@@ -97,17 +97,17 @@ def best_so_far(history: Iterable[dict[str, Any]], metric: Metric) -> tuple[Scor
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-    """What a training loop works with.
+    """The parts of a training loop.
 
     Attributes:
         step: ``(state, batch) -> (state, metrics)``, compiled shape by shape.
-        batches: From a number of steps done to the batches that follow, on the devices.
-        checkpointer: Of the run.
-        metrics: The file of measurements, a JSON object a line.
+        batches: Function from a number of steps to the batches after them, on the devices.
+        checkpointer: Checkpointer of the run.
+        metrics: Log of metrics.
         config: Intervals, and when to stop.
-        metric: Chooses the best checkpoint.
-        evaluate: From a state to scores by name, such as ``valid_loss``.
-        steps_per_epoch: For the epoch in measurements.
+        metric: Metric of the best checkpoint.
+        evaluate: Function from a state to metrics by name, such as ``valid_loss``.
+        steps_per_epoch: Steps of an epoch, for the epoch in metrics.
     """
 
     step: CompiledStep
@@ -134,17 +134,17 @@ def fit(
     batches with the same keys: the final state is the same bit by bit.
 
     Args:
-        state: The state after ``start`` steps; it is used up.
+        state: The state after ``start`` steps; it is donated.
         loop: Step, batches, checkpoints and the rest; its step is closed at the end.
         steps: The last step, counted from the very first.
-        start: Steps that ``state`` has behind it.
+        start: Number of steps of ``state``.
         padding: A batch of every shape, in the order in which training needs them, which are
             compiled for in the background.
 
     Raises:
         Stopped: By SIGTERM or SIGINT, after saving.
         NumericsError: Too many consecutive steps were not finite.
-        CheckpointError: A checkpoint or the measurements could not be written.
+        CheckpointError: A checkpoint or the metrics could not be written.
     """
     config, main = loop.config.for_steps(steps), jax.process_index() == 0
     board = loop.metrics.parent / "tensorboard" if config.tensorboard else None
@@ -199,7 +199,7 @@ class _Loop:
                 self._wait_for(batch, state, number, stop)
                 number += 1
                 state, measured = self.step(state, batch)
-                # The measurements of the step before: the device is never waited for.
+                # The metrics of the step before, so that the loop never waits for the device.
                 self._record()
                 self._tell_compiled()
                 self.pending = (number, measured)
@@ -216,7 +216,7 @@ class _Loop:
     def _wait_for(
         self, batch: dict[str, Any], state: TrainState, number: int, stop: StopSignals
     ) -> None:
-        """Returns once a step on ``batch`` can begin; ``number`` steps are done."""
+        """Wait until a step on ``batch`` can begin; ``number`` steps are done."""
         if self.step.wait(batch, lambda: True):
             return
         # Steps that are done are reported before the wait, not after it.
@@ -233,7 +233,7 @@ class _Loop:
             raise self._stopped(stop.received, number)
 
     def _tell_compiled(self) -> None:
-        """Says once that all programs are there."""
+        """Print once that all programs are compiled."""
         shapes = self.step.announced
         if not self.reported_shapes and shapes and self.step.ready >= shapes:
             self.reported_shapes = True
@@ -248,7 +248,7 @@ class _Loop:
         return Stopped(f"stopped by a signal; {where}: continue with `resume {run}`", signal)
 
     def _after(self, state: TrainState, number: int, *, last: bool, stopping: bool) -> bool:
-        """Evaluates and saves where that is due; whether patience is over."""
+        """Evaluate and save when due; returns whether to stop early."""
         config = self.config
         every = config.evaluate_every
         look = self.evaluate is not None and (last or bool(every and number % every == 0))
@@ -260,7 +260,7 @@ class _Loop:
         )
         if not (look or save):
             return False
-        # What a checkpoint has behind it must be on the disk before it.
+        # The metrics before a checkpoint must be on disk before it.
         self._record()
         score = self._look(state, number) if look else None
         over = self._patience_over()
@@ -288,7 +288,7 @@ class _Loop:
         return Score(name, scores[name], self.metric.better) if name in scores else None
 
     def _look_again(self, state: TrainState, steps: int) -> None:
-        """Makes up for the evaluation that a signal cut off, so that nothing depends on it."""
+        """Repeat an evaluation that a signal interrupted, so that results do not depend on it."""
         every, start = self.config.evaluate_every, self.start
         due = start > 0 and (start == steps or (every and start % every == 0))
         if self.evaluate is None or not due:

@@ -1,4 +1,4 @@
-"""What a run measured: one JSON object a line, each step once, also after kills and resumes."""
+"""``metrics.jsonl``: one JSON object per line, each step once, even after kills and resumes."""
 
 import json
 import math
@@ -15,7 +15,7 @@ from transformer_jax.training.lock import check_lock
 
 __all__ = ["MetricsLog", "read_metrics"]
 
-_CHECKED = 10.0  # seconds between two looks at the lock of the run
+_CHECKED = 10.0  # seconds between checks of the lock
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -44,7 +44,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def _sentence_objective(config: Path) -> str:
-    """The sentence objective of a run, which earlier names of measurements left out."""
+    """The sentence objective of a run, which earlier names of metrics left out."""
     try:
         masking = current_settings(json.loads(read_file(config)))["masking"]
         return str(masking["sentence_objective"])
@@ -53,7 +53,7 @@ def _sentence_objective(config: Path) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value that JSON has: what is not finite becomes null."""
+    """A JSON value; a non-finite number becomes null."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
@@ -62,20 +62,20 @@ def _plain(value: Any) -> Any:
 class MetricsLog:
     """Appends to ``metrics.jsonl``, and to TensorBoard on request.
 
-    Lines after ``start`` belong to steps that will be taken again, so they go.
+    Lines after ``start`` belong to steps that will be repeated and are deleted.
 
     Args:
         path: The file.
         start: The step from which training resumes.
-        tensorboard: Where TensorBoard's files go; None writes none.
-        writes: False only remembers, as all processes but the first do.
+        tensorboard: Folder of TensorBoard's files; None writes none.
+        writes: Whether to write the file; False in all processes but the first.
 
     Attributes:
         history: All lines so far.
 
     Raises:
         CheckpointError: The file cannot be read or written, or another process has the run.
-        ConfigError: TensorBoard is asked for and ``tensorboardX`` is not installed.
+        ConfigError: TensorBoard is on and ``tensorboardX`` is not installed.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ __all__ = [
 
 
 def shift_tokens_right(target: Int[Array, "B T"], bos: int) -> Int[Array, "B T"]:
-    """What the decoder reads while it predicts ``target``: ``bos``, then all but the last token.
+    """The decoder's input to predict ``target``: ``bos``, then all but the last token.
 
     The only place where targets are shifted. Position t reads token t - 1, so that under a causal
     mask, diagonal included, it sees exactly the tokens before the one it predicts (row U10).
@@ -41,7 +41,7 @@ def shift_tokens_right(target: Int[Array, "B T"], bos: int) -> Int[Array, "B T"]
 
 
 def length_weights(lengths: Int[Array, "B"], length: int) -> Float[Array, "B T"]:
-    """1 where a target is a token and 0 where it is padding; a row of length 0 weighs nothing.
+    """1 where a target is a token and 0 where it is padding; a row of length 0 has weight 0.
 
     Example:
         >>> length_weights(jnp.array([2, 0]), 3)
@@ -54,16 +54,16 @@ def length_weights(lengths: Int[Array, "B"], length: int) -> Float[Array, "B T"]
 def sequence_to_sequence(
     bos: int, label_smoothing: float = 0.0, chunk: int | None = None
 ) -> Objective:
-    """Cross-entropy of targets given what an encoder reads, in nats, as sum and number of tokens.
+    """Cross-entropy of targets conditional on encoder inputs, in nats: sum and number of tokens.
 
     It trains every encoder-decoder: translation, captions, denoising. The model is any
     :class:`~transformer_jax.models.protocol.Scorer`, such as ``EncoderDecoder(encoder, decoder)``.
 
     Args:
-        bos: The token that decoder inputs begin with.
+        bos: Start token of decoder inputs.
         label_smoothing: Probability spread evenly over the vocabulary (Vaswani et al. 2017: 0.1).
-        chunk: Tokens whose scores are held at a time; 0 holds those of the whole batch, None lets
-            the loss choose.
+        chunk: Tokens whose logits are in memory at a time; 0 is the whole batch, None is chosen by
+            the loss.
 
     Returns:
         ``objective(model, batch, key)``. The batch holds ``inputs``, the arguments of the encoder
@@ -92,8 +92,8 @@ def language_model(label_smoothing: float = 0.0, chunk: int | None = None) -> Ob
 
     Args:
         label_smoothing: Probability spread evenly over the vocabulary.
-        chunk: Tokens whose scores are held at a time; 0 holds those of the whole batch, None lets
-            the loss choose.
+        chunk: Tokens whose logits are in memory at a time; 0 is the whole batch, None is chosen by
+            the loss.
 
     Returns:
         ``objective(model, batch, key)``. The batch holds ``tokens``, the ``targets`` that follow
@@ -133,7 +133,7 @@ def _fused(model, hidden, target, weights, label_smoothing, chunk):
 
 
 def encoder_inputs(batch: dict[str, Any]) -> tuple[Array, Array, Array]:
-    """What every encoder reads of a batch: tokens, lengths and types."""
+    """The encoder inputs of a batch: tokens, lengths and token types."""
     tokens, lengths, types = (jnp.asarray(batch[name]) for name in ("tokens", "lengths", "types"))
     return tokens, lengths, types
 
@@ -149,12 +149,11 @@ def masked_lm(
 
     Args:
         accuracy: Whether the sums include ``mlm_accuracy``, which needs all logits at once.
-        sentence_objective: What a sentence-pair head predicts: next-sentence or sentence-order
-            prediction, which names the sums. ``none``, or a model without such a head, has masked
-            tokens alone.
+        sentence_objective: ``nsp`` or ``sop``, which names the sums. ``none``, or a model without
+            a sentence-pair head, has the MLM loss alone.
 
     Returns:
-        ``objective(model, batch, key)``. The batch holds what :func:`inputs` reads,
+        ``objective(model, batch, key)``. The batch holds the inputs of :func:`encoder_inputs`,
         ``masked_positions``, ``targets``, ``weights`` and ``next_sentence_label``
         (``BertPretrainingPlan.make``). Sums beside ``loss``: ``mlm_loss``, and of
         pairs ``nsp_loss`` and ``nsp_accuracy`` (or ``sop_``).
@@ -189,7 +188,8 @@ def masked_lm(
 def sequence_classification() -> Objective:
     """Cross-entropy of the class of each text, in nats, and ``accuracy`` (row B36).
 
-    The batch holds what :func:`inputs` reads and ``labels`` int32 ``[B]``, -1 for a row without.
+    The batch holds the inputs of :func:`encoder_inputs` and ``labels`` int32 ``[B]``, -1 for a row
+    without.
     """
     return _classes
 
@@ -197,8 +197,8 @@ def sequence_classification() -> Objective:
 def token_classification() -> Objective:
     """Cross-entropy of the tag of each word, in nats, and ``accuracy`` (row B36).
 
-    The first token of a word carries its tag. The batch holds what :func:`inputs` reads, and
-    ``labels`` int32 ``[B T]``, -1 at every other token.
+    The first token of a word carries its tag. The batch holds the inputs of
+    :func:`encoder_inputs`, and ``labels`` int32 ``[B T]``, -1 at every other token.
     """
     return _classes
 
@@ -224,12 +224,12 @@ def regression() -> Objective:
 
 
 def question_answering() -> Objective:
-    """Half the cross-entropy of where answers begin, plus half that of where they end, in nats.
+    """Mean cross-entropy of the start and the end of answers, in nats.
 
     Only tokens in ``allowed`` can be either: the context, and [CLS] for "unanswerable". The batch
-    holds what :func:`inputs` reads, ``allowed`` bool ``[B T]``, and ``labels`` int32 ``[B 2]``,
-    -1 for a row without. Beside ``loss``: ``accuracy``, the part of rows whose both ends are
-    right. Devlin et al. 2019, section 4.2.
+    holds the inputs of :func:`encoder_inputs`, ``allowed`` bool ``[B T]``, and ``labels`` int32
+    ``[B 2]``, -1 for a row without. Beside ``loss``: ``accuracy``, the fraction of rows with start
+    and end right. Devlin et al. 2019, section 4.2.
     """
 
     def objective(model: Any, batch: dict[str, Any], key: Array | None = None) -> Sums:
@@ -247,7 +247,7 @@ def question_answering() -> Objective:
 def span_scores(
     model: Any, batch: dict[str, Any], key: Array | None = None
 ) -> Float[Array, "B 2 T"]:
-    """Scores of each token for being the first and the last of an answer; -1e30 is never."""
+    """Logits of each token as start and as end of an answer; -1e30 if not allowed."""
     allowed = jnp.asarray(batch["allowed"])
     scores = model(*encoder_inputs(batch), key=key).transpose(0, 2, 1)
     return jnp.where(allowed[:, None], scores, -1e30)

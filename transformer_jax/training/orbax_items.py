@@ -50,7 +50,7 @@ def _unless_abandoned(hook: Callable[[Any], Any], unraisable: Any) -> None:
 
 
 def dispose(error: BaseException | None) -> None:
-    """Ends what a failed save left behind now and quietly, not with a flood at the very end."""
+    """Finalize the remains of a failed save now, without tracebacks at exit."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -61,7 +61,7 @@ def dispose(error: BaseException | None) -> None:
 
 
 def explained(error: BaseException, what: str) -> CheckpointError:
-    """One line out of whatever Orbax, TensorStore or the system raised."""
+    """An exception of Orbax, TensorStore or the system as one line."""
     number = getattr(error, "errno", None)
     found = re.search(r"(?:os_error_code='|Errno )(\d+)", str(error))
     if number is None and found:
@@ -73,9 +73,9 @@ def explained(error: BaseException, what: str) -> CheckpointError:
 
 
 def read_item(directory: Path, leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """Named leaves out of one Orbax item, in NumPy or with the sharding that each template has.
+    """Named leaves of one Orbax item, as NumPy arrays or with the sharding of each template.
 
-    Where all are in NumPy, a process of several reads them by itself.
+    A process of several reads NumPy arrays without the others.
     """
     ocp = orbax()
     options: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""How a model is made of what is trained and what is frozen."""
+"""Partitions of a model's parameters into trainable and frozen."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ Merge = Callable[[PyTree, PyTree, Any], Any]
 
 
 class Partition(NamedTuple):
-    """What is trained, as two pure functions.
+    """The split into trainable and frozen parameters, as two pure functions.
 
     Gradients and optimizer state exist for the trainable part alone. What an objective takes as
     its model need not be one module: it is whatever ``merge`` returns.
@@ -46,7 +46,7 @@ def overlay(first: PyTree, second: PyTree) -> PyTree:
 
 
 def merge_parts(graph: Any, trainable: PyTree, frozen: PyTree, key: Any = None) -> nnx.Module:
-    """The model whose parameters lie in two trees that share no leaf."""
+    """The model of parameters in two trees that share no leaf."""
     del key
     return nnx.merge(graph, overlay(frozen, trainable) if frozen else trainable)
 

@@ -1,4 +1,4 @@
-"""How far training is: one live line on a terminal, plain lines elsewhere."""
+"""Progress of training: one live line on a terminal, plain lines elsewhere."""
 
 import contextlib
 import sys
@@ -21,7 +21,7 @@ def progress_line(record: Mapping[str, Any], steps: int, left: float | int | Non
     Args:
         record: ``step``, ``epoch``, ``loss``, ``tokens_per_second``, ``learning_rate``.
         steps: The last step.
-        left: Seconds until then, where known.
+        left: Seconds to the last step, if known.
 
     Example:
         >>> progress_line({"step": 5, "epoch": 0.5, "loss": 4.2, "learning_rate": 1e-4}, 10, 62)
@@ -42,7 +42,7 @@ def progress_line(record: Mapping[str, Any], steps: int, left: float | int | Non
 
 
 class Progress:
-    """Shows progress while entered, and lines that stay.
+    """Context that shows progress, and prints permanent lines.
 
     Args:
         steps: The last step.
@@ -82,15 +82,15 @@ class Progress:
             self._live.stop()
 
     def begin(self) -> None:
-        """Starts the clock that tells the time left."""
+        """Start the clock of the ETA."""
         self._began = time.monotonic()
 
     def leave_out(self, seconds: float) -> None:
-        """Leaves out seconds in which no step was taken, for the time left."""
+        """Exclude seconds without steps from the ETA."""
         self._began += seconds
 
     def step(self, record: Mapping[str, Any]) -> None:
-        """Shows a step; off a terminal only the first, the last, and one in a while."""
+        """Show a step; off a terminal only the first, the last, and one per interval."""
         now = time.monotonic()
         done = record["step"] - self._start
         left = (now - self._began) / done * (self._steps - record["step"]) if done > 1 else None
@@ -103,6 +103,6 @@ class Progress:
             self.say(line)
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a permanent line."""
         self._console.print(text, markup=False, soft_wrap=True)
         said()

@@ -1,4 +1,4 @@
-"""The directory of a run, which says all that using or resuming it needs."""
+"""Run directories, which hold all that is needed to use or resume a run."""
 
 import json
 import os
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NOT_OURS", "ConfigFile", "RunDirectory"]
 
-# What is wrong with a run, where the task that it trained is not one of the library's.
+# The end of messages about a run whose task is not one of the library's.
 NOT_OURS = (
     "describes no model of this library: a run of your own task is used by "
     "transformer_jax.load(path, task)"
@@ -26,7 +26,7 @@ NOT_OURS = (
 
 
 class RunDirectory:
-    """Where each file of a run lies.
+    """The paths of the files of a run.
 
     Example:
         >>> RunDirectory("runs/base").metrics.name
@@ -45,14 +45,14 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], *, overwrite: bool = False) -> "RunDirectory":
-        """A new run directory; a lock that is held stays where it is.
+        """Create a run directory; a lock in it is kept.
 
         Args:
-            path: Where; missing or empty.
-            overwrite: Whether a run that is there already is deleted. What is no run never is.
+            path: The directory; missing or empty.
+            overwrite: Whether an existing run is deleted. Other folders are never deleted.
 
         Raises:
-            ConfigError: There is something at ``path``.
+            ConfigError: ``path`` is not free.
             CheckpointError: It cannot be written.
         """
         run = cls(path)
@@ -71,10 +71,10 @@ class RunDirectory:
 
     @classmethod
     def check_free(cls, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Refuses a directory that ``create`` would.
+        """Refuse a directory that ``create`` would refuse.
 
         Raises:
-            ConfigError: There is something at ``path``.
+            ConfigError: ``path`` is not free.
             CheckpointError: It cannot be read.
         """
         run = cls(path)
@@ -93,7 +93,7 @@ class RunDirectory:
             )
         if not run.config.exists():
             raise ConfigError(f"{path}: is not empty and no run: choose another --output")
-        # A run that ended before it began is nothing to lose.
+        # A run without its first files is empty.
         begun = any(path.exists() for path in (run.metrics, run.checkpoints, run.results))
         if begun and not overwrite:
             raise ConfigError(
@@ -103,10 +103,10 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> "RunDirectory":
-        """The run that is at ``path``.
+        """The run at ``path``.
 
         Raises:
-            CheckpointError: There is none.
+            CheckpointError: There is no run.
         """
         run = cls(path)
         if not os.path.isdir(path):
@@ -130,7 +130,7 @@ class RunDirectory:
         return isinstance(image, dict) and bool(image.get("image_size"))
 
     def read_config(self, *, check: bool = True) -> dict[str, Any]:
-        """What ``config.json`` says, which is what it said when the run was trained.
+        """The fields of ``config.json``, which must not have changed since training.
 
         Args:
             check: Whether a file that was changed since is refused.
@@ -159,10 +159,10 @@ class RunDirectory:
         return load_params(self.path, which, average=average)
 
     def load_tokenizer(self, sha256: str | None = None) -> "Tokenizer":
-        """The tokenizer, whose file must have this checksum; None is what a manifest says.
+        """The tokenizer; its file must have this checksum, by default that of the manifest.
 
         Raises:
-            DataError: The file is missing, no tokenizer, or not the one that is expected.
+            DataError: The file is missing, is not a tokenizer, or has another checksum.
         """
         from transformer_jax.data.tokenizer import load_tokenizer
         from transformer_jax.training.sealed import sealed
@@ -173,7 +173,7 @@ class RunDirectory:
         return load_tokenizer(self.tokenizer, sha256=sha256, special=special)
 
     def read_results(self) -> dict[str, Any]:
-        """What ``results.json`` says; it is there once a run has ended.
+        """The content of ``results.json``, which is written at the end of a run.
 
         Raises:
             CheckpointError: It is missing or damaged.
@@ -192,7 +192,7 @@ class RunDirectory:
         return fields
 
     def write(self, path: Path, fields: dict[str, Any]) -> None:
-        """Writes a JSON file of the run, whole or not at all.
+        """Write a JSON file of the run atomically.
 
         Raises:
             CheckpointError: It cannot be written, or another process has taken the run over.
@@ -205,14 +205,14 @@ class RunDirectory:
 
 
 class ConfigFile(RunDirectory):
-    """The settings in a file on its own, whatever run it lies in."""
+    """The settings of a file alone, without the checks of its run."""
 
     def __init__(self, file: Path):
         super().__init__(file.parent)
         self.config = file
 
     def read_config(self, *, check: bool = True) -> dict[str, Any]:
-        """What the file says: checkpoints beside it say nothing about it.
+        """The fields of the file; they are not compared with checkpoints.
 
         Raises:
             CheckpointError: It is missing or damaged.

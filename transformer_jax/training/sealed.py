@@ -1,7 +1,7 @@
-"""What the checkpoints of a run say about its ``config.json``, and whether that still holds.
+"""Compares a run's ``config.json`` with the configuration in its checkpoints' manifests.
 
-A manifest vouches for itself (``manifest.py``), ``config.json`` does not: edited after training,
-it would describe another model to the same parameters, and most of such edits still compute.
+A manifest holds its own checksum (``manifest.py``), ``config.json`` does not. If it is edited
+after training, it describes another model for the same parameters, often without any error.
 """
 
 import contextlib
@@ -22,20 +22,20 @@ __all__ = ["changed_config", "differences", "refuse_changed", "sealed"]
 
 log = logging.getLogger(__name__)
 
-# Manifests of schema 1 recorded these settings as a resumed run was told to have them, which
-# config.json does not know. They say where and how often, and not what, is computed.
+# Manifests of schema 1 recorded the values of a resumed run for these settings, which config.json
+# lacks. They do not change what is computed.
 _TOLD = ("loop", "mesh", "distributed", "output", "overwrite")
 _SHOWN = 5  # differences that a message names
 
 _ABSENT = object()
 
-# Whether a changed configuration may be used; None where nobody has a flag to say so.
+# Whether a changed configuration may be used; None without such a flag.
 _allowed: contextvars.ContextVar[bool | None] = contextvars.ContextVar("allowed", default=None)
 
 
 @contextlib.contextmanager
 def changed_config(allowed: bool) -> Iterator[None]:
-    """Within it, a ``config.json`` that was changed after training is used, or refused.
+    """Context in which a ``config.json`` that was changed after training is used, or refused.
 
     Args:
         allowed: The value of the flag ``--allow-changed-config``, which messages then name.
@@ -48,7 +48,7 @@ def changed_config(allowed: bool) -> Iterator[None]:
 
 
 def sealed(run: Path) -> dict[str, Any] | None:
-    """The manifest of a run's newest checkpoint that has a good one; None if there is none.
+    """The manifest of a run's newest checkpoint with a valid one; None if there is none.
 
     An n-gram model has a manifest beside its file instead.
     """
@@ -64,18 +64,18 @@ def sealed(run: Path) -> dict[str, Any] | None:
 
 @functools.lru_cache(maxsize=4)
 def _read(path: Path, stamp: tuple[int, ...]) -> dict[str, Any]:
-    """A manifest, read once as long as its file is the same: commands look at it several times."""
+    """A manifest, cached until its file changes: commands read it several times."""
     return manifest.read(path)
 
 
 def differences(config: Mapping[str, Any], said: Mapping[str, Any]) -> list[str]:
-    """In what a ``config.json`` differs from the configuration in a manifest, field by field.
+    """The differences of a ``config.json`` from the configuration in a manifest, by field.
 
     A field that one of them lacks has its default where it is the model's; elsewhere it is a
     difference.
 
     Args:
-        config: What ``config.json`` says.
+        config: Fields of ``config.json``.
         said: The manifest.
 
     Example:
@@ -100,11 +100,11 @@ def refuse_changed(path: Path, config: Mapping[str, Any], run: Path) -> None:
 
     Args:
         path: The file, for the message.
-        config: What it says.
+        config: Its fields.
         run: The run directory.
 
     Raises:
-        CheckpointError: It differs; the fields are named with both values.
+        CheckpointError: The configurations differ; the message names the fields with both values.
     """
     said = sealed(run)
     found = [] if said is None else differences(config, said)
@@ -127,7 +127,7 @@ def _note(text: str) -> None:
 
 
 def _whole(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration with the defaults of what its model does not say, however odd the rest."""
+    """A configuration whose model has its defaults filled in; other fields are unchanged."""
     model = fields.get("model")
     if not isinstance(model, dict) or model.get("kind") == "ngram":
         return dict(fields)
@@ -135,7 +135,7 @@ def _whole(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _filled(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested dictionaries, with what they lack of others."""
+    """Nested dictionaries, with missing keys from others."""
     both = {
         name: _filled(value, defaults[name])
         for name, value in values.items()
@@ -155,8 +155,8 @@ def _leaves(value: Any, name: str = "") -> dict[str, Any]:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two values of a configuration are one: true is not 1, but 1.0 is."""
-    # JSON knows neither tuples nor how a number was written.
+    """Whether two values of a configuration are equal: true is not 1, but 1.0 is."""
+    # JSON has no tuples, and 1 and 1.0 are the same number.
     plain = lambda value: list(value) if isinstance(value, tuple) else value
     truth = isinstance(one, bool) == isinstance(other, bool)
     return bool(truth and plain(one) == plain(other))

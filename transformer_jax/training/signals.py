@@ -1,4 +1,4 @@
-"""A wish to stop that is heard between two steps: SIGTERM and Ctrl-C, in one process or many."""
+"""SIGTERM and Ctrl-C as flags that are read between two steps, in one or many processes."""
 
 import os
 import signal
@@ -14,9 +14,9 @@ __all__ = ["StopSignals"]
 class StopSignals:
     """While entered, SIGTERM and SIGINT set a flag instead of ending the process.
 
-    A second signal ends it at once. With ``jax.distributed`` all processes learn of a signal that
-    any of them got, at one common step: JAX's own handler of SIGTERM does that and is left in
-    place, and SIGINT is passed on to it.
+    A second signal ends it at once. With ``jax.distributed`` a signal to any process reaches all
+    of them at one common step: JAX's own handler of SIGTERM does that and stays, and SIGINT is
+    passed on to it.
 
     Example:
         >>> with StopSignals() as stop:
@@ -49,7 +49,7 @@ class StopSignals:
             os._exit(128 + number)
         self._received = number
         name = signal.Signals(number).name
-        # Nothing but a plain write is safe in the midst of whatever was interrupted.
+        # Only a plain write is safe inside a signal handler.
         note = f"\n{name}: saving after this step; once more ends at once\n"
         os.write(2, note.encode())
         if self._many:
@@ -57,13 +57,13 @@ class StopSignals:
 
     @property
     def received(self) -> int | None:
-        """The signal that this process got, if it may stop by itself; else ask ``reached``."""
+        """The signal that this process received, if it is the only one; else use ``reached``."""
         return None if self._many else self._received
 
     def reached(self, step: int) -> int | None:
         """The signal to stop by after ``step``, or None; in many processes all get the same step.
 
-        Every process must ask at every step.
+        Every process must call it at every step.
         """
         if not self._many:
             return self._received

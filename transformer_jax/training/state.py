@@ -1,4 +1,4 @@
-"""All that training changes, as one plain tree of arrays, and its creation on a mesh."""
+"""The training state as one plain tree of arrays, and its creation on a mesh."""
 
 import hashlib
 from collections.abc import Callable
@@ -32,7 +32,7 @@ __all__ = [
 
 
 class TrainState(NamedTuple):
-    """All that training changes; the batches and keys of a run follow from ``step`` alone."""
+    """The training state; the batches and keys of a run follow from ``step`` alone."""
 
     step: Int[Any, ""] | Any
     params: PyTree
@@ -84,20 +84,20 @@ def abstract_state(
     partition: Partition = EVERYTHING,
     seed: int = 0,
 ) -> tuple[Any, TrainState, TrainState, PyTree]:
-    """The graph, and the state's shapes and shardings, without any memory being used.
+    """The graph, and the state's shapes and shardings, without allocating memory.
 
     Args:
         make_model: Builds the model, from its own seed.
         tx: The optimizer.
-        mesh: Where the state will live.
+        mesh: Mesh of the state.
         ema: Whether to keep a moving average of the parameters.
-        partition: What is trained; the state holds nothing else.
-        seed: For parameters that the partition adds.
+        partition: Split of the parameters; the state holds the trainable ones only.
+        seed: Random seed of parameters that the partition adds.
 
     Returns:
         ``(graph, shapes, shardings, frozen)``: the model's static graph, a :class:`TrainState` of
-        ``jax.ShapeDtypeStruct`` that know their sharding (what a restore is given), a
-        :class:`TrainState` of shardings alone, and the shapes of what is frozen.
+        ``jax.ShapeDtypeStruct`` with shardings (the template of a restore), a
+        :class:`TrainState` of shardings alone, and the shapes of the frozen parameters.
 
     Raises:
         ConfigError: A parameter that declares no axes.
@@ -125,7 +125,7 @@ def abstract_state(
 def abstract_parts(
     make_model: Callable[[], nnx.Module], partition: Partition = EVERYTHING, seed: int = 0
 ) -> tuple[Parameters, Parameters]:
-    """What is trained and what is frozen, without values, with what each parameter declares."""
+    """Trainable and frozen parameters as shapes, with the metadata of each parameter."""
     return jax.eval_shape(lambda: _split(parameters(make_model()), partition, seed))
 
 
@@ -134,7 +134,7 @@ def _split(params: PyTree, partition: Partition, seed: int) -> tuple[PyTree, PyT
 
 
 def _drawn(make_model: Callable[[], nnx.Module], partition: Partition, seed: int) -> Any:
-    """What is trained and what is frozen, freshly drawn."""
+    """Trainable and frozen parameters, newly initialized."""
     return tuple(values(part) for part in _split(parameters(make_model()), partition, seed))
 
 
@@ -158,21 +158,21 @@ def create_state(
     partition: Partition = EVERYTHING,
     seed: int = 0,
 ) -> tuple[Any, TrainState, TrainState, PyTree]:
-    """A fresh state, every array born where it will live: no device ever holds the whole.
+    """A new state, each array created with its sharding: no device ever holds all of it.
 
     Args:
         make_model: Builds the model, from its own seed.
         tx: The optimizer.
-        mesh: Where the state lives.
+        mesh: Mesh of the state.
         ema: Whether to keep a moving average of the parameters; it starts at the parameters.
         params: Parameters to begin with, e.g. of a Hugging Face model; None is what ``make_model``
             draws.
-        partition: What is trained; the state holds nothing else.
-        seed: For parameters that the partition adds.
+        partition: Split of the parameters; the state holds the trainable ones only.
+        seed: Random seed of parameters that the partition adds.
 
     Returns:
         ``(graph, state, shardings, frozen)``; the third pins the compiled step's inputs and
-        outputs, the last is what is not trained.
+        outputs, the last holds the frozen parameters.
 
     Raises:
         ConfigError: A parameter that declares no axes.
@@ -186,8 +186,8 @@ def create_state(
         return TrainState.create(params, tx, ema=ema)
 
     if params is None and mesh.size == 1:
-        # There is but one place to be born. Initializers one after another compile once for each
-        # shape, in a third of the time that one program for all parameters takes.
+        # A single device. Separate initializers compile once per shape, in a third of the time of
+        # one program for all parameters.
         with jax.default_device(mesh.devices.item()):
             parts = _drawn(make_model, partition, seed)
         params, frozen = jax.device_put(parts, (placed.params, of_frozen))
@@ -214,7 +214,7 @@ def create_state(
 
 
 def _place(array: np.ndarray, sharding: NamedSharding) -> Array:
-    # Every process holds the whole host array and gives its devices their parts.
+    # Every process holds the whole host array and copies the shards of its devices.
     return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
 
@@ -242,14 +242,14 @@ def digest(tree: PyTree) -> str:
 
 
 def _mix(x: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
-    # The finaliser of a 32-bit hash: every input bit reaches every output bit.
+    # The finalizer of a 32-bit hash: every input bit reaches every output bit.
     x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
     return x ^ (x >> 16)
 
 
 def device_digest(array: Array) -> UInt32[Array, "2"]:
-    """64 bits that tell an array's contents apart, computed where the array lives.
+    """A 64-bit checksum of an array, computed on its devices.
 
     ``Σ mix(bits + mix(position))`` modulo 2³², twice. Sums of integers have no order, so the
     digest is the same for every sharding; it changes when any bit does or values trade places.

@@ -69,14 +69,14 @@ def make_step(
     ``learning_rate`` where ``tx`` comes from ``make_optimizer``.
 
     Args:
-        objective: ``(model, batch, key) -> {"loss": (sum, weight), name: (sum, weight), ...}``. One
-            with an attribute ``whole_batch = True`` compares the rows of a batch with each other.
+        objective: ``(model, batch, key) -> {"loss": (sum, weight), name: (sum, weight), ...}``. An
+            attribute ``whole_batch = True`` marks one that compares the rows of a batch.
         tx: The optimizer, clipping included; it updates ``state.params`` alone.
         merge: ``(trainable, frozen, key) -> model``, such as ``merging(graph)``. Gradients are
             those of the first argument.
         accumulation: Micro-batches per batch, computed one after another.
         ema_decay: Decay of the moving average of parameters, which ``state.ema_params`` then holds.
-        skip_nonfinite: Whether steps that are not finite are skipped.
+        skip_nonfinite: Whether non-finite updates are skipped.
 
     Raises:
         ConfigError: ``accumulation`` below 1, or above 1 with an objective of whole batches; a
@@ -105,7 +105,7 @@ def make_step(
         if (ema_decay is None) != (state.ema_params is None):
             raise ConfigError(
                 "ema_decay and state.ema_params go together: "
-                "create the state with ema=True if and only if ema_decay is given"
+                "create the state with ema=True if and only if ema_decay is set"
             )
         if key is not None:
             key = jax.random.fold_in(key, state.step)
@@ -215,8 +215,8 @@ def _differentiated(
 
     def loss(params: PyTree, frozen: PyTree, batch: Batch, key: Key[Array, ""] | None):
         if shardings is not None:
-            # Without this the compiler is free to spread activations as the parameters are, and
-            # moves them back and forth.
+            # Without this the compiler may shard activations like the parameters, and move them
+            # back and forth.
             params, frozen = _whole((params, frozen), shardings)
         sums = _checked(objective(merge(params, frozen, key), batch, key))
         return sums["loss"][0], sums
@@ -231,7 +231,7 @@ def _differentiated(
 
 
 def _whole(parts: tuple[PyTree, PyTree], shardings: tuple[PyTree, PyTree]) -> Any:
-    """What is trained and what is frozen, each unshard_fsdp over ``fsdp``."""
+    """The trainable and the frozen parameters, gathered over ``fsdp``."""
     constrain = lambda part, where: jax.lax.with_sharding_constraint(part, unshard_fsdp(where))
     return tuple(
         constrain(part, where) if jax.tree.leaves(part) else part
@@ -240,7 +240,7 @@ def _whole(parts: tuple[PyTree, PyTree], shardings: tuple[PyTree, PyTree]) -> An
 
 
 def _checked(sums: Any) -> Sums:
-    """What an objective returned, if it is what one has to return."""
+    """The result of an objective, checked."""
     if not isinstance(sums, dict) or "loss" not in sums:
         raise ConfigError(
             'an objective returns a dictionary {"loss": (sum, weight), name: (sum, weight), ...}; '
@@ -285,8 +285,8 @@ def _deal(x: Any, parts: int) -> Any:
 
 
 def _moving_average(ema: PyTree, params: PyTree, step: Int[Array, ""], decay: float) -> PyTree:
-    # Starts at the first parameters and forgets them fast: after n steps the decay is at most
-    # (1 + n) / (10 + n), so no correction of a bias is needed at any step.
+    # Starts at the initial parameters; after n steps the decay is at most (1 + n) / (10 + n), so
+    # that no bias correction is needed.
     keep = jnp.minimum(decay, (1.0 + step) / (10.0 + step))
     return jax.tree.map(lambda a, p: a + (1.0 - keep).astype(p.dtype) * (p - a), ema, params)
 
@@ -299,21 +299,21 @@ def compile_step(
     *,
     frozen: PyTree | None = None,
 ) -> Any:
-    """``step`` compiled once for each batch shape; the state passed in is used up.
+    """``step`` compiled once for each batch shape; the state passed in is donated.
 
     Args:
-        step: What :func:`make_step` made.
-        mesh: Where the state and the batches live.
-        shardings: Of the state, pinned on the way in and out: left open, the second call would
-            find other (equal) shardings than the first and compile again.
-        mode: "jit" lets the compiler spread the step over the mesh. "pmap" runs the same step on
+        step: Result of :func:`make_step`.
+        mesh: Mesh of the state and the batches.
+        shardings: Shardings of the state, fixed for inputs and outputs: otherwise the second call
+            would have other (equal) shardings than the first and compile again.
+        mode: "jit" lets the compiler partition the step over the mesh. "pmap" runs the same step on
             whole copies of the state, each with its part of the rows, and adds up by ``psum``;
             dropout then draws other masks on each device.
-        frozen: Shardings of what is frozen; None where nothing is.
+        frozen: Shardings of the frozen parameters; None without any.
 
     Raises:
         ConfigError: "pmap" on a mesh with fsdp or tensor above 1, or in several processes; or,
-            when called, with rows that the devices do not divide.
+            when called, with a number of rows that is no multiple of the devices.
     """
     whole, frozen = replicated(mesh), {} if frozen is None else frozen
     if mode == "jit":
@@ -386,10 +386,10 @@ def compile_eval(
     """``evaluate(params, frozen, batch)`` compiled once for each batch shape.
 
     Args:
-        evaluate: What :func:`make_eval_step` made.
-        mesh: Where the parameters and the batches live.
-        shardings: Of the parameters that are trained.
-        frozen: Shardings of what is frozen; None where nothing is.
+        evaluate: Result of :func:`make_eval_step`.
+        mesh: Mesh of the parameters and the batches.
+        shardings: Shardings of the trainable parameters.
+        frozen: Shardings of the frozen parameters; None without any.
     """
     parts = (shardings, {} if frozen is None else frozen)
     return jax.jit(

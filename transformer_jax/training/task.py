@@ -1,4 +1,4 @@
-"""What a run is made of: a model, data, an objective, and how results are measured."""
+"""Tasks: a model, data, an objective and metrics."""
 
 import dataclasses
 import hashlib
@@ -20,7 +20,7 @@ _HASHED = 1 << 24  # ids at a time
 
 @runtime_checkable
 class Items(Protocol):
-    """What makes up one batch, row by row; arrays of numbers are items too."""
+    """The items of one batch, row by row; arrays of numbers are items too."""
 
     def __len__(self) -> int:
         """Rows of the batch, over all processes."""
@@ -31,7 +31,7 @@ class Items(Protocol):
 
 @runtime_checkable
 class Plan(Protocol):
-    """Which items make up each batch: a pure function of the step, so that runs resume exactly."""
+    """The items of each batch as a pure function of the step, so that runs resume exactly."""
 
     @property
     def steps_per_epoch(self) -> int:
@@ -45,14 +45,13 @@ class Plan(Protocol):
 
 
 class Data(NamedTuple):
-    """Batches to train or to measure on.
+    """Batches for training or evaluation.
 
     Attributes:
         plan: Which items make up each batch.
         make_batch: From items, the rows of them that a process holds, to arrays whose first axis
             is rows. Dictionaries of arrays may be nested.
-        fingerprint: Tells this data from others of the same sizes; a run refuses to resume on
-            other data than it began with.
+        fingerprint: Checksum of the data; a run refuses to resume on data with another one.
     """
 
     plan: Any
@@ -61,7 +60,7 @@ class Data(NamedTuple):
 
 
 class Metric(NamedTuple):
-    """A measured value that ranks checkpoints.
+    """A metric that ranks checkpoints.
 
     Attributes:
         name: As in measurements: ``valid_loss``, or what ``Task.evaluate`` returns.
@@ -74,7 +73,7 @@ class Metric(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What a run trains, on what, and how it is measured.
+    """The model, the data, the objective and the metrics of a run.
 
     Attributes:
         model: Makes the model from its random streams. A function, since parameters are created
@@ -82,20 +81,21 @@ class Task:
         train: Training data.
         objective: ``(model, batch, key) -> {"loss": (sum, weight), name: (sum, weight), ...}``.
         valid: Validation data by name. Their sums are measured as ``NAME_SUM``: ``valid_loss``.
-        metrics: What can rank checkpoints; the first does unless ``LoopConfig.best`` says another.
-        eval_objective: What is summed over validation data, e.g. without label smoothing; None is
+        metrics: Metrics that can rank checkpoints; ``loop.best_checkpoint_metric`` chooses one,
+            else the first does.
+        eval_objective: Objective for validation data, e.g. without label smoothing; None is
             ``objective``.
-        evaluate: ``model -> {name: value}``, such as BLEU of what the model writes. Only the first
+        evaluate: ``model -> {name: value}``, such as BLEU of translations. Only the first
             process calls it, with parameters on its first device.
         test: ``(model, step) -> JSON``, results of the best checkpoint; called like ``evaluate``.
-        partition: What is trained.
-        initial: From drawn parameters, in host memory, to those that training begins with. Only
-            called at step 0: a resumed run needs nothing of it.
-        make_step: Another than :func:`make_step` where a step is more than the gradient of a batch.
+        partition: Split of the parameters into trainable and frozen.
+        initial: Function from initialized parameters, in host memory, to those of step 0. A
+            resumed run does not call it.
+        make_step: Replacement of :func:`make_step`, if a step is more than the gradient of a batch.
         predictor: ``(model, tokenizer) -> what transformer_jax.load(directory, task) returns``,
             such as a function of texts. The model is what the objective takes, without dropout.
-        regularization: What the training loss contains and the validation loss does not, such as
-            "dropout", for messages and curves.
+        regularization: Names of what only the training loss contains, such as "dropout", for
+            messages and curves.
         tokenizer: Stored with the run.
         settings: A dataclass that ``config.json`` holds; None stores nothing.
     """
@@ -128,7 +128,7 @@ def select_rows(items: Any, rows: Int[np.ndarray, " b"]) -> Any:
 
 
 def fingerprint(plan: str, ids: Iterable[np.ndarray]) -> str:
-    """Tells data apart: of the plan's own fingerprint and every token id, in blocks.
+    """The checksum of data, from the plan's fingerprint and every token id.
 
     Example:
         >>> fingerprint("plan", [np.arange(3)]) == fingerprint("plan", [np.arange(4)])

@@ -1,4 +1,4 @@
-"""Trains a task: state, step, loop, checkpoints, exact resumption and results, in one place."""
+"""The trainer of a task: state, step, loop, checkpoints, exact resumption and results."""
 
 import contextlib
 import dataclasses
@@ -62,24 +62,24 @@ Optimizer: TypeAlias = (
 
 @dataclasses.dataclass
 class Trainer:
-    """Trains a task on a mesh; the directory holds all that resuming and using the run needs.
+    """Trains a task on a mesh; its directory is enough to resume and use the run.
 
-    Stopped anywhere and run again, it ends with the state of an uninterrupted run, bit by bit.
+    A run that is interrupted and resumed ends with the same state, bit by bit.
 
     Attributes:
-        task: What is trained, on what, and how it is measured.
-        directory: Of the run; created if missing.
+        task: The model, data, objective and metrics.
+        directory: Run directory; created if missing.
         optimizer: A description, an Optax transformation, or a function from the number of steps
             and the trained parameters, with what they declare, to one.
-        mesh: Where it is trained; None is all devices, each with a part of every batch.
-        seed: Of parameters and dropout.
+        mesh: Device mesh; None is all devices on the axis ``data``.
+        seed: Random seed of parameters and dropout.
         accumulation: Micro-batches per batch, computed one after another.
         ema_decay: Decay of a moving average of the parameters, which evaluation then uses.
         mode: How the step is compiled.
         loop: Intervals of evaluations and checkpoints, and when to stop.
 
     Raises:
-        ConfigError: The task has no metric of the name that ``loop.best_checkpoint_metric`` gives.
+        ConfigError: ``loop.best_checkpoint_metric`` is not a metric of the task.
     """
 
     task: Task
@@ -116,20 +116,20 @@ class Trainer:
 
     @functools.cached_property
     def num_parameters(self) -> int:
-        """Numbers in the model's parameters, trained or not."""
+        """The number of parameters, trainable and frozen."""
         shapes = nnx.state(nnx.eval_shape(self._model))
         return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
 
     def merge(self, trainable: Any, frozen: Any, key: Any = None) -> Any:
-        """What the task's objective takes as its model."""
+        """The model as the task's objective takes it."""
         return self.task.partition.merge(self.graph, trainable, frozen, key)
 
     def load(self, which: int | Literal["best", "last"] = "best", *, average: int = 1) -> Any:
         """The model of a checkpoint, on the default device.
 
         Raises:
-            CheckpointError: There is no such checkpoint, or nothing that verifies, or its model
-                has other parameters.
+            CheckpointError: The checkpoint does not exist, is damaged, or has other parameters
+                than the model.
         """
         return load_model(self.task, self.run.path, which, average=average).model
 
@@ -140,7 +140,7 @@ class Trainer:
     # --- training --------------------------------------------------------------------------------
 
     def fit(self, *, steps: int | None = None, epochs: int | None = None) -> FitResult:
-        """Trains from the newest checkpoint, or from the start, up to a step.
+        """Train from the newest checkpoint, or from step 0, up to a step.
 
         Writes ``results.json`` and ``curves.png``.
 
@@ -151,7 +151,7 @@ class Trainer:
         Raises:
             ConfigError: Neither steps nor epochs, or both.
             CheckpointError: The run's checkpoints are damaged or of another model.
-            DataError: The run began with other data.
+            DataError: The training data have changed since the run began.
             Stopped: By SIGTERM or SIGINT, after saving.
             NumericsError: Too many consecutive steps were not finite.
         """
@@ -168,13 +168,13 @@ class Trainer:
         return result
 
     def _locked(self) -> contextlib.AbstractContextManager[Any]:
-        """The right to write to the run, unless this process has it already."""
+        """The lock of the run, unless this process holds it already."""
         if not is_main_process() or holds_lock(self.run.path):
             return contextlib.nullcontext()
         return RunLock(self.run.path, say=log)
 
     def _begin(self) -> None:
-        """Writes what describes the run, where whoever began it did not."""
+        """Write the files that describe the run, unless they exist."""
         run, task = self.run, self.task
         if is_main_process():
             run.path.mkdir(parents=True, exist_ok=True)
@@ -186,7 +186,7 @@ class Trainer:
         sync_global_devices("run is described")
 
     def _abstract(self, steps: int) -> tuple[Any, TrainState, TrainState, Any]:
-        """The optimizer; shapes and shardings of the state; shapes of what is frozen."""
+        """The optimizer; shapes and shardings of the state; shapes of the frozen parameters."""
         tx = self._transformation(steps)
         _, *rest = abstract_state(
             self._model, tx, self.on, ema=self.ema_decay is not None,
@@ -242,7 +242,7 @@ class Trainer:
         return compile_step(raw, self.on, shardings, self.mode, frozen=of_frozen)
 
     def _checkpointer(self, scheme: str | None) -> Checkpointer:
-        """Writes what a manifest needs to tell this run from others."""
+        """The checkpointer of the run, with the fields of its manifests."""
         task, plan = self.task, self.task.train.plan
         key = {"seed": self.seed, "impl": _impl()} | ({} if scheme is None else {"scheme": scheme})
         return Checkpointer(
@@ -295,7 +295,7 @@ class Trainer:
     # --- results ---------------------------------------------------------------------------------
 
     def loss_names(self) -> tuple[str, str]:
-        """What distinguishes the training loss from the validation loss, if anything does."""
+        """Labels of the training and the validation loss, if they differ."""
         extra = self.task.regularization
         return (
             f"training, with {' and '.join(extra)}" if extra else "training",
@@ -305,7 +305,7 @@ class Trainer:
     def _log_loss_names(self) -> None:
         train, valid = self.loss_names()
         if train != "training":
-            log(f"loss: {train}; valid_loss: {valid}: the two are not to be compared")
+            log(f"loss: {train}; valid_loss: {valid}: the two are not comparable")
 
     def _write_results(self, result: FitResult, seconds: float) -> None:
         sha256 = digest(result.state)

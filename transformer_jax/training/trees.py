@@ -13,8 +13,8 @@ __all__ = ["flatten_dict", "unflatten_dict", "with_leaves"]
 def flatten_dict(tree: Any) -> dict[str, Any]:
     """The leaves of any tree by name, in the tree's order; empty nodes vanish.
 
-    Names do not tell a dictionary from a tuple or a named tuple, so that what is stored under them
-    outlives the Python types of an optimizer.
+    Names are the same for a dictionary, a tuple and a named tuple, so that stored leaves do not
+    depend on the Python types of an optimizer.
 
     Example:
         >>> flatten_dict({"blocks": {0: {"kernel": 1}}, "rest": (2, None)})
