@@ -218,8 +218,8 @@ def test_lower_cased_models_are_given_lower_case(trained_run, lesson, run_comman
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["--top-k", "3"], "--top-k is for --sample"),
-        (["--seed", "3"], "--seed is for --sample"),
+        (["--top-k", "3"], "--top-k is for sampling"),
+        (["--seed", "3"], "--seed is for sampling"),
         (["--sample", "--num-beams", "3"], "--num-beams is for beam search"),
         (["--tsv", "--scores"], "--scores is a column of --tsv already"),
         (["--sample", "--nbest", "2"], "--nbest is for beam search"),
