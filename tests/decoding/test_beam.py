@@ -136,7 +136,7 @@ def test_a_beam_of_all_prefixes_is_exhaustive_search(vocab, length, normalizatio
         exact = exhaustive_search(
             tree_scorer(tree),
             SpecialTokens(EOS, PAD),
-            first=0,
+            start=0,
             vocab_size=vocab,
             length=length,
             config=BeamSearchConfig(nbest=3, normalization=normalization, length_penalty=alpha),
@@ -262,7 +262,7 @@ def test_greedy_is_far_from_optimal_and_a_beam_of_two_is_not():
         tree_scorer(trees[0]),
         special,
         BeamSearchConfig(normalization="none"),
-        first=0,
+        start=0,
         vocab_size=4,
         length=3,
     )
@@ -309,7 +309,7 @@ def test_suppressed_tokens_are_never_chosen_and_cost_nothing():
     assert not jnp.isin(bound.tokens, jnp.array([2, 4])).any()
     for b, tree in enumerate(trees[:5]):
         exact = exhaustive_search(
-            tree_scorer(tree), SpecialTokens(EOS, PAD, (2, 4)), first=0, vocab_size=5, length=4
+            tree_scorer(tree), SpecialTokens(EOS, PAD, (2, 4)), start=0, vocab_size=5, length=4
         )
         wide = run(trees[b : b + 1], 27, 4, suppress_tokens=(2, 4))
         assert tuple(wide.tokens[0, 0, : wide.lengths[0, 0]].tolist()) == exact[0].tokens

@@ -261,7 +261,7 @@ def test_a_wide_beam_is_exhaustive_search(kind):
     for b in range(B):
         own = jax.tree.map(lambda a, b=b: np.repeat(a[b : b + 1], rows, axis=0), kind.inputs)
         scorer = lambda prefixes, own=own: forced(np.asarray(prefixes), own)
-        exact = exhaustive_search(scorer, SPECIAL, config, first=BOS, vocab_size=V, length=length)
+        exact = exhaustive_search(scorer, SPECIAL, config, start=BOS, vocab_size=V, length=length)
         ways = zip(found.tokens[b], found.lengths[b], strict=True)
         assert [tuple(ids[:n].tolist()) for ids, n in ways] == [e.tokens for e in exact]
         np.testing.assert_allclose(found.scores[b], [e.score for e in exact], atol=1e-4)

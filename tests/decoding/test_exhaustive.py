@@ -18,7 +18,7 @@ def test_how_many_sequences_there_are():
         num_sequences(5, 4, limit=624)
     special = SpecialTokens(eos=1, pad=0)
     with pytest.raises(ConfigError, match="use beam search"):
-        exhaustive_search(lambda inputs: None, special, first=0, vocab_size=100, length=10)
+        exhaustive_search(lambda inputs: None, special, start=0, vocab_size=100, length=10)
 
 
 @pytest.mark.parametrize("length", [1, 2, 4])
@@ -31,7 +31,7 @@ def test_it_sees_every_sequence_once_and_its_whole_probability(length):
         scorer,
         SpecialTokens(eos, pad=0),
         BeamSearchConfig(num_beams=10_000, nbest=10_000, normalization="none"),
-        first=first,
+        start=first,
         vocab_size=V,
         length=length,
         rows=5,
@@ -54,5 +54,5 @@ def test_it_sees_every_sequence_once_and_its_whole_probability(length):
 def test_with_nothing_but_eos_allowed_the_answer_is_empty():
     scorer = lambda inputs: np.zeros((*inputs.shape, 2))
     special, config = SpecialTokens(1, 0, suppress_tokens=(0,)), BeamSearchConfig(nbest=3)
-    found = exhaustive_search(scorer, special, config, first=0, vocab_size=2, length=5)
+    found = exhaustive_search(scorer, special, config, start=0, vocab_size=2, length=5)
     assert [e.tokens for e in found] == [(1,)]

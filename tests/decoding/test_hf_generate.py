@@ -476,7 +476,7 @@ def test_prompts_that_cannot_be():
             r"row 1 of the mask is \[1, 0\]: padding stands on the left and leaves",
         ),
         ([[1, 2]], [[0, 0]], "leaves at least 1 token"),
-        ([[1] * 12], None, "texts of 23 tokens were asked for: the model has positions for 20"),
+        ([[1] * 12], None, "texts of 23 tokens do not fit: the model has positions for 20"),
     ):
         with pytest.raises(DataError, match=told):
             generator.generate(ids, mask)

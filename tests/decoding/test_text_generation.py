@@ -27,7 +27,7 @@ class Counting(CausalTextGenerator):
 
     def extend(self, batch, streaming=False):
         self.sizes.append(len(batch))
-        while left := [one for one in batch if one.left]:
+        while left := [one for one in batch if one.remaining]:
             for one in left:
                 one.add(self.tokenizer.encode("abcdef"[one.sample]), -1.0)
             yield
@@ -39,7 +39,7 @@ class Counting(CausalTextGenerator):
         found = {}
         for start in batch:
             for place in range(config.nbest):
-                beam = dataclasses.replace(start, written=[])
+                beam = dataclasses.replace(start, tokens=[])
                 beam.add(self.tokenizer.encode("uvwxyz"[place]), -2.0)
                 found[start.index, place] = beam.done()
         return lambda: found

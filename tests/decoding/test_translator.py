@@ -216,7 +216,7 @@ def test_a_wide_beam_over_the_cache_is_exhaustive_search():
             lambda inputs, source=source: teacher(source, inputs),
             SpecialTokens(EOS, PAD, (PAD, BOS)),
             search,
-            first=BOS,
+            start=BOS,
             vocab_size=vocab,
             length=length,
         )

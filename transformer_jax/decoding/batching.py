@@ -28,7 +28,7 @@ def batch_by_length(
     single = lambda draft: alone and is_plain(draft.request)
     kind = lambda draft: (single(draft), draft.request.temperature > 0)
     batch: list[GenerationSequence] = []
-    for draft in sorted(drafts, key=lambda draft: (kind(draft), len(draft.read))):
+    for draft in sorted(drafts, key=lambda draft: (kind(draft), len(draft.prompt_ids))):
         full = len(batch) == most or single(draft)
         if batch and (full or kind(batch[0]) != kind(draft)):
             yield batch

@@ -54,19 +54,19 @@ class _Loop(NamedTuple):
     cache: Any
 
 
-def _initial(first: Array, cache: Any, config: BeamSearchConfig, length: int) -> _Loop:
+def _initial(start: Array, cache: Any, config: BeamSearchConfig, length: int) -> _Loop:
     """The state before the first token; all sentences are open."""
-    B, M = first.shape[0], config.num_beams
+    B, M = start.shape[0], config.num_beams
     out_of = jnp.full((B, config.nbest), -jnp.inf)
     nothing = jnp.zeros((B, config.nbest), jnp.int32)
     # All beams start equal: only the first counts, or they would stay copies of one another.
-    start = jnp.where(jnp.arange(M) == 0, 0.0, -jnp.inf)
+    log_probs = jnp.where(jnp.arange(M) == 0, 0.0, -jnp.inf)
     trail = jnp.zeros((length, B, M), jnp.int32)
     return _Loop(
         t=jnp.int32(0),
         live=_Live(
-            last=jnp.broadcast_to(first[:, None], (B, M)).astype(jnp.int32),
-            log_probs=jnp.broadcast_to(start[None], (B, M)),
+            last=jnp.broadcast_to(start[:, None], (B, M)).astype(jnp.int32),
+            log_probs=jnp.broadcast_to(log_probs[None], (B, M)),
             parents=trail,
             tokens=trail,
         ),
@@ -80,7 +80,7 @@ def _initial(first: Array, cache: Any, config: BeamSearchConfig, length: int) ->
 def beam_search(
     step: Step,
     cache: Any,
-    first: Int[Array, " B"],
+    start: Int[Array, " B"],
     reorder: Reorder,
     special: SpecialTokens,
     config: BeamSearchConfig,
@@ -106,7 +106,7 @@ def beam_search(
         step: Maps the last tokens ``[R]`` and a cache to logits ``[R V]`` and the next cache;
             ``R = B M`` rows, the beams of a sentence side by side.
         cache: Cache before the first token, with ``R`` rows.
-        first: The token that starts each sentence, usually BOS.
+        start: The token that starts each sentence, usually BOS.
         reorder: Maps a cache and ``parents [B M]`` to the cache whose beam m continues beam
             ``parents[b, m]``.
         special: Ids of EOS, padding and suppressed tokens.
@@ -114,12 +114,12 @@ def beam_search(
         length: T, most tokens of any hypothesis, EOS included.
         max_lengths: Most tokens of each sentence, EOS included; 0 marks a row of padding.
     """
-    B, M = first.shape[0], config.num_beams
+    B, M = start.shape[0], config.num_beams
     limits = jnp.full((B,), length, jnp.int32)
     limits = limits if max_lengths is None else jnp.minimum(max_lengths, length)
     normalization = config.normalization
     alpha = jnp.broadcast_to(jnp.asarray(config.length_penalty, jnp.float32), (B,))
-    loop = _initial(first, cache, config, length)._replace(done=limits <= 0)
+    loop = _initial(start, cache, config, length)._replace(done=limits <= 0)
 
     def body(loop: _Loop) -> _Loop:
         t, live = loop.t, loop.live

@@ -54,7 +54,7 @@ def exhaustive_search(
     special: SpecialTokens,
     config: BeamSearchConfig | None = None,
     *,
-    first: int,
+    start: int,
     vocab_size: int,
     length: int,
     limit: int = 1_000_000,
@@ -69,7 +69,7 @@ def exhaustive_search(
         scorer: Maps decoder inputs ``[R T]``, the first token included, to logits ``[R T V]``.
         special: Ids of EOS and suppressed tokens.
         config: ``nbest``, ``normalization`` and ``length_penalty`` count.
-        first: The token that starts every sequence, usually BOS.
+        start: The token that starts every sequence, usually BOS.
         vocab_size: K, the number of tokens, EOS included.
         length: N, most tokens, EOS included.
         limit: Most sequences to search.
@@ -84,7 +84,7 @@ def exhaustive_search(
     letters = np.array([v for v in range(vocab_size) if v not in ends], np.int32)
     K = len(letters)
     N = length if K else 1  # nothing but EOS can follow
-    prefixes = np.full((K ** (N - 1), N), first, np.int32)
+    prefixes = np.full((K ** (N - 1), N), start, np.int32)
     for t in range(1, N):
         prefixes[:, t] = np.tile(np.repeat(letters, K ** (N - 1 - t)), K ** (t - 1))
     parts = [prefixes[i : i + rows] for i in range(0, len(prefixes), rows)]

@@ -25,7 +25,7 @@ class TeacherForced(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """What a translation is worth to the model."""
+    """The log-probability of a translation under the model."""
 
     log_prob: float  # of the whole, EOS included: the sum of the tokens'
     tokens: tuple[int, ...]  # EOS included

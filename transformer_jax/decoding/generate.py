@@ -82,7 +82,7 @@ class GenerationState(NamedTuple):
 def generate(
     step: Step,
     cache: Any,
-    first: Int[Array, " R"],
+    start: Int[Array, " R"],
     special: SpecialTokens,
     *,
     length: int,
@@ -90,7 +90,7 @@ def generate(
     sampling: SamplingConfig | None = None,
     keys: Key[Array, " R"] | None = None,
 ) -> GenerationOutput:
-    """The sequence that continues each row's ``first`` token, one token at a time.
+    """The sequence that continues each row's ``start`` token, one token at a time.
 
     Without ``keys`` each token is the most probable one, the lowest id among equals (row B30);
     with keys it is sampled as ``sampling`` says (rows B32-B34). The sample of row r at step t
@@ -100,7 +100,7 @@ def generate(
     Args:
         step: Maps the last tokens ``[R]`` and a cache to logits ``[R V]`` and the next cache.
         cache: Cache before the first token; ``R`` rows.
-        first: Last token of each prompt, or BOS.
+        start: Last token of each prompt, or BOS.
         special: Ids of EOS, padding and suppressed tokens.
         length: T, most tokens of any row, EOS included.
         max_lengths: Most tokens of each row, EOS included; 0 marks a row of padding.
@@ -115,7 +115,7 @@ def generate(
         Array([[1, 2, 0, 0],
                [2, 0, 0, 0]], dtype=int32)
     """
-    state = init_generation(cache, first, length=length, pad=special.pad, max_lengths=max_lengths)
+    state = init_generation(cache, start, length=length, pad=special.pad, max_lengths=max_lengths)
     append = functools.partial(append_token, special=special, sampling=sampling, keys=keys)
     state = continue_generation(step, state, length, append)
     return GenerationOutput(state.tokens, state.lengths, state.log_probs, state.finished)
@@ -134,7 +134,7 @@ def row_keys(key: Key[Array, ""], seeds: Int[Array, " R"]) -> Key[Array, " R"]:
 
 def init_generation(
     cache: Any,
-    first: Int[Array, " R"],
+    start: Int[Array, " R"],
     *,
     length: int,
     pad: int,
@@ -146,16 +146,16 @@ def init_generation(
 
     Args:
         cache: Cache before the first token.
-        first: Last token of each prompt, or BOS.
+        start: Last token of each prompt, or BOS.
         length: T, room for so many new tokens.
         pad: Padding id.
         max_lengths: Most new tokens of each row.
-        prompt: Prompts, which end with ``first``, and the column in which each starts; repetition
+        prompt: Prompts, which end with ``start``, and the column in which each starts; repetition
             penalties count their tokens too.
         sampled: Tokens that each row sampled in an earlier generation that this one continues;
             None is 0.
     """
-    R = first.shape[0]
+    R = start.shape[0]
     most = jnp.full((R,), length, jnp.int32)
     most = most if max_lengths is None else jnp.minimum(max_lengths, length)
     room = jnp.full((R, length), pad, jnp.int32)
@@ -165,7 +165,7 @@ def init_generation(
         starts = prompt[1].astype(jnp.int32)
     return GenerationState(
         t=jnp.int32(0),
-        last=first.astype(jnp.int32),
+        last=start.astype(jnp.int32),
         tokens=tokens,
         starts=starts,
         max_lengths=most.astype(jnp.int32),

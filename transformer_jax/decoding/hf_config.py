@@ -42,7 +42,7 @@ LACKING: dict[str, tuple[Any, ...]] = {
 class HFGenerationConfig:
     """What ``generate()`` of Hugging Face ``transformers`` does at greedy and beam search.
 
-    Names and meanings are those of ``generation_config.json``; None is what is not asked for.
+    Names and meanings are those of ``generation_config.json``; None leaves a setting out.
     """
 
     max_new_tokens: int | None = None  # at most so many are written; None is 20, or max_length
@@ -75,7 +75,7 @@ class HFGenerationConfig:
     eos_token_id: tuple[int, ...] = ()  # each ends a text
     pad_token_id: int | None = None  # follows an end; None is the first of eos_token_id
     decoder_start_token_id: int | None = None  # what a decoder beside an encoder starts from
-    do_sample: bool = False  # told, not obeyed: whether the checkpoint asks for sampling
+    do_sample: bool = False  # kept for others to read: search here never samples
 
     def __post_init__(self) -> None:
         _within(self, 0, LENGTH, "min_new_tokens", "min_length")
@@ -152,7 +152,7 @@ class HFGenerationConfig:
 
         Args:
             prompt: Tokens that are read, padding included; 1 where an encoder reads.
-            positions: Of the model: an end of the length that nobody asked for.
+            positions: Of the model: the longest text where the config has no length.
 
         Example:
             >>> HFGenerationConfig().longest(5, 1024)
@@ -166,10 +166,10 @@ class HFGenerationConfig:
 
 
 def from_generation_config(fields: Mapping[str, Any]) -> HFGenerationConfig:
-    """The rules that a ``generation_config.json`` holds, or an older ``config.json`` without one.
+    """The settings of a ``generation_config.json``, or of an older ``config.json`` without one.
 
-    Settings that only sampling reads, and those that change how fast texts come or what is told
-    of them, are passed over. ``do_sample`` is kept for others to read: the rules describe greedy
+    Settings that only sampling reads, and those that change only the speed or what is
+    reported, are passed over. ``do_sample`` is kept for others to read: the config describes greedy
     and beam search, which is what ``generate(do_sample=False)`` does with the same file.
 
     Args:
@@ -276,9 +276,9 @@ def _several(value: int | Sequence[int] | None) -> tuple[int, ...]:
     return (value,) if isinstance(value, int) else tuple(value)
 
 
-def _within(rules: HFGenerationConfig, least: float | int, most: float | int, *names: str) -> None:
+def _within(config: HFGenerationConfig, least: float | int, most: float | int, *names: str) -> None:
     for name in names:
-        value = getattr(rules, name)
+        value = getattr(config, name)
         numbers = value if isinstance(value, tuple) else () if value is None else (value,)
         _check(name, numbers, least, most)
 

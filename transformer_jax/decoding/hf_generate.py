@@ -252,7 +252,7 @@ class HFGenerator:
         total = max(real.shape[1], new) if self.encodes else int(real.sum(1).max()) + new - 1
         if total > most:
             raise DataError(
-                f"texts of {plural(total, 'token')} were asked for: the model has positions for "
+                f"texts of {plural(total, 'token')} do not fit: the model has positions for "
                 f"{most}; "
                 f"shorten the prompts or lower max_new_tokens"
             )

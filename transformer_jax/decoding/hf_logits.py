@@ -1,7 +1,7 @@
 """Logits processing by a Hugging Face generation config, as one pure function of arrays.
 
-Everything that can be a number is one, so that a compiled program serves many rules: a rule that
-does not ask for something gives numbers that change nothing.
+Everything that can be a number is one, so that a compiled program serves many configs: a
+processor that a config does not use gets numbers that change nothing.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class ProcessorShapes:
-    """What a program has room for; 0 and False leave a part of it out."""
+    """Sizes of the arrays of a program; 0 and False leave a part of it out."""
 
     ends: int = 0  # tokens that end a text
     biased: tuple[int, int] = (0, 0)  # runs with a bias, and their most tokens
@@ -50,7 +50,7 @@ class ProcessorShapes:
 
 
 class ProcessorParams(NamedTuple):
-    """The numbers of one set of rules; tokens are -1 where there are fewer than room for them."""
+    """The numbers of one generation config; tokens are -1 where it has fewer than the program."""
 
     ends: Any  # [E]
     biased: Any  # [N L] runs, right-aligned
@@ -65,7 +65,7 @@ class ProcessorParams(NamedTuple):
     encoder_ngram: Any
     repetition: Any  # [], 1 changes nothing
     encoder_repetition: Any
-    decay: Any  # [T + 1], by how much of themselves ends gain when so many tokens were written
+    decay: Any  # [T + 1], factor of what end tokens gain after so many new tokens
     finite: Any  # []
     renormalize: Any
     longest: Any  # [], tokens of a text, its prompt included
@@ -83,19 +83,19 @@ class PromptContext(NamedTuple):
 
     starts: Int[Array, " R"]  # the first column of its tokens that is no padding
     source: Int[Array, "R S"]  # what the encoder or the decoder read, padding included
-    width: Int[Array, ""]  # how many columns of it
+    width: Int[Array, ""]  # columns of it that count
 
 
-def processor_shapes(rules: Iterable[HFGenerationConfig]) -> ProcessorShapes:
-    """What a program needs that serves all of ``rules``.
+def processor_shapes(configs: Iterable[HFGenerationConfig]) -> ProcessorShapes:
+    """The sizes of a program that serves all of ``configs``.
 
     Example:
-        >>> rules = HFGenerationConfig(eos_token_id=(2, 3)), HFGenerationConfig(max_length=9)
-        >>> room = processor_shapes(rules)
-        >>> room == ProcessorShapes(ends=2)
+        >>> configs = HFGenerationConfig(eos_token_id=(2, 3)), HFGenerationConfig(max_length=9)
+        >>> shapes = processor_shapes(configs)
+        >>> shapes == ProcessorShapes(ends=2)
         True
     """
-    each = list(rules)
+    each = list(configs)
     most = lambda size: max(size(r) for r in each)
     table = lambda runs: (most(lambda r: len(runs(r))), most(lambda r: _longest(runs(r))))
     return ProcessorShapes(
@@ -118,62 +118,62 @@ def processor_shapes(rules: Iterable[HFGenerationConfig]) -> ProcessorShapes:
 
 
 def processor_params(
-    rules: HFGenerationConfig, room: ProcessorShapes, *, prompt: int, longest: int, steps: int
+    config: HFGenerationConfig, shapes: ProcessorShapes, *, prompt: int, longest: int, steps: int
 ) -> ProcessorParams:
-    """The numbers of rules in a program with ``room`` for them.
+    """The numbers of a generation config, as arrays of the sizes ``shapes``.
 
     Args:
-        rules: What is asked for.
-        room: At least what :func:`processor_shapes` them says.
+        config: The generation config.
+        shapes: At least those of :func:`processor_shapes` for ``config``.
         prompt: Tokens before the first that is written, padding included.
         longest: Tokens of a text, prompt included.
         steps: T, the most tokens that the program writes.
 
     Example:
-        >>> rules = HFGenerationConfig(eos_token_id=(3,), length_penalty=2.0)
-        >>> how = processor_params(rules, ProcessorShapes(ends=2), prompt=4, longest=7, steps=3)
-        >>> how.ends.tolist(), how.powers.tolist(), how.longest.tolist()
+        >>> config = HFGenerationConfig(eos_token_id=(3,), length_penalty=2.0)
+        >>> params = processor_params(config, ProcessorShapes(ends=2), prompt=4, longest=7, steps=3)
+        >>> params.ends.tolist(), params.powers.tolist(), params.longest.tolist()
         ([3, -1], [1.0, 1.0, 4.0, 9.0], 7)
     """
     # Powers in double precision, rounded once, as Python's are.
     written = np.arange(1, steps + 1, dtype=np.float64)
-    powers = np.concatenate([[1.0], written**rules.length_penalty])
-    start, base = rules.exponential_decay_length_penalty or (0, 1.0)
+    powers = np.concatenate([[1.0], written**config.length_penalty])
+    start, base = config.exponential_decay_length_penalty or (0, 1.0)
     with np.errstate(over="ignore"):  # far on, an end is as sure as float32 can say
         decay = float(base) ** np.maximum(np.arange(steps + 1.0) - start, 0) - 1
     decay = np.minimum(decay, np.finfo(np.float32).max / 1e4)
-    biases = np.array([bias for _, bias in rules.sequence_bias], np.float32)
-    later = prompt == 1 and rules.forced_bos_token_id is not None
-    earliest = rules.min_length
-    if rules.min_new_tokens is not None:
-        earliest = prompt + rules.min_new_tokens
+    biases = np.array([bias for _, bias in config.sequence_bias], np.float32)
+    later = prompt == 1 and config.forced_bos_token_id is not None
+    earliest = config.min_length
+    if config.min_new_tokens is not None:
+        earliest = prompt + config.min_new_tokens
     return ProcessorParams(
-        ends=_filled(rules.eos_token_id, room.ends),
-        biased=_aligned([run for run, _ in rules.sequence_bias], room.biased),
-        biases=np.pad(biases, (0, room.biased[0] - len(biases))),
-        barred=_aligned(rules.barred, room.barred),
-        barriers=np.full(room.barred[0], -np.inf, np.float32),
+        ends=_filled(config.eos_token_id, shapes.ends),
+        biased=_aligned([run for run, _ in config.sequence_bias], shapes.biased),
+        biases=np.pad(biases, (0, shapes.biased[0] - len(biases))),
+        barred=_aligned(config.barred, shapes.barred),
+        barriers=np.full(shapes.barred[0], -np.inf, np.float32),
         forced_first=np.int32(
-            -1 if rules.forced_bos_token_id is None else rules.forced_bos_token_id
+            -1 if config.forced_bos_token_id is None else config.forced_bos_token_id
         ),
-        forced_ends=_filled(rules.forced_eos_token_id, room.forced_ends),
-        suppressed=_filled(rules.suppress_tokens, room.suppressed),
-        suppressed_first=_filled(rules.begin_suppress_tokens, room.suppressed_first),
-        ngram=np.int32(rules.no_repeat_ngram_size),
-        encoder_ngram=np.int32(rules.encoder_no_repeat_ngram_size),
-        repetition=np.float32(rules.repetition_penalty),
-        encoder_repetition=np.float32(1 / rules.encoder_repetition_penalty),
+        forced_ends=_filled(config.forced_eos_token_id, shapes.forced_ends),
+        suppressed=_filled(config.suppress_tokens, shapes.suppressed),
+        suppressed_first=_filled(config.begin_suppress_tokens, shapes.suppressed_first),
+        ngram=np.int32(config.no_repeat_ngram_size),
+        encoder_ngram=np.int32(config.encoder_no_repeat_ngram_size),
+        repetition=np.float32(config.repetition_penalty),
+        encoder_repetition=np.float32(1 / config.encoder_repetition_penalty),
         decay=decay.astype(np.float32),
-        finite=np.bool_(rules.remove_invalid_values),
-        renormalize=np.bool_(rules.renormalize_logits),
+        finite=np.bool_(config.remove_invalid_values),
+        renormalize=np.bool_(config.renormalize_logits),
         longest=np.int32(longest),
         earliest=np.int32(earliest),
         first=np.int32(prompt + later),
         powers=powers.astype(np.float32),
-        hopeful=np.bool_(rules.early_stopping == "never" and rules.length_penalty > 0),
-        eager=np.bool_(rules.early_stopping is True),
-        pad=np.int32(rules.pad),
-        fill=np.int32(rules.fill),
+        hopeful=np.bool_(config.early_stopping == "never" and config.length_penalty > 0),
+        eager=np.bool_(config.early_stopping is True),
+        pad=np.int32(config.pad),
+        fill=np.int32(config.fill),
     )
 
 
@@ -182,74 +182,76 @@ def process_logits(
     tokens: Int[Array, "R W"],
     length: Int[Array, ""],
     prompt: Int[Array, ""],
-    read: PromptContext,
-    how: ProcessorParams,
-    room: ProcessorShapes,
+    context: PromptContext,
+    params: ProcessorParams,
+    shapes: ProcessorShapes,
 ) -> Float32[Array, "R V"]:
-    """Scores of the next token as the rules want them, one after the other in their order.
+    """Scores of the next token after the processors, one after the other in their order.
 
     Args:
         scores: Logits in greedy search, log-probabilities in beam search.
         tokens: Each row's tokens so far: its prompt with its padding, and what is written.
         length: How many columns of ``tokens`` those are.
         prompt: How many of them were read.
-        read: What each row has before it.
-        how: The rules.
-        room: What the program has room for.
+        context: What each row has before it.
+        params: The numbers of the generation config.
+        shapes: Sizes of the program.
 
     Example:
-        >>> rules = HFGenerationConfig(eos_token_id=(0,), min_new_tokens=2, suppress_tokens=(2,))
-        >>> room, one = processor_shapes([rules]), jnp.array(1)
-        >>> how = processor_params(rules, room, prompt=1, longest=5, steps=4)
+        >>> config = HFGenerationConfig(eos_token_id=(0,), min_new_tokens=2, suppress_tokens=(2,))
+        >>> shapes, one = processor_shapes([config]), jnp.array(1)
+        >>> params = processor_params(config, shapes, prompt=1, longest=5, steps=4)
         >>> first = jnp.array([[3]])
-        >>> read = PromptContext(jnp.array([0]), first, one)
-        >>> process_logits(jnp.zeros((1, 4)), first, one, one, read, how, room)
+        >>> context = PromptContext(jnp.array([0]), first, one)
+        >>> process_logits(jnp.zeros((1, 4)), first, one, one, context, params, shapes)
         Array([[-inf,   0., -inf,   0.]], dtype=float32)
     """
-    V, how = scores.shape[1], ProcessorParams(*map(jnp.asarray, how))
-    ends = among(how.ends, V)
+    V, params = scores.shape[1], ProcessorParams(*map(jnp.asarray, params))
+    ends = among(params.ends, V)
     forbid_if = lambda x, which, now: jnp.where((which & now)[None], -jnp.inf, x)
-    if room.biased[0]:
-        scores = sequence_bias(scores, tokens, length, how.biased, how.biases)
-    if room.encoder_repetition:
-        columns = jnp.arange(read.source.shape[1])
-        seen = jnp.broadcast_to((columns < read.width)[None], read.source.shape)
-        scores = processors.repetition_penalty(scores, read.source, seen, how.encoder_repetition)
-    if room.repetition:
-        columns = jnp.arange(tokens.shape[1])[None]
-        seen = (columns >= read.starts[:, None]) & (columns < length)
-        scores = processors.repetition_penalty(scores, tokens, seen, how.repetition)
-    if room.ngram:
-        scores = forbid_repeated_ngrams(
-            scores, tokens, length, tokens, length, how.ngram, room.ngram
+    if shapes.biased[0]:
+        scores = sequence_bias(scores, tokens, length, params.biased, params.biases)
+    if shapes.encoder_repetition:
+        columns = jnp.arange(context.source.shape[1])
+        seen = jnp.broadcast_to((columns < context.width)[None], context.source.shape)
+        scores = processors.repetition_penalty(
+            scores, context.source, seen, params.encoder_repetition
         )
-    if room.encoder_ngram:
-        source = (read.source, read.width)
-        n, most = how.encoder_ngram, room.encoder_ngram
+    if shapes.repetition:
+        columns = jnp.arange(tokens.shape[1])[None]
+        seen = (columns >= context.starts[:, None]) & (columns < length)
+        scores = processors.repetition_penalty(scores, tokens, seen, params.repetition)
+    if shapes.ngram:
+        scores = forbid_repeated_ngrams(
+            scores, tokens, length, tokens, length, params.ngram, shapes.ngram
+        )
+    if shapes.encoder_ngram:
+        source = (context.source, context.width)
+        n, most = params.encoder_ngram, shapes.encoder_ngram
         scores = forbid_repeated_ngrams(scores, *source, tokens, length, n, most)
-    if room.barred[0]:
-        scores = sequence_bias(scores, tokens, length, how.barred, how.barriers)
-    if room.earliest:
-        scores = forbid_if(scores, ends, length < how.earliest)
-    if room.forced_first:
-        scores = processors.force_token(scores, jnp.where(length == 1, how.forced_first, -1))
-    if room.forced_ends:
-        last = among(how.forced_ends, V)
+    if shapes.barred[0]:
+        scores = sequence_bias(scores, tokens, length, params.barred, params.barriers)
+    if shapes.earliest:
+        scores = forbid_if(scores, ends, length < params.earliest)
+    if shapes.forced_first:
+        scores = processors.force_token(scores, jnp.where(length == 1, params.forced_first, -1))
+    if shapes.forced_ends:
+        last = among(params.forced_ends, V)
         forced = jnp.where(last, 0.0, -jnp.inf)[None]
-        scores = jnp.where(last.any() & (length == how.longest - 1), forced, scores)
-    if room.finite:
+        scores = jnp.where(last.any() & (length == params.longest - 1), forced, scores)
+    if shapes.finite:
         limits = jnp.finfo(jnp.float32)
-        scores = jnp.where(how.finite, jnp.nan_to_num(scores, neginf=limits.min), scores)
-    if room.decay:
-        gain = jnp.abs(scores) * how.decay[length - prompt]
+        scores = jnp.where(params.finite, jnp.nan_to_num(scores, neginf=limits.min), scores)
+    if shapes.decay:
+        gain = jnp.abs(scores) * params.decay[length - prompt]
         gain = jnp.where(ends[None] & jnp.isfinite(scores), gain, 0.0)
         scores = scores + gain
-    if room.suppressed:
-        scores = forbid_if(scores, among(how.suppressed, V), jnp.bool_(True))
-    if room.suppressed_first:
-        scores = forbid_if(scores, among(how.suppressed_first, V), length == how.first)
-    if room.renormalize:
-        scores = jnp.where(how.renormalize, jax.nn.log_softmax(scores, axis=-1), scores)
+    if shapes.suppressed:
+        scores = forbid_if(scores, among(params.suppressed, V), jnp.bool_(True))
+    if shapes.suppressed_first:
+        scores = forbid_if(scores, among(params.suppressed_first, V), length == params.first)
+    if shapes.renormalize:
+        scores = jnp.where(params.renormalize, jax.nn.log_softmax(scores, axis=-1), scores)
     return scores
 
 
@@ -303,22 +305,22 @@ def sequence_bias(
 
 def forbid_repeated_ngrams(
     scores: Float[Array, "R V"],
-    read: Int[Array, "R S"],
+    source: Int[Array, "R S"],
     width: Int[Array, ""],
     tokens: Int[Array, "R W"],
     length: Int[Array, ""],
     n: Int[Array, ""],
     most: int,
 ) -> Float[Array, "R V"]:
-    """Forbids each token that would make the last tokens a run of ``n`` that ``read`` holds.
+    """Forbids each token that would make the last tokens an n-gram of ``source``.
 
-    With ``read`` the tokens themselves, :func:`functional.logits.no_repeat_ngram` for an ``n``
+    With ``source`` the tokens themselves, :func:`functional.logits.no_repeat_ngram` for an ``n``
     that is known late.
 
     Args:
         scores: Of the next token.
-        read: Where runs may not be from.
-        width: How many columns of ``read`` count.
+        source: Tokens that hold the n-grams not to repeat.
+        width: Columns of ``source`` that count.
         tokens: Each row's tokens so far.
         length: How many columns of ``tokens`` those are.
         n: Tokens of a run; 0 forbids nothing.
@@ -329,14 +331,14 @@ def forbid_repeated_ngrams(
         >>> forbid_repeated_ngrams(jnp.zeros((1, 4)), source, jnp.array(3), seen, two, two, 4)
         Array([[  0., -inf,   0.,   0.]], dtype=float32)
     """
-    R, S = read.shape
+    R, S = source.shape
     at = jnp.arange(S)[None]
     ends = jnp.broadcast_to((n > 0) & (at >= n - 1) & (at < width), (R, S))
     for back in range(1, most):
         token = jnp.where(length >= back, _back(tokens, length, back), -2)
-        before = jnp.pad(read, ((0, 0), (back, 0)), constant_values=-3)[:, :S]
+        before = jnp.pad(source, ((0, 0), (back, 0)), constant_values=-3)[:, :S]
         ends = ends & ((back >= n) | (before == token[:, None]))
-    return processors.suppress_tokens(scores, jnp.where(ends, read, -1))
+    return processors.suppress_tokens(scores, jnp.where(ends, source, -1))
 
 
 def _back(tokens: Int[Array, "R W"], length: Int[Array, ""], back: int) -> Int[Array, " R"]:

@@ -66,7 +66,7 @@ class HFSearchOutput(NamedTuple):
 
 
 def hf_greedy_search(
-    step: Step, cache: Any, prompts: HFPrompts, process: HFProcessors, *, steps: int
+    step: Step, cache: Any, prompts: HFPrompts, logits_processors: HFProcessors, *, steps: int
 ) -> HFSearchOutput:
     """Continue each prompt by the best-scored token, until an end token or the limit.
 
@@ -77,7 +77,7 @@ def hf_greedy_search(
         step: Maps the last tokens ``[B]`` and a cache to logits ``[B V]`` and the next cache.
         cache: Cache before the last token of the prompts; ``B`` rows.
         prompts: The prompts.
-        process: The generation config.
+        logits_processors: The generation config.
         steps: T, room for so many tokens.
 
     Example:
@@ -88,15 +88,15 @@ def hf_greedy_search(
         >>> params = processor_params(config, shapes, prompt=1, longest=4, steps=3)
         >>> table = jnp.array([[0.0, 2.0, 1.0], [1.0, 3.0, 0.0], [9.0, 0.0, 0.0]])
         >>> step = lambda tokens, cache: (table[tokens], cache)
-        >>> first, starts, one = jnp.array([[0], [1]]), jnp.zeros(2, jnp.int32), jnp.array(1)
-        >>> process = HFProcessors(params, shapes, PromptContext(starts, first, one))
-        >>> hf_greedy_search(step, None, HFPrompts(first, 1), process, steps=3).tokens[:, 0]
+        >>> prompts, starts, one = jnp.array([[0], [1]]), jnp.zeros(2, jnp.int32), jnp.array(1)
+        >>> process = HFProcessors(params, shapes, PromptContext(starts, prompts, one))
+        >>> hf_greedy_search(step, None, HFPrompts(prompts, 1), process, steps=3).tokens[:, 0]
         Array([[0, 2, 0, 0],
                [1, 0, 2, 0]], dtype=int32)
     """
     B = prompts.tokens.shape[0]
-    known, params = jnp.asarray(prompts.length, jnp.int32), _arrays(process.params)
-    process = process._replace(params=params)
+    known, params = jnp.asarray(prompts.length, jnp.int32), _arrays(logits_processors.params)
+    logits_processors = logits_processors._replace(params=params)
     tokens = _with_room(prompts.tokens, known, steps, params.pad)
     most = jnp.full((B,), params.longest - known, jnp.int32)
     state = init_generation(
@@ -109,7 +109,7 @@ def hf_greedy_search(
 
     def append(at: GenerationState, logits: Float[Array, "B V"]) -> GenerationState:
         logits = logits.astype(jnp.float32)
-        token = processors.argmax(process(logits, at.tokens, known + at.t, known))
+        token = processors.argmax(logits_processors(logits, at.tokens, known + at.t, known))
         ends = (token[:, None] == params.ends[None]).any(-1)
         return record(at, token, logits, ends, params.pad, known)
 
@@ -120,13 +120,13 @@ def hf_greedy_search(
 class _Beams(NamedTuple):
     length: Int[Array, ""]  # columns that stand
     live: Int[Array, "B M W"]
-    worth: Float[Array, "B M"]  # log-probabilities of the live
+    log_probs: Float[Array, "B M"]  # of the live
     best: Int[Array, "B M W"]
     scores: Float[Array, "B M"]  # of the best
     lengths: Int[Array, "B M"]
     ended: Bool[Array, "B M"]  # whether a hypothesis stands there
     broken: Bool[Array, " B"]  # whether a logit was NaN or infinite
-    hope: Bool[Array, " B"]  # whether the live may still get among the best; once lost, for good
+    hopeful: Bool[Array, " B"]  # whether the live may still get among the best; once lost, for good
     over: Bool[Array, ""]
     cache: Any
 
@@ -138,13 +138,13 @@ def _initial_beams(room: Array, known: Array, real: Array, M: int, cache: Any) -
         length=known,
         live=start,
         # All beams start equal: only the first counts, or they would stay copies of one another.
-        worth=jnp.broadcast_to(jnp.where(jnp.arange(M) == 0, 0.0, OUT)[None], (B, M)),
+        log_probs=jnp.broadcast_to(jnp.where(jnp.arange(M) == 0, 0.0, OUT)[None], (B, M)),
         best=start,
         scores=jnp.full((B, M), OUT),
         lengths=jnp.zeros((B, M), jnp.int32),
         ended=jnp.zeros((B, M), bool),
         broken=jnp.zeros(B, bool),
-        hope=real,
+        hopeful=real,
         over=~real.any(),
         cache=cache,
     )
@@ -154,7 +154,7 @@ def hf_beam_search(
     step: Step,
     cache: Any,
     prompts: HFPrompts,
-    process: HFProcessors,
+    logits_processors: HFProcessors,
     reorder: Reorder,
     *,
     num_beams: int,
@@ -173,17 +173,17 @@ def hf_beam_search(
             ``R = B M`` rows, the beams of a sentence side by side.
         cache: Cache before the last token of the prompts, with ``R`` rows.
         prompts: The prompts.
-        process: The generation config.
+        logits_processors: The generation config.
         reorder: Maps a cache and ``parents [B M]`` to the cache whose beam m continues beam
             ``parents[b, m]``.
         num_beams: M.
         steps: T, room for so many tokens.
     """
     B, M = prompts.tokens.shape[0], num_beams
-    known, how = jnp.asarray(prompts.length, jnp.int32), _arrays(process.params)
-    process = process._replace(params=how)
+    known, params = jnp.asarray(prompts.length, jnp.int32), _arrays(logits_processors.params)
+    logits_processors = logits_processors._replace(params=params)
     real = jnp.ones(B, bool) if prompts.valid is None else prompts.valid
-    room = _with_room(prompts.tokens, known, steps, how.fill)
+    room = _with_room(prompts.tokens, known, steps, params.fill)
     loop = _initial_beams(room, known, real, num_beams, cache)
 
     def body(loop: _Beams) -> _Beams:
@@ -191,39 +191,39 @@ def hf_beam_search(
         rows = loop.live.reshape(B * M, -1)
         logits, cache = step(jnp.take(rows, length - 1, axis=1), loop.cache)
         scores = jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
-        # One such logit makes the whole row NaN, which a rule may take out again.
-        broken = jnp.isnan(scores[:, 0]).reshape(B, M).any(1) & real & ~how.finite
+        # One such logit makes the whole row NaN, which a processor may take out again.
+        broken = jnp.isnan(scores[:, 0]).reshape(B, M).any(1) & real & ~params.finite
         broken = loop.broken | broken
-        scores = process(scores, rows, length, known)
+        scores = logits_processors(scores, rows, length, known)
         V = scores.shape[1]
-        total = (scores.reshape(B, M, V) + loop.worth[:, :, None]).reshape(B, M * V)
+        total = (scores.reshape(B, M, V) + loop.log_probs[:, :, None]).reshape(B, M * V)
         # So many that M are left however many end.
-        candidates = min(max(2, 1 + process.shapes.ends) * M, M * V)
+        candidates = min(max(2, 1 + logits_processors.shapes.ends) * M, M * V)
         total, place = processors.top_k_two_stage(total, candidates)
         parents, tokens = place // V, place % V
-        ends = (tokens[:, :, None] == how.ends[None, None]).any(-1)
-        ends = ends | (length + 1 >= how.longest)
+        ends = (tokens[:, :, None] == params.ends[None, None]).any(-1)
+        ends = ends | (length + 1 >= params.longest)
 
-        worth, onward = lax.top_k(total + jnp.where(ends, OUT, 0.0), M)
+        log_probs, onward = lax.top_k(total + jnp.where(ends, OUT, 0.0), M)
         take = functools.partial(jnp.take_along_axis, indices=onward, axis=1)
         parents_on = take(parents)
         live = jnp.take_along_axis(loop.live, parents_on[:, :, None], axis=1)
         live = lax.dynamic_update_slice(
             live, take(tokens)[:, :, None], (jnp.int32(0), jnp.int32(0), length)
         )
-        best = _best(loop, total, parents, tokens, ends, how, written)
+        best = _best(loop, total, parents, tokens, ends, params, written)
         loop = loop._replace(
             length=length + 1,
             live=live,
-            worth=worth,
+            log_probs=log_probs,
             broken=broken,
             cache=reorder(cache, parents_on),
             **best,
         )
-        hope = loop.hope & _hopeful(loop, how, known)
-        full = how.eager & (loop.ended.all(-1) | ~real).all()
-        over = ~hope.any() | full | (ends | ~real[:, None]).all() | broken.any()
-        return loop._replace(hope=hope, over=over)
+        hopeful = loop.hopeful & _hopeful(loop, params, known)
+        full = params.eager & (loop.ended.all(-1) | ~real).all()
+        over = ~hopeful.any() | full | (ends | ~real[:, None]).all() | broken.any()
+        return loop._replace(hopeful=hopeful, over=over)
 
     loop = lax.while_loop(lambda loop: ~loop.over, body, loop)
     scores = jnp.where(loop.broken[:, None], jnp.nan, loop.scores)
@@ -236,17 +236,17 @@ def _best(
     parents: Int[Array, "B K"],
     tokens: Int[Array, "B K"],
     ends: Bool[Array, "B K"],
-    how: ProcessorParams,
+    params: ProcessorParams,
     written: Int[Array, ""],
 ) -> dict[str, Array]:
     """The best of what had ended and of what ends now; the older, then the likelier if equal."""
     (B, M), K = loop.scores.shape, total.shape[1]
     ends = ends & (jnp.arange(K) < M)[None]
-    closed = how.eager & loop.ended.all(-1)
-    scores = total / how.powers[written]
+    closed = params.eager & loop.ended.all(-1)
+    scores = total / params.powers[written]
     # One after the other, as in the original, whose rounding this is.
     scores = scores + jnp.where(closed, OUT, 0.0)[:, None]
-    scores = scores + jnp.where(loop.hope, 0.0, OUT)[:, None]
+    scores = scores + jnp.where(loop.hopeful, 0.0, OUT)[:, None]
     scores = scores + jnp.where(ends, 0.0, OUT)
     best, place = lax.top_k(jnp.concatenate([loop.scores, scores], axis=1), M)
     pick = lambda old, new: jnp.take_along_axis(jnp.concatenate([old, new], 1), place, axis=1)
@@ -263,10 +263,10 @@ def _best(
     }
 
 
-def _hopeful(loop: _Beams, how: ProcessorParams, known: Int[Array, ""]) -> Bool[Array, " B"]:
+def _hopeful(loop: _Beams, params: ProcessorParams, known: Int[Array, ""]) -> Bool[Array, " B"]:
     """Whether the first live hypothesis could beat the worst that ended."""
-    length = jnp.where(how.hopeful, how.longest, loop.length) - known
-    reach = loop.worth[:, :1] / how.powers[length]
+    length = jnp.where(params.hopeful, params.longest, loop.length) - known
+    reach = loop.log_probs[:, :1] / params.powers[length]
     worst = jnp.where(loop.ended, loop.scores.min(-1, keepdims=True), OUT)
     return (reach > worst).any(-1)
 

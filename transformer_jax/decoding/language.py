@@ -58,7 +58,7 @@ class DecoderLanguageModel(CausalTextGenerator):
         model: Any,
         tokenizer: TextTokenizer,
         *,
-        first: int | None = None,
+        start_token: int | None = None,
         ends: bool = True,
         shapes: BatchingConfig | None = None,
         dtype: Literal["float32", "bfloat16"] | None = None,
@@ -69,8 +69,8 @@ class DecoderLanguageModel(CausalTextGenerator):
         Args:
             model: Trained.
             tokenizer: Of its training.
-            first: The token that texts begin with; None is BOS.
-            ends: Whether the model was told where texts end; otherwise it writes to the limit.
+            start_token: The token that texts begin with; None is BOS.
+            ends: Whether texts of its training end with EOS; otherwise it writes to the limit.
             shapes: What is compiled.
             dtype: Of weights and products; None is the model's own.
             context: The most tokens to read at once; None, or more than the model has positions
@@ -94,8 +94,8 @@ class DecoderLanguageModel(CausalTextGenerator):
         self.tokenizer, self.shapes = tokenizer, shapes
         longest, self.vocab = config.positions.max_length, config.vocab_size
         self.context = longest if context is None else min(context, longest)
-        self.first = tokenizer.bos if first is None else first
-        check_indices(self.first, config.vocab_size, "the first token of texts is")
+        self.start_token = tokenizer.bos if start_token is None else start_token
+        check_indices(self.start_token, config.vocab_size, "the first token of texts is")
         special = special_tokens(tokenizer, config.vocab_size, ends)
         self.counts: collections.Counter[str] = collections.Counter()
         self.run = Programs(graph, special, num_draft_tokens=self.shapes.num_draft_tokens)
@@ -114,7 +114,7 @@ class DecoderLanguageModel(CausalTextGenerator):
             )
         ids = self.tokenizer.encode_batch(list(texts))
         before = self.tokenizer.encode_batch([""] * len(ids) if prompts is None else list(prompts))
-        known = [[self.first, *context] for context in before]
+        known = [[self.start_token, *context] for context in before]
         values = self.log_probs(ids, known)
         return [
             TextScore(float(sum(worth)), tuple(tokens), tuple(worth), len(text), len(text.encode()))
@@ -124,7 +124,7 @@ class DecoderLanguageModel(CausalTextGenerator):
     def document_log_probs(self, store: TokenStore) -> np.ndarray:
         """The log-probability of every token of tokenized documents, one after the other."""
         documents = [store[i] for i in range(len(store))]
-        found = self.log_probs(documents, [[self.first]] * len(store))
+        found = self.log_probs(documents, [[self.start_token]] * len(store))
         return np.concatenate([np.array(values) for values in found])
 
     def log_probs(
@@ -157,7 +157,7 @@ class DecoderLanguageModel(CausalTextGenerator):
     ) -> tuple[Continuation, list[TraceStep]]:
         """A continuation and its steps, each with the ``best`` most probable tokens (row L13)."""
         [[continuation, *_]] = self.generate([request])
-        read = next(self.sequences(request, 0)).read
+        read = next(self.sequences(request, 0)).prompt_ids
         whole = [*read, *continuation.tokens]
         asked = [(0, window) for window in windows(len(read), len(whole), self.context)]
         found = dict(self._forced([whole], asked, best))
@@ -211,7 +211,7 @@ class DecoderLanguageModel(CausalTextGenerator):
                     f"{self.context - 1}: shorten it, or truncate its start"
                 )
             self.counts["cut"] += 1
-        return [self.first, *ids]
+        return [self.start_token, *ids]
 
     def batches(
         self, sequences: Sequence[GenerationSequence]
@@ -226,7 +226,7 @@ class DecoderLanguageModel(CausalTextGenerator):
         if len(batch) == 1 and self.shapes.num_draft_tokens and is_plain(batch[0].request):
             yield from self._prompt_lookup(batch[0], streaming)
             return
-        while unfinished := [sequence for sequence in batch if sequence.left]:
+        while unfinished := [sequence for sequence in batch if sequence.remaining]:
             yield from self._segment(unfinished, streaming)
             self._end_full(unfinished)
 
@@ -238,10 +238,10 @@ class DecoderLanguageModel(CausalTextGenerator):
 
     def _context_tokens(self, sequence: GenerationSequence) -> list[int]:
         """Tokens to read next: all, or the latter half once the context is full."""
-        ids = sequence.read + sequence.written
+        ids = sequence.prompt_ids + sequence.tokens
         if sequence.length > self.context:
             # A prompt that is too long fills the context; what is written since makes room.
-            keep = max(1, self.context // 2) if sequence.written else self.context
+            keep = max(1, self.context // 2) if sequence.tokens else self.context
             sequence.origin = len(ids) - keep
         return ids[sequence.origin :]
 
@@ -252,19 +252,19 @@ class DecoderLanguageModel(CausalTextGenerator):
         read = self._up(width)
         # A row whose context is full has to read anew, and the others with it.
         room = min(self.context - len(ids) + 1 for ids in seen)
-        most = min(max(sequence.left for sequence in sequences), room)
+        most = min(max(sequence.remaining for sequence in sequences), room)
         length = round_up(most, self.shapes.caches)
         tokens, starts = left_pad(seen, rows, read, self.tokenizer.pad)
         limits, before = np.zeros((2, rows), np.int32)
         for row, sequence in enumerate(sequences):
-            limits[row], before[row] = min(sequence.left, most), len(sequence.written)
+            limits[row], before[row] = min(sequence.remaining, most), len(sequence.tokens)
             sequence.segment = 0.0
         size = round_up(min(read + most, max(256, 2 * read)), self.shapes.caches)
         given = sampling_config(sequences, rows, self.vocab), sampling_keys(sequences, rows)
         ngrams = given[0].ngram_sizes
         if any(sequence.origin for sequence in sequences) and given[0].depends_on_text:
             # Penalties look at all that stands there, also where the model has lost sight of it.
-            texts = [sequence.read + sequence.written for sequence in sequences]
+            texts = [sequence.prompt_ids + sequence.tokens for sequence in sequences]
             longest = round_up(max(map(len, texts)), self.shapes.lengths)
             known = left_pad(texts, rows, longest, self.tokenizer.pad)
         else:
@@ -278,7 +278,7 @@ class DecoderLanguageModel(CausalTextGenerator):
         while True:
             self._take(sequences, progress, width, done)
             done = until
-            stopped = [i for i, sequence in enumerate(sequences) if not sequence.left]
+            stopped = [i for i, sequence in enumerate(sequences) if not sequence.remaining]
             if stopped and streaming:
                 limits[stopped] = 0
                 progress = progress._replace(max_lengths=jnp.asarray(limits))
@@ -291,7 +291,7 @@ class DecoderLanguageModel(CausalTextGenerator):
                 progress = progress._replace(cache=self.run.grow(progress.cache, size=size))
             until = min(until, size - read + 1)
             progress = self.run.go(
-                self.params, progress, np.int32(until), *given, read=width, ngrams=ngrams
+                self.params, progress, np.int32(until), *given, prompt_length=width, ngrams=ngrams
             )
 
     def _take(
@@ -302,7 +302,7 @@ class DecoderLanguageModel(CausalTextGenerator):
         )
         refuse_nonfinite(worth[: len(sequences)])
         for row, sequence in enumerate(sequences):
-            if sequence.left:
+            if sequence.remaining:
                 new = tokens[row, read + done : read + int(lengths[row])].tolist()
                 sequence.add(new, float(worth[row]) - sequence.segment)
                 sequence.segment = float(worth[row])
@@ -310,15 +310,15 @@ class DecoderLanguageModel(CausalTextGenerator):
     def _prompt_lookup(self, sequence: GenerationSequence, streaming: bool) -> Iterator[None]:
         """Writes one text by prompt-lookup speculation."""
         guess = self.shapes.num_draft_tokens
-        while sequence.left:
+        while sequence.remaining:
             seen = self._context_tokens(sequence)
-            most = min(sequence.left, self.context - len(seen) + 1)
+            most = min(sequence.remaining, self.context - len(seen) + 1)
             read = 1 + (self._up(len(seen) - 1) if len(seen) > 1 else 0)
             length = round_up(most, self.shapes.caches) + guess + 1
             tokens, starts = left_pad([seen], 1, read, self.tokenizer.pad)
             at = self.run.look_begin(self.params, tokens, starts, length=length)
             done = 0
-            while done < most and sequence.left:
+            while done < most and sequence.remaining:
                 until = min(most, done + self.shapes.chunk) if streaming else most
                 at = self.run.look_go(self.params, at, np.int32(read + until))
                 known, worth, steps = jax.device_get((at.known, at.log_prob, at.steps))
@@ -340,7 +340,7 @@ class DecoderLanguageModel(CausalTextGenerator):
         limits = np.zeros(rows, np.int32)
         for row, (sequence, ids) in enumerate(zip(batch, seen, strict=True)):
             # One step more: the end that the limit forces is none.
-            limits[row] = 1 + min(sequence.left, self.context - len(ids) + 1)
+            limits[row] = 1 + min(sequence.remaining, self.context - len(ids) + 1)
         length = round_up(max(limits.tolist()), self.shapes.caches)
         # Search ends every hypothesis with EOS, also where texts do not end by themselves.
         special = self.run.special

@@ -132,14 +132,14 @@ class NgramLanguageModel(CausalTextGenerator):
         first, *copies = batch
         request = first.request
         rng = np.random.default_rng((request.seed, request.number or 0, first.sample))
-        while first.left:
-            ids = [*first.read, *first.written]
+        while first.remaining:
+            ids = [*first.prompt_ids, *first.tokens]
             probs = self.model.distribution(ids)
             weights = process_probs(self._writable(probs), ids, request)
             self._append(first, sample_token(weights, rng.random()), probs)
             yield
         for copy in copies:
-            copy.written, copy.log_prob = list(first.written), first.log_prob
+            copy.tokens, copy.log_prob = list(first.tokens), first.log_prob
             copy.finish_reason = first.finish_reason
 
     def search(self, batch: list[GenerationSequence], config: BeamSearchConfig) -> Pending:
@@ -159,7 +159,7 @@ class NgramLanguageModel(CausalTextGenerator):
         while live:
             found = []
             for beam in live:
-                probs = self.model.distribution([*beam.read, *beam.written])
+                probs = self.model.distribution([*beam.prompt_ids, *beam.tokens])
                 with np.errstate(divide="ignore"):
                     log_p = beam.log_prob + np.log(self._writable(probs))
                 best = np.argsort(-log_p, kind="stable")[: config.num_beams + 1]
@@ -169,7 +169,7 @@ class NgramLanguageModel(CausalTextGenerator):
             for log_prob, beam, token, probs in found:
                 if log_prob == -np.inf or len(live) == config.num_beams:
                     break
-                longer = dataclasses.replace(beam, written=list(beam.written))
+                longer = dataclasses.replace(beam, tokens=list(beam.tokens))
                 self._append(longer, token, probs)
                 (done if longer.finish_reason else live).append(longer)
             done = sorted(done, key=lambda beam: -beam.log_prob)[: config.nbest]

@@ -65,7 +65,9 @@ class Programs:
         """Takes the static part of a model and the special tokens of its texts."""
         self.graph, self.special, self.draft = graph, special, num_draft_tokens
         self.begin = jax.jit(self._begin_batch, static_argnames=("size", "length", "ngrams"))
-        self.go = jax.jit(self._go_batch, static_argnames=("read", "ngrams"), donate_argnums=1)
+        self.go = jax.jit(
+            self._go_batch, static_argnames=("prompt_length", "ngrams"), donate_argnums=1
+        )
         self.grow = jax.jit(_grown, static_argnames="size", donate_argnums=0)
         self.search = jax.jit(self._search_batch, static_argnames=("length", "special"))
         self.look_begin = jax.jit(self._look_begin_one, static_argnames="length")
@@ -90,20 +92,20 @@ class Programs:
         return self._writing(sampling, keys, prompts.seen[0].shape[1], ngrams)(progress, logits)
 
     def _go_batch(
-        self, params, progress, until, sampling, keys, *, read, ngrams
+        self, params, progress, until, sampling, keys, *, prompt_length, ngrams
     ) -> GenerationState:
         step = nnx.merge(self.graph, params).step
         return continue_generation(
-            step, progress, until, self._writing(sampling, keys, read, ngrams)
+            step, progress, until, self._writing(sampling, keys, prompt_length, ngrams)
         )
 
     def _writing(
-        self, sampling, keys, read, ngrams
+        self, sampling, keys, prompt_length, ngrams
     ) -> Callable[[GenerationState, Any], GenerationState]:
         return functools.partial(
             append_token,
             special=self.special,
-            prompt_length=read,
+            prompt_length=prompt_length,
             sampling=sampling,
             ngram_sizes=ngrams,
             keys=keys,

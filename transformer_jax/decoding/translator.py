@@ -270,9 +270,9 @@ class Translator(TextGenerator[TranslationSearch]):
                 ),
                 index=i,
                 sample=0,
-                read=[],
+                prompt_ids=[],
                 tokenizer=self.tokenizer,
-                shown="",
+                prompt_text="",
                 source=source,
             )
             for i, (line, source) in enumerate(zip(lines, sources, strict=True))

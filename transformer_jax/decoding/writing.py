@@ -44,12 +44,12 @@ class GenerationSequence:
     request: GenerationRequest
     index: int  # of the request
     sample: int  # of the request's samples
-    read: list[int]  # the prompt, from the model's own first token on; empty beside an encoder
+    prompt_ids: list[int]  # from the model's start token on; empty beside an encoder
     tokenizer: TextTokenizer
-    shown: str  # the text of ``read``
+    prompt_text: str  # the text of ``prompt_ids``
     source: Sequence[int] = ()  # what an encoder reads
     end_tokens: tuple[int, ...] | None = None  # any ends the text; None is EOS of the tokenizer
-    written: list[int] = dataclasses.field(default_factory=list)
+    tokens: list[int] = dataclasses.field(default_factory=list)
     log_prob: float = 0.0
     segment: float = 0.0  # of it, what was written since the model last read anew
     origin: int = 0  # where what the model reads begins
@@ -63,23 +63,23 @@ class GenerationSequence:
     @property
     def length(self) -> int:
         """How many tokens the model has before it."""
-        return len(self.read) + len(self.written) - self.origin
+        return len(self.prompt_ids) + len(self.tokens) - self.origin
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         """How many more tokens may be written."""
-        return 0 if self.finish_reason else self.request.max_new_tokens - len(self.written)
+        return 0 if self.finish_reason else self.request.max_new_tokens - len(self.tokens)
 
     def add(self, tokens: Sequence[int], log_prob: float) -> None:
         """Appends generated tokens; sets ``finish_reason`` where the sequence ends."""
-        self.written += tokens
+        self.tokens += tokens
         self.log_prob += log_prob
         ends = (self.tokenizer.eos,) if self.end_tokens is None else self.end_tokens
         if tokens and tokens[-1] in ends:
             self.finish_reason = "end"
         elif self.stopped():
             self.finish_reason = "stop"
-        elif len(self.written) >= self.request.max_new_tokens:
+        elif len(self.tokens) >= self.request.max_new_tokens:
             self.finish_reason = "length"
 
     def stopped(self) -> bool:
@@ -90,14 +90,14 @@ class GenerationSequence:
 
     def _continuation(self) -> str:
         # Not decoded alone: some tokenizers drop the blank that begins a text.
-        whole = self.tokenizer.decode(self.read + self.written)
-        if whole.startswith(self.shown):
-            return whole[len(self.shown) :]
-        return self.tokenizer.decode(self.written)
+        whole = self.tokenizer.decode(self.prompt_ids + self.tokens)
+        if whole.startswith(self.prompt_text):
+            return whole[len(self.prompt_text) :]
+        return self.tokenizer.decode(self.tokens)
 
     def completed(self, tokens: Sequence[int], log_prob: float, score: float) -> Continuation:
         """The text that ``tokens`` make of the same prompt, finished."""
-        text = dataclasses.replace(self, written=[])
+        text = dataclasses.replace(self, tokens=[])
         text.add(tokens, log_prob)
         return text.done(score)
 
@@ -105,4 +105,4 @@ class GenerationSequence:
         """The text, finished; its score is its log-probability if ``score`` is None."""
         reason = self.finish_reason or "length"
         score = self.log_prob if score is None else score
-        return Continuation(self.text, tuple(self.written), self.log_prob, reason, score)
+        return Continuation(self.text, tuple(self.tokens), self.log_prob, reason, score)

@@ -105,7 +105,8 @@ class HFTextGenerator(TextGenerator[HFGenerationConfig]):
         remaining = iter(texts)
         while chunk := list(itertools.islice(remaining, self._batch)):
             sequences = [self._sequence(i, text, config) for i, text in enumerate(chunk)]
-            found = self.search_texts([one for one in sequences if one.source or one.read], config)
+            nonempty = [one for one in sequences if one.source or one.prompt_ids]
+            found = self.search_texts(nonempty, config)
             for i in range(len(chunk)):
                 yield found.get(i, [Continuation("", (), 0.0, "end", 0.0)])
 
@@ -120,7 +121,7 @@ class HFTextGenerator(TextGenerator[HFGenerationConfig]):
             yield self._search(sequences[start : start + self._batch], config)
 
     def _search(self, batch: Sequence[GenerationSequence], config: HFGenerationConfig) -> Pending:
-        rows = [sequence.source or sequence.read for sequence in batch]
+        rows = [sequence.source or sequence.prompt_ids for sequence in batch]
         width = max(map(len, rows))
         ids = np.full((len(rows), width), self.tokenizer.pad, np.int32)
         mask = np.zeros(ids.shape, np.int32)
@@ -151,9 +152,9 @@ class HFTextGenerator(TextGenerator[HFGenerationConfig]):
             GenerationRequest(text),
             index=index,
             sample=0,
-            read=read,
+            prompt_ids=read,
             tokenizer=self.tokenizer,
-            shown=self.tokenizer.decode(read),
+            prompt_text=self.tokenizer.decode(read),
             source=source,
             end_tokens=config.eos_token_id,
         )

@@ -358,7 +358,7 @@ def load_language(
     return DecoderLanguageModel(
         model,
         tokenizer,
-        first=first_token(run, tokenizer),
+        start_token=first_token(run, tokenizer),
         ends=run.read_config().get("first") != "newline",
         shapes=shapes,
         dtype=dtype,

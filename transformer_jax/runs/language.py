@@ -153,7 +153,7 @@ def _test(
 ) -> dict[str, Any]:
     del step
     language = DecoderLanguageModel(
-        model, tokenizer, first=first_token(directory, tokenizer), ends=_ends(run)
+        model, tokenizer, start_token=first_token(directory, tokenizer), ends=_ends(run)
     )
     store = functools.partial(store_of, run, directory, tokenizer)
     stores = {name: store(found) for name, found in _evaluation_texts(texts).items()}
