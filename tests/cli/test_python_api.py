@@ -132,8 +132,9 @@ def as_classifier(texts, sizes):
     return task, lambda model: model(texts[0]).label in ("0", "1")
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_curves")
 @pytest.mark.parametrize("make", [as_decoder, as_encoder, as_classifier])
-@pytest.mark.quick("as_decoder")
 def test_a_library_task_is_trained_and_loaded(tmp_path, lesson, make):
     texts = [text for pair in lesson for text in pair] * 4
     task, used = make(texts, TINY)

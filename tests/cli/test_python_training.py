@@ -3,11 +3,20 @@
 import re
 from pathlib import Path
 
+import jax
+import pytest
+
+import transformer_jax as tj
+
 README = (Path(__file__).parents[2] / "README.md").read_text()
 TEXT = "The quick brown fox jumps over the lazy dog.\n" * 40
 
 
-def test_what_readme_says_of_training_runs_as_written(tmp_path):
+@pytest.mark.usefixtures("no_curves")
+def test_what_readme_says_of_training_runs_as_written(tmp_path, monkeypatch):
+    """On one device, as most machines have; to compile for all takes longer."""
+    devices = jax.devices()[:1]
+    monkeypatch.setattr(jax, "devices", lambda *_: devices)
     section = README.split("## Training from Python")[1].split("\n## ")[0]
     imports, *blocks = re.findall("```python\n(.*?)```", section, re.DOTALL)
     (tmp_path / "corpus.txt").write_text(TEXT)
@@ -19,6 +28,7 @@ def test_what_readme_says_of_training_runs_as_written(tmp_path):
     exec(code, names)
     assert names["result"].step == 4
     assert isinstance(names["text"], str)
+    assert tj.load(tmp_path / "runs" / "mine", checkpoint="last").model.config.d_model == 32
     assert (tmp_path / "runs" / "mine" / "curves.png").exists()
     assert names["best"].name == "valid_loss"
     assert (tmp_path / "runs" / "own" / "results.json").exists()
