@@ -1,13 +1,19 @@
 """Eight CPU devices, shapes checked at run time, and JAX at its strictest."""
 
 import fcntl
+import gc
 import importlib.metadata
 import os
 import random
 import re
 import shutil
+import sys
 from pathlib import Path
 
+# Bytecode is kept for the commands that tests start and for the next run, in any environment:
+# a third of the time of collection is rewriting assertions and signatures.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Tests compile much and run little: compilers at their quickest halve their time and change no law.
 quick = ["--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_split_count=1"]
@@ -69,6 +75,18 @@ def pytest_pycollect_makeitem(collector, name):
     return found
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """What collection imports stays to the end: the garbage collector leaves it alone."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.set_threshold(10_000, 10, 10)
+        gc.enable()
+
+
 def pytest_report_header(config):
     if "not parity" in config.getoption("markexpr"):
         return None
@@ -98,6 +116,13 @@ def shared(tmp_path_factory):
         return folder
 
     return once
+
+
+@pytest.fixture
+def no_curves(monkeypatch):
+    """A run ends with an empty ``curves.png``: to draw it takes as long as a few steps."""
+    blank = lambda history, path, **how: path.touch()
+    monkeypatch.setattr("transformer_jax.training.trainer.training_curves", blank)
 
 
 @pytest.fixture

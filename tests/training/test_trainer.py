@@ -18,7 +18,6 @@ from transformer_jax.errors import CheckpointError, ConfigError, DataError, Stop
 from transformer_jax.parallel.mesh import MeshConfig, make_mesh
 from transformer_jax.predictors.loading import load
 from transformer_jax.training import manifest
-from transformer_jax.training import trainer as trainer_module
 from transformer_jax.training.checkpoint import Checkpointer
 from transformer_jax.training.loop import LoopConfig
 from transformer_jax.training.metrics import read_metrics
@@ -84,11 +83,10 @@ def tr_size(model):
 
 
 @pytest.fixture(autouse=True)
-def curves(request, monkeypatch):
+def curves(request):
     """Draws curves only for the test that compares them: they take half the time of a run."""
     if "resumed" not in request.node.name:
-        draw = lambda history, path, **how: path.touch()
-        monkeypatch.setattr(trainer_module, "training_curves", draw)
+        request.getfixturevalue("no_curves")
 
 
 def trainer(path, task=None, **how):
