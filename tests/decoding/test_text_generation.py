@@ -98,7 +98,7 @@ def ngram():
 
 
 def test_the_text_of_an_ngram_model_is_that_of_its_tokens(ngram):
-    """Also where a word goes on in a later token."""
+    """Also where one word consists of several tokens, of which the prompt may hold the first."""
     decode, encode = ngram.tokenizer.decode, ngram.tokenizer.encode
     prompts = ["", "the ", "a fox"]
     requests = [
@@ -117,7 +117,7 @@ def test_the_text_of_an_ngram_model_is_that_of_its_tokens(ngram):
 
 
 def test_a_stop_string_that_begins_with_a_blank_ends_the_text(ngram):
-    """The blank stands before a word that goes on from the prompt."""
+    """The text begins with the blank after the last word of the prompt."""
     request = GenerationRequest("the", temperature=0.0, max_new_tokens=12)
     [[whole]] = ngram.generate([request])
     assert whole.text.startswith(" ")
