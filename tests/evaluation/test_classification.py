@@ -131,25 +131,25 @@ def test_h22_equal_to_scikit_learn(sklearn):
 def test_nothing_and_counts_that_differ_are_refused(score):
     with pytest.raises(DataError, match="empty"):
         score(np.zeros(0, int), np.zeros(0, int))
-    with pytest.raises(DataError, match=r"1 labels given but 6 wanted"):
+    with pytest.raises(DataError, match=r"1 predictions but 6 references"):
         score(GIVEN[:1], WANTED)
 
 
 @pytest.mark.parametrize(
     "score",
     [
-        lambda given, wanted: confusion_matrix(given, wanted, 3),
-        lambda given, wanted: macro_f1(given, wanted, classes=3),
-        lambda given, wanted: per_class(given, wanted, ["a", "b", "c"]),
+        lambda predictions, references: confusion_matrix(predictions, references, 3),
+        lambda predictions, references: macro_f1(predictions, references, classes=3),
+        lambda predictions, references: per_class(predictions, references, ["a", "b", "c"]),
     ],
 )
 def test_labels_beyond_the_classes_are_refused(score):
     good = np.array([0, 2])
-    with pytest.raises(DataError, match=r"label given is 3: 3 classes have labels 0 to 2"):
+    with pytest.raises(DataError, match=r"a prediction is 3: 3 classes have labels 0 to 2"):
         score(np.array([0, 3]), good)
-    with pytest.raises(DataError, match=r"label wanted is -100: .* such as padding"):
+    with pytest.raises(DataError, match=r"a reference is -100: .* such as padding"):
         score(good, np.array([0, -100]))
-    with pytest.raises(DataError, match=r"1 labels given but 2 wanted"):
+    with pytest.raises(DataError, match=r"1 predictions but 2 references"):
         score(good[:1], good)
     with pytest.raises(DataError, match="empty"):
         score(good[:0], good[:0])

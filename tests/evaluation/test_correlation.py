@@ -82,5 +82,5 @@ def test_sizes_that_have_no_squares():
 def test_nothing_and_counts_that_differ_are_refused(score):
     with pytest.raises(DataError, match="empty"):
         score(np.zeros(0), np.zeros(0))
-    with pytest.raises(DataError, match=r"2 numbers given but 3 wanted"):
+    with pytest.raises(DataError, match=r"2 predictions but 3 references"):
         score(np.zeros(2), np.zeros(3))

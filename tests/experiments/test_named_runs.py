@@ -12,7 +12,13 @@ from transformer_jax.interop.hf_run_directory import model_of
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.runs.encoder_settings import PRETRAIN_RUNS, TASK_RUNS
 from transformer_jax.runs.language_settings import RUNS as LANGUAGE_RUNS
-from transformer_jax.runs.sizing import VOCABULARY, epochs_for, from_size, said_of, vocabulary_for
+from transformer_jax.runs.sizing import (
+    VOCABULARY,
+    changed_settings,
+    epochs_for,
+    from_size,
+    vocabulary_for,
+)
 from transformer_jax.runs.translation_settings import RUNS as TRANSLATION_RUNS
 from transformer_jax.training.schedules import check_warmup
 
@@ -96,7 +102,7 @@ def test_whatever_the_size_of_the_data_a_run_on_ones_own_text_warms_up_within_it
             total = sized.training.steps or sized.training.epochs * steps
             check_warmup(sized.optimizer.schedule, total)
             assert sized.loop.evaluate_every <= total, (kind, name)
-            assert said_of(run, sized)
+            assert changed_settings(run, sized)
 
 
 def test_what_is_given_is_left_alone():
@@ -111,12 +117,12 @@ def test_what_is_given_is_left_alone():
     sized = from_size(run, 13)
     assert (sized.training.epochs, sized.optimizer.schedule.warmup_steps) == (3, 7)
     assert (sized.loop.evaluate_every, sized.loop.checkpoint_every) == (0, 0)
-    assert said_of(run, sized) == "loop.checkpoint_every 0"
+    assert changed_settings(run, sized) == "loop.checkpoint_every 0"
 
 
 def test_3000_pairs_give_a_run_that_warms_up_and_learns():
     sized = from_size(TRANSLATION_RUNS["small"][1], 13)
-    assert said_of(TRANSLATION_RUNS["small"][1], sized) == (
+    assert changed_settings(TRANSLATION_RUNS["small"][1], sized) == (
         "training.epochs 50, optimizer.schedule.warmup_steps 65, loop.evaluate_every 65, "
         "loop.checkpoint_every 65"
     )

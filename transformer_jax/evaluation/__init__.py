@@ -1,1 +1,1 @@
-"""Scores that say how they were made."""
+"""Metrics: classification, correlation, question answering, translation, few-shot evaluation."""

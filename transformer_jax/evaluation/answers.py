@@ -1,4 +1,4 @@
-"""How good written answers are: alone, as SQuAD scores them, and counted over many."""
+"""Exact match and F1 of generated answers, as in SQuAD, one by one and over many."""
 
 import collections
 import dataclasses
@@ -11,23 +11,25 @@ __all__ = ["FewShotResult", "exact_match", "normalize_answer", "score_answers", 
 
 @dataclasses.dataclass(frozen=True)
 class FewShotResult:
-    """How well queries were answered after ``k`` examples each; shares are 0 to 1."""
+    """Scores of queries after ``k`` demonstrations each, 0 to 1."""
 
     k: int
-    accuracy: float  # answers that are the wanted text, outer blanks aside
-    count: int  # of queries
-    exact_match: float  # answers that are it once both are `normalize_answer`
+    accuracy: float  # fraction of answers that equal the reference, but for outer blanks
+    count: int  # number of queries
+    exact_match: float  # fraction that equal it after `normalize_answer`
     f1: float  # mean of `token_f1`
 
 
-def score_answers(k: int, given: Sequence[str], wanted: Sequence[str]) -> FewShotResult:
-    """The scores of the answers after ``k`` examples, of which there is at least one.
+def score_answers(k: int, predictions: Sequence[str], references: Sequence[str]) -> FewShotResult:
+    """The scores of at least one answer after ``k`` demonstrations.
 
     Example:
         >>> score_answers(4, ["Rome", "the red dog"], ["Rome", "dog"])
         FewShotResult(k=4, accuracy=0.5, count=2, exact_match=0.5, f1=0.8333333333333333)
     """
-    pairs = [(one.strip(), other.strip()) for one, other in zip(given, wanted, strict=True)]
+    pairs = [
+        (one.strip(), other.strip()) for one, other in zip(predictions, references, strict=True)
+    ]
     share = lambda values: sum(values) / len(pairs)
     return FewShotResult(
         k=k,
@@ -39,7 +41,7 @@ def score_answers(k: int, given: Sequence[str], wanted: Sequence[str]) -> FewSho
 
 
 def normalize_answer(text: str) -> str:
-    """A text as SQuAD compares answers: lower case, no punctuation, no articles, single blanks.
+    """A text normalized as in SQuAD: lower case, no punctuation, no articles, single blanks.
 
     Source: Rajpurkar et al. 2016, the official evaluation script.
 
@@ -51,20 +53,22 @@ def normalize_answer(text: str) -> str:
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
 
 
-def exact_match(given: str, wanted: str | Sequence[str]) -> float:
-    """1 if an answer is one of those wanted once both are `normalize_answer`, else 0.
+def exact_match(prediction: str, references: str | Sequence[str]) -> float:
+    """1 if an answer equals a reference after `normalize_answer`, else 0.
 
     Example:
         >>> exact_match("The cat!", ["dog", "cat"])
         1.0
     """
-    return float(any(normalize_answer(given) == normalize_answer(one) for one in _texts(wanted)))
+    return float(
+        any(normalize_answer(prediction) == normalize_answer(one) for one in _texts(references))
+    )
 
 
-def token_f1(given: str, wanted: str | Sequence[str]) -> float:
-    """The harmonic mean of precision and recall over words, with the best of the wanted answers.
+def token_f1(prediction: str, references: str | Sequence[str]) -> float:
+    """The harmonic mean of precision and recall over words, for the best reference.
 
-    Two empty answers agree fully, as in SQuAD 2.0.
+    Two empty answers have F1 1, as in SQuAD 2.0.
 
     Example:
         >>> token_f1("the black cat", "A cat sat")
@@ -72,19 +76,19 @@ def token_f1(given: str, wanted: str | Sequence[str]) -> float:
     """
     return max(
         (
-            _f1(normalize_answer(given).split(), normalize_answer(one).split())
-            for one in _texts(wanted)
+            _f1(normalize_answer(prediction).split(), normalize_answer(one).split())
+            for one in _texts(references)
         ),
         default=0.0,
     )
 
 
-def _f1(given: list[str], wanted: list[str]) -> float:
-    if not given or not wanted:
-        return float(given == wanted)
-    both = (collections.Counter(given) & collections.Counter(wanted)).total()
-    return 2 * both / (len(given) + len(wanted))
+def _f1(prediction: list[str], references: list[str]) -> float:
+    if not prediction or not references:
+        return float(prediction == references)
+    both = (collections.Counter(prediction) & collections.Counter(references)).total()
+    return 2 * both / (len(prediction) + len(references))
 
 
-def _texts(wanted: str | Sequence[str]) -> list[str]:
-    return [wanted] if isinstance(wanted, str) else list(wanted)
+def _texts(references: str | Sequence[str]) -> list[str]:
+    return [references] if isinstance(references, str) else list(references)

@@ -12,7 +12,7 @@ __all__ = ["Scores", "translation_scores"]
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """Two corpus scores, 0 to 100, and the signatures without which they mean nothing."""
+    """SacreBLEU and chrF of a corpus, 0 to 100, with their signatures."""
 
     bleu: float
     chrf: float
@@ -28,7 +28,7 @@ class Scores:
         )
 
     def to_dict(self) -> dict[str, float | int | str]:
-        """The same under names that no one takes for another score."""
+        """The scores by name."""
         return {
             "sacrebleu": self.bleu,
             "sacrebleu_signature": self.signature,
@@ -46,7 +46,7 @@ def translation_scores(
     lowercase: bool = False,
     tokenize: str = "13a",
 ) -> Scores:
-    """How close translations come to their references, counted over the whole corpus.
+    """SacreBLEU and chrF of translations against references, over the whole corpus.
 
     Both are raw text, cased and detokenized: sacreBLEU splits words itself and says so in its
     signature (Post 2018). A score on text tokenized or lower-cased beforehand compares with

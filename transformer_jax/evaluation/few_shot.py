@@ -308,17 +308,17 @@ def accuracy(
         raise DataError("there is no query to answer")
     if not shots or min(shots) < 0:
         raise ConfigError(f"shots {tuple(shots)}: numbers of examples, each 0 or more")
-    wanted = [_field(query, template.answer).strip() for query in queries]
+    references = [_field(query, template.answer).strip() for query in queries]
     # All before the first answer: what cannot be asked is known before it takes time.
     asked = [demonstrations.prompts(queries, k) for k in shots]
     rows = []
     for k, made in zip(shots, asked, strict=True):
         if choices is None:
-            given = answer(model, made, stop=template.stop, max_new_tokens=max_new_tokens)
+            predictions = answer(model, made, stop=template.stop, max_new_tokens=max_new_tokens)
         else:
             led = [template.lead + choice for choice in choices]
-            given = [choices[i].strip() for i in rank_choices(model, made, led, normalize)]
-        rows.append(score_answers(k, given, wanted))
+            predictions = [choices[i].strip() for i in rank_choices(model, made, led, normalize)]
+        rows.append(score_answers(k, predictions, references))
     return rows
 
 

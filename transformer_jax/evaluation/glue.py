@@ -1,4 +1,4 @@
-"""GLUE's tasks with their scores, and the table of what was reached on them by 2019 (row H22)."""
+"""GLUE's tasks, their metrics, and the published table of 2019 (row H22)."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ class GlueTask:
 
     training: int  # examples, rounded as in the table
     metrics: tuple[str, ...]  # the first fills the table; GLUE's own site averages all of them
-    columns: tuple[str, ...]  # of the table, one for each test set
+    columns: tuple[str, ...]  # columns of the table, one per test set
 
 
 # Wang et al. 2018, without WNLI, which Devlin et al. 2019 leave out.
@@ -90,22 +90,22 @@ def average(scores: Mapping[str, float]) -> float:
     if wrong:
         raise DataError(
             f"no GLUE average {' and '.join(wrong)}: it is over {', '.join(COLUMNS)}, "
-            f"and over fewer columns it compares with nothing published"
+            f"and no published average has fewer columns"
         )
     return sum(scores[name] for name in COLUMNS) / len(COLUMNS)
 
 
-def glue_metrics(task: str, given: _Values, wanted: _Values) -> dict[str, float]:
-    """A task's scores, 0 to 1, by the names of its metrics; the first is the table's.
+def glue_metrics(task: str, predictions: _Values, references: _Values) -> dict[str, float]:
+    """The metrics of a task by name, 0 to 1; the first is that of the table.
 
     Args:
         task: One of `TASKS`.
-        given: Labels of the model; numbers for STS-B.
-        wanted: Those of the data, in the same order.
+        predictions: Labels of the model; numbers for STS-B.
+        references: Those of the data, in the same order.
 
     Raises:
-        ConfigError: There is no such task.
-        DataError: Nothing to score, or not as many given as wanted.
+        ConfigError: The task is unknown.
+        DataError: Nothing to score, or the numbers of predictions and references differ.
 
     Example:
         >>> glue_metrics("MRPC", np.array([1, 1, 0, 0]), np.array([1, 1, 0, 1]))
@@ -113,4 +113,4 @@ def glue_metrics(task: str, given: _Values, wanted: _Values) -> dict[str, float]
     """
     if task not in TASKS:
         raise ConfigError(f"there is no GLUE task {task!r}: allowed are {', '.join(TASKS)}")
-    return {name: METRICS[name](given, wanted) for name in TASKS[task].metrics}
+    return {name: METRICS[name](predictions, references) for name in TASKS[task].metrics}

@@ -1,4 +1,4 @@
-"""Answers found in a text, scored over all questions as SQuAD's own scripts score them."""
+"""Exact match and F1 of answers, as SQuAD's scripts compute them."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -11,26 +11,26 @@ __all__ = ["SpanScore", "squad_scores"]
 
 @dataclasses.dataclass(frozen=True)
 class SpanScore:
-    """How well questions were answered; shares are 0 to 1, the scripts print them times 100."""
+    """Scores of answers, 0 to 1; the scripts print them times 100."""
 
-    exact_match: float  # answers that are a wanted one once both are `plain`
-    f1: float  # mean of `token_f1` with the best of the wanted answers
-    count: int  # of questions
+    exact_match: float  # fraction of answers that equal a reference after normalization
+    f1: float  # mean of `token_f1` with the best reference
+    count: int  # number of questions
 
 
 def squad_scores(predictions: Mapping[str, str], answers: Mapping[str, Sequence[str]]) -> SpanScore:
-    """The exact match and F1 of answers, over all questions that ``answers`` has.
+    """The exact match and F1 of answers, over all questions in ``answers``.
 
-    A question that cannot be answered has no wanted answers, or an empty one: the empty text is
-    right then and any word is wrong. The scripts of SQuAD 1.1 and 2.0 differ in two ways:
+    An unanswerable question has no references, or an empty one: then only the empty text is
+        correct. The scripts of SQuAD 1.1 and 2.0 differ in two ways:
 
-    - A wanted answer of articles and punctuation alone is left out, as by that of 2.0. To that of
-      1.1 an answer without words matches it; three questions of its development set have one.
-    - A question without a prediction is wrong, as for that of 1.1; 2.0's does not count it.
+    - A reference of articles and punctuation only is left out, as in 2.0. In 1.1 an answer without
+    words matches it; three questions of its development set have one. - A question without a
+    prediction counts as wrong, as in 1.1; 2.0 leaves it out.
 
     Args:
-        predictions: Answers by question; those to other questions are passed over.
-        answers: All answers that would be right, by question.
+        predictions: Answers by question; those to other questions are ignored.
+        answers: References by question.
 
     Raises:
         DataError: There is no question.
@@ -42,11 +42,11 @@ def squad_scores(predictions: Mapping[str, str], answers: Mapping[str, Sequence[
         SpanScore(exact_match=0.5, f1=0.5, count=2)
     """
     if not answers:
-        raise DataError("there is no question to score: the set of wanted answers is empty")
+        raise DataError("there is no question to score: the references are empty")
     exact = f1 = 0.0
     for question, texts in answers.items():
         if question in predictions:
-            wanted = [text for text in texts if normalize_answer(text)] or [""]
-            exact += exact_match(predictions[question], wanted)
-            f1 += token_f1(predictions[question], wanted)
+            references = [text for text in texts if normalize_answer(text)] or [""]
+            exact += exact_match(predictions[question], references)
+            f1 += token_f1(predictions[question], references)
     return SpanScore(exact_match=exact / len(answers), f1=f1 / len(answers), count=len(answers))

@@ -65,7 +65,7 @@ class EncoderTraining:
 
     @property
     def label_smoothing(self) -> float:
-        """Words and labels are told as they are."""
+        """0: the targets are not smoothed."""
         return 0.0
 
 

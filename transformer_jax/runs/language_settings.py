@@ -63,13 +63,13 @@ class LanguageTraining:
 
     @property
     def label_smoothing(self) -> float:
-        """Language models are trained on the text as it is."""
+        """0: the targets are not smoothed."""
         return 0.0
 
 
 @dataclasses.dataclass(frozen=True)
 class LanguageEvaluation:
-    """What is told of a model in the end."""
+    """Settings of the evaluation at the end of a run."""
 
     ngram_orders: tuple[int, ...] = (1, 5)  # orders of the n-gram baselines; empty is none
     ngram_tokens: int = 4_000_000  # training tokens, at most, that these are counted from

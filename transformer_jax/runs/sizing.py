@@ -1,29 +1,31 @@
-"""Settings that follow from the size of the data, where none are given."""
+"""Settings that follow from the size of the data, if they are None."""
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.training.schedules import num_warmup_steps
 
-__all__ = ["epochs_for", "from_size", "said_of", "vocabulary_for", "with_vocabulary_shown"]
+if TYPE_CHECKING:  # the settings of runs import this module
+    from transformer_jax.runs.any_run import AnyRun, NewRunType, RunType
+
+__all__ = ["changed_settings", "epochs_for", "from_size", "vocabulary_for", "with_vocabulary_shown"]
 
 VOCABULARY = 8000  # most tokens of a vocabulary that follows from the text
 
-# Where the numbers come from: a run of a thousand steps learns something, passes beyond the
-# fiftieth over the same text do not, and a token that comes 200 characters apart on average, or
-# more rarely, is learnt from its parts.
+# A run needs about a thousand steps; more than fifty epochs over the same text do not help; a
+# token that occurs less than once per 200 characters is learnt from its parts.
 _STEPS, _FEWEST_EPOCHS, _MOST_EPOCHS = 1000, 10, 50
 _CHARACTERS_A_TOKEN, _FEWEST_TOKENS = 200, 500
 
 
 def vocabulary_for(texts: Sequence[str], kind: str) -> int:
-    """How many tokens to learn from ``texts``: one for each 200 characters, 500 to 8000.
+    """The vocabulary size for ``texts``: one token per 200 characters, 500 to 8000.
 
-    Whole hundreds. A vocabulary of characters has all of them; one of WordPiece has room for
-    each, at the beginning of a word and within.
+    It is a multiple of 100. A vocabulary of characters holds all of them; one of WordPiece has
+    room for each, at the beginning of a word and within.
 
     Example:
         >>> vocabulary_for(["word "] * 50_000, "bpe")
@@ -42,7 +44,7 @@ def vocabulary_for(texts: Sequence[str], kind: str) -> int:
 
 
 def epochs_for(steps_per_epoch: int) -> int:
-    """Passes over the data: as many as give a thousand steps, 10 to 50.
+    """The number of epochs that gives a thousand steps, 10 to 50.
 
     Example:
         >>> [epochs_for(steps) for steps in (13, 40, 5000)]
@@ -51,17 +53,17 @@ def epochs_for(steps_per_epoch: int) -> int:
     return min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, math.ceil(_STEPS / steps_per_epoch)))
 
 
-def from_size(run: Any, steps_per_epoch: int) -> Any:
-    """The run with numbers for the settings that are None: epochs, warmup, intervals.
+def from_size(run: "RunType", steps_per_epoch: int) -> "RunType":
+    """The run with numbers for settings that are None: epochs, warmup, intervals.
 
     Args:
-        run: Of any family.
-        steps_per_epoch: Of its data.
+        run: The settings of a run of any family.
+        steps_per_epoch: Steps per epoch on its data.
     """
     training, schedule = run.training, run.optimizer.schedule
     if training.steps is None and training.epochs is None:
         training = dataclasses.replace(training, epochs=epochs_for(steps_per_epoch))
-    steps = training.steps or training.epochs * steps_per_epoch
+    steps = training.steps or (training.epochs or 1) * steps_per_epoch
     if schedule.warmup_steps is None:
         schedule = dataclasses.replace(schedule, warmup_steps=num_warmup_steps(schedule, steps))
     return dataclasses.replace(
@@ -72,8 +74,8 @@ def from_size(run: Any, steps_per_epoch: int) -> Any:
     )
 
 
-def said_of(before: Any, after: Any) -> str:
-    """What :func:`from_size` chose, as ``setting value`` pairs; nothing if it chose nothing."""
+def changed_settings(before: "AnyRun", after: "AnyRun") -> str:
+    """The settings that :func:`from_size` chose, as ``setting value`` pairs; may be empty."""
     names = (
         "training.epochs",
         "optimizer.schedule.warmup_steps",
@@ -82,7 +84,8 @@ def said_of(before: Any, after: Any) -> str:
     )
     found = []
     for name in names:
-        old, new = before, after
+        old: object = before
+        new: object = after
         for part in name.split("."):
             old, new = getattr(old, part), getattr(new, part)
         if old != new:
@@ -90,13 +93,18 @@ def said_of(before: Any, after: Any) -> str:
     return ", ".join(found)
 
 
-def with_vocabulary_shown(runs: dict[str, tuple[str, Any]]) -> dict[str, tuple[str, Any]]:
-    """Named runs whose models have the vocabulary that will be learnt, or the most of it."""
+def with_vocabulary_shown(
+    runs: Mapping[str, tuple[str, "NewRunType"]],
+) -> dict[str, tuple[str, "NewRunType"]]:
+    """Named runs whose models have the vocabulary size of their tokenizer, or its maximum."""
 
-    def shown(run: Any) -> Any:
+    def shown(run: "NewRunType") -> "NewRunType":
         if not isinstance(run.model, TransformerConfig):
             return run  # an n-gram model has no such setting
         vocab = run.tokenizer.vocab_size or VOCABULARY
-        return dataclasses.replace(run, model=dataclasses.replace(run.model, vocab_size=vocab))
+        return dataclasses.replace(
+            run,
+            model=dataclasses.replace(run.model, vocab_size=vocab),  # type: ignore[arg-type]
+        )
 
     return {name: (about, shown(run)) for name, (about, run) in runs.items()}

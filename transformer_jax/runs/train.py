@@ -12,7 +12,7 @@ from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
 from transformer_jax.runs.any_run import AnyRun, RunType
 from transformer_jax.runs.checks import check_rows, mesh_of
 from transformer_jax.runs.language_settings import LanguageTraining
-from transformer_jax.runs.sizing import from_size, said_of
+from transformer_jax.runs.sizing import changed_settings, from_size
 from transformer_jax.training.activity import log, working
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.run_directory import RunDirectory
@@ -75,9 +75,9 @@ def train(
     with working("reading and tokenizing the training data"):
         task = make_task(run, directory, tokenizer)
     per_epoch = task.train.plan.steps_per_epoch
-    told, run = run, from_size(run, per_epoch)
-    if run != told:
-        log(f"from the size of the data: {said_of(told, run)}")
+    unsized, run = run, from_size(run, per_epoch)
+    if run != unsized:
+        log(f"from the size of the data: {changed_settings(unsized, run)}")
     steps = run.training.steps or run.training.epochs * per_epoch
     if sealed(directory.path) is None:  # earlier code began runs whose warmup is longer
         check_warmup(run.optimizer.schedule, steps)

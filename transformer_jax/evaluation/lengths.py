@@ -1,0 +1,25 @@
+"""The check that predictions and references match in number."""
+
+from collections.abc import Sized
+
+from transformer_jax.errors import DataError
+
+__all__ = ["check_lengths"]
+
+
+def check_lengths(predictions: Sized, references: Sized) -> None:
+    """Refuse predictions that are not one per reference, and empty ones.
+
+    Raises:
+        DataError: The numbers differ, or both are 0.
+
+    Example:
+        >>> check_lengths([1, 0], [1, 1])
+    """
+    if len(predictions) != len(references):
+        raise DataError(
+            f"{len(predictions)} predictions but {len(references)} references: "
+            f"give one of each per example, in the same order"
+        )
+    if not len(predictions):
+        raise DataError("there is nothing to score: the data is empty")
