@@ -1,4 +1,4 @@
-"""Which texts are written side by side, and what each row of their batch asks for."""
+"""Which sequences are generated together, and the settings of each row of their batch."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -16,24 +16,26 @@ __all__ = ["batch_by_length", "is_plain", "left_pad", "sampling_config", "sampli
 
 
 def batch_by_length(
-    drafts: Iterable[GenerationSequence], most: int, *, alone: bool
+    sequences: Iterable[GenerationSequence], most: int, *, alone: bool
 ) -> Iterator[list[GenerationSequence]]:
     """Batches of at most ``most``: prompts of like length, and alike in being greedy.
 
     Args:
-        drafts: The texts.
+        sequences: The sequences.
         most: Rows of a batch.
         alone: Whether greedy texts come one by one, as speculation writes them.
     """
-    single = lambda draft: alone and is_plain(draft.request)
-    kind = lambda draft: (single(draft), draft.request.temperature > 0)
+    single = lambda sequence: alone and is_plain(sequence.request)
+    kind = lambda sequence: (single(sequence), sequence.request.temperature > 0)
     batch: list[GenerationSequence] = []
-    for draft in sorted(drafts, key=lambda draft: (kind(draft), len(draft.prompt_ids))):
-        full = len(batch) == most or single(draft)
-        if batch and (full or kind(batch[0]) != kind(draft)):
+    for sequence in sorted(
+        sequences, key=lambda sequence: (kind(sequence), len(sequence.prompt_ids))
+    ):
+        full = len(batch) == most or single(sequence)
+        if batch and (full or kind(batch[0]) != kind(sequence)):
             yield batch
             batch = []
-        batch.append(draft)
+        batch.append(sequence)
     if batch:
         yield batch
 
@@ -65,19 +67,21 @@ def is_plain(request: GenerationRequest) -> bool:
     )
 
 
-def sampling_config(drafts: Sequence[GenerationSequence], rows: int, vocab: int) -> SamplingConfig:
-    """Each row's settings; what no row asks for is None, and left out of the computation."""
+def sampling_config(
+    sequences: Sequence[GenerationSequence], rows: int, vocab: int
+) -> SamplingConfig:
+    """Each row's settings; a setting that no row has is None, and left out of the computation."""
 
     def column(name: str, nothing: float | int, dtype: Any = np.float32) -> np.ndarray | None:
-        values = [getattr(draft.request, name) for draft in drafts]
+        values = [getattr(sequence.request, name) for sequence in sequences]
         values = [nothing if value is None else value for value in values]
         if all(value == nothing for value in values):
             return None
         return np.array(values + [nothing] * (rows - len(values)), dtype)
 
-    temperature = [draft.request.temperature for draft in drafts]
+    temperature = [sequence.request.temperature for sequence in sequences]
     return SamplingConfig(
-        temperature=np.array(temperature + [1.0] * (rows - len(drafts)), np.float32),
+        temperature=np.array(temperature + [1.0] * (rows - len(sequences)), np.float32),
         top_k=column("top_k", vocab, np.int32),
         top_p=column("top_p", 1.0),
         min_p=column("min_p", 0.0),
@@ -86,17 +90,19 @@ def sampling_config(drafts: Sequence[GenerationSequence], rows: int, vocab: int)
     )
 
 
-def sampling_keys(drafts: Sequence[GenerationSequence], rows: int) -> Key[Array, " {rows}"] | None:
+def sampling_keys(
+    sequences: Sequence[GenerationSequence], rows: int
+) -> Key[Array, " {rows}"] | None:
     """A key for each row; None if all rows are greedy.
 
     It follows from the seed of its request, the number of the request, and that of the sample.
     """
-    if all(draft.request.temperature == 0 for draft in drafts):
+    if all(sequence.request.temperature == 0 for sequence in sequences):
         return None
     seeds, numbers, samples = np.zeros((3, rows), np.uint32)
-    for row, draft in enumerate(drafts):
-        seeds[row] = draft.request.seed % 2**32
-        numbers[row], samples[row] = draft.request.number or 0, draft.sample
+    for row, sequence in enumerate(sequences):
+        seeds[row] = sequence.request.seed % 2**32
+        numbers[row], samples[row] = sequence.request.number or 0, sequence.sample
     return jax.vmap(_row_key)(seeds, numbers, samples)
 
 

@@ -84,7 +84,7 @@ class BeamSearchConfig:
 
     def max_length(self, source_length: int, longest: int) -> int:
         """Most target tokens for a source of ``source_length``, EOS included in both."""
-        return min(int(self.max_len_a * source_length) + self.max_len_b, longest)
+        return min(int(self.max_len_a * source_length) + int(self.max_len_b), longest)
 
 
 @dataclasses.dataclass(frozen=True)

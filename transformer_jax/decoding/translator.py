@@ -119,10 +119,10 @@ class Translator(TextGenerator[TranslationSearch]):
             key: With a key, translations are sampled instead of searched for (rows B32-B34). A
                 translation then depends on the key, the line and its number alone.
         """
-        how = TranslationSearch(search or self.search, None if key is None else sampling, key)
+        settings = TranslationSearch(search or self.search, None if key is None else sampling, key)
         remaining, number = iter(lines), 0
         while window := list(itertools.islice(remaining, self.batching.window)):
-            yield from self._translations(window, how, number)
+            yield from self._translations(window, settings, number)
             number += len(window)
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Score]:
@@ -228,15 +228,15 @@ class Translator(TextGenerator[TranslationSearch]):
             yield self._search([sequences[i] for i in which], *shape, config)
 
     def _search(
-        self, batch: list[GenerationSequence], rows: int, size: int, how: TranslationSearch
+        self, batch: list[GenerationSequence], rows: int, size: int, settings: TranslationSearch
     ) -> Pending:
-        config, keys = how.config, None
+        config, keys = settings.config, None
         limits, seeds = np.zeros((2, rows), np.int32)
         limits[: len(batch)] = [one.request.max_new_tokens for one in batch]
-        if how.key is not None:
+        if settings.key is not None:
             seeds[: len(batch)] = [one.request.number or 0 for one in batch]
             config = dataclasses.replace(config, num_beams=1, nbest=1)
-            keys = row_keys(how.key, jnp.asarray(seeds))
+            keys = row_keys(settings.key, jnp.asarray(seeds))
         source, lengths = self._fill([one.source for one in batch], rows, size)
         prompts = SearchPrompts(
             tokens=np.full((rows, 1), self.tokenizer.bos, np.int32),
@@ -248,7 +248,7 @@ class Translator(TextGenerator[TranslationSearch]):
             self.params,
             prompts,
             config,
-            how.sampling,
+            settings.sampling,
             keys,
             length=config.max_length(size, self.most),
             special=self.special_tokens(config.allow_unk),
@@ -256,7 +256,7 @@ class Translator(TextGenerator[TranslationSearch]):
         return lambda: read_hypotheses(batch, output, limits.tolist())
 
     def _translations(
-        self, lines: list[str], search: TranslationSearch, number: int = 0
+        self, lines: list[str], settings: TranslationSearch, number: int = 0
     ) -> Iterator[Translation]:
         """The translations of one window of lines, of which ``number`` came before."""
         sources, cut = self.encode(lines, self.counts["lines"])
@@ -265,7 +265,7 @@ class Translator(TextGenerator[TranslationSearch]):
             GenerationSequence(
                 GenerationRequest(
                     line,
-                    max_new_tokens=search.config.max_length(len(source), self.most),
+                    max_new_tokens=settings.config.max_length(len(source), self.most),
                     number=number + i,
                 ),
                 index=i,
@@ -279,7 +279,7 @@ class Translator(TextGenerator[TranslationSearch]):
             if len(source) > framing
         ]
         self.counts.update(lines=len(lines), empty=len(lines) - len(sequences), cut=sum(cut))
-        found = self.search_texts(sequences, search)
+        found = self.search_texts(sequences, settings)
         nothing = [Continuation("", (), 0.0, "end", 0.0)]
         for i, line in enumerate(lines):
             texts = tuple(map(_on_one_line, found.get(i, nothing)))
