@@ -1,4 +1,4 @@
-"""Two files that translate each other line by line."""
+"""Aligned text files: each line translates that of the other file."""
 
 import math
 import pathlib
@@ -18,7 +18,7 @@ def read_aligned(
 
     Raises:
         DataError: A file cannot be read or is empty, or the two differ in their number of lines;
-            then the message says both numbers and where the lengths of the lines cease to fit.
+            the message has both numbers and the line from which the lengths no longer fit.
     """
     sources = list(read_lines(source, f"{where}.source"))
     targets = list(read_lines(target, f"{where}.target"))

@@ -1,4 +1,4 @@
-"""What each kind of tokenizer is made of, in the terms of Hugging Face ``tokenizers``."""
+"""The parts of each kind of tokenizer, as objects of Hugging Face ``tokenizers``."""
 
 import collections
 import json
@@ -15,7 +15,7 @@ SPECIAL = ("<pad>", "<unk>", "<bos>", "<eos>")
 """The special tokens of a tokenizer trained here, with the ids 0, 1, 2, 3."""
 
 BERT_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-"""Those of a tokenizer for encoders, in the same order, and what stands for a hidden token."""
+"""Those of a tokenizer for encoders, in the same order, with the mask token."""
 
 
 def byte_alphabet() -> list[str]:
@@ -131,4 +131,4 @@ MAKE: dict[str, Callable[[Iterable[str], int, Special], Backend]] = {
     "wordpiece": _wordpiece,
     "characters": _characters,
 }
-"""From texts, the size of the vocabulary and special tokens to a trained tokenizer, by kind."""
+"""Functions by kind, from texts, vocabulary size and special tokens to a trained tokenizer."""

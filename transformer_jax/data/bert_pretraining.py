@@ -1,4 +1,4 @@
-"""Pairs of texts from documents, drawn anew for every epoch, with tokens hidden in them."""
+"""Pairs of texts from documents with masked tokens, resampled for every epoch."""
 
 import bisect
 import dataclasses
@@ -26,7 +26,7 @@ _FINGERPRINT_NAMES = {"nsp": "next", "sop": "order", "none": "none"}
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PairBatch:
-    """Which texts make up a batch: numbers of the plan, -1 for none, and their padded length."""
+    """The texts of a batch: indices in the plan, -1 for none, and their padded length."""
 
     indices: Int[np.ndarray, " B"]
     T: int
@@ -45,8 +45,8 @@ class BertPretrainingPlan:
 
     A text is as many sentences of a document, one after the other, as fit; a sentence longer than
     half a text is cut. Every sentence is part of one text, and texts come in buckets by length
-    (``BucketPlan``). What becomes of a text is drawn anew for every epoch, from the seed, the
-    epoch and its number alone:
+    (``BucketPlan``). The pairs are resampled for every epoch, from the seed, the epoch and the
+    index of the text alone:
 
     - ``nsp``: it is cut in two between sentences. In half of the texts the second part is then
       replaced by sentences of another document, as many as fit (Devlin et al. 2019; row H19). A
@@ -78,15 +78,15 @@ class BertPretrainingPlan:
 
         Args:
             store: The sentences.
-            masking: What is hidden.
+            masking: Masking of tokens.
             special: The ids of [CLS], [SEP] and padding.
-            batching: Sizes of batches; its seed is that of everything that is drawn.
+            batching: Sizes of batches; its seed is that of all random choices.
             length: Longest text in tokens, with the special ones.
-            sentence_objective: Which second objective.
-            shuffle: False takes the texts in order, and draws the same in every epoch.
+            sentence_objective: ``nsp``, ``sop`` or ``none``.
+            shuffle: False takes the texts in order, and makes the same choices in every epoch.
 
         Raises:
-            ConfigError: A length without room for two tokens, or no such objective.
+            ConfigError: A length below two tokens, or an unknown objective.
             DataError: ``nsp`` with a single document: there is no other to take texts from.
         """
         if sentence_objective not in get_args(SentenceObjective):
@@ -127,7 +127,7 @@ class BertPretrainingPlan:
 
     @property
     def non_padding_fraction(self) -> float:
-        """The share of an epoch's token positions that are not padding, were no part replaced."""
+        """The fraction of token positions that are not padding, if no part were replaced."""
         return self._plan.non_padding_fraction
 
     def needed(self, start: int = 0) -> list[Shape]:
@@ -175,7 +175,7 @@ class BertPretrainingPlan:
             lengths[row] = at + 1
             if self._objective != "none":
                 next_sentence[row] = labels[text]
-        # The unknown is no word that could be told.
+        # The unknown token cannot be predicted.
         allowed &= np.isin(tokens, self._masking.plain)
         hidden = mask_tokens(tokens, allowed, self._masking, batch.indices, self._seed, batch.epoch)
         return hidden._asdict() | {
@@ -192,7 +192,7 @@ class BertPretrainingPlan:
         return cached[1]
 
     def _labels(self, epoch: int) -> np.ndarray:
-        """1 for the texts whose second part is not what it should be: half of them."""
+        """1 for the texts whose second part is not the next one: half of them."""
         count = len(self)
         labels = np.zeros(count, np.int32)
         if self._objective == "none":
@@ -207,7 +207,7 @@ class BertPretrainingPlan:
         return labels
 
     def _natural(self, room: int) -> np.ndarray:
-        """Tokens of each text; of one that has to be given a second part, with as much of that."""
+        """The length of each text, with the second part of those that need one."""
         sizes = np.add.reduceat(self._units[:, 1], self._texts[:-1])
         if self._objective != "nsp":
             return np.maximum(sizes, 1 if self._objective == "none" else 2)

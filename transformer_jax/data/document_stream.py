@@ -1,4 +1,4 @@
-"""Documents as a stream of pieces that never holds much of them, and a part of them held out."""
+"""Documents as a stream of chunks in bounded memory, and their validation split."""
 
 import array
 import codecs
@@ -28,18 +28,18 @@ class TextChunk(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class DocumentStream:
-    r"""Documents that are read anew whenever they are iterated over, piece by piece.
+    r"""Documents that are read again at each iteration, chunk by chunk.
 
     The pieces of a document are a function of its text alone. They are cut after the end of a
     line where there is one, so that a tokenizer that looks at words alone finds the tokens of the
-    whole. Documents without a visible character are left out.
+    whole. Blank documents are left out.
 
     Attributes:
-        name: What messages call it.
-        identity: Stands for the content in names of caches.
+        name: Name for messages.
+        identity: Checksum of the content, for names of caches.
         read: The documents, in pieces of any size.
         lowercase: Whether everything is lower-cased.
-        counts: What was left out, by reason; filled once all has been read.
+        counts: Numbers of left-out documents by reason, once all has been read.
 
     Example:
         >>> chunks = [TextChunk("One\n", False), TextChunk("two", True)]
@@ -86,7 +86,7 @@ class DocumentStream:
 
 
 class ValidationSplit:
-    """Documents in two parts, about a ``share`` of them for validation; both are streams.
+    """Documents split in two streams, about a ``share`` of them for validation.
 
     Of several documents those with the least hashes of their first piece are held out, at least
     one and never all; those that begin alike stay together. Of a single document the end is held
@@ -99,7 +99,7 @@ class ValidationSplit:
     valid: DocumentStream
 
     def __init__(self, whole: DocumentStream, share: float):
-        """Parts ``whole``; it is read when a part is."""
+        """Split ``whole``; it is read when a part is read."""
         self._whole, self._share = whole, share
         identity = f"{whole.identity} holdout={share}"
         self.train = DocumentStream(
@@ -153,7 +153,7 @@ def read_blocks(path: str | pathlib.Path, flag: str = "") -> Iterator[str]:
 
     Args:
         path: The file; it is unpacked on the way if its name ends in ``.gz``.
-        flag: The setting that named it, for messages.
+        flag: The setting of the file, for messages.
 
     Raises:
         DataError: As ``read_lines`` has it.
@@ -173,7 +173,7 @@ def read_blocks(path: str | pathlib.Path, flag: str = "") -> Iterator[str]:
                 return
         except (UnicodeError, EOFError, OSError, zlib.error):
             pass
-    # Something is wrong: reading it by lines tells where.
+    # An error: reading by lines finds its position.
     for _ in read_lines(path, flag):
         pass
     raise DataError(f"{path}: changed while it was read")

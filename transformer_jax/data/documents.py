@@ -1,4 +1,4 @@
-"""Documents from wherever they are: text files and folders, JSONL, TFDS, a built-in corpus."""
+"""Documents of text files and folders, JSONL, TFDS or a built-in corpus."""
 
 import dataclasses
 import hashlib
@@ -72,10 +72,10 @@ class TextSplits:
 
 
 def check(data: TextData) -> None:
-    """Refuses settings that give data in two ways at once, or that cannot be.
+    """Refuse settings with two sources of data, or out of range.
 
     Raises:
-        ConfigError: It names the settings.
+        ConfigError: The settings are invalid; the message names them.
     """
     ways = [name for name in ("corpus", "text", "jsonl", "tfds") if getattr(data, name) is not None]
     if len(ways) > 1:
@@ -97,14 +97,14 @@ def check(data: TextData) -> None:
 
 
 def open_texts(data: TextData) -> TextSplits:
-    """Training, validation and test documents, as the settings ask; nothing is read yet.
+    """Training, validation and test documents of the settings; nothing is read yet.
 
     Validation text comes from ``data.valid``; or from the corpus' or data set's own validation
     split; or a part of training is held out (``ValidationSplit``).
 
     Raises:
-        ConfigError: No data was asked for.
-        DataError: A file is missing or empty. What is wrong inside is told on reading.
+        ConfigError: The settings name no data.
+        DataError: A file is missing or empty. Errors in its content are raised on reading.
     """
     if data.corpus is not None:
         splits = _corpus(data.corpus, data.read)
@@ -132,11 +132,11 @@ def open_texts(data: TextData) -> TextSplits:
 def read_texts(
     path: str, read: TextOptions = TextOptions(), where: str = "data.text"
 ) -> DocumentStream:
-    """The documents of a text file or folder, or of a JSONL file, which its ending tells.
+    """The documents of a text file or folder, or of a JSONL file, by its extension.
 
     Args:
         path: The file or folder.
-        read: How a text file parts into documents; the key of JSONL; lower-casing.
+        read: Splitting of a text file into documents; the key of JSONL; lower-casing.
         where: The setting that holds ``path``, for messages.
 
     Raises:
@@ -193,7 +193,7 @@ def _lines(path: pathlib.Path, where: str) -> Iterator[TextChunk]:
 
 
 def _paragraphs(path: pathlib.Path, where: str) -> Iterator[TextChunk]:
-    """What blank lines part, without them and without the end of its last line."""
+    """The documents between blank lines, without the end of the last line."""
     begun = False
     for line in read_lines(path, where):
         if line and not line.isspace():
@@ -207,7 +207,7 @@ def _paragraphs(path: pathlib.Path, where: str) -> Iterator[TextChunk]:
 
 
 def _identity(files: list[pathlib.Path], where: str, *options: object) -> str:
-    """What stands for the content of files where it is too long to read: sizes and times."""
+    """The identity of files that are too long to hash: sizes and times."""
     seen = []
     for file in files:
         try:

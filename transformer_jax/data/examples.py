@@ -29,7 +29,7 @@ class EncodedExamples:
 
     Attributes:
         store: The rows.
-        pair_starts: Where in each row the second part begins; its length if there is none.
+        pair_starts: Start of the second text in each row; the length of the row if there is none.
     """
 
     store: TokenStore
@@ -40,7 +40,7 @@ class EncodedExamples:
 
 
 def default_template(tokenizer: Tokenizer) -> SpecialTokensTemplate:
-    """What stands around the texts that encoders are trained on here: ``[CLS]`` and ``[SEP]``.
+    """The special-tokens template of encoders trained here: ``[CLS]`` and ``[SEP]``.
 
     Example:
         >>> from transformer_jax.data.tokenizer import train_tokenizer
@@ -59,20 +59,20 @@ def encode_sentences(
     max_length: int,
     template: SpecialTokensTemplate | None = None,
 ) -> tuple[EncodedExamples, int]:
-    """The ids of sentences or of pairs, and how many were cut to fit.
+    """The ids of sentences or of pairs, and the number of truncated ones.
 
-    Sentences lose their end. Of a pair, the longer side loses its last token until both fit, the
-    second if they are as long (Devlin et al. 2019).
+    Sentences are truncated at the end. The longer text of a pair loses its last token until both
+    fit, the second if they are equal (Devlin et al. 2019).
 
     Args:
         texts: The sentences.
         text_pairs: As many second sentences, or None.
         tokenizer: Its ``bos`` is ``[CLS]``, and its ``eos`` ``[SEP]``.
         max_length: Longest example in tokens, ``[CLS]`` and ``[SEP]`` among them.
-        template: Other special tokens than these around and between texts.
+        template: Special tokens around and between texts, instead of these.
 
     Raises:
-        ConfigError: ``max_length`` has no room for a token of each side.
+        ConfigError: ``max_length`` is too small for a token of each text.
 
     Example:
         >>> from transformer_jax.data.tokenizer import train_tokenizer
@@ -99,7 +99,7 @@ def encode_sentences(
             np.sum(first.lengths > room)
         )
     second = encode_texts(text_pairs, tokenizer)
-    # A side is cut to half of the room, or to more if the other does not need its half.
+    # A text is truncated to half of the space, or to more if the other is shorter.
     half = room // 2
     a = np.minimum(first.lengths, np.maximum(room - half, room - second.lengths))
     b = np.minimum(second.lengths, np.maximum(half, room - first.lengths))

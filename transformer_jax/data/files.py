@@ -1,4 +1,4 @@
-"""Files that end: what might be waited for without end is refused before it is read."""
+"""Opens files; devices and pipes without a writer, which never end, are refused."""
 
 import errno
 import io
@@ -15,14 +15,13 @@ _PATIENCE = 2.0  # seconds for whoever writes to a pipe to open it
 
 
 def open_file(path: str | os.PathLike[str]) -> io.BufferedReader:
-    """A file, or a pipe that somebody writes to, opened for reading bytes.
+    """A file, or a pipe with a writer, opened for reading bytes.
 
-    A pipe without a writer would be waited for without end, and devices such as ``/dev/zero`` have
-    none.
+    Reading a pipe without a writer would block, and devices such as ``/dev/zero`` never end.
 
     Raises:
-        OSError: It is missing, may not be read, a folder, a device, or a pipe without a writer;
-            ``strerror`` says which.
+        OSError: It is missing, not readable, a folder, a device, or a pipe without a writer;
+            ``strerror`` has the reason.
 
     Example:
         >>> open_file("/dev/zero")
@@ -51,14 +50,14 @@ def open_file(path: str | os.PathLike[str]) -> io.BufferedReader:
 
 
 def read_file(path: str | os.PathLike[str], most: int | None = None) -> bytes:
-    """All bytes of a file, for what is read as a whole and must not be a pipe.
+    """All bytes of a file that is not a pipe.
 
     Args:
         path: The file.
-        most: Bytes that are allowed; None is any number.
+        most: Maximum number of bytes; None is unlimited.
 
     Raises:
-        OSError: As :func:`open_file`; or it is a pipe, or larger; ``strerror`` says which.
+        OSError: As :func:`open_file`; or it is a pipe, or larger; ``strerror`` has the reason.
     """
     path = pathlib.Path(path)
     if stat.S_ISFIFO(path.stat().st_mode):
@@ -73,7 +72,7 @@ def read_file(path: str | os.PathLike[str], most: int | None = None) -> bytes:
 
 
 def _first_bytes(handle: int, path: str) -> bytes:
-    """What a pipe has to say first; nothing if its writer is there, but still silent."""
+    """The first bytes of a pipe; empty if its writer has written nothing yet."""
     end = time.monotonic() + _PATIENCE
     while True:
         try:
@@ -82,7 +81,7 @@ def _first_bytes(handle: int, path: str) -> bytes:
             return b""
         if begun:
             return begun
-        # Either nobody has opened it yet, or whoever did has closed it again.
+        # No writer has opened it yet, or the writer has closed it again.
         poll = select.poll()
         poll.register(handle, select.POLLIN)
         closed = any(event & select.POLLHUP for _, event in poll.poll(50))
@@ -93,28 +92,28 @@ def _first_bytes(handle: int, path: str) -> bytes:
 
 
 class _Begun(io.RawIOBase):
-    """A pipe whose first bytes were read already."""
+    """A pipe whose first bytes have been read."""
 
     def __init__(self, begun: bytes, handle: int):
         self._begun, self._handle = begun, handle
 
     def readable(self) -> bool:
-        """It is."""
+        """True."""
         return True
 
     def fileno(self) -> int:
-        """The system's number of the pipe."""
+        """The file descriptor of the pipe."""
         return self._handle
 
     def readinto(self, buffer: Any) -> int:
-        """Fills what fits into ``buffer``, and returns how much that is."""
+        """Read into ``buffer``; returns the number of bytes."""
         taken = self._begun[: len(buffer)] or os.read(self._handle, len(buffer))
         self._begun = self._begun[len(taken) :]
         buffer[: len(taken)] = taken
         return len(taken)
 
     def close(self) -> None:
-        """Closes the pipe."""
+        """Close the pipe."""
         if not self.closed:
             os.close(self._handle)
         super().close()

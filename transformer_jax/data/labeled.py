@@ -1,4 +1,4 @@
-"""Examples with labels, for fine-tuning, from wherever they are: files, or TFDS."""
+"""Labeled examples for fine-tuning, of files or TFDS."""
 
 import dataclasses
 import hashlib
@@ -65,10 +65,10 @@ class LabeledSplits:
 
 
 def check(data: LabeledData) -> None:
-    """Refuses settings that give data in two ways at once, or that cannot be.
+    """Refuse settings with two sources of data, or out of range.
 
     Raises:
-        ConfigError: It names the settings.
+        ConfigError: The settings are invalid; the message names them.
     """
     if data.train is not None and data.tfds is not None:
         raise ConfigError(
@@ -88,15 +88,15 @@ def check(data: LabeledData) -> None:
 
 
 def open_labeled(data: LabeledData, task: LabeledTask) -> LabeledSplits:
-    """Training, validation and test examples, as the settings ask.
+    """Training, validation and test examples of the settings.
 
     Validation examples come from ``data.valid``; or from the data set's own validation split; or a
-    part of training is held out, chosen by a hash of the text and so the same whatever the order
-    of the lines. All examples of one text (first sentence, paragraph) go the same way.
+    part of training is held out, chosen by a hash of the text, whatever the order of the lines.
+    All examples of one text (first sentence, paragraph) stay together.
 
     Raises:
-        ConfigError: No data was asked for, or the task cannot be read from it.
-        DataError: A file cannot be read as asked.
+        ConfigError: The settings name no data, or its format does not suit the task.
+        DataError: A file cannot be read.
     """
     read = data.read
     has_second(task, read)
@@ -123,13 +123,13 @@ def read_labeled(
 
     Args:
         path: The file.
-        task: What is learnt from it.
+        task: The task.
         read: Format, and columns or keys.
         where: The setting that holds ``path``, for messages.
 
     Raises:
-        ConfigError: The task cannot be read from such a file.
-        DataError: The file cannot be read as asked; it says ``path:line``, or names the question.
+        ConfigError: The format of the file does not suit the task.
+        DataError: The file cannot be read; the message has ``path:line``, or names the question.
     """
     if task == "qa":
         labeled_format(path, task, read.format, where)
@@ -145,7 +145,7 @@ def label_names(splits: LabeledSplits, task: LabeledTask) -> tuple[str, ...]:
     Regression and answers have none.
 
     Raises:
-        DataError: There is only one, or a validation or test example has another.
+        DataError: There is only one class, or a validation or test example has an unknown one.
 
     Example:
         >>> train = Sentences("example", ["a", "b", "c"], None, ["10", "9", "10"])
@@ -240,7 +240,7 @@ def _tfds(name: str, folder: str | None, task: LabeledTask, read: LabeledOptions
         raise DataError(f"{name}: no split is called train, only {', '.join(reader.splits)}")
 
     def make(split: str) -> Sentences | None:
-        """The split, or None if its labels are withheld, which is said by -1."""
+        """The split, or None if its labels are withheld (-1)."""
         rows = list(enumerate(reader.rows(split)))
         if {row[-1] for _, row in rows} in ({""}, {"-1"}, {"-1.0"}):
             return None

@@ -25,7 +25,7 @@ __all__ = [
 
 LabeledTask = Literal["classify", "pair", "regress", "tag", "qa"]
 
-# What a task can be read from, and how the names of such files end.
+# The formats of each task, and their file extensions.
 _FORMATS = {
     "classify": ("tsv", "jsonl"),
     "pair": ("tsv", "jsonl"),
@@ -61,13 +61,13 @@ class LabeledOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Sentences:
-    """Sentences, or pairs of them, each with a label, which is text also where it is a number."""
+    """Sentences or pairs, each with a label as text, even if it is a number."""
 
     name: str
     texts: list[str]
     text_pairs: list[str] | None
     labels: list[str]
-    lines: list[int] = dataclasses.field(default_factory=list)  # where they come from
+    lines: list[int] = dataclasses.field(default_factory=list)  # source, for messages
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -87,10 +87,10 @@ class Tagged:
 
 
 def labeled_format(path: str | pathlib.Path, task: LabeledTask, format: str, flag: str = "") -> str:
-    """How a file is written, by its name where ``format`` is ``auto``.
+    """The format of a file, by its extension if ``format`` is ``auto``.
 
     Raises:
-        ConfigError: The name ends in nothing known, or the task needs another format.
+        ConfigError: The extension is unknown, or the task needs another format.
 
     Example:
         >>> labeled_format("train.tsv.gz", "pair", "auto"), labeled_format("a", "tag", "conllu")
@@ -139,9 +139,9 @@ def read_sentences(
         where: The setting that holds ``path``, for messages.
 
     Raises:
-        ConfigError: The columns are given in a way that cannot be.
-        DataError: A line lacks a column; a text or label is empty; a number is none; or there are
-            no lines. It says ``path:line``.
+        ConfigError: A column is unknown.
+        DataError: A line lacks a column, a text or label is empty, a number is invalid, or there
+            are no lines. The message has ``path:line``.
     """
     second = has_second(task, read)
     fields = [("text", read.text), *([("text_pair", read.text_pair)] if second else [])]
@@ -158,10 +158,10 @@ def collect_sentences(
     second: bool,
     lowercase: bool,
 ) -> Sentences:
-    """Sentences from rows of (line, [text, second if there is one, label]), each checked.
+    """Sentences from rows of (line, [text, optional second text, label]), each checked.
 
     Raises:
-        DataError: A text or label is empty, a number is none, or there is nothing.
+        DataError: A text or label is empty, a number is invalid, or there are no rows.
     """
     lines, texts, seconds, labels = [], [], [], []
     fields = ("text", "text_pair", "label") if second else ("text", "label")
@@ -187,10 +187,10 @@ def collect_sentences(
 
 
 def check_number(label: str, place: str) -> float:
-    """The number that a label of a regression is.
+    """The label of a regression as a number.
 
     Raises:
-        DataError: It is none, or not finite.
+        DataError: It is not a finite number.
 
     Example:
         >>> check_number("3.25", "example:1")
@@ -235,7 +235,7 @@ def _tsv(
 
 
 def _numbers(column: str) -> bool:
-    """Whether a column is meant by its number: "²" is a digit, and no number all the same."""
+    """Whether a column is a number: "²" is a digit, but not a number."""
     return column.isdecimal() and len(column) < 10
 
 
@@ -283,9 +283,9 @@ def read_tagged(
     skipped. Of JSONL, ``read.text`` is the key of a list of words and ``read.tag`` of as many tags.
 
     Raises:
-        ConfigError: There is no such column of tags.
-        DataError: A word has no tag, there are more tags than words, or there is nothing. It says
-            ``path:line``.
+        ConfigError: The column of tags is unknown.
+        DataError: A word has no tag, there are more tags than words, or no sentences. The message
+            has ``path:line``.
     """
     kind = labeled_format(path, "tag", read.format, where)
     rows = (_conllu if kind == "conllu" else _word_lists)(path, read, where)

@@ -1,4 +1,4 @@
-"""Which tokens of a store make up batch ``step``: blocks of one stream, or packed documents."""
+"""The tokens of each batch: contiguous blocks of one stream, or packed documents."""
 
 import abc
 import bisect
@@ -23,10 +23,10 @@ class RowBatch:
     """The rows of one batch, each made of at most ``P`` segments of the store.
 
     Attributes:
-        indices: Which row of the plan each is, -1 for none.
-        begins: Where in the store the targets of each segment begin.
-        lengths: Targets of each segment; 0 for none.
-        context_only: How many of them, from the first, have no weight: they are context.
+        indices: Index of each row in the plan, -1 for none.
+        begins: Start of the targets of each segment in the store.
+        lengths: Number of targets of each segment; 0 for none.
+        context_only: Number of leading targets without weight: they are context.
         starts_document: Whether a segment begins a document: its first input is then BOS, otherwise
             the token before.
         packed: Whether the segments of a row must not see each other.
@@ -53,7 +53,7 @@ class RowBatch:
 
 
 class _Plan(abc.ABC):
-    """Rows of equal length, ``rows`` at a time, drawn anew for every epoch."""
+    """Rows of equal length, ``rows`` at a time, reshuffled for every epoch."""
 
     shapes: list[Shape]
     steps_per_epoch: int
@@ -74,14 +74,14 @@ class _Plan(abc.ABC):
 
     @property
     def non_padding_fraction(self) -> float:
-        """The share of an epoch's positions whose targets have weight."""
+        """The fraction of an epoch's positions whose targets have weight."""
         rows, _, length = self.shapes[0]
         return self._weight() / (self.steps_per_epoch * rows * length)
 
     def batch(self, step: int) -> RowBatch:
         """The rows of batch ``step``, counted from 0 over all epochs."""
         epoch, position = divmod(step, self.steps_per_epoch)
-        # One assignment of one tuple, so that threads never see a number without its order.
+        # One assignment of one tuple, so that threads never see a number with another order.
         cached = self._cached
         if cached[0] != epoch:
             self._cached = cached = (epoch, self._order(epoch))
@@ -114,9 +114,9 @@ class ContiguousPlan(_Plan):
     """Contiguous blocks of one stream of tokens, as in nanoGPT: targets are inputs shifted by one.
 
     With ``shuffle`` block i of an epoch reads ``length`` tokens from ``phase + i * length`` on and
-    predicts the next of each. The phase and the order of blocks are drawn anew for every epoch, so
-    blocks are cut elsewhere each time; fewer than ``2 * length`` tokens at the two ends of the
-    stream are left out of an epoch.
+    predicts the next of each. The phase and the order of blocks are random in every epoch, so the
+    boundaries differ; fewer than ``2 * length`` tokens at the two ends of the stream are left out
+    of an epoch.
 
     Without, the blocks come in order and every token but the first is a target exactly once; the
     last block may be partly padding. With a ``stride`` below ``length`` blocks overlap and only
@@ -145,12 +145,12 @@ class ContiguousPlan(_Plan):
             total_tokens: Tokens of the store.
             length: Inputs of a block, and as many targets.
             rows: Blocks of a batch.
-            seed: Of phases and order.
+            seed: Random seed of phases and order.
             shuffle: False takes the blocks in order, and all of the stream.
             stride: How far apart blocks begin, for evaluation; None is ``length``.
 
         Raises:
-            ConfigError: A number that cannot be, or a stride for shuffled blocks.
+            ConfigError: A number is out of range, or a stride for shuffled blocks.
             DataError: There are too few tokens for one block.
         """
         _check(length, rows)
@@ -198,7 +198,7 @@ class PackingPlan(_Plan):
 
     A document longer than a row is split into segments; each later one begins with the token before
     it as its first input. Segments go, longest first, to the fullest row that has room for them
-    (best fit decreasing, Ding et al. 2024). They are packed once; the order of rows is drawn anew
+    (best fit decreasing, Ding et al. 2024). They are packed once; the order of rows is reshuffled
     for every epoch. Every token is a target exactly once in an epoch.
 
     Example:
@@ -222,11 +222,11 @@ class PackingPlan(_Plan):
             document_lengths: Tokens of each document, with its end token.
             length: Tokens of a row.
             rows: Rows of a batch.
-            seed: Of which documents share a row, and of the order of rows.
+            seed: Random seed of packing and of the order of rows.
             shuffle: False takes the rows in the order in which they were made.
 
         Raises:
-            ConfigError: A number that cannot be.
+            ConfigError: A number is out of range.
             DataError: There are no tokens.
         """
         _check(length, rows)
@@ -269,15 +269,15 @@ def make_rows(
 
     Args:
         store: The tokens.
-        batch: Which of them; ``ContiguousPlan.batch``, ``PackingPlan.batch``.
+        batch: Rows of the batch, from ``ContiguousPlan.batch`` or ``PackingPlan.batch``.
         T: Length of the rows.
         bos: The first input of a document, in packed rows.
-        pad: The id that fills up rows.
+        pad: The id of padding.
 
     Returns:
         ``tokens`` and ``targets`` int32 ``[B T]``, ``weights`` float32 ``[B T]``, 0 for padding
-        and for what is there as context; for packed rows also int32 ``segments`` ``[B T]``, 1, 2,
-        ... by segment and 0 for padding, and ``positions`` ``[B T]``, from 0 in each segment.
+        and for context; for packed rows also int32 ``segments`` ``[B T]``, 1, 2, ... by segment
+        and 0 for padding, and ``positions`` ``[B T]``, from 0 in each segment.
 
     Example:
         >>> store = TokenStore(np.array([5, 6, 3, 7, 3]), np.array([0, 3, 5]))
@@ -321,7 +321,7 @@ def _spread(
     fill: int,
     dtype: type = np.int32,
 ) -> np.ndarray:
-    """An array of ``fill``, with ``values`` at these places of it laid flat."""
+    """An array of ``fill`` with ``values`` at these flat indices."""
     flat: np.ndarray = np.full(math.prod(shape), fill, dtype)
     flat[places] = values
     return flat.reshape(shape)

@@ -1,4 +1,4 @@
-"""Batches of arrays from a store and a plan, made ahead of time in the background."""
+"""Batches of arrays from a store and a plan, prefetched in a background thread."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -14,15 +14,15 @@ __all__ = ["Batch", "Plan", "Rows", "batches", "make_batch", "prefetched"]
 Batch = dict[str, Any]  # of arrays, nested
 Made = TypeVar("Made")
 Rows = Callable[[int], np.ndarray]
-"""From the number of rows of the global batch to the indices of those that this process holds."""
+"""A function from the number of rows of the global batch to the indices of this process's rows."""
 
 
 @runtime_checkable
 class Plan(Protocol):
-    """Says which examples make up batch ``step``: a pure function of the step."""
+    """The examples of batch ``step``, as a pure function of the step."""
 
     def batch(self, step: int) -> Any:
-        """What ``make`` turns into the arrays of batch ``step``."""
+        """The input of ``make`` for batch ``step``."""
 
 
 def make_batch(
@@ -62,18 +62,18 @@ def batches(
 ) -> Iterator[Batch]:
     """The batches of steps ``start`` to ``stop``, or without end, made in a background thread.
 
-    The step is all the state there is: ``batches(..., start=n)`` continues exactly where another
+    The step is the only state: ``batches(..., start=n)`` continues exactly where another
     iterator was before step ``n``.
 
     Args:
         store: The sentences.
-        plan: Which of them make up which batch.
+        plan: The sentences of each batch.
         start: The first step.
         stop: Step before which to end; None never ends.
-        rows: Which rows of each global batch this process holds; None is all. Together, processes
-            whose rows part the global batch hold each example exactly once.
-        pad: The id that fills up rows.
-        prefetch: How many batches are made ahead; 0 makes each when it is asked for.
+        rows: Rows of each global batch in this process; None is all. The rows of all processes
+            must partition the batch.
+        pad: The id of padding.
+        prefetch: Number of batches to make ahead; 0 makes each on demand.
     """
 
     def make(batch: BatchPlan) -> Batch:
@@ -95,10 +95,10 @@ def prefetched(
 
     Args:
         plan: Any plan.
-        make: From what the plan says of a batch to its arrays, and what else is told of it.
+        make: Function from the plan's batch to its arrays and further information.
         start: The first step.
         stop: Step before which to end; None never ends.
-        prefetch: How many batches are made ahead; 0 makes each when it is asked for.
+        prefetch: Number of batches to make ahead; 0 makes each on demand.
     """
     if prefetch == 0:
         step = start
@@ -107,7 +107,7 @@ def prefetched(
             step += 1
         return
     if stop is not None and start >= stop:
-        return  # grain would refuse to stand beyond the end
+        return  # grain refuses a position beyond the end
     import grain  # late: it takes a second to import
 
     options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=prefetch)
@@ -121,7 +121,7 @@ def prefetched(
 
 
 class _Steps:
-    """A plan as a sequence of steps, which is what grain reads from."""
+    """A plan as a sequence of steps, the input of grain."""
 
     def __init__(self, plan: Plan, stop: int | None):
         self._plan, self._stop = plan, stop

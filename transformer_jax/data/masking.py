@@ -17,9 +17,9 @@ class MaskedTokens(NamedTuple):
     """Rows with masked tokens, and the tokens that the model predicts.
 
     Attributes:
-        tokens: What the model reads.
-        masked_positions: Of the masked tokens, in order; 0 where there are fewer than ``P``.
-        targets: The tokens that were there.
+        tokens: The input tokens.
+        masked_positions: Positions of the masked tokens, in order; 0 beyond their number.
+        targets: The original tokens.
         weights: 1 for a masked token, 0 where there is none.
     """
 
@@ -31,13 +31,13 @@ class MaskedTokens(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class MLMMasking:
-    """Which tokens are masked, and what replaces them (Devlin et al. 2019; rows B35, H18).
+    """The choice of masked tokens and their replacements (Devlin et al. 2019; rows B35, H18).
 
     Attributes:
         mask: The id of ``[MASK]``.
         plain: The ids of text, which random replacements are drawn from.
-        is_continuation: Which ids continue a word; then whole words are masked. None masks tokens
-            one by one.
+        is_continuation: Whether each id continues a word, for whole-word masking. None masks
+            single tokens.
         mlm_probability: Fraction of the tokens of a row that are masked.
         mask_replace_prob: Fraction of these that become ``mask``.
         random_replace_prob: Fraction of these that become a random id of ``plain``; the others
@@ -101,10 +101,10 @@ def mask_tokens(
     Args:
         tokens: The rows.
         allowed: Which tokens may be masked: neither special tokens nor padding.
-        masking: How many are masked, and what replaces them.
+        masking: Probabilities and replacements.
         numbers: The number of each row in its data set.
-        seed: Of the random draws.
-        epoch: Each epoch masks other tokens.
+        seed: Random seed.
+        epoch: Number of the epoch; each masks other tokens.
 
     Example:
         >>> masking = MLMMasking(
@@ -129,7 +129,7 @@ def mask_tokens(
         picked = np.arange(P) < wanted[:, None]
     else:
         first, picked = _whole_words(order, allowed, masking.is_continuation[tokens], wanted, P)
-    # In order of place, what is not picked last.
+    # In order of position, unmasked tokens last.
     places = np.sort(np.where(picked, first, T), axis=1)
     picked = places < T
     places = np.where(picked, places, 0)
@@ -155,7 +155,7 @@ def mask_tokens(
 def _whole_words(
     order: np.ndarray, allowed: np.ndarray, inside: np.ndarray, wanted: np.ndarray, P: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Places of words that together have as many tokens as wanted, or fewer if none fits."""
+    """Positions of random words with the required number of tokens in total, or fewer."""
     first = np.zeros((len(order), P), int)
     picked = np.zeros((len(order), P), bool)
     before = np.pad(allowed, ((0, 0), (1, 0)))[:, :-1]

@@ -11,9 +11,9 @@ Words = dict[tuple[str, ...], int]
 def bpe_merges(text: str, count: int) -> list[tuple[str, str]]:
     """The first ``count`` merges of byte-pair encoding: each joins the most frequent pair.
 
-    Words are what whitespace parts, and no pair crosses them. Among pairs that are equally
-    frequent the first in the order of code points is taken, so the result is a function of the
-    text alone (Sennrich et al. 2016; row B22). Stops early when no pair is left.
+    Words are separated by whitespace, and no pair crosses them. Of equally frequent pairs, the
+    first in the order of code points is merged, so the result depends on the text alone (Sennrich
+    et al. 2016; row B22). Stops early when no pair is left.
 
     Example:
         >>> bpe_merges("Peter Piper picked a peck of pickled peppers", 5)
@@ -64,7 +64,7 @@ def _merged(words: Words, pair: tuple[str, str]) -> Words:
 def _join(word: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:
     out: list[str] = []
     for piece in word:
-        # A piece just made cannot be the left half again: it is longer than that half.
+        # A merged subword cannot be the left half again: it is longer.
         if out and (out[-1], piece) == pair:
             out[-1] += piece
         else:

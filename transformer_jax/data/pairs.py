@@ -1,4 +1,4 @@
-"""Sentence pairs in memory: collected, counted, and parted into training and validation."""
+"""Sentence pairs in memory: collected, counted, and split into training and validation."""
 
 import dataclasses
 import hashlib
@@ -12,7 +12,7 @@ __all__ = ["Pairs", "collect", "hold_out"]
 
 @dataclasses.dataclass(frozen=True)
 class Pairs:
-    """Sentences and their translations, with what was left out on the way."""
+    """Sentences and their translations, with counts of dropped pairs."""
 
     sources: list[str]
     targets: list[str]
@@ -27,7 +27,7 @@ class Pairs:
 
 
 def collect(rows: Iterable[tuple[str, str]], name: str, lowercase: bool = False) -> Pairs:
-    """Pairs from rows: trimmed, lower-cased if asked, those with an empty side counted out.
+    """Pairs from rows: stripped, optionally lower-cased, without those with an empty side.
 
     Raises:
         DataError: No pair is left.
@@ -53,8 +53,8 @@ def collect(rows: Iterable[tuple[str, str]], name: str, lowercase: bool = False)
 def hold_out(pairs: Pairs, count: int) -> tuple[Pairs, Pairs | None]:
     """Training and validation pairs: about ``count``, at most a tenth, go to validation.
 
-    Which ones is a function of the source sentences alone; equal sources stay together, so no
-    validation sentence was trained on.
+    The choice depends on the source sentences alone; equal sources stay together, so no validation
+    sentence is in the training data.
 
     Example:
         >>> pairs = Pairs([f"s{i}" for i in range(100)], [f"t{i}" for i in range(100)], "example")

@@ -1,4 +1,4 @@
-"""Which examples make up batch ``step``: a pure function of the lengths, the seed and the step."""
+"""The examples of each batch, as a pure function of the lengths, the seed and the step."""
 
 import dataclasses
 import hashlib
@@ -32,7 +32,7 @@ class Shape(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BatchPlan:
-    """The rows of one batch: which example each holds, -1 for none, and the padded lengths."""
+    """The rows of one batch: the example of each, -1 for none, and the padded lengths."""
 
     indices: Int[np.ndarray, " B"]
     S: int
@@ -42,7 +42,7 @@ class BatchPlan:
         return len(self.indices)
 
     def select(self, rows: Int[np.ndarray, " b"]) -> "BatchPlan":
-        """Some of the rows, such as those that one process holds."""
+        """Some of the rows, such as those of one process."""
         return BatchPlan(self.indices[rows], self.S, self.T)
 
 
@@ -70,12 +70,12 @@ class ArrayPlan:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches until each row came at least once."""
+        """Batches until each row has occurred at least once."""
         return -(-self.count // self.rows)
 
     @property
     def fingerprint(self) -> str:
-        """Tells this plan from others."""
+        """Checksum of the plan."""
         return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
 
     def batch(self, step: int) -> Int[np.ndarray, " B"]:
@@ -93,13 +93,13 @@ class ArrayPlan:
 
 
 class BucketPlan:
-    """Batches of examples of like lengths, in a finite set of shapes under a token budget.
+    """Batches of examples of similar lengths, in a fixed set of shapes under a token budget.
 
-    In every epoch each example comes exactly once. An example belongs to the first shape that
+    Each example occurs once in every epoch. An example belongs to the first shape that
     holds both its sides; a shape has as many rows as the budget allows. Examples left over at the
     end of a shape's last batch move up to the next shape where that wastes less than empty rows.
-    The composition of batches and their order are drawn anew for every epoch, by arithmetic that
-    does not depend on the version of any library.
+    The composition of batches and their order are reshuffled for every epoch, by arithmetic that
+    does not depend on library versions.
 
     Example:
         >>> lengths = np.array([3, 9, 4, 5, 8, 2])
@@ -138,7 +138,7 @@ class BucketPlan:
             multiple: Padded lengths are multiples of it; 8 suits accelerators, and pads more.
             required_batch_size_multiple: The rows of a batch are a multiple of it, so that they
                 divide over devices and micro-batches.
-            seed: Of the order.
+            seed: Random seed of the order.
             shuffle: False takes the examples of each shape, and the shapes, in their order.
 
         Raises:
@@ -187,7 +187,7 @@ class BucketPlan:
 
     @property
     def non_padding_fraction(self) -> float:
-        """The share of an epoch's token positions that are not padding."""
+        """The fraction of an epoch's token positions that are not padding."""
         padded = sum(len(b.indices) * (b.S + b.T) for b in self.epoch(0))
         return float(self._lengths.sum() / padded)
 
@@ -199,7 +199,7 @@ class BucketPlan:
     def needed(self, start: int = 0) -> list[Shape]:
         """The shapes, in the order in which the batches after ``start`` steps first need them.
 
-        Those that no batch of the epoch needs any more come last.
+        Those that no later batch of the epoch needs come last.
 
         Example:
             >>> lengths = np.array([3, 9, 4, 5, 8, 2])
@@ -217,7 +217,7 @@ class BucketPlan:
 
     def epoch(self, epoch: int) -> list[BatchPlan]:
         """All batches of an epoch, in order."""
-        # One assignment of one tuple, so that threads never see a number without its batches.
+        # One assignment of one tuple, so that threads never see a number with other batches.
         cached = self._cached
         if cached[0] != epoch:
             self._cached = cached = (epoch, self._epoch(epoch))
@@ -245,7 +245,7 @@ class BucketPlan:
 
 @dataclasses.dataclass(frozen=True)
 class Batching:
-    """Batches of like lengths under a budget of tokens."""
+    """Batches of similar lengths under a budget of tokens."""
 
     max_tokens: int = 4096  # maximum tokens of a side of a batch, with padding, over all devices
     num_buckets: int = 6  # maximum number of batch shapes

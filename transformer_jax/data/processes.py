@@ -1,4 +1,4 @@
-"""Which process, on which machine: as it is written down for others to read."""
+"""The identity of a process and its machine, for lock files."""
 
 import contextlib
 import functools
@@ -13,7 +13,7 @@ __all__ = ["machine", "process_alive", "process_started", "this_process"]
 
 
 def this_process() -> dict[str, Any]:
-    """What tells this process from all others, on all machines, for people and for programs."""
+    """The unique identity of this process on all machines, for people and for programs."""
     return {
         "host": socket.gethostname(),
         "machine": machine(),
@@ -25,7 +25,7 @@ def this_process() -> dict[str, Any]:
 
 @functools.cache
 def machine() -> str:
-    """What tells this machine, since it was started, and this container, from all others.
+    """The identity of this machine, its boot and its container.
 
     A process number means the same process only where this is the same.
     """
@@ -37,16 +37,16 @@ def machine() -> str:
 
 
 def process_started(pid: int) -> str | None:
-    """When a process of this machine was started, in whatever way the system tells; None if gone.
+    """The start time of a process of this machine in the system's own form; None if it has ended.
 
-    An empty text if the system does not tell.
+    It is an empty text if the system does not report it.
 
     The number of a process that ended is given to another one; both together are unique.
     """
     try:
         # The second field is the name of the program, in brackets, and may hold anything.
         told = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return None if told[0] in "ZX" else told[19]  # ended, and not yet waited for
+        return None if told[0] in "ZX" else told[19]  # a zombie: ended, but not yet reaped
     except (FileNotFoundError, ProcessLookupError):
         if Path("/proc/self/stat").exists():
             return _unseen(pid)
@@ -60,7 +60,7 @@ def process_started(pid: int) -> str | None:
 
 
 def _unseen(pid: int) -> str | None:
-    """What is known of a process that the system shows nothing of: None if there is none.
+    """The start time of a hidden process: None if there is no such process.
 
     The processes of other users may be hidden, as by the option ``hidepid`` of ``/proc``.
     """
@@ -74,7 +74,7 @@ def _unseen(pid: int) -> str | None:
 
 
 def process_alive(found: dict[str, Any]) -> bool | None:
-    """Whether the process that a record names still runs; None if this machine cannot tell.
+    """Whether the process of a record still runs; None if this machine cannot know.
 
     Example:
         >>> process_alive(this_process()), process_alive(this_process() | {"started": "long ago"})

@@ -29,9 +29,9 @@ class SpanExamples:
 
     Attributes:
         examples: The rows; the question comes first, and the window second.
-        question: Which of the given questions each example asks.
-        spans: From which to before which character of the context each token of the store comes,
-            -1 for those that are not of the context.
+        question: The index of the question of each example.
+        spans: Start and end character in the context of each token of the store, end excluded; -1
+            outside the context.
     """
 
     examples: EncodedExamples
@@ -57,23 +57,24 @@ def encode_questions(
     *,
     template: SpecialTokensTemplate | None = None,
 ) -> SpanExamples:
-    """The ids of questions, each with as many windows over its context as that needs.
+    """The ids of questions, each with windows over its context.
 
-    Every token of a context is in a window. Windows are as long as fits and begin at the context's
-    first token; each shares ``stride`` tokens with the one before, and the last may be shorter.
+    Every token of a context is in a window. Windows are as long as possible and begin at the
+    context's first token; each shares ``stride`` tokens with the one before, and the last may be
+    shorter.
 
     Args:
         questions: The questions.
-        contexts: What each is about.
+        contexts: The context of each question.
         tokenizer: Its ``bos`` is ``[CLS]``, and its ``eos`` ``[SEP]``.
         max_length: Longest example in tokens, ``[CLS]`` and ``[SEP]`` among them.
-        stride: Tokens that neighbouring windows share.
-        max_question: Longer questions are cut to so many tokens; None is 64, or fewer where
-            windows need the room.
+        stride: Number of tokens that neighboring windows share.
+        max_question: Maximum number of tokens of a question; None is 64, or fewer if windows need
+            the space.
         template: Other special tokens than these around and between texts.
 
     Raises:
-        ConfigError: Windows have no room to move.
+        ConfigError: ``max_length`` is too small for windows to advance.
     """
     template = template or default_template(tokenizer)
     special = sum(map(len, template))
@@ -116,7 +117,7 @@ def locate_answers(
 
     Args:
         examples: Questions with windows.
-        answers: Those of each question, of which the first counts.
+        answers: Answers of each question; the first counts.
     """
     found = np.zeros((len(examples), 2), np.int64)
     for i, question in enumerate(examples.question.tolist()):

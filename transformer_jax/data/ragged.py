@@ -1,4 +1,4 @@
-"""Rows of different lengths that lie one after the other in a flat array."""
+"""Rows of different lengths, concatenated in a flat array."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -35,7 +35,7 @@ def flatten(chunks: Iterable[Sequence[Sequence[int]]], dtype: np.dtype) -> Slice
 
 
 def row_offsets(lengths: Int[np.ndarray, " rows"]) -> Int[np.ndarray, " ends"]:
-    """Where rows of these lengths begin, and where the last one ends.
+    """The start of each row of these lengths, and the end of the last.
 
     Example:
         >>> row_offsets(np.array([2, 0, 1]))

@@ -1,4 +1,4 @@
-"""Documents as sentences of ids, in memory-mapped files: what pairs of texts are made of."""
+"""Documents as sentences of ids, in memory-mapped files, for sentence pairs."""
 
 import array
 import dataclasses
@@ -28,7 +28,7 @@ class SentenceStore(TokenStore):
 
     Attributes:
         counts: ``documents``, ``sentences``, ``characters``, ``bytes`` and ``unknown`` tokens of
-            the text, and what was left out of it, by reason.
+            the text, and left-out documents by reason.
     """
 
     documents: Int[np.ndarray, " documents"]
@@ -36,10 +36,10 @@ class SentenceStore(TokenStore):
 
 
 def sentences(text: str) -> list[str]:
-    r"""The sentences of a text: what line ends, or full stops and their like before a blank, part.
+    r"""The sentences of a text, split at line ends and at full stops and the like before a blank.
 
-    Nothing is left out but blanks, and what has neither letter nor digit, such as a ruled line.
-    A full stop within a sentence ("e.g. this") parts it too.
+    Blanks are dropped, and sentences without letters and digits, such as a ruled line. A full stop
+    within a sentence ("e.g. this") splits it too.
 
     Example:
         >>> sentences("It rains. Does it?\nYes, 3.5 mm.")
@@ -61,11 +61,11 @@ def build_sentences(
 
     Args:
         texts: The documents.
-        tokenizer: What turns them into ids.
+        tokenizer: The tokenizer.
         cache: A folder that keeps the arrays, memory-mapped, under a name made of the identity of
             the texts and the tokenizer; it is then opened without reading the texts again. None
             keeps them in memory.
-        writes: Whether arrays that the cache lacks are added to it, and not kept in memory.
+        writes: Whether missing arrays are added to the cache instead of kept in memory.
 
     Raises:
         DataError: The texts cannot be read, or the cache cannot be written.
@@ -108,7 +108,7 @@ def build_sentences(
 def _encode(
     texts: DocumentStream, tokenizer: Tokenizer, add: Callable[[np.ndarray], object]
 ) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
-    """Gives blocks of ids to ``add``; offsets of sentences and of documents, and counts."""
+    """Pass blocks of ids to ``add``; returns offsets of sentences and documents, and counts."""
     offsets, documents = array.array("q", [0]), array.array("q", [0])
     counts = dict.fromkeys(("documents", "sentences", "characters", "bytes", "unknown"), 0)
     for chunks in groups(texts):

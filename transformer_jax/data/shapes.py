@@ -1,4 +1,4 @@
-"""Which few shapes batches take: chosen to waste little on padding."""
+"""The choice of a few batch shapes with little padding."""
 
 import numpy as np
 from jaxtyping import Int
@@ -18,7 +18,7 @@ def choose_shapes(
 
     An example takes the first shape that holds both its sides. Among all chains of multiples of
     ``multiple`` that one is returned for which the sum of ``S + T`` over all examples is least;
-    where lengths are many, the candidates are their quantiles. The last shape holds everything.
+    where lengths are many, the candidates are their quantiles. The last shape holds every example.
 
     Example:
         >>> lengths = np.array([3, 4, 4, 5, 30])

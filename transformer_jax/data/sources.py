@@ -1,4 +1,4 @@
-"""Sentence pairs from wherever they are: a built-in corpus, aligned files, TSV, JSONL, TFDS."""
+"""Sentence pairs of a built-in corpus, aligned files, TSV, JSONL or TFDS."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -62,10 +62,10 @@ class Splits:
 
 
 def check(data: PairData) -> None:
-    """Refuses settings that give data in two ways at once, or by halves.
+    """Refuse settings with two sources of data, or with one side only.
 
     Raises:
-        ConfigError: It names the settings.
+        ConfigError: The settings are invalid; the message names them.
     """
     files = Files(data.source, data.target, data.pairs)
     ways = [name for name in ("corpus", "tfds") if getattr(data, name) is not None]
@@ -98,15 +98,15 @@ def _check_files(files: Files, where: str) -> None:
 
 
 def load_splits(data: PairData) -> Splits:
-    """Training, validation and test pairs, as the settings ask.
+    """Training, validation and test pairs of the settings.
 
     Validation pairs come from ``data.valid``; or from the data set's own validation split; or a
-    part of training is held out, chosen by a hash of the source sentence and so the same whatever
-    the order of the lines. All pairs that share a source sentence go the same way.
+    part of training is held out, chosen by a hash of the source sentence, whatever the order of
+    the lines. All pairs with one source sentence stay together.
 
     Raises:
-        ConfigError: No data was asked for.
-        DataError: A file cannot be read as asked, or nothing is left to train on.
+        ConfigError: The settings name no data.
+        DataError: A file cannot be read, or no training pairs are left.
     """
     if data.corpus is not None:
         splits = _phrasebook(data.read)
@@ -133,7 +133,7 @@ def load_splits(data: PairData) -> Splits:
 def read_pairs(files: Files, read: ReadOptions = ReadOptions(), where: str = "data") -> Pairs:
     """The pairs of two aligned files, or of one TSV or JSONL file.
 
-    Blanks at either end of a sentence go; a pair with an empty side is dropped and counted.
+    Sentences are stripped of blanks; a pair with an empty side is dropped and counted.
 
     Args:
         files: The files.

@@ -13,7 +13,7 @@ __all__ = ["Answer", "Questions", "lowered", "read_questions"]
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What answers a question: ``text``, which begins at character ``start`` of the paragraph."""
+    """An answer: ``text``, which begins at character ``start`` of the paragraph."""
 
     text: str
     start: int
@@ -21,7 +21,7 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True)
 class Questions:
-    """Questions, the paragraph that each is about, and the answers that people gave, or none."""
+    """Questions, the paragraph of each, and its reference answers, if any."""
 
     name: str
     ids: list[str]
@@ -36,12 +36,12 @@ class Questions:
 def read_questions(path: str, lowercase: bool = False, where: str = "data.train") -> Questions:
     """The questions of a SQuAD file, 1.1 (Rajpurkar et al. 2016) or 2.0, in its order.
 
-    Questions with ``is_impossible`` have no answers. Paragraphs stay as they are to the character,
-    because answers count them.
+    Questions with ``is_impossible`` have no answers. Paragraphs are unchanged, because answers are
+    offsets in characters.
 
     Raises:
-        DataError: The file is laid out otherwise, or an answer is not where it should be. It names
-            the question.
+        DataError: The file has another format, or an answer is not at its offset. The message
+            names the question.
     """
     try:
         whole = json.loads("\n".join(read_lines(path, where)))
@@ -74,7 +74,7 @@ def read_questions(path: str, lowercase: bool = False, where: str = "data.train"
 
 
 def _rows(whole: Any, path: str) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Each question with its paragraph, and what to call it until it has told its id."""
+    """Each question with its paragraph, and its name for messages before its id is read."""
     for i, article in enumerate(_list(whole, "data", path), 1):
         place = f"{path}: article {i}"
         for j, paragraph in enumerate(_list(article, "paragraphs", place), 1):
@@ -126,7 +126,7 @@ def _shown(text: str) -> str:
 
 
 def lowered(text: str) -> str:
-    """Lower case that leaves every character where it is: one letter, İ, would become two.
+    """Lower case that keeps every offset: one letter, İ, would become two.
 
     Example:
         >>> lowered("İN"), len("İN".lower())

@@ -1,4 +1,4 @@
-"""Sentences as ids, made once: a flat array of ids and the offsets at which sentences begin."""
+"""Sentences as ids, encoded once: a flat array of ids and the offsets of sentences."""
 
 import contextlib
 import dataclasses
@@ -63,9 +63,9 @@ class PairStore:
     Attributes:
         source: Source sentences.
         target: Their translations.
-        pair_indices: The number of each pair among those given; pairs that are too long may have
-            been dropped.
-        counts: Pairs that were too long, by what was done with them.
+        pair_indices: Index of each pair in the input; pairs that are too long may have been
+            dropped.
+        counts: Numbers of dropped and truncated pairs.
     """
 
     source: TokenStore
@@ -100,8 +100,8 @@ def build_store(
 
     Args:
         pairs: Sentences and their translations.
-        tokenizer: Of the sources, and of the targets if there is no other.
-        target_tokenizer: Of the targets.
+        tokenizer: Tokenizer of the sources, and of the targets without another one.
+        target_tokenizer: Tokenizer of the targets.
         max_length: Longest sentence in tokens, with its end token.
         too_long: A pair with a longer side is dropped, or that side is truncated and
             keeps its end token.
@@ -197,10 +197,10 @@ def _open(folder: pathlib.Path) -> PairStore | None:
 
 
 def write_arrays(folder: pathlib.Path, fill: Callable[[pathlib.Path], dict[str, int]]) -> None:
-    """Writes a folder under another name and renames it, so that it is whole or not there.
+    """Write a folder under another name and rename it, so that it is always complete.
 
     Args:
-        folder: Where the arrays are to be.
+        folder: Path of the folder.
         fill: Writes ``*.npy`` files to the folder it is given, and returns counts to keep.
 
     Raises:
@@ -225,7 +225,7 @@ def write_arrays(folder: pathlib.Path, fill: Callable[[pathlib.Path], dict[str, 
 
 
 def _draft_name(name: str) -> str:
-    """The name under which this process writes a folder, which no other one uses."""
+    """The temporary name of a folder, unique to this process."""
     me = this_process()
     return f".{name}.{me['host']}.{_digest(me['machine'])}.{me['pid']}.{me['started']}"
 
@@ -235,9 +235,9 @@ def _digest(machine: str) -> str:
 
 
 def _remove_dead(folder: pathlib.Path, draft: pathlib.Path) -> None:
-    """Removes what processes left that were killed while they wrote the same folder.
+    """Remove temporary folders of processes that were killed while writing the same folder.
 
-    Those of other machines, on a shared disk, are taken for dead after a day without a write.
+    A process of another machine, on a shared disk, counts as dead after a day without a write.
     """
     for other in folder.parent.glob(f".{folder.name}.*"):
         *_, place, pid, started = ["", "", *other.name.split(".")]
@@ -255,7 +255,7 @@ def _remove_dead(folder: pathlib.Path, draft: pathlib.Path) -> None:
 def open_arrays(
     folder: pathlib.Path, names: Sequence[str]
 ) -> tuple[list[np.ndarray], dict[str, int]] | None:
-    """Arrays of a folder, memory-mapped, and its counts; None if it is not what was written."""
+    """Arrays of a folder, memory-mapped, and its counts; None if it is missing or damaged."""
     try:
         note = json.loads(read_file(folder / "store.json").decode("utf-8"))
         if any(_sha256(folder / name) != digest for name, digest in note["files"].items()):
@@ -267,13 +267,13 @@ def open_arrays(
 
 
 def release_pages(array: np.ndarray) -> None:
-    """Gives back the memory that holds what was read of a memory-mapped array; others stay.
+    """Release the memory of the pages read from a memory-mapped array.
 
     Example:
         >>> release_pages(np.zeros(3))
     """
     held = getattr(array, "base", None)
-    # Elsewhere the system does it when it needs the memory.
+    # Other systems release it when they need the memory.
     if isinstance(held, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
         held.madvise(mmap.MADV_DONTNEED)
 

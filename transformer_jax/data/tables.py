@@ -1,4 +1,4 @@
-"""Pairs that lie in one file: tab-separated columns, or a JSON object a line."""
+"""Pairs in one file: tab-separated columns, or one JSON object per line."""
 
 import json
 import pathlib
@@ -14,10 +14,10 @@ __all__ = ["parse_object", "read_jsonl", "read_tsv", "table_format", "text_field
 def table_format(
     path: str | pathlib.Path, format: str = "auto", flag: str = ""
 ) -> Literal["tsv", "jsonl"]:
-    """How a file of pairs is written, by its name where ``format`` is ``auto``.
+    """The format of a file of pairs, by its extension if ``format`` is ``auto``.
 
     Raises:
-        ConfigError: The name ends in nothing known.
+        ConfigError: The extension is unknown.
 
     Example:
         >>> table_format("pairs.tsv.gz"), table_format("spa.txt", "tsv")
@@ -42,11 +42,11 @@ def read_tsv(
 
     Args:
         path: The file.
-        columns: Which two, counted from 1; None is the two columns of a file that has no others.
-        flag: The setting that named the file, for messages.
+        columns: Numbers of the two columns, from 1; None is a file with exactly two.
+        flag: The setting of the file, for messages.
 
     Raises:
-        DataError: A line has another number of columns than asked, or than the first line.
+        DataError: A line has too few columns, or another number than the first line.
     """
     wanted = 2 if columns is None else 0
     first, second = columns or (1, 2)
@@ -68,10 +68,10 @@ def read_tsv(
 def read_jsonl(
     path: str | pathlib.Path, fields: tuple[str, str] = ("source", "target"), flag: str = ""
 ) -> Iterator[tuple[str, str]]:
-    """The pairs of a file that holds a JSON object a line. Empty lines are empty pairs.
+    """The pairs of a file with one JSON object per line. Empty lines are empty pairs.
 
     Raises:
-        DataError: A line is no JSON object, or lacks a field, or the field is not text.
+        DataError: A line is not a JSON object, or lacks a field, or the field is not text.
     """
     for number, line in enumerate(read_lines(path, flag), 1):
         if not line:
@@ -90,7 +90,7 @@ def parse_object(line: str, path: str | pathlib.Path, number: int) -> dict[str, 
     """The JSON object of one line.
 
     Raises:
-        DataError: It is something else, with ``path:number``.
+        DataError: It is not an object; the message has ``path:number``.
 
     Example:
         >>> parse_object('{"text": "one"}', "example", 1)
@@ -113,12 +113,12 @@ def text_field(
     Args:
         row: A JSON object.
         field: Its key.
-        path: The file it comes from.
+        path: The file, for messages.
         number: The line.
-        hint: How to name another field.
+        hint: End of the message: how to choose another field.
 
     Raises:
-        DataError: The field is missing, or is no text that can be written down.
+        DataError: The field is missing, or is not valid text.
 
     Example:
         >>> text_field({"text": "one"}, "text", "example", 1, "name another")

@@ -20,10 +20,10 @@ class TaggedExamples:
     """Sentences of words as ids; a long sentence continues in further examples.
 
     Attributes:
-        examples: The rows, of one part.
+        examples: The rows, of one text each.
         word_starts: Row ``i`` has the first token of each word of example ``i``.
-        sentence: Which of the given sentences each example comes from.
-        firsts: Which word of that sentence is the first of the example.
+        sentence: The index of the sentence of each example.
+        firsts: The index of the first word of each example in its sentence.
     """
 
     examples: EncodedExamples
@@ -41,17 +41,17 @@ def encode_tagged(
     max_length: int,
     template: SpecialTokensTemplate | None = None,
 ) -> TaggedExamples:
-    """The ids of sentences of words, in which every word has exactly one place.
+    """The ids of sentences of words; every word has exactly one position.
 
-    Words are encoded alone, all but the first of a sentence with a blank before them. A word of
-    which no token is left becomes ``unk`` (``eos`` where there is none). A word that is longer
-    than an example is cut.
+    Words are encoded alone, all but the first of a sentence with a blank before them. A word
+    without tokens becomes ``unk`` (``eos`` where there is none). A word that is longer than an
+    example is truncated.
 
     Args:
         words: The words of each sentence.
         tokenizer: Its ``bos`` is ``[CLS]``, and its ``eos`` ``[SEP]``.
         max_length: Longest example in tokens, with these two.
-        template: Other special tokens than these around texts.
+        template: Special tokens around texts, instead of these.
 
     Raises:
         ConfigError: ``max_length`` leaves no room for two tokens beside the special ones.
@@ -75,9 +75,9 @@ def encode_tagged(
     counts = np.array([len(sentence) for sentence in words], np.int64)
     pieces, lead = _encode_words(words, tokenizer)
     lengths = np.minimum(pieces.lengths, room)
-    ends = np.cumsum(lengths)  # of each word, in tokens of all sentences
+    ends = np.cumsum(lengths)  # start of each word, in tokens of all sentences
     last = np.cumsum(counts)
-    starts: list[int] = []  # the word that each example begins with, of all words
+    starts: list[int] = []  # the first word of each example, of all words
     sentence: list[int] = []
     for i, (begin, end) in enumerate(zip((last - counts).tolist(), last.tolist(), strict=True)):
         while True:

@@ -1,4 +1,4 @@
-"""Lines of text files, counted as ``wc -l`` counts them and refused where they are not text."""
+"""Lines of text files, numbered as by ``wc -l`` and checked to be text."""
 
 import codecs
 import gzip
@@ -25,7 +25,7 @@ def decode_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
     Args:
         lines: Byte strings that each end with ``\n``, but perhaps the last: a file opened in
             binary mode, or ``sys.stdin.buffer``.
-        name: What messages call it.
+        name: Name of the input for messages.
 
     Raises:
         DataError: A line is not UTF-8, or holds a NUL character; with ``name:line``.
@@ -57,11 +57,11 @@ def decode_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
 
 
 def open_bytes(path: str | pathlib.Path, flag: str = "") -> io.BufferedIOBase:
-    """A file opened for reading bytes, unpacked on the way if its name ends in ``.gz``.
+    """A file opened for reading bytes, decompressed if its name ends in ``.gz``.
 
     Args:
         path: The file.
-        flag: The setting that named it, for the message.
+        flag: The setting of the file, for messages.
 
     Raises:
         DataError: The file is missing, a folder, a device, a pipe that nobody writes to, or may not
@@ -102,17 +102,16 @@ def read_lines(path: str | pathlib.Path, flag: str = "") -> Iterator[str]:
 
 
 def check_readable(path: str | pathlib.Path, flag: str = "") -> None:
-    """Refuses a file that cannot be read, or does not begin as text, before any work is done.
+    """Refuse a file that cannot be read, or does not begin as text.
 
-    What can be read but once is left to whoever reads it: of a pipe nothing is opened, of a
-    terminal no line is taken.
+    Input that can be read only once is not touched: pipes and terminals.
 
     Args:
         path: The file.
-        flag: The setting that named it, for the message.
+        flag: The setting of the file, for messages.
 
     Raises:
-        DataError: As ``open_bytes`` and ``decode_lines`` have it, of the first line.
+        DataError: As ``open_bytes`` and ``decode_lines``, for the first line.
     """
     try:
         kind = os.stat(path).st_mode

@@ -1,8 +1,7 @@
 """Data sets of text that TensorFlow Datasets prepared on disk.
 
-In array_record they are read without TensorFlow; in tfrecord, which is what the package prepares
-by default, with it where it is installed. Nothing here touches the network: what is not prepared
-is refused at once.
+The format array_record is read without TensorFlow; tfrecord, the default of the package, needs
+TensorFlow. Nothing is downloaded: a data set that is not prepared gives an error.
 """
 
 import importlib
@@ -44,7 +43,7 @@ class _Reader:
             raise DataError(f"{folder}: cannot be read as a data set: {_line(error)}") from None
 
     def _records(self, split: str, fields: Sequence[str]) -> Iterator[tuple[str, ...]]:
-        """The named texts of each record of a split, as they are."""
+        """The named texts of each record of a split, unchanged."""
         if self._tensorflow:
             yield from self._tensorflow_records(split, fields)
             return
@@ -64,7 +63,7 @@ class _Reader:
             yield texts
 
     def _tensorflow_records(self, split: str, fields: Sequence[str]) -> Iterator[tuple[str, ...]]:
-        """The same, of a data set in tfrecord."""
+        """The records of a data set in tfrecord."""
         i, wanted = 0, self._builder.info.splits[split].num_examples
         try:
             for row in _tensorflow_rows(self._builder, split):
@@ -84,7 +83,7 @@ class _Reader:
             )
 
     def _check_shards(self, split: str) -> None:
-        """A cut shard opens without an error and without records, so records are counted."""
+        """A truncated shard opens without an error and without records, so records are counted."""
         module = importlib.import_module("array_record.python.array_record_module")
         info = self._builder.info.splits[split]
         for path, wanted in zip(info.filepaths, info.shard_lengths, strict=True):
@@ -93,7 +92,7 @@ class _Reader:
             try:
                 reader = module.ArrayRecordReader(str(path))
                 found = reader.num_records()
-                reader.close()  # which is where a cut shard may be noticed, or not
+                reader.close()  # a truncated shard may raise here, or not
             except Exception as error:
                 raise DataError(
                     f"{path}: damaged ({_line(error)}): prepare the data set anew"
@@ -120,7 +119,7 @@ class TranslationReader(_Reader):
         """Opens the data set that was prepared in ``folder``, the one with dataset_info.json.
 
         Args:
-            folder: Of one version of one configuration.
+            folder: Folder of one version of one configuration.
             fields: Languages of source and target; None is the data set's own order.
 
         Raises:
@@ -151,7 +150,7 @@ class TextReader(_Reader):
         """Opens the data set that was prepared in ``folder``, the one with dataset_info.json.
 
         Args:
-            folder: Of one version of one configuration.
+            folder: Folder of one version of one configuration.
             field: The feature that holds the text.
 
         Raises:
@@ -192,10 +191,10 @@ class LabeledReader(_Reader):
         """Opens the data set that was prepared in ``folder``, the one with dataset_info.json.
 
         Args:
-            folder: Of one version of one configuration.
+            folder: Folder of one version of one configuration.
             texts: The features that hold the sentences, one or two.
             label: The feature that holds the label.
-            numbers: The label is a number to predict, not a class.
+            numbers: Whether the label is a number (regression), not a class.
 
         Raises:
             ConfigError: The package is not installed, or a feature is not there or not as asked.
@@ -325,10 +324,10 @@ def _has_tensorflow() -> bool:
 
 
 def _check_format(folder: pathlib.Path) -> str:
-    """In which of the formats that can be read here a data set was prepared.
+    """The format of a prepared data set.
 
     Raises:
-        DataError: In another one, with the line that prepares it in array_record.
+        DataError: The format is unsupported; the message has the command for array_record.
     """
     try:
         info = json.loads(read_file(folder / "dataset_info.json").decode("utf-8"))

@@ -1,4 +1,4 @@
-"""Documents as ids, made once as a stream: texts larger than memory, in memory-mapped files."""
+"""Documents as token ids in memory-mapped files, encoded once, for texts larger than memory."""
 
 import array
 import dataclasses
@@ -29,7 +29,7 @@ class TextStore(TokenStore):
 
     Attributes:
         counts: ``documents``, ``characters``, ``bytes`` (of UTF-8) and ``unknown`` tokens of the
-            text, and what was left out of it, by reason.
+            text, and left-out documents by reason.
     """
 
     counts: dict[str, int]
@@ -49,13 +49,13 @@ def build_tokens(
 
     Args:
         texts: The documents.
-        tokenizer: What turns them into ids.
+        tokenizer: The tokenizer.
         cache: A folder that keeps the arrays, memory-mapped, under a name made of the identity of
             the texts, the tokenizer and ``ends``; it is then opened without reading the texts
             again, and damaged arrays are made anew. None keeps the ids in memory.
-        writes: Whether arrays that the cache lacks are added to it, and not kept in memory.
-        ends: Whether each document ends with EOS. Without, documents follow each other like the
-            parts of one text.
+        writes: Whether missing arrays are added to the cache instead of kept in memory.
+        ends: Whether each document ends with EOS. If False, documents follow each other as one
+            text.
 
     Raises:
         DataError: The texts cannot be read, or the cache cannot be written.
@@ -117,8 +117,8 @@ def write_ids(
 
     Args:
         path: The file.
-        dtype: Of the ids.
-        fill: Is given a function that takes the blocks.
+        dtype: Data type of the ids.
+        fill: Called with a function that appends a block.
     """
     total = 0
     with open(path, "wb") as file:
@@ -153,7 +153,7 @@ def _write(
 def _encode(
     texts: DocumentStream, tokenizer: Tokenizer, ends: bool, add: Callable[[np.ndarray], object]
 ) -> tuple[np.ndarray, dict[str, int]]:
-    """Gives blocks of ids to ``add``; the offsets of the documents, and what was counted."""
+    """Pass blocks of ids to ``add``; returns the offsets of the documents, and counts."""
     offsets = array.array("q", [0])
     characters = bytes_ = unknown = total = 0
     dtype = id_dtype(tokenizer)

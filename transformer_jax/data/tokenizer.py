@@ -30,7 +30,7 @@ __all__ = [
 
 Kind = Literal["bpe", "wordpiece", "unigram", "bytes", "characters"]
 
-# In this order of preference; the last resort is said in ``Tokenizer``.
+# In order of preference; see ``Tokenizer`` for the fallback.
 _NAMES = {
     "pad": ("<pad>", "[PAD]", "<|pad|>"),
     "unk": ("<unk>", "[UNK]", "<|unk|>"),
@@ -56,17 +56,17 @@ class Tokenizer:
 
     Attributes:
         vocab_size: One more than the largest id.
-        pad: Fills up rows; the id of ``eos`` where the file has no such token.
-        unk: Replaces what the vocabulary lacks, or None.
+        pad: Padding; the id of ``eos`` where the file has no such token.
+        unk: The token of unknown text, or None.
         bos: The first input of a decoder; the id of ``pad`` where the file has none (T5, Marian).
         eos: Ends every sentence.
-        mask: Replaces masked tokens, or None.
+        mask: The mask token, or None.
         prefix_ids: Special tokens before a source text, by the file's template (BART's ``<s>``).
         suffix_ids: Special tokens after it; ``eos`` alone without a template.
         num_separators: Number of ``eos`` between the two texts of a pair (RoBERTa: 2).
         template: The special-tokens template of the file, or None.
         text: The content of the file.
-        sha256: Of the file that ``save`` writes.
+        sha256: Checksum of the file that ``save`` writes.
     """
 
     vocab_size: int
@@ -86,12 +86,13 @@ class Tokenizer:
         """The tokenizer that a ``tokenizer.json`` describes, without its truncation and padding.
 
         Args:
-            text: What the file holds; kept as it is, because numbers change when written anew.
+            text: Content of the file; kept unchanged, because numbers may change when serialized
+                again.
             special: Names of special tokens by role (pad, unk, bos, eos, mask), where unusual.
 
         Raises:
             DataError: There is no token that ends sentences, or a named one is missing.
-            Exception: The text describes no tokenizer; ``load_tokenizer`` says so in one line.
+            Exception: The text describes no tokenizer; ``load_tokenizer`` raises DataError instead.
         """
         backend = tokenizers.Tokenizer.from_str(text)
         backend.no_truncation()
@@ -140,7 +141,7 @@ class Tokenizer:
         return [self._only_text(encoding.ids) for encoding in encodings]
 
     def encode_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
-        """The ids of many texts, and from which to before which character each comes.
+        """The ids of many texts, and the span of characters of each, end excluded.
 
         The blank before a word is not part of its token's span. Tokens that are bytes of one
         character all have its span.
@@ -162,20 +163,20 @@ class Tokenizer:
         return found
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids; special tokens leave no trace."""
+        """The text of ids, without special tokens."""
         return self.decode_batch([ids])[0]
 
     def decode_batch(self, rows: Iterable[Iterable[int]]) -> list[str]:
-        """The texts of many rows of ids; special tokens leave no trace."""
+        """The texts of many rows of ids, without special tokens."""
         kept = [[int(i) for i in ids if int(i) not in self._special] for ids in rows]
         return [self._backend.decode(ids, skip_special_tokens=True) for ids in kept]
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
-        """What to call each id where people read it, such as the axes of a picture."""
+        """The readable name of each id, such as for the axes of a plot."""
         return [_readable(self._backend, int(i), self._special) for i in ids]
 
     def name(self, id: int) -> str:
-        """What the file calls an id, such as ``</s>``.
+        """The name of an id in the file, such as ``</s>``.
 
         Raises:
             DataError: There is no such id.
@@ -189,7 +190,7 @@ class Tokenizer:
 
     @functools.cached_property
     def is_continuation(self) -> Bool[np.ndarray, " V"]:
-        """Which ids continue the word of the id before them.
+        """Whether each id continues the word of the id before it.
 
         Known by the ``##`` of WordPiece, by the blank before a word of byte-level BPE, or by the
         ``▁`` of SentencePiece; special tokens continue nothing. A vocabulary without any of these
@@ -209,11 +210,11 @@ class Tokenizer:
 
     @property
     def special_ids(self) -> frozenset[int]:
-        """The ids that are no text: padding, beginning, end, the unknown and the mask."""
+        """The ids of special tokens: padding, start, end, unknown and mask."""
         return self._special | ({self.unk} if self.unk is not None else set())
 
     def save(self, path: str | pathlib.Path) -> None:
-        """Writes ``tokenizer.json``, whole or not at all."""
+        """Write ``tokenizer.json`` atomically."""
         path = pathlib.Path(path)
         draft = path.with_name(f".{path.name}.{os.getpid()}")
         try:
@@ -287,12 +288,12 @@ def load_tokenizer(
 
     Args:
         path: The file.
-        sha256: What the file's checksum must be, if known: a damaged file that still loads would
+        sha256: The expected checksum of the file, if known: a damaged file that still loads would
             silently encode text otherwise.
         special: Names of special tokens by role (pad, unk, bos, eos, mask), where unusual.
 
     Raises:
-        DataError: The file is missing, no tokenizer, or not the one that is expected.
+        DataError: The file is missing, is not a tokenizer, or has another checksum.
     """
     path = pathlib.Path(path)
     try:
@@ -320,7 +321,7 @@ def load_tokenizer(
 
 
 def _character_ids(text: str) -> np.ndarray | None:
-    """The id of every character by its code point, if the tokenizer does nothing but look it up."""
+    """The id of every character by its code point, if the tokenizer is a plain lookup."""
     if '"WordLevel"' not in text:
         return None  # most files are long, and need not be taken apart again
     file = json.loads(text)
@@ -341,7 +342,7 @@ def _character_ids(text: str) -> np.ndarray | None:
 
 
 def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
-    """A span without the blanks that it begins with, unless it is all blank."""
+    """A span without leading blanks, unless it is all blank."""
     if start < end and text[start].isspace():
         kept = text[start:end].lstrip()
         return (end - len(kept), end) if kept else (start, end)
@@ -364,7 +365,7 @@ def _special_ids(vocab: Mapping[str, int], given: Mapping[str, str]) -> dict[str
 
 
 def _template(backend: tokenizers.Tokenizer) -> SpecialTokensTemplate | None:
-    """What the file puts around texts; None if it is nothing, or they cannot be told from it."""
+    """The special-tokens template of the file; None if it has none, or it cannot be determined."""
     plain = backend.encode("a", add_special_tokens=False).ids
     framed = backend.encode("a", add_special_tokens=True).ids
     where = [i for i in range(len(framed)) if framed[i : i + len(plain)] == plain]

@@ -1,4 +1,4 @@
-"""Whether a tokenizer and a model belong together."""
+"""Checks that a tokenizer and a model fit together."""
 
 import os
 from typing import Any
@@ -14,17 +14,17 @@ def check_vocabulary(
     exact: bool = False,
     where: str | os.PathLike[str] | None = None,
 ) -> None:
-    """Refuses a tokenizer with ids that a model has no vector for; more vectors than ids are usual.
+    """Refuse a tokenizer with ids that a model has no embedding for; more embeddings are usual.
 
     Args:
         tokenizer: Its ``vocab_size`` is one more than its largest id.
-        vocabs: How many tokens each table of the model has.
+        vocabs: The vocabulary sizes of the model's tables.
         exact: Whether the model must have as many tokens as the tokenizer (n-gram models).
-        where: The folder or run that both lie in; None if they were handed over as objects.
+        where: The folder or run that holds both; None for objects in memory.
 
     Raises:
-        ConfigError: They were handed over together and do not belong together.
-        CheckpointError: They lie in one folder and do not belong together.
+        ConfigError: The objects do not fit together.
+        CheckpointError: The files of the folder do not fit together.
 
     Example:
         >>> from transformer_jax.data.tokenizer import train_tokenizer
