@@ -1,4 +1,4 @@
-"""What a published ``config.json`` says, key by key, and in words where it is unusable."""
+"""Reads the keys of a published ``config.json``, with errors for unusable values."""
 
 import json
 from collections.abc import Mapping
@@ -15,11 +15,11 @@ _MOST_BYTES = 16 << 20
 
 
 class ConfigReader:
-    """The keys of a ``config.json``, read as what they must be.
+    """The keys of a ``config.json``, with checks of their types.
 
     Args:
-        values: What the file holds.
-        where: What to call it in errors.
+        values: The content of the file.
+        where: Name of the file in errors.
 
     Attributes:
         asked: The numbers, flags and objects that were read, the usual values of missing ones too.
@@ -79,7 +79,7 @@ class ConfigReader:
         return value
 
     def is_null(self, name: str) -> bool:
-        """Whether ``name`` is there with the value null, which is not a missing key.
+        """Whether ``name`` has the value null; a missing key has not.
 
         Example:
             >>> fields = ConfigReader({"sliding_window": None})
@@ -89,7 +89,7 @@ class ConfigReader:
         return name in self.values and self.values[name] is None
 
     def choice(self, names: tuple[str, ...], allowed: Mapping[str, Any], default: str) -> Any:
-        """What the word under the first of ``names`` stands for.
+        """The value of ``allowed`` for the string under the first of ``names``.
 
         Raises:
             CheckpointError: It is none of ``allowed``.
@@ -130,7 +130,7 @@ class ConfigReader:
         return found
 
     def group(self, name: str) -> "ConfigReader":
-        """The keys of an object within; none where it is missing.
+        """The keys of a nested object; empty if it is missing.
 
         Raises:
             CheckpointError: It is no object.

@@ -1,4 +1,4 @@
-"""Which keys of a configuration an error is about, found by trying other values."""
+"""The keys of a configuration that cause an error, found by trying other values."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,7 +16,7 @@ def deciding_keys(fields: ConfigReader, outcome: Callable[[ConfigReader], Any]) 
 
     Args:
         fields: A configuration that was read.
-        outcome: What comes of a configuration. Values for which it raises an error tell nothing.
+        outcome: Function of a configuration. Values for which it raises an error are skipped.
 
     Example:
         >>> fields = ConfigReader({"heads": 4, "size": 8})
@@ -40,7 +40,7 @@ def deciding_keys(fields: ConfigReader, outcome: Callable[[ConfigReader], Any]) 
 
 
 def _others(value: Any) -> Iterator[Any]:
-    """Values near one: of several some may make no model."""
+    """Values near a value; some may be invalid."""
     if isinstance(value, bool):
         yield not value
     elif isinstance(value, int):

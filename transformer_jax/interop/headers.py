@@ -1,4 +1,4 @@
-"""What the header of a ``.safetensors`` file may say."""
+"""Checks of the header of a ``.safetensors`` file."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,7 +45,7 @@ _LARGEST = 1 << 62  # elements and bytes of one tensor
 
 
 class Entry(NamedTuple):
-    """Where a tensor lies: its bytes are those from ``start`` to before ``stop`` of ``file``."""
+    """The location of a tensor: bytes ``start`` to ``stop``, end excluded, of ``file``."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -55,7 +55,7 @@ class Entry(NamedTuple):
 
 
 def read_header(data: bytes, path: Path, base: int) -> dict[str, Entry]:
-    """The tensors that a header names.
+    """The tensors of a header.
 
     Args:
         data: The header.
@@ -63,7 +63,7 @@ def read_header(data: bytes, path: Path, base: int) -> dict[str, Entry]:
         base: Where in the file tensors begin.
 
     Raises:
-        ValueError: What is wrong, in words.
+        ValueError: The header is invalid.
     """
     cursor = Cursor(data, MOST_KEYS)
     entries = {}
@@ -115,7 +115,7 @@ def _naturals(value: object) -> tuple[int, ...] | None:
 
 
 def name_problem(name: str) -> str | None:
-    """Why no tensor may have this name, or None.
+    """The reason why a name of a tensor is invalid, or None.
 
     Example:
         >>> name_problem("encoder.weight"), name_problem("../weight")
@@ -131,7 +131,7 @@ def name_problem(name: str) -> str | None:
 
 
 def check_cover(entries: Mapping[str, Entry], start: int, size: int) -> None:
-    """Demands that tensors follow one another from the header to the end of the file.
+    """Check that tensors fill the file from the header to its end without gaps.
 
     Raises:
         ValueError: Two overlap, or bytes belong to none.

@@ -1,4 +1,4 @@
-"""Which sizes of a Hugging Face model are believed, before its tensors are compared one by one."""
+"""Limits of the sizes of a Hugging Face model, checked before its tensors are compared."""
 
 from transformer_jax.errors import ConfigError
 from transformer_jax.interop.family import Model
@@ -11,10 +11,10 @@ _LARGEST_TABLE = 1 << 28  # numbers, of positions that are computed as a table
 
 
 def check_sizes(model: Model, tensors: TensorFolder) -> None:
-    """Refuses sizes that the files cannot hold, before a model of such sizes is even described.
+    """Refuse sizes that the files cannot hold, before the model is described.
 
     Raises:
-        ConfigError: A size that cannot be.
+        ConfigError: A size is out of range.
     """
     config, most = model.config, tensors.nbytes
     decoder = config.decoder()

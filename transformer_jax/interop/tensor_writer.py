@@ -1,4 +1,4 @@
-"""Weights written as .safetensors files, whole or in shards, safe from crashes."""
+"""Writes weights as .safetensors files, whole or in shards, atomically."""
 
 import json
 import os
@@ -28,8 +28,8 @@ def write_tensors(
     Args:
         path: The folder, made if missing.
         tensors: Arrays by name.
-        shard_bytes: The most bytes of tensors in a file, where they are more; a larger tensor has
-            a file of its own. None writes one file.
+        shard_bytes: Maximum number of bytes in a file; a larger tensor has a separate file. None
+            writes one file.
 
     Raises:
         CheckpointError: A name or type the format lacks, weights in the way, or a full disk.
@@ -88,7 +88,7 @@ def _save(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
 
 
 def _write(path: Path, fill: Callable[[Path], object]) -> None:
-    """Writes a file under another name, and renames it when it has reached the disk."""
+    """Write a file under another name, and rename it once it is on disk."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         draft.touch()

@@ -54,7 +54,7 @@ def find_tokenizer(
 
     Args:
         folder: What lies beside the weights.
-        side: Whose text is encoded, where source and target differ (Marian); they share the ids.
+        side: Source or target, if their tokenizers differ (Marian); they share the ids.
 
     Raises:
         DataError: There is none, it is damaged, or it cannot be converted exactly.
@@ -73,7 +73,7 @@ def find_tokenizer(
 
 
 def _source(folder: Path, side: str, settings: Settings) -> tuple[Path, _Convert]:
-    """The file that a tokenizer is made from, and how."""
+    """The file that a tokenizer is converted from, and the converter."""
     vocabulary, merges = folder / "vocab.json", folder / "merges.txt"
     if os.path.lexists(folder / "source.spm"):
         sided = folder / f"{side}.spm"
@@ -107,7 +107,7 @@ def _guarded(path: Path, make: _Convert) -> tokenizers.Tokenizer:
 
 
 def _complete(backend: tokenizers.Tokenizer, settings: Settings) -> tokenizers.Tokenizer:
-    """The tokenizer with what the folder says was added to it."""
+    """The tokenizer with the tokens that the folder adds to it."""
     for name, id in sorted(settings.added_tokens.items(), key=lambda item: item[1]):
         if name in settings.special:
             backend.add_special_tokens([_token(name)])
@@ -119,7 +119,7 @@ def _complete(backend: tokenizers.Tokenizer, settings: Settings) -> tokenizers.T
 
 
 def _surround(backend: tokenizers.Tokenizer, settings: Settings) -> tokenizers.Tokenizer:
-    """The tokenizer with what stands around a text, where its kind leaves that to settings."""
+    """The tokenizer with its special-tokens template, if settings define it."""
     if backend.post_processor is not None:
         return backend
     first, last = settings.around(settings.family in _PLAIN)
@@ -262,7 +262,7 @@ def _frame(
 
 
 def _mark(backend: tokenizers.Tokenizer, names: Iterable[str]) -> None:
-    """Makes those of the names that the vocabulary has special tokens."""
+    """Mark the names in the vocabulary as special tokens."""
     known = backend.get_vocab()
     backend.add_special_tokens([_token(name) for name in names if name in known])
 

@@ -1,4 +1,4 @@
-"""The settings of a run of any family, as types of functions that serve several of them."""
+"""Types of the settings of runs of any family."""
 
 from typing import TypeAlias, TypeVar
 
@@ -8,11 +8,11 @@ from transformer_jax.runs.translation_settings import Run as TranslationRun
 
 __all__ = ["AnyRun", "BucketedRunType", "NewRunType", "RunType"]
 
-# Trained step by step.
+# Runs with training steps.
 AnyRun: TypeAlias = TranslationRun | LanguageRun | PretrainRun | FinetuneRun
 
-# Of functions that return the same run with other settings: trained step by step, in buckets by
-# length, and of any kind.
+# Functions that return a run of the same type: runs with steps, runs with buckets by length, and
+# runs of any kind.
 RunType = TypeVar("RunType", TranslationRun, LanguageRun, PretrainRun, FinetuneRun)
 BucketedRunType = TypeVar("BucketedRunType", TranslationRun, PretrainRun, FinetuneRun)
 NewRunType = TypeVar(

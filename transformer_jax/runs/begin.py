@@ -1,4 +1,4 @@
-"""How a run begins: its tokenizer, its directory, and what follows from both."""
+"""The start of a run: its tokenizer, its directory, and settings that follow from both."""
 
 import dataclasses
 import os
@@ -24,7 +24,7 @@ __all__ = ["begin", "learn_tokenizer", "token_cache"]
 def learn_tokenizer(
     settings: Any, texts: Iterable[str], special: tuple[str, ...] = SPECIAL
 ) -> Tokenizer:
-    """A tokenizer trained on ``texts`` as a run's settings say, and a line about it."""
+    """A tokenizer trained on ``texts`` by a run's settings, and a line about it."""
     began, size, why = time.monotonic(), settings.vocab_size, ""
     with working("learning the tokenizer"):
         if size is None:
@@ -47,19 +47,19 @@ def begin(
     *,
     vocab_given: bool,
 ) -> RunDirectory:
-    """A new run directory with all that the run is made of but its state.
+    """Create a run directory with everything but the training state.
 
-    ``config.json`` holds the run as it will be done.
+    ``config.json`` holds the run with all settings.
 
     Args:
-        run: What is asked for.
-        learn: Trains the tokenizer, if the run does not name one.
-        resolve: The run with what only the tokenizer and the texts tell, such as the size of the
-            model's vocabulary.
-        vocab_given: Whether the size of the model's vocabulary was asked for too.
+        run: The settings.
+        learn: Function that trains the tokenizer, unless the run names one.
+        resolve: Function that fills in settings that follow from the tokenizer and the texts, such
+            as the vocabulary size of the model.
+        vocab_given: Whether the user set the vocabulary size of the model too.
 
     Raises:
-        ConfigError: The tokenizer and the model that was asked for do not fit together.
+        ConfigError: The tokenizer and the vocabulary size of the model do not fit together.
     """
     output = run.output
     assert output is not None
@@ -81,7 +81,7 @@ def begin(
             size = dataclasses.replace(run.tokenizer, vocab_size=tokenizer.vocab_size)
             run = dataclasses.replace(run, tokenizer=size)
         directory = RunDirectory.create(output, overwrite=run.overwrite)
-        # In this order: what was killed in between is known as a run in which nothing was begun.
+        # In this order: a run that is killed in between counts as empty.
         directory.write(directory.config, dataclasses.asdict(run))
         tokenizer.save(directory.tokenizer)
     sync_global_devices("begun")
@@ -89,10 +89,10 @@ def begin(
 
 
 def token_cache(run: Any, directory: RunDirectory) -> TokenCache:
-    """Where the ids of a run's texts are kept.
+    """The cache of the token ids of a run's texts.
 
-    In the run, unless it has a cache. What a run that is only to be read does not have is kept in
-    memory.
+    It is in the run directory, unless the run has a cache. For a run that is only read, missing
+    ids are kept in memory.
     """
     if run.cache is not None:
         return TokenCache(Path(run.cache))

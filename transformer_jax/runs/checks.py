@@ -1,4 +1,4 @@
-"""What settings of a run must fit to: its machine, its tokenizer, its measures and each other."""
+"""Checks of the settings of a run against its devices, tokenizer, metrics and each other."""
 
 import dataclasses
 import math
@@ -37,7 +37,7 @@ def mesh_of(run: AnyRun) -> Mesh:
 
 
 def with_rows(run: BucketedRunType) -> BucketedRunType:
-    """The run with rows of batches that divide over this mesh as well as over those to come."""
+    """The run with a number of rows that divides over this mesh and those of later resumes."""
     training = run.training
     needed = num_batch_shards(mesh_of(run)) * training.gradient_accumulation_steps
     multiple = math.lcm(training.required_batch_size_multiple, needed)
@@ -47,10 +47,10 @@ def with_rows(run: BucketedRunType) -> BucketedRunType:
 
 
 def check_best(run: AnyRun, allowed: Sequence[str]) -> None:
-    """Refuses a measure of checkpoints that the run does not take.
+    """Refuse a metric of checkpoints that the run does not have.
 
     Raises:
-        ConfigError: It names those that there are.
+        ConfigError: The metric is unknown; the message names those of the run.
     """
     if run.loop.best_checkpoint_metric not in (None, *allowed):
         raise ConfigError(
@@ -60,20 +60,20 @@ def check_best(run: AnyRun, allowed: Sequence[str]) -> None:
 
 
 def check_steps(run: AnyRun) -> None:
-    """Refuses a warmup that is longer than the steps that were asked for.
+    """Refuse a warmup that is longer than the run.
 
     Raises:
-        ConfigError: It names both.
+        ConfigError: The warmup is too long; the message has both numbers.
     """
     if run.training.steps is not None:
         check_warmup(run.optimizer.schedule, run.training.steps)
 
 
 def check_length(setting: str, length: int, model: TransformerConfig) -> None:
-    """Refuses texts that are longer than the model has positions for.
+    """Refuse texts that exceed the model's positions.
 
     Raises:
-        ConfigError: It names both settings.
+        ConfigError: The texts are too long; the message names both settings.
     """
     most = model.positions.max_length
     if length > most:
@@ -85,10 +85,10 @@ def check_length(setting: str, length: int, model: TransformerConfig) -> None:
 
 
 def check_rows(run: AnyRun) -> None:
-    """Refuses batches whose rows do not divide over devices and micro-batches.
+    """Refuse batches whose rows do not divide over devices and micro-batches.
 
     Raises:
-        ConfigError: It says by what they have to.
+        ConfigError: The rows do not divide; the message has the divisor.
     """
     needed = num_batch_shards(mesh_of(run)) * run.training.gradient_accumulation_steps
     if run.training.row_unit % needed:

@@ -1,4 +1,4 @@
-"""Scores of a trained encoder's run: what ``experiments.encoder_only evaluate`` does."""
+"""Evaluation of a trained encoder: ``encoder_only evaluate``."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ __all__ = ["evaluate"]
 
 
 def evaluate(asked: Any) -> int:
-    """Prints what a run makes of its test data, or of a file, and keeps it if asked to."""
+    """Print the metrics of a run on its test data or a file; optionally write them as JSON."""
     directory = open_directory(asked.run)
     run = read(directory)
     if isinstance(run, PretrainRun):

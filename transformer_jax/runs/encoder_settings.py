@@ -1,4 +1,4 @@
-"""What the runs of encoders are made of, and those that have names."""
+"""Settings of the runs of encoders, and the named runs."""
 
 import dataclasses
 from typing import Any, Literal
@@ -33,7 +33,7 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class EncoderTraining:
-    """How long, on how much at a time, from which seed."""
+    """Training settings: duration, batch size, seed."""
 
     # Passes over the training examples; None is as many as give 1000 steps, 10 to 50.
     epochs: int | None = 3
@@ -60,7 +60,7 @@ class EncoderTraining:
 
     @property
     def row_unit(self) -> int:
-        """What the rows of every batch are a multiple of."""
+        """The divisor of the rows of every batch."""
         return self.required_batch_size_multiple
 
     @property
@@ -71,7 +71,7 @@ class EncoderTraining:
 
 @dataclasses.dataclass(frozen=True)
 class PretrainTraining(EncoderTraining):
-    """The same, and how long texts are."""
+    """Training settings, with the length of texts."""
 
     # Passes over the training text; None is as many as give 1000 steps, 10 to 50.
     epochs: int | None = 10
@@ -115,7 +115,7 @@ class PretrainRun:
 
 @dataclasses.dataclass(frozen=True)
 class TaskConfig:
-    """What is learnt from labeled examples, and from where it starts."""
+    """The task of labeled examples, and the initialization."""
 
     kind: LabeledTask = "classify"
     init_from: str | None = None  # a run whose encoder it starts from; None starts from nothing
@@ -160,7 +160,7 @@ def read(directory: RunDirectory) -> PretrainRun | FinetuneRun:
     """The run of a directory.
 
     Raises:
-        CheckpointError: ``config.json`` is damaged, or of something else.
+        CheckpointError: ``config.json`` is damaged, or of another kind of run.
     """
     fields = directory.read_config()
     try:
@@ -195,7 +195,7 @@ def _muon(peak: float, warmup: int | None) -> OptimizerConfig:
 def _small(width: int, layers: int, length: int) -> TransformerConfig:
     """BERT with pre-norm and RoPE.
 
-    With so few steps these find the words around a hidden one much earlier.
+    In short runs these learn from neighboring words much earlier.
     """
     config = bert(width, layers, max_length=length)
     return dataclasses.replace(

@@ -1,4 +1,4 @@
-"""An encoder's run on labeled examples: what ``experiments.encoder_only finetune`` does."""
+"""Fine-tuning of an encoder on labeled examples: ``encoder_only finetune``."""
 
 import dataclasses
 import functools
@@ -31,7 +31,7 @@ __all__ = ["begin", "make_task", "open_run", "partition_of", "predictor", "train
 
 
 def begin(run: FinetuneRun, named: FinetuneRun) -> tuple[FinetuneRun, RunDirectory, LabeledSplits]:
-    """A new run directory; the run as it will be done, its directory, and its examples."""
+    """Create a run directory; returns the run with all settings, its directory and examples."""
     checks.check_best(run, ("valid_loss", *(f"valid_{name}" for name in MEASURES[run.task.kind])))
     checks.check_steps(run)
     if run.task.labels:
@@ -102,7 +102,7 @@ def _check_layers(run: FinetuneRun) -> None:
 
 
 def partition_of(freeze: str) -> Partition:
-    """What a run trains: all parameters, or those whose paths are not frozen.
+    """The partition of a run: all parameters, or those that are not frozen, are trainable.
 
     Example:
         >>> from flax import nnx
@@ -133,7 +133,7 @@ def partition_of(freeze: str) -> Partition:
 
 
 def _texts(part: Labeled) -> list[str]:
-    """All text of the examples, to learn a tokenizer from."""
+    """All text of the examples, to train a tokenizer."""
     if isinstance(part, Tagged):
         return [" ".join(words) for words in part.words]
     if isinstance(part, Questions):
@@ -144,7 +144,7 @@ def _texts(part: Labeled) -> list[str]:
 def make_task(
     run: FinetuneRun, directory: RunDirectory, tokenizer: Tokenizer, splits: LabeledSplits
 ) -> Task:
-    """What a run trains."""
+    """The task of a run."""
     del directory
     settings = run.task
     task = labeled(
@@ -175,7 +175,7 @@ def _initial(run: FinetuneRun, params: Any) -> Any:
 
 
 def predictor(model: tuple[Any, Any], tokenizer: Tokenizer, run: FinetuneRun) -> Predictor:
-    """Predicts the labels of texts as a run does."""
+    """The predictor of labels of texts with a model of the run."""
     task = run.task
     return Predictor(
         model,
@@ -188,5 +188,5 @@ def predictor(model: tuple[Any, Any], tokenizer: Tokenizer, run: FinetuneRun) ->
 
 
 def train(run: FinetuneRun, directory: RunDirectory, splits: LabeledSplits) -> int:
-    """Trains, and scores the best checkpoint on validation and test examples."""
+    """Train, and score the best checkpoint on validation and test examples."""
     return train_run(run, directory, functools.partial(make_task, splits=splits))

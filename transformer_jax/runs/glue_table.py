@@ -1,4 +1,4 @@
-"""Runs on GLUE's tasks as a row of its table: what ``experiments.encoder_only glue`` prints."""
+"""Runs on GLUE's tasks as a row of its table: ``encoder_only glue``."""
 
 from collections.abc import Sequence
 
@@ -13,15 +13,15 @@ __all__ = ["glue"]
 def glue(pairs: Sequence[str]) -> str:
     """The published rows (Devlin et al. 2019, table 1; row H22), and that of some runs, in percent.
 
-    A run fills its column with what it reached on its validation examples; the published rows are
+    The column of a run is its score on its validation examples; the published rows are
     of GLUE's hidden test sets. The average is over all nine columns, and absent if one is.
 
     Args:
         pairs: ``COLUMN=RUN``, such as ``SST-2=runs/sst``.
 
     Raises:
-        ConfigError: No such column, or no run after it.
-        DataError: A run that has no score of that task.
+        ConfigError: The column is unknown, or has no run.
+        DataError: A run has no score of that task.
     """
     ours = {}
     for pair in pairs:

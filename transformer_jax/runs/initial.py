@@ -1,4 +1,4 @@
-"""A trained run that another one starts from."""
+"""Initialization of a run from a trained run."""
 
 import dataclasses
 from collections.abc import Callable
@@ -19,7 +19,7 @@ __all__ = ["Initial", "load_pretrained"]
 
 @dataclasses.dataclass(frozen=True)
 class Initial:
-    """The run of an encoder, of which parts are taken over by the names of their parameters."""
+    """A trained encoder whose parameters initialize another run, by name."""
 
     directory: RunDirectory
     model: TransformerConfig
@@ -31,14 +31,14 @@ class Initial:
         return changed
 
     def given(self, params: Any, anew: Callable[[str], bool] = lambda name: False) -> Any:
-        """``params`` with its values wherever it has them, and a line about which those are.
+        """``params`` with its values for parameters of the same name, and a line about them.
 
         Args:
             params: Nested dictionaries of arrays.
-            anew: Which parameters, by path, are left as they are.
+            anew: Whether a parameter, by path, stays newly initialized.
 
         Raises:
-            CheckpointError: Nothing fits, or one of the same name has another shape.
+            CheckpointError: No name matches, or one of the same name has another shape.
         """
         path = self.directory.path
         known = flatten_dict(self.directory.load_params("best").params)
@@ -73,7 +73,7 @@ def load_pretrained(path: str) -> Initial:
     """The run of an encoder at ``path``.
 
     Raises:
-        ConfigError: It is no encoder.
+        ConfigError: The run is not an encoder.
         CheckpointError: There is no such run, or it is damaged.
     """
     directory = open_directory(path)
@@ -100,6 +100,6 @@ def _changed(base: Any, asked: Any, usual: Any) -> Any:
 
 
 def _part(name: str) -> str:
-    """What a parameter is part of, as short as it can be said."""
+    """The short name of the part of the model that holds a parameter."""
     parts = name.split("/")
     return "/".join(parts[:3]) if parts[1:2] == ["blocks"] else parts[0]

@@ -1,4 +1,4 @@
-"""A language model's run from texts to scores: what ``experiments.decoder_only`` puts together."""
+"""Runs of language models, from texts to metrics: ``decoder_only``."""
 
 import dataclasses
 import functools
@@ -36,7 +36,7 @@ TextRun: TypeAlias = LanguageRun | NgramRun
 
 
 def begin(run: TextRun, named: TextRun) -> tuple[TextRun, RunDirectory, TextSplits]:
-    """A new run directory; the run as it will be done, its directory, and its texts."""
+    """Create a run directory; returns the run with all settings, its directory, and its texts."""
     vocab_given = False
     if isinstance(run, LanguageRun) and isinstance(named, LanguageRun):
         vocab_given = run.model.vocab_size != named.model.vocab_size
@@ -52,7 +52,7 @@ def begin(run: TextRun, named: TextRun) -> tuple[TextRun, RunDirectory, TextSpli
 
 
 def _resolved(texts: TextSplits, run: TextRun, tokenizer: Tokenizer) -> TextRun:
-    """The run with the token that its texts begin with."""
+    """The run with the start token of its texts."""
     if isinstance(run, NgramRun):
         return run
     run = checks.with_vocab(run, tokenizer)
@@ -105,7 +105,7 @@ def _beginning(texts: DocumentStream, characters: int) -> DocumentStream:
 
 
 def _ends(run: TextRun) -> bool:
-    # A single text without end is read as nanoGPT reads it: nothing is added.
+    # A single text gets no end token, as in nanoGPT.
     return getattr(run, "first", "bos") != "newline"
 
 
@@ -122,7 +122,7 @@ def store_of(
 def make_task(
     run: LanguageRun, directory: RunDirectory, tokenizer: Tokenizer, texts: TextSplits
 ) -> Task:
-    """What a run trains."""
+    """The task of a run."""
     training = run.training
     task = language_model(
         texts,
@@ -137,7 +137,7 @@ def make_task(
 
 
 def train(run: TextRun, directory: RunDirectory, texts: TextSplits) -> int:
-    """Trains, compares the best checkpoint with n-gram models, and writes results."""
+    """Train, compare the best checkpoint with n-gram models, and write results."""
     if isinstance(run, NgramRun):
         return count(run, directory, texts)
     return train_run(run, directory, functools.partial(make_task, texts=texts))
@@ -176,13 +176,13 @@ def _write_sample(model: LanguageModel, run: TextRun) -> None:
 
 
 def _evaluation_texts(texts: TextSplits) -> dict[str, DocumentStream]:
-    """The texts that models are compared on: tests, or else those of validation."""
+    """The texts for comparing models: test texts, or else validation texts."""
     valid = {} if texts.valid is None else {"valid": texts.valid}
     return dict(texts.tests) or valid
 
 
 def count(run: NgramRun, directory: RunDirectory, texts: TextSplits) -> int:
-    """Counts an n-gram model, scores it, and writes what came of it."""
+    """Train an n-gram model, score it, and write the model and its results."""
     if not is_main_process():
         return 0
 
@@ -210,7 +210,7 @@ def count(run: NgramRun, directory: RunDirectory, texts: TextSplits) -> int:
 
 
 def compare(asked: Any) -> int:
-    """Prints what runs, and models counted from the first one's text, make of a text."""
+    """Print the metrics of runs, and of n-gram models of the first run's text, on a text."""
     first = open_directory(asked.run)
     run = read(first)
     texts = open_run(run) if asked.text is None or asked.ngrams != () else None

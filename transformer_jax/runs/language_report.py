@@ -1,4 +1,4 @@
-"""Language models side by side on the same texts: nats, perplexity, bits."""
+"""Comparison of language models on the same texts: loss, perplexity, bits."""
 
 import dataclasses
 import math
@@ -21,24 +21,24 @@ __all__ = ["DocumentScorer", "Report", "TextMetrics", "baselines", "evaluate_tex
 
 @runtime_checkable
 class DocumentScorer(Protocol):
-    """A model of the probability of tokenized documents."""
+    """A model that scores tokenized documents."""
 
     def document_log_probs(self, store: TokenStore) -> np.ndarray:
-        """The log-probability of every token, given those before it in its document."""
+        """The log-probability of every token, conditional on those before it in its document."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TextMetrics:
     """Loss of a text under a model."""
 
-    nats: float  # of the whole text, ends of documents among its tokens
+    nats: float  # of the whole text; end tokens of documents count
     tokens: int
     characters: int
     bytes: int
 
     @property
     def loss(self) -> float:
-        """Nats a token."""
+        """Cross-entropy in nats per token."""
         return self.nats / max(self.tokens, 1)
 
     def to_dict(self) -> dict[str, float]:
@@ -104,11 +104,11 @@ class Report:
         self.rows: list[tuple[str, str, TextMetrics]] = []
 
     def add(self, model: str, found: Mapping[str, TextMetrics]) -> None:
-        """Takes in what a model makes of each text."""
+        """Add the metrics of a model on each text."""
         self.rows += [(model, text, worth) for text, worth in found.items()]
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """By text, then by model."""
+        """The metrics by text, then by model."""
         out: dict[str, dict[str, Any]] = {}
         for model, text, worth in self.rows:
             out.setdefault(text, {})[model] = worth.to_dict()

@@ -1,4 +1,4 @@
-"""What a language model's run is made of, and the runs that have names."""
+"""Settings of the runs of language models, and the named runs."""
 
 import dataclasses
 from typing import Any, Literal
@@ -36,7 +36,7 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class LanguageTraining:
-    """How long, on how much at a time, from which seed."""
+    """Training settings: duration, batch size, seed."""
 
     # Passes over the training text; None is as many as give 1000 steps, 10 to 50.
     epochs: int | None = 10
@@ -58,7 +58,7 @@ class LanguageTraining:
 
     @property
     def row_unit(self) -> int:
-        """What the rows of every batch are a multiple of."""
+        """The divisor of the rows of every batch."""
         return self.batch_size
 
     @property
@@ -135,7 +135,7 @@ def read(directory: RunDirectory) -> "LanguageRun | NgramRun":
     """The run of a directory.
 
     Raises:
-        CheckpointError: ``config.json`` is damaged, or of something else.
+        CheckpointError: ``config.json`` is damaged, or of another kind of run.
     """
     fields = directory.read_config()
     model = fields.get("model")
@@ -199,8 +199,8 @@ _NAMED: dict[str, tuple[str, Any]] = {
     "python-docs": (
         "The reference topics that come with Python: minutes on a laptop, no data needed.",
         LanguageRun(
-            # A text this small is learnt by heart in a minute: dropout and an average of the
-            # parameters keep what holds elsewhere too.
+            # A text this small is memorized in a minute: dropout and a moving average of the
+            # parameters reduce overfitting.
             model=_narrow(width=128, layers=4, heads=4, context=256, dropout=0.15),
             data=TextData(corpus="python-docs"),
             tokenizer=TokenizerConfig(kind="bpe", vocab_size=1000),

@@ -1,4 +1,4 @@
-"""Whether there is room for a run at all, by arithmetic: before texts are read or anything runs."""
+"""A lower bound of the memory of a run, checked before anything is read or computed."""
 
 import os
 from typing import Any
@@ -16,7 +16,7 @@ _FLOAT = 4  # bytes
 
 
 def memory(devices: list[Any]) -> int | None:
-    """The bytes that devices have together; None where they do not tell.
+    """The bytes of all devices together; None if they do not report them.
 
     Those of a CPU share the memory of their machine.
     """
@@ -26,7 +26,7 @@ def memory(devices: list[Any]) -> int | None:
         except (ValueError, OSError, AttributeError):
             return None
         return pages * len({device.process_index for device in devices})
-    # A process is told of its own devices alone; those of the others are like them.
+    # A process knows its own devices only; the others count as equal.
     here = jax.process_index()
     own = next((device for device in devices if device.process_index == here), None)
     limit = None if own is None else (own.memory_stats() or {}).get("bytes_limit")
@@ -34,15 +34,15 @@ def memory(devices: list[Any]) -> int | None:
 
 
 def check_room(run: Any) -> None:
-    """Refuses a run whose parameters and gradients, or whose batches, no memory here holds.
+    """Refuse a run whose parameters and gradients, or whose batches, exceed all memory.
 
-    What passes may still be too much: only the least that any run takes is counted.
+    A run that passes may still be too large: this is a lower bound.
 
     Raises:
-        ConfigError: It says what takes how much, and what there is.
+        ConfigError: The memory is too small; the message has both sizes.
     """
     if not isinstance(run.model, TransformerConfig):
-        return  # counted, not learnt
+        return  # an n-gram model
     limit = memory(devices_of(run.distributed))
     if limit is None:
         return

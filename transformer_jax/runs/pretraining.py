@@ -1,4 +1,4 @@
-"""An encoder's pre-training, from texts to scores: what ``encoder_only pretrain`` does."""
+"""Pre-training of an encoder, from texts to metrics: ``encoder_only pretrain``."""
 
 import dataclasses
 import functools
@@ -33,7 +33,7 @@ __all__ = ["begin", "make_task", "open_run", "score", "train"]
 
 
 def begin(run: PretrainRun, named: PretrainRun) -> tuple[PretrainRun, RunDirectory, TextSplits]:
-    """A new run directory; the run as it will be done, its directory, and its texts."""
+    """Create a run directory; returns the run with all settings, its directory, and its texts."""
     checks.check_best(run, ("valid_loss", "valid_mlm_accuracy"))
     checks.check_steps(run)
     checks.check_length("training.sequence_length", run.training.sequence_length, run.model)
@@ -58,7 +58,7 @@ def _resolved(run: PretrainRun, tokenizer: Tokenizer) -> PretrainRun:
 def make_task(
     run: PretrainRun, directory: RunDirectory, tokenizer: Tokenizer, texts: TextSplits
 ) -> Task:
-    """What a run trains."""
+    """The task of a run."""
     task = masked_lm(
         texts,
         run.model,
@@ -73,7 +73,7 @@ def make_task(
 
 
 def train(run: PretrainRun, directory: RunDirectory, texts: TextSplits) -> int:
-    """Trains, and compares the best checkpoint with trivial baselines."""
+    """Train, and compare the best checkpoint with trivial baselines."""
     return train_run(run, directory, functools.partial(make_task, texts=texts))
 
 
@@ -92,7 +92,7 @@ def _test(
 def score(
     run: PretrainRun, directory: RunDirectory, texts: TextSplits, tokenizer: Tokenizer, model: Any
 ) -> dict[str, dict[str, float]]:
-    """Prints and returns what a model scores on the test texts, or else on validation texts."""
+    """Print and return the metrics of a model on the test texts, or else on validation texts."""
     parts = dict(texts.tests)
     if not parts and texts.valid is not None:
         parts = {"valid": texts.valid}

@@ -10,7 +10,7 @@ __all__ = ["TokenizerConfig", "batching_of"]
 
 @dataclasses.dataclass(frozen=True)
 class TokenizerConfig:
-    """How text becomes tokens; one vocabulary for both sides."""
+    """Tokenizer settings; source and target share one vocabulary."""
 
     kind: Literal["bpe", "wordpiece", "unigram", "bytes", "characters"] = "bpe"
     # At most so many tokens are learnt; None follows from the size of the text, up to 8000.
@@ -19,7 +19,7 @@ class TokenizerConfig:
 
 
 def batching_of(training: Any) -> Batching:
-    """How the batches of a run are made, from its training settings."""
+    """The batching of a run, from its training settings."""
     return Batching(
         training.max_tokens,
         training.num_buckets,

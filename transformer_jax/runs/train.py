@@ -1,4 +1,4 @@
-"""From the settings of a run and its task to a trained run: the same for every family."""
+"""Training of a run of any family, from its settings and its task."""
 
 import dataclasses
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def load_tokenizer(run: AnyRun, directory: RunDirectory) -> Tokenizer:
     """The tokenizer of a run.
 
     Raises:
-        CheckpointError: It has more tokens than the model.
+        CheckpointError: It has more tokens than the model's vocabulary.
     """
     tokenizer = directory.load_tokenizer()
     if tokenizer.vocab_size > run.model.vocab_size:
@@ -40,7 +40,7 @@ def load_tokenizer(run: AnyRun, directory: RunDirectory) -> Tokenizer:
 
 
 def make_trainer(run: AnyRun, directory: RunDirectory, task: Task) -> Trainer:
-    """The trainer of a run, all of whose settings have values."""
+    """The trainer of a run whose settings all have values."""
     training = run.training
     make = lambda steps, params: make_optimizer(
         run.optimizer, run.model.d_model, steps, params=params
@@ -63,12 +63,12 @@ def train(
     directory: RunDirectory,
     make_task: Callable[[RunType, RunDirectory, Tokenizer], Task],
 ) -> int:
-    """Trains a run from its newest checkpoint, or from the start, and writes results.
+    """Train a run from its newest checkpoint, or from step 0, and write results.
 
     Args:
-        run: Its settings.
-        directory: Where it lies.
-        make_task: From settings, directory and tokenizer to the task.
+        run: The settings.
+        directory: The run directory.
+        make_task: Function from settings, directory and tokenizer to the task.
     """
     tokenizer = load_tokenizer(run, directory)
     check_rows(run)
@@ -108,9 +108,9 @@ def log_summary(trainer: Trainer, run: AnyRun, steps: int) -> None:
 
 
 def keep_size(run: AnyRun, directory: RunDirectory, per_epoch: int) -> None:
-    """Writes to ``config.json`` what follows from the size of the data, before any checkpoint.
+    """Write the settings that follow from the size of the data to ``config.json``.
 
-    What the flags of this start say is no part of it.
+    This comes before any checkpoint. Flags of a resumed run are not written.
     """
     if is_main_process() and sealed(directory.path) is None:
         kept = from_dict(type(run), directory.read_config())
@@ -125,8 +125,8 @@ def advise(compute: ComputeConfig, platform: str, fast: bool | None) -> None:
 
     Args:
         compute: Computation settings of the model.
-        platform: Of the devices.
-        fast: Whether the CPU multiplies bfloat16 matrices; None is not known.
+        platform: Platform of the devices.
+        fast: Whether the CPU has units for bfloat16 matrices; None if unknown.
     """
     if compute.dtype == "bfloat16" and platform == "cpu" and fast is False:
         log(

@@ -1,4 +1,4 @@
-"""Translation runs: how they begin, and what they train."""
+"""Translation runs: start, task and training."""
 
 import dataclasses
 import functools
@@ -21,7 +21,7 @@ __all__ = ["begin", "make_task", "train"]
 
 
 def begin(run: Run, named: Run) -> tuple[Run, RunDirectory, Splits]:
-    """A new run directory; the run as it will be done, its directory, and its texts."""
+    """Create a run directory; returns the run with all settings, its directory, and its texts."""
     given = run.model.vocab_size != named.model.vocab_size
     start = None if run.init_from is None else load_pretrained(run.init_from)
     if start is not None:
@@ -61,7 +61,7 @@ def _resolved(run: Run, tokenizer: Tokenizer) -> Run:
 
 
 def make_task(run: Run, directory: RunDirectory, tokenizer: Tokenizer, splits: Splits) -> Task:
-    """What a run trains."""
+    """The task of a run."""
     task = translation(
         splits,
         run.model,
@@ -79,5 +79,5 @@ def make_task(run: Run, directory: RunDirectory, tokenizer: Tokenizer, splits: S
 
 
 def train(run: Run, directory: RunDirectory, splits: Splits) -> int:
-    """Trains a translator, scores the best checkpoint on the test sets, and writes results."""
+    """Train a translator, score the best checkpoint on the test sets, and write results."""
     return train_run(run, directory, functools.partial(make_task, splits=splits))

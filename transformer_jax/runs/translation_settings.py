@@ -1,4 +1,4 @@
-"""What a translation run is made of, and the runs that have names."""
+"""Settings of translation runs, and the named runs."""
 
 import dataclasses
 from typing import Literal
@@ -29,7 +29,7 @@ __all__ = ["RUNS", "Run", "TrainingConfig"]
 
 @dataclasses.dataclass(frozen=True)
 class TrainingConfig:
-    """How long, on how much at a time, from which seed."""
+    """Training settings: duration, batch size, seed."""
 
     # Passes over the training pairs; None is as many as give 1000 steps, 10 to 50.
     epochs: int | None = 10
@@ -59,7 +59,7 @@ class TrainingConfig:
 
     @property
     def row_unit(self) -> int:
-        """What the rows of every batch are a multiple of."""
+        """The divisor of the rows of every batch."""
         return self.required_batch_size_multiple
 
 
@@ -85,7 +85,7 @@ class Run:
         """The run of a directory.
 
         Raises:
-            CheckpointError: ``config.json`` is damaged, or of something else.
+            CheckpointError: ``config.json`` is damaged, or of another kind of run.
         """
         try:
             run: Run = from_dict(Run, directory.read_config())
@@ -116,8 +116,8 @@ _NAMED: dict[str, tuple[str, Run]] = {
     "phrasebook": (
         "The built-in Portuguese-English corpus: minutes on a laptop.",
         Run(
-            # No dropout: the corpus is as large as one likes, and nothing is seen often enough
-            # to be learnt by heart.
+            # No dropout: the corpus can have any size, so that no pair is repeated often enough to
+            # be memorized.
             model=_small(128, 2, 4, 512, dropout=0.0),
             data=PairData(corpus="phrasebook", read=ReadOptions(max_length=64, corpus_size=60_000)),
             tokenizer=TokenizerConfig(vocab_size=3000),
