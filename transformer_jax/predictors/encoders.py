@@ -97,15 +97,15 @@ def load_vectors(
     return vectors, prepare
 
 
-def pool_of(path: Path, asked: "Pool | None") -> "Pool":
+def pool_of(path: Path, pooling: "Pool | None") -> "Pool":
     """The pooling of a run: ``pooling``, else that of a sentence encoder, else mean.
 
     Raises:
         ConfigError: The pooling of the sentence encoder is not supported.
         CheckpointError: The run does not exist, or is damaged.
     """
-    if asked is not None:
-        return asked
+    if pooling is not None:
+        return pooling
     pool = sentence_of(open_directory(path)).get("pool", "mean")
     if pool not in ("mean", "cls"):
         raise ConfigError(
@@ -116,7 +116,7 @@ def pool_of(path: Path, asked: "Pool | None") -> "Pool":
 
 
 def sentence_of(run: "RunDirectory") -> dict[str, Any]:
-    """The pooling settings of a sentence encoder; None for other encoders.
+    """The pooling settings of a sentence encoder; empty for other encoders.
 
     Raises:
         CheckpointError: ``config.json`` is damaged.
