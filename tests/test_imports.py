@@ -45,7 +45,7 @@ RINGS = {
     "keys": set(),
     "numerics": {"errors"},
     "data": {"data", "errors"},
-    "parallel": {"modules", "parallel", "errors"},
+    "parallel": {"functional", "modules", "parallel", "errors"},
 }
 FORBIDDEN = {"torch", "transformers", "tensorflow", "pickle", "cloudpickle", "dill"}
 

@@ -24,6 +24,7 @@ from transformer_jax.config import (
     TransformerConfig,
 )
 from transformer_jax.errors import ConfigError
+from transformer_jax.functional import partitioning
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.models.heads import (
@@ -48,7 +49,7 @@ SIZES = {"data": 2, "fsdp": 2, "tensor": 2}
 
 
 def spread(*axes, shape, sizes=SIZES):
-    return sharding.partition_spec(axes, shape, sizes)
+    return partitioning.partition_spec(axes, shape, sizes)
 
 
 @pytest.mark.parametrize(
@@ -126,11 +127,11 @@ def test_a_parameter_without_an_axis_a_dimension_is_an_error_that_names_it(axes)
 
 def test_an_unknown_axis_name_is_an_error():
     with pytest.raises(ConfigError, match="unknown axis wdith of an array"):
-        sharding.partition_spec(("wdith",), (8,), SIZES)
+        partitioning.partition_spec(("wdith",), (8,), SIZES)
 
 
 def test_a_dimension_that_does_not_divide_stays_whole_and_is_said_once(caplog):
-    sharding._said.clear()
+    partitioning._log_once.cache_clear()
     kernel = lambda: nnx.Param(jnp.zeros((7, 4)), axes=("embed", "mlp"))
     params = {str(n): {"up": {"kernel": kernel()}} for n in range(3)}
     mesh = make_mesh(MeshConfig(fsdp=4, tensor=2))
@@ -143,7 +144,8 @@ def test_a_dimension_that_does_not_divide_stays_whole_and_is_said_once(caplog):
 
 
 NAMED = st.lists(
-    st.tuples(st.sampled_from([*sharding.LOGICAL_AXIS_RULES, None]), st.integers(1, 24)), max_size=4
+    st.tuples(st.sampled_from([*partitioning.LOGICAL_AXIS_RULES, None]), st.integers(1, 24)),
+    max_size=4,
 )
 MESH = st.fixed_dictionaries({a: st.sampled_from([1, 2, 3, 4]) for a in ("data", "fsdp", "tensor")})
 
@@ -151,7 +153,9 @@ MESH = st.fixed_dictionaries({a: st.sampled_from([1, 2, 3, 4]) for a in ("data",
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(NAMED, MESH)
 def test_every_spec_divides_and_uses_no_axis_twice(dimensions, sizes):
-    found = sharding.partition_spec([n for n, _ in dimensions], [s for _, s in dimensions], sizes)
+    found = partitioning.partition_spec(
+        [n for n, _ in dimensions], [s for _, s in dimensions], sizes
+    )
     axes = [() if e is None else (e,) if isinstance(e, str) else e for e in found]
     flat = [a for group in axes for a in group]
     assert len(set(flat)) == len(flat)

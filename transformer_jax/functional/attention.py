@@ -110,7 +110,7 @@ def attend_heads_first(
         blocks = implementation == "auto"
         return xla.run(q, k, v, mask, bias, score, dropout, query_blocks=blocks)
     kernel = kernels.select_kernel(implementation, q, k, v, mask, bias, score.softcap)
-    return kernel.run(q, k, v, mask, bias, score)
+    return kernels.run_kernel(kernel, q, k, v, mask, bias, score)
 
 
 def attention_weights(

@@ -4,11 +4,20 @@ Where XLA:CPU needs another formulation of the same numbers than accelerators do
 and ``lax.platform_dependent`` keeps one of them when a program is lowered.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Float, Shaped
+
+from transformer_jax.functional.partitioning import (
+    Axes,
+    constrain,
+    unshard_fsdp,
+    unshard_fsdp_again,
+)
 
 __all__ = [
     "kernel_gradient",
@@ -25,11 +34,19 @@ def linear(
     x: Float[Array, "*rows D"],
     kernel: Float[Array, "D F"],
     bias: Float[Array, " F"] | None = None,
+    axes: Axes | None = None,
 ) -> Float[Array, "*rows F"]:
     """The same affine map at every position: ``x W + b``.
 
     The parameters are cast to the dtype of ``x``; products of bfloat16 numbers are summed in
     float32 before they are rounded. Each gradient has its parameter's dtype. Reverse mode only.
+
+    Args:
+        x: Rows to map.
+        kernel: ``W``.
+        bias: ``b``, if there is one.
+        axes: Logical axes of the kernel. On a mesh a kernel that is split over ``fsdp`` is gathered
+            for the product, in the dtype of ``x``, and again for the backward pass.
 
     Source: rows U8 and T13, ``FFN(x) = max(0, x W1 + b1) W2 + b2``, are two of these.
 
@@ -38,7 +55,7 @@ def linear(
         >>> linear(x, jnp.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]]), jnp.array([0.0, 0.0, 10.0]))
         Array([[ 1.,  2., 13.]], dtype=float32)
     """
-    return _linear(x, kernel, bias)
+    return _linear(x, kernel, bias, axes)
 
 
 def linear_transposed(
@@ -170,21 +187,24 @@ def _rounded_matmul(a, b, axes):
     return lax.platform_dependent(a, b, cpu=lambda a, b: wide(a, b).astype(a.dtype), default=plain)
 
 
-@jax.custom_vjp
-def _linear(x, kernel, bias):
-    y = _rounded_matmul(x, kernel.astype(x.dtype), ((x.ndim - 1,), (0,)))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _linear(x, kernel, bias, axes):
+    y = _rounded_matmul(x, unshard_fsdp(kernel, axes, x.dtype), ((x.ndim - 1,), (0,)))
     return y if bias is None else y + _as_row(bias, y)
 
 
-def _linear_forward(x, kernel, bias):
-    return _linear(x, kernel, bias), (x, kernel, bias)
+def _linear_forward(x, kernel, bias, axes):
+    return _linear(x, kernel, bias, axes), (x, kernel, bias)
 
 
-def _linear_backward(saved, g):
-    x, kernel, bias = saved
-    dx = _rounded_matmul(g, kernel.astype(x.dtype), ((g.ndim - 1,), (1,)))
+def _linear_backward(axes, saved, g):
+    x, stored, bias = saved
+    kernel, g = unshard_fsdp_again(stored, axes, x.dtype, g)
+    dx = _rounded_matmul(g, kernel, ((g.ndim - 1,), (1,)))
     dkernel = lax.platform_dependent(x, g, cpu=_kernel_gradient_of_rows, default=_kernel_gradient)
-    return dx, dkernel.astype(kernel.dtype), None if bias is None else sum_rows(g, bias.dtype)
+    if axes is not None:
+        dkernel = constrain(dkernel, axes)
+    return dx, dkernel.astype(stored.dtype), None if bias is None else sum_rows(g, bias.dtype)
 
 
 def _kernel_gradient_of_rows(x, g):

@@ -9,6 +9,9 @@ from jax import lax
 from jaxtyping import Array, Float, Float32, Int
 
 from transformer_jax.functional.linear import matmul, sum_rows, transposed_matmul
+from transformer_jax.functional.partitioning import constrain, unshard_fsdp
+
+TABLE_AXES = ("vocab", "embed")  # of every output table
 
 
 def token_cross_entropy(
@@ -100,7 +103,7 @@ class OutputTable:
         if self.scale != 1.0:
             hidden = hidden * self.scale
         contract = (((hidden.ndim - 1,), (1,)), ((), ()))
-        table = self.table.astype(hidden.dtype)
+        table = unshard_fsdp(self.table, TABLE_AXES, hidden.dtype)
         out = lax.dot_general(hidden, table, contract, preferred_element_type=jnp.float32)
         if self.bias is not None:
             out = out + self.bias.reshape((1,) * (out.ndim - 1) + self.bias.shape)
@@ -250,6 +253,8 @@ def _block_gradients(head: _Head, table, bias, x, targets, weights):
 
 
 def _fused(head, x, table, bias, targets, weights):
+    table = unshard_fsdp(table, TABLE_AXES, x.dtype)
+
     def add(total, chunk):
         return total + _block_losses(head, table, bias, *chunk).sum(), None
 
@@ -260,6 +265,8 @@ def _fused(head, x, table, bias, targets, weights):
 
 
 def _fused_forward(head, x, table, bias, targets, weights):
+    stored, table = table, unshard_fsdp(table, TABLE_AXES, x.dtype)
+
     def add(sums, chunk):
         losses, dx, *more = _block_gradients(head, table, bias, *chunk)
         sums = jax.tree.map(jnp.add, sums, (_weighted(losses, chunk[2]).sum(), *more))
@@ -276,7 +283,8 @@ def _fused_forward(head, x, table, bias, targets, weights):
         sums, rows = lax.scan(add, sums, chunks)
     total, dtable, dbias = sums
     dx, dweights = (_merge_chunks(a, len(targets)) for a in rows)
-    dtable = lax.optimization_barrier(dtable).T.astype(table.dtype)
+    dtable = constrain(dtable, TABLE_AXES[::-1])
+    dtable = lax.optimization_barrier(dtable).T.astype(stored.dtype)
     dbias = None if bias is None or dbias is None else dbias.astype(bias.dtype)
     return total, (dx, dtable, dbias, dweights)
 

@@ -37,7 +37,8 @@ class Decoder(nnx.Module):
         D = config.d_model
         # Scaled embeddings start at unit size whatever the scale.
         spread = D**-0.5 if config.embedding.scale is None else 0.02
-        self.embedding = Embed(config.vocab_size, D, scale=spread, rngs=rngs)
+        dtype = config.compute.dtype
+        self.embedding = Embed(config.vocab_size, D, scale=spread, dtype=dtype, rngs=rngs)
         at_depth(self.embedding, 0)
         self.decoder = Stack(config, config.decoder_layers, decoder=True, cross=False, rngs=rngs)
         self.head = Head(config, rngs=rngs)

@@ -37,7 +37,8 @@ class Encoder(nnx.Module):
         D = config.d_model
         E = config.embedding_size
         spread = E**-0.5 if config.embedding.scale is None else 0.02
-        self.embedding = Embed(config.vocab_size, E, scale=spread, rngs=rngs)
+        dtype = config.compute.dtype
+        self.embedding = Embed(config.vocab_size, E, scale=spread, dtype=dtype, rngs=rngs)
         at_depth(self.embedding, 0)
         self.encoder = Stack(config, config.encoder_layers, decoder=False, cross=False, rngs=rngs)
         self.pooler = Linear(D, D, ("embed", None), rngs=rngs) if config.head.pooler else None

@@ -347,7 +347,8 @@ class TransformerEncoderDecoder(EncoderDecoder):
 def _embedding(config: TransformerConfig, rngs: nnx.Rngs) -> Embed:
     """A table of tokens; scaled embeddings start at unit size whatever the scale."""
     spread = config.d_model**-0.5 if config.embedding.scale is None else 0.02
-    table = Embed(config.vocab_size, config.d_model, scale=spread, rngs=rngs)
+    sizes = config.vocab_size, config.d_model
+    table = Embed(*sizes, scale=spread, dtype=config.compute.dtype, rngs=rngs)
     at_depth(table, 0)
     return table
 

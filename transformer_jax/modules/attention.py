@@ -11,11 +11,13 @@ from transformer_jax.config import TransformerConfig
 from transformer_jax.functional.attention import attend_heads_first, attention_weights
 from transformer_jax.functional.linear import linear
 from transformer_jax.functional.masks import Mask
+from transformer_jax.functional.partitioning import axis_size
 from transformer_jax.functional.positions import apply_rotary_embedding
 from transformer_jax.functional.scores import ScaledDot
 from transformer_jax.modules.cache import KeysValues, LayerCache
 from transformer_jax.modules.linear import Linear
 from transformer_jax.modules.norm import Norm
+from transformer_jax.modules.parameters import logical_axes
 from transformer_jax.modules.rotation import frequencies_of
 
 __all__ = ["Attention", "OnWeights", "Positions"]
@@ -137,8 +139,18 @@ class Attention(nnx.Module):
             return self.fused_qkv(x)
         maps = self.query, self.key, self.value
         if all(type(part) is Linear for part in maps):
-            return linear(x, *_fused(maps))
-        return jnp.concatenate([part(x) for part in maps], axis=-1)
+            axes = logical_axes(self.query.kernel)
+            return linear(x, *_fused(maps, self._groups()), axes)
+        return _side_by_side([part(x) for part in maps], self._groups())
+
+    def _groups(self) -> int:
+        """Into how many groups of heads the fused projection is divided.
+
+        On a mesh with a ``tensor`` axis query, key and value heads lie together by key head, so
+        that each device has its part of all three and none moves.
+        """
+        tensor = 1 if self.fused_qkv is not None else axis_size("tensor")
+        return self.K if tensor > 1 and self.K % tensor == 0 else 1
 
     def with_fused_qkv(self) -> "Attention":
         """The same self-attention with one map for queries, keys and values.
@@ -163,6 +175,12 @@ class Attention(nnx.Module):
     def split_qkv(self, qkv: Float[Array, "B T F"]) -> tuple[Array, Array, Array]:
         """Queries, keys and values, heads first, out of the fused projection."""
         (B, T, F), ends = qkv.shape, (self.N * self.H, (self.N + self.K) * self.H)
+        if (groups := self._groups()) > 1:
+            sizes = (self.N // groups * self.H, self.H)
+            parts = jnp.split(qkv.reshape(B, T, groups, -1), (sizes[0], sum(sizes)), axis=-1)
+            heads = (self.N, self.K, self.K)
+            q, k, v = (part.reshape(B, T, n, -1) for part, n in zip(parts, heads, strict=True))
+            return q.swapaxes(1, 2), k.swapaxes(1, 2), v.swapaxes(1, 2)
         # Of rows: slices of three axes become concatenations in XLA:CPU's write to the cache. The
         # product of symbolic sizes may be inconclusive.
         rows = qkv.reshape(-1, F) if isinstance(T, int) else qkv
@@ -188,8 +206,17 @@ class Attention(nnx.Module):
         return rotate(q), rotate(k)
 
 
-def _fused(maps: tuple[Linear, ...]) -> tuple[Array, Array | None]:
+def _fused(maps: tuple[Linear, ...], groups: int = 1) -> tuple[Array, Array | None]:
     """Kernel and bias of linear maps of the same inputs, their outputs side by side."""
     biases = [part.bias[...] for part in maps if part.bias is not None]
-    kernel = jnp.concatenate([part.kernel[...] for part in maps], axis=1)
-    return kernel, jnp.concatenate(biases) if biases else None
+    kernel = _side_by_side([part.kernel[...] for part in maps], groups)
+    return kernel, _side_by_side(biases, groups) if biases else None
+
+
+def _side_by_side(parts: list[Array], groups: int) -> Array:
+    """Arrays side by side along their last axis, or along each of its ``groups`` equal parts."""
+    if groups == 1:
+        return jnp.concatenate(parts, axis=-1)
+    rows = parts[0].shape[:-1]
+    grouped = [part.reshape(*rows, groups, -1) for part in parts]
+    return jnp.concatenate(grouped, axis=-1).reshape(*rows, -1)

@@ -10,6 +10,8 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax.errors import DataError
 from transformer_jax.functional.linear import linear, linear_transposed
+from transformer_jax.functional.partitioning import take_rows
+from transformer_jax.modules.parameters import logical_axes
 
 __all__ = ["Embed", "Linear", "LinearTransposed", "check_indices"]
 
@@ -31,7 +33,8 @@ class Linear(nnx.Module):
 
     def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows F"]:
         """The map of each row of ``x``."""
-        return linear(x, self.kernel[...], None if self.bias is None else self.bias[...])
+        bias = None if self.bias is None else self.bias[...]
+        return linear(x, self.kernel[...], bias, logical_axes(self.kernel))
 
     @classmethod
     def of(cls, kernel: Any, bias: Any) -> "Linear":
@@ -89,8 +92,10 @@ class Embed(nnx.Module):
         axes: Axes = ("vocab", "embed"),
         *,
         scale: float,
+        dtype: str = "float32",
         rngs: nnx.Rngs,
     ):
+        self.dtype = dtype  # rows are rounded to it
         init = jax.nn.initializers.normal(scale)
         table = init(rngs.params(), (rows, width), jnp.float32)
         self.table = nnx.Param(table, axes=axes)
@@ -104,4 +109,4 @@ class Embed(nnx.Module):
             DataError: An index, known here, is below 0 or beyond the table.
         """
         check_indices(indices, self.table.shape[0])
-        return jnp.take(self.table[...], indices, axis=0, mode="clip")
+        return take_rows(self.table[...], indices, logical_axes(self.table), self.dtype)

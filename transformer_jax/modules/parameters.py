@@ -22,6 +22,7 @@ __all__ = [
     "is_matrix",
     "is_projection",
     "layer_depths",
+    "logical_axes",
     "map_parameters",
     "parameters",
     "raise_depth",
@@ -70,6 +71,20 @@ def values(params: Parameters) -> PyTree:
         {'bias': Array([0., 0.], dtype=float32)}
     """
     return map_parameters(lambda param: param.get_value(), params)
+
+
+def logical_axes(param: nnx.Param) -> tuple[str | None, ...] | None:
+    """The axes that a parameter declares, without ``layers`` if it is one layer of a stack.
+
+    Example:
+        >>> layer = nnx.Param(jax.numpy.zeros((4, 3)), axes=("layers", "embed", "mlp"))
+        >>> logical_axes(layer)
+        ('embed', 'mlp')
+    """
+    axes = param.get_metadata("axes", None)
+    if axes is not None and len(axes) > param.ndim and axes[0] == LAYERS:
+        axes = axes[1:]
+    return axes
 
 
 def is_matrix(param: nnx.Param) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
+from jax.experimental import mesh_utils, multihost_utils
 from jax.sharding import AxisType, Mesh
 from jaxtyping import Int
 
@@ -113,12 +113,12 @@ def make_mesh(
             f"{plural(data * fsdp * tensor, 'device')}, but there are {n}: "
             f"with mesh.fsdp {fsdp} and mesh.tensor {tensor}, mesh.data must be {rest} (or -1)"
         )
-    return jax.make_mesh(
-        (rest, fsdp, tensor),
-        ("data", "fsdp", "tensor"),
-        axis_types=(AxisType.Auto,) * 3,
-        devices=devices,
+    # An axis may be a part of a physical axis of a TPU slice: else most meshes of a v6e-16 are
+    # refused.
+    grid = mesh_utils.create_device_mesh(
+        (rest, fsdp, tensor), devices, allow_split_physical_axes=True
     )
+    return Mesh(grid, ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
 
 
 def _from_environment(environ: Mapping[str, str]) -> str | None:

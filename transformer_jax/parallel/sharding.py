@@ -1,7 +1,5 @@
 """Sharding: the logical axes that parameters declare, mapped to mesh axes by one table."""
 
-import logging
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,44 +12,18 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import PyTree
 
 from transformer_jax.errors import ConfigError
+from transformer_jax.functional.partitioning import LOGICAL_AXIS_RULES, MeshAxes, partition_spec
 from transformer_jax.modules.parameters import Parameters
 
 __all__ = [
-    "LOGICAL_AXIS_RULES",
     "batch_sharding",
     "make_placer",
     "num_batch_shards",
-    "partition_spec",
     "path_name",
     "replicated",
     "shardings",
     "shardings_like",
-    "unshard_fsdp",
 ]
-
-log = logging.getLogger(__name__)
-
-MeshAxes = str | tuple[str, ...] | None
-
-# Logical axis, as parameters declare them, to mesh axis. Columns of query, key and value kernels
-# lie head by head: a tensor axis that divides the heads leaves every head in one place. One that
-# divides only heads * head size is as right and communicates more.
-LOGICAL_AXIS_RULES: Mapping[str, MeshAxes] = {
-    "batch": ("data", "fsdp"),
-    "vocab": "tensor",
-    "heads": "tensor",
-    "mlp": "tensor",
-    "embed": "fsdp",
-    "layers": None,
-    "head": None,
-    "head_dim": None,
-    "position": None,
-    "token_type": None,
-    "bucket": None,
-    "label": None,
-}
-
-_said: set[str] = set()
 
 
 def path_name(path: Sequence[object]) -> str:
@@ -64,64 +36,12 @@ def path_name(path: Sequence[object]) -> str:
     return "/".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path)
 
 
-def partition_spec(
-    axes: Sequence[str | None],
-    shape: Sequence[int],
-    sizes: Mapping[str, int],
-    *,
-    rules: Mapping[str, MeshAxes] = LOGICAL_AXIS_RULES,
-    what: str = "an array",
-) -> P:
-    """Which mesh axes each dimension is split over.
-
-    A mesh axis of size 1 drops out, none is used twice, and a dimension that does not divide
-    stays whole, which is logged once.
-
-    Args:
-        axes: One logical axis, or None, for each dimension.
-        shape: The array's shape.
-        sizes: Mesh axis to its size, i.e. ``mesh.shape``.
-        rules: Logical axis to mesh axis.
-        what: The array's name, for the log.
-
-    Raises:
-        ConfigError: A logical axis that ``rules`` do not have.
-
-    Example:
-        >>> tuple(partition_spec(("vocab", "embed"), (10, 8), {"data": 1, "fsdp": 2, "tensor": 4}))
-        (None, 'fsdp')
-    """
-    out: list[str | tuple[str, ...] | None] = []
-    used: set[str] = set()
-    for name, size in zip(axes, shape, strict=True):
-        if name is not None and name not in rules:
-            raise ConfigError(f"unknown axis {name} of {what}: known are {', '.join(rules)}")
-        mapped = None if name is None else rules[name]
-        wanted = (mapped,) if isinstance(mapped, str) else mapped or ()
-        wanted = tuple(a for a in wanted if sizes[a] > 1 and a not in used)
-        parts = math.prod(sizes[a] for a in wanted)
-        if size % parts:
-            _say(f"{what}: dimension {name} of {size} does not divide by {parts}, so stays whole")
-            wanted = ()
-        used.update(wanted)
-        out.append(wanted[0] if len(wanted) == 1 else wanted or None)
-    return P(*out)
-
-
-def _say(message: str) -> None:
-    if message not in _said:
-        _said.add(message)
-        log.warning(message)
-
-
 def shardings(
     params: Parameters,
     mesh: Mesh | AbstractMesh,
     rules: Mapping[str, MeshAxes] = LOGICAL_AXIS_RULES,
 ) -> PyTree:
     """The sharding of each parameter, from the axes that it declares.
-
-    Vectors of the model's width stay whole: they are small, and every device needs all of them.
 
     Args:
         params: Parameters with their declarations, real or abstract
@@ -143,8 +63,6 @@ def shardings(
     def of(path: tuple, param: Any) -> NamedSharding:
         name = path_name(path)
         axes = _declared_axes(name, param)
-        if [axis for axis in axes if axis != "layers"] == ["embed"]:
-            axes = (None,) * len(axes)
         # Layers differ in their index alone, and need no line each in the log.
         what = re.sub(r"/\d+/", "/*/", name)
         return NamedSharding(
@@ -217,27 +135,6 @@ def shardings_like(tree: PyTree, params: PyTree, shardings: PyTree, mesh: Mesh) 
         return replicated(mesh)
 
     return jax.tree_util.tree_map_with_path(of, tree)
-
-
-def unshard_fsdp(shardings: PyTree) -> PyTree:
-    """How parameters that live as ``shardings`` are used: whole over ``fsdp``, split over the rest.
-
-    The parameters of a scanned stack, which have three dimensions, stay as they are: the scan
-    gathers one layer at a time.
-
-    Example:
-        >>> mesh = jax.sharding.AbstractMesh((1, 2, 2), ("data", "fsdp", "tensor"))
-        >>> tuple(unshard_fsdp(NamedSharding(mesh, P("fsdp", "tensor"))).spec)
-        (None, 'tensor')
-    """
-
-    def of(sharding: NamedSharding) -> NamedSharding:
-        if len(sharding.spec) > 2:
-            return sharding
-        kept = (None if entry == "fsdp" else entry for entry in sharding.spec)
-        return NamedSharding(sharding.mesh, P(*kept))
-
-    return jax.tree.map(of, shardings)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

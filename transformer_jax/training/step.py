@@ -11,11 +11,11 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from transformer_jax.errors import ConfigError, plural
+from transformer_jax.functional.partitioning import on_mesh
 from transformer_jax.parallel.sharding import (
     batch_sharding,
     num_batch_shards,
     replicated,
-    unshard_fsdp,
 )
 from transformer_jax.training.optimizers import learning_rate
 from transformer_jax.training.partition import Merge
@@ -100,7 +100,7 @@ def make_step(
         key: Key[Array, ""] | None = None,
         *,
         axis_name: str | None = None,
-        shardings: tuple[PyTree, PyTree] | None = None,
+        shardings: PyTree | None = None,
     ) -> tuple[TrainState, dict[str, Array]]:
         if (ema_decay is None) != (state.ema_params is None):
             raise ConfigError(
@@ -209,34 +209,21 @@ def _where(
 
 
 def _differentiated(
-    objective: Objective, merge: Merge, shardings: tuple[PyTree, PyTree] | None
+    objective: Objective, merge: Merge, shardings: PyTree | None
 ) -> Callable[..., tuple[Sums, PyTree]]:
     """``(params, frozen, batch, key) -> (sums, gradients of the sum of the loss)``."""
 
     def loss(params: PyTree, frozen: PyTree, batch: Batch, key: Key[Array, ""] | None):
-        if shardings is not None:
-            # Without this the compiler may shard activations like the parameters, and move them
-            # back and forth.
-            params, frozen = _whole((params, frozen), shardings)
         sums = _checked(objective(merge(params, frozen, key), batch, key))
         return sums["loss"][0], sums
 
     def differentiated(params: PyTree, frozen: PyTree, batch: Batch, key: Key[Array, ""] | None):
         (_, sums), grads = jax.value_and_grad(loss, has_aux=True)(params, frozen, batch, key)
         if shardings is not None:
-            grads = jax.lax.with_sharding_constraint(grads, shardings[0])
+            grads = jax.lax.with_sharding_constraint(grads, shardings)
         return sums, grads
 
     return differentiated
-
-
-def _whole(parts: tuple[PyTree, PyTree], shardings: tuple[PyTree, PyTree]) -> Any:
-    """The trainable and the frozen parameters, gathered over ``fsdp``."""
-    constrain = lambda part, where: jax.lax.with_sharding_constraint(part, unshard_fsdp(where))
-    return tuple(
-        constrain(part, where) if jax.tree.leaves(part) else part
-        for part, where in zip(parts, shardings, strict=True)
-    )
 
 
 def _checked(sums: Any) -> Sums:
@@ -317,9 +304,14 @@ def compile_step(
     """
     whole, frozen = replicated(mesh), {} if frozen is None else frozen
     if mode == "jit":
-        of_parts = (shardings.params, frozen) if mesh.size > 1 else None
+        of_params = shardings.params if mesh.size > 1 else None
+
+        def on_all(*arguments: Any) -> Any:
+            with on_mesh(mesh):
+                return step(*arguments, shardings=of_params)
+
         return jax.jit(
-            functools.partial(step, shardings=of_parts),
+            on_all,
             donate_argnums=0,
             in_shardings=(shardings, frozen, batch_sharding(mesh), whole),
             out_shardings=(shardings, whole),
@@ -366,15 +358,7 @@ def make_eval_step(objective: Objective, merge: Merge) -> Callable[..., Sums]:
     Add them over batches by :func:`add_sums`, and divide once.
     """
 
-    def evaluate(
-        params: PyTree,
-        frozen: PyTree,
-        batch: Batch,
-        *,
-        shardings: tuple[PyTree, PyTree] | None = None,
-    ) -> Sums:
-        if shardings is not None:
-            params, frozen = _whole((params, frozen), shardings)
+    def evaluate(params: PyTree, frozen: PyTree, batch: Batch) -> Sums:
         return _checked(objective(merge(params, frozen, None), batch, None))
 
     return evaluate
@@ -392,8 +376,13 @@ def compile_eval(
         frozen: Shardings of the frozen parameters; None without any.
     """
     parts = (shardings, {} if frozen is None else frozen)
+
+    def on_all(*arguments: Any) -> Sums:
+        with on_mesh(mesh):
+            return evaluate(*arguments)
+
     return jax.jit(
-        functools.partial(evaluate, shardings=parts),
+        on_all,
         in_shardings=(*parts, batch_sharding(mesh)),
         out_shardings=replicated(mesh),
     )

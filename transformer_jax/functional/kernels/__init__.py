@@ -6,18 +6,23 @@ unsupported case runs on XLA instead, and the reason is logged once.
 
 import functools
 import logging
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
 from transformer_jax.errors import ArgumentError
 from transformer_jax.functional.kernels import chunked, cudnn, splash, xla
 from transformer_jax.functional.masks import Mask
+from transformer_jax.functional.partitioning import axis_size, current_mesh, partition_spec
+from transformer_jax.functional.scores import ScaledDot
 
-__all__ = ["KERNELS", "Kernel", "resolve_implementation", "select_kernel"]
+__all__ = ["KERNELS", "Kernel", "resolve_implementation", "run_kernel", "select_kernel"]
 
 log = logging.getLogger(__name__)
 
@@ -32,17 +37,19 @@ class Kernel(NamedTuple):
     name: str
     run: Callable[..., Array]
     supports: Callable[..., str | None]
+    # Whether the compiler can divide it between devices; if not, each runs it on its own part.
+    partitioned: bool = True
 
 
 KERNELS: dict[str, Kernel] = {
-    module.__name__.rpartition(".")[2]: Kernel(
-        module.__name__.rpartition(".")[2], module.run, module.supports
-    )
-    for module in (xla, chunked, cudnn, splash)
+    "xla": Kernel("xla", xla.run, xla.supports),
+    "chunked": Kernel("chunked", chunked.run, chunked.supports),
+    "cudnn": Kernel("cudnn", cudnn.run, cudnn.supports, partitioned=False),
+    "splash": Kernel("splash", splash.run, splash.supports, partitioned=False),
 }
 _XLA_IN_BLOCKS = KERNELS["xla"]._replace(run=functools.partial(xla.run, query_blocks=True))
 
-# Scores of more bytes than this in float32 are never held in memory at once.
+# Scores of more bytes than this in float32 are never held in a device's memory at once.
 LARGE = 2**30
 # On CPU, blocks of keys are faster from these lengths on, forward and backward together: 1.1 to
 # 1.25 times, and 1.25 to 1.9 times where masked blocks are skipped. Equal at 256.
@@ -130,12 +137,38 @@ def resolve_implementation(
     return implementation
 
 
+def run_kernel(
+    kernel: Kernel, q: Array, k: Array, v: Array, mask: Mask | None, bias: Any, score: ScaledDot
+) -> Array:
+    """The result of a kernel; on a mesh each device computes its own rows and heads.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> x = jnp.ones((1, 1, 4, 8))
+        >>> run_kernel(KERNELS["xla"], x, x, x, None, None, ScaledDot()).shape
+        (1, 1, 4, 8)
+    """
+    mesh = current_mesh()
+    if mesh is None or kernel.partitioned:
+        return kernel.run(q, k, v, mask, bias, score)
+    B, K = k.shape[:2]
+    rows, heads = partition_spec(("batch", "heads"), (B, K), mesh.shape, what="attention")
+    x = P(rows, heads)
+    # Of a mask, what is an array has a row for each text.
+    of_mask = jax.tree.map(lambda leaf: P(rows) if jnp.shape(leaf)[:1] == (B,) else P(), mask)
+    part = lambda q, k, v, mask: kernel.run(q, k, v, mask, None, score)
+    mapped = jax.shard_map(part, in_specs=(x, x, x, of_mask), out_specs=x, check_vma=False)
+    return mapped(q, k, v, mask)
+
+
 def _by_length(case: Any, short: Kernel, limits: tuple[int, int] | None) -> Kernel:
     """``chunked`` for long sequences or large scores, if it supports the case."""
     (B, N, T, _), S, mask = case[0].shape, case[1].shape[2], case[3]
+    devices = math.prod(axis_size(name) for name in ("data", "fsdp", "tensor"))
+    scores = 4 * B * N * T * S // devices
     skips = mask is not None and mask.causal and isinstance(mask.offset, int)
     long = limits is not None and min(T, S) >= limits[skips]
-    if (long or 4 * B * N * T * S > LARGE) and chunked.supports(*case) is None:
+    if (long or scores > LARGE) and chunked.supports(*case) is None:
         return KERNELS["chunked"]
     return short
 

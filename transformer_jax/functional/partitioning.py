@@ -1,0 +1,265 @@
+"""Where arrays lie on the mesh that a program is traced for: logical axes, mapped by one table.
+
+A training step or an evaluation over many devices is traced inside :func:`on_mesh`. The functions
+here read that mesh; outside of it, and on one device, each of them changes nothing.
+"""
+
+import contextlib
+import functools
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import AbstractMesh, AxisType, Mesh
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Float, Int, Shaped
+
+from transformer_jax.errors import ConfigError
+
+__all__ = [
+    "LOGICAL_AXIS_RULES",
+    "Axes",
+    "MeshAxes",
+    "axis_size",
+    "constrain",
+    "current_mesh",
+    "on_mesh",
+    "partition_spec",
+    "take_rows",
+    "unshard_fsdp",
+    "unshard_fsdp_again",
+]
+
+log = logging.getLogger(__name__)
+
+MeshAxes = str | tuple[str, ...] | None
+Axes = tuple[str | None, ...]
+
+# Logical axis, as parameters declare them, to mesh axis. Columns of query, key and value kernels
+# lie head by head: a tensor axis that divides the heads leaves every head in one place. One that
+# divides only heads * head size is as right and communicates more.
+LOGICAL_AXIS_RULES: Mapping[str, MeshAxes] = {
+    "batch": ("data", "fsdp"),
+    "vocab": "tensor",
+    "heads": "tensor",
+    "mlp": "tensor",
+    "embed": "fsdp",
+    "layers": None,
+    "head": None,
+    "head_dim": None,
+    "position": None,
+    "token_type": None,
+    "bucket": None,
+    "label": None,
+}
+
+
+def partition_spec(
+    axes: Sequence[str | None],
+    shape: Sequence[int],
+    sizes: Mapping[str, int],
+    *,
+    rules: Mapping[str, MeshAxes] = LOGICAL_AXIS_RULES,
+    what: str | None = None,
+) -> P:
+    """Which mesh axes each dimension is split over.
+
+    A mesh axis of size 1 drops out, none is used twice, and a dimension that does not divide
+    stays whole. Vectors of the model's width stay whole too: they are small,
+    and every device needs all of them.
+
+    Args:
+        axes: One logical axis, or None, for each dimension.
+        shape: The array's shape.
+        sizes: Mesh axis to its size, i.e. ``mesh.shape``.
+        rules: Logical axis to mesh axis.
+        what: The array's name; if given, a dimension that does not divide is logged once.
+
+    Raises:
+        ConfigError: A logical axis that ``rules`` do not have.
+
+    Example:
+        >>> tuple(partition_spec(("vocab", "embed"), (10, 8), {"data": 1, "fsdp": 2, "tensor": 4}))
+        (None, 'fsdp')
+    """
+    is_vector = [axis for axis in axes if axis != "layers"] == ["embed"]
+    out: list[str | tuple[str, ...] | None] = []
+    used: set[str] = set()
+    for name, size in zip(axes, shape, strict=True):
+        if name is not None and name not in rules:
+            of = "an array" if what is None else what
+            raise ConfigError(f"unknown axis {name} of {of}: known are {', '.join(rules)}")
+        mapped = None if name is None or is_vector else rules[name]
+        over = (mapped,) if isinstance(mapped, str) else mapped or ()
+        over = tuple(a for a in over if sizes.get(a, 1) > 1 and a not in used)
+        parts = math.prod(sizes[a] for a in over)
+        if size % parts:
+            if what is not None:
+                _log_once(what, name, size, parts)
+            over = ()
+        used.update(over)
+        out.append(over[0] if len(over) == 1 else over or None)
+    return P(*out)
+
+
+@functools.lru_cache
+def _log_once(what: str, name: str | None, size: int, parts: int) -> None:
+    log.warning(f"{what}: dimension {name} of {size} does not divide by {parts}, so stays whole")
+
+
+def on_mesh(mesh: Mesh | AbstractMesh) -> contextlib.AbstractContextManager[Any]:
+    """What is traced inside is for the devices of ``mesh``; for one device nothing changes.
+
+    Example:
+        >>> with on_mesh(AbstractMesh((1, 2, 4), ("data", "fsdp", "tensor"))):
+        ...     axis_size("tensor")
+        4
+    """
+    if mesh.size == 1:
+        return contextlib.nullcontext()
+    return jax.sharding.use_abstract_mesh(mesh.abstract_mesh if isinstance(mesh, Mesh) else mesh)
+
+
+def current_mesh() -> AbstractMesh | None:
+    """The mesh of :func:`on_mesh` that the compiler spreads work over.
+
+    None on one device, and inside ``jax.shard_map``, where each device has arrays of its own.
+
+    Example:
+        >>> current_mesh() is None
+        True
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.size == 1 or any(t == AxisType.Manual for t in mesh.axis_types):
+        return None
+    return mesh
+
+
+def axis_size(name: str) -> int:
+    """How many devices of the current mesh lie along an axis; 1 without a mesh.
+
+    Example:
+        >>> axis_size("tensor")
+        1
+    """
+    mesh = current_mesh()
+    return 1 if mesh is None else mesh.shape.get(name, 1)
+
+
+def constrain(x: Shaped[Array, "..."], axes: Axes) -> Shaped[Array, "..."]:
+    """``x``, laid out on the current mesh as its logical axes say.
+
+    Example:
+        >>> constrain(jnp.ones((2, 3)), ("batch", None)).shape
+        (2, 3)
+    """
+    mesh = current_mesh()
+    if mesh is None:
+        return x
+    return lax.with_sharding_constraint(x, partition_spec(axes, x.shape, mesh.shape))
+
+
+def unshard_fsdp(x: Float[Array, "..."], axes: Axes | None, dtype: Any) -> Float[Array, "..."]:
+    """A parameter as a product uses it: in ``dtype``, whole over ``fsdp``, split over the rest.
+
+    The cast comes first, so that devices exchange numbers of the compute dtype. Not for
+    differentiation: whoever uses a parameter gives its gradient as :func:`constrain` lays it out.
+
+    Args:
+        x: The parameter, as it is stored.
+        axes: Its logical axes; None is a parameter that is on every device.
+        dtype: Dtype of the product.
+
+    Example:
+        >>> unshard_fsdp(jnp.ones((2, 3)), ("embed", "mlp"), jnp.bfloat16).dtype
+        dtype(bfloat16)
+    """
+    x = x.astype(dtype)
+    mesh = current_mesh()
+    if mesh is None or axes is None or mesh.shape.get("fsdp", 1) == 1:
+        return x
+    stored = partition_spec(axes, x.shape, mesh.shape)
+    used = P(*(None if over == "fsdp" else over for over in stored))
+    if used == stored:
+        return x
+    # Both are needed: the first keeps the cast on the device that stores the numbers.
+    x = lax.with_sharding_constraint(x, stored)
+    return lax.with_sharding_constraint(x, used)
+
+
+def unshard_fsdp_again(
+    x: Float[Array, "..."], axes: Axes | None, dtype: Any, g: Float[Array, "..."]
+) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    """:func:`unshard_fsdp` in a backward pass, once the cotangent ``g`` is there; and ``g``.
+
+    Without the barrier the compiler would find the same gather in the forward pass, and keep its
+    result until here: all layers' parameters would be whole at the same time.
+
+    Example:
+        >>> unshard_fsdp_again(jnp.ones(2), None, jnp.float32, jnp.ones(1))[0].shape
+        (2,)
+    """
+    if axes is not None and axis_size("fsdp") > 1:
+        x, g = lax.optimization_barrier((x, g))
+    return unshard_fsdp(x, axes, dtype), g
+
+
+def take_rows(
+    table: Float[Array, "V D"],
+    indices: Int[Array, "*where"],
+    axes: Axes | None = None,
+    dtype: Any = None,
+) -> Float[Array, "*where D"]:
+    """Rows of a table, rounded to ``dtype`` and in the dtype of the table.
+
+    An index beyond the table gives the last row. The gradient is summed in the dtype of the table.
+    On a mesh the table stays where it is stored, and the parts of the rows move.
+
+    Args:
+        table: One row an index.
+        indices: Which rows.
+        axes: Logical axes of the table; None is a table that is on every device.
+        dtype: Dtype of the rows as they go from device to device; None is that of the table.
+
+    Example:
+        >>> take_rows(jnp.eye(2), jnp.array([1, 0]))
+        Array([[0., 1.],
+               [1., 0.]], dtype=float32)
+    """
+    dtype = table.dtype if dtype is None else jnp.dtype(dtype)
+    mesh = current_mesh()
+    if mesh is None or axes is None or indices.ndim < 2:
+        return _rounded(jnp.take(table, indices, axis=0, mode="clip"), dtype)
+    stored = partition_spec(axes, table.shape, mesh.shape)
+    rows = partition_spec(("batch",), indices.shape[:1], {**mesh.shape, "tensor": 1})[0]
+    if not any(stored) or rows is None:
+        return _rounded(jnp.take(table, indices, axis=0, mode="clip"), dtype)
+    take = functools.partial(_take_parts, stored, dtype)
+    found = jax.shard_map(take, in_specs=(stored, P(rows)), out_specs=P(rows))(table, indices)
+    return found.astype(table.dtype)
+
+
+def _rounded(x: Array, dtype: Any) -> Array:
+    return x if x.dtype == dtype else x.astype(dtype).astype(x.dtype)
+
+
+def _take_parts(stored: P, dtype: Any, table: Array, indices: Array) -> Array:
+    """The rows at this device's indices, of a table whose parts are on all devices."""
+    vocab, width = stored
+    if width is not None:
+        # Each device finds its columns for all indices, and gets all columns for its own.
+        indices = lax.all_gather(indices, width, tiled=True)
+    if vocab is not None:
+        indices = jnp.clip(indices, 0, len(table) * lax.axis_size(vocab) - 1)
+        indices = indices - lax.axis_index(vocab) * len(table)
+    rows = jnp.take(table, indices, axis=0, mode="clip").astype(dtype)
+    if vocab is not None:
+        here = (indices >= 0) & (indices < len(table))
+        rows = lax.psum(jnp.where(here[..., None], rows, 0), vocab)
+    if width is not None:
+        rows = lax.all_to_all(rows, width, 0, rows.ndim - 1, tiled=True)
+    return rows
