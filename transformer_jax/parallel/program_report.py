@@ -1,0 +1,134 @@
+"""What a compiled program needs and does: memory, communication, kernels."""
+
+import collections
+import dataclasses
+import math
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+__all__ = ["COLLECTIVES", "Collective", "ProgramReport", "collectives", "kernel_calls", "report"]
+
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+
+# What a fused kernel is called in a compiled program: attention on GPUs, any Pallas kernel on TPUs.
+_KERNELS = {
+    "__cudnn$fmhaSoftmax": "cudnn",
+    "__cudnn$fmhaSoftmaxBackward": "cudnn backward",
+    "tpu_custom_call": "pallas",
+}
+_BITS = {"pred": 8, "s4": 4, "u4": 4} | {
+    f"{kind}{bits}": bits for kind in "fsu" for bits in (8, 16, 32, 64)
+}
+_ARRAY = re.compile(r"\b(pred|bf16|f8\w*|[fsu]\d+)\[([\d,]*)\]")
+_COLLECTIVE = re.compile(rf"= (.*?) ({'|'.join(COLLECTIVES)})(-start)?\(")
+_CALL = re.compile(r'custom_call_target="([^"]+)"')
+_NAME = re.compile(r'op_name="([^"]*)"')
+
+
+class Collective(NamedTuple):
+    """One exchange between devices: its kind, the bytes of its result, and what it is for."""
+
+    kind: str
+    bytes: int
+    operation: str
+
+
+@dataclasses.dataclass(frozen=True)
+class ProgramReport:
+    """What a program needs of each device, in bytes, and what it does there.
+
+    Attributes:
+        arguments: Bytes of its inputs.
+        temporaries: Bytes that it needs besides inputs and outputs.
+        outputs: Bytes of its results.
+        aliased: Bytes of results that lie where inputs lay.
+        collectives: Every exchange between devices that the program's text holds; one inside a
+            loop takes place at each iteration.
+        kernels: Calls of fused kernels, by name.
+    """
+
+    arguments: int
+    temporaries: int
+    outputs: int
+    aliased: int
+    collectives: tuple[Collective, ...]
+    kernels: dict[str, int]
+
+    @property
+    def memory(self) -> int:
+        """Bytes that a device needs for the program."""
+        return self.arguments + self.temporaries + self.outputs - self.aliased
+
+    def communicated(self) -> dict[str, int]:
+        """Bytes of results, by kind of collective."""
+        found: collections.Counter[str] = collections.Counter()
+        for one in self.collectives:
+            found[one.kind] += one.bytes
+        return dict(found)
+
+
+def report(compiled: Any) -> ProgramReport:
+    """What a compiled program needs and does.
+
+    Args:
+        compiled: What ``jax.jit(f).lower(...).compile()`` gives.
+    """
+    memory, text = compiled.memory_analysis(), compiled.as_text()
+    return ProgramReport(
+        memory.argument_size_in_bytes,
+        memory.temp_size_in_bytes,
+        memory.output_size_in_bytes,
+        memory.alias_size_in_bytes,
+        tuple(collectives(text)),
+        kernel_calls(text),
+    )
+
+
+def kernel_calls(text: str) -> dict[str, int]:
+    """How often a compiled program's text calls each fused kernel.
+
+    Example:
+        >>> kernel_calls('custom-call(%q), custom_call_target="__cudnn$fmhaSoftmax"')
+        {'cudnn': 1}
+    """
+    found = collections.Counter(
+        _KERNELS[target] for target in _CALL.findall(text) if target in _KERNELS
+    )
+    return dict(found)
+
+
+def collectives(text: str) -> Iterator[Collective]:
+    """The exchanges between devices in a compiled program's text.
+
+    Example:
+        >>> line = '%a = f32[8,4]{1,0} all-gather(f32[2,4] %x), metadata={op_name="embed"}'
+        >>> list(collectives(line))
+        [Collective(kind='all-gather', bytes=128, operation='embed')]
+    """
+    for line in text.splitlines():
+        if match := _COLLECTIVE.search(line):
+            shape, kind, start = match.groups()
+            operation = _NAME.search(line)
+            yield Collective(
+                kind, _result_bytes(shape, bool(start)), operation.group(1) if operation else ""
+            )
+
+
+def _result_bytes(shape: str, start: bool) -> int:
+    """Bytes of a result; that of an asynchronous start is a tuple of operands and results."""
+    sizes = [_bytes(kind, dims) for kind, dims in _ARRAY.findall(shape)]
+    if not start or not shape.startswith("("):
+        return sum(sizes)
+    if shape.startswith("(("):
+        depth = 0
+        for end, letter in enumerate(shape[1:], 1):
+            depth += (letter == "(") - (letter == ")")
+            if depth == 0:
+                return sum(_bytes(*array) for array in _ARRAY.findall(shape[end + 1 :]))
+    return max(sizes)
+
+
+def _bytes(kind: str, dims: str) -> int:
+    bits = 16 if kind == "bf16" else 8 if kind.startswith("f8") else _BITS[kind]
+    return math.prod(int(size) for size in dims.split(",") if size) * bits // 8
