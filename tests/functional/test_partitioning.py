@@ -59,13 +59,11 @@ def on_one_and_on_all(function, cotangent, mesh, *inputs):
     return jax.jit(run)(cotangent, *arrays), on_all
 
 
-@pytest.mark.parametrize("indices", ["batch", "positions"])
-@pytest.mark.quick("2x2x2-batch")
-def test_rows_of_a_table_whose_parts_are_everywhere(mesh, indices):
-    table, g = normals((24, 16), (8, 5, 16))
-    ids = np.random.default_rng(0).integers(-3, 30, (8, 5))  # some beyond the table
-    if indices == "positions":
-        ids, g = ids[:1], g[:1]
+@pytest.mark.parametrize("shape", [(8, 5), (1, 5), (64, 5)])  # rows move; no batch; table moves
+@pytest.mark.quick("2x2x2-shape0", "2x2x2-shape2")
+def test_rows_of_a_table_whose_parts_are_everywhere(mesh, shape):
+    table, g = normals((24, 16), (*shape, 16))
+    ids = np.random.default_rng(0).integers(-3, 30, shape)  # some beyond the table
     axes = ("vocab", "embed")
     take = lambda table: take_rows(table, jnp.asarray(ids), axes)
     one, all_ = on_one_and_on_all(take, g, mesh, (table, axes))
@@ -73,9 +71,11 @@ def test_rows_of_a_table_whose_parts_are_everywhere(mesh, indices):
     np.testing.assert_array_equal(one[0], table[np.clip(ids, 0, 23)])
 
 
-def test_rows_are_rounded_alike_on_one_device_and_on_all(mesh):
-    table, g = normals((24, 16), (8, 5, 16))
-    ids, axes = jnp.arange(40).reshape(8, 5) % 24, ("vocab", "embed")
+@pytest.mark.parametrize("rows", [8, 64])
+@pytest.mark.quick("2x2x2-8", "1x8x1-64")
+def test_rows_are_rounded_alike_on_one_device_and_on_all(mesh, rows):
+    table, g = normals((24, 16), (rows, 5, 16))
+    ids, axes = jnp.arange(5 * rows).reshape(rows, 5) % 24, ("vocab", "embed")
     take = lambda table: take_rows(table, ids, axes, jnp.bfloat16)
     (y, (d,)), (y_all, (d_all,)) = on_one_and_on_all(take, g, mesh, (table, axes))
     assert y.dtype == d.dtype == table.dtype

@@ -238,7 +238,9 @@ def take_rows(
     rows = partition_spec(("batch",), indices.shape[:1], {**mesh.shape, "tensor": 1})[0]
     if not any(stored) or rows is None:
         return _rounded(jnp.take(table, indices, axis=0, mode="clip"), dtype)
-    take = functools.partial(_take_parts, stored, dtype)
+    over = (rows,) if isinstance(rows, str) else rows
+    rest = tuple(axis for axis in over if axis != stored[1])
+    take = functools.partial(_take_parts, stored, rest, dtype)
     found = jax.shard_map(take, in_specs=(stored, P(rows)), out_specs=P(rows))(table, indices)
     return found.astype(table.dtype)
 
@@ -247,12 +249,22 @@ def _rounded(x: Array, dtype: Any) -> Array:
     return x if x.dtype == dtype else x.astype(dtype).astype(x.dtype)
 
 
-def _take_parts(stored: P, dtype: Any, table: Array, indices: Array) -> Array:
-    """The rows at this device's indices, of a table whose parts are on all devices."""
+def _take_parts(
+    stored: P, rest: tuple[str, ...], dtype: Any, table: Array, indices: Array
+) -> Array:
+    """The rows at this device's indices, of a table whose parts are on all devices.
+
+    ``rest`` are the mesh axes along which indices differ and the parts of the table do not.
+    """
     vocab, width = stored
-    if width is not None:
+    # The smaller of the two moves: the table, or the rows.
+    moves = width is not None and indices.size < len(table)
+    if moves:
         # Each device finds its columns for all indices, and gets all columns for its own.
         indices = lax.all_gather(indices, width, tiled=True)
+    elif width is not None:
+        table = lax.pcast(table, rest, to="varying") if rest else table
+        table = _whole_rows(width, dtype, table)
     if vocab is not None:
         indices = jnp.clip(indices, 0, len(table) * lax.axis_size(vocab) - 1)
         indices = indices - lax.axis_index(vocab) * len(table)
@@ -260,6 +272,23 @@ def _take_parts(stored: P, dtype: Any, table: Array, indices: Array) -> Array:
     if vocab is not None:
         here = (indices >= 0) & (indices < len(table))
         rows = lax.psum(jnp.where(here[..., None], rows, 0), vocab)
-    if width is not None:
+    if moves:
         rows = lax.all_to_all(rows, width, 0, rows.ndim - 1, tiled=True)
     return rows
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _whole_rows(over, dtype, table):
+    """A table whose columns are on the devices along ``over``; they travel in ``dtype``."""
+    return lax.all_gather(table.astype(dtype), over, axis=1, tiled=True).astype(table.dtype)
+
+
+def _whole_rows_forward(over, dtype, table):
+    return _whole_rows(over, dtype, table), None
+
+
+def _whole_rows_backward(over, dtype, _, g):
+    return (lax.psum_scatter(g, over, scatter_dimension=1, tiled=True),)
+
+
+_whole_rows.defvjp(_whole_rows_forward, _whole_rows_backward)
