@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+GATES := .gates
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: demo test test-all check bench clean
+.PHONY: demo test test-all check gates gates-all bench clean
 .DELETE_ON_ERROR:
 
 $(STAMP): pyproject.toml
@@ -33,6 +34,18 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+## Programs of named runs, compiled for GPUs and TPUs that need not be there; about 1 GB.
+gates: $(GATES)/.installed
+	$(GATES)/bin/python -m pytest -q -n0 tests/gates
+
+gates-all: $(GATES)/.installed
+	$(GATES)/bin/python -m pytest -q -n0 tests/gates -m ""
+
+$(GATES)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(GATES)
+	$(GATES)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[test,aot]'
+	touch $@
+
 ## Ours and the peers', interleaved; needs the `bench` extra.
 bench: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,bench]'
@@ -45,4 +58,4 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks embed
 
 clean:
-	rm -rf $(VENV) runs build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(GATES) runs build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

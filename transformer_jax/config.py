@@ -181,7 +181,9 @@ class ImageConfig:
 class ComputeConfig:
     """Computation settings, which change no result beyond rounding."""
 
-    dtype: Literal["float32", "bfloat16"] = "float32"  # of matrix products; parameters stay float32
+    # Of matrix products; parameters stay float32. A run with auto takes bfloat16 on GPUs and TPUs
+    # and float32 on CPUs, which its config.json then says.
+    dtype: Literal["auto", "float32", "bfloat16"] = "float32"
     scan_layers: bool = False  # one compiled block for all layers: compiles fast, slower on CPU
     remat: bool = False  # recompute activations in the backward pass
 

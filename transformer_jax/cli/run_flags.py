@@ -52,9 +52,13 @@ def asked_run(
     name = _named(command, runs, given)
     if file is not None:
         runs = {name: (f"The run that {file} describes.", anew(config))}
+    plan = "--plan h200:8 or v5e:2x4 compiles the run for devices that need not be there. "
     about = "Begin a run. --config FILE takes the settings of the config.json of another run, "
     parse = lambda: tyro.extras.overridable_config_cli(
-        dict(runs), prog=program, description=f"{about}which flags then change. {NOTE}", args=given
+        dict(runs),
+        prog=program,
+        description=f"{about}which flags then change. {plan}{NOTE}",
+        args=given,
     )
     if name in ("-h", "--help"):
         return name, parse(), None

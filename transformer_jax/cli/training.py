@@ -14,6 +14,7 @@ from transformer_jax import __version__
 from transformer_jax.allocator import retain_freed_memory
 from transformer_jax.cli.errors import guarded, leave, run_log, terminated
 from transformer_jax.cli.flags import flags_of
+from transformer_jax.cli.plan import plan_run, take_plan
 from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.cli.run_flags import NOTE, asked_run, near, parse_flags
 from transformer_jax.compilation_cache import enable_compilation_cache
@@ -42,7 +43,8 @@ class TrainingProgram(NamedTuple):
 
 
 def _train(family: TrainingProgram, command: str, arguments: Sequence[str]) -> int:
-    """Starts a run and trains it to its end."""
+    """Starts a run and trains it to its end; with ``--plan`` only compiles it."""
+    target, as_json, arguments = take_plan(arguments)
     name, run, named = asked_run(
         f"{family.program} {command}",
         family.begins[command](),
@@ -50,6 +52,8 @@ def _train(family: TrainingProgram, command: str, arguments: Sequence[str]) -> i
         family.anew,
         arguments,
     )
+    if target is not None and named is not None:
+        return plan_run(name, run, target, as_json)
     # Slow imports come next; the process number is unknown until then.
     if not run.distributed.process_id:
         print(f"{command} {name}: starting", file=sys.stderr, flush=True)

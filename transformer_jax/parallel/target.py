@@ -35,7 +35,7 @@ class DeviceType:
     kinds: tuple[str, ...]
 
 
-_GB, _T = 10**9, 10**12
+_GB, _T = 10**9, 1e12
 
 # Sources: the data sheets of NVIDIA (dense figures, half of those with sparsity) and the system
 # architecture pages of Cloud TPU.

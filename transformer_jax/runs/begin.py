@@ -10,7 +10,7 @@ from typing import Any
 from transformer_jax.config import TransformerConfig
 from transformer_jax.data.tokenizer import SPECIAL, Tokenizer, load_tokenizer, train_tokenizer
 from transformer_jax.errors import ConfigError, plural
-from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
+from transformer_jax.parallel.mesh import devices_of, is_main_process, sync_global_devices
 from transformer_jax.predictors.runs import open_directory
 from transformer_jax.runs.any_run import NewRunType
 from transformer_jax.runs.sizing import vocabulary_for
@@ -18,7 +18,7 @@ from transformer_jax.tasks.batching import TokenCache
 from transformer_jax.training.activity import log, working
 from transformer_jax.training.run_directory import RunDirectory
 
-__all__ = ["begin", "learn_tokenizer", "token_cache"]
+__all__ = ["begin", "learn_tokenizer", "token_cache", "with_dtype"]
 
 
 def learn_tokenizer(
@@ -76,7 +76,7 @@ def begin(
                 f"model.vocab_size is {wanted}: leave model.vocab_size out, and it "
                 f"follows the tokenizer"
             )
-        run = resolve(run, tokenizer)
+        run = with_dtype(resolve(run, tokenizer), devices_of(run.distributed)[0].platform)
         if run.tokenizer.vocab_size is None:
             size = dataclasses.replace(run.tokenizer, vocab_size=tokenizer.vocab_size)
             run = dataclasses.replace(run, tokenizer=size)
@@ -86,6 +86,25 @@ def begin(
         tokenizer.save(directory.tokenizer)
     sync_global_devices("begun")
     return open_directory(output)
+
+
+def with_dtype(run: NewRunType, platform: str) -> NewRunType:
+    """The run with the compute dtype of a platform, if its own is ``auto``.
+
+    bfloat16 on GPUs and TPUs, whose units for matrix products are several times as fast in it;
+    float32 on CPUs.
+
+    Args:
+        run: Of any family.
+        platform: Of the devices, as JAX names it.
+    """
+    model: Any = run.model
+    if not isinstance(model, TransformerConfig) or model.compute.dtype != "auto":
+        return run
+    dtype: Any = "float32" if platform == "cpu" else "bfloat16"
+    compute = dataclasses.replace(model.compute, dtype=dtype)
+    made: Any = run
+    return dataclasses.replace(made, model=dataclasses.replace(model, compute=compute))
 
 
 def token_cache(run: Any, directory: RunDirectory) -> TokenCache:

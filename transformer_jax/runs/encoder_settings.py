@@ -12,7 +12,7 @@ from transformer_jax.errors import CheckpointError, ConfigError, at_least
 from transformer_jax.model_presets import PRESETS, bert
 from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig
 from transformer_jax.runs.settings import TokenizerConfig
-from transformer_jax.runs.sizing import with_vocabulary_shown
+from transformer_jax.runs.sizing import with_defaults, without_attention_dropout
 from transformer_jax.tasks.masked_lm_task import MaskingConfig
 from transformer_jax.training.loop import LoopConfig
 from transformer_jax.training.optimizers import OptimizerConfig
@@ -245,6 +245,7 @@ _PRETRAIN: dict[str, tuple[str, Any]] = {
     "bert-base": (
         "BERT base (Devlin et al. 2019): 110 M parameters at 30,522 tokens.",
         PretrainRun(
+            model=without_attention_dropout(PRESETS["bert_base"]),
             tokenizer=TokenizerConfig(kind="wordpiece", vocab_size=30_522),
             optimizer=_adamw(1e-4, 10_000),
             training=PretrainTraining(steps=1_000_000, max_tokens=131_072, sequence_length=512),
@@ -254,7 +255,7 @@ _PRETRAIN: dict[str, tuple[str, Any]] = {
     "bert-large": (
         "BERT large: 336 M parameters at 30,522 tokens.",
         PretrainRun(
-            model=PRESETS["bert_large"],
+            model=without_attention_dropout(PRESETS["bert_large"]),
             tokenizer=TokenizerConfig(kind="wordpiece", vocab_size=30_522),
             optimizer=_adamw(1e-4, 10_000),
             training=PretrainTraining(steps=1_000_000, max_tokens=131_072, sequence_length=512),
@@ -284,5 +285,5 @@ _TASKS: dict[str, tuple[str, Any]] = {
              _task("qa", length=384, max_tokens=4096)),
 }  # fmt: skip
 
-PRETRAIN_RUNS = with_vocabulary_shown(_PRETRAIN)
-TASK_RUNS = with_vocabulary_shown(_TASKS)
+PRETRAIN_RUNS = with_defaults(_PRETRAIN)
+TASK_RUNS = with_defaults(_TASKS)

@@ -17,7 +17,7 @@ from transformer_jax.errors import CheckpointError, ConfigError, at_least
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig
 from transformer_jax.runs.settings import TokenizerConfig
-from transformer_jax.runs.sizing import with_vocabulary_shown
+from transformer_jax.runs.sizing import with_defaults, without_attention_dropout
 from transformer_jax.training.loop import LoopConfig
 from transformer_jax.training.optimizers import OptimizerConfig
 from transformer_jax.training.run_directory import RunDirectory
@@ -241,7 +241,7 @@ _NAMED: dict[str, tuple[str, Any]] = {
     "char": (
         "nanoGPT's character model for a GPU: 6 layers, width 384, context 256.",
         LanguageRun(
-            model=PRESETS["nanogpt_char"],
+            model=without_attention_dropout(PRESETS["nanogpt_char"]),
             tokenizer=_CHARACTERS,
             optimizer=_adamw(1e-3, 100),
             training=LanguageTraining(
@@ -253,7 +253,7 @@ _NAMED: dict[str, tuple[str, Any]] = {
     "gpt2-small": (
         "GPT-2 small, 124 M parameters at 50,257 tokens, on text of your own.",
         LanguageRun(
-            model=PRESETS["gpt2_small"],
+            model=without_attention_dropout(PRESETS["gpt2_small"]),
             tokenizer=TokenizerConfig(kind="bpe", vocab_size=50_257),
             optimizer=_adamw(6e-4, 2000, beta2=0.95),
             training=LanguageTraining(steps=600_000, batch_size=512, sequence_length=1024),
@@ -276,4 +276,4 @@ _NAMED: dict[str, tuple[str, Any]] = {
     ),
 }
 
-RUNS: dict[str, tuple[str, Any]] = with_vocabulary_shown(_NAMED)
+RUNS: dict[str, tuple[str, Any]] = with_defaults(_NAMED)

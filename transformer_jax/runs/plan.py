@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import Mesh
 
-from transformer_jax.errors import ConfigError, plural
+from transformer_jax.errors import ConfigError
 from transformer_jax.models.making import make_model
 from transformer_jax.modules.parameters import parameters
 from transformer_jax.parallel.mesh import make_mesh
@@ -34,7 +34,15 @@ from transformer_jax.training.step import (
     make_step,
 )
 
-__all__ = ["PlannedRun", "Program", "compile_program", "mesh_on", "nearest_that_fits", "plan"]
+__all__ = [
+    "PlannedRun",
+    "Program",
+    "compile_program",
+    "fits",
+    "mesh_on",
+    "nearest_that_fits",
+    "plan",
+]
 
 PlannedRun = TranslationRun | LanguageRun | PretrainRun
 
@@ -237,22 +245,3 @@ def _candidates(run: PlannedRun, target: Target) -> Iterator[tuple[str, PlannedR
             except ConfigError:
                 break
             yield f"{flags}--training.gradient-accumulation-steps {steps}", candidate
-
-
-def summary(run: PlannedRun, target: Target, programs: list[Program]) -> str:
-    """Lines about programs, and whether they fit."""
-    gib = lambda size: f"{size / 2**30:.1f} GiB"
-    lines = []
-    for program in programs:
-        what, (rows, length), found, seconds = program
-        communicated = ", ".join(
-            f"{kind} {size / 1e6:,.0f} MB" for kind, size in sorted(found.communicated().items())
-        )
-        kernels = ", ".join(f"{name} x{count}" for name, count in sorted(found.kernels.items()))
-        lines.append(
-            f"{what}, {plural(rows, 'row')} of {plural(length, 'token')}: {gib(found.memory)} a "
-            f"device (arguments {gib(found.arguments)}, temporaries {gib(found.temporaries)}); "
-            f"between devices: {communicated or 'nothing'}; fused kernels: {kernels or 'none'}; "
-            f"compiled in {seconds:.0f} s"
-        )
-    return "\n".join(lines)

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.training.schedules import num_warmup_steps
@@ -11,7 +11,14 @@ from transformer_jax.training.schedules import num_warmup_steps
 if TYPE_CHECKING:  # the settings of runs import this module
     from transformer_jax.runs.any_run import AnyRun, NewRunType, RunType
 
-__all__ = ["changed_settings", "epochs_for", "from_size", "vocabulary_for", "with_vocabulary_shown"]
+__all__ = [
+    "changed_settings",
+    "epochs_for",
+    "from_size",
+    "vocabulary_for",
+    "with_defaults",
+    "without_attention_dropout",
+]
 
 VOCABULARY = 8000  # most tokens of a vocabulary that follows from the text
 
@@ -93,18 +100,26 @@ def changed_settings(before: "AnyRun", after: "AnyRun") -> str:
     return ", ".join(found)
 
 
-def with_vocabulary_shown(
+def with_defaults(
     runs: Mapping[str, tuple[str, "NewRunType"]],
 ) -> dict[str, tuple[str, "NewRunType"]]:
-    """Named runs whose models have the vocabulary size of their tokenizer, or its maximum."""
+    """Named runs whose models have the vocabulary size of their tokenizer, or its maximum.
 
-    def shown(run: "NewRunType") -> "NewRunType":
+    Their compute dtype is that of the platform.
+    """
+
+    def completed(run: "NewRunType") -> "NewRunType":
         if not isinstance(run.model, TransformerConfig):
-            return run  # an n-gram model has no such setting
+            return run  # an n-gram model has no such settings
+        compute = dataclasses.replace(run.model.compute, dtype="auto")
         vocab = run.tokenizer.vocab_size or VOCABULARY
-        return dataclasses.replace(
-            run,
-            model=dataclasses.replace(run.model, vocab_size=vocab),  # type: ignore[arg-type]
-        )
+        sized: Any = dataclasses.replace(run.model, vocab_size=vocab, compute=compute)
+        return dataclasses.replace(run, model=sized)
 
-    return {name: (about, shown(run)) for name, (about, run) in runs.items()}
+    return {name: (about, completed(run)) for name, (about, run) in runs.items()}
+
+
+def without_attention_dropout(config: TransformerConfig) -> TransformerConfig:
+    """The model without dropout of attention weights, which no fused kernel has."""
+    attention = dataclasses.replace(config.attention, dropout=0.0)
+    return dataclasses.replace(config, attention=attention)

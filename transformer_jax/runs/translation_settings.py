@@ -17,7 +17,7 @@ from transformer_jax.errors import CheckpointError, ConfigError, at_least
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig
 from transformer_jax.runs.settings import TokenizerConfig
-from transformer_jax.runs.sizing import with_vocabulary_shown
+from transformer_jax.runs.sizing import with_defaults
 from transformer_jax.tasks.translation_task import EvaluationConfig
 from transformer_jax.training.loop import LoopConfig
 from transformer_jax.training.optimizers import OptimizerConfig
@@ -161,4 +161,4 @@ _NAMED: dict[str, tuple[str, Run]] = {
     ),
 }
 
-RUNS: dict[str, tuple[str, Run]] = with_vocabulary_shown(_NAMED)
+RUNS: dict[str, tuple[str, Run]] = with_defaults(_NAMED)
