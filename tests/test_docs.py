@@ -23,6 +23,8 @@ PROGRAMS = {program.PROGRAM: program for program in (seq2seq, decoder_only, enco
 TRAINS = ("train", "pretrain", "finetune")
 FOLDERS = ("transformer_jax/", "tests/", "docs/", "benchmarks/", "experiments/", "examples/")
 COMMON = {"help", "version"}
+# Flags of the commands that begin a run which are no settings of it.
+OUTSIDE = dict.fromkeys(("config", "plan", "plan-json"))
 FLAG = re.compile(r"(?<![\w=-])--([a-z][\w.-]*)(?:[= ]([^\s`|]+))?")
 
 
@@ -71,7 +73,7 @@ def every_flag():
     """All flags of all commands."""
     runs = [kind for kinds in named_runs().values() for kind in kinds.values()]
     others = [module.Evaluate for module in PROGRAMS.values()]
-    return union({*main.COMMANDS.values(), *runs, *others, Glue}) | {"config": None}
+    return union({*main.COMMANDS.values(), *runs, *others, Glue}) | OUTSIDE
 
 
 def strange_flags(text, known, where):
@@ -126,7 +128,7 @@ def strange_training(program, command, run, code):
         if run and run.islower() and run not in runs:
             yield f"{command} has no run {run}"
         kinds = [runs[run]] if run in runs else runs.values()
-        yield from strange_flags(code, union(kinds) | {"config": None}, f"{command} {run}")
+        yield from strange_flags(code, union(kinds) | OUTSIDE, f"{command} {run}")
     elif command == "evaluate":
         yield from strange_flags(code, choices(program.Evaluate), command)
 
