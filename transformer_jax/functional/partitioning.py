@@ -127,14 +127,15 @@ def on_mesh(mesh: Mesh | AbstractMesh) -> contextlib.AbstractContextManager[Any]
 def current_mesh() -> AbstractMesh | None:
     """The mesh of :func:`on_mesh` that the compiler spreads work over.
 
-    None on one device, and inside ``jax.shard_map``, where each device has arrays of its own.
+    None on one device, inside ``jax.shard_map``, where each device has arrays of its own, and on a
+    mesh with explicit axes, whose user lays out arrays.
 
     Example:
         >>> current_mesh() is None
         True
     """
     mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.size == 1 or any(t == AxisType.Manual for t in mesh.axis_types):
+    if mesh.empty or mesh.size == 1 or any(t != AxisType.Auto for t in mesh.axis_types):
         return None
     return mesh
 
