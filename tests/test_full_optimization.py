@@ -13,11 +13,11 @@ from tests.drawing import drawn, normals
 from transformer_jax.functional import masks
 from transformer_jax.functional.attention import attend
 from transformer_jax.functional.dropout import dropout_mask
+from transformer_jax.functional.fused_loss import fused_linear_cross_entropy
 from transformer_jax.functional.linear import kernel_gradient, linear
 from transformer_jax.functional.losses import (
     OutputTable,
     cross_entropy,
-    fused_linear_cross_entropy,
     linear_logits,
 )
 from transformer_jax.functional.norms import layer_norm, rms_norm

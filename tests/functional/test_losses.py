@@ -11,10 +11,11 @@ from jax.sharding import PartitionSpec as P
 
 from tests.drawing import normals
 from tests.platforms import trace_for
+from transformer_jax.functional import fused_loss
+from transformer_jax.functional.fused_loss import fused_linear_cross_entropy
 from transformer_jax.functional.losses import (
     OutputTable,
     cross_entropy,
-    fused_linear_cross_entropy,
     linear_logits,
     token_cross_entropy,
 )
@@ -134,6 +135,20 @@ def test_a_row_of_weight_0_adds_exactly_nothing_even_if_it_is_not_a_number(chunk
     assert jnp.isfinite(total)
     assert jnp.isfinite(dz).all()
     assert (dz[:, -1] == 0).all()
+
+
+def test_large_logits_are_held_in_chunks(monkeypatch):
+    x, table, bias, targets, weights = problem(dtype=jnp.float32)
+    fused = lambda x: fused_linear_cross_entropy(x, OutputTable(table, bias), targets, weights)[0]
+    both = lambda: jax.jit(jax.value_and_grad(fused))(x)
+    rows, V = targets.size, len(table)
+    whole = both()
+    monkeypatch.setattr(fused_loss, "LARGE", 4 * V * (rows // 2))
+    jax.clear_caches()
+    text = jax.jit(jax.grad(fused)).lower(x).as_text()
+    assert f"tensor<{rows // 2}x{V}xf32>" in text
+    assert f"tensor<{rows}x{V}xf32>" not in text
+    jax.tree.map(lambda a, b: close(a, b, 1e-6), both(), whole)
 
 
 def test_b27_loss_at_the_start_is_log_of_the_vocabulary():

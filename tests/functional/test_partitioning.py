@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from tests.drawing import drawn, normals
 from transformer_jax.config import AttentionConfig, FeedForwardConfig, TransformerConfig
 from transformer_jax.functional import kernels, masks
+from transformer_jax.functional.fused_loss import fused_linear_cross_entropy
 from transformer_jax.functional.kernels import splash
 from transformer_jax.functional.linear import linear
-from transformer_jax.functional.losses import OutputTable, fused_linear_cross_entropy
+from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.partitioning import (
     constrain,
     current_mesh,
@@ -60,15 +62,16 @@ def on_one_and_on_all(function, cotangent, mesh, *inputs):
 
 
 @pytest.mark.parametrize("shape", [(8, 5), (1, 5), (64, 5)])  # rows move; no batch; table moves
-@pytest.mark.quick("2x2x2-shape0", "2x2x2-shape2")
-def test_rows_of_a_table_whose_parts_are_everywhere(mesh, shape):
-    table, g = normals((24, 16), (*shape, 16))
+@pytest.mark.parametrize("V", [24, 23])  # a tensor axis divides the vocabulary, or does not
+@pytest.mark.quick("2x2x2-24-shape0", "2x2x2-23-shape2", "1x2x4-23-shape0")
+def test_rows_of_a_table_whose_parts_are_everywhere(mesh, V, shape):
+    table, g = normals((V, 16), (*shape, 16))
     ids = np.random.default_rng(0).integers(-3, 30, shape)  # some beyond the table
     axes = ("vocab", "embed")
     take = lambda table: take_rows(table, jnp.asarray(ids), axes)
     one, all_ = on_one_and_on_all(take, g, mesh, (table, axes))
     chex.assert_trees_all_close(all_, one, atol=1e-6)
-    np.testing.assert_array_equal(one[0], table[np.clip(ids, 0, 23)])
+    np.testing.assert_array_equal(one[0], table[np.clip(ids, 0, V - 1)])
 
 
 @pytest.mark.parametrize("rows", [8, 64])
@@ -111,18 +114,44 @@ def test_a_gathered_kernel_is_not_kept_for_the_backward_pass():
 
 
 @pytest.mark.parametrize("chunk", [None, 12])
-@pytest.mark.quick("2x2x2-None", "1x8x1-12")
-def test_the_loss_of_an_output_table_whose_parts_are_everywhere(mesh, chunk):
-    x, table, bias = normals((8, 3, 16), (24, 16), (24,))
-    targets = jnp.arange(24).reshape(8, 3)
+@pytest.mark.parametrize("V", [24, 23])
+@pytest.mark.quick("2x2x2-24-None", "1x8x1-24-12", "1x2x4-23-12")
+def test_the_loss_of_an_output_table_whose_parts_are_everywhere(mesh, V, chunk):
+    x, table, bias = normals((8, 3, 16), (V, 16), (V,))
+    targets = jnp.arange(24).reshape(8, 3) % V
+    weights = (jnp.arange(24) % 5).astype(jnp.float32).reshape(8, 3)
 
     def function(x, table, bias):
-        output = OutputTable(table, bias)
-        return fused_linear_cross_entropy(x, output, targets, chunk=chunk)[0]
+        output = OutputTable(table, bias, 0.7, 3.0)
+        return fused_linear_cross_entropy(
+            x, output, targets, weights, label_smoothing=0.2, chunk=chunk
+        )[0]
 
     inputs = (x, ("batch", None, None)), (table, ("vocab", "embed")), (bias, ("vocab",))
     one, all_ = on_one_and_on_all(function, jnp.float32(1), mesh, *inputs)
     chex.assert_trees_all_close(all_, one, atol=1e-5, rtol=1e-5)
+
+
+def test_no_device_has_a_whole_table_or_all_logits():
+    mesh = make_mesh(data=1, fsdp=2, tensor=4)
+    x, table = normals((8, 3, 16), (23, 16))
+    spec = partition_spec(("vocab", "embed"), table.shape, mesh.shape)
+    assert spec == P(None, ("tensor", "fsdp"))
+    targets = jnp.zeros((8, 3), jnp.int32)
+
+    def loss(x, table):
+        with on_mesh(mesh):
+            return fused_linear_cross_entropy(x, OutputTable(table), targets)[0]
+
+    expected, placed = jax.jit(loss)(x, table), jax.device_put(table, NamedSharding(mesh, spec))
+    for program in (jax.jit(jax.grad(loss, argnums=1)), jax.jit(loss)):
+        text = program.lower(x, placed).compile().as_text()
+        # A quarter of 23 tokens is 6, and a device has half of the 24 rows.
+        assert "f32[12,6]" in text
+        assert "f32[12,23]" not in text
+        assert "f32[24,23]" not in text
+    # Where nothing is differentiated only the loss is computed, by another program.
+    np.testing.assert_allclose(jax.block_until_ready(program(x, placed)), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2])

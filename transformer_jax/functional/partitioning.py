@@ -42,6 +42,7 @@ Axes = tuple[str | None, ...]
 # Logical axis, as parameters declare them, to mesh axis. Columns of query, key and value kernels
 # lie head by head: a tensor axis that divides the heads leaves every head in one place. One that
 # divides only heads * head size is as right and communicates more.
+_ELSEWHERE: Mapping[str | None, str] = {"vocab": "embed"}  # where an axis goes that does not divide
 LOGICAL_AXIS_RULES: Mapping[str, MeshAxes] = {
     "batch": ("data", "fsdp"),
     "vocab": "tensor",
@@ -68,9 +69,9 @@ def partition_spec(
 ) -> P:
     """Which mesh axes each dimension is split over.
 
-    A mesh axis of size 1 drops out, none is used twice, and a dimension that does not divide
-    stays whole. Vectors of the model's width stay whole too: they are small,
-    and every device needs all of them.
+    A mesh axis of size 1 drops out and none is used twice. A dimension that does not divide stays
+    whole; the mesh axis of a vocabulary then splits the width of its table. Vectors of the model's
+    width stay whole: they are small, and every device needs all of them.
 
     Args:
         axes: One logical axis, or None, for each dimension.
@@ -84,11 +85,12 @@ def partition_spec(
 
     Example:
         >>> tuple(partition_spec(("vocab", "embed"), (10, 8), {"data": 1, "fsdp": 2, "tensor": 4}))
-        (None, 'fsdp')
+        (None, ('tensor', 'fsdp'))
     """
     is_vector = [axis for axis in axes if axis != "layers"] == ["embed"]
     out: list[str | tuple[str, ...] | None] = []
     used: set[str] = set()
+    left: list[tuple[str | None, int, tuple[str, ...]]] = []
     for name, size in zip(axes, shape, strict=True):
         if name is not None and name not in rules:
             of = "an array" if what is None else what
@@ -97,13 +99,24 @@ def partition_spec(
         over = (mapped,) if isinstance(mapped, str) else mapped or ()
         over = tuple(a for a in over if sizes.get(a, 1) > 1 and a not in used)
         parts = math.prod(sizes[a] for a in over)
-        if size % parts:
-            if what is not None:
-                _log_once(what, name, size, parts)
-            over = ()
         used.update(over)
+        if size % parts:
+            left.append((name, size, over))
+            over = ()
         out.append(over[0] if len(over) == 1 else over or None)
+    for name, size, over in left:
+        place = axes.index(_ELSEWHERE[name]) if _ELSEWHERE.get(name) in axes else None
+        there = () if place is None else _as_tuple(out[place])
+        if place is None or shape[place] % math.prod(sizes[a] for a in (*over, *there)):
+            if what is not None:
+                _log_once(what, name, size, math.prod(sizes[a] for a in over))
+        else:
+            out[place] = (*over, *there) if there else over[0]
     return P(*out)
+
+
+def _as_tuple(over: MeshAxes) -> tuple[str, ...]:
+    return (over,) if isinstance(over, str) else over or ()
 
 
 @functools.lru_cache
@@ -184,7 +197,7 @@ def unshard_fsdp(x: Float[Array, "..."], axes: Axes | None, dtype: Any) -> Float
     if mesh is None or axes is None or mesh.shape.get("fsdp", 1) == 1:
         return x
     stored = partition_spec(axes, x.shape, mesh.shape)
-    used = P(*(None if over == "fsdp" else over for over in stored))
+    used = P(*(None if "fsdp" in _as_tuple(over) else over for over in stored))
     if used == stored:
         return x
     # Both are needed: the first keeps the cast on the device that stores the numbers.
@@ -239,8 +252,7 @@ def take_rows(
     rows = partition_spec(("batch",), indices.shape[:1], {**mesh.shape, "tensor": 1})[0]
     if not any(stored) or rows is None:
         return _rounded(jnp.take(table, indices, axis=0, mode="clip"), dtype)
-    over = (rows,) if isinstance(rows, str) else rows
-    rest = tuple(axis for axis in over if axis != stored[1])
+    rest = tuple(axis for axis in _as_tuple(rows) if axis not in _as_tuple(stored[1]))
     take = functools.partial(_take_parts, stored, rest, dtype)
     found = jax.shard_map(take, in_specs=(stored, P(rows)), out_specs=P(rows))(table, indices)
     return found.astype(table.dtype)
@@ -257,15 +269,15 @@ def _take_parts(
 
     ``rest`` are the mesh axes along which indices differ and the parts of the table do not.
     """
-    vocab, width = stored
+    vocab, columns = stored[0], _as_tuple(stored[1])
     # The smaller of the two moves: the table, or the rows.
-    moves = width is not None and indices.size < len(table)
+    moves = "fsdp" in columns and indices.size < len(table)
     if moves:
         # Each device finds its columns for all indices, and gets all columns for its own.
-        indices = lax.all_gather(indices, width, tiled=True)
-    elif width is not None:
+        indices = lax.all_gather(indices, "fsdp", tiled=True)
+    elif "fsdp" in columns:
         table = lax.pcast(table, rest, to="varying") if rest else table
-        table = _whole_rows(width, dtype, table)
+        table = _whole_rows("fsdp", dtype, table)
     if vocab is not None:
         indices = jnp.clip(indices, 0, len(table) * lax.axis_size(vocab) - 1)
         indices = indices - lax.axis_index(vocab) * len(table)
@@ -274,7 +286,13 @@ def _take_parts(
         here = (indices >= 0) & (indices < len(table))
         rows = lax.psum(jnp.where(here[..., None], rows, 0), vocab)
     if moves:
-        rows = lax.all_to_all(rows, width, 0, rows.ndim - 1, tiled=True)
+        rows = lax.all_to_all(rows, "fsdp", 0, rows.ndim - 1, tiled=True)
+    if "tensor" in columns:
+        # A sum, of which every device has the same, where a gather would leave that unknown.
+        width = rows.shape[-1]
+        wide = jnp.zeros((*rows.shape[:-1], width * lax.axis_size("tensor")), rows.dtype)
+        start = lax.axis_index("tensor") * width
+        rows = lax.psum(lax.dynamic_update_slice_in_dim(wide, rows, start, -1), "tensor")
     return rows
 
 

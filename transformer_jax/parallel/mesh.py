@@ -13,6 +13,7 @@ from jax.sharding import AxisType, Mesh
 from jaxtyping import Int
 
 from transformer_jax.errors import ConfigError, plural
+from transformer_jax.parallel.launchers import Launch, find_launch
 from transformer_jax.parallel.sharding import batch_sharding, num_batch_shards
 
 __all__ = [
@@ -121,87 +122,62 @@ def make_mesh(
     return Mesh(grid, ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
 
 
-def _from_environment(environ: Mapping[str, str]) -> str | None:
-    """Which launcher started several processes, by the variables it leaves; None is none."""
-    if "JAX_COORDINATOR_ADDRESS" in environ:
-        return "JAX_COORDINATOR_ADDRESS"
-    if int(environ.get("SLURM_NTASKS", "1")) > 1 and "SLURM_STEP_NODELIST" in environ:
-        return "SLURM"
-    if int(environ.get("OMPI_COMM_WORLD_SIZE", "1")) > 1:
-        return "Open MPI"
-    hosts = environ.get("TPU_PROCESS_ADDRESSES", environ.get("TPU_WORKER_HOSTNAMES", ""))
-    if "," in hosts or "MEGASCALE_COORDINATOR_ADDRESS" in environ:
-        return "TPU"
-    return None
-
-
 def initialize(config: DistributedConfig = DistributedConfig()) -> bool:
     """Joins this process to the others of its run, before any device is used; False if alone.
 
-    With flags, by them; else as SLURM, Open MPI, a TPU pod or the variables
-    ``JAX_COORDINATOR_ADDRESS``, ``JAX_NUM_PROCESSES`` and ``JAX_PROCESS_ID`` say. A single process
-    does nothing.
+    With flags, by them; else as the launcher says (:func:`.launchers.find_launch`). A single
+    process does nothing.
 
     Raises:
-        ConfigError: Some of the flags (or variables) without the others, or out of range.
+        ConfigError: Some of the flags (or variables of a launcher) without the others, or out of
+            range.
     """
-    given = {
-        "coordinator_address": config.coordinator_address,
-        "num_processes": config.num_processes,
-        "process_id": config.process_id,
+    flags = {
+        "distributed.coordinator_address": config.coordinator_address,
+        "distributed.num_processes": config.num_processes,
+        "distributed.process_id": config.process_id,
     }
-    source = "distributed."
-    launcher = None
-    if all(value is None for value in given.values()):
-        launcher = _from_environment(os.environ)
-        if launcher is None:
+    launch: Launch | None
+    if all(value is None for value in flags.values()):
+        launch = find_launch(os.environ)
+        if launch is None:
             return False
-        if launcher == "JAX_COORDINATOR_ADDRESS":
-            source, names = "", ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
-            given = {name: _number(name, os.environ.get(name)) for name in names}
-    if launcher in (None, "JAX_COORDINATOR_ADDRESS"):
-        _check_processes(given, source)
-    address, processes, process = (cast(Any, value) for value in given.values())
-    if processes == 1:
+        names = ("the coordinator's address", "the number of processes", "the process number")
+        if launch.address is not None:
+            _check_processes(dict(zip(names, launch[1:4], strict=True)))
+    else:
+        _check_processes(flags)
+        launch = Launch("flags", *(cast(Any, value) for value in flags.values()))
+    if launch.num_processes == 1:
         return False
-    local = None if config.num_local_devices is None else list(range(config.num_local_devices))
-    # None is: look for the launcher.
-    detect = "deactivate" if launcher in (None, "JAX_COORDINATOR_ADDRESS") else None
+    number = config.num_local_devices
+    local = launch.local_devices if number is None else tuple(range(number))
     jax.distributed.initialize(
-        address,
-        processes,
-        process,
-        local_device_ids=local,
+        launch.address,
+        launch.num_processes,
+        launch.process_id,
+        local_device_ids=None if local is None else list(local),
         heartbeat_timeout_seconds=config.heartbeat_timeout_seconds,
-        cluster_detection_method=detect,
+        # None looks for the launcher.
+        cluster_detection_method=None if launch.address is None else "deactivate",
     )
     return True
 
 
-def _number(name: str, value: str | None) -> str | int | None:
-    if value is None or name == "JAX_COORDINATOR_ADDRESS":
-        return value
-    try:
-        return int(value)
-    except ValueError:
-        raise ConfigError(f"{name} is {value!r}: a whole number is needed") from None
-
-
-def _check_processes(given: Mapping[str, Any], source: str) -> None:
-    missing = [source + name for name, value in given.items() if value is None]
+def _check_processes(values: Mapping[str, Any]) -> None:
+    missing = [name for name, value in values.items() if value is None]
     if missing:
-        present = [source + name for name, value in given.items() if value is not None]
+        present = [name for name, value in values.items() if value is not None]
         raise ConfigError(
             f"{', '.join(present)} given without {', '.join(missing)}: several processes need all "
             f"three, a single one none"
         )
-    (_, address), (many, processes), (which, process) = given.items()
+    (_, address), (many, processes), (which, process) = values.items()
     if ":" not in address:
         raise ConfigError(f"the coordinator is {address!r}: it must be host:port")
     if processes < 1 or not 0 <= process < processes:
         raise ConfigError(
-            f"{source}{which} is {process} of {source}{many} {processes}: "
-            f"allowed are 0 to {max(processes - 1, 0)}"
+            f"{which} is {process} of {many} {processes}: allowed are 0 to {max(processes - 1, 0)}"
         )
 
 

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.errors import ConfigError
-from transformer_jax.functional.losses import cross_entropy, fused_linear_cross_entropy
+from transformer_jax.functional.fused_loss import fused_linear_cross_entropy
+from transformer_jax.functional.losses import cross_entropy
 from transformer_jax.models.heads import gather_positions
 from transformer_jax.models.protocol import Scorer
 from transformer_jax.training.step import Objective, Sums

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,12 +29,21 @@ NOT_OURS = (
 class RunDirectory:
     """The paths of the files of a run.
 
+    Raises:
+        ConfigError: The path is a URL, such as ``gs://bucket/run``.
+
     Example:
         >>> RunDirectory("runs/base").metrics.name
         'metrics.jsonl'
     """
 
     def __init__(self, path: str | os.PathLike[str]):
+        # As a path, gs://bucket/run would be a local folder called gs:.
+        if scheme := re.match(r"([a-z][a-z0-9+.-]+):/", os.fspath(path)):
+            raise ConfigError(
+                f"{path}: run directories on {scheme.group(1)}:// are not supported: give a local "
+                f"folder, or one where the storage is mounted"
+            )
         self.path = Path(path)
         self.config = self.path / "config.json"
         self.tokenizer = self.path / "tokenizer.json"

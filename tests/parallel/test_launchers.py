@@ -1,0 +1,72 @@
+"""Every launcher is found by its variables; what is half set is refused, never ignored."""
+
+import pytest
+
+from transformer_jax.errors import ConfigError
+from transformer_jax.parallel.launchers import Launch, find_launch
+
+JAX = {"JAX_COORDINATOR_ADDRESS": "a:1", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1"}
+TORCHRUN = {"MASTER_ADDR": "a", "MASTER_PORT": "29500", "WORLD_SIZE": "4", "RANK": "3"}
+SLURM = {"SLURM_NTASKS": "2", "SLURM_STEP_NODELIST": "n[1-2]"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "launch"),
+    [
+        ({}, None),
+        (JAX, Launch("JAX_COORDINATOR_ADDRESS", "a:1", 2, 1)),
+        ({"JAX_NUM_PROCESSES": "1"}, None),
+        (SLURM, Launch("SLURM")),
+        (SLURM | {"SLURM_NTASKS": "1"}, None),
+        ({"SLURM_NTASKS": "2"}, None),  # inside sbatch but not srun: a single process
+        # The only task of a node has all its GPUs; of several tasks each has its own.
+        (
+            SLURM | {"SLURM_STEP_TASKS_PER_NODE": "1(x2)", "SLURM_GPUS_ON_NODE": "4"},
+            Launch("SLURM", local_devices=(0, 1, 2, 3)),
+        ),
+        (
+            SLURM | {"SLURM_STEP_TASKS_PER_NODE": "4(x2)", "SLURM_GPUS_ON_NODE": "4"},
+            Launch("SLURM"),
+        ),
+        ({"OMPI_COMM_WORLD_SIZE": "4"}, Launch("Open MPI")),
+        (
+            {"PMI_SIZE": "2", "PMI_RANK": "0", "JAX_COORDINATOR_ADDRESS": "a:1"},
+            Launch("PMI", "a:1", 2, 0),
+        ),
+        ({"PMI_SIZE": "1", "PMI_RANK": "0"}, None),
+        (TORCHRUN, Launch("torchrun", "a:29501", 4, 3)),
+        (
+            TORCHRUN | {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"},
+            Launch("torchrun", "a:29501", 4, 3, (1,)),
+        ),
+        (TORCHRUN | {"WORLD_SIZE": "1"}, None),
+        ({"RANK": "0"}, None),
+        ({"TPU_WORKER_HOSTNAMES": "localhost"}, None),
+        ({"TPU_WORKER_HOSTNAMES": "10.0.0.1,10.0.0.2"}, Launch("TPU")),
+        ({"MEGASCALE_COORDINATOR_ADDRESS": "a:1"}, Launch("TPU")),
+        ({"JOB_COMPLETION_INDEX": "1"} | JAX, Launch("JAX_COORDINATOR_ADDRESS", "a:1", 2, 1)),
+        ({"JOB_COMPLETION_INDEX": "1", "JAX_NUM_PROCESSES": "1"}, None),
+    ],
+)
+def test_the_launcher_is_found_by_its_variables(environ, launch):
+    assert find_launch(environ) == launch
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        ({"JAX_COORDINATOR_ADDRESS": "a:1"}, "without JAX_NUM_PROCESSES, JAX_PROCESS_ID"),
+        ({"JAX_NUM_PROCESSES": "2"}, "without JAX_COORDINATOR_ADDRESS, JAX_PROCESS_ID"),
+        ({"JAX_PROCESS_ID": "0"}, "without JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES"),
+        (JAX | {"JAX_NUM_PROCESSES": "two"}, "JAX_NUM_PROCESSES is 'two': a whole number"),
+        ({"PMI_SIZE": "2", "PMI_RANK": "1"}, "set JAX_COORDINATOR_ADDRESS=host:port, or"),
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE set without MASTER_ADDR, MASTER_PORT, RANK"),
+        (TORCHRUN | {"RANK": ""}, "without RANK"),
+        (TORCHRUN | {"MASTER_PORT": "x"}, "MASTER_PORT is 'x'"),
+        (SLURM | {"SLURM_NTASKS": "two"}, "SLURM_NTASKS is 'two'"),
+        ({"JOB_COMPLETION_INDEX": "0"}, "an indexed job of Kubernetes, without JAX_COORDINATOR"),
+    ],
+)
+def test_what_is_half_set_is_refused(environ, message):
+    with pytest.raises(ConfigError, match=message):
+        find_launch(environ)

@@ -1,0 +1,133 @@
+"""Which launcher started this process as one of several, by the variables that it sets."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from transformer_jax.errors import ConfigError
+
+__all__ = ["Launch", "find_launch"]
+
+_JAX = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+_TORCHRUN = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
+_ALONE = "or JAX_NUM_PROCESSES=1 for a run of its own"
+
+
+class Launch(NamedTuple):
+    """How a process joins the others of its run.
+
+    Attributes:
+        launcher: Name of the launcher, for messages.
+        address: Where process 0 listens, as host:port; None lets JAX ask the launcher.
+        num_processes: Number of processes; None lets JAX ask the launcher.
+        process_id: Number of this process, from 0; None lets JAX ask the launcher.
+        local_devices: The devices of this process by number; None is all that JAX chooses.
+    """
+
+    launcher: str
+    address: str | None = None
+    num_processes: int | None = None
+    process_id: int | None = None
+    local_devices: tuple[int, ...] | None = None
+
+
+def find_launch(environ: Mapping[str, str]) -> Launch | None:
+    """How this process joins others, or None for a process alone.
+
+    It knows the variables ``JAX_COORDINATOR_ADDRESS``, ``JAX_NUM_PROCESSES`` and
+    ``JAX_PROCESS_ID``, SLURM's ``srun``, Open MPI, MPICH and Intel MPI (with
+    ``JAX_COORDINATOR_ADDRESS``), torchrun, and TPU pods.
+
+    Args:
+        environ: Variables of the process, such as ``os.environ``.
+
+    Raises:
+        ConfigError: Variables of a launcher of several processes, some of which are missing or no
+            numbers. Each process would train a run of its own.
+
+    Example:
+        >>> find_launch({"PMI_SIZE": "2", "PMI_RANK": "1", "JAX_COORDINATOR_ADDRESS": "a:1"})[1:4]
+        ('a:1', 2, 1)
+    """
+    if environ.get("JAX_NUM_PROCESSES") == "1":
+        return None
+    if len(found := [name for name in _JAX if name in environ]) > (found == [_JAX[0]]):
+        return _jax(environ)
+    for launch in (_slurm, _open_mpi, _pmi, _torchrun, _tpu):
+        if (made := launch(environ)) is not None:
+            return made
+    if found:
+        return _jax(environ)
+    if "JOB_COMPLETION_INDEX" in environ:
+        raise ConfigError(
+            f"JOB_COMPLETION_INDEX is set, as in an indexed job of Kubernetes, without "
+            f"{', '.join(_JAX)}: set all three, {_ALONE}"
+        )
+    return None
+
+
+def _jax(environ: Mapping[str, str]) -> Launch:
+    values = _all(environ, _JAX, "several processes need all three, a single one none")
+    return Launch("JAX_COORDINATOR_ADDRESS", values[0], *(_numbers(environ, _JAX[1:])))
+
+
+def _slurm(environ: Mapping[str, str]) -> Launch | None:
+    if "SLURM_STEP_NODELIST" not in environ or _size(environ, "SLURM_NTASKS") == 1:
+        return None  # a script of sbatch is one process, whatever it may start
+    devices = environ.get("SLURM_GPUS_ON_NODE", "")
+    alone = environ.get("SLURM_STEP_TASKS_PER_NODE", "").split("(")[0] == "1"
+    # JAX would give the only task of a node one of its GPUs.
+    local = tuple(range(int(devices))) if alone and devices.isdecimal() else None
+    return Launch("SLURM", local_devices=local)
+
+
+def _open_mpi(environ: Mapping[str, str]) -> Launch | None:
+    return Launch("Open MPI") if _size(environ, "OMPI_COMM_WORLD_SIZE") > 1 else None
+
+
+def _pmi(environ: Mapping[str, str]) -> Launch | None:
+    if _size(environ, "PMI_SIZE") == 1:
+        return None
+    names = (_JAX[0], "PMI_SIZE", "PMI_RANK")
+    address, *_ = _all(environ, names, f"set JAX_COORDINATOR_ADDRESS=host:port, {_ALONE}")
+    return Launch("PMI", address, *_numbers(environ, names[1:]))
+
+
+def _torchrun(environ: Mapping[str, str]) -> Launch | None:
+    if "WORLD_SIZE" not in environ or _size(environ, "WORLD_SIZE") == 1:
+        return None
+    host, *_ = _all(environ, _TORCHRUN, f"torchrun sets all of them; set them, {_ALONE}")
+    port, size, rank = _numbers(environ, _TORCHRUN[1:])
+    # torchrun itself listens on its port.
+    local = environ.get("LOCAL_RANK", "")
+    several = _size(environ, "LOCAL_WORLD_SIZE") > 1 and local.isdecimal()
+    devices = (int(local),) if several else None
+    return Launch("torchrun", f"{host}:{port + 1}", size, rank, devices)
+
+
+def _tpu(environ: Mapping[str, str]) -> Launch | None:
+    hosts = environ.get("TPU_PROCESS_ADDRESSES", environ.get("TPU_WORKER_HOSTNAMES", ""))
+    several = "," in hosts or "MEGASCALE_COORDINATOR_ADDRESS" in environ
+    return Launch("TPU") if several else None
+
+
+def _all(environ: Mapping[str, str], names: tuple[str, ...], advice: str) -> list[str]:
+    missing = [name for name in names if not environ.get(name)]
+    if missing:
+        there = [name for name in names if environ.get(name)]
+        raise ConfigError(f"{', '.join(there)} set without {', '.join(missing)}: {advice}")
+    return [environ[name] for name in names]
+
+
+def _numbers(environ: Mapping[str, str], names: tuple[str, ...]) -> Any:
+    return tuple(_number(environ, name) for name in names)
+
+
+def _size(environ: Mapping[str, str], name: str) -> int:
+    return _number(environ, name) if environ.get(name) else 1
+
+
+def _number(environ: Mapping[str, str], name: str) -> int:
+    try:
+        return int(environ[name])
+    except ValueError:
+        raise ConfigError(f"{name} is {environ[name]!r}: a whole number is needed") from None
