@@ -273,7 +273,10 @@ def test_a_search_that_cannot_be_is_refused(settings, says):
             {"head": {"tie_word_embeddings": 1}},
             "head.tie_word_embeddings is 1: true or false is needed",
         ),
-        ({"compute": {"dtype": "int8"}}, 'compute.dtype is "int8": one of "float32", "bfloat16"'),
+        (
+            {"compute": {"dtype": "int8"}},
+            'compute.dtype is "int8": one of "auto", "float32", "bfloat16"',
+        ),
         (
             {"scores": {"sliding_window_layers": 3}},
             "scores.sliding_window_layers is 3: a list or null is needed",

@@ -427,5 +427,8 @@ def test_a_damaged_run_is_refused(plain, tmp_path, run_command, sentence):
     run = RunDirectory(tmp_path / "run")
     assert run_command("convert", plain, run.path)[0] == 0
     run.config.write_text(json.dumps(run.read_config() | {"sentence": sentence}))
-    with changed_config(True), pytest.raises(CheckpointError, match="no pooling and length"):
+    with (
+        changed_config(True),
+        pytest.raises(CheckpointError, match="sentence must hold a pooling and a length"),
+    ):
         pool_of(run.path, None)

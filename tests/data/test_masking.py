@@ -222,7 +222,7 @@ def test_h18_a_masking_is_made_of_a_tokenizer():
     with pytest.raises(ConfigError, match=r"no \[MASK\] token"):
         MLMMasking.of(train_tokenizer("wordpiece", text, 40))
     plain = train_tokenizer("characters", text, 40, special=BERT_SPECIAL)
-    with pytest.raises(ConfigError, match="do not tell where words begin"):
+    with pytest.raises(ConfigError, match="do not show where words begin"):
         MLMMasking.of(plain, whole_word_mask=True)
 
 

@@ -131,7 +131,7 @@ def test_h22_equal_to_scikit_learn(sklearn):
 def test_nothing_and_counts_that_differ_are_refused(score):
     with pytest.raises(DataError, match="empty"):
         score(np.zeros(0, int), np.zeros(0, int))
-    with pytest.raises(DataError, match=r"1 predictions but 6 references"):
+    with pytest.raises(DataError, match=r"1 prediction but 6 references"):
         score(GIVEN[:1], WANTED)
 
 
@@ -149,7 +149,7 @@ def test_labels_beyond_the_classes_are_refused(score):
         score(np.array([0, 3]), good)
     with pytest.raises(DataError, match=r"a reference is -100: .* such as padding"):
         score(good, np.array([0, -100]))
-    with pytest.raises(DataError, match=r"1 predictions but 2 references"):
+    with pytest.raises(DataError, match=r"1 prediction but 2 references"):
         score(good[:1], good)
     with pytest.raises(DataError, match="empty"):
         score(good[:0], good[:0])

@@ -339,7 +339,7 @@ MISTAKES = [
       "--data.read.validation-size", "0", "--training.sequence-length", "24"], 3,
       "needs two documents, found one"),
     (["pretrain", "small", "--data.text", "{data}/text.txt", "--tokenizer.kind", "characters",
-      "--masking.whole-word-mask"], 2, "do not tell where words begin"),
+      "--masking.whole-word-mask"], 2, "do not show where words begin"),
     (["pretrain", "small", "--masking.mlm-probability", "1.5"], 2,
      "masking.mlm_probability is 1.5"),
     (["finetune", "classify"], 2, "give data.train"),

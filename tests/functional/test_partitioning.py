@@ -70,7 +70,7 @@ def test_rows_of_a_table_whose_parts_are_everywhere(mesh, V, shape):
     axes = ("vocab", "embed")
     take = lambda table: take_rows(table, jnp.asarray(ids), axes)
     one, all_ = on_one_and_on_all(take, g, mesh, (table, axes))
-    chex.assert_trees_all_close(all_, one, atol=1e-6)
+    chex.assert_trees_all_close(all_, one, atol=1e-5)
     np.testing.assert_array_equal(one[0], table[np.clip(ids, 0, V - 1)])
 
 
@@ -139,11 +139,15 @@ def test_no_device_has_a_whole_table_or_all_logits():
     assert spec == P(None, ("tensor", "fsdp"))
     targets = jnp.zeros((8, 3), jnp.int32)
 
+    def loss_of_one(x, table):
+        return fused_linear_cross_entropy(x, OutputTable(table), targets)[0]
+
     def loss(x, table):
         with on_mesh(mesh):
-            return fused_linear_cross_entropy(x, OutputTable(table), targets)[0]
+            return loss_of_one(x, table)
 
-    expected, placed = jax.jit(loss)(x, table), jax.device_put(table, NamedSharding(mesh, spec))
+    expected = jax.jit(loss_of_one)(x, table)
+    placed = jax.device_put(table, NamedSharding(mesh, spec))
     for program in (jax.jit(jax.grad(loss, argnums=1)), jax.jit(loss)):
         text = program.lower(x, placed).compile().as_text()
         # A quarter of 23 tokens is 6, and a device has half of the 24 rows.

@@ -2,7 +2,7 @@
 
 from collections.abc import Sized
 
-from transformer_jax.errors import DataError
+from transformer_jax.errors import DataError, plural
 
 __all__ = ["check_lengths"]
 
@@ -18,7 +18,8 @@ def check_lengths(predictions: Sized, references: Sized) -> None:
     """
     if len(predictions) != len(references):
         raise DataError(
-            f"{len(predictions)} predictions but {len(references)} references: "
+            f"{plural(len(predictions), 'prediction')} but "
+            f"{plural(len(references), 'reference')}: "
             f"give one of each per example, in the same order"
         )
     if not len(predictions):

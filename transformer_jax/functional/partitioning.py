@@ -99,13 +99,15 @@ def partition_spec(
         over = (mapped,) if isinstance(mapped, str) else mapped or ()
         over = tuple(a for a in over if sizes.get(a, 1) > 1 and a not in used)
         parts = math.prod(sizes[a] for a in over)
-        used.update(over)
         if size % parts:
             left.append((name, size, over))
+            # The mesh axis may still split another dimension of the array.
+            used.update(over if _elsewhere(name, axes) is not None else ())
             over = ()
+        used.update(over)
         out.append(over[0] if len(over) == 1 else over or None)
     for name, size, over in left:
-        place = axes.index(_ELSEWHERE[name]) if _ELSEWHERE.get(name) in axes else None
+        place = _elsewhere(name, axes)
         there = () if place is None else _as_tuple(out[place])
         if place is None or shape[place] % math.prod(sizes[a] for a in (*over, *there)):
             if what is not None:
@@ -113,6 +115,12 @@ def partition_spec(
         else:
             out[place] = (*over, *there) if there else over[0]
     return P(*out)
+
+
+def _elsewhere(name: str | None, axes: Sequence[str | None]) -> int | None:
+    """The dimension that a mesh axis splits where it does not divide its own."""
+    other = _ELSEWHERE.get(name)
+    return None if other is None or other not in axes else axes.index(other)
 
 
 def _as_tuple(over: MeshAxes) -> tuple[str, ...]:
