@@ -136,7 +136,8 @@ def on_mesh(mesh: Mesh | AbstractMesh) -> contextlib.AbstractContextManager[Any]
     """What is traced inside is for the devices of ``mesh``; for one device nothing changes.
 
     Example:
-        >>> with on_mesh(AbstractMesh((1, 2, 4), ("data", "fsdp", "tensor"))):
+        >>> names, types = ("data", "fsdp", "tensor"), (AxisType.Auto,) * 3
+        >>> with on_mesh(AbstractMesh((1, 2, 4), names, axis_types=types)):
         ...     axis_size("tensor")
         4
     """
