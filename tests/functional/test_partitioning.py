@@ -154,6 +154,7 @@ def test_no_device_has_a_whole_table_or_all_logits():
         assert "f32[12,6]" in text
         assert "f32[12,23]" not in text
         assert "f32[24,23]" not in text
+        assert "f32[23,16]" not in text
     # Where nothing is differentiated only the loss is computed, by another program.
     np.testing.assert_allclose(jax.block_until_ready(program(x, placed)), expected, rtol=1e-6)
 

@@ -50,7 +50,7 @@ def planned(name, target, mesh, *, layers=1, rows=None, length=None, **training)
         training=dataclasses.replace(run.training, **training),
     )
     found = find_target(target)
-    return with_dtype(run, found.type.platform), found
+    return with_dtype(run, found.devices[0]), found
 
 
 def parameter_bytes(run, name):
@@ -112,6 +112,8 @@ def test_training_on_tpus(case, capfd):
     name, target, mesh, changes = TPU[case]
     run, target = planned(name, target, mesh, **changes)
     report = compile_program(run, target, "training").report
+    # Collectives are not checked by kind: this compiler makes permutations of gathers, to compute
+    # while they run.
     assert report.aliased >= 0.999 * report.outputs, "the state is not donated whole"
     assert report.kernels == {"pallas": 2 * attentions(run)}
     assert "rematerialization" not in capfd.readouterr().err

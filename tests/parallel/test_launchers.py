@@ -7,6 +7,18 @@ from transformer_jax.parallel.launchers import Launch, find_launch
 
 JAX = {"JAX_COORDINATOR_ADDRESS": "a:1", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1"}
 TORCHRUN = {"MASTER_ADDR": "a", "MASTER_PORT": "29500", "WORLD_SIZE": "4", "RANK": "3"}
+TORCHRUN_NAMES = ("MASTER_ADDR", "WORLD_SIZE", "RANK")
+ADDRESS = {"JAX_COORDINATOR_ADDRESS": "a:1"}
+OPEN_MPI_NAMES = ("JAX_COORDINATOR_ADDRESS", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+}
+PMI_NAMES = ("JAX_COORDINATOR_ADDRESS", "PMI_SIZE", "PMI_RANK")
+PMI = {"PMI_SIZE": "2", "PMI_RANK": "0"}
+HYDRA = PMI | {"MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2"}
 SLURM = {"SLURM_NTASKS": "2", "SLURM_STEP_NODELIST": "n[1-2]"}
 
 
@@ -28,16 +40,18 @@ SLURM = {"SLURM_NTASKS": "2", "SLURM_STEP_NODELIST": "n[1-2]"}
             SLURM | {"SLURM_STEP_TASKS_PER_NODE": "4(x2)", "SLURM_GPUS_ON_NODE": "4"},
             Launch("SLURM"),
         ),
-        ({"OMPI_COMM_WORLD_SIZE": "4"}, Launch("Open MPI")),
-        (
-            {"PMI_SIZE": "2", "PMI_RANK": "0", "JAX_COORDINATOR_ADDRESS": "a:1"},
-            Launch("PMI", "a:1", 2, 0),
-        ),
+        (OPEN_MPI | {"OMPI_MCA_orte_hnp_uri": "x"}, Launch("Open MPI")),
+        (OPEN_MPI | ADDRESS, Launch("Open MPI", "a:1", 4, 3, (1,), OPEN_MPI_NAMES)),
+        # An mpirun inside a job of SLURM, whose variables its processes have too.
+        (SLURM | OPEN_MPI | ADDRESS, Launch("Open MPI", "a:1", 4, 3, (1,), OPEN_MPI_NAMES)),
+        (SLURM | HYDRA | ADDRESS, Launch("PMI", "a:1", 2, 0, (0,), PMI_NAMES)),
+        (SLURM | PMI, Launch("SLURM")),  # srun --mpi=pmi2
+        (PMI | ADDRESS, Launch("PMI", "a:1", 2, 0, None, PMI_NAMES)),
         ({"PMI_SIZE": "1", "PMI_RANK": "0"}, None),
-        (TORCHRUN, Launch("torchrun", "a:29501", 4, 3)),
+        (TORCHRUN, Launch("torchrun", "a:29501", 4, 3, None, TORCHRUN_NAMES)),
         (
             TORCHRUN | {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"},
-            Launch("torchrun", "a:29501", 4, 3, (1,)),
+            Launch("torchrun", "a:29501", 4, 3, (1,), TORCHRUN_NAMES),
         ),
         (TORCHRUN | {"WORLD_SIZE": "1"}, None),
         ({"RANK": "0"}, None),
@@ -60,6 +74,9 @@ def test_the_launcher_is_found_by_its_variables(environ, launch):
         ({"JAX_PROCESS_ID": "0"}, "without JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES"),
         (JAX | {"JAX_NUM_PROCESSES": "two"}, "JAX_NUM_PROCESSES is 'two': a whole number"),
         ({"PMI_SIZE": "2", "PMI_RANK": "1"}, "set JAX_COORDINATOR_ADDRESS=host:port, or"),
+        ({"PMI_RANK": "1"}, "PMI_RANK set without JAX_COORDINATOR_ADDRESS, PMI_SIZE"),
+        (OPEN_MPI, "without JAX_COORDINATOR_ADDRESS: set JAX_COORDINATOR_ADDRESS=host:port"),
+        ({"MASTER_ADDR": "a", "RANK": "1"}, "without MASTER_PORT, WORLD_SIZE"),
         ({"WORLD_SIZE": "2"}, "WORLD_SIZE set without MASTER_ADDR, MASTER_PORT, RANK"),
         (TORCHRUN | {"RANK": ""}, "without RANK"),
         (TORCHRUN | {"MASTER_PORT": "x"}, "MASTER_PORT is 'x'"),

@@ -121,3 +121,16 @@ def test_flags_reach_jax(monkeypatch):
     assert initialize()
     assert seen["where"] == (None, None, None)
     assert seen["cluster_detection_method"] is None
+
+
+def test_messages_name_the_variables_of_the_launcher(monkeypatch):
+    torchrun = {"MASTER_ADDR": "a", "MASTER_PORT": "1", "WORLD_SIZE": "4", "RANK": "5"}
+    for name, value in torchrun.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match="RANK is 5 of WORLD_SIZE 4: allowed are 0 to 3"):
+        initialize()
+    local = {"RANK": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    for name, value in local.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match="torchrun gives each process of a machine one device"):
+        initialize(DistributedConfig(num_local_devices=1))

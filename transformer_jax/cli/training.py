@@ -53,7 +53,7 @@ def _train(family: TrainingProgram, command: str, arguments: Sequence[str]) -> i
         arguments,
     )
     if target is not None and named is not None:
-        return plan_run(name, run, target, as_json)
+        return plan_run(name, run, named, target, as_json)
     # Slow imports come next; the process number is unknown until then.
     if not run.distributed.process_id:
         print(f"{command} {name}: starting", file=sys.stderr, flush=True)

@@ -22,11 +22,11 @@ def squad_scores(predictions: Mapping[str, str], answers: Mapping[str, Sequence[
     """The exact match and F1 of answers, over all questions in ``answers``.
 
     An unanswerable question has no references, or an empty one: then only the empty text is
-        correct. The scripts of SQuAD 1.1 and 2.0 differ in two ways:
+    correct. The scripts of SQuAD 1.1 and 2.0 differ in two ways:
 
     - A reference of articles and punctuation only is left out, as in 2.0. In 1.1 an answer without
-    words matches it; three questions of its development set have one. - A question without a
-    prediction counts as wrong, as in 1.1; 2.0 leaves it out.
+      words matches it; three questions of its development set have one.
+    - A question without a prediction counts as wrong, as in 1.1; 2.0 leaves it out.
 
     Args:
         predictions: Answers by question; those to other questions are ignored.

@@ -91,8 +91,8 @@ class _Head(NamedTuple):
 def _num_chunks(head: _Head, rows: int, V: int) -> int:
     """How many chunks the rows of a device are divided into."""
     if head.chunk is not None:
-        return -(-rows // max(1, min(head.chunk or rows, rows)))
-    count = -(-4 * rows * V // LARGE)
+        return max(1, -(-rows // max(1, min(head.chunk or rows, rows))))
+    count = max(1, -(-4 * rows * V // LARGE))
     # A number that divides the rows needs no padding.
     return next((n for n in range(count, 2 * count) if rows % n == 0), count)
 

@@ -189,8 +189,9 @@ def constrain(x: Shaped[Array, "..."], axes: Axes) -> Shaped[Array, "..."]:
 def unshard_fsdp(x: Float[Array, "..."], axes: Axes | None, dtype: Any) -> Float[Array, "..."]:
     """A parameter as a product uses it: in ``dtype``, whole over ``fsdp``, split over the rest.
 
-    The cast comes first, so that devices exchange numbers of the compute dtype. Not for
-    differentiation: whoever uses a parameter gives its gradient as :func:`constrain` lays it out.
+    The cast comes first, so that devices exchange numbers of the compute dtype. Differentiated, it
+    sums the gradient over devices in that dtype too; layers and the fused loss have backward passes
+    of their own, which do not.
 
     Args:
         x: The parameter, as it is stored.

@@ -10,6 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer_jax.config import TransformerConfig
+from transformer_jax.errors import ConfigError
 from transformer_jax.functional import positions as positional
 from transformer_jax.functional.dropout import dropout
 from transformer_jax.functional.masks import Mask
@@ -36,6 +37,11 @@ class Stack(nnx.Module):
     def __init__(
         self, config: TransformerConfig, layers: int, *, decoder: bool, cross: bool, rngs: nnx.Rngs
     ):
+        if config.compute.dtype == "auto":
+            raise ConfigError(
+                "compute.dtype is auto, which training commands resolve: a model needs float32 or "
+                "bfloat16"
+            )
         self.config, self.layers, self.decoder = config, layers, decoder
         D, places, embedding = config.d_model, config.positions, config.embedding
         E = config.embedding_size

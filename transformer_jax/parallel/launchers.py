@@ -21,6 +21,7 @@ class Launch(NamedTuple):
         num_processes: Number of processes; None lets JAX ask the launcher.
         process_id: Number of this process, from 0; None lets JAX ask the launcher.
         local_devices: The devices of this process by number; None is all that JAX chooses.
+        names: Where the address, the number and the process number come from, for messages.
     """
 
     launcher: str
@@ -28,14 +29,15 @@ class Launch(NamedTuple):
     num_processes: int | None = None
     process_id: int | None = None
     local_devices: tuple[int, ...] | None = None
+    names: tuple[str, ...] = _JAX
 
 
 def find_launch(environ: Mapping[str, str]) -> Launch | None:
     """How this process joins others, or None for a process alone.
 
     It knows the variables ``JAX_COORDINATOR_ADDRESS``, ``JAX_NUM_PROCESSES`` and
-    ``JAX_PROCESS_ID``, SLURM's ``srun``, Open MPI, MPICH and Intel MPI (with
-    ``JAX_COORDINATOR_ADDRESS``), torchrun, and TPU pods.
+    ``JAX_PROCESS_ID``, SLURM's ``srun``, Open MPI 4, torchrun, TPU pods, and with
+    ``JAX_COORDINATOR_ADDRESS`` Open MPI 5, MPICH and Intel MPI.
 
     Args:
         environ: Variables of the process, such as ``os.environ``.
@@ -52,7 +54,8 @@ def find_launch(environ: Mapping[str, str]) -> Launch | None:
         return None
     if len(found := [name for name in _JAX if name in environ]) > (found == [_JAX[0]]):
         return _jax(environ)
-    for launch in (_slurm, _open_mpi, _pmi, _torchrun, _tpu):
+    # An mpirun inside a job of SLURM comes before the job.
+    for launch in (_open_mpi, _hydra, _slurm, _pmi, _torchrun, _tpu):
         if (made := launch(environ)) is not None:
             return made
     if found:
@@ -81,27 +84,54 @@ def _slurm(environ: Mapping[str, str]) -> Launch | None:
 
 
 def _open_mpi(environ: Mapping[str, str]) -> Launch | None:
-    return Launch("Open MPI") if _size(environ, "OMPI_COMM_WORLD_SIZE") > 1 else None
+    if _size(environ, "OMPI_COMM_WORLD_SIZE") == 1:
+        return None
+    if "OMPI_MCA_orte_hnp_uri" in environ:  # by which JAX finds the others; Open MPI 5 has none
+        return Launch("Open MPI")
+    names = (_JAX[0], "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
+    local = ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
+    return _addressed(environ, "Open MPI", names, *local)
+
+
+def _hydra(environ: Mapping[str, str]) -> Launch | None:
+    return _pmi(environ) if "MPI_LOCALRANKID" in environ else None
 
 
 def _pmi(environ: Mapping[str, str]) -> Launch | None:
-    if _size(environ, "PMI_SIZE") == 1:
+    if "PMI_SIZE" not in environ and "PMI_RANK" not in environ:
+        return None
+    if environ.get("PMI_SIZE") == "1":
         return None
     names = (_JAX[0], "PMI_SIZE", "PMI_RANK")
-    address, *_ = _all(environ, names, f"set JAX_COORDINATOR_ADDRESS=host:port, {_ALONE}")
-    return Launch("PMI", address, *_numbers(environ, names[1:]))
+    return _addressed(environ, "PMI", names, "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+
+
+def _addressed(
+    environ: Mapping[str, str], launcher: str, names: tuple[str, ...], local: str, of: str
+) -> Launch:
+    """By size and rank of a launcher, and an address that the user gives."""
+    address, *_ = _all(environ, names, f"set {_JAX[0]}=host:port, {_ALONE}")
+    size, rank = _numbers(environ, names[1:])
+    return Launch(launcher, address, size, rank, _own_device(environ, local, of), names)
 
 
 def _torchrun(environ: Mapping[str, str]) -> Launch | None:
-    if "WORLD_SIZE" not in environ or _size(environ, "WORLD_SIZE") == 1:
+    if "WORLD_SIZE" not in environ and not {"RANK", "MASTER_ADDR"} <= set(environ):
+        return None
+    if environ.get("WORLD_SIZE") == "1":
         return None
     host, *_ = _all(environ, _TORCHRUN, f"torchrun sets all of them; set them, {_ALONE}")
     port, size, rank = _numbers(environ, _TORCHRUN[1:])
     # torchrun itself listens on its port.
-    local = environ.get("LOCAL_RANK", "")
-    several = _size(environ, "LOCAL_WORLD_SIZE") > 1 and local.isdecimal()
-    devices = (int(local),) if several else None
-    return Launch("torchrun", f"{host}:{port + 1}", size, rank, devices)
+    address, devices = f"{host}:{port + 1}", _own_device(environ, "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    return Launch("torchrun", address, size, rank, devices, ("MASTER_ADDR", *_TORCHRUN[2:]))
+
+
+def _own_device(environ: Mapping[str, str], rank: str, size: str) -> tuple[int, ...] | None:
+    """Of several processes on a machine each has one device."""
+    if environ.get(rank) is None or _size(environ, size) == 1:
+        return None
+    return (_number(environ, rank),)
 
 
 def _tpu(environ: Mapping[str, str]) -> Launch | None:

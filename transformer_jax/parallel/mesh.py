@@ -142,16 +142,21 @@ def initialize(config: DistributedConfig = DistributedConfig()) -> bool:
         launch = find_launch(os.environ)
         if launch is None:
             return False
-        names = ("the coordinator's address", "the number of processes", "the process number")
         if launch.address is not None:
-            _check_processes(dict(zip(names, launch[1:4], strict=True)))
+            _check_processes(dict(zip(launch.names, launch[1:4], strict=True)))
     else:
         _check_processes(flags)
         launch = Launch("flags", *(cast(Any, value) for value in flags.values()))
     if launch.num_processes == 1:
         return False
-    number = config.num_local_devices
-    local = launch.local_devices if number is None else tuple(range(number))
+    number, local = config.num_local_devices, launch.local_devices
+    if number is not None:
+        if local is not None and len(local) == 1:
+            raise ConfigError(
+                f"distributed.num_local_devices is {number}: {launch.launcher} gives each process "
+                f"of a machine one device: leave it out"
+            )
+        local = tuple(range(number))
     jax.distributed.initialize(
         launch.address,
         launch.num_processes,

@@ -22,7 +22,7 @@ class DeviceType:
 
     Attributes:
         platform: ``gpu`` or ``tpu``.
-        memory: Bytes that programs can use.
+        memory: Bytes of its memory.
         flops: Products and sums of bfloat16 numbers a second, dense.
         bandwidth: Bytes a second from and to its memory.
         kinds: Values of ``device_kind`` by which JAX names it.
@@ -66,6 +66,22 @@ class Target:
     name: str
     type: DeviceType
     devices: tuple[Any, ...]
+
+    @property
+    def usable(self) -> int:
+        """Bytes that programs can use: JAX takes a part of a GPU's memory when it starts.
+
+        ``XLA_PYTHON_CLIENT_MEM_FRACTION`` is that part, 0.75 if it is not set.
+        """
+        if self.type.platform != "gpu":
+            return self.type.memory
+        part = os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.75")
+        try:
+            return int(float(part) * self.type.memory)
+        except ValueError:
+            raise ConfigError(
+                f"XLA_PYTHON_CLIENT_MEM_FRACTION is {part!r}: a number from 0 to 1 is needed"
+            ) from None
 
     @property
     def lowering(self) -> str:

@@ -39,8 +39,8 @@ GenerationConfig = Literal["hf"] | None
 class GenerationSettings(TypedDict, total=False):
     """Settings of text generation, each optional."""
 
-    max_new_tokens: int  # None is 128
-    temperature: float  # None is 1; 0 is greedy
+    max_new_tokens: int  # 128 if left out
+    temperature: float  # 1 if left out; 0 is greedy
     top_k: int | None  # sample from the k most probable tokens
     top_p: float | None  # from the fewest tokens that hold this probability
     min_p: float | None  # from tokens at least this fraction as probable as the most probable

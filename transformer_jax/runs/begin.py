@@ -76,7 +76,7 @@ def begin(
                 f"model.vocab_size is {wanted}: leave model.vocab_size out, and it "
                 f"follows the tokenizer"
             )
-        run = with_dtype(resolve(run, tokenizer), devices_of(run.distributed)[0].platform)
+        run = with_dtype(resolve(run, tokenizer), devices_of(run.distributed)[0])
         if run.tokenizer.vocab_size is None:
             size = dataclasses.replace(run.tokenizer, vocab_size=tokenizer.vocab_size)
             run = dataclasses.replace(run, tokenizer=size)
@@ -88,20 +88,23 @@ def begin(
     return open_directory(output)
 
 
-def with_dtype(run: NewRunType, platform: str) -> NewRunType:
-    """The run with the compute dtype of a platform, if its own is ``auto``.
+def with_dtype(run: NewRunType, device: Any) -> NewRunType:
+    """The run with the compute dtype of a device, if its own is ``auto``.
 
-    bfloat16 on GPUs and TPUs, whose units for matrix products are several times as fast in it;
-    float32 on CPUs.
+    bfloat16 on TPUs and on GPUs from compute capability 8.0 (Ampere) on, whose matrix units are
+    several times as fast in it; float32 on CPUs and on earlier GPUs, which emulate it.
 
     Args:
         run: Of any family.
-        platform: Of the devices, as JAX names it.
+        device: One of the devices that it runs on.
     """
     model: Any = run.model
     if not isinstance(model, TransformerConfig) or model.compute.dtype != "auto":
         return run
-    dtype: Any = "float32" if platform == "cpu" else "bfloat16"
+    capability = getattr(device, "compute_capability", None) or "8.0"
+    # AMD's names, such as gfx90a, are no numbers.
+    early = capability.replace(".", "").isdecimal() and float(capability) < 8.0
+    dtype: Any = "float32" if device.platform == "cpu" or early else "bfloat16"
     compute = dataclasses.replace(model.compute, dtype=dtype)
     made: Any = run
     return dataclasses.replace(made, model=dataclasses.replace(model, compute=compute))

@@ -74,6 +74,9 @@ def _from(run: FinetuneRun, named: FinetuneRun, start: Initial) -> FinetuneRun:
             "tokenizer: a run with task.init_from reads text as that run does: leave it out"
         )
     model = start.changed(run.model, named.model)
+    # The dtype is that of this machine, not of the other run.
+    compute = dataclasses.replace(model.compute, dtype=run.model.compute.dtype)
+    model = dataclasses.replace(model, compute=compute)
     data = dataclasses.replace(
         run.data, read=dataclasses.replace(run.data.read, lowercase=start.lowercase)
     )

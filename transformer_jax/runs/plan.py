@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
@@ -14,7 +15,7 @@ from jax.sharding import Mesh
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.making import make_model
 from transformer_jax.modules.parameters import parameters
-from transformer_jax.parallel.mesh import make_mesh
+from transformer_jax.parallel.mesh import MeshConfig, make_mesh
 from transformer_jax.parallel.program_report import ProgramReport, report
 from transformer_jax.parallel.sharding import batch_sharding, num_batch_shards, replicated
 from transformer_jax.parallel.target import Target, compile_only
@@ -48,17 +49,27 @@ PlannedRun = TranslationRun | LanguageRun | PretrainRun
 
 _BOS = 1  # of programs that are compiled only, any token will do
 _STEPS = 100_000  # of schedules, which do not change the size of a program
-_MASKED = 0.15  # part of the tokens that BERT's objective predicts
-_FREE = 0.95  # part of a device's memory that a program may need
+_UNIT = 8  # lengths of batches are multiples of it
+
+What = Literal["training", "evaluation"]
 
 
 class Program(NamedTuple):
-    """One program of a run, compiled for a target."""
+    """One program of a run, compiled for a target.
 
-    what: Literal["training", "evaluation"]
-    shape: tuple[int, int]  # rows and tokens of a batch
-    report: ProgramReport
-    seconds: float  # of compilation
+    Attributes:
+        what: What it does.
+        shape: Rows and tokens of a batch.
+        memory: Bytes that a device needs while it runs; in evaluation with the optimizer's state.
+        report: What the compiled program does; None where the compiler found no room for it.
+        seconds: Of compilation.
+    """
+
+    what: What
+    shape: tuple[int, int]
+    memory: int
+    report: ProgramReport | None
+    seconds: float
 
 
 class _Parts(NamedTuple):
@@ -84,28 +95,30 @@ def plan(run: PlannedRun, target: Target) -> Iterator[Program]:
     Batches have the largest shape that settings allow: data are not read.
 
     Raises:
-        ConfigError: The mesh does not fit the devices, or rows do not divide over it.
+        ConfigError: The mesh does not fit the devices, rows do not divide over it, or a setting
+            that a plan does not follow.
     """
-    for what in ("training", "evaluation"):
+    kinds: tuple[What, ...] = ("training", "evaluation")
+    for what in kinds:
         yield compile_program(run, target, what)
 
 
-def compile_program(
-    run: PlannedRun, target: Target, what: Literal["training", "evaluation"]
-) -> Program:
+def compile_program(run: PlannedRun, target: Target, what: What) -> Program:
     """One program of a run, compiled for a target.
 
     Raises:
-        ConfigError: The mesh does not fit the devices, or rows do not divide over it.
+        ConfigError: The mesh does not fit the devices, rows do not divide over it, or a setting
+            that a plan does not follow.
     """
     began = time.monotonic()
+    _check(run)
     mesh = mesh_on(run, target)
     parts = _parts(run, mesh)
     declared = parameters(nnx.eval_shape(parts.model))
     tx = make_optimizer(run.optimizer, run.model.d_model, _STEPS, params=declared)
     ema = run.training.ema_decay
     graph, shapes, shardings, frozen = abstract_state(parts.model, tx, mesh, ema=ema is not None)
-    key = jax.eval_shape(lambda: jax.random.key(0))
+    beside = 0
     if what == "training":
         raw = make_step(
             parts.objective,
@@ -115,17 +128,45 @@ def compile_program(
             ema_decay=ema,
         )
         step = compile_step(raw, mesh, shardings)
-        key = jax.ShapeDtypeStruct((), key.dtype, sharding=replicated(mesh))
+        kind = jax.eval_shape(lambda: jax.random.key(0)).dtype
+        key = jax.ShapeDtypeStruct((), kind, sharding=replicated(mesh))
         arguments: tuple[Any, ...] = (shapes, frozen, parts.batch, key)
     else:
-        step = compile_eval(
-            make_eval_step(parts.evaluation, merging(graph)), mesh, shardings.params
-        )
+        evaluate = make_eval_step(parts.evaluation, merging(graph))
+        step = compile_eval(evaluate, mesh, shardings.params)
         arguments = (shapes.params, frozen, parts.batch)
+        beside = _device_bytes(shapes) - _device_bytes(shapes.params)
     with compile_only(target):
         lowered = step.trace(*arguments).lower(lowering_platforms=(target.lowering,))
-        compiled = lowered.compile()
-    return Program(what, parts.shape, report(compiled), time.monotonic() - began)
+        try:
+            found = report(lowered.compile())
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            needed = max(_sizes(str(error)), default=target.type.memory + 1)
+            return Program(what, parts.shape, needed + beside, None, time.monotonic() - began)
+    return Program(what, parts.shape, found.memory + beside, found, time.monotonic() - began)
+
+
+def _check(run: PlannedRun) -> None:
+    if run.training.mode != "jit":
+        raise ConfigError(f"--plan: there is no plan with training.mode {run.training.mode}")
+    if isinstance(run, TranslationRun) and run.init_from is not None:
+        raise ConfigError("--plan: there is no plan with init_from: leave it out")
+
+
+def _device_bytes(shapes: Any) -> int:
+    """Bytes of a device's part of arrays."""
+    return sum(
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        for leaf in jax.tree.leaves(shapes)
+    )
+
+
+def _sizes(message: str) -> list[int]:
+    """The sizes in a message of the compiler, such as ``48.00G``, in bytes."""
+    units = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+    return [int(float(n) * units[unit]) for n, unit in re.findall(r"([\d.]+)([KMGT])\b", message)]
 
 
 def _parts(run: PlannedRun, mesh: Mesh) -> _Parts:
@@ -154,7 +195,7 @@ def _parts(run: PlannedRun, mesh: Mesh) -> _Parts:
         batch["weights"] = array(length, dtype=jnp.float32)
         objective = objectives.language_model()
         return _Parts(made("decoder"), objective, objective, batch, shape)
-    masked = -(-math.ceil(_MASKED * length) // 8) * 8
+    masked = max(1, round(run.masking.mlm_probability * length))
     batch = {
         "tokens": array(length),
         "types": array(length),
@@ -189,19 +230,20 @@ def _largest_shape(run: PlannedRun, mesh: Mesh) -> tuple[int, int]:
     length = (
         run.training.sequence_length if isinstance(run, PretrainRun) else run.data.read.max_length
     )
+    length = -(-length // _UNIT) * _UNIT
     multiple = math.lcm(run.training.required_batch_size_multiple, parts)
     return max(run.training.max_tokens // length // multiple, 1) * multiple, length
 
 
 def fits(program: Program, target: Target) -> bool:
     """Whether a device of the target has the memory that a program needs."""
-    return program.report.memory <= _FREE * target.type.memory
+    return program.memory <= target.usable
 
 
 def nearest_that_fits(
     run: PlannedRun, target: Target, tried: Callable[[str, Program], None] = lambda *_: None
 ) -> tuple[str, PlannedRun] | None:
-    """The least change of settings with which the training step fits: its flags, and the run.
+    """The least change of settings with which training and evaluation fit: its flags, and the run.
 
     Candidates are compiled in this order: parameters split over all devices, twice to 64 times as
     many micro-batches, and activations computed again in the backward pass.
@@ -211,10 +253,18 @@ def nearest_that_fits(
         target: Where it has to.
         tried: Called with each candidate's flags and program.
     """
-    for flags, candidate in _candidates(run, target):
-        program = compile_program(candidate, target, "training")
+    evaluated: dict[MeshConfig, bool] = {}
+
+    def fitting(flags: str, candidate: PlannedRun, what: What) -> bool:
+        program = compile_program(candidate, target, what)
         tried(flags, program)
-        if fits(program, target):
+        return fits(program, target)
+
+    for flags, candidate in _candidates(run, target):
+        mesh = candidate.mesh  # alone decides over the memory of evaluation
+        if mesh not in evaluated:
+            evaluated[mesh] = fitting(flags, candidate, "evaluation")
+        if evaluated[mesh] and fitting(flags, candidate, "training"):
             return flags, candidate
     return None
 

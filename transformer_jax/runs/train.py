@@ -130,6 +130,6 @@ def advise(compute: ComputeConfig, platform: str, fast: bool | None) -> None:
     """
     if compute.dtype == "bfloat16" and platform == "cpu" and fast is False:
         log(
-            "warning: this CPU has no amx_bf16, so bfloat16 trains more slowly than float32: "
-            "leave out --model.compute.dtype bfloat16"
+            "warning: this CPU has no amx_bf16, so bfloat16 (model.compute.dtype in config.json) "
+            "trains more slowly than float32: begin a run with --model.compute.dtype float32"
         )

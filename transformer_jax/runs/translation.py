@@ -44,11 +44,16 @@ def begin(run: Run, named: Run) -> tuple[Run, RunDirectory, Splits]:
 def _from(run: Run, named: Run, start: Initial) -> Run:
     """The run with the encoder that it starts from, and a decoder of the same kind."""
     if run.tokenizer != named.tokenizer:
-        raise ConfigError("tokenizer: a run with init reads text as that run does: leave it out")
+        raise ConfigError(
+            "tokenizer: a run with init_from reads text as that run does: leave it out"
+        )
     plain = dataclasses.replace(start.model.head, mlm_transform=False, pooler=False)
     both = dataclasses.replace(start.model, decoder_layers=run.model.decoder_layers, head=plain)
     usual = dataclasses.replace(named.model, decoder_layers=run.model.decoder_layers)
     model = dataclasses.replace(start, model=both).changed(run.model, usual)
+    # The dtype is that of this machine, not of the other run.
+    compute = dataclasses.replace(model.compute, dtype=run.model.compute.dtype)
+    model = dataclasses.replace(model, compute=compute)
     read = dataclasses.replace(run.data.read, lowercase=start.lowercase or run.data.read.lowercase)
     if start.lowercase:
         log(f"{run.init_from} reads lower-cased text, and so does this run")

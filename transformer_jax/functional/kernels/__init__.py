@@ -129,6 +129,8 @@ def resolve_implementation(
     }
     if platform == "gpu" and (not half or head_dim > largest):
         reasons["cudnn"] = f"it needs half precision and heads of at most {largest}"
+    if platform == "gpu" and capability < 8.0:
+        reasons["cudnn"] = "it needs compute capability 8.0"
     if implementation == "auto":
         return next((name for name, reason in reasons.items() if reason is None), "auto")
     if reason := reasons.get(implementation):

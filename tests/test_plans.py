@@ -1,0 +1,138 @@
+"""Plans: what is compared with a device's memory, and what is advised where it is too much."""
+
+import dataclasses
+import json
+
+import pytest
+
+from transformer_jax.cli import plan as command
+from transformer_jax.errors import ConfigError
+from transformer_jax.parallel.program_report import ProgramReport
+from transformer_jax.parallel.target import DEVICES, Target
+from transformer_jax.runs import plan
+from transformer_jax.runs.encoder_settings import PRETRAIN_RUNS
+from transformer_jax.runs.language_settings import RUNS
+from transformer_jax.runs.translation_settings import RUNS as TRANSLATION_RUNS
+
+GIB = 2**30
+
+
+class Device:
+    platform, compute_capability, device_kind = "gpu", "9.0", "NVIDIA H200"
+
+
+def target(kind="h200", devices=8):
+    return Target(f"{kind}:{devices}", DEVICES[kind], (Device(),) * devices)
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """Programs whose memory is ``needs(run, what)``; nothing is compiled."""
+    needs = {}
+
+    def compile_program(run, target, what):
+        memory = needs["of"](run, what)
+        report = None if memory is None else ProgramReport(memory, 0, 0, 0, (), {"cudnn": 2})
+        return plan.Program(what, (8, 16), memory or 2**60, report, 1.0)
+
+    monkeypatch.setattr(plan, "compile_program", compile_program)
+    monkeypatch.setattr(plan, "mesh_on", lambda run, target: plan.make_mesh(run.mesh))
+    monkeypatch.setattr("transformer_jax.parallel.target.find_target", lambda name: target())
+    return needs
+
+
+def test_a_gpu_has_what_jax_takes_of_it(monkeypatch):
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION", raising=False)
+    assert target().usable == int(0.75 * DEVICES["h200"].memory)
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.9")
+    assert target().usable == int(0.9 * DEVICES["h200"].memory)
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "much")
+    with pytest.raises(ConfigError, match="a number from 0 to 1"):
+        target().usable  # noqa: B018
+    assert target("v5e").usable == DEVICES["v5e"].memory
+
+
+@pytest.mark.parametrize("too_much", ["training", "evaluation"])
+def test_the_advice_lets_training_and_evaluation_fit(compiled, too_much):
+    run = RUNS["gpt2-small"][1]
+
+    def needs(run, what):
+        if what != too_much:
+            return GIB
+        if what == "evaluation":
+            return 400 * GIB // run.mesh.fsdp
+        return 800 * GIB // (run.mesh.fsdp * run.training.gradient_accumulation_steps)
+
+    compiled["of"] = needs
+    flags, found = plan.nearest_that_fits(run, target())
+    if too_much == "evaluation":  # which no accumulation makes smaller
+        assert found.mesh.fsdp == 8
+        assert found.training.gradient_accumulation_steps == 1
+    assert "--mesh.data -1 --mesh.fsdp 8" in flags
+    assert all(plan.fits(program, target()) for program in plan.plan(found, target()))
+
+
+@pytest.mark.parametrize(("too_much", "programs"), [("training", 16), ("evaluation", 1)])
+def test_what_fits_nowhere_is_known_after_few_programs(compiled, too_much, programs):
+    tried = []
+    compiled["of"] = lambda run, what: None if what == too_much else GIB
+    found = plan.nearest_that_fits(RUNS["gpt2-small"][1], target(), lambda *one: tried.append(one))
+    assert found is None
+    assert 1 <= len(tried) <= programs
+
+
+def test_a_run_that_does_not_fit_is_a_table_and_an_error_that_says_what_does(compiled, capsys):
+    compiled["of"] = lambda run, what: GIB if run.mesh.fsdp == 8 else None
+    run = RUNS["gpt2-small"][1]
+    with pytest.raises(ConfigError, match=r"h200:8: the run needs .*it fits with --mesh.data -1"):
+        command.plan_run("gpt2-small", run, run, "h200:8", False)
+    out, _ = capsys.readouterr()
+    assert out.splitlines()[1].split()[:3] == ["training", "8", "x"]
+
+
+def test_json_of_a_plan(compiled, capsys):
+    compiled["of"] = lambda run, what: GIB
+    run = RUNS["gpt2-small"][1]
+    assert command.plan_run("gpt2-small", run, run, "h200:8", True) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["fits"]
+    assert [program["program"] for program in found["programs"]] == ["training", "evaluation"]
+    assert found["programs"][0]["kernels"] == {"cudnn": 2}
+
+
+def test_a_plan_has_the_vocabulary_that_the_tokenizer_will_have(compiled, capsys):
+    seen = []
+    compiled["of"] = lambda run, what: seen.append(run.model.vocab_size) or GIB
+    named = RUNS["gpt2-small"][1]
+    larger = dataclasses.replace(
+        named, tokenizer=dataclasses.replace(named.tokenizer, vocab_size=128_000)
+    )
+    command.plan_run("gpt2-small", larger, named, "h200:8", True)
+    given = dataclasses.replace(named, model=dataclasses.replace(named.model, vocab_size=999))
+    command.plan_run("gpt2-small", given, named, "h200:8", True)
+    assert seen == [128_000, 128_000, 999, 999]
+
+
+def test_settings_that_a_plan_does_not_follow_are_refused():
+    base = TRANSLATION_RUNS["base"][1]
+    for run, message in (
+        (dataclasses.replace(base, init_from="runs/bert"), "no plan with init_from"),
+        (
+            dataclasses.replace(base, training=dataclasses.replace(base.training, mode="pmap")),
+            "no plan with training.mode pmap",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            plan.compile_program(run, target(), "training")
+
+
+def test_a_batch_has_as_many_masked_tokens_as_training_masks():
+    run = PRETRAIN_RUNS["bert-base"][1]
+    run = dataclasses.replace(run, masking=dataclasses.replace(run.masking, mlm_probability=0.4))
+    parts = plan._parts(run, plan.make_mesh(run.mesh))
+    assert parts.batch["masked_positions"].shape[1] == round(0.4 * run.training.sequence_length)
+
+
+def test_the_compilers_message_says_how_much_was_needed():
+    message = "RESOURCE_EXHAUSTED: Ran out of memory on HBM: 48.00G exceeds available HBM (15.75G)"
+    assert max(plan._sizes(message)) == 48 * GIB
