@@ -99,7 +99,7 @@ class AttentionConfig:
     out_bias: bool = True
     qk_norm: bool = False  # normalize each query and key head (Qwen 3)
     dropout: float = 0.0  # of attention weights
-    implementation: Literal["auto", "xla", "chunked", "cudnn", "splash"] = "auto"
+    implementation: Literal["auto", "xla", "chunked", "cudnn", "splash", "ring"] = "auto"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,5 +1,8 @@
 """On a mesh every function gives what it gives on one device, and its parameters stay in parts."""
 
+import functools
+import itertools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -30,13 +33,22 @@ from transformer_jax.modules.parameters import parameters
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.sharding import shardings
 
-MESHES = {"2x2x2": (2, 2, 2), "1x8x1": (1, 8, 1), "1x2x4": (1, 2, 4)}
+MESHES = {  # data, fsdp, tensor, context
+    "2x2x2": (2, 2, 2, 1),
+    "1x8x1": (1, 8, 1, 1),
+    "1x2x4": (1, 2, 4, 1),
+    "context2": (1, 2, 2, 2),
+    "context8": (1, 1, 1, 8),
+}
 
 
 @pytest.fixture(params=MESHES)
 def mesh(request):
-    data, fsdp, tensor = MESHES[request.param]
-    return make_mesh(data=data, fsdp=fsdp, tensor=tensor)
+    return mesh_of(request.param)
+
+
+def mesh_of(name):
+    return make_mesh(**dict(zip(("data", "fsdp", "tensor", "context"), MESHES[name], strict=True)))
 
 
 def on_one_and_on_all(function, cotangent, mesh, *inputs):
@@ -61,9 +73,9 @@ def on_one_and_on_all(function, cotangent, mesh, *inputs):
     return jax.jit(run)(cotangent, *arrays), on_all
 
 
-@pytest.mark.parametrize("shape", [(8, 5), (1, 5), (64, 5)])  # rows move; no batch; table moves
+@pytest.mark.parametrize("shape", [(8, 8), (1, 8), (64, 5)])  # rows move; no batch; table moves
 @pytest.mark.parametrize("V", [24, 23])  # a tensor axis divides the vocabulary, or does not
-@pytest.mark.quick("2x2x2-24-shape0", "2x2x2-23-shape2", "1x2x4-23-shape0")
+@pytest.mark.quick("2x2x2-24-shape0", "2x2x2-23-shape2", "1x2x4-23-shape0", "context2-24-shape0")
 def test_rows_of_a_table_whose_parts_are_everywhere(mesh, V, shape):
     table, g = normals((V, 16), (*shape, 16))
     ids = np.random.default_rng(0).integers(-3, 30, shape)  # some beyond the table
@@ -115,11 +127,11 @@ def test_a_gathered_kernel_is_not_kept_for_the_backward_pass():
 
 @pytest.mark.parametrize("chunk", [None, 12])
 @pytest.mark.parametrize("V", [24, 23])
-@pytest.mark.quick("2x2x2-24-None", "1x8x1-24-12", "1x2x4-23-12")
+@pytest.mark.quick("2x2x2-24-None", "1x8x1-24-12", "1x2x4-23-12", "context2-23-None")
 def test_the_loss_of_an_output_table_whose_parts_are_everywhere(mesh, V, chunk):
-    x, table, bias = normals((8, 3, 16), (V, 16), (V,))
-    targets = jnp.arange(24).reshape(8, 3) % V
-    weights = (jnp.arange(24) % 5).astype(jnp.float32).reshape(8, 3)
+    x, table, bias = normals((8, 8, 16), (V, 16), (V,))
+    targets = jnp.arange(64).reshape(8, 8) % V
+    weights = (jnp.arange(64) % 5).astype(jnp.float32).reshape(8, 8)
 
     def function(x, table, bias):
         output = OutputTable(table, bias, 0.7, 3.0)
@@ -217,6 +229,105 @@ def test_a_fused_kernel_runs_on_each_devices_rows_and_heads(mesh, name, monkeypa
     tensor = mesh.shape["tensor"] if K % mesh.shape["tensor"] == 0 else 1
     part = (B // (mesh.shape["data"] * mesh.shape["fsdp"]), N // tensor, T, H)
     assert part in shapes, shapes
+
+
+def causal_segments(B, T):
+    ids = jnp.asarray(np.sort(np.random.default_rng(1).integers(0, 3, (B, T)), 1)[:, ::-1].copy())
+    return masks.causal() & masks.segment_mask(ids, ids)
+
+
+MASKS = {
+    "none": lambda B, T: None,
+    "causal": lambda B, T: masks.causal(),
+    "window": lambda B, T: masks.causal() & masks.sliding_window_mask(T // 3),
+    "lengths": lambda B, T: masks.length_mask(jnp.arange(B) * T // B, jnp.arange(B)[::-1] * T // B),
+    "segments": causal_segments,
+    "dense": lambda B, T: masks.dense_mask(jnp.arange(4 * T * T).reshape(1, 4, T, T) % 3 > 0),
+}
+
+
+DIVIDED = [
+    *itertools.product(("context2", "context8"), ("xla", "chunked", "ring"), MASKS),
+    # Splash needs 128 queries on each device, and no dense mask.
+    *itertools.product(("context2",), ("splash",), MASKS.keys() - {"dense"}),
+]
+
+
+@pytest.mark.parametrize(("where", "kernel", "name"), sorted(DIVIDED))
+@pytest.mark.quick(
+    "context2-xla-causal", "context2-chunked-dense", "context2-ring-segments",
+    "context8-ring-window", "context2-splash-segments",
+)  # fmt: skip
+def test_attention_to_a_text_that_is_on_several_devices(where, kernel, name, monkeypatch):
+    mesh, B, K, T, H = mesh_of(where), 8, 2, 256, 8
+    T = T if kernel == "splash" else 48
+    q, k, v, g = normals((B, 4, T, H), (B, K, T, H), (B, K, T, H), (B, 4, T, H))
+    mask, score = MASKS[name](B, T), ScaledDot(softcap=2.0)
+    interpreted = {
+        name: functools.partial(getattr(splash, name), interpret=True)
+        for name in ("run", "run_part")
+    }
+    fused = kernels.KERNELS["splash"]._replace(**interpreted)
+    monkeypatch.setitem(kernels.KERNELS, "splash", fused)
+
+    def run(q, k, v):
+        chosen = kernels.select_kernel(kernel, q, k, v, mask, None, score.softcap)
+        assert chosen.name == kernel or current_mesh() is None
+        return kernels.run_kernel(chosen, q, k, v, mask, None, score)
+
+    axes = ("batch", "heads", "sequence", None)
+    _, on_all = on_one_and_on_all(run, g, mesh, (q, axes), (k, axes), (v, axes))
+    plain = lambda *x: kernels.run_kernel(kernels.KERNELS["xla"], *x, mask, None, score)
+    expected, _ = on_one_and_on_all(plain, g, mesh, (q, axes), (k, axes), (v, axes))
+    chex.assert_trees_all_close(on_all, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("kernel", ["chunked", "ring"])
+@pytest.mark.slow
+def test_cross_attention_to_a_text_that_is_on_several_devices(kernel):
+    mesh, lengths = mesh_of("context2"), jnp.arange(8) * 3
+    q, k, v, g = normals((8, 4, 6, 8), (8, 4, 22, 8), (8, 4, 22, 6), (8, 4, 6, 6))
+    mask, axes = masks.length_mask(lengths), ("batch", "heads", "sequence", None)
+    run = lambda *x: kernels.run_kernel(kernels.KERNELS[kernel], *x, mask, None, ScaledDot())
+    one, all_ = on_one_and_on_all(run, g, mesh, (q, axes), (k, axes), (v, axes))
+    chex.assert_trees_all_close(all_, one, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["ring", "chunked"])
+def test_keys_go_round_the_ring_and_are_never_gathered(name):
+    mesh, x = mesh_of("context8"), jax.ShapeDtypeStruct((1, 2, 64, 8), jnp.float32)
+
+    def loss(q, k, v):
+        with on_mesh(mesh):
+            y = kernels.run_kernel(
+                kernels.KERNELS[name], q, k, v, masks.causal(), None, ScaledDot()
+            )
+            return (y**2).sum()
+
+    there = NamedSharding(mesh, P(None, None, "context"))
+    x = jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=there)
+    text = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(x, x, x).compile().as_text()
+    assert ("collective-permute" in text) == (name == "ring")
+    assert ("all-gather" in text) == (name == "chunked")
+    assert ("f32[1,2,64,8]" in text) == (name == "chunked")
+
+
+def test_a_text_that_does_not_divide_is_whole_on_each_device_and_that_is_logged_once(caplog):
+    kernels._log_once.cache_clear()
+    mesh = mesh_of("context2")
+    x, g = normals((2, 4, 7, 8), (2, 4, 7, 8))
+    axes = ("batch", "heads", "sequence", None)
+
+    def run(x):
+        kernel = kernels.select_kernel("ring", x, x, x, masks.causal())
+        return kernels.run_kernel(kernel, x, x, x, masks.causal(), None, ScaledDot())
+
+    one, all_ = on_one_and_on_all(run, g, mesh, (x, axes))
+    chex.assert_trees_all_close(all_, one, atol=1e-5)
+    lines = [line for line in caplog.messages if "7 queries and 7 keys" in line]
+    assert len(lines) == 1
+    assert "multiples of 2" in lines[0]
+    assert "attention by xla instead of ring: the text is on one device" in caplog.text
 
 
 def test_without_a_mesh_nothing_changes():

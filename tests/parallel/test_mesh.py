@@ -22,16 +22,17 @@ from transformer_jax.parallel.mesh import (
 @pytest.mark.parametrize(
     ("config", "shape"),
     [
-        (MeshConfig(), (8, 1, 1)),
-        (MeshConfig(fsdp=4), (2, 4, 1)),
-        (MeshConfig(2, 2, 2), (2, 2, 2)),
-        (MeshConfig(tensor=8), (1, 1, 8)),
+        (MeshConfig(), (8, 1, 1, 1)),
+        (MeshConfig(fsdp=4), (2, 4, 1, 1)),
+        (MeshConfig(2, 2, 2), (2, 2, 1, 2)),
+        (MeshConfig(tensor=8), (1, 1, 1, 8)),
+        (MeshConfig(fsdp=2, context=2), (2, 2, 2, 1)),
     ],
 )
 def test_the_rest_of_the_devices_is_data(config, shape):
     mesh = make_mesh(config)
     assert tuple(mesh.shape.values()) == shape
-    assert mesh.axis_names == ("data", "fsdp", "tensor")
+    assert mesh.axis_names == ("data", "fsdp", "context", "tensor")
     assert set(mesh.axis_types) == {AxisType.Auto}
 
 
@@ -42,6 +43,11 @@ def test_the_rest_of_the_devices_is_data(config, shape):
         (MeshConfig(fsdp=4, tensor=4), r"= 16 does not divide the 8"),
         (MeshConfig(data=2, fsdp=2), r"2 x 2 x 1 = 4 devices, but there are 8.*data must be 4"),
         (MeshConfig(data=16), r"16 devices, but there are 8"),
+        (MeshConfig(context=3), r"fsdp 1 x mesh.context 3 x mesh.tensor 1 = 3 does not divide"),
+        (
+            MeshConfig(data=2, context=2),
+            r"with mesh.fsdp 1, mesh.context 2 and mesh.tensor 1, .* 4",
+        ),
         (MeshConfig(fsdp=0), r"mesh.fsdp is 0: allowed are 1"),
         (MeshConfig(data=-2), r"mesh.data is -2: allowed are -1"),
     ],

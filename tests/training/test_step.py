@@ -72,11 +72,14 @@ MESHES = [
     MeshConfig(fsdp=8),
     MeshConfig(fsdp=4, tensor=2),
     MeshConfig(data=2, fsdp=2, tensor=2),
+    MeshConfig(fsdp=2, context=2, tensor=2),
 ]
 
 
-@pytest.mark.parametrize("config", MESHES, ids=lambda c: f"{c.data}x{c.fsdp}x{c.tensor}")
-@pytest.mark.quick("2x2x2")
+@pytest.mark.parametrize(
+    "config", MESHES, ids=lambda c: f"{c.data}x{c.fsdp}x{c.context}x{c.tensor}"
+)
+@pytest.mark.quick("2x2x1x2", "-1x2x2x2")
 def test_sharded_step_equals_one_device_and_compiles_once(alone, make_toy, sentences, config):
     mesh, batch = make_mesh(config), sentences()
     params = jax.tree.map(np.asarray, split(make_toy())[1])
@@ -124,7 +127,10 @@ def test_parameters_and_gradients_travel_and_of_the_rows_only_those_of_tables(
     ("compute", "shapes"),
     [
         (ComputeConfig(), (*MESHES, MeshConfig(tensor=8))),  # the last cuts through heads
-        (ComputeConfig(scan_layers=True, remat=True), (MeshConfig(fsdp=8), MeshConfig(2, 2, 2))),
+        (
+            ComputeConfig(scan_layers=True, remat=True),
+            (MeshConfig(fsdp=8), MeshConfig(2, 2, 2), MeshConfig(context=4)),
+        ),
     ],
     ids=["loop", "scan"],
 )

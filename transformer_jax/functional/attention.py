@@ -7,7 +7,6 @@ from transformer_jax.errors import ArgumentError
 from transformer_jax.functional import kernels
 from transformer_jax.functional.dropout import Dropout
 from transformer_jax.functional.dropout import dropout as drop
-from transformer_jax.functional.kernels import xla
 from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.scores import (
     ScaledDot,
@@ -48,9 +47,10 @@ def attend(
         bias: Added to the scores, e.g. of relative positions.
         score: Function of queries ``[B N T H]`` and keys ``[B N S J]``; one with parameters is a
             closure. A :class:`.ScaledDot` has a scale and a soft cap.
-        implementation: ``xla``, ``chunked`` (memory linear in lengths), ``cudnn``, ``splash``, or
-            ``auto``, which chooses between the first two by length. A case that a kernel does not
-            support runs on ``xla``, which is logged once. Fused kernels compute dot products only.
+        implementation: ``xla``, ``chunked`` (memory linear in lengths), ``cudnn``, ``splash``,
+            ``ring`` (keys go round the ``context`` axis of a mesh), or ``auto``, which chooses
+            between the first two by length. A case that a kernel does not support runs on ``xla``,
+            which is logged once. Fused kernels compute dot products only.
         dropout: Fraction of the weights set to zero, and a random key, without which nothing is
             dropped; only ``xla`` has it.
 
@@ -104,12 +104,13 @@ def attend_heads_first(
                 f"attend: implementation {implementation} computes dot products only: use auto or "
                 f"xla with {getattr(score, '__name__', score)!r}"
             )
+        q, k, v = kernels.divide_queries(q, k, v)
         w = _weights(q, k, mask, bias, score)
         return mix(drop(w, rate, key).astype(v.dtype), v).astype(q.dtype)
     if key is not None and rate > 0.0:
-        blocks = implementation == "auto"
-        return xla.run(q, k, v, mask, bias, score, dropout, query_blocks=blocks)
-    kernel = kernels.select_kernel(implementation, q, k, v, mask, bias, score.softcap)
+        kernel = kernels.with_dropout(implementation, (rate, key))
+    else:
+        kernel = kernels.select_kernel(implementation, q, k, v, mask, bias, score.softcap)
     return kernels.run_kernel(kernel, q, k, v, mask, bias, score)
 
 

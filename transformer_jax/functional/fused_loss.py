@@ -70,8 +70,10 @@ def fused_linear_cross_entropy(
     wide = jnp.promote_types(x.dtype, jnp.float32)
     weights = jnp.ones(targets.shape, wide) if weights is None else weights.astype(wide)
     head = _Head(output.scale, output.softcap, label_smoothing, chunk)
-    flat = x.reshape(-1, D), output.table, output.bias, targets.reshape(-1), weights.reshape(-1)
-    return _fused(head, *flat), weights.sum()
+    # Rows of a batch, and the positions in them: a mesh divides both.
+    shape = (*targets.shape[:1], -1) if targets.ndim > 1 else (-1, 1)
+    x, targets, weights = x.reshape(*shape, D), targets.reshape(shape), weights.reshape(shape)
+    return _fused(head, x, output.table, output.bias, targets, weights), weights.sum()
 
 
 class _Head(NamedTuple):
@@ -177,6 +179,7 @@ class _TableParts(NamedTuple):
     stored: P
     size: int  # rows of the whole table
     tensor: int  # devices along the tensor axis
+    over: tuple[str, ...]  # mesh axes whose devices have different rows of the batch or positions
 
     @property
     def padded(self) -> int:
@@ -215,7 +218,9 @@ class _TableParts(NamedTuple):
             gradient = lax.all_to_all(gradient, "tensor", 0, 1, tiled=True)[:, : self.size]
         if self.fsdp:
             gradient = lax.psum_scatter(gradient, "fsdp", scatter_dimension=0, tiled=True)
-        return lax.psum(gradient, "data" if self.fsdp else ("data", "fsdp"))
+        return lax.psum(
+            gradient, [axis for axis in self.over if not (self.fsdp and axis == "fsdp")]
+        )
 
     def use_bias(self, bias: Array) -> Array:
         """The part of the bias that this device uses."""
@@ -227,7 +232,7 @@ class _TableParts(NamedTuple):
 
     def store_bias(self, gradient: Array) -> Array:
         """From the gradient of the used part of the bias to that of the stored part."""
-        gradient = lax.psum(gradient, ("data", "fsdp"))
+        gradient = lax.psum(gradient, self.over)
         if not self.by_columns:
             return gradient
         return lax.all_gather(gradient, "tensor", tiled=True)[: self.size]
@@ -239,34 +244,47 @@ def _on_devices(function, head: _Head, x, table, bias, targets, weights):
     Sums are added up over the devices once, after all chunks; the gradient of the table lies as the
     table is stored.
     """
+    flat = lambda a: a.reshape(-1, *a.shape[2:])
     mesh = current_mesh()
     devices = math.prod(axis_size(axis) for axis in ("data", "fsdp"))
     if mesh is None or not {"data", "fsdp", "tensor"} <= {*mesh.shape} or len(targets) % devices:
-        return function(head, x, unshard_fsdp(table, TABLE_AXES, x.dtype), bias, targets, weights)
-    over = rows = ("data", "fsdp")
+        table = unshard_fsdp(table, TABLE_AXES, x.dtype)
+        return _unflat(function(head, flat(x), table, bias, flat(targets), flat(weights)), x)
+    positions = partition_spec((None, "sequence"), targets.shape, mesh.shape)[1]
+    over = ("data", "fsdp") if positions is None else ("data", "fsdp", positions)
+    rows = P(("data", "fsdp"), positions)
     stored = partition_spec(TABLE_AXES, table.shape, mesh.shape)
-    parts = _TableParts(stored, len(table), mesh.shape["tensor"])
-    chunk = head.chunk and -(-head.chunk // devices)
+    parts = _TableParts(stored, len(table), mesh.shape["tensor"], over)
+    chunk = head.chunk and -(-head.chunk // math.prod(mesh.shape[axis] for axis in over))
     head = head._replace(split=parts.split, chunk=chunk)
 
     def part(x, table, bias, targets, weights):
         bias = None if bias is None else parts.use_bias(bias)
-        found = function(head, x, parts.use(table.astype(x.dtype)), bias, targets, weights)
+        used = parts.use(table.astype(x.dtype))
+        found = function(head, flat(x), used, bias, flat(targets), flat(weights))
         if function is _total:
             return lax.psum(found, over)
-        total, dx, dtable, dbias, dweights = found
+        total, dx, dtable, dbias, dweights = _unflat(found, x)
         dbias = None if dbias is None else parts.store_bias(dbias)
         return lax.psum(total, over), dx, parts.store(dtable), dbias, dweights
 
     of_bias = P(stored[0])
-    out = P() if function is _total else (P(), P(rows), P(*stored[::-1]), of_bias, P(rows))
+    out = P() if function is _total else (P(), rows, P(*stored[::-1]), of_bias, rows)
     mapped = jax.shard_map(
         part,
-        in_specs=(P(rows), stored, of_bias, P(rows), P(rows)),
+        in_specs=(rows, stored, of_bias, rows, rows),
         out_specs=out,
         check_vma=False,
     )
     return mapped(x, table, bias, targets, weights)
+
+
+def _unflat(found, x):
+    """What :func:`_total_and_gradients` found of rows, by the leading axes of ``x``; or a total."""
+    if not isinstance(found, tuple):
+        return found
+    total, dx, dtable, dbias, dweights = found
+    return total, dx.reshape(x.shape), dtable, dbias, dweights.reshape(x.shape[:-1])
 
 
 def _fused(head, x, table, bias, targets, weights):

@@ -154,16 +154,29 @@ class Mask:
             >>> causal().skip_queries(2).array(1, 4)[0, 0].astype(int)
             Array([[1, 1, 1, 0]], dtype=int32)
         """
-        dense = self.dense
-        if dense is not None and dense.shape[2] > 1:
-            dense = dense[:, :, skip:]
-        ends, segments = self.q_lengths, self.q_segments
+        return self._of_queries(
+            skip, lambda x, axis: jax.lax.slice_in_dim(x, skip, None, axis=axis)
+        )
+
+    def part_of_queries(self, start: int | Int[Array, ""], size: int) -> "Mask":
+        """The same mask for the ``size`` queries from ``start`` on, which may be traced.
+
+        Example:
+            >>> causal().part_of_queries(jnp.int32(1), 1).array(1, 3)[0, 0].astype(int)
+            Array([[1, 1, 0]], dtype=int32)
+        """
+        cut = lambda x, axis: jax.lax.dynamic_slice_in_dim(x, start, size, axis)
+        return self._of_queries(start, cut)
+
+    def _of_queries(self, start: Any, cut: Any) -> "Mask":
+        """The mask of the queries from ``start`` on, which ``cut`` takes of an axis of an array."""
+        dense, ends, segments = self.dense, self.q_lengths, self.q_segments
         return dataclasses.replace(
             self,
-            q_lengths=None if ends is None else jnp.maximum(ends - skip, 0),
-            q_segments=None if segments is None else segments[:, skip:],
-            dense=dense,
-            offset=self.offset + skip if self.positional else self.offset,
+            q_lengths=None if ends is None else jnp.maximum(ends - start, 0),
+            q_segments=None if segments is None else cut(segments, 1),
+            dense=dense if dense is None or dense.shape[2] == 1 else cut(dense, 2),
+            offset=self.offset + start if self.positional else self.offset,
         )
 
     def padded(self, T: int, S: int, more_T: int, more_S: int) -> "Mask":

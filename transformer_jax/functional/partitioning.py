@@ -45,6 +45,7 @@ Axes = tuple[str | None, ...]
 _ELSEWHERE: Mapping[str | None, str] = {"vocab": "embed"}  # where an axis goes that does not divide
 LOGICAL_AXIS_RULES: Mapping[str, MeshAxes] = {
     "batch": ("data", "fsdp"),
+    "sequence": "context",
     "vocab": "tensor",
     "heads": "tensor",
     "mlp": "tensor",
@@ -259,12 +260,13 @@ def take_rows(
     if mesh is None or axes is None or indices.ndim < 2:
         return _rounded(jnp.take(table, indices, axis=0, mode="clip"), dtype)
     stored = partition_spec(axes, table.shape, mesh.shape)
-    rows = partition_spec(("batch",), indices.shape[:1], {**mesh.shape, "tensor": 1})[0]
-    if not any(stored) or rows is None:
+    rows = partition_spec(("batch", "sequence"), indices.shape[:2], mesh.shape)
+    over = (*_as_tuple(rows[0]), *_as_tuple(rows[1]))
+    if not any(stored) or not over or ("fsdp" in _as_tuple(stored[1]) and "fsdp" not in over):
         return _rounded(jnp.take(table, indices, axis=0, mode="clip"), dtype)
-    rest = tuple(axis for axis in _as_tuple(rows) if axis not in _as_tuple(stored[1]))
+    rest = tuple(axis for axis in over if axis not in _as_tuple(stored[1]))
     take = functools.partial(_take_parts, stored, rest, dtype)
-    found = jax.shard_map(take, in_specs=(stored, P(rows)), out_specs=P(rows))(table, indices)
+    found = jax.shard_map(take, in_specs=(stored, rows), out_specs=rows)(table, indices)
     return found.astype(table.dtype)
 
 

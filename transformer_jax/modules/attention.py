@@ -182,8 +182,10 @@ class Attention(nnx.Module):
             q, k, v = (part.reshape(B, T, n, -1) for part, n in zip(parts, heads, strict=True))
             return q.swapaxes(1, 2), k.swapaxes(1, 2), v.swapaxes(1, 2)
         # Of rows: slices of three axes become concatenations in XLA:CPU's write to the cache. The
-        # product of symbolic sizes may be inconclusive.
-        rows = qkv.reshape(-1, F) if isinstance(T, int) else qkv
+        # product of symbolic sizes may be inconclusive, and positions that a mesh divides are no
+        # rows of a device.
+        one_axis = isinstance(T, int) and axis_size("context") == 1
+        rows = qkv.reshape(-1, F) if one_axis else qkv
         parts = jnp.split(rows, ends, axis=-1)
         q, k, v = (part.reshape(B, T, part.shape[-1]) for part in parts)
         return self.split_heads(q, self.N), self.split_heads(k, self.K), self.split_heads(v, self.K)

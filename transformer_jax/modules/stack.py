@@ -14,6 +14,7 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.functional import positions as positional
 from transformer_jax.functional.dropout import dropout
 from transformer_jax.functional.masks import Mask
+from transformer_jax.functional.partitioning import constrain
 from transformer_jax.modules.attention import OnWeights, Positions
 from transformer_jax.modules.block import Block, Memory
 from transformer_jax.modules.cache import Cache, LayerCache
@@ -161,7 +162,9 @@ class Stack(nnx.Module):
             x = self.embedding_norm(x)
         x = x.astype(self.config.compute.dtype)
         x = dropout(x, self.config.embedding.dropout, key)
-        return x if self.projection is None else self.projection(x)
+        x = x if self.projection is None else self.projection(x)
+        # A mesh divides rows and positions; blocks keep them where they are.
+        return constrain(x, ("batch", "sequence", None))
 
     def bias(
         self, T: int, S: int, offset: int | Int[Array, ""] = 0

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -38,6 +39,7 @@ class MeshConfig:
     data: int = -1  # groups that each read their own rows; -1 is as many as the rest leaves
     fsdp: int = 1  # devices that share rows and also split the parameters between them
     tensor: int = 1  # devices that split heads, feed-forward and vocabulary between them
+    context: int = 1  # devices that split the positions of each text between them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,49 +79,55 @@ def devices_of(config: DistributedConfig) -> list[jax.Device]:
 def make_mesh(
     config: MeshConfig = MeshConfig(), devices: Sequence[Any] | None = None, **sizes: int
 ) -> Mesh:
-    """The devices as ``data x fsdp x tensor``, left to the compiler to spread work over.
+    """The devices as ``data x fsdp x context x tensor``, left to the compiler to spread work over.
 
     Args:
         config: The size of each axis.
         devices: All of every process, if None.
-        sizes: ``data``, ``fsdp``, ``tensor``, in place of those of ``config``.
+        sizes: ``data``, ``fsdp``, ``context``, ``tensor``, in place of those of ``config``.
 
     Raises:
         ConfigError: There is no such axis, or the sizes do not multiply to the number of devices.
 
     Example:
         >>> make_mesh(devices=jax.devices()[:1], fsdp=1).axis_names
-        ('data', 'fsdp', 'tensor')
+        ('data', 'fsdp', 'context', 'tensor')
     """
     for name in sizes:
         if name not in (axes := [field.name for field in dataclasses.fields(MeshConfig)]):
             raise ConfigError(f"a mesh has no axis {name}: there are {', '.join(axes)}")
     config = dataclasses.replace(config, **sizes)
     devices = jax.devices() if devices is None else devices
-    n, data, fsdp, tensor = len(devices), config.data, config.fsdp, config.tensor
-    for name, size in (("fsdp", fsdp), ("tensor", tensor), ("data", data)):
+    n, data = len(devices), config.data
+    inner = {"fsdp": config.fsdp, "context": config.context, "tensor": config.tensor}
+    for name, size in (*inner.items(), ("data", data)):
         if size < 1 and not (name == "data" and size == -1):
             allowed = "-1 (the rest) or 1 and more" if name == "data" else "1 and more"
             raise ConfigError(f"mesh.{name} is {size}: allowed are {allowed}")
-    if n % (fsdp * tensor):
+    product = math.prod(inner.values())
+    # An axis of one device is not worth a word in a message.
+    named = {name: size for name, size in inner.items() if size > 1 or name != "context"}
+    if n % product:
         divisors = ", ".join(str(d) for d in range(1, n + 1) if n % d == 0)
+        sizes_given = " x ".join(f"mesh.{name} {size}" for name, size in named.items())
         raise ConfigError(
-            f"mesh.fsdp {fsdp} x mesh.tensor {tensor} = {fsdp * tensor} does not divide the {n} "
-            f"devices: their product must be one of {divisors}"
+            f"{sizes_given} = {product} does not divide the {n} devices: their product must be one "
+            f"of {divisors}"
         )
-    rest = n // (fsdp * tensor)
+    rest = n // product
     if data not in (-1, rest):
+        others = [f"mesh.{name} {size}" for name, size in named.items()]
         raise ConfigError(
-            f"mesh {data} x {fsdp} x {tensor} = "
-            f"{plural(data * fsdp * tensor, 'device')}, but there are {n}: "
-            f"with mesh.fsdp {fsdp} and mesh.tensor {tensor}, mesh.data must be {rest} (or -1)"
+            f"mesh {' x '.join(str(size) for size in (data, *named.values()))} = "
+            f"{plural(data * product, 'device')}, but there are {n}: with "
+            f"{', '.join(others[:-1])} and {others[-1]}, mesh.data must be {rest} (or -1)"
         )
     # An axis may be a part of a physical axis of a TPU slice: else most meshes of a v6e-16 are
     # refused.
     grid = mesh_utils.create_device_mesh(
-        (rest, fsdp, tensor), devices, allow_split_physical_axes=True
+        (rest, *inner.values()), devices, allow_split_physical_axes=True
     )
-    return Mesh(grid, ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
+    return Mesh(grid, ("data", *inner), axis_types=(AxisType.Auto,) * 4)
 
 
 def initialize(config: DistributedConfig = DistributedConfig()) -> bool:

@@ -9,13 +9,14 @@ from jax.sharding import Mesh
 from transformer_jax.config import TransformerConfig
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import ConfigError, plural
-from transformer_jax.parallel.mesh import devices_of, make_mesh
+from transformer_jax.parallel.mesh import MeshConfig, devices_of, make_mesh
 from transformer_jax.parallel.sharding import num_batch_shards
 from transformer_jax.runs.any_run import AnyRun, BucketedRunType, RunType
 from transformer_jax.training.schedules import check_warmup
 
 __all__ = [
     "check_best",
+    "check_context",
     "check_length",
     "check_rows",
     "check_steps",
@@ -81,6 +82,19 @@ def check_length(setting: str, length: int, model: TransformerConfig) -> None:
             f"{setting} is {length}, but the model has positions for {plural(most, 'token')}: "
             f"lower the one "
             f"or raise model.positions.max_length"
+        )
+
+
+def check_context(setting: str, length: int, mesh: MeshConfig) -> None:
+    """Refuse texts of one length that the devices along ``context`` cannot share.
+
+    Raises:
+        ConfigError: The length does not divide; the message names both settings.
+    """
+    if length % mesh.context:
+        raise ConfigError(
+            f"{setting} is {length}: with mesh.context {mesh.context} it must be a multiple of "
+            f"{mesh.context}"
         )
 
 

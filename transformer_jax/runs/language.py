@@ -44,6 +44,7 @@ def begin(run: TextRun, named: TextRun) -> tuple[TextRun, RunDirectory, TextSpli
         checks.check_rows(run)
         checks.check_steps(run)
         checks.check_length("training.sequence_length", run.training.sequence_length, run.model)
+        checks.check_context("training.sequence_length", run.training.sequence_length, run.mesh)
     texts = open_run(run)
     learn = lambda: beginning.learn_tokenizer(run.tokenizer, sample_texts(texts.train))
     resolve = functools.partial(_resolved, texts)

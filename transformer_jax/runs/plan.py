@@ -271,9 +271,9 @@ def nearest_that_fits(
 
 def _candidates(run: PlannedRun, target: Target) -> Iterator[tuple[str, PlannedRun]]:
     flags, base = "", run
-    tensor, devices = run.mesh.tensor, len(target.devices)
-    if run.mesh.fsdp * tensor < devices:
-        mesh = dataclasses.replace(run.mesh, data=-1, fsdp=devices // tensor)
+    inner, devices = run.mesh.tensor * run.mesh.context, len(target.devices)
+    if run.mesh.fsdp * inner < devices:
+        mesh = dataclasses.replace(run.mesh, data=-1, fsdp=devices // inner)
         flags, base = (
             f"--mesh.data -1 --mesh.fsdp {mesh.fsdp} ",
             dataclasses.replace(run, mesh=mesh),

@@ -4,25 +4,41 @@ Kernels take heads-first arrays. Each gives the reason why it does not support a
 unsupported case runs on XLA instead, and the reason is logged once.
 """
 
+import dataclasses
 import functools
 import logging
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
 from transformer_jax.errors import ArgumentError
-from transformer_jax.functional.kernels import chunked, cudnn, splash, xla
+from transformer_jax.functional.dropout import Dropout
+from transformer_jax.functional.kernels import chunked, cudnn, ring, splash, xla
 from transformer_jax.functional.masks import Mask
-from transformer_jax.functional.partitioning import axis_size, current_mesh, partition_spec
+from transformer_jax.functional.partitioning import (
+    axis_size,
+    constrain,
+    current_mesh,
+    partition_spec,
+)
 from transformer_jax.functional.scores import ScaledDot
 
-__all__ = ["KERNELS", "Kernel", "resolve_implementation", "run_kernel", "select_kernel"]
+__all__ = [
+    "KERNELS",
+    "Kernel",
+    "divide_queries",
+    "resolve_implementation",
+    "run_kernel",
+    "select_kernel",
+    "with_dropout",
+]
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +47,8 @@ class Kernel(NamedTuple):
     """One way to compute attention.
 
     ``run(q, k, v, mask, bias, score)`` computes it, and
-    ``supports(q, k, v, mask, bias, softcap)`` is the reason why it cannot, or None.
+    ``supports(q, k, v, mask, bias, softcap, parts)`` is the reason why it cannot, or None, where
+    the queries of a text are on ``parts`` devices.
     """
 
     name: str
@@ -39,13 +56,21 @@ class Kernel(NamedTuple):
     supports: Callable[..., str | None]
     # Whether the compiler can divide it between devices; if not, each runs it on its own part.
     partitioned: bool = True
+    # run_part(q, k, v, mask, score, index): the device's part of the queries, the index-th of
+    # equal ones, under the mask of all. None leaves it to the compiler.
+    run_part: Callable[..., Array] | None = None
+    gathers_keys: bool = True  # whether run_part needs all keys and values, or the device's part
 
 
 KERNELS: dict[str, Kernel] = {
     "xla": Kernel("xla", xla.run, xla.supports),
-    "chunked": Kernel("chunked", chunked.run, chunked.supports),
-    "cudnn": Kernel("cudnn", cudnn.run, cudnn.supports, partitioned=False),
-    "splash": Kernel("splash", splash.run, splash.supports, partitioned=False),
+    "chunked": Kernel("chunked", chunked.run, chunked.supports, run_part=chunked.run_part),
+    "cudnn": Kernel("cudnn", cudnn.run, cudnn.supports, partitioned=False, run_part=cudnn.run_part),
+    "splash": Kernel(
+        "splash", splash.run, splash.supports, partitioned=False, run_part=splash.run_part
+    ),
+    # On one device the ring is that device's blocks.
+    "ring": Kernel("ring", chunked.run, ring.supports, run_part=ring.run_part, gathers_keys=False),
 }
 _XLA_IN_BLOCKS = KERNELS["xla"]._replace(run=functools.partial(xla.run, query_blocks=True))
 
@@ -80,9 +105,12 @@ def select_kernel(
         >>> select_kernel("splash", x, x, x).name
         'xla'
     """
-    case = (q, k, v, mask, bias, softcap)
+    parts = _sequence_parts(q.shape[2], k.shape[2])
+    case = (q, k, v, mask, bias, softcap, parts)
     if implementation == "auto":
-        return _by_length(case, _XLA_IN_BLOCKS, (LONG, LONG_CAUSAL))
+        # Blocks of queries would be parts of what is on several devices.
+        short = KERNELS["xla"] if parts > 1 else _XLA_IN_BLOCKS
+        return _by_length(case, short, (LONG, LONG_CAUSAL))
     if implementation not in KERNELS:
         allowed = ", ".join(["auto", *KERNELS])
         raise ArgumentError(f"attend: implementation is {implementation!r}: allowed are {allowed}")
@@ -142,7 +170,7 @@ def resolve_implementation(
 def run_kernel(
     kernel: Kernel, q: Array, k: Array, v: Array, mask: Mask | None, bias: Any, score: ScaledDot
 ) -> Array:
-    """The result of a kernel; on a mesh each device computes its own rows and heads.
+    """The result of a kernel; on a mesh each device computes its own rows, heads and queries.
 
     Example:
         >>> import jax.numpy as jnp
@@ -150,24 +178,77 @@ def run_kernel(
         >>> run_kernel(KERNELS["xla"], x, x, x, None, None, ScaledDot()).shape
         (1, 1, 4, 8)
     """
-    mesh = current_mesh()
-    if mesh is None or kernel.partitioned:
+    mesh, parts = current_mesh(), _sequence_parts(q.shape[2], k.shape[2])
+    if mesh is None or (kernel.partitioned and parts == 1):
         return kernel.run(q, k, v, mask, bias, score)
+    if parts > 1 and kernel.run_part is None:
+        return kernel.run(*divide_queries(q, k, v), mask, bias, score)
     B, K = k.shape[:2]
     rows, heads = partition_spec(("batch", "heads"), (B, K), mesh.shape, what="attention")
-    x = P(rows, heads)
+    x = P(rows, heads, "context" if parts > 1 else None)
     # Of a mask, what is an array has a row for each text.
     of_mask = jax.tree.map(lambda leaf: P(rows) if jnp.shape(leaf)[:1] == (B,) else P(), mask)
-    part = lambda q, k, v, mask: kernel.run(q, k, v, mask, None, score)
+    if mask is not None and mask.dense is not None:
+        whole = partition_spec(("batch", "heads"), mask.dense.shape[:2], mesh.shape)
+        of_mask = dataclasses.replace(of_mask, dense=whole)
+
+    def part(q: Array, k: Array, v: Array, mask: Mask | None) -> Array:
+        if parts == 1:
+            return kernel.run(q, k, v, mask, None, score)
+        if kernel.gathers_keys:
+            k, v = (lax.all_gather(x, "context", axis=2, tiled=True) for x in (k, v))
+        mask = Mask() if mask is None else mask
+        return cast(Any, kernel.run_part)(q, k, v, mask, score, lax.axis_index("context"))
+
     mapped = jax.shard_map(part, in_specs=(x, x, x, of_mask), out_specs=x, check_vma=False)
     return mapped(q, k, v, mask)
+
+
+def with_dropout(implementation: str, dropout: Dropout) -> Kernel:
+    """The kernel that drops weights: XLA.
+
+    Example:
+        >>> with_dropout("splash", (0.1, jax.random.key(0))).name
+        'xla'
+    """
+    blocks = implementation == "auto" and axis_size("context") == 1
+    run = functools.partial(xla.run, dropout=dropout, query_blocks=blocks)
+    return KERNELS["xla"]._replace(run=run)
+
+
+def divide_queries(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
+    """Queries divided over the ``context`` axis of the mesh, whose devices have all keys.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> divide_queries(*[jnp.ones((1, 1, 4, 8))] * 3)[0].shape
+        (1, 1, 4, 8)
+    """
+    if _sequence_parts(q.shape[2], k.shape[2]) == 1:
+        return q, k, v
+    queries, keys = (("batch", "heads", axis, None) for axis in ("sequence", None))
+    return constrain(q, queries), constrain(k, keys), constrain(v, keys)
+
+
+def _sequence_parts(T: int, S: int) -> int:
+    """On how many devices of the current mesh the queries of a text are, and its keys."""
+    size = axis_size("context")
+    if size == 1 or not isinstance(T, int) or not isinstance(S, int) or T == 1:
+        return 1
+    if T % size or S % size:
+        _log_once(
+            f"attention of {T} queries and {S} keys on each of {size} devices of the context axis: "
+            f"it is divided between them where both are multiples of {size}"
+        )
+        return 1
+    return size
 
 
 def _by_length(case: Any, short: Kernel, limits: tuple[int, int] | None) -> Kernel:
     """``chunked`` for long sequences or large scores, if it supports the case."""
     (B, N, T, _), S, mask = case[0].shape, case[1].shape[2], case[3]
     devices = math.prod(axis_size(name) for name in ("data", "fsdp", "tensor"))
-    scores = 4 * B * N * T * S // devices
+    scores = 4 * B * N * T * S // (devices * case[-1])
     skips = mask is not None and mask.causal and isinstance(mask.offset, int)
     long = limits is not None and min(T, S) >= limits[skips]
     if (long or scores > LARGE) and chunked.supports(*case) is None:

@@ -8,25 +8,32 @@ weights again from the saved log-normalizers.
 
 import math
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.scores import (
     FULLY_MASKED_THRESHOLD,
     MASK_VALUE,
     ScaledDot,
-    dot_product_scores,
     mix,
     query_key_product,
     scaled_dot,
     transposed_value_product,
 )
 
-__all__ = ["BLOCK", "run", "supports"]
+__all__ = [
+    "BLOCK",
+    "Softmax",
+    "add_keys",
+    "gradients",
+    "run",
+    "run_part",
+    "supports",
+]
 
 BLOCK = 128  # keys at a time; measured best on CPU, see benchmarks
 QUERY_BLOCKS = 8  # at most, each compiled once: half of a causal square, less 1/16
@@ -58,8 +65,13 @@ def run(
         jnp.pad(x, ((0, 0), (0, 0), (0, more), (0, 0))) if more else x
         for x, more in ((q, more_T), (k, more_S), (v, more_S))
     )
-    scale = score.scale_of(q.shape[3])
-    return _attend(q, k, v, mask, scale, score.softcap, size)[:, :, :T]
+    return _attend(q, k, v, mask, score, size)[:, :, :T]
+
+
+def run_part(q: Array, k: Array, v: Array, mask: Mask, score: ScaledDot, index: Array) -> Array:
+    """What :func:`run` gives for the ``index``-th of equal parts of the queries."""
+    T = q.shape[2]
+    return run(q, k, v, mask.part_of_queries(index * T, T), None, score)
 
 
 def _query_block(T: int, block: int) -> int:
@@ -86,15 +98,79 @@ def _plan(T: int, S: int, mask: Mask, block: int) -> list[tuple[int, int, int, i
     return plan
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
-def _attend(
-    q: Array, k: Array, v: Array, mask: Mask, scale: float, softcap: float | None, block: int
-) -> Array:
-    return _forward(q, k, v, mask, scale, softcap, block)[0]
+@partial(jax.custom_vjp, nondiff_argnums=(4, 5))
+def _attend(q: Array, k: Array, v: Array, mask: Mask, score: ScaledDot, block: int) -> Array:
+    return _forward(q, k, v, mask, score, block)[0]
+
+
+class Softmax(NamedTuple):
+    """The softmax of queries over the keys so far, as it is carried from block to block."""
+
+    total: Float[Array, "B N T 1"]  # the normalizer, relative to ``top``
+    top: Float[Array, "B N T 1"]  # the largest score
+    y: Float[Array, "B N T U"]  # the sum of values, by the same weights as ``total``
+
+    @staticmethod
+    def empty(q: Float[Array, "B N T H"], U: int) -> "Softmax":
+        """Of no keys at all."""
+        row = jnp.zeros((*q.shape[:3], 1), jnp.float32)
+        return Softmax(row, row + MASK_VALUE, jnp.zeros((*q.shape[:3], U), jnp.float32))
+
+    def finish(self, dtype: Any) -> tuple[Float[Array, "B N T U"], Float[Array, "B N T 1"]]:
+        """The output, and the logarithm of the normalizer; fully masked queries read zeros."""
+        visible = self.top > FULLY_MASKED_THRESHOLD
+        total = jnp.where(visible, self.total, 1.0)
+        y = jnp.where(visible, self.y / total, 0.0).astype(dtype)
+        # exp(score - log) is zero in a fully masked row.
+        return y, jnp.where(visible, self.top + jnp.log(total), -MASK_VALUE)
+
+
+def add_keys(
+    so_far: Softmax,
+    q: Float[Array, "B N T H"],
+    k: Float[Array, "B K s H"],
+    v: Float[Array, "B K s U"],
+    allowed: Bool[Array, "#B #N #T #s"] | None,
+    score: ScaledDot,
+) -> Softmax:
+    """The softmax over more keys and their values."""
+    s = _masked(score(q, k), allowed)
+    top = jnp.maximum(so_far.top, s.max(-1, keepdims=True))
+    e, shrink = jnp.exp(s - top), jnp.exp(so_far.top - top)
+    y = so_far.y * shrink + mix(e.astype(v.dtype), v)
+    return Softmax(so_far.total * shrink + e.sum(-1, keepdims=True), top, y)
+
+
+def gradients(
+    rows: tuple[Array, Array, Array, Array],
+    k: Float[Array, "B K s H"],
+    v: Float[Array, "B K s U"],
+    allowed: Bool[Array, "#B #N #T #s"] | None,
+    score: ScaledDot,
+) -> tuple[Float[Array, "B N T H"], Float[Array, "B K s H"], Float[Array, "B K s U"]]:
+    """Gradients by queries, keys and values of one block; the first two lack the scale.
+
+    Args:
+        rows: Queries, the cotangent of the output, the logarithm of the normalizer, and the product
+            of cotangent and output.
+        k: Keys.
+        v: Values.
+        allowed: Which keys each query sees.
+        score: Scale and soft cap.
+    """
+    q, g, log, center = rows
+    capped = score(q, k)
+    p = jnp.exp(_masked(capped, allowed) - log)
+    ds = p * (query_key_product(g, v) - center)
+    if score.softcap is not None:
+        ds = ds * (1.0 - jnp.square(capped / score.softcap))
+    d = ds.astype(q.dtype)
+    dk, dv = transposed_value_product(d, q, k), transposed_value_product(p.astype(v.dtype), g, v)
+    return mix(d, k), dk, dv
 
 
 def _forward(
-    q: Array, k: Array, v: Array, mask: Mask, scale: float, softcap: float | None, block: int
+    q: Array, k: Array, v: Array, mask: Mask, score: ScaledDot, block: int
 ) -> tuple[Array, Any]:
     T, S = q.shape[2], k.shape[2]
     keys, values = _blocks(k, block), _blocks(v, block)
@@ -103,32 +179,23 @@ def _forward(
         queries = jax.lax.slice_in_dim(q, t0, t0 + t, axis=2)
 
         def body(carry: Any, x: Any, queries: Array = queries, t0: int = t0) -> tuple[Any, None]:
-            total, top, y = carry
             k, v, j = x
-            s = _masked(dot_product_scores(queries, k, scale, softcap), mask, t0, j * block)
-            new = jnp.maximum(top, s.max(-1, keepdims=True))
-            e, shrink = jnp.exp(s - new), jnp.exp(top - new)
-            y = y * shrink + mix(e.astype(v.dtype), v)
-            return (total * shrink + e.sum(-1, keepdims=True), new, y), None
+            allowed = mask.block(t0, queries.shape[2], j * block, block)
+            return add_keys(carry, queries, k, v, allowed, score), None
 
-        B, N, _, _ = q.shape
-        row = jnp.zeros((B, N, t, 1), jnp.float32)
-        carry = (row, row + MASK_VALUE, jnp.zeros((B, N, t, v.shape[3]), jnp.float32))
         xs = (keys[start:end], values[start:end], jnp.arange(start, end))
-        (total, top, y), _ = jax.lax.scan(body, carry, xs)
-        visible = top > FULLY_MASKED_THRESHOLD
-        outs.append(jnp.where(visible, y / jnp.where(visible, total, 1.0), 0.0).astype(q.dtype))
-        # exp(score - log) is zero in a fully masked row.
-        logs.append(jnp.where(visible, top + jnp.log(jnp.where(visible, total, 1.0)), -MASK_VALUE))
+        softmax, _ = jax.lax.scan(body, Softmax.empty(queries, v.shape[3]), xs)
+        y, log = softmax.finish(q.dtype)
+        outs.append(y)
+        logs.append(log)
     y, log = jnp.concatenate(outs, 2), jnp.concatenate(logs, 2)
     return y, (q, k, v, mask, y, log)
 
 
-def _backward(
-    scale: float, softcap: float | None, block: int, saved: Any, g: Array
-) -> tuple[Array | None, ...]:
+def _backward(score: ScaledDot, block: int, saved: Any, g: Array) -> tuple[Array | None, ...]:
     q, k, v, mask, y, log = saved
     T, S = q.shape[2], k.shape[2]
+    scale = score.scale_of(q.shape[3])
     keys, values = _blocks(k, block), _blocks(v, block)
     center = (g.astype(jnp.float32) * y.astype(jnp.float32)).sum(-1, keepdims=True)
     dk, dv = jnp.zeros(keys.shape, jnp.float32), jnp.zeros(values.shape, jnp.float32)
@@ -137,22 +204,14 @@ def _backward(
         rows = tuple(jax.lax.slice_in_dim(x, t0, t0 + t, axis=2) for x in (q, g, log, center))
 
         def body(dq: Array, x: Any, rows: Any = rows, t0: int = t0) -> tuple[Array, Any]:
-            q, g, log, center = rows
             k, v, j = x
-            capped = dot_product_scores(q, k, scale, softcap)
-            p = jnp.exp(_masked(capped, mask, t0, j * block) - log)
-            ds = p * (query_key_product(g, v) - center)
-            if softcap is not None:
-                ds = ds * (1.0 - jnp.square(capped / softcap))
-            d = ds.astype(q.dtype)
-            return dq + mix(d, k), (
-                transposed_value_product(d, q, k),
-                transposed_value_product(p.astype(v.dtype), g, v),
-            )
+            allowed = mask.block(t0, rows[0].shape[2], j * block, block)
+            more, *others = gradients(rows, k, v, allowed, score)
+            return dq + more, tuple(others)
 
         xs = (keys[start:end], values[start:end], jnp.arange(start, end))
         dq, (dks, dvs) = jax.lax.scan(body, jnp.zeros(rows[0].shape, jnp.float32), xs)
-        dk, dv = dk.at[start:end].add(dks), dv.at[start:end].add(dvs)
+        dk, dv = _added(dk, dks, start), _added(dv, dvs, start)
         dqs.append(dq)
     dq = jnp.concatenate(dqs, 2) * scale
     return (
@@ -163,9 +222,15 @@ def _backward(
     )
 
 
-def _masked(s: Array, mask: Mask, t0: int, s0: Array) -> Array:
-    allowed = mask.block(t0, s.shape[2], s0, s.shape[3])
+def _masked(s: Array, allowed: Array | None) -> Array:
     return s if allowed is None else jnp.where(allowed, s, MASK_VALUE)
+
+
+def _added(total: Array, blocks: Array, start: int) -> Array:
+    """The sum over blocks of keys, with more for those from ``start`` on."""
+    if len(blocks) == len(total):
+        return total + blocks
+    return total.at[start : start + len(blocks)].add(blocks)
 
 
 def _blocks(x: Array, block: int) -> Array:

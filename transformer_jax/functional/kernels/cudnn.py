@@ -10,11 +10,17 @@ from transformer_jax.errors import ArgumentError
 from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.scores import ScaledDot, scaled_dot
 
-__all__ = ["run", "supports"]
+__all__ = ["run", "run_part", "supports"]
 
 
 def supports(
-    q: Any, k: Any, v: Any, mask: Mask | None, bias: Any, softcap: float | None
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Mask | None,
+    bias: Any,
+    softcap: float | None,
+    parts: int = 1,
 ) -> str | None:
     """Why this kernel does not support a case; None if it does. GPUs older than Hopper do less."""
     (_, _, T, H), U = q.shape, v.shape[3]
@@ -32,6 +38,8 @@ def supports(
         return "it takes no soft cap"
     if bias is not None:
         return "its gradient of a bias is limited to a batch of one"
+    if parts > 1 and mask is not None and mask.positional:
+        return "causality and windows need all queries on one device"
     return None if mask is None else _refuses(mask, T, k.shape[2])
 
 
@@ -78,6 +86,12 @@ def run(
     # passes the selection, such rows send none.
     visible = mask.any_visible(T, S)
     return y if visible is None else jnp.where(visible, y, 0)
+
+
+def run_part(q: Array, k: Array, v: Array, mask: Mask, score: ScaledDot, index: Array) -> Array:
+    """What :func:`run` gives for the ``index``-th of equal parts of the queries."""
+    T = q.shape[2]
+    return run(q, k, v, mask.part_of_queries(index * T, T), None, score)
 
 
 def arguments(

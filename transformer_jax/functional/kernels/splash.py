@@ -5,23 +5,31 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float
 
 from transformer_jax.functional.masks import Mask
 from transformer_jax.functional.scores import ScaledDot, scaled_dot
 
-__all__ = ["run", "supports"]
+__all__ = ["run", "run_part", "supports"]
 
 LANES = 128  # of a TPU's vector unit: lengths are multiples of it
 
 
 def supports(
-    q: Any, k: Any, v: Any, mask: Mask | None, bias: Any, softcap: float | None
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Mask | None,
+    bias: Any,
+    softcap: float | None,
+    parts: int = 1,
 ) -> str | None:
     """Why this kernel does not support a case; None if it does."""
     T, S = q.shape[2], k.shape[2]
-    if T % LANES or S % LANES:
-        return f"{T} queries and {S} keys are not both multiples of {LANES}"
+    if T // parts % LANES or S % LANES:
+        where = "" if parts == 1 else " on a device"
+        return f"{T // parts} queries{where} and {S} keys are not both multiples of {LANES}"
     if bias is not None:
         return "it takes no bias"
     if mask is None:
@@ -43,34 +51,89 @@ def run(
     interpret: bool = False,
 ) -> Float[Array, "B N T U"]:
     """The same as :func:`.xla.run`, for what :func:`supports`."""
+    mask = Mask() if mask is None else mask
+    kernel = _kernel(q.shape, k.shape[2], 1, mask, score, interpret)
+    return _run(kernel, q, k, v, mask, score, 0)
+
+
+def run_part(
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: Mask,
+    score: ScaledDot,
+    index: Array,
+    interpret: bool = False,
+) -> Array:
+    """What :func:`run` gives for the ``index``-th of equal parts of the queries."""
+    B, N, t, H = q.shape
+    if not mask.positional:
+        return run(q, k, v, mask.part_of_queries(index * t, t), None, score, interpret)
+    parts = lax.axis_size("context")
+    kernel = _kernel((B, N, t * parts, H), k.shape[2], parts, mask, score, interpret)
+    # Of each table of blocks, the rows of this part.
+    axes = {"data_next": 1, "mask_next": 1, "block_mask": 1, "q_sequence": 0}
+
+    def cut(info: Any) -> Any:
+        def rows(x: Any, axis: int) -> Any:
+            size = x.shape[axis] // parts
+            return lax.dynamic_slice_in_dim(x, index * size, size, axis)
+
+        held = {name: getattr(info, name) for name in axes}
+        taken = {name: rows(x, axes[name]) for name, x in held.items() if x is not None}
+        return info._replace(**taken)
+
+    kernel.fwd_mask_info, kernel.dkv_mask_info = (
+        cut(kernel.fwd_mask_info),
+        cut(kernel.dkv_mask_info),
+    )
+    return _run(kernel, q, k, v, mask, score, index * t)
+
+
+def _kernel(
+    shape: tuple[int, ...], S: int, parts: int, mask: Mask, score: ScaledDot, interpret: bool
+) -> Any:
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
-    B, N, T, _ = q.shape
-    S = k.shape[2]
-    mask = Mask() if mask is None else mask
-    kernel = splash.make_splash_mha_single_device(
+    _, N, T, _ = shape
+    return splash.make_splash_mha(
         splash.MultiHeadMask([_structure(mask.causal, mask.window, T, S)] * N),
-        block_sizes=_block_sizes(T, S),
+        head_shards=1,
+        q_seq_shards=parts,
+        block_sizes=_block_sizes(T // parts, S),
         attn_logits_soft_cap=score.softcap,
         interpret=interpret,
     )
-    ids = segment_ids(mask, B, T, S)
-    q = q * jnp.asarray(score.scale_of(q.shape[3]), q.dtype)
+
+
+def _run(
+    kernel: Any, q: Array, k: Array, v: Array, mask: Mask, score: ScaledDot, start: int | Array
+) -> Array:
+    """The queries from ``start`` on, whose positions ``kernel`` knows already."""
+    from jax.experimental.pallas.ops.tpu import splash_attention as splash
+
+    (B, _, T, H), S = q.shape, k.shape[2]
+    ids = segment_ids(mask, B, T, S, start)
+    q = q * jnp.asarray(score.scale_of(H), q.dtype)
     if ids is None:
         return jax.vmap(kernel)(q, k, v)
     y = jax.vmap(kernel)(q, k, v, segment_ids=splash.SegmentIds(*ids))
     # The kernel gives an average in fully masked rows: it becomes zero here, and since no gradient
     # passes the selection, such rows send none.
-    visible = mask.any_visible(T, S)
+    visible = mask.part_of_queries(start, T).any_visible(T, S)
     return y if visible is None else jnp.where(visible, y, 0)
 
 
-def segment_ids(mask: Mask, B: int, T: int, S: int) -> tuple[Array, Array] | None:
+def segment_ids(
+    mask: Mask, B: int, T: int, S: int, start: int | Array = 0
+) -> tuple[Array, Array] | None:
     """Lengths and segments as ids ``[B T]`` and ``[B S]``, equal where a query sees a key.
 
-    The kernel divides by zero in a fully masked row, so its query gets the id of some key in
-    reach: its own position's, or the first where positions do not matter.
+    The queries are those from ``start`` on. The kernel divides by zero in a fully masked row, so
+    its query gets the id of some key in reach: its own position's, or the first where positions do
+    not matter.
     """
+    mask = mask.part_of_queries(start, T)
     visible = mask.any_visible(T, S)
     held = (mask.kv_lengths, mask.q_lengths, mask.q_segments)
     if visible is None or all(x is None for x in held):
@@ -79,7 +142,8 @@ def segment_ids(mask: Mask, B: int, T: int, S: int) -> tuple[Array, Array] | Non
     q, kv = ones if mask.q_segments is None else (mask.q_segments, mask.kv_segments)
     if mask.kv_lengths is not None:
         kv = jnp.where(jnp.arange(S)[None] < mask.kv_lengths[:, None], kv, 0)
-    harmless = kv if mask.positional else jnp.broadcast_to(kv[:, :1], (B, T))
+    own = lax.dynamic_slice_in_dim(kv, start, T, axis=1) if mask.positional else kv[:, :1]
+    harmless = jnp.broadcast_to(own, (B, T))
     return jnp.where(visible[:, 0, :, 0], q, harmless), kv
 
 

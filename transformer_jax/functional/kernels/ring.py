@@ -1,0 +1,148 @@
+"""Ring attention: a text's queries, keys and values are on several devices, and the keys travel.
+
+Each device of the mesh axis ``context`` holds an equal part of the text. Keys and values go round
+these devices, and each device adds what has come to the softmax of its queries, as
+:mod:`.chunked` does block by block. No device ever holds the keys of two others. The backward pass
+sends them round again, together with the sums of their gradients (Liu et al. 2023, "Ring attention
+with blockwise transformers for near-infinite context").
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from transformer_jax.functional.kernels.chunked import BLOCK, Softmax, add_keys, gradients
+from transformer_jax.functional.masks import Mask
+from transformer_jax.functional.scores import ScaledDot
+
+__all__ = ["AXIS", "run_part", "supports"]
+
+AXIS = "context"  # of the mesh
+
+
+def supports(
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Mask | None,
+    bias: Any,
+    softcap: float | None,
+    parts: int = 1,
+) -> str | None:
+    """Why this kernel does not support a case; None if it does."""
+    if parts == 1:
+        return "the text is on one device: a mesh with a context axis divides it"
+    return None if bias is None else "it takes no bias"
+
+
+def run_part(
+    q: Float[Array, "B N t H"],
+    k: Float[Array, "B K s H"],
+    v: Float[Array, "B K s U"],
+    mask: Mask,
+    score: ScaledDot,
+    index: Array,
+) -> Float[Array, "B N t U"]:
+    """The output of this device's queries, which see the keys of all devices.
+
+    Inside ``shard_map``, with an axis :data:`AXIS`.
+
+    Args:
+        q: Queries of this device.
+        k: Its keys.
+        v: Its values.
+        mask: Of the whole text.
+        score: Scale and soft cap.
+        index: The place of this device along the axis.
+    """
+    return _attend(q, k, v, mask, index, score)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(5,))
+def _attend(q, k, v, mask, index, score):
+    return _forward(q, k, v, mask, index, score)[0]
+
+
+def _forward(q, k, v, mask, index, score):
+    def add(softmax, k, v, s0):
+        def body(softmax, x):
+            k, v, start = x
+            allowed = mask.block(index * q.shape[2], q.shape[2], s0 + start, k.shape[2])
+            return add_keys(softmax, q, k, v, allowed, score), None
+
+        return lax.scan(body, softmax, _blocks(k, v))[0]
+
+    def turn(carry, step):
+        softmax, k, v = carry
+        softmax = add(softmax, k, v, _owner(index, step) * k.shape[2])
+        return (softmax, *_pass_on((k, v))), None
+
+    carry = (Softmax.empty(q, v.shape[3]), k, v)
+    (softmax, *_), _ = lax.scan(turn, carry, jnp.arange(lax.axis_size(AXIS)))
+    y, log = softmax.finish(q.dtype)
+    return y, (q, k, v, mask, index, y, log)
+
+
+def _backward(score: ScaledDot, saved: Any, g: Array) -> tuple[Array | None, ...]:
+    q, k, v, mask, index, y, log = saved
+    center = (g.astype(jnp.float32) * y.astype(jnp.float32)).sum(-1, keepdims=True)
+    rows = q, g, log, center
+
+    def turn(carry, step):
+        dq, k, v, dk, dv = carry
+        s0 = _owner(index, step) * k.shape[2]
+
+        def body(dq, x):
+            k, v, start = x
+            allowed = mask.block(index * q.shape[2], q.shape[2], s0 + start, k.shape[2])
+            more, *others = gradients(rows, k, v, allowed, score)
+            return dq + more, tuple(others)
+
+        dq, (dks, dvs) = lax.scan(body, dq, _blocks(k, v))
+        dk, dv = dk + _whole(dks), dv + _whole(dvs)
+        # After the last turn the sums are with the device whose keys they are of.
+        return (dq, *_pass_on((k, v, dk, dv))), None
+
+    wide = lambda x: jnp.zeros(x.shape, jnp.float32)
+    carry = (wide(q), k, v, wide(k), wide(v))
+    (dq, _, _, dk, dv), _ = lax.scan(turn, carry, jnp.arange(lax.axis_size(AXIS)))
+    scale = score.scale_of(q.shape[3])
+    return (
+        (dq * scale).astype(q.dtype),
+        (dk * scale).astype(k.dtype),
+        dv.astype(v.dtype),
+        None,
+        None,
+    )
+
+
+_attend.defvjp(_forward, _backward)
+
+
+def _owner(index: Array, step: Array) -> Array:
+    """Whose keys a device has at a turn: they came from the devices before it."""
+    return (index - step) % lax.axis_size(AXIS)
+
+
+def _pass_on(tree: Any) -> Any:
+    """Every array to the next device of the ring."""
+    size = lax.axis_size(AXIS)
+    return lax.ppermute(tree, AXIS, [(i, (i + 1) % size) for i in range(size)])
+
+
+def _blocks(k: Array, v: Array) -> tuple[Array, Array, Array]:
+    """Keys and values in blocks along a leading axis, and the place of each block's first key."""
+    s = k.shape[2]
+    block = next((n for n in range(min(BLOCK, s), 15, -1) if s % n == 0), s)
+    cut = lambda x: jnp.moveaxis(x.reshape(*x.shape[:2], s // block, block, x.shape[3]), 2, 0)
+    return cut(k), cut(v), jnp.arange(0, s, block)
+
+
+def _whole(x: Float[Array, "blocks B K s X"]) -> Float[Array, "B K S X"]:
+    """Blocks one after the other again."""
+    x = jnp.moveaxis(x, 0, 2)
+    return x.reshape(*x.shape[:2], -1, x.shape[4])
