@@ -111,8 +111,8 @@ def make_mesh(
         divisors = ", ".join(str(d) for d in range(1, n + 1) if n % d == 0)
         sizes_given = " x ".join(f"mesh.{name} {size}" for name, size in named.items())
         raise ConfigError(
-            f"{sizes_given} = {product} does not divide the {n} devices: their product must be one "
-            f"of {divisors}"
+            f"{sizes_given} = {product} does not divide the {plural(n, 'device')}: their product "
+            f"must be one of {divisors}"
         )
     rest = n // product
     if data not in (-1, rest):

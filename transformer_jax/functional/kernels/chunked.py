@@ -211,7 +211,7 @@ def _backward(score: ScaledDot, block: int, saved: Any, g: Array) -> tuple[Array
 
         xs = (keys[start:end], values[start:end], jnp.arange(start, end))
         dq, (dks, dvs) = jax.lax.scan(body, jnp.zeros(rows[0].shape, jnp.float32), xs)
-        dk, dv = _added(dk, dks, start), _added(dv, dvs, start)
+        dk, dv = _plus(dk, dks, start), _plus(dv, dvs, start)
         dqs.append(dq)
     dq = jnp.concatenate(dqs, 2) * scale
     return (
@@ -226,7 +226,7 @@ def _masked(s: Array, allowed: Array | None) -> Array:
     return s if allowed is None else jnp.where(allowed, s, MASK_VALUE)
 
 
-def _added(total: Array, blocks: Array, start: int) -> Array:
+def _plus(total: Array, blocks: Array, start: int) -> Array:
     """The sum over blocks of keys, with more for those from ``start`` on."""
     if len(blocks) == len(total):
         return total + blocks

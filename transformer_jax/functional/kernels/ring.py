@@ -76,13 +76,13 @@ def _forward(q, k, v, mask, index, score):
 
         return lax.scan(body, softmax, _blocks(k, v))[0]
 
-    def turn(carry, step):
+    def rotate(carry, step):
         softmax, k, v = carry
         softmax = add(softmax, k, v, _owner(index, step) * k.shape[2])
         return (softmax, *_pass_on((k, v))), None
 
     carry = (Softmax.empty(q, v.shape[3]), k, v)
-    (softmax, *_), _ = lax.scan(turn, carry, jnp.arange(lax.axis_size(AXIS)))
+    (softmax, *_), _ = lax.scan(rotate, carry, jnp.arange(lax.axis_size(AXIS)))
     y, log = softmax.finish(q.dtype)
     return y, (q, k, v, mask, index, y, log)
 
@@ -92,7 +92,7 @@ def _backward(score: ScaledDot, saved: Any, g: Array) -> tuple[Array | None, ...
     center = (g.astype(jnp.float32) * y.astype(jnp.float32)).sum(-1, keepdims=True)
     rows = q, g, log, center
 
-    def turn(carry, step):
+    def rotate(carry, step):
         dq, k, v, dk, dv = carry
         s0 = _owner(index, step) * k.shape[2]
 
@@ -104,12 +104,12 @@ def _backward(score: ScaledDot, saved: Any, g: Array) -> tuple[Array | None, ...
 
         dq, (dks, dvs) = lax.scan(body, dq, _blocks(k, v))
         dk, dv = dk + _whole(dks), dv + _whole(dvs)
-        # After the last turn the sums are with the device whose keys they are of.
+        # After the last step the sums are with the device whose keys they are of.
         return (dq, *_pass_on((k, v, dk, dv))), None
 
     wide = lambda x: jnp.zeros(x.shape, jnp.float32)
     carry = (wide(q), k, v, wide(k), wide(v))
-    (dq, _, _, dk, dv), _ = lax.scan(turn, carry, jnp.arange(lax.axis_size(AXIS)))
+    (dq, _, _, dk, dv), _ = lax.scan(rotate, carry, jnp.arange(lax.axis_size(AXIS)))
     scale = score.scale_of(q.shape[3])
     return (
         (dq * scale).astype(q.dtype),
@@ -124,7 +124,7 @@ _attend.defvjp(_forward, _backward)
 
 
 def _owner(index: Array, step: Array) -> Array:
-    """Whose keys a device has at a turn: they came from the devices before it."""
+    """Whose keys a device has at a step: they came from the devices before it."""
     return (index - step) % lax.axis_size(AXIS)
 
 
