@@ -24,7 +24,7 @@ TRAINS = ("train", "pretrain", "finetune")
 FOLDERS = ("transformer_jax/", "tests/", "docs/", "benchmarks/", "experiments/", "examples/")
 COMMON = {"help", "version"}
 # Flags of the commands that begin a run which are no settings of it.
-OUTSIDE = dict.fromkeys(("config", "plan", "plan-json"))
+OUTSIDE = dict.fromkeys(("config", "plan", "plan-json", "resume"))
 FLAG = re.compile(r"(?<![\w=-])--([a-z][\w.-]*)(?:[= ]([^\s`|]+))?")
 
 
@@ -92,6 +92,9 @@ def strange_flags(text, known, where):
 
 def strange_command(code):
     """What is wrong with a command line."""
+    if launched := re.match(r"(transformer-jax launch .*?) -- (.*)", code):
+        code, inner = launched.groups()
+        yield from strange_command(f"transformer-jax {inner}")
     if found := re.match(r"transformer-jax ([\w-]+)", code):
         name = found[1]
         if name in families.COMMANDS:
@@ -218,6 +221,8 @@ def test_pages_of_docs_are_linked_from_readme():
         "`--training.no-such-setting 3`",
         "    transformer-jax translte RUN",
         "    transformer-jax train smal",
+        "    transformer-jax launch --rehears 8 -- train small",
+        "    transformer-jax launch --rehearse 8 -- train smal",
         "    transformer-jax train small --data.no-such-setting FILE",
         "    transformer-jax evaluate RUN --no-such-flag F",
         "| `transformer-jax evaluate RUN` | `--template X` |",

@@ -28,7 +28,7 @@ ORDER = (
     ("visual",),
     ("interop",),
     ("predictors",),
-    ("tasks", "runs"),
+    ("tasks", "runs", "launch"),
     ("cli",),
 )
 LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}

@@ -4,9 +4,11 @@ A message is one line and says what is wrong, where (file:line or flag), what is
 to do. Commands print it without a traceback.
 """
 
+import signal as signals
 from typing import Any
 
 __all__ = [
+    "RESTART",
     "ArgumentError",
     "CheckpointError",
     "ConfigError",
@@ -17,6 +19,9 @@ __all__ = [
     "plural",
     "were",
 ]
+
+# The exit code of a run that saved its state and asks to be started again: EX_TEMPFAIL of sysexits.
+RESTART = 75
 
 
 class UserError(Exception):
@@ -54,11 +59,15 @@ class NumericsError(UserError):
 
 
 class Stopped(UserError):  # noqa: N818  (it is the user who stopped it: no error)
-    """Work ended early and in order after a signal; the exit code is ``128 + signal``."""
+    """Work ended early and in order after a signal.
+
+    The exit code is ``128 + signal``, and 75 for SIGUSR1, the warning that time runs out.
+    """
 
     def __init__(self, message: str, signal: int):
         super().__init__(message)
-        self.exit_code = 128 + signal
+        self.signal = signal
+        self.exit_code = RESTART if signal == signals.SIGUSR1 else 128 + signal
 
 
 def plural(count: int, noun: str, several: str | None = None) -> str:

@@ -124,6 +124,7 @@ def arguments_of(name, flag, runs, folder):
         "verify": [translator],
         "export": [translator, output],
         "convert": [readers["folder"], output],
+        "launch": ["true"],
     }[name]  # fmt: skip
     if name == "score" and flag in ("source", "target"):
         given = [translator, "--source", text, "--target", text]

@@ -28,6 +28,10 @@ SLURM = {"SLURM_NTASKS": "2", "SLURM_STEP_NODELIST": "n[1-2]"}
         ({}, None),
         (JAX, Launch("JAX_COORDINATOR_ADDRESS", "a:1", 2, 1)),
         ({"JAX_NUM_PROCESSES": "1"}, None),
+        (
+            JAX | {"JAX_LOCAL_DEVICE_IDS": "2,3"},
+            Launch("JAX_COORDINATOR_ADDRESS", "a:1", 2, 1, (2, 3)),
+        ),
         (SLURM, Launch("SLURM")),
         (SLURM | {"SLURM_NTASKS": "1"}, None),
         ({"SLURM_NTASKS": "2"}, None),  # inside sbatch but not srun: a single process

@@ -15,7 +15,7 @@ from transformer_jax.runs.language_settings import LanguageRun
 from transformer_jax.runs.translation_settings import Run
 from transformer_jax.training import manifest
 from transformer_jax.training.run_directory import RunDirectory
-from transformer_jax.training.sealed import _leaves, changed_config, differences
+from transformer_jax.training.sealed import changed_config, differences, leaves
 
 RUNS = {"translator": Run, "language": LanguageRun, "encoder": PretrainRun, "task": FinetuneRun}
 
@@ -63,7 +63,7 @@ def test_every_field_that_is_changed_is_named_with_both_values(kind):
     fields = as_json(RUNS[kind]())
     said = {"config": fields, "schema": manifest.SCHEMA}
     assert differences(fields, said) == []
-    for path, value in _leaves(fields).items():
+    for path, value in leaves(fields).items():
         new = another(value)
         found = differences(with_leaf(fields, path, new), said)
         # A changed model may be none that there can be; what is wrong is named all the same.

@@ -8,11 +8,12 @@ import threading
 
 import pytest
 
+from transformer_jax.errors import RESTART, Stopped
 from transformer_jax.training import signals
 from transformer_jax.training.signals import StopSignals
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_a_signal_only_sets_a_flag_and_handlers_come_back(number, capfd):
     before = signal.getsignal(number)
     with StopSignals() as stop:
@@ -62,6 +63,8 @@ def test_many_processes_leave_sigterm_to_jax_and_pass_sigint_on(monkeypatch):
     monkeypatch.setattr(
         multihost_utils, "reached_preemption_sync_point", lambda step: next(answers)
     )
+    others = [0]
+    monkeypatch.setattr(multihost_utils, "process_allgather", lambda own: [own, *others])
     with StopSignals() as stop:
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         assert stop.reached(1) is None
@@ -69,4 +72,19 @@ def test_many_processes_leave_sigterm_to_jax_and_pass_sigint_on(monkeypatch):
         signal.raise_signal(signal.SIGINT)
         assert sent == [(os.getpid(), signal.SIGTERM)]
         assert stop.received is None
+        answers = iter([True, True])
+        others[:] = [signal.SIGUSR1]  # Ctrl-C here counts more than a warning there
         assert stop.reached(3) == signal.SIGINT
+        signal.raise_signal(signal.SIGUSR1)
+        stop._received = None
+        assert stop.reached(4) == signal.SIGUSR1
+
+
+def test_a_second_warning_of_a_time_limit_changes_nothing(monkeypatch):
+    monkeypatch.setattr(os, "_exit", lambda code: pytest.fail(f"ended with {code}"))
+    with StopSignals() as stop:
+        for _ in range(3):
+            signal.raise_signal(signal.SIGUSR1)
+        assert stop.reached(1) == signal.SIGUSR1
+    assert Stopped("", signal.SIGUSR1).exit_code == RESTART == 75
+    assert Stopped("", signal.SIGTERM).exit_code == 143

@@ -31,7 +31,8 @@ def run_log(path: Path | None) -> None:
 def guarded(command: Callable[[], int | None], *, debug: bool = False) -> int:
     """Run ``command`` and return its exit code; an exception becomes one line on stderr.
 
-    A ``UserError`` gives its own code, a signal 128 + its number, a closed pipe (``| head``) 141.
+    A ``UserError`` gives its own code, a signal 128 + its number (SIGUSR1 75), a closed pipe
+    (``| head``) 141.
     An internal error gives 1, and its line names the file with the traceback.
 
     Args:
@@ -73,7 +74,7 @@ def guarded(command: Callable[[], int | None], *, debug: bool = False) -> int:
 
 @contextlib.contextmanager
 def terminated(message: str) -> Iterator[None]:
-    """Context in which SIGTERM raises ``Stopped`` with ``message``, so that cleanup runs.
+    """Context in which SIGTERM and SIGUSR1 raise ``Stopped``, so that cleanup runs.
 
     Only the main thread receives signals; in other threads the context does nothing. A handler
     that other code installs meanwhile stays, such as that of JAX with several processes.
@@ -86,13 +87,15 @@ def terminated(message: str) -> Iterator[None]:
         del frame
         raise Stopped(message, number)
 
-    before = signal.signal(signal.SIGTERM, stop)
+    heard = (signal.SIGTERM, signal.SIGUSR1)
+    before = {number: signal.signal(number, stop) for number in heard}
     try:
         yield
     finally:
-        # None is a handler that was not installed from Python; it cannot be restored.
-        if before is not None and signal.getsignal(signal.SIGTERM) is stop:
-            signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            # None is a handler that was not installed from Python; it cannot be restored.
+            if handler is not None and signal.getsignal(number) is stop:
+                signal.signal(number, handler)
 
 
 class _Plain(logging.Handler):
@@ -154,7 +157,7 @@ def _no_signal_lost() -> Iterator[None]:
 def _signal_behind(error: BaseException | None) -> int | None:
     if isinstance(error, KeyboardInterrupt):
         return signal.SIGINT
-    return error.exit_code - 128 if isinstance(error, Stopped) else None
+    return error.signal if isinstance(error, Stopped) else None
 
 
 def _say(message: str, kind: str = "error") -> None:

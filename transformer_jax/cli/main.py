@@ -16,11 +16,12 @@ from transformer_jax.cli.classify import Classify
 from transformer_jax.cli.convert import Convert
 from transformer_jax.cli.describe import Describe
 from transformer_jax.cli.embed import Embed
-from transformer_jax.cli.errors import guarded, terminated
+from transformer_jax.cli.errors import guarded, leave, terminated
 from transformer_jax.cli.export import Export
 from transformer_jax.cli.fill_mask import FillMask
 from transformer_jax.cli.flags import check_flags, flags_of, in_one_line
 from transformer_jax.cli.generate import Generate
+from transformer_jax.cli.launch import Launch
 from transformer_jax.cli.probe import Probe
 from transformer_jax.cli.prompt import Prompt
 from transformer_jax.cli.run_command import RunCommand
@@ -32,7 +33,7 @@ from transformer_jax.cli.verify import Verify
 from transformer_jax.cli.word_vectors import WordVectorsCommand
 from transformer_jax.errors import ConfigError
 
-__all__ = ["main"]
+__all__ = ["main", "run_as_program"]
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ COMMANDS: dict[str, Any] = {
     "verify": Verify,
     "convert": Convert,
     "export": Export,
+    "launch": Launch,
 }
 
 
@@ -101,7 +103,10 @@ def _parse(arguments: list[str]) -> Any:
         log.warning("%s is now %s", old, arguments[0])
     if arguments and arguments[0] in COMMANDS:
         known, see = flags_of(COMMANDS[arguments[0]]), f"{PROGRAM} {arguments[0]}"
-        arguments[1:] = old_names.current_flags(arguments[0], arguments[1:], known)
+        # What follows a lone -- is another command's.
+        end = arguments.index("--") if "--" in arguments else len(arguments)
+        flags = old_names.current_flags(arguments[0], arguments[1:end], known)
+        arguments[1:end] = flags
         check_flags(arguments[0], known, arguments[1:], see)
     elif arguments and arguments[0] not in ("-h", "--help"):
         known_names = [*COMMANDS, *families.COMMANDS]
@@ -124,5 +129,10 @@ def _parse(arguments: list[str]) -> Any:
     return in_one_line(parse, f"{PROGRAM} {arguments[0]}")
 
 
+def run_as_program() -> None:
+    """Run the command line and exit with its code."""
+    leave(main())
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    run_as_program()

@@ -53,11 +53,12 @@ def asked_run(
     if file is not None:
         runs = {name: (f"The run that {file} describes.", anew(config))}
     plan = "--plan h200:8 or v5e:2x4 compiles the run for devices that need not be there. "
+    resume = "--resume continues the run if it is there already. "
     about = "Begin a run. --config FILE takes the settings of the config.json of another run, "
     parse = lambda: tyro.extras.overridable_config_cli(
         dict(runs),
         prog=program,
-        description=f"{about}which flags then change. {plan}{NOTE}",
+        description=f"{about}which flags then change. {plan}{resume}{NOTE}",
         args=given,
     )
     if name in ("-h", "--help"):

@@ -24,6 +24,8 @@ from transformer_jax.old_names import current_flags
 __all__ = ["Command", "TrainingProgram", "main", "run_as_program"]
 
 Command = Callable[[Sequence[str]], int]
+# Settings that a run may have otherwise each time it starts.
+_MAY_CHANGE = ("loop", "mesh", "distributed", "output", "overwrite", "cache")
 Other = Callable[[Sequence[str], str], int]
 
 
@@ -43,8 +45,12 @@ class TrainingProgram(NamedTuple):
 
 
 def _train(family: TrainingProgram, command: str, arguments: Sequence[str]) -> int:
-    """Starts a run and trains it to its end; with ``--plan`` only compiles it."""
+    """Starts a run and trains it to its end; with ``--plan`` only compiles it.
+
+    With ``--resume``, a run that is there already is resumed by its own settings.
+    """
     target, as_json, arguments = take_plan(arguments)
+    resumes, arguments = "--resume" in arguments, [one for one in arguments if one != "--resume"]
     name, run, named = asked_run(
         f"{family.program} {command}",
         family.begins[command](),
@@ -57,15 +63,23 @@ def _train(family: TrainingProgram, command: str, arguments: Sequence[str]) -> i
     # Slow imports come next; the process number is unknown until then.
     if not run.distributed.process_id:
         print(f"{command} {name}: starting", file=sys.stderr, flush=True)
-    from transformer_jax.parallel.mesh import initialize
+    from transformer_jax.parallel.mesh import broadcast_json, initialize
 
     initialize(run.distributed)
+    if resumes and broadcast_json(_has_begun(run.output)) and hasattr(run, "loop"):
+        return _resume_as_asked(family, run, named)
     _check_room(run)
     # Refused before the data are read, which takes minutes; `begin` checks again.
     with _writing_alone(run.output, lambda: _check_output(run)):
         run, directory, texts = family.begin(run, named)
         run_log(directory.log)
         return family.train(run, directory, texts)
+
+
+def _has_begun(path: str) -> bool:
+    from transformer_jax.training.run_directory import RunDirectory
+
+    return RunDirectory(path).has_begun()
 
 
 def _check_room(run: Any) -> None:
@@ -137,16 +151,58 @@ def _resume(family: TrainingProgram, arguments: Sequence[str]) -> int:
         asked = parse_flags(Resume, prog, arguments, default)
     assert asked is not None
     with changed_config(asked.allow_changed_config):
-        directory = open_directory(asked.run)
-        run_log(directory.log)
-        run, texts = _unfinished(family, directory)
-        run = dataclasses.replace(
-            run, loop=asked.loop, mesh=asked.mesh, distributed=asked.distributed
+        initialize(asked.distributed)
+        changes = {name: getattr(asked, name) for name in ("loop", "mesh", "distributed")}
+        return _continue(family, asked.run, lambda run: dataclasses.replace(run, **changes))
+
+
+def _continue(family: TrainingProgram, path: str, change: Callable[[Any], Any]) -> int:
+    """Trains a run that has begun, with some of its settings changed, to its end."""
+    from transformer_jax.predictors.runs import open_directory
+
+    directory = open_directory(path)
+    run_log(directory.log)
+    run, texts = _unfinished(family, directory)
+    run = change(run)
+    _check_room(run)
+    with _writing_alone(path):
+        return family.train(run, directory, texts())
+
+
+def _resume_as_asked(family: TrainingProgram, asked: Any, named: Any) -> int:
+    """Resumes the run that ``train --resume`` would else begin.
+
+    Its intervals, mesh and processes are those that flags give now.
+
+    Raises:
+        ConfigError: A flag gives another value than the run has.
+    """
+    from transformer_jax.training.sealed import leaves
+
+    before = leaves(dataclasses.asdict(named))
+    flags = {
+        name: value
+        for name, value in leaves(dataclasses.asdict(asked)).items()
+        if before.get(name) != value
+    }
+
+    def change(stored: Any) -> Any:
+        kept = leaves(dataclasses.asdict(stored))
+        for name, value in flags.items():
+            if name.partition(".")[0] not in _MAY_CHANGE and kept.get(name) != value:
+                raise ConfigError(
+                    f"--{name.replace('_', '-')} {value}: the run {asked.output} has "
+                    f"{kept.get(name)}: leave the flag out, or choose another --output"
+                )
+        loop = {name[5:]: value for name, value in flags.items() if name.startswith("loop.")}
+        return dataclasses.replace(
+            stored,
+            loop=dataclasses.replace(stored.loop, **loop),
+            mesh=asked.mesh,
+            distributed=asked.distributed,
         )
-        initialize(run.distributed)
-        _check_room(run)
-        with _writing_alone(asked.run):
-            return family.train(run, directory, texts())
+
+    return _continue(family, asked.output, change)
 
 
 def _unfinished(family: TrainingProgram, directory: Any) -> tuple[Any, Any]:

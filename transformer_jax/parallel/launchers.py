@@ -8,6 +8,7 @@ from transformer_jax.errors import ConfigError
 __all__ = ["Launch", "find_launch"]
 
 _JAX = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+_LOCAL = "JAX_LOCAL_DEVICE_IDS"
 _TORCHRUN = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
 _ALONE = "or JAX_NUM_PROCESSES=1 for a run of its own"
 
@@ -70,7 +71,12 @@ def find_launch(environ: Mapping[str, str]) -> Launch | None:
 
 def _jax(environ: Mapping[str, str]) -> Launch:
     values = _all(environ, _JAX, "several processes need all three, a single one none")
-    return Launch("JAX_COORDINATOR_ADDRESS", values[0], *(_numbers(environ, _JAX[1:])))
+    local = environ.get(_LOCAL, "")
+    if not all(part.isdecimal() for part in local.split(",") if local):
+        raise ConfigError(f"{_LOCAL} is {local!r}: numbers of devices are needed, such as 0,1")
+    devices = tuple(int(part) for part in local.split(",")) if local else None
+    size, rank = _numbers(environ, _JAX[1:])
+    return Launch("JAX_COORDINATOR_ADDRESS", values[0], size, rank, devices)
 
 
 def _slurm(environ: Mapping[str, str]) -> Launch | None:

@@ -79,6 +79,10 @@ class RunDirectory:
             raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from None
         return run
 
+    def has_begun(self) -> bool:
+        """Whether training has begun; a run without its first files is empty."""
+        return any(path.exists() for path in (self.metrics, self.checkpoints, self.results))
+
     @classmethod
     def check_free(cls, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Refuse a directory that ``create`` would refuse.
@@ -103,9 +107,7 @@ class RunDirectory:
             )
         if not run.config.exists():
             raise ConfigError(f"{path}: is not empty and no run: choose another --output")
-        # A run without its first files is empty.
-        begun = any(path.exists() for path in (run.metrics, run.checkpoints, run.results))
-        if begun and not overwrite:
+        if run.has_begun() and not overwrite:
             raise ConfigError(
                 f"{path}: holds a run already: continue with `resume {path}`, choose another "
                 f"--output, or delete it with --overwrite"

@@ -18,7 +18,7 @@ from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import CheckpointError
 from transformer_jax.training import manifest
 
-__all__ = ["changed_config", "differences", "refuse_changed", "sealed"]
+__all__ = ["changed_config", "differences", "leaves", "refuse_changed", "sealed"]
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ def differences(config: Mapping[str, Any], said: Mapping[str, Any]) -> list[str]
     if not isinstance(said.get("config"), dict):
         return []
     ignored = _TOLD if said["schema"] == 1 else ()
-    now, then = (_leaves(_whole(fields)) for fields in (config, said["config"]))
+    now, then = (leaves(_whole(fields)) for fields in (config, said["config"]))
     return [
         f"{name} is {_shown(now.get(name, _ABSENT))} ({_shown(then.get(name, _ABSENT))} in "
         f"training)"
@@ -144,13 +144,13 @@ def _filled(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str,
     return {**defaults, **values, **both}
 
 
-def _leaves(value: Any, name: str = "") -> dict[str, Any]:
+def leaves(value: Any, name: str = "") -> dict[str, Any]:
     """The values of nested dictionaries by dotted path."""
     if not isinstance(value, dict) or not value:
         return {name: value}
     found: dict[str, Any] = {}
     for key, inner in value.items():
-        found |= _leaves(inner, f"{name}.{key}" if name else str(key))
+        found |= leaves(inner, f"{name}.{key}" if name else str(key))
     return found
 
 

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C as flags that are read between two steps, in one or many processes."""
+"""Signals to stop, as flags that are read between two steps, in one or many processes."""
 
 import os
 import signal
@@ -7,16 +7,18 @@ from types import FrameType
 from typing import Any
 
 import jax
+import numpy as np
 
 __all__ = ["StopSignals"]
 
 
 class StopSignals:
-    """While entered, SIGTERM and SIGINT set a flag instead of ending the process.
+    """While entered, SIGTERM, SIGINT and SIGUSR1 set a flag instead of ending the process.
 
-    A second signal ends it at once. With ``jax.distributed`` a signal to any process reaches all
-    of them at one common step: JAX's own handler of SIGTERM does that and stays, and SIGINT is
-    passed on to it.
+    A second signal ends it at once. SIGUSR1 is the warning of a scheduler that time runs out: a
+    second one changes nothing. With ``jax.distributed`` a signal to any process reaches all
+    of them at one common step: JAX's own handler of SIGTERM does that and stays, and the others
+    are passed on to it.
 
     Example:
         >>> with StopSignals() as stop:
@@ -34,8 +36,8 @@ class StopSignals:
     def __enter__(self) -> "StopSignals":
         # Handlers can be set by the main thread alone; elsewhere signals stay as they are.
         if threading.current_thread() is threading.main_thread():
-            heard = (signal.SIGINT,) if self._many else (signal.SIGINT, signal.SIGTERM)
-            for number in heard:
+            heard = [signal.SIGINT, signal.SIGUSR1]
+            for number in heard if self._many else [*heard, signal.SIGTERM]:
                 self._before[number] = signal.signal(number, self._handle)
         return self
 
@@ -46,6 +48,8 @@ class StopSignals:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame
         if self._received is not None:
+            if number == signal.SIGUSR1:
+                return
             os._exit(128 + number)
         self._received = number
         name = signal.Signals(number).name
@@ -69,6 +73,12 @@ class StopSignals:
             return self._received
         from jax.experimental import multihost_utils
 
-        if multihost_utils.reached_preemption_sync_point(step):
-            return self._received or signal.SIGTERM
-        return None
+        if not multihost_utils.reached_preemption_sync_point(step):
+            return None
+        # All end with the same code; JAX's handler does not say whom it was called for.
+        each = multihost_utils.process_allgather(np.int32(self._received or 0))
+        heard = {int(number) for number in np.ravel(each)}
+        return next(
+            (number for number in (signal.SIGINT, signal.SIGUSR1) if number in heard),
+            signal.SIGTERM,
+        )
