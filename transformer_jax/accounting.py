@@ -15,7 +15,15 @@ from transformer_jax.component_costs import (
 )
 from transformer_jax.config import TransformerConfig
 
-__all__ = ["Decoding", "Totals", "components", "count_parameters", "decoding", "model_cost"]
+__all__ = [
+    "Decoding",
+    "Totals",
+    "components",
+    "count_parameters",
+    "decoding",
+    "model_cost",
+    "training_flops",
+]
 
 LOSS = (6, 3)  # log-softmax and the target's share of it, of one logit
 OPTIMIZER = 14  # Adam with clipping, on one parameter
@@ -118,6 +126,29 @@ def model_cost(
         training_bytes=16 * count,
         bytes=sum(part.bytes for part in listed),
     )
+
+
+def training_flops(config: TransformerConfig, rows: int, *lengths: int) -> float:
+    """FLOPs of a training step that its model needs: forward, backward and update.
+
+    What rematerialisation computes again is not counted, padding is.
+
+    Args:
+        config: Of the model.
+        rows: Of the batch.
+        lengths: Of an encoder-decoder's sources and targets, or of the only texts.
+
+    Example:
+        >>> from transformer_jax.model_presets import PRESETS
+        >>> config = PRESETS["gpt2_small"]
+        >>> round(training_flops(config, 8, 1024) / (8 * 1024) / count_parameters(config), 1)
+        6.9
+    """
+    compute = dataclasses.replace(config.compute, remat=False)
+    plain = dataclasses.replace(config, compute=compute)
+    source, target = lengths[0], lengths[-1]
+    cost = model_cost(plain, batch=rows, source_length=source, target_length=target)
+    return float(cost.training)
 
 
 def decoding(

@@ -111,7 +111,7 @@ def test_evaluate_prints_scores_with_their_signature(trained, texts, tmp_path, c
 def test_resuming_a_finished_run_changes_nothing(trained, tmp_path):
     """On another mesh too, which also shows that a run may resume on other devices."""
     run = tmp_path / "run"
-    shutil.copytree(trained, run)
+    shutil.copytree(trained, run, ignore=shutil.ignore_patterns(LOCK))
     before = json.loads((run / "results.json").read_text())
     assert seq2seq.main(["resume", str(run), "--mesh.data", "2", "--mesh.fsdp", "4"]) == 0
     after = json.loads((run / "results.json").read_text())
@@ -129,7 +129,7 @@ def no_steps(monkeypatch):
 
 def test_resume_says_which_checkpoint_it_goes_on_from_and_why(trained, tmp_path, capfd, no_steps):
     run = tmp_path / "run"
-    shutil.copytree(trained, run)
+    shutil.copytree(trained, run, ignore=shutil.ignore_patterns(LOCK))
     (run / "checkpoints/step_00000006/manifest.json").unlink()
     assert seq2seq.main(["resume", str(run), *ALONE]) == 0
     err = capfd.readouterr().err
@@ -142,7 +142,7 @@ def test_resume_says_which_checkpoint_it_goes_on_from_and_why(trained, tmp_path,
 def in_progress(trained, tmp_path):
     """A run that a living process of this machine writes to."""
     run = tmp_path / "run"
-    shutil.copytree(trained, run)
+    shutil.copytree(trained, run, ignore=shutil.ignore_patterns(LOCK))
     holder = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     started = process_started(holder.pid)
     record = {"machine": machine(), "host": "here", "pid": holder.pid, "started": started}
@@ -240,7 +240,7 @@ def sq_spoil_seed(run):
 )
 def test_a_damaged_run_is_named(trained, tmp_path, capfd, spoil, code, said):
     run = tmp_path / "run"
-    shutil.copytree(trained, run)
+    shutil.copytree(trained, run, ignore=shutil.ignore_patterns(LOCK))
     spoil(run)
     assert seq2seq.main(["resume", str(run)]) == code
     sq_one_line(capfd.readouterr().err, said)
@@ -257,7 +257,7 @@ def sq_one_line(err, said):
 def test_a_changed_run_is_refused_unless_that_is_meant(trained, texts, tmp_path, capfd, caplog):
     """Here more steps are meant, which the checkpoints written from then on know of."""
     run = tmp_path / "run"
-    shutil.copytree(trained, run)
+    shutil.copytree(trained, run, ignore=shutil.ignore_patterns(LOCK))
     config = json.loads((run / "config.json").read_text())
     config["training"]["steps"] = 8
     (run / "config.json").write_text(json.dumps(config))
@@ -276,7 +276,7 @@ def test_a_changed_run_is_refused_unless_that_is_meant(trained, texts, tmp_path,
 def test_a_run_by_earlier_code_goes_on_with_its_keys(trained, tmp_path, scheme):
     """Its manifests say nothing of keys, and dropout is drawn from what parameters were."""
     run = tmp_path / "run"
-    shutil.copytree(trained, run)
+    shutil.copytree(trained, run, ignore=shutil.ignore_patterns(LOCK))
     shutil.rmtree(run / "checkpoints/step_00000006")
     path = run / "checkpoints/step_00000003"
     said = manifest.read(path)
@@ -300,7 +300,7 @@ def test_a_run_by_earlier_code_may_warm_up_for_longer_than_it_lasts(
 ):
     """Nothing is to be done about it, where a new run is told."""
     run = tmp_path / "run"
-    shutil.copytree(trained, run)
+    shutil.copytree(trained, run, ignore=shutil.ignore_patterns(LOCK))
     config = json.loads((run / "config.json").read_text())
     config["optimizer"]["schedule"]["warmup_steps"] = 4000
     (run / "config.json").write_text(json.dumps(config))
@@ -524,7 +524,7 @@ def test_help_helps(given, capsys):
 
 def test_an_error_of_ours_is_one_line_and_a_log(trained, tmp_path, monkeypatch, capfd, no_steps):
     run = tmp_path / "run"
-    shutil.copytree(trained, run)
+    shutil.copytree(trained, run, ignore=shutil.ignore_patterns(LOCK))
 
     def broken(*args, **kwargs):
         raise RuntimeError("two\nlines")

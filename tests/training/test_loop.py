@@ -92,7 +92,11 @@ def lp_train_lines(path):
 
 def lp_without_times(records):
     return [
-        {k: v for k, v in r.items() if k not in ("tokens_per_second", "evaluation_seconds")}
+        {
+            k: v
+            for k, v in r.items()
+            if k not in ("tokens_per_second", "evaluation_seconds", "input_seconds")
+        }
         for r in records
     ]
 

@@ -96,7 +96,7 @@ def trainer(path, task=None, **how):
 
 
 def tr_records(path):
-    times = ("tokens_per_second", "evaluation_seconds")
+    times = ("tokens_per_second", "evaluation_seconds", "input_seconds")
     records = read_metrics(path / "metrics.jsonl")
     return [{k: v for k, v in record.items() if k not in times} for record in records]
 

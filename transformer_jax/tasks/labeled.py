@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from transformer_jax.accounting import training_flops
 from transformer_jax.config import TransformerConfig
 from transformer_jax.data.examples import EncodedExamples, collate, encode_sentences
 from transformer_jax.data.labeled import Labeled, LabeledSplits, Sentences, Tagged
@@ -96,6 +97,7 @@ def labeled(
         eval_objective=_loss_alone(OBJECTIVES[kind]()),
         evaluate=evaluate,
         test=functools.partial(_test, measured, data),
+        flops=lambda batch: training_flops(config, *batch["tokens"].shape),
         regularization=("dropout",) * has_dropout(config),
         tokenizer=tokenizer,
         settings=LabeledSettings(config, ExampleSettings(kind, labels, length, stride)),

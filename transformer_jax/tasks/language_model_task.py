@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+from transformer_jax.accounting import training_flops
 from transformer_jax.config import TransformerConfig
 from transformer_jax.data.document_stream import DocumentStream, TextChunk
 from transformer_jax.data.documents import TextSplits
@@ -87,6 +88,7 @@ def language_model(
         objective=objectives.language_model(),
         valid=valid,
         eval_objective=evaluated,
+        flops=lambda batch: training_flops(config, *batch["tokens"].shape),
         regularization=("dropout",) * has_dropout(config),
         tokenizer=tokenizer,
         settings=LanguageModelSettings(config, _first(rows, ends)),

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from transformer_jax.accounting import training_flops
 from transformer_jax.config import TransformerConfig
 from transformer_jax.data.bert_pretraining import BertPretrainingPlan, PairBatch, SentenceObjective
 from transformer_jax.data.document_stream import DocumentStream
@@ -85,6 +86,7 @@ def masked_lm(
         valid=valid,
         metrics=(Metric("valid_loss", "lower"), Metric("valid_mlm_accuracy", "higher")),
         eval_objective=objectives.masked_lm(accuracy=True, sentence_objective=pairs),
+        flops=lambda batch: training_flops(config, *batch["tokens"].shape),
         regularization=("dropout",) * has_dropout(config),
         tokenizer=tokenizer,
         settings=MaskedLMSettings(

@@ -1,10 +1,12 @@
 """Translation: sentence pairs, an encoder-decoder, cross-entropy, and sacreBLEU of its output."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.accounting import training_flops
 from transformer_jax.config import TransformerConfig
 from transformer_jax.data.loader import make_batch
 from transformer_jax.data.plan import Batching, BatchPlan
@@ -91,10 +93,16 @@ def translation(
         eval_objective=objectives.sequence_to_sequence(tokenizer.bos),
         evaluate=evaluate,
         test=_tester(splits.tests, tokenizer, evaluation.num_beams, read.lowercase),
+        flops=functools.partial(_flops, config),
         regularization=_regularization(config, label_smoothing),
         tokenizer=tokenizer,
         settings=TranslationSettings(config, PairSettings(read)),
     )
+
+
+def _flops(config: TransformerConfig, batch: Mapping[str, Any]) -> float:
+    rows, source = batch["inputs"]["source"].shape
+    return training_flops(config, rows, source, batch["target"].shape[1])
 
 
 def _pairs_alone(pairs: Sequence[tuple[str, str]]) -> Splits:

@@ -14,6 +14,14 @@ from transformer_jax.training.activity import working
 from transformer_jax.training.checkpoint import Checkpointer, Score
 from transformer_jax.training.compilation import CompiledStep
 from transformer_jax.training.metrics import MetricsLog
+from transformer_jax.training.monitoring import (
+    Profiler,
+    Rates,
+    Watchdog,
+    peak_memory,
+    profile_window,
+    slowest,
+)
 from transformer_jax.training.progress import Progress, duration
 from transformer_jax.training.signals import StopSignals
 from transformer_jax.training.state import TrainState
@@ -36,9 +44,18 @@ class LoopConfig:
     patience: int | None = None  # evaluations without a new best before stopping; None is never
     max_nonfinite_steps: int = 20  # consecutive non-finite steps before giving up
     tensorboard: bool = False  # also write TensorBoard files
+    profile: str | None = None  # first and last step of a device profile, such as 10:15
+    # Seconds after which a step that has not finished has the stacks of its threads written; 0 is
+    # never.
+    hang_seconds: int = 600
 
     def __post_init__(self) -> None:
-        for name, least in (("evaluate_every", 0), ("checkpoint_every", 0), ("keep_last", 1)):
+        for name, least in (
+            ("evaluate_every", 0),
+            ("checkpoint_every", 0),
+            ("keep_last", 1),
+            ("hang_seconds", 0),
+        ):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ConfigError(f"loop.{name} is {value}: at least {least}")
@@ -46,6 +63,7 @@ class LoopConfig:
             raise ConfigError(f"loop.patience is {self.patience}: at least 1, or None")
         if self.max_nonfinite_steps < 1:
             raise ConfigError(f"loop.max_nonfinite_steps is {self.max_nonfinite_steps}: at least 1")
+        profile_window(self.profile)
 
     def for_steps(self, steps: int) -> "LoopConfig":
         """The configuration with numbers for intervals that are None, by the run's number of steps.
@@ -108,6 +126,7 @@ class Loop:
         metric: Metric of the best checkpoint.
         evaluate: Function from a state to metrics by name, such as ``valid_loss``.
         steps_per_epoch: Steps of an epoch, for the epoch in metrics.
+        rates: Measures of speed.
     """
 
     step: CompiledStep
@@ -118,6 +137,7 @@ class Loop:
     metric: Metric = Metric("valid_loss", better="lower")
     evaluate: Callable[[TrainState], dict[str, float]] | None = None
     steps_per_epoch: int | None = None
+    rates: Rates = dataclasses.field(default_factory=Rates)
 
 
 def fit(
@@ -151,13 +171,22 @@ def fit(
     records = MetricsLog(loop.metrics, start, tensorboard=board, writes=main)
     progress = Progress(steps, start, quiet=not main)
     closing = contextlib.closing
-    with closing(loop.step), closing(records), StopSignals() as stop, progress:
-        running = _Loop(dataclasses.replace(loop, config=config), records, progress, start)
+    watchdog = Watchdog(config.hang_seconds, loop.metrics.parent / "logs")
+    with closing(loop.step), closing(records), closing(watchdog), StopSignals() as stop, progress:
+        loop = dataclasses.replace(loop, config=config)
+        running = _Loop(loop, records, progress, watchdog, start)
         return running.run(state, steps, padding, stop)
 
 
 class _Loop:
-    def __init__(self, loop: Loop, records: MetricsLog, progress: Progress, start: int):
+    def __init__(
+        self,
+        loop: Loop,
+        records: MetricsLog,
+        progress: Progress,
+        watchdog: Watchdog,
+        start: int,
+    ):
         self.step, self.config, self.metric = loop.step, loop.config, loop.metric
         self.checkpointer, self.records, self.progress = loop.checkpointer, records, progress
         self.batches, self.evaluate, self.per_epoch = (
@@ -166,7 +195,12 @@ class _Loop:
             loop.steps_per_epoch,
         )
         self.start = self.saved = start
-        self.pending: tuple[int, dict[str, Any]] | None = None
+        self.watchdog, self.rates = watchdog, loop.rates
+        self.profiler = Profiler(
+            profile_window(loop.config.profile), records.path.parent / "profile"
+        )
+        self.waited, self.taken = 0.0, 0  # seconds for batches, and steps, since an evaluation
+        self.pending: tuple[int, dict[str, Any], float | None] | None = None
         history = records.history
         self.best, self.best_step, self.since = best_so_far(history, self.metric)
         trained = [record for record in history if "loss" in record]
@@ -176,7 +210,6 @@ class _Loop:
                 break
             self.skipped += 1
         self.clock = time.monotonic()
-        self.tokens_per_second: float | None = None
         self.reported_shapes = False
 
     def run(
@@ -195,16 +228,19 @@ class _Loop:
         self.clock = time.monotonic()
         with contextlib.closing(self.batches(self.start)) as iterator:  # type: ignore[type-var]
             while number < steps and not early:
-                batch = next(iterator)
+                batch = self._next(iterator)
                 self._wait_for(batch, state, number, stop)
                 number += 1
+                self.watchdog.begin(number)
+                self.profiler.before(number)
                 state, measured = self.step(state, batch)
                 # The metrics of the step before, so that the loop never waits for the device.
                 self._record()
                 self._tell_compiled()
-                self.pending = (number, measured)
+                self.pending = (number, measured, self.rates.flops(batch))
                 signal = stop.reached(number)
                 last = number == steps
+                self.profiler.after(number, state, stopping=last or bool(signal))
                 early = self._after(state, number, last=last, stopping=bool(signal)) and not last
                 if signal:
                     raise self._stopped(signal, number)
@@ -212,6 +248,13 @@ class _Loop:
         return FitResult(
             state, number, self.best, self.best_step or None, early, len(self.step.late)
         )
+
+    def _next(self, iterator: Iterator[dict[str, Any]]) -> dict[str, Any]:
+        began = time.monotonic()
+        batch = next(iterator)
+        self.waited += time.monotonic() - began
+        self.taken += 1
+        return batch
 
     def _wait_for(
         self, batch: dict[str, Any], state: TrainState, number: int, stop: StopSignals
@@ -262,6 +305,7 @@ class _Loop:
             return False
         # The metrics before a checkpoint must be on disk before it.
         self._record()
+        self.watchdog.rest()
         score = self._look(state, number) if look else None
         over = self._patience_over()
         if save or over or (score is not None and self.best_step == number):
@@ -279,7 +323,9 @@ class _Loop:
         with working("evaluating"):
             scores = self.evaluate(state)
         took = time.monotonic() - began
-        self.records.write({"step": number, **scores, "evaluation_seconds": round(took, 3)})
+        record = {"step": number, **scores, "evaluation_seconds": round(took, 3)}
+        self.records.write(record | slowest(self.waited / max(self.taken, 1)) | peak_memory())
+        self.waited, self.taken = 0.0, 0
         self.best, self.best_step, self.since = best_so_far(self.records.history, self.metric)
         words = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
         mark = "  best" if self.best_step == number else ""
@@ -302,23 +348,18 @@ class _Loop:
     def _record(self) -> None:
         if self.pending is None:
             return
-        number, measured = self.pending
+        number, measured, flops = self.pending
         self.pending = None
         values = {name: jax.device_get(value).item() for name, value in measured.items()}
         now = time.monotonic()
-        tokens = values.pop("weight", None)
-        if tokens is not None:
-            rate = tokens / max(now - self.clock, 1e-9)
-            before = self.tokens_per_second
-            self.tokens_per_second = rate if before is None else 0.95 * before + 0.05 * rate
+        tokens, seconds = values.pop("weight", None), now - self.clock
         self.clock = now
         record: dict[str, Any] = {"step": number}
         if self.per_epoch:
             record["epoch"] = round(number / self.per_epoch, 4)
         record |= values
         if tokens is not None:
-            speed = round(self.tokens_per_second or 0.0, 1)
-            record |= {"tokens": tokens, "tokens_per_second": speed}
+            record |= {"tokens": tokens, **self.rates.measure(tokens, flops, seconds)}
         self.records.write(record)
         self.progress.step(self.records.history[-1])
         self._count_skipped(number, bool(values.get("skipped")))

@@ -19,7 +19,8 @@ def progress_line(record: Mapping[str, Any], steps: int, left: float | int | Non
     """One line of progress.
 
     Args:
-        record: ``step``, ``epoch``, ``loss``, ``tokens_per_second``, ``learning_rate``.
+        record: ``step``, ``epoch``, ``loss``, ``tokens_per_second`` and
+            ``tokens_per_second_per_device``, ``mfu``, ``learning_rate``.
         steps: The last step.
         left: Seconds to the last step, if known.
 
@@ -33,7 +34,11 @@ def progress_line(record: Mapping[str, Any], steps: int, left: float | int | Non
     loss = record.get("loss")
     parts.append("loss not finite" if loss is None else f"loss {loss:.4f}")
     if record.get("tokens_per_second") is not None:
-        parts.append(f"{record['tokens_per_second']:,.0f} tokens/s")
+        each = record.get("tokens_per_second_per_device")
+        of_one = "" if each is None else f" ({each:,.0f}/device)"
+        parts.append(f"{record['tokens_per_second']:,.0f} tokens/s{of_one}")
+    if record.get("mfu") is not None:
+        parts.append(f"MFU {record['mfu']:.1%}")
     if record.get("learning_rate") is not None:
         parts.append(f"lr {record['learning_rate']:.3g}")
     if left is not None:

@@ -94,6 +94,8 @@ class Task:
         make_step: Replacement of :func:`make_step`, if a step is more than the gradient of a batch.
         predictor: ``(model, tokenizer) -> what transformer_jax.load(directory, task) returns``,
             such as a function of texts. The model is what the objective takes, without dropout.
+        flops: FLOPs of a training step on a batch, from the shapes of its arrays; MFU in metrics
+            and progress needs it.
         regularization: Names of what only the training loss contains, such as "dropout", for
             messages and curves.
         tokenizer: Stored with the run.
@@ -112,6 +114,7 @@ class Task:
     initial: Callable[[Any], Any] | None = None
     make_step: Callable[..., Any] = make_step
     predictor: Callable[[Any, Tokenizer | None], Any] | None = None
+    flops: Callable[[Mapping[str, Any]], float] | None = None
     regularization: tuple[str, ...] = ()
     tokenizer: Tokenizer | None = None
     settings: Any = None

@@ -18,6 +18,7 @@ from transformer_jax.errors import CheckpointError, ConfigError, DataError, plur
 from transformer_jax.keys import SCHEME, key_for, training_key
 from transformer_jax.modules.parameters import Parameters
 from transformer_jax.modules.replace import with_attention_kernels
+from transformer_jax.parallel.health import check_devices
 from transformer_jax.parallel.mesh import (
     is_main_process,
     make_mesh,
@@ -32,6 +33,7 @@ from transformer_jax.training.curves import training_curves
 from transformer_jax.training.lock import RunLock, check_lock, holds_lock
 from transformer_jax.training.loop import FitResult, Loop, LoopConfig, fit
 from transformer_jax.training.metrics import read_metrics
+from transformer_jax.training.monitoring import Rates, writing_log
 from transformer_jax.training.optimizers import OptimizerConfig, make_optimizer
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.sealed import sealed
@@ -160,7 +162,8 @@ class Trainer:
         plan = self.task.train.plan
         last = steps if steps is not None else (epochs or 0) * plan.steps_per_epoch
         began = time.monotonic()
-        with self._locked():
+        with self._locked(), writing_log(self.run.path / "logs"):
+            check_devices(self.on)
             self._begin()
             self._log_loss_names()
             result = self._fit(last, *self._abstract(last))
@@ -219,7 +222,7 @@ class Trainer:
             loop = Loop(
                 step, self.batches, checkpointer, self.run.metrics, self.loop, self.metric,
                 make_validation(self.task, self.merge, self.on, step.frozen, shardings),
-                plan.steps_per_epoch,
+                plan.steps_per_epoch, Rates(list(self.on.devices.flat), self.task.flops),
             )  # fmt: skip
             return fit(state, loop, steps=steps, start=start, padding=batches)
 

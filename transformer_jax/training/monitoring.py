@@ -1,0 +1,270 @@
+"""What a run says of its devices and processes: speed, memory, profiles, and steps that hang."""
+
+import contextlib
+import faulthandler
+import logging
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.parallel.target import DEVICES
+from transformer_jax.training.activity import duration, log
+
+__all__ = [
+    "Profiler",
+    "Rates",
+    "Watchdog",
+    "peak_memory",
+    "profile_window",
+    "slowest",
+    "writing_log",
+]
+
+_SMOOTHING = 0.95  # share of the earlier steps in a rate
+
+
+def profile_window(setting: str | None) -> range:
+    """The steps of ``first:last``; empty for None.
+
+    Raises:
+        ConfigError: It is not two step numbers, the first from 1 on and not after the last.
+
+    Example:
+        >>> profile_window("10:12"), profile_window(None)
+        (range(10, 13), range(0, 0))
+    """
+    if setting is None:
+        return range(0)
+    first, colon, last = setting.partition(":")
+    if not (colon and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
+        raise ConfigError(
+            f"loop.profile is {setting!r}: give the first and the last step, such as 10:15"
+        )
+    return range(int(first), int(last) + 1)
+
+
+class Profiler:
+    """Records what the devices do during a window of steps.
+
+    Args:
+        steps: The steps to record.
+        folder: Where every process writes its trace, in the format of XProf and Perfetto.
+    """
+
+    def __init__(self, steps: range, folder: Path):
+        self._steps, self._folder = steps, folder
+        self._began: int | None = None
+
+    def before(self, number: int) -> None:
+        """Begin the trace if step ``number`` is the first of the window that is taken.
+
+        Raises:
+            CheckpointError: The folder cannot be written.
+        """
+        if self._began is None and number in self._steps:
+            try:
+                jax.profiler.start_trace(str(self._folder))
+            except (OSError, RuntimeError) as error:
+                raise CheckpointError(f"{self._folder}: no profile: {error}") from None
+            self._began = number
+
+    def after(self, number: int, state: Any, *, stopping: bool = False) -> None:
+        """End the trace after the last step of the window, or where training stops."""
+        if self._began is None or (number < self._steps[-1] and not stopping):
+            return
+        jax.block_until_ready(state)
+        jax.profiler.stop_trace()
+        log(
+            f"profile of steps {self._began} to {number}: {self._folder} (open it with "
+            f"tensorboard --logdir, and the plugin xprof)"
+        )
+        self._began, self._steps = None, range(0)
+
+
+class Watchdog:
+    """Writes the stack of every thread where a step takes too long.
+
+    Args:
+        seconds: How long a step may take; 0 is for ever.
+        folder: Where the stacks are written, one file a process.
+    """
+
+    def __init__(self, seconds: float | int, folder: Path):
+        self._seconds, self._folder = seconds, folder
+        self._lock = threading.Condition()
+        self._began: float | None = None
+        self._number = 0
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def begin(self, number: int) -> None:
+        """Step ``number`` begins, and the one before is done."""
+        if not self._seconds:
+            return
+        with self._lock:
+            self._number, self._began = number, time.monotonic()
+            self._lock.notify()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+            self._thread.start()
+
+    def rest(self) -> None:
+        """No step is running."""
+        with self._lock:
+            self._began = None
+
+    def close(self) -> None:
+        """Stop watching."""
+        with self._lock:
+            self._closed = True
+            self._lock.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _watch(self) -> None:
+        with self._lock:
+            while not self._closed:
+                if self._began is None:
+                    self._lock.wait(self._seconds)
+                    continue
+                left = self._began + self._seconds - time.monotonic()
+                if left > 0:
+                    self._lock.wait(left)
+                    continue
+                self._report()
+                # Once a step.
+                self._began = None
+
+    def _report(self) -> None:
+        process = jax.process_index()
+        path = self._folder / f"stacks_process_{process}.txt"
+        took = duration(self._seconds)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with path.open("a", encoding="utf-8") as file:
+                file.write(f"step {self._number} has not finished for {took}\n")
+                file.flush()
+                faulthandler.dump_traceback(file, all_threads=True)
+        except OSError as error:
+            path = Path(f"nowhere ({error.strerror})")
+        print(
+            f"process {process}: step {self._number} has not finished for {took}: the stacks of "
+            f"its threads are in {path}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+class Rates:
+    """Speed, smoothed over steps.
+
+    Args:
+        devices: All devices of the run.
+        flops: FLOPs of a training step on a batch, from its shapes; None is unknown.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[Any] = (),
+        flops: Callable[[Mapping[str, Any]], float] | None = None,
+    ):
+        self._devices, self._flops = len(devices), flops
+        kind = devices[0].device_kind if devices else ""
+        types = (device for device in DEVICES.values() if kind in device.kinds)
+        self._peak = next((device.flops for device in types), None)
+        self._smooth: dict[str, float] = {}
+
+    def flops(self, batch: Mapping[str, Any]) -> float | None:
+        """FLOPs of a step on ``batch``, if they and the devices' peak are known."""
+        known = self._flops is not None and self._peak is not None
+        return self._flops(batch) if known and self._flops is not None else None
+
+    def measure(self, tokens: float, flops: float | None, seconds: float) -> dict[str, float]:
+        """The rates after a step.
+
+        ``mfu`` is the share of the devices' peak in bfloat16, of the products that the model
+        needs, padding included and recomputation not (Chowdhery et al. 2022, appendix B).
+        """
+        seconds = max(seconds, 1e-9)
+        found = {"tokens_per_second": self._smoothed("tokens", tokens / seconds, 1)}
+        if self._devices > 1:
+            each = round(found["tokens_per_second"] / self._devices, 1)
+            found["tokens_per_second_per_device"] = each
+        if flops is not None and self._peak is not None:
+            found["mfu"] = self._smoothed("mfu", flops / seconds / self._devices / self._peak, 4)
+        return found
+
+    def _smoothed(self, name: str, value: float, digits: int) -> float:
+        before = self._smooth.get(name, value)
+        self._smooth[name] = _SMOOTHING * before + (1 - _SMOOTHING) * value
+        return round(self._smooth[name], digits)
+
+
+def peak_memory(devices: Sequence[Any] | None = None) -> dict[str, int]:
+    """Most bytes in use on a device of this process so far; empty where it is not known, as on CPU.
+
+    Example:
+        >>> peak_memory(jax.devices("cpu"))
+        {}
+    """
+    devices = jax.local_devices() if devices is None else devices
+    stats = [device.memory_stats() or {} for device in devices]
+    peaks = [int(held["peak_bytes_in_use"]) for held in stats if "peak_bytes_in_use" in held]
+    return {"peak_memory_bytes": max(peaks)} if peaks else {}
+
+
+def slowest(seconds: float) -> dict[str, float | int]:
+    """The most of all processes' seconds, and whose they are; every process calls it together.
+
+    Example:
+        >>> slowest(0.25)
+        {'input_seconds': 0.25}
+    """
+    if jax.process_count() == 1:
+        return {"input_seconds": round(seconds, 4)}
+    of_all = multihost_utils.process_allgather(np.float32(seconds))
+    which = int(np.argmax(of_all))
+    return {"input_seconds": round(float(of_all[which]), 4), "slowest_process": which}
+
+
+@contextlib.contextmanager
+def writing_log(folder: Path) -> Iterator[None]:
+    """Where processes work together, a log of this one: warnings, and what ended it.
+
+    The file is ``process_N.log`` in ``folder``. A single process has none.
+    """
+    if jax.process_count() == 1:
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(folder / f"process_{jax.process_index()}.log", encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    package = logging.getLogger("transformer_jax")
+    package.addHandler(handler)
+    try:
+        devices = ", ".join(str(device) for device in jax.local_devices())
+        _note(handler, f"{socket.gethostname()}: process {jax.process_index()} with {devices}")
+        yield
+        _note(handler, "finished")
+    except BaseException as error:
+        _note(handler, f"ended by {type(error).__name__}: {error}", error)
+        raise
+    finally:
+        package.removeHandler(handler)
+        handler.close()
+
+
+def _note(handler: logging.Handler, text: str, error: BaseException | None = None) -> None:
+    """A line in the file of the process alone."""
+    level = logging.INFO if error is None else logging.ERROR
+    trace = None if error is None else (type(error), error, error.__traceback__)
+    handler.handle(logging.LogRecord(__name__, level, __file__, 0, text, (), trace))
