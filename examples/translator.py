@@ -19,7 +19,7 @@ def main(path="runs/pt-en", sentences=("O livro está em cima da mesa.", "Bom di
     for text in (best, *best.alternatives):
         print(f"{text.score:.3f}  {text}")
 
-    log_prob = translate.score(sentences[0], best)[0]
+    log_prob = translate.score(sentences[0], best)
     print(f"log-probability of the best: {log_prob:.3f} nats")
     print("encoder vectors:", translate.embed(list(sentences)).shape)
     return best, log_prob

@@ -195,6 +195,8 @@ def test_translations_are_those_of_the_command(trained_run, lesson, run_command)
     assert line.split("\t")[0::2] == [one, *one.alternatives]
     assert line.split("\t")[1] == f"{one.score:.4f}"
     assert translate("") == ""
+    with pytest.raises(ConfigError, match="num_return_sequences is 5: must be 1 to num_beams, 4"):
+        translate("a", num_return_sequences=5)
     scores = translate.score(sources, [target for _, target in lesson])
     assert all(-1 < score < 0 for score in scores)
     assert translate.model.config.d_model == 32
@@ -205,7 +207,7 @@ def test_translations_are_those_of_the_command(trained_run, lesson, run_command)
 def test_one_translation_is_the_first_of_many(trained_run, lesson):
     translate, (source, target) = tj.load(trained_run), lesson[0]
     scores = translate.score(*zip(*lesson, strict=True))
-    assert translate.score(source, target) == pytest.approx(scores[:1], abs=1e-4)
+    assert translate.score(source, target) == pytest.approx(scores[0], abs=1e-4)
     with pytest.warns(UserWarning, match="1 text was longer than the model reads"):
         translate("a b " * 200)
     assert tj.load(trained_run, checkpoint=100)(source) == target
@@ -228,7 +230,9 @@ def test_texts_are_those_of_the_command(request, run, run_command):
     assert drawn[0].finish_reason in ("end", "length")
     assert model.score(["a cab"])[0].log_prob < 0
     assert model.model is not None
-    assert len(model.score("a cab")) == 1
+    assert model.score("a cab") == model.score(["a cab"])[0]
+    with pytest.raises(ConfigError, match="num_return_sequences is 5: must be 1 to num_beams, 2"):
+        model("a", num_beams=2, num_return_sequences=5)
     with pytest.raises(ConfigError, match="temprature is no setting of generation: use one of"):
         model.generate("a", temprature=1)
 

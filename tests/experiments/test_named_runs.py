@@ -10,6 +10,7 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.interop.export_plan import choose_family
 from transformer_jax.interop.hf_run_directory import model_of
 from transformer_jax.model_presets import PRESETS
+from transformer_jax.runs.checks import with_warmup
 from transformer_jax.runs.encoder_settings import PRETRAIN_RUNS, TASK_RUNS
 from transformer_jax.runs.language_settings import RUNS as LANGUAGE_RUNS
 from transformer_jax.runs.sizing import (
@@ -140,3 +141,19 @@ def test_a_vocabulary_that_follows_from_the_text_has_room_for_its_characters():
     letters = "".join(map(chr, range(0x4E00, 0x4E00 + 900)))
     assert vocabulary_for([letters], "wordpiece") >= 1800
     assert vocabulary_for([letters], "characters") >= 900
+
+
+@pytest.mark.parametrize("steps", [1, 30])
+def test_a_short_run_has_a_warmup_that_fits_unless_it_is_given(steps, capsys):
+    named = LANGUAGE_RUNS["char-cpu"][1]
+    short = dataclasses.replace(named, training=dataclasses.replace(named.training, steps=steps))
+    fitting = with_warmup(short, named)
+    assert fitting.optimizer.schedule.warmup_steps is None
+    assert "warmup: a tenth of" in capsys.readouterr().err
+    schedule = dataclasses.replace(short.optimizer.schedule, warmup_steps=99)
+    given = dataclasses.replace(
+        short, optimizer=dataclasses.replace(short.optimizer, schedule=schedule)
+    )
+    with pytest.raises(ConfigError, match=f"warmup_steps is 99, but the run has {steps} step"):
+        with_warmup(given, named)
+    assert with_warmup(named, named) == named

@@ -6,7 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from transformer_jax.errors import ArgumentError
 from transformer_jax.functional import masks
+from transformer_jax.functional.attention import attend, attention_weights
 from transformer_jax.functional.masks import Mask
 
 B, T, S = 2, 5, 7
@@ -174,3 +176,33 @@ def test_blocks_tile_the_whole_and_padding_is_hidden(name):
 def test_window_must_hold_the_query():
     with pytest.raises(ValueError, match="at least 1"):
         masks.sliding_window_mask(0)
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (jnp.ones((2, 5, 7), bool), r"an array with 3 dimensions .* use array\[:, None\]"),
+        (jnp.ones((5, 7), bool), r"an array with 2 dimensions .* use array\[None, None\]"),
+        (jnp.ones((1, 1, 5, 7)), r"an array of float32, not bool"),
+        (Mask(dense=jnp.ones((5, 7), bool)), r"an array with 2 dimensions"),
+    ],
+)
+def test_an_array_that_is_no_mask_says_how_to_make_it_one(array, message):
+    with pytest.raises(ArgumentError, match=message):
+        masks.as_mask(array)
+    with pytest.raises(ArgumentError, match=message):
+        masks.causal() & array
+
+
+def test_an_array_is_a_dense_mask_wherever_a_mask_is():
+    allowed = jnp.arange(B * T * T).reshape(B, 1, T, T) % 3 > 0
+    q, k, v = (jax.random.normal(jax.random.key(i), (B, T, 2, 4)) for i in range(3))
+    expected = attend(q, k, v, masks.dense_mask(allowed))
+    np.testing.assert_array_equal(attend(q, k, v, allowed), expected)
+    both = masks.causal() & allowed
+    np.testing.assert_array_equal(
+        attend(q, k, v, both), attend(q, k, v, allowed & jnp.tri(T, dtype=bool)[None, None])
+    )
+    np.testing.assert_array_equal(
+        attention_weights(q, k, allowed), attention_weights(q, k, masks.dense_mask(allowed))
+    )

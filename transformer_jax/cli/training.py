@@ -254,7 +254,9 @@ def main(
     find = (lambda: family) if isinstance(family, TrainingProgram) else family
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        with terminated("stopped by a signal before or after training"):
+        with terminated(
+            "stopped by a signal before or after training: `resume` continues a run that has begun"
+        ):
             return guarded(lambda: _run(find(), given))
     finally:
         run_log(None)

@@ -1,13 +1,13 @@
 """Attention: one function, with any score and mask, computed by one of several kernels."""
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from transformer_jax.errors import ArgumentError
 from transformer_jax.functional import kernels
 from transformer_jax.functional.dropout import Dropout
 from transformer_jax.functional.dropout import dropout as drop
-from transformer_jax.functional.masks import Mask
+from transformer_jax.functional.masks import Mask, as_mask
 from transformer_jax.functional.scores import (
     ScaledDot,
     Score,
@@ -24,7 +24,7 @@ def attend(
     q: Float[Array, "B T N H"],
     k: Float[Array, "B S K J"],
     v: Float[Array, "B S K U"],
-    mask: Mask | None = None,
+    mask: Mask | Bool[Array, "..."] | None = None,
     *,
     bias: Float[Array, "#B #N #T S"] | None = None,
     score: Score = scaled_dot,
@@ -43,7 +43,8 @@ def attend(
         q: Queries, ``N`` heads.
         k: Keys, ``K`` heads, each shared by ``N / K`` query heads.
         v: Values, of any size.
-        mask: Which keys each query sees; None is all.
+        mask: Which keys each query sees, also as a boolean array that broadcasts to
+            ``[B N T S]``; None is all.
         bias: Added to the scores, e.g. of relative positions.
         score: Function of queries ``[B N T H]`` and keys ``[B N S J]``; one with parameters is a
             closure. A :class:`.ScaledDot` has a scale and a soft cap.
@@ -68,7 +69,7 @@ def attend(
         q.swapaxes(1, 2),
         k.swapaxes(1, 2),
         v.swapaxes(1, 2),
-        mask,
+        as_mask(mask, "attend: mask"),
         bias=bias,
         score=score,
         implementation=implementation,
@@ -117,7 +118,7 @@ def attend_heads_first(
 def attention_weights(
     q: Float[Array, "B T N H"],
     k: Float[Array, "B S K J"],
-    mask: Mask | None = None,
+    mask: Mask | Bool[Array, "..."] | None = None,
     *,
     bias: Float[Array, "#B #N #T S"] | None = None,
     score: Score = scaled_dot,
@@ -134,7 +135,7 @@ def attention_weights(
     """
     q, k = q.swapaxes(1, 2), k.swapaxes(1, 2)
     check_shapes("attention_weights", q.shape, k.shape, k.shape, isinstance(score, ScaledDot))
-    return _weights(q, k, mask, bias, score)
+    return _weights(q, k, as_mask(mask, "attention_weights: mask"), bias, score)
 
 
 def _weights(q, k, mask, bias, score):

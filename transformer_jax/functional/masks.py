@@ -9,12 +9,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Int, Shaped
 
-from transformer_jax.errors import ArgumentError
+from transformer_jax.errors import ArgumentError, plural
 
 __all__ = [
     "Mask",
+    "as_mask",
     "causal",
     "dense_mask",
     "length_mask",
@@ -27,7 +28,7 @@ _STATIC = ("causal", "window")
 _ARRAYS = ("kv_lengths", "q_lengths", "q_segments", "kv_segments", "dense")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Mask:
     """Attention mask, the logical AND of its fields; a pytree, so it passes through ``jax.jit``.
 
@@ -79,12 +80,13 @@ class Mask:
         """Whether the mask depends on positions, and so on ``offset``."""
         return self.causal or self.window is not None
 
-    def __and__(self, other: "Mask") -> "Mask":
+    def __and__(self, other: "Mask | Shaped[Array, '...']") -> "Mask":
         """The mask that allows what both allow.
 
         Raises:
             ArgumentError: Windows at two different offsets, which no single mask can express.
         """
+        other = as_mask(other) or Mask()
         window, offset = _both_positions(self, other)
         q_segments, kv_segments = self.q_segments, self.kv_segments
         dense = _both(self.dense, other.dense, jnp.logical_and)
@@ -203,6 +205,33 @@ class Mask:
         return dataclasses.replace(
             self, kv_lengths=ends, dense=dense, q_segments=q_segments, kv_segments=kv_segments
         )
+
+
+def as_mask(mask: Mask | Shaped[Array, "..."] | None, where: str = "a mask") -> Mask | None:
+    """A mask as it is, or one of a boolean array that broadcasts to ``[B N T S]``.
+
+    Args:
+        mask: True where a query sees a key; None is everywhere.
+        where: What the mask is for, for messages.
+
+    Raises:
+        ArgumentError: An array of another dtype or rank.
+
+    Example:
+        >>> as_mask(jnp.ones((1, 1, 2, 2), bool)).dense.shape
+        (1, 1, 2, 2)
+    """
+    dense = mask.dense if isinstance(mask, Mask) else mask
+    rank, dtype = getattr(dense, "ndim", 4), getattr(dense, "dtype", bool)
+    if jnp.dtype(dtype) != jnp.bool_:
+        raise ArgumentError(f"{where}: an array of {dtype}, not bool: True where a query may look")
+    if rank != 4:
+        hint = {2: "array[None, None]", 3: "array[:, None], the same for all heads"}.get(rank)
+        raise ArgumentError(
+            f"{where}: an array with {plural(rank, 'dimension')} instead of the four of [B N T S]"
+            + (f": use {hint}" if hint else "")
+        )
+    return mask if mask is None or isinstance(mask, Mask) else Mask(dense=mask)
 
 
 def causal(offset: int | Int[Array, ""] = 0) -> Mask:

@@ -113,28 +113,32 @@ class TranslationPredictor(Embedding, Predictor):
             ConfigError: A setting is out of range.
             NumericsError: The model computed NaN or infinity.
         """
-        given = {
+        given: dict[str, Any] = {
             "num_beams": num_beams,
             "num_return_sequences": num_return_sequences,
             "length_penalty": length_penalty,
         }
         if _is_hf(generation_config):
             return _first(texts, [*map(_generated, self._hf(listed(texts), _given(given)))])
-        given["nbest"] = given.pop("num_return_sequences")
-        search = BeamSearchConfig(**_given(given))
+        returned, beams = given.pop("num_return_sequences"), num_beams or BeamSearchConfig.num_beams
+        _check_returned(returned, beams)
+        search = BeamSearchConfig(**_given({**given, "nbest": returned}))
         lines = map(self._prepare, listed(texts))
         with truncation(lambda: self._translator.counts["cut"]):
             translations = self._translator.translate(lines, search)
         return _first(texts, [_generated(one.hypotheses) for one in translations])
 
-    def score(self, sources: str | Sequence[str], targets: str | Sequence[str]) -> list[float]:
-        """The log-probability of each target conditional on its source, in nats, as a list.
+    def score(
+        self, sources: str | Sequence[str], targets: str | Sequence[str]
+    ) -> float | list[float]:
+        """The log-probability of a target conditional on its source, in nats, or a list of them.
 
         Raises:
             DataError: The numbers of sources and targets differ, or a target is too long.
         """
         pairs = [list(map(self._prepare, listed(side))) for side in (sources, targets)]
-        return [score.log_prob for score in self._translator.score(*pairs)]
+        found = [score.log_prob for score in self._translator.score(*pairs)]
+        return found[0] if isinstance(sources, str) and isinstance(targets, str) else found
 
 
 class LanguageModelPredictor(Predictor):
@@ -213,9 +217,15 @@ class LanguageModelPredictor(Predictor):
         """
         return iter(self._language.stream(_request(self._prepare(prompt), settings)))
 
-    def score(self, texts: str | Iterable[str]) -> list[TextScore]:
-        """The log-probability of each text and of each of its tokens, in nats."""
-        return list(self._language.score([self._prepare(text) for text in listed(texts)]))
+    def score(self, texts: str | Iterable[str]) -> TextScore | list[TextScore]:
+        """The log-probability of a text and of each of its tokens, in nats, or a list of them."""
+        found = list(self._language.score([self._prepare(text) for text in listed(texts)]))
+        return found[0] if isinstance(texts, str) else found
+
+
+def _check_returned(number: int | None, beams: int) -> None:
+    if number is not None and not 1 <= number <= beams:
+        raise ConfigError(f"num_return_sequences is {number}: must be 1 to num_beams, {beams}")
 
 
 def _first(texts: str | Iterable[str], found: list[GeneratedText]) -> Any:
@@ -265,6 +275,7 @@ def _request(prompt: str, settings: GenerationSettings) -> GenerationRequest:
     given.pop("generation_config", None)
     stop = given.pop("stop", ())
     given["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
-    if given.get("num_beams", 1) != 1:
+    if (beams := given.get("num_beams", 1)) != 1:
         given["nbest"] = given.pop("num_return_sequences", 1)
+        _check_returned(given["nbest"], beams)
     return GenerationRequest(prompt, **given)

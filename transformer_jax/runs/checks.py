@@ -12,6 +12,7 @@ from transformer_jax.errors import ConfigError, plural
 from transformer_jax.parallel.mesh import MeshConfig, devices_of, make_mesh
 from transformer_jax.parallel.sharding import num_batch_shards
 from transformer_jax.runs.any_run import AnyRun, BucketedRunType, RunType
+from transformer_jax.training.activity import log
 from transformer_jax.training.schedules import check_warmup
 
 __all__ = [
@@ -19,10 +20,10 @@ __all__ = [
     "check_context",
     "check_length",
     "check_rows",
-    "check_steps",
     "mesh_of",
     "with_rows",
     "with_vocab",
+    "with_warmup",
 ]
 
 
@@ -60,14 +61,25 @@ def check_best(run: AnyRun, allowed: Sequence[str]) -> None:
         )
 
 
-def check_steps(run: AnyRun) -> None:
-    """Refuse a warmup that is longer than the run.
+def with_warmup(run: RunType, named: RunType) -> RunType:
+    """The run with a warmup that fits into its steps: a tenth of them where the named one does not.
 
     Raises:
-        ConfigError: The warmup is too long; the message has both numbers.
+        ConfigError: A warmup of its own that is too long; the message has both numbers.
     """
-    if run.training.steps is not None:
-        check_warmup(run.optimizer.schedule, run.training.steps)
+    steps, schedule = run.training.steps, run.optimizer.schedule
+    if steps is None:
+        return run
+    try:
+        check_warmup(schedule, steps)
+    except ConfigError:
+        if schedule.warmup_steps != named.optimizer.schedule.warmup_steps:
+            raise
+        schedule = dataclasses.replace(schedule, warmup_steps=None)
+        check_warmup(schedule, steps)
+        log(f"warmup: a tenth of {plural(steps, 'step')}, since that of the named run is longer")
+    optimizer = dataclasses.replace(run.optimizer, schedule=schedule)
+    return dataclasses.replace(run, optimizer=optimizer)
 
 
 def check_length(setting: str, length: int, model: TransformerConfig) -> None:

@@ -33,7 +33,7 @@ __all__ = ["begin", "make_task", "open_run", "partition_of", "predictor", "train
 def begin(run: FinetuneRun, named: FinetuneRun) -> tuple[FinetuneRun, RunDirectory, LabeledSplits]:
     """Create a run directory; returns the run with all settings, its directory and examples."""
     checks.check_best(run, ("valid_loss", *(f"valid_{name}" for name in MEASURES[run.task.kind])))
-    checks.check_steps(run)
+    run = checks.with_warmup(run, named)
     if run.task.labels:
         raise ConfigError("task.labels are read from the training file: leave them out")
     start = None if run.task.init_from is None else load_pretrained(run.task.init_from)

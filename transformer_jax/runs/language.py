@@ -42,7 +42,7 @@ def begin(run: TextRun, named: TextRun) -> tuple[TextRun, RunDirectory, TextSpli
         vocab_given = run.model.vocab_size != named.model.vocab_size
         checks.check_best(run, ("valid_loss",))
         checks.check_rows(run)
-        checks.check_steps(run)
+        run = checks.with_warmup(run, named)
         checks.check_length("training.sequence_length", run.training.sequence_length, run.model)
         checks.check_context("training.sequence_length", run.training.sequence_length, run.mesh)
     texts = open_run(run)

@@ -28,7 +28,7 @@ def begin(run: Run, named: Run) -> tuple[Run, RunDirectory, Splits]:
         run = _from(run, named, start)
     checks.check_length("data.read.max_length", run.data.read.max_length, run.model)
     checks.check_best(run, ("valid_loss", "sacrebleu"))
-    checks.check_steps(run)
+    run = checks.with_warmup(run, named)
     splits = load_splits(run.data)
     pairs = splits.train
 

@@ -91,6 +91,11 @@ class FitResult(NamedTuple):
     early: bool  # whether patience ran out
     recompilations: int  # batch shapes that were not compiled before the first step
 
+    def __repr__(self) -> str:
+        """All but the state, whose arrays would fill pages."""
+        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._fields[1:])
+        return f"FitResult(state=..., {shown})"
+
 
 def best_so_far(history: Iterable[dict[str, Any]], metric: Metric) -> tuple[Score | None, int, int]:
     """The best score in a run's metrics, its step, and the number of evaluations after it.
