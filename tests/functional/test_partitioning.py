@@ -125,6 +125,19 @@ def test_a_gathered_kernel_is_not_kept_for_the_backward_pass():
     assert "bfloat16[16,24]" not in kept, kept
 
 
+def test_a_kernel_is_gathered_again_once_its_cotangent_is_there():
+    mesh = make_mesh(fsdp=8, data=1)
+
+    def backward(x, kernel, g):
+        with on_mesh(mesh):
+            return jax.vjp(lambda x: linear(x, kernel, axes=("embed", "mlp")), x)[1](g)
+
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((8, 16), (16, 24), (8, 24))]
+    program = jax.make_jaxpr(backward)(*shapes)
+    barriers = [e for e in program.eqns if e.primitive.name == "optimization_barrier"]
+    assert [[v.aval.shape for v in e.outvars] for e in barriers] == [[(16, 24), (8, 24)]]
+
+
 @pytest.mark.parametrize("chunk", [None, 12])
 @pytest.mark.parametrize("V", [24, 23])
 @pytest.mark.quick("2x2x2-24-None", "1x8x1-24-12", "1x2x4-23-12", "context2-23-None")
