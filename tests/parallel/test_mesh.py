@@ -6,6 +6,7 @@ import pytest
 from jax.sharding import AxisType
 
 from transformer_jax.errors import ConfigError
+from transformer_jax.parallel import mesh
 from transformer_jax.parallel.mesh import (
     DistributedConfig,
     MeshConfig,
@@ -117,7 +118,9 @@ def test_flags_that_contradict_are_refused(config, message):
 def test_flags_reach_jax(monkeypatch):
     seen = {}
     monkeypatch.setattr(jax.distributed, "initialize", lambda *a, **k: seen.update(k, where=a))
+    monkeypatch.setattr(mesh, "wait_for_coordinator", lambda *a: seen.update(waited=a))
     assert initialize(DistributedConfig("a:1", 2, 1, num_local_devices=3))
+    assert seen["waited"] == ("a:1", "distributed.coordinator_address", 300)
     assert seen["where"] == ("a:1", 2, 1)
     assert seen["local_device_ids"] == [0, 1, 2]
     assert seen["heartbeat_timeout_seconds"] == 30

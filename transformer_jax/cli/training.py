@@ -66,6 +66,7 @@ def _train(family: TrainingProgram, command: str, arguments: Sequence[str]) -> i
     from transformer_jax.parallel.mesh import broadcast_json, initialize
 
     initialize(run.distributed)
+    _check_same(command, run)
     if resumes and broadcast_json(_has_begun(run.output)) and hasattr(run, "loop"):
         return _resume_as_asked(family, run, named)
     _check_room(run)
@@ -74,6 +75,23 @@ def _train(family: TrainingProgram, command: str, arguments: Sequence[str]) -> i
         run, directory, texts = family.begin(run, named)
         run_log(directory.log)
         return family.train(run, directory, texts)
+
+
+def _check_same(command: str, asked: Any) -> None:
+    """Refuses processes of one run that were started in different ways."""
+    import jax
+
+    from transformer_jax.parallel.agreement import check_same
+    from transformer_jax.training.sealed import leaves
+
+    settings = leaves(dataclasses.asdict(asked))
+    settings.pop("distributed.process_id", None)
+    versions = {"transformer_jax": __version__, "jax": jax.__version__}
+    check_same(
+        {"the command": command, **settings}
+        | {f"the version of {k}": v for k, v in versions.items()},
+        "start every process with the same command and versions",
+    )
 
 
 def _has_begun(path: str) -> bool:
@@ -100,6 +118,7 @@ def _writing_alone(path: str, check: Callable[[], None] = lambda: None) -> Itera
     from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
     from transformer_jax.training.activity import log
     from transformer_jax.training.lock import RunLock, is_locked
+    from transformer_jax.training.shared_directory import check_shared
 
     with contextlib.ExitStack() as held:
         if is_main_process():
@@ -109,6 +128,7 @@ def _writing_alone(path: str, check: Callable[[], None] = lambda: None) -> Itera
             held.enter_context(RunLock(path, say=log))
             check()
         sync_global_devices("run is locked")
+        check_shared(path)
         yield
 
 
@@ -152,6 +172,7 @@ def _resume(family: TrainingProgram, arguments: Sequence[str]) -> int:
     assert asked is not None
     with changed_config(asked.allow_changed_config):
         initialize(asked.distributed)
+        _check_same("resume", asked)
         changes = {name: getattr(asked, name) for name in ("loop", "mesh", "distributed")}
         return _continue(family, asked.run, lambda run: dataclasses.replace(run, **changes))
 

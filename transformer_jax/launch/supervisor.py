@@ -47,7 +47,7 @@ class Processes:
     devices: int = 1
     cpu: bool = False
     restarts: int = 0
-    grace: float = 30.0
+    grace: float | int = 30.0
     all_output: bool = False
     logs: Path = Path("launch-logs")
 
@@ -94,7 +94,7 @@ def supervise(
     *,
     again: Sequence[str] | None = None,
     say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
-    pause: float = 1.0,
+    pause: float | int = 1.0,
 ) -> int:
     """Runs a command as several processes to its end; returns its exit code.
 

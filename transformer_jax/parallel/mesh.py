@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import os
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from jax.sharding import AxisType, Mesh
 from jaxtyping import Int
 
 from transformer_jax.errors import ConfigError, plural
+from transformer_jax.parallel.coordinator import check_port, joining, wait_for_coordinator
 from transformer_jax.parallel.launchers import Launch, find_launch
 from transformer_jax.parallel.sharding import batch_sharding, num_batch_shards
 
@@ -51,6 +53,7 @@ class DistributedConfig:
     process_id: int | None = None  # number of this process, from 0
     num_local_devices: int | None = None  # devices that a process uses; None is all it has
     heartbeat_timeout_seconds: int = 30  # seconds of silence after which a process counts as dead
+    initialization_timeout_seconds: int = 300  # seconds within which all processes must be there
 
 
 def devices_of(config: DistributedConfig) -> list[jax.Device]:
@@ -138,7 +141,8 @@ def initialize(config: DistributedConfig = DistributedConfig()) -> bool:
 
     Raises:
         ConfigError: Some of the flags (or variables of a launcher) without the others, or out of
-            range.
+            range; process 0 does not answer in time. Where others do not come in time, the process
+            ends with one line and exit code 2.
     """
     flags = {
         "distributed.coordinator_address": config.coordinator_address,
@@ -154,7 +158,8 @@ def initialize(config: DistributedConfig = DistributedConfig()) -> bool:
             _check_processes(dict(zip(launch.names, launch[1:4], strict=True)))
     else:
         _check_processes(flags)
-        launch = Launch("flags", *(cast(Any, value) for value in flags.values()))
+        values = (cast(Any, value) for value in flags.values())
+        launch = Launch("flags", *values, names=tuple(flags))
     if launch.num_processes == 1:
         return False
     number, local = config.num_local_devices, launch.local_devices
@@ -165,16 +170,37 @@ def initialize(config: DistributedConfig = DistributedConfig()) -> bool:
                 f"of a machine one device: leave it out"
             )
         local = tuple(range(number))
-    jax.distributed.initialize(
-        launch.address,
-        launch.num_processes,
-        launch.process_id,
-        local_device_ids=None if local is None else list(local),
-        heartbeat_timeout_seconds=config.heartbeat_timeout_seconds,
-        # None looks for the launcher.
-        cluster_detection_method=None if launch.address is None else "deactivate",
-    )
+    _join(launch, local, config)
     return True
+
+
+def _join(launch: Launch, local: tuple[int, ...] | None, config: DistributedConfig) -> None:
+    """Joins the other processes, or says which of them is missing."""
+    seconds, address, name = config.initialization_timeout_seconds, launch.address, launch.names[0]
+    if seconds < 1:
+        raise ConfigError(f"distributed.initialization_timeout_seconds is {seconds}: at least 1")
+    began = time.monotonic()
+    if address is not None and launch.process_id == 0:
+        check_port(address, name)
+    elif address is not None:
+        wait_for_coordinator(address, name, seconds)
+    many = "the processes" if address is None else f"the {launch.num_processes} processes"
+    where = launch.launcher if address is None else f"{address} ({name})"
+    said = (
+        f"not all of {many} joined process 0 by {where} within {seconds} s: start them all, with "
+        f"the same address, or wait longer with --distributed.initialization-timeout-seconds"
+    )
+    with joining(said, max(1.0, seconds - (time.monotonic() - began))):
+        jax.distributed.initialize(
+            address,
+            launch.num_processes,
+            launch.process_id,
+            local_device_ids=None if local is None else list(local),
+            heartbeat_timeout_seconds=config.heartbeat_timeout_seconds,
+            initialization_timeout=seconds + 60,  # later than ours
+            # None looks for the launcher.
+            cluster_detection_method=None if address is None else "deactivate",
+        )
 
 
 def _check_processes(values: Mapping[str, Any]) -> None:

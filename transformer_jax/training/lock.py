@@ -26,7 +26,16 @@ from transformer_jax.data.files import read_file
 from transformer_jax.data.processes import machine, process_alive, this_process
 from transformer_jax.errors import CheckpointError
 
-__all__ = ["LOCK", "RunLock", "check_lock", "holds_lock", "is_locked", "of_a_lock"]
+__all__ = [
+    "LOCK",
+    "RunLock",
+    "check_lock",
+    "held_token",
+    "holds_lock",
+    "is_locked",
+    "lock_token",
+    "of_a_lock",
+]
 
 LOCK = "lock.json"
 _EVERY = 15.0  # seconds between touches
@@ -217,6 +226,17 @@ def check_lock(path: str | os.PathLike[str]) -> None:
             f"{path}: no longer locked by this process: another one took it over, or {LOCK} was "
             f"deleted; so this process writes nothing more to it: continue with `resume {path}`"
         )
+
+
+def held_token(path: str | os.PathLike[str]) -> str | None:
+    """The token of the lock that this process holds of a run directory, or None."""
+    return _held.get(os.path.realpath(path))
+
+
+def lock_token(path: str | os.PathLike[str]) -> str | None:
+    """The token of the lock that is in a run directory, whoever holds it, or None."""
+    found = _read(Path(path) / LOCK)
+    return None if found is None else found.get("token")
 
 
 def holds_lock(path: str | os.PathLike[str]) -> bool:

@@ -18,6 +18,7 @@ from transformer_jax.errors import CheckpointError, ConfigError, DataError, plur
 from transformer_jax.keys import SCHEME, key_for, training_key
 from transformer_jax.modules.parameters import Parameters
 from transformer_jax.modules.replace import with_attention_kernels
+from transformer_jax.parallel.agreement import check_same
 from transformer_jax.parallel.health import check_devices
 from transformer_jax.parallel.mesh import (
     is_main_process,
@@ -37,6 +38,7 @@ from transformer_jax.training.monitoring import Rates, writing_log
 from transformer_jax.training.optimizers import OptimizerConfig, make_optimizer
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.sealed import sealed
+from transformer_jax.training.shared_directory import check_shared
 from transformer_jax.training.state import (
     TrainState,
     abstract_parts,
@@ -152,8 +154,10 @@ class Trainer:
 
         Raises:
             ConfigError: Neither steps nor epochs, or both.
-            CheckpointError: The run's checkpoints are damaged or of another model.
-            DataError: The training data have changed since the run began.
+            CheckpointError: The run's checkpoints are damaged or of another model, or processes do
+                not share the directory.
+            DataError: The training data have changed since the run began, or are not the same in
+                all processes.
             Stopped: By SIGTERM or SIGINT, after saving.
             NumericsError: Too many consecutive steps were not finite.
         """
@@ -163,6 +167,7 @@ class Trainer:
         last = steps if steps is not None else (epochs or 0) * plan.steps_per_epoch
         began = time.monotonic()
         with self._locked(), writing_log(self.run.path / "logs"):
+            self._check_processes(last)
             check_devices(self.on)
             self._begin()
             self._log_loss_names()
@@ -175,6 +180,18 @@ class Trainer:
         if not is_main_process() or holds_lock(self.run.path):
             return contextlib.nullcontext()
         return RunLock(self.run.path, say=log)
+
+    def _check_processes(self, steps: int) -> None:
+        """Refuses processes that read other data or do not share the directory."""
+        sync_global_devices("run is locked by its trainer")
+        check_shared(self.run.path)
+        tokenizer = self.task.tokenizer
+        values = {
+            "the checksum of the tokenizer": None if tokenizer is None else tokenizer.sha256,
+            "the checksum of the training data": self.task.train.fingerprint,
+            "the last step": steps,
+        }
+        check_same(values, "every process must read the same files", DataError)
 
     def _begin(self) -> None:
         """Write the files that describe the run, unless they exist."""

@@ -1,0 +1,77 @@
+"""What all processes of a run must have alike, compared before the work begins."""
+
+import json
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from transformer_jax.errors import ConfigError, UserError
+
+__all__ = ["check_same", "first_difference", "gather_json"]
+
+_ABSENT = "absent"
+_LONGEST = 80  # characters of a value in a message
+
+
+def gather_json(value: Any) -> list[Any]:
+    """What each process has, in their order; all call it together.
+
+    Args:
+        value: What JSON can hold.
+    """
+    if jax.process_count() == 1:
+        return [value]
+    text = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    sizes = np.ravel(multihost_utils.process_allgather(np.int32(len(text))))
+    held = np.zeros(max(sizes), np.uint8)
+    held[: len(text)] = text
+    rows = np.asarray(multihost_utils.process_allgather(held)).reshape(len(sizes), -1)
+    return [json.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
+
+
+def first_difference(each: list[Mapping[str, Any]]) -> tuple[int, str, Any, Any] | None:
+    """The first process that differs from process 0, in what, and both values; None if all agree.
+
+    Example:
+        >>> first_difference([{"a": 1, "b": 2}, {"a": 1, "b": 2}, {"a": 1, "b": 3}])
+        (2, 'b', 3, 2)
+        >>> first_difference([{"a": 1}, {}])
+        (1, 'a', 'absent', 1)
+    """
+    for process, values in enumerate(each):
+        for name in {**each[0], **values}:
+            found, expected = (held.get(name, _ABSENT) for held in (values, each[0]))
+            if found != expected:
+                return process, name, found, expected
+    return None
+
+
+def check_same(
+    values: Mapping[str, Any], advice: str, error: type[UserError] = ConfigError
+) -> None:
+    """Refuses processes that differ; all call it together, and all raise alike.
+
+    Args:
+        values: What this process has, by name; JSON can hold it.
+        advice: The end of the message.
+        error: What is raised.
+
+    Raises:
+        UserError: It names the first difference, the process and its machine.
+    """
+    held = json.loads(json.dumps(dict(values), default=str))
+    each = gather_json([socket.gethostname(), held])
+    found = first_difference([held for _, held in each])
+    if found is None:
+        return
+    process, name, value, expected = found
+    shown = [json.dumps(one, ensure_ascii=False) for one in (value, expected)]
+    now, then = (text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..." for text in shown)
+    raise error(
+        f"{name} is {now} in process {process} on {each[process][0]}, but {then} in process 0 on "
+        f"{each[0][0]}: {advice}"
+    )
