@@ -158,8 +158,10 @@ def initialize(config: DistributedConfig = DistributedConfig()) -> bool:
             _check_processes(dict(zip(launch.names, launch[1:4], strict=True)))
     else:
         _check_processes(flags)
-        values = (cast(Any, value) for value in flags.values())
-        launch = Launch("flags", *values, names=tuple(flags))
+        address, number, process = flags.values()
+        launch = Launch(
+            "flags", cast(str, address), cast(int, number), cast(int, process), names=tuple(flags)
+        )
     if launch.num_processes == 1:
         return False
     number, local = config.num_local_devices, launch.local_devices
