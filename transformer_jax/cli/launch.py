@@ -4,7 +4,7 @@ import dataclasses
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -20,6 +20,11 @@ _BOUNDS = {
     "restarts": (0, 2**31 - 1),
     "grace": (0, 86_400),
 }
+_OF_CLUSTERS = (
+    *("partition", "account", "qos", "constraint", "image", "volume_claim"),
+    *("zone", "nfs", "bucket", "install"),
+)
+_OF_RENDER = (*_OF_CLUSTERS, "plan", "nodes", "name", "time", "warning", "tasks_per_node")
 _BEGIN = ("train", "pretrain", "finetune")  # commands that take --resume
 
 
@@ -47,12 +52,49 @@ class Launch:
     """Show the output of all processes; without it that of process 0."""
     log_dir: Path = Path("launch-logs")
     """Folder for the output of each process: rank0.log, rank1.log ..."""
+    render: Literal["slurm", "jobset", "tpu-vm", "skypilot"] | None = None
+    """Print the file by which a cluster starts the command instead; the flags below are for it."""
+    plan: str | None = None
+    """Devices of each machine, such as h200:8, a TPU slice, such as v5e:4x4, or cpu."""
+    nodes: int | None = None
+    """Number of machines; a TPU slice has its own."""
+    name: str = "transformer-jax"
+    """Name of the job."""
+    time: str = "24:00:00"
+    """Time limit (slurm)."""
+    warning: int = 300
+    """Seconds before the time limit, or between SIGTERM and the end, in which the run saves."""
+    tasks_per_node: int = 1
+    """Processes of each machine: 1, or one for each GPU (slurm)."""
+    partition: str | None = None
+    """Of slurm."""
+    account: str | None = None
+    """Of slurm."""
+    qos: str | None = None
+    """Of slurm."""
+    constraint: str | None = None
+    """Of slurm."""
+    image: str | None = None
+    """Container image with this package (jobset)."""
+    volume_claim: str | None = None
+    """Claim of a volume that all pods mount, for run directories (jobset)."""
+    zone: str | None = None
+    """Of tpu-vm, such as us-central1-a."""
+    nfs: str | None = None
+    """SERVER:/PATH of a disk that all machines mount, for run directories (tpu-vm)."""
+    bucket: str | None = None
+    """gs://BUCKET or s3://BUCKET, for run directories (skypilot)."""
+    install: str | None = None
+    """What pip installs (tpu-vm, skypilot); None is this package for the devices."""
 
     def __call__(self) -> int:
-        """Runs the command to its end; returns its exit code."""
+        """Runs the command to its end, or prints a file; returns the exit code."""
         from transformer_jax.launch.supervisor import Processes, supervise
 
         command = self._checked()
+        if self.render is not None:
+            print(self._rendered(command), end="")
+            return 0
         if self.rehearse is not None and self.num_processes != 1:
             raise ConfigError("--rehearse and --num-processes: both are a number of processes")
         processes = Processes(
@@ -66,6 +108,25 @@ class Launch:
         )
         return supervise(_program(command), processes, again=_program(with_resume(command)))
 
+    def _rendered(self, command: list[str]) -> str:
+        from transformer_jax.launch.render import Cluster, render
+
+        if self.plan is None:
+            raise ConfigError(
+                f"--render {self.render} needs --plan: the devices of each machine, such as "
+                f"h200:8, a TPU slice, such as v5e:4x4, or cpu"
+            )
+        given = {name: getattr(self, name) for name in _OF_CLUSTERS}
+        options = {n.replace("_", "-"): value for n, value in given.items() if value is not None}
+        cluster = Cluster(
+            self.plan, self.nodes, self.name, self.time, self.warning, self.restarts,
+            self.tasks_per_node, options,
+        )  # fmt: skip
+        words = with_resume(command)
+        if words[0] in _ours():
+            words = ["transformer-jax", *words]
+        return render(self.render or "", words, cluster)
+
     def _checked(self) -> list[str]:
         """The command.
 
@@ -77,6 +138,11 @@ class Launch:
             if value is not None and not least <= value <= most:
                 flag = f"--{name.replace('_', '-')}"
                 raise ConfigError(f"{flag} is {value}: allowed are {least} to {most:,}")
+        if self.render is None:
+            for field in dataclasses.fields(self):
+                if field.name in _OF_RENDER and getattr(self, field.name) != field.default:
+                    flag = f"--{field.name.replace('_', '-')}"
+                    raise ConfigError(f"{flag} is for the file of a cluster: give --render too")
         if not self.command:
             raise ConfigError("launch needs a command after --: launch -n 2 -- train small")
         return list(self.command)
@@ -102,9 +168,7 @@ def _program(command: list[str]) -> list[str]:
     Raises:
         ConfigError: It is neither.
     """
-    from transformer_jax.cli.main import COMMANDS
-
-    if command[0] in (set(COMMANDS) | set(families.COMMANDS)) - {"launch"}:
+    if command[0] in _ours():
         return [sys.executable, "-m", "transformer_jax.cli.main", *command]
     if shutil.which(command[0]) is None:
         raise ConfigError(
@@ -112,3 +176,9 @@ def _program(command: list[str]) -> list[str]:
             f"command such as train NAME, or a program with its arguments"
         )
     return command
+
+
+def _ours() -> set[str]:
+    from transformer_jax.cli.main import COMMANDS
+
+    return (set(COMMANDS) | set(families.COMMANDS)) - {"launch"}

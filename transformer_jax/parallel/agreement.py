@@ -33,7 +33,7 @@ def gather_json(value: Any) -> list[Any]:
     return [json.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
 
 
-def first_difference(each: list[Mapping[str, Any]]) -> tuple[int, str, Any, Any] | None:
+def first_difference(answers: list[Mapping[str, Any]]) -> tuple[int, str, Any, Any] | None:
     """The first process that differs from process 0, in what, and both values; None if all agree.
 
     Example:
@@ -42,9 +42,9 @@ def first_difference(each: list[Mapping[str, Any]]) -> tuple[int, str, Any, Any]
         >>> first_difference([{"a": 1}, {}])
         (1, 'a', 'absent', 1)
     """
-    for process, values in enumerate(each):
-        for name in {**each[0], **values}:
-            found, expected = (held.get(name, _ABSENT) for held in (values, each[0]))
+    for process, values in enumerate(answers):
+        for name in {**answers[0], **values}:
+            found, expected = (held.get(name, _ABSENT) for held in (values, answers[0]))
             if found != expected:
                 return process, name, found, expected
     return None
@@ -64,14 +64,14 @@ def check_same(
         UserError: It names the first difference, the process and its machine.
     """
     held = json.loads(json.dumps(dict(values), default=str))
-    each = gather_json([socket.gethostname(), held])
-    found = first_difference([held for _, held in each])
+    answers = gather_json([socket.gethostname(), held])
+    found = first_difference([held for _, held in answers])
     if found is None:
         return
     process, name, value, expected = found
     shown = [json.dumps(one, ensure_ascii=False) for one in (value, expected)]
     now, then = (text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..." for text in shown)
     raise error(
-        f"{name} is {now} in process {process} on {each[process][0]}, but {then} in process 0 on "
-        f"{each[0][0]}: {advice}"
+        f"{name} is {now} in process {process} on {answers[process][0]}, but {then} in process 0 "
+        f"on {answers[0][0]}: {advice}"
     )

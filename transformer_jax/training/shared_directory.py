@@ -23,12 +23,12 @@ def check_shared(path: str | os.PathLike[str]) -> None:
         CheckpointError: It names the processes that see another directory, or none.
     """
     token = broadcast_json(held_token(path))
-    each = gather_json([socket.gethostname(), token is None or _reads(path, token)])
-    blind = [f"{number} on {host}" for number, (host, sees) in enumerate(each) if not sees]
+    answers = gather_json([socket.gethostname(), token is None or _reads(path, token)])
+    blind = [f"{number} on {host}" for number, (host, sees) in enumerate(answers) if not sees]
     if blind:
         raise CheckpointError(
-            f"{path}: process 0 on {each[0][0]} writes there, but process {', '.join(blind)} does "
-            f"not see it: a run of several machines needs an --output on a disk that they share"
+            f"{path}: process 0 on {answers[0][0]} writes there, but process {', '.join(blind)} "
+            f"does not see it: a run of several machines needs an --output on a shared disk"
         )
 
 

@@ -76,8 +76,8 @@ class StopSignals:
         if not multihost_utils.reached_preemption_sync_point(step):
             return None
         # All end with the same code; JAX's handler does not say whom it was called for.
-        each = multihost_utils.process_allgather(np.int32(self._received or 0))
-        heard = {int(number) for number in np.ravel(each)}
+        answers = multihost_utils.process_allgather(np.int32(self._received or 0))
+        heard = {int(number) for number in np.ravel(answers)}
         return next(
             (number for number in (signal.SIGINT, signal.SIGUSR1) if number in heard),
             signal.SIGTERM,
