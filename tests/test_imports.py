@@ -38,7 +38,7 @@ RINGS = {
     "modules": {"functional", "modules", "config", "errors"},
     "models": {"functional", "modules", "models", "config", "errors"},
     "decoding": {
-        *("functional", "modules", "models", "decoding", "data"),
+        *("functional", "modules", "models", "decoding", "data", "parallel"),
         *("config", "devices", "errors", "keys", "numerics"),
     },
     "devices": set(),

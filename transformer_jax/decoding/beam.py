@@ -180,13 +180,13 @@ def _continuations(
     logits = logits.astype(jnp.float32)
     peak, rest = (part.reshape(B, M) for part in processors.normalizer(logits))
     # First the normaliser: a logit may be so large that a log-probability is lost beside it.
-    ends = log_probs + ((logits[:, special.eos].reshape(B, M) - peak) - rest)
+    ends = log_probs + ((processors.take_logit(logits, special.eos).reshape(B, M) - peak) - rest)
     suppressed = np.isin(np.arange(V), (special.eos, *special.suppress_tokens))
     allowed = jnp.where(suppressed[None], -jnp.inf, logits)
     values, tokens = processors.top_k_two_stage(allowed, most)
     values = (values.reshape(B, M, most) - peak[:, :, None]) - rest[:, :, None]
     values = values + log_probs[:, :, None]
-    onward, place = lax.top_k(values.reshape(B, M * most), M)
+    onward, place = processors.top_k_of_rows(values.reshape(B, M * most), M)
     tokens = jnp.take_along_axis(tokens.reshape(B, M * most), place, axis=1)
     finite = jnp.isfinite(rest).all(1)
     return ends, onward, place // most, tokens.astype(jnp.int32), finite
@@ -200,7 +200,7 @@ def _admit(
     P = finished.scores.shape[1]
     beams = jnp.broadcast_to(jnp.arange(M, dtype=jnp.int32)[None], (B, M))
     lengths = jnp.broadcast_to(length, (B, M))
-    best, place = lax.top_k(jnp.concatenate([finished.scores, scores], axis=1), P)
+    best, place = processors.top_k_of_rows(jnp.concatenate([finished.scores, scores], axis=1), P)
 
     def pick(old, new):
         return jnp.take_along_axis(jnp.concatenate([old, new], axis=1), place, axis=1)

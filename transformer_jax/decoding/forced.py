@@ -4,13 +4,12 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
-from transformer_jax.functional.logits import normalizer
+from transformer_jax.functional.logits import normalizer, take_logit
 
 __all__ = ["Score", "TeacherForced", "TraceStep", "teacher_forced_log_probs", "trace_steps"]
 
@@ -56,7 +55,7 @@ def teacher_forced_log_probs(
         (Array([[0.2]], dtype=float32), Array([[[0, 1]]], dtype=int32))
     """
     peak, rest = (part[:, :, None] for part in normalizer(logits))
-    chosen = jnp.take_along_axis(logits, target[:, :, None], axis=2)
+    chosen = take_logit(logits, target)[:, :, None]
     values, tokens = lax.top_k(logits, min(best, logits.shape[-1]))
     return TeacherForced(((chosen - peak) - rest)[:, :, 0], (values - peak) - rest, tokens)
 

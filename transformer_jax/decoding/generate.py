@@ -273,7 +273,7 @@ def record(
     """
     active = (~at.finished) & (at.t < at.max_lengths)
     token = jnp.where(active, token, pad).astype(jnp.int32)
-    chosen = jnp.take_along_axis(logits, token[:, None], axis=1)[:, 0]
+    chosen = processors.take_logit(logits, token)
     peak, rest = processors.normalizer(logits)
     gain = (chosen - peak) - rest
     place = (jnp.int32(0), prompt_length + at.t)

@@ -37,6 +37,7 @@ from transformer_jax.devices import device_of
 from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.modules.linear import check_indices
 from transformer_jax.numerics import refuse_nonfinite
+from transformer_jax.parallel.inference import round_up_rows
 
 __all__ = ["DecoderLanguageModel"]
 
@@ -91,6 +92,8 @@ class DecoderLanguageModel(CausalTextGenerator):
         # Laid out once: inside the loop it would be done again for every token.
         graph, self.params = prepared(graph, params)
         shapes = (shapes or BatchingConfig()).for_platform(device_of(self.params).platform)
+        divided = {round_up_rows(rows, self.params) for rows in shapes.rows}
+        shapes = dataclasses.replace(shapes, rows=tuple(sorted(divided)))
         self.tokenizer, self.shapes = tokenizer, shapes
         longest, self.vocab = config.positions.max_length, config.vocab_size
         self.context = longest if context is None else min(context, longest)
@@ -180,7 +183,8 @@ class DecoderLanguageModel(CausalTextGenerator):
             by_size[self._up(window.stop - window.start)].append((i, window))
         for size, same in by_size.items():
             fit = [n for n in self.shapes.rows if n * size <= self.shapes.tokens]
-            rows = min(max(fit, default=1), round_up(len(same), self.shapes.rows))
+            most = round_up_rows(max(fit, default=1), self.params)
+            rows = min(most, round_up(len(same), self.shapes.rows))
             for at in range(0, len(same), rows):
                 part = same[at : at + rows]
                 inputs, targets = np.zeros((2, rows, size), np.int32)
@@ -281,7 +285,8 @@ class DecoderLanguageModel(CausalTextGenerator):
             stopped = [i for i, sequence in enumerate(sequences) if not sequence.remaining]
             if stopped and streaming:
                 limits[stopped] = 0
-                progress = progress._replace(max_lengths=jnp.asarray(limits))
+                left = jnp.where(limits > 0, progress.max_lengths, 0)
+                progress = progress._replace(max_lengths=left)
             yield
             if until >= most or len(stopped) == len(sequences):
                 return

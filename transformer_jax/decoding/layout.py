@@ -7,7 +7,11 @@ import jax.numpy as jnp
 from flax import nnx
 
 from transformer_jax.devices import device_of
+from transformer_jax.functional.partitioning import on_mesh
+from transformer_jax.modules.parameters import parameters
 from transformer_jax.modules.replace import prepare_for_decoding, with_attention_kernels
+from transformer_jax.parallel.inference import mesh_of
+from transformer_jax.parallel.sharding import shardings
 
 __all__ = ["prepared", "split_model"]
 
@@ -29,6 +33,8 @@ def split_model(model: Any) -> tuple[Any, Any]:
 def prepared(graph: Any, params: Any) -> tuple[Any, Any]:
     """Graph and parameters of a model as :func:`prepare_for_decoding` makes it, for its device.
 
+    Parameters on a mesh stay there, laid out as the new ones declare.
+
     Args:
         graph: The static part of a decoder or an encoder-decoder.
         params: Its parameters in nested dictionaries, of NumPy or JAX arrays.
@@ -36,4 +42,13 @@ def prepared(graph: Any, params: Any) -> tuple[Any, Any]:
     params = jax.tree.map(jnp.asarray, params)
     model = nnx.merge(graph, params)
     model = with_attention_kernels(model, device_of(params))
-    return split_model(prepare_for_decoding(model))
+    mesh = mesh_of(params)
+    if mesh is None:
+        return split_model(prepare_for_decoding(model))
+    graph = nnx.graphdef(model)
+    make = lambda params: prepare_for_decoding(nnx.merge(graph, params))
+    with on_mesh(mesh):
+        abstract = nnx.eval_shape(make, params)
+        places = shardings(parameters(abstract), mesh)
+        lay_out = jax.jit(lambda params: split_model(make(params))[1], out_shardings=places)
+        return nnx.graphdef(abstract), lay_out(params)

@@ -23,6 +23,7 @@ from transformer_jax.decoding.lengths import length_penalty
 from transformer_jax.decoding.options import BeamSearchConfig, SpecialTokens
 from transformer_jax.decoding.speculate import PromptLookupState, prompt_lookup_decode
 from transformer_jax.models.protocol import Decodable
+from transformer_jax.parallel.inference import MeshProgram
 
 __all__ = ["Programs", "PromptBatch", "SearchPrompts", "prefill", "search"]
 
@@ -64,15 +65,15 @@ class Programs:
     def __init__(self, graph: Any, special: SpecialTokens, *, num_draft_tokens: int = 0):
         """Takes the static part of a model and the special tokens of its texts."""
         self.graph, self.special, self.draft = graph, special, num_draft_tokens
-        self.begin = jax.jit(self._begin_batch, static_argnames=("size", "length", "ngrams"))
+        self.begin = MeshProgram(self._begin_batch, static_argnames=("size", "length", "ngrams"))
         self.go = jax.jit(
             self._go_batch, static_argnames=("prompt_length", "ngrams"), donate_argnums=1
         )
-        self.grow = jax.jit(_grown, static_argnames="size", donate_argnums=0)
-        self.search = jax.jit(self._search_batch, static_argnames=("length", "special"))
-        self.look_begin = jax.jit(self._look_begin_one, static_argnames="length")
-        self.look_go = jax.jit(self._look_go_one, donate_argnums=1)
-        self.force = jax.jit(self._force_batch, static_argnames="best")
+        self.grow = MeshProgram(_grown, static_argnames="size", donate_argnums=0)
+        self.search = MeshProgram(self._search_batch, static_argnames=("length", "special"))
+        self.look_begin = MeshProgram(self._look_begin_one, static_argnames="length")
+        self.look_go = MeshProgram(self._look_go_one, donate_argnums=1)
+        self.force = MeshProgram(self._force_batch, static_argnames="best")
 
     def _begin_batch(
         self, params, prompts, sampling, keys, *, size, length, ngrams

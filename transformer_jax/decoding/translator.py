@@ -28,6 +28,7 @@ from transformer_jax.decoding.translations import Translation
 from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.errors import DataError, plural
 from transformer_jax.numerics import refuse_nonfinite
+from transformer_jax.parallel.inference import round_up_rows
 
 __all__ = ["TranslationSearch", "Translator"]
 
@@ -166,7 +167,7 @@ class Translator(TextGenerator[TranslationSearch]):
             return translation, []
         [source], _ = self.encode([line])
         size = max(self.shape(len(source)), self.shape(len(tokens)))
-        forced = self._forced([source], [tokens], 1, size, best)
+        forced = self._forced([source], [tokens], round_up_rows(1, self.params), size, best)
         first = (np.asarray(part)[0, : len(tokens)] for part in forced)
         return translation, trace_steps(self.tokenizer, tokens, first)
 
@@ -207,6 +208,7 @@ class Translator(TextGenerator[TranslationSearch]):
             allowed = fit or self.batching.rows[:1]
             # One number of rows for all of them: another would take seconds to compile.
             rows = next((rows for rows in allowed if rows >= len(members)), allowed[-1])
+            rows = round_up_rows(rows, self.params)
             for start in range(0, len(members), rows):
                 yield members[start : start + rows], (rows, size)
 

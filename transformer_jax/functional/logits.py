@@ -7,9 +7,11 @@ except that :func:`suppress_tokens` and :func:`no_repeat_ngram` forbid all of th
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer_jax.errors import ArgumentError
+from transformer_jax.functional.partitioning import axis_size, current_mesh, partition_spec
 
 # A number for all rows or one for each.
 Each = Float[Array, ""] | Float[Array, " B"] | float
@@ -39,26 +41,89 @@ def top_k_two_stage(
     within those. Equal values come in the order of their indices, as in ``lax.top_k``: a group
     that is left out has ``k`` others with a value at least as large, and earlier where equal.
 
+    On a mesh whose ``tensor`` axis divides the vocabulary each device finds those of its own part,
+    and only these are gathered.
+
     Example:
         >>> top_k_two_stage(jnp.array([0.0, 5.0, 1.0, 5.0, 2.0]), 3, group=2)
         (Array([5., 5., 2.], dtype=float32), Array([1, 3, 4], dtype=int32))
     """
     *rows, V = x.shape
+    if (parts := axis_size("tensor")) > 1 and V % parts == 0:
+        return _top_k_of_parts(x, k, group)
     groups = -(-V // group)
     if groups <= k:
-        return _top_k(x, k)
+        return top_k_of_rows(x, k)
     pad = [(0, 0)] * len(rows) + [(0, groups * group - V)]
     cut = jnp.pad(x, pad, constant_values=-jnp.inf).reshape(*rows, groups, group)
     # In ascending order, so that equal candidates stay in the order of their places.
-    best = jnp.sort(_top_k(cut.max(-1), k)[1], axis=-1)
+    best = jnp.sort(top_k_of_rows(cut.max(-1), k)[1], axis=-1)
     candidates = jnp.take_along_axis(cut, best[..., None], axis=-2)
-    values, at = _top_k(candidates.reshape(*rows, k * group), k)
+    values, at = top_k_of_rows(candidates.reshape(*rows, k * group), k)
     return values, jnp.take_along_axis(best, at // group, axis=-1) * group + at % group
 
 
-def _top_k(x, k: int):
-    values, places = lax.top_k(x, k)
-    return values, places
+def top_k_of_rows(
+    x: Float[Array, "*rows V"], k: int
+) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:
+    """:func:`jax.lax.top_k`; each device of a mesh has rows of its own.
+
+    Example:
+        >>> top_k_of_rows(jnp.array([0.0, 5.0, 1.0]), 2)
+        (Array([5., 1.], dtype=float32), Array([1, 2], dtype=int32))
+    """
+
+    def part(x):
+        values, places = lax.top_k(x, k)
+        return values, places
+
+    # XLA:CPU would gather all rows first.
+    mesh, rows = current_mesh(), _rows_spec(x)
+    if mesh is None:
+        return part(x)
+    return jax.shard_map(part, in_specs=rows, out_specs=rows, check_vma=False)(x)
+
+
+def _rows_spec(x) -> P:
+    """Where the rows of logits lie on the current mesh."""
+    mesh = current_mesh()
+    if mesh is None:
+        return P()
+    return partition_spec(("batch", *[None] * (x.ndim - 2))[: x.ndim - 1], x.shape[:-1], mesh.shape)
+
+
+def _top_k_of_parts(x, k: int, group: int):
+    rows = _rows_spec(x)
+
+    def part(x):
+        values, places = top_k_two_stage(x, min(k, x.shape[-1]), group)
+        places = places + lax.axis_index("tensor") * x.shape[-1]
+        gather = lambda a: lax.all_gather(a, "tensor", axis=a.ndim - 1, tiled=True)
+        # Parts come in the order of their places, and so do equal values.
+        values, best = lax.top_k(gather(values), k)
+        return values, jnp.take_along_axis(gather(places), best, axis=-1)
+
+    found = jax.shard_map(part, in_specs=P(*rows, "tensor"), out_specs=P(*rows), check_vma=False)
+    return found(x)
+
+
+def take_logit(
+    logits: Float[Array, "*rows V"], token: Int[Array, "*rows"] | int
+) -> Float[Array, "*rows"]:
+    """The logit of one token of each row, or of the same token of all rows.
+
+    Example:
+        >>> take_logit(jnp.array([[1.0, 2.0], [3.0, 4.0]]), jnp.array([1, 0]))
+        Array([2., 3.], dtype=float32)
+    """
+    if axis_size("tensor") > 1:
+        # A sum over the vocabulary leaves its parts where they are.
+        ids = jnp.broadcast_to(jnp.asarray(token, jnp.int32), logits.shape[:-1])
+        here = lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1) == ids[..., None]
+        return jnp.where(here, logits, 0).sum(-1)
+    if isinstance(token, int):
+        return logits[..., token]
+    return jnp.take_along_axis(logits, token[..., None], axis=-1)[..., 0]
 
 
 def normalizer(

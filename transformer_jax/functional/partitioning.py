@@ -26,6 +26,7 @@ __all__ = [
     "MeshAxes",
     "axis_size",
     "constrain",
+    "constrain_rows",
     "current_mesh",
     "on_mesh",
     "partition_spec",
@@ -187,6 +188,27 @@ def constrain(x: Shaped[Array, "..."], axes: Axes) -> Shaped[Array, "..."]:
     return lax.with_sharding_constraint(x, partition_spec(axes, x.shape, mesh.shape))
 
 
+def constrain_rows(tree: Any) -> Any:
+    """A tree of arrays whose first axis is the rows of a batch, split over the current mesh.
+
+    Other axes lie as they did.
+
+    Example:
+        >>> constrain_rows({"lengths": jnp.array([2, 3])})["lengths"].shape
+        (2,)
+    """
+    if (mesh := current_mesh()) is None:
+        return tree
+
+    def split(x: Array) -> Array:
+        if not jnp.ndim(x):
+            return x
+        rows = partition_spec(("batch",), x.shape[:1], mesh.shape)
+        return lax.with_sharding_constraint(x, P(*rows, *[P.UNCONSTRAINED] * (x.ndim - 1)))
+
+    return jax.tree.map(split, tree)
+
+
 def unshard_fsdp(x: Float[Array, "..."], axes: Axes | None, dtype: Any) -> Float[Array, "..."]:
     """A parameter as a product uses it: in ``dtype``, whole over ``fsdp``, split over the rest.
 
@@ -257,11 +279,11 @@ def take_rows(
     """
     dtype = table.dtype if dtype is None else jnp.dtype(dtype)
     mesh = current_mesh()
-    if mesh is None or axes is None or indices.ndim < 2:
+    if mesh is None or axes is None or indices.ndim < 1:
         return _rounded(jnp.take(table, indices, axis=0, mode="clip"), dtype)
     stored = partition_spec(axes, table.shape, mesh.shape)
-    rows = partition_spec(("batch", "sequence"), indices.shape[:2], mesh.shape)
-    over = (*_as_tuple(rows[0]), *_as_tuple(rows[1]))
+    rows = partition_spec(("batch", "sequence")[: indices.ndim], indices.shape[:2], mesh.shape)
+    over = tuple(axis for dimension in rows for axis in _as_tuple(dimension))
     if not any(stored) or not over or ("fsdp" in _as_tuple(stored[1]) and "fsdp" not in over):
         return _rounded(jnp.take(table, indices, axis=0, mode="clip"), dtype)
     rest = tuple(axis for axis in over if axis not in _as_tuple(stored[1]))

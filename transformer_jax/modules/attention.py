@@ -54,6 +54,7 @@ class Attention(nnx.Module):
         self.value = Linear(D, self.K * self.U, ("embed", "heads"), bias=att.bias, rngs=rngs)
         self.out = Linear(self.N * self.U, D, ("heads", "embed"), bias=att.out_bias, rngs=rngs)
         self.fused_qkv: Linear | None = None  # the first three side by side, in place of them
+        self.fused_groups = 1  # of heads that lie together there
         self.query_norm = Norm(config.norm, self.H, "head_dim") if att.qk_norm else None
         self.key_norm = Norm(config.norm, self.H, "head_dim") if att.qk_norm else None
 
@@ -149,7 +150,9 @@ class Attention(nnx.Module):
         On a mesh with a ``tensor`` axis query, key and value heads lie together by key head, so
         that each device has its part of all three and none moves.
         """
-        tensor = 1 if self.fused_qkv is not None else axis_size("tensor")
+        if self.fused_qkv is not None:
+            return self.fused_groups
+        tensor = axis_size("tensor")
         return self.K if tensor > 1 and self.K % tensor == 0 else 1
 
     def with_fused_qkv(self) -> "Attention":
@@ -162,7 +165,8 @@ class Attention(nnx.Module):
         if not all(type(part) is Linear for part in maps):
             return self
         made = nnx.merge(*nnx.split(self))
-        kernel, bias = _fused(maps)
+        made.fused_groups = self._groups()
+        kernel, bias = _fused(maps, made.fused_groups)
         made.fused_qkv = nnx.data(
             Linear.of(
                 self.query.kernel.replace(kernel),

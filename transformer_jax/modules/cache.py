@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from transformer_jax.functional.partitioning import constrain, current_mesh
+
 __all__ = ["Cache", "KeysValues", "LayerCache"]
 
 
@@ -20,7 +22,8 @@ class LayerCache:
     """Keys and values of one block: step ``s`` of beam ``m`` has the slot ``s M + m`` of ``J``.
 
     Heads of all sequences lie, and are read, as those of a single one: otherwise XLA:CPU copies
-    the cache at every token.
+    the cache at every token. On a mesh sequences and heads keep axes of their own, ``[B K J H]``,
+    which different axes of the mesh split.
     """
 
     keys: Any  # [B·K J H], of its own past
@@ -42,12 +45,13 @@ class LayerCache:
             dtype: Of keys and values.
             beams: M, the beams of each sequence.
         """
-        keys, values = (jnp.zeros((rows[0] * rows[1], slots, size), dtype) for size in sizes)
+        lead = (rows[0] * rows[1],) if current_mesh() is None else rows
+        keys, values = (_constrain(jnp.zeros((*lead, slots, size), dtype)) for size in sizes)
         return cls(keys, values, None, None, beams)
 
     def with_memory(self, memory: KeysValues) -> "LayerCache":
         """The cache with what cross-attention reads."""
-        keys, values = (x.reshape(-1, *x.shape[2:]) for x in memory)
+        keys, values = (_constrain(self._merge_heads(x)) for x in memory)
         return dataclasses.replace(self, memory_keys=keys, memory_values=values)
 
     @property
@@ -55,7 +59,7 @@ class LayerCache:
         """Keys and values for cross-attention, ``[1 B·K S _]``, or None without any."""
         if self.memory_keys is None:
             return None
-        return self.memory_keys[None], self.memory_values[None]
+        return _as_sequences(self.memory_keys), _as_sequences(self.memory_values)
 
     def extend(
         self,
@@ -74,21 +78,44 @@ class LayerCache:
                 is empty, new tokens attend to each other only, and all beams read the prompt from
                 the slots of the first.
         """
-        flat = lambda x: x.reshape(-1, *x.shape[2:])
+        flat = self._merge_heads
         if isinstance(slots, int):
             assert slots == 0, slots
             made = self._fill(self.keys, flat(keys)), self._fill(self.values, flat(values))
             return dataclasses.replace(self, keys=made[0], values=made[1]), (keys, values)
-        start = (jnp.int32(0), slots, jnp.int32(0))
-        write = lambda old, new: jax.lax.dynamic_update_slice(old, new.astype(old.dtype), start)
+        start = (*[jnp.int32(0)] * (self.keys.ndim - 2), slots, jnp.int32(0))
+        write = lambda old, new: _constrain(
+            jax.lax.dynamic_update_slice(old, new.astype(old.dtype), start)
+        )
         made = write(self.keys, flat(keys)), write(self.values, flat(values))
         cache = dataclasses.replace(self, keys=made[0], values=made[1])
-        return cache, (made[0][None], made[1][None])
+        return cache, (_as_sequences(made[0]), _as_sequences(made[1]))
 
-    def _fill(self, slots: Float[Array, "BK J H"], new: Float[Array, "BK T H"]) -> Array:
-        rows, T, H = new.shape
-        by_beam = slots.reshape(rows, -1, self.beams, H)
-        return by_beam.at[:, :T, 0].set(new.astype(slots.dtype)).reshape(slots.shape)
+    def _merge_heads(self, x: Float[Array, "B K T H"]) -> Array:
+        """Heads of all sequences as the cache holds them."""
+        return x if self.keys.ndim == 4 else x.reshape(-1, *x.shape[2:])
+
+    def _fill(self, slots: Float[Array, "*BK J H"], new: Float[Array, "*BK T H"]) -> Array:
+        *rows, T, H = new.shape
+        by_beam = slots.reshape(*rows, -1, self.beams, H)
+        filled = by_beam.at[..., :T, 0, :].set(new.astype(slots.dtype))
+        return _constrain(filled.reshape(slots.shape))
+
+    def resize(self, slots: int) -> "LayerCache":
+        """The same with room for ``slots`` more."""
+        pad = [(0, 0)] * (self.keys.ndim - 2) + [(0, slots), (0, 0)]
+        keys, values = (_constrain(jnp.pad(x, pad)) for x in (self.keys, self.values))
+        return dataclasses.replace(self, keys=keys, values=values)
+
+
+def _constrain(x: Array) -> Array:
+    """Keys or values of a mesh where their sequences and heads belong."""
+    return constrain(x, ("batch", "heads", None, None)) if x.ndim == 4 else x
+
+
+def _as_sequences(x: Array) -> Array:
+    """``[B·K J H]`` as the heads of a single sequence."""
+    return x if x.ndim == 4 else x[None]
 
 
 @jax.tree_util.register_dataclass
@@ -110,7 +137,13 @@ class Cache:
     @property
     def size(self) -> int:
         """How many tokens there is room for."""
-        return self.layers[0].keys.shape[1] // self.beams
+        return self.layers[0].keys.shape[-2] // self.beams
+
+    def sequences(self, heads: int) -> int:
+        """B, the number of sequences, each of which has so many key heads."""
+        keys = self.layers[0].keys
+        found: int = keys.shape[0] if keys.ndim == 4 else keys.shape[0] // heads
+        return found
 
     @property
     def beams(self) -> int:
@@ -162,9 +195,4 @@ class Cache:
     def resize(self, size: int) -> "Cache":
         """The cache with room for ``size`` tokens, for a single beam."""
         more = size - self.size
-        grow = lambda slots: jnp.pad(slots, ((0, 0), (0, more), (0, 0)))
-        layers = tuple(
-            dataclasses.replace(layer, keys=grow(layer.keys), values=grow(layer.values))
-            for layer in self.layers
-        )
-        return dataclasses.replace(self, layers=layers)
+        return dataclasses.replace(self, layers=tuple(one.resize(more) for one in self.layers))

@@ -50,13 +50,13 @@ class LinearTransposed(nnx.Module):
 
     def __init__(self, linear: Linear):
         axes = linear.kernel.get_metadata("axes")
-        self.kernel = linear.kernel.replace(linear.kernel[...].T, axes=axes[::-1])
+        self.kernel: Any = linear.kernel.replace(linear.kernel[...].T, axes=axes[::-1])
         self.bias = linear.bias
 
     def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows F"]:
         """The map of each row of ``x``."""
         bias = None if self.bias is None else self.bias[...]
-        return linear_transposed(x, self.kernel[...], bias)
+        return linear_transposed(x, self.kernel[...], bias, logical_axes(self.kernel))
 
 
 def check_indices(indices: Any, rows: int, what: str = "index") -> None:

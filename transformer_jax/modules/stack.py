@@ -308,7 +308,7 @@ class Stack(nnx.Module):
         beam.
         """
         K, shape = self.config.attention.num_kv_heads or self.config.attention.num_heads, x.shape
-        B = cache.layers[0].keys.shape[0] // K
+        B = cache.sequences(K)
         x = x.reshape(B, shape[0] // B, -1)
         tokens = x.shape[1] if cache.beams == 1 else 1
         at, positions = cache.length, cache.positions(tokens)

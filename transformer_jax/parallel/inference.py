@@ -1,0 +1,97 @@
+"""Models in use on the devices of a mesh: their parameters, their programs, rows of batches."""
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding
+
+from transformer_jax.functional.partitioning import constrain_rows, on_mesh
+from transformer_jax.modules.parameters import parameters
+from transformer_jax.parallel.sharding import num_batch_shards, shardings
+
+__all__ = ["MeshProgram", "mesh_of", "round_up_rows", "shard_parameters"]
+
+
+def mesh_of(tree: Any) -> Mesh | None:
+    """The mesh on which the arrays of a tree lie; None on one device, and of NumPy arrays.
+
+    Example:
+        >>> mesh_of({"gain": jax.numpy.ones(3)}) is None
+        True
+    """
+    for leaf in jax.tree.leaves(tree):
+        if isinstance(leaf, jax.Array):
+            where = leaf.sharding
+            mesh = where.mesh if isinstance(where, NamedSharding) else None
+            return mesh if isinstance(mesh, Mesh) and mesh.size > 1 else None
+    return None
+
+
+def shard_parameters(graph: Any, params: Any, mesh: Mesh) -> Any:
+    """The parameters of a model on the devices of a mesh, each as its declared axes say.
+
+    Args:
+        graph: The static part of the model.
+        params: Its parameters in nested dictionaries, in host memory or on devices.
+        mesh: Where they will live.
+
+    Raises:
+        ConfigError: A parameter declares no axes.
+    """
+    declared = parameters(nnx.eval_shape(lambda: nnx.merge(graph, params)))
+    return jax.tree.map(jax.device_put, params, shardings(declared, mesh))
+
+
+def round_up_rows(rows: int, tree: Any) -> int:
+    """The rows of a batch that the mesh of a tree of arrays divides: at least ``rows``.
+
+    Example:
+        >>> round_up_rows(3, {"gain": jax.numpy.ones(3)})
+        3
+    """
+    mesh = mesh_of(tree)
+    shards = 1 if mesh is None else num_batch_shards(mesh)
+    return -(-rows // shards) * shards
+
+
+class MeshProgram:
+    """``jax.jit(function)``, traced for the mesh on which its first argument lies.
+
+    The first axis of all other arrays is split as rows of a batch. Other attributes are those of
+    the jitted function.
+
+    Args:
+        function: Its first argument is a tree of arrays, such as the parameters of a model.
+        **options: Of ``jax.jit``.
+    """
+
+    def __init__(self, function: Callable[..., Any], **options: Any):
+        @functools.wraps(function)
+        def split(first: Any, *rest: Any, **settings: Any) -> Any:
+            return function(first, *constrain_rows(rest), **settings)
+
+        self.jitted = jax.jit(split, **options)
+
+    def __call__(self, first: Any, *rest: Any, **settings: Any) -> Any:
+        """The result of the function, on the devices of the mesh."""
+        mesh = mesh_of(first)
+        if mesh is None:
+            return self.jitted(first, *rest, **settings)
+        with on_mesh(mesh):
+            made = self.jitted(first, *rest, **settings)
+        # Devices of one CPU that wait for each other take the threads of the next program.
+        is_cpu = mesh.devices.flat[0].platform == "cpu"
+        return jax.block_until_ready(made) if is_cpu else made
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.jitted, name)
+
+    def lower(self, first: Any, *rest: Any, **settings: Any) -> Any:
+        """What ``jax.jit`` lowers for the mesh."""
+        mesh = mesh_of(first)
+        with contextlib.nullcontext() if mesh is None else on_mesh(mesh):
+            return self.jitted.lower(first, *rest, **settings)
