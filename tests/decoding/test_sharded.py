@@ -33,7 +33,7 @@ MESHES = {
 LINES = ["abc", "abcdefghijkl", "gfedcba", "a", "ponmlkjih", "bb", "fedcb", "dadadad", "cab"]
 SHAPES = TranslationBatching(source_lengths=(16,), rows=(4,))
 every_mesh = pytest.mark.parametrize("name", MESHES)
-ROWS = 16  # of a batch whose program is looked at
+ROWS = 16  # of a batch
 
 
 def sharded(parts, name):
