@@ -94,6 +94,32 @@ def runs(texts, shared):
     return made
 
 
+def test_resume_of_train_refuses_what_contradicts_the_run(runs, texts, capsys):
+    given = [word.format(texts=texts) for word in FROM["file"]]
+    command = ["train", "char-cpu", *TINY, *given, "--output", str(runs("file")), "--resume"]
+    for more, said in (
+        (["--training.seed", "5"], "--training.seed 5: the run "),
+        (["--overwrite"], "--resume and --overwrite"),
+    ):
+        assert decoder_only.main([*command, *more]) == 2
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert error.startswith(f"error: {said}")
+
+
+@pytest.mark.slow
+def test_train_with_resume_continues_a_run_or_begins_it(texts, tmp_path, capsys):
+    flags = ["--resume", "--loop.checkpoint-every", "2"]
+    train(texts, tmp_path / "run", "file", *flags)
+    sha = (tmp_path / "run" / "results.json").read_text()
+    for step in (4, 6):
+        shutil.rmtree(tmp_path / "run" / "checkpoints" / f"step_{step:08d}")
+    capsys.readouterr()
+    train(texts, tmp_path / "run", "file", *flags)
+    assert "resumed from step" in capsys.readouterr().err
+    again = (tmp_path / "run" / "results.json").read_text()
+    assert json.loads(again)["state_sha256"] == json.loads(sha)["state_sha256"]
+
+
 @pytest.fixture(scope="module")
 def ngram_run(texts, tmp_path_factory):
     """N-gram models, each smoothed in its way."""

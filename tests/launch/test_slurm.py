@@ -95,19 +95,25 @@ class Job:
                 return
         pytest.fail("no task to kill")
 
+    def start_now(self):
+        """A job that is queued again waits two minutes by itself, of which five seconds will do.
+
+        In the second in which it ended SLURM would not let it begin.
+        """
+        time.sleep(5)
+        subprocess.run(
+            ["scontrol", "update", f"JobId={self.number}", "StartTime=now"],
+            env=self.environ, check=False, capture_output=True, timeout=60,
+        )  # fmt: skip
+
     def until_done(self, seconds=420):
         """Waits until the job has ended; the run's results."""
         for _ in range(seconds):
             state = self._run("squeue", "-h", "-t", "all", "-o", "%T", "-j", self.number).strip()
             if state in ("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL"):
                 break
-            # A job that is queued again waits two minutes by itself.
             if state == "PENDING":
-                begin = ("StartTime=now",)
-                subprocess.run(
-                    ["scontrol", "update", f"JobId={self.number}", *begin],
-                    env=self.environ, check=False, capture_output=True, timeout=60,
-                )  # fmt: skip
+                self.start_now()
             time.sleep(1)
         assert state == "COMPLETED", self.log()[-3000:]
         return json.loads((self.folder / "a run" / "results.json").read_text())
@@ -142,10 +148,10 @@ def test_the_warning_of_a_time_limit_saves_and_the_run_goes_on(cluster, tmp_path
     assert "saved: queued again" in log, log[-3000:]
     assert "SIGUSR1: saving after this step" in log
     assert "stopped by a signal; the state of step" in log
-    job._run("scontrol", "update", f"JobId={job.number}", "StartTime=now")
     for _ in range(120):
         if "resumed from step" in job.log():
             break
+        job.start_now()
         time.sleep(1)
     log = job.log()
     job._run("scancel", job.number)

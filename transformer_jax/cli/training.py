@@ -60,6 +60,10 @@ def _train(family: TrainingProgram, command: str, arguments: Sequence[str]) -> i
     )
     if target is not None and named is not None:
         return plan_run(name, run, named, target, as_json)
+    if resumes and run.overwrite:
+        raise ConfigError(
+            "--resume and --overwrite: one keeps the run that is there, one deletes it"
+        )
     # Slow imports come next; the process number is unknown until then.
     if not run.distributed.process_id:
         print(f"{command} {name}: starting", file=sys.stderr, flush=True)

@@ -54,7 +54,8 @@ class StopSignals:
         self._received = number
         name = signal.Signals(number).name
         # Only a plain write is safe inside a signal handler.
-        note = f"\n{name}: saving after this step; once more ends at once\n"
+        more = "" if number == signal.SIGUSR1 else "; once more ends at once"
+        note = f"\n{name}: saving after this step{more}\n"
         os.write(2, note.encode())
         if self._many:
             os.kill(os.getpid(), signal.SIGTERM)
