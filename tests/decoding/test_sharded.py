@@ -19,9 +19,11 @@ from transformer_jax.decoding.requests import GenerationRequest
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.decoder import Decoder
-from transformer_jax.parallel.inference import shard_parameters
+from transformer_jax.parallel.inference import mesh_of, shard_parameters
 from transformer_jax.parallel.mesh import make_mesh
 from transformer_jax.parallel.program_report import collectives
+from transformer_jax.training.partition import merging
+from transformer_jax.training.validation import _evaluated
 
 MESHES = {
     "8x1x1": (8, 1, 1),
@@ -164,3 +166,16 @@ def test_the_loop_gathers_neither_logits_nor_the_cache(name, beams):
     assert found
     # Logits are less than the cache; hidden states are less than logits.
     assert max(one.bytes for one in found) < 4 * rows * 20
+
+
+def test_what_validation_measures_runs_on_the_mesh_of_the_run():
+    graph, params = sharded(letter_model(), "2x2x2")
+
+    def evaluate(model):
+        used = Translator(model, Letters(), batching=SHAPES)
+        assert mesh_of(used.params) == mesh_of(params)
+        found = used.translate(LINES, BeamSearchConfig(num_beams=1))
+        wanted = translator().translate(LINES, BeamSearchConfig(num_beams=1))
+        return {"same": sum(a.tokens == b.tokens for a, b in zip(found, wanted, strict=True))}
+
+    assert _evaluated(evaluate, merging(graph), params, {}) == {"same": len(LINES)}

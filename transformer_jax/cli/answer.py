@@ -7,7 +7,7 @@ from pathlib import Path
 import tyro
 
 from transformer_jax.cli.output import note
-from transformer_jax.cli.run_command import RunCommand
+from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.errors import ConfigError, DataError, plural
 
 __all__ = ["Answer"]
@@ -17,7 +17,7 @@ READ_AHEAD = 256
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer(RunCommand):
+class Answer(PredictionCommand):
     """Extract answers to questions from a text with a fine-tuned encoder, as TSV."""
 
     run: tyro.conf.Positional[Path]

@@ -9,7 +9,7 @@ from typing import Any
 import tyro
 
 from transformer_jax.cli.output import note
-from transformer_jax.cli.run_command import RunCommand
+from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.errors import ConfigError, DataError, plural
 
 __all__ = ["Classify"]
@@ -19,7 +19,7 @@ _THRESHOLD = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
-class Classify(RunCommand):
+class Classify(PredictionCommand):
     """Classify texts with a fine-tuned model: one line with label and probability per text.
 
     A multi-label model prints all labels above a threshold.

@@ -18,7 +18,7 @@ from typing import Any
 import tyro
 
 from transformer_jax.cli import training
-from transformer_jax.cli.run_command import RunCommand
+from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.cli.run_flags import parse_flags
 
 __all__ = ["Evaluate", "main"]
@@ -27,7 +27,7 @@ PROGRAM = "python -m experiments.decoder_only"
 
 
 @dataclasses.dataclass(frozen=True)
-class Evaluate(RunCommand):
+class Evaluate(PredictionCommand):
     """Compare language models on a text: loss, perplexity, bits per character and per byte."""
 
     run: tyro.conf.Positional[str]
@@ -48,9 +48,8 @@ def evaluate(arguments: Sequence[str], program: str) -> int:
     """Prints a row for each model."""
     asked = parse_flags(Evaluate, program, arguments)
     from transformer_jax.runs import language
-    from transformer_jax.training.sealed import changed_config
 
-    with changed_config(asked.allow_changed_config):
+    with asked.loading():
         return language.compare(asked)
 
 

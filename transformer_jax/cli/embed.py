@@ -7,14 +7,14 @@ from typing import Literal
 import tyro
 
 from transformer_jax.cli.output import wrote
-from transformer_jax.cli.run_command import RunCommand
+from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.errors import ConfigError, DataError, plural
 
 __all__ = ["Embed"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Embed(RunCommand):
+class Embed(PredictionCommand):
     """Write embeddings of the lines of a text, or of their tokens, as .npz or .safetensors."""
 
     run: tyro.conf.Positional[Path]

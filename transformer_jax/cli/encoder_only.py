@@ -21,7 +21,7 @@ from typing import Any
 import tyro
 
 from transformer_jax.cli import training
-from transformer_jax.cli.run_command import RunCommand
+from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.cli.run_flags import parse_flags
 
 __all__ = ["Evaluate", "main"]
@@ -30,7 +30,7 @@ PROGRAM = "python -m experiments.encoder_only"
 
 
 @dataclasses.dataclass(frozen=True)
-class Evaluate(RunCommand):
+class Evaluate(PredictionCommand):
     """Evaluate a run: MLM and sentence pairs of a text, or the task of a labeled file."""
 
     run: tyro.conf.Positional[str]
@@ -47,9 +47,8 @@ def evaluate(arguments: Sequence[str], program: str) -> int:
     """Prints a row for each text or file."""
     asked = parse_flags(Evaluate, program, arguments)
     from transformer_jax.runs import encoder_evaluation
-    from transformer_jax.training.sealed import changed_config
 
-    with changed_config(asked.allow_changed_config):
+    with asked.loading():
         return encoder_evaluation.evaluate(asked)
 
 

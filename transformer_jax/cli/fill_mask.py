@@ -6,7 +6,7 @@ from pathlib import Path
 
 import tyro
 
-from transformer_jax.cli.run_command import RunCommand
+from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.errors import ConfigError
 
 __all__ = ["FillMask"]
@@ -16,7 +16,7 @@ READ_AHEAD = 1024
 
 
 @dataclasses.dataclass(frozen=True)
-class FillMask(RunCommand):
+class FillMask(PredictionCommand):
     """Predict the tokens at [MASK] with a pre-trained encoder, as TSV."""
 
     run: tyro.conf.Positional[Path]

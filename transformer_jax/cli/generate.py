@@ -11,7 +11,7 @@ import tyro
 
 from transformer_jax.cli.output import note
 from transformer_jax.cli.request_lines import prompt_lines, requests_of
-from transformer_jax.cli.run_command import RunCommand
+from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.cli.written import Writer
 from transformer_jax.errors import ConfigError, DataError, plural
 
@@ -23,7 +23,7 @@ __all__ = ["Generate", "longer"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Generate(RunCommand):
+class Generate(PredictionCommand):
     """Continue prompts with a language model, by sampling or beam search."""
 
     run: tyro.conf.Positional[Path]

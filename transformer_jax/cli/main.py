@@ -84,9 +84,7 @@ def _run(arguments: list[str]) -> int | None:
     if not isinstance(command, RunCommand):
         code: int | None = command()
         return code
-    from transformer_jax.training.sealed import changed_config
-
-    with changed_config(command.allow_changed_config):
+    with command.loading():
         return command()  # type: ignore[operator]
 
 

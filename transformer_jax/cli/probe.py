@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from transformer_jax.cli.output import note
-from transformer_jax.cli.run_command import RunCommand
+from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.errors import ConfigError, DataError, UserError, plural
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ __all__ = ["Probe"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Probe(RunCommand):
+class Probe(PredictionCommand):
     """Linear probing of each layer's frozen embeddings on the labels of a file."""
 
     run: tyro.conf.Positional[Path]

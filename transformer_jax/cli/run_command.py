@@ -1,8 +1,10 @@
 """The flags that all commands with a run share."""
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 
-__all__ = ["RunCommand"]
+__all__ = ["MeshFlags", "PredictionCommand", "RunCommand"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -11,3 +13,48 @@ class RunCommand:
 
     allow_changed_config: bool = False
     """Use a run whose config.json was changed after training."""
+
+    @contextlib.contextmanager
+    def loading(self) -> Iterator[None]:
+        """Context in which the command's runs are loaded."""
+        from transformer_jax.training.sealed import changed_config
+
+        with changed_config(self.allow_changed_config):
+            yield
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshFlags:
+    """How many devices share the model and the rows of each batch."""
+
+    data: int = 1
+    """Groups of devices that each compute their own rows; -1 is as many as there are devices
+    for."""
+    fsdp: int = 1
+    """Devices that compute their own rows and also split the parameters between them."""
+    tensor: int = 1
+    """Devices that split heads, feed-forward layers and the vocabulary between them."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PredictionCommand(RunCommand):
+    """A command that computes with the model of a run, on one device or on a mesh of several."""
+
+    mesh: MeshFlags = MeshFlags()
+
+    @contextlib.contextmanager
+    def loading(self) -> Iterator[None]:
+        """Context in which the command's runs are loaded onto its mesh.
+
+        Raises:
+            ConfigError: There are not so many devices.
+        """
+        with super().loading():
+            if self.mesh == MeshFlags():
+                yield
+                return
+            from transformer_jax.parallel.inference import inference_mesh, loading_on
+            from transformer_jax.parallel.mesh import MeshConfig
+
+            with loading_on(inference_mesh(MeshConfig(**dataclasses.asdict(self.mesh)))):
+                yield

@@ -8,7 +8,7 @@ from typing import Any
 
 import tyro
 
-from transformer_jax.cli.run_command import RunCommand
+from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.decoding.requests import TextScore, perplexity
 from transformer_jax.errors import ConfigError, DataError
 
@@ -18,7 +18,7 @@ HEADER = ("line", "log_prob", "tokens", "log_prob_per_token", "perplexity")
 
 
 @dataclasses.dataclass(frozen=True)
-class Score(RunCommand):
+class Score(PredictionCommand):
     """Print the log-probability of each line of a text, or of each translation, as TSV."""
 
     run: tyro.conf.Positional[Path]

@@ -8,14 +8,14 @@ from typing import Literal
 import tyro
 
 from transformer_jax.cli.output import note
-from transformer_jax.cli.run_command import RunCommand
+from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.errors import ConfigError, DataError, plural
 
 __all__ = ["SemanticSearch"]
 
 
 @dataclasses.dataclass(frozen=True)
-class SemanticSearch(RunCommand):
+class SemanticSearch(PredictionCommand):
     """Print the lines of a file with the highest cosine similarity to a query, as TSV."""
 
     run: tyro.conf.Positional[Path]

@@ -17,7 +17,7 @@ from typing import Any
 import tyro
 
 from transformer_jax.cli import training
-from transformer_jax.cli.run_command import RunCommand
+from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.cli.run_flags import parse_flags
 from transformer_jax.errors import ConfigError
 
@@ -27,7 +27,7 @@ PROGRAM = "python -m experiments.seq2seq"
 
 
 @dataclasses.dataclass(frozen=True)
-class Evaluate(RunCommand):
+class Evaluate(PredictionCommand):
     """Evaluate a run on your text: sacreBLEU and chrF with their signatures."""
 
     run: tyro.conf.Positional[str]
@@ -49,9 +49,8 @@ class Evaluate(RunCommand):
 def evaluate(arguments: Sequence[str], program: str) -> int:
     """Translates a file with a run's model and scores it."""
     asked = parse_flags(Evaluate, program, arguments)
-    from transformer_jax.training.sealed import changed_config
 
-    with changed_config(asked.allow_changed_config):
+    with asked.loading():
         return _evaluate(asked)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import tyro
 
-from transformer_jax.cli.run_command import RunCommand
+from transformer_jax.cli.run_command import PredictionCommand
 
 __all__ = ["Tag"]
 
@@ -15,7 +15,7 @@ TASKS = ("tag", "replaced")
 
 
 @dataclasses.dataclass(frozen=True)
-class Tag(RunCommand):
+class Tag(PredictionCommand):
     """Tag the words of each line with a fine-tuned encoder: word/TAG word/TAG.
 
     ELECTRA's discriminator detects replaced words.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import tyro
 
 from transformer_jax.cli.output import TextOutput, note, tsv, waiting
-from transformer_jax.cli.run_command import RunCommand
+from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.errors import ConfigError, plural
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ __all__ = ["Translate", "traced"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Translate(RunCommand):
+class Translate(PredictionCommand):
     """Translate lines of standard input, or of a file."""
 
     run: tyro.conf.Positional[Path]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import tyro
 
 from transformer_jax.cli.output import wrote
-from transformer_jax.cli.run_command import RunCommand
+from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ __all__ = ["WordVectorsCommand"]
 
 
 @dataclasses.dataclass(frozen=True)
-class WordVectorsCommand(RunCommand):
+class WordVectorsCommand(PredictionCommand):
     """Compare the contextual vectors of a word in several sentences, layer by layer."""
 
     run: tyro.conf.Positional[Path]

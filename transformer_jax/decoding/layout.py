@@ -8,10 +8,8 @@ from flax import nnx
 
 from transformer_jax.devices import device_of
 from transformer_jax.functional.partitioning import on_mesh
-from transformer_jax.modules.parameters import parameters
 from transformer_jax.modules.replace import prepare_for_decoding, with_attention_kernels
-from transformer_jax.parallel.inference import mesh_of
-from transformer_jax.parallel.sharding import shardings
+from transformer_jax.parallel.inference import mesh_of, shard_parameters
 
 __all__ = ["prepared", "split_model"]
 
@@ -45,10 +43,6 @@ def prepared(graph: Any, params: Any) -> tuple[Any, Any]:
     mesh = mesh_of(params)
     if mesh is None:
         return split_model(prepare_for_decoding(model))
-    graph = nnx.graphdef(model)
-    make = lambda params: prepare_for_decoding(nnx.merge(graph, params))
     with on_mesh(mesh):
-        abstract = nnx.eval_shape(make, params)
-        places = shardings(parameters(abstract), mesh)
-        lay_out = jax.jit(lambda params: split_model(make(params))[1], out_shardings=places)
-        return nnx.graphdef(abstract), lay_out(params)
+        graph, params = split_model(prepare_for_decoding(model))
+    return graph, shard_parameters(graph, params, mesh)

@@ -10,6 +10,7 @@ from jaxtyping import Int
 
 from transformer_jax.data.examples import EncodedExamples, collate
 from transformer_jax.numerics import refuse_nonfinite
+from transformer_jax.parallel.inference import MeshProgram, round_up_rows
 
 __all__ = ["Batches", "length_buckets"]
 
@@ -74,7 +75,7 @@ class Batches:
     """
 
     def __init__(self, program: Callable[[Any, dict[str, Any]], Any], *, tokens: int, pad: int):
-        self._program, self._tokens, self._pad = jax.jit(program), tokens, pad
+        self._program, self._tokens, self._pad = MeshProgram(program), tokens, pad
 
     def __call__(
         self, params: Any, examples: EncodedExamples
@@ -86,6 +87,8 @@ class Batches:
         """
         waiting: tuple[np.ndarray, Any] | None = None
         for indices, T in length_buckets(examples.store.lengths, self._tokens):
+            empty = round_up_rows(len(indices), params) - len(indices)
+            indices = np.concatenate([indices, np.full(empty, -1, indices.dtype)])
             batch = collate(examples, indices, T, self._pad)
             made = self._program(params, batch)
             if waiting is not None:  # one batch is computed while the one before is fetched

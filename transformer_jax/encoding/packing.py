@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.data.examples import EncodedExamples
 from transformer_jax.data.ragged import ragged_indices
+from transformer_jax.parallel.inference import MeshProgram, round_up_rows
 
 __all__ = ["PackedBatches", "Rows", "default_tokens", "make_packed_inputs", "pack"]
 
@@ -150,7 +150,7 @@ class PackedBatches:
     """
 
     def __init__(self, program: Callable[[Any, dict[str, Any]], Any], *, tokens: int, pad: int):
-        self._program, self._tokens, self._pad = jax.jit(program), tokens, pad
+        self._program, self._tokens, self._pad = MeshProgram(program), tokens, pad
 
     def __call__(
         self, params: Any, examples: EncodedExamples
@@ -158,6 +158,10 @@ class PackedBatches:
         """The rows of each batch and what comes of them."""
         waiting: tuple[Rows, Array] | None = None
         for rows in pack(examples.store.lengths, self._tokens):
+            empty = round_up_rows(len(rows.numbers), params) - len(rows.numbers)
+            rows = rows._replace(
+                numbers=np.pad(rows.numbers, ((0, empty), (0, 0)), constant_values=-1)
+            )
             made = self._program(params, make_packed_inputs(examples, rows, self._pad))
             if waiting is not None:  # one batch is computed while the one before is fetched
                 yield waiting[0], np.asarray(waiting[1])

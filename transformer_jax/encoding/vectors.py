@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -30,6 +29,7 @@ from transformer_jax.functional.masks import segment_mask
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
 from transformer_jax.modules.replace import with_attention_kernels
 from transformer_jax.numerics import refuse_nonfinite
+from transformer_jax.parallel.inference import MeshProgram
 
 __all__ = [
     "Embedder",
@@ -150,7 +150,7 @@ class Embedder:
         self.counts = {"lines": 0, "cut": 0}
         self.dense: Callable[[Any], Any] | None = None
         self._runs: dict[tuple[Layers, Pool], PackedBatches] = {}
-        self._attend = jax.jit(functools.partial(_maps, self._graph))
+        self._attend = MeshProgram(functools.partial(_maps, self._graph))
 
     def embed(
         self,

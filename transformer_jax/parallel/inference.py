@@ -1,8 +1,10 @@
 """Models in use on the devices of a mesh: their parameters, their programs, rows of batches."""
 
 import contextlib
+import contextvars
 import functools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -11,9 +13,61 @@ from jax.sharding import Mesh, NamedSharding
 
 from transformer_jax.functional.partitioning import constrain_rows, on_mesh
 from transformer_jax.modules.parameters import parameters
+from transformer_jax.parallel.mesh import MeshConfig, make_mesh
 from transformer_jax.parallel.sharding import num_batch_shards, shardings
 
-__all__ = ["MeshProgram", "mesh_of", "round_up_rows", "shard_parameters"]
+__all__ = [
+    "MeshProgram",
+    "inference_mesh",
+    "loading_mesh",
+    "loading_on",
+    "mesh_of",
+    "round_up_rows",
+    "shard_parameters",
+]
+
+_mesh: contextvars.ContextVar[Mesh | None] = contextvars.ContextVar("mesh", default=None)
+
+
+def inference_mesh(config: MeshConfig) -> Mesh | None:
+    """The first devices of this machine as a mesh; None for one device.
+
+    Args:
+        config: The size of each axis. ``data=-1`` uses all devices.
+
+    Raises:
+        ConfigError: A size is out of range, or there are not so many devices.
+
+    Example:
+        >>> inference_mesh(MeshConfig(data=1)) is None
+        True
+    """
+    sizes = config.data, config.fsdp, config.context, config.tensor
+    if all(size == 1 for size in sizes):
+        return None
+    devices, needed = jax.devices(), math.prod(sizes)
+    fits = min(sizes) >= 1 and needed <= len(devices)
+    return make_mesh(config, devices[:needed] if fits else devices)
+
+
+@contextlib.contextmanager
+def loading_on(mesh: Mesh | None) -> Iterator[None]:
+    """Context in which models of runs are loaded onto a mesh; None is the default device."""
+    token = _mesh.set(mesh)
+    try:
+        yield
+    finally:
+        _mesh.reset(token)
+
+
+def loading_mesh() -> Mesh | None:
+    """The mesh of :func:`loading_on`.
+
+    Example:
+        >>> loading_mesh() is None
+        True
+    """
+    return _mesh.get()
 
 
 def mesh_of(tree: Any) -> Mesh | None:

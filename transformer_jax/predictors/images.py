@@ -12,6 +12,7 @@ from jaxtyping import Float, Num
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.vision import VisionEncoder
 from transformer_jax.numerics import refuse_nonfinite
+from transformer_jax.parallel.inference import MeshProgram
 from transformer_jax.predictors.base import Predictor
 from transformer_jax.predictors.results import classification
 from transformer_jax.predictors.runs import load, open_directory
@@ -40,8 +41,8 @@ class ImagePredictor(Predictor):
         self._preprocessor: dict[str, Any] = config.get("published", {}).get("preprocessor") or {}
         graph = loaded[0]
         self._params = loaded[1]
-        self._hidden = jax.jit(lambda p, x: VisionEncoder.__call__(nnx.merge(graph, p), x))
-        self._probabilities = jax.jit(lambda p, x: jax.nn.softmax(nnx.merge(graph, p)(x)))
+        self._hidden = MeshProgram(lambda p, x: VisionEncoder.__call__(nnx.merge(graph, p), x))
+        self._probabilities = MeshProgram(lambda p, x: jax.nn.softmax(nnx.merge(graph, p)(x)))
 
     def __call__(self, images: Num[np.ndarray, "..."]) -> Any:
         """The label of an image and its probability, or a list with those of each image.

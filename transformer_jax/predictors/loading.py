@@ -6,7 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flax import nnx
+from jax.sharding import Mesh
+
+from transformer_jax.decoding.layout import split_model
 from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.parallel.inference import loading_mesh, loading_on, shard_parameters
 from transformer_jax.predictors.base import Predictor
 from transformer_jax.predictors.generation import LanguageModelPredictor, TranslationPredictor
 from transformer_jax.predictors.images import ImagePredictor
@@ -54,6 +59,7 @@ def load(
     *,
     checkpoint: str | int = "best",
     allow_changed_config: bool = False,
+    mesh: Mesh | None = None,
 ) -> Any:
     """The predictor of a run directory or a Hugging Face checkpoint.
 
@@ -71,6 +77,8 @@ def load(
         checkpoint: Checkpoint of a run: ``best``, ``last``, a step, or ``average:N``, the mean of
             the last N.
         allow_changed_config: Use a run whose ``config.json`` was changed after training.
+        mesh: The devices that share the model and the rows of each batch, made by
+            :func:`transformer_jax.parallel.mesh.make_mesh`; None is one device.
 
     Raises:
         ConfigError: The checkpoint has no valid name, or the task has no predictor.
@@ -78,7 +86,8 @@ def load(
             unknown, or the run trained another task.
     """
     folder = Path(path)
-    with changed_config(True) if allow_changed_config else contextlib.nullcontext():
+    changed = changed_config(True) if allow_changed_config else contextlib.nullcontext()
+    with changed, loading_on(mesh):
         if task is not None:
             return _of_task(folder, task, str(checkpoint))
         run = open_directory(folder)
@@ -105,4 +114,8 @@ def _of_task(path: Path, task: "Task", checkpoint: str) -> Any:
     tokenizer = None if task.tokenizer is None else task.tokenizer.sha256
     if found.manifest.get("tokenizer") != tokenizer:
         raise CheckpointError(f"{path}: was trained with another tokenizer than the task's")
-    return task.predictor(found.model, task.tokenizer)
+    model = found.model
+    if (mesh := loading_mesh()) is not None:
+        graph, params = split_model(model)
+        model = nnx.merge(graph, shard_parameters(graph, params, mesh))
+    return task.predictor(model, task.tokenizer)

@@ -226,7 +226,7 @@ def load(
 ) -> tuple[tuple[Any, dict[Any, Any]], "Tokenizer"]:
     """The model of a run, as its graph and parameters, and its tokenizer.
 
-    A model of images has none: None.
+    A model of images has none: None. The parameters are on the mesh of :func:`.loading_on`.
 
     Args:
         path: The run directory.
@@ -249,6 +249,7 @@ def load(
     from transformer_jax.data.vocabulary import check_vocabulary
     from transformer_jax.devices import default_device
     from transformer_jax.modules.replace import with_attention_kernels
+    from transformer_jax.parallel.inference import loading_mesh, shard_parameters
     from transformer_jax.training.trained_model import check_parameters
 
     loaded = run.load_params(which, average=average)
@@ -261,6 +262,8 @@ def load(
     params = loaded.params
     other = "by config.json: they belong to different runs"
     check_parameters(path, nnx.to_pure_dict(shapes), params, other)
+    if (mesh := loading_mesh()) is not None:
+        return (graph, shard_parameters(graph, params, mesh)), tokenizer
     return (graph, jax.device_put(params)), tokenizer
 
 
@@ -342,7 +345,10 @@ def load_language(
     if is_ngram_run(run):
         from transformer_jax.decoding.ngram import NgramLanguageModel
         from transformer_jax.models.ngram import NgramModel
+        from transformer_jax.parallel.inference import loading_mesh
 
+        if loading_mesh() is not None:
+            raise ConfigError(f"{path}: an n-gram model runs on no mesh: leave mesh out")
         try:
             tokenizer = run.load_tokenizer()
         except DataError as error:

@@ -5,7 +5,6 @@ import functools
 import math
 from typing import Any
 
-import jax
 import numpy as np
 
 from transformer_jax.data.bert_pretraining import BertPretrainingPlan
@@ -13,6 +12,7 @@ from transformer_jax.data.documents import TextSplits
 from transformer_jax.data.masking import MLMMasking
 from transformer_jax.data.token_file import sample_texts
 from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer
+from transformer_jax.parallel.inference import MeshProgram
 from transformer_jax.runs import begin as beginning
 from transformer_jax.runs import checks
 from transformer_jax.runs.begin import token_cache
@@ -102,7 +102,7 @@ def score(
     pairs = run.masking.sentence_objective
     objective = masked_lm_objective(accuracy=True, sentence_objective=pairs)
     # Process 0 only: no collectives.
-    sums = jax.jit(make_eval_step(objective, merging(graph)))
+    sums = MeshProgram(make_eval_step(objective, merging(graph)))
     scores = {}
     for name, text in parts.items():
         plan = pretraining_plan(

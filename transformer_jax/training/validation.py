@@ -54,6 +54,9 @@ def make_validation(
 
 def _evaluated(evaluate: Any, merge: Merge, params: Any, frozen: Any) -> dict[str, float]:
     """What ``evaluate`` measures, in the main process, known to all."""
+    if jax.process_count() == 1:
+        # What decodes and predicts runs on the mesh of its parameters.
+        return {name: float(value) for name, value in evaluate(merge(params, frozen, None)).items()}
     found: dict[str, float] = {}
     host = gather_to_host((params, frozen))
     if is_main_process():
