@@ -31,8 +31,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def planned(name, target, mesh, *, layers=1, rows=None, length=None, **training):
-    """A named run with few layers, on a mesh (data, fsdp, tensor) of a target."""
-    data, fsdp, tensor = mesh
+    """A named run with few layers, on a mesh (data, fsdp, tensor, and context) of a target."""
     run = NAMED[name][1]
     model = dataclasses.replace(
         run.model,
@@ -46,7 +45,7 @@ def planned(name, target, mesh, *, layers=1, rows=None, length=None, **training)
     run = dataclasses.replace(
         run,
         model=model,
-        mesh=MeshConfig(data, fsdp, tensor),
+        mesh=MeshConfig(*mesh),
         training=dataclasses.replace(run.training, **training),
     )
     found = find_target(target)
@@ -72,7 +71,7 @@ def assert_sound(report, run, capfd):
         # What looks up rows of a table moves them in a shard_map.
         moved = one.kind in ("all-to-all", "collective-permute")
         assert not moved or "shard_map" in one.operation, one
-        fsdp_alone = run.mesh.fsdp > 1 and run.mesh.tensor == 1 and run.mesh.data == 1
+        fsdp_alone = dataclasses.replace(run.mesh, fsdp=1) == MeshConfig(1)
         assert not (fsdp_alone and one.kind == "all-reduce" and one.bytes > 10 * MB), one
 
 
@@ -97,12 +96,35 @@ def test_training_on_gpus(case, capfd):
         assert report.arguments <= 3 * parameter_bytes(run, name) / 8 * 1.05 + MB
 
 
+@pytest.mark.parametrize("implementation", ["ring", "chunked"])
+@pytest.mark.slow
+def test_training_on_texts_that_several_gpus_share(implementation, capfd):
+    run, target = planned("gpt2-small", "h200:8", (1, 2, 1, 4), rows=16)
+    attention = dataclasses.replace(run.model.attention, implementation=implementation)
+    run = dataclasses.replace(run, model=dataclasses.replace(run.model, attention=attention))
+    report = compile_program(run, target, "training").report
+    assert_sound(report, run, capfd)
+    kinds = {one.kind for one in report.collectives}
+    assert ("collective-permute" in kinds) == (implementation == "ring")
+    # Keys and values of the rows, in bfloat16, are the only activations that are gathered.
+    rows, length, width = (
+        run.training.batch_size // 2,
+        run.training.sequence_length,
+        run.model.d_model,
+    )
+    for one in report.collectives:
+        activations = one.kind == "all-gather" and one.bytes % (rows * length * 2) == 0
+        assert not activations or one.bytes <= 2 * rows * length * width * 2, one
+        assert not activations or implementation != "ring", one
+
+
 TPU = {
     "base, all": ("base", "v5e:2x4", (2, 2, 2), {}),
     "gpt2-small, fsdp": ("gpt2-small", "v5e:2x4", (1, 8, 1), {"rows": 64}),
     "bert-base, data and tensor": ("bert-base", "v5e:2x4", (4, 1, 2), {}),
     "modern, fsdp and tensor": ("modern", "v6e:4x4", (1, 4, 4), {"rows": 32}),
     "gpt2-small, a cube": ("gpt2-small", "v5p:2x2x2", (2, 2, 2), {"rows": 64}),
+    "gpt2-small, a text on 4 devices": ("gpt2-small", "v5e:2x4", (1, 2, 1, 4), {"rows": 16}),
 }
 
 
