@@ -32,7 +32,9 @@ from transformer_jax.functional.scores import ScaledDot
 
 __all__ = [
     "KERNELS",
+    "XLA_IN_BLOCKS",
     "Kernel",
+    "device_reason",
     "divide_queries",
     "resolve_implementation",
     "run_kernel",
@@ -72,7 +74,8 @@ KERNELS: dict[str, Kernel] = {
     # On one device the ring is that device's blocks.
     "ring": Kernel("ring", chunked.run, ring.supports, run_part=ring.run_part, gathers_keys=False),
 }
-_XLA_IN_BLOCKS = KERNELS["xla"]._replace(run=functools.partial(xla.run, query_blocks=True))
+# What auto runs for short sequences.
+XLA_IN_BLOCKS = KERNELS["xla"]._replace(run=functools.partial(xla.run, query_blocks=True))
 
 # Scores of more bytes than this in float32 are never held in a device's memory at once.
 LARGE = 2**30
@@ -109,7 +112,7 @@ def select_kernel(
     case = (q, k, v, mask, bias, softcap, parts)
     if implementation == "auto":
         # Blocks of queries would be parts of what is on several devices.
-        short = KERNELS["xla"] if parts > 1 else _XLA_IN_BLOCKS
+        short = KERNELS["xla"] if parts > 1 else XLA_IN_BLOCKS
         return _by_length(case, short, (LONG, LONG_CAUSAL))
     if implementation not in KERNELS:
         allowed = ", ".join(["auto", *KERNELS])
@@ -149,22 +152,40 @@ def resolve_implementation(
         >>> resolve_implementation("auto", "cpu", jnp.bfloat16, 64)
         'auto'
     """
-    half = jax.numpy.dtype(dtype).itemsize == 2
-    largest = 256 if capability >= 9.0 else 128
-    reasons = {
-        "cudnn": "it needs a GPU" if platform != "gpu" else None,
-        "splash": "it needs a TPU" if platform != "tpu" else None,
-    }
-    if platform == "gpu" and (not half or head_dim > largest):
-        reasons["cudnn"] = f"it needs half precision and heads of at most {largest}"
-    if platform == "gpu" and capability < 8.0:
-        reasons["cudnn"] = "it needs compute capability 8.0"
+    fused = ("cudnn", "splash")
+    reasons = {x: device_reason(x, platform, dtype, head_dim, capability) for x in fused}
     if implementation == "auto":
         return next((name for name, reason in reasons.items() if reason is None), "auto")
     if reason := reasons.get(implementation):
         _log_once(f"attention by auto instead of {implementation}: {reason}, this is {platform}")
         return "auto"
     return implementation
+
+
+def device_reason(
+    name: str, platform: str, dtype: Any, head_dim: int, capability: float = 9.0
+) -> str | None:
+    """Why devices do not have the kernel of this name; None if they do.
+
+    Arguments are those of :func:`resolve_implementation`.
+
+    Example:
+        >>> device_reason("splash", "gpu", "bfloat16", 64)
+        'it needs a TPU'
+    """
+    if name == "splash":
+        return None if platform == "tpu" else "it needs a TPU"
+    if name != "cudnn":
+        return None
+    if platform != "gpu":
+        return "it needs a GPU"
+    if capability < 8.0:
+        return "it needs compute capability 8.0"
+    half = jax.numpy.dtype(dtype).itemsize == 2
+    largest = 256 if capability >= 9.0 else 128
+    if not half or head_dim > largest:
+        return f"it needs half precision and heads of at most {largest}"
+    return None
 
 
 def run_kernel(

@@ -1,0 +1,98 @@
+"""What a device can do at most, and a picture of how near to it programs come."""
+
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from transformer_jax.parallel.target import DEVICES
+
+__all__ = ["Peak", "draw", "peak_of"]
+
+
+class Peak(NamedTuple):
+    """The most that a device can do: FLOPs and bytes a second, and where that is known from."""
+
+    flops: float
+    bandwidth: float
+    source: str
+
+    def least_seconds(self, flops: float, size: float) -> float:
+        """The roofline: the time of so many FLOPs and bytes, the longer of the two.
+
+        Example:
+            >>> Peak(100.0, 10.0, "").least_seconds(50.0, 20.0)
+            2.0
+        """
+        return max(flops / self.flops, size / self.bandwidth)
+
+
+def peak_of(device: Any) -> Peak:
+    """Of a device of the table what its maker says; of others what large programs reach there."""
+    for one in DEVICES.values():
+        if device.device_kind in one.kinds:
+            return Peak(one.flops, one.bandwidth, "data sheet, bfloat16")
+    side, size = 2048, 2**26
+    a = jnp.ones((side, side), jnp.float32)
+    x = jnp.ones((size,), jnp.float32)
+    product = _best(jax.jit(lambda a: a @ a), a)
+    copy = _best(jax.jit(lambda x: x + 1), x)
+    return Peak(2.0 * side**3 / product, 8.0 * size / copy, "measured: float32 product, addition")
+
+
+def _best(function: Any, x: Any) -> float:
+    function(x).block_until_ready()
+    taken = []
+    for _ in range(7):
+        began = time.perf_counter()
+        function(x).block_until_ready()
+        taken.append(time.perf_counter() - began)
+    return min(taken)
+
+
+def draw(facts: dict[str, Any], where: Path) -> None:
+    """The roofline of a device, and above it every way that was measured, as a PNG.
+
+    Args:
+        facts: What ``kernels_DEVICE.json`` holds.
+        where: The picture.
+    """
+    from matplotlib.figure import Figure
+
+    peak = Peak(**facts["peak"])
+    figure = Figure(figsize=(9, 6), layout="constrained")
+    axes = figure.subplots()
+    points: dict[str, list[tuple[float, float]]] = {}
+    for case in facts["cases"]:
+        for way in case["ways"]:
+            for which in ("forward", "forward+backward"):
+                if "ms" in (found := way.get(which, {})):
+                    at = (found["intensity"], found["tflops"])
+                    points.setdefault(_group(way), []).append(at)
+    for i, (name, found) in enumerate(points.items()):
+        axes.scatter(*zip(*found, strict=True), s=26, alpha=0.75, marker="osD^vP*X<>"[i % 10],
+                     label=name)  # fmt: skip
+    intensities = [x for found in points.values() for x, _ in found]
+    low, high = min(intensities, default=1.0) / 2, max(intensities, default=100.0) * 2
+    bend = peak.flops / peak.bandwidth
+    line = sorted({low, high, *([bend] if low < bend < high else [])})
+    axes.plot(line, [min(peak.flops, x * peak.bandwidth) / 1e12 for x in line], color="black")
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="FLOPs per byte that the case needs at least",
+        ylabel="TFLOP/s",
+        title=f"{facts['environment']['cpu'] if facts['device'] == 'cpu' else facts['device']}: "
+        f"{peak.flops / 1e12:.3g} TFLOP/s, {peak.bandwidth / 1e9:.3g} GB/s ({peak.source})",
+    )
+    axes.grid(which="both", alpha=0.2)
+    axes.legend(fontsize=8, ncols=2)
+    figure.savefig(where, dpi=120)
+
+
+def _group(way: dict[str, Any]) -> str:
+    ours = ("xla", "xla in blocks of queries", "chunked", "cudnn", "splash", "ring")
+    name = str(way["name"])
+    return name if way.get("peer") or name in ours else "loss, projections, norms, decoding"
