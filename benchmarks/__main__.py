@@ -1,8 +1,12 @@
 """What ``python -m benchmarks`` runs."""
 
+import os
 import sys
 
 if sys.argv[1:2] == ["kernels"]:
+    if os.environ.get("JAX_PLATFORMS") == "cpu":
+        # One core, as JAX starts as many threads as there are cores for it.
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-1:])
     from benchmarks.kernels import main as measure_kernels
 
     measure_kernels(sys.argv[2:])

@@ -153,9 +153,11 @@ ATTENTION = (
     AttentionCase("one query, 1024 keys", batch=8, queries=1, keys=1024, lengths=True),
 )
 
-# What the lengths in transformer_jax/functional/kernels come from.
+# Around the lengths from which auto uses blocks of keys, on a CPU.
 LENGTHS = tuple(
-    AttentionCase(f"{length} tokens{', causal' * causal}", queries=length, causal=causal)
+    AttentionCase(
+        f"length {length}{', causal' * causal}", batch=1, heads=4, queries=length, causal=causal
+    )
     for causal in (False, True)
     for length in (128, 256, 384, 512, 768, 1024)
 )

@@ -3,7 +3,6 @@
 import functools
 import importlib.metadata
 import importlib.util
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.kernel_cases import AttentionCase, Peer, Work
-from benchmarks.kernel_timing import passes, per_call, repeated, timer
+from benchmarks.kernel_timing import clock_of, passes, per_call, repeated, timer
 
 __all__ = ["attention", "versions"]
 
@@ -111,6 +110,8 @@ def _tokamax(case: AttentionCase, work: Work) -> Peer:
 def _torch(case: AttentionCase, work: Work, platform: str) -> Peer:
     import torch
 
+    clock = clock_of(platform)
+    torch.set_num_threads(1)
     where = "cuda" if platform == "gpu" else "cpu"
     kind = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
     dtype = kind[str(work.inputs[0].dtype)]
@@ -140,12 +141,12 @@ def _torch(case: AttentionCase, work: Work, platform: str) -> Peer:
 
     def timed(function: Callable[[], None]) -> Callable[[], float]:
         def seconds(n: int) -> float:
-            began = time.perf_counter()
+            began = clock()
             for _ in range(n):
                 function()
             if where == "cuda":
                 torch.cuda.synchronize()
-            return time.perf_counter() - began
+            return clock() - began
 
         return per_call(seconds)
 

@@ -8,7 +8,8 @@ Writes ``benchmarks/results/kernels_DEVICE.json`` and a roofline picture beside 
 which kernels ran, or why they were refused; medians of the forward pass and of both passes, several
 calls inside one program, all ways to compute a case in turn; TFLOP/s and GB/s of what the case
 needs at least; the share of the roofline; temporary bytes; the error against float32. Peers that
-are not installed are left out, and said so.
+are not installed are left out. On a CPU the time is that of the process, on one core if
+``JAX_PLATFORMS`` is ``cpu``.
 """
 
 import dataclasses
