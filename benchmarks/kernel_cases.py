@@ -1,8 +1,8 @@
 """What the kernel benchmark runs: attention in many forms, and the other hot parts of a model."""
 
 import dataclasses
-import math
-from collections.abc import Callable, Iterator, Mapping
+import functools
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -206,7 +206,8 @@ def _auto(
     )
     if case.dropout:
         return "xla in blocks of queries" if of == "auto" else "xla"
-    chosen = kernels.select_kernel(of, *qkv, mask, case.bias(), case.softcap)
+    q, k, v = qkv
+    chosen = kernels.select_kernel(of, q, k, v, mask, case.bias(), case.softcap)
     return "xla in blocks of queries" if chosen is XLA_IN_BLOCKS else chosen.name
 
 
@@ -219,48 +220,65 @@ def _entry(case: AttentionCase, kernel: Kernel) -> Entry:
     return Entry(run)
 
 
-def others(dtype: str) -> Iterator[Work]:
-    """The parts of a model besides attention, at the size of GPT-2 small."""
-    D, V, rows = 768, 50_304, 2048
-    rng = np.random.default_rng(0)
-    draw = lambda *shape: (rng.standard_normal(shape) / math.sqrt(shape[-1])).astype(
-        jnp.dtype(dtype)
-    )
-    x = rng.standard_normal((rows, D)).astype(jnp.dtype(dtype))
-    targets = rng.integers(0, V, rows).astype(np.int32)
+DECODE_STEP = "decode step of GPT-2 small, 8 texts, cache of 1024"
+
+
+def others(dtype: str) -> dict[str, Callable[[], Work]]:
+    """The parts of a model besides attention, at the size of GPT-2 small: what makes each case."""
+    of = {
+        "cross-entropy of 2048 x 50304 logits": _cross_entropy,
+        "queries, keys and values of 2048 x 768": _projection,
+        "layer norm of 2048 x 768": _layer_norm,
+        "RMS norm of 2048 x 768": _rms_norm,
+        DECODE_STEP: _decode_step,
+    }
+    return {name: functools.partial(make, name, dtype) for name, make in of.items()}
+
+
+ROWS, D = 2048, 768
+
+
+def _draw(dtype: str, *shape: int, scale: float = 1.0) -> np.ndarray:
+    x = scale * np.random.default_rng(len(shape) + shape[-1]).standard_normal(shape, np.float32)
+    return np.asarray(x).astype(jnp.dtype(dtype))
+
+
+def _cross_entropy(name: str, dtype: str) -> Work:
+    V = 50_304
+    x, table = _draw(dtype, ROWS, D), _draw(dtype, V, D, scale=D**-0.5)
+    targets = np.random.default_rng(0).integers(0, V, ROWS).astype(np.int32)
     whole = lambda x, table, t: token_cross_entropy(OutputTable(table).logits(x), t).sum()
     fused = lambda x, table, t: fused_linear_cross_entropy(x, OutputTable(table), t, chunk=512)[0]
-    table = draw(V, D)
-    yield _product(
-        "cross-entropy of 2048 x 50304 logits",
-        (x, table, targets),
-        2.0 * rows * D * V,
-        {"logits held": whole, "in chunks of 512": fused},
-        out=4,
-    )
-    kernel, bias = draw(D, 3 * D), draw(3 * D)
-    yield _product(
-        "queries, keys and values of 2048 x 768",
-        (x, kernel, bias),
-        6.0 * rows * D * D,
-        {"separate": _separate, "one product": linear},
-        out=rows * 3 * D * x.itemsize,
-    )
-    gain, shift = np.ones(D, x.dtype), np.zeros(D, x.dtype)
-    norms: dict[str, tuple[tuple[np.ndarray, ...], Function]] = {
-        "layer norm": ((x, gain, shift), lambda x, g, b: layer_norm(x, g, b, 1e-5)),
-        "RMS norm": ((x, gain), lambda x, g: rms_norm(x, g, 1e-5)),
-    }
-    for name, (inputs, run) in norms.items():
-        yield _product(f"{name} of 2048 x 768", inputs, 8.0 * x.size, {"ours": run}, out=x.nbytes)
-
-    yield _decode_step(dtype)
+    runs = {"logits held": whole, "in chunks of 512": fused}
+    return _product(name, (x, table, targets), 2.0 * ROWS * D * V, runs, out=4)
 
 
-def _decode_step(dtype: str) -> Work:
+def _projection(name: str, dtype: str) -> Work:
+    kernel = _draw(dtype, D, 3 * D, scale=D**-0.5)
+    inputs = _draw(dtype, ROWS, D), kernel, np.zeros(3 * D, kernel.dtype)
+    runs = {"separate": _separate, "one product": linear}
+    out = ROWS * 3 * D * kernel.itemsize
+    return _product(name, inputs, 6.0 * ROWS * D * D, runs, out=out)
+
+
+def _layer_norm(name: str, dtype: str) -> Work:
+    x = _draw(dtype, ROWS, D)
+    inputs = x, np.ones(D, x.dtype), np.zeros(D, x.dtype)
+    run = lambda x, gain, bias: layer_norm(x, gain, bias, 1e-5)
+    return _product(name, inputs, 8.0 * x.size, {"ours": run}, out=x.nbytes)
+
+
+def _rms_norm(name: str, dtype: str) -> Work:
+    x = _draw(dtype, ROWS, D)
+    run = lambda x, gain: rms_norm(x, gain, 1e-5)
+    return _product(name, (x, np.ones(D, x.dtype)), 5.0 * x.size, {"ours": run}, out=x.nbytes)
+
+
+def _decode_step(name: str, dtype: str) -> Work:
     """The next token of 8 texts by GPT-2 small, whose cache has room for 1024."""
     preset = PRESETS["gpt2_small"]
-    config = dataclasses.replace(preset, compute=dataclasses.replace(preset.compute, dtype=dtype))
+    compute: Any = {"dtype": dtype}
+    config = dataclasses.replace(preset, compute=dataclasses.replace(preset.compute, **compute))
     batch, room = 8, 1024
     shapes = nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0)))
     graph, params = split(shapes)
@@ -280,7 +298,6 @@ def _decode_step(dtype: str) -> Work:
     count = sum(x.size for x in jax.tree.leaves(values[0]) if x.ndim > 1)
     flops, size = 2.0 * batch * count, float(weights + held)
     inputs = (*values, np.arange(batch, dtype=np.int32))
-    name = f"decode step of GPT-2 small, {batch} texts, cache of {room}"
     return Work(name, inputs, 0, (flops, flops), (size, size), {"ours": Entry(step)})
 
 

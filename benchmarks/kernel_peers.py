@@ -4,7 +4,7 @@ import functools
 import importlib.metadata
 import importlib.util
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -81,7 +81,7 @@ def _of_jax(run: Callable[..., Any], work: Work) -> Peer:
     return Peer(lambda: np.asarray(result(*inputs), np.float64).swapaxes(1, 2), timers)
 
 
-def _jax_nn(case: AttentionCase, work: Work, implementation: str) -> Peer:
+def _jax_nn(case: AttentionCase, work: Work, implementation: Literal["xla", "cudnn"]) -> Peer:
     dense, bias = _dense(case, work), case.bias()
     mask = None if dense is None else jnp.asarray(dense)
     causal = case.causal and dense is None

@@ -159,9 +159,9 @@ def cases(settings: Settings, place: Place, dtype: str) -> Iterator[Work]:
             if settings.peers and not place.target:
                 work = work._replace(peers=kernel_peers.attention(case, work, place.platform))
             yield work
-    for work in others(dtype):
-        if _wanted(work.name, settings):
-            yield work
+    for name, make in others(dtype).items():
+        if _wanted(name, settings):
+            yield make()
 
 
 def _wanted(name: str, settings: Settings) -> bool:
@@ -173,8 +173,8 @@ def measure(work: Work, place: Place, settings: Settings) -> dict[str, Any]:
     inputs = jax.tree.map(jnp.asarray, work.inputs)
     rows: list[dict[str, Any]] = []
     timed: list[tuple[dict[str, Any], str, Callable[[], float]]] = []
-    real = lambda x: jnp.issubdtype(x.dtype, jnp.floating)
-    wide = jax.tree.map(lambda x: x.astype(jnp.float32) if real(x) else x, inputs)
+    floating = lambda x: jnp.issubdtype(x.dtype, jnp.floating)
+    wide = jax.tree.map(lambda x: x.astype(jnp.float32) if floating(x) else x, inputs)
     first = next(entry.run for entry in work.entries.values() if entry.run)
     with jax.default_matmul_precision("highest"):
         exact = np.asarray(jax.jit(first)(*wide), np.float64)
@@ -212,7 +212,7 @@ def measure(work: Work, place: Place, settings: Settings) -> dict[str, Any]:
 
 
 def _temporaries(function: Callable[..., Any], inputs: tuple[Any, ...]) -> int:
-    return int(jax.jit(function).lower(*inputs).compile().memory_analysis().temp_size_in_bytes)
+    return report(jax.jit(function).lower(*inputs).compile()).temporaries
 
 
 def _error(found: Any, exact: np.ndarray) -> float:

@@ -74,7 +74,8 @@ def draw(facts: dict[str, Any], where: Path) -> None:
                     at = (found["intensity"], found["tflops"])
                     points.setdefault(_group(way), []).append(at)
     for i, (name, found) in enumerate(points.items()):
-        axes.scatter(*zip(*found, strict=True), s=26, alpha=0.75, marker="osD^vP*X<>"[i % 10],
+        x, y = zip(*found, strict=True)
+        axes.scatter(x, y, s=26, alpha=0.75, marker="osD^vP*X<>"[i % 10],
                      label=name)  # fmt: skip
     intensities = [x for found in points.values() for x, _ in found]
     low, high = min(intensities, default=1.0) / 2, max(intensities, default=100.0) * 2

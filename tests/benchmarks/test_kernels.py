@@ -118,3 +118,20 @@ def test_a_measurement_has_its_figures_and_a_picture(tmp_path):
             assert 0 < one["roofline_share"] < 1.5
             assert one["ms"] >= one["low_ms"] > 0
             assert one["temporary_bytes"] >= 0
+
+
+@pytest.mark.parametrize("name", [name for name in cases.others("float32") if "x 768" in name])
+def test_other_parts_have_gradients_and_ways_that_agree(name):
+    work = cases.others("float32")[name]()
+    assert work.name == name
+    assert work.flops[1] == 3 * work.flops[0] > 0
+    inputs = [jnp.asarray(x[:16]) if x.shape[0] == cases.ROWS else jnp.asarray(x)
+              for x in work.inputs]  # fmt: skip
+    results = [
+        jax.tree.leaves(passes(entry.run, work.differentiated)["forward+backward"](*inputs))
+        for entry in work.entries.values()
+    ]
+    assert len(results[0]) == 1 + work.differentiated
+    for other in results[1:]:
+        for a, b in zip(results[0], other, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
