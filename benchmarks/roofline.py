@@ -87,7 +87,7 @@ def draw(facts: dict[str, Any], where: Path) -> None:
         yscale="log",
         xlabel="FLOPs per byte that the case needs at least",
         ylabel="TFLOP/s",
-        title=f"{facts['environment']['cpu'] if facts['device'] == 'cpu' else facts['device']}: "
+        title=f"{facts['environment']['cpu'] if facts['device'] == 'cpu' else facts['device']}\n"
         f"{peak.flops / 1e12:.3g} TFLOP/s, {peak.bandwidth / 1e9:.3g} GB/s ({peak.source})",
     )
     axes.grid(which="both", alpha=0.2)

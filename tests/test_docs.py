@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import transformer_jax as tj
+from benchmarks.kernels import Settings as KernelBenchmark
 from benchmarks.suite import What
 from transformer_jax.cli import decoder_only, encoder_only, families, main, seq2seq
 from transformer_jax.cli.encoder_only import Glue
@@ -73,7 +74,7 @@ def every_flag():
     """All flags of all commands."""
     runs = [kind for kinds in named_runs().values() for kind in kinds.values()]
     others = [module.Evaluate for module in PROGRAMS.values()]
-    return union({*main.COMMANDS.values(), *runs, *others, Glue}) | OUTSIDE
+    return union({*main.COMMANDS.values(), *runs, *others, Glue, KernelBenchmark}) | OUTSIDE
 
 
 def strange_flags(text, known, where):
