@@ -49,6 +49,7 @@ def teacher_forced_log_probs(
     They are NaN where a logit is NaN or infinite.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> logits = jnp.log(jnp.array([[[0.7, 0.2, 0.1]]]))
         >>> out = teacher_forced_log_probs(logits, jnp.array([[1]]), best=2)
         >>> jnp.exp(out.log_probs).round(3), out.best_tokens
