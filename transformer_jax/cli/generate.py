@@ -9,21 +9,22 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
+from transformer_jax.cli.engine_flags import EngineCommand
 from transformer_jax.cli.output import note
 from transformer_jax.cli.request_lines import prompt_lines, requests_of
-from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.cli.written import Writer
 from transformer_jax.errors import ConfigError, DataError, plural
 
 if TYPE_CHECKING:
     from transformer_jax.config import TransformerConfig
+    from transformer_jax.decoding.options import BatchingConfig
     from transformer_jax.decoding.requests import GenerationRequest, LanguageModel
 
 __all__ = ["Generate", "longer"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Generate(PredictionCommand):
+class Generate(EngineCommand):
     """Continue prompts with a language model, by sampling or beam search."""
 
     run: tyro.conf.Positional[Path]
@@ -93,12 +94,7 @@ class Generate(PredictionCommand):
             return self.by_generation_config()
         asked = self.asked()
         from transformer_jax.decoding.requests import numbered
-        from transformer_jax.predictors.runs import (
-            as_trained,
-            is_ngram_run,
-            load_language,
-            open_directory,
-        )
+        from transformer_jax.predictors.runs import as_trained, is_ngram_run, open_directory
 
         prepare = as_trained(self.run, trim=False)
         # Numbered here: the model gets one window of requests at a time.
@@ -116,15 +112,7 @@ class Generate(PredictionCommand):
             full=self.on_full_context,
             num_draft_tokens=self.prompt_lookup_num_tokens,
         )
-        change = longer(self.context, self.rope_interpolation)
-        model = load_language(
-            self.run,
-            self.checkpoint,
-            shapes=shapes,
-            dtype=self.dtype,
-            context=self.context,
-            change=change,
-        )
+        model = self.language_model(shapes, asked)
         one = len(asked) == 1 and asked[0].num_return_sequences == 1 and asked[0].num_beams == 1
         # The finish reason is known for whole texts only, and a note may depend on it.
         if one and not (self.json or self.tsv or self.trace or asked[0].stop):
@@ -144,6 +132,30 @@ class Generate(PredictionCommand):
                 f"{plural(context - 1, 'token')}; start truncated"
             )
         return 0
+
+    def language_model(
+        self, shapes: "BatchingConfig", asked: "list[GenerationRequest]"
+    ) -> "LanguageModel":
+        """The language model of the run, in its engine, which has what is ``asked`` for."""
+        if self.engine == "ctranslate2":
+            from transformer_jax.predictors.engines import load_engine_language
+
+            model = load_engine_language(
+                self.run, self.checkpoint, self.engine_config(), shapes=shapes
+            )
+            for request in asked:
+                model.check(request)
+            return model
+        from transformer_jax.predictors.runs import load_language
+
+        return load_language(
+            self.run,
+            self.checkpoint,
+            shapes=shapes,
+            dtype=self.dtype,
+            context=self.context,
+            change=longer(self.context, self.rope_interpolation),
+        )
 
     def asked(self) -> "list[GenerationRequest]":
         """All requests, each with its settings.
@@ -290,8 +302,8 @@ class Generate(PredictionCommand):
         Raises:
             ConfigError: It names the flag.
         """
-        neural = ("trace", "prompt_lookup_num_tokens", "context", "rope_interpolation", "dtype",
-                  "checkpoint", "too_long", "on_full_context")  # fmt: skip
+        neural = ("engine", "trace", "prompt_lookup_num_tokens", "context", "rope_interpolation",
+                  "dtype", "checkpoint", "too_long", "on_full_context")  # fmt: skip
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         for name in neural:
             if getattr(self, name) != defaults[name]:

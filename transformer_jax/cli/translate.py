@@ -6,25 +6,25 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
+from transformer_jax.cli.engine_flags import EngineCommand
 from transformer_jax.cli.output import TextOutput, note, tsv, waiting
-from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.errors import ConfigError, plural
 
 if TYPE_CHECKING:
     from transformer_jax.decoding.forced import TraceStep
+    from transformer_jax.decoding.line_translator import LineTranslator
     from transformer_jax.decoding.options import BeamSearchConfig, TranslationBatching
     from transformer_jax.decoding.translations import Translation
-    from transformer_jax.decoding.translator import Translator
 
 __all__ = ["Translate", "traced"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Translate(PredictionCommand):
+class Translate(EngineCommand):
     """Translate lines of standard input, or of a file."""
 
     run: tyro.conf.Positional[Path]
@@ -84,12 +84,10 @@ class Translate(PredictionCommand):
         if self.generation_config == "hf":
             return self.by_generation_config()
         search, batching = self.options()
-        from transformer_jax.decoding.translator import Translator
-        from transformer_jax.predictors.runs import as_trained, load
+        from transformer_jax.predictors.runs import as_trained
 
         with self.destination() as out:
-            model = load(self.run, self.checkpoint)
-            translator = Translator(*model, search=search, batching=batching)
+            translator = self.translator(search, batching)
             lines = map(as_trained(self.run), self.lines())
             out.write(self.header())
             with Counter(self) as counter:
@@ -103,6 +101,22 @@ class Translate(PredictionCommand):
             room = plural(translator.room, "token")
             note(f"{cut:,} of {read} exceeded {room}; end truncated")
         return 0
+
+    def translator(
+        self, search: "BeamSearchConfig", batching: "TranslationBatching"
+    ) -> "LineTranslator":
+        """The translator of the run, in its engine."""
+        if self.engine == "ctranslate2":
+            from transformer_jax.predictors.engines import load_engine_translator
+
+            return load_engine_translator(
+                self.run, self.checkpoint, self.engine_config(), search=search, batching=batching
+            )
+        from transformer_jax.decoding.translator import Translator
+        from transformer_jax.predictors.runs import load
+
+        model = load(self.run, self.checkpoint)
+        return Translator(*model, search=search, batching=batching)
 
     def lines(self) -> "Iterator[str]":
         """The lines to translate."""
@@ -202,7 +216,7 @@ class Translate(PredictionCommand):
         return search, TranslationBatching(rows=rows, window=window, too_long=self.too_long)
 
     def translations(
-        self, translator: "Translator", lines: Iterable[str]
+        self, translator: "LineTranslator", lines: Iterable[str]
     ) -> "Iterator[Translation]":
         """Translations by sampling, by beam search, or with their steps, by the flags."""
         if self.sample:
@@ -216,7 +230,7 @@ class Translate(PredictionCommand):
             return self.traces(translator, lines)
         return translator.stream(lines)
 
-    def traces(self, translator: "Translator", lines: Iterable[str]) -> "Iterator[Translation]":
+    def traces(self, translator: Any, lines: Iterable[str]) -> "Iterator[Translation]":
         """Translations; the steps of each are printed on standard error first."""
         for line in lines:
             translation, steps = translator.trace(line)

@@ -2,7 +2,7 @@
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import jax
@@ -10,23 +10,21 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from transformer_jax.data.store import TokenStore
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.decoding.batching import (
-    batch_by_length,
     is_plain,
     left_pad,
     sampling_config,
     sampling_keys,
 )
+from transformer_jax.decoding.context import ContextTextGenerator
 from transformer_jax.decoding.forced import TeacherForced, TraceStep, trace_steps
 from transformer_jax.decoding.generate import GenerationState
 from transformer_jax.decoding.layout import prepared, split_model
 from transformer_jax.decoding.options import BatchingConfig, BeamSearchConfig, special_tokens
 from transformer_jax.decoding.programs import Programs, PromptBatch, SearchPrompts
-from transformer_jax.decoding.requests import Continuation, GenerationRequest, TextScore
+from transformer_jax.decoding.requests import Continuation, GenerationRequest
 from transformer_jax.decoding.text_generation import (
-    CausalTextGenerator,
     Pending,
     read_hypotheses,
 )
@@ -34,7 +32,6 @@ from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.windows import Window, round_up, windows
 from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.devices import device_of
-from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.modules.linear import check_indices
 from transformer_jax.numerics import refuse_nonfinite
 from transformer_jax.parallel.inference import round_up_rows
@@ -42,7 +39,7 @@ from transformer_jax.parallel.inference import round_up_rows
 __all__ = ["DecoderLanguageModel"]
 
 
-class DecoderLanguageModel(CausalTextGenerator):
+class DecoderLanguageModel(ContextTextGenerator):
     """A decoder and its tokenizer, as a function of texts.
 
     What a prompt becomes depends neither on its neighbours nor on the shapes it is computed in;
@@ -103,58 +100,6 @@ class DecoderLanguageModel(CausalTextGenerator):
         self.counts: collections.Counter[str] = collections.Counter()
         self.run = Programs(graph, special, num_draft_tokens=self.shapes.num_draft_tokens)
 
-    def score(self, texts: Sequence[str], prompts: Sequence[str] | None = None) -> list[TextScore]:
-        """The log-probability of each text, given its prompt if there are prompts.
-
-        Of a text longer than the context each token still sees at least half of it before.
-
-        Raises:
-            ConfigError: More or fewer prompts than texts.
-        """
-        if prompts is not None and len(prompts) != len(texts):
-            raise ConfigError(
-                f"{plural(len(texts), 'text')} but {plural(len(prompts), 'prompt')}: one for each"
-            )
-        ids = self.tokenizer.encode_batch(list(texts))
-        before = self.tokenizer.encode_batch([""] * len(ids) if prompts is None else list(prompts))
-        known = [[self.start_token, *context] for context in before]
-        values = self.log_probs(ids, known)
-        return [
-            TextScore(float(sum(worth)), tuple(tokens), tuple(worth), len(text), len(text.encode()))
-            for text, tokens, worth in zip(texts, ids, values, strict=True)
-        ]
-
-    def document_log_probs(self, store: TokenStore) -> np.ndarray:
-        """The log-probability of every token of tokenized documents, one after the other."""
-        documents = [store[i] for i in range(len(store))]
-        found = self.log_probs(documents, [[self.start_token]] * len(store))
-        return np.concatenate([np.array(values) for values in found])
-
-    def log_probs(
-        self, texts: Sequence[Sequence[int] | np.ndarray], known: Sequence[Sequence[int]]
-    ) -> list[list[float]]:
-        """The log-probability of each token of each text, after what is ``known`` before it.
-
-        Raises:
-            DataError: A token that the model does not have.
-        """
-        wholes = [
-            np.concatenate([np.asarray(before, np.int64), np.asarray(ids, np.int64)])
-            for before, ids in zip(known, texts, strict=True)
-        ]
-        for whole in wholes:
-            check_indices(whole, self.vocab, "token")
-        out: list[list[float]] = [[] for _ in wholes]
-        asked = [
-            (i, window)
-            for i, whole in enumerate(wholes)
-            for window in windows(len(known[i]), len(whole), self.context)
-        ]
-        found = dict(self._forced(wholes, asked))
-        for i, window in asked:
-            out[i] += np.asarray(found[i, window].log_probs)[window.at - window.start :].tolist()
-        return out
-
     def trace(
         self, request: GenerationRequest, best: int = 5
     ) -> tuple[Continuation, list[TraceStep]]:
@@ -170,6 +115,15 @@ class DecoderLanguageModel(CausalTextGenerator):
             tokens = whole[window.at + 1 : window.stop + 1]
             steps += trace_steps(self.tokenizer, tokens, tail)
         return continuation, steps
+
+    def window_log_probs(
+        self,
+        texts: Sequence[Sequence[int] | np.ndarray],
+        asked: list[tuple[int, Window]],
+    ) -> Iterator[tuple[tuple[int, Window], np.ndarray]]:
+        """The log-probability of each token of each window, windows of like size together."""
+        for place, forced in self._forced(texts, asked):
+            yield place, np.asarray(forced.log_probs)
 
     def _forced(
         self,
@@ -200,58 +154,17 @@ class DecoderLanguageModel(CausalTextGenerator):
     def _up(self, size: int) -> int:
         return min(round_up(size, self.shapes.lengths), max(self.context, size))
 
-    def prompt_tokens(self, prompt: str) -> list[int]:
-        """The first token and those of the prompt, also where they exceed the context.
-
-        Raises:
-            DataError: The prompt is too long and ``shapes.too_long`` is ``error``.
-        """
-        [ids] = self.tokenizer.encode_batch([prompt])
-        self.counts["prompts"] += 1
-        if len(ids) >= self.context:
-            if self.shapes.too_long == "error":
-                raise DataError(
-                    f"the prompt has {plural(len(ids), 'token')}, the context allows "
-                    f"{self.context - 1}: shorten it, or truncate its start"
-                )
-            self.counts["cut"] += 1
-        return [self.start_token, *ids]
-
-    def batches(
-        self, sequences: Sequence[GenerationSequence]
-    ) -> Iterator[list[GenerationSequence]]:
-        """Sequences of like length, and alike in being greedy."""
-        alone = self.shapes.num_draft_tokens > 0
-        return batch_by_length(sequences, self.shapes.rows[-1], alone=alone)
-
     def extend(self, batch: list[GenerationSequence], streaming: bool = False) -> Iterator[None]:
-        """Generates tokens to the end of each sequence; yields where a text is shown or stops."""
-        streaming = streaming or any(sequence.request.stop for sequence in batch)
+        """As in general; a plain text alone by prompt lookup, if that is on."""
         if len(batch) == 1 and self.shapes.num_draft_tokens and is_plain(batch[0].request):
+            streaming = streaming or bool(batch[0].request.stop)
             yield from self._prompt_lookup(batch[0], streaming)
             return
-        while unfinished := [sequence for sequence in batch if sequence.remaining]:
-            yield from self._segment(unfinished, streaming)
-            self._end_full(unfinished)
+        yield from super().extend(batch, streaming)
 
-    def _end_full(self, sequences: Iterable[GenerationSequence]) -> None:
-        """End the texts whose context is full, if ``full`` is ``stop``."""
-        for sequence in sequences:
-            if self.shapes.full == "stop" and sequence.length > self.context:
-                sequence.finish_reason = sequence.finish_reason or "length"
-
-    def _context_tokens(self, sequence: GenerationSequence) -> list[int]:
-        """Tokens to read next: all, or the latter half once the context is full."""
-        ids = sequence.prompt_ids + sequence.tokens
-        if sequence.length > self.context:
-            # A prompt that is too long fills the context; what is written since makes room.
-            keep = max(1, self.context // 2) if sequence.tokens else self.context
-            sequence.origin = len(ids) - keep
-        return ids[sequence.origin :]
-
-    def _segment(self, sequences: list[GenerationSequence], streaming: bool) -> Iterator[None]:
+    def segment(self, sequences: list[GenerationSequence], streaming: bool) -> Iterator[None]:
         """Reads what stands there and writes until a context is full or all have ended."""
-        seen = [self._context_tokens(sequence) for sequence in sequences]
+        seen = [self.context_tokens(sequence) for sequence in sequences]
         rows, width = round_up(len(seen), self.shapes.rows), max(map(len, seen))
         read = self._up(width)
         # A row whose context is full has to read anew, and the others with it.
@@ -316,7 +229,7 @@ class DecoderLanguageModel(CausalTextGenerator):
         """Writes one text by prompt-lookup speculation."""
         guess = self.shapes.num_draft_tokens
         while sequence.remaining:
-            seen = self._context_tokens(sequence)
+            seen = self.context_tokens(sequence)
             most = min(sequence.remaining, self.context - len(seen) + 1)
             read = 1 + (self._up(len(seen) - 1) if len(seen) > 1 else 0)
             length = round_up(most, self.shapes.caches) + guess + 1
@@ -334,11 +247,11 @@ class DecoderLanguageModel(CausalTextGenerator):
                 yield
             sequence.segment = 0.0
             self.counts.update(steps=int(steps), tokens=done)
-            self._end_full([sequence])
+            self.end_full([sequence])
 
     def search(self, batch: list[GenerationSequence], config: BeamSearchConfig) -> Pending:
         """The continuations that beam search finds, which lie within one context."""
-        seen = [self._context_tokens(sequence) for sequence in batch]
+        seen = [self.context_tokens(sequence) for sequence in batch]
         rows, width = round_up(len(seen), self.shapes.rows), max(map(len, seen))
         read = 1 + (self._up(width - 1) if width > 1 else 0)
         tokens, starts = left_pad(seen, rows, read, self.tokenizer.pad)

@@ -5,6 +5,7 @@ architecture of ours which its layers can compute goes there, whatever family it
 """
 
 import contextlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,17 @@ from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.interop.ctranslate2_layers import Layers
 from transformer_jax.interop.family import Model
 
-__all__ = ["check_ctranslate2", "never_written", "refusal", "vocabulary", "write_ctranslate2"]
+__all__ = [
+    "check_ctranslate2",
+    "import_ctranslate2",
+    "never_written",
+    "refusal",
+    "vocabulary",
+    "write_ctranslate2",
+]
 
 _MOST_BYTES = 2**32 - 1  # of one tensor: its size is stored in 32 bits
+_WAITING = "OMP_WAIT_POLICY"
 _VOCABULARIES = ("vocabulary", "shared_vocabulary", "source_vocabulary", "target_vocabulary")
 
 
@@ -28,7 +37,7 @@ def check_ctranslate2(model: Model) -> None:
     reason = refusal(model)
     if reason is not None:
         raise ConfigError(f"CTranslate2 cannot run this model: {reason}")
-    _package()
+    import_ctranslate2()
 
 
 def write_ctranslate2(
@@ -54,7 +63,7 @@ def write_ctranslate2(
         CheckpointError: Nothing can be written there.
     """
     check_ctranslate2(model)
-    specs = _package().specs
+    specs = import_ctranslate2().specs
     config, both = model.config, model.kind == "encoder-decoder"
     layers = Layers(params, specs)
     decoder = layers.decoder(config)
@@ -190,13 +199,26 @@ def _save(spec: Any, output: Path) -> None:
         raise CheckpointError(f"{output}: cannot be written: {error.strerror}") from None
 
 
-def _package() -> Any:
+def import_ctranslate2() -> Any:
+    """The package, whose threads sleep while they wait for one another.
+
+    Otherwise they spin, and on processors that others use too it takes many times as long.
+    ``OMP_WAIT_POLICY`` and ``GOMP_SPINCOUNT`` of the environment are kept.
+
+    Raises:
+        ConfigError: It is not installed; it says how to get it.
+    """
+    spins = _WAITING in os.environ or "GOMP_SPINCOUNT" in os.environ
+    if not spins:
+        os.environ[_WAITING] = "PASSIVE"  # read as the library is loaded
     try:
         import ctranslate2
         import ctranslate2.specs
     except ImportError:
         raise ConfigError(
-            "--format ctranslate2 needs a package that is not installed: "
-            "pip install 'transformer-jax[ctranslate2]'"
+            "CTranslate2 is not installed: pip install 'transformer-jax[ctranslate2]'"
         ) from None
+    finally:
+        if not spins:
+            del os.environ[_WAITING]
     return ctranslate2

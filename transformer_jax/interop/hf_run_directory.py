@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ import numpy as np
 from transformer_jax.config import TransformerConfig
 from transformer_jax.config_dict import from_dict
 from transformer_jax.data.vocabulary import check_vocabulary
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.interop.config_reader import ConfigReader, read_config
 from transformer_jax.interop.dense import copy_dense, dense_tensors, digest, read_dense
 from transformer_jax.interop.family import Model
@@ -90,11 +91,33 @@ class HFRunDirectory(RunDirectory):
             CheckpointError: A tensor cannot be read.
             ConfigError: A step or an average is asked for.
         """
+        self._refuse_steps(which, average)
+        return Loaded(self.folder.load(), 0, None)
+
+    def weights_digest(
+        self, which: int | Literal["best", "last"] = "best", *, average: int = 1
+    ) -> str:
+        """A checksum of the files of its tensors.
+
+        Raises:
+            CheckpointError: A file cannot be read.
+            ConfigError: A step or an average is asked for.
+        """
+        self._refuse_steps(which, average)
+        whole = hashlib.sha256()
+        for path in sorted({entry.file for entry in self.folder.tensors.entries.values()}):
+            try:
+                with path.open("rb") as file:
+                    whole.update(hashlib.file_digest(file, "sha256").digest())
+            except OSError as error:
+                raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+        return whole.hexdigest()
+
+    def _refuse_steps(self, which: int | str, average: int) -> None:
         if isinstance(which, int) or average > 1:
             raise ConfigError(
                 f"{self.path}: a Hugging Face checkpoint has no steps: leave --checkpoint out"
             )
-        return Loaded(self.folder.load(), 0, None)
 
     def load_tokenizer(self, sha256: str | None = None) -> "Tokenizer":
         """The tokenizer, from whatever file the folder has of one.

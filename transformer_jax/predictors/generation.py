@@ -2,10 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
+import numpy as np
 from flax import nnx
+from jaxtyping import Float
 
+from transformer_jax.decoding.line_translator import LineTranslator
 from transformer_jax.decoding.ngram import NgramLanguageModel
 from transformer_jax.decoding.options import BeamSearchConfig
 from transformer_jax.decoding.requests import (
@@ -16,6 +19,7 @@ from transformer_jax.decoding.requests import (
 )
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.translator import Translator
+from transformer_jax.encoding.vectors import Layers, Pool
 from transformer_jax.errors import ConfigError
 from transformer_jax.predictors.base import Predictor, listed, truncation
 from transformer_jax.predictors.hf_generation import HFTextGenerator
@@ -28,6 +32,9 @@ from transformer_jax.predictors.runs import (
     open_directory,
 )
 from transformer_jax.predictors.texts import Embedding
+
+if TYPE_CHECKING:
+    from transformer_jax.predictors.engines import EngineConfig
 
 __all__ = ["GenerationSettings", "LanguageModelPredictor", "TranslationPredictor"]
 
@@ -54,9 +61,24 @@ class GenerationSettings(TypedDict, total=False):
 
 
 class TranslationPredictor(Embedding, Predictor):
-    """A trained encoder-decoder as a function from sentences to translations."""
+    """A trained encoder-decoder as a function from sentences to translations.
 
-    def __init__(self, path: Path, checkpoint: str = "best"):
+    With ``engine`` CTranslate2 computes it: ``model`` is None then, and it translates only.
+    """
+
+    _translator: LineTranslator
+
+    def __init__(
+        self, path: Path, checkpoint: str = "best", *, engine: "EngineConfig | None" = None
+    ):
+        self._path, self._hf = path, None
+        if engine is not None:
+            from transformer_jax.predictors.engines import load_engine_translator
+
+            translator = load_engine_translator(path, checkpoint, engine)
+            self.model, self._translator = None, translator
+            self.tokenizer, self._prepare = translator.tokenizer, as_trained(path)
+            return
         loaded = load(path, checkpoint)
         super().__init__(path, loaded)
         self.tokenizer = loaded[1]
@@ -119,6 +141,8 @@ class TranslationPredictor(Embedding, Predictor):
             "length_penalty": length_penalty,
         }
         if _is_hf(generation_config):
+            if self._hf is None:
+                raise ConfigError(f"{self._path}: CTranslate2 has no generation config of hf")
             return _first(texts, [*map(_generated, self._hf(listed(texts), _given(given)))])
         returned, beams = given.pop("num_return_sequences"), num_beams or BeamSearchConfig.num_beams
         _check_returned(returned, beams)
@@ -128,6 +152,21 @@ class TranslationPredictor(Embedding, Predictor):
             translations = self._translator.translate(lines, search)
         return _first(texts, [_generated(one.hypotheses) for one in translations])
 
+    def embed(
+        self,
+        texts: str | Iterable[str],
+        *,
+        layers: Layers = "last",
+        pooling: Pool | None = None,
+    ) -> Float[np.ndarray, "*B_and_layers D"]:
+        """The vectors of texts by the encoder, see :meth:`Embedding.embed`.
+
+        Raises:
+            ConfigError: CTranslate2 computes the model; or there is no such layer or pooling.
+        """
+        self._refuse_engine()
+        return super().embed(texts, layers=layers, pooling=pooling)
+
     def score(
         self, sources: str | Sequence[str], targets: str | Sequence[str]
     ) -> float | list[float]:
@@ -135,31 +174,54 @@ class TranslationPredictor(Embedding, Predictor):
 
         Raises:
             DataError: The numbers of sources and targets differ, or a target is too long.
+            ConfigError: CTranslate2 computes the model.
         """
+        scorer = self._refuse_engine()
         pairs = [list(map(self._prepare, listed(side))) for side in (sources, targets)]
-        found = [score.log_prob for score in self._translator.score(*pairs)]
+        found = [score.log_prob for score in scorer.score(*pairs)]
         return found[0] if isinstance(sources, str) and isinstance(targets, str) else found
+
+    def _refuse_engine(self) -> Translator:
+        """The translator, which JAX computes.
+
+        Raises:
+            ConfigError: CTranslate2 does.
+        """
+        if not isinstance(self._translator, Translator):
+            raise ConfigError(f"{self._path}: CTranslate2 only translates: leave engine out")
+        return self._translator
 
 
 class LanguageModelPredictor(Predictor):
-    """A trained decoder, or an n-gram model, as a function from prompts to texts."""
+    """A trained decoder, or an n-gram model, as a function from prompts to texts.
+
+    With ``engine`` CTranslate2 computes it, and ``model`` is None.
+    """
 
     tokenizer: TextTokenizer
+    _language: LanguageModel
 
-    def __init__(self, path: Path, checkpoint: str = "best"):
-        self._path = path
+    def __init__(
+        self, path: Path, checkpoint: str = "best", *, engine: "EngineConfig | None" = None
+    ):
+        self._path, self._hf = path, None
+        self._prepare = as_trained(path, trim=False)
+        if engine is not None:
+            from transformer_jax.predictors.engines import load_engine_language
+
+            self.model, self._language = None, load_engine_language(path, checkpoint, engine)
+            self.tokenizer = self._language.tokenizer
+            return
         loaded = (
             None if is_ngram_run(open_directory(path)) else load(path, checkpoint, kind="decoder")
         )
         language = load_language(path, checkpoint, loaded=loaded)
-        self._language: LanguageModel = language
+        self._language = language
         if loaded is not None:
             self.model = nnx.merge(*loaded[0])
         elif isinstance(language, NgramLanguageModel):
             self.model = language.model
         self.tokenizer = language.tokenizer
-        self._prepare = as_trained(path, trim=False)
-        self._hf = None
         if loaded is not None:
             self._hf = HFTextGenerator(path, "decoder", loaded, batch=32)
 
@@ -197,7 +259,9 @@ class LanguageModelPredictor(Predictor):
         self, prompts: list[str], settings: GenerationSettings
     ) -> list[GeneratedText]:
         if self._hf is None:
-            raise ConfigError(f"{self._path}: an n-gram model has no generation config")
+            raise ConfigError(
+                f"{self._path}: n-gram models and CTranslate2 have no generation config"
+            )
         given: dict[str, Any] = {**settings}
         del given["generation_config"]
         sampling = sorted(given.keys() & {"top_k", "top_p", "min_p", "stop", "seed"})

@@ -4,7 +4,7 @@ import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from flax import nnx
 from jax.sharding import Mesh
@@ -60,6 +60,9 @@ def load(
     checkpoint: str | int = "best",
     allow_changed_config: bool = False,
     mesh: Mesh | None = None,
+    engine: Literal["jax", "ctranslate2"] = "jax",
+    compute: str | None = None,
+    engine_cache: str | os.PathLike[str] | None = None,
 ) -> Any:
     """The predictor of a run directory or a Hugging Face checkpoint.
 
@@ -79,13 +82,23 @@ def load(
         allow_changed_config: Use a run whose ``config.json`` was changed after training.
         mesh: The devices that share the model and the rows of each batch, made by
             :func:`transformer_jax.parallel.mesh.make_mesh`; None is one device.
+        engine: ``ctranslate2`` computes translators and decoders with CTranslate2 on the CPU; the
+            model is exported once, beside the run.
+        compute: Data type of CTranslate2: ``float32`` (None), ``int8``, ``int16`` ...
+        engine_cache: Folder of exported models; None is the run directory, or the user's cache if
+            that is read-only.
 
     Raises:
-        ConfigError: The checkpoint has no valid name, or the task has no predictor.
+        ConfigError: The checkpoint has no valid name, the task has no predictor, or the engine
+            cannot compute the model.
         CheckpointError: The path holds no trained model, its files are damaged, its family is
             unknown, or the run trained another task.
     """
     folder = Path(path)
+    if engine not in ("jax", "ctranslate2"):
+        raise ConfigError(f"engine is {engine!r}: must be 'jax' or 'ctranslate2'")
+    if engine == "jax" and (compute is not None or engine_cache is not None):
+        raise ConfigError("compute and engine_cache are for engine='ctranslate2': add that")
     changed = changed_config(True) if allow_changed_config else contextlib.nullcontext()
     with changed, loading_on(mesh):
         if task is not None:
@@ -94,8 +107,29 @@ def load(
         kind = family(run)
         if kind in ("image", "ngram") and checkpoint != "best":
             raise ConfigError(f"{path}: has no steps: leave checkpoint out")
+        if engine == "ctranslate2":
+            if mesh is not None:
+                raise ConfigError("mesh: CTranslate2 computes on one CPU: leave it out")
+            return _in_engine(folder, kind, str(checkpoint), compute, engine_cache)
         predictor = PREDICTORS[task_of(run)["kind"] if kind in FINE_TUNED else kind]
         return predictor(folder, str(checkpoint))
+
+
+def _in_engine(
+    path: Path,
+    kind: str,
+    checkpoint: str,
+    compute: str | None,
+    cache: str | os.PathLike[str] | None,
+) -> Predictor:
+    """The predictor of a translator or decoder that CTranslate2 computes."""
+    from transformer_jax.predictors.engines import EngineConfig
+
+    where = None if cache is None else Path(cache)
+    engine = EngineConfig("float32" if compute is None else compute, where)
+    if kind == "encoder-decoder":
+        return TranslationPredictor(path, checkpoint, engine=engine)
+    return LanguageModelPredictor(path, checkpoint, engine=engine)
 
 
 def _of_task(path: Path, task: "Task", checkpoint: str) -> Any:

@@ -170,6 +170,18 @@ class RunDirectory:
 
         return load_params(self.path, which, average=average)
 
+    def weights_digest(
+        self, which: int | Literal["best", "last"] = "best", *, average: int = 1
+    ) -> str:
+        """A checksum that changes with the parameters of :meth:`load_params`.
+
+        Raises:
+            CheckpointError: There is no such checkpoint, or nothing that verifies.
+        """
+        from transformer_jax.training.stored import weights_digest
+
+        return weights_digest(self.path, which, average=average)
+
     def load_tokenizer(self, sha256: str | None = None) -> "Tokenizer":
         """The tokenizer; its file must have this checksum, by default that of the manifest.
 

@@ -1,6 +1,8 @@
 """Checkpoints as they lie on the disk: found, verified, read, averaged; nothing is written here."""
 
 import contextlib
+import hashlib
+import json
 import logging
 import os
 import re
@@ -34,6 +36,7 @@ __all__ = [
     "score_of",
     "steps",
     "verify",
+    "weights_digest",
 ]
 
 log = logging.getLogger(__name__)
@@ -171,6 +174,28 @@ def load_params(
             f"(transformer_jax.load(path, task))"
         )
     return loaded._replace(params=overlay(loaded.frozen, loaded.params), frozen={})
+
+
+def weights_digest(
+    run: str | os.PathLike[str],
+    which: int | Literal["best", "last"] = "best",
+    *,
+    average: int = 1,
+) -> str:
+    """A checksum that changes with the parameters that :func:`load_params` returns.
+
+    Checkpoints are verified and not loaded.
+
+    Raises:
+        CheckpointError: Not a run directory, no such step, or nothing that verifies.
+    """
+    directory = _checkpoints(run)
+    for _ in range(_TRIES):
+        with contextlib.suppress(_Pruned):
+            chosen = [(_item(one, average), one) for one in _chosen(directory, which, average)]
+            said = json.dumps(chosen, sort_keys=True, default=str)
+            return hashlib.sha256(said.encode()).hexdigest()
+    raise CheckpointError(f"{directory}: checkpoints vanish while they are read: try again")
 
 
 def load_parts(

@@ -1,0 +1,87 @@
+"""The flags that choose what computes a model: JAX, or another engine."""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from transformer_jax.cli.output import wrote
+from transformer_jax.cli.run_command import PredictionCommand
+from transformer_jax.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformer_jax.predictors.engines import EngineConfig
+
+__all__ = ["EngineCommand"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EngineCommand(PredictionCommand):
+    """A command that computes with JAX, or with CTranslate2 on a CPU."""
+
+    # Flags that CTranslate2 does not have, and why.
+    NOT_THERE: ClassVar[dict[str, str]] = {
+        "min_p": "has no such sampling",
+        "trace": "does not tell what else was probable",
+        "generation_config": "has a search of its own",
+        "mesh": "computes on one machine's CPU",
+        "prompt_lookup_num_tokens": "drafts no tokens",
+        "context": "computes the model as it was trained",
+        "rope_interpolation": "computes the model as it was trained",
+        "dtype": "has --compute for that",
+    }
+
+    engine: Literal["jax", "ctranslate2"] = "jax"
+    """ctranslate2: decode with CTranslate2 on the CPU. The model is exported once, beside the run;
+    beam search ends when --num-beams hypotheses have ended."""
+    compute: (
+        Literal[
+            "float32", "bfloat16", "float16", "int16",
+            "int8", "int8_float32", "int8_bfloat16", "int8_float16",
+        ]
+        | None
+    ) = None  # fmt: skip
+    """Data type of CTranslate2, for --engine ctranslate2; None is float32, int8 is the fastest."""
+    engine_cache: Path | None = None
+    """Folder of exported models, for --engine ctranslate2; None is the run directory, or the user's
+    cache if that is read-only."""
+
+    @contextlib.contextmanager
+    def loading(self) -> Iterator[None]:
+        """Context in which the command's runs are loaded, if its flags go with the engine.
+
+        Raises:
+            ConfigError: A flag of the other engine.
+        """
+        self.check_engine()
+        with super().loading():
+            yield
+
+    def check_engine(self) -> None:
+        """Refuse flags that the engine does not have.
+
+        Raises:
+            ConfigError: It names the flag, and says why.
+        """
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        if self.engine == "jax":
+            for name in ("compute", "engine_cache"):
+                if getattr(self, name) is not None:
+                    flag = name.replace("_", "-")
+                    raise ConfigError(f"--{flag} is for --engine ctranslate2: add that")
+            return
+        for name, why in self.NOT_THERE.items():
+            if name in defaults and getattr(self, name) != defaults[name]:
+                flag = name.replace("_", "-")
+                raise ConfigError(
+                    f"--{flag} does not go with --engine ctranslate2, which {why}: leave it out, "
+                    f"or use --engine jax"
+                )
+
+    def engine_config(self) -> "EngineConfig":
+        """How CTranslate2 computes, by the flags."""
+        from transformer_jax.predictors.engines import EngineConfig
+
+        told = lambda folder, said: wrote(folder, what=said)
+        return EngineConfig(self.compute or "float32", self.engine_cache, told)

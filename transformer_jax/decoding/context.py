@@ -1,0 +1,147 @@
+"""Texts by a model with a context: prompts cut to it, and texts that outgrow it."""
+
+import abc
+import collections
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from transformer_jax.data.store import TokenStore
+from transformer_jax.decoding.batching import batch_by_length
+from transformer_jax.decoding.options import BatchingConfig
+from transformer_jax.decoding.requests import TextScore
+from transformer_jax.decoding.text_generation import CausalTextGenerator
+from transformer_jax.decoding.windows import Window, windows
+from transformer_jax.decoding.writing import GenerationSequence
+from transformer_jax.errors import ConfigError, DataError, plural
+from transformer_jax.modules.linear import check_indices
+
+__all__ = ["ContextTextGenerator"]
+
+
+class ContextTextGenerator(CausalTextGenerator):
+    """Generates texts of any length in segments, each within the context of the model.
+
+    Attributes:
+        context: The most tokens the model reads at once.
+        start_token: The token that texts begin with.
+        vocab: Tokens that the model has.
+        shapes: Rows of a batch, and what happens to long prompts and where a context is full.
+        counts: Prompts seen so far: ``prompts`` and ``cut``.
+    """
+
+    context: int
+    start_token: int
+    vocab: int
+    shapes: BatchingConfig
+    counts: collections.Counter[str]
+
+    @abc.abstractmethod
+    def window_log_probs(
+        self,
+        texts: Sequence[Sequence[int] | np.ndarray],
+        asked: list[tuple[int, Window]],
+    ) -> Iterator[tuple[tuple[int, Window], np.ndarray]]:
+        """The log-probability of each token but the first of each window of each text."""
+
+    @abc.abstractmethod
+    def segment(self, sequences: list[GenerationSequence], streaming: bool) -> Iterator[None]:
+        """Reads what stands there and writes until a context is full or all have ended."""
+
+    def score(self, texts: Sequence[str], prompts: Sequence[str] | None = None) -> list[TextScore]:
+        """The log-probability of each text, given its prompt if there are prompts.
+
+        Of a text longer than the context each token still sees at least half of it before.
+
+        Raises:
+            ConfigError: More or fewer prompts than texts.
+        """
+        if prompts is not None and len(prompts) != len(texts):
+            raise ConfigError(
+                f"{plural(len(texts), 'text')} but {plural(len(prompts), 'prompt')}: one for each"
+            )
+        ids = self.tokenizer.encode_batch(list(texts))
+        before = self.tokenizer.encode_batch([""] * len(ids) if prompts is None else list(prompts))
+        known = [[self.start_token, *context] for context in before]
+        values = self.log_probs(ids, known)
+        return [
+            TextScore(float(sum(worth)), tuple(tokens), tuple(worth), len(text), len(text.encode()))
+            for text, tokens, worth in zip(texts, ids, values, strict=True)
+        ]
+
+    def document_log_probs(self, store: TokenStore) -> np.ndarray:
+        """The log-probability of every token of tokenized documents, one after the other."""
+        documents = [store[i] for i in range(len(store))]
+        found = self.log_probs(documents, [[self.start_token]] * len(store))
+        return np.concatenate([np.array(values) for values in found])
+
+    def log_probs(
+        self, texts: Sequence[Sequence[int] | np.ndarray], known: Sequence[Sequence[int]]
+    ) -> list[list[float]]:
+        """The log-probability of each token of each text, after what is ``known`` before it.
+
+        Raises:
+            DataError: A token that the model does not have.
+        """
+        wholes = [
+            np.concatenate([np.asarray(before, np.int64), np.asarray(ids, np.int64)])
+            for before, ids in zip(known, texts, strict=True)
+        ]
+        for whole in wholes:
+            check_indices(whole, self.vocab, "token")
+        out: list[list[float]] = [[] for _ in wholes]
+        asked = [
+            (i, window)
+            for i, whole in enumerate(wholes)
+            for window in windows(len(known[i]), len(whole), self.context)
+        ]
+        found = dict(self.window_log_probs(wholes, asked))
+        for i, window in asked:
+            out[i] += np.asarray(found[i, window])[window.at - window.start :].tolist()
+        return out
+
+    def prompt_tokens(self, prompt: str) -> list[int]:
+        """The first token and those of the prompt, also where they exceed the context.
+
+        Raises:
+            DataError: The prompt is too long and ``shapes.too_long`` is ``error``.
+        """
+        [ids] = self.tokenizer.encode_batch([prompt])
+        self.counts["prompts"] += 1
+        if len(ids) >= self.context:
+            if self.shapes.too_long == "error":
+                raise DataError(
+                    f"the prompt has {plural(len(ids), 'token')}, the context allows "
+                    f"{self.context - 1}: shorten it, or truncate its start"
+                )
+            self.counts["cut"] += 1
+        return [self.start_token, *ids]
+
+    def batches(
+        self, sequences: Sequence[GenerationSequence]
+    ) -> Iterator[list[GenerationSequence]]:
+        """Sequences of like length, and alike in being greedy."""
+        alone = self.shapes.num_draft_tokens > 0
+        return batch_by_length(sequences, self.shapes.rows[-1], alone=alone)
+
+    def extend(self, batch: list[GenerationSequence], streaming: bool = False) -> Iterator[None]:
+        """Generates tokens to the end of each sequence; yields where a text is shown or stops."""
+        streaming = streaming or any(sequence.request.stop for sequence in batch)
+        while unfinished := [sequence for sequence in batch if sequence.remaining]:
+            yield from self.segment(unfinished, streaming)
+            self.end_full(unfinished)
+
+    def end_full(self, sequences: Iterable[GenerationSequence]) -> None:
+        """End the texts whose context is full, if ``full`` is ``stop``."""
+        for sequence in sequences:
+            if self.shapes.full == "stop" and sequence.length > self.context:
+                sequence.finish_reason = sequence.finish_reason or "length"
+
+    def context_tokens(self, sequence: GenerationSequence) -> list[int]:
+        """Tokens to read next: all, or the latter half once the context is full."""
+        ids = sequence.prompt_ids + sequence.tokens
+        if sequence.length > self.context:
+            # A prompt that is too long fills the context; what is written since makes room.
+            keep = max(1, self.context // 2) if sequence.tokens else self.context
+            sequence.origin = len(ids) - keep
+        return ids[sequence.origin :]

@@ -1,0 +1,167 @@
+"""Lines of text in, translations out, in order, whatever searches for them."""
+
+import collections
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from jaxtyping import Array, Key
+
+from transformer_jax.config import TransformerConfig
+from transformer_jax.data.vocabulary import check_vocabulary
+from transformer_jax.decoding.generate import SamplingConfig
+from transformer_jax.decoding.options import (
+    BeamSearchConfig,
+    SpecialTokens,
+    TranslationBatching,
+)
+from transformer_jax.decoding.requests import Continuation, GenerationRequest
+from transformer_jax.decoding.text_generation import TextGenerator
+from transformer_jax.decoding.text_tokenizer import TextTokenizer
+from transformer_jax.decoding.translations import Translation
+from transformer_jax.decoding.writing import GenerationSequence
+from transformer_jax.errors import DataError, plural
+
+__all__ = ["LineTranslator", "TranslationSearch"]
+
+
+class TranslationSearch(NamedTuple):
+    """How lines are translated: by beam search, or by sampling if there is a key."""
+
+    config: BeamSearchConfig
+    sampling: SamplingConfig | None = None
+    key: Key[Array, ""] | None = None  # the samples of a line follow from it and the line's number
+
+
+class LineTranslator(TextGenerator[TranslationSearch]):
+    """Sentences to sources of tokens, and the texts that a search finds to translations.
+
+    A subclass searches, see :meth:`searches`.
+
+    Attributes:
+        vocab: Tokens that translations are made of.
+        most: The most tokens of a translation, EOS included.
+        longest: The most tokens of a source, with what frames it, such as EOS.
+        room: The most tokens of its text.
+        counts: Lines seen so far: ``lines``, ``empty`` and ``cut``.
+    """
+
+    def __init__(
+        self,
+        tokenizer: TextTokenizer,
+        config: TransformerConfig,
+        *,
+        search: BeamSearchConfig | None = None,
+        batching: TranslationBatching | None = None,
+    ):
+        """Takes the tokenizer and the configuration of a model.
+
+        Raises:
+            ConfigError: The tokenizer has more tokens than the model.
+        """
+        self.vocab = config.decoder_vocab_size or config.vocab_size
+        check_vocabulary(tokenizer, self.vocab, config.vocab_size)
+        self.tokenizer = tokenizer
+        self.search = search or BeamSearchConfig()
+        self.batching = batching or TranslationBatching()
+        self.most = config.positions.max_length
+        self.longest = min(self.batching.source_lengths[-1], self.most)
+        self.room = self.longest - len(tokenizer.prefix_ids) - len(tokenizer.suffix_ids)
+        self.counts: collections.Counter[str] = collections.Counter()
+
+    def translate(
+        self, lines: Iterable[str], search: BeamSearchConfig | None = None
+    ) -> list[Translation]:
+        """A translation of each line, in the order of the lines. An empty line stays empty.
+
+        Raises:
+            DataError: A line is too long and ``batching.too_long`` is ``error``.
+            NumericsError: The model computed NaN or infinity.
+        """
+        return list(self.stream(lines, search))
+
+    def stream(
+        self,
+        lines: Iterable[str],
+        search: BeamSearchConfig | None = None,
+        *,
+        sampling: SamplingConfig | None = None,
+        key: Key[Array, ""] | None = None,
+    ) -> Iterator[Translation]:
+        """The same, window after window, each as soon as it is read and done: for pipes.
+
+        Args:
+            lines: Sentences.
+            search: Beam search; None is that of the translator.
+            sampling: How tokens are sampled if there is a key.
+            key: With a key, translations are sampled instead of searched for (rows B32-B34). A
+                translation then depends on the key, the line and its number alone.
+        """
+        settings = TranslationSearch(search or self.search, None if key is None else sampling, key)
+        remaining, number = iter(lines), 0
+        while window := list(itertools.islice(remaining, self.batching.window)):
+            yield from self._translations(window, settings, number)
+            number += len(window)
+
+    def encode(self, lines: Sequence[str], earlier: int = 0) -> tuple[list[list[int]], list[bool]]:
+        """Each line's ids with EOS, and whether it was cut; ``earlier`` lines came before.
+
+        Raises:
+            DataError: A line is too long and ``batching.too_long`` is ``error``.
+        """
+        before, after, room = self.tokenizer.prefix_ids, self.tokenizer.suffix_ids, self.room
+        encoded = self.tokenizer.encode_batch(list(lines))
+        cut = [len(ids) > room for ids in encoded]
+        if any(cut) and self.batching.too_long == "error":
+            i = cut.index(True)
+            raise DataError(
+                f"line {earlier + i + 1} has {plural(len(encoded[i]), 'token')}: at most {room} "
+                f"are read; "
+                f"split it, or let it be cut"
+            )
+        return [[*before, *ids[:room], *after] for ids in encoded], cut
+
+    def special_tokens(self, allow_unk: bool = True) -> SpecialTokens:
+        """EOS, padding, and what no translation holds: padding, BOS, and ids without text."""
+        out = {self.tokenizer.pad, self.tokenizer.bos}
+        out |= set(range(self.tokenizer.vocab_size, self.vocab))
+        if not allow_unk and self.tokenizer.unk is not None:
+            out.add(self.tokenizer.unk)
+        suppressed = tuple(sorted(out - {self.tokenizer.eos}))
+        return SpecialTokens(self.tokenizer.eos, self.tokenizer.pad, suppressed)
+
+    def _translations(
+        self, lines: list[str], settings: TranslationSearch, number: int = 0
+    ) -> Iterator[Translation]:
+        """The translations of one window of lines, of which ``number`` came before."""
+        sources, cut = self.encode(lines, self.counts["lines"])
+        framing = self.longest - self.room
+        sequences = [
+            GenerationSequence(
+                GenerationRequest(
+                    line,
+                    max_new_tokens=settings.config.max_length(len(source), self.most),
+                    number=number + i,
+                ),
+                index=i,
+                sample=0,
+                prompt_ids=[],
+                tokenizer=self.tokenizer,
+                prompt_text="",
+                source=source,
+            )
+            for i, (line, source) in enumerate(zip(lines, sources, strict=True))
+            if len(source) > framing
+        ]
+        self.counts.update(lines=len(lines), empty=len(lines) - len(sequences), cut=sum(cut))
+        found = self.search_texts(sequences, settings)
+        nothing = [Continuation("", (), 0.0, "end", 0.0)]
+        for i, line in enumerate(lines):
+            texts = tuple(map(_on_one_line, found.get(i, nothing)))
+            yield Translation(line, texts, cut[i])
+
+
+def _on_one_line(text: Continuation) -> Continuation:
+    """The same with spaces for line breaks: a line of text stays a line."""
+    return dataclasses.replace(text, text=text.text.replace("\r", " ").replace("\n", " "))

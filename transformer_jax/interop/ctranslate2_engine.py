@@ -1,0 +1,260 @@
+"""Models in CTranslate2: batches of token ids in, tokens and their log-probabilities out."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.interop.ctranslate2 import import_ctranslate2, vocabulary
+from transformer_jax.interop.family import Model
+from transformer_jax.numerics import refuse_nonfinite
+
+__all__ = ["BeamSettings", "CTranslate2Engine", "SamplingSettings", "check_compute"]
+
+# Told the row, the token and its log-probability of each new token; whether the row ends with it.
+Receive = Callable[[int, int, float], bool]
+
+_COOLEST = 1e-6  # below, temperatures overflow float32
+_SEEDS = 2**32 - 1
+
+
+class SamplingSettings(NamedTuple):
+    """How each next token is chosen."""
+
+    temperature: float = 0.0  # 0 is greedy
+    top_k: int | None = None  # from the k most probable tokens
+    top_p: float | None = None  # from the fewest tokens that hold this probability
+    repetition_penalty: float = 1.0  # of tokens of the prompt, but its first, and of the text
+    no_repeat_ngram_size: int = 0  # no n-gram of this size is repeated; 0 is no limit
+    min_length: int = 0  # fewest tokens before EOS
+    suppress: tuple[int, ...] = ()  # never generated
+    allow_unk: bool = True
+
+    @property
+    def depends_on_text(self) -> bool:
+        """Whether tokens of the prompt and the text make others less probable."""
+        return self.repetition_penalty != 1 or self.no_repeat_ngram_size > 0
+
+
+class BeamSettings(NamedTuple):
+    """Settings of beam search."""
+
+    num_beams: int
+    nbest: int  # returned, if so many end
+    length_penalty: float = 0.0  # they are ranked by log-probability / length ** this
+    min_length: int = 0  # fewest tokens before EOS
+    suppress: tuple[int, ...] = ()  # never generated
+    allow_unk: bool = True
+    # Whether search goes on to the length limit and all that ended is returned. Otherwise it is
+    # over when num_beams hypotheses have ended; without length penalty, when nbest have ended,
+    # the best of all among them.
+    exhaustive: bool = False
+
+
+class CTranslate2Engine:
+    """A translator or language model that CTranslate2 computes.
+
+    Its log-probabilities are those among the tokens that may be generated.
+
+    Attributes:
+        encodes: Whether it is a translator.
+        window: The longest prompt that it reads at once; None is any length.
+    """
+
+    def __init__(self, folder: Path, model: Model, tokenizer: Tokenizer, compute: str = "float32"):
+        """Loads a folder of :func:`~transformer_jax.interop.ctranslate2.write_ctranslate2`.
+
+        Args:
+            folder: The exported model.
+            model: What it is.
+            tokenizer: Its tokenizer.
+            compute: Data type of weights and products: float32, int8, int16 ...
+
+        Raises:
+            ConfigError: The package is missing, or the processor lacks the data type.
+            CheckpointError: The folder is damaged.
+        """
+        check_compute(compute)
+        self.encodes = model.kind == "encoder-decoder"
+        self.window = model.config.scores.sliding_window
+        self._folder, self._compute = folder, compute
+        self._source = vocabulary(tokenizer, model.config.vocab_size)
+        self._target = vocabulary(tokenizer, model.config.decoder().vocab_size)
+        self._end = tokenizer.eos
+        self._ids = {name: id for id, name in enumerate(self._target)}
+        self._model = self._load()
+
+    def _load(self) -> Any:
+        package = import_ctranslate2()
+        make = package.Translator if self.encodes else package.Generator
+        try:
+            return make(str(self._folder), device="cpu", compute_type=self._compute)
+        except (RuntimeError, ValueError) as error:
+            why = " ".join(str(error).split())
+            raise CheckpointError(f"{self._folder}: CTranslate2 cannot load it: {why}") from None
+
+    def reseed(self, seed: int) -> None:
+        """Makes the next samples follow from ``seed`` alone.
+
+        Each worker is seeded once, when it starts, so that the model is loaded into a new one.
+        """
+        self._model = None  # so that there are never two in memory
+        import_ctranslate2().set_random_seed(seed % _SEEDS)
+        self._model = self._load()
+
+    def generate(
+        self,
+        rows: Sequence[Sequence[int]],
+        longest: int,
+        settings: SamplingSettings,
+        receive: Receive,
+    ) -> None:
+        """Generates each row token by token, until EOS, the limit, or ``receive`` ends it.
+
+        Args:
+            rows: Sources of a translator, prompts of a language model.
+            longest: Most new tokens of any row.
+            settings: How tokens are chosen.
+            receive: Called with each new token, EOS included.
+
+        Raises:
+            NumericsError: The model computed NaN or infinity.
+        """
+        whole = self._reads_stepwise(rows, settings.depends_on_text)
+        prompt = [len(row) - 1 if whole else 0 for row in rows]
+        failed: list[BaseException] = []
+
+        def callback(step: Any) -> bool:
+            row = int(step.batch_id)
+            if prompt[row]:  # a token of the prompt is read
+                prompt[row] -= 1
+                return False
+            try:
+                refuse_nonfinite(step.log_prob)
+                return receive(row, int(step.token_id), float(step.log_prob))
+            except BaseException as error:  # raised below: here it would cross threads of C++
+                failed.append(error)
+                return True
+
+        how = self._common(settings) | {
+            "beam_size": 1,
+            "length_penalty": 0,
+            "repetition_penalty": settings.repetition_penalty,
+            "no_repeat_ngram_size": settings.no_repeat_ngram_size,
+            "callback": callback,
+        }
+        if settings.temperature > 0:
+            how |= {
+                "sampling_temperature": max(settings.temperature, _COOLEST),
+                "sampling_topk": min(settings.top_k or 0, len(self._target)),
+                "sampling_topp": 1.0 if settings.top_p is None else settings.top_p,
+            }
+        self._run(rows, longest, whole, how)
+        if failed:
+            raise failed[0]
+
+    def beam_search(
+        self, rows: Sequence[Sequence[int]], longest: int, settings: BeamSettings
+    ) -> list[list[tuple[list[int], float]]]:
+        """The hypotheses of each row as tokens, EOS included, and log-probability.
+
+        Those that ended come first, best first; then those that the limit cut, without EOS.
+
+        Args:
+            rows: Sources of a translator; prompts of a language model, of one length.
+            longest: Most new tokens of each row.
+            settings: Of the search.
+
+        Raises:
+            NumericsError: The model computed NaN or infinity.
+        """
+        whole = self._reads_stepwise(rows, False)
+        patience = float(longest) if settings.exhaustive else 1.0
+        alpha = settings.length_penalty
+        if settings.exhaustive and not alpha:
+            alpha = 1e-9  # with 0, search is over when the best has ended
+        most = settings.nbest if not alpha else round(settings.num_beams * patience)
+        how = self._common(settings) | {
+            "beam_size": settings.num_beams,
+            "num_hypotheses": most,
+            "patience": patience,
+            "length_penalty": alpha,
+        }
+        start = len(rows[0]) if whole else 0
+        found = []
+        for texts, scores in self._run(rows, longest, whole, how):
+            refuse_nonfinite(scores)
+            texts = [text[start:] for text in texts]
+            worth = [
+                score * (start - bool(start) + len(text)) ** alpha
+                for text, score in zip(texts, scores, strict=True)
+            ]
+            ended = lambda pair: pair[0][-1:] == [self._end]
+            found.append(sorted(zip(texts, worth, strict=True), key=ended, reverse=True))
+        return found
+
+    def log_probs(self, texts: Sequence[Sequence[int]]) -> list[list[float]]:
+        """The log-probability of each token but the first of texts of a language model.
+
+        Raises:
+            NumericsError: The model computed NaN or infinity.
+        """
+        named = [[self._target[id] for id in text] for text in texts]
+        found = [list(one.log_probs) for one in self._model.score_batch(named, max_input_length=0)]
+        for values in found:
+            refuse_nonfinite(values)
+        return found
+
+    def _common(self, settings: SamplingSettings | BeamSettings) -> dict[str, Any]:
+        least = "min_decoding_length" if self.encodes else "min_length"
+        return {
+            least: settings.min_length,
+            "suppress_sequences": [[self._target[id]] for id in settings.suppress] or None,
+            "disable_unk": not settings.allow_unk,
+            "return_scores": True,
+            "return_end_token": True,
+        }
+
+    def _run(
+        self, rows: Sequence[Sequence[int]], longest: int, whole: bool, how: dict[str, Any]
+    ) -> list[tuple[list[list[int]], list[float]]]:
+        """The texts of each row as ids, and their scores."""
+        names = self._source if self.encodes else self._target
+        named = [[names[id] for id in row] for row in rows]
+        if self.encodes:
+            how |= {"max_decoding_length": longest, "max_input_length": 0}
+            found = self._model.translate_batch(named, **how)
+            ids = lambda text: [self._ids[name] for name in text]
+            return [(list(map(ids, one.hypotheses)), one.scores) for one in found]
+        longest += max(map(len, rows)) - 1 if whole else 0
+        how |= {"max_length": longest, "include_prompt_in_result": whole}
+        return [
+            ([list(text) for text in one.sequences_ids], one.scores)
+            for one in self._model.generate_batch(named, **how)
+        ]
+
+    def _reads_stepwise(self, rows: Sequence[Sequence[int]], penalized: bool) -> bool:
+        """Whether prompts are read token by token.
+
+        Penalties see no other tokens, and windows are not met by what is read at once. Beside a
+        prompt of a single token, others would come back as if they had been generated.
+        """
+        if self.encodes:
+            return False
+        lengths = [len(row) for row in rows]
+        beyond = self.window is not None and max(lengths) > self.window
+        return penalized or beyond or (min(lengths) == 1 < max(lengths))
+
+
+def check_compute(compute: str) -> None:
+    """Refuses data types that CTranslate2 cannot compute with on this processor.
+
+    Raises:
+        ConfigError: It names those that it can; or the package is missing.
+    """
+    supported = sorted(import_ctranslate2().get_supported_compute_types("cpu"))
+    if compute not in supported:
+        raise ConfigError(
+            f"compute is {compute}: CTranslate2 has {', '.join(supported)} on this processor"
+        )
