@@ -1,6 +1,7 @@
 """``--engine ctranslate2`` decodes what ours decodes, or says by name what it does not have."""
 
 import dataclasses
+import itertools
 import random
 import shutil
 
@@ -73,7 +74,7 @@ def test_a_translator_writes_what_ours_writes(lesson_run, name):
         if search.num_beams > 1 and any(len(one.tokens) >= limit for one, _ in pairs):
             continue
         scores = [one.score for one, _ in pairs]
-        if any(a - b < 0.1 for a, b in zip(scores, scores[1:], strict=False)):
+        if any(a - b < 0.1 for a, b in itertools.pairwise(scores)):
             continue  # their probabilities leave out what is never written
         compared += 1
         for one, other in pairs:

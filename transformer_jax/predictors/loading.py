@@ -4,7 +4,7 @@ import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from flax import nnx
 from jax.sharding import Mesh
@@ -60,7 +60,7 @@ def load(
     checkpoint: str | int = "best",
     allow_changed_config: bool = False,
     mesh: Mesh | None = None,
-    engine: Literal["jax", "ctranslate2"] = "jax",
+    engine: str = "jax",
     compute: str | None = None,
     engine_cache: str | os.PathLike[str] | None = None,
 ) -> Any:
