@@ -6,9 +6,9 @@ import json
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -16,11 +16,9 @@ import numpy as np
 from transformer_jax.errors import CheckpointError, ConfigError, plural
 from transformer_jax.numerics import all_finite
 from transformer_jax.training import manifest, trees
-from transformer_jax.training.orbax_items import (
-    explained,
-    read_item,
-)
+from transformer_jax.training.orbax_items import explained, read_item
 from transformer_jax.training.partition import overlay
+from transformer_jax.training.scores import Score, score_of
 
 __all__ = [
     "DAMAGED",
@@ -45,30 +43,8 @@ PREFIX = "step_"
 SCRATCH = ".orbax-checkpoint-tmp"  # what Orbax adds to the name of a directory in the making
 DAMAGED = "damaged_"
 FROZEN = "frozen"  # where a run keeps the parameters that it does not train
+T = TypeVar("T")
 _TRIES = 20  # to read a checkpoint of a run in progress, which removes old ones
-
-
-class Score(NamedTuple):
-    """How good the parameters of a checkpoint are."""
-
-    name: str
-    value: float
-    better: Literal["lower", "higher"] = "lower"
-
-    def beats(self, other: "Score | None") -> bool:
-        """Whether this is better than ``other``; anything is better than nothing or not a number.
-
-        Example:
-            >>> Score("loss", 1.0).beats(Score("loss", 2.0))
-            True
-            >>> Score("sacrebleu", 1.0, "higher").beats(Score("sacrebleu", 2.0, "higher"))
-            False
-        """
-        if not np.isfinite(self.value):
-            return False
-        if other is None or not np.isfinite(other.value):
-            return True
-        return self.value < other.value if self.better == "lower" else self.value > other.value
 
 
 class Loaded(NamedTuple):
@@ -109,11 +85,6 @@ def steps(directory: Path) -> list[int]:
         raise CheckpointError(f"{directory}: cannot be read: {error.strerror}") from None
     found = (re.fullmatch(rf"{PREFIX}(\d+)", name) for name in names)
     return sorted((int(match[1]) for match in found if match), reverse=True)
-
-
-def score_of(fields: Mapping[str, Any]) -> Score | None:
-    """The score that a manifest holds."""
-    return Score(**fields["score"]) if fields.get("score") else None
 
 
 def check_checkpoint(
@@ -190,12 +161,9 @@ def weights_digest(
         CheckpointError: Not a run directory, no such step, or nothing that verifies.
     """
     directory = _checkpoints(run)
-    for _ in range(_TRIES):
-        with contextlib.suppress(_Pruned):
-            chosen = [(_item(one, average), one) for one in _chosen(directory, which, average)]
-            said = json.dumps(chosen, sort_keys=True, default=str)
-            return hashlib.sha256(said.encode()).hexdigest()
-    raise CheckpointError(f"{directory}: checkpoints vanish while they are read: try again")
+    chosen = _unpruned(directory, lambda: _chosen(directory, which, average))
+    said = json.dumps([(_item(one, average), one) for one in chosen], sort_keys=True)
+    return hashlib.sha256(said.encode()).hexdigest()
 
 
 def load_parts(
@@ -212,9 +180,18 @@ def load_parts(
     if average < 1:
         raise ConfigError(f"average is {average}: at least 1 checkpoint is needed")
     directory = _checkpoints(run)
+    return _unpruned(directory, lambda: _load(directory, which, average))
+
+
+def _unpruned(directory: Path, read: Callable[[], T]) -> T:
+    """What ``read`` returns when training does not remove what it reads.
+
+    Raises:
+        CheckpointError: Training always does.
+    """
     for _ in range(_TRIES):
         with contextlib.suppress(_Pruned):
-            return _load(directory, which, average)
+            return read()
     raise CheckpointError(f"{directory}: checkpoints vanish while they are read: try again")
 
 
@@ -293,8 +270,7 @@ def _chosen(
     if len(chosen) < average:
         raise CheckpointError(
             f"{directory.parent}: {plural(average, 'checkpoint')} are to be averaged, but only "
-            f"{len(chosen)} "
-            f"good ones are there: ask for fewer, or keep more while training"
+            f"{len(chosen)} good ones are there: ask for fewer, or keep more while training"
         )
     for problem in problems.values():
         log.warning("damaged checkpoint: %s; step %d is used", problem, chosen[0]["step"])
