@@ -7,6 +7,7 @@
     python -m benchmarks encoder-pretrain
     python -m benchmarks encoder-finetune
     python -m benchmarks embed
+    python -m benchmarks engine
     python -m benchmarks load
 
 Writes ``benchmarks/results/NAME.json`` with hardware, versions and commit, and prints a table of
@@ -31,6 +32,7 @@ PEERS = "benchmarks.peers"
 OURS_LANGUAGE = "benchmarks.ours_language"
 PEERS_LANGUAGE = "benchmarks.peers_language"
 OURS_ENCODER = "benchmarks.ours_encoder"
+OURS_ENGINE = "benchmarks.ours_engine"
 PEERS_ENCODER = "benchmarks.peers_encoder"
 
 Table = tuple[str, list[Row], str]  # title, rows, unit
@@ -49,7 +51,7 @@ TINY = {"vocab": 1000, "width": 32, "heads": 2, "layers": 1, "hidden": 64}
 
 What = Literal[
     "train", "decode", "language-train", "language-decode", "encoder-pretrain",
-    "encoder-finetune", "embed", "load",
+    "encoder-finetune", "embed", "engine", "load",
 ]  # fmt: skip
 
 
@@ -234,6 +236,32 @@ def embed(settings: Settings) -> list[Table]:
     return tables
 
 
+def engine(settings: Settings) -> list[Table]:
+    """Texts by JAX and by CTranslate2, from lines to lines: Transformer-base and GPT-2 small."""
+    tables = []
+    base = {"vocab": 8000, "width": 512, "heads": 8, "layers": 6, "hidden": 2048}
+    line = {**base, "length": 24, "new": 24}
+    cases: list[tuple[str, str, dict[str, Any]]] = [
+        (f"translate, batch {batch}, beams {beams}", "translate", {**line, **size})
+        for batch, beams in ((1, 4), (16, 1), (16, 4))
+        for size in ({"batch": batch, "beams": beams},)
+    ]
+    for batch in (1, 8):
+        size = {"batch": batch, "prompt": 16, "new": 32}
+        cases.append((f"generate, batch {batch}, greedy", "generate", size))
+    with tempfile.TemporaryDirectory() as folder:
+        for title, case, arguments in cases:
+            bench = Bench(settings.threads)
+            for name in ("jax", "float32", "int8"):
+                how = {**arguments, "folder": folder, "engine": name}
+                shown = name if name == "jax" else f"CTranslate2 {name}"
+                bench.add(shown, case, how, module=OURS_ENGINE)
+            rows = bench.measure(settings.turns, arguments["batch"] * arguments["new"], "jax")
+            bench.close()
+            tables.append((title, rows, "tokens"))
+    return tables
+
+
 def _named(settings: Settings, name: str) -> str:
     return f"tiny in place of {name}" if settings.tiny else name
 
@@ -246,6 +274,7 @@ RUNS = {
     "encoder-pretrain": encoder_pretrain,
     "encoder-finetune": encoder_finetune,
     "embed": embed,
+    "engine": engine,
 }
 
 

@@ -1,0 +1,118 @@
+"""Our cases: texts by JAX and by CTranslate2, from lines to lines, as the commands write them."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from benchmarks.ours import configuration
+from benchmarks.worker import Setup, serve
+from transformer_jax.config import TransformerConfig
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.decoding.options import BeamSearchConfig, TranslationBatching
+from transformer_jax.decoding.requests import GenerationRequest
+from transformer_jax.decoding.translator import Translator
+from transformer_jax.model_presets import PRESETS
+from transformer_jax.models.making import make_model
+from transformer_jax.predictors.engines import (
+    EngineConfig,
+    load_engine_language,
+    load_engine_translator,
+)
+from transformer_jax.predictors.runs import load, load_language
+from transformer_jax.training.checkpoint import Checkpointer
+from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.training.state import TrainState, split
+
+EOS = 3
+SPECIAL = {"pad": "w0", "unk": "w1", "bos": "w2", "eos": f"w{EOS}"}
+
+
+def words(size: int) -> Tokenizer:
+    """One word for each token."""
+    vocabulary = {f"w{id}": id for id in range(size)}
+    parts = dict.fromkeys(("truncation", "padding", "normalizer", "post_processor", "decoder"))
+    fields = {
+        "version": "1.0",
+        "added_tokens": [],
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "w1"},
+    }
+    return Tokenizer(json.dumps(parts | fields), SPECIAL)
+
+
+def make_run(folder: Path, kind: Any, config: TransformerConfig) -> Path:
+    """A run with random weights, whose texts end as soon as they may if the head has biases."""
+    if folder.exists():
+        return folder
+    run = RunDirectory.create(folder)
+    words(config.vocab_size).save(run.tokenizer)
+    fields = {"model": dataclasses.asdict(config), "first": "bos", "special": SPECIAL}
+    run.write(run.config, fields)
+    params = split(make_model(kind, config, rngs=nnx.Rngs(0)))[1]
+    if config.head.bias:
+        params["head"]["bias"] = params["head"]["bias"].at[EOS].set(20.0)
+    checkpointer = Checkpointer(run.checkpoints)
+    checkpointer.save(1, TrainState(jnp.int32(1), params, {}))
+    checkpointer.wait()
+    checkpointer.close()
+    return run.path
+
+
+def texts(count: int, length: int, vocab: int) -> list[str]:
+    """Random texts of one length."""
+    drawn = np.random.default_rng(1).integers(4, vocab, (count, length))
+    return [" ".join(f"w{id}" for id in row) for row in drawn.tolist()]
+
+
+def translate(folder, engine, batch, length, new, beams, **size):
+    """``batch`` lines of ``length`` words into exactly ``new`` tokens each, EOS included."""
+    config = configuration(**size)
+    run = make_run(Path(folder) / "translator", "encoder-decoder", config)
+    search = BeamSearchConfig(num_beams=beams, min_length=new)
+    batching = TranslationBatching(source_lengths=(length + 1,), rows=(batch,))
+    if engine == "jax":
+        translator: Any = Translator(*load(run), search=search, batching=batching)
+    else:
+        how = EngineConfig(engine)
+        translator = load_engine_translator(run, engine=how, search=search, batching=batching)
+    lines = texts(batch, length, config.vocab_size)
+    found = translator.translate(lines)
+    assert {len(one.tokens) for one in found} == {new}
+
+    def work(times):
+        for _ in range(times):
+            found = translator.translate(lines)
+        return [list(one.tokens) for one in found]
+
+    return work, {}
+
+
+def generate(folder, engine, batch, prompt, new):
+    """``new`` tokens after each of ``batch`` prompts, greedily, by GPT-2 small."""
+    config = PRESETS["gpt2_small"]
+    run = make_run(Path(folder) / "gpt2", "decoder", config)
+    model: Any = load_language(run) if engine == "jax" else None
+    model = model or load_engine_language(run, engine=EngineConfig(engine))
+    asked = [
+        GenerationRequest(text, max_new_tokens=new, temperature=0)
+        for text in texts(batch, prompt - 1, config.vocab_size)
+    ]
+    assert {len(found[0].tokens) for found in model.generate(asked)} == {new}
+
+    def work(times):
+        for _ in range(times):
+            found = model.generate(asked)
+        return [list(texts[0].tokens) for texts in found]
+
+    return work, {}
+
+
+CASES: dict[str, Setup] = {"translate": translate, "generate": generate}
+
+if __name__ == "__main__":
+    serve(CASES)
