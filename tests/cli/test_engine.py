@@ -1,7 +1,6 @@
 """``--engine ctranslate2`` decodes what ours decodes, or says by name what it does not have."""
 
 import dataclasses
-import itertools
 import random
 import shutil
 
@@ -66,30 +65,33 @@ def test_a_translator_writes_what_ours_writes(lesson_run, name):
     ours = Translator(*load(lesson_run), batching=one_shape)
     theirs = load_engine_translator(lesson_run)
     limits = [search.max_length(len(ids), ours.most) for ids in ours.encode(lines)[0]]
-    compared = 0
+    compared = others = 0
     for limit, ours_, theirs_ in zip(
         limits, ours.translate(lines, search), theirs.translate(lines, search), strict=True
     ):
         pairs = list(zip(ours_.hypotheses, theirs_.hypotheses, strict=True))
         if search.num_beams > 1 and any(len(one.tokens) >= limit for one, _ in pairs):
             continue
-        scores = [one.score for one, _ in pairs]
-        if any(a - b < 0.1 for a, b in itertools.pairwise(scores)):
-            continue  # their probabilities leave out what is never written
         compared += 1
-        for one, other in pairs:
-            assert one.tokens == other.tokens
-            assert one.finish_reason == other.finish_reason
+        one, other = pairs[0]
+        assert one.tokens == other.tokens
+        assert one.finish_reason == other.finish_reason
+        others += all(a.tokens == b.tokens for a, b in pairs[1:])
+        if search.min_length == 1:  # an end that is not allowed yet has no probability there
             room = 0.02 * len(one.tokens)
             assert abs(one.score - other.score) < room
             assert abs(one.log_prob - other.log_prob) < room
-    assert compared > (60 if search.nbest > 1 else 150)
+    assert compared > (120 if search.nbest > 1 else 150)
+    # Of further ones almost all: their probabilities leave out what is never written.
+    assert others >= 0.97 * compared
 
 
-def test_a_translation_depends_on_its_line_alone(lesson_run):
-    """Not on the lines of its batch, whose limits and lengths are others."""
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_a_translation_depends_on_its_line_alone(lesson_run, num_beams):
+    """Not on the lines of its batch, whose limits, which many reach, and lengths are others."""
     lines = [*lines_of_words(30), "", LESSON[0][0]]
-    theirs = load_engine_translator(lesson_run)
+    search = BeamSearchConfig(num_beams=num_beams, max_len_a=0.3, max_len_b=3)
+    theirs = load_engine_translator(lesson_run, search=search)
     together = theirs.translate(lines)
     for line, one in zip(lines, together, strict=True):
         [alone] = theirs.translate([line])
@@ -140,8 +142,9 @@ def test_a_language_model_writes_what_ours_writes(request, kind, name):
         == [(one.tokens, one.text, one.finish_reason) for one in b]
         for a, b in zip(ours, theirs, strict=True)
     )
-    # Beams of a model that has learnt nothing: probabilities leave out what is never written.
-    assert same >= (190 if "num_beams" in settings else 200)
+    # Of beams not all: probabilities leave out what is never written, here a quarter of a
+    # vocabulary of which nothing is learnt.
+    assert same >= (170 if "num_beams" in settings else 200)
     assert len({found[0].text for found in ours}) > 10
 
 
