@@ -8,6 +8,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # The order of the rings, from the innermost: each imports itself and earlier ones alone.
 ORDER = (
     ("errors", "old_names", "allocator", "compilation_cache", "output_files", "keys", "devices"),
+    ("storage",),
     (
         "numerics",
         "config",
@@ -16,6 +17,7 @@ ORDER = (
         "model_presets",
         "accounting",
         "component_costs",
+        "activation_memory",
     ),
     ("functional",),
     ("modules",),
@@ -44,7 +46,8 @@ RINGS = {
     "devices": set(),
     "keys": set(),
     "numerics": {"errors"},
-    "data": {"data", "errors"},
+    "storage": {"storage", "errors"},
+    "data": {"data", "storage", "errors"},
     "parallel": {"functional", "modules", "parallel", "errors"},
 }
 FORBIDDEN = {"torch", "transformers", "tensorflow", "pickle", "cloudpickle", "dill"}

@@ -8,6 +8,7 @@ from typing import Any
 
 from transformer_jax.cli.flags import positional
 from transformer_jax.errors import ConfigError
+from transformer_jax.storage.urls import url_of
 
 __all__ = ["check_text", "check_value", "check_values"]
 
@@ -37,6 +38,7 @@ _MOST = {
     "target_length": 10_000_000,
     "temperature": 1e6,
 }
+_WRITTEN = ("output", "pictures", "engine_cache", "log_dir")  # paths that commands write
 _LARGEST = 2**31 - 1
 _LONGEST_NAME = 255  # bytes of a part of a path, of common file systems
 _LONGEST_PATH = 4095  # bytes
@@ -84,6 +86,11 @@ def check_value(shown: str, name: str, value: Any) -> None:
     if isinstance(value, int | float):
         _check_number(shown, value, _MOST.get(name, _LARGEST))
     elif isinstance(value, Path):
+        if name in _WRITTEN and (url := url_of(value)) is not None:
+            raise ConfigError(
+                f"{shown} {url}: this command writes local files: name one, and copy it to the "
+                f"object store"
+            )
         _check_path(shown, value)
     elif isinstance(value, str):
         check_text(shown, value)

@@ -9,6 +9,7 @@ from typing import Any
 
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.output_files import Destination
+from transformer_jax.storage.urls import with_urls
 
 __all__ = ["TextOutput", "escaped", "note", "say", "tsv", "waiting", "wrote"]
 
@@ -38,7 +39,7 @@ def tsv(*cells: str | int | float) -> bytes:
 
 def say(text: str) -> None:
     """Print one line on standard error; lone surrogates are printed as escapes."""
-    shown = " ".join(text.split()).encode("utf-8", "backslashreplace").decode()
+    shown = " ".join(with_urls(text).split()).encode("utf-8", "backslashreplace").decode()
     print(shown, file=sys.stderr, flush=True)
 
 

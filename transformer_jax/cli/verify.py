@@ -33,9 +33,10 @@ class Verify:
         """
         from transformer_jax.interop.hf_run_directory import HFRunDirectory
         from transformer_jax.predictors.runs import load_language, open_directory
+        from transformer_jax.storage.copies import fetched
         from transformer_jax.training.stored import verify
 
-        run = open_directory(self.run)
+        run = open_directory(fetched(self.run))  # all of it, also what only training reads
         if isinstance(run, HFRunDirectory):
             # Names, shapes and finite values only: the format has no checksum.
             run.folder.load()
@@ -48,10 +49,10 @@ class Verify:
         if isinstance(model, dict) and model.get("kind") == "ngram":
             if strange := _strange(run):
                 raise CheckpointError(f"{self.run}: not as it was written: {', '.join(strange)}")
-            load_language(self.run)  # the file contains its own checksum
+            load_language(run.path)  # the file contains its own checksum
             print("ngram.npz\tok")
             return 0
-        findings = verify(self.run)
+        findings = verify(run.path)
         for finding in findings:
             said = "ok" if finding.problem is None else finding.problem
             print(f"{finding.path.name}\t{said}")

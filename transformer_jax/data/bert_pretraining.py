@@ -110,7 +110,7 @@ class BertPretrainingPlan:
         self._begins, self._units = _units(store, limit)
         self._texts = _texts(self._begins, self._units, room)
         lengths = self._natural(room) + self._special
-        self._plan = batching.plan(lengths, multiple=8, shuffle=shuffle)
+        self._plan = batching.plan(lengths, usual=8, shuffle=shuffle)
         self.shapes, self.steps_per_epoch = self._plan.shapes, self._plan.steps_per_epoch
         said = (
             self._plan.fingerprint,

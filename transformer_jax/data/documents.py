@@ -18,7 +18,7 @@ from transformer_jax.data.document_stream import (
     read_blocks,
 )
 from transformer_jax.data.tables import parse_object, table_format, text_field
-from transformer_jax.data.text import read_lines
+from transformer_jax.data.text import local_data, read_lines
 from transformer_jax.errors import ConfigError, DataError
 
 __all__ = [
@@ -150,7 +150,7 @@ def read_texts(
 
 
 def _text(path: str, read: TextOptions, where: str) -> DocumentStream:
-    root = pathlib.Path(path)
+    root = local_data(path, where)
     files = [root]
     if os.path.isdir(root):
         found = (file for file in root.rglob("*") if file.name.lower().endswith(_ENDINGS))
@@ -168,7 +168,7 @@ def _text(path: str, read: TextOptions, where: str) -> DocumentStream:
 
 
 def _jsonl(path: str, read: TextOptions, where: str) -> DocumentStream:
-    identity = _identity([pathlib.Path(path)], where, "jsonl", read.field, read.lowercase)
+    identity = _identity([local_data(path, where)], where, "jsonl", read.field, read.lowercase)
 
     def chunks() -> Iterator[TextChunk]:
         for number, line in enumerate(read_lines(path, where), 1):

@@ -3,11 +3,12 @@
 import errno
 import io
 import os
-import pathlib
 import select
 import stat
 import time
 from typing import Any
+
+from transformer_jax.storage.copies import local_file
 
 __all__ = ["open_file", "read_file"]
 
@@ -15,7 +16,7 @@ _PATIENCE = 2.0  # seconds for whoever writes to a pipe to open it
 
 
 def open_file(path: str | os.PathLike[str]) -> io.BufferedReader:
-    """A file, or a pipe with a writer, opened for reading bytes.
+    """A file, or a pipe with a writer, opened for reading bytes; of a URL its local copy.
 
     Reading a pipe without a writer would block, and devices such as ``/dev/zero`` never end.
 
@@ -30,6 +31,7 @@ def open_file(path: str | os.PathLike[str]) -> io.BufferedReader:
         OSError: [Errno 22] it is a device, and a file is needed: '/dev/zero'
     """
     # Without O_NONBLOCK, opening a pipe waits for its writer.
+    path = local_file(path)
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     try:
         kind = os.fstat(handle).st_mode
@@ -59,7 +61,7 @@ def read_file(path: str | os.PathLike[str], most: int | None = None) -> bytes:
     Raises:
         OSError: As :func:`open_file`; or it is a pipe, or larger; ``strerror`` has the reason.
     """
-    path = pathlib.Path(path)
+    path = local_file(path)
     if stat.S_ISFIFO(path.stat().st_mode):
         raise OSError(errno.EINVAL, "it is a pipe, and a file is needed", str(path))
     with open_file(path) as file:

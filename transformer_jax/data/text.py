@@ -10,7 +10,8 @@ import zlib
 from collections.abc import Iterable, Iterator
 
 from transformer_jax.data.files import open_file
-from transformer_jax.errors import DataError
+from transformer_jax.errors import CheckpointError, DataError
+from transformer_jax.storage.copies import fetched
 
 __all__ = ["check_readable", "decode_lines", "open_bytes", "read_lines"]
 
@@ -67,7 +68,7 @@ def open_bytes(path: str | pathlib.Path, flag: str = "") -> io.BufferedIOBase:
         DataError: The file is missing, a folder, a device, a pipe that nobody writes to, or may not
             be read.
     """
-    path = pathlib.Path(path)
+    path = local_data(path, flag)
     where = f"{flag} {path}" if flag else str(path)
     try:
         file = open_file(path)
@@ -82,6 +83,22 @@ def open_bytes(path: str | pathlib.Path, flag: str = "") -> io.BufferedIOBase:
         raise DataError(f"{where}: this is a folder, and a file is needed") from None
     except OSError as error:
         raise DataError(f"{where}: cannot be read: {error.strerror or error}") from None
+
+
+def local_data(path: str | os.PathLike[str], flag: str = "") -> pathlib.Path:
+    """A local copy of the file or folder at a URL; a local path is itself.
+
+    Args:
+        path: A local path or a URL.
+        flag: The setting of the path, for messages.
+
+    Raises:
+        DataError: Nothing is there, or it cannot be read.
+    """
+    try:
+        return fetched(path)
+    except CheckpointError as error:
+        raise DataError(f"{flag} {error}".lstrip()) from None
 
 
 def read_lines(path: str | pathlib.Path, flag: str = "") -> Iterator[str]:

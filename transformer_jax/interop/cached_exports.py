@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -59,10 +60,10 @@ def cached_export(
             return folder / key
     problems = []
     for folder in folders:
-        draft = folder / f"{_owner()}.{key}"
+        draft = folder / f"{_owner()}.{secrets.token_hex(4)}.{key}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            draft.mkdir(exist_ok=True)
+            draft.mkdir()
         except OSError as error:
             problems.append(f"{folder}: {error.strerror}")
             continue

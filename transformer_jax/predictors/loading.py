@@ -19,6 +19,7 @@ from transformer_jax.predictors.runs import (
     FINE_TUNED,
     chosen_checkpoint,
     family,
+    of_training,
     open_directory,
     task_of,
 )
@@ -29,6 +30,7 @@ from transformer_jax.predictors.texts import (
     RegressionPredictor,
     TaggingPredictor,
 )
+from transformer_jax.storage.copies import fetched
 from transformer_jax.training.sealed import changed_config
 
 if TYPE_CHECKING:
@@ -74,7 +76,8 @@ def load(
     ``QuestionAnsweringPredictor`` for a fine-tuned model.
 
     Args:
-        path: A run directory, or the folder of a Hugging Face checkpoint.
+        path: A run directory, or the folder of a Hugging Face checkpoint; local, or on an object
+            store: ``s3://bucket/run``.
         task: The task that the run trained. Runs of the library's tasks need none: their
             ``config.json`` describes the model.
         checkpoint: Checkpoint of a run: ``best``, ``last``, a step, or ``average:N``, the mean of
@@ -94,7 +97,7 @@ def load(
         CheckpointError: The path holds no trained model, its files are damaged, its family is
             unknown, or the run trained another task.
     """
-    folder = Path(path)
+    folder = fetched(path, of_training)
     if engine not in ("jax", "ctranslate2"):
         raise ConfigError(f"engine is {engine!r}: must be 'jax' or 'ctranslate2'")
     if engine == "jax" and (compute is not None or engine_cache is not None):
@@ -102,6 +105,8 @@ def load(
     changed = changed_config(True) if allow_changed_config else contextlib.nullcontext()
     with changed, loading_on(mesh):
         if task is not None:
+            if engine != "jax":
+                raise ConfigError("engine: your own tasks compute with JAX: leave it out")
             return _of_task(folder, task, str(checkpoint))
         run = open_directory(folder)
         kind = family(run)

@@ -29,6 +29,7 @@ __all__ = [
     "load",
     "load_language",
     "model_config",
+    "of_training",
     "open_directory",
     "refuse_others",
     "task_of",
@@ -61,19 +62,27 @@ _USE = {
 
 
 def open_directory(path: str | os.PathLike[str]) -> "RunDirectory":
-    """The run directory at ``path``, or a Hugging Face checkpoint as one.
+    """The run directory at ``path``, or a Hugging Face checkpoint as one; a URL is downloaded.
 
     Raises:
         CheckpointError: The path is neither.
     """
     from transformer_jax.interop.hf_checkpoint import is_hf_checkpoint
+    from transformer_jax.storage.copies import fetched
     from transformer_jax.training.run_directory import RunDirectory
 
+    path = fetched(path, of_training)
     if is_hf_checkpoint(path):
         from transformer_jax.interop.hf_run_directory import HFRunDirectory
 
         return HFRunDirectory(path)
     return RunDirectory.open(path)
+
+
+def of_training(name: str) -> bool:
+    """Whether a file of a run is needed to resume it, and not to use it."""
+    parts = name.split("/")
+    return len(parts) > 3 and parts[0] == "checkpoints" and parts[2] == "optimizer"
 
 
 def model_config(run: "RunDirectory") -> TransformerConfig:

@@ -13,6 +13,8 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from transformer_jax.storage.urls import with_urls
+
 __all__ = ["Activity", "duration", "log", "said", "shown_by", "tracked", "working"]
 
 Item = TypeVar("Item")
@@ -87,7 +89,7 @@ def said() -> None:
 def log(text: str) -> None:
     """Write a line to standard error, in process 0 only."""
     if jax.process_index() == 0:
-        print(text, file=sys.stderr, flush=True)
+        print(with_urls(text), file=sys.stderr, flush=True)
         said()
 
 

@@ -20,6 +20,7 @@ from transformer_jax.output_files import flush_directory
 from transformer_jax.training import manifest, trees
 from transformer_jax.training.lock import check_lock
 from transformer_jax.training.orbax_items import dispose, explained, orbax, read_item
+from transformer_jax.training.published import DELETING, run_storage
 from transformer_jax.training.stored import (
     DAMAGED,
     SCRATCH,
@@ -44,8 +45,6 @@ __all__ = [
     "steps",
     "verify",
 ]
-
-_DELETING = "deleting_"
 
 
 class Restored(NamedTuple):
@@ -124,6 +123,7 @@ class Checkpointer:
         self.describe = dict(describe or {})
         self._pending: tuple[Path, dict[str, Any], tuple[str, ...]] | None = None
         self._left: list[str] = []
+        self._storage = run_storage(self.directory.parent)
         self._primary = jax.process_index() == 0
         if self._primary:
             self._prepare()
@@ -149,7 +149,7 @@ class Checkpointer:
             ) from None
         check_lock(self.directory.parent)
         for path in self.directory.iterdir():
-            if SCRATCH in path.name or path.name.startswith(_DELETING):
+            if SCRATCH in path.name or path.name.startswith(DELETING):
                 shutil.rmtree(path, ignore_errors=True)
 
     def save(self, step: int, state: Any, *, score: Score | None = None) -> None:
@@ -211,7 +211,9 @@ class Checkpointer:
             return
         final, fields, items = self._pending
         scratch = [path for path in final.parent.glob(f"{final.name}{SCRATCH}*") if path.is_dir()]
-        manifest.write(scratch[0] if scratch else final, items, fields)
+        made = scratch[0] if scratch else final
+        manifest.write(made, items, fields)
+        self._storage.publish({f"{self.directory.name}/{final.name}": made})
 
     def wait(self) -> None:
         """Wait until the last save is on disk, then remove checkpoints that are not kept.
@@ -227,6 +229,10 @@ class Checkpointer:
         if self._primary:
             flush_directory(self.directory)
             self._prune()
+            try:
+                self._storage.publish()
+            except OSError as error:
+                raise explained(error, f"{self.directory}: cannot be published") from None
 
     @contextlib.contextmanager
     def _failures(self) -> Iterator[None]:
@@ -268,7 +274,7 @@ class Checkpointer:
         for step in known.keys() - kept - {best}:
             # Renamed first: a kill in the middle leaves rubbish, not half a checkpoint.
             path = self.directory / checkpoint_name(step)
-            rubbish = self.directory / f"{_DELETING}{step:08d}"
+            rubbish = self.directory / f"{DELETING}{step:08d}"
             with contextlib.suppress(OSError):
                 path.rename(rubbish)
                 shutil.rmtree(rubbish, ignore_errors=True)

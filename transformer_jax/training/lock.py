@@ -25,6 +25,9 @@ from typing import Any
 from transformer_jax.data.files import read_file
 from transformer_jax.data.processes import machine, process_alive, this_process
 from transformer_jax.errors import CheckpointError
+from transformer_jax.storage.urls import with_urls, working_copy
+from transformer_jax.training.lease import lease_of
+from transformer_jax.training.published import run_storage
 
 __all__ = [
     "LOCK",
@@ -71,8 +74,9 @@ class RunLock:
         stale: float | int = _STALE,
         say: Callable[[str], None] = lambda text: None,
     ):
-        self.path = Path(path)
+        self.path = working_copy(path)
         self.file = self.path / LOCK
+        self._lease, self._storage = lease_of(self.path), run_storage(self.path)
         self._every, self._stale, self._say = every, stale, say
         self._token = secrets.token_hex(8)
         self._made = False
@@ -82,20 +86,42 @@ class RunLock:
     def __enter__(self) -> "RunLock":
         try:
             self._take()
+            try:
+                self._lease.take(self._token)
+                self._storage.fetch()
+            except BaseException:
+                self._let_go()
+                raise
         except OSError as error:
-            raise CheckpointError(f"{self.path}: cannot be written: {error.strerror}") from None
+            raise self._unwritten(error) from None
         _held[os.path.realpath(self.path)] = self._token
         self._beat = threading.Thread(target=self._touch, name="run lock", daemon=True)
         self._beat.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        if self._beat is not None:
-            self._beat.join()
-        where = os.path.realpath(self.path)
-        if _held.get(where) == self._token:
-            del _held[where]
+    def __exit__(self, kind: type[BaseException] | None = None, *_: object) -> None:
+        try:
+            self._lease.check(self._token)
+            self._storage.publish()
+        except (OSError, CheckpointError) as error:
+            if kind is None:
+                raise self._unwritten(error) if isinstance(error, OSError) else error from None
+            self._say(f"not all of {with_urls(str(self.path))} is published: {error}")
+        finally:
+            self._done.set()
+            if self._beat is not None:
+                self._beat.join()
+            where = os.path.realpath(self.path)
+            if _held.get(where) == self._token:
+                del _held[where]
+            self._let_go()
+
+    def _unwritten(self, error: OSError) -> CheckpointError:
+        return CheckpointError(f"{with_urls(str(self.path))}: cannot be written: {error.strerror}")
+
+    def _let_go(self) -> None:
+        with contextlib.suppress(OSError):
+            self._lease.release(self._token)
         with contextlib.suppress(OSError):
             if self._ours():
                 self.file.unlink()
@@ -195,6 +221,7 @@ class RunLock:
             with contextlib.suppress(OSError):
                 if self._ours():
                     os.utime(self.file)
+                    self._lease.renew(self._token)
 
 
 def check_lock(path: str | os.PathLike[str]) -> None:
@@ -214,6 +241,7 @@ def check_lock(path: str | os.PathLike[str]) -> None:
         raise CheckpointError(f"{file}: cannot be read: {error.strerror}") from None
     ours = _held.get(os.path.realpath(path))
     if ours is not None and found.get("token") == ours:
+        lease_of(path).check(ours)
         return
     here = found.get("machine") == machine() and found.get("pid") == os.getpid()
     if _is_lock(found) and not here and process_alive(found) is not False:

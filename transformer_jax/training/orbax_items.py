@@ -68,7 +68,9 @@ def explained(error: BaseException, what: str) -> CheckpointError:
         number = int(found[1])
     if number is None and "RESOURCE_EXHAUSTED" in str(error):
         number = 28
-    reason = os.strerror(number) if number else f"{type(error).__name__}: {str(error)[:200]}"
+    told = getattr(error, "strerror", None)  # of an object store it says more than its number
+    known = told or (os.strerror(number) if number else None)
+    reason = known or f"{type(error).__name__}: {str(error)[:200]}"
     return CheckpointError(f"{what}: {' '.join(reason.split())}")
 
 

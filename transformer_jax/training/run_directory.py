@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from transformer_jax.data.files import read_file
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.old_names import current_settings
+from transformer_jax.storage.urls import with_urls, working_copy
 from transformer_jax.training import manifest
 from transformer_jax.training.lock import LOCK, check_lock, of_a_lock
+from transformer_jax.training.published import run_storage
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
@@ -27,10 +28,10 @@ NOT_OURS = (
 
 
 class RunDirectory:
-    """The paths of the files of a run.
+    """The paths of the files of a run; of a URL, those of its working copy on this machine.
 
     Raises:
-        ConfigError: The path is a URL, such as ``gs://bucket/run``.
+        ConfigError: As :func:`transformer_jax.storage.urls.url_of`.
 
     Example:
         >>> RunDirectory("runs/base").metrics.name
@@ -38,13 +39,7 @@ class RunDirectory:
     """
 
     def __init__(self, path: str | os.PathLike[str]):
-        # As a path, gs://bucket/run would be a local folder called gs:.
-        if scheme := re.match(r"([a-z][a-z0-9+.-]+):/", os.fspath(path)):
-            raise ConfigError(
-                f"{path}: run directories on {scheme.group(1)}:// are not supported: give a local "
-                f"folder, or one where the storage is mounted"
-            )
-        self.path = Path(path)
+        self.path = working_copy(path)
         self.config = self.path / "config.json"
         self.tokenizer = self.path / "tokenizer.json"
         self.checkpoints = self.path / "checkpoints"
@@ -67,7 +62,7 @@ class RunDirectory:
         """
         run = cls(path)
         cls.check_free(path, overwrite=overwrite)
-        check_lock(path)
+        check_lock(run.path)
         try:
             run.path.mkdir(parents=True, exist_ok=True)
             for entry in run.path.iterdir():
@@ -75,13 +70,22 @@ class RunDirectory:
                     shutil.rmtree(entry)
                 elif entry.name != LOCK:
                     entry.unlink()
+            run_storage(run.path).publish()
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from None
         return run
 
     def has_begun(self) -> bool:
         """Whether training has begun; a run without its first files is empty."""
-        return any(path.exists() for path in (self.metrics, self.checkpoints, self.results))
+        begun = {path.name for path in (self.metrics, self.checkpoints, self.results)}
+        return bool(begun & self._names())
+
+    def _names(self) -> set[str]:
+        try:
+            return run_storage(self.path).names()
+        except OSError as error:
+            shown = with_urls(str(self.path))
+            raise CheckpointError(f"{shown}: cannot be read: {error.strerror}") from None
 
     @classmethod
     def check_free(cls, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -92,20 +96,15 @@ class RunDirectory:
             CheckpointError: It cannot be read.
         """
         run = cls(path)
-        if not os.path.isdir(path):
+        names = run._names()
+        if all(map(of_a_lock, names)):
             return
-        try:
-            empty = all(of_a_lock(entry.name) for entry in run.path.iterdir())
-        except OSError as error:
-            raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
-        if empty:
-            return
-        if any(run.path.glob("*.safetensors")) or any(run.path.glob("*.bin")):
+        if any(name.endswith((".safetensors", ".bin")) for name in names):
             raise ConfigError(
                 f"{path}: holds a Hugging Face checkpoint, which is never deleted: choose another "
                 f"--output"
             )
-        if not run.config.exists():
+        if run.config.name not in names:
             raise ConfigError(f"{path}: is not empty and no run: choose another --output")
         if run.has_begun() and not overwrite:
             raise ConfigError(
@@ -121,7 +120,7 @@ class RunDirectory:
             CheckpointError: There is no run.
         """
         run = cls(path)
-        if not os.path.isdir(path):
+        if not os.path.isdir(run.path):
             raise CheckpointError(f"{path}: no such run directory")
         for needed in (run.config, run.tokenizer):
             if not needed.is_file() and not (needed == run.tokenizer and run.reads_images()):

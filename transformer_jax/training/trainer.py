@@ -72,7 +72,8 @@ class Trainer:
 
     Attributes:
         task: The model, data, objective and metrics.
-        directory: Run directory; created if missing.
+        directory: Run directory; created if missing. It may be on an object store:
+            ``s3://bucket/run``.
         optimizer: A description, an Optax transformation, or a function from the number of steps
             and the trained parameters, with what they declare, to one.
         mesh: Device mesh; None is all devices on the axis ``data``.

@@ -1,0 +1,318 @@
+"""Folders that are kept on an object store.
+
+Object stores replace an object as a whole, but rename nothing. A folder with a ``manifest.json``
+is therefore complete if and only if its manifest is there: it is written last and removed first.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from transformer_jax.errors import CheckpointError
+from transformer_jax.storage.objects import Objects, Stored
+from transformer_jax.storage.urls import read_copy, url_of, url_of_folder
+
+__all__ = [
+    "EXPORTS",
+    "LocalStorage",
+    "ObjectStorage",
+    "Storage",
+    "fetched",
+    "local_file",
+    "storage_of",
+]
+
+MANIFEST = "manifest.json"
+_MISSING: list[object] = []
+_INDEX = ".objects.json"  # what was last seen of each object, beside its local copy
+EXPORTS = ("ctranslate2",)  # folders that using a run makes in it
+_SETTINGS = ("config.json", "tokenizer.json")  # without which a run is none
+_SEALED = ("checkpoints", "frozen")  # whose folders do not count without their manifest
+_TRIES = 5  # listings, where objects vanish between listing and reading
+
+Chosen = Callable[[str], bool]
+
+
+def _none(name: str) -> bool:
+    del name
+    return False
+
+
+@runtime_checkable
+class Storage(Protocol):
+    """Where a run folder is kept for good."""
+
+    def names(self) -> set[str]:
+        """The names at the top of what is kept."""
+
+    def fetch(self) -> None:
+        """Make the folder equal to what is kept."""
+
+    def publish(self, drafts: Mapping[str, Path] = {}) -> None:
+        """Make what is kept equal to the folder, with drafts under their later names."""
+
+
+class LocalStorage:
+    """A folder that is itself what is kept: flushed files and renames make it durable."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+
+    def names(self) -> set[str]:
+        """The names in the folder."""
+        return set(os.listdir(self._folder)) if self._folder.is_dir() else set()
+
+    def fetch(self) -> None:
+        """The folder is what is kept."""
+
+    def publish(self, drafts: Mapping[str, Path] = {}) -> None:
+        """The folder is what is kept; drafts are when they are renamed."""
+
+
+class _File(NamedTuple):
+    path: Path
+    size: int
+    changed: int  # nanoseconds
+
+
+class ObjectStorage:
+    """A folder whose files are kept as objects.
+
+    Args:
+        url: Of the objects.
+        folder: The local copy.
+        ignored: Whether a path below the folder is never published, nor removed by a fetch.
+    """
+
+    def __init__(self, url: str, folder: Path, ignored: Chosen = _none):
+        self.objects, self.folder = Objects(url), folder
+        self._ignored = ignored
+
+    def names(self) -> set[str]:
+        """The names at the top of the objects."""
+        return {name.split("/")[0] for name in self._listed()}
+
+    def fetch(self, omitted: Chosen = _none) -> None:
+        """Make the folder equal to the objects.
+
+        Args:
+            omitted: Whether an object is not downloaded.
+
+        Raises:
+            OSError: The store cannot be read; ``strerror`` says why.
+        """
+        for left in reversed(range(_TRIES)):
+            try:
+                self._fetch(omitted)
+            except FileNotFoundError:  # removed since it was listed
+                if not left:
+                    raise
+            else:
+                return
+
+    def _fetch(self, omitted: Chosen) -> None:
+        listed = self._listed()
+        index = self._read_index()
+        complete = {name: one for name, one in listed.items() if _is_complete(name, listed)}
+        local = self._local()
+        gone = [name for name in local if name not in complete]
+        for name in _removed(gone):
+            (self.folder / name).unlink(missing_ok=True)
+        wanted = [
+            name
+            for name, one in complete.items()
+            if not omitted(name) and index.get(name, _MISSING) != _entry(one, local.get(name))
+        ]
+        for unit in {_unit(name, listed) for name in wanted} - {None}:
+            (self.folder / str(unit) / MANIFEST).unlink(missing_ok=True)
+            wanted += [f"{unit}/{MANIFEST}"]
+        for name in _uploaded(set(wanted)):
+            self.objects.download(name, self.folder / name)
+        self._remove_empty_folders()
+        self._write_index(complete)
+
+    def publish(self, drafts: Mapping[str, Path] = {}) -> None:
+        """Make the objects equal to the files of the folder.
+
+        Args:
+            drafts: Complete folders by the names that they will have, below the folder.
+
+        Raises:
+            OSError: The store cannot be written; ``strerror`` says why.
+        """
+        listed, index, local = self._listed(), self._read_index(), self._local()
+        for name, folder in drafts.items():
+            local |= {f"{name}/{inner}": file for inner, file in _files(folder).items()}
+        changed = [
+            name
+            for name, file in local.items()
+            if name not in listed or index.get(name) != _entry(listed[name], file)
+        ]
+        # A complete folder of which files change is incomplete from here on.
+        units = {_unit(n, local) for n in changed if Path(n).name != MANIFEST} - {None}
+        sealed = {f"{unit}/{MANIFEST}" for unit in units}
+        self.objects.remove(sealed & set(listed))
+        for name in _uploaded(sealed | set(changed)):
+            self.objects.upload(local[name].path, name)
+        self.objects.remove(_removed(name for name in listed if name not in local))
+        self._write_index(self._listed(), local)
+
+    def _listed(self) -> dict[str, Stored]:
+        found = self.objects.list()
+        if not found:
+            self.objects.check_bucket()
+        return {name: one for name, one in found.items() if not self._ignored(name)}
+
+    def _local(self) -> dict[str, _File]:
+        found = _files(self.folder)
+        return {n: file for n, file in found.items() if n != _INDEX and not self._ignored(n)}
+
+    def _read_index(self) -> dict[str, list[object]]:
+        try:
+            found = json.loads((self.folder / _INDEX).read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _write_index(
+        self, listed: Mapping[str, Stored], local: Mapping[str, _File] | None = None
+    ) -> None:
+        local = self._local() if local is None else local
+        index = {name: _entry(one, local[name]) for name, one in listed.items() if name in local}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        draft = self.folder / f".objects.{os.getpid()}.tmp"
+        draft.write_text(json.dumps(index), encoding="utf-8")
+        draft.replace(self.folder / _INDEX)
+
+    def _remove_empty_folders(self) -> None:
+        for path in sorted(self.folder.rglob("*"), reverse=True):
+            ignored = self._ignored(path.relative_to(self.folder).as_posix())
+            if path.is_dir() and not ignored and not any(path.iterdir()):
+                path.rmdir()
+
+
+def _files(folder: Path) -> dict[str, _File]:
+    """The files below a folder, by their names there."""
+    found = {}
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = Path(parent, name)
+            try:
+                said = path.stat()
+            except FileNotFoundError:
+                continue  # a draft that has just been renamed
+            inner = path.relative_to(folder).as_posix()
+            found[inner] = _File(path, said.st_size, said.st_mtime_ns)
+    return found
+
+
+def _entry(stored: Stored, local: _File | None) -> list[object] | None:
+    """What the index says of an object and its copy; it changes when one of them does."""
+    return None if local is None else [stored.tag, stored.size, local.size, local.changed]
+
+
+def _unit(name: str, names: Iterable[str]) -> str | None:
+    """The outermost folder with a manifest that a file lies in."""
+    known = names if isinstance(names, Mapping) else set(names)
+    parents = [parent.as_posix() for parent in reversed(Path(name).parents)]
+    return next((p for p in parents if p != "." and f"{p}/{MANIFEST}" in known), None)
+
+
+def _is_complete(name: str, listed: Mapping[str, Stored]) -> bool:
+    """Whether a file is in no folder whose manifest is missing."""
+    parts = name.split("/")
+    if len(parts) < 3 or parts[0] not in _SEALED:
+        return True
+    return f"{parts[0]}/{parts[1]}/{MANIFEST}" in listed
+
+
+def _uploaded(names: Iterable[str]) -> list[str]:
+    """The order in which files are kept: settings first, the manifests that vouch for others last.
+
+    So a folder that is kept in part is empty, or a run with its settings.
+    """
+    return sorted(names, key=lambda name: (_rank(name), name))
+
+
+def _removed(names: Iterable[str]) -> list[str]:
+    """The order in which files are removed: that of :func:`_uploaded`, backwards."""
+    return _uploaded(names)[::-1]
+
+
+def _rank(name: str) -> int:
+    first, *rest = name.split("/")
+    if rest and rest[-1] == MANIFEST:
+        return 3
+    return 0 if name in _SETTINGS else 2 if first in _SEALED else 1
+
+
+def storage_of(folder: str | os.PathLike[str], ignored: Chosen = _none) -> Storage:
+    """Where the run in a folder is kept: an object store for a working copy, else the folder."""
+    url, folder = url_of_folder(folder), Path(folder)
+    return LocalStorage(folder) if url is None else ObjectStorage(url, folder, ignored)
+
+
+def fetched(path: str | os.PathLike[str], omitted: Chosen = _none) -> Path:
+    """A local copy of what is at a URL, up to date; a local path is itself.
+
+    Args:
+        path: A local path or a URL.
+        omitted: Whether an object of a folder is not downloaded, by its name there.
+
+    Raises:
+        ConfigError: As :func:`transformer_jax.storage.urls.url_of`.
+        CheckpointError: Nothing is there, or it cannot be read.
+    """
+    url = url_of(path)
+    if url is None:
+        return Path(path)
+    try:
+        return local_file(path) if Objects(url).info() is not None else _folder(url, omitted)
+    except OSError as error:
+        raise CheckpointError(f"{url}: cannot be read: {error.strerror or error}") from None
+
+
+def _folder(url: str, omitted: Chosen) -> Path:
+    folder = read_copy(url)
+    if folder.is_file():
+        folder.unlink()
+    ObjectStorage(url, folder, _of_machine).fetch(omitted)
+    if not any(path.name != _INDEX for path in folder.iterdir()):
+        shutil.rmtree(folder, ignore_errors=True)
+        raise CheckpointError(f"{url}: nothing is there")
+    return folder
+
+
+def _of_machine(name: str) -> bool:
+    """Whether a file of a copy that is read belongs to this machine: locks, and exports for it."""
+    first = name.split("/")[0]
+    return first.startswith((".", "lock.json")) or first in EXPORTS
+
+
+def local_file(path: str | os.PathLike[str]) -> Path:
+    """A local copy of the object at a URL, downloaded if it has changed; a local path is itself.
+
+    Raises:
+        ConfigError: As :func:`transformer_jax.storage.urls.url_of`.
+        OSError: It is missing or cannot be read.
+    """
+    url = url_of(path)
+    if url is None:
+        return Path(path)
+    objects, copy = Objects(url), read_copy(url)
+    found = objects.info()
+    if found is None:
+        objects.check_bucket()
+        raise FileNotFoundError(2, "there is no such object", url)
+    note = copy.with_name(f".{copy.name}.object")
+    seen = f"{found.tag} {found.size}"
+    if not (copy.is_file() and note.is_file() and note.read_text("utf-8") == seen):
+        note.unlink(missing_ok=True)
+        objects.download("", copy)
+        if found.written is not None:  # the same everywhere
+            os.utime(copy, (found.written.timestamp(),) * 2)
+        note.write_text(seen, encoding="utf-8")
+    return copy

@@ -1,0 +1,127 @@
+"""URLs of object stores, and where on this machine their files are kept."""
+
+import importlib.util
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from transformer_jax.errors import ConfigError
+
+__all__ = [
+    "BACKENDS",
+    "FOLDER",
+    "Backend",
+    "read_copy",
+    "url_of",
+    "url_of_folder",
+    "with_urls",
+    "working_copy",
+]
+
+FOLDER = "TRANSFORMER_JAX_STORAGE"
+
+
+class Backend(NamedTuple):
+    """The package that reads and writes an object store, and the extra that installs it."""
+
+    package: str
+    extra: str
+
+
+BACKENDS = {"s3": Backend("s3fs", "s3"), "gs": Backend("gcsfs", "gcs")}
+# As a path, s3://bucket/run is s3:/bucket/run.
+_URL = re.compile(r"([a-z][a-z0-9+.-]+):/+(.*)", re.DOTALL)
+_OF_PATHS = re.compile(rf"\b({'|'.join(BACKENDS)}):/(?!/)")
+_WORKING, _READ = "runs", "read"
+
+
+def url_of(path: str | os.PathLike[str]) -> str | None:
+    """The URL that a path is, or None of a local path.
+
+    Raises:
+        ConfigError: Its scheme is unknown, it has no bucket, or the package for it is missing.
+
+    Example:
+        >>> url_of("runs/base") is None
+        True
+        >>> url_of("hdfs://node/run")
+        Traceback (most recent call last):
+        ...
+        transformer_jax.errors.ConfigError: hdfs://node/run: hdfs:// is not supported: give a local
+        path, one where the storage is mounted, s3://BUCKET/NAME or gs://BUCKET/NAME
+    """
+    found = _URL.fullmatch(os.fspath(path))
+    if found is None:
+        return None
+    scheme, rest = found.groups()
+    parts = [part for part in rest.split("/") if part]
+    url = f"{scheme}://{'/'.join(parts)}"
+    if scheme not in BACKENDS:
+        known = " or ".join(f"{name}://BUCKET/NAME" for name in BACKENDS)
+        raise ConfigError(
+            f"{url}: {scheme}:// is not supported: give a local path, one where the storage is "
+            f"mounted, {known}"
+        )
+    if len(parts) < 2 or {".", ".."} & set(parts):
+        raise ConfigError(f"{url}: a bucket and a name are needed: {scheme}://BUCKET/NAME")
+    backend = BACKENDS[scheme]
+    if importlib.util.find_spec(backend.package) is None:
+        raise ConfigError(
+            f"{url}: {scheme}:// needs the package {backend.package}: "
+            f"pip install 'transformer-jax[{backend.extra}]'"
+        )
+    return url
+
+
+def _cache() -> Path:
+    """The folder of local copies: ``TRANSFORMER_JAX_STORAGE``, or one below ``~/.cache``."""
+    given = os.environ.get(FOLDER)
+    return (
+        Path(os.path.abspath(given))
+        if given
+        else Path.home() / ".cache" / "transformer_jax" / "storage"
+    )
+
+
+def _folder(kind: str, url: str) -> Path:
+    scheme, _, rest = url.partition("://")
+    return _cache() / kind / scheme / rest
+
+
+def working_copy(path: str | os.PathLike[str]) -> Path:
+    """The local folder in which a run is written; that of a local path is itself.
+
+    Raises:
+        ConfigError: As :func:`url_of`.
+    """
+    url = url_of(path)
+    return Path(path) if url is None else _folder(_WORKING, url)
+
+
+def read_copy(url: str) -> Path:
+    """The local place of what is downloaded from a URL to be read."""
+    return _folder(_READ, url)
+
+
+def url_of_folder(folder: str | os.PathLike[str]) -> str | None:
+    """The URL whose working copy a folder is, or lies in; None of all other folders."""
+    root = _cache() / _WORKING
+    try:
+        parts = Path(os.path.abspath(folder)).relative_to(root).parts
+    except ValueError:
+        return None
+    return f"{parts[0]}://{'/'.join(parts[1:])}" if len(parts) > 2 else None
+
+
+def with_urls(text: str) -> str:
+    """A message in which local copies, and URLs that were paths, are called by their URLs.
+
+    Example:
+        >>> with_urls("s3:/bucket/run: no such run directory")
+        's3://bucket/run: no such run directory'
+    """
+    for kind in (_WORKING, _READ):
+        for scheme in BACKENDS:
+            text = text.replace(f"{_cache() / kind / scheme}{os.sep}", f"{scheme}://")
+    return _OF_PATHS.sub(r"\1://", text)

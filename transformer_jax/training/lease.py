@@ -1,0 +1,137 @@
+"""The lock of a run on an object store: an object that is created once and renewed.
+
+Each working copy has a lock of its machine (``lock.py``); this one is between machines. It is
+created only where there is none, which object stores do in one step. A run whose writer has not
+renewed it for minutes, by the clock of the store, is taken over.
+"""
+
+import json
+from typing import Any
+
+from transformer_jax.data.processes import process_alive, this_process
+from transformer_jax.errors import CheckpointError
+from transformer_jax.storage.objects import Objects
+from transformer_jax.storage.urls import url_of_folder
+
+__all__ = ["Lease", "NoLease", "lease_of"]
+
+_NAME = "lock.json"
+_STALE = 180.0  # seconds without a renewal
+
+
+class NoLease:
+    """Of a local folder, whose lock is enough."""
+
+    def take(self, token: str) -> None:
+        """Nothing is to be taken."""
+
+    def renew(self, token: str) -> None:
+        """Nothing is to be renewed."""
+
+    def check(self, token: str) -> None:
+        """Nothing can be lost."""
+
+    def release(self, token: str) -> None:
+        """Nothing is to be released."""
+
+
+class Lease(NoLease):
+    """The right to write below a URL.
+
+    Args:
+        url: Of the run.
+        stale: Seconds without a renewal after which a writer of another machine counts as dead.
+    """
+
+    def __init__(self, url: str, stale: float = _STALE):
+        self.url, self._stale, self._objects = url, stale, Objects(url)
+
+    def take(self, token: str) -> None:
+        """Take the lease, or that of a writer that is gone.
+
+        Raises:
+            CheckpointError: Another writer has it; the message names it.
+            OSError: The store cannot be written; ``strerror`` says why.
+        """
+        for _ in range(3):
+            if self._objects.create(_NAME, _content(token)):
+                return
+            found = self._read()
+            if found is None:
+                continue
+            alive = process_alive(found)
+            if alive or (alive is None and self._silent() < self._stale):
+                raise CheckpointError(
+                    f"{self.url}: in use by process {found.get('pid')} on {found.get('host')} "
+                    f"since {found.get('since')}: wait until it ends, or stop it first (if it is "
+                    f"gone already, try again in {round(self._stale)} s)"
+                )
+            # Of two that do this at once, one creates the new object; the other asks again.
+            if self._read() == found:
+                self._objects.remove([_NAME])
+        raise CheckpointError(f"{self.url}: another process has just begun to write there")
+
+    def _silent(self) -> float:
+        """Seconds since the renewal, by the clock of the store."""
+        probe = f".{_NAME}.probe"
+        held = self._objects.info(_NAME)
+        self._objects.write(probe, b"now")
+        now = self._objects.info(probe)
+        self._objects.remove([probe])
+        if held is None or now is None or held.written is None or now.written is None:
+            return 0.0
+        return (now.written - held.written).total_seconds()
+
+    def renew(self, token: str) -> None:
+        """Write it again, if it is ours.
+
+        Raises:
+            OSError: The store cannot be written.
+        """
+        if (self._read() or {}).get("token") == token:
+            self._objects.write(_NAME, _content(token))
+
+    def check(self, token: str) -> None:
+        """Refuse to write if another process has the lease by now.
+
+        Raises:
+            CheckpointError: It was lost, or cannot be read.
+        """
+        try:
+            found = self._read() or {}
+        except OSError as error:
+            raise CheckpointError(f"{self.url}: cannot be read: {error.strerror}") from None
+        if found.get("token") != token:
+            raise CheckpointError(
+                f"{self.url}: no longer locked by this process: another one took it over, or "
+                f"{_NAME} was deleted; so this process writes nothing more to it: continue with "
+                f"`resume {self.url}`"
+            )
+
+    def release(self, token: str) -> None:
+        """Remove it, if it is ours.
+
+        Raises:
+            OSError: The store cannot be written.
+        """
+        if (self._read() or {}).get("token") == token:
+            self._objects.remove([_NAME])
+
+    def _read(self) -> dict[str, Any] | None:
+        try:
+            found = json.loads(self._objects.read(_NAME))
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+def _content(token: str) -> bytes:
+    return json.dumps(this_process() | {"token": token}).encode()
+
+
+def lease_of(folder: Any) -> NoLease:
+    """The lease of the run whose working copy a folder is; nothing to take of other folders."""
+    url = url_of_folder(folder)
+    return NoLease() if url is None else Lease(url)
