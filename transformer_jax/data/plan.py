@@ -103,7 +103,7 @@ class BucketPlan:
 
     Example:
         >>> lengths = np.array([3, 9, 4, 5, 8, 2])
-        >>> plan = BucketPlan(lengths, lengths, max_tokens=16, multiple=8)
+        >>> plan = BucketPlan(lengths, lengths, max_tokens=16, pad_to_multiple_of=8)
         >>> plan.shapes
         [Shape(rows=2, S=8, T=8), Shape(rows=1, S=16, T=16)]
         >>> plan.steps_per_epoch
@@ -123,7 +123,7 @@ class BucketPlan:
         *,
         max_tokens: int = 4096,
         num_buckets: int = 6,
-        multiple: int = 4,
+        pad_to_multiple_of: int = 4,
         required_batch_size_multiple: int = 1,
         seed: int = 0,
         shuffle: bool = True,
@@ -135,7 +135,8 @@ class BucketPlan:
             target_lengths: Tokens of each target.
             max_tokens: Maximum ``rows * max(S, T)`` of a batch, padding included.
             num_buckets: Maximum number of shapes, chosen from the lengths (``choose_shapes``).
-            multiple: Padded lengths are multiples of it; 8 suits accelerators, and pads more.
+            pad_to_multiple_of: Padded lengths are multiples of it, or of 8 where they are
+                below it.
             required_batch_size_multiple: The rows of a batch are a multiple of it, so that they
                 divide over devices and micro-batches.
             seed: Random seed of the order.
@@ -151,12 +152,14 @@ class BucketPlan:
             raise DataError("there are no examples to make batches of")
         rows = required_batch_size_multiple
         settings = {
-            "num_buckets": num_buckets, "multiple": multiple, "required_batch_size_multiple": rows
-        }  # fmt: skip
+            "num_buckets": num_buckets,
+            "pad_to_multiple_of": pad_to_multiple_of,
+            "required_batch_size_multiple": rows,
+        }
         for name, value in settings.items():
             if value < 1:
                 raise ConfigError(f"{name} is {value}: at least 1")
-        sizes = choose_shapes(source_lengths, target_lengths, num_buckets, multiple)
+        sizes = choose_shapes(source_lengths, target_lengths, num_buckets, pad_to_multiple_of)
         longest = max(sizes[-1])
         if max_tokens < longest * rows:
             raise ConfigError(
@@ -170,7 +173,7 @@ class BucketPlan:
         fits = [(source_lengths <= S) & (target_lengths <= T) for S, T in sizes]
         self._bucket = np.argmax(fits, axis=0)
         self._moves = _moves(np.bincount(self._bucket, minlength=len(sizes)), self.shapes)
-        chosen = (max_tokens, num_buckets, multiple, rows, seed, shuffle)
+        chosen = (max_tokens, num_buckets, pad_to_multiple_of, rows, seed, shuffle)
         digest = hashlib.sha256(repr(chosen).encode())
         digest.update(source_lengths.astype("<i8").tobytes())
         digest.update(target_lengths.astype("<i8").tobytes())
@@ -203,7 +206,8 @@ class BucketPlan:
 
         Example:
             >>> lengths = np.array([3, 9, 4, 5, 8, 2])
-            >>> plan = BucketPlan(lengths, lengths, max_tokens=16, multiple=8, shuffle=False)
+            >>> plan = BucketPlan(lengths, lengths, max_tokens=16, pad_to_multiple_of=8,
+            ...                   shuffle=False)
             >>> plan.needed(2)[0] == plan.shapes[0], plan.needed(3)[0] == plan.shapes[1]
             (True, True)
         """
@@ -251,16 +255,24 @@ class Batching:
     num_buckets: int = 6  # maximum number of batch shapes
     required_batch_size_multiple: int = 8  # the rows of a batch are a multiple of it
     seed: int = 1  # random seed of the order
+    # Padded lengths are multiples of it, or of 8 where below it; None follows from the task.
+    pad_to_multiple_of: int | None = None
 
     def plan(
         self,
         source_lengths: Int[np.ndarray, " count"],
         target_lengths: Int[np.ndarray, " count"] | None = None,
         *,
-        multiple: int = 4,
+        usual: int = 4,
         shuffle: bool = True,
     ) -> BucketPlan:
-        """Batches of examples of these lengths, padded to a multiple of ``multiple``.
+        """Batches of examples of these lengths.
+
+        Args:
+            source_lengths: Tokens of each source.
+            target_lengths: Tokens of each target; None is those of the source.
+            usual: ``pad_to_multiple_of``, where that is None.
+            shuffle: False keeps the order.
 
         Example:
             >>> batching = Batching(max_tokens=16, required_batch_size_multiple=1)
@@ -269,9 +281,11 @@ class Batching:
         """
         target_lengths = source_lengths if target_lengths is None else target_lengths
         return BucketPlan(
-            source_lengths, target_lengths, **dataclasses.asdict(self),
-            multiple=multiple, shuffle=shuffle,
-        )  # fmt: skip
+            source_lengths,
+            target_lengths,
+            **dataclasses.asdict(self) | {"pad_to_multiple_of": self.pad_to_multiple_of or usual},
+            shuffle=shuffle,
+        )
 
 
 def shuffled(count: int, seed: int, stream: int) -> Int[np.ndarray, " count"]:

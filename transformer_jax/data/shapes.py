@@ -3,8 +3,9 @@
 import numpy as np
 from jaxtyping import Int
 
-__all__ = ["choose_shapes"]
+__all__ = ["choose_shapes", "padded_length"]
 
+_SHORT = 8  # lengths below the multiple are multiples of it
 _CANDIDATES = 24  # lengths a side from which shapes are made; the search grows with its 4th power
 
 
@@ -12,21 +13,22 @@ def choose_shapes(
     source_lengths: Int[np.ndarray, " count"],
     target_lengths: Int[np.ndarray, " count"],
     count: int,
-    multiple: int = 8,
+    pad_to_multiple_of: int = 8,
 ) -> list[tuple[int, int]]:
     """At most ``count`` shapes ``(S, T)``, each fitting into the next, with the least padding.
 
-    An example takes the first shape that holds both its sides. Among all chains of multiples of
-    ``multiple`` that one is returned for which the sum of ``S + T`` over all examples is least;
-    where lengths are many, the candidates are their quantiles. The last shape holds every example.
+    An example takes the first shape that holds both its sides. Among all chains of lengths as in
+    :func:`padded_length` that one is returned for which the sum of ``S + T`` over all examples is
+    least; where lengths are many, the candidates are their quantiles. The last shape holds every
+    example.
 
     Example:
         >>> lengths = np.array([3, 4, 4, 5, 30])
         >>> choose_shapes(lengths, lengths, 2)
         [(8, 8), (32, 32)]
     """
-    S = _candidates(source_lengths, multiple)
-    T = _candidates(target_lengths, multiple)
+    S = _candidates(source_lengths, pad_to_multiple_of)
+    T = _candidates(target_lengths, pad_to_multiple_of)
     # held[i, j]: examples that shape (S[i], T[j]) holds.
     held = np.zeros((len(S), len(T)), np.int64)
     np.add.at(held, (np.searchsorted(S, source_lengths), np.searchsorted(T, target_lengths)), 1)
@@ -51,8 +53,26 @@ def choose_shapes(
     return [(int(S[i[c]]), int(T[j[c]])) for c in reversed(path)]
 
 
+def padded_length(
+    lengths: Int[np.ndarray, " count"], pad_to_multiple_of: int
+) -> Int[np.ndarray, " count"]:
+    """Lengths with padding: multiples of a number, or of 8 where they are below it.
+
+    Long texts so have lengths that fused kernels take, and short ones are not padded to many times
+    their length.
+
+    Example:
+        >>> padded_length(np.array([3, 21, 130]), 128), padded_length(np.array([3, 21, 130]), 4)
+        (array([  8,  24, 256]), array([  4,  24, 132]))
+    """
+    unit = np.where(
+        lengths > pad_to_multiple_of, pad_to_multiple_of, min(_SHORT, pad_to_multiple_of)
+    )
+    return -(-lengths // unit) * unit
+
+
 def _candidates(lengths: Int[np.ndarray, " count"], multiple: int) -> Int[np.ndarray, " some"]:
-    rounded = -(-lengths // multiple) * multiple
+    rounded = padded_length(lengths, multiple)
     found = np.unique(rounded)
     if len(found) > _CANDIDATES:
         points = np.quantile(rounded, np.linspace(0, 1, _CANDIDATES), method="higher")
