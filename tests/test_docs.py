@@ -114,7 +114,7 @@ def strange_command(code):
     module = ROOT / found[1].replace(".", "/")
     if not (module.with_suffix(".py").exists() or (module / "__main__.py").exists()):
         yield f"no module {found[1]}"
-    if found[1] == "benchmarks" and found[2] not in (*typing.get_args(What), "kernels"):
+    if found[1] == "benchmarks" and found[2] not in (*typing.get_args(What), "kernels", "programs"):
         yield f"no benchmark {found[2]}"
     if program := PROGRAMS.get(f"python -m {found[1]}"):
         yield from strange_training(program, found[2], found[3], code)

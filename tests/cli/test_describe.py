@@ -94,3 +94,26 @@ def test_short_numbers_are_right_to_half_a_percent(number):
 def test_columns_stand_in_line():
     text = plain_table(("a", "", "b", "n"), [("xx", "6 ×", "2×3", "6"), ("y", "", "", "1,234")])
     assert {len(line) for line in text.splitlines()} == {len("xx  6 ×  2×3  1,234")}
+
+
+@pytest.mark.parametrize(
+    ("preset", "target", "length", "line"),
+    [
+        ("vaswani_base", "v5e:2x4", 128, "training: cross-attention: splash"),
+        ("vaswani_base", "v5e:2x4", 64, "evaluation: decoder: xla: 64 queries and 64 keys are"),
+        ("gpt2_small", "h200:1", 64, "training: decoder: xla: attention dropout needs the"),
+        ("bert_base", "h200:1", 64, "evaluation: encoder: xla: cudnn: it needs half precision"),
+        ("vit_base", "v5e:1x1", 64, "evaluation: encoder: xla: 197 queries and 197 keys are"),
+    ],
+)
+def test_the_kernels_of_a_target_are_named(preset, target, length, line, run_command):
+    sizes = ("--batch-size", 8, "--source-length", length, "--target-length", length)
+    code, out, err = run_command("describe", "--preset", preset, "--target", target, *sizes)
+    assert (code, err) == (0, "")
+    assert [found for found in out if found.startswith(line)]
+
+
+def test_an_unknown_target_is_refused(run_command):
+    code, _, err = run_command("describe", "--preset", "vaswani_base", "--target", "h900")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "there is no target 'h900'" in err

@@ -143,6 +143,42 @@ def test_fill_mask_says_what_it_needs(pretrained, run_command, arguments, text, 
     assert says in err
 
 
+MESH = ("--mesh.data", "2", "--mesh.fsdp", "2", "--mesh.tensor", "2")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "kind", "more"),
+    [
+        ("fill-mask", None, ("The [MASK] of [MASK]",)),
+        ("embed", None, ("-",)),
+        ("classify", "classify", ("--all",)),
+        ("classify", "regress", ()),
+        ("tag", "tag", ()),
+    ],
+)
+def test_commands_on_a_mesh_write_what_one_device_does(
+    pretrained, tasks, run_command, tmp_path, command, kind, more
+):
+    run = tasks(kind) if kind else pretrained
+    text = "" if command == "fill-mask" else "".join(f"{line}\n" for line in TEXT)
+    found = []
+    for name, flags in (("one", ()), ("all", MESH)):
+        files = ("--output", tmp_path / f"{name}.npz") if command == "embed" else ()
+        code, out, err = run_command(command, run, *more, *files, *flags, text=text)
+        assert code == 0, err
+        if files:
+            found.append((np.load(tmp_path / f"{name}.npz")["vectors"].ravel(), []))
+        else:
+            words = re.split(r"[\t ]", "\t".join(out))
+            number = lambda word: re.fullmatch(r"-?\d+\.\d+", word)
+            found.append(
+                ([float(w) for w in words if number(w)], [w for w in words if not number(w)])
+            )
+    np.testing.assert_allclose(found[0][0], found[1][0], atol=2e-4)
+    assert found[0][1] == found[1][1]
+
+
 # Fine-tuned encoders
 
 

@@ -14,6 +14,8 @@ import pytest
 import transformer_jax as tj
 from tests.cli.conftest import LESSON
 from tests.conftest import SWEEP_SEED
+from tests.interop.word_level import tokenizer_json
+from tests.parity import layouts
 from transformer_jax.cli.generate import Generate
 from transformer_jax.cli.translate import Translate
 from transformer_jax.errors import ConfigError
@@ -209,6 +211,8 @@ def test_any_combination_works_as_in_ours_or_is_refused_by_name(
     chosen += draw.sample(sorted(REFUSED), 1) if draw.random() < 0.2 else []
     if {"tsv", "json"} <= set(chosen) or {"tsv", "scores"} <= set(chosen):
         chosen.remove("tsv")
+    if {"no_repeat_ngram_size", "max_new_tokens"} <= set(chosen):
+        chosen.remove("max_new_tokens")  # more than the context holds: refused together
     flags = [] if translates else ["--prompts", "-", "--temperature", 0, "--max-new-tokens", 9]
     for name in sorted(chosen, key=lambda name: name != "max_new_tokens"):
         flags += (table | REFUSED)[name]
@@ -287,6 +291,23 @@ def test_a_run_that_cannot_be_written_is_exported_to_the_cache(
     assert code != 0
     assert "cannot be written" in err
     assert "name another folder with --engine-cache" in err
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "marian", "bart", "t5"])
+@pytest.mark.quick("gpt2", "marian")
+def test_published_folders_write_what_ours_writes(run_command, tmp_path, name):
+    layouts.write(name, tmp_path / name)
+    (tmp_path / name / "tokenizer.json").write_text(tokenizer_json(97))
+    lines = "w5 w6 w7\nw9\nw11 w12 w13 w14 w15\n"
+    greedy = {
+        "translate": ["--num-beams", 1],
+        "generate": ["--temperature", 0, "--max-new-tokens", 9, "--prompts", "-"],
+    }
+    command = "generate" if name in ("gpt2", "llama") else "translate"
+    found = in_both(run_command, command, tmp_path / name, greedy[command], tmp_path, lines)
+    assert found[0] == found[1]
+    assert len(set(found[0])) > 2
+    assert (tmp_path / name / "ctranslate2").is_dir()
 
 
 @pytest.mark.slow

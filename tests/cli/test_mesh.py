@@ -1,5 +1,8 @@
 """Commands on a mesh write what they write on one device."""
 
+import json
+import re
+
 import jax
 import pytest
 
@@ -19,6 +22,53 @@ def test_translations_of_the_command_are_those_of_one_device(trained_run, run_co
     one = run_command("translate", trained_run, *more, text=lines)
     assert one[0] == 0
     assert run_command("translate", trained_run, *more, *MESH, text=lines)[:2] == one[:2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", ["decoder_run", "rotary_run"])
+@pytest.mark.parametrize(
+    "how",
+    [("--temperature", "0"), ("--num-beams", "4"), ("--top-k", "8", "--num-return-sequences", "3")],
+    ids=["greedy", "beam", "sampled"],
+)
+def test_texts_of_the_command_are_those_of_one_device(run, how, run_command, request):
+    path = request.getfixturevalue(run)
+    command = ("generate", path, *how, "--max-new-tokens", "9", "--json")
+    one = run_command(*command, text="the sea\na\nof\n")
+    assert one[0] == 0
+    many = run_command(*command, *MESH, text="the sea\na\nof\n")
+    for line, other in zip(one[1], many[1], strict=True):
+        same(json.loads(line or "0"), json.loads(other or "0"))
+
+
+def same(one, other):
+    """Equal, but for the rounding of numbers."""
+    assert type(one) is type(other)
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        one, other = list(one.values()), list(other.values())
+    if isinstance(one, list):
+        for pair in zip(one, other, strict=True):
+            same(*pair)
+    elif isinstance(one, float):
+        assert other == pytest.approx(one, abs=2e-4)
+    else:
+        assert one == other
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", ["trained_run", "decoder_run"])
+def test_scores_of_the_command_are_those_of_one_device(run, run_command, request, tmp_path):
+    path = request.getfixturevalue(run)
+    source, target = tmp_path / "source.txt", tmp_path / "target.txt"
+    source.write_text("".join(f"{line}\n" for line, _ in LESSON))
+    target.write_text("".join(f"{line}\n" for _, line in LESSON))
+    files = ("--source", source, "--target", target) if run == "trained_run" else (source,)
+    one, many = (run_command("score", path, *files, *mesh) for mesh in ((), MESH))
+    assert (one[0], many[0]) == (0, 0), one[2]
+    numbers = lambda out: [[float(n) for n in re.findall(r"-?\d+\.\d+", line)] for line in out]
+    assert any(map(len, numbers(one[1])))
+    same(numbers(one[1]), numbers(many[1]))
 
 
 def test_a_predictor_on_a_mesh_holds_its_parameters_there(trained_run):

@@ -1,6 +1,7 @@
 """``--plan``: bad input is refused in one line before anything is compiled or written."""
 
 import importlib.util
+import json
 
 import pytest
 
@@ -13,7 +14,7 @@ COMPILERS = importlib.util.find_spec("libtpu") is not None
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--plan"], "--plan needs devices: --plan h200:8, or a TPU slice"),
+        (["--plan"], "--plan needs devices: --plan h200:8, a TPU slice"),
         (["--plan", "--mesh.fsdp", "2"], "--plan needs devices"),
         (["--plan-json"], "--plan-json is how --plan writes"),
     ],
@@ -26,14 +27,17 @@ def test_a_plan_needs_a_target(arguments, message):
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("b200:8", "there is no target 'b200:8': allowed are h200:8 (GPUs), or a TPU slice"),
+        ("b200:8", "there is no target 'b200:8': allowed are h200:8 (GPUs), a TPU slice"),
         ("h200:0", "there is no target 'h200:0'"),
         ("v5e:8", "there is no target 'v5e:8'"),
-        ("h100:8", "the compiler has no description of h100: of GPUs there is h200"),
+        ("80XB", "--plan 80XB: this is no memory of a device: write 80GiB"),
+        ("80GiB:0", "--plan 80GiB:0: this is no memory of a device"),
+        ("0GiB", "--plan 0GiB: this is no memory of a device"),
+        ("8GiB:8 --mesh.fsdp 3", "mesh.fsdp 3 x mesh.tensor 1 = 3 does not divide the 8 devices"),
     ],
 )
 def test_an_unknown_target_is_refused_and_nothing_is_written(target, message, run_command):
-    code, _, err = run_command("train", "char", "--plan", target)
+    code, _, err = run_command("train", "char", "--plan", *target.split())
     assert code == 2
     assert message in err
     assert err.count("\n") == 1
@@ -45,7 +49,34 @@ def test_only_runs_that_are_pretrained_have_plans(run_command):
 
 
 @pytest.mark.skipif(COMPILERS, reason="the compilers are installed")
-def test_a_missing_compiler_is_named(run_command):
-    code, _, err = run_command("train", "char", "--plan", "v5e:2x4")
+def test_without_a_compiler_the_plan_is_an_estimate_that_says_so(run_command):
+    code, out, err = run_command("train", "char", "--plan", "v5e:2x4")
+    assert (code, out[1].split()[0]) == (0, "training")
+    assert "estimated, not compiled: the TPU compiler is not installed: pip install" in err
+    assert "by an estimate that is within 15 %" in err
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "programs"),
+    [
+        ("train", "small", {"training", "evaluation", "decoding"}),
+        ("train", "char", {"training", "evaluation", "decoding"}),
+        ("pretrain", "small", {"training", "evaluation"}),
+        ("finetune", "tag", {"training", "evaluation"}),
+    ],
+)
+def test_every_family_has_a_plan_of_all_its_programs(command, name, programs, run_command):
+    code, out, _ = run_command(command, name, "--plan", "80GiB:4", "--plan-json")
+    found = json.loads("\n".join(out))
+    assert (code, found["estimated"], found["fits"]) == (0, True, True)
+    assert {program["program"] for program in found["programs"]} == programs
+    assert all(chosen["kernel"] for chosen in found["attention"].values())
+
+
+def test_the_settings_that_are_named_then_fit(run_command):
+    code, _, err = run_command("train", "base", "--plan", "2GiB:4")
     assert code == 2
-    assert "the TPU compiler is not installed: pip install 'transformer_jax[aot]'" in err
+    assert err.splitlines()[-1].startswith("error: 2GiB:4: the run needs ")
+    flags = err.rpartition("it fits with ")[2].split()
+    code, _, err = run_command("train", "base", "--plan", "2GiB:4", *flags)
+    assert (code, "fits: " in err) == (0, True)

@@ -76,11 +76,11 @@ def test_translations_are_those_of_one_device(name, vocab, beams):
 
 
 @functools.cache
-def writer(name=None, kv_heads=2):
+def writer(name=None, kv_heads=2, vocab=20, rows=4):
     tokenizer = Letters()
     config = dataclasses.replace(
         PRESETS["llama_style"],
-        vocab_size=20,
+        vocab_size=vocab,
         d_model=32,
         decoder_layers=2,
         attention=AttentionConfig(num_heads=4, num_kv_heads=kv_heads),
@@ -89,7 +89,7 @@ def writer(name=None, kv_heads=2):
         positions=PositionConfig(kind="rope", max_length=24),
     )
     parts = drawn(lambda: Decoder(config, rngs=nnx.Rngs(0)), seed=3)
-    shapes = BatchingConfig(rows=(4,), lengths=(24,), caches=(64,))
+    shapes = BatchingConfig(rows=(rows,), lengths=(24,), caches=(64,))
     return DecoderLanguageModel(sharded(parts, name), tokenizer, shapes=shapes)
 
 
@@ -114,6 +114,17 @@ def test_generated_texts_are_those_of_one_device(name, how):
         np.testing.assert_allclose(
             [text.score for text in one], [text.score for text in other], atol=1e-5, rtol=1e-5
         )
+
+
+@every_mesh
+@pytest.mark.quick("2x2x2")
+def test_many_texts_of_a_vocabulary_that_does_not_divide_are_those_of_one_device(name):
+    # As many rows as the width: a program that is not traced on the mesh is partitioned wrongly.
+    asked = [GenerationRequest(line, max_new_tokens=9, temperature=0) for line in LINES]
+    found, wanted = (writer(at, vocab=21, rows=32).generate(asked) for at in (name, None))
+    for [one], [other] in zip(found, wanted, strict=True):
+        assert one.tokens == other.tokens
+        assert one.score == pytest.approx(other.score, abs=1e-5)
 
 
 @every_mesh

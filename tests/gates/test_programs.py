@@ -6,23 +6,29 @@ are few, as each is like the others.
 
 import dataclasses
 import importlib.util
+import itertools
 
 import jax
 import pytest
 from flax import nnx
 
+from benchmarks.programs import NAMED, Case
+from tests.compiled_plans import run_of, stored_cases
 from transformer_jax.models.making import make_model
 from transformer_jax.parallel.mesh import MeshConfig
-from transformer_jax.parallel.target import find_target
-from transformer_jax.runs.begin import with_dtype
-from transformer_jax.runs.encoder_settings import PRETRAIN_RUNS
-from transformer_jax.runs.language_settings import RUNS
-from transformer_jax.runs.plan import compile_program
-from transformer_jax.runs.translation_settings import RUNS as TRANSLATION_RUNS
+from transformer_jax.runs.encoder_settings import PretrainRun
+from transformer_jax.runs.language_settings import LanguageRun
+from transformer_jax.runs.plan import compile_program, estimate_program, programs
+from transformer_jax.runs.planned import Shape
+from transformer_jax.runs.translation_settings import Run as TranslationRun
 
-NAMED = {**TRANSLATION_RUNS, **PRETRAIN_RUNS, **RUNS}
-KINDS = {"base": "encoder-decoder", "bert-base": "encoder"}
+KINDS = {TranslationRun: "encoder-decoder", PretrainRun: "encoder", LanguageRun: "decoder"}
 MB = 10**6
+COMPILED = (
+    "gpt2-small, h200:8, 8x1x1, 1 layer, 64 x 1024",
+    "gpt2-small, h200:8, 1x8x1, 2 layers, 64 x 1024, remat",
+    "gpt2-small, v5e:2x4, 8x1x1, 2 layers, 64 x 1024, remat",
+)
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None,
@@ -30,30 +36,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def planned(name, target, mesh, *, layers=1, rows=None, length=None, **training):
-    """A named run with few layers, on a mesh (data, fsdp, tensor, and context) of a target."""
-    run = NAMED[name][1]
-    model = dataclasses.replace(
-        run.model,
-        encoder_layers=min(layers, run.model.encoder_layers),
-        decoder_layers=min(layers, run.model.decoder_layers),
-    )
-    if rows is not None:
-        training |= {"batch_size": rows}
-    if length is not None:
-        training |= {"sequence_length": length}
-    run = dataclasses.replace(
-        run,
-        model=model,
-        mesh=MeshConfig(*mesh),
-        training=dataclasses.replace(run.training, **training),
-    )
-    found = find_target(target)
-    return with_dtype(run, found.devices[0]), found
-
-
-def parameter_bytes(run, name):
-    kind = KINDS.get(name, "decoder")
+def parameter_bytes(run):
+    kind = KINDS[type(run)]
     shapes = nnx.state(nnx.eval_shape(lambda: make_model(kind, run.model, rngs=nnx.Rngs(0))))
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
 
@@ -75,33 +59,32 @@ def assert_sound(report, run, capfd):
         assert not (fsdp_alone and one.kind == "all-reduce" and one.bytes > 10 * MB), one
 
 
+UNPACKED = (("training.layout", "contiguous"),)
 GPU = {
-    "gpt2-small, fsdp": ("gpt2-small", (1, 8, 1), {"layout": "contiguous", "rows": 64}),
-    "gpt2-small, all": ("gpt2-small", (2, 2, 2), {"layout": "contiguous", "rows": 64}),
-    "base, fsdp and tensor": ("base", (1, 4, 2), {}),
-    "bert-base, all": ("bert-base", (2, 2, 2), {}),
+    "gpt2-small, fsdp": Case("gpt2-small", "h200:8", (1, 8), 1, 64, changes=UNPACKED),
+    "gpt2-small, all": Case("gpt2-small", "h200:8", (2, 2, 2), 1, 64, changes=UNPACKED),
+    "base, fsdp and tensor": Case("base", "h200:8", (1, 4, 2), 1),
+    "bert-base, all": Case("bert-base", "h200:8", (2, 2, 2), 1),
 }
 
 
 @pytest.mark.parametrize("case", GPU)
 @pytest.mark.quick("gpt2-small, fsdp")
 def test_training_on_gpus(case, capfd):
-    name, mesh, changes = GPU[case]
-    run, target = planned(name, "h200:8", mesh, **changes)
+    run, target = GPU[case].planned()
     report = compile_program(run, target, "training").report
     assert_sound(report, run, capfd)
     assert report.kernels == {"cudnn": attentions(run), "cudnn backward": attentions(run)}
-    if mesh == (1, 8, 1):
+    if GPU[case].mesh == (1, 8):
         # Parameters and both moments of Adam, and the batch.
-        assert report.arguments <= 3 * parameter_bytes(run, name) / 8 * 1.05 + MB
+        assert report.arguments <= 3 * parameter_bytes(run) / 8 * 1.05 + MB
 
 
 @pytest.mark.parametrize("implementation", ["ring", "chunked"])
 @pytest.mark.slow
 def test_training_on_texts_that_several_gpus_share(implementation, capfd):
-    run, target = planned("gpt2-small", "h200:8", (1, 2, 1, 4), rows=16)
-    attention = dataclasses.replace(run.model.attention, implementation=implementation)
-    run = dataclasses.replace(run, model=dataclasses.replace(run.model, attention=attention))
+    kernel = (("model.attention.implementation", implementation),)
+    run, target = Case("gpt2-small", "h200:8", (1, 2, 1, 4), 1, 16, changes=kernel).planned()
     report = compile_program(run, target, "training").report
     assert_sound(report, run, capfd)
     kinds = {one.kind for one in report.collectives}
@@ -119,20 +102,19 @@ def test_training_on_texts_that_several_gpus_share(implementation, capfd):
 
 
 TPU = {
-    "base, all": ("base", "v5e:2x4", (2, 2, 2), {}),
-    "gpt2-small, fsdp": ("gpt2-small", "v5e:2x4", (1, 8, 1), {"rows": 64}),
-    "bert-base, data and tensor": ("bert-base", "v5e:2x4", (4, 1, 2), {}),
-    "modern, fsdp and tensor": ("modern", "v6e:4x4", (1, 4, 4), {"rows": 32}),
-    "gpt2-small, a cube": ("gpt2-small", "v5p:2x2x2", (2, 2, 2), {"rows": 64}),
-    "gpt2-small, a text on 4 devices": ("gpt2-small", "v5e:2x4", (1, 2, 1, 4), {"rows": 16}),
+    "base, all": Case("base", "v5e:2x4", (2, 2, 2), 1),
+    "gpt2-small, fsdp": Case("gpt2-small", "v5e:2x4", (1, 8), 1, 64),
+    "bert-base, data and tensor": Case("bert-base", "v5e:2x4", (4, 1, 2), 1),
+    "modern, fsdp and tensor": Case("modern", "v6e:4x4", (1, 4, 4), 1, 32),
+    "gpt2-small, a cube": Case("gpt2-small", "v5p:2x2x2", (2, 2, 2), 1, 64),
+    "gpt2-small, a text on 4 devices": Case("gpt2-small", "v5e:2x4", (1, 2, 1, 4), 1, 16),
 }
 
 
 @pytest.mark.parametrize("case", TPU)
 @pytest.mark.quick("gpt2-small, fsdp")
 def test_training_on_tpus(case, capfd):
-    name, target, mesh, changes = TPU[case]
-    run, target = planned(name, target, mesh, **changes)
+    run, target = TPU[case].planned()
     report = compile_program(run, target, "training").report
     # Collectives are not checked by kind: this compiler makes permutations of gathers, to compute
     # while they run.
@@ -141,9 +123,50 @@ def test_training_on_tpus(case, capfd):
     assert "rematerialization" not in capfd.readouterr().err
 
 
+# Every named run on every target; meshes take turns, so that each target has each.
+MESHES = {1: [(1,)], 8: [(8,), (1, 8), (1, 4, 2), (2, 2, 2)], 16: [(16,), (1, 16), (2, 4, 2)]}
+TARGETS = {"h200:1": 1, "h200:8": 8, "v5e:2x4": 8, "v5e:4x4": 16, "v5p:2x2x2": 8, "v6e:4x4": 16}
+TRAINED = [name for name, (_, run) in NAMED.items() if type(run) in KINDS]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ["h200:8", "v5e:2x4"])
-def test_evaluation_has_a_kernel_for_each_attention(target):
-    run, found = planned("gpt2-small", target, (2, 2, 2), rows=64, layout="contiguous")
-    report = compile_program(run, found, "evaluation").report
-    assert sum(report.kernels.values()) == attentions(run)
+@pytest.mark.parametrize(("target", "name"), itertools.product(TARGETS, TRAINED))
+def test_every_named_run_compiles_for_every_target(target, name, capfd):
+    meshes = MESHES[TARGETS[target]]
+    mesh = meshes[(TRAINED.index(name) + list(TARGETS).index(target)) % len(meshes)]
+    rows = 64 if KINDS[type(NAMED[name][1])] == "decoder" else None
+    run, found = Case(name, target, mesh, 1, rows).planned()
+    training = compile_program(run, found, "training")
+    assert training.memory <= found.usable
+    assert training.report.aliased >= 0.999 * training.report.outputs
+    if target.startswith("h200"):
+        assert_sound(training.report, run, capfd)
+    evaluation = compile_program(run, found, "evaluation")
+    assert evaluation.memory <= found.usable
+    # As many kernels in one pass as each of both has in training.
+    assert 2 * sum(evaluation.report.kernels.values()) == sum(training.report.kernels.values())
+    assert "rematerialization" not in capfd.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMPILED)
+def test_memory_is_what_is_stored_and_what_is_estimated(name):
+    case = stored_cases()[name]
+    target = find_target(case["target"])
+    run, shape = run_of(case, target), Shape(*case["batch"])
+    found = compile_program(run, target, "training", shape)
+    # Another version of a compiler may need a little more or less.
+    assert found.memory == pytest.approx(case["compiled_bytes"], rel=0.05)
+    assert estimate_program(run, target, "training", shape).memory == pytest.approx(
+        found.memory, rel=0.15
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["phrasebook", "python-docs"])
+def test_the_decoding_of_a_run_compiles(name):
+    run = NAMED[name][1]
+    target = find_target("h200:1")
+    run = for_device(run, target.devices[0])
+    (shape,) = [shape for what, shape in programs(run, target) if what == "decoding"]
+    assert compile_program(run, target, "decoding", shape).report is not None

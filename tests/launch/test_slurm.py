@@ -137,10 +137,10 @@ def test_a_killed_task_is_queued_again_and_the_run_ends_the_same(cluster, undist
 
 
 def test_the_warning_of_a_time_limit_saves_and_the_run_goes_on(cluster, tmp_path):
-    """A limit of two minutes, and a run that lasts longer."""
-    job = Job(cluster, tmp_path, 20_000, limit="2", warning="59")
+    """A limit of three minutes, and a run that lasts longer."""
+    job = Job(cluster, tmp_path, 20_000, limit="3", warning="59")
     job.until_step(20)
-    for _ in range(150):
+    for _ in range(210):
         if "saved: queued again" in job.log():
             break
         time.sleep(1)

@@ -23,6 +23,13 @@ NAMED = {"id2label": ("num_labels",), "hidden_size": ("pooler_output_size",)}
 ANY = {"model_type"}
 # Classes are chosen by this one, which is about nothing but them.
 CLASSES = {"architectures"}
+# Rates, which change nothing outside training.
+DROPOUT = {
+    "embedding": "dropout",
+    "attention": "dropout",
+    "feed_forward": "activation_dropout",
+    "norm": "residual_dropout",
+}
 # Tokens that are read at once, where angles depend on them.
 SHORT = {"llama_dynamic": 36, "phi3_long": 36}
 AUTO = {
@@ -137,8 +144,8 @@ def usual(model):
     """A model without what changes no result."""
     config = model.config
     still = {
-        group: dataclasses.replace(getattr(config, group), dropout=0.0)
-        for group in ("embedding", "attention", "feed_forward", "norm")
+        group: dataclasses.replace(getattr(config, group), **{rate: 0.0})
+        for group, rate in DROPOUT.items()
     }
     places = config.positions
     if places.kind in ("rope", "relative") and not places.bounded:

@@ -1,8 +1,6 @@
 """Two processes over loopback are one: the same losses, the same parameters, rows by the mesh."""
 
-import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.two_processes import free_port, reports
 from transformer_jax.parallel.mesh import MeshConfig, make_mesh, shard_batch
 from transformer_jax.training.objectives import sequence_to_sequence
 from transformer_jax.training.optimizers import OptimizerConfig, make_optimizer
@@ -67,34 +66,10 @@ print("REPORT", json.dumps(found | {"held": held, "main": is_main_process()}))
 """
 
 
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return str(found.getsockname()[1])
-
-
 @pytest.fixture(scope="module")
 def pair():
     """What two processes of two devices each report."""
-    port, root = free_port(), str(HERE.parents[1])
-    environ = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
-    environ["PYTHONPATH"] = root
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, port, str(n), str(HERE)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ,
-        )
-        for n in range(2)
-    ]  # fmt: skip
-    try:
-        said = [process.communicate(timeout=180) for process in running]
-    finally:
-        for process in running:
-            process.kill()
-    for process, (_, errors) in zip(running, said, strict=True):
-        assert process.returncode == 0, errors[-3000:]
-    # Gloo writes to stdout too, also on the same line.
-    return [json.JSONDecoder().raw_decode(out.split("REPORT ")[1])[0] for out, _ in said]
+    return reports(PROGRAM, str(HERE))
 
 
 def test_two_processes_train_as_one(pair, make_toy, sentences):
@@ -134,9 +109,6 @@ COMMANDS = {
 @pytest.mark.parametrize("said", COMMANDS)
 def test_the_whole_command_runs_on_two_processes(tmp_path, said):
     """From texts to scores: one of them scores in the end, and reads the checkpoint alone."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
     rows = "".join(f"the number {i}\t{i}\n" for i in range(60))
     (tmp_path / "numbers.tsv").write_text("text\tlabel\n" + rows)
     module, *given = (word.format(folder=tmp_path) for word in COMMANDS[said])
@@ -144,7 +116,7 @@ def test_the_whole_command_runs_on_two_processes(tmp_path, said):
     command += ["--output", str(tmp_path / "run"), "--training.steps", "4", "--mesh.data", "2"]
     command += ["--optimizer.schedule.warmup-steps", "2", "--distributed.num-processes", "2"]
     command += ["--loop.evaluate-every", "2", "--loop.checkpoint-every", "2"]
-    command += ["--distributed.coordinator-address", f"localhost:{port}"]
+    command += ["--distributed.coordinator-address", f"localhost:{free_port()}"]
     flags = "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=1"
     settings = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
     how = {"env": settings, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}

@@ -15,6 +15,7 @@ from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.model_presets import PRESETS
+from transformer_jax.storage.urls import with_urls
 
 if TYPE_CHECKING:
     from transformer_jax.accounting import Decoding
@@ -40,6 +41,8 @@ class Describe(RunCommand):
     """Source length in tokens."""
     target_length: int = 32
     """Target or text length in tokens."""
+    target: str | None = None
+    """Devices whose attention kernels are named, such as h200:1 or v5e:2x4."""
     pictures: Path | None = None
     """Folder for plots of positions and masks."""
 
@@ -54,7 +57,7 @@ class Describe(RunCommand):
                 raise ConfigError(f"--{flag} is {getattr(self, name)}: at least 1")
         text = report(
             config,
-            name=self.preset or str(self.run),
+            name=self.preset or with_urls(str(self.run)),
             heads=self.heads(config),
             head=self.run is None or has_head(open_directory(self.run)),
             batch=self.batch_size,
@@ -63,10 +66,33 @@ class Describe(RunCommand):
             table=_rich_table if sys.stdout.isatty() else plain_table,
         )
         print(text)
+        if self.target is not None:
+            print(self.kernels(config, self.target))
         if self.pictures is not None:
             draw(config, self.pictures, self.target_length)
             wrote(self.pictures)
         return 0
+
+    def kernels(self, config: TransformerConfig, name: str) -> str:
+        """The kernel of each attention on a device, and why it is not a fused one.
+
+        Raises:
+            ConfigError: There is no such device.
+        """
+        from transformer_jax.parallel.target import plan_target
+        from transformer_jax.runs.planned import Shape
+        from transformer_jax.runs.planned_kernels import model_kernels
+
+        target = plan_target(name)
+        shape = Shape(self.batch_size, self.target_length)
+        lines = [f"attention on a device of {name}, in {config.compute.dtype}"]
+        for what in ("training", "evaluation"):
+            found = model_kernels(
+                config, target, shape, self.source_length, training=what == "training"
+            )
+            for attention, (kernel, why) in found.items():
+                lines.append(f"{what}: {attention}: {kernel}{f': {why}' if why else ''}")
+        return "\n".join(lines)
 
     def heads(self, config: TransformerConfig) -> dict[str, tuple[int, ...]]:
         """The shapes of the heads of the run's task or of a Hugging Face encoder."""

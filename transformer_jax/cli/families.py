@@ -11,6 +11,7 @@ from pathlib import Path
 from transformer_jax.cli import training
 from transformer_jax.cli.run_flags import NOTE, near
 from transformer_jax.errors import ConfigError
+from transformer_jax.storage.urls import url_of
 
 __all__ = ["COMMANDS", "main"]
 
@@ -61,7 +62,7 @@ def _found(command: str, arguments: list[str]) -> training.TrainingProgram:
         return _by_name(arguments, modules)
     for argument in arguments:
         path = Path(argument)
-        if not argument.startswith("-") and path.is_dir():
+        if not argument.startswith("-") and (url_of(argument) or path.is_dir()):
             return _family(_of_run(path))
     named = next((argument for argument in arguments if not argument.startswith("-")), None)
     if named is not None:
@@ -101,7 +102,7 @@ def _of_run(path: Path) -> str:
     from transformer_jax.predictors.runs import family, open_directory
     from transformer_jax.training.run_directory import ConfigFile
 
-    kind = family(open_directory(path) if path.is_dir() else ConfigFile(path))
+    kind = family(open_directory(path) if url_of(path) or path.is_dir() else ConfigFile(path))
     if kind not in _OF_MODELS:
         raise ConfigError(f"{path}: no command trains or evaluates a model of the kind {kind}")
     return _OF_MODELS[kind]

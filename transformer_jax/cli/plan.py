@@ -11,6 +11,7 @@ from transformer_jax.errors import ConfigError
 
 __all__ = ["plan_run", "take_plan"]
 
+_MARGIN = ", by an estimate that is within 15 % of ten compiled programs"
 _HEAD = ("program", "batch", "fused kernels", "arguments", "temporaries", "memory", "exchanged")
 
 
@@ -32,7 +33,8 @@ def take_plan(arguments: Sequence[str]) -> tuple[str | None, bool, list[str]]:
             target = word.partition("=")[2] or next(words, "")
             if not target or target.startswith("-"):
                 raise ConfigError(
-                    "--plan needs devices: --plan h200:8, or a TPU slice such as --plan v5e:2x4"
+                    "--plan needs devices: --plan h200:8, a TPU slice such as --plan v5e:2x4, or "
+                    "the memory of a device, such as --plan 80GiB"
                 )
         else:
             rest.append(word)
@@ -42,42 +44,55 @@ def take_plan(arguments: Sequence[str]) -> tuple[str | None, bool, list[str]]:
 
 
 def plan_run(name: str, run: Any, named: Any, target: str, as_json: bool) -> int:
-    """Compiles a run for a target and prints what it needs; nothing is trained or written.
+    """Prints what a run needs on a target; nothing is trained or written.
+
+    Its programs are compiled, or their memory is estimated where the target has no compiler.
 
     Args:
         name: Of the run.
         run: Its settings.
         named: The settings before flags changed them.
-        target: Devices, such as ``h200:8``.
+        target: Devices, such as ``h200:8``, or the memory of one, such as ``80GiB``.
         as_json: Whether to print JSON instead of a table.
 
     Raises:
         ConfigError: The run is of a kind without a plan, or does not fit. Then the message has the
             nearest settings that do.
     """
-    from transformer_jax.parallel.target import find_target
+    from transformer_jax.parallel.target import plan_target
     from transformer_jax.runs import plan
-    from transformer_jax.runs.begin import with_dtype
+    from transformer_jax.runs.begin import for_device
+    from transformer_jax.runs.planned import PlannedRun, mesh_on
 
-    if not isinstance(run, plan.PlannedRun):
+    if not isinstance(run, PlannedRun):
         raise ConfigError(
-            f"--plan: {name} has no plan: there are plans of translators, language models and the "
-            f"pre-training of encoders"
+            f"--plan: {name} has no plan: there are plans of translators, language models and "
+            f"encoders"
         )
-    found = find_target(target)
-    run = with_dtype(_with_vocabulary(run, named), found.devices[0])
-    mesh = " x ".join(f"{axis} {size}" for axis, size in plan.mesh_on(run, found).shape.items())
-    say(f"{name} on {target}, mesh {mesh}, {run.model.compute.dtype}: compiling")
+    found = plan_target(target)
+    run = for_device(_with_vocabulary(run, named), found.device)
+    mesh = " x ".join(f"{axis} {size}" for axis, size in mesh_on(run, found).shape.items())
+    how = "compiling" if found.compiles else f"estimated, not compiled: {found.why}"
+    say(f"{name} on {target}, mesh {mesh}, {run.model.compute.dtype}: {how}")
     programs = []
     for program in plan.plan(run, found):
-        say(f"{program.what}: compiled in {program.seconds:.0f} s")
+        if program.estimate is None:
+            shape = f"{program.shape.rows} x {program.shape.length}"
+            say(f"{program.what} {shape}: compiled in {program.seconds:.0f} s")
         programs.append(program)
+    kernels = plan.kernels(run, found)
     fits = all(plan.fits(program, found) for program in programs)
-    print(_as_json(programs, found, fits) if as_json else plain_table(_HEAD, _rows(programs)))
+    if as_json:
+        print(_as_json(programs, kernels, found, fits))
+    else:
+        print(plain_table(_HEAD, _rows(programs)))
+        for attention, chosen in kernels.items():
+            why = f": {chosen.why}" if chosen.why else ""
+            print(f"{attention} attention of training: {chosen.kernel}{why}")
     if not fits:
         raise ConfigError(_advice(run, found, programs))
     most = max(program.memory for program in programs)
-    say(f"fits: {_size(most)} of the {_usable(found)}")
+    say(f"fits: {_size(most)} of the {_usable(found)}{'' if found.compiles else _MARGIN}")
     return 0
 
 
@@ -119,47 +134,65 @@ def _advice(run: Any, found: Any, programs: list[Any]) -> str:
 
 
 def _rows(programs: Sequence[Any]) -> list[tuple[str, ...]]:
+    from transformer_jax.runs.planned_kernels import FUSED
+
     rows: list[tuple[str, ...]] = []
-    for what, (batch, length), memory, found, _ in programs:
-        place = (what, f"{batch} x {length}")
-        if found is None:
+    for program in programs:
+        place = (program.what, f"{program.shape.rows} x {program.shape.length}")
+        memory, found, guessed = program.memory, program.report, program.estimate
+        if guessed is not None:
+            fused = {chosen.kernel for chosen in guessed.kernels.values()} & set(FUSED.values())
+            sizes = map(_size, (round(guessed.arguments), guessed.temporaries, memory))
+            rows.append((*place, ", ".join(sorted(fused)) or "none", *sizes, "not estimated"))
+        elif found is None:
             rows.append((*place, "", "", "", f"over {_size(memory)}", ""))
-            continue
-        kernels = ", ".join(f"{name} x{count}" for name, count in sorted(found.kernels.items()))
-        exchanged = sum(found.communicated().values())
-        sizes = (found.arguments, found.temporaries, memory, exchanged)
-        rows.append((*place, kernels or "none", *map(_size, sizes)))
+        else:
+            kernels = ", ".join(f"{name} x{count}" for name, count in sorted(found.kernels.items()))
+            exchanged = sum(found.communicated().values())
+            bytes_of = (found.arguments, found.temporaries, memory, exchanged)
+            rows.append((*place, kernels or "none", *map(_size, bytes_of)))
     return rows
 
 
-def _as_json(programs: Sequence[Any], found: Any, fits: bool) -> str:
+def _as_json(programs: Sequence[Any], kernels: Any, found: Any, fits: bool) -> str:
     described = [
         {
             "program": program.what,
             "batch": list(program.shape),
             "memory_bytes": program.memory,
-            "compile_seconds": round(program.seconds, 1),
+            "fits": program.memory <= found.usable,
         }
-        | ({} if program.report is None else _details(program.report))
+        | _details(program)
         for program in programs
     ]
     return json.dumps(
         {
             "target": found.name,
+            "estimated": not found.compiles,
             "device_memory_bytes": found.type.memory,
             "usable_memory_bytes": found.usable,
             "fits": fits,
+            "attention": {name: chosen._asdict() for name, chosen in kernels.items()},
             "programs": described,
         },
         indent=1,
     )
 
 
-def _details(report: Any) -> dict[str, Any]:
-    return {
+def _details(program: Any) -> dict[str, Any]:
+    report = program.report
+    if program.estimate is not None:
+        parts = dataclasses.asdict(program.estimate)
+        parts = {name: round(size) for name, size in parts.items() if name != "kernels" and size}
+        return {"temporaries_bytes": program.estimate.temporaries, "parts_bytes": parts}
+    seconds = {"compile_seconds": round(program.seconds, 1)}
+    if report is None:
+        return seconds
+    return seconds | {
         "kernels": report.kernels,
         "arguments_bytes": report.arguments,
         "temporaries_bytes": report.temporaries,
+        "outputs_bytes": report.outputs,
         "collectives_bytes": report.communicated(),
     }
 

@@ -20,6 +20,7 @@ from transformer_jax.cli.run_flags import NOTE, asked_run, near, parse_flags
 from transformer_jax.compilation_cache import enable_compilation_cache
 from transformer_jax.errors import ConfigError
 from transformer_jax.old_names import current_flags
+from transformer_jax.storage.urls import working_copy
 
 __all__ = ["Command", "TrainingProgram", "main", "run_as_program"]
 
@@ -124,15 +125,16 @@ def _writing_alone(path: str, check: Callable[[], None] = lambda: None) -> Itera
     from transformer_jax.training.lock import RunLock, is_locked
     from transformer_jax.training.shared_directory import check_shared
 
+    folder = working_copy(path)
     with contextlib.ExitStack() as held:
         if is_main_process():
             # Nothing is written to other folders, and a run in progress gives its own error.
-            if not is_locked(path):
+            if not is_locked(folder):
                 check()
             held.enter_context(RunLock(path, say=log))
             check()
         sync_global_devices("run is locked")
-        check_shared(path)
+        check_shared(folder)
         yield
 
 
@@ -183,14 +185,14 @@ def _resume(family: TrainingProgram, arguments: Sequence[str]) -> int:
 
 def _continue(family: TrainingProgram, path: str, change: Callable[[Any], Any]) -> int:
     """Trains a run that has begun, with some of its settings changed, to its end."""
-    from transformer_jax.predictors.runs import open_directory
+    from transformer_jax.training.run_directory import RunDirectory
 
-    directory = open_directory(path)
-    run_log(directory.log)
-    run, texts = _unfinished(family, directory)
-    run = change(run)
-    _check_room(run)
     with _writing_alone(path):
+        directory = RunDirectory.open(path)
+        run_log(directory.log)
+        run, texts = _unfinished(family, directory)
+        run = change(run)
+        _check_room(run)
         return family.train(run, directory, texts())
 
 

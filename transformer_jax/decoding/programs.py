@@ -4,7 +4,6 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Key
@@ -66,7 +65,7 @@ class Programs:
         """Takes the static part of a model and the special tokens of its texts."""
         self.graph, self.special, self.draft = graph, special, num_draft_tokens
         self.begin = MeshProgram(self._begin_batch, static_argnames=("size", "length", "ngrams"))
-        self.go = jax.jit(
+        self.go = MeshProgram(
             self._go_batch, static_argnames=("prompt_length", "ngrams"), donate_argnums=1
         )
         self.grow = MeshProgram(_grown, static_argnames="size", donate_argnums=0)

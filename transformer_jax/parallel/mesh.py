@@ -29,6 +29,7 @@ __all__ = [
     "is_main_process",
     "local_rows",
     "make_mesh",
+    "mesh_shape",
     "shard_batch",
     "sync_global_devices",
 ]
@@ -101,7 +102,26 @@ def make_mesh(
             raise ConfigError(f"a mesh has no axis {name}: there are {', '.join(axes)}")
     config = dataclasses.replace(config, **sizes)
     devices = jax.devices() if devices is None else devices
-    n, data = len(devices), config.data
+    shape = mesh_shape(config, len(devices))
+    # An axis may be a part of a physical axis of a TPU slice: else most meshes of a v6e-16 are
+    # refused.
+    grid = mesh_utils.create_device_mesh(
+        tuple(shape.values()), devices, allow_split_physical_axes=True
+    )
+    return Mesh(grid, tuple(shape), axis_types=(AxisType.Auto,) * 4)
+
+
+def mesh_shape(config: MeshConfig, number: int) -> dict[str, int]:
+    """The size of each axis of the mesh of so many devices.
+
+    Raises:
+        ConfigError: The sizes do not multiply to the number of devices.
+
+    Example:
+        >>> mesh_shape(MeshConfig(tensor=2), 8)
+        {'data': 4, 'fsdp': 1, 'context': 1, 'tensor': 2}
+    """
+    n, data = number, config.data
     inner = {"fsdp": config.fsdp, "context": config.context, "tensor": config.tensor}
     for name, size in (*inner.items(), ("data", data)):
         if size < 1 and not (name == "data" and size == -1):
@@ -125,12 +145,7 @@ def make_mesh(
             f"{plural(data * product, 'device')}, but there are {n}: with "
             f"{', '.join(others[:-1])} and {others[-1]}, mesh.data must be {rest} (or -1)"
         )
-    # An axis may be a part of a physical axis of a TPU slice: else most meshes of a v6e-16 are
-    # refused.
-    grid = mesh_utils.create_device_mesh(
-        (rest, *inner.values()), devices, allow_split_physical_axes=True
-    )
-    return Mesh(grid, ("data", *inner), axis_types=(AxisType.Auto,) * 4)
+    return {"data": rest, **inner}
 
 
 def initialize(config: DistributedConfig = DistributedConfig()) -> bool:

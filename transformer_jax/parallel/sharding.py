@@ -107,7 +107,9 @@ def make_placer(params: Parameters, mesh: Mesh) -> Callable[[str, np.ndarray], j
     return place
 
 
-def shardings_like(tree: PyTree, params: PyTree, shardings: PyTree, mesh: Mesh) -> PyTree:
+def shardings_like(
+    tree: PyTree, params: PyTree, shardings: PyTree, mesh: Mesh | AbstractMesh
+) -> PyTree:
     """The shardings of a tree that holds copies of the parameters, such as an optimizer's state.
 
     A leaf lives like the parameter whose path its own path ends with, if their shapes are equal
@@ -137,16 +139,16 @@ def shardings_like(tree: PyTree, params: PyTree, shardings: PyTree, mesh: Mesh) 
     return jax.tree_util.tree_map_with_path(of, tree)
 
 
-def replicated(mesh: Mesh) -> NamedSharding:
+def replicated(mesh: Mesh | AbstractMesh) -> NamedSharding:
     """Whole on every device."""
     return NamedSharding(mesh, P())
 
 
-def num_batch_shards(mesh: Mesh) -> int:
+def num_batch_shards(mesh: Mesh | AbstractMesh) -> int:
     """How many groups of devices share a batch's rows; the number of rows is a multiple of it."""
     return mesh.shape["data"] * mesh.shape["fsdp"]
 
 
-def batch_sharding(mesh: Mesh) -> NamedSharding:
+def batch_sharding(mesh: Mesh | AbstractMesh) -> NamedSharding:
     """The sharding of a batch's arrays, whatever their rank: rows over ``data`` and ``fsdp``."""
     return NamedSharding(mesh, P(("data", "fsdp")))

@@ -3,17 +3,18 @@
 import contextlib
 import dataclasses
 import importlib.util
+import math
 import os
 import re
 from collections.abc import Iterator
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 from jax.experimental import topologies
 
 from transformer_jax.errors import ConfigError
 
-__all__ = ["DEVICES", "DeviceType", "Target", "compile_only", "find_target"]
+__all__ = ["DEVICES", "DeviceType", "Target", "compile_only", "find_target", "plan_target"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,30 +51,70 @@ DEVICES: dict[str, DeviceType] = {
 }
 
 _GPU, _TPU = re.compile(r"(\w+):(\d+)"), re.compile(r"(\w+):(\d+(?:x\d+)+)")
+_MEMORY = re.compile(r"(\d+(?:\.\d+)?)(GB|GiB)(?::(\d+))?")
+_UNITS = {"GB": _GB, "GiB": 2**30}
+_ALLOWED = (
+    "h200:8 (GPUs), a TPU slice such as v5e:2x4, v5e:4x4, v5p:2x2x2 or v6e:4x4, or the memory of a "
+    "device, such as 80GiB or 80GiB:8"
+)
 _DESCRIBED = ("h200",)  # GPUs with a description for the compiler, targets/NAME.txtpb
+
+
+_CAPABILITIES = {"a100": "8.0"}
+
+
+class _Described(NamedTuple):
+    platform: str
+    compute_capability: str | None
 
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """Devices to compile for.
+    """Devices to compile for, or to estimate memory for.
 
     Attributes:
         name: As it was given, such as ``v5e:2x4``.
         type: What each device has.
-        devices: As JAX describes them: they can be compiled for, not run on.
+        devices: As JAX describes them: they can be compiled for, not run on. Empty where there is
+            no compiler for them.
+        number: How many devices there are.
+        why: Why there is no compiler; empty where there is one.
     """
 
     name: str
     type: DeviceType
     devices: tuple[Any, ...]
+    number: int = 0
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        if self.devices:
+            object.__setattr__(self, "number", len(self.devices))
+
+    @property
+    def compiles(self) -> bool:
+        """Whether programs can be compiled for it."""
+        return bool(self.devices)
+
+    @property
+    def device(self) -> Any:
+        """One of the devices: what has its ``platform`` and its ``compute_capability``."""
+        if self.devices:
+            return self.devices[0]
+        gpu = self.type.platform == "gpu"
+        return _Described(
+            self.type.platform,
+            _CAPABILITIES.get(self.name.partition(":")[0], "9.0") if gpu else None,
+        )
 
     @property
     def usable(self) -> int:
         """Bytes that programs can use: JAX takes a part of a GPU's memory when it starts.
 
-        ``XLA_PYTHON_CLIENT_MEM_FRACTION`` is that part, 0.75 if it is not set.
+        ``XLA_PYTHON_CLIENT_MEM_FRACTION`` is that part, 0.75 if it is not set. A memory that was
+        given as such is that of programs.
         """
-        if self.type.platform != "gpu":
+        if self.type.platform != "gpu" or not self.type.kinds:
             return self.type.memory
         part = os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.75")
         try:
@@ -97,17 +138,11 @@ def find_target(name: str) -> Target:
     Raises:
         ConfigError: An unknown name, a slice that does not exist, or no compiler for it.
     """
-    kind, _, size = name.partition(":")
-    allowed = "h200:8 (GPUs), or a TPU slice such as v5e:2x4, v5e:4x4, v5p:2x2x2, v6e:4x4"
-    device = DEVICES.get(kind)
-    pattern = _TPU if device is not None and device.platform == "tpu" else _GPU
-    if device is None or not pattern.fullmatch(name) or not all(map(int, size.split("x"))):
-        raise ConfigError(f"there is no target {name!r}: allowed are {allowed}")
+    kind, size, device = _named(name)
     if device.platform == "gpu" and kind not in _DESCRIBED:
-        raise ConfigError(
-            f"the compiler has no description of {kind}: of GPUs there is {', '.join(_DESCRIBED)}"
-        )
-    _check_compiler(name, device.platform)
+        raise ConfigError(_undescribed(kind))
+    if missing := _missing_compiler(device.platform):
+        raise ConfigError(f"target {name}: {missing}")
     try:
         with _quiet():
             return Target(name, device, tuple(_topology(kind, size, device.platform).devices))
@@ -115,17 +150,67 @@ def find_target(name: str) -> Target:
         raise ConfigError(f"target {name}: {error}") from None
 
 
-def _check_compiler(name: str, platform: str) -> None:
+def plan_target(name: str) -> Target:
+    """The devices to plan for; those of a memory size, or without a compiler, are estimated for.
+
+    Args:
+        name: As for :func:`find_target`, or the memory that programs have on each device, with the
+            number of devices where it is not 1: ``80GiB``, ``80GiB:8``. Such a device is a GPU
+            whose memory alone is known.
+
+    Raises:
+        ConfigError: An unknown name, a malformed size, or a slice that does not exist.
+
+    Example:
+        >>> plan_target("80GiB:8").number, plan_target("80GiB").usable == 80 * 2**30
+        (8, True)
+    """
+    if name[:1].isdecimal():
+        return _sized(name)
+    kind, size, device = _named(name)
+    why = _undescribed(kind) if device.platform == "gpu" and kind not in _DESCRIBED else None
+    why = why or _missing_compiler(device.platform)
+    if why is None:
+        return find_target(name)
+    return Target(name, device, (), math.prod(map(int, size.split("x"))), why)
+
+
+def _sized(name: str) -> Target:
+    match = _MEMORY.fullmatch(name)
+    size, unit, number = match.groups() if match else ("0", "GB", None)
+    memory, devices = int(float(size) * _UNITS[unit]), int(number or 1)
+    if not memory or not devices:
+        raise ConfigError(
+            f"--plan {name}: this is no memory of a device: write 80GiB, 141GB, or 80GiB:8 for "
+            f"eight devices"
+        )
+    device = DeviceType("gpu", memory, 0.0, 0.0, ())
+    return Target(name, device, (), devices, "a memory size has no compiler")
+
+
+def _named(name: str) -> tuple[str, str, DeviceType]:
+    """The kind of devices, their number or shape, and what each has."""
+    kind, _, size = name.partition(":")
+    device = DEVICES.get(kind)
+    pattern = _TPU if device is not None and device.platform == "tpu" else _GPU
+    if device is None or not pattern.fullmatch(name) or not all(map(int, size.split("x"))):
+        raise ConfigError(f"there is no target {name!r}: allowed are {_ALLOWED}")
+    return kind, size, device
+
+
+def _undescribed(kind: str) -> str:
+    return f"the compiler has no description of {kind}: of GPUs there is {', '.join(_DESCRIBED)}"
+
+
+def _missing_compiler(platform: str) -> str | None:
     package = {"gpu": "jax_plugins.xla_cuda13", "tpu": "libtpu"}[platform]
     try:
         found = importlib.util.find_spec(package)
     except ModuleNotFoundError:
         found = None
-    if found is None:
-        raise ConfigError(
-            f"target {name}: the {platform.upper()} compiler is not installed: "
-            "pip install 'transformer_jax[aot]'"
-        )
+    if found is not None:
+        return None
+    return f"the {platform.upper()} compiler is not installed: pip install 'transformer_jax[aot]'"
 
 
 def _topology(kind: str, size: str, platform: str) -> Any:

@@ -11,14 +11,13 @@ from transformer_jax.config import TransformerConfig
 from transformer_jax.data.tokenizer import SPECIAL, Tokenizer, load_tokenizer, train_tokenizer
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.parallel.mesh import devices_of, is_main_process, sync_global_devices
-from transformer_jax.predictors.runs import open_directory
 from transformer_jax.runs.any_run import NewRunType
 from transformer_jax.runs.sizing import vocabulary_for
 from transformer_jax.tasks.batching import TokenCache
 from transformer_jax.training.activity import log, working
 from transformer_jax.training.run_directory import RunDirectory
 
-__all__ = ["begin", "learn_tokenizer", "token_cache", "with_dtype"]
+__all__ = ["begin", "for_device", "learn_tokenizer", "token_cache", "with_dtype"]
 
 
 def learn_tokenizer(
@@ -76,7 +75,7 @@ def begin(
                 f"model.vocab_size is {wanted}: leave model.vocab_size out, and it "
                 f"follows the tokenizer"
             )
-        run = with_dtype(resolve(run, tokenizer), devices_of(run.distributed)[0])
+        run = for_device(resolve(run, tokenizer), devices_of(run.distributed)[0])
         if run.tokenizer.vocab_size is None:
             size = dataclasses.replace(run.tokenizer, vocab_size=tokenizer.vocab_size)
             run = dataclasses.replace(run, tokenizer=size)
@@ -85,7 +84,27 @@ def begin(
         directory.write(directory.config, dataclasses.asdict(run))
         tokenizer.save(directory.tokenizer)
     sync_global_devices("begun")
-    return open_directory(output)
+    return RunDirectory.open(output)
+
+
+def for_device(run: NewRunType, device: Any) -> NewRunType:
+    """The run with the settings that follow from the kind of a device, where they are not given.
+
+    The compute dtype (:func:`with_dtype`), and ``training.pad_to_multiple_of``: fused kernels of
+    TPUs take multiples of 128, those of GPUs are best at multiples of 64.
+
+    Args:
+        run: Of any family.
+        device: One of the devices that it runs on.
+    """
+    made: Any = with_dtype(run, device)
+    training: Any = getattr(made, "training", None)
+    if device.platform == "cpu" or getattr(training, "pad_to_multiple_of", 0) is not None:
+        return made
+    unit = 128 if device.platform == "tpu" else 64
+    return dataclasses.replace(
+        made, training=dataclasses.replace(training, pad_to_multiple_of=unit)
+    )
 
 
 def with_dtype(run: NewRunType, device: Any) -> NewRunType:

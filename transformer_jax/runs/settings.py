@@ -25,4 +25,5 @@ def batching_of(training: Any) -> Batching:
         training.num_buckets,
         training.required_batch_size_multiple,
         training.seed,
+        training.pad_to_multiple_of,
     )

@@ -13,6 +13,7 @@ from transformer_jax.runs.any_run import AnyRun, RunType
 from transformer_jax.runs.checks import check_rows, mesh_of
 from transformer_jax.runs.language_settings import LanguageTraining
 from transformer_jax.runs.sizing import changed_settings, from_size
+from transformer_jax.storage.urls import with_urls
 from transformer_jax.training.activity import log, working
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.run_directory import RunDirectory
@@ -87,7 +88,7 @@ def train(
     keep_size(run, directory, per_epoch)
     trainer.fit(steps=steps)
     if is_main_process():
-        print(f"run: {directory.path}", flush=True)
+        print(f"run: {with_urls(str(directory.path))}", flush=True)
     return 0
 
 

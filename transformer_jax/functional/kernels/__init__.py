@@ -4,11 +4,13 @@ Kernels take heads-first arrays. Each gives the reason why it does not support a
 unsupported case runs on XLA instead, and the reason is logged once.
 """
 
+import contextlib
 import dataclasses
 import functools
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
@@ -33,9 +35,11 @@ from transformer_jax.functional.scores import ScaledDot
 __all__ = [
     "KERNELS",
     "XLA_IN_BLOCKS",
+    "Choice",
     "Kernel",
     "device_reason",
     "divide_queries",
+    "recorded_choices",
     "resolve_implementation",
     "run_kernel",
     "select_kernel",
@@ -74,6 +78,17 @@ KERNELS: dict[str, Kernel] = {
     # On one device the ring is that device's blocks.
     "ring": Kernel("ring", chunked.run, ring.supports, run_part=ring.run_part, gathers_keys=False),
 }
+
+
+class Choice(NamedTuple):
+    """The kernel of one attention, and why it is another than the one that was asked for."""
+
+    kernel: str
+    why: str = ""
+
+
+_choices: ContextVar[list[Choice] | None] = ContextVar("choices", default=None)
+
 # What auto runs for short sequences.
 XLA_IN_BLOCKS = KERNELS["xla"]._replace(run=functools.partial(xla.run, query_blocks=True))
 
@@ -113,17 +128,47 @@ def select_kernel(
     if implementation == "auto":
         # Blocks of queries would be parts of what is on several devices.
         short = KERNELS["xla"] if parts > 1 else XLA_IN_BLOCKS
-        return _by_length(case, short, (LONG, LONG_CAUSAL))
+        return _chosen(_by_length(case, short, (LONG, LONG_CAUSAL)))
     if implementation not in KERNELS:
         allowed = ", ".join(["auto", *KERNELS])
         raise ArgumentError(f"attend: implementation is {implementation!r}: allowed are {allowed}")
     kernel = KERNELS[implementation]
     if (reason := kernel.supports(*case)) is None:
-        return kernel
+        return _chosen(kernel)
     fallback = _by_length(case, KERNELS["xla"], None)
-    if implementation == "chunked" or q.shape[2] != 1:  # one query has nothing to fuse
+    # One query has nothing to fuse.
+    if _choices.get() is None and (implementation == "chunked" or q.shape[2] != 1):
         _log_once(f"attention by {fallback.name} instead of {implementation}: {reason}")
-    return fallback
+    return _chosen(fallback, reason)
+
+
+@contextlib.contextmanager
+def recorded_choices() -> Iterator[list[Choice]]:
+    """The kernels of the attentions that are traced inside, in their order.
+
+    They are traced on XLA, whose shapes are those of every kernel: devices need not be there.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> x = jnp.zeros((1, 1, 4, 8))
+        >>> with recorded_choices() as found:
+        ...     _ = select_kernel("splash", x, x, x)
+        >>> found
+        [Choice(kernel='xla', why='4 queries and 4 keys are not both multiples of 128')]
+    """
+    found: list[Choice] = []
+    token = _choices.set(found)
+    try:
+        yield found
+    finally:
+        _choices.reset(token)
+
+
+def _chosen(kernel: Kernel, why: str = "") -> Kernel:
+    if (found := _choices.get()) is None:
+        return kernel
+    found.append(Choice(kernel.name, why))
+    return KERNELS["xla"]
 
 
 def resolve_implementation(
@@ -234,7 +279,7 @@ def with_dropout(implementation: str, dropout: Dropout) -> Kernel:
     """
     blocks = implementation == "auto" and axis_size("context") == 1
     run = functools.partial(xla.run, dropout=dropout, query_blocks=blocks)
-    return KERNELS["xla"]._replace(run=run)
+    return _chosen(KERNELS["xla"]._replace(run=run), "attention dropout needs the weights")
 
 
 def divide_queries(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:

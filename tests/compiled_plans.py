@@ -1,0 +1,40 @@
+"""Runs whose compiled memory is stored, each with what it needed."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+from transformer_jax.parallel.mesh import MeshConfig
+from transformer_jax.runs.begin import with_dtype
+from transformer_jax.runs.encoder_settings import PRETRAIN_RUNS
+from transformer_jax.runs.language_settings import RUNS
+from transformer_jax.runs.translation_settings import RUNS as TRANSLATION_RUNS
+
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "plan_estimates.json"
+NAMED = {**TRANSLATION_RUNS, **PRETRAIN_RUNS, **RUNS}
+
+
+def stored_cases():
+    return {case["name"]: case for case in json.loads(RESULTS.read_text())["cases"]}
+
+
+def run_of(case, target):
+    """The run of a case: a named one with few layers, on a mesh of the target."""
+    run = NAMED[case["run"]][1]
+    model, layers = run.model, case["layers"]
+    compute = dataclasses.replace(model.compute, remat=case["remat"])
+    attention = dataclasses.replace(model.attention, implementation=case["implementation"])
+    model = dataclasses.replace(
+        model,
+        encoder_layers=min(layers, model.encoder_layers),
+        decoder_layers=min(layers, model.decoder_layers),
+        compute=compute,
+        attention=attention,
+    )
+    run = dataclasses.replace(
+        run,
+        model=model,
+        mesh=MeshConfig(*case["mesh"]),
+        training=dataclasses.replace(run.training, **case["training"]),
+    )
+    return with_dtype(run, target.device)

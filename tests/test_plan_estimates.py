@@ -1,0 +1,90 @@
+"""Estimates of memory against what the compilers of GPUs and TPUs said; nothing is compiled."""
+
+import dataclasses
+
+import pytest
+
+from tests.compiled_plans import NAMED, run_of, stored_cases
+from transformer_jax.parallel.target import plan_target
+from transformer_jax.runs import plan
+from transformer_jax.runs.begin import for_device
+from transformer_jax.runs.planned import Shape
+from transformer_jax.runs.planned_kernels import attention_kernels
+
+CASES = stored_cases()
+
+
+def without_compiler(name):
+    target = plan_target(name)
+    return dataclasses.replace(target, devices=(), number=target.number)
+
+
+def estimated(case, **changes):
+    target = without_compiler(case["target"])
+    run = run_of(case | changes, target)
+    return plan.estimate_program(run, target, "training", Shape(*case["batch"]))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_estimate_is_within_15_percent_of_the_compiled_memory(name):
+    case = CASES[name]
+    found = estimated(case)
+    assert found.memory == pytest.approx(case["compiled_bytes"], rel=0.15)
+    # What the state and the batch take is no estimate; a device adds a few numbers of its own.
+    assert found.estimate.arguments == pytest.approx(case["arguments_bytes"], rel=0.005)
+    assert found.memory == case["estimated_bytes"], "write the results anew"
+
+
+def test_the_stored_cases_are_ten_or_more_of_each_kind():
+    assert len(CASES) >= 10
+    assert {case["run"] for case in CASES.values()} >= {"base", "bert-base", "gpt2-small"}
+    assert {case["remat"] for case in CASES.values()} == {False, True}
+    assert len({tuple(case["mesh"]) for case in CASES.values()}) >= 2
+    assert {case["target"].partition(":")[0] for case in CASES.values()} >= {"h200", "v5e"}
+
+
+def test_rematerialization_and_micro_batches_need_less():
+    case = next(case for case in CASES.values() if not case["remat"] and case["layers"] == 4)
+    plain = estimated(case)
+    assert estimated(case, remat=True).memory < plain.memory
+    steps = case["training"] | {"gradient_accumulation_steps": 4}
+    assert estimated(case, training=steps).estimate.kept == pytest.approx(plain.estimate.kept / 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "training", "kernel", "why"),
+    [
+        ("gpt2-small", "h200:8", True, "chunked", "it takes no segments"),
+        ("gpt2-small", "v5e:2x4", True, "splash", ""),
+        ("gpt2-small, unpacked", "h200:8", True, "cudnn", ""),
+        ("gpt2-small, dropout", "h200:8", True, "xla", "attention dropout needs the weights"),
+        ("gpt2-small, dropout", "h200:8", False, "chunked", "it takes no segments"),
+        ("gpt2-small, float32", "a100:8", True, "chunked", "needs half precision"),
+        ("bert-base", "h200:8", True, "cudnn", ""),
+        ("base", "v5e:2x4", True, "xla", "not both multiples of 128"),
+        ("base, asked", "h200:8", True, "chunked", "asked for"),
+    ],
+)
+def test_an_attention_says_why_it_has_no_fused_kernel(name, target, training, kernel, why):
+    target = without_compiler(target)
+    name, _, how = name.partition(", ")
+    run = for_device(NAMED[name][1], target.device)
+    attention, compute, layout = run.model.attention, run.model.compute, {}
+    if how == "dropout":
+        attention = dataclasses.replace(attention, dropout=0.1)
+    if how == "asked":
+        attention = dataclasses.replace(attention, implementation="chunked")
+    if how == "float32":
+        compute = dataclasses.replace(compute, dtype="float32")
+    if how == "unpacked":
+        layout = {"layout": "contiguous"}
+    model = dataclasses.replace(run.model, attention=attention, compute=compute)
+    run = dataclasses.replace(
+        run, model=model, training=dataclasses.replace(run.training, **layout)
+    )
+    shape = Shape(512, 64 if name == "base" else 1024)
+    found = attention_kernels(run, target, shape, training=training)
+    expected = {"base": 3}.get(name, 1)
+    assert len(found) == expected
+    for chosen in found.values():
+        assert (chosen.kernel, why in chosen.why, bool(chosen.why)) == (kernel, True, bool(why))

@@ -1,0 +1,204 @@
+"""Training steps of every family and task, drawn at random, on any mesh."""
+
+import dataclasses
+import functools
+import os
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import optax
+from flax import nnx
+
+from transformer_jax.config import (
+    AttentionConfig,
+    ComputeConfig,
+    FeedForwardConfig,
+    HeadConfig,
+    NormConfig,
+    PositionConfig,
+    ScoreConfig,
+    TransformerConfig,
+)
+from transformer_jax.functional import kernels
+from transformer_jax.functional.kernels import splash
+from transformer_jax.model_presets import bert
+from transformer_jax.models.making import make_model
+from transformer_jax.parallel.mesh import local_rows, shard_batch
+from transformer_jax.training import objectives
+from transformer_jax.training.partition import merging
+from transformer_jax.training.state import create_state
+from transformer_jax.training.step import Objective, compile_step, make_step
+
+SEED = os.environ.get("SWEEP_SEED", "0")  # drawn by tests/conftest.py for all processes
+D, N = 32, 4
+# With plain descent at rate 1 the change of a parameter is its gradient.
+DESCENT = optax.sgd(1.0)
+
+
+class Case(NamedTuple):
+    """A model, its objective, and a batch."""
+
+    make: Callable[[], nnx.Module]
+    objective: Objective
+    batch: dict[str, Any]
+    accumulation: int
+    config: TransformerConfig
+
+
+def draw(task: str, kernel: str = "auto", length: int = 24, rows: int = 16) -> Case:
+    """A case of one of :data:`TASKS`; the same for the same ``SWEEP_SEED``."""
+    rng = np.random.default_rng(zlib.crc32(f"{SEED}/{task}".encode()))
+    return TASKS[task](rng, kernel, length, rows)
+
+
+def _config(
+    rng: np.random.Generator, kernel: str, length: int, positions: Sequence[str], **sizes: Any
+) -> dict[str, Any]:
+    one = lambda *choices: choices[rng.integers(len(choices))]
+    placement = one("pre", "post")
+    return {
+        "vocab_size": one(24, 23),  # a tensor axis divides it, or does not
+        "d_model": D,
+        "positions": PositionConfig(
+            kind=one(*positions), max_length=length, num_buckets=4, max_distance=8
+        ),
+        "attention": AttentionConfig(
+            num_heads=N, num_kv_heads=one(None, N // 2), implementation=kernel
+        ),
+        "scores": ScoreConfig(attn_logit_softcapping=one(None, 3.0)),
+        "feed_forward": FeedForwardConfig(d_ff=64, gated=one(True, False)),
+        "norm": NormConfig(kind=one("layer", "rms"), placement=placement, residual_dropout=0.0),
+        "head": HeadConfig(tie_word_embeddings=one(True, False), bias=one(True, False)),
+        "compute": ComputeConfig(scan_layers=one(True, False), remat=one(True, False)),
+    } | sizes
+
+
+def _accumulation(rng: np.random.Generator) -> int:
+    return int(rng.integers(1, 3))
+
+
+def _translation(rng: np.random.Generator, kernel: str, length: int, rows: int) -> Case:
+    config = TransformerConfig(
+        **_config(rng, kernel, length, ("sinusoidal", "learned", "relative", "rope")),
+        encoder_layers=1,
+        decoder_layers=1,
+    )
+    lengths = rng.integers(1, length + 1, (2, rows)).astype(np.int32)
+    lengths[1, -1] = 0  # a row of padding
+    source, target = rng.integers(3, 23, (2, rows, length)).astype(np.int32)
+    batch = {
+        "inputs": {"source": source, "source_lengths": lengths[0]},
+        "target": target,
+        "lengths": lengths[1],
+    }
+    make = lambda: make_model("encoder-decoder", config, rngs=nnx.Rngs(0))
+    objective = objectives.sequence_to_sequence(1, 0.1)
+    return Case(make, objective, batch, _accumulation(rng), config)
+
+
+def _language(packed: bool, rng: np.random.Generator, kernel: str, length: int, rows: int) -> Case:
+    sizes = _config(rng, kernel, length, ("learned", "rope", "alibi"))
+    window = (None, length // 3)[rng.integers(2)]
+    sizes["scores"] = dataclasses.replace(sizes["scores"], sliding_window=window)
+    config = TransformerConfig(**sizes, encoder_layers=0, decoder_layers=2)
+    tokens = rng.integers(3, 23, (rows, length + 1)).astype(np.int32)
+    weights = (rng.random((rows, length)) < 0.9).astype(np.float32)
+    batch = {"tokens": tokens[:, :-1], "targets": tokens[:, 1:], "weights": weights}
+    if packed:
+        begins = rng.random((rows, length)) < 0.15
+        begins[:, 0] = True
+        segments = np.cumsum(begins, 1).astype(np.int32)
+        begun = np.maximum.accumulate(np.where(begins, np.arange(length), 0), 1)
+        batch |= {"segments": segments, "positions": (np.arange(length) - begun).astype(np.int32)}
+    make = lambda: make_model("decoder", config, rngs=nnx.Rngs(0))
+    return Case(make, objectives.language_model(), batch, _accumulation(rng), config)
+
+
+def _texts(rng: np.random.Generator, length: int, rows: int) -> dict[str, Any]:
+    lengths = rng.integers(4, length + 1, rows).astype(np.int32)
+    return {
+        "tokens": rng.integers(5, 23, (rows, length)).astype(np.int32),
+        "lengths": lengths,
+        "types": (np.arange(length) > lengths[:, None] // 2).astype(np.int32),
+    }
+
+
+def _encoder(rng: np.random.Generator, kernel: str, length: int) -> TransformerConfig:
+    drawn = _config(rng, kernel, length, ("learned", "rope", "sinusoidal"))
+    usual = bert(D, 2, vocab_size=drawn["vocab_size"], max_length=length, dropout=0.0)
+    names = ("positions", "attention", "scores", "feed_forward", "compute")
+    return dataclasses.replace(usual, **{name: drawn[name] for name in names})
+
+
+def _masked(rng: np.random.Generator, kernel: str, length: int, rows: int) -> Case:
+    config, masked = _encoder(rng, kernel, length), 3
+    weights = (rng.random((rows, masked)) < 0.7).astype(np.float32)
+    batch = _texts(rng, length, rows) | {
+        "masked_positions": rng.integers(1, 4, (rows, masked)).astype(np.int32),
+        "targets": rng.integers(5, 23, (rows, masked)).astype(np.int32),
+        "weights": weights,
+        "next_sentence_label": rng.integers(0, 2, rows).astype(np.int32),
+    }
+    make = lambda: make_model("encoder", config, rngs=nnx.Rngs(0))
+    return Case(make, objectives.masked_lm(), batch, _accumulation(rng), config)
+
+
+def _labels(task: Any, rng: np.random.Generator, kernel: str, length: int, rows: int) -> Case:
+    config, batch = _encoder(rng, kernel, length), _texts(rng, length, rows)
+    classes = lambda *shape: rng.integers(-1, 3, shape).astype(np.int32)
+    objective, labels = {
+        "classify": (objectives.sequence_classification(), classes(rows)),
+        "tag": (objectives.token_classification(), classes(rows, length)),
+        "regress": (objectives.regression(), rng.standard_normal(rows).astype(np.float32)),
+        "qa": (objectives.question_answering(), rng.integers(-1, 4, (rows, 2)).astype(np.int32)),
+    }[task]
+    batch["labels"] = labels
+    if task == "qa":
+        batch["allowed"] = np.arange(length)[None] < batch["lengths"][:, None]
+    make = lambda: make_model("encoder-task", config, task=task, labels=3, rngs=nnx.Rngs(0))
+    return Case(make, objective, batch, _accumulation(rng), config)
+
+
+TASKS: dict[str, Callable[[np.random.Generator, str, int, int], Case]] = {
+    "translation": _translation,
+    "texts": functools.partial(_language, False),
+    "packed texts": functools.partial(_language, True),
+    "masked texts": _masked,
+    "classify": functools.partial(_labels, "classify"),
+    "tag": functools.partial(_labels, "tag"),
+    "regress": functools.partial(_labels, "regress"),
+    "qa": functools.partial(_labels, "qa"),
+}
+
+
+def step_on(mesh: Any, case: Case) -> tuple[Any, float]:
+    """Parameters after a step on a mesh, and its loss."""
+    graph, state, shardings, _ = create_state(case.make, DESCENT, mesh)
+    raw = make_step(case.objective, DESCENT, merging(graph), accumulation=case.accumulation)
+    rows = len(jax.tree.leaves(case.batch)[0])
+    held = local_rows(mesh, rows)
+    batch = shard_batch(jax.tree.map(lambda x: x[held], case.batch), mesh, rows)
+    step = compile_step(raw, mesh, shardings)
+    state, metrics = jax.block_until_ready(step(state, {}, batch, None))
+    return state.params, float(metrics["loss"])
+
+
+def worst_difference(params: Any, expected: Any) -> float:
+    """The largest difference of what this process holds from arrays that are whole."""
+    worst = 0.0
+    for found, whole in zip(jax.tree.leaves(params), jax.tree.leaves(expected), strict=True):
+        for shard in found.addressable_shards:
+            worst = max(worst, float(np.abs(shard.data - np.asarray(whole)[shard.index]).max()))
+    return worst
+
+
+def interpret_splash() -> None:
+    """Let the fused kernel of TPUs run on a CPU."""
+    interpreted = {
+        name: functools.partial(getattr(splash, name), interpret=True)
+        for name in ("run", "run_part")
+    }
+    kernels.KERNELS["splash"] = kernels.KERNELS["splash"]._replace(**interpreted)

@@ -1,0 +1,122 @@
+"""Bytes of the activations of a Transformer on one device, counted from the configuration.
+
+What a training step keeps of each block for its backward pass, and what it works with besides.
+Sizes are those of the arrays that reverse-mode differentiation saves, which the compilers of GPUs
+and TPUs keep; what they fuse away is left out.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from transformer_jax.component_costs import head_sizes, itemsize
+from transformer_jax.config import TransformerConfig
+
+__all__ = ["Local", "block_bytes", "working_bytes"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Local:
+    """What one device computes at a time.
+
+    Attributes:
+        rows: Rows of its part of a micro-batch.
+        tensor: Devices that share heads and feed-forward.
+        context: Devices that share the positions of a text.
+    """
+
+    rows: float
+    tensor: int = 1
+    context: int = 1
+
+    def tokens(self, length: int) -> float:
+        """The tokens of its rows that lie on the device."""
+        return self.rows * length / self.context
+
+
+def block_bytes(
+    config: TransformerConfig,
+    local: Local,
+    length: int,
+    kernels: Sequence[str],
+    memory: int | None = None,
+) -> float:
+    """Bytes that the backward pass of one block needs, kept since its forward pass.
+
+    Args:
+        config: Of the block's stack: that of a decoder is ``config.decoder()``.
+        local: The device's part.
+        length: Tokens of a row.
+        kernels: Of self-attention and, if there is a memory, of cross-attention.
+        memory: Tokens of a row that cross-attention reads; None without.
+
+    Example:
+        >>> from transformer_jax.model_presets import PRESETS
+        >>> config, local = PRESETS["vaswani_base"], Local(8.0)
+        >>> kept = [block_bytes(config, local, 128, [name]) for name in ("cudnn", "xla")]
+        >>> [round(size / 2**20) for size in kept]
+        [23, 27]
+    """
+    D, F, item = config.d_model, config.feed_forward.d_ff / local.tensor, itemsize(config)
+    n = local.tokens(length)
+    keys = [length] if memory is None else [length, memory]
+    total = sum(
+        _attention_bytes(config, local, length, S, kernel)
+        for S, kernel in zip(keys, kernels, strict=True)
+    )
+    # Input and result of the norm, and what the activation function needs.
+    norms = 1 if config.norm.placement == "post" else 2
+    total += n * (item * norms * D + F * _hidden_bytes(config)) + n * D * _drops(config)
+    return total
+
+
+def _hidden_bytes(config: TransformerConfig) -> int:
+    """Bytes kept for each number between the two products of feed-forward.
+
+    The result is the input of the second product. The slope of ReLU follows from the result;
+    others need their input, and the tanh form of GELU its tanh, which XLA keeps in float32.
+    """
+    item, name = itemsize(config), config.feed_forward.activation
+    kept = item if name == "relu" else 2 * item
+    kept += 4 if name == "gelu_tanh" else 0
+    return kept + (item if config.feed_forward.gated else 0)
+
+
+def _drops(config: TransformerConfig) -> float:
+    """Bytes of a dropout mask, for each number."""
+    return 1.0 if config.norm.residual_dropout else 0.0
+
+
+def _attention_bytes(config: TransformerConfig, local: Local, T: int, S: int, kernel: str) -> float:
+    """The norm's input and result; queries, keys, values; what they mix to; scores, if kept."""
+    sizes, item, D = head_sizes(config), itemsize(config), config.d_model
+    n, m = local.tokens(T), local.tokens(S)
+    heads, kv = sizes.heads / local.tensor, max(1, sizes.kv_heads / local.tensor)
+    queries, mixed = n * heads * sizes.head_dim, n * heads * sizes.value_dim
+    keys, merged = m * kv * (sizes.head_dim + sizes.value_dim), mixed
+    norms = 1 if config.norm.placement == "post" else 2
+    total = item * (norms * n * D + queries + keys + mixed + merged) + n * D * _drops(config)
+    if kernel == "xla":
+        weights = local.rows * heads * (T / local.context) * S
+        # In the dtype of computation; XLA keeps them in float32 too.
+        total += weights * (4 if item == 4 else 4 + item)
+        # With dropout: what is kept, and which of them.
+        total += weights * (1 + item) * bool(config.attention.dropout)
+    return total
+
+
+def working_bytes(
+    config: TransformerConfig, local: Local, length: int, kernels: Sequence[str]
+) -> float:
+    """Bytes that the backward pass of one block needs for gradients of its activations.
+
+    Example:
+        >>> from transformer_jax.model_presets import PRESETS
+        >>> round(working_bytes(PRESETS["vaswani_base"], Local(8.0), 128, ["xla"]) / 2**20)
+        20
+    """
+    D, F, item = config.d_model, config.feed_forward.d_ff / local.tensor, itemsize(config)
+    total = local.tokens(length) * item * (2 * D + 2 * F)
+    if "xla" in kernels:
+        heads = head_sizes(config).heads / local.tensor
+        total = max(total, local.rows * heads * (length / local.context) * length * (4 + 4 + item))
+    return total

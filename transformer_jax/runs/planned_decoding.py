@@ -1,0 +1,124 @@
+"""The decoding programs of a run: translations by beam search, and the text that a model writes."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import Mesh
+
+from transformer_jax.decoding.generate import SamplingConfig
+from transformer_jax.decoding.options import (
+    BatchingConfig,
+    BeamSearchConfig,
+    SpecialTokens,
+    TranslationBatching,
+)
+from transformer_jax.decoding.programs import Programs, PromptBatch, SearchPrompts
+from transformer_jax.decoding.windows import round_up
+from transformer_jax.functional.partitioning import on_mesh
+from transformer_jax.models.making import make_model
+from transformer_jax.modules.parameters import map_parameters, parameters
+from transformer_jax.modules.replace import prepare_for_decoding, with_attention_kernels
+from transformer_jax.parallel.sharding import num_batch_shards, shardings
+from transformer_jax.runs.language_settings import LanguageRun
+from transformer_jax.runs.planned import PlannedRun
+from transformer_jax.runs.translation_settings import Run as TranslationRun
+
+__all__ = ["DecodingProgram", "decoding_program", "decoding_shape"]
+
+_SPECIAL = SpecialTokens(eos=2, pad=0)  # of programs that are compiled only, any will do
+
+
+class DecodingProgram(NamedTuple):
+    """What generates texts: a jitted function and its arguments, which are shapes."""
+
+    jitted: Any
+    arguments: tuple[Any, ...]
+    settings: dict[str, Any]  # static arguments
+
+
+class DecodingShape(NamedTuple):
+    """Texts at once, beams of each, and the most tokens that are read and written."""
+
+    rows: int
+    beams: int
+    read: int
+    written: int
+
+
+def decoding_shape(run: PlannedRun, platform: str, shards: int) -> DecodingShape | None:
+    """The largest decoding of a run, at its own settings; None for a run that generates nothing.
+
+    A translator is tested with as many lines at once as :class:`TranslationBatching` allows, a
+    language model writes one sample.
+
+    Args:
+        run: The run.
+        platform: Of the devices.
+        shards: How many groups of devices share the rows.
+
+    Example:
+        >>> from transformer_jax.runs.translation_settings import RUNS
+        >>> decoding_shape(RUNS["base"][1], "gpu", 8)
+        DecodingShape(rows=32, beams=4, read=256, written=522)
+    """
+    up = lambda rows: -(-rows // shards) * shards
+    if isinstance(run, TranslationRun):
+        batching, search = TranslationBatching(), BeamSearchConfig(run.evaluation.num_beams)
+        most = run.model.positions.max_length
+        longest = min(run.data.read.max_length, batching.source_lengths[-1], most)
+        read = min(round_up(longest, batching.source_lengths), most)
+        fit = [rows for rows in batching.rows if rows * read <= batching.tokens]
+        rows = up(max(fit, default=batching.rows[0]))
+        return DecodingShape(rows, search.num_beams, read, search.max_length(read, most))
+    if not isinstance(run, LanguageRun) or not run.evaluation.sample:
+        return None
+    shapes = BatchingConfig().for_platform(platform)
+    context = run.model.positions.max_length
+    read = round_up(1, shapes.lengths)
+    written = round_up(min(run.evaluation.sample, context), shapes.caches)
+    return DecodingShape(round_up(1, shapes.rows), 1, read, written)
+
+
+def decoding_program(run: PlannedRun, mesh: Mesh) -> DecodingProgram | None:
+    """The decoding program of a run with the largest shape; None for a run without."""
+    device, shards = mesh.devices.flat[0], num_batch_shards(mesh)
+    platform = {"cuda": "gpu", "rocm": "gpu"}.get(device.platform, device.platform)
+    shape = decoding_shape(run, platform, shards)
+    if shape is None:
+        return None
+    kind: Any = "encoder-decoder" if isinstance(run, TranslationRun) else "decoder"
+    made = lambda: make_model(kind, run.model, rngs=nnx.Rngs(0))
+    with on_mesh(mesh):
+        model = nnx.eval_shape(lambda: prepare_for_decoding(with_attention_kernels(made(), device)))
+    declared = parameters(model)
+    shapes = map_parameters(lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype), declared)
+    params = jax.tree.map(
+        lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s),
+        shapes,
+        shardings(declared, mesh),
+    )
+    programs = Programs(nnx.graphdef(model), _SPECIAL)
+    number = lambda *shape: jax.ShapeDtypeStruct((shape), jnp.int32)
+    rows = shape.rows
+    if isinstance(run, TranslationRun):
+        inputs = {"source": number(rows, shape.read), "source_lengths": number(rows)}
+        prompts = SearchPrompts(number(rows, 1), number(rows), number(rows), inputs)
+        settings: dict[str, Any] = {"length": shape.written, "special": _SPECIAL}
+        config = BeamSearchConfig(num_beams=shape.beams)
+        return DecodingProgram(programs.search.jitted, (params, prompts, config), settings)
+    tokens = number(rows, shape.read)
+    prompt = PromptBatch(tokens, number(rows), number(rows), number(rows), (tokens, number(rows)))
+    column = jax.ShapeDtypeStruct((rows,), jnp.float32)
+    sampling = SamplingConfig(temperature=column, top_p=column)
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), rows))
+    cache = round_up(
+        min(shape.read + shape.written, max(256, 2 * shape.read)), BatchingConfig().caches
+    )
+    sizes = {"size": cache, "length": shape.written, "ngrams": ()}
+    with on_mesh(mesh):
+        progress = programs.begin.jitted.eval_shape(params, prompt, sampling, keys, **sizes)
+    settings = {"prompt_length": shape.read, "ngrams": ()}
+    arguments = (params, progress, number(), sampling, keys)
+    return DecodingProgram(programs.go.jitted, arguments, settings)
