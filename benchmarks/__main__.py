@@ -10,6 +10,10 @@ if sys.argv[1:2] == ["kernels"]:
     from benchmarks.kernels import main as measure_kernels
 
     measure_kernels(sys.argv[2:])
+elif sys.argv[1:2] == ["programs"]:
+    from benchmarks.programs import main as compile_programs
+
+    compile_programs(sys.argv[2:])
 else:
     from benchmarks.suite import main
 

@@ -1,0 +1,171 @@
+"""What the compilers of GPUs and TPUs make of named runs, without a device; their figures as JSON.
+
+    python -m benchmarks programs
+    python -m benchmarks programs --only "gpt2-small, fsdp" --what training
+
+Needs the extra ``aot``. For each case: memory of a device, what devices exchange, fused kernels.
+Writes ``benchmarks/results/programs.json``, in which cases that were not asked for stay as they
+are.
+"""
+
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+
+from benchmarks.harness import environment
+from transformer_jax.errors import ConfigError, UserError
+from transformer_jax.parallel.mesh import MeshConfig
+from transformer_jax.parallel.target import Target, find_target
+from transformer_jax.runs.begin import for_device
+from transformer_jax.runs.encoder_settings import PRETRAIN_RUNS
+from transformer_jax.runs.language_settings import RUNS
+from transformer_jax.runs.plan import PlannedRun, Program, compile_program
+from transformer_jax.runs.translation_settings import RUNS as TRANSLATION_RUNS
+from transformer_jax.runs.translation_settings import Run as TranslationRun
+
+__all__ = ["CASES", "NAMED", "Case", "Settings", "main"]
+
+NAMED = {**TRANSLATION_RUNS, **PRETRAIN_RUNS, **RUNS}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A named run on a mesh of a target.
+
+    Attributes:
+        run: Its name.
+        target: Devices, such as ``h200:8``.
+        mesh: Sizes of the axes data, fsdp, tensor and context; those that are left out are 1.
+        layers: Most layers of an encoder and of a decoder; None keeps the run's.
+        rows: Rows of a batch over all devices; None keeps the run's.
+        length: Tokens of a row; None keeps the run's.
+        changes: Other settings of the run, by dotted names.
+    """
+
+    run: str
+    target: str
+    mesh: tuple[int, ...]
+    layers: int | None = None
+    rows: int | None = None
+    length: int | None = None
+    changes: tuple[tuple[str, Any], ...] = ()
+
+    def planned(self) -> tuple[PlannedRun, Target]:
+        """The run with these settings, and the devices."""
+        run: Any = NAMED[self.run][1]
+        changes: dict[str, Any] = {"mesh": MeshConfig(*self.mesh), **dict(self.changes)}
+        if self.layers is not None:
+            for side in ("encoder_layers", "decoder_layers"):
+                changes[f"model.{side}"] = min(self.layers, getattr(run.model, side))
+        translates = isinstance(run, TranslationRun)
+        length = self.length
+        if length is not None:
+            changes["data.read.max_length" if translates else "training.sequence_length"] = length
+        if self.rows is not None:
+            if hasattr(run.training, "max_tokens"):
+                if length is None:
+                    raise ConfigError(f"{self.run}: rows are set together with a length")
+                changes["training.max_tokens"] = self.rows * length
+            else:
+                changes["training.batch_size"] = self.rows
+        for name, value in changes.items():
+            run = _replaced(run, name.split("."), value)
+        target = find_target(self.target)
+        return for_device(run, target.devices[0]), target
+
+
+def _replaced(settings: Any, path: Sequence[str], value: Any) -> Any:
+    first, *rest = path
+    inner = _replaced(getattr(settings, first), rest, value) if rest else value
+    return dataclasses.replace(settings, **{first: inner})
+
+
+_UNPACKED = (("training.layout", "contiguous"),)
+
+CASES = {
+    "base, one GPU": Case("base", "h200:1", (1,), rows=384, length=64),
+    "base, data": Case("base", "h200:8", (8,), rows=384, length=64),
+    "base, fsdp": Case("base", "h200:8", (1, 8), rows=384, length=64),
+    "base, all": Case("base", "h200:8", (2, 2, 2), 2, rows=384, length=64),
+    "gpt2-small, fsdp, as named": Case("gpt2-small", "h200:8", (1, 8)),
+    "gpt2-small, fsdp, unpacked": Case("gpt2-small", "h200:8", (1, 8), changes=_UNPACKED),
+    "gpt2-small, fsdp, 2 layers": Case("gpt2-small", "h200:8", (1, 8), 2, 64),
+    "gpt2-small, fsdp, 2 layers, unpacked": Case(
+        "gpt2-small", "h200:8", (1, 8), 2, 64, changes=_UNPACKED
+    ),
+    "gpt2-small, fsdp and tensor": Case("gpt2-small", "h200:8", (1, 4, 2), 2, 64),
+    "gpt2-small, all": Case("gpt2-small", "h200:8", (2, 2, 2), 2, 64),
+    "bert-base, fsdp, as named": Case("bert-base", "h200:8", (1, 8)),
+    "bert-base, all": Case("bert-base", "h200:8", (2, 2, 2), 1),
+    "base, one TPU": Case("base", "v5e:1x1", (1,), rows=24, length=128),
+    "base, data, TPU": Case("base", "v5e:2x4", (8,), rows=192, length=128),
+    "base, fsdp, TPU": Case("base", "v5e:2x4", (1, 8), rows=192, length=128),
+    "base, data, TPU, short": Case("base", "v5e:2x4", (8,), 2, rows=384, length=64),
+    "gpt2-small, fsdp, TPU": Case("gpt2-small", "v5e:2x4", (1, 8), 2),
+    "gpt2-small, all, TPU": Case("gpt2-small", "v5e:2x4", (2, 2, 2), 1, 64),
+    "modern, all, TPU": Case("modern", "v5e:2x4", (2, 2, 2), 1, 64),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What to compile, and where the figures go."""
+
+    only: tuple[str, ...] = ()  # cases by their names; all without
+    what: tuple[Literal["training", "evaluation"], ...] = ("training",)  # programs of each
+    output: Path = Path("benchmarks/results/programs.json")  # the file
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """What ``python -m benchmarks programs`` runs."""
+    settings = tyro.cli(Settings, args=arguments, description=__doc__)
+    try:
+        _run(settings)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
+
+
+def _run(settings: Settings) -> None:
+    if unknown := [name for name in settings.only if name not in CASES]:
+        raise ConfigError(f"--only: there is no case {unknown[0]!r}: there are {', '.join(CASES)}")
+    found: dict[str, Any] = {}
+    if settings.output.exists():
+        found = json.loads(settings.output.read_text())["cases"]
+    facts = environment(("jax", "jaxlib"))
+    for name in settings.only or CASES:
+        case = CASES[name]
+        run, target = case.planned()
+        one = {"run": case.run, "target": case.target, "mesh": case.mesh, "environment": facts}
+        for what in settings.what:
+            began = time.monotonic()
+            one[what] = _figures(compile_program(run, target, what))
+            print(f"{name}, {what}: {one[what]} ({time.monotonic() - began:.0f} s)", flush=True)
+        found[name] = one
+        # After each: a compiler may run out of memory.
+        settings.output.parent.mkdir(parents=True, exist_ok=True)
+        told = {"command": "python -m benchmarks programs", "cases": found}
+        settings.output.write_text(json.dumps(told, indent=1) + "\n")
+
+
+def _figures(program: Program) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "shape": program.shape,
+        "memory_GiB": round(program.memory / 2**30, 2),
+    }
+    if program.report is None:
+        return found | {"fits": False}
+    return found | {
+        "arguments_GiB": round(program.report.arguments / 2**30, 3),
+        "temporaries_GiB": round(program.report.temporaries / 2**30, 3),
+        "collectives_MB": {
+            kind: round(size / 1e6, 1) for kind, size in program.report.communicated().items()
+        },
+        "kernels": program.report.kernels,
+    }
