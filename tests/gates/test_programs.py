@@ -130,7 +130,7 @@ TRAINED = [name for name, (_, run) in NAMED.items() if type(run) in KINDS]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("target", "name"), itertools.product(TARGETS, TRAINED))
+@pytest.mark.parametrize(("target", "name"), list(itertools.product(TARGETS, TRAINED)))
 def test_every_named_run_compiles_for_every_target(target, name, capfd):
     meshes = MESHES[TARGETS[target]]
     mesh = meshes[(TRAINED.index(name) + list(TARGETS).index(target)) % len(meshes)]
