@@ -494,7 +494,7 @@ def test_what_follows_from_the_size_of_the_data_is_said_and_kept(texts, tmp_path
     assert err.count("  source      ") == err.count("  reference   ") == 18
     config = json.loads((run / "config.json").read_text())
     assert config["optimizer"]["schedule"]["warmup_steps"] == config["loop"]["evaluate_every"] == 1
-    assert config["tokenizer"]["vocab_size"] == config["model"]["vocab"]
+    assert config["tokenizer"]["vocab_size"] == config["model"]["vocab_size"]
     assert seq2seq.main(["resume", str(run), *ALONE]) == 0
     assert json.loads((run / "config.json").read_text()) == config
     assert "from the size of the data" not in capfd.readouterr().err

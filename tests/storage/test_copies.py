@@ -1,16 +1,21 @@
 """Folders on an object store: equal after publishing and fetching; complete or not there."""
 
 import contextlib
+import json
 import shutil
 import time
 
 import pytest
 
+from transformer_jax.data.processes import this_process
 from transformer_jax.data.text import read_lines
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
+from transformer_jax.interop.hf_run_directory import convert
+from transformer_jax.predictors.loading import _in_engine
 from transformer_jax.storage.copies import ObjectStorage, fetched, storage_of
 from transformer_jax.storage.objects import Objects
 from transformer_jax.storage.urls import url_of, url_of_folder, with_urls, working_copy
+from transformer_jax.training.lease import Lease
 from transformer_jax.training.lock import RunLock, check_lock
 from transformer_jax.training.published import run_storage
 from transformer_jax.training.run_directory import RunDirectory
@@ -169,6 +174,111 @@ def test_one_writer_at_a_time_holds_a_run(run, monkeypatch, tmp_path):
             check_lock(folder)
         Objects(url).write("lock.json", (folder / "lock.json").read_bytes())
     assert "lock.json" not in Objects(url).list()
+
+
+def stranger():
+    """The lock of a process of another machine."""
+    return json.dumps(this_process() | {"machine": "another", "host": "another", "token": "x"})
+
+
+def test_what_another_writer_added_stays(run):
+    url, folder, storage = run
+    Objects(url).write("checkpoints/s4/manifest.json", b"m4")
+    Objects(url).write("checkpoints/s5/params/d", b"without a manifest")
+    shutil.rmtree(folder / "checkpoints" / "s1")
+    storage.publish()
+    names = set(Objects(url).list())
+    assert "checkpoints/s4/manifest.json" in names
+    assert not [name for name in names if name.startswith(("checkpoints/s1/", "checkpoints/s5/"))]
+
+
+@pytest.mark.parametrize("allowed", range(2))
+def test_a_writer_that_has_lost_its_run_neither_writes_nor_removes(run, allowed):
+    url, folder, storage = run
+    before = set(Objects(url).list())
+    write(folder, checkpoints__s3__params__d="c", checkpoints__s3__manifest="m3")
+    shutil.rmtree(folder / "checkpoints" / "s1")
+    left = iter(range(allowed))
+
+    def check():
+        if next(left, None) is None:
+            raise CheckpointError("lost")
+
+    with pytest.raises(CheckpointError, match="lost"):
+        storage.publish(check=check)
+    added = {f"checkpoints/s3/{name}" for name in ("params/d", "manifest.json")}
+    assert set(Objects(url).list()) == (before | added if allowed else before)
+
+
+def test_a_run_that_another_machine_writes_is_not_changed_without_a_lock(run):
+    url, folder, _ = run
+    Objects(url).write("config.json", b"{}")
+    Objects(url).write("lock.json", stranger().encode())
+    with pytest.raises(CheckpointError, match=rf"{url}: in use by process \d+ on another"):
+        check_lock(folder)
+    with pytest.raises(CheckpointError, match="in use by process"):
+        RunDirectory.create(url, overwrite=True)
+
+
+def test_of_two_that_take_a_run_over_one_has_it(run, monkeypatch):
+    url, _, _ = run
+    Objects(url).write("lock.json", stranger().encode())
+    monkeypatch.setattr("transformer_jax.training.lease._SETTLE", 0.0)
+    mine = Lease(url, stale=-1.0)  # silent for longer than that
+    mine.take("mine")
+    mine.check("mine")
+    monkeypatch.setattr(  # the other one writes in between
+        "time.sleep", lambda _: Objects(url).write("lock.json", stranger().encode())
+    )
+    Objects(url).write("lock.json", stranger().encode())
+    with pytest.raises(CheckpointError, match="another process has just begun to write there"):
+        mine.take("mine")
+
+
+def test_a_run_that_is_lost_while_it_is_downloaded_is_not_entered(run, monkeypatch):
+    url, folder, _ = run
+    fetch = ObjectStorage.fetch
+
+    def slow(self, *args):
+        fetch(self, *args)
+        Objects(url).write("lock.json", stranger().encode())
+
+    monkeypatch.setattr(ObjectStorage, "fetch", slow)
+    with pytest.raises(CheckpointError, match="no longer locked by this process"):
+        RunLock(url).__enter__()
+    assert not (folder / "lock.json").exists()
+    assert "lock.json" in Objects(url).list()  # of the other one
+
+
+def test_an_object_that_is_left_out_is_not_left_as_it_was(run):
+    url, folder, storage = run
+    copy = fetched(url)
+    write(folder, checkpoints__s2__params__d="bb", checkpoints__s2__manifest="m2 of bb")
+    storage.publish()
+    fetched(url, lambda name: name == "checkpoints/s2/params/d")
+    assert not (copy / "checkpoints" / "s2" / "params" / "d").exists()
+    assert (copy / "checkpoints" / "s2" / "manifest.json").read_text() == "m2 of bb"
+
+
+def test_objects_that_stand_for_folders_are_passed_over(run):
+    url, folder, _ = run
+    Objects(url).write("checkpoints/s2/", b"")
+    assert content(fetched(url)) == content(folder)
+
+
+def test_an_object_where_a_folder_was(bucket):
+    Objects(f"{bucket}/a").write("x.txt", b"one\n")
+    fetched(f"{bucket}/a")
+    Objects(f"{bucket}/a").remove(["x.txt"])
+    Objects(f"{bucket}/a").write("", b"two\n")
+    assert list(read_lines(f"{bucket}/a")) == ["two"]
+
+
+def test_what_needs_local_files_refuses_a_url(bucket, tmp_path):
+    with pytest.raises(ConfigError, match=f"{bucket}/run: converted runs are written to this mach"):
+        convert(tmp_path, f"{bucket}/run", overwrite=False)
+    with pytest.raises(ConfigError, match=f"engine_cache {bucket}/cache: CTranslate2 reads local"):
+        _in_engine(tmp_path, "decoder", "best", None, f"{bucket}/cache")
 
 
 def test_a_run_directory_of_a_url_is_its_working_copy(run):

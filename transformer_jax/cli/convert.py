@@ -21,7 +21,7 @@ class Convert:
     folder: tyro.conf.Positional[Path]
     """Folder of the checkpoint."""
     run: tyro.conf.Positional[Path]
-    """Run directory to create."""
+    """Run directory to create, on this machine."""
     overwrite: bool = False
     """Replace an existing run."""
 
@@ -29,9 +29,11 @@ class Convert:
         """Converts the checkpoint and prints a line about it."""
         from transformer_jax.interop.hf_checkpoint import open_hf_checkpoint
         from transformer_jax.interop.hf_run_directory import convert
+        from transformer_jax.storage.copies import fetched
 
-        folder = open_hf_checkpoint(self.folder)
-        count = convert(self.folder, self.run, overwrite=self.overwrite)
+        source = fetched(self.folder)
+        folder = open_hf_checkpoint(source)
+        count = convert(source, self.run, overwrite=self.overwrite)
         kind = f"{folder.fields.values['model_type']}, {folder.model.kind}"
         size = f"{plural(count, 'parameter')} ({count / 1e6:.2f} M)"
         tensors = plural(len(folder.tensors.entries), "tensor")

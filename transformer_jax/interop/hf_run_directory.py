@@ -20,6 +20,7 @@ from transformer_jax.interop.dense import copy_dense, dense_tensors, digest, rea
 from transformer_jax.interop.family import Model
 from transformer_jax.interop.hf_checkpoint import HFCheckpoint, open_hf_checkpoint
 from transformer_jax.interop.sentences import sentence_fields, sentence_files
+from transformer_jax.storage.urls import url_of
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.stored import Loaded
 
@@ -267,9 +268,14 @@ def convert(
 
     Raises:
         CheckpointError: The folder is damaged, or the run cannot be written.
-        ConfigError: There is something at ``output`` already.
+        ConfigError: There is something at ``output`` already, or it is a URL.
         DataError: The folder has no tokenizer that can be used.
     """
+    if (url := url_of(output)) is not None:
+        raise ConfigError(
+            f"{url}: converted runs are written to this machine: name a local folder, and copy it "
+            f"to the object store"
+        )
     source = HFRunDirectory(path)
     fields = source.read_config()
     tokenizer = None if source.folder.model.kind == "image" else source.load_tokenizer()

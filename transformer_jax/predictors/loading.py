@@ -31,6 +31,7 @@ from transformer_jax.predictors.texts import (
     TaggingPredictor,
 )
 from transformer_jax.storage.copies import fetched
+from transformer_jax.storage.urls import url_of
 from transformer_jax.training.sealed import changed_config
 
 if TYPE_CHECKING:
@@ -130,6 +131,8 @@ def _in_engine(
     """The predictor of a translator or decoder that CTranslate2 computes."""
     from transformer_jax.predictors.engines import EngineConfig
 
+    if cache is not None and (url := url_of(cache)) is not None:
+        raise ConfigError(f"engine_cache {url}: CTranslate2 reads local files: name a local folder")
     where = None if cache is None else Path(cache)
     engine = EngineConfig("float32" if compute is None else compute, where)
     if kind == "encoder-decoder":

@@ -4,8 +4,10 @@ Object stores replace an object as a whole, but rename nothing. A folder with a 
 is therefore complete if and only if its manifest is there: it is written last and removed first.
 """
 
+import contextlib
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -41,6 +43,10 @@ def _none(name: str) -> bool:
     return False
 
 
+def _allowed() -> None:
+    """No other process can write."""
+
+
 @runtime_checkable
 class Storage(Protocol):
     """Where a run folder is kept for good."""
@@ -51,8 +57,15 @@ class Storage(Protocol):
     def fetch(self) -> None:
         """Make the folder equal to what is kept."""
 
-    def publish(self, drafts: Mapping[str, Path] = {}) -> None:
-        """Make what is kept equal to the folder, with drafts under their later names."""
+    def publish(
+        self, drafts: Mapping[str, Path] = {}, check: Callable[[], None] = _allowed
+    ) -> None:
+        """Make what is kept equal to the folder, with drafts under their later names.
+
+        Args:
+            drafts: Complete folders by the names that they will have, below the folder.
+            check: Raises an error if another process has the run by now.
+        """
 
 
 class LocalStorage:
@@ -68,7 +81,9 @@ class LocalStorage:
     def fetch(self) -> None:
         """The folder is what is kept."""
 
-    def publish(self, drafts: Mapping[str, Path] = {}) -> None:
+    def publish(
+        self, drafts: Mapping[str, Path] = {}, check: Callable[[], None] = _allowed
+    ) -> None:
         """The folder is what is kept; drafts are when they are renamed."""
 
 
@@ -118,7 +133,8 @@ class ObjectStorage:
         index = self._read_index()
         complete = {name: one for name, one in listed.items() if _is_complete(name, listed)}
         local = self._local()
-        gone = [name for name in local if name not in complete]
+        stale = [n for n in local if index.get(n, _MISSING) != _entry(complete.get(n), local[n])]
+        gone = [name for name in stale if name not in complete or omitted(name)]
         for name in _removed(gone):
             (self.folder / name).unlink(missing_ok=True)
         wanted = [
@@ -134,11 +150,18 @@ class ObjectStorage:
         self._remove_empty_folders()
         self._write_index(complete)
 
-    def publish(self, drafts: Mapping[str, Path] = {}) -> None:
+    def publish(
+        self, drafts: Mapping[str, Path] = {}, check: Callable[[], None] = _allowed
+    ) -> None:
         """Make the objects equal to the files of the folder.
+
+        What another writer has added since the last look stays: only objects that this folder
+        once had are removed, and files of folders whose manifest is missing.
 
         Args:
             drafts: Complete folders by the names that they will have, below the folder.
+            check: Raises an error if another process has the run by now; called before objects
+                are written and before they are removed.
 
         Raises:
             OSError: The store cannot be written; ``strerror`` says why.
@@ -154,10 +177,16 @@ class ObjectStorage:
         # A complete folder of which files change is incomplete from here on.
         units = {_unit(n, local) for n in changed if Path(n).name != MANIFEST} - {None}
         sealed = {f"{unit}/{MANIFEST}" for unit in units}
+        ours = [name for name in listed if name in index or not _is_complete(name, listed)]
+        gone = [name for name in ours if name not in local]
+        if changed or gone:
+            check()
         self.objects.remove(sealed & set(listed))
         for name in _uploaded(sealed | set(changed)):
             self.objects.upload(local[name].path, name)
-        self.objects.remove(_removed(name for name in listed if name not in local))
+        if gone:
+            check()
+        self.objects.remove(_removed(gone))
         self._write_index(self._listed(), local)
 
     def _listed(self) -> dict[str, Stored]:
@@ -183,7 +212,7 @@ class ObjectStorage:
         local = self._local() if local is None else local
         index = {name: _entry(one, local[name]) for name, one in listed.items() if name in local}
         self.folder.mkdir(parents=True, exist_ok=True)
-        draft = self.folder / f".objects.{os.getpid()}.tmp"
+        draft = self.folder / f".objects.{secrets.token_hex(8)}.tmp"
         draft.write_text(json.dumps(index), encoding="utf-8")
         draft.replace(self.folder / _INDEX)
 
@@ -191,7 +220,8 @@ class ObjectStorage:
         for path in sorted(self.folder.rglob("*"), reverse=True):
             ignored = self._ignored(path.relative_to(self.folder).as_posix())
             if path.is_dir() and not ignored and not any(path.iterdir()):
-                path.rmdir()
+                with contextlib.suppress(OSError):  # another process has just written there
+                    path.rmdir()
 
 
 def _files(folder: Path) -> dict[str, _File]:
@@ -209,9 +239,11 @@ def _files(folder: Path) -> dict[str, _File]:
     return found
 
 
-def _entry(stored: Stored, local: _File | None) -> list[object] | None:
+def _entry(stored: Stored | None, local: _File | None) -> list[object] | None:
     """What the index says of an object and its copy; it changes when one of them does."""
-    return None if local is None else [stored.tag, stored.size, local.size, local.changed]
+    if stored is None or local is None:
+        return None
+    return [stored.tag, stored.size, local.size, local.changed]
 
 
 def _unit(name: str, names: Iterable[str]) -> str | None:
@@ -307,6 +339,8 @@ def local_file(path: str | os.PathLike[str]) -> Path:
     if found is None:
         objects.check_bucket()
         raise FileNotFoundError(2, "there is no such object", url)
+    if copy.is_dir():  # the same URL was a folder once
+        shutil.rmtree(copy)
     note = copy.with_name(f".{copy.name}.object")
     seen = f"{found.tag} {found.size}"
     if not (copy.is_file() and note.is_file() and note.read_text("utf-8") == seen):

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import functools
 import os
+import secrets
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -67,13 +68,16 @@ class Objects:
         return _file_system(self.scheme, os.getpid())
 
     def list(self) -> dict[str, Stored]:
-        """All objects by their names below the prefix; empty where there are none."""
+        """All objects by their names below the prefix; empty where there are none.
+
+        Objects whose names end in a slash stand for folders in some consoles and are left out.
+        """
         with self._explained():
             found = self._files.find(self._root, detail=True)
         return {
             path.lstrip("/")[len(self._root) + 1 :]: _stored(info)
             for path, info in found.items()
-            if path.lstrip("/").startswith(f"{self._root}/")
+            if path.lstrip("/").startswith(f"{self._root}/") and not path.endswith("/")
         }
 
     def check_bucket(self) -> None:
@@ -123,7 +127,7 @@ class Objects:
     def download(self, name: str, path: Path) -> None:
         """Replace a file by an object."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        draft = path.with_name(f".{secrets.token_hex(8)}.tmp")
         try:
             with self._explained():
                 self._files.get_file(self._at(name), str(draft))

@@ -213,7 +213,10 @@ class Checkpointer:
         scratch = [path for path in final.parent.glob(f"{final.name}{SCRATCH}*") if path.is_dir()]
         made = scratch[0] if scratch else final
         manifest.write(made, items, fields)
-        self._storage.publish({f"{self.directory.name}/{final.name}": made})
+        self._publish({f"{self.directory.name}/{final.name}": made})
+
+    def _publish(self, drafts: Mapping[str, Path] = {}) -> None:
+        self._storage.publish(drafts, check=lambda: check_lock(self.directory.parent))
 
     def wait(self) -> None:
         """Wait until the last save is on disk, then remove checkpoints that are not kept.
@@ -230,7 +233,7 @@ class Checkpointer:
             flush_directory(self.directory)
             self._prune()
             try:
-                self._storage.publish()
+                self._publish()
             except OSError as error:
                 raise explained(error, f"{self.directory}: cannot be published") from None
 

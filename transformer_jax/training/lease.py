@@ -6,6 +6,7 @@ renewed it for minutes, by the clock of the store, is taken over.
 """
 
 import json
+import time
 from typing import Any
 
 from transformer_jax.data.processes import process_alive, this_process
@@ -17,6 +18,7 @@ __all__ = ["Lease", "NoLease", "lease_of"]
 
 _NAME = "lock.json"
 _STALE = 180.0  # seconds without a renewal
+_SETTLE = 2.0  # seconds in which another that takes over at the same time has written
 
 
 class NoLease:
@@ -24,6 +26,9 @@ class NoLease:
 
     def take(self, token: str) -> None:
         """Nothing is to be taken."""
+
+    def check_free(self) -> None:
+        """The lock of the folder says it."""
 
     def renew(self, token: str) -> None:
         """Nothing is to be renewed."""
@@ -59,17 +64,34 @@ class Lease(NoLease):
             found = self._read()
             if found is None:
                 continue
-            alive = process_alive(found)
-            if alive or (alive is None and self._silent() < self._stale):
-                raise CheckpointError(
-                    f"{self.url}: in use by process {found.get('pid')} on {found.get('host')} "
-                    f"since {found.get('since')}: wait until it ends, or stop it first (if it is "
-                    f"gone already, try again in {round(self._stale)} s)"
-                )
-            # Of two that do this at once, one creates the new object; the other asks again.
-            if self._read() == found:
-                self._objects.remove([_NAME])
+            self._refuse_living(found)
+            # Of two that do this at once, the later one has it; the other finds that here.
+            self._objects.write(_NAME, _content(token))
+            time.sleep(_SETTLE)
+            if (self._read() or {}).get("token") == token:
+                return
         raise CheckpointError(f"{self.url}: another process has just begun to write there")
+
+    def check_free(self) -> None:
+        """Refuse to write if another process has the lease; no lease is allowed.
+
+        Raises:
+            CheckpointError: Another writer has it, or it cannot be read.
+        """
+        try:
+            if (found := self._read()) is not None:
+                self._refuse_living(found)
+        except OSError as error:
+            raise CheckpointError(f"{self.url}: cannot be read: {error.strerror}") from None
+
+    def _refuse_living(self, found: dict[str, Any]) -> None:
+        alive = process_alive(found)
+        if alive or (alive is None and self._silent() < self._stale):
+            raise CheckpointError(
+                f"{self.url}: in use by process {found.get('pid')} on {found.get('host')} "
+                f"since {found.get('since')}: wait until it ends, or stop it first (if it is "
+                f"gone already, try again in {round(self._stale)} s)"
+            )
 
     def _silent(self) -> float:
         """Seconds since the renewal, by the clock of the store."""

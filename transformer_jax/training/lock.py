@@ -88,29 +88,27 @@ class RunLock:
             self._take()
             try:
                 self._lease.take(self._token)
+                # A download may take longer than a lock lasts without renewal.
+                self._beat = threading.Thread(target=self._touch, name="run lock", daemon=True)
+                self._beat.start()
                 self._storage.fetch()
+                self._lease.check(self._token)
             except BaseException:
                 self._let_go()
                 raise
         except OSError as error:
             raise self._unwritten(error) from None
         _held[os.path.realpath(self.path)] = self._token
-        self._beat = threading.Thread(target=self._touch, name="run lock", daemon=True)
-        self._beat.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None = None, *_: object) -> None:
         try:
-            self._lease.check(self._token)
-            self._storage.publish()
+            self._storage.publish(check=lambda: self._lease.check(self._token))
         except (OSError, CheckpointError) as error:
             if kind is None:
                 raise self._unwritten(error) if isinstance(error, OSError) else error from None
             self._say(f"not all of {with_urls(str(self.path))} is published: {error}")
         finally:
-            self._done.set()
-            if self._beat is not None:
-                self._beat.join()
             where = os.path.realpath(self.path)
             if _held.get(where) == self._token:
                 del _held[where]
@@ -120,6 +118,9 @@ class RunLock:
         return CheckpointError(f"{with_urls(str(self.path))}: cannot be written: {error.strerror}")
 
     def _let_go(self) -> None:
+        self._done.set()
+        if self._beat is not None:
+            self._beat.join()
         with contextlib.suppress(OSError):
             self._lease.release(self._token)
         with contextlib.suppress(OSError):
@@ -249,7 +250,10 @@ def check_lock(path: str | os.PathLike[str]) -> None:
             f"{path}: in use by {_who(found)}, so this process writes nothing more to it; if that "
             f"one is gone, delete {file}"
         )
-    if ours is not None:
+    if ours is None:
+        if not here:
+            lease_of(path).check_free()
+    else:
         raise CheckpointError(
             f"{path}: no longer locked by this process: another one took it over, or {LOCK} was "
             f"deleted; so this process writes nothing more to it: continue with `resume {path}`"

@@ -21,12 +21,15 @@ from transformer_jax.training import trees
 __all__ = ["dispose", "explained", "orbax", "read_item"]
 
 
+_WRITES = re.compile("_serialize|orbax")  # in the names of its coroutines and their files
+
+
 class _OrbaxRecords(logging.Filter):
     """Keeps Orbax's own log records out of the terminal; failures reach the user as errors."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether a record is someone else's."""
-        return "orbax" not in record.pathname and "async_serialize" not in record.getMessage()
+        return "orbax" not in record.pathname and not _WRITES.search(record.getMessage())
 
 
 def orbax() -> Any:
@@ -44,8 +47,10 @@ def orbax() -> Any:
 def _unless_abandoned(hook: Callable[[Any], Any], unraisable: Any) -> None:
     # After a failed write every other write of the same save reports to an event loop that is
     # gone: up to thousands of tracebacks that say nothing.
-    writes = "async_serialize" in repr(unraisable.object)
-    if not writes and str(unraisable.exc_value) != "Event loop is closed":
+    if (
+        not _WRITES.search(repr(unraisable.object))
+        and str(unraisable.exc_value) != "Event loop is closed"
+    ):
         hook(unraisable)
 
 
