@@ -20,10 +20,12 @@ from transformer_jax.functional.kernels import splash
 from transformer_jax.functional.linear import linear
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.partitioning import (
+    _sum_and_exchange,
     constrain,
     current_mesh,
     on_mesh,
     partition_spec,
+    sum_to_parts,
     take_rows,
     unshard_fsdp,
 )
@@ -98,6 +100,19 @@ def test_rows_are_rounded_alike_on_one_device_and_on_all(mesh, rows):
     np.testing.assert_array_equal(y_all, y)
     # Rounded to bfloat16 is each row's gradient, not their sum.
     np.testing.assert_allclose(d_all, d, atol=1e-6)
+
+
+@pytest.mark.parametrize("dimension", [0, 1])
+@pytest.mark.parametrize("other", [24, 37, 2050])
+@pytest.mark.parametrize("function", [sum_to_parts, _sum_and_exchange])
+def test_a_matrix_is_summed_to_parts(function, other, dimension):
+    shape = (16, other) if dimension == 0 else (other, 16)
+    (x,) = normals((8, *shape))
+    parts = P(*("fsdp" if axis == dimension else None for axis in range(2)))
+    act = lambda x: function(x[0], "fsdp", dimension)
+    with jax.set_mesh(make_mesh(fsdp=8, data=1)):
+        found = jax.jit(jax.shard_map(act, in_specs=P("fsdp"), out_specs=parts))(x)
+    np.testing.assert_allclose(found, x.sum(0), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("axes", [("embed", "mlp"), ("mlp", "embed"), ("embed", None)])

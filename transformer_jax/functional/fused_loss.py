@@ -20,17 +20,18 @@ from transformer_jax.functional.losses import (
     weighted,
 )
 from transformer_jax.functional.partitioning import (
+    LANES,
     axis_size,
     constrain,
     current_mesh,
     partition_spec,
+    sum_to_parts,
     unshard_fsdp,
 )
 
 __all__ = ["LARGE", "fused_linear_cross_entropy"]
 
 LARGE = 2**30  # bytes of logits that a device holds at a time, unless a chunk is given
-LANES = 128  # of the matrix units of accelerators: parts of a padded vocabulary are multiples
 
 
 def fused_linear_cross_entropy(
@@ -217,7 +218,7 @@ class _TableParts(NamedTuple):
         if self.by_columns:
             gradient = lax.all_to_all(gradient, "tensor", 0, 1, tiled=True)[:, : self.size]
         if self.fsdp:
-            gradient = lax.psum_scatter(gradient, "fsdp", scatter_dimension=0, tiled=True)
+            gradient = sum_to_parts(gradient, "fsdp", 0)
         return lax.psum(
             gradient, [axis for axis in self.over if not (self.fsdp and axis == "fsdp")]
         )

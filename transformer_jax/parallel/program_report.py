@@ -21,6 +21,8 @@ _BITS = {"pred": 8, "s4": 4, "u4": 4} | {
     f"{kind}{bits}": bits for kind in "fsu" for bits in (8, 16, 32, 64)
 }
 _ARRAY = re.compile(r"\b(pred|bf16|f8\w*|[fsu]\d+)\[([\d,]*)\]")
+# A TPU's reduce-scatter is a fusion of this name, in which an all-reduce is written.
+_REDUCE_SCATTER = re.compile(r"^\s*%all-reduce-scatter\S* \(.*\) -> (.*) \{$")
 _COLLECTIVE = re.compile(rf"= (.*?) ({'|'.join(COLLECTIVES)})(-start)?\(")
 _CALL = re.compile(r'custom_call_target="([^"]+)"')
 _NAME = re.compile(r'op_name="([^"]*)"')
@@ -105,11 +107,23 @@ def collectives(text: str) -> Iterator[Collective]:
         >>> line = '%a = f32[8,4]{1,0} all-gather(f32[2,4] %x), metadata={op_name="embed"}'
         >>> list(collectives(line))
         [Collective(kind='all-gather', bytes=128, operation='embed')]
+        >>> fusion = '''%all-reduce-scatter.1 (input: f32[64]) -> f32[8] {
+        ...   %b = f32[64]{0} all-reduce(%input), to_apply=%add
+        ... }'''
+        >>> list(collectives(fusion))
+        [Collective(kind='reduce-scatter', bytes=32, operation='')]
     """
+    scattered = None  # what the fusion that is read leaves on each device
     for line in text.splitlines():
-        if match := _COLLECTIVE.search(line):
+        if match := _REDUCE_SCATTER.match(line):
+            scattered = match[1]
+        elif line.startswith("}"):
+            scattered = None
+        elif match := _COLLECTIVE.search(line):
             shape, kind, start = match.groups()
             operation = _NAME.search(line)
+            if scattered is not None:
+                shape, kind, start = scattered, "reduce-scatter", ""
             yield Collective(
                 kind, _result_bytes(shape, bool(start)), operation.group(1) if operation else ""
             )
