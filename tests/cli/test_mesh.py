@@ -79,6 +79,12 @@ def test_a_predictor_on_a_mesh_holds_its_parameters_there(trained_run):
     assert [text.tokens for text in model(sources)] == [text.tokens for text in one(sources)]
 
 
+def test_what_searches_on_one_device_refuses_a_mesh(trained_run):
+    model = tj.load(trained_run, mesh=tj.make_mesh(fsdp=2, tensor=4))
+    with pytest.raises(ConfigError, match="generation_config hf searches on one device: leave it"):
+        model("ola", generation_config="hf")
+
+
 @pytest.mark.parametrize(
     ("flags", "says"),
     [

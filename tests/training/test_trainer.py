@@ -15,6 +15,7 @@ from flax import nnx
 from transformer_jax.data.plan import ArrayPlan
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.errors import CheckpointError, ConfigError, DataError, Stopped
+from transformer_jax.parallel.inference import mesh_of
 from transformer_jax.parallel.mesh import MeshConfig, make_mesh
 from transformer_jax.predictors.loading import load
 from transformer_jax.training import manifest
@@ -322,6 +323,10 @@ def test_load_uses_a_task_of_ones_own(tmp_path, partition):
         np.testing.assert_array_equal(found, model(jnp.asarray(rows)))
     best = nnx.merge(*split(run.load(result.best_step)))
     np.testing.assert_array_equal(load(tmp_path, task)(rows), best(jnp.asarray(rows)))
+    mesh = make_mesh(data=2, fsdp=4)
+    on_mesh = load(tmp_path, dataclasses.replace(task, predictor=lambda model, _: model), mesh=mesh)
+    assert mesh_of(nnx.state(on_mesh)) == mesh
+    np.testing.assert_allclose(on_mesh(jnp.asarray(rows)), best(jnp.asarray(rows)), atol=1e-6)
 
 
 def test_load_says_what_does_not_fit_a_task_of_ones_own(tmp_path):

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from flax import nnx
 
 from transformer_jax.decoding.hf_config import HFGenerationConfig, from_generation_config
 from transformer_jax.decoding.hf_generate import HFGenerator
 from transformer_jax.decoding.requests import Continuation, GenerationRequest
 from transformer_jax.decoding.text_generation import Found, Pending, TextGenerator
 from transformer_jax.decoding.writing import GenerationSequence
-from transformer_jax.errors import CheckpointError
+from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.parallel.inference import mesh_of
 from transformer_jax.predictors.runs import as_trained, first_token, open_directory
 
 if TYPE_CHECKING:
@@ -87,6 +89,11 @@ class HFTextGenerator(TextGenerator[HFGenerationConfig]):
 
     @functools.cached_property
     def _generator(self) -> HFGenerator:
+        if mesh_of(nnx.state(self._model)) is not None:
+            raise ConfigError(
+                "generation_config hf searches on one device: leave it out, or load the model "
+                "without a mesh"
+            )
         sizes = (1, 2, 4, 8, 16, 32)
         rows = tuple(sorted({n for n in sizes if n < self._batch} | {self._batch}))
         return HFGenerator(self._model, self.generation_config, rows=rows)
