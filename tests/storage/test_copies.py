@@ -307,26 +307,30 @@ def test_what_is_not_there_is_told(bucket):
 
 def test_a_missing_bucket_is_told(bucket):
     said = "there is no bucket nobucket: create it, or check its name"
-    for act in (lambda: fetched("s3://nobucket/a"), lambda: RunLock("s3://nobucket/a").__enter__()):
+    url = f"{bucket.partition(':')[0]}://nobucket/a"
+    for act in (lambda: fetched(url), lambda: RunLock(url).__enter__()):
         with pytest.raises(CheckpointError, match=said):
             act()
 
 
 @pytest.mark.slow
-def test_a_store_that_refuses_or_does_not_answer_is_told(bucket, monkeypatch):
+def test_a_store_that_refuses_or_does_not_answer_is_told(bucket, object_store, monkeypatch):
     from transformer_jax.storage.objects import _file_system
 
     def refuse(*args, **kwargs):
         raise PermissionError("Access Denied")
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(Objects(bucket)._files), "find", refuse)
+        patch.setattr(Objects(bucket)._files, "find", refuse)
         with pytest.raises(CheckpointError, match="no permission for the bucket"):
             fetched(f"{bucket}/a")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    scheme, environment = object_store
+    server = next(name for name, value in environment.items() if value.startswith("http"))
+    monkeypatch.setenv(server, "http://127.0.0.1:9")
     _file_system.cache_clear()
     began = time.monotonic()
-    with pytest.raises(CheckpointError, match=r"does not answer: check .* AWS_ENDPOINT_URL"):
+    what = {"s3": "the network and AWS_ENDPOINT_URL", "gs": "the network"}[scheme]
+    with pytest.raises(CheckpointError, match=f"does not answer: check {what}"):
         fetched(f"{bucket}/a")
     assert time.monotonic() - began < 60
 

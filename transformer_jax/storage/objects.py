@@ -72,8 +72,12 @@ class Objects:
 
         Objects whose names end in a slash stand for folders in some consoles and are left out.
         """
-        with self._explained():
-            found = self._files.find(self._root, detail=True)
+        try:
+            with self._explained():
+                found = self._files.find(self._root, detail=True)
+        except FileNotFoundError:  # as some stores say of a missing bucket
+            self.check_bucket()
+            return {}
         return {
             path.lstrip("/")[len(self._root) + 1 :]: _stored(info)
             for path, info in found.items()
@@ -104,13 +108,13 @@ class Objects:
 
     def write(self, name: str, content: bytes) -> None:
         """Replace an object: readers find the earlier content or this one, never a part."""
-        with self._explained():
+        with self._written():
             self._files.pipe_file(self._at(name), content)
 
     def create(self, name: str, content: bytes) -> bool:
         """Write an object unless it exists; whether this call wrote it."""
         try:
-            with self._explained():
+            with self._written():
                 self._files.pipe_file(self._at(name), content, mode="create")
         except FileExistsError:
             return False
@@ -121,7 +125,7 @@ class Objects:
         if path.stat().st_size <= _SMALL:
             self.write(name, path.read_bytes())
             return
-        with self._explained():
+        with self._written():
             self._files.put_file(str(path), self._at(name))
 
     def download(self, name: str, path: Path) -> None:
@@ -144,6 +148,15 @@ class Objects:
         """Remove an object, if it is there."""
         with contextlib.suppress(FileNotFoundError), self._explained():
             self._files.rm_file(self._at(name))
+
+    @contextlib.contextmanager
+    def _written(self) -> Iterator[None]:
+        try:
+            with self._explained():
+                yield
+        except FileNotFoundError:  # as some stores say of a missing bucket
+            self.check_bucket()
+            raise
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
