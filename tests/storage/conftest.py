@@ -11,6 +11,7 @@ import importlib.util
 import itertools
 import logging
 import socket
+import socketserver
 
 import pytest
 
@@ -67,6 +68,8 @@ def _serve_gs():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    # A process that is killed while the server answers it is no error of the server.
+    socketserver.BaseServer.handle_error = lambda *about: None
     server = create_server("127.0.0.1", port, in_memory=True)
     server.start()
     # The server does not say what kind of bucket it has.
