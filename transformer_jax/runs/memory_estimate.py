@@ -101,7 +101,7 @@ def estimate(run: PlannedRun, target: Target, what: str, shape: Shape) -> Estima
     if what == "decoding":
         # Parameters as they decode lie beside those that train.
         cache = _cache_bytes(run, local, shape)
-        logits = 3 * 4 * local.rows * run.model.vocab_size / local.tensor
+        logits = 3 * 4 * local.rows * run.model.decoder().vocab_size / local.tensor
         return Estimate(state.all + state.parameters, loss=logits, cache=cache)
     arguments = state.all + _split_bytes(parts.batch)
     training = what == "training"
