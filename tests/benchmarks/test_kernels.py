@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,8 @@ from benchmarks import kernels as benchmark
 from benchmarks.kernel_timing import passes, repeated
 from benchmarks.roofline import Peak
 from transformer_jax.functional import kernels
+
+RESULTS = Path(benchmark.__file__).parent / "results"
 
 
 def test_every_registered_kernel_runs_or_says_why_not():
@@ -28,6 +31,16 @@ def test_every_registered_kernel_runs_or_says_why_not():
 
 def test_there_are_as_many_attention_cases_as_names():
     assert len({case.name for case in cases.ATTENTION + cases.LENGTHS}) == 24 + len(cases.LENGTHS)
+
+
+def test_auto_takes_the_faster_kernel_at_every_length_of_the_stored_results():
+    stored = json.loads((RESULTS / "kernels_cpu.json").read_text())["cases"]
+    times = {case["case"]: {way["name"]: way for way in case["ways"]} for case in stored}
+    for case in cases.LENGTHS:
+        ms = lambda name, case=case: times[case.name][name]["forward+backward"]["ms"]
+        ways = {True: ms("chunked"), False: ms("xla in blocks of queries")}
+        # Below a tenth the order changes from run to run.
+        assert ways[case.queries >= kernels.LONG] < 1.1 * min(ways.values()), case.name
 
 
 def test_flops_are_those_of_visible_pairs():

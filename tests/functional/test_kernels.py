@@ -318,9 +318,9 @@ def select(name, T, mask=None, dtype=jnp.float32, S=None, **options):
 def test_auto_chooses_by_length():
     name = lambda *case, **options: select("auto", *case, **options).name
     assert name(64, masks.causal()) == "xla"
-    assert name(kernels.LONG_CAUSAL, masks.causal()) == "chunked"
-    assert name(kernels.LONG_CAUSAL) == "xla"
-    assert name(kernels.LONG) == "chunked"
+    for mask in (None, masks.causal()):
+        assert name(kernels.LONG - 1, mask) == "xla"
+        assert name(kernels.LONG, mask) == "chunked"
     assert name(512, bias=jnp.zeros((1, 1, 1, 512))) == "xla"
     assert name(1, masks.causal(jnp.int32(3)), S=4096) == "xla"
     assert name(8192) == "chunked"

@@ -94,10 +94,9 @@ XLA_IN_BLOCKS = KERNELS["xla"]._replace(run=functools.partial(xla.run, query_blo
 
 # Scores of more bytes than this in float32 are never held in a device's memory at once.
 LARGE = 2**30
-# On CPU, blocks of keys are faster from these lengths on, forward and backward together: 1.1 to
-# 1.25 times, and 1.25 to 1.9 times where masked blocks are skipped. Equal at 256.
+# From this length on auto takes blocks of keys. There they are as fast on a CPU as blocks of
+# queries, and faster above, with and without a causal mask: benchmarks/results/kernels_cpu.json.
 LONG = 512
-LONG_CAUSAL = 384
 
 
 def select_kernel(
@@ -128,7 +127,7 @@ def select_kernel(
     if implementation == "auto":
         # Blocks of queries would be parts of what is on several devices.
         short = KERNELS["xla"] if parts > 1 else XLA_IN_BLOCKS
-        return _chosen(_by_length(case, short, (LONG, LONG_CAUSAL)))
+        return _chosen(_by_length(case, short, LONG))
     if implementation not in KERNELS:
         allowed = ", ".join(["auto", *KERNELS])
         raise ArgumentError(f"attend: implementation is {implementation!r}: allowed are {allowed}")
@@ -310,13 +309,12 @@ def _sequence_parts(T: int, S: int) -> int:
     return size
 
 
-def _by_length(case: Any, short: Kernel, limits: tuple[int, int] | None) -> Kernel:
-    """``chunked`` for long sequences or large scores, if it supports the case."""
-    (B, N, T, _), S, mask = case[0].shape, case[1].shape[2], case[3]
+def _by_length(case: Any, short: Kernel, limit: int | None) -> Kernel:
+    """``chunked`` from a length on or for large scores, if it supports the case."""
+    (B, N, T, _), S = case[0].shape, case[1].shape[2]
     devices = math.prod(axis_size(name) for name in ("data", "fsdp", "tensor"))
     scores = 4 * B * N * T * S // (devices * case[-1])
-    skips = mask is not None and mask.causal and isinstance(mask.offset, int)
-    long = limits is not None and min(T, S) >= limits[skips]
+    long = limit is not None and min(T, S) >= limit
     if (long or scores > LARGE) and chunked.supports(*case) is None:
         return KERNELS["chunked"]
     return short
