@@ -172,6 +172,7 @@ SAMPLINGS = {
 
 
 @pytest.mark.parametrize("name", SAMPLINGS)
+@pytest.mark.quick("all", "cold")
 def test_samples_have_the_distribution_of_ours(decoder_run, name):
     """Temperature first, then the most probable tokens, then those that hold a probability."""
     settings, count = {"temperature": 1.0} | SAMPLINGS[name], 2000
