@@ -298,7 +298,7 @@ class Stack(nnx.Module):
             x, filled = block(x, near, cache=layer, **how)
             layers.append(filled)
         x = x if self.final_norm is None else self.final_norm(x)
-        done = {"layers": tuple(layers), "length": jnp.int32(T), "starts": starts}
+        done: dict[str, Any] = {"layers": tuple(layers), "length": jnp.int32(T), "starts": starts}
         return x[:, -1], dataclasses.replace(cache, **done)
 
     def step(self, x: Float[Array, "R D"], cache: Cache) -> tuple[Float[Array, "R D"], Cache]:

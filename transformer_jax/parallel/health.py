@@ -48,7 +48,7 @@ def check_answers(found: np.ndarray, names: list[str]) -> None:
             f"the connection of the devices"
         )
     values, counts = np.unique(found[:, 1], return_counts=True)
-    most = values[counts.argmax()]
+    most = values[np.argmax(counts)]
     odd = [name for name, (_, value) in zip(names, found, strict=True) if value != most]
     if odd:
         raise NumericsError(
