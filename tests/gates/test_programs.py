@@ -16,6 +16,8 @@ from benchmarks.programs import NAMED, Case
 from tests.compiled_plans import run_of, stored_cases
 from transformer_jax.models.making import make_model
 from transformer_jax.parallel.mesh import MeshConfig
+from transformer_jax.parallel.target import find_target
+from transformer_jax.runs.begin import for_device
 from transformer_jax.runs.encoder_settings import PretrainRun
 from transformer_jax.runs.language_settings import LanguageRun
 from transformer_jax.runs.plan import compile_program, estimate_program, programs
