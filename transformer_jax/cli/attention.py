@@ -14,6 +14,7 @@ from transformer_jax.errors import ConfigError, DataError, plural
 if TYPE_CHECKING:
     from transformer_jax.decoding.text_tokenizer import TextTokenizer
     from transformer_jax.decoding.translator import Translator
+    from transformer_jax.visual.attention import AttentionMaps
 
 __all__ = ["Attention", "attention_of", "self_attention_of"]
 
@@ -82,7 +83,7 @@ class Attention(RunCommand):
         wrote(*map(self.output.with_suffix, suffixes))
         return 0
 
-    def of_translation(self) -> "tuple[tuple[Maps, ...], str]":
+    def of_translation(self) -> "tuple[tuple[AttentionMaps, ...], str]":
         """The attention maps of a translator, and its translation."""
         from transformer_jax.decoding.options import BeamSearchConfig
         from transformer_jax.decoding.translator import Translator
@@ -94,7 +95,7 @@ class Attention(RunCommand):
         target = None if self.target is None else prepare(self.target)
         return attention_of(translator, prepare(self.sentence), target)
 
-    def of_text(self) -> "tuple[tuple[Maps, ...], str]":
+    def of_text(self) -> "tuple[tuple[AttentionMaps, ...], str]":
         """The attention maps of a decoder; the translation is empty.
 
         Raises:
@@ -108,7 +109,7 @@ class Attention(RunCommand):
         text = as_trained(self.run, trim=False)(self.sentence)
         return (self_attention_of(model, tokenizer, text, first=first),), ""
 
-    def of_encoder(self) -> "tuple[tuple[Maps, ...], str]":
+    def of_encoder(self) -> "tuple[tuple[AttentionMaps, ...], str]":
         """The attention maps of an encoder; a tab separates the texts of a pair.
 
         Raises:
@@ -160,7 +161,7 @@ class Attention(RunCommand):
 
 def attention_of(
     translator: "Translator", sentence: str, target: str | None = None
-) -> "tuple[tuple[Maps, ...], str]":
+) -> "tuple[tuple[AttentionMaps, ...], str]":
     """The maps of a sentence and its translation, and the translation (row U13).
 
     The weights are those of the forward pass that scores the translation, in every layer and head.
@@ -209,7 +210,7 @@ def attention_of(
 
 def self_attention_of(
     model: tuple[Any, Any], tokenizer: "TextTokenizer", text: str, *, first: int
-) -> "Maps":
+) -> "AttentionMaps":
     """The attention maps of a text in a decoder (row U13).
 
     Args:

@@ -31,7 +31,7 @@ class PromptLookupState(NamedTuple):
 
 def prompt_lookup(
     tokens: Int[Array, " N"], known: Int[Array, ""] | int, count: int, longest: int = 3
-) -> Int[Array, "{count}"]:
+) -> Int[Array, " {count}"]:
     """Prompt-lookup draft: what followed the longest earlier match of the text's end.
 
     Matches have up to ``longest`` tokens; the latest of equals counts; arbitrary without a match.

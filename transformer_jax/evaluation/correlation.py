@@ -9,7 +9,7 @@ from transformer_jax.evaluation.lengths import check_lengths
 
 __all__ = ["pearson", "spearman"]
 
-_Numbers = Real[np.ndarray, "_"]  # their count is checked by hand: a user's mistake, one line
+_Numbers = Real[np.ndarray, " _"]  # their count is checked by hand: a user's mistake, one line
 
 
 def pearson(predictions: _Numbers, references: _Numbers) -> float:
@@ -57,11 +57,11 @@ def spearman(predictions: _Numbers, references: _Numbers) -> float:
     return pearson(_ranks(predictions), _ranks(references))
 
 
-def _centred(x: Float[np.ndarray, "_"]) -> Float[np.ndarray, "_"]:
+def _centred(x: Float[np.ndarray, " _"]) -> Float[np.ndarray, " _"]:
     x = x / np.abs(x).max()  # squares of very large or small numbers overflow
     return x - x.mean()
 
 
-def _ranks(x: _Numbers) -> Float[np.ndarray, "_"]:
+def _ranks(x: _Numbers) -> Float[np.ndarray, " _"]:
     _, codes, counts = np.unique(x, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[codes]

@@ -249,7 +249,7 @@ def causal(offset: int | Int[Array, ""] = 0) -> Mask:
     return Mask(causal=True, offset=offset)
 
 
-def length_mask(kv: Int[Array, "B"] | None, q: Int[Array, "B"] | None = None) -> Mask:
+def length_mask(kv: Int[Array, " B"] | None, q: Int[Array, " B"] | None = None) -> Mask:
     """Each query sees the first ``kv`` keys; queries from ``q`` on are fully masked.
 
     Example:

@@ -71,7 +71,7 @@ def rotary_frequencies(
     base: float = 10_000.0,
     scaling: RotaryScaling | None = None,
     interpolation: float = 1.0,
-) -> Float[np.ndarray, "{size//2}"]:
+) -> Float[np.ndarray, " {size//2}"]:
     """Radians per position of each pair of a rotary head, ``base^(-2i/H)``.
 
     With ``scaling`` as in Llama 3.1, wavelengths longer than ``old length / low`` are stretched by
@@ -102,7 +102,7 @@ def yarn_frequencies(
     slow: float,
     old_length: int,
     whole: bool = True,
-) -> Float[np.ndarray, "{size//2}"]:
+) -> Float[np.ndarray, " {size//2}"]:
     """Radians per position as YaRN stretches them by ``factor``, for texts longer by it.
 
     Pairs that turn more than ``fast`` times within ``old_length`` positions stay as they are, those
@@ -201,7 +201,7 @@ def apply_rotary_embedding(
     return jnp.concatenate(rotated, axis=-1).astype(x.dtype)
 
 
-def alibi_slopes(heads: int) -> Float[np.ndarray, "{heads}"]:
+def alibi_slopes(heads: int) -> Float[np.ndarray, " {heads}"]:
     """How fast each head forgets: ``2^(-8n/N)`` for ``n = 1 .. N``.
 
     For a number that is no power of two, the slopes of the power below, then every other one of

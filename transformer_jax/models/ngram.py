@@ -259,7 +259,7 @@ def discounts(counts: Int[np.ndarray, " runs"]) -> tuple[float, float, float]:
     return Y, Y, Y
 
 
-Level = tuple[Float[np.ndarray, "_"], Float[np.ndarray, "_"]]
+Level = tuple[Float[np.ndarray, " _"], Float[np.ndarray, " _"]]
 
 
 def _levels(counts: NgramCounts, smoothing: Smoothing, tokens: int) -> Iterable[Level]:
@@ -289,7 +289,7 @@ def _levels(counts: NgramCounts, smoothing: Smoothing, tokens: int) -> Iterable[
         yield np.append(own, 0.0), np.append(np.where(nothing, 1, rest / safe), 1.0)
 
 
-def _adjusted(counts: NgramCounts) -> list[Int[np.ndarray, "_"]]:
+def _adjusted(counts: NgramCounts) -> list[Int[np.ndarray, " _"]]:
     """Of the longest runs how often they occur; of others after how many different symbols.
 
     Nothing comes before the beginning of a document: runs that begin with it keep their counts.

@@ -271,7 +271,7 @@ def broadcast_json(value: Any) -> Any:
     return json.loads(np.asarray(multihost_utils.broadcast_one_to_all(held)).tobytes())
 
 
-def local_rows(mesh: Mesh, rows: int) -> Int[np.ndarray, "R"]:
+def local_rows(mesh: Mesh, rows: int) -> Int[np.ndarray, " R"]:
     """Which rows of a batch of ``rows`` the devices of this process hold, in order.
 
     Asked of the mesh: with a tensor axis across processes, several need the same rows.

@@ -41,7 +41,7 @@ def shift_tokens_right(target: Int[Array, "B T"], bos: int) -> Int[Array, "B T"]
     return jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=bos)
 
 
-def length_weights(lengths: Int[Array, "B"], length: int) -> Float[Array, "B T"]:
+def length_weights(lengths: Int[Array, " B"], length: int) -> Float[Array, "B T"]:
     """1 where a target is a token and 0 where it is padding; a row of length 0 has weight 0.
 
     Example:
