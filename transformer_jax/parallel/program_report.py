@@ -26,14 +26,26 @@ _REDUCE_SCATTER = re.compile(r"^\s*%all-reduce-scatter\S* \(.*\) -> (.*) \{$")
 _COLLECTIVE = re.compile(rf"= (.*?) ({'|'.join(COLLECTIVES)})(-start)?\(")
 _CALL = re.compile(r'custom_call_target="([^"]+)"')
 _NAME = re.compile(r'op_name="([^"]*)"')
+# Written as the number of groups and of devices in each, as the devices, or as axes of a mesh.
+_GROUPS = re.compile(
+    r"replica_groups=(?:\[\d+,(\d+)\]|\{\{([\d,]+)\}|mesh\[([^\]]*)\] \{([^}]*)\})"
+)
 
 
 class Collective(NamedTuple):
-    """One exchange between devices: its kind, the bytes of its result, and what it is for."""
+    """One exchange between devices.
+
+    Attributes:
+        kind: One of :data:`COLLECTIVES`.
+        bytes: Of its result.
+        operation: What it is for, as JAX names it; empty if the compiler does not say.
+        devices: How many exchange with each other; 0 if the program's text does not say.
+    """
 
     kind: str
     bytes: int
     operation: str
+    devices: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,14 +116,14 @@ def collectives(text: str) -> Iterator[Collective]:
     """The exchanges between devices in a compiled program's text.
 
     Example:
-        >>> line = '%a = f32[8,4]{1,0} all-gather(f32[2,4] %x), metadata={op_name="embed"}'
+        >>> line = '%a = f32[8,4] all-gather(%x), replica_groups=[2,4]<=[8], op_name="embed"'
         >>> list(collectives(line))
-        [Collective(kind='all-gather', bytes=128, operation='embed')]
+        [Collective(kind='all-gather', bytes=128, operation='embed', devices=4)]
         >>> fusion = '''%all-reduce-scatter.1 (input: f32[64]) -> f32[8] {
         ...   %b = f32[64]{0} all-reduce(%input), to_apply=%add
         ... }'''
         >>> list(collectives(fusion))
-        [Collective(kind='reduce-scatter', bytes=32, operation='')]
+        [Collective(kind='reduce-scatter', bytes=32, operation='', devices=0)]
     """
     scattered = None  # what the fusion that is read leaves on each device
     for line in text.splitlines():
@@ -125,8 +137,30 @@ def collectives(text: str) -> Iterator[Collective]:
             if scattered is not None:
                 shape, kind, start = scattered, "reduce-scatter", ""
             yield Collective(
-                kind, _result_bytes(shape, bool(start)), operation.group(1) if operation else ""
+                kind,
+                _result_bytes(shape, bool(start)),
+                operation.group(1) if operation else "",
+                _group_size(line),
             )
+
+
+def _group_size(line: str) -> int:
+    """The devices of a group.
+
+    Example:
+        >>> ways = "[4,2]<=[8]", "{{0,4},{1,5}}", "mesh['a'=2,'b'=4] {'a'}"
+        >>> [_group_size(f"replica_groups={way}") for way in ways]
+        [2, 2, 2]
+    """
+    if (match := _GROUPS.search(line)) is None:
+        return 0
+    size, devices, mesh, axes = match.groups()
+    if size:
+        return int(size)
+    if devices:
+        return devices.count(",") + 1
+    sizes = dict(axis.split("=") for axis in mesh.split(","))
+    return math.prod(int(sizes[axis]) for axis in axes.split(",") if axis)
 
 
 def _result_bytes(shape: str, start: bool) -> int:
