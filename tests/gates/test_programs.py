@@ -56,9 +56,14 @@ def assert_gradients_are_summed_to_parts(report, run):
             assert one.kind != "all-reduce" or one.bytes <= 10 * MB, one
 
 
+def assert_donated(report):
+    """The new state lies where the old one lay; metrics are a few numbers, each in a tile."""
+    assert report.outputs - report.aliased <= 0.001 * report.outputs + 2**14, report
+
+
 def assert_sound(report, run, capfd):
     assert "rematerialization" not in capfd.readouterr().err
-    assert report.aliased >= 0.999 * report.outputs, "the state is not donated whole"
+    assert_donated(report)
     for one in report.collectives:
         # What looks up rows of a table moves them in a shard_map; a square kernel of a head may
         # change places.
@@ -127,7 +132,7 @@ def test_training_on_tpus(case, capfd):
     report = compile_program(run, target, "training").report
     # Permutations are not looked for: this compiler makes them of gathers, to compute meanwhile.
     assert_gradients_are_summed_to_parts(report, run)
-    assert report.aliased >= 0.999 * report.outputs, "the state is not donated whole"
+    assert_donated(report)
     assert report.kernels == {"pallas": 2 * attentions(run)}
     assert "rematerialization" not in capfd.readouterr().err
 
@@ -147,14 +152,15 @@ def test_every_named_run_compiles_for_every_target(target, name, capfd):
     run, found = Case(name, target, mesh, 1, rows).planned()
     training = compile_program(run, found, "training")
     assert training.memory <= found.usable
-    assert training.report.aliased >= 0.999 * training.report.outputs
+    assert_donated(training.report)
     assert_gradients_are_summed_to_parts(training.report, run)
     if target.startswith("h200"):
         assert_sound(training.report, run, capfd)
     evaluation = compile_program(run, found, "evaluation")
     assert evaluation.memory <= found.usable
-    # As many kernels in one pass as each of both has in training.
-    assert 2 * sum(evaluation.report.kernels.values()) == sum(training.report.kernels.values())
+    # As many kernels in one pass as each of both has in training; none with attention dropout.
+    passes = 2 * (run.model.attention.dropout == 0)
+    assert passes * sum(evaluation.report.kernels.values()) == sum(training.report.kernels.values())
     assert "rematerialization" not in capfd.readouterr().err
 
 
