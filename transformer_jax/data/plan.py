@@ -17,6 +17,7 @@ __all__ = [
     "BucketPlan",
     "Shape",
     "hashed",
+    "rows_within",
     "shuffled",
     "uniform",
 ]
@@ -160,14 +161,7 @@ class BucketPlan:
             if value < 1:
                 raise ConfigError(f"{name} is {value}: at least 1")
         sizes = choose_shapes(source_lengths, target_lengths, num_buckets, pad_to_multiple_of)
-        longest = max(sizes[-1])
-        if max_tokens < longest * rows:
-            raise ConfigError(
-                f"a budget of {plural(max_tokens, 'token')} a batch has no room for "
-                f"{plural(rows, 'row')} of the longest sentence ({longest} padded): raise it to "
-                f"{longest * rows} or more, or lower data.read.max_length"
-            )
-        self.shapes = [Shape(max_tokens // max(S, T) // rows * rows, S, T) for S, T in sizes]
+        self.shapes = [Shape(rows_within(max_tokens, max(size), rows), *size) for size in sizes]
         self._seed, self._shuffle = seed, shuffle
         self._lengths = source_lengths + target_lengths
         fits = [(source_lengths <= S) & (target_lengths <= T) for S, T in sizes]
@@ -286,6 +280,30 @@ class Batching:
             **dataclasses.asdict(self) | {"pad_to_multiple_of": self.pad_to_multiple_of or usual},
             shuffle=shuffle,
         )
+
+
+def rows_within(max_tokens: int, length: int, multiple: int) -> int:
+    """The most rows of a batch under a budget of tokens.
+
+    Args:
+        max_tokens: Of a batch, with padding.
+        length: Tokens of a row, with padding.
+        multiple: What the rows have to be a multiple of.
+
+    Raises:
+        ConfigError: The budget has no room for so many rows.
+
+    Example:
+        >>> rows_within(4096, 60, 8)
+        64
+    """
+    if max_tokens < length * multiple:
+        raise ConfigError(
+            f"a budget of {plural(max_tokens, 'token')} a batch has no room for "
+            f"{plural(multiple, 'row')} of the longest text ({length} padded): raise it to "
+            f"{length * multiple} or more (training.max_tokens), or lower the length of texts"
+        )
+    return max_tokens // length // multiple * multiple
 
 
 def shuffled(count: int, seed: int, stream: int) -> Int[np.ndarray, " count"]:

@@ -26,6 +26,8 @@ _REDUCE_SCATTER = re.compile(r"^\s*%all-reduce-scatter\S* \(.*\) -> (.*) \{$")
 _COLLECTIVE = re.compile(rf"= (.*?) ({'|'.join(COLLECTIVES)})(-start)?\(")
 _CALL = re.compile(r'custom_call_target="([^"]+)"')
 _NAME = re.compile(r'op_name="([^"]*)"')
+# An exchange that a TPU makes beside other work is written in each of its parts.
+_CHAIN = re.compile(r'chain_id="(\d+)"')
 # Written as the number of groups and of devices in each, as the devices, or as axes of a mesh.
 _GROUPS = re.compile(
     r"replica_groups=(?:\[\d+,(\d+)\]|\{\{([\d,]+)\}|mesh\[([^\]]*)\] \{([^}]*)\})"
@@ -124,14 +126,22 @@ def collectives(text: str) -> Iterator[Collective]:
         ... }'''
         >>> list(collectives(fusion))
         [Collective(kind='reduce-scatter', bytes=32, operation='', devices=0)]
+        >>> part = '%c = f32[8,4] all-gather(%x), frontend_attributes={chain_id="7"}'
+        >>> len(list(collectives(chr(10).join([part, part]))))
+        1
     """
     scattered = None  # what the fusion that is read leaves on each device
+    chains = set()
     for line in text.splitlines():
         if match := _REDUCE_SCATTER.match(line):
             scattered = match[1]
         elif line.startswith("}"):
             scattered = None
         elif match := _COLLECTIVE.search(line):
+            if chain := _CHAIN.search(line):
+                if chain[1] in chains:
+                    continue
+                chains.add(chain[1])
             shape, kind, start = match.groups()
             operation = _NAME.search(line)
             if scattered is not None:

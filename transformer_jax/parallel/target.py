@@ -217,6 +217,8 @@ def _topology(kind: str, size: str, platform: str) -> Any:
     if platform == "tpu":
         # Without it libtpu looks for the metadata server of a cloud machine, for minutes.
         os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+        # Two plans at a time: what only compiles locks no device.
+        os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
         return topologies.get_topology_desc(platform="tpu", topology_name=f"{kind}:{size}")
     described = resources.files("transformer_jax.parallel") / "targets" / f"{kind}.txtpb"
     shape = f"1x1x{size}"

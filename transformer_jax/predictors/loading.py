@@ -6,12 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flax import nnx
 from jax.sharding import Mesh
 
-from transformer_jax.decoding.layout import split_model
 from transformer_jax.errors import CheckpointError, ConfigError
-from transformer_jax.parallel.inference import loading_mesh, loading_on, shard_parameters
+from transformer_jax.parallel.inference import loading_mesh, loading_on
 from transformer_jax.predictors.base import Predictor
 from transformer_jax.predictors.generation import LanguageModelPredictor, TranslationPredictor
 from transformer_jax.predictors.images import ImagePredictor
@@ -151,13 +149,9 @@ def _of_task(path: Path, task: "Task", checkpoint: str) -> Any:
     from transformer_jax.training.trained_model import load_model
 
     which, average = chosen_checkpoint(checkpoint)
-    found = load_model(task, path, which, average=average)
+    found = load_model(task, path, which, average=average, mesh=loading_mesh())
     RunDirectory(path).read_config()  # refuses one that was changed
     tokenizer = None if task.tokenizer is None else task.tokenizer.sha256
     if found.manifest.get("tokenizer") != tokenizer:
         raise CheckpointError(f"{path}: was trained with another tokenizer than the task's")
-    model = found.model
-    if (mesh := loading_mesh()) is not None:
-        graph, params = split_model(model)
-        model = nnx.merge(graph, shard_parameters(graph, params, mesh))
-    return task.predictor(model, task.tokenizer)
+    return task.predictor(found.model, task.tokenizer)

@@ -2,24 +2,25 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
 
 from jax.sharding import Mesh
 
-from transformer_jax.config import TransformerConfig
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import ConfigError, plural
-from transformer_jax.parallel.mesh import MeshConfig, devices_of, make_mesh
+from transformer_jax.parallel.mesh import devices_of, make_mesh
 from transformer_jax.parallel.sharding import num_batch_shards
 from transformer_jax.runs.any_run import AnyRun, BucketedRunType, RunType
+from transformer_jax.runs.encoder_settings import FinetuneRun, PretrainRun
+from transformer_jax.runs.language_settings import LanguageRun
+from transformer_jax.runs.translation_settings import Run as TranslationRun
+from transformer_jax.tasks.scores import MEASURES
 from transformer_jax.training.activity import log
 from transformer_jax.training.schedules import check_warmup
 
 __all__ = [
-    "check_best",
-    "check_context",
-    "check_length",
     "check_rows",
+    "checked",
+    "length_limit",
     "mesh_of",
     "with_rows",
     "with_vocab",
@@ -48,12 +49,50 @@ def with_rows(run: BucketedRunType) -> BucketedRunType:
     )
 
 
-def check_best(run: AnyRun, allowed: Sequence[str]) -> None:
-    """Refuse a metric of checkpoints that the run does not have.
+def checked(run: RunType, named: RunType) -> RunType:
+    """The run with a warmup that fits, after what can be refused before any text is read.
+
+    Args:
+        run: The settings.
+        named: The settings before flags changed them.
 
     Raises:
-        ConfigError: The metric is unknown; the message names those of the run.
+        ConfigError: A metric of checkpoints that the run does not have, texts that exceed the
+            model's positions or that the devices along ``context`` cannot share, or a warmup that
+            is too long.
     """
+    _check_best(run)
+    run = with_warmup(run, named)
+    _check_length(run)
+    return run
+
+
+def length_limit(run: AnyRun) -> tuple[str, int]:
+    """The setting that bounds the tokens of a text, and its value.
+
+    Example:
+        >>> from transformer_jax.runs.translation_settings import RUNS
+        >>> length_limit(RUNS["base"][1])
+        ('data.read.max_length', 256)
+    """
+    if isinstance(run, TranslationRun):
+        return "data.read.max_length", run.data.read.max_length
+    if isinstance(run, FinetuneRun):
+        return "task.max_length", run.task.max_length
+    return "training.sequence_length", run.training.sequence_length
+
+
+def _check_best(run: AnyRun) -> None:
+    match run:
+        case TranslationRun():
+            more: tuple[str, ...] = ("sacrebleu",)
+        case PretrainRun():
+            more = ("valid_mlm_accuracy",)
+        case FinetuneRun():
+            more = tuple(f"valid_{name}" for name in MEASURES[run.task.kind])
+        case _:
+            more = ()
+    allowed = ("valid_loss", *more)
     if run.loop.best_checkpoint_metric not in (None, *allowed):
         raise ConfigError(
             f"loop.best_checkpoint_metric is {run.loop.best_checkpoint_metric}: "
@@ -82,31 +121,20 @@ def with_warmup(run: RunType, named: RunType) -> RunType:
     return dataclasses.replace(run, optimizer=optimizer)
 
 
-def check_length(setting: str, length: int, model: TransformerConfig) -> None:
-    """Refuse texts that exceed the model's positions.
-
-    Raises:
-        ConfigError: The texts are too long; the message names both settings.
-    """
-    most = model.positions.max_length
+def _check_length(run: AnyRun) -> None:
+    setting, length = length_limit(run)
+    most = run.model.positions.max_length
     if length > most:
         raise ConfigError(
             f"{setting} is {length}, but the model has positions for {plural(most, 'token')}: "
             f"lower the one "
             f"or raise model.positions.max_length"
         )
-
-
-def check_context(setting: str, length: int, mesh: MeshConfig) -> None:
-    """Refuse texts of one length that the devices along ``context`` cannot share.
-
-    Raises:
-        ConfigError: The length does not divide; the message names both settings.
-    """
-    if length % mesh.context:
+    # The batches of other runs are padded to lengths that divide.
+    if isinstance(run, LanguageRun) and length % run.mesh.context:
         raise ConfigError(
-            f"{setting} is {length}: with mesh.context {mesh.context} it must be a multiple of "
-            f"{mesh.context}"
+            f"{setting} is {length}: with mesh.context {run.mesh.context} it must be a multiple of "
+            f"{run.mesh.context}"
         )
 
 

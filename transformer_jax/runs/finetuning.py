@@ -22,7 +22,6 @@ from transformer_jax.runs.initial import Initial, load_pretrained
 from transformer_jax.runs.settings import batching_of
 from transformer_jax.runs.train import train as train_run
 from transformer_jax.tasks.labeled import labeled
-from transformer_jax.tasks.scores import MEASURES
 from transformer_jax.training.partition import EVERYTHING, Partition, where
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.task import Task
@@ -32,14 +31,12 @@ __all__ = ["begin", "make_task", "open_run", "partition_of", "predictor", "train
 
 def begin(run: FinetuneRun, named: FinetuneRun) -> tuple[FinetuneRun, RunDirectory, LabeledSplits]:
     """Create a run directory; returns the run with all settings, its directory and examples."""
-    checks.check_best(run, ("valid_loss", *(f"valid_{name}" for name in MEASURES[run.task.kind])))
-    run = checks.with_warmup(run, named)
     if run.task.labels:
         raise ConfigError("task.labels are read from the training file: leave them out")
     start = None if run.task.init_from is None else load_pretrained(run.task.init_from)
     if start is not None:
         run = _from(run, named, start)
-    checks.check_length("task.max_length", run.task.max_length, run.model)
+    run = checks.checked(run, named)
     _check_layers(run)
     splits = open_run(run)
     labels = label_names(splits, run.task.kind)

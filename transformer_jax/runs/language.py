@@ -40,11 +40,8 @@ def begin(run: TextRun, named: TextRun) -> tuple[TextRun, RunDirectory, TextSpli
     vocab_given = False
     if isinstance(run, LanguageRun) and isinstance(named, LanguageRun):
         vocab_given = run.model.vocab_size != named.model.vocab_size
-        checks.check_best(run, ("valid_loss",))
         checks.check_rows(run)
-        run = checks.with_warmup(run, named)
-        checks.check_length("training.sequence_length", run.training.sequence_length, run.model)
-        checks.check_context("training.sequence_length", run.training.sequence_length, run.mesh)
+        run = checks.checked(run, named)
     texts = open_run(run)
     learn = lambda: beginning.learn_tokenizer(run.tokenizer, sample_texts(texts.train))
     resolve = functools.partial(_resolved, texts)

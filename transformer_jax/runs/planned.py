@@ -1,5 +1,6 @@
 """What a run compiles: the shapes of its batches, its model, its objectives; no data is read."""
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -10,12 +11,14 @@ import numpy as np
 from flax import nnx
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
+from transformer_jax.data.plan import rows_within
 from transformer_jax.data.shapes import padded_length
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.making import make_model
 from transformer_jax.parallel.mesh import make_mesh, mesh_shape
 from transformer_jax.parallel.sharding import batch_sharding
 from transformer_jax.parallel.target import Target
+from transformer_jax.runs.checks import length_limit
 from transformer_jax.runs.encoder_settings import FinetuneRun, PretrainRun
 from transformer_jax.runs.finetuning import partition_of
 from transformer_jax.runs.language_settings import LanguageRun
@@ -99,7 +102,8 @@ def buckets(run: PlannedRun, sizes: Mapping[str, int]) -> list[Shape]:
         sizes: Axes of the mesh, and their sizes.
 
     Raises:
-        ConfigError: Rows that the mesh and accumulation do not divide.
+        ConfigError: Rows that the mesh and accumulation do not divide, or more of them than the
+            tokens of a batch have room for.
     """
     training, shards = run.training, sizes["data"] * sizes["fsdp"]
     parts = shards * training.gradient_accumulation_steps
@@ -113,21 +117,12 @@ def buckets(run: PlannedRun, sizes: Mapping[str, int]) -> list[Shape]:
             )
         return [Shape(rows, run.training.sequence_length)]
     count = run.training.num_buckets
-    even = np.ceil(_longest(run) / count * np.arange(1, count + 1)).astype(int)
+    even = np.ceil(length_limit(run)[1] / count * np.arange(1, count + 1)).astype(int)
     unit = run.training.pad_to_multiple_of or (8 if isinstance(run, PretrainRun) else 4)
     lengths = set(padded_length(even, unit).tolist())
     multiple = math.lcm(run.training.required_batch_size_multiple, parts)
-    most = run.training.max_tokens
-    return [
-        Shape(max(most // length // multiple, 1) * multiple, length)
-        for length in sorted(lengths, reverse=True)
-    ]
-
-
-def _longest(run: TranslationRun | PretrainRun | FinetuneRun) -> int:
-    if isinstance(run, PretrainRun):
-        return run.training.sequence_length
-    return run.task.max_length if isinstance(run, FinetuneRun) else run.data.read.max_length
+    fitting = functools.partial(rows_within, run.training.max_tokens, multiple=multiple)
+    return [Shape(fitting(length), length) for length in sorted(lengths, reverse=True)]
 
 
 def parts_of(run: PlannedRun, mesh: Mesh | AbstractMesh, shape: Shape) -> Parts:

@@ -34,9 +34,7 @@ __all__ = ["begin", "make_task", "open_run", "score", "train"]
 
 def begin(run: PretrainRun, named: PretrainRun) -> tuple[PretrainRun, RunDirectory, TextSplits]:
     """Create a run directory; returns the run with all settings, its directory, and its texts."""
-    checks.check_best(run, ("valid_loss", "valid_mlm_accuracy"))
-    run = checks.with_warmup(run, named)
-    checks.check_length("training.sequence_length", run.training.sequence_length, run.model)
+    run = checks.checked(run, named)
     texts = open_run(run)
 
     def learn() -> Tokenizer:

@@ -26,9 +26,7 @@ def begin(run: Run, named: Run) -> tuple[Run, RunDirectory, Splits]:
     start = None if run.init_from is None else load_pretrained(run.init_from)
     if start is not None:
         run = _from(run, named, start)
-    checks.check_length("data.read.max_length", run.data.read.max_length, run.model)
-    checks.check_best(run, ("valid_loss", "sacrebleu"))
-    run = checks.with_warmup(run, named)
+    run = checks.checked(run, named)
     splits = load_splits(run.data)
     pairs = splits.train
 

@@ -7,12 +7,14 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 from flax import nnx
+from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from transformer_jax.devices import default_device
 from transformer_jax.errors import CheckpointError
 from transformer_jax.modules.parameters import values
 from transformer_jax.modules.replace import with_attention_kernels
+from transformer_jax.parallel.sharding import shardings
 from transformer_jax.training.partition import overlay
 from transformer_jax.training.state import abstract_parts
 from transformer_jax.training.stored import load_parts
@@ -36,14 +38,16 @@ def load_model(
     which: int | Literal["best", "last"] = "best",
     *,
     average: int = 1,
+    mesh: Mesh | None = None,
 ) -> TrainedModel:
-    """The model of a checkpoint on the default device, without dropout.
+    """The model of a checkpoint, without dropout.
 
     Args:
         task: The task that the run trained.
         directory: Of the run.
         which: A step, the newest, or the best.
         average: How many checkpoints to average: the chosen one and those before it.
+        mesh: Devices that share it; None is the default device, which then holds it whole.
 
     Raises:
         CheckpointError: There is no such checkpoint, nothing verifies, or the task makes a model
@@ -51,16 +55,18 @@ def load_model(
     """
     loaded = load_parts(directory, which, average=average)
     make = lambda: task.model(nnx.Rngs(0))
-    trained, kept = (values(part) for part in abstract_parts(make, task.partition))
+    declared = abstract_parts(make, task.partition)
+    trained, kept = map(values, declared)
     check_parameters(
         directory,
         overlay(kept, trained),
         overlay(loaded.frozen, loaded.params),
         "by the task: it is not the one that was trained",
     )
-    device = default_device()
+    device = default_device() if mesh is None else mesh.devices.flat[0]
     graph = nnx.graphdef(with_attention_kernels(nnx.eval_shape(make), device))
-    trainable, frozen = jax.device_put((loaded.params, loaded.frozen), device)
+    places = device if mesh is None else tuple(shardings(part, mesh) for part in declared)
+    trainable, frozen = jax.device_put((loaded.params, loaded.frozen), places)
     model = task.partition.merge(graph, trainable, frozen, None)
     return TrainedModel(model, loaded.step, loaded.manifest)
 

@@ -358,8 +358,19 @@ class Trainer:
         if self.task.test is None:
             return {}
         with working("evaluating the best checkpoint"):
-            found = load_model(self.task, self.run.path)
+            found = load_model(self.task, self.run.path, mesh=self._own_mesh())
             return dict(self.task.test(found.model, found.step))
+
+    def _own_mesh(self) -> Mesh | None:
+        """The devices that this process computes on alone; None is one.
+
+        The state of training lies beside the tested model: no device should hold that whole.
+        """
+        if self.on.size == 1:
+            return None
+        if jax.process_count() == 1:
+            return self.on
+        return make_mesh(data=1, fsdp=jax.local_device_count(), devices=jax.local_devices())
 
 
 def _impl() -> str:
