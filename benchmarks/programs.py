@@ -1,7 +1,7 @@
 """What the compilers of GPUs and TPUs make of named runs, without a device; their figures as JSON.
 
     python -m benchmarks programs
-    python -m benchmarks programs --only "gpt2-small, fsdp" --what training
+    python -m benchmarks programs --only "gpt2-small, fsdp, 2 layers" --what training
 
 Needs the extra ``aot``. For each case: memory of a device, what devices exchange, fused kernels.
 Writes ``benchmarks/results/programs.json``, in which cases that were not asked for stay as they
@@ -57,7 +57,12 @@ class Case:
     changes: tuple[tuple[str, Any], ...] = ()
 
     def planned(self) -> tuple[PlannedRun, Target]:
-        """The run with these settings, and the devices."""
+        """The run with these settings, and the devices to compile for."""
+        target = find_target(self.target)
+        return self.run_on(target), target
+
+    def run_on(self, target: Target) -> PlannedRun:
+        """The run with these settings, and those that follow from devices."""
         run: Any = NAMED[self.run][1]
         changes: dict[str, Any] = {"mesh": MeshConfig(*self.mesh), **dict(self.changes)}
         if self.layers is not None:
@@ -76,8 +81,8 @@ class Case:
                 changes["training.batch_size"] = self.rows
         for name, value in changes.items():
             run = _replaced(run, name.split("."), value)
-        target = find_target(self.target)
-        return for_device(run, target.devices[0]), target
+        planned: PlannedRun = for_device(run, target.device)
+        return planned
 
 
 def _replaced(settings: Any, path: Sequence[str], value: Any) -> Any:
@@ -134,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _run(settings: Settings) -> None:
     if unknown := [name for name in settings.only if name not in CASES]:
-        raise ConfigError(f"--only: there is no case {unknown[0]!r}: there are {', '.join(CASES)}")
+        raise ConfigError(f"--only: there is no case {unknown[0]!r}: there are {'; '.join(CASES)}")
     found: dict[str, Any] = {}
     if settings.output.exists():
         found = json.loads(settings.output.read_text())["cases"]

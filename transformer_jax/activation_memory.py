@@ -22,15 +22,24 @@ class Local:
         rows: Rows of its part of a micro-batch.
         tensor: Devices that share heads and feed-forward.
         context: Devices that share the positions of a text.
+        lanes: Numbers to whose multiples a head is padded: 128 on TPUs.
+        gathers: Whether products gather their kernels as they go, which a TPU does not fuse with
+            the activation function that follows.
     """
 
     rows: float
     tensor: int = 1
     context: int = 1
+    lanes: int = 1
+    gathers: bool = False
 
     def tokens(self, length: int) -> float:
         """The tokens of its rows that lie on the device."""
         return self.rows * length / self.context
+
+    def padded(self, head_dim: int) -> int:
+        """The numbers of a head with their padding."""
+        return -(-head_dim // self.lanes) * self.lanes
 
 
 def block_bytes(
@@ -65,18 +74,18 @@ def block_bytes(
     )
     # Input and result of the norm, and what the activation function needs.
     norms = 1 if config.norm.placement == "post" else 2
-    total += n * (item * norms * D + F * _hidden_bytes(config)) + n * D * _drops(config)
+    total += n * (item * norms * D + F * _hidden_bytes(config, local)) + n * D * _drops(config)
     return total
 
 
-def _hidden_bytes(config: TransformerConfig) -> int:
+def _hidden_bytes(config: TransformerConfig, local: Local) -> int:
     """Bytes kept for each number between the two products of feed-forward.
 
     The result is the input of the second product. The slope of ReLU follows from the result;
     others need their input, and the tanh form of GELU its tanh, which XLA keeps in float32.
     """
     item, name = itemsize(config), config.feed_forward.activation
-    kept = item if name == "relu" else 2 * item
+    kept = item if name == "relu" and not local.gathers else 2 * item
     kept += 4 if name == "gelu_tanh" else 0
     return kept + (item if config.feed_forward.gated else 0)
 
@@ -91,8 +100,9 @@ def _attention_bytes(config: TransformerConfig, local: Local, T: int, S: int, ke
     sizes, item, D = head_sizes(config), itemsize(config), config.d_model
     n, m = local.tokens(T), local.tokens(S)
     heads, kv = sizes.heads / local.tensor, max(1, sizes.kv_heads / local.tensor)
-    queries, mixed = n * heads * sizes.head_dim, n * heads * sizes.value_dim
-    keys, merged = m * kv * (sizes.head_dim + sizes.value_dim), mixed
+    query, value = local.padded(sizes.head_dim), local.padded(sizes.value_dim)
+    queries, mixed = n * heads * query, n * heads * value
+    keys, merged = m * kv * (query + value), n * heads * sizes.value_dim
     norms = 1 if config.norm.placement == "post" else 2
     total = item * (norms * n * D + queries + keys + mixed + merged) + n * D * _drops(config)
     if kernel == "xla":

@@ -38,9 +38,9 @@ class Describe(RunCommand):
     batch_size: int = 1
     """Batch size."""
     source_length: int = 32
-    """Source length in tokens."""
+    """Tokens of a source, or of a text that an encoder reads."""
     target_length: int = 32
-    """Target or text length in tokens."""
+    """Tokens of a target, or of a text of a language model."""
     target: str | None = None
     """Devices whose attention kernels are named, such as h200:1 or v5e:2x4."""
     pictures: Path | None = None
@@ -80,10 +80,15 @@ class Describe(RunCommand):
             ConfigError: There is no such device.
         """
         from transformer_jax.parallel.target import plan_target
+        from transformer_jax.runs.begin import dtype_of
         from transformer_jax.runs.planned import Shape
         from transformer_jax.runs.planned_kernels import model_kernels
 
         target = plan_target(name)
+        if self.preset is not None:
+            # A run has its own; that of a new one follows from the devices.
+            compute = dataclasses.replace(config.compute, dtype=dtype_of(target.device))
+            config = dataclasses.replace(config, compute=compute)
         shape = Shape(self.batch_size, self.target_length)
         lines = [f"attention on a device of {name}, in {config.compute.dtype}"]
         for what in ("training", "evaluation"):

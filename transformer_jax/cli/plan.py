@@ -11,7 +11,6 @@ from transformer_jax.errors import ConfigError
 
 __all__ = ["plan_run", "take_plan"]
 
-_MARGIN = ", by an estimate that is within 15 % of ten compiled programs"
 _HEAD = ("program", "batch", "fused kernels", "arguments", "temporaries", "memory", "exchanged")
 
 
@@ -19,7 +18,8 @@ def take_plan(arguments: Sequence[str]) -> tuple[str | None, bool, list[str]]:
     """The target of ``--plan``, whether ``--plan-json`` is given, and the other arguments.
 
     Raises:
-        ConfigError: ``--plan`` without a target, or ``--plan-json`` without ``--plan``.
+        ConfigError: ``--plan`` without a target, twice or with ``--resume``, or ``--plan-json``
+            without ``--plan``.
 
     Example:
         >>> take_plan(["gpt2-small", "--plan", "h200:8", "--mesh.fsdp", "8"])
@@ -30,6 +30,8 @@ def take_plan(arguments: Sequence[str]) -> tuple[str | None, bool, list[str]]:
         if word == "--plan-json":
             as_json = True
         elif word == "--plan" or word.startswith("--plan="):
+            if target is not None:
+                raise ConfigError("--plan is given twice: one plan is of one kind of devices")
             target = word.partition("=")[2] or next(words, "")
             if not target or target.startswith("-"):
                 raise ConfigError(
@@ -40,6 +42,10 @@ def take_plan(arguments: Sequence[str]) -> tuple[str | None, bool, list[str]]:
             rest.append(word)
     if as_json and target is None:
         raise ConfigError("--plan-json is how --plan writes: give --plan h200:8 too")
+    if target is not None and "--resume" in rest:
+        raise ConfigError(
+            "--plan and --resume: a plan is of the settings that are given; leave --resume out"
+        )
     return target, as_json, rest
 
 
@@ -62,6 +68,7 @@ def plan_run(name: str, run: Any, named: Any, target: str, as_json: bool) -> int
     from transformer_jax.parallel.target import plan_target
     from transformer_jax.runs import plan
     from transformer_jax.runs.begin import for_device
+    from transformer_jax.runs.checks import checked
     from transformer_jax.runs.planned import PlannedRun, mesh_on
 
     if not isinstance(run, PlannedRun):
@@ -69,11 +76,18 @@ def plan_run(name: str, run: Any, named: Any, target: str, as_json: bool) -> int
             f"--plan: {name} has no plan: there are plans of translators, language models and "
             f"encoders"
         )
+    if run.distributed != named.distributed:
+        raise ConfigError(
+            "--plan: the number of devices is that of the target, such as h200:8: leave the "
+            "--distributed flags out"
+        )
     found = plan_target(target)
-    run = for_device(_with_vocabulary(run, named), found.device)
-    mesh = " x ".join(f"{axis} {size}" for axis, size in mesh_on(run, found).shape.items())
+    run, vocabulary = _with_vocabulary(checked(run, named), named)
+    run = for_device(run, found.device)
+    mesh = mesh_on(run, found).shape
+    sizes = " x ".join(f"{axis} {size}" for axis, size in mesh.items())
     how = "compiling" if found.compiles else f"estimated, not compiled: {found.why}"
-    say(f"{name} on {target}, mesh {mesh}, {run.model.compute.dtype}: {how}")
+    say(f"{name} on {target}, mesh {sizes}, {run.model.compute.dtype}, {vocabulary}: {how}")
     programs = []
     for program in plan.plan(run, found):
         if program.estimate is None:
@@ -83,31 +97,45 @@ def plan_run(name: str, run: Any, named: Any, target: str, as_json: bool) -> int
     kernels = plan.kernels(run, found)
     fits = all(plan.fits(program, found) for program in programs)
     if as_json:
-        print(_as_json(programs, kernels, found, fits))
+        settings = {
+            "mesh": dict(mesh),
+            "dtype": run.model.compute.dtype,
+            "vocabulary": run.model.vocab_size,
+        }
+        print(_as_json(programs, kernels, found, settings))
     else:
         print(plain_table(_HEAD, _rows(programs)))
+        print("attention of training, in the longest batches:")
         for attention, chosen in kernels.items():
-            why = f": {chosen.why}" if chosen.why else ""
-            print(f"{attention} attention of training: {chosen.kernel}{why}")
+            print(f"  {attention}: {chosen.kernel}{f' ({chosen.why})' if chosen.why else ''}")
     if not fits:
         raise ConfigError(_advice(run, found, programs))
     most = max(program.memory for program in programs)
-    say(f"fits: {_size(most)} of the {_usable(found)}{'' if found.compiles else _MARGIN}")
+    say(f"fits: {_size(most)} of the {_usable(found)}{_margin(found)}")
     return 0
 
 
-def _with_vocabulary(run: Any, named: Any) -> Any:
-    """The run with the vocabulary of its tokenizer, unless the model's size was given."""
+def _margin(found: Any) -> str:
+    from transformer_jax.runs.plan import MARGIN
+
+    return "" if found.compiles else f", by an estimate, with {MARGIN:.0%} to spare"
+
+
+def _with_vocabulary(run: Any, named: Any) -> tuple[Any, str]:
+    """The run with the vocabulary of its tokenizer, unless the model's size was given.
+
+    The text says where the size is from: that of a tokenizer to come is at most what it is asked.
+    """
     from transformer_jax.data.tokenizer import load_tokenizer
     from transformer_jax.runs.sizing import VOCABULARY
 
-    if run.model.vocab_size != named.model.vocab_size:
-        return run
-    settings = run.tokenizer
-    size = settings.vocab_size or VOCABULARY
-    if settings.path is not None:
-        size = load_tokenizer(settings.path).vocab_size
-    return dataclasses.replace(run, model=dataclasses.replace(run.model, vocab_size=size))
+    settings, size, source = run.tokenizer, run.model.vocab_size, "as given"
+    if size == named.model.vocab_size:
+        size, source = settings.vocab_size or VOCABULARY, "at most, learned from the text"
+        if settings.path is not None:
+            size, source = load_tokenizer(settings.path).vocab_size, f"of {settings.path}"
+    model = dataclasses.replace(run.model, vocab_size=size)
+    return dataclasses.replace(run, model=model), f"a vocabulary of {size:,} ({source})"
 
 
 def _usable(found: Any) -> str:
@@ -123,7 +151,9 @@ def _advice(run: Any, found: Any, programs: list[Any]) -> str:
     from transformer_jax.runs import plan
 
     most = max(program.memory for program in programs)
-    problem = f"{found.name}: the run needs {_size(most)}, more than the {_usable(found)}"
+    less = "more than" if most > found.usable else f"which leaves less than {plan.MARGIN:.0%} of"
+    problem = f"{found.name}: the run needs {_size(most)}, {less} the {_usable(found)}"
+    say("looking for settings that fit")
     tried = lambda flags, program: say(f"with {flags}: {program.what} {_size(program.memory)}")
     if (nearest := plan.nearest_that_fits(run, found, tried)) is None:
         return (
@@ -142,8 +172,9 @@ def _rows(programs: Sequence[Any]) -> list[tuple[str, ...]]:
         memory, found, guessed = program.memory, program.report, program.estimate
         if guessed is not None:
             fused = {chosen.kernel for chosen in guessed.kernels.values()} & set(FUSED.values())
+            named = ", ".join(sorted(fused)) or "none" if guessed.kernels else "not estimated"
             sizes = map(_size, (round(guessed.arguments), guessed.temporaries, memory))
-            rows.append((*place, ", ".join(sorted(fused)) or "none", *sizes, "not estimated"))
+            rows.append((*place, named, *sizes, "not estimated"))
         elif found is None:
             rows.append((*place, "", "", "", f"over {_size(memory)}", ""))
         else:
@@ -154,13 +185,15 @@ def _rows(programs: Sequence[Any]) -> list[tuple[str, ...]]:
     return rows
 
 
-def _as_json(programs: Sequence[Any], kernels: Any, found: Any, fits: bool) -> str:
+def _as_json(programs: Sequence[Any], kernels: Any, found: Any, settings: dict[str, Any]) -> str:
+    from transformer_jax.runs.plan import fits
+
     described = [
         {
             "program": program.what,
             "batch": list(program.shape),
             "memory_bytes": program.memory,
-            "fits": program.memory <= found.usable,
+            "fits": fits(program, found),
         }
         | _details(program)
         for program in programs
@@ -171,7 +204,8 @@ def _as_json(programs: Sequence[Any], kernels: Any, found: Any, fits: bool) -> s
             "estimated": not found.compiles,
             "device_memory_bytes": found.type.memory,
             "usable_memory_bytes": found.usable,
-            "fits": fits,
+            "fits": all(program["fits"] for program in described),
+            **settings,
             "attention": {name: chosen._asdict() for name, chosen in kernels.items()},
             "programs": described,
         },

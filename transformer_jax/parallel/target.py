@@ -19,11 +19,11 @@ __all__ = ["DEVICES", "DeviceType", "Target", "compile_only", "find_target", "pl
 
 @dataclasses.dataclass(frozen=True)
 class DeviceType:
-    """What a device has, as its maker says it.
+    """What a device has.
 
     Attributes:
         platform: ``gpu`` or ``tpu``.
-        memory: Bytes of its memory.
+        memory: Bytes of its memory that its driver or compiler gives to programs.
         flops: Products and sums of bfloat16 numbers a second, dense.
         bandwidth: Bytes a second from and to its memory.
         kinds: Values of ``device_kind`` by which JAX names it.
@@ -36,29 +36,31 @@ class DeviceType:
     kinds: tuple[str, ...]
 
 
-_GB, _T = 10**9, 1e12
+_GB, _GIB, _T = 10**9, 2**30, 1e12
 
-# Sources: the data sheets of NVIDIA (dense figures, half of those with sparsity) and the system
-# architecture pages of Cloud TPU.
+# Speeds are of the data sheets of NVIDIA (dense figures, half of those with sparsity) and the
+# system architecture pages of Cloud TPU; memory is what CUDA shows, and what libtpu's compiler
+# calls available, which is less than the data sheets say.
 DEVICES: dict[str, DeviceType] = {
-    "a100": DeviceType("gpu", 80 * _GB, 312 * _T, 2.04 * _T, ("NVIDIA A100-SXM4-80GB",)),
-    "h100": DeviceType("gpu", 80 * _GB, 989 * _T, 3.35 * _T, ("NVIDIA H100 80GB HBM3",)),
-    "h200": DeviceType("gpu", 141 * _GB, 989 * _T, 4.8 * _T, ("NVIDIA H200",)),
-    "v4": DeviceType("tpu", 32 * 2**30, 275 * _T, 1.2 * _T, ("TPU v4",)),
-    "v5e": DeviceType("tpu", 16 * 2**30, 197 * _T, 0.82 * _T, ("TPU v5 lite", "TPU v5e")),
-    "v5p": DeviceType("tpu", 95 * 2**30, 459 * _T, 2.77 * _T, ("TPU v5", "TPU v5p")),
-    "v6e": DeviceType("tpu", 32 * 2**30, 918 * _T, 1.64 * _T, ("TPU v6 lite", "TPU v6e")),
+    "a100": DeviceType("gpu", 85 * _GB, 312 * _T, 2.04 * _T, ("NVIDIA A100-SXM4-80GB",)),
+    "h100": DeviceType("gpu", 85 * _GB, 989 * _T, 3.35 * _T, ("NVIDIA H100 80GB HBM3",)),
+    "h200": DeviceType("gpu", 150 * _GB, 989 * _T, 4.8 * _T, ("NVIDIA H200",)),
+    "v4": DeviceType("tpu", int(30.75 * _GIB), 275 * _T, 1.2 * _T, ("TPU v4",)),
+    "v5e": DeviceType("tpu", int(15.75 * _GIB), 197 * _T, 0.82 * _T, ("TPU v5 lite", "TPU v5e")),
+    "v5p": DeviceType("tpu", int(95.74 * _GIB), 459 * _T, 2.77 * _T, ("TPU v5", "TPU v5p")),
+    "v6e": DeviceType("tpu", int(31.25 * _GIB), 918 * _T, 1.64 * _T, ("TPU v6 lite", "TPU v6e")),
 }
 
 _GPU, _TPU = re.compile(r"(\w+):(\d+)"), re.compile(r"(\w+):(\d+(?:x\d+)+)")
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?)(GB|GiB)(?::(\d+))?")
-_UNITS = {"GB": _GB, "GiB": 2**30}
+_UNITS = {"GB": _GB, "GiB": _GIB}
 _ALLOWED = (
     "h200:8 (GPUs), a TPU slice such as v5e:2x4, v5e:4x4, v5p:2x2x2 or v6e:4x4, or the memory of a "
     "device, such as 80GiB or 80GiB:8"
 )
 _DESCRIBED = ("h200",)  # GPUs with a description for the compiler, targets/NAME.txtpb
-
+# Slices of TPUs whose chips lie in a plane; the others are cuboids.
+_PLANES = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 
 _CAPABILITIES = {"a100": "8.0"}
 
@@ -116,13 +118,17 @@ class Target:
         """
         if self.type.platform != "gpu" or not self.type.kinds:
             return self.type.memory
-        part = os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.75")
+        given = os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.75")
         try:
-            return int(float(part) * self.type.memory)
+            part = float(given)
         except ValueError:
+            part = 0.0
+        if not 0 < part <= 1:
             raise ConfigError(
-                f"XLA_PYTHON_CLIENT_MEM_FRACTION is {part!r}: a number from 0 to 1 is needed"
-            ) from None
+                f"XLA_PYTHON_CLIENT_MEM_FRACTION is {given!r}: a number above 0 and up to 1 is "
+                f"needed"
+            )
+        return int(part * self.type.memory)
 
     @property
     def lowering(self) -> str:
@@ -195,7 +201,22 @@ def _named(name: str) -> tuple[str, str, DeviceType]:
     pattern = _TPU if device is not None and device.platform == "tpu" else _GPU
     if device is None or not pattern.fullmatch(name) or not all(map(int, size.split("x"))):
         raise ConfigError(f"there is no target {name!r}: allowed are {_ALLOWED}")
+    if device.platform == "tpu":
+        _check_slice(name, kind, size)
     return kind, size, device
+
+
+def _check_slice(name: str, kind: str, size: str) -> None:
+    if kind in ("v5e", "v6e"):
+        there, known = size in _PLANES, ", ".join(_PLANES)
+    else:
+        sizes = [int(side) for side in size.split("x")]
+        there = size in ("1x1x1", "2x2x1") or (
+            len(sizes) == 3 and all(side == 2 or side % 4 == 0 for side in sizes)
+        )
+        known = "1x1x1, 2x2x1, and three sides that are 2 or multiples of 4, such as 2x2x4"
+    if not there:
+        raise ConfigError(f"target {name}: there is no such slice of {kind}: there are {known}")
 
 
 def _undescribed(kind: str) -> str:
@@ -219,7 +240,12 @@ def _topology(kind: str, size: str, platform: str) -> Any:
         os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
         # Two plans at a time: what only compiles locks no device.
         os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
-        return topologies.get_topology_desc(platform="tpu", topology_name=f"{kind}:{size}")
+        how: dict[str, Any] = {}
+        if math.prod(map(int, size.split("x"))) == 1:
+            how["chips_per_host_bounds"] = [1, 1, 1]  # else a machine has four
+        if kind == "v4":
+            how["chip_config_name"] = "megacore"  # both cores of a chip are one device
+        return topologies.get_topology_desc(platform="tpu", topology_name=f"{kind}:{size}", **how)
     described = resources.files("transformer_jax.parallel") / "targets" / f"{kind}.txtpb"
     shape = f"1x1x{size}"
     return topologies.get_topology_desc(

@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.data.tokenizer import SPECIAL, Tokenizer, load_tokenizer, train_tokenizer
@@ -17,7 +17,7 @@ from transformer_jax.tasks.batching import TokenCache
 from transformer_jax.training.activity import log, working
 from transformer_jax.training.run_directory import RunDirectory
 
-__all__ = ["begin", "for_device", "learn_tokenizer", "token_cache", "with_dtype"]
+__all__ = ["begin", "dtype_of", "for_device", "learn_tokenizer", "token_cache", "with_dtype"]
 
 
 def learn_tokenizer(
@@ -108,10 +108,7 @@ def for_device(run: NewRunType, device: Any) -> NewRunType:
 
 
 def with_dtype(run: NewRunType, device: Any) -> NewRunType:
-    """The run with the compute dtype of a device, if its own is ``auto``.
-
-    bfloat16 on TPUs and on GPUs from compute capability 8.0 (Ampere) on, whose matrix units are
-    several times as fast in it; float32 on CPUs and on earlier GPUs, which emulate it.
+    """The run with the compute dtype of a device (:func:`dtype_of`), if its own is ``auto``.
 
     Args:
         run: Of any family.
@@ -120,13 +117,26 @@ def with_dtype(run: NewRunType, device: Any) -> NewRunType:
     model: Any = run.model
     if not isinstance(model, TransformerConfig) or model.compute.dtype != "auto":
         return run
+    compute = dataclasses.replace(model.compute, dtype=dtype_of(device))
+    made: Any = run
+    return dataclasses.replace(made, model=dataclasses.replace(model, compute=compute))
+
+
+def dtype_of(device: Any) -> Literal["float32", "bfloat16"]:
+    """The dtype that a device computes in where none is asked for.
+
+    bfloat16 on TPUs and on GPUs from compute capability 8.0 (Ampere) on, whose matrix units are
+    several times as fast in it; float32 on CPUs and on earlier GPUs, which emulate it.
+
+    Example:
+        >>> import jax
+        >>> dtype_of(jax.devices("cpu")[0])
+        'float32'
+    """
     capability = getattr(device, "compute_capability", None) or "8.0"
     # AMD's names, such as gfx90a, are no numbers.
     early = capability.replace(".", "").isdecimal() and float(capability) < 8.0
-    dtype: Any = "float32" if device.platform == "cpu" or early else "bfloat16"
-    compute = dataclasses.replace(model.compute, dtype=dtype)
-    made: Any = run
-    return dataclasses.replace(made, model=dataclasses.replace(model, compute=compute))
+    return "float32" if device.platform == "cpu" or early else "bfloat16"
 
 
 def token_cache(run: Any, directory: RunDirectory) -> TokenCache:

@@ -23,6 +23,7 @@ from transformer_jax.parallel.sharding import num_batch_shards, shardings, shard
 from transformer_jax.parallel.target import Target
 from transformer_jax.runs.encoder_settings import FinetuneRun, PretrainRun
 from transformer_jax.runs.planned import STEPS, PlannedRun, Shape, mesh_on, parts_of
+from transformer_jax.runs.planned_decoding import decoding_shape
 from transformer_jax.runs.planned_kernels import attention_kernels
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.state import abstract_parts
@@ -47,7 +48,7 @@ class Estimate:
         working: All activations of one block with their gradients.
         gradients: Of parameters, in float32, split as these are; with micro-batches their sum too.
         unsharded: Under fsdp the kernels of two blocks, in the dtype of computation.
-        cache: Keys and values of decoding.
+        cache: Keys and values of decoding, and of the text that a decoder attends to.
         kernels: The kernel of each attention, and why it is not the fused one.
     """
 
@@ -90,19 +91,19 @@ def estimate(run: PlannedRun, target: Target, what: str, shape: Shape) -> Estima
     parts = parts_of(run, mesh, shape)
     state = _state_bytes(_plain(run), mesh)
     steps = run.training.gradient_accumulation_steps if what == "training" else 1
+    tpu = target.type.platform == "tpu"
     local = Local(
         shape.rows / num_batch_shards(mesh) / steps,
         mesh.shape["tensor"],
         mesh.shape["context"],
+        lanes=128 if tpu else 1,
+        gathers=tpu and mesh.shape["fsdp"] > 1,
     )
     whole = accounting.count_parameters(run.model)
     item = itemsize(run.model)
     layers = run.model.encoder_layers + run.model.decoder_layers
     if what == "decoding":
-        # Parameters as they decode lie beside those that train.
-        cache = _cache_bytes(run, local, shape)
-        logits = 3 * 4 * local.rows * run.model.decoder().vocab_size / local.tensor
-        return Estimate(state.all + state.parameters, loss=logits, cache=cache)
+        return _decoding(run, target, local, state)
     arguments = state.all + _split_bytes(parts.batch)
     training = what == "training"
     part = Shape(shape.rows // steps, shape.length)
@@ -135,6 +136,21 @@ def estimate(run: PlannedRun, target: Target, what: str, shape: Shape) -> Estima
     )
 
 
+def _decoding(run: PlannedRun, target: Target, local: Local, state: "_State") -> Estimate:
+    """Parameters as they decode beside the state of training, the cache, one reading of prompts."""
+    shape = decoding_shape(run, target.type.platform, 1)
+    assert shape is not None
+    config = run.model.decoder()
+    reading = dataclasses.replace(local, rows=local.rows / shape.beams)
+    # Beams are rearranged into a new cache; a cache that a text outgrows lies beside the next.
+    cache = 2 * _cache_bytes(run, local, shape.read + shape.written)
+    working = working_bytes(run.model, reading, shape.read, ["xla"])
+    if run.model.encoder_layers:
+        cache += _cache_bytes(run, local, shape.read)
+    logits = 3 * 4 * local.rows * config.vocab_size / local.tensor
+    return Estimate(state.all + state.parameters, loss=logits, cache=cache, working=working)
+
+
 class _State(NamedTuple):
     all: float  # parameters, the optimizer's state, the moving average
     parameters: float
@@ -151,7 +167,7 @@ def _plain(run: PlannedRun) -> PlannedRun:
     return plain
 
 
-@functools.lru_cache(maxsize=64)  # a search over settings asks for few of them, often
+@functools.lru_cache(maxsize=512)  # a search over settings asks for few of them, often
 def _state_bytes(run: PlannedRun, mesh: Mesh | AbstractMesh) -> _State:
     """Bytes of a device's part of the training state."""
     parts = parts_of(run, mesh, Shape(num_batch_shards(mesh), 8))
@@ -224,14 +240,14 @@ def _loss_bytes(
         return chunk * 4 * (2 if isinstance(run, PretrainRun) else 1) + table
     gradient = 4 * columns * config.embedding_size
     if platform == "tpu":
-        # XLA:TPU makes the gradient of logits inside of the products that read it, and adds that
-        # of the table into another array.
-        return 4 * chunk + 2 * gradient + table
+        # XLA:TPU adds the gradient of the table into another array. In a loop over chunks it makes
+        # that of logits inside of the products that read it.
+        return chunk * (4 + itemsize(config) * (chunks == 1)) + 2 * gradient + table
     return chunk * (4 + itemsize(config)) + gradient + table
 
 
-def _cache_bytes(run: PlannedRun, local: Local, shape: Shape) -> float:
+def _cache_bytes(run: PlannedRun, local: Local, length: int) -> float:
     config = run.model.decoder()
     sizes = head_sizes(config)
     width = sizes.kv_heads * (sizes.head_dim + sizes.value_dim) / local.tensor
-    return local.rows * shape.length * width * config.decoder_layers * itemsize(config)
+    return local.rows * length * width * config.decoder_layers * itemsize(config)

@@ -35,6 +35,7 @@ from transformer_jax.training.state import abstract_parts, abstract_state
 from transformer_jax.training.step import compile_eval, compile_step, make_eval_step, make_step
 
 __all__ = [
+    "MARGIN",
     "Program",
     "What",
     "compile_program",
@@ -47,6 +48,7 @@ __all__ = [
     "programs",
 ]
 
+MARGIN = 0.2  # of an estimate, by which a compiled program may need more
 What = Literal["training", "evaluation", "decoding"]
 
 
@@ -122,7 +124,7 @@ def compile_program(
 
     Raises:
         ConfigError: The mesh does not fit the devices, rows do not divide over it, or a setting
-            that a plan does not follow.
+            that a plan does not follow, or a kernel has no room in its own memory.
     """
     began = time.monotonic()
     check_planned(run)
@@ -137,7 +139,13 @@ def compile_program(
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
-            needed = max(_sizes(str(error)), default=target.type.memory + 1)
+            if "vmem" in str(error):
+                raise ConfigError(
+                    f"{target.name}: a kernel of {what} has no room in the memory beside the "
+                    f"processor (vmem): try --model.attention.implementation chunked"
+                ) from None
+            # The message may name what is available alone.
+            needed = max([*_sizes(str(error)), target.usable + 1])
             return Program(what, shape, needed + beside, None, time.monotonic() - began)
     return Program(what, shape, found.memory + beside, found, time.monotonic() - began)
 
@@ -174,7 +182,7 @@ def _step(run: PlannedRun, mesh: Mesh, what: What, shape: Shape) -> tuple[Lower,
 
 
 def _decoding(run: PlannedRun, mesh: Mesh) -> tuple[Lower, int]:
-    """The decoding of a run, and the bytes of the training state, which stays beside it."""
+    """The decoding of a run, and the bytes of what stays beside it: the state of training."""
     made = decoding_program(run, mesh)
     if made is None:
         raise ConfigError("--plan: this run generates no texts")
@@ -183,7 +191,10 @@ def _decoding(run: PlannedRun, mesh: Mesh) -> tuple[Lower, int]:
     tx = make_optimizer(run.optimizer, run.model.d_model, STEPS, params=trained)
     ema = run.training.ema_decay is not None
     shapes = abstract_state(parts.model, tx, mesh, ema=ema)[1]
-    return _lowering(made.jitted, *made.arguments, **made.settings), _device_bytes(shapes)
+    # A cache lies whole on each device, as far as is known before compilation.
+    outgrown = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(made.outgrown))
+    beside = _device_bytes(shapes) + outgrown
+    return _lowering(made.jitted, *made.arguments, **made.settings), beside
 
 
 def _lowering(step: Any, *arguments: Any, **settings: Any) -> Lower:
@@ -213,8 +224,12 @@ def kernels(run: PlannedRun, target: Target) -> dict[str, Choice]:
 
 
 def fits(program: Program, target: Target) -> bool:
-    """Whether a device of the target has the memory that a program needs."""
-    return program.memory <= target.usable
+    """Whether a device of the target has the memory that a program needs.
+
+    Where nothing can be compiled, the estimate has to leave :data:`MARGIN` of itself free.
+    """
+    margin = 0.0 if target.compiles else MARGIN
+    return program.memory * (1 + margin) <= target.usable
 
 
 def nearest_that_fits(
@@ -223,7 +238,8 @@ def nearest_that_fits(
     """The least change of settings with which a run fits: its flags, and the run.
 
     Candidates come in the order of what they cost: 2 to 64 times as many micro-batches, which
-    leaves every number as it is; activations computed again in the backward pass, which takes a
+    gives the same gradients (where texts are in buckets, the rows of a batch may become fewer);
+    activations computed again in the backward pass, which takes a
     third more work; and parameters split over more devices, which have to be gathered. What fits
     by the estimate is then compiled, where there is a compiler: the largest program of each kind.
 
@@ -237,8 +253,8 @@ def nearest_that_fits(
             wanted = programs(candidate, target)
         except ConfigError:
             continue  # rows that the micro-batches do not divide
-        estimates = [estimate_program(candidate, target, *one) for one in wanted]
-        if not all(fits(program, target) for program in estimates):
+        estimates = list(_fitting(candidate, target, wanted))
+        if len(estimates) < len(wanted):
             continue
         largest = {}
         for program in sorted(estimates, key=lambda program: program.memory):
@@ -251,6 +267,17 @@ def nearest_that_fits(
         else:
             return flags, candidate
     return None
+
+
+def _fitting(
+    run: PlannedRun, target: Target, wanted: list[tuple[What, Shape]]
+) -> Iterator[Program]:
+    """Estimates of programs up to the first that does not fit."""
+    for one in wanted:
+        program = estimate_program(run, target, *one)
+        if not fits(program, target):
+            return
+        yield program
 
 
 def _candidates(run: PlannedRun, target: Target) -> Iterator[tuple[str, PlannedRun]]:

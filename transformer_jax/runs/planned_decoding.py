@@ -28,14 +28,23 @@ from transformer_jax.runs.translation_settings import Run as TranslationRun
 __all__ = ["DecodingProgram", "decoding_program", "decoding_shape"]
 
 _SPECIAL = SpecialTokens(eos=2, pad=0)  # of programs that are compiled only, any will do
+_FIRST_CACHE = 256  # positions that a short prompt begins with
 
 
 class DecodingProgram(NamedTuple):
-    """What generates texts: a jitted function and its arguments, which are shapes."""
+    """What generates texts.
+
+    Attributes:
+        jitted: A jitted function.
+        arguments: Its arguments, which are shapes.
+        settings: Its static arguments.
+        outgrown: Arrays that lie beside it as it starts: the smaller cache that it grew from.
+    """
 
     jitted: Any
     arguments: tuple[Any, ...]
-    settings: dict[str, Any]  # static arguments
+    settings: dict[str, Any]
+    outgrown: Any = None
 
 
 class DecodingShape(NamedTuple):
@@ -113,12 +122,17 @@ def decoding_program(run: PlannedRun, mesh: Mesh) -> DecodingProgram | None:
     column = jax.ShapeDtypeStruct((rows,), jnp.float32)
     sampling = SamplingConfig(temperature=column, top_p=column)
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), rows))
-    cache = round_up(
-        min(shape.read + shape.written, max(256, 2 * shape.read)), BatchingConfig().caches
-    )
-    sizes = {"size": cache, "length": shape.written, "ngrams": ()}
-    with on_mesh(mesh):
-        progress = programs.begin.jitted.eval_shape(params, prompt, sampling, keys, **sizes)
+    caches = BatchingConfig().caches
+    # The cache grows with the text: the last one is the largest.
+    largest = caches.index(round_up(min(shape.read + shape.written, caches[-1]), caches))
+
+    def begun(size: int) -> Any:
+        sizes = {"size": size, "length": shape.written, "ngrams": ()}
+        with on_mesh(mesh):
+            return programs.begin.jitted.eval_shape(params, prompt, sampling, keys, **sizes)
+
+    progress = begun(caches[largest])
+    outgrown = begun(caches[largest - 1]).cache if caches[largest] > _FIRST_CACHE else None
     settings = {"prompt_length": shape.read, "ngrams": ()}
     arguments = (params, progress, number(), sampling, keys)
-    return DecodingProgram(programs.go.jitted, arguments, settings)
+    return DecodingProgram(programs.go.jitted, arguments, settings, outgrown)

@@ -107,7 +107,7 @@ def _of_one_layer(run: PlannedRun) -> PlannedRun:
     return planned
 
 
-@functools.lru_cache(maxsize=64)  # a search over settings asks for few of them, often
+@functools.lru_cache(maxsize=512)  # a search over settings asks for few of them, often
 def _traced(
     run: PlannedRun, target: Target, shape: Shape, training: bool
 ) -> tuple[tuple[str, Choice], ...]:
