@@ -21,6 +21,7 @@ from transformer_jax.functional.linear import linear
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.partitioning import (
     _sum_and_exchange,
+    _sum_in_stages,
     constrain,
     current_mesh,
     on_mesh,
@@ -104,13 +105,14 @@ def test_rows_are_rounded_alike_on_one_device_and_on_all(mesh, rows):
 
 @pytest.mark.parametrize("dimension", [0, 1])
 @pytest.mark.parametrize("other", [24, 37, 2050])
-@pytest.mark.parametrize("function", [sum_to_parts, _sum_and_exchange])
-def test_a_matrix_is_summed_to_parts(function, other, dimension):
+@pytest.mark.parametrize("function", [sum_to_parts, _sum_in_stages, _sum_and_exchange])
+@pytest.mark.parametrize("fsdp", [2, 4, 8])
+def test_a_matrix_is_summed_to_parts(function, other, dimension, fsdp):
     shape = (16, other) if dimension == 0 else (other, 16)
-    (x,) = normals((8, *shape))
+    (x,) = normals((fsdp, *shape))
     parts = P(*("fsdp" if axis == dimension else None for axis in range(2)))
     act = lambda x: function(x[0], "fsdp", dimension)
-    with jax.set_mesh(make_mesh(fsdp=8, data=1)):
+    with jax.set_mesh(make_mesh(fsdp=fsdp, tensor=8 // fsdp, data=1)):
         found = jax.jit(jax.shard_map(act, in_specs=P("fsdp"), out_specs=parts))(x)
     np.testing.assert_allclose(found, x.sum(0), rtol=1e-5, atol=1e-5)
 
