@@ -20,16 +20,14 @@ from transformer_jax.functional.kernels import splash
 from transformer_jax.functional.linear import linear
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.partitioning import (
-    _sum_and_exchange,
-    _sum_in_stages,
     constrain,
     current_mesh,
     on_mesh,
     partition_spec,
-    sum_to_parts,
     take_rows,
     unshard_fsdp,
 )
+from transformer_jax.functional.parts import _sum_and_exchange, _sum_in_stages, sum_to_parts
 from transformer_jax.functional.scores import ScaledDot
 from transformer_jax.modules.attention import Attention
 from transformer_jax.modules.parameters import parameters

@@ -20,14 +20,13 @@ from transformer_jax.functional.losses import (
     weighted,
 )
 from transformer_jax.functional.partitioning import (
-    LANES,
     axis_size,
     constrain,
     current_mesh,
     partition_spec,
-    sum_to_parts,
     unshard_fsdp,
 )
+from transformer_jax.functional.parts import LANES, sum_to_parts
 
 __all__ = ["LARGE", "fused_linear_cross_entropy"]
 

@@ -9,11 +9,10 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from transformer_jax.functional.masks import Mask
+from transformer_jax.functional.parts import LANES
 from transformer_jax.functional.scores import ScaledDot, scaled_dot
 
 __all__ = ["run", "run_part", "supports"]
-
-LANES = 128  # of a TPU's vector unit: lengths are multiples of it
 
 
 def supports(
