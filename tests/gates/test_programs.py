@@ -179,10 +179,15 @@ def test_memory_is_what_is_stored_and_what_is_estimated(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["phrasebook", "python-docs"])
-def test_the_decoding_of_a_run_compiles(name):
-    run = NAMED[name][1]
-    target = find_target("h200:1")
-    run = for_device(run, target.devices[0])
-    (shape,) = [shape for what, shape in programs(run, target) if what == "decoding"]
-    assert compile_program(run, target, "decoding", shape).report is not None
+@pytest.mark.parametrize("target", ["h200:1", "h200:8", "v5e:1x1", "v5e:2x4"])
+@pytest.mark.parametrize("name", ["phrasebook", "base", "python-docs", "gpt2-small"])
+def test_a_decoding_loop_neither_copies_its_cache_nor_waits_for_the_host(name, target):
+    found = find_target(target)
+    mesh = MeshConfig(1) if found.number == 1 else MeshConfig(2, 2, 2)
+    run = for_device(dataclasses.replace(NAMED[name][1], mesh=mesh), found.device)
+    (shape,) = [shape for what, shape in programs(run, found) if what == "decoding"]
+    report = compile_program(run, found, "decoding", shape).report
+    assert report.host == ()
+    # Of one layer, keys or values alone, on one device.
+    cache = shape.rows * shape.length * run.model.d_model * 2 // found.number
+    assert report.copied < cache / 4

@@ -7,7 +7,15 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-__all__ = ["COLLECTIVES", "Collective", "ProgramReport", "collectives", "kernel_calls", "report"]
+__all__ = [
+    "COLLECTIVES",
+    "Collective",
+    "ProgramReport",
+    "collectives",
+    "kernel_calls",
+    "loop_lines",
+    "report",
+]
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 
@@ -25,6 +33,11 @@ _ARRAY = re.compile(r"\b(pred|bf16|f8\w*|[fsu]\d+)\[([\d,]*)\]")
 _REDUCE_SCATTER = re.compile(r"^\s*%all-reduce-scatter\S* \(.*\) -> (.*) \{$")
 _COLLECTIVE = re.compile(rf"= (.*?) ({'|'.join(COLLECTIVES)})(-start)?\(")
 _CALL = re.compile(r'custom_call_target="([^"]+)"')
+_COMPUTATION = re.compile(r"^(?:ENTRY )?%(\S+) .*\{$")
+_BODY = re.compile(r"\bbody=%([\w.\-]+)")
+_COPY = re.compile(r"= \(?(\w+)\[([\d,]*)\]\S* .*\bcopy(?:-start)?\(")
+_VMEM = "S(1)"  # the memory of an array, in its layout
+_HOST = re.compile(r"\b(infeed|outfeed|send|recv|\w*callback\w*)\(")
 _NAME = re.compile(r'op_name="([^"]*)"')
 # An exchange that a TPU makes beside other work is written in each of its parts.
 _CHAIN = re.compile(r'chain_id="(\d+)"')
@@ -62,6 +75,9 @@ class ProgramReport:
         collectives: Every exchange between devices that the program's text holds; one inside a
             loop takes place at each iteration.
         kernels: Calls of fused kernels, by name.
+        copied: Bytes of the largest array that a loop copies at each turn, other than to or from a
+            TPU's memory beside the processor (vmem).
+        host: Operations that wait for the host, such as a callback to Python.
     """
 
     arguments: int
@@ -70,6 +86,8 @@ class ProgramReport:
     aliased: int
     collectives: tuple[Collective, ...]
     kernels: dict[str, int]
+    copied: int = 0
+    host: tuple[str, ...] = ()
 
     @property
     def memory(self) -> int:
@@ -98,7 +116,35 @@ def report(compiled: Any) -> ProgramReport:
         memory.alias_size_in_bytes,
         tuple(collectives(text)),
         kernel_calls(text),
+        max(map(_copied_bytes, loop_lines(text)), default=0),
+        tuple(_HOST.findall(text)),
     )
+
+
+def loop_lines(text: str) -> Iterator[str]:
+    """The operations of the bodies of a compiled program's loops.
+
+    Example:
+        >>> text = '''%turn (state: f32[8]) -> f32[8] {
+        ...   %a = f32[8]{0} copy(%state)
+        ... }
+        ... ENTRY %main (x: f32[8]) -> f32[8] {
+        ...   %b = f32[8]{0} while(%x), condition=%go, body=%turn
+        ... }'''
+        >>> [line.strip() for line in loop_lines(text)]
+        ['%a = f32[8]{0} copy(%state)']
+    """
+    bodies, inside = set(_BODY.findall(text)), False
+    for line in text.splitlines():
+        if match := _COMPUTATION.match(line):
+            inside = match[1] in bodies
+        elif inside and not line.startswith("}"):
+            yield line
+
+
+def _copied_bytes(line: str) -> int:
+    match = _COPY.search(line)
+    return 0 if match is None or _VMEM in line else _bytes(*match.groups())
 
 
 def kernel_calls(text: str) -> dict[str, int]:
