@@ -1,5 +1,7 @@
 """Attention is a score, a masked softmax and mixing, and any score can stand in."""
 
+from typing import Any, NamedTuple
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -9,24 +11,20 @@ import pytest
 from tests.drawing import normals
 from transformer_jax.errors import UserError
 from transformer_jax.functional import masks
+from transformer_jax.functional.alignment_scores import (
+    additive_scores,
+    concat_scores,
+    general_scores,
+    location_scores,
+)
 from transformer_jax.functional.attention import attend, attend_heads_first, attention_weights
-from transformer_jax.functional.scores import ScaledDot, masked_softmax, mix, scaled_dot
+from transformer_jax.functional.scores import ScaledDot, dot, masked_softmax, mix, scaled_dot
 
 B, T, S, N, K, H, U = 2, 5, 7, 4, 2, 6, 3
 
 
 def inputs(J=H):
     return normals((B, T, N, H), (B, S, K, J), (B, S, K, U))
-
-
-def additive(v):
-    """The score ``vᵀ tanh(q + k)`` of Bahdanau et al. 2015."""
-    return lambda q, k: jnp.tanh(q[:, :, :, None] + k[:, :, None]) @ v
-
-
-def general(weight):
-    """The score ``qᵀ W k`` of Luong et al. 2015, for queries and keys of different sizes."""
-    return lambda q, k: jnp.einsum("BNTH,HJ,BNSJ->BNTS", q, weight, k)
 
 
 def test_attention_is_mixing_by_the_masked_softmax_of_scores():
@@ -39,40 +37,150 @@ def test_attention_is_mixing_by_the_masked_softmax_of_scores():
     assert (parts[1] == 0).all()
 
 
-@pytest.mark.parametrize("name", ["additive", "general"])
-def test_another_score_is_a_closure(name):
-    J = 4 if name == "general" else H
-    q, k, v = inputs(J)
-    [parameter] = normals((H,) if name == "additive" else (H, J), seed=2)
-    mask = masks.causal(1) & masks.length_mask(jnp.array([4, 0]))
-    make = {"additive": additive, "general": general}[name]
+A, PLACES = 3, 9  # hidden numbers of an additive score, places of a score by location
 
-    def loss(parameter, q, k, v):
-        return attend(q, k, v, mask, score=make(parameter)).sum()
+
+class Learned(NamedTuple):
+    """A score: its parameters' shapes, the function, and the formula of one query and one key."""
+
+    shapes: tuple[tuple[int, ...], ...]
+    function: Any
+    formula: Any
+    key_size: int = H
+
+
+LEARNED = {
+    "general": Learned(((H, 4),), general_scores, lambda q, k, s, W: q @ W @ k, 4),
+    "additive": Learned(
+        ((H, A), (4, A), (A,)),
+        additive_scores,
+        lambda q, k, s, W, U, v: v @ np.tanh(q @ W + k @ U),
+        4,
+    ),
+    "concat": Learned(
+        ((H + 4, A), (A,)),
+        concat_scores,
+        lambda q, k, s, W, v: v @ np.tanh(np.concatenate([q, k]) @ W),
+        4,
+    ),
+    "location": Learned(((H, PLACES),), location_scores, lambda q, k, s, W: (q @ W)[s], 4),
+}
+
+
+def additive(v):
+    """A score in which queries and keys are summed as they are."""
+    return lambda q, k: additive_scores(q, k, jnp.eye(H), jnp.eye(H), v)
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_a_learned_score_is_a_closure(name):
+    score = LEARNED[name]
+    q, k, v = inputs(score.key_size)
+    learned = normals(*score.shapes, seed=2)
+    mask = masks.causal(1) & masks.length_mask(jnp.array([4, 0]))
+    make = lambda learned: lambda q, k: score.function(q, k, *learned)
+
+    def loss(learned, q, k, v):
+        return attend(q, k, v, mask, score=make(learned)).sum()
 
     def formula(b, t, n):
-        one = {
-            "additive": lambda q, k: np.tanh(q + k) @ parameter,
-            "general": lambda q, k: q @ parameter @ k,
-        }[name]
         last = min(t + 2, [4, 0][b])
-        s = np.array([one(q[b, t, n], k[b, s, n // 2]) for s in range(last)])
+        s = np.array([score.formula(q[b, t, n], k[b, s, n // 2], s, *learned) for s in range(last)])
         w = np.exp(s - s.max()) / np.exp(s - s.max()).sum() if last else s
         return w @ np.asarray(v[b, :last, n // 2])
 
-    forward = lambda parameter, q, k, v: (
-        attend(q, k, v, mask, score=make(parameter)),
-        attention_weights(q, k, mask, score=make(parameter)),
+    forward = lambda learned, q, k, v: (
+        attend(q, k, v, mask, score=make(learned)),
+        attention_weights(q, k, mask, score=make(learned)),
     )
-    y, weights = jax.jit(forward)(parameter, q, k, v)
+    y, weights = jax.jit(forward)(learned, q, k, v)
     chex.assert_shape(y, (B, T, N, U))
     wanted = [[[formula(b, t, n) for n in range(N)] for t in range(T)] for b in range(B)]
     np.testing.assert_allclose(y, wanted, atol=1e-5)
-    gradients = jax.jit(jax.grad(loss, (0, 1, 2, 3)))(parameter, q, k, v)
+    gradients = jax.jit(jax.grad(loss, (0, 1, 2, 3)))(learned, q, k, v)
     chex.assert_tree_all_finite(gradients)
-    chex.assert_trees_all_equal_shapes(gradients, (parameter, q, k, v))
+    chex.assert_trees_all_equal_shapes(gradients, (learned, q, k, v))
     assert (gradients[1][1] == 0).all()  # fully masked rows
     np.testing.assert_allclose(weights[0].sum(-1), 1, atol=1e-6)
+
+
+EYE = jnp.eye(2)
+GOLDEN = {  # rows T3 to T7 and A6: scores, weights and context
+    "dot": (dot, [1, 2, 3], [0.090031, 0.244728, 0.665241], [0.755272, 0.909969]),
+    "scaled": (
+        scaled_dot,
+        [0.707107, 1.414214, 2.121320],
+        [0.140029, 0.283995, 0.575975],
+        [0.716005, 0.859971],
+    ),
+    "general": (
+        lambda q, k: general_scores(q, k, EYE[::-1]),
+        [2, 1, 3],
+        [0.244728, 0.090031, 0.665241],
+        [0.909969, 0.755272],
+    ),
+    "concat": (
+        lambda q, k: concat_scores(q, k, jnp.concatenate([EYE, EYE]), jnp.ones(2)),
+        [1.928055, 1.756649, 1.959082],
+        [0.347948, 0.293139, 0.358913],
+        [0.706861, 0.652052],
+    ),
+    "additive": (
+        lambda q, k: additive_scores(q, k, EYE, EYE, jnp.ones(2)),
+        [1.928055, 1.756649, 1.959082],
+        [0.347948, 0.293139, 0.358913],
+        [0.706861, 0.652052],
+    ),
+    "location": (
+        lambda q, k: location_scores(q, k, jnp.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])),
+        [1, 2, 0],
+        [0.244728, 0.665241, 0.090031],
+        [0.334759, 0.755272],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_the_scores_of_the_lecture(name):
+    score, *golden = GOLDEN[name]
+    s = jnp.array([1.0, 2.0])[None, None, None]
+    states = jnp.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])[None, :, None]
+    heads_first = states.swapaxes(1, 2)
+    found = (
+        score(s, heads_first)[0, 0, 0],
+        attention_weights(s, states, score=score)[0, 0, 0],
+        attend(s, states, states, score=score)[0, 0, 0],  # keys and values are the states: row H5
+    )
+    for one, wanted in zip(found, golden, strict=True):
+        np.testing.assert_allclose(one, wanted, atol=1e-6)
+
+
+def test_the_scale_of_a_dot_product_follows_from_the_states_and_not_from_the_source():
+    # Row T4: the n under the root is the size of a state.
+    q, k, _ = (x.swapaxes(1, 2) for x in inputs())
+    k = np.repeat(k, N // K, 1)
+    np.testing.assert_allclose(scaled_dot(q, k[:, :, :3]), scaled_dot(q, k)[..., :3], atol=1e-6)
+    np.testing.assert_allclose(scaled_dot(q, k) * H**0.5, dot(q, k), atol=1e-5)
+
+
+def test_location_scores_of_a_shorter_source_are_renormalized_and_a_longer_one_is_refused():
+    q, k, v = inputs()
+    [kernel] = normals((H, PLACES), seed=3)
+    score = lambda q, k: location_scores(q, k, kernel)
+    whole = np.asarray(jax.nn.softmax(q.swapaxes(1, 2) @ kernel))
+    weights = attention_weights(q, k, score=score)
+    np.testing.assert_allclose(
+        weights, whole[..., :S] / whole[..., :S].sum(-1, keepdims=True), atol=1e-6
+    )
+    message = "location_scores: the source has 10 tokens, and there are scores for 9 places"
+    with pytest.raises(UserError, match=message):
+        attend(q, *(np.repeat(x, 2, 1)[:, :10] for x in (k, v)), score=score)
+
+
+def test_a_concat_kernel_of_other_rows_is_refused():
+    q, k = normals((B, N, T, H), (B, N, S, 4))
+    with pytest.raises(UserError, match="has 9 rows: with queries of 6 and keys of 4 numbers it"):
+        concat_scores(q, k, jnp.ones((9, A)), jnp.ones(A))
 
 
 def test_a_score_may_forbid_keys():

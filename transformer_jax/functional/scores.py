@@ -19,6 +19,7 @@ __all__ = [
     "MASK_VALUE",
     "ScaledDot",
     "Score",
+    "dot",
     "dot_product_scores",
     "dot_product_weights",
     "masked_softmax",
@@ -74,6 +75,7 @@ class ScaledDot:
 
 
 scaled_dot = ScaledDot()
+dot = ScaledDot(scale=1.0)  # Luong et al. 2015, 3.1; row T3
 
 
 def masked_softmax(

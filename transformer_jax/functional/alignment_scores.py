@@ -1,0 +1,130 @@
+"""Attention scores with parameters, of the translators before the Transformer.
+
+Arrays are heads-first; a translator of one recurrent state has one head. As the score of
+:func:`.attention.attend` each is a closure over its parameters::
+
+    attend(q, k, v, score=lambda q, k: general_scores(q, k, kernel))
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from transformer_jax.errors import ArgumentError
+
+__all__ = ["additive_scores", "concat_scores", "general_scores", "location_scores"]
+
+
+def general_scores(
+    q: Float[Array, "B N T H"], k: Float[Array, "B N S J"], kernel: Float[Array, "H J"]
+) -> Float[Array, "B N T S"]:
+    """``q W kᵀ``, in float32: queries and keys may have different sizes.
+
+    Luong et al. 2015, 3.1; row T5.
+
+    Args:
+        q: Queries: states of a decoder.
+        k: Keys: states of an encoder.
+        kernel: ``W``.
+
+    Example:
+        >>> q, k = jnp.array([[[[1.0, 2.0]]]]), jnp.array([[[[1.0, 0.0], [0.0, 1.0]]]])
+        >>> general_scores(q, k, jnp.array([[0.0, 1.0], [1.0, 0.0]]))[0, 0]
+        Array([[2., 1.]], dtype=float32)
+    """
+    mapped = jnp.matmul(q, kernel, preferred_element_type=jnp.float32).astype(k.dtype)
+    return jnp.matmul(mapped, k.swapaxes(2, 3), preferred_element_type=jnp.float32)
+
+
+def additive_scores(
+    q: Float[Array, "B N T H"],
+    k: Float[Array, "B N S J"],
+    query_kernel: Float[Array, "H A"],
+    key_kernel: Float[Array, "J A"],
+    vector: Float[Array, " A"],
+) -> Float[Array, "B N T S"]:
+    """``vᵀ tanh(W_q q + W_k k)``, in float32.
+
+    The sum of the two products is that of :func:`concat_scores`, whose matrix has ``W_q`` over
+    ``W_k``; here each is computed once, not once for each pair. Holds ``T · S · A`` numbers.
+
+    Bahdanau et al. 2015, A.1.2; rows L4, T6.
+
+    Args:
+        q: Queries. Bahdanau's are the decoder's previous states, Luong's the current ones.
+        k: Keys: states of an encoder.
+        query_kernel: ``W_q``.
+        key_kernel: ``W_k``.
+        vector: ``v``.
+
+    Example:
+        >>> q = k = jnp.ones((1, 1, 1, 2))
+        >>> additive_scores(q, k, jnp.zeros((2, 3)), jnp.ones((2, 3)), jnp.ones(3))[0, 0].round(4)
+        Array([[2.8921]], dtype=float32)
+    """
+    mapped = (q @ query_kernel)[:, :, :, None] + (k @ key_kernel)[:, :, None]
+    return jnp.matmul(jnp.tanh(mapped), vector, preferred_element_type=jnp.float32)
+
+
+def concat_scores(
+    q: Float[Array, "B N T H"],
+    k: Float[Array, "B N S J"],
+    kernel: Float[Array, "HJ A"],
+    vector: Float[Array, " A"],
+) -> Float[Array, "B N T S"]:
+    """``vᵀ tanh(W [q; k])``, in float32: :func:`additive_scores` with one matrix.
+
+    Luong et al. 2015, 3.1; row T6.
+
+    Args:
+        q: Queries: states of a decoder.
+        k: Keys: states of an encoder.
+        kernel: ``W``: a row for each number of a query, then one for each of a key.
+        vector: ``v``.
+
+    Raises:
+        ArgumentError: The kernel has another number of rows.
+
+    Example:
+        >>> q, k = jnp.array([[[[1.0, 2.0]]]]), jnp.array([[[[1.0, 0.0], [0.0, 1.0]]]])
+        >>> W = jnp.concatenate([jnp.eye(2), jnp.eye(2)])
+        >>> concat_scores(q, k, W, jnp.ones(2))[0, 0].round(6)
+        Array([[1.928055, 1.756649]], dtype=float32)
+    """
+    H, J = q.shape[3], k.shape[3]
+    if kernel.shape[0] != H + J:
+        raise ArgumentError(
+            f"concat_scores: the kernel has {kernel.shape[0]} rows: with queries of {H} and keys "
+            f"of {J} numbers it has {H + J}"
+        )
+    return additive_scores(q, k, kernel[:H], kernel[H:], vector)
+
+
+def location_scores(
+    q: Float[Array, "B N T H"], k: Float[Array, "B N S _"], kernel: Float[Array, "H M"]
+) -> Float[Array, "B N T S"]:
+    """``W q``, in float32: a score for each place, whatever stands there.
+
+    The softmax of the first ``S`` scores is that over sources of this length.
+
+    Luong et al. 2015, 3.1; row T7.
+
+    Args:
+        q: Queries: states of a decoder.
+        k: Keys: their number counts alone.
+        kernel: ``W``, with a column for each place.
+
+    Raises:
+        ArgumentError: There are more keys than places.
+
+    Example:
+        >>> q, k = jnp.array([[[[1.0, 2.0]]]]), jnp.zeros((1, 1, 2, 5))
+        >>> location_scores(q, k, jnp.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]))[0, 0]
+        Array([[1., 2.]], dtype=float32)
+    """
+    S, places = k.shape[2], kernel.shape[1]
+    if places < S:
+        raise ArgumentError(
+            f"location_scores: the source has {S} tokens, and there are scores for {places} "
+            f"places: shorten the source, or train with more places"
+        )
+    return jnp.matmul(q, kernel[:, :S], preferred_element_type=jnp.float32)
