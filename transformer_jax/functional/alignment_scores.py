@@ -58,8 +58,9 @@ def additive_scores(
 
     Example:
         >>> q = k = jnp.ones((1, 1, 1, 2))
-        >>> additive_scores(q, k, jnp.zeros((2, 3)), jnp.ones((2, 3)), jnp.ones(3))[0, 0].round(4)
-        Array([[2.8921]], dtype=float32)
+        >>> scores = additive_scores(q, k, jnp.zeros((2, 3)), jnp.ones((2, 3)), jnp.ones(3))
+        >>> f"{scores.item():.4f}"  # 3 tanh(2)
+        '2.8921'
     """
     mapped = (q @ query_kernel)[:, :, :, None] + (k @ key_kernel)[:, :, None]
     return jnp.matmul(jnp.tanh(mapped), vector, preferred_element_type=jnp.float32)

@@ -1,0 +1,222 @@
+"""Recurrence over the positions of texts: cells, and their scan with one product for all inputs.
+
+A cell computes the next state from the last one and ``projected``, the products of the inputs of
+all positions, ``x W + b``, which need no recurrence. Wherever a cell multiplies by its recurrent
+kernel ``U``, the product is added to columns of ``projected``; so the gradient of ``U`` follows
+from that of ``projected`` by one product over all positions, not by one for each.
+
+States are in float32, whatever the dtype of ``projected``. Rows B25, U2 and T8.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from transformer_jax.errors import ArgumentError
+
+__all__ = ["CELLS", "Add", "Cell", "State", "recur", "reverse_texts"]
+
+State = tuple[Array, ...]  # [B D] each; the first is the output
+# (operand [B D], number of its first block of columns, and of the one after its last)
+# -> projected[:, columns] + operand U[:, columns], in float32
+Add = Callable[[Array, int, int], Array]
+
+
+class Cell(NamedTuple):
+    """A recurrent cell of size D.
+
+    Attributes:
+        inputs: Blocks of D columns of ``projected``.
+        products: Blocks of D columns of the recurrent kernel; they come first in ``projected``.
+        states: Arrays of the state.
+        step: The next state, from the last.
+    """
+
+    inputs: int
+    products: int
+    states: int
+    step: Callable[[Add, State], State]
+
+
+def _vanilla(activation: Callable[[Array], Array], add: Add, state: State) -> State:
+    return (activation(add(state[0], 0, 1)),)
+
+
+def _lstm(add: Add, state: State) -> State:
+    h, c = state
+    i, f, g, o = jnp.split(add(h, 0, 4), 4, axis=-1)
+    c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+    return jax.nn.sigmoid(o) * jnp.tanh(c), c
+
+
+def _gru(add: Add, state: State) -> State:
+    (h,) = state
+    r, z = jnp.split(jax.nn.sigmoid(add(h, 0, 2)), 2, axis=-1)
+    n = jnp.tanh(add(r * h, 2, 3))
+    return (z * h + (1 - z) * n,)
+
+
+def _gru_reset_after(add: Add, state: State) -> State:
+    (h,) = state
+    r, z, hidden = jnp.split(add(h, 0, 3), 3, axis=-1)
+    r, z = jax.nn.sigmoid(r), jax.nn.sigmoid(z)
+    n = jnp.tanh(add(h, 3, 4) + r * hidden)
+    return (z * h + (1 - z) * n,)
+
+
+# tanh, relu: h' = f(x W + h U + b), Elman 1990.
+# lstm: c' = σ(f) c + σ(i) tanh(g), h' = σ(o) tanh(c'), blocks i, f, g, o; Hochreiter and
+# Schmidhuber 1997 with the forget gate of Gers et al. 2000.
+# gru: n = tanh(x W + (r h) U), h' = z h + (1 - z) n, blocks r, z, n; Cho et al. 2014.
+# gru_reset_after: n = tanh(x W + r (h U + b')), blocks r, z, h U + b', x W: what cuDNN and PyTorch
+# compute, whose gate is applied to the product.
+CELLS = {
+    "tanh": Cell(1, 1, 1, functools.partial(_vanilla, jnp.tanh)),
+    "relu": Cell(1, 1, 1, functools.partial(_vanilla, jax.nn.relu)),
+    "lstm": Cell(4, 4, 2, _lstm),
+    "gru": Cell(3, 3, 1, _gru),
+    "gru_reset_after": Cell(4, 3, 1, _gru_reset_after),
+}
+
+
+def recur(
+    cell: Cell,
+    projected: Float[Array, "B T X"],
+    kernel: Float[Array, "D P"],
+    state: State,
+    lengths: Int[Array, " B"] | None = None,
+    truncate: int | None = None,
+) -> tuple[Float[Array, "B T D"], State]:
+    """The outputs of a cell at every position, and its last state; reverse mode only.
+
+    Args:
+        cell: One of :data:`CELLS`.
+        projected: ``x W + b`` of all inputs, a block of D columns for each of ``cell.inputs``.
+        kernel: ``U``, in the dtype of computation.
+        state: The state before the first position.
+        lengths: Tokens of each row: beyond them outputs are 0, and the state stays; None is all.
+        truncate: Gradients go back through so many positions at most: not beyond the last multiple
+            of it. None is all of them.
+
+    Raises:
+        ArgumentError: A size does not fit the cell, or ``truncate`` is below 1.
+
+    Example:
+        >>> summed = Cell(1, 1, 1, lambda add, state: (add(state[0], 0, 1),))
+        >>> x, start = jnp.array([[[1.0], [2.0], [4.0]]]), (jnp.zeros((1, 1)),)
+        >>> y, (last,) = recur(summed, x, jnp.ones((1, 1)), start, jnp.array([2]))
+        >>> y[0, :, 0], last[0]
+        (Array([1., 3., 0.], dtype=float32), Array([3.], dtype=float32))
+    """
+    D = kernel.shape[0]
+    sizes = {
+        "projected": (projected.shape[2], cell.inputs * D),
+        "kernel": (kernel.shape[1], cell.products * D),
+        "state": (len(state), cell.states),
+    }
+    for name, (found, wanted) in sizes.items():
+        if found != wanted:
+            raise ArgumentError(f"recur: {name} has {found} columns or arrays, the cell {wanted}")
+    if truncate is not None and truncate < 1:
+        raise ArgumentError(f"recur: truncate is {truncate}: at least 1")
+    if lengths is None:
+        lengths = jnp.full(projected.shape[0], projected.shape[1])
+    state = tuple(one.astype(jnp.float32) for one in state)
+    return _recur(cell, truncate, projected, kernel, state, lengths)
+
+
+def reverse_texts(
+    x: Float[Array, "B T D"], lengths: Int[Array, " B"] | None = None
+) -> Float[Array, "B T D"]:
+    """Each row from its last token to its first; what lies beyond stays where it is.
+
+    Example:
+        >>> reverse_texts(jnp.array([[[1.0], [2.0], [9.0]]]), jnp.array([2]))[0, :, 0]
+        Array([2., 1., 9.], dtype=float32)
+    """
+    if lengths is None:
+        return x[:, ::-1]
+    places, last = jnp.arange(x.shape[1])[None], lengths[:, None] - 1
+    places = jnp.where(places <= last, last - places, places)
+    return jnp.take_along_axis(x, places[:, :, None], axis=1)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _recur(cell, truncate, projected, kernel, state, lengths):
+    return _scan(cell, truncate, projected, kernel, state, lengths)[0]
+
+
+def _scan(cell: Cell, truncate: int | None, projected, kernel, state, lengths) -> Any:
+    """The outputs and the last state; and what met columns of the kernel at each position."""
+    D = kernel.shape[0]
+
+    def body(state, step):
+        place, now = step
+        met = []
+
+        def add(operand, start, stop):
+            columns = now[:, start * D : stop * D].astype(jnp.float32)
+            if start >= cell.products:
+                return columns
+            met.append(operand := operand.astype(kernel.dtype))
+            part = kernel[:, start * D : stop * D]
+            return columns + jnp.matmul(operand, part, preferred_element_type=jnp.float32)
+
+        if truncate is not None:
+            cut = (place % truncate == 0) & (place > 0)
+            state = tuple(jnp.where(cut, lax.stop_gradient(one), one) for one in state)
+        inside = (place < lengths)[:, None]
+        new = cell.step(add, state)
+        kept = tuple(jnp.where(inside, a, b) for a, b in zip(new, state, strict=True))
+        return kept, (jnp.where(inside, new[0], 0).astype(projected.dtype), tuple(met))
+
+    steps = (jnp.arange(projected.shape[1]), projected.swapaxes(0, 1))
+    last, (outputs, met) = lax.scan(body, state, steps)
+    return (outputs.swapaxes(0, 1), last), met
+
+
+def _recur_forward(cell, truncate, projected, kernel, state, lengths):
+    scan = lambda projected, state: _scan(cell, truncate, projected, kernel, state, lengths)
+    found, pull, met = jax.vjp(scan, projected, state, has_aux=True)
+    return found, (pull, met, kernel)
+
+
+def _recur_backward(cell, truncate, kept, gradients):
+    del truncate
+    pull, met, kernel = kept
+    projected, state = pull(gradients)
+    return projected, _kernel_gradient(cell, met, projected, kernel), state, None
+
+
+def _kernel_gradient(cell: Cell, met: tuple[Array, ...], gradient: Array, kernel: Array) -> Array:
+    """That of the products of all positions: operands, transposed, times gradients of columns."""
+    D = kernel.shape[0]
+    widths, start, parts = _widths(cell), 0, []
+    for operand, width in zip(met, widths, strict=True):
+        columns = gradient[:, :, start * D : (start + width) * D].swapaxes(0, 1)
+        parts.append(
+            jnp.einsum("TBD,TBP->DP", operand, columns, preferred_element_type=jnp.float32)
+        )
+        start += width
+    return jnp.concatenate(parts, axis=1).astype(kernel.dtype)
+
+
+def _widths(cell: Cell) -> list[int]:
+    """How many blocks of the kernel each product of a step takes, in order."""
+    found = []
+
+    def add(operand, start, stop):
+        if start < cell.products:
+            found.append(stop - start)
+        return jnp.zeros((1, stop - start))
+
+    jax.eval_shape(lambda: cell.step(add, tuple(jnp.zeros((1, 1)) for _ in range(cell.states))))
+    return found
+
+
+_recur.defvjp(_recur_forward, _recur_backward)

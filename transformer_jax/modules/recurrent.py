@@ -1,0 +1,146 @@
+"""Recurrent layers: cells over texts in one or both directions, in stacks."""
+
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int, Key
+
+from transformer_jax.functional.dropout import dropout
+from transformer_jax.functional.partitioning import unshard_fsdp
+from transformer_jax.functional.recurrent import CELLS, State, recur, reverse_texts
+from transformer_jax.modules.linear import Linear
+
+__all__ = ["CellName", "Recurrent", "RecurrentLayer"]
+
+CellName = Literal["tanh", "relu", "lstm", "gru", "gru_reset_after"]
+_AXES = ("embed", None)  # of the kernels: every device has all columns, for the gates meet
+
+
+class RecurrentLayer(nnx.Module):
+    """A cell over the positions of texts, in one direction.
+
+    Recurrent kernels are orthogonal block by block (Saxe et al. 2013), those of inputs
+    Glorot-uniform, biases 0, but 1 for forget gates (Jozefowicz et al. 2015).
+    """
+
+    def __init__(self, inputs: int, size: int, cell: CellName = "lstm", *, rngs: nnx.Rngs):
+        kind = CELLS[cell]
+        self.cell, self.size = cell, size
+        # What the gate of gru_reset_after multiplies has a bias of its own and no input.
+        blocks = kind.inputs - (cell == "gru_reset_after")
+        self.inputs = Linear(inputs, blocks * size, _AXES, rngs=rngs)
+        if cell == "lstm" and self.inputs.bias is not None:
+            ones = self.inputs.bias[...].at[size : 2 * size].set(1.0)
+            self.inputs.bias = nnx.Param(ones, axes=_AXES[1:])
+        make = jax.nn.initializers.orthogonal()
+        blocks_of = [make(rngs.params(), (size, size)) for _ in range(kind.products)]
+        self.kernel = nnx.Param(jnp.concatenate(blocks_of, axis=1), axes=_AXES)
+        reset_after = cell == "gru_reset_after"
+        self.bias = nnx.Param(jnp.zeros(size), axes=(None,)) if reset_after else None
+
+    def __call__(
+        self,
+        x: Float[Array, "B T I"],
+        lengths: Int[Array, " B"] | None = None,
+        state: State | None = None,
+        truncate: int | None = None,
+    ) -> tuple[Float[Array, "B T D"], State]:
+        """The outputs at every position, and the last state.
+
+        Args:
+            x: The inputs.
+            lengths: Tokens of each row; None is all. Beyond them outputs are 0.
+            state: The state before the first position; None is zeros.
+            truncate: See :func:`.functional.recurrent.recur`.
+        """
+        kernel = unshard_fsdp(self.kernel[...], _AXES, x.dtype)
+        state = self.start(x.shape[0]) if state is None else state
+        return recur(CELLS[self.cell], self.projected(x), kernel, state, lengths, truncate)
+
+    def projected(self, x: Float[Array, "B T I"]) -> Float[Array, "B T X"]:
+        """The products of the inputs of all positions, as the cell takes them."""
+        y = self.inputs(x)
+        if self.bias is None:
+            return y
+        gates, new = jnp.split(y, [2 * self.size], axis=-1)
+        bias = jnp.broadcast_to(self.bias[...].astype(y.dtype), new.shape)
+        return jnp.concatenate([gates, bias, new], axis=-1)
+
+    def start(self, rows: int) -> State:
+        """A state of zeros."""
+        return tuple(jnp.zeros((rows, self.size)) for _ in range(CELLS[self.cell].states))
+
+
+class Recurrent(nnx.Module):
+    """Layers of a cell, each of which reads the outputs of the one before it (row T8).
+
+    In both directions, the outputs of a layer are those of both, side by side; the backward one
+    begins at the last token of each text.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        size: int,
+        cell: CellName = "lstm",
+        *,
+        layers: int = 1,
+        bidirectional: bool = False,
+        dropout: float = 0.0,
+        rngs: nnx.Rngs,
+    ):
+        """Makes the layers.
+
+        Args:
+            inputs: Numbers of an input.
+            size: Numbers of a state, of each direction.
+            cell: One of ``tanh``, ``relu``, ``lstm``, ``gru`` (Cho et al. 2014) and
+                ``gru_reset_after`` (cuDNN, PyTorch).
+            layers: How many.
+            bidirectional: Whether each layer reads the text backwards too.
+            dropout: Fraction of the outputs between layers that is dropped.
+            rngs: For the parameters.
+        """
+        self.dropout = dropout
+        directions = 1 + bidirectional
+        widths = [inputs] + [directions * size] * (layers - 1)
+        of = lambda: nnx.List([RecurrentLayer(width, size, cell, rngs=rngs) for width in widths])
+        self.forward = of()
+        self.backward = of() if bidirectional else None
+
+    def __call__(
+        self,
+        x: Float[Array, "B T I"],
+        lengths: Int[Array, " B"] | None = None,
+        states: tuple[State, ...] | None = None,
+        *,
+        key: Key[Array, ""] | None = None,
+        truncate: int | None = None,
+    ) -> tuple[Float[Array, "B T O"], tuple[State, ...]]:
+        """The outputs of the last layer at every position, and the last state of every layer.
+
+        Args:
+            x: The inputs.
+            lengths: Tokens of each row; None is all. Padding changes nothing and gives 0.
+            states: States to begin with, as they are returned; None is zeros.
+            key: Random key of dropout; None drops nothing.
+            truncate: See :func:`.functional.recurrent.recur`.
+        """
+        layers = len(self.forward)
+        keys: Any = [None] * layers if key is None else jax.random.split(key, layers)
+        found = []
+        for i in range(layers):
+            x = x if i == 0 else dropout(x, self.dropout, keys[i])
+            begin = lambda at: None if states is None else states[at]
+            if self.backward is None:
+                x, last = self.forward[i](x, lengths, begin(i), truncate)
+                found.append(last)
+                continue
+            ahead, last = self.forward[i](x, lengths, begin(2 * i), truncate)
+            turned = reverse_texts(x, lengths)
+            back, first = self.backward[i](turned, lengths, begin(2 * i + 1), truncate)
+            x = jnp.concatenate([ahead, reverse_texts(back, lengths)], axis=-1)
+            found += [last, first]
+        return x, tuple(found)
