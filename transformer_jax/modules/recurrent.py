@@ -56,7 +56,7 @@ class RecurrentLayer(nnx.Module):
             truncate: See :func:`.functional.recurrent.recur`.
         """
         kernel = unshard_fsdp(self.kernel[...], _AXES, x.dtype)
-        state = self.start(x.shape[0]) if state is None else state
+        state = self.init_state(x.shape[0]) if state is None else state
         return recur(CELLS[self.cell], self.projected(x), kernel, state, lengths, truncate)
 
     def projected(self, x: Float[Array, "B T I"]) -> Float[Array, "B T X"]:
@@ -68,7 +68,7 @@ class RecurrentLayer(nnx.Module):
         bias = jnp.broadcast_to(self.bias[...].astype(y.dtype), new.shape)
         return jnp.concatenate([gates, bias, new], axis=-1)
 
-    def start(self, rows: int) -> State:
+    def init_state(self, rows: int) -> State:
         """A state of zeros."""
         return tuple(jnp.zeros((rows, self.size)) for _ in range(CELLS[self.cell].states))
 
