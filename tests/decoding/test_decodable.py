@@ -20,8 +20,12 @@ from transformer_jax.decoding.exhaustive import exhaustive_search
 from transformer_jax.decoding.generate import SamplingConfig, generate, row_keys
 from transformer_jax.decoding.options import BeamSearchConfig, SpecialTokens
 from transformer_jax.models.decoder import Decoder
-from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
+from transformer_jax.models.encoder_decoder import EncoderDecoder, TransformerEncoderDecoder
 from transformer_jax.models.protocol import Decodable
+from transformer_jax.models.recurrent import RecurrentDecoder, RecurrentEncoder
+from transformer_jax.modules.alignment import make_score
+from transformer_jax.modules.linear import Embed
+from transformer_jax.modules.recurrent import Recurrent
 
 B, S, T, V, D = 3, 4, 5, 7, 16
 EOS, PAD, BOS = 1, 0, 2
@@ -105,6 +109,17 @@ def configuration(encoder_layers):
     )
 
 
+def recurrent_translator():
+    """Luong et al. 2015: an encoder in both directions, input feeding."""
+    rngs, table = nnx.Rngs(0), lambda rngs: Embed(V, D, scale=1.0, rngs=rngs)
+    read = Recurrent(D, 6, "gru", layers=2, bidirectional=True, rngs=rngs)
+    layers = Recurrent(2 * D, D, "gru", layers=2, rngs=rngs)
+    score = make_score("general", D, read.outputs, rngs=rngs)
+    encoder = RecurrentEncoder(table(rngs), read)
+    decoder = RecurrentDecoder(table(rngs), layers, read, score, feeds=True, rngs=rngs)
+    return EncoderDecoder(encoder, decoder)
+
+
 SOURCE = {
     "source": np.random.default_rng(1).integers(3, V, (B, S)).astype(np.int32),
     "source_lengths": np.array([4, 2, 3], np.int32),
@@ -115,6 +130,11 @@ MODELS = {
         lambda: GruTranslator(rngs=nnx.Rngs(0)),
         SOURCE,
         lambda model, inputs, tokens: model(inputs, tokens),
+    ),
+    "recurrent": (
+        recurrent_translator,
+        SOURCE,
+        lambda model, inputs, tokens: model.logits(model.hidden(inputs, tokens)),
     ),
     "decoder": (
         lambda: Decoder(configuration(0), rngs=nnx.Rngs(0)),

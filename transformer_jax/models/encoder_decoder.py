@@ -233,7 +233,7 @@ class TransformerDecoder(nnx.Module):
             ConfigError: The encoded states have another width.
         """
         self._check_width(inputs)
-        memory, mask = inputs
+        memory, mask = inputs.states, inputs.mask
         visible = None if mask is None else padding_mask(mask).array(1, memory.shape[1])
         return self.stack.init_cache(rows, size, beams=beams, memory=memory, memory_mask=visible)
 

@@ -10,10 +10,17 @@ __all__ = ["Decodable", "Encoded", "Scorer"]
 
 
 class Encoded(NamedTuple):
-    """What an encoder of anything returns: of tokens, patches, frames, recurrent or not."""
+    """What an encoder of anything returns: of tokens, patches, frames, recurrent or not.
+
+    Attributes:
+        states: A vector for each token, patch or frame.
+        mask: How many of them are real, or which; None is all.
+        last: Of recurrent layers, the state of each after the last token.
+    """
 
     states: Float[Array, "B S D"]
-    mask: Int[Array, " B"] | Bool[Array, "B S"] | None  # how many states are real, or which; all
+    mask: Int[Array, " B"] | Bool[Array, "B S"] | None
+    last: Any = None
 
 
 @runtime_checkable

@@ -11,6 +11,7 @@ from transformer_jax.functional.dropout import dropout
 from transformer_jax.functional.partitioning import unshard_fsdp
 from transformer_jax.functional.recurrent import CELLS, State, recur, reverse_texts
 from transformer_jax.modules.linear import Linear
+from transformer_jax.modules.parameters import at_depth
 
 __all__ = ["CellName", "Recurrent", "RecurrentLayer"]
 
@@ -74,10 +75,11 @@ class RecurrentLayer(nnx.Module):
 
 
 class Recurrent(nnx.Module):
-    """Layers of a cell, each of which reads the outputs of the one before it (row T8).
+    """``depth`` layers of a cell, each of which reads the outputs of the one before it (row T8).
 
     In both directions, the outputs of a layer are those of both, side by side; the backward one
-    begins at the last token of each text.
+    begins at the last token of each text. Inputs have ``width`` numbers, a state of one direction
+    ``size``, and outputs ``outputs``.
     """
 
     def __init__(
@@ -103,10 +105,16 @@ class Recurrent(nnx.Module):
             dropout: Fraction of the outputs between layers that is dropped.
             rngs: For the parameters.
         """
-        self.dropout = dropout
-        directions = 1 + bidirectional
-        widths = [inputs] + [directions * size] * (layers - 1)
-        of = lambda: nnx.List([RecurrentLayer(width, size, cell, rngs=rngs) for width in widths])
+        self.width, self.size, self.depth, self.dropout = inputs, size, layers, dropout
+        self.outputs = (1 + bidirectional) * size
+        widths = [inputs] + [self.outputs] * (layers - 1)
+
+        def of() -> Any:
+            made = [RecurrentLayer(width, size, cell, rngs=rngs) for width in widths]
+            for depth, layer in enumerate(made, 1):
+                at_depth(layer, depth)
+            return nnx.List(made)
+
         self.forward = of()
         self.backward = of() if bidirectional else None
 
@@ -128,7 +136,7 @@ class Recurrent(nnx.Module):
             key: Random key of dropout; None drops nothing.
             truncate: See :func:`.functional.recurrent.recur`.
         """
-        layers = len(self.forward)
+        layers = self.depth
         keys: Any = [None] * layers if key is None else jax.random.split(key, layers)
         found = []
         for i in range(layers):

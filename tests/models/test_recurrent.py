@@ -1,0 +1,173 @@
+"""Translators of recurrent layers: the lecture's four steps, attention, and what they learn."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from tests.drawing import compiled, drawn, normals
+from transformer_jax.errors import ConfigError
+from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.models.protocol import Encoded
+from transformer_jax.models.recurrent import RecurrentDecoder, RecurrentEncoder
+from transformer_jax.modules.alignment import make_score
+from transformer_jax.modules.linear import Embed
+from transformer_jax.modules.recurrent import Recurrent
+from transformer_jax.training.objectives import sequence_to_sequence
+from transformer_jax.training.partition import merging
+from transformer_jax.training.state import TrainState, split
+from transformer_jax.training.step import make_step
+
+V, D, B, S, T, BOS, EOS = 12, 8, 3, 6, 5, 1, 2
+LENGTHS = np.array([6, 2, 4], np.int32)
+SCORES = ["dot", "scaled_dot", "general", "concat", "location"]
+
+
+def make(score="general", *, cell="lstm", feeds=False, size=D, both=True, layers=1):
+    rngs = nnx.Rngs(0)
+    table = lambda: Embed(V, size, scale=1.0, rngs=rngs)
+    half = size // 2 if both else size
+    read = Recurrent(size, half, cell, layers=layers, bidirectional=both, rngs=rngs)
+    write = Recurrent(size * (1 + feeds), size, cell, layers=layers, rngs=rngs)
+    made = None if score is None else make_score(score, size, size, places=S, rngs=rngs)
+    decoder = RecurrentDecoder(table(), write, read, made, feeds=feeds, dropout=0.1, rngs=rngs)
+    return EncoderDecoder(RecurrentEncoder(table(), read, dropout=0.1), decoder)
+
+
+def texts(seed=0):
+    rng = np.random.default_rng(seed)
+    draw = lambda *shape: rng.integers(3, V, shape).astype(np.int32)
+    found = {"source": draw(B, S), "source_lengths": LENGTHS}, draw(B, T)
+    return jax.tree.map(jnp.asarray, found)
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def test_the_four_steps_of_the_lecture():
+    """Row T8 with an LSTM and dot products, one source and one step after the other."""
+    model = nnx.merge(*drawn(lambda: make("dot")))
+    inputs, tokens = texts()
+    encoded = model.encoded(inputs)
+    logits = model.logits(model.hidden(inputs, tokens))
+    decoder, layer = model.decoder, model.decoder.layers.forward[0]
+    begin = jax.tree.map(np.asarray, decoder.first_states(encoded))
+    w = jax.tree.map(np.asarray, nnx.to_pure_dict(nnx.state(decoder)))
+    maps = compiled(decoder, lambda decoder, *args: decoder.attention_maps(*args))(encoded, tokens)
+    U, W, b = (
+        np.asarray(one[...]) for one in (layer.kernel, layer.inputs.kernel, layer.inputs.bias)
+    )
+    for row in range(B):
+        H = np.asarray(encoded.states[row, : LENGTHS[row]])
+        s, c = (one[row] for one in begin[0])
+        for t in range(T):
+            gates = w["embedding"]["table"][tokens[row, t]] @ W + b + s @ U
+            i, f, g, o = np.split(gates, 4)
+            c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+            s = sigmoid(o) * np.tanh(c)
+            e = H @ s  # 1: scores
+            alpha = np.exp(e - e.max()) / np.exp(e - e.max()).sum()  # 2: weights
+            a = alpha @ H  # 3: what is attended to
+            mixed = np.concatenate([a, s]) @ w["mixed"]["kernel"] + w["mixed"]["bias"]
+            out = w["embedding"]["table"] @ np.tanh(mixed)  # 4: output
+            np.testing.assert_allclose(logits[row, t], out, atol=1e-5)
+            np.testing.assert_allclose(maps[row, t, : LENGTHS[row]], alpha, atol=1e-5)
+            assert (maps[row, t, LENGTHS[row] :] == 0).all()
+
+
+@pytest.mark.parametrize("feeds", [False, True])
+@pytest.mark.parametrize("score", [*SCORES, None])
+@pytest.mark.quick("concat-True", "None-False", "location-False")
+def test_padding_is_invisible_and_later_tokens_are(score, feeds):
+    model = nnx.merge(*drawn(lambda: make(score, feeds=feeds, layers=2)))
+    inputs, tokens = texts()
+    hidden = compiled(model, lambda model, *args: model.hidden(*args))
+    y = hidden(inputs, tokens)
+    inside = np.arange(S) < LENGTHS[:, None]
+    other = inputs | {"source": np.where(inside, inputs["source"], 0)}
+    np.testing.assert_allclose(hidden(other, tokens), y, atol=1e-6)
+    later = tokens.at[:, 3:].set(4)
+    np.testing.assert_allclose(hidden(inputs, later)[:, :3], y[:, :3], atol=1e-6)
+
+
+def test_what_is_fed_into_kernels_of_zeros_changes_nothing():
+    graph, params = drawn(lambda: make("general", feeds=True))
+    kernel = params["decoder"]["layers"]["forward"][0]["inputs"]["kernel"]
+    params["decoder"]["layers"]["forward"][0]["inputs"]["kernel"] = kernel.at[D:].set(0)
+    feeding = nnx.merge(graph, params)
+    params["decoder"]["layers"]["forward"][0]["inputs"]["kernel"] = kernel[:D]
+    plain = nnx.merge(nnx.graphdef(nnx.eval_shape(lambda: make("general"))), params)
+    hidden = lambda model: compiled(model, lambda model, *args: model.hidden(*args))(*texts())
+    chex.assert_trees_all_close(hidden(feeding), hidden(plain), atol=1e-6)
+
+
+def trained(model, steps, batch_of):
+    graph, params = split(model)
+    tx = optax.adam(1e-2)
+    state = TrainState(jnp.int32(0), params, tx.init(params))
+    step = jax.jit(make_step(sequence_to_sequence(bos=BOS), tx, merging(graph)), donate_argnums=0)
+    for number in range(steps):
+        state, metrics = step(state, {}, batch_of(number), jax.random.key(number))
+    return nnx.merge(graph, state.params), float(metrics["loss"])
+
+
+def copies(seed, rows=32):
+    """Texts to be copied."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(2, S + 1, rows).astype(np.int32)
+    source = rng.integers(3, V, (rows, S)).astype(np.int32)
+    source = np.where(np.arange(S) < lengths[:, None], source, 0)
+    target = np.zeros((rows, S + 1), np.int32)
+    target[:, :S] = source
+    target[np.arange(rows), lengths] = EOS
+    return {
+        "inputs": {"source": source, "source_lengths": lengths},
+        "target": target,
+        "lengths": lengths + 1,
+    }
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize("score", [*SCORES, None])
+@pytest.mark.quick("concat-gru")
+def test_texts_are_copied_and_the_attention_is_diagonal(score, cell):
+    model, loss = trained(make(score, cell=cell, size=32, feeds=score == "general"), 300, copies)
+    assert loss < (1.6 if score is None else 0.5), "without attention one vector holds the source"
+    if score in (None, "location", "scaled_dot"):
+        return  # scores that are scaled down stay flat here: the states carry the text
+    batch = jax.tree.map(jnp.asarray, copies(999))
+    encoded = model.encoded(batch["inputs"])
+    shifted = jnp.pad(batch["target"][:, :-1], [(0, 0), (1, 0)], constant_values=BOS)
+    maps = np.asarray(model.decoder.attention_maps(encoded, shifted))[:, :S]
+    inside = np.arange(S) < np.asarray(batch["inputs"]["source_lengths"])[:, None]
+    # States know their neighbours: where a step looks on the whole follows it.
+    looked = (maps @ np.arange(S))[inside]
+    places = np.broadcast_to(np.arange(S), inside.shape)[inside]
+    assert np.corrcoef(looked, places)[0, 1] > 0.9
+
+
+def test_what_does_not_fit_is_refused():
+    rngs = nnx.Rngs(0)
+    table = Embed(V, D, scale=1.0, rngs=rngs)
+    lstm = lambda inputs, size, **how: Recurrent(inputs, size, "lstm", **how, rngs=rngs)
+    read = lstm(D, D)
+    for layers, message in (
+        (lstm(D, D, bidirectional=True), "a decoder reads in one direction"),
+        (lstm(D, D, layers=2), "2 layers on an encoder of as many"),
+        (lstm(D + 1, D), "its layers read 9 numbers, not 8"),
+        (lstm(D, D + 1), "states have 9 numbers, and the output table 8"),
+    ):
+        with pytest.raises(ConfigError, match=f"RecurrentDecoder: {message}"):
+            RecurrentDecoder(table, layers, read, rngs=rngs)
+    with pytest.raises(ConfigError, match="score dot: queries have 8 numbers and keys 6: choose"):
+        make_score("dot", 8, 6, rngs=rngs)
+    decoder = RecurrentDecoder(table, lstm(D, D), read, rngs=rngs)
+    [states] = normals((B, S, D))
+    with pytest.raises(ConfigError, match="the encoder gives no last states"):
+        decoder.hidden(Encoded(states, None), jnp.ones((B, T), jnp.int32))
+    with pytest.raises(ConfigError, match="this decoder has no attention"):
+        decoder.attention_maps(Encoded(states, None), jnp.ones((B, T), jnp.int32))

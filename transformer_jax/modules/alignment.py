@@ -1,0 +1,110 @@
+"""Attention scores that hold their parameters, by name."""
+
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from transformer_jax.errors import ConfigError
+from transformer_jax.functional.alignment_scores import (
+    additive_scores,
+    general_scores,
+    location_scores,
+)
+from transformer_jax.functional.scores import ScaledDot, dot, scaled_dot
+
+__all__ = ["AdditiveScore", "GeneralScore", "LocationScore", "ScoreName", "make_score"]
+
+ScoreName = Literal["dot", "scaled_dot", "general", "concat", "location"]
+_AXES = ("embed", None)
+
+
+class GeneralScore(nnx.Module):
+    """The score ``q W kᵀ``; see :func:`.general_scores`."""
+
+    def __init__(self, query_size: int, key_size: int, *, rngs: nnx.Rngs):
+        self.kernel = _kernel(query_size, key_size, rngs)
+
+    def __call__(
+        self, q: Float[Array, "B N T H"], k: Float[Array, "B N S J"]
+    ) -> Float[Array, "B N T S"]:
+        """The scores."""
+        return general_scores(q, k, self.kernel[...].astype(q.dtype))
+
+
+class AdditiveScore(nnx.Module):
+    """The score ``vᵀ tanh(W_q q + W_k k)``; see :func:`.additive_scores`."""
+
+    def __init__(self, query_size: int, key_size: int, size: int, *, rngs: nnx.Rngs):
+        self.query = _kernel(query_size, size, rngs)
+        self.key = _kernel(key_size, size, rngs)
+        vector = jax.nn.initializers.normal(size**-0.5)(rngs.params(), (size,), jnp.float32)
+        self.vector = nnx.Param(vector, axes=(None,))
+
+    def __call__(
+        self, q: Float[Array, "B N T H"], k: Float[Array, "B N S J"]
+    ) -> Float[Array, "B N T S"]:
+        """The scores."""
+        learned = (one[...].astype(q.dtype) for one in (self.query, self.key, self.vector))
+        return additive_scores(q, k, *learned)
+
+
+class LocationScore(nnx.Module):
+    """The score ``W q`` of each place; see :func:`.location_scores`."""
+
+    def __init__(self, query_size: int, places: int, *, rngs: nnx.Rngs):
+        self.kernel = _kernel(query_size, places, rngs)
+
+    def __call__(
+        self, q: Float[Array, "B N T H"], k: Float[Array, "B N S J"]
+    ) -> Float[Array, "B N T S"]:
+        """The scores.
+
+        Raises:
+            ArgumentError: There are more keys than places.
+        """
+        return location_scores(q, k, self.kernel[...].astype(q.dtype))
+
+
+def make_score(
+    name: ScoreName, query_size: int, key_size: int, *, places: int = 256, rngs: nnx.Rngs
+) -> Any:
+    """A score by its name: a function of queries and keys, or a module with parameters.
+
+    Args:
+        name: One of ``dot``, ``scaled_dot``, ``general``, ``concat`` (additive) and ``location``.
+        query_size: Numbers of a query.
+        key_size: Numbers of a key.
+        places: Most keys of ``location``.
+        rngs: For the parameters.
+
+    Raises:
+        ConfigError: An unknown name, or a dot product of different sizes.
+
+    Example:
+        >>> make_score("dot", 4, 4, rngs=nnx.Rngs(0))
+        ScaledDot(scale=1.0, softcap=None)
+    """
+    products: dict[str, ScaledDot] = {"dot": dot, "scaled_dot": scaled_dot}
+    learned = {
+        "general": lambda: GeneralScore(query_size, key_size, rngs=rngs),
+        "concat": lambda: AdditiveScore(query_size, key_size, query_size, rngs=rngs),
+        "location": lambda: LocationScore(query_size, places, rngs=rngs),
+    }
+    if name in learned:
+        return learned[name]()
+    if name not in products:
+        raise ConfigError(f"score {name}: there are {', '.join((*products, *learned))}")
+    if query_size != key_size:
+        raise ConfigError(
+            f"score {name}: queries have {query_size} numbers and keys {key_size}: choose equal "
+            f"sizes, or the score general or concat"
+        )
+    return products[name]
+
+
+def _kernel(inputs: int, outputs: int, rngs: nnx.Rngs) -> nnx.Param[Any]:
+    init = jax.nn.initializers.glorot_uniform()
+    return nnx.Param(init(rngs.params(), (inputs, outputs), jnp.float32), axes=_AXES)
