@@ -43,6 +43,7 @@ def to_torch(layer, cell, name):
     return b
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("cell", ["tanh", "relu", "lstm", "gru_reset_after"])
 @pytest.mark.parametrize(("layers", "bidirectional"), [(1, False), (2, False), (2, True)])
