@@ -22,7 +22,7 @@ from transformer_jax.decoding.options import BeamSearchConfig, SpecialTokens
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder_decoder import EncoderDecoder, TransformerEncoderDecoder
 from transformer_jax.models.protocol import Decodable
-from transformer_jax.models.recurrent import RecurrentDecoder, RecurrentEncoder
+from transformer_jax.models.recurrent import ContextDecoder, RecurrentDecoder, RecurrentEncoder
 from transformer_jax.modules.alignment import make_score
 from transformer_jax.modules.linear import Embed
 from transformer_jax.modules.recurrent import Recurrent
@@ -109,7 +109,7 @@ def configuration(encoder_layers):
     )
 
 
-def recurrent_translator():
+def luong():
     """Luong et al. 2015: an encoder in both directions, input feeding."""
     rngs, table = nnx.Rngs(0), lambda rngs: Embed(V, D, scale=1.0, rngs=rngs)
     read = Recurrent(D, 6, "gru", layers=2, bidirectional=True, rngs=rngs)
@@ -117,6 +117,17 @@ def recurrent_translator():
     score = make_score("general", D, read.outputs, rngs=rngs)
     encoder = RecurrentEncoder(table(rngs), read)
     decoder = RecurrentDecoder(table(rngs), layers, read, score, feeds=True, rngs=rngs)
+    return EncoderDecoder(encoder, decoder)
+
+
+def bahdanau():
+    """Bahdanau et al. 2015: the state before each token attends; two layers, maxout."""
+    rngs, table = nnx.Rngs(0), lambda rngs: Embed(V, D, scale=1.0, rngs=rngs)
+    read = Recurrent(D, 6, "lstm", layers=2, bidirectional=True, rngs=rngs)
+    layers = Recurrent(D + read.outputs, 10, "lstm", layers=2, rngs=rngs)
+    score = make_score("concat", 10, read.outputs, rngs=rngs)
+    encoder = RecurrentEncoder(table(rngs), read)
+    decoder = ContextDecoder(table(rngs), layers, read, score, rngs=rngs)
     return EncoderDecoder(encoder, decoder)
 
 
@@ -131,11 +142,8 @@ MODELS = {
         SOURCE,
         lambda model, inputs, tokens: model(inputs, tokens),
     ),
-    "recurrent": (
-        recurrent_translator,
-        SOURCE,
-        lambda model, inputs, tokens: model.logits(model.hidden(inputs, tokens)),
-    ),
+    "luong": (luong, SOURCE, lambda model, *args: model.logits(model.hidden(*args))),
+    "bahdanau": (bahdanau, SOURCE, lambda model, *args: model.logits(model.hidden(*args))),
     "decoder": (
         lambda: Decoder(configuration(0), rngs=nnx.Rngs(0)),
         None,

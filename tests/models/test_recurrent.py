@@ -12,7 +12,7 @@ from tests.drawing import compiled, drawn, normals
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.models.protocol import Encoded
-from transformer_jax.models.recurrent import RecurrentDecoder, RecurrentEncoder
+from transformer_jax.models.recurrent import ContextDecoder, RecurrentDecoder, RecurrentEncoder
 from transformer_jax.modules.alignment import make_score
 from transformer_jax.modules.linear import Embed
 from transformer_jax.modules.recurrent import Recurrent
@@ -26,14 +26,20 @@ LENGTHS = np.array([6, 2, 4], np.int32)
 SCORES = ["dot", "scaled_dot", "general", "concat", "location"]
 
 
-def make(score="general", *, cell="lstm", feeds=False, size=D, both=True, layers=1):
+def make(score="general", *, kind="all at once", cell="lstm", size=D, both=True, layers=1):
+    """A translator; its decoder reads ``all at once``, feeds ``hidden`` states or a ``context``."""
     rngs = nnx.Rngs(0)
     table = lambda: Embed(V, size, scale=1.0, rngs=rngs)
     half = size // 2 if both else size
     read = Recurrent(size, half, cell, layers=layers, bidirectional=both, rngs=rngs)
-    write = Recurrent(size * (1 + feeds), size, cell, layers=layers, rngs=rngs)
     made = None if score is None else make_score(score, size, size, places=S, rngs=rngs)
-    decoder = RecurrentDecoder(table(), write, read, made, feeds=feeds, dropout=0.1, rngs=rngs)
+    beside = 0 if kind == "all at once" else size
+    write = Recurrent(size + beside, size, cell, layers=layers, rngs=rngs)
+    if kind == "context":
+        decoder = ContextDecoder(table(), write, read, made, dropout=0.1, rngs=rngs)
+    else:
+        feeds = kind == "hidden"
+        decoder = RecurrentDecoder(table(), write, read, made, feeds=feeds, dropout=0.1, rngs=rngs)
     return EncoderDecoder(RecurrentEncoder(table(), read, dropout=0.1), decoder)
 
 
@@ -79,11 +85,11 @@ def test_the_four_steps_of_the_lecture():
             assert (maps[row, t, LENGTHS[row] :] == 0).all()
 
 
-@pytest.mark.parametrize("feeds", [False, True])
+@pytest.mark.parametrize("kind", ["all at once", "hidden", "context"])
 @pytest.mark.parametrize("score", [*SCORES, None])
-@pytest.mark.quick("concat-True", "None-False", "location-False")
-def test_padding_is_invisible_and_later_tokens_are(score, feeds):
-    model = nnx.merge(*drawn(lambda: make(score, feeds=feeds, layers=2)))
+@pytest.mark.quick("concat-hidden", "None-context", "location-all at once", "general-context")
+def test_padding_is_invisible_and_later_tokens_are(score, kind):
+    model = nnx.merge(*drawn(lambda: make(score, kind=kind, layers=2)))
     inputs, tokens = texts()
     hidden = compiled(model, lambda model, *args: model.hidden(*args))
     y = hidden(inputs, tokens)
@@ -94,8 +100,54 @@ def test_padding_is_invisible_and_later_tokens_are(score, feeds):
     np.testing.assert_allclose(hidden(inputs, later)[:, :3], y[:, :3], atol=1e-6)
 
 
+def test_bahdanau_step_by_step():
+    """Row T6, the state before a token attends; a maxout layer over state, context, embedding."""
+    model = nnx.merge(*drawn(lambda: make("concat", kind="context", cell="gru")))
+    inputs, tokens = texts()
+    encoded = model.encoded(inputs)
+    logits = model.logits(model.hidden(inputs, tokens))
+    decoder = model.decoder
+    begin = np.asarray(decoder.first_states(encoded)[-1][0])
+    w = jax.tree.map(np.asarray, nnx.to_pure_dict(nnx.state(decoder)))
+    maps = compiled(decoder, lambda decoder, *args: decoder.attention_maps(*args))(encoded, tokens)
+    layer, score = w["layers"]["forward"][0], w["score"]
+    for row in range(B):
+        H, s = np.asarray(encoded.states[row, : LENGTHS[row]]), begin[row]
+        for t in range(T):
+            e = np.tanh(s @ score["query"] + H @ score["key"]) @ score["vector"]
+            alpha = np.exp(e - e.max()) / np.exp(e - e.max()).sum()
+            c, x = alpha @ H, w["embedding"]["table"][tokens[row, t]]
+            read = np.concatenate([x, c]) @ layer["inputs"]["kernel"] + layer["inputs"]["bias"]
+            U = layer["kernel"]
+            r, z = np.split(sigmoid(read[: 2 * D] + s @ U[:, : 2 * D]), 2)
+            n = np.tanh(read[2 * D :] + (r * s) @ U[:, 2 * D :])
+            s = z * s + (1 - z) * n
+            pieces = np.concatenate([s, c, x]) @ w["maxout"]["kernel"] + w["maxout"]["bias"]
+            out = w["embedding"]["table"] @ np.maximum(*np.split(pieces, 2))
+            np.testing.assert_allclose(logits[row, t], out, atol=1e-5)
+            np.testing.assert_allclose(maps[row, t, : LENGTHS[row]], alpha, atol=1e-5)
+
+
+def test_a_reversed_encoder_reads_sources_backwards():
+    """Sutskever et al. 2014, 3.3: its states are those of the turned source, turned back."""
+    rngs = nnx.Rngs(0)
+    table, layers = Embed(V, D, scale=1.0, rngs=rngs), Recurrent(D, D, "gru", rngs=rngs)
+    [inputs, _] = texts()
+    source, lengths = np.asarray(inputs["source"]), LENGTHS
+    turned = source.copy()
+    for row, size in enumerate(lengths):
+        turned[row, :size] = source[row, :size][::-1]
+    back = RecurrentEncoder(table, layers, reverse=True)(**inputs)
+    plain = RecurrentEncoder(table, layers)(jnp.asarray(turned), inputs["source_lengths"])
+    chex.assert_trees_all_close(back.last, plain.last, atol=1e-6)
+    for row, size in enumerate(lengths):
+        chex.assert_trees_all_close(
+            back.states[row, :size], plain.states[row, :size][::-1], atol=1e-6
+        )
+
+
 def test_what_is_fed_into_kernels_of_zeros_changes_nothing():
-    graph, params = drawn(lambda: make("general", feeds=True))
+    graph, params = drawn(lambda: make("general", kind="hidden"))
     kernel = params["decoder"]["layers"]["forward"][0]["inputs"]["kernel"]
     params["decoder"]["layers"]["forward"][0]["inputs"]["kernel"] = kernel.at[D:].set(0)
     feeding = nnx.merge(graph, params)
@@ -131,11 +183,15 @@ def copies(seed, rows=32):
     }
 
 
-@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize(
+    ("cell", "kind"), [("lstm", "all at once"), ("gru", "all at once"), ("gru", "context")]
+)
 @pytest.mark.parametrize("score", [*SCORES, None])
-@pytest.mark.quick("concat-gru")
-def test_texts_are_copied_and_the_attention_is_diagonal(score, cell):
-    model, loss = trained(make(score, cell=cell, size=32, feeds=score == "general"), 300, copies)
+@pytest.mark.quick("concat-gru-context")
+def test_texts_are_copied_and_the_attention_is_diagonal(score, cell, kind):
+    if score == "general" and cell == "lstm":
+        kind = "hidden"
+    model, loss = trained(make(score, kind=kind, cell=cell, size=32), 300, copies)
     assert loss < (1.6 if score is None else 0.5), "without attention one vector holds the source"
     if score in (None, "location", "scaled_dot"):
         return  # scores that are scaled down stay flat here: the states carry the text
@@ -160,6 +216,7 @@ def test_what_does_not_fit_is_refused():
         (lstm(D, D, layers=2), "2 layers on an encoder of as many"),
         (lstm(D + 1, D), "its layers read 9 numbers, not 8"),
         (lstm(D, D + 1), "states have 9 numbers, and the output table 8"),
+        (Recurrent(D, D, "gru", rngs=rngs), "gru on an encoder of lstm: as many states"),
     ):
         with pytest.raises(ConfigError, match=f"RecurrentDecoder: {message}"):
             RecurrentDecoder(table, layers, read, rngs=rngs)

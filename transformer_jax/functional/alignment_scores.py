@@ -11,7 +11,13 @@ from jaxtyping import Array, Float
 
 from transformer_jax.errors import ArgumentError
 
-__all__ = ["additive_scores", "concat_scores", "general_scores", "location_scores"]
+__all__ = [
+    "additive_scores",
+    "concat_scores",
+    "general_scores",
+    "location_scores",
+    "projected_additive_scores",
+]
 
 
 def general_scores(
@@ -62,8 +68,29 @@ def additive_scores(
         >>> f"{scores.item():.4f}"  # 3 tanh(2)
         '2.8921'
     """
-    mapped = (q @ query_kernel)[:, :, :, None] + (k @ key_kernel)[:, :, None]
-    return jnp.matmul(jnp.tanh(mapped), vector, preferred_element_type=jnp.float32)
+    return projected_additive_scores(q @ query_kernel, k @ key_kernel, vector)
+
+
+def projected_additive_scores(
+    q: Float[Array, "B N T A"], k: Float[Array, "B N S A"], vector: Float[Array, " A"]
+) -> Float[Array, "B N T S"]:
+    """``vᵀ tanh(q + k)``, in float32: :func:`additive_scores` of queries and keys times matrices.
+
+    Where one query follows another, as in a recurrent decoder, keys are multiplied once.
+
+    Args:
+        q: ``W_q q``.
+        k: ``W_k k``.
+        vector: ``v``.
+
+    Example:
+        >>> q, k = jnp.ones((1, 1, 1, 3)), jnp.ones((1, 1, 2, 3))
+        >>> scores = projected_additive_scores(q, k, jnp.ones(3))
+        >>> [f"{one:.4f}" for one in scores[0, 0, 0]]  # 3 tanh(2)
+        ['2.8921', '2.8921']
+    """
+    summed = jnp.tanh(q[:, :, :, None] + k[:, :, None])
+    return jnp.matmul(summed, vector, preferred_element_type=jnp.float32)
 
 
 def concat_scores(

@@ -12,10 +12,19 @@ from transformer_jax.functional.alignment_scores import (
     additive_scores,
     general_scores,
     location_scores,
+    projected_additive_scores,
 )
-from transformer_jax.functional.scores import ScaledDot, dot, scaled_dot
+from transformer_jax.functional.scores import ScaledDot, Score, dot, scaled_dot
 
-__all__ = ["AdditiveScore", "GeneralScore", "LocationScore", "ScoreName", "make_score"]
+__all__ = [
+    "AdditiveScore",
+    "GeneralScore",
+    "LocationScore",
+    "ScoreName",
+    "make_score",
+    "projected_keys",
+    "score_of_projected",
+]
 
 ScoreName = Literal["dot", "scaled_dot", "general", "concat", "location"]
 _AXES = ("embed", None)
@@ -33,6 +42,16 @@ class GeneralScore(nnx.Module):
         """The scores."""
         return general_scores(q, k, self.kernel[...].astype(q.dtype))
 
+    def projected(self, k: Float[Array, "B N S J"]) -> Float[Array, "B N S H"]:
+        """``k Wᵀ``, whose dot products with queries are the scores."""
+        return k @ self.kernel[...].astype(k.dtype).T
+
+    def of_projected(
+        self, q: Float[Array, "B N T H"], k: Float[Array, "B N S H"]
+    ) -> Float[Array, "B N T S"]:
+        """The scores of :meth:`projected` keys."""
+        return dot(q, k)
+
 
 class AdditiveScore(nnx.Module):
     """The score ``vᵀ tanh(W_q q + W_k k)``; see :func:`.additive_scores`."""
@@ -49,6 +68,17 @@ class AdditiveScore(nnx.Module):
         """The scores."""
         learned = (one[...].astype(q.dtype) for one in (self.query, self.key, self.vector))
         return additive_scores(q, k, *learned)
+
+    def projected(self, k: Float[Array, "B N S J"]) -> Float[Array, "B N S A"]:
+        """``W_k k``."""
+        return k @ self.key[...].astype(k.dtype)
+
+    def of_projected(
+        self, q: Float[Array, "B N T H"], k: Float[Array, "B N S A"]
+    ) -> Float[Array, "B N T S"]:
+        """The scores of :meth:`projected` keys."""
+        query, vector = (one[...].astype(q.dtype) for one in (self.query, self.vector))
+        return projected_additive_scores(q @ query, k, vector)
 
 
 class LocationScore(nnx.Module):
@@ -103,6 +133,37 @@ def make_score(
             f"sizes, or the score general or concat"
         )
     return products[name]
+
+
+def projected_keys(score: Any, k: Float[Array, "B N S J"]) -> Float[Array, "B N S _"]:
+    """The part of keys in a score, which is computed once for all queries to come.
+
+    ``score(q, k)`` is ``score_of_projected(score)(q, projected_keys(score, k))``, but for rounding.
+
+    Args:
+        score: Of :func:`make_score`.
+        k: Keys.
+
+    Example:
+        >>> q, k = jnp.ones((1, 1, 1, 2)), jnp.ones((1, 1, 3, 4))
+        >>> score = make_score("general", 2, 4, rngs=nnx.Rngs(0))
+        >>> projected = projected_keys(score, k)
+        >>> found = score_of_projected(score)(q, projected)
+        >>> projected.shape, bool(jnp.allclose(found, score(q, k), atol=1e-6))
+        ((1, 1, 3, 2), True)
+    """
+    return score.projected(k) if hasattr(score, "projected") else k
+
+
+def score_of_projected(score: Any) -> Score:
+    """The score of queries and :func:`projected_keys`.
+
+    Example:
+        >>> score_of_projected(dot) is dot
+        True
+    """
+    found: Score = getattr(score, "of_projected", score)
+    return found
 
 
 def _kernel(inputs: int, outputs: int, rngs: nnx.Rngs) -> nnx.Param[Any]:

@@ -8,10 +8,11 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
 from transformer_jax.functional.dropout import dropout
+from transformer_jax.functional.linear import linear
 from transformer_jax.functional.partitioning import unshard_fsdp
 from transformer_jax.functional.recurrent import CELLS, State, recur, reverse_texts
 from transformer_jax.modules.linear import Linear
-from transformer_jax.modules.parameters import at_depth
+from transformer_jax.modules.parameters import at_depth, logical_axes
 
 __all__ = ["CellName", "Recurrent", "RecurrentLayer"]
 
@@ -60,14 +61,29 @@ class RecurrentLayer(nnx.Module):
         state = self.init_state(x.shape[0]) if state is None else state
         return recur(CELLS[self.cell], self.projected(x), kernel, state, lengths, truncate)
 
-    def projected(self, x: Float[Array, "B T I"]) -> Float[Array, "B T X"]:
-        """The products of the inputs of all positions, as the cell takes them."""
-        y = self.inputs(x)
+    def projected(self, x: Float[Array, "B T I"], first: int = 0) -> Float[Array, "B T X"]:
+        """The products of the inputs of all positions, as the cell takes them.
+
+        Inputs may be given in parts, ``x`` from number ``first`` on: their products add up to that
+        of all, with the biases in the product of the first part.
+        """
+        kernel, bias = self.inputs.kernel, self.inputs.bias
+        rows = kernel[...][first : first + x.shape[-1]]
+        if first or bias is None:
+            y = linear(x, rows, None, logical_axes(kernel))
+        else:
+            y = linear(x, rows, bias[...], logical_axes(kernel))
         if self.bias is None:
             return y
         gates, new = jnp.split(y, [2 * self.size], axis=-1)
-        bias = jnp.broadcast_to(self.bias[...].astype(y.dtype), new.shape)
-        return jnp.concatenate([gates, bias, new], axis=-1)
+        of_product = jnp.zeros_like(self.bias[...]) if first else self.bias[...]
+        inserted = jnp.broadcast_to(of_product.astype(y.dtype), new.shape)
+        return jnp.concatenate([gates, inserted, new], axis=-1)
+
+    def next_state(self, projected: Float[Array, "B X"], state: State) -> State:
+        """The state after one more position, whose inputs are :meth:`projected`."""
+        kernel = unshard_fsdp(self.kernel[...], _AXES, projected.dtype)
+        return recur(CELLS[self.cell], projected[:, None], kernel, state)[1]
 
     def init_state(self, rows: int) -> State:
         """A state of zeros."""
@@ -106,6 +122,7 @@ class Recurrent(nnx.Module):
             rngs: For the parameters.
         """
         self.width, self.size, self.depth, self.dropout = inputs, size, layers, dropout
+        self.cell = cell
         self.outputs = (1 + bidirectional) * size
         widths = [inputs] + [self.outputs] * (layers - 1)
 
@@ -152,3 +169,27 @@ class Recurrent(nnx.Module):
             x = jnp.concatenate([ahead, reverse_texts(back, lengths)], axis=-1)
             found += [last, first]
         return x, tuple(found)
+
+    def next_states(
+        self,
+        projected: Float[Array, "B X"],
+        states: tuple[State, ...],
+        key: Key[Array, ""] | None = None,
+    ) -> tuple[Float[Array, "B D"], tuple[State, ...]]:
+        """The output of the last layer after one more position, and the states of all layers.
+
+        Args:
+            projected: The inputs as ``forward[0].projected`` gives them; one direction alone.
+            states: Of every layer, before the position.
+            key: Random key of dropout; None drops nothing.
+        """
+        keys: Any = [None] * self.depth if key is None else jax.random.split(key, self.depth)
+        found: list[State] = []
+        for i in range(self.depth):
+            if i:
+                x = dropout(found[-1][0].astype(projected.dtype), self.dropout, keys[i])
+                inputs = self.forward[i].projected(x[:, None])[:, 0]
+            else:
+                inputs = projected
+            found.append(self.forward[i].next_state(inputs, states[i]))
+        return found[-1][0].astype(projected.dtype), tuple(found)

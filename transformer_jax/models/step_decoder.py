@@ -1,0 +1,339 @@
+"""What recurrent decoders share: they read one target token at a time, and keep one state."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import lax
+from jaxtyping import Array, Bool, Float, Float32, Int, Key
+
+from transformer_jax.errors import ConfigError
+from transformer_jax.functional.attention import attend, attention_weights
+from transformer_jax.functional.dropout import dropout
+from transformer_jax.functional.losses import OutputTable
+from transformer_jax.functional.masks import padding_mask
+from transformer_jax.functional.recurrent import CELLS, State
+from transformer_jax.models.protocol import Encoded
+from transformer_jax.modules.alignment import projected_keys, score_of_projected
+from transformer_jax.modules.linear import Embed, Linear
+from transformer_jax.modules.recurrent import Recurrent
+
+__all__ = ["WIDTH", "RecurrentCache", "RecurrentMemory", "StepDecoder", "join_directions"]
+
+WIDTH = (None, "embed")  # axes of maps between vectors
+
+
+class RecurrentMemory(NamedTuple):
+    """What a recurrent decoder reads of the source.
+
+    Attributes:
+        states: The encoded states.
+        keys: What the score needs of them, computed once; None without attention.
+        mask: How many states are real, or which; None is all.
+        summary: The last state of the encoder's last layer, of all its directions.
+    """
+
+    states: Float[Array, "B S E"]
+    keys: Float[Array, "B S K"] | None
+    mask: Int[Array, " B"] | Bool[Array, "B S"] | None
+    summary: Float[Array, "B E"]
+
+
+class RecurrentCache(NamedTuple):
+    """A decoder's past: one state, whatever the number of tokens.
+
+    Attributes:
+        states: Of every layer, ``[B M D]``.
+        hidden: The last hidden state, ``[B M D]``.
+        memory: The source.
+    """
+
+    states: tuple[State, ...]
+    hidden: Float[Array, "B M D"]
+    memory: RecurrentMemory
+
+
+class StepDecoder(nnx.Module):
+    """Recurrent layers over target tokens: a ``Scorer`` and ``Decodable``.
+
+    Its inputs are :class:`.Encoded` states. It begins with the last states of the encoder: copied
+    from an encoder in one direction of the same sizes, else mapped by ``tanh(W s + b)``.
+
+    A subclass says what the layers read beside a token, :meth:`beside`, and how their output
+    becomes a hidden state, :meth:`output`.
+
+    Attributes:
+        width_beside: Numbers that the layers read beside an embedding; with none of them all
+            tokens are read at once.
+        feeds: Whether hidden states are fed to the layers: :meth:`output` runs within the loop.
+    """
+
+    feeds = False
+
+    def __init__(
+        self,
+        embedding: Embed,
+        layers: Recurrent,
+        encoder: Recurrent,
+        score: Any,
+        *,
+        beside: int,
+        table: Embed | None,
+        dropout: float,
+        rngs: nnx.Rngs,
+    ):
+        """Takes the layers, which read an embedding and ``beside`` more numbers.
+
+        Raises:
+            ConfigError: Sizes that do not fit.
+        """
+        wanted = embedding.table.shape[1] + beside
+        states = [CELLS[one.cell].states for one in (layers, encoder)]
+        for wrong, problem in (
+            (layers.backward is not None, "a decoder reads in one direction"),
+            (layers.depth != encoder.depth, f"{layers.depth} layers on an encoder of as many"),
+            (
+                states[0] != states[1],
+                f"{layers.cell} on an encoder of {encoder.cell}: as many states",
+            ),
+            (layers.width != wanted, f"its layers read {layers.width} numbers, not {wanted}"),
+        ):
+            if wrong:
+                raise ConfigError(f"{type(self).__name__}: {problem}")
+        self.embedding, self.layers, self.dropout, self.table = embedding, layers, dropout, table
+        self.width_beside = beside
+        copies = encoder.backward is None and encoder.size == layers.size
+        linear = lambda: Linear(encoder.outputs, layers.size, WIDTH, rngs=rngs)
+        self.bridge = None if copies else nnx.List([linear() for _ in range(layers.depth)])
+        self.score = score
+
+    def beside(
+        self, states: tuple[State, ...], hidden: Array, memory: RecurrentMemory
+    ) -> Array | None:
+        """What the layers read beside the next token, ``[B M C]``; None if it is nothing.
+
+        Args:
+            states: Of every layer, ``[B M D]``.
+            hidden: The last hidden state, ``[B M D]``.
+            memory: The source.
+        """
+        raise NotImplementedError
+
+    def output(self, s: Array, beside: Array | None, x: Array, memory: RecurrentMemory) -> Array:
+        """The hidden state at each token.
+
+        Args:
+            s: Outputs of the last layer, ``[B T D]``.
+            beside: What the layers read beside the tokens.
+            x: Embedded tokens.
+            memory: The source.
+        """
+        raise NotImplementedError
+
+    def hidden(
+        self,
+        inputs: Encoded,
+        tokens: Int[Array, "B T"],
+        *,
+        key: Key[Array, ""] | None = None,
+    ) -> Float[Array, "B T D"]:
+        """The hidden state at each token, from the tokens up to it and the encoded states.
+
+        Args:
+            inputs: Encoded states.
+            tokens: Target tokens, shifted right.
+            key: Dropout, if given.
+        """
+        keys: Any = [None] * 3 if key is None else jax.random.split(key, 3)
+        x = dropout(self.embedding(tokens), self.dropout, keys[0])
+        found = self._outputs(x, inputs, keys[1])[1]
+        return dropout(found, self.dropout, keys[2])
+
+    def _outputs(self, x: Array, inputs: Encoded, key: Any) -> tuple[Array, Array]:
+        """Outputs of the last layer and hidden states, of all embedded tokens."""
+        memory, states = self.memory(inputs), self.first_states(inputs)
+        if not self.width_beside:
+            s, _ = self.layers(x, None, states, key=key)
+            return s, self.output(s, None, x, memory)
+        apart = lambda tree: jax.tree.map(lambda one: one[:, None], tree)
+        keys = None if key is None else jax.random.split(key, x.shape[1])
+        projected = self.layers.forward[0].projected(x)
+
+        def body(carry, now):
+            (token, projected, key), (states, hidden) = now, carry
+            beside = self.beside(apart(states), hidden, memory)
+            assert beside is not None
+            s, states = self._read(projected, beside[:, 0], states, key)
+            if self.feeds:
+                hidden = self.output(s[:, None], beside, token[:, None], memory)
+            return (states, hidden), (s, beside[:, 0], hidden[:, 0])
+
+        steps = (x.swapaxes(0, 1), projected.swapaxes(0, 1), keys)
+        _, found = lax.scan(body, (states, self._no_hidden(memory, 1)), steps)
+        s, beside, fed = (one.swapaxes(0, 1) for one in found)
+        return s, fed if self.feeds else self.output(s, beside, x, memory)
+
+    def _read(
+        self, projected: Array, beside: Array | None, states: Any, key: Any = None
+    ) -> tuple[Array, Any]:
+        """The output of the last layer after one token of each row, and the layers' states."""
+        if beside is not None:
+            first = self.embedding.table.shape[1]
+            beside = beside.astype(projected.dtype)[:, None]
+            projected = projected + self.layers.forward[0].projected(beside, first)[:, 0]
+        return self.layers.next_states(projected, states, key)
+
+    def attention_maps(self, inputs: Encoded, tokens: Int[Array, "B T"]) -> Float32[Array, "B T S"]:
+        """The weights with which each token's state attends to the encoded states (row U13).
+
+        Raises:
+            ConfigError: The decoder has no attention.
+        """
+        if self.score is None:
+            raise ConfigError("attention_maps: this decoder has no attention")
+        s, _ = self._outputs(self.embedding(tokens), inputs, None)
+        q, k, mask, score = self._attended(self.queries(s, inputs), self.memory(inputs))
+        return attention_weights(q, k, mask, score=score)[:, 0]
+
+    def queries(self, s: Float[Array, "B T D"], inputs: Encoded) -> Float[Array, "B T D"]:
+        """The state of each token that attends, of the outputs of the last layer."""
+        del inputs
+        return s
+
+    def attended(self, q: Float[Array, "B T D"], memory: RecurrentMemory) -> Float[Array, "B T E"]:
+        """What states read of the encoded ones."""
+        q, k, mask, score = self._attended(q, memory)
+        return attend(q, k, memory.states[:, :, None], mask, score=score)[:, :, 0]
+
+    def _attended(self, q: Array, memory: RecurrentMemory) -> tuple[Array, Array, Any, Any]:
+        assert memory.keys is not None, "a decoder without a score"
+        mask = None if memory.mask is None else padding_mask(memory.mask)
+        return q[:, :, None], memory.keys[:, :, None], mask, score_of_projected(self.score)
+
+    def memory(self, inputs: Encoded) -> RecurrentMemory:
+        """What the decoder reads of the encoded states, computed once for all tokens.
+
+        Raises:
+            ConfigError: The encoder does not say its last states.
+        """
+        states, keys = inputs.states, None
+        if self.score is not None:
+            keys = projected_keys(self.score, states[:, None])[:, 0]
+        last = join_directions(_last(inputs), self.layers.depth)[-1][0].astype(states.dtype)
+        return RecurrentMemory(states, keys, inputs.mask, last)
+
+    def first_states(self, inputs: Encoded) -> tuple[State, ...]:
+        """The states before the first token: those after the last of the source, mapped.
+
+        Raises:
+            ConfigError: The encoder does not say its last states.
+        """
+        joined = join_directions(_last(inputs), self.layers.depth)
+        if self.bridge is None:
+            return joined
+        pairs = zip(self.bridge, joined, strict=True)
+        return tuple(tuple(jnp.tanh(map_(one)) for one in layer) for map_, layer in pairs)
+
+    def output_table(self) -> OutputTable:
+        """The output projection: a table of its own, or that of the embeddings."""
+        return OutputTable((self.table or self.embedding).table[...])
+
+    def _no_hidden(self, memory: RecurrentMemory, beams: int) -> Array:
+        width = (self.table or self.embedding).table.shape[1]
+        return jnp.zeros((len(memory.states), beams, width), memory.states.dtype)
+
+    def init_cache(
+        self, inputs: Encoded, rows: int, size: int, *, beams: int = 1
+    ) -> RecurrentCache:
+        """The past of no token.
+
+        Args:
+            inputs: Encoded states.
+            rows: B, the number of sequences.
+            size: Most target tokens, which the cache does not depend on.
+            beams: M, hypotheses of each sequence.
+        """
+        del size
+        spread = lambda x: jnp.broadcast_to(x[:, None], (rows, beams, x.shape[-1]))
+        memory = self.memory(inputs)
+        states = jax.tree.map(spread, self.first_states(inputs))
+        return RecurrentCache(states, self._no_hidden(memory, beams), memory)
+
+    def prefill(
+        self,
+        tokens: Int[Array, "B T"],
+        cache: RecurrentCache,
+        starts: Int[Array, " B"] | None = None,
+    ) -> tuple[Float32[Array, "B V"], RecurrentCache]:
+        """Logits of the token after each prefix, and the empty cache with the prefixes in it.
+
+        Args:
+            tokens: Prefixes, left-padded.
+            cache: Made by :meth:`init_cache`.
+            starts: Index of the first token of each prefix; earlier ones are padding.
+        """
+        beams = cache.hidden.shape[1]
+        starts = jnp.zeros(len(tokens), jnp.int32) if starts is None else starts
+
+        def body(past, now):
+            place, token = now
+            every = jnp.repeat(token[:, None], beams, axis=1)
+            new = self._after(every, RecurrentCache(past[0], past[1], cache.memory))
+            begun = (place >= starts)[:, None, None]
+            kept = lambda a, b: jnp.where(begun, a, b)
+            return jax.tree.map(kept, (new.states, new.hidden), past), None
+
+        steps = jnp.arange(tokens.shape[1]), tokens.T
+        (states, hidden), _ = lax.scan(body, (cache.states, cache.hidden), steps)
+        logits = self.output_table().logits(hidden[:, 0])
+        return logits, RecurrentCache(states, hidden, cache.memory)
+
+    def step(
+        self, tokens: Int[Array, " R"], cache: RecurrentCache
+    ) -> tuple[Float32[Array, "R V"], RecurrentCache]:
+        """Logits of the token after ``tokens``, one of each row, and the cache with them."""
+        cache = self._after(tokens.reshape(cache.hidden.shape[:2]), cache)
+        return self.output_table().logits(cache.hidden.reshape(len(tokens), -1)), cache
+
+    def _after(self, tokens: Array, cache: RecurrentCache) -> RecurrentCache:
+        """The cache with tokens ``[B M]``; beams attend as so many queries of their sequence."""
+        B, M, _ = cache.hidden.shape
+        rows = lambda one: one.reshape(B * M, one.shape[-1])
+        apart = lambda one: one.reshape(B, M, one.shape[-1])
+        x = self.embedding(tokens.reshape(-1))
+        beside = self.beside(cache.states, cache.hidden, cache.memory)
+        projected = self.layers.forward[0].projected(x[:, None])[:, 0]
+        beside_rows = None if beside is None else rows(beside)
+        s, states = self._read(projected, beside_rows, jax.tree.map(rows, cache.states))
+        hidden = self.output(apart(s), beside, apart(x), cache.memory)
+        return RecurrentCache(jax.tree.map(apart, states), hidden, cache.memory)
+
+    def reorder(self, cache: RecurrentCache, parents: Int[Array, "B M"]) -> RecurrentCache:
+        """The cache in which beam ``m`` of sequence ``b`` continues beam ``parents[b, m]``."""
+        pick = lambda x: jnp.take_along_axis(x, parents[:, :, None], axis=1)
+        return cache._replace(states=jax.tree.map(pick, cache.states), hidden=pick(cache.hidden))
+
+
+def join_directions(last: Sequence[State], depth: int) -> tuple[State, ...]:
+    """The last states of each layer, with those of its directions side by side.
+
+    Example:
+        >>> forward, backward = (jnp.ones((1, 2)),), (jnp.zeros((1, 2)),)
+        >>> join_directions([forward, backward], 1)
+        ((Array([[1., 1., 0., 0.]], dtype=float32),),)
+    """
+    of_layer, found = len(last) // depth, []
+    for i in range(depth):
+        directions = last[i * of_layer : (i + 1) * of_layer]
+        joined = zip(*directions, strict=True)
+        found.append(tuple(jnp.concatenate(one, axis=-1) for one in joined))
+    return tuple(found)
+
+
+def _last(inputs: Encoded) -> Sequence[State]:
+    if inputs.last is None:
+        raise ConfigError("a recurrent decoder: the encoder gives no last states: see Encoded")
+    last: Sequence[State] = inputs.last
+    return last
