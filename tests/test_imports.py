@@ -15,6 +15,8 @@ ORDER = (
         "config_checks",
         "config_dict",
         "model_presets",
+        "recurrent_config",
+        "recurrent_costs",
         "accounting",
         "component_costs",
         "activation_memory",
@@ -37,11 +39,11 @@ LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
 # Pure rings know nothing but what is listed, however far inwards more would lie.
 RINGS = {
     "functional": {"functional", "errors"},
-    "modules": {"functional", "modules", "config", "errors"},
-    "models": {"functional", "modules", "models", "config", "errors"},
+    "modules": {"functional", "modules", "config", "recurrent_config", "errors"},
+    "models": {"functional", "modules", "models", "config", "recurrent_config", "errors"},
     "decoding": {
         *("functional", "modules", "models", "decoding", "data", "parallel"),
-        *("config", "devices", "errors", "keys", "numerics"),
+        *("config", "recurrent_config", "devices", "errors", "keys", "numerics"),
     },
     "devices": set(),
     "keys": set(),

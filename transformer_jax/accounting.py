@@ -1,4 +1,4 @@
-"""What a Transformer costs, counted on paper: parameters, FLOPs and bytes, part by part.
+"""What a model costs, counted on paper: parameters, FLOPs and bytes, part by part.
 
 A product of [m, k] by [k, n] is ``2 m k n`` FLOPs; work element by element is counted as XLA
 counts it, one for each operation and nothing for exp, log, tanh or rsqrt. Nothing is compiled.
@@ -13,7 +13,8 @@ from transformer_jax.component_costs import (
     iter_components,
     mixing_cost,
 )
-from transformer_jax.config import TransformerConfig
+from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
+from transformer_jax.recurrent_costs import cache_bytes, iter_recurrent_components
 
 __all__ = [
     "Decoding",
@@ -52,7 +53,7 @@ class Decoding:
 
 
 def components(
-    config: TransformerConfig,
+    config: ModelConfig,
     *,
     batch: int = 1,
     source_length: int = 1,
@@ -72,11 +73,14 @@ def components(
         >>> [p.path for p in components(PRESETS["vaswani_base"])][:3]
         ['embedding', 'encoder/positions', 'encoder/self_attention/query']
     """
-    listed = iter_components(config, batch, source_length, target_length)
+    sizes = batch, source_length, target_length
+    if isinstance(config, RecurrentConfig):
+        return tuple(iter_recurrent_components(config, *sizes))
+    listed = iter_components(config, *sizes)
     return tuple(part for part in listed if head or part.path != "head")
 
 
-def count_parameters(config: TransformerConfig) -> int:
+def count_parameters(config: ModelConfig) -> int:
     """How many numbers the model learns.
 
     Source: row U15 (Vaswani et al. 2017, table 3, prints 65M).
@@ -90,7 +94,7 @@ def count_parameters(config: TransformerConfig) -> int:
 
 
 def model_cost(
-    config: TransformerConfig,
+    config: ModelConfig,
     *,
     batch: int = 1,
     source_length: int = 1,
@@ -128,7 +132,7 @@ def model_cost(
     )
 
 
-def training_flops(config: TransformerConfig, rows: int, *lengths: int) -> float:
+def training_flops(config: ModelConfig, rows: int, *lengths: int) -> float:
     """FLOPs of a training step that its model needs: forward, backward and update.
 
     What rematerialisation computes again is not counted, padding is.
@@ -152,7 +156,11 @@ def training_flops(config: TransformerConfig, rows: int, *lengths: int) -> float
 
 
 def decoding(
-    config: TransformerConfig, *, batch: int = 1, source_length: int = 1, target_length: int = 1
+    config: ModelConfig,
+    *,
+    batch: int = 1,
+    source_length: int = 1,
+    target_length: int = 1,
 ) -> Decoding:
     """The cost of generating ``target_length`` tokens one by one with a cache.
 
@@ -163,6 +171,8 @@ def decoding(
         491520
     """
     B, S, T = batch, source_length, target_length
+    if isinstance(config, RecurrentConfig):
+        return _recurrent_decoding(config, B, S)
     once = {p.path: p for p in components(config, batch=B, source_length=S, target_length=1)}
     first = [p for p in once.values() if _before_decoding(p.path)]
     steps = [p for p in once.values() if not _before_decoding(p.path)]
@@ -181,6 +191,23 @@ def decoding(
         flops=(sum(p.forward for p in steps) + more) / B,
         bytes=item * weights + B * row * (cross + (T + 1) / 2),
         cache_bytes=row * (T + cross),
+    )
+
+
+def _recurrent_decoding(config: RecurrentConfig, B: int, S: int) -> Decoding:
+    """The cost of a token, which does not depend on those before it."""
+    listed = components(config, batch=B, source_length=S, target_length=1)
+    once = ("encoder/", "decoder/bridge", "decoder/score/key")
+    steps = [part for part in listed if not part.path.startswith(once)]
+    kept = cache_bytes(config, S)
+    weights = sum(p.parameters for p in steps if not p.path.endswith("embedding"))
+    if config.head.tie_word_embeddings:
+        weights += config.decoder().vocab_size * config.hidden_size
+    return Decoding(
+        start=sum(part.forward for part in listed if part.path.startswith(once)),
+        flops=sum(part.forward for part in steps) / B,
+        bytes=float(itemsize(config) * weights + B * kept),
+        cache_bytes=kept,
     )
 
 

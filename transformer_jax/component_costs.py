@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from transformer_jax.config import TransformerConfig
 
@@ -75,7 +75,7 @@ def head_sizes(config: TransformerConfig) -> HeadSizes:
     return HeadSizes(N, config.attention.num_kv_heads or N, H, config.attention.value_dim or H)
 
 
-def itemsize(config: TransformerConfig) -> int:
+def itemsize(config: Any) -> int:
     """Bytes of a number in the dtype of computation."""
     return 2 if config.compute.dtype == "bfloat16" else 4
 

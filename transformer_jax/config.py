@@ -226,6 +226,11 @@ class TransformerConfig:
         return self.embedding.embedding_size or self.d_model
 
     @property
+    def max_length(self) -> int:
+        """The longest sequence."""
+        return self.positions.max_length
+
+    @property
     def head_dim(self) -> int:
         """H, the size of a query head."""
         return self.attention.head_dim or self.d_model // self.attention.num_heads

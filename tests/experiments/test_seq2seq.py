@@ -513,7 +513,7 @@ def test_every_named_run_can_be_written_and_read_back():
     import dataclasses
 
     for _, run in RUNS.values():
-        assert from_dict(Run, json.loads(json.dumps(dataclasses.asdict(run)))) == run
+        assert from_dict(type(run), json.loads(json.dumps(dataclasses.asdict(run)))) == run
 
 
 @pytest.mark.parametrize("given", [["--help"], ["train", "--help"], ["train", "base", "--help"]])

@@ -27,6 +27,13 @@ from transformer_jax.functional.kernels import splash
 from transformer_jax.model_presets import bert
 from transformer_jax.models.making import make_model
 from transformer_jax.parallel.mesh import local_rows, shard_batch
+from transformer_jax.recurrent_config import (
+    AlignmentConfig,
+    ModelConfig,
+    RecurrentConfig,
+    RecurrentEmbeddingConfig,
+    RecurrentHeadConfig,
+)
 from transformer_jax.training import objectives
 from transformer_jax.training.partition import merging
 from transformer_jax.training.state import create_state
@@ -45,7 +52,7 @@ class Case(NamedTuple):
     objective: Objective
     batch: dict[str, Any]
     accumulation: int
-    config: TransformerConfig
+    config: ModelConfig
 
 
 def draw(task: str, kernel: str = "auto", length: int = 24, rows: int = 16) -> Case:
@@ -97,6 +104,36 @@ def _translation(rng: np.random.Generator, kernel: str, length: int, rows: int) 
     make = lambda: make_model("encoder-decoder", config, rngs=nnx.Rngs(0))
     objective = objectives.sequence_to_sequence(1, 0.1)
     return Case(make, objective, batch, _accumulation(rng), config)
+
+
+def _recurrent(rng: np.random.Generator, kernel: str, length: int, rows: int) -> Case:
+    """As :func:`_translation`; there are no kernels to choose from."""
+    case = _translation(rng, "auto", length, rows)
+    config = random_recurrent(rng, case.config.vocab_size, length)
+    make = lambda: make_model("encoder-decoder", config, rngs=nnx.Rngs(0))
+    return case._replace(make=make, config=config)
+
+
+def random_recurrent(rng: np.random.Generator, vocab: int, length: int) -> RecurrentConfig:
+    """Any recurrent translator, without dropout."""
+    one = lambda *choices: choices[rng.integers(len(choices))]
+    score = one("none", "dot", "scaled_dot", "general", "concat", "location")
+    query, both = one("current", "previous"), one(True, False) and not score.endswith("dot")
+    return RecurrentConfig(
+        vocab_size=vocab,
+        d_model=D,
+        num_layers=one(1, 2),
+        cell=one("tanh", "relu", "lstm", "gru", "gru_reset_after"),
+        bidirectional=both,
+        reverse_source=one(True, False),
+        max_length=length,
+        dropout=0.0,
+        embedding=RecurrentEmbeddingConfig(24, one(True, False)),
+        attention=AlignmentConfig(
+            score, query, one(True, False) and query == "current" and score != "none"
+        ),
+        head=RecurrentHeadConfig(query == "previous" and one(True, False)),
+    )
 
 
 def _language(packed: bool, rng: np.random.Generator, kernel: str, length: int, rows: int) -> Case:
@@ -164,6 +201,7 @@ def _labels(task: Any, rng: np.random.Generator, kernel: str, length: int, rows:
 
 TASKS: dict[str, Callable[[np.random.Generator, str, int, int], Case]] = {
     "translation": _translation,
+    "recurrent translation": _recurrent,
     "texts": functools.partial(_language, False),
     "packed texts": functools.partial(_language, True),
     "masked texts": _masked,

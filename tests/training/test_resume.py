@@ -16,23 +16,27 @@ from experiments import decoder_only, seq2seq
 ROOT = Path(__file__).parents[2]
 STEPS = 150
 WORDS = ["um", "dois", "três", "quatro", "cinco", "seis", "sete", "oito", "nove", "dez"]
+TRANSFORMER = [
+    "--model.decoder-layers", "1", "--model.attention.num-heads", "2", "--model.feed-forward.d-ff",
+    "16",
+]  # fmt: skip
 SETTINGS = [
-    "--model.d-model", "8", "--model.decoder-layers", "1", "--model.attention.num-heads", "2",
-    "--model.feed-forward.d-ff", "16", "--tokenizer.kind", "characters",
+    "--model.d-model", "8", "--tokenizer.kind", "characters",
     "--training.steps", str(STEPS), "--training.ema-decay", "0.9",
     "--optimizer.schedule.warmup-steps", "20", "--loop.evaluate-every", "50",
     "--loop.checkpoint-every", "25",
 ]  # fmt: skip
+PAIRS = [
+    "--data.source", "{texts}/a.pt", "--data.target", "{texts}/a.en", "--data.read.max-length",
+    "64", "--training.num-buckets", "1", "--training.max-tokens", "256", "--evaluation.sentences",
+    "0",
+]  # fmt: skip
 # The run of each family that has a name, its texts, and what it has of its own.
 FAMILIES = {
-    "seq2seq": [
-        "small", "--data.source", "{texts}/a.pt", "--data.target", "{texts}/a.en",
-        "--model.encoder-layers", "1", "--training.num-buckets", "1", "--training.max-tokens",
-        "256",
-        "--evaluation.sentences", "0", "--data.read.max-length", "64",
-    ],
+    "seq2seq": ["small", *TRANSFORMER, "--model.encoder-layers", "1", *PAIRS],
+    "recurrent": ["bahdanau", *PAIRS],
     "decoder_only": [
-        "char-cpu", "--data.text", "{texts}/a.pt", "--data.read.documents", "line",
+        "char-cpu", *TRANSFORMER, "--data.text", "{texts}/a.pt", "--data.read.documents", "line",
         "--training.layout", "packed", "--training.batch-size", "8", "--training.sequence-length",
         "32",
         "--model.norm.residual-dropout", "0.1", "--evaluation.sample", "0",
@@ -41,7 +45,7 @@ FAMILIES = {
 }  # fmt: skip
 
 
-MAIN = {"seq2seq": seq2seq.main, "decoder_only": decoder_only.main}
+MODULES = {"seq2seq": seq2seq, "recurrent": seq2seq, "decoder_only": decoder_only}
 
 
 class Runs:
@@ -63,12 +67,12 @@ class Runs:
 
     def whole(self, run: Path) -> dict:
         """The results of the run seen through."""
-        assert MAIN[self.family](self.arguments(run)) == 0
+        assert MODULES[self.family].main(self.arguments(run)) == 0
         return json.loads((run / "results.json").read_text())
 
     def cut(self, run: Path, number: int, step: int) -> None:
         """Sends a signal as soon as ``step`` is measured, and checks how the process ends."""
-        command = [sys.executable, "-m", f"experiments.{self.family}", *self.arguments(run)]
+        command = [sys.executable, "-m", MODULES[self.family].__name__, *self.arguments(run)]
         process = subprocess.Popen(
             command, cwd=ROOT, env=os.environ | {"JAX_PLATFORMS": "cpu"}, stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL, text=True,
@@ -99,7 +103,10 @@ def wait_for(path: Path, step: int, process: subprocess.Popen) -> None:
 # The loop is one; a decoder compiles in half the time.
 @pytest.fixture(
     scope="module",
-    params=["decoder_only", pytest.param("seq2seq", marks=pytest.mark.slow)],
+    params=[
+        "decoder_only",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("seq2seq", "recurrent")),
+    ],
 )
 def runs(tmp_path_factory, request):
     return Runs(tmp_path_factory.mktemp("resume"), request.param)

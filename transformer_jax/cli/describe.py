@@ -15,6 +15,7 @@ from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.model_presets import PRESETS
+from transformer_jax.recurrent_config import RECURRENT_PRESETS, ModelConfig, RecurrentConfig
 from transformer_jax.storage.urls import with_urls
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ class Describe(RunCommand):
             if getattr(self, name) < 1:
                 flag = name.replace("_", "-")
                 raise ConfigError(f"--{flag} is {getattr(self, name)}: at least 1")
+        if isinstance(config, RecurrentConfig):
+            self.check_recurrent()
         text = report(
             config,
             name=self.preset or with_urls(str(self.run)),
@@ -66,12 +69,25 @@ class Describe(RunCommand):
             table=_rich_table if sys.stdout.isatty() else plain_table,
         )
         print(text)
-        if self.target is not None:
+        if self.target is not None and isinstance(config, TransformerConfig):
             print(self.kernels(config, self.target))
-        if self.pictures is not None:
+        if self.pictures is not None and isinstance(config, TransformerConfig):
             draw(config, self.pictures, self.target_length)
             wrote(self.pictures)
         return 0
+
+    def check_recurrent(self) -> None:
+        """Refuses what a recurrent translator does not have.
+
+        Raises:
+            ConfigError: It names the flag.
+        """
+        for name, lacks in (
+            ("target", "attends with no fused kernel"),
+            ("pictures", "has neither positions nor masks"),
+        ):
+            if getattr(self, name) is not None:
+                raise ConfigError(f"--{name}: a recurrent translator {lacks}: leave it out")
 
     def kernels(self, config: TransformerConfig, name: str) -> str:
         """The kernel of each attention on a device, and why it is not a fused one.
@@ -99,34 +115,35 @@ class Describe(RunCommand):
                 lines.append(f"{what}: {attention}: {kernel}{f': {why}' if why else ''}")
         return "\n".join(lines)
 
-    def heads(self, config: TransformerConfig) -> dict[str, tuple[int, ...]]:
+    def heads(self, config: ModelConfig) -> dict[str, tuple[int, ...]]:
         """The shapes of the heads of the run's task or of a Hugging Face encoder."""
         from transformer_jax.predictors.runs import open_directory
 
         if self.run is not None:
             return heads_of(open_directory(self.run))
-        if not config.head.pooler:
+        if isinstance(config, RecurrentConfig) or not config.head.pooler:
             return {}
         return {"pooler/kernel": (config.d_model, config.d_model), "pooler/bias": (config.d_model,)}
 
-    def config(self) -> TransformerConfig:
+    def config(self) -> ModelConfig:
         """The configuration of the run or the preset.
 
         Raises:
             ConfigError: A run and a preset are both present or both absent, or an unknown preset.
         """
+        presets: dict[str, ModelConfig] = {**PRESETS, **RECURRENT_PRESETS}
         if (self.run is None) == (self.preset is None):
             raise ConfigError(
                 f"describe takes a run directory or --preset, one of them; presets are "
-                f"{', '.join(PRESETS)}"
+                f"{', '.join(presets)}"
             )
         if self.preset is not None:
-            if self.preset in PRESETS:
-                return PRESETS[self.preset]
-            near = difflib.get_close_matches(self.preset, PRESETS, 1)
+            if self.preset in presets:
+                return presets[self.preset]
+            near = difflib.get_close_matches(self.preset, presets, 1)
             hint = f"did you mean {near[0]}? " if near else ""
             raise ConfigError(
-                f"--preset {self.preset}: no such preset: {hint}there are {', '.join(PRESETS)}"
+                f"--preset {self.preset}: no such preset: {hint}there are {', '.join(presets)}"
             )
         from transformer_jax.predictors.runs import model_config, open_directory
 
@@ -186,7 +203,7 @@ def _decoding_line(cost: "Decoding", both: bool) -> str:
 
 
 def report(
-    config: TransformerConfig,
+    config: ModelConfig,
     *,
     name: str,
     heads: Mapping[str, tuple[int, ...]] | None = None,
@@ -207,7 +224,7 @@ def report(
     from transformer_jax.visual.architecture import diagram
 
     side, words = "source ", "tokens"
-    if config.image.image_size:
+    if isinstance(config, TransformerConfig) and config.image.image_size:
         source_length, side, words = config.image.sequence_length, "", "vectors of an image"
     sizes = {"batch": batch, "source_length": source_length, "target_length": target_length}
     table = table or plain_table

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from jaxtyping import Array, Key
 
-from transformer_jax.config import TransformerConfig
 from transformer_jax.data.vocabulary import check_vocabulary
 from transformer_jax.decoding.generate import SamplingConfig
 from transformer_jax.decoding.options import (
@@ -22,6 +21,7 @@ from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.translations import Translation
 from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.errors import DataError, plural
+from transformer_jax.recurrent_config import ModelConfig
 
 __all__ = ["LineTranslator", "TranslationSearch"]
 
@@ -50,7 +50,7 @@ class LineTranslator(TextGenerator[TranslationSearch]):
     def __init__(
         self,
         tokenizer: TextTokenizer,
-        config: TransformerConfig,
+        config: ModelConfig,
         *,
         search: BeamSearchConfig | None = None,
         batching: TranslationBatching | None = None,
@@ -65,7 +65,7 @@ class LineTranslator(TextGenerator[TranslationSearch]):
         self.tokenizer = tokenizer
         self.search = search or BeamSearchConfig()
         self.batching = batching or TranslationBatching()
-        self.most = config.positions.max_length
+        self.most = config.max_length
         self.longest = min(self.batching.source_lengths[-1], self.most)
         self.room = self.longest - len(tokenizer.prefix_ids) - len(tokenizer.suffix_ids)
         self.counts: collections.Counter[str] = collections.Counter()

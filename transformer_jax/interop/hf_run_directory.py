@@ -243,7 +243,15 @@ def model_of(fields: Mapping[str, Any], kind: str) -> Model:
     Args:
         fields: What the file says.
         kind: The family of the run.
+
+    Raises:
+        ConfigError: The model is a recurrent translator, which no published family is.
     """
+    if fields["model"].get("kind") == "recurrent":
+        raise ConfigError(
+            "a recurrent translator has no Hugging Face form, as exports and other engines need: "
+            "translate it with transformer-jax translate --engine jax"
+        )
     config: TransformerConfig = from_dict(TransformerConfig, fields["model"])
     published = fields.get("published") or {}
     masking, task = fields.get("masking", {}), fields.get("task") or {}

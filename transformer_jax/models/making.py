@@ -4,7 +4,6 @@ from typing import Any, Literal
 
 from flax import nnx
 
-from transformer_jax.config import TransformerConfig
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
@@ -15,7 +14,9 @@ from transformer_jax.models.heads import (
     SequenceClassifier,
     TokenClassifier,
 )
+from transformer_jax.models.recurrent_translator import RecurrentEncoderDecoder
 from transformer_jax.models.vision import ImageClassifier, VisionEncoder
+from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
 
 __all__ = ["Kind", "TaskKind", "make_model"]
 
@@ -25,7 +26,7 @@ TaskKind = Literal["classify", "multi_label", "pair", "regress", "replaced", "ta
 
 def make_model(
     kind: Kind,
-    config: TransformerConfig,
+    config: ModelConfig,
     *,
     mlm_head: bool = True,
     next_sentence: bool = True,
@@ -50,6 +51,8 @@ def make_model(
         >>> type(nnx.eval_shape(model)).__name__
         'Encoder'
     """
+    if isinstance(config, RecurrentConfig):
+        return RecurrentEncoderDecoder(config, rngs=rngs)
     if kind == "decoder":
         return Decoder(config, rngs=rngs)
     if kind == "encoder-decoder":

@@ -1,6 +1,6 @@
 """Attention scores that hold their parameters, by name."""
 
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,18 +15,17 @@ from transformer_jax.functional.alignment_scores import (
     projected_additive_scores,
 )
 from transformer_jax.functional.scores import ScaledDot, Score, dot, scaled_dot
+from transformer_jax.recurrent_config import ScoreName
 
 __all__ = [
     "AdditiveScore",
     "GeneralScore",
     "LocationScore",
-    "ScoreName",
     "make_score",
     "projected_keys",
     "score_of_projected",
 ]
 
-ScoreName = Literal["dot", "scaled_dot", "general", "concat", "location"]
 _AXES = ("embed", None)
 
 

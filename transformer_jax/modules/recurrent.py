@@ -1,6 +1,6 @@
 """Recurrent layers: cells over texts in one or both directions, in stacks."""
 
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +13,10 @@ from transformer_jax.functional.partitioning import unshard_fsdp
 from transformer_jax.functional.recurrent import CELLS, State, recur, reverse_texts
 from transformer_jax.modules.linear import Linear
 from transformer_jax.modules.parameters import at_depth, logical_axes
+from transformer_jax.recurrent_config import CellName
 
-__all__ = ["CellName", "Recurrent", "RecurrentLayer"]
+__all__ = ["Recurrent", "RecurrentLayer"]
 
-CellName = Literal["tanh", "relu", "lstm", "gru", "gru_reset_after"]
 _AXES = ("embed", None)  # of the kernels: every device has all columns, for the gates meet
 
 

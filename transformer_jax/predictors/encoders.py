@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.predictors.runs import (
     ENCODERS,
@@ -17,6 +18,7 @@ from transformer_jax.predictors.runs import (
     refuse_others,
     task_of,
 )
+from transformer_jax.recurrent_config import RecurrentConfig
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
@@ -39,9 +41,25 @@ _HEADS = {
 }
 
 
+def _transformer_config(run: "RunDirectory") -> TransformerConfig:
+    """The configuration of a run's model, which is a Transformer.
+
+    Raises:
+        CheckpointError: ``config.json`` is damaged or describes no model of this library.
+        ConfigError: The model is a recurrent translator.
+    """
+    config = model_config(run)
+    if isinstance(config, RecurrentConfig):
+        raise ConfigError(
+            f"{run.path}: a recurrent translator, and this is for Transformers: try "
+            f"transformer-jax translate, score or attention"
+        )
+    return config
+
+
 def read_length(run: "RunDirectory") -> int:
     """The context length of a run's encoder: with learned positions, that of training."""
-    config, fields = model_config(run), run.read_config()
+    config, fields = _transformer_config(run), run.read_config()
     most = config.positions.max_length
     if config.positions.kind != "learned" or config.decoder_layers:
         return most

@@ -69,10 +69,15 @@ class HFTextGenerator(TextGenerator[HFGenerationConfig]):
         """The generation config.
 
         Raises:
-            ConfigError: A setting that cannot be, or that is not supported.
+            ConfigError: A setting that cannot be, or that is not supported; a recurrent model.
             CheckpointError: The generation config is damaged.
         """
         published, changes = self._fields.get("published"), self._changes
+        if self._fields["model"].get("kind") == "recurrent":
+            raise ConfigError(
+                "generation_config hf is for Transformers, and this is a recurrent translator: "
+                "leave it out"
+            )
         if published is None:
             longest = self._fields["model"]["positions"]["max_length"]
             return HFGenerationConfig(

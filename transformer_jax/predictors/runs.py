@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from transformer_jax.config import TransformerConfig
 from transformer_jax.config_dict import from_dict
 from transformer_jax.errors import CheckpointError, ConfigError, DataError, plural
+from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
 
 if TYPE_CHECKING:
     from transformer_jax.data.tokenizer import Tokenizer
@@ -85,7 +86,7 @@ def of_training(name: str) -> bool:
     return len(parts) > 3 and parts[0] == "checkpoints" and parts[2] == "optimizer"
 
 
-def model_config(run: "RunDirectory") -> TransformerConfig:
+def model_config(run: "RunDirectory") -> ModelConfig:
     """The configuration of a run's model.
 
     Raises:
@@ -99,7 +100,9 @@ def model_config(run: "RunDirectory") -> TransformerConfig:
     if fields["model"].get("kind") == "ngram":
         raise ConfigError(f"{run.path}: an n-gram model, which has no layers and no attention")
     try:
-        config: TransformerConfig = from_dict(TransformerConfig, fields["model"])
+        recurrent = fields["model"].get("kind") == "recurrent"
+        kind = RecurrentConfig if recurrent else TransformerConfig
+        config: ModelConfig = from_dict(kind, fields["model"])
     except (ConfigError, TypeError) as error:
         raise CheckpointError(f"{run.config}: {error}: written by another version?") from None
     return config
@@ -157,6 +160,8 @@ def family(run: "RunDirectory") -> str:
     if is_ngram_run(run):
         return "ngram"
     config = model_config(run)
+    if isinstance(config, RecurrentConfig):
+        return "encoder-decoder"
     if config.image.image_size:
         return "image"
     if config.encoder_layers and config.decoder_layers:
@@ -231,7 +236,7 @@ def load(
     checkpoint: str = "best",
     *,
     kind: str | tuple[str, ...] = "encoder-decoder",
-    change: Callable[[TransformerConfig], TransformerConfig] = lambda config: config,
+    change: Callable[[Any], Any] = lambda config: config,
 ) -> tuple[tuple[Any, dict[Any, Any]], "Tokenizer"]:
     """The model of a run, as its graph and parameters, and its tokenizer.
 
@@ -276,7 +281,7 @@ def load(
     return (graph, jax.device_put(params)), tokenizer
 
 
-def _check_size(run: "RunDirectory", config: TransformerConfig, params: Any) -> None:
+def _check_size(run: "RunDirectory", config: ModelConfig, params: Any) -> None:
     """Refuse a configuration of a much larger model than the checkpoint's.
 
     A model of thousands of layers takes minutes to create, before shapes can be compared.
@@ -302,7 +307,7 @@ def _tokenizer(run: "RunDirectory", said: Mapping[str, Any]) -> "Tokenizer":
         raise CheckpointError(str(error)) from None
 
 
-def abstract_model(run: "RunDirectory", config: TransformerConfig) -> Any:
+def abstract_model(run: "RunDirectory", config: ModelConfig) -> Any:
     """The model of a run with shapes instead of parameters, with the head of its training."""
     from flax import nnx
 
@@ -333,7 +338,7 @@ def load_language(
     shapes: "BatchingConfig | None" = None,
     dtype: Literal["float32", "bfloat16"] | None = None,
     context: int | None = None,
-    change: Callable[[TransformerConfig], TransformerConfig] = lambda config: config,
+    change: Callable[[Any], Any] = lambda config: config,
 ) -> "DecoderLanguageModel | NgramLanguageModel":
     """The language model of a run, a decoder or an n-gram model.
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal
 
-from transformer_jax.config import TransformerConfig
 from transformer_jax.data.tokenizer import SPECIAL, Tokenizer, load_tokenizer, train_tokenizer
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.parallel.mesh import devices_of, is_main_process, sync_global_devices
+from transformer_jax.recurrent_config import ModelConfig
 from transformer_jax.runs.any_run import NewRunType
 from transformer_jax.runs.sizing import vocabulary_for
 from transformer_jax.tasks.batching import TokenCache
@@ -68,7 +68,7 @@ def begin(
         tokenizer = learn()
     if is_main_process():
         model = run.model
-        wanted = model.vocab_size if isinstance(model, TransformerConfig) else None
+        wanted = model.vocab_size if isinstance(model, ModelConfig) else None
         if vocab_given and wanted != tokenizer.vocab_size:
             raise ConfigError(
                 f"the tokenizer has {plural(tokenizer.vocab_size, 'token')}, but "
@@ -115,7 +115,7 @@ def with_dtype(run: NewRunType, device: Any) -> NewRunType:
         device: One of the devices that it runs on.
     """
     model: Any = run.model
-    if not isinstance(model, TransformerConfig) or model.compute.dtype != "auto":
+    if not isinstance(model, ModelConfig) or model.compute.dtype != "auto":
         return run
     compute = dataclasses.replace(model.compute, dtype=dtype_of(device))
     made: Any = run

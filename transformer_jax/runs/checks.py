@@ -123,12 +123,12 @@ def with_warmup(run: RunType, named: RunType) -> RunType:
 
 def _check_length(run: AnyRun) -> None:
     setting, length = length_limit(run)
-    most = run.model.positions.max_length
+    most = run.model.max_length
     if length > most:
         raise ConfigError(
             f"{setting} is {length}, but the model has positions for {plural(most, 'token')}: "
             f"lower the one "
-            f"or raise model.positions.max_length"
+            f"or raise model.{'positions.' * hasattr(run.model, 'positions')}max_length"
         )
     # The batches of other runs are padded to lengths that divide.
     if isinstance(run, LanguageRun) and length % run.mesh.context:

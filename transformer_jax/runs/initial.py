@@ -10,6 +10,7 @@ import numpy as np
 from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import CheckpointError, ConfigError, plural
 from transformer_jax.predictors.runs import model_config, open_directory
+from transformer_jax.recurrent_config import RecurrentConfig
 from transformer_jax.training.activity import log
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.trees import flatten_dict
@@ -78,7 +79,7 @@ def load_pretrained(path: str) -> Initial:
     """
     directory = open_directory(path)
     model = model_config(directory)
-    if model.decoder_layers or not model.encoder_layers:
+    if isinstance(model, RecurrentConfig) or model.decoder_layers or not model.encoder_layers:
         raise ConfigError(
             f"{path}: not the run of an encoder: pre-train one with "
             f"`python -m experiments.encoder_only pretrain`"

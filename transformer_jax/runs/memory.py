@@ -6,9 +6,9 @@ from typing import Any
 import jax
 
 from transformer_jax import accounting
-from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.parallel.mesh import devices_of
+from transformer_jax.recurrent_config import ModelConfig
 
 __all__ = ["check_room", "memory"]
 
@@ -41,7 +41,7 @@ def check_room(run: Any) -> None:
     Raises:
         ConfigError: The memory is too small; the message has both sizes.
     """
-    if not isinstance(run.model, TransformerConfig):
+    if not isinstance(run.model, ModelConfig):
         return  # an n-gram model
     limit = memory(devices_of(run.distributed))
     if limit is None:

@@ -22,6 +22,7 @@ from transformer_jax.runs.checks import length_limit
 from transformer_jax.runs.encoder_settings import FinetuneRun, PretrainRun
 from transformer_jax.runs.finetuning import partition_of
 from transformer_jax.runs.language_settings import LanguageRun
+from transformer_jax.runs.translation_settings import RecurrentRun
 from transformer_jax.runs.translation_settings import Run as TranslationRun
 from transformer_jax.tasks.labeled import OBJECTIVES
 from transformer_jax.training import objectives
@@ -82,6 +83,8 @@ def check_planned(run: PlannedRun) -> None:
     """
     if run.training.mode != "jit":
         raise ConfigError(f"--plan: there is no plan with training.mode {run.training.mode}")
+    if isinstance(run, RecurrentRun):
+        raise ConfigError("--plan: there is no plan of recurrent translators yet")
     if isinstance(run, TranslationRun) and run.init_from is not None:
         raise ConfigError("--plan: there is no plan with init_from: leave it out")
     if isinstance(run, FinetuneRun) and run.task.init_from is not None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from transformer_jax.config import TransformerConfig
+from transformer_jax.recurrent_config import ModelConfig
 from transformer_jax.training.schedules import num_warmup_steps
 
 if TYPE_CHECKING:  # the settings of runs import this module
@@ -109,7 +110,7 @@ def with_defaults(
     """
 
     def completed(run: "NewRunType") -> "NewRunType":
-        if not isinstance(run.model, TransformerConfig):
+        if not isinstance(run.model, ModelConfig):
             return run  # an n-gram model has no such settings
         compute = dataclasses.replace(run.model.compute, dtype="auto")
         vocab = run.tokenizer.vocab_size or VOCABULARY

@@ -11,7 +11,7 @@ from transformer_jax.runs import checks
 from transformer_jax.runs.initial import Initial, load_pretrained
 from transformer_jax.runs.settings import batching_of
 from transformer_jax.runs.train import train as train_run
-from transformer_jax.runs.translation_settings import Run
+from transformer_jax.runs.translation_settings import RecurrentRun, Run
 from transformer_jax.tasks.translation_task import translation
 from transformer_jax.training.activity import log
 from transformer_jax.training.run_directory import RunDirectory
@@ -23,6 +23,8 @@ __all__ = ["begin", "make_task", "train"]
 def begin(run: Run, named: Run) -> tuple[Run, RunDirectory, Splits]:
     """Create a run directory; returns the run with all settings, its directory, and its texts."""
     given = run.model.vocab_size != named.model.vocab_size
+    if run.init_from is not None and isinstance(run, RecurrentRun):
+        raise ConfigError("init_from: a recurrent translator starts from no encoder: leave it out")
     start = None if run.init_from is None else load_pretrained(run.init_from)
     if start is not None:
         run = _from(run, named, start)

@@ -1,7 +1,7 @@
 """Settings of translation runs, and the named runs."""
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 from transformer_jax.config import (
     AttentionConfig,
@@ -16,6 +16,7 @@ from transformer_jax.data.sources import PairData, ReadOptions
 from transformer_jax.errors import CheckpointError, ConfigError, at_least
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig
+from transformer_jax.recurrent_config import AlignmentConfig, RecurrentConfig
 from transformer_jax.runs.settings import TokenizerConfig
 from transformer_jax.runs.sizing import with_defaults
 from transformer_jax.tasks.translation_task import EvaluationConfig
@@ -24,7 +25,7 @@ from transformer_jax.training.optimizers import OptimizerConfig
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.schedules import ScheduleConfig
 
-__all__ = ["RUNS", "Run", "TrainingConfig"]
+__all__ = ["RUNS", "RecurrentRun", "Run", "TrainingConfig"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,13 +92,36 @@ class Run:
         Raises:
             CheckpointError: ``config.json`` is damaged, or of another kind of run.
         """
+        fields = directory.read_config()
+        model = fields.get("model")
+        recurrent = isinstance(model, dict) and model.get("kind") == "recurrent"
         try:
-            run: Run = from_dict(Run, directory.read_config())
+            run: Run = from_dict(RecurrentRun if recurrent else Run, fields)
         except (ConfigError, TypeError, AttributeError) as error:
             raise CheckpointError(
                 f"{directory.config}: {error}: not the run of a translator, or of another version"
             ) from None
         return dataclasses.replace(run, output=str(directory.path))
+
+
+@dataclasses.dataclass(frozen=True)
+class RecurrentRun(Run):
+    """One training run of a recurrent translator."""
+
+    model: RecurrentConfig = RecurrentConfig()  # type: ignore[assignment]
+
+
+def _recurrent(**model: Any) -> RecurrentRun:
+    """A small recurrent translator."""
+    return RecurrentRun(
+        model=RecurrentConfig(**model),
+        tokenizer=TokenizerConfig(vocab_size=None),
+        optimizer=OptimizerConfig(
+            learning_rate=2e-3, schedule=ScheduleConfig("cosine", warmup_steps=None)
+        ),
+        training=TrainingConfig(epochs=None),
+        loop=LoopConfig(evaluate_every=None, checkpoint_every=None),
+    )
 
 
 def _small(
@@ -162,6 +186,27 @@ _NAMED: dict[str, tuple[str, Run]] = {
             training=TrainingConfig(steps=300_000, max_tokens=25_000),
             loop=LoopConfig(keep_last=20),
         ),
+    ),
+    "cho": (
+        "Cho et al. 2014: a GRU encoder whose last state is all that the decoder reads.",
+        _recurrent(cell="gru", bidirectional=False, attention=AlignmentConfig("none", "previous")),
+    ),
+    "sutskever": (
+        "Sutskever et al. 2014: LSTMs on reversed sources, without attention.",
+        _recurrent(
+            num_layers=2,
+            bidirectional=False,
+            reverse_source=True,
+            attention=AlignmentConfig("none"),
+        ),
+    ),
+    "bahdanau": (
+        "Bahdanau et al. 2015: GRUs in both directions, additive attention of the state before.",
+        _recurrent(cell="gru", attention=AlignmentConfig("concat", "previous")),
+    ),
+    "luong": (
+        "Luong et al. 2015: LSTMs, attention of the current state (general), input feeding.",
+        _recurrent(attention=AlignmentConfig("general", input_feeding=True)),
     ),
 }
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from transformer_jax.config import TransformerConfig
+from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
 
 __all__ = ["TokenCache", "has_dropout"]
 
@@ -15,12 +15,14 @@ class TokenCache(NamedTuple):
     writes: bool = True  # whether what is missing there is written
 
 
-def has_dropout(config: TransformerConfig) -> bool:
+def has_dropout(config: ModelConfig) -> bool:
     """Whether training a model drops anything.
 
     Example:
-        >>> has_dropout(TransformerConfig())
-        True
+        >>> has_dropout(RecurrentConfig(dropout=0.0)), has_dropout(RecurrentConfig(dropout=0.1))
+        (False, True)
     """
+    if isinstance(config, RecurrentConfig):
+        return config.dropout > 0
     rates = config.embedding.dropout, config.attention.dropout
     return any((*rates, config.feed_forward.activation_dropout, config.norm.residual_dropout))

@@ -5,6 +5,7 @@ from typing import Literal
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.data.sources import ReadOptions
+from transformer_jax.recurrent_config import ModelConfig
 
 __all__ = [
     "ExampleSettings",
@@ -29,7 +30,7 @@ class PairSettings:
 class TranslationSettings:
     """A translator."""
 
-    model: TransformerConfig
+    model: ModelConfig
     data: PairSettings
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.accounting import training_flops
-from transformer_jax.config import TransformerConfig
 from transformer_jax.data.loader import make_batch
 from transformer_jax.data.plan import Batching, BatchPlan
 from transformer_jax.data.sources import Pairs, ReadOptions, Splits
@@ -17,7 +16,8 @@ from transformer_jax.decoding.options import BeamSearchConfig
 from transformer_jax.decoding.translator import Translator
 from transformer_jax.errors import DataError, at_least, plural
 from transformer_jax.evaluation.bleu import Scores, translation_scores
-from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
+from transformer_jax.models.making import make_model
+from transformer_jax.recurrent_config import ModelConfig
 from transformer_jax.tasks.batching import has_dropout
 from transformer_jax.tasks.settings import PairSettings, TranslationSettings
 from transformer_jax.training import objectives
@@ -44,7 +44,7 @@ class EvaluationConfig:
 
 def translation(
     data: Splits | Sequence[tuple[str, str]],
-    config: TransformerConfig,
+    config: ModelConfig,
     tokenizer: Tokenizer,
     *,
     batching: Batching = Batching(),
@@ -61,7 +61,7 @@ def translation(
     Args:
         data: Sentence pairs for training, validation and tests; a list of ``(source, target)`` is
             for training alone.
-        config: Of the model.
+        config: Of the model, a Transformer or recurrent.
         tokenizer: Of both sides.
         batching: How pairs are put into batches.
         label_smoothing: Probability spread over the vocabulary in training.
@@ -85,7 +85,7 @@ def translation(
         if evaluation.sentences and len(pairs):
             evaluate = _Bleu(pairs, tokenizer, evaluation, read.lowercase)
     return Task(
-        model=lambda rngs: TransformerEncoderDecoder(config, rngs=rngs),
+        model=lambda rngs: make_model("encoder-decoder", config, rngs=rngs),
         train=train,
         objective=objectives.sequence_to_sequence(tokenizer.bos, label_smoothing),
         valid=valid,
@@ -100,7 +100,7 @@ def translation(
     )
 
 
-def _flops(config: TransformerConfig, batch: Mapping[str, Any]) -> float:
+def _flops(config: ModelConfig, batch: Mapping[str, Any]) -> float:
     rows, source = batch["inputs"]["source"].shape
     return training_flops(config, rows, source, batch["target"].shape[1])
 
@@ -137,7 +137,7 @@ def _validation(store: PairStore, batching: Batching, pad: int) -> Data:
     return Data(plan, _batches(store, pad))
 
 
-def _regularization(config: TransformerConfig, label_smoothing: float) -> tuple[str, ...]:
+def _regularization(config: ModelConfig, label_smoothing: float) -> tuple[str, ...]:
     of_labels = (f"label smoothing {label_smoothing:g}",) * bool(label_smoothing)
     return (*of_labels, *("dropout",) * has_dropout(config))
 

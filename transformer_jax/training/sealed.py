@@ -16,6 +16,7 @@ from typing import Any
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import CheckpointError
+from transformer_jax.recurrent_config import RecurrentConfig
 from transformer_jax.training import manifest
 
 __all__ = ["changed_config", "differences", "leaves", "refuse_changed", "sealed"]
@@ -131,7 +132,8 @@ def _whole(fields: Mapping[str, Any]) -> dict[str, Any]:
     model = fields.get("model")
     if not isinstance(model, dict) or model.get("kind") == "ngram":
         return dict(fields)
-    return {**fields, "model": _filled(model, dataclasses.asdict(TransformerConfig()))}
+    plain = RecurrentConfig() if model.get("kind") == "recurrent" else TransformerConfig()
+    return {**fields, "model": _filled(model, dataclasses.asdict(plain))}
 
 
 def _filled(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,13 +3,15 @@
 from transformer_jax.accounting import components as parts_of
 from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import plural
+from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
+from transformer_jax.visual.recurrent_architecture import recurrent_diagram
 
 __all__ = ["diagram"]
 
 GUTTER = 7
 
 
-def diagram(config: TransformerConfig, *, head: bool = True) -> str:
+def diagram(config: ModelConfig, *, head: bool = True) -> str:
     """Encoder and decoder side by side, each with its blocks' parts, sizes and data shapes.
 
     Without ``head`` over the vocabulary a decoder ends with its vectors.
@@ -33,6 +35,8 @@ def diagram(config: TransformerConfig, *, head: bool = True) -> str:
         embedding  30522 × 768
         source tokens [B, S]
     """
+    if isinstance(config, RecurrentConfig):
+        return recurrent_diagram(config)
     D = config.d_model
     encoder, decoder = [], []
     if config.encoder_layers:

@@ -1,0 +1,104 @@
+"""Recurrent translators from their configuration (rows T3-T9, U2, U15)."""
+
+from typing import Any
+
+from flax import nnx
+from jaxtyping import Array, Float32, Int
+
+from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.models.recurrent import ContextDecoder, RecurrentDecoder, RecurrentEncoder
+from transformer_jax.modules.alignment import make_score
+from transformer_jax.modules.linear import Embed
+from transformer_jax.modules.parameters import at_depth
+from transformer_jax.modules.recurrent import Recurrent
+from transformer_jax.recurrent_config import RecurrentConfig
+
+__all__ = ["RecurrentEncoderDecoder"]
+
+_SPREAD = 0.1  # standard deviation of embeddings; with tied tables logits begin small
+
+
+class RecurrentEncoderDecoder(EncoderDecoder):
+    """A translator of recurrent layers; see :class:`.RecurrentConfig`.
+
+    With ``attention.query`` current the decoder is a :class:`.RecurrentDecoder` (Sutskever et al.
+    2014 without a score, Luong et al. 2015 with one), with previous a :class:`.ContextDecoder` (Cho
+    et al. 2014, Bahdanau et al. 2015). Inputs are ``source`` and ``source_lengths``.
+    """
+
+    def __init__(self, config: RecurrentConfig, *, rngs: nnx.Rngs):
+        self.config = config
+        encoder = _encoder(config, rngs)
+        decoder = _decoder(config, encoder, rngs)
+        if config.embedding.share_encoder_decoder_embeddings:
+            encoder.embedding = decoder.embedding
+        super().__init__(encoder, decoder)
+
+    def __call__(
+        self,
+        source: Int[Array, "B S"],
+        target: Int[Array, "B T"],
+        source_lengths: Int[Array, " B"],
+    ) -> Float32[Array, "B T V"]:
+        """Logits of the token that follows each of ``target``, which is already shifted right."""
+        inputs = {"source": source, "source_lengths": source_lengths}
+        return self.logits(self.hidden(inputs, target))
+
+    def attention_maps(
+        self, source: Int[Array, "B S"], target: Int[Array, "B T"], source_lengths: Int[Array, " B"]
+    ) -> dict[str, Float32[Array, "L B N _ _"]]:
+        """The weights of the one layer and head that there is: ``cross`` (row U13).
+
+        Raises:
+            ConfigError: The decoder has no attention.
+        """
+        encoded = self.encoded({"source": source, "source_lengths": source_lengths})
+        return {"cross": self.decoder.attention_maps(encoded, target)[None, :, None]}
+
+
+def _table(rows: int, width: int, config: RecurrentConfig, rngs: nnx.Rngs) -> Embed:
+    table = Embed(rows, width, scale=_SPREAD, dtype=config.compute.dtype, rngs=rngs)
+    at_depth(table, 0)
+    return table
+
+
+def _layers(config: RecurrentConfig, inputs: int, *, both: bool, rngs: nnx.Rngs) -> Recurrent:
+    return Recurrent(
+        inputs,
+        config.d_model,
+        config.cell,
+        layers=config.num_layers,
+        bidirectional=both,
+        dropout=config.dropout,
+        rngs=rngs,
+    )
+
+
+def _encoder(config: RecurrentConfig, rngs: nnx.Rngs) -> RecurrentEncoder:
+    E = config.embedding_size
+    layers = _layers(config, E, both=config.bidirectional, rngs=rngs)
+    return RecurrentEncoder(
+        _table(config.vocab_size, E, config, rngs),
+        layers,
+        reverse=config.reverse_source,
+        dropout=config.dropout,
+    )
+
+
+def _decoder(config: RecurrentConfig, encoder: RecurrentEncoder, rngs: nnx.Rngs) -> Any:
+    V, E = config.decoder().vocab_size, config.embedding_size
+    tied, name = config.head.tie_word_embeddings, config.attention.score
+    layers = _layers(config, E + config.width_beside, both=False, rngs=rngs)
+    score = None
+    if name != "none":
+        sizes = config.d_model, config.encoded_size
+        score = make_score(name, *sizes, places=config.places, rngs=rngs)
+    how: dict[str, Any] = {
+        "table": None if tied else _table(V, config.hidden_size, config, rngs),
+        "dropout": config.dropout,
+        "rngs": rngs,
+    }
+    parts = _table(V, E, config, rngs), layers, encoder.layers, score
+    if config.attention.query == "previous":
+        return ContextDecoder(*parts, **how)
+    return RecurrentDecoder(*parts, feeds=config.attention.input_feeding, **how)

@@ -1,0 +1,226 @@
+"""The configuration of a recurrent translator: Cho, Sutskever, Bahdanau, Luong and in between."""
+
+import dataclasses
+from typing import Any, Literal, TypeAlias
+
+from transformer_jax.config import ComputeConfig, TransformerConfig
+from transformer_jax.errors import ConfigError, at_least
+
+__all__ = [
+    "RECURRENT_PRESETS",
+    "AlignmentConfig",
+    "CellName",
+    "ModelConfig",
+    "RecurrentConfig",
+    "RecurrentEmbeddingConfig",
+    "RecurrentHeadConfig",
+    "ScoreName",
+]
+
+CellName = Literal["tanh", "relu", "lstm", "gru", "gru_reset_after"]
+ScoreName = Literal["dot", "scaled_dot", "general", "concat", "location"]
+
+# At least ten times the largest published value, so that a slip of the keyboard is refused.
+_LARGEST = {"vocab_size": 1 << 26, "d_model": 1 << 17, "num_layers": 1 << 8, "max_length": 1 << 20}
+
+
+@dataclasses.dataclass(frozen=True)
+class RecurrentEmbeddingConfig:
+    """Tokens to vectors."""
+
+    embedding_size: int | None = None  # E; None is d_model
+    share_encoder_decoder_embeddings: bool = True  # one table for encoder and decoder
+
+
+@dataclasses.dataclass(frozen=True)
+class AlignmentConfig:
+    """Attention of a decoder's state over the encoded states."""
+
+    # How well a state fits an encoded one; none is no attention.
+    score: Literal["none", "dot", "scaled_dot", "general", "concat", "location"] = "general"
+    # The state that attends: after the token, for its output alone (Luong), or before the token,
+    # whose layers then read the context too (Bahdanau; without a score Cho).
+    query: Literal["current", "previous"] = "current"
+    input_feeding: bool = False  # the layers read the last hidden state too (Luong)
+
+
+@dataclasses.dataclass(frozen=True)
+class RecurrentHeadConfig:
+    """Output head: hidden states to logits."""
+
+    tie_word_embeddings: bool = True  # the output matrix is the decoder's embedding table
+    # Size of hidden states with attention.query previous; None is the size of embeddings.
+    maxout_size: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class RecurrentConfig:
+    """A translator of recurrent layers; the defaults are a small one of Luong et al. 2015."""
+
+    kind: Literal["recurrent"] = "recurrent"
+    vocab_size: int = 8000  # V; training sets it from the tokenizer
+    decoder_vocab_size: int | None = None  # None is the encoder's
+    d_model: int = 256  # D, the size of a state, in the encoder of each direction
+    num_layers: int = 1  # of the encoder, and of the decoder
+    cell: CellName = "lstm"
+    bidirectional: bool = True  # the encoder reads in both directions
+    reverse_source: bool = False  # the encoder reads from the last token (Sutskever et al. 2014)
+    max_length: int = 512  # longest source or target; columns of the location score
+    dropout: float = 0.2  # of embeddings, between layers and of hidden states
+    embedding: RecurrentEmbeddingConfig = RecurrentEmbeddingConfig()
+    attention: AlignmentConfig = AlignmentConfig()
+    head: RecurrentHeadConfig = RecurrentHeadConfig()
+    compute: ComputeConfig = ComputeConfig()
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def embedding_size(self) -> int:
+        """E, the size of embeddings."""
+        return self.embedding.embedding_size or self.d_model
+
+    @property
+    def encoder_layers(self) -> int:
+        """Layers of the encoder."""
+        return self.num_layers
+
+    @property
+    def decoder_layers(self) -> int:
+        """Layers of the decoder."""
+        return self.num_layers
+
+    @property
+    def encoded_size(self) -> int:
+        """Numbers of an encoded state: those of all directions."""
+        return (1 + self.bidirectional) * self.d_model
+
+    @property
+    def hidden_size(self) -> int:
+        """Numbers of a hidden state, of which logits are made."""
+        if self.attention.query == "current":
+            return self.d_model
+        return self.head.maxout_size or self.embedding_size
+
+    @property
+    def width_beside(self) -> int:
+        """Numbers that the decoder's layers read beside an embedding."""
+        if self.attention.query == "previous":
+            return self.encoded_size
+        return self.d_model if self.attention.input_feeding else 0
+
+    @property
+    def places(self) -> int:
+        """Columns of the location score: the longest source, padded as batches are."""
+        return -(-self.max_length // 128) * 128
+
+    def decoder(self) -> "RecurrentConfig":
+        """Configuration of the decoder: its own vocabulary."""
+        vocab = self.decoder_vocab_size or self.vocab_size
+        return dataclasses.replace(self, vocab_size=vocab, decoder_vocab_size=None)
+
+
+ModelConfig: TypeAlias = TransformerConfig | RecurrentConfig  # of what is trained by gradients
+
+
+def _check(config: RecurrentConfig) -> None:
+    at_least("model", config, d_model=1, num_layers=1, vocab_size=1, max_length=1)
+    at_least("model", config, decoder_vocab_size=1)
+    at_least("model.embedding", config.embedding, embedding_size=1)
+    at_least("model.head", config.head, maxout_size=1)
+    for name, largest in _LARGEST.items():
+        if getattr(config, name) > largest:
+            raise ConfigError(f"model.{name} is {getattr(config, name)}: at most {largest}")
+    if not 0.0 <= config.dropout < 1.0:
+        raise ConfigError(
+            f"model.dropout is {config.dropout}: allowed are 0 up to, not including, 1"
+        )
+    for name in ("scan_layers", "remat"):
+        if getattr(config.compute, name):
+            raise ConfigError(
+                f"model.compute.{name}: recurrent layers do not have it: leave it out"
+            )
+    _check_attention(config, config.attention)
+    own = config.decoder_vocab_size not in (None, config.vocab_size)
+    if config.embedding.share_encoder_decoder_embeddings and own:
+        raise ConfigError(
+            "model.decoder_vocab_size: a decoder with its own vocabulary shares no embeddings: "
+            "set model.embedding.share_encoder_decoder_embeddings to False"
+        )
+    tied, width = config.head.tie_word_embeddings, config.hidden_size
+    if tied and width != config.embedding_size:
+        raise ConfigError(
+            f"model.head.tie_word_embeddings: hidden states have {width} numbers and embeddings "
+            f"{config.embedding_size}: make them equal, or set it to False"
+        )
+
+
+def _check_attention(config: RecurrentConfig, attention: AlignmentConfig) -> None:
+    previous = attention.query == "previous"
+    if attention.input_feeding and (previous or attention.score == "none"):
+        raise ConfigError(
+            "model.attention.input_feeding is for attention with query current: with query "
+            "previous the layers read the context, and without a score there is none"
+        )
+    if config.head.maxout_size is not None and not previous:
+        raise ConfigError("model.head.maxout_size is for model.attention.query previous")
+    if attention.score in ("dot", "scaled_dot") and config.encoded_size != config.d_model:
+        raise ConfigError(
+            f"model.attention.score {attention.score}: states have {config.d_model} numbers and "
+            f"those of an encoder in both directions {config.encoded_size}: choose general or "
+            f"concat, or set model.bidirectional to False"
+        )
+
+
+def _preset(**fields: Any) -> RecurrentConfig:
+    return RecurrentConfig(dropout=fields.pop("dropout", 0.0), **fields)
+
+
+_APART = {"share_encoder_decoder_embeddings": False}
+
+# Published sizes (row U15).
+RECURRENT_PRESETS: dict[str, RecurrentConfig] = {
+    # Cho et al. 2014, appendix A: 15,000 words, embeddings of 100, 500 maxout units.
+    "cho2014": _preset(
+        vocab_size=15_000,
+        d_model=1000,
+        cell="gru",
+        bidirectional=False,
+        embedding=RecurrentEmbeddingConfig(100, **_APART),
+        attention=AlignmentConfig("none", "previous"),
+        head=RecurrentHeadConfig(False, 500),
+    ),
+    # Sutskever et al. 2014, 3.4: 384 M parameters, of which 64 M are recurrent.
+    "sutskever2014": _preset(
+        vocab_size=160_000,
+        decoder_vocab_size=80_000,
+        d_model=1000,
+        num_layers=4,
+        bidirectional=False,
+        reverse_source=True,
+        embedding=RecurrentEmbeddingConfig(1000, **_APART),
+        attention=AlignmentConfig("none"),
+        head=RecurrentHeadConfig(False),
+    ),
+    # Bahdanau et al. 2015, A.2: 30,000 words, embeddings of 620, 500 maxout units.
+    "bahdanau2014": _preset(
+        vocab_size=30_000,
+        d_model=1000,
+        cell="gru",
+        embedding=RecurrentEmbeddingConfig(620, **_APART),
+        attention=AlignmentConfig("concat", "previous"),
+        head=RecurrentHeadConfig(False, 500),
+    ),
+    # Luong et al. 2015, 4.1: 50,000 words, sources reversed, dropout of 0.2.
+    "luong2015": _preset(
+        vocab_size=50_000,
+        d_model=1000,
+        num_layers=4,
+        bidirectional=False,
+        reverse_source=True,
+        dropout=0.2,
+        embedding=RecurrentEmbeddingConfig(1000, **_APART),
+        attention=AlignmentConfig("general", input_feeding=True),
+        head=RecurrentHeadConfig(False),
+    ),
+}
