@@ -12,6 +12,7 @@ from transformer_jax.component_costs import (
     itemsize,
     iter_components,
     mixing_cost,
+    slot_bytes,
 )
 from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
 from transformer_jax.recurrent_costs import cache_bytes, iter_recurrent_components
@@ -179,18 +180,20 @@ def decoding(
     decoder = config.decoder()
     sizes = head_sizes(decoder)
     # Scores over a cache of t keys, t = 1 ... T, against the one key that `parts` counted.
-    more = mixing_cost(decoder, B, 1, 1)[0] * config.decoder_layers * (T - 1) / 2
+    attends = config.mixer.kind == "attention"
+    more = mixing_cost(decoder, B, 1, 1)[0] * config.decoder_layers * (T - 1) / 2 * attends
     item = itemsize(config)
     cross = S if config.encoder_layers else 0
     row = item * config.decoder_layers * sizes.kv_heads * (sizes.head_dim + sizes.value_dim)
+    slot = row if attends else config.decoder_layers * slot_bytes(config)
     # Of a table one row is read, unless its every row is an output as well.
     weights = sum(p.parameters for p in steps if not p.path.endswith("embedding"))
     weights += decoder.vocab_size * config.d_model if config.head.tie_word_embeddings else 0
     return Decoding(
         start=sum(p.forward for p in first),
         flops=(sum(p.forward for p in steps) + more) / B,
-        bytes=item * weights + B * row * (cross + (T + 1) / 2),
-        cache_bytes=row * (T + cross),
+        bytes=item * weights + B * (row * cross + slot * (T + 1) / 2),
+        cache_bytes=row * cross + slot * T,
     )
 
 

@@ -7,7 +7,16 @@ from typing import Any, NamedTuple
 
 from transformer_jax.config import TransformerConfig
 
-__all__ = ["Component", "HeadSizes", "head_sizes", "itemsize", "iter_components", "mixing_cost"]
+__all__ = [
+    "RECURRENT_BLOCKS",
+    "Component",
+    "HeadSizes",
+    "head_sizes",
+    "itemsize",
+    "iter_components",
+    "mixing_cost",
+    "slot_bytes",
+]
 
 
 # Operations on one element, by what XLA lists for them: (forward, backward).
@@ -15,6 +24,17 @@ SOFTMAX = (5, 5)  # maximum, subtract, sum, divide, mask | two products, a sum, 
 
 
 NORMS = {"layer": (7, 12), "rms": (4, 9)}  # without gain and bias
+
+
+# Of a recurrent cell: blocks of D columns of the products of inputs, of those of states, and more
+# biases.
+RECURRENT_BLOCKS = {
+    "tanh": (1, 1, 0),
+    "relu": (1, 1, 0),
+    "lstm": (4, 4, 0),
+    "gru": (3, 3, 0),
+    "gru_reset_after": (3, 3, 1),
+}
 
 
 ACTIVATIONS = {  # tanh, exp and erf count nothing, what surrounds them does
@@ -56,7 +76,7 @@ class Component:
     @property
     def in_block(self) -> bool:
         """Whether each of the stack's blocks has one."""
-        words = ("self_attention", "cross_attention", "feed_forward")
+        words = ("self_attention", "mixer", "cross_attention", "feed_forward")
         return self.path.partition("/")[2].startswith(words)
 
 
@@ -162,16 +182,23 @@ def _stack(
         N, buckets = config.attention.num_heads, config.positions.num_buckets
         moved = item * N * (T * T + buckets)
         yield Component(f"{stack}/relative", 1, ((buckets, N),), 0, N * T * T, moved, tokens)
-    for kind, S in (("self_attention", T), ("cross_attention", memory)):
+    attends = config.mixer.kind == "attention"
+    if not attends:
+        yield _mixer(config, f"{stack}/mixer", L, tokens)
+        yield norm_part("mixer_norm", L)
+        if config.norm.placement == "sandwich":
+            yield norm_part("mixer_norm_after", L)
+    for kind, S in (("self_attention", T if attends else None), ("cross_attention", memory)):
         if S is not None:
             yield from _attention(config, f"{stack}/{kind}", L, B, T, S)
             yield norm_part(f"{kind}_norm", L)
             if config.norm.placement == "sandwich":
                 yield norm_part(f"{kind}_norm_after", L)
-    yield from _feed_forward(config, f"{stack}/feed_forward", L, tokens)
-    yield norm_part("feed_forward_norm", L)
-    if config.norm.placement == "sandwich":
-        yield norm_part("feed_forward_norm_after", L)
+    if config.feed_forward.d_ff:
+        yield from _feed_forward(config, f"{stack}/feed_forward", L, tokens)
+        yield norm_part("feed_forward_norm", L)
+        if config.norm.placement == "sandwich":
+            yield norm_part("feed_forward_norm_after", L)
     if config.final_norm:
         yield norm_part("final_norm", 1)
 
@@ -199,6 +226,30 @@ def _linear(
         copies * moved,
         tokens,
     )
+
+
+def _mixer(config: TransformerConfig, path: str, L: int, tokens: int) -> Component:
+    """A mixer that is not attention: the products of its kernels alone."""
+    D, mixer, shapes = config.d_model, config.mixer, []
+    if mixer.kind == "convolution":
+        shapes = [(mixer.kernel_size, D, 2 * D), (2 * D,)]
+    else:
+        inputs, products, more = RECURRENT_BLOCKS[mixer.cell]
+        directions = 2 if path.startswith("encoder") else 1
+        H = D // directions
+        one = [(D, inputs * H), (inputs * H,), (H, products * H), *[(H,)] * more]
+        shapes = one * directions
+    numbers = sum(math.prod(shape) for shape in shapes if len(shape) > 1)
+    forward = 2 * L * tokens * numbers
+    moved = itemsize(config) * L * (2 * tokens * D + numbers)
+    return Component(path, L, tuple(shapes), forward, 2 * forward, moved, tokens)
+
+
+def slot_bytes(config: TransformerConfig) -> int:
+    """Bytes that a position of a mixer that is not attention leaves in the cache of a layer."""
+    if config.mixer.kind == "convolution":
+        return itemsize(config) * config.d_model
+    return 4 * config.d_model * (2 if config.mixer.cell == "lstm" else 1)
 
 
 def mixing_cost(config: TransformerConfig, B: int, T: int, S: int) -> tuple[int, int]:

@@ -10,17 +10,20 @@ from typing import Literal
 
 __all__ = [
     "AttentionConfig",
+    "CellName",
     "ComputeConfig",
     "EmbeddingConfig",
     "FeedForwardConfig",
     "HeadConfig",
     "ImageConfig",
+    "MixerConfig",
     "NormConfig",
     "PositionConfig",
     "ScoreConfig",
     "TransformerConfig",
 ]
 
+CellName = Literal["tanh", "relu", "lstm", "gru", "gru_reset_after"]
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "quick_gelu", "tanh"]
 
 
@@ -126,10 +129,20 @@ class ScoreConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class MixerConfig:
+    """What mixes the positions of a block; restricted attention is ``scores.sliding_window``."""
+
+    kind: Literal["attention", "recurrent", "convolution"] = "attention"
+    cell: CellName = "lstm"  # of recurrent; an encoder's reads in both directions
+    kernel_size: int = 3  # of convolution, positions
+    dilations: tuple[int, ...] = (1,)  # of convolution: those of the layers, over and over
+
+
+@dataclasses.dataclass(frozen=True)
 class FeedForwardConfig:
     """Position-wise feed-forward network."""
 
-    d_ff: int = 2048  # F
+    d_ff: int = 2048  # F; 0 is no such sub-layer, where the mixer is not attention
     activation: Activation = "relu"
     gated: bool = False  # activation(x W) * (x V) instead of activation(x W)
     bias: bool = True
@@ -203,6 +216,7 @@ class TransformerConfig:
     positions: PositionConfig = PositionConfig()
     attention: AttentionConfig = AttentionConfig()
     scores: ScoreConfig = ScoreConfig()
+    mixer: MixerConfig = MixerConfig()
     feed_forward: FeedForwardConfig = FeedForwardConfig()
     norm: NormConfig = NormConfig()
     head: HeadConfig = HeadConfig()

@@ -2,7 +2,13 @@
 
 from typing import Any
 
-from transformer_jax.config import ImageConfig, PositionConfig, ScoreConfig, TransformerConfig
+from transformer_jax.config import (
+    ImageConfig,
+    MixerConfig,
+    PositionConfig,
+    ScoreConfig,
+    TransformerConfig,
+)
 from transformer_jax.errors import ConfigError
 
 __all__ = ["check"]
@@ -28,6 +34,7 @@ _LARGEST = {
     "attention.head_dim": 1 << 16,
     "attention.value_dim": 1 << 16,
     "feed_forward.d_ff": 1 << 22,
+    "mixer.kernel_size": 1 << 16,
     "image.image_size": 1 << 16,
     "image.patch_size": 1 << 16,
     "image.num_channels": 1 << 16,
@@ -44,8 +51,9 @@ _ZERO_OR_MORE = (
     "decoder_layers",
     "embedding.type_vocab_size",
     "positions.offset",
+    "feed_forward.d_ff",
 )
-_POSITIVE = ("feed_forward.d_ff", "positions.max_length")
+_POSITIVE = ("positions.max_length", "mixer.kernel_size")
 _RATES = (
     "embedding.dropout",
     "attention.dropout",
@@ -79,9 +87,41 @@ def check(config: TransformerConfig) -> None:
     for name in ("mlm_transform", "pooler"):
         if getattr(config.head, name) and config.decoder_layers:
             raise ConfigError(f"head.{name} is for encoders, but there are decoder layers")
+    _check_mixer(config, config.mixer)
     _check_embedding(config)
     if config.image.image_size:
         _check_image(config, config.image)
+
+
+def _check_mixer(config: TransformerConfig, mixer: MixerConfig) -> None:
+    """What attention has and another mixer has not is refused, and the other way round."""
+    usual = MixerConfig()
+    theirs = {"cell": "recurrent", "kernel_size": "convolution", "dilations": "convolution"}
+    for name, kind in theirs.items():
+        if getattr(mixer, name) != getattr(usual, name) and mixer.kind != kind:
+            raise ConfigError(f"mixer.{name} is for mixer.kind {kind}, and it is {mixer.kind}")
+    if not mixer.dilations or min(mixer.dilations) < 1 or max(mixer.dilations) > 1 << 16:
+        raise ConfigError(f"mixer.dilations is {mixer.dilations}: numbers of 1 to 65536")
+    if mixer.kind == "attention":
+        if config.feed_forward.d_ff < 1:
+            raise ConfigError(f"feed_forward.d_ff is {config.feed_forward.d_ff}: at least 1")
+        return
+    if config.scores.sliding_window is not None:
+        raise ConfigError(f"scores.sliding_window is for attention, and mixer.kind is {mixer.kind}")
+    if config.positions.kind in ("rope", "alibi", "relative"):
+        raise ConfigError(
+            f"positions.kind {config.positions.kind} is for attention, and mixer.kind is "
+            f"{mixer.kind}: choose none, learned or sinusoidal"
+        )
+    if mixer.kind == "recurrent" and config.encoder_layers and config.d_model % 2:
+        raise ConfigError(
+            f"d_model is {config.d_model}: an encoder's recurrent mixer has half of it in each "
+            f"direction: choose an even number"
+        )
+    if config.compute.scan_layers and len(set(mixer.dilations)) > 1:
+        raise ConfigError("compute.scan_layers: its layers are alike, but mixer.dilations differ")
+    if config.image.image_size:
+        raise ConfigError(f"mixer.kind {mixer.kind} is for texts, and image.image_size is set")
 
 
 def _value(config: TransformerConfig, name: str) -> Any:

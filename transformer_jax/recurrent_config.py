@@ -3,13 +3,12 @@
 import dataclasses
 from typing import Any, Literal, TypeAlias
 
-from transformer_jax.config import ComputeConfig, TransformerConfig
+from transformer_jax.config import CellName, ComputeConfig, TransformerConfig
 from transformer_jax.errors import ConfigError, at_least
 
 __all__ = [
     "RECURRENT_PRESETS",
     "AlignmentConfig",
-    "CellName",
     "ModelConfig",
     "RecurrentConfig",
     "RecurrentEmbeddingConfig",
@@ -17,7 +16,6 @@ __all__ = [
     "ScoreName",
 ]
 
-CellName = Literal["tanh", "relu", "lstm", "gru", "gru_reset_after"]
 ScoreName = Literal["dot", "scaled_dot", "general", "concat", "location"]
 
 # At least ten times the largest published value, so that a slip of the keyboard is refused.

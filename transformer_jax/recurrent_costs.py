@@ -6,19 +6,10 @@ is not counted: it is below a hundredth of that of a layer of 256 numbers.
 
 from collections.abc import Iterator, Sequence
 
-from transformer_jax.component_costs import Component, itemsize
+from transformer_jax.component_costs import RECURRENT_BLOCKS, Component, itemsize
 from transformer_jax.recurrent_config import RecurrentConfig
 
 __all__ = ["cache_bytes", "iter_recurrent_components"]
-
-# Blocks of D columns: of the products of inputs, of those of states, and extra biases.
-_BLOCKS = {
-    "tanh": (1, 1, 0),
-    "relu": (1, 1, 0),
-    "lstm": (4, 4, 0),
-    "gru": (3, 3, 0),
-    "gru_reset_after": (3, 3, 1),
-}
 
 
 def iter_recurrent_components(
@@ -53,7 +44,7 @@ def _layers(
     config: RecurrentConfig, path: str, widths: tuple[int, int], tokens: int
 ) -> Iterator[Component]:
     """The first layer, which reads ``widths[0]`` numbers, and the others."""
-    D, (inputs, products, more) = config.d_model, _BLOCKS[config.cell]
+    D, (inputs, products, more) = config.d_model, RECURRENT_BLOCKS[config.cell]
     for number, width in enumerate(widths):
         copies = config.num_layers - 1 if number else 1
         if not copies:

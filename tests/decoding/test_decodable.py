@@ -14,7 +14,13 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from tests.drawing import drawn
-from transformer_jax.config import AttentionConfig, FeedForwardConfig, TransformerConfig
+from transformer_jax.config import (
+    AttentionConfig,
+    FeedForwardConfig,
+    MixerConfig,
+    PositionConfig,
+    TransformerConfig,
+)
 from transformer_jax.decoding.beam import beam_search
 from transformer_jax.decoding.exhaustive import exhaustive_search
 from transformer_jax.decoding.generate import SamplingConfig, generate, row_keys
@@ -98,8 +104,9 @@ class GruTranslator(nnx.Module):
         return jax.lax.scan(body, start, tokens.T)[1].swapaxes(0, 1)
 
 
-def configuration(encoder_layers):
+def configuration(encoder_layers, **fields):
     return TransformerConfig(
+        **fields,
         vocab_size=V,
         d_model=D,
         encoder_layers=encoder_layers,
@@ -148,6 +155,22 @@ MODELS = {
         lambda: Decoder(configuration(0), rngs=nnx.Rngs(0)),
         None,
         lambda model, inputs, tokens: model(tokens),
+    ),
+    "lstm blocks": (
+        lambda: Decoder(
+            configuration(0, mixer=MixerConfig("recurrent"), positions=PositionConfig("none")),
+            rngs=nnx.Rngs(0),
+        ),
+        None,
+        lambda model, inputs, tokens: model(tokens),
+    ),
+    "convolution blocks": (
+        lambda: TransformerEncoderDecoder(
+            configuration(1, mixer=MixerConfig("convolution", kernel_size=2, dilations=(2,))),
+            rngs=nnx.Rngs(0),
+        ),
+        SOURCE,
+        lambda model, inputs, tokens: model(inputs["source"], tokens, inputs["source_lengths"]),
     ),
     "encoder-decoder": (
         lambda: TransformerEncoderDecoder(configuration(1), rngs=nnx.Rngs(0)),

@@ -27,12 +27,12 @@ from transformer_jax.training.schedules import check_warmup
 EXPORTS = {
     "encoder-decoder": {
         "phrasebook": "PegasusForConditionalGeneration", "small": "PegasusForConditionalGeneration",
-        "base": "MarianMTModel", "big": "MarianMTModel",
+        "base": "MarianMTModel", "big": "MarianMTModel", "convs2s": None,
     },
     "decoder": {
         "python-docs": "LlamaForCausalLM", "in-context": "LlamaForCausalLM",
         "char-cpu": "GPT2LMHeadModel", "char": "GPT2LMHeadModel", "gpt2-small": "GPT2LMHeadModel",
-        "modern": "LlamaForCausalLM",
+        "modern": "LlamaForCausalLM", "lstm": None, "gated-conv": None,
     },
     "encoder": {
         "python-docs": None, "small": "BertForPreTraining", "modern": None,
@@ -73,7 +73,7 @@ def test_a_named_run_is_exported_as_its_family_or_the_difference_is_named(kind, 
     ) as caught:
         choose_family(model_of(fields, kind))
     settings = re.findall(r"([a-z_.]+) \S+ instead of", str(caught.value))
-    assert "positions.kind" in settings
+    assert {"positions.kind", "mixer.kind"} & set(settings)
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -22,16 +22,19 @@ B, T, D, F = 2, 9, 3, 4
 @pytest.mark.parametrize(("width", "dilation"), [(1, 1), (3, 1), (2, 3), (4, 2), (5, 4)])
 def test_a_convolution_is_its_sum(width, dilation, causal):
     x, kernel, bias = normals((B, T, D), (width, D, F), (F,))
-    lengths = np.array([9, 5])
-    found = jax.jit(
-        lambda x, lengths: convolve(
-            x, kernel, bias, dilation=dilation, causal=causal, lengths=lengths
-        )
-    )(x, lengths)
+    # One text; two texts and padding between them.
+    segments = np.array([[1] * T, [1, 1, 1, 0, 2, 2, 2, 2, 2]])
+    how = {"dilation": dilation, "causal": causal}
+    found = np.array(
+        jax.jit(lambda x, *texts: convolve(x, kernel, bias, segments=texts[0], **how))(x, segments)
+    )
+    found[0] = jax.jit(lambda x: convolve(x, kernel, bias, **how))(x)[0]
     middle = width - 1 if causal else (width - 1) // 2
     for b, t in itertools.product(range(B), range(T)):
         places = [(j, t + (j - middle) * dilation) for j in range(width)]
-        inside = [(j, s) for j, s in places if 0 <= s < lengths[b]]
+        inside = [(j, s) for j, s in places if 0 <= s < T and segments[b, s] == segments[b, t]]
+        if segments[b, t] == 0:
+            continue
         wanted = sum((x[b, s] @ kernel[j] for j, s in inside), np.asarray(bias))
         np.testing.assert_allclose(found[b, t], wanted, atol=1e-5)
 

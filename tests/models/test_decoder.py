@@ -17,6 +17,7 @@ from transformer_jax.config import (
     EmbeddingConfig,
     FeedForwardConfig,
     HeadConfig,
+    MixerConfig,
     NormConfig,
     PositionConfig,
     ScoreConfig,
@@ -61,6 +62,12 @@ VARIANTS = {
     "relative": change(
         positions=PositionConfig(kind="relative", max_length=32, num_buckets=4, max_distance=8)
     ),
+    "recurrent": change(
+        positions=PositionConfig(kind="none", max_length=32),
+        mixer=MixerConfig("recurrent", cell="lstm"),
+        feed_forward=FeedForwardConfig(d_ff=0),
+    ),
+    "convolution": change(mixer=MixerConfig("convolution", kernel_size=3, dilations=(1, 2))),
     "sinusoidal": change(
         positions=PositionConfig(max_length=32),
         embedding=EmbeddingConfig(layernorm_embedding=True),
@@ -71,7 +78,7 @@ VARIANTS = {
     ),
 }
 # Their parts are among those of the quick ones of the encoder-decoder.
-SLOW = ("modern", "alibi", "relative", "sinusoidal")
+SLOW = ("modern", "alibi", "relative", "sinusoidal", "recurrent", "convolution")
 variants = pytest.mark.parametrize(
     "config",
     [

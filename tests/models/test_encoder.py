@@ -17,6 +17,7 @@ from transformer_jax.config import (
     EmbeddingConfig,
     FeedForwardConfig,
     HeadConfig,
+    MixerConfig,
     NormConfig,
     PositionConfig,
     TransformerConfig,
@@ -53,6 +54,14 @@ VARIANTS = {
         norm=NormConfig(placement="pre", kind="rms"),
     ),
 }
+VARIANTS["recurrent"] = change(
+    encoder_layers=1,
+    mixer=MixerConfig("recurrent", cell="gru"),
+    feed_forward=FeedForwardConfig(d_ff=0),
+)
+VARIANTS["convolution"] = change(
+    encoder_layers=1, mixer=MixerConfig("convolution", kernel_size=2 * T - 1)
+)
 variants = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
 
 # Every place has a token of its own, so that the rows of the table tell them apart.

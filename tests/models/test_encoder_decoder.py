@@ -18,6 +18,7 @@ from transformer_jax.config import (
     EmbeddingConfig,
     FeedForwardConfig,
     HeadConfig,
+    MixerConfig,
     NormConfig,
     PositionConfig,
     ScoreConfig,
@@ -87,6 +88,10 @@ VARIANTS = {
         },
     ),
 }  # fmt: skip
+VARIANTS["recurrent"] = change(SMALL, mixer=MixerConfig("recurrent"))
+VARIANTS["convolution"] = change(
+    mixer=MixerConfig("convolution", kernel_size=2, dilations=(1, 3)), feed_forward={"d_ff": 0}
+)
 # The parts of the others, met in two.
 VARIANTS["modern"] = change(
     encoder_layers=1, positions={"kind": "rope"}, attention={"num_kv_heads": 2, "qk_norm": True},

@@ -17,6 +17,7 @@ from transformer_jax.config import (
     ComputeConfig,
     FeedForwardConfig,
     HeadConfig,
+    MixerConfig,
     NormConfig,
     PositionConfig,
     ScoreConfig,
@@ -199,9 +200,29 @@ def _labels(task: Any, rng: np.random.Generator, kernel: str, length: int, rows:
     return Case(make, objective, batch, _accumulation(rng), config)
 
 
+def _mixed(task: Any, rng: np.random.Generator, kernel: str, length: int, rows: int) -> Case:
+    """A case of another task whose blocks have another mixer."""
+    case = task(rng, "auto", length, rows)
+    one = lambda *choices: choices[rng.integers(len(choices))]
+    cell = one("tanh", "relu", "lstm", "gru", "gru_reset_after")
+    convolution = MixerConfig("convolution", kernel_size=one(2, 3), dilations=(one(1, 2),))
+    config = dataclasses.replace(
+        case.config,
+        mixer=one(MixerConfig("recurrent", cell=cell), convolution),
+        positions=PositionConfig("none", max_length=length),
+        scores=ScoreConfig(),
+        feed_forward=FeedForwardConfig(d_ff=one(0, 64)),
+    )
+    kind = "encoder-decoder" if config.encoder_layers else "decoder"
+    make = lambda: make_model(kind, config, rngs=nnx.Rngs(0))
+    return case._replace(make=make, config=config)
+
+
 TASKS: dict[str, Callable[[np.random.Generator, str, int, int], Case]] = {
     "translation": _translation,
     "recurrent translation": _recurrent,
+    "mixed translation": functools.partial(_mixed, _translation),
+    "mixed packed texts": functools.partial(_mixed, functools.partial(_language, True)),
     "texts": functools.partial(_language, False),
     "packed texts": functools.partial(_language, True),
     "masked texts": _masked,

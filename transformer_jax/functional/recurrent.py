@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.errors import ArgumentError
 
@@ -91,6 +91,7 @@ def recur(
     state: State,
     lengths: Int[Array, " B"] | None = None,
     truncate: int | None = None,
+    begins: Bool[Array, "B T"] | None = None,
 ) -> tuple[Float[Array, "B T D"], State]:
     """The outputs of a cell at every position, and its last state; reverse mode only.
 
@@ -102,6 +103,7 @@ def recur(
         lengths: Tokens of each row: beyond them outputs are 0, and the state stays; None is all.
         truncate: Gradients go back through so many positions at most: not beyond the last multiple
             of it. None is all of them.
+        begins: Where a text begins, of rows that hold several: the state before it is zeros.
 
     Raises:
         ArgumentError: A size does not fit the cell, or ``truncate`` is below 1.
@@ -127,7 +129,7 @@ def recur(
     if lengths is None:
         lengths = jnp.full(projected.shape[0], projected.shape[1])
     state = tuple(one.astype(jnp.float32) for one in state)
-    return _recur(cell, truncate, projected, kernel, state, lengths)
+    return _recur(cell, truncate, projected, kernel, state, (lengths, begins))
 
 
 def reverse_texts(
@@ -147,16 +149,16 @@ def reverse_texts(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _recur(cell, truncate, projected, kernel, state, lengths):
-    return _scan(cell, truncate, projected, kernel, state, lengths)[0]
+def _recur(cell, truncate, projected, kernel, state, texts):
+    return _scan(cell, truncate, projected, kernel, state, texts)[0]
 
 
-def _scan(cell: Cell, truncate: int | None, projected, kernel, state, lengths) -> Any:
+def _scan(cell: Cell, truncate: int | None, projected, kernel, state, texts) -> Any:
     """The outputs and the last state; and what met columns of the kernel at each position."""
-    D = kernel.shape[0]
+    D, (lengths, begins) = kernel.shape[0], texts
 
     def body(state, step):
-        place, now = step
+        place, now, begin = step
         met = []
 
         def add(operand, start, stop):
@@ -167,6 +169,8 @@ def _scan(cell: Cell, truncate: int | None, projected, kernel, state, lengths) -
             part = kernel[:, start * D : stop * D]
             return columns + jnp.matmul(operand, part, preferred_element_type=jnp.float32)
 
+        if begin is not None:
+            state = tuple(jnp.where(begin[:, None], 0, one) for one in state)
         if truncate is not None:
             cut = (place % truncate == 0) & (place > 0)
             state = tuple(jnp.where(cut, lax.stop_gradient(one), one) for one in state)
@@ -175,13 +179,14 @@ def _scan(cell: Cell, truncate: int | None, projected, kernel, state, lengths) -
         kept = tuple(jnp.where(inside, a, b) for a, b in zip(new, state, strict=True))
         return kept, (jnp.where(inside, new[0], 0).astype(projected.dtype), tuple(met))
 
-    steps = (jnp.arange(projected.shape[1]), projected.swapaxes(0, 1))
+    begins = None if begins is None else begins.T
+    steps = (jnp.arange(projected.shape[1]), projected.swapaxes(0, 1), begins)
     last, (outputs, met) = lax.scan(body, state, steps)
     return (outputs.swapaxes(0, 1), last), met
 
 
-def _recur_forward(cell, truncate, projected, kernel, state, lengths):
-    scan = lambda projected, state: _scan(cell, truncate, projected, kernel, state, lengths)
+def _recur_forward(cell, truncate, projected, kernel, state, texts):
+    scan = lambda projected, state: _scan(cell, truncate, projected, kernel, state, texts)
     found, pull, met = jax.vjp(scan, projected, state, has_aux=True)
     return found, (pull, met, kernel)
 

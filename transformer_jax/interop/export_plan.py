@@ -96,6 +96,11 @@ def choose_family(model: Model, fields: Mapping[str, Any] | None = None) -> Expo
     if fields is not None:
         family = next(f for f in FAMILIES if fields.get("model_type") in f.types)
         return ExportPlan(family, model, {k: v for k, v in fields.items() if k != "torch_dtype"})
+    if (kind := model.config.mixer.kind) != "attention":
+        raise ConfigError(
+            f"no Hugging Face model type has this architecture: mixer.kind {kind} instead of "
+            f"attention"
+        )
     nearest: tuple[int, str] | None = None
     for other, change in _ways(model):
         for wanted, family in itertools.product((other, _with_biases(other)), FAMILIES):

@@ -1,4 +1,4 @@
-"""A residual block: self-attention, in a decoder cross-attention, then feed-forward."""
+"""A residual block: self-attention or another mixer, cross-attention, then feed-forward."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ from transformer_jax.functional.masks import Mask
 from transformer_jax.modules.attention import Attention, OnWeights, Positions
 from transformer_jax.modules.cache import LayerCache
 from transformer_jax.modules.feed_forward import FeedForward
+from transformer_jax.modules.mixer import make_mixer
 from transformer_jax.modules.norm import Norm
 
 __all__ = ["Block", "Memory"]
@@ -32,14 +33,34 @@ class Block(nnx.Module):
     ``x + norm'(f(norm(x)))``. Vaswani et al. 2017, figure 1; rows L11, B11, B12, T14.
     """
 
-    def __init__(self, config: TransformerConfig, *, cross: bool, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        config: TransformerConfig,
+        *,
+        cross: bool,
+        causal: bool = False,
+        layer: int = 0,
+        rngs: nnx.Rngs,
+    ):
+        """Makes the block.
+
+        Args:
+            config: Of the model.
+            cross: Whether it attends to encoded states.
+            causal: Whether no position may read a later one, which a mixer has to know; attention
+                has masks.
+            layer: Its number, from 0.
+            rngs: For the parameters.
+        """
         self.config = config.norm
-        rotate = config.positions.kind == "rope"
-        self.self_attention = Attention(config, rotate=rotate, rngs=rngs)
+        self.mixer = make_mixer(config, causal=causal, layer=layer, rngs=rngs)
+        rotate, attends = config.positions.kind == "rope", self.mixer is None
+        self.self_attention = Attention(config, rotate=rotate, rngs=rngs) if attends else None
         self.cross_attention = Attention(config, rngs=rngs) if cross else None
-        self.feed_forward = FeedForward(config, rngs=rngs)
+        feeds = config.feed_forward.d_ff > 0
+        self.feed_forward = FeedForward(config, rngs=rngs) if feeds else None
         D, sandwich = config.d_model, config.norm.placement == "sandwich"
-        for part in ("self_attention", "cross_attention", "feed_forward"):
+        for part in ("self_attention", "mixer", "cross_attention", "feed_forward"):
             here = getattr(self, part) is not None
             setattr(self, f"{part}_norm", Norm(config.norm, D) if here else None)
             after = Norm(config.norm, D) if here and sandwich else None
@@ -92,12 +113,22 @@ class Block(nnx.Module):
 
         def self_attend(y):
             nonlocal cache
+            assert self.self_attention is not None
             y, cache = self.self_attention(
                 y, mask, cache=cache, key=keys[1], on_weights=on_self, **rest
             )
             return y
 
-        x = self.residual("self_attention", x, self_attend, keys[0])
+        def mix(y):
+            nonlocal cache
+            slots = 0 if positions is None else positions.slots
+            y, cache = self.mixer(y, mask, cache=cache, slots=slots)
+            return y if last_n is None else y[:, -last_n:]
+
+        if self.mixer is None:
+            x = self.residual("self_attention", x, self_attend, keys[0])
+        else:
+            x = self.residual("mixer", x, mix, keys[0])
         if (across := self.cross_attention) is not None:
             states, real = memory or Memory(None)
             projected = None if cache is None else cache.memory
@@ -107,5 +138,7 @@ class Block(nnx.Module):
             how: dict[str, Any] = {"memory": projected, "key": keys[3], "on_weights": on_cross}
             cross_attend = lambda y: across(y, real, **how)[0]
             x = self.residual("cross_attention", x, cross_attend, keys[2])
-        feed = lambda y: self.feed_forward(y, keys[5])
+        if (feed_forward := self.feed_forward) is None:
+            return x, cache
+        feed = lambda y: feed_forward(y, keys[5])
         return self.residual("feed_forward", x, feed, keys[4]), cache

@@ -93,11 +93,12 @@ class LayerCache:
 
     def _merge_heads(self, x: Float[Array, "B K T H"]) -> Array:
         """Heads of all sequences as the cache holds them."""
-        return x if self.keys.ndim == 4 else x.reshape(-1, *x.shape[2:])
+        # No -1: a mixer's cache has values of size 0.
+        return x if self.keys.ndim == 4 else x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])
 
     def _fill(self, slots: Float[Array, "*BK J H"], new: Float[Array, "*BK T H"]) -> Array:
         *rows, T, H = new.shape
-        by_beam = slots.reshape(*rows, -1, self.beams, H)
+        by_beam = slots.reshape(*rows, slots.shape[-2] // self.beams, self.beams, H)
         filled = by_beam.at[..., :T, 0, :].set(new.astype(slots.dtype))
         return _constrain(filled.reshape(slots.shape))
 

@@ -5,15 +5,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
+from transformer_jax.config import CellName
 from transformer_jax.functional.dropout import dropout
 from transformer_jax.functional.linear import linear
 from transformer_jax.functional.partitioning import unshard_fsdp
 from transformer_jax.functional.recurrent import CELLS, State, recur, reverse_texts
 from transformer_jax.modules.linear import Linear
 from transformer_jax.modules.parameters import at_depth, logical_axes
-from transformer_jax.recurrent_config import CellName
 
 __all__ = ["Recurrent", "RecurrentLayer"]
 
@@ -48,6 +48,7 @@ class RecurrentLayer(nnx.Module):
         lengths: Int[Array, " B"] | None = None,
         state: State | None = None,
         truncate: int | None = None,
+        begins: Bool[Array, "B T"] | None = None,
     ) -> tuple[Float[Array, "B T D"], State]:
         """The outputs at every position, and the last state.
 
@@ -56,10 +57,12 @@ class RecurrentLayer(nnx.Module):
             lengths: Tokens of each row; None is all. Beyond them outputs are 0.
             state: The state before the first position; None is zeros.
             truncate: See :func:`.functional.recurrent.recur`.
+            begins: Where a text begins, of rows that hold several.
         """
         kernel = unshard_fsdp(self.kernel[...], _AXES, x.dtype)
         state = self.init_state(x.shape[0]) if state is None else state
-        return recur(CELLS[self.cell], self.projected(x), kernel, state, lengths, truncate)
+        projected = self.projected(x)
+        return recur(CELLS[self.cell], projected, kernel, state, lengths, truncate, begins)
 
     def projected(self, x: Float[Array, "B T I"], first: int = 0) -> Float[Array, "B T X"]:
         """The products of the inputs of all positions, as the cell takes them.

@@ -1,6 +1,7 @@
 """A stack of Transformer blocks: token vectors to hidden states."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from transformer_jax.modules.attention import OnWeights, Positions
 from transformer_jax.modules.block import Block, Memory
 from transformer_jax.modules.cache import Cache, LayerCache
 from transformer_jax.modules.linear import Embed, Linear
+from transformer_jax.modules.mixer import slot_size
 from transformer_jax.modules.norm import Norm
 from transformer_jax.modules.parameters import at_depth, stacked, unstacked
 
@@ -62,12 +64,14 @@ class Stack(nnx.Module):
         for part in inputs:
             if part is not None:
                 at_depth(part, 0)
-        make = lambda rngs: Block(config, cross=cross, rngs=rngs)
+        make = lambda layer, rngs: Block(
+            config, cross=cross, causal=decoder, layer=layer, rngs=rngs
+        )
         if config.compute.scan_layers and layers:
-            self.blocks: Any = stacked(make, layers, rngs)
+            self.blocks: Any = stacked(functools.partial(make, 0), layers, rngs)
             at_depth(self.blocks, tuple(range(1, layers + 1)))
         else:
-            self.blocks = nnx.List([make(rngs) for _ in range(layers)])
+            self.blocks = nnx.List([make(layer, rngs) for layer in range(layers)])
             for depth, block in enumerate(self.blocks, 1):
                 at_depth(block, depth)
         self.final_norm = Norm(config.norm, D) if config.final_norm else None
@@ -247,6 +251,21 @@ class Stack(nnx.Module):
         made.config = dataclasses.replace(self.config, compute=compute)
         return made
 
+    def _slot_sizes(self) -> tuple[tuple[int, int], str]:
+        """Numbers of a key and a value, or of what another mixer leaves, and their dtype."""
+        if self.config.mixer.kind != "attention":
+            size, dtype = slot_size(self.config)
+            return (size, 0), dtype
+        H = self.config.head_dim
+        return (H, self.config.attention.value_dim or H), self.config.compute.dtype
+
+    @property
+    def cache_heads(self) -> int:
+        """Heads of the cache: those of keys, or one of a mixer that is not attention."""
+        if self.config.mixer.kind != "attention":
+            return 1
+        return self.config.attention.num_kv_heads or self.config.attention.num_heads
+
     def init_cache(
         self,
         sentences: int,
@@ -257,11 +276,10 @@ class Stack(nnx.Module):
         memory_mask: Bool[Array, "B 1 1 S"] | None = None,
     ) -> Cache:
         """An empty cache with room for ``length`` tokens; cross-attention reads ``memory`` once."""
-        att, dtype = self.config.attention, jnp.dtype(self.config.compute.dtype)
-        H, rows = self.config.head_dim, (sentences, att.num_kv_heads or att.num_heads)
+        rows, (sizes, dtype) = (sentences, self.cache_heads), self._slot_sizes()
         layers = []
         for block in self.iter_blocks():
-            layer = LayerCache.empty(rows, length * beams, (H, att.value_dim or H), dtype, beams)
+            layer = LayerCache.empty(rows, length * beams, sizes, jnp.dtype(dtype), beams)
             if memory is not None and block.cross_attention is not None:
                 layer = layer.with_memory(block.cross_attention.project_memory(memory))
             layers.append(layer)
@@ -307,8 +325,8 @@ class Stack(nnx.Module):
         The rows of a sequence are its beams, one token each, or successive tokens of its only
         beam.
         """
-        K, shape = self.config.attention.num_kv_heads or self.config.attention.num_heads, x.shape
-        B = cache.sequences(K)
+        shape = x.shape
+        B = cache.sequences(self.cache_heads)
         x = x.reshape(B, shape[0] // B, -1)
         tokens = x.shape[1] if cache.beams == 1 else 1
         at, positions = cache.length, cache.positions(tokens)

@@ -7,6 +7,7 @@ from transformer_jax.config import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
+    MixerConfig,
     NormConfig,
     PositionConfig,
     TransformerConfig,
@@ -193,6 +194,25 @@ def _sized(config: TransformerConfig, **sizes: Any) -> TransformerConfig:
     )
 
 
+def _before(mixer: MixerConfig, layers: int, width: int = 256) -> LanguageRun:
+    """A language model without attention."""
+    return LanguageRun(
+        model=TransformerConfig(
+            d_model=width,
+            encoder_layers=0,
+            decoder_layers=layers,
+            positions=PositionConfig(kind="none", max_length=1024),
+            mixer=mixer,
+            feed_forward=FeedForwardConfig(d_ff=0),
+            norm=NormConfig(placement="pre"),
+        ),
+        tokenizer=TokenizerConfig(kind="bpe", vocab_size=8000),
+        optimizer=_adamw(2e-3, None),
+        training=LanguageTraining(epochs=None, batch_size=32, sequence_length=256),
+        loop=LoopConfig(evaluate_every=None, checkpoint_every=None),
+    )
+
+
 _CHARACTERS = TokenizerConfig(kind="characters", vocab_size=10_000)
 
 _NAMED: dict[str, tuple[str, Any]] = {
@@ -269,6 +289,14 @@ _NAMED: dict[str, tuple[str, Any]] = {
             training=LanguageTraining(epochs=None, batch_size=128, sequence_length=2048),
             loop=LoopConfig(evaluate_every=None, checkpoint_every=None, keep_last=5),
         ),
+    ),
+    "lstm": (
+        "An LSTM language model, 2 layers of 256, on text of your own: what came before.",
+        _before(MixerConfig("recurrent", cell="lstm"), layers=2),
+    ),
+    "gated-conv": (
+        "Gated convolutions in the manner of Dauphin et al. 2017, 6 layers of 256, on your text.",
+        _before(MixerConfig("convolution", kernel_size=4), layers=6),
     ),
     "ngram": (
         "An n-gram language model of any order, the baseline of every neural model.",

@@ -85,6 +85,10 @@ def check_planned(run: PlannedRun) -> None:
         raise ConfigError(f"--plan: there is no plan with training.mode {run.training.mode}")
     if isinstance(run, RecurrentRun):
         raise ConfigError("--plan: there is no plan of recurrent translators yet")
+    if run.model.mixer.kind != "attention":
+        raise ConfigError(
+            f"--plan: there is no plan with model.mixer.kind {run.model.mixer.kind} yet"
+        )
     if isinstance(run, TranslationRun) and run.init_from is not None:
         raise ConfigError("--plan: there is no plan with init_from: leave it out")
     if isinstance(run, FinetuneRun) and run.task.init_from is not None:

@@ -7,6 +7,7 @@ from transformer_jax.config import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
+    MixerConfig,
     NormConfig,
     PositionConfig,
     TransformerConfig,
@@ -140,6 +141,21 @@ def _small(
     )
 
 
+def _convolutional(width: int, layers: int, dropout: float = 0.1) -> TransformerConfig:
+    """Blocks of a gated convolution and, in the decoder, attention with one head."""
+    return TransformerConfig(
+        d_model=width,
+        encoder_layers=layers,
+        decoder_layers=layers,
+        embedding=EmbeddingConfig(dropout=dropout),
+        positions=PositionConfig(kind="learned", max_length=512),
+        attention=AttentionConfig(num_heads=1),
+        mixer=MixerConfig("convolution", kernel_size=3),
+        feed_forward=FeedForwardConfig(d_ff=0),
+        norm=NormConfig(placement="pre", residual_dropout=dropout),
+    )
+
+
 _NAMED: dict[str, tuple[str, Run]] = {
     "phrasebook": (
         "The built-in Portuguese-English corpus: minutes on a laptop.",
@@ -185,6 +201,18 @@ _NAMED: dict[str, tuple[str, Run]] = {
             tokenizer=TokenizerConfig(vocab_size=37_000),
             training=TrainingConfig(steps=300_000, max_tokens=25_000),
             loop=LoopConfig(keep_last=20),
+        ),
+    ),
+    "convs2s": (
+        "Gated convolutions in the manner of Gehring et al. 2017: width 256, 4 + 4 layers.",
+        Run(
+            model=_convolutional(256, 4),
+            tokenizer=TokenizerConfig(vocab_size=None),
+            optimizer=OptimizerConfig(
+                learning_rate=1e-3, schedule=ScheduleConfig("inverse_sqrt", warmup_steps=None)
+            ),
+            training=TrainingConfig(epochs=None),
+            loop=LoopConfig(evaluate_every=None, checkpoint_every=None),
         ),
     ),
     "cho": (

@@ -39,16 +39,18 @@ def diagram(config: ModelConfig, *, head: bool = True) -> str:
         return recurrent_diagram(config)
     D = config.d_model
     encoder, decoder = [], []
+    mixer = ["self_attention" if config.mixer.kind == "attention" else "mixer"]
+    feeds = ["feed_forward"] if config.feed_forward.d_ff else []
     if config.encoder_layers:
         name = "memory" if config.decoder_layers else "vectors"
-        encoder = _stack(config, "encoder", ["self_attention", "feed_forward"])
+        encoder = _stack(config, "encoder", [*mixer, *feeds])
         encoder.insert(0, f"{name} [B, S, {D}]")
         side = config.image.image_size
         pixels = f"[B, {side}, {side}, {config.image.num_channels}]"
         encoder.append(f"images {pixels}" if config.image.image_size else "source tokens [B, S]")
     if config.decoder_layers:
         cross = ["cross_attention"] if config.encoder_layers else []
-        decoder = _stack(config.decoder(), "decoder", ["self_attention", *cross, "feed_forward"])
+        decoder = _stack(config.decoder(), "decoder", [*mixer, *cross, *feeds])
         top = [f"logits [B, T, {config.decoder().vocab_size}]", _head(config.decoder())]
         decoder = [*(top if head else [f"vectors [B, T, {D}]"]), *decoder]
         decoder.append("target tokens, shifted right [B, T]" if encoder else "tokens [B, T]")
@@ -63,7 +65,7 @@ def _stack(config: TransformerConfig, name: str, components: list[str]) -> list[
     layers = config.encoder_layers if name == "encoder" else config.decoder_layers
     inside: list[str] = []
     for part in components:
-        line = _feed_forward(config) if part == "feed_forward" else _attention(config, part, layers)
+        line = _line(config, part, layers)
         place = config.norm.placement
         below = [] if place == "post" else [norm]
         above = {"post": [f"add, {norm}"], "pre": ["add"], "sandwich": ["add", norm]}[place]
@@ -74,6 +76,18 @@ def _stack(config: TransformerConfig, name: str, components: list[str]) -> list[
     box = [f"┌{title:─<{width}}┐", *(f"│ {line:<{width - 2}} │" for line in inside)]
     box.append(f"└{'─' * width}┘")
     return ([norm] if config.final_norm else []) + box + _entrance(config, norm)
+
+
+def _line(config: TransformerConfig, part: str, layers: int) -> str:
+    if part == "feed_forward":
+        return _feed_forward(config)
+    if part != "mixer":
+        return _attention(config, part, layers)
+    mixer = config.mixer
+    if mixer.kind == "convolution":
+        apart = f", dilated by {', '.join(map(str, mixer.dilations))}" * (mixer.dilations != (1,))
+        return f"gated convolution  {mixer.kernel_size} positions{apart}"
+    return f"recurrent  {mixer.cell.replace('_', ' ')}"
 
 
 def _entrance(config: TransformerConfig, norm: str) -> list[str]:
