@@ -325,3 +325,9 @@ def test_an_encoder_is_no_decoder():
         Decoder(dataclasses.replace(TINY, encoder_layers=2), rngs=nnx.Rngs(0))
     with pytest.raises(ConfigError, match="rope_interpolation"):
         change(positions=PositionConfig(kind="rope", rope_interpolation=0.5))
+
+
+@pytest.mark.parametrize("name", ["recurrent", "convolution"])
+def test_models_without_attention_say_so(name):
+    with pytest.raises(ConfigError, match="this model has no attention: mixer.kind is recurrent"):
+        nnx.eval_shape(lambda: nnx.merge(*parts(VARIANTS[name])).attention_maps(text()))

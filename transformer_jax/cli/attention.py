@@ -58,7 +58,10 @@ class Attention(RunCommand):
         else:
             maps, translation = self.of_translation()
         kind = self.picture or ("cross" if len(maps) > 1 else maps[0].kind)
-        shown = next(each for each in maps if each.kind == kind)
+        shown = next((each for each in maps if each.kind == kind), None)
+        if shown is None:
+            there = ", ".join(each.kind for each in maps)
+            raise ConfigError(f"--picture {kind}: {self.run} has attention of {there} alone")
         L = shown.weights.shape[0]
         if self.layer is not None and self.layer > L:
             raise ConfigError(f"--layer {self.layer}: the layers are 1 to {L}")

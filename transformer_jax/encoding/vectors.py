@@ -27,6 +27,7 @@ from transformer_jax.encoding.packing import PackedBatches, default_tokens
 from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.functional.masks import segment_mask
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
+from transformer_jax.modules.attention import stack_weights
 from transformer_jax.modules.replace import with_attention_kernels
 from transformer_jax.numerics import refuse_nonfinite
 from transformer_jax.parallel.inference import MeshProgram
@@ -324,7 +325,7 @@ def _maps(graph: Any, params: Any, batch: dict[str, Any]) -> Float[Array, "L B N
     maps: list[Array] = []
     see = lambda weights: maps.append(weights)
     model.encode(batch["tokens"], batch["lengths"], on_weights=(see, see))
-    return jnp.stack(maps)
+    return stack_weights(maps)
 
 
 def _layers(model: Any, batch: dict[str, Any]) -> list[Array]:

@@ -105,6 +105,9 @@ def refusal(model: Model) -> str | None:
         return f"it is {name}, whose head has no place there: --format hf and stablehlo have one"
     places, scores = config.positions, config.scores
     reasons = {
+        f"mixer.kind {config.mixer.kind}: blocks have attention there": (
+            config.mixer.kind != "attention"
+        ),
         "scores.attn_logit_softcapping: attention scores are not capped there": (
             scores.attn_logit_softcapping is not None
         ),

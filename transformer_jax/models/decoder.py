@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Float32, Int, Key
 
@@ -10,6 +9,7 @@ from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.masks import Mask
+from transformer_jax.modules.attention import stack_weights
 from transformer_jax.modules.cache import Cache
 from transformer_jax.modules.head import Head
 from transformer_jax.modules.linear import Embed
@@ -139,7 +139,7 @@ class Decoder(nnx.Module):
         see = lambda weights: maps.append(weights)
         inputs = {"segment_ids": segment_ids, "positions": positions}
         self.hidden(inputs, tokens, on_weights=(see, see))
-        return jnp.stack(maps)
+        return stack_weights(maps)
 
     def embed(self, tokens: Int[Array, "*where"]) -> Float[Array, "*where D"]:
         """Scaled token vectors, without positions."""

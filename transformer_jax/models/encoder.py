@@ -8,6 +8,7 @@ from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional.activations import ACTIVATIONS
 from transformer_jax.functional.masks import padding_mask
+from transformer_jax.modules.attention import stack_weights
 from transformer_jax.modules.linear import Embed, Linear
 from transformer_jax.modules.parameters import at_depth
 from transformer_jax.modules.stack import OnHidden, Stack
@@ -102,4 +103,4 @@ class Encoder(nnx.Module):
         maps: list[Array] = []
         see = lambda weights: maps.append(weights)
         Encoder.__call__(self, tokens, lengths, token_type_ids, on_weights=(see, see))
-        return jnp.stack(maps)
+        return stack_weights(maps)

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Float32, Int, Key
 
@@ -13,6 +12,7 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.functional.losses import OutputTable
 from transformer_jax.functional.masks import padding_mask
 from transformer_jax.models.protocol import Encoded
+from transformer_jax.modules.attention import stack_weights
 from transformer_jax.modules.block import Memory
 from transformer_jax.modules.cache import Cache
 from transformer_jax.modules.head import Head
@@ -332,7 +332,8 @@ class TransformerEncoderDecoder(EncoderDecoder):
     ) -> dict[str, Float32[Array, "L B N _ _"]]:
         """The weights of every layer and head: ``encoder``, ``decoder`` and ``cross`` (row U13).
 
-        They are exact whichever kernel the forward pass runs.
+        They are exact whichever kernel the forward pass runs. Blocks with another mixer have those
+        of cross-attention alone.
         """
         maps: dict[str, list] = {"encoder": [], "decoder": [], "cross": []}
         to = lambda name: lambda weights: maps[name].append(weights)
@@ -341,7 +342,7 @@ class TransformerEncoderDecoder(EncoderDecoder):
         self.decoding_half().hidden(
             encoded, target, lengths=target_lengths, on_weights=(to("decoder"), to("cross"))
         )
-        return {name: jnp.stack(layers) for name, layers in maps.items()}
+        return {name: stack_weights(layers) for name, layers in maps.items() if layers}
 
 
 def _embedding(config: TransformerConfig, rngs: nnx.Rngs) -> Embed:

@@ -1,13 +1,14 @@
 """Multi-head attention: projections around :func:`attend_heads_first`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Float32, Int, Key
 
 from transformer_jax.config import TransformerConfig
+from transformer_jax.errors import ConfigError
 from transformer_jax.functional.attention import attend_heads_first, attention_weights
 from transformer_jax.functional.linear import linear
 from transformer_jax.functional.masks import Mask
@@ -20,10 +21,25 @@ from transformer_jax.modules.norm import Norm
 from transformer_jax.modules.parameters import logical_axes
 from transformer_jax.modules.rotation import frequencies_of
 
-__all__ = ["Attention", "OnWeights", "Positions"]
+__all__ = ["Attention", "OnWeights", "Positions", "stack_weights"]
 
 # Called with the weights of each attention that runs, [B N T S].
 OnWeights = Callable[[Float[Array, "B N T S"]], None]
+
+
+def stack_weights(layers: Sequence[Array]) -> Float32[Array, "L B N T S"]:
+    """The weights of all layers of a model, one after another.
+
+    Raises:
+        ConfigError: There are none: the blocks have another mixer.
+
+    Example:
+        >>> stack_weights([jnp.ones((1, 2, 3, 3))] * 4).shape
+        (4, 1, 2, 3, 3)
+    """
+    if not layers:
+        raise ConfigError("this model has no attention: mixer.kind is recurrent or convolution")
+    return jnp.stack(layers)
 
 
 class Positions(NamedTuple):

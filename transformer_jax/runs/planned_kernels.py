@@ -135,9 +135,10 @@ def _choices(
 def _named(
     found: list[Choice], config: TransformerConfig, target: Target
 ) -> tuple[tuple[str, Choice], ...]:
-    names = ["encoder"] if config.encoder_layers else []
-    if config.decoder_layers:
-        names += ["decoder", "cross-attention"] if names else ["decoder"]
+    attends = config.mixer.kind == "attention"
+    names = ["encoder"] * (attends and config.encoder_layers > 0)
+    names += ["decoder"] * (attends and config.decoder_layers > 0)
+    names += ["cross-attention"] * (config.encoder_layers > 0 and config.decoder_layers > 0)
     return tuple(
         (name, _explained(choice, config, target))
         for name, choice in zip(names, found, strict=True)

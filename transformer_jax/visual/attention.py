@@ -5,6 +5,7 @@ import dataclasses
 import html
 import importlib.resources
 import json
+import textwrap
 import math
 import re
 from collections.abc import Sequence
@@ -173,7 +174,9 @@ def plot_attention(
         last = index + across >= L * N
         _words(ax, maps, wordy, left=column == 0, below=last or row == down - 1)
     name = LABELS[maps.kind] + ("" if layer is None else f", layer {number}")
-    figure.suptitle(f"{title}\n{name}" if title else name, fontsize=11)
+    # A character of this size is about a twelfth of an inch wide.
+    lines = textwrap.wrap(title, max(20, int(figure.get_figwidth() * 12)))
+    figure.suptitle("\n".join([*lines, name]), fontsize=11)
     save(figure, path, title=title or name)
 
 
