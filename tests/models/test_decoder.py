@@ -329,5 +329,5 @@ def test_an_encoder_is_no_decoder():
 
 @pytest.mark.parametrize("name", ["recurrent", "convolution"])
 def test_models_without_attention_say_so(name):
-    with pytest.raises(ConfigError, match="this model has no attention: mixer.kind is recurrent"):
+    with pytest.raises(ConfigError, match="this model has no attention: mixer"):
         nnx.eval_shape(lambda: nnx.merge(*parts(VARIANTS[name])).attention_maps(text()))

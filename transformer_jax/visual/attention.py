@@ -5,9 +5,9 @@ import dataclasses
 import html
 import importlib.resources
 import json
-import textwrap
 import math
 import re
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
