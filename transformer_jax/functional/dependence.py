@@ -1,13 +1,21 @@
-"""Which outputs of a layer depend on which inputs, measured: path lengths of row H14."""
+"""What depends on what, measured: inputs on outputs, and products on products; rows L2, H14."""
 
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Bool, Float
 
-__all__ = ["dependence", "path_length"]
+from transformer_jax.errors import ArgumentError
+
+__all__ = ["copies_needed", "dependence", "path_length", "sequential_depth"]
+
+AT_ONCE = 16  # rows of the Jacobian
+PRODUCTS = ("dot_general", "conv_general_dilated")
 
 
 def dependence(layer: Callable[[Array], Array], x: Float[Array, "n d"]) -> Bool[np.ndarray, "n n"]:
@@ -23,26 +31,155 @@ def dependence(layer: Callable[[Array], Array], x: Float[Array, "n d"]) -> Bool[
                [1, 1, 0],
                [1, 1, 1]])
     """
-    blocks = jax.jacobian(layer)(x)  # [n e n d]
-    return np.asarray(jnp.abs(blocks).max(axis=(1, 3)) > 0)
+
+    def jacobian(x: Array) -> Array:
+        y, pull = jax.vjp(layer, x)
+
+        def row(i: Array) -> Array:
+            one = jnp.zeros(y.size, y.dtype).at[i].set(1)
+            return jnp.abs(pull(one.reshape(y.shape))[0]).max(axis=1)
+
+        rows = lax.map(row, jnp.arange(y.size), batch_size=AT_ONCE)  # never [n e n d] at once
+        return rows.reshape(y.shape[0], -1, x.shape[0]).max(axis=1)
+
+    return np.asarray(jax.jit(jacobian)(x) > 0)
 
 
-def path_length(layers: Iterable[Bool[np.ndarray, "n n"]]) -> int | None:
+def path_length(
+    layers: Iterable[Bool[np.ndarray, "n n"]], among: Bool[np.ndarray, "n n"] | None = None
+) -> int | None:
     """How many layers it takes until every output depends on every input; None is never.
 
     Vaswani et al. 2017, table 1: the longest path between two positions.
 
     Args:
         layers: The :func:`dependence` of each layer, the first first.
+        among: The pairs of an output and an input that count; None is all. Of causal layers,
+            ``np.tri(n, dtype=bool)``: no output depends on a later input.
 
     Example:
         >>> neighbours = np.abs(np.subtract.outer(np.arange(5), np.arange(5))) <= 1
         >>> path_length([neighbours] * 9), path_length([np.eye(5, dtype=bool)] * 9)
         (4, None)
+        >>> before = np.tri(5, dtype=bool) & neighbours
+        >>> path_length([before] * 9), path_length([before] * 9, np.tri(5, dtype=bool))
+        (None, 4)
     """
     reached = None
     for number, layer in enumerate(layers, 1):
-        reached = layer if reached is None else layer @ reached
-        if reached.all():
+        reached = layer if reached is None else _composed(layer, reached)
+        if _all(reached, among):
             return number
     return None
+
+
+def copies_needed(
+    layer: Bool[np.ndarray, "n n"], among: Bool[np.ndarray, "n n"] | None = None
+) -> int | None:
+    """The :func:`path_length` of copies of one layer, by as many products as it has binary digits.
+
+    Args:
+        layer: The :func:`dependence` of each copy.
+        among: The pairs of an output and an input that count; None is all.
+
+    Raises:
+        ArgumentError: A position does not depend on itself: more copies might reach less.
+
+    Example:
+        >>> neighbours = np.abs(np.subtract.outer(np.arange(64), np.arange(64))) <= 1
+        >>> copies_needed(neighbours), copies_needed(np.eye(64, dtype=bool))
+        (63, None)
+    """
+    if not layer.diagonal().all():
+        raise ArgumentError("copies_needed: a position of the layer does not depend on itself")
+    powers = [layer]  # of 1, 2, 4, ... copies
+    while not _all(powers[-1], among):
+        powers.append(_composed(powers[-1], powers[-1]))
+        if (powers[-1] == powers[-2]).all():
+            return None
+    # The most copies that do not suffice, from its highest binary digit on.
+    count, reached = 0, np.eye(len(layer), dtype=bool)
+    for digit in reversed(range(len(powers) - 1)):
+        more = _composed(powers[digit], reached)
+        if not _all(more, among):
+            count, reached = count + 2**digit, more
+    return count + 1
+
+
+def _composed(
+    layer: Bool[np.ndarray, "n n"], below: Bool[np.ndarray, "n n"]
+) -> Bool[np.ndarray, "n n"]:
+    """The dependence of a layer on what lies below; of float32 numbers, whose products are fast."""
+    return layer.astype(np.float32) @ below.astype(np.float32) > 0
+
+
+def _all(reached: Bool[np.ndarray, "n n"], among: Bool[np.ndarray, "n n"] | None) -> bool:
+    return bool(reached.all() if among is None else reached[among].all())
+
+
+def sequential_depth(function: Callable[..., Any], *inputs: Any) -> int:
+    """Matrix products and convolutions that wait for one another: the longest chain of them.
+
+    Vaswani et al. 2017, table 1: the minimum number of sequential operations. It is read from the
+    program, nothing is computed; each step of a scan counts.
+
+    Args:
+        function: What is computed.
+        inputs: Its arguments: arrays, or shapes.
+
+    Raises:
+        ArgumentError: The program has a loop whose end depends on data.
+
+    Example:
+        >>> x = jnp.ones((4, 4))
+        >>> sequential_depth(lambda x: (x @ x) + (x @ x), x)
+        1
+        >>> sequential_depth(lambda x: x @ x @ x, x)
+        2
+    """
+    program = jax.make_jaxpr(function)(*inputs)
+    return max(_depths(program.jaxpr, [0] * len(program.jaxpr.invars)), default=0)
+
+
+def _depths(program: Any, inputs: Sequence[int]) -> list[int]:
+    """The depth of each output of a program, by those of its inputs."""
+    known = dict(zip(program.invars, inputs, strict=True))
+    # Literals have no variables; constants wait for nothing.
+    depth = lambda x: 0 if hasattr(x, "val") else known.get(x, 0)
+    for equation in program.eqns:
+        found = _outputs(equation, [depth(x) for x in equation.invars])
+        known.update(zip(equation.outvars, found, strict=True))
+    return [depth(x) for x in program.outvars]
+
+
+def _outputs(equation: Any, inputs: list[int]) -> list[int]:
+    """The depths of what an equation computes."""
+    name, params = equation.primitive.name, equation.params
+    if name == "scan":
+        return _scanned(params, inputs)
+    if name == "while":
+        raise ArgumentError("sequential_depth: a loop has no fixed number of steps")
+    if name == "cond":
+        branches = [_depths(branch.jaxpr, inputs[1:]) for branch in params["branches"]]
+        return [max(inputs[0], *each) for each in zip(*branches, strict=True)]
+    for inner in params.values():
+        inner = getattr(inner, "jaxpr", inner)
+        if hasattr(inner, "eqns"):  # a function that is called
+            return _depths(inner, inputs)
+    return [max(inputs, default=0) + (name in PRODUCTS)] * len(equation.outvars)
+
+
+def _scanned(params: Any, inputs: list[int]) -> list[int]:
+    """The depths of a scan's last carry and of what it stacks."""
+    consts, carries = params["num_consts"], params["num_carry"]
+    fixed, carry, rest = (
+        inputs[:consts],
+        inputs[consts : consts + carries],
+        inputs[consts + carries :],
+    )
+    stacked = [0] * (len(params["jaxpr"].out_avals) - carries)
+    for _ in itertools.repeat(None, params["length"]):
+        found = _depths(params["jaxpr"].jaxpr, [*fixed, *carry, *rest])
+        carry = found[:carries]
+        stacked = [max(pair) for pair in zip(stacked, found[carries:], strict=True)]
+    return [*carry, *stacked]

@@ -1,0 +1,58 @@
+"""Restricted self-attention is attention under a window, at a cost linear in the length; H14."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.drawing import normals
+from transformer_jax.errors import ArgumentError
+from transformer_jax.functional.attention import attend
+from transformer_jax.functional.dependence import dependence
+from transformer_jax.functional.local_attention import local_attention, local_blocks
+from transformer_jax.functional.masks import Mask
+
+# One block; many, the last of them not full; a reach of nothing, and of a whole block.
+CASES = [(1, 3), (20, 5), (50, 3), (65, 16), (97, 32), (40, 0)]
+
+
+@pytest.mark.parametrize(("length", "reach"), CASES)
+def test_it_is_attention_under_a_window_with_the_same_gradients(length, reach):
+    q, k, v, slope = normals((2, length, 2, 4), (2, length, 2, 4), (2, length, 2, 3), (3,))
+
+    def both(function):
+        loss = lambda *inputs: (function(*inputs) * slope.reshape(1, 1, 1, 3)).sum()
+        found = lambda *inputs: (function(*inputs), *jax.grad(loss, (0, 1, 2))(*inputs))
+        return jax.jit(found)(q, k, v)
+
+    found = both(lambda q, k, v: local_attention(q, k, v, reach))
+    wanted = both(lambda q, k, v: attend(q, k, v, Mask(window=reach + 1), implementation="xla"))
+    for ours, theirs in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-5)
+
+
+@pytest.mark.parametrize(("length", "reach"), [(50, 3), (65, 16)])
+def test_a_position_depends_on_its_neighbourhood_alone(length, reach):
+    heads = lambda x: x[None, :, None]
+    [x] = normals((length, 2))
+    found = dependence(lambda x: local_attention(*[heads(x)] * 3, reach)[0, :, 0], x)
+    apart = np.abs(np.subtract.outer(np.arange(length), np.arange(length)))
+    np.testing.assert_array_equal(found, apart <= reach)
+
+
+@pytest.mark.parametrize(("length", "reach"), CASES)
+def test_blocks_hold_every_query_and_all_that_it_sees(length, reach):
+    blocks, queries, keys = local_blocks(length, reach)
+    assert (blocks - 1) * queries < length <= blocks * queries
+    assert keys == length if blocks == 1 else keys == queries + 2 * reach <= length
+
+
+def test_bfloat16_stays_bfloat16():
+    x = jnp.ones((1, 40, 1, 4), jnp.bfloat16)
+    assert local_attention(x, x, x, 1).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize(("length", "reach"), [(0, 3), (5, -1)])
+def test_a_length_or_reach_that_cannot_be_is_refused(length, reach):
+    with pytest.raises(ArgumentError, match=f"length is {length} and reach {reach}"):
+        local_blocks(length, reach)

@@ -1,0 +1,95 @@
+"""Restricted self-attention: each position sees its neighbours alone, in blocks; row H14."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from transformer_jax.errors import ArgumentError
+from transformer_jax.functional.masks import Mask
+from transformer_jax.functional.scores import dot_product_weights, mix, scaled_dot
+
+__all__ = ["local_attention", "local_blocks"]
+
+# Queries of a block at least: products of fewer rows are slower than those of keys in vain.
+LEAST_QUERIES = 16
+
+
+def local_blocks(length: int, reach: int) -> tuple[int, int, int]:
+    """How :func:`local_attention` divides a text: blocks, and queries and keys of each.
+
+    A block is one text where the keys of a block would be no fewer than those of the text.
+
+    Args:
+        length: Positions of the text.
+        reach: How far a position sees, on either side.
+
+    Raises:
+        ArgumentError: ``length`` is below 1, or ``reach`` below 0.
+
+    Example:
+        >>> local_blocks(1024, 32), local_blocks(100, 4), local_blocks(20, 4)
+        ((32, 32, 96), (7, 16, 24), (1, 20, 20))
+    """
+    if length < 1 or reach < 0:
+        raise ArgumentError(
+            f"local_blocks: length is {length} and reach {reach}: at least 1 and at least 0"
+        )
+    queries = max(reach, LEAST_QUERIES)
+    keys = queries + 2 * reach
+    return (1, length, length) if keys >= length else (-(-length // queries), queries, keys)
+
+
+def local_attention(
+    q: Float[Array, "B T N H"], k: Float[Array, "B T N H"], v: Float[Array, "B T N U"], reach: int
+) -> Float[Array, "B T N U"]:
+    """Attention of each position to those at most ``reach`` away, itself among them.
+
+    The same as ``attend`` under ``Mask(window=reach + 1)``. The cost is linear in the length: each
+    block of queries meets its own keys and ``reach`` more on either side.
+
+    Vaswani et al. 2017, section 4, restricted to a neighbourhood of ``r = 2 reach + 1``.
+
+    Args:
+        q: Queries.
+        k: Keys.
+        v: Values, of any size.
+        reach: How far a position sees, on either side.
+
+    Raises:
+        ArgumentError: ``reach`` is below 0.
+
+    Example:
+        >>> x = jnp.eye(3)[None, :, None]
+        >>> local_attention(x, x, x, 0)[0, :, 0]
+        Array([[1., 0., 0.],
+               [0., 1., 0.],
+               [0., 0., 1.]], dtype=float32)
+    """
+    B, T, N, _ = q.shape
+    blocks, queries, keys = local_blocks(T, reach)
+    if blocks == 1:
+        q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
+        allowed = Mask(window=reach + 1).array(T, T)
+        return mix(_weights(q, k, allowed, v), v).astype(q.dtype).swapaxes(1, 2)
+
+    def divided(x: Array, aside: int) -> Array:
+        """Blocks ``[B * blocks, N, queries + 2 * aside, _]``, with neighbours on either side."""
+        end = (blocks + 1) * queries - T
+        x = jnp.pad(x, ((0, 0), (queries, end), (0, 0), (0, 0)))
+        x = x.reshape(B, blocks + 2, queries, *x.shape[2:])
+        parts = x[:, :-2, queries - aside :], x[:, 1:-1], x[:, 2:, :aside]
+        x = jnp.concatenate(parts, 2).swapaxes(2, 3)
+        return x.reshape(B * blocks, *x.shape[2:])
+
+    first = jnp.arange(blocks)[:, None, None] * queries
+    asks = first + jnp.arange(queries)[None, :, None]
+    sees = first + jnp.arange(keys)[None, None] - reach
+    allowed = (jnp.abs(asks - sees) <= reach) & (sees >= 0) & (sees < T)
+    allowed = jnp.tile(allowed[:, None], (B, 1, 1, 1))
+    k, v = divided(k, reach), divided(v, reach)
+    y = mix(_weights(divided(q, 0), k, allowed, v), v).astype(q.dtype)
+    y = y.reshape(B, blocks, N, queries, -1).swapaxes(2, 3)
+    return y.reshape(B, blocks * queries, N, -1)[:, :T]
+
+
+def _weights(q: Array, k: Array, allowed: Array | None, v: Array) -> Array:
+    return dot_product_weights(q, k, allowed, None, scaled_dot).astype(v.dtype)
