@@ -28,7 +28,7 @@ ORDER = (
     ("parallel",),
     ("decoding",),
     ("training",),
-    ("encoding", "evaluation"),
+    ("encoding", "evaluation", "complexity"),
     ("visual",),
     ("interop",),
     ("predictors",),

@@ -80,10 +80,10 @@ def local_attention(
         x = jnp.concatenate(parts, 2).swapaxes(2, 3)
         return x.reshape(B * blocks, *x.shape[2:])
 
-    first = jnp.arange(blocks)[:, None, None] * queries
-    asks = first + jnp.arange(queries)[None, :, None]
-    sees = first + jnp.arange(keys)[None, None] - reach
-    allowed = (jnp.abs(asks - sees) <= reach) & (sees >= 0) & (sees < T)
+    ahead = jnp.arange(keys)[None] - reach - jnp.arange(queries)[:, None]
+    sees = jnp.arange(blocks)[:, None] * queries + jnp.arange(keys)[None] - reach
+    inside = (sees >= 0) & (sees < T)
+    allowed = inside[:, None] & (jnp.abs(ahead) <= reach)[None]
     allowed = jnp.tile(allowed[:, None], (B, 1, 1, 1))
     k, v = divided(k, reach), divided(v, reach)
     y = mix(_weights(divided(q, 0), k, allowed, v), v).astype(q.dtype)

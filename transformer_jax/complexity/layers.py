@@ -1,0 +1,187 @@
+"""Formulas of a layer's operations, sequential depth and path length: row H14.
+
+The layers are those of table 1 of Vaswani et al. 2017, of one text of ``n`` vectors of size ``d``.
+Attention is ``softmax(q kᵀ / √d) v`` of one head: the table counts no projections, which would be
+``4 n d²`` multiply-adds more. Convolutions are causal, without bias.
+"""
+
+import dataclasses
+from typing import Literal, NamedTuple
+
+from transformer_jax.errors import ArgumentError
+from transformer_jax.functional.local_attention import local_blocks
+
+__all__ = ["GROWTH", "KINDS", "Growth", "Kind", "Layer"]
+
+Kind = Literal[
+    "self-attention",
+    "restricted self-attention",
+    "recurrent",
+    "convolution",
+    "dilated convolution",
+]
+
+
+class Growth(NamedTuple):
+    """How a kind of layer grows, as table 1 has it, and exactly.
+
+    Attributes:
+        operations: Of a layer.
+        multiply_adds: The same, exactly.
+        sequential: Operations that wait for one another.
+        path: Longest path between two positions.
+        path_length: The same, exactly.
+    """
+
+    operations: str
+    multiply_adds: str
+    sequential: str
+    path: str
+    path_length: str
+
+
+GROWTH: dict[Kind, Growth] = {
+    "self-attention": Growth("O(n² d)", "2 n² d", "O(1)", "O(1)", "1"),
+    "restricted self-attention": Growth(
+        "O(r n d)", "2 d (r n - w (w + 1)), w = (r - 1) / 2", "O(1)", "O(n / r)", "⌈(n - 1) / w⌉"
+    ),
+    "recurrent": Growth("O(n d²)", "2 n d²", "O(n)", "O(n)", "n - 1"),
+    "convolution": Growth(
+        "O(k n d²)", "d² (k n - k (k - 1) / 2)", "O(1)", "O(n / k)", "⌈(n - 1) / (k - 1)⌉"
+    ),
+    # Its second layer; layer i of a stack has dilation kⁱ.
+    "dilated convolution": Growth(
+        "O(k n d²)", "d² (k n - k² (k - 1) / 2)", "O(1)", "O(log_k n)", "⌈log_k n⌉"
+    ),
+}
+KINDS = tuple(GROWTH)
+ATTENTION = ("self-attention", "restricted self-attention")
+CONVOLUTIONS = ("convolution", "dilated convolution")
+
+# Work on one pair of a query and a key, beside the products, by what XLA lists for it: maximum,
+# subtract, sum, divide; with a window, its comparisons and the choice between score and mask, some
+# of which XLA does twice.
+SOFTMAX, WINDOW, BLOCKS = 4, 8, 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """A layer and its sizes.
+
+    Attributes:
+        kind: One of :data:`KINDS`.
+        n: Length: positions of the text.
+        d: Size of each vector.
+        extent: Of a convolution the width ``k`` of its kernel; of restricted self-attention the
+            neighbourhood ``r``, the position itself in its middle; None of the others.
+
+    Raises:
+        ArgumentError: A size that the layer cannot have.
+
+    Example:
+        >>> layer = Layer("restricted self-attention", 64, 512, 9)
+        >>> layer.multiply_adds, layer.path_length
+        (569344, 16)
+    """
+
+    kind: Kind
+    n: int
+    d: int
+    extent: int | None = None
+
+    def __post_init__(self) -> None:
+        kind, extent = self.kind, self.extent
+        restricted, convolution = kind == "restricted self-attention", kind in CONVOLUTIONS
+        for wrong, problem in (
+            (self.n < 1, f"n is {self.n}: at least 1"),
+            (self.d < 1, f"d is {self.d}: at least 1"),
+            ((extent is None) == (restricted or convolution), f"extent is {extent}: only "
+             "restricted self-attention and convolutions have one"),
+            (convolution and extent is not None and extent < 2,
+             f"k is {extent}: at least 2, or a layer reads one position alone"),
+            (restricted and extent is not None and (extent < 3 or extent % 2 == 0),
+             f"r is {extent}: an odd number from 3 on, with the position itself in the middle"),
+        ):  # fmt: skip
+            if wrong:
+                raise ArgumentError(f"{kind}: {problem}")
+
+    @property
+    def name(self) -> str:
+        """The kind with ``k`` or ``r``.
+
+        Example:
+            >>> Layer("convolution", 64, 512, 3).name
+            'convolution, k = 3'
+        """
+        letter = "k" if self.kind in CONVOLUTIONS else "r"
+        return self.kind if self.extent is None else f"{self.kind}, {letter} = {self.extent}"
+
+    @property
+    def reach(self) -> int:
+        """How far a position of restricted self-attention sees, on either side: ``w``."""
+        return ((self.extent or 1) - 1) // 2
+
+    @property
+    def dilation(self) -> int:
+        """Distance of the places of a kernel: that of the second layer of a dilated stack.
+
+        Where one layer sees the whole text, there is no second.
+        """
+        dilated = self.kind == "dilated convolution" and self.path_length > 1
+        return (self.extent or 1) if dilated else 1
+
+    @property
+    def multiply_adds(self) -> int:
+        """Products of two numbers, each added to a sum, that the definition of the layer needs.
+
+        Places before the text count nothing.
+        """
+        n, d, k = self.n, self.d, self.extent or 1
+        if self.kind == "self-attention":
+            return 2 * n * n * d
+        if self.kind == "restricted self-attention":
+            w = min(self.reach, n - 1)
+            return 2 * d * ((2 * w + 1) * n - w * (w + 1))
+        if self.kind == "recurrent":
+            return 2 * n * d * d
+        return d * d * sum(max(0, n - j * self.dilation) for j in range(k))
+
+    @property
+    def flops(self) -> int:
+        """Operations of the program, as XLA counts them: two of each multiply-add, and the rest.
+
+        Restricted self-attention computes blocks of queries, and some scores in vain.
+        """
+        n, d = self.n, self.d
+        if self.kind == "recurrent":
+            return 2 * self.multiply_adds + n * d
+        if self.kind in CONVOLUTIONS:
+            return 2 * self.multiply_adds
+        pairs, each, rows = n * n, SOFTMAX, n
+        if self.kind == "restricted self-attention":
+            blocks, queries, keys = local_blocks(n, self.reach)
+            pairs, rows = blocks * queries * keys, blocks * queries
+            each += BLOCKS if blocks > 1 else WINDOW
+        return 4 * pairs * d + each * pairs + rows * d
+
+    @property
+    def sequential_depth(self) -> int:
+        """Products that wait for one another: those of scores and values, or one a position."""
+        return {"recurrent": self.n}.get(self.kind, 2 if self.kind in ATTENTION else 1)
+
+    @property
+    def path_length(self) -> int:
+        """Layers until every output depends on every input, of causal ones on every earlier one.
+
+        A recurrent layer counts its steps. At least one.
+        """
+        n, k = self.n, self.extent or 1
+        if self.kind == "self-attention":
+            return 1
+        if self.kind == "dilated convolution":
+            layers, seen = 1, k
+            while seen < n:
+                layers, seen = layers + 1, seen * k
+            return layers
+        step = {"recurrent": 1, "convolution": k - 1}.get(self.kind, self.reach)
+        return max(1, -(-(n - 1) // step))
