@@ -120,6 +120,7 @@ def arguments_of(name, flag, runs, folder):
         "probe": [translator, table],
         "word-vectors": [translator, "cab", "a cab", "cab a"],
         "attention": [translator, "a cab"],
+        "complexity": ["--lengths", "4", "--sizes", "2", "--repetitions", "0"],
         "describe": [] if flag == "preset" else [translator],
         "verify": [translator],
         "export": [translator, output],

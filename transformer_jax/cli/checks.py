@@ -18,8 +18,10 @@ _MOST = {
     "block": 10_000_000,
     "buffer_size": 10_000_000,
     "context": 1_000_000,
+    "kernels": 1_024,
     "length": 1_000_000,
     "length_penalty": 100.0,
+    "lengths": 16_384,
     "max_answer_len": 100_000,
     "max_len_a": 10_000.0,
     "max_len_b": 1_000_000,
@@ -33,12 +35,15 @@ _MOST = {
     "number": 2**32 - 1,
     "prompt_lookup_num_tokens": 1_000,
     "repetition_penalty": 1e6,
+    "repetitions": 1_000,
     "seed": 2**63 - 1,
+    "sizes": 8_192,
     "source_length": 10_000_000,
     "target_length": 10_000_000,
     "temperature": 1e6,
+    "windows": 32_767,
 }
-_WRITTEN = ("output", "pictures", "engine_cache", "log_dir")  # paths that commands write
+_WRITTEN = ("output", "json", "pictures", "engine_cache", "log_dir")  # paths that commands write
 _LARGEST = 2**31 - 1
 _LONGEST_NAME = 255  # bytes of a part of a path, of common file systems
 _LONGEST_PATH = 4095  # bytes

@@ -285,8 +285,8 @@ def short(number: int | float) -> str:
     return f"{number:.{digits}f} {prefix}"
 
 
-def plain_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of aligned columns: the first three to the left, numbers to the right.
+def plain_table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 3) -> str:
+    """A table of aligned columns: the first ``left`` to the left, numbers to the right.
 
     Example:
         >>> print(plain_table(("part", "", "shapes", "n"), [("head", "6 ×", "2×3", "6")]))
@@ -297,7 +297,7 @@ def plain_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = []
     for row in (head, *rows):
         cells = [
-            f"{cell:{'<' if i < 3 else '>'}{width}}"
+            f"{cell:{'<' if i < left else '>'}{width}}"
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         lines.append("  ".join(cells).rstrip())

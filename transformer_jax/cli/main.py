@@ -13,6 +13,7 @@ from transformer_jax.cli.answer import Answer
 from transformer_jax.cli.attention import Attention
 from transformer_jax.cli.checks import check_values
 from transformer_jax.cli.classify import Classify
+from transformer_jax.cli.complexity import Complexity
 from transformer_jax.cli.convert import Convert
 from transformer_jax.cli.describe import Describe
 from transformer_jax.cli.embed import Embed
@@ -53,6 +54,7 @@ COMMANDS: dict[str, Any] = {
     "word-vectors": WordVectorsCommand,
     "attention": Attention,
     "describe": Describe,
+    "complexity": Complexity,
     "verify": Verify,
     "convert": Convert,
     "export": Export,

@@ -2,8 +2,10 @@
 
 import contextlib
 import gzip
+import json
 import os
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,18 @@ from transformer_jax.errors import ConfigError, plural
 from transformer_jax.output_files import Destination
 from transformer_jax.storage.urls import with_urls
 
-__all__ = ["TextOutput", "escaped", "note", "say", "tsv", "waiting", "wrote"]
+__all__ = [
+    "TextOutput",
+    "check_file",
+    "escaped",
+    "note",
+    "say",
+    "tsv",
+    "waiting",
+    "write_json",
+    "writing",
+    "wrote",
+]
 
 _ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
 
@@ -57,6 +70,51 @@ def waiting(what: str) -> None:
     """Print that a command waits for ``what``, if standard input is a terminal."""
     if sys.stdin.isatty():
         note(f"waiting for {what} at the terminal, one a line; Ctrl-D ends")
+
+
+def check_file(flag: str, path: Path | None, suffixes: Sequence[str]) -> None:
+    """Refuses a file that a command could not write, before its work; None passes.
+
+    Raises:
+        ConfigError: Another suffix, a folder, or a folder that cannot be written.
+    """
+    if path is None:
+        return
+    if path.suffix not in suffixes:
+        raise ConfigError(f"{flag} {path}: the name ends in {', '.join(suffixes)}")
+    if os.path.isdir(path):
+        raise ConfigError(f"{flag} {path}: this is a folder: name a file")
+    with writing(flag, path):
+        to = Destination(path)
+        if to.draft is not None:  # permissions do not tell: a file system may refuse its owner
+            to.open().close()
+            to.draft.unlink()
+
+
+@contextlib.contextmanager
+def writing(flag: str, path: Path) -> Iterator[None]:
+    """Context in which ``path`` is written, whose errors name the flag.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{flag} {path}: cannot be written: {error.strerror or error}") from None
+
+
+def write_json(flag: str, path: Path, content: Any) -> None:
+    """Writes JSON to a file, whole or not at all.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    with writing(flag, path):
+        to = Destination(path)
+        with to.open() as file:
+            file.write(json.dumps(content, ensure_ascii=False, indent=1).encode() + b"\n")
+        to.publish()
 
 
 class TextOutput:

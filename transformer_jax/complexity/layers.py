@@ -185,3 +185,20 @@ class Layer:
             return layers
         step = {"recurrent": 1, "convolution": k - 1}.get(self.kind, self.reach)
         return max(1, -(-(n - 1) // step))
+
+    @property
+    def numbers(self) -> int:
+        """Numbers in memory, at least, while both passes are timed.
+
+        Inputs, parameters and their gradients; of attention the weights, twice, and their gradient.
+        """
+        n, d, k = self.n, self.d, self.extent or 1
+        if self.kind == "recurrent":
+            return 6 * n * d + 4 * d * d
+        if self.kind in CONVOLUTIONS:
+            return 4 * n * d + 2 * k * d * d
+        pairs = n * n
+        if self.kind == "restricted self-attention":
+            blocks, queries, keys = local_blocks(n, self.reach)
+            pairs = blocks * queries * keys
+        return 8 * n * d + 3 * pairs

@@ -31,6 +31,7 @@ __all__ = [
     "count_flops",
     "measure",
     "measured_path",
+    "seconds_of_nothing",
 ]
 
 LONGEST_PATH = 512  # positions up to which Jacobians are computed
@@ -63,7 +64,7 @@ class Measured:
     """
 
     layer: Layer
-    flops: float
+    flops: float | int
     depth: int
     path: int | None
     times: Passes | None = None
@@ -167,10 +168,10 @@ class Clock:
 
     Args:
         layers: What to time.
-        began: Called whenever a layer is compiled and whenever a repetition is done.
+        done: Called whenever a layer is compiled and whenever a repetition is done.
     """
 
-    def __init__(self, layers: Sequence[Layer], began: Callable[[], None] = lambda: None):
+    def __init__(self, layers: Sequence[Layer], done: Callable[[], None] = lambda: None):
         self._timers: list[tuple[Callable[[], float], Callable[[], float]]] = []
         for layer in layers:
             function, inputs = function_of(layer), inputs_of(layer)
@@ -179,17 +180,23 @@ class Clock:
             self._timers.append(
                 (_timer(jax.jit(function), *inputs), _timer(backward, pull, jnp.ones_like(y)))
             )
-            began()
-        self._began = began
+            done()
+        self._done = done
 
     def medians(self, repetitions: int) -> list[Passes]:
         """The medians of so many repetitions, of each layer."""
         taken = []
         for _ in range(repetitions):
             taken.append([(forward(), backward()) for forward, backward in self._timers])
-            self._began()
+            self._done()
         of_layers = zip(*taken, strict=True)
         return [Passes(*map(statistics.median, zip(*each, strict=True))) for each in of_layers]
+
+
+def seconds_of_nothing(repetitions: int) -> float:
+    """The median of the times of an empty program: what its start takes."""
+    timer = _timer(jax.jit(lambda x: x + 1), jnp.zeros(()))
+    return statistics.median(timer() for _ in range(repetitions))
 
 
 def _timer(function: Callable[..., Any], *inputs: Any) -> Callable[[], float]:

@@ -1,0 +1,230 @@
+"""``transformer-jax complexity``: what layers of several kinds cost, and how far they see."""
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from transformer_jax.cli.describe import plain_table, short
+from transformer_jax.cli.output import check_file, note, write_json, writing, wrote
+from transformer_jax.errors import ConfigError, plural
+
+if TYPE_CHECKING:
+    from transformer_jax.complexity.layers import Kind, Layer
+    from transformer_jax.complexity.measure import Measured
+
+__all__ = ["Complexity"]
+
+Name = Literal["self-attention", "restricted", "recurrent", "convolution", "dilated"]
+_KINDS: "dict[Name, Kind]" = {
+    "self-attention": "self-attention",
+    "restricted": "restricted self-attention",
+    "recurrent": "recurrent",
+    "convolution": "convolution",
+    "dilated": "dilated convolution",
+}
+_PICTURES = (".png", ".svg", ".html")
+_MOST_BYTES = 4 << 30  # of the numbers that all layers keep
+_BYTES = 4  # of a number in float32
+
+
+@dataclasses.dataclass(frozen=True)
+class Complexity:
+    """Compare self-attention with recurrence and convolution: operations, time, path length.
+
+    Table 1 of Vaswani et al. 2017 with formulas, FLOPs as XLA counts them, measured times, the
+    longest chain of products, and the layers it takes to connect all positions. One text, float32.
+    """
+
+    lengths: tuple[int, ...] = (64, 128, 256, 512, 1024)
+    """Lengths n of the text."""
+    sizes: tuple[int, ...] = (128,)
+    """Sizes d of the vectors."""
+    kernels: tuple[int, ...] = (3,)
+    """Widths k of convolutions."""
+    windows: tuple[int, ...] = (17,)
+    """Neighbourhoods r of restricted self-attention: odd, the position itself in the middle."""
+    layers: tuple[Name, ...] = ("self-attention", "restricted", "recurrent", "convolution",
+                                "dilated")  # fmt: skip
+    """Kinds of layers."""
+    repetitions: int = 5
+    """Measurements of each time, whose median counts; 0 takes no times."""
+    json: Path | None = None
+    """Output file of all figures."""
+    output: Path | None = None
+    """Output file of curves against the length: .png, .svg or .html."""
+
+    def __call__(self) -> int:
+        """Prints the tables, and writes the files that are asked for."""
+        layers = self.checked()
+        check_file("--json", self.json, (".json",))
+        check_file("--output", self.output, _PICTURES)
+        import jax
+
+        from transformer_jax.complexity.measure import seconds_of_nothing
+        from transformer_jax.devices import default_device
+
+        device = default_device().device_kind
+        print(_growth([layer.kind for layer in layers]), flush=True)
+        measured = self.measured(layers)
+        empty = seconds_of_nothing(self.repetitions) if self.repetitions else None
+        print(f"\n{_table(measured)}")
+        for line in _notes(measured):
+            note(line)
+        if empty is not None:
+            note(
+                f"times are medians of {plural(self.repetitions, 'repetition')} in turn on "
+                f"{device}; of these, {_seconds(empty)} start a program"
+            )
+        if self.json is not None:
+            content = {
+                "device": device,
+                "platform": default_device().platform,
+                "jax": jax.__version__,
+                "dtype": "float32",
+                "repetitions": self.repetitions,
+                "empty_program_seconds": empty,
+                "layers": [one.to_dict() for one in measured],
+            }
+            write_json("--json", self.json, content)
+        if self.output is not None:
+            from transformer_jax.visual.layer_costs import plot_layers
+
+            with writing("--output", self.output):
+                plot_layers(measured, self.output, device=device)
+        if written := [path for path in (self.json, self.output) if path is not None]:
+            wrote(*written)
+        return 0
+
+    def checked(self) -> "list[Layer]":
+        """The layers that are asked for, by size, kind and length.
+
+        Raises:
+            ConfigError: A size that no layer has, or more numbers than fit into memory.
+        """
+        for name in ("lengths", "sizes", "kernels", "windows", "layers"):
+            if not getattr(self, name):
+                raise ConfigError(f"--{name} is empty: give at least one")
+        least = {"lengths": 1, "sizes": 1, "kernels": 2, "windows": 3}
+        because = {"kernels": ", or a layer reads one position alone"}
+        for name, bound in least.items():
+            for value in getattr(self, name):
+                if value < bound:
+                    why = because.get(name, "")
+                    raise ConfigError(f"--{name} has {value}: at least {bound}{why}")
+        for window in self.windows:
+            if window % 2 == 0:
+                raise ConfigError(
+                    f"--windows has {window}: an odd number is needed, with the position itself "
+                    f"in the middle: {window - 1} or {window + 1}"
+                )
+        if self.repetitions < 0:
+            raise ConfigError(f"--repetitions is {self.repetitions}: at least 0")
+        found = self.combined()
+        needed = _BYTES * sum(layer.numbers for layer in found)
+        if needed > _MOST_BYTES:
+            largest = max(found, key=lambda layer: layer.numbers)
+            raise ConfigError(
+                f"the layers need {needed / 2**30:.1f} GiB, most of it {largest.name} with n = "
+                f"{largest.n} and d = {largest.d}: at most {_MOST_BYTES >> 30} GiB: lower "
+                f"--lengths, --sizes or --kernels, or leave it out of --layers"
+            )
+        return found
+
+    def combined(self) -> "list[Layer]":
+        """Each kind with each length and size, and with each of its kernels or windows."""
+        from transformer_jax.complexity.layers import Layer
+
+        extents = {"restricted": self.windows, "convolution": self.kernels, "dilated": self.kernels}
+        return [
+            Layer(_KINDS[name], n, d, extent)
+            for d in sorted({*self.sizes})
+            for name in dict.fromkeys(self.layers)
+            for extent in sorted({*extents[name]} if name in extents else {None}, key=bool)
+            for n in sorted({*self.lengths})
+        ]
+
+    def measured(self, layers: "list[Layer]") -> "list[Measured]":
+        """What is counted and measured of the layers."""
+        from transformer_jax.complexity.measure import Clock, measure
+        from transformer_jax.training.activity import working
+
+        with working("counting FLOPs and measuring paths", len(layers)) as activity:
+            found = []
+            for layer in layers:
+                found.append(measure(layer))
+                activity.update()
+        if not self.repetitions:
+            return found
+        with working("timing", len(layers) + self.repetitions) as activity:
+            times = Clock(layers, activity.update).medians(self.repetitions)
+        return [
+            dataclasses.replace(one, times=passes) for one, passes in zip(found, times, strict=True)
+        ]
+
+
+def _growth(kinds: "list[Kind]") -> str:
+    """Table 1, with the exact numbers behind each order of growth."""
+    from transformer_jax.complexity.layers import GROWTH
+
+    head = ("layer", "operations", "multiply-adds", "sequential", "path", "path length")
+    shown = [(kind, *GROWTH[kind]) for kind in dict.fromkeys(kinds)]
+    return plain_table(head, shown, left=6)
+
+
+def _table(measured: "list[Measured]") -> str:
+    """A row for each layer with its sizes."""
+    timed = ("forward", "backward") if measured[0].times is not None else ()
+    head = ("layer", "n", "d", "multiply-adds", "FLOPs by XLA", "of formula", *timed, "depth",
+            "path")  # fmt: skip
+    return plain_table(head, [_row(one) for one in measured], left=1)
+
+
+def _row(one: "Measured") -> tuple[str, ...]:
+    layer, times = one.layer, one.times
+    return (
+        layer.name,
+        str(layer.n),
+        str(layer.d),
+        short(layer.multiply_adds).strip(),
+        short(one.flops).strip(),
+        f"{100 * one.flops / layer.flops:.1f} %",
+        *(() if times is None else map(_seconds, times)),
+        str(one.depth),
+        f"({layer.path_length})" if one.path is None else str(one.path),
+    )
+
+
+def _seconds(value: float) -> str:
+    """A time with three digits and its unit.
+
+    Example:
+        >>> _seconds(0.0123), _seconds(0.0000456), _seconds(2.0)
+        ('12.3 ms', '45.6 µs', '2.00 s')
+    """
+    units = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
+    unit, scale = next((one for one in units if value >= one[1]), units[-1])
+    scaled = value / scale
+    return f"{scaled:.{max(0, 2 - (scaled >= 10) - (scaled >= 100))}f} {unit}"
+
+
+def _notes(measured: "list[Measured]") -> list[str]:
+    """What the figures leave open."""
+    from transformer_jax.complexity.measure import LONGEST_PATH
+
+    kinds, found = {one.layer.kind for one in measured}, []
+    if "restricted self-attention" in kinds:
+        found.append(
+            "restricted self-attention computes blocks of queries: more FLOPs than two of each "
+            "multiply-add of its formula"
+        )
+    if "recurrent" in kinds:
+        found.append("recurrent: XLA counts the body of a loop once; one step was counted n times")
+    if "dilated convolution" in kinds:
+        found.append("dilated convolution: the layer with dilation k; its path is that of a stack "
+                     "with dilations 1, k, k² ...")  # fmt: skip
+    if any(one.path is None for one in measured):
+        found.append(
+            f"path lengths in parentheses are those of the formula: Jacobians are computed up to "
+            f"n = {LONGEST_PATH}"
+        )
+    return found
