@@ -110,6 +110,15 @@ def test_without_a_known_device_or_cost_there_is_no_mfu(rates):
     assert rates.measure(8.0, rates.flops({}), 2.0) == {"tokens_per_second": 4.0}
 
 
+def test_flops_are_known_on_every_device_and_computed_once_for_each_shape():
+    seen = []
+    rates = Rates([device("cpu")], lambda batch: float(seen.append(batch) or batch["x"].size))
+    batches = [{"x": np.ones(shape)} for shape in ((2, 3), (3, 2), (2, 4), (2, 3), (2, 4))]
+    assert [rates.flops(batch) for batch in batches] == [6, 6, 8, 6, 8]
+    assert len(seen) == 3
+    assert Rates([device()]).flops(batches[0]) is None
+
+
 def test_the_fullest_device_counts():
     devices = [device(peak_bytes_in_use=3), device(), device(peak_bytes_in_use=5)]
     assert peak_memory(devices) == {"peak_memory_bytes": 5}

@@ -365,6 +365,8 @@ class _Loop:
         record |= values
         if tokens is not None:
             record |= {"tokens": tokens, **self.rates.measure(tokens, flops, seconds)}
+        if flops is not None:
+            record["flops"] = flops
         self.records.write(record)
         self.progress.step(self.records.history[-1])
         self._count_skipped(number, bool(values.get("skipped")))

@@ -182,11 +182,16 @@ class Rates:
         types = (device for device in DEVICES.values() if kind in device.kinds)
         self._peak = next((device.flops for device in types), None)
         self._smooth: dict[str, float] = {}
+        self._known: dict[tuple[tuple[int, ...], ...], float] = {}
 
     def flops(self, batch: Mapping[str, Any]) -> float | None:
-        """FLOPs of a step on ``batch``, if they and the devices' peak are known."""
-        known = self._flops is not None and self._peak is not None
-        return self._flops(batch) if known and self._flops is not None else None
+        """FLOPs of a step on ``batch``, if the task knows them; of each shape computed once."""
+        if self._flops is None:
+            return None
+        shapes = tuple(np.shape(array) for array in jax.tree.leaves(batch))
+        if shapes not in self._known:
+            self._known[shapes] = self._flops(batch)
+        return self._known[shapes]
 
     def measure(self, tokens: float, flops: float | None, seconds: float) -> dict[str, float]:
         """The rates after a step.
