@@ -121,6 +121,7 @@ def arguments_of(name, flag, runs, folder):
         "word-vectors": [translator, "cab", "a cab", "cab a"],
         "attention": [translator, "a cab"],
         "complexity": ["--lengths", "4", "--sizes", "2", "--repetitions", "0"],
+        "report": ["bleu"],
         "describe": [] if flag == "preset" else [translator],
         "verify": [translator],
         "export": [translator, output],

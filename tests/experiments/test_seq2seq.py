@@ -13,6 +13,7 @@ import sys
 import pytest
 
 from transformer_jax import __version__
+from transformer_jax.accounting import training_flops
 from transformer_jax.cli import seq2seq
 from transformer_jax.cli.main import main
 from transformer_jax.config_dict import from_dict
@@ -95,6 +96,23 @@ def test_a_run_directory_says_all_about_itself(trained):
     lines = read_metrics(trained / "metrics.jsonl")
     assert [r["step"] for r in lines if "loss" in r] == [1, 2, 3, 4, 5, 6]
     assert [r["step"] for r in lines if "valid_loss" in r] == [3, 6]
+
+
+def test_a_run_stands_in_the_report_with_its_scores_and_its_cost(trained, tmp_path, capsys):
+    path = tmp_path / "bleu.json"
+    assert main(["report", "bleu", str(trained), "--json", str(path)]) == 0
+    [own] = json.loads(path.read_text())["own"]
+    stored = json.loads((trained / "results.json").read_text())
+    scores, steps = stored["tests"]["test"], read_metrics(trained / "metrics.jsonl")
+    assert own["source"] == str(trained)
+    assert own["bleu"] == scores["sacrebleu"]
+    assert own["signature"] == scores["sacrebleu_signature"]
+    assert own["flops"] == sum(r["flops"] for r in steps if "loss" in r)  # row H15
+    config = from_dict(Run, json.loads((trained / "config.json").read_text())).model
+    # Between those of a token of each text of the batches, and those of all that a batch may hold.
+    least, most = (training_flops(config, rows, side, side) for rows, side in ((8, 1), (512, 16)))
+    assert 6 * least < own["flops"] < 6 * most
+    assert own["signature"] in capsys.readouterr().out
 
 
 def test_evaluate_prints_scores_with_their_signature(trained, texts, tmp_path, capsys):

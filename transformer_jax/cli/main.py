@@ -25,6 +25,7 @@ from transformer_jax.cli.generate import Generate
 from transformer_jax.cli.launch import Launch
 from transformer_jax.cli.probe import Probe
 from transformer_jax.cli.prompt import Prompt
+from transformer_jax.cli.report import Report
 from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.cli.score import Score
 from transformer_jax.cli.semantic_search import SemanticSearch
@@ -55,6 +56,7 @@ COMMANDS: dict[str, Any] = {
     "attention": Attention,
     "describe": Describe,
     "complexity": Complexity,
+    "report": Report,
     "verify": Verify,
     "convert": Convert,
     "export": Export,

@@ -1,0 +1,144 @@
+"""``transformer-jax report``: published figures, with those of own runs beside them."""
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import tyro
+
+from transformer_jax.cli.describe import plain_table
+from transformer_jax.cli.output import check_file, note, write_json, writing, wrote
+from transformer_jax.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from transformer_jax.evaluation.own_bleu import OwnScore
+
+__all__ = ["Report"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """Print a table of published figures, with those of own runs beside it: report bleu RUN ...
+
+    bleu: BLEU and training FLOPs of ten translators, table 2 of Vaswani et al. 2017.
+    """
+
+    table: tyro.conf.Positional[Literal["bleu"]]
+    """The table."""
+    runs: tyro.conf.Positional[tuple[Path, ...]] = ()
+    """Run directories of translators that have ended, with test sets."""
+    results: Path | None = None
+    """Folder of JSON files with results, such as benchmarks/results."""
+    json: Path | None = None
+    """Output file of all figures."""
+    output: Path | None = None
+    """Output file of BLEU against training FLOPs: .png, .svg or .html."""
+
+    def __call__(self) -> int:
+        """Prints the tables, and writes the files that are asked for."""
+        check_file("--json", self.json, (".json",))
+        check_file("--output", self.output, (".png", ".svg", ".html"))
+        own = self.own()
+        from transformer_jax.evaluation.published_bleu import CAVEATS
+
+        print(_published())
+        if own:
+            print(f"\n{_own(own)}")
+        for caveat in CAVEATS:
+            note(caveat)
+        if any(one.flops is None for one in own):
+            note("a run without FLOPs did not store them: those of this version do, in "
+                 "metrics.jsonl")  # fmt: skip
+        if self.json is not None:
+            write_json("--json", self.json, _content(own))
+        if self.output is not None:
+            from transformer_jax.visual.bleu import plot_bleu
+
+            with writing("--output", self.output):
+                plot_bleu(self.output, own)
+        if written := [path for path in (self.json, self.output) if path is not None]:
+            wrote(*written)
+        return 0
+
+    def own(self) -> "list[OwnScore]":
+        """The scores of the runs, then those of the folder.
+
+        Raises:
+            CheckpointError: A run is none of a translator's that has ended with a test set.
+            DataError: The folder has no results.
+        """
+        from transformer_jax.evaluation.own_bleu import results_in, scores_of_run
+        from transformer_jax.predictors.runs import family, open_directory
+
+        found: list[OwnScore] = []
+        for path in self.runs:
+            run = open_directory(path)
+            if family(run) != "encoder-decoder":
+                raise CheckpointError(f"{path}: no translator: only these have BLEU")
+            found += scores_of_run(run, str(path))
+        return found + ([] if self.results is None else results_in(self.results))
+
+
+def _flops(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1e}".replace("e+", "e")
+
+
+def _score(value: float | None) -> str:
+    return "–" if value is None else f"{value:g}"
+
+
+def _published() -> str:
+    """Table 2, with the estimate behind the costs of the Transformers."""
+    from transformer_jax.evaluation.published_bleu import TABLE
+
+    head = ("system", "published", "BLEU en-de", "BLEU en-fr", "FLOPs en-de", "FLOPs en-fr",
+            "time × FLOP/s")  # fmt: skip
+    rows = [
+        (
+            row.name,
+            row.source,
+            _score(row.bleu_de),
+            _score(row.bleu_fr),
+            _flops(row.flops_de),
+            _flops(row.flops_fr),
+            "" if row.time is None else f"{row.time.flops:.3e}".replace("e+", "e"),
+        )
+        for row in TABLE
+    ]
+    return plain_table(head, rows, left=2)
+
+
+def _own(own: "list[OwnScore]") -> str:
+    """A row for each test set of own runs."""
+    head = ("own", "test set", "signature", "search", "sacreBLEU", "parameters", "steps", "FLOPs")
+    count = lambda value: "–" if value is None else f"{value:,}"
+    rows = [
+        (
+            one.source,
+            one.test,
+            one.signature,
+            one.search,
+            f"{one.bleu:.1f}",
+            count(one.parameters),
+            count(one.steps),
+            _flops(one.flops),
+        )
+        for one in own
+    ]
+    return plain_table(head, rows, left=4)
+
+
+def _content(own: "list[OwnScore]") -> dict[str, Any]:
+    """Everything as JSON."""
+    from transformer_jax.evaluation.published_bleu import CAVEATS, TABLE
+
+    published = [
+        dataclasses.asdict(row) | {"flops_by_time": None if row.time is None else row.time.flops}
+        for row in TABLE
+    ]
+    return {
+        "test_set": "newstest2014",
+        "caveats": list(CAVEATS),
+        "published": published,
+        "own": [dataclasses.asdict(one) for one in own],
+    }

@@ -1,0 +1,131 @@
+"""BLEU against the cost of training (row H15)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformer_jax.evaluation.own_bleu import OwnScore
+from transformer_jax.evaluation.published_bleu import CAVEATS, TABLE, PublishedTranslator
+from transformer_jax.visual.figures import new_figure, save
+
+__all__ = ["plot_bleu"]
+
+SINGLE, ENSEMBLE, TRANSFORMER = "#0072b2", "#56b4e9", "#d55e00"
+MARKERS = "osD^vP"
+LONGEST = 40  # characters of the name of a test set
+# Of a name beside its point: distance in points, and how it is aligned.
+SIDES = (
+    (0, 7, "center", "bottom"), (0, -7, "center", "top"), (8, 0, "left", "center"),
+    (-8, 0, "right", "center"), (6, 5, "left", "bottom"), (-6, 5, "right", "bottom"),
+    (6, -5, "left", "top"), (-6, -5, "right", "top"),
+)  # fmt: skip
+
+
+class _Point(NamedTuple):
+    name: str
+    flops: float
+    bleu: float
+    color: str
+
+
+def plot_bleu(path: Path, own: Sequence[OwnScore] = ()) -> None:
+    """Writes the table of the paper as points, a panel a language, and own scores in one of theirs.
+
+    Own scores are those of other test sets by another BLEU, so they have axes of their own; where
+    the cost of training is not stored, a score is a line across.
+
+    Args:
+        path: Where to; its suffix says PNG, SVG or HTML.
+        own: Scores of own models.
+
+    Raises:
+        ConfigError: Another suffix.
+    """
+    across = 2 + bool(own)
+    figure = new_figure(5.2 * across, 5.2 + 0.2 * len(own))
+    axes = figure.subplots(1, across)
+    figure.suptitle("BLEU against the cost of training", fontsize=12)
+    figure.supxlabel("\n".join(CAVEATS), fontsize=7.5, color="0.35")
+    panels = []
+    for ax, language, costs, scores in (
+        (axes[0], "German", "flops_de", "bleu_de"),
+        (axes[1], "French", "flops_fr", "bleu_fr"),
+    ):
+        known = [
+            _Point(row.name, getattr(row, costs), getattr(row, scores), _color(row))
+            for row in TABLE
+            if getattr(row, costs) is not None and getattr(row, scores) is not None
+        ]
+        for point in known:
+            ax.plot([point.flops], [point.bleu], "o", color=point.color, markersize=7)
+        _dress(ax, f"newstest2014, English to {language}", "BLEU, tokenised")
+        panels.append((ax, known))
+    if own:
+        _own(axes[2], own)
+    figure.draw_without_rendering()  # the layout, which names are measured in
+    for ax, known in panels:
+        _name(ax, known)
+    save(figure, path, title="BLEU against the cost of training")
+
+
+def _color(row: PublishedTranslator) -> str:
+    return TRANSFORMER if "Transformer" in row.name else ENSEMBLE if row.ensemble else SINGLE
+
+
+def _dress(ax: Any, title: str, label: str) -> None:
+    ax.set_xscale("log")
+    ax.margins(0.2, 0.12)
+    ax.set_title(title, fontsize=10)
+    ax.set_xlabel("FLOPs of training")
+    ax.set_ylabel(label)
+    ax.grid(which="major", color="0.92", linewidth=0.8)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def _name(ax: Any, points: Sequence[_Point]) -> None:
+    """Writes each name beside its point, on the side where it covers least else."""
+    renderer = ax.figure.canvas.get_renderer()
+    centers = [ax.transData.transform((point.flops, point.bleu)) for point in points]
+    frame, taken = ax.get_window_extent(renderer), list[Any]()
+    for number, point in enumerate(points):
+        text = ax.annotate(
+            point.name, (point.flops, point.bleu), xytext=(0, 0), textcoords="offset points",
+            fontsize=8, color="0.2",
+        )  # fmt: skip
+        text.set_in_layout(False)
+        others = [center for i, center in enumerate(centers) if i != number]
+
+        def covered(side: tuple[int, int, str, str], text: Any = text, others: Any = others) -> int:
+            _move(text, side)
+            box = text.get_window_extent(renderer)
+            over = sum(box.overlaps(other) for other in taken)
+            over += sum(box.padded(8).contains(*center) for center in others)
+            return int(over + (box.x0 < frame.x0) + (box.x1 > frame.x1))
+
+        _move(text, min(SIDES, key=covered))
+        taken.append(text.get_window_extent(renderer))
+
+
+def _move(text: Any, side: tuple[int, int, str, str]) -> None:
+    x, y, horizontal, vertical = side
+    text.set(position=(x, y), ha=horizontal, va=vertical)
+
+
+def _own(ax: Any, own: Sequence[OwnScore]) -> None:
+    """Own scores, in the order of their table, which the legend below tells apart."""
+    for number, one in enumerate(own):
+        cut = one.test[:LONGEST].rstrip(" ,")
+        test = one.test if len(one.test) <= LONGEST else f"{cut} …"
+        color = f"C{number % 10}"
+        label = f"{one.bleu:.1f}  {one.source}, {test}, {one.search}".rstrip(", ")
+        if one.flops:
+            marker = MARKERS[number // 10 % len(MARKERS)]
+            ax.plot([one.flops], [one.bleu], marker, color=color, markersize=7, label=label)
+        else:
+            label += " (FLOPs not stored)"
+            ax.axhline(one.bleu, color=color, linewidth=1.2, linestyle=":", label=label)
+    _dress(ax, "own runs, each on its own test set", "sacreBLEU")
+    if not any(one.flops for one in own):
+        ax.set_xticks([])
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), fontsize=7, frameon=False)
