@@ -35,7 +35,7 @@ class Complexity:
     longest chain of products, and the layers it takes to connect all positions. One text, float32.
     """
 
-    lengths: tuple[int, ...] = (64, 128, 256, 512, 1024)
+    lengths: tuple[int, ...] = (64, 128, 256, 512)
     """Lengths n of the text."""
     sizes: tuple[int, ...] = (128,)
     """Sizes d of the vectors."""

@@ -1,6 +1,7 @@
 """Layers measured: FLOPs by XLA, times, sequential depth and path length; rows L2, H14."""
 
 import dataclasses
+import functools
 import itertools
 import statistics
 import time
@@ -143,21 +144,26 @@ def measured_path(layer: Layer) -> int | None:
         >>> measured_path(Layer("dilated convolution", 27, 512, 3))
         3
     """
-    small = dataclasses.replace(layer, d=1)
-    x, *rest = inputs_of(small)
+    return _path_of(dataclasses.replace(layer, d=1))
+
+
+@functools.cache
+def _path_of(layer: Layer) -> int | None:
+    """The same of a layer of vectors of one number: other sizes have no other paths."""
+    x, *rest = inputs_of(layer)
     earlier = np.tri(layer.n, dtype=bool)
 
     def depends(function: Program) -> Bool[np.ndarray, "n n"]:
         return dependence(lambda x: function(x, *rest), x)
 
     if layer.kind in ATTENTION:
-        mixed = function_of(small)
+        mixed = function_of(layer)
         return copies_needed(dependence(lambda x: mixed(x, x, x), x))
     if layer.kind == "dilated convolution":
         dilations = ((layer.extent or 2) ** i for i in itertools.count())
         inside = itertools.takewhile(lambda step: step < max(layer.n, 2), dilations)
-        return path_length((depends(function_of(small, step)) for step in inside), earlier)
-    function = recurrent_step if layer.kind == "recurrent" else function_of(small)
+        return path_length((depends(function_of(layer, step)) for step in inside), earlier)
+    function = recurrent_step if layer.kind == "recurrent" else function_of(layer)
     return copies_needed(depends(function), earlier)
 
 
