@@ -67,7 +67,7 @@ def test_counted_flops_are_those_of_the_formula(kind, extent, n, d):
 
 @pytest.mark.parametrize(
     ("kind", "extent", "more"),
-    [("self-attention", None, 0.05), ("recurrent", None, 0.01), ("convolution", 3, 0.0)],
+    [("self-attention", None, 0.05), ("recurrent", None, 0.01), ("convolution", 3, 0.01)],
 )
 def test_flops_are_two_of_each_multiply_add(kind, extent, more):
     layer = Layer(kind, 128, 64, extent)

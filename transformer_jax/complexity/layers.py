@@ -150,13 +150,14 @@ class Layer:
     def flops(self) -> int:
         """Operations of the program, as XLA counts them: two of each multiply-add, and the rest.
 
-        Restricted self-attention computes blocks of queries, and some scores in vain.
+        Restricted self-attention computes blocks of queries, and some scores in vain; convolutions
+        multiply the places before the text, which are zeros.
         """
         n, d = self.n, self.d
         if self.kind == "recurrent":
             return 2 * self.multiply_adds + n * d
         if self.kind in CONVOLUTIONS:
-            return 2 * self.multiply_adds
+            return 2 * (self.extent or 1) * n * d * d
         pairs, each, rows = n * n, SOFTMAX, n
         if self.kind == "restricted self-attention":
             blocks, queries, keys = local_blocks(n, self.reach)
@@ -196,7 +197,7 @@ class Layer:
         if self.kind == "recurrent":
             return 6 * n * d + 4 * d * d
         if self.kind in CONVOLUTIONS:
-            return 4 * n * d + 2 * k * d * d
+            return 4 * n * d + 2 * k * (n + d) * d
         pairs = n * n
         if self.kind == "restricted self-attention":
             blocks, queries, keys = local_blocks(n, self.reach)
