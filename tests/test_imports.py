@@ -32,7 +32,7 @@ ORDER = (
     ("visual",),
     ("interop",),
     ("predictors",),
-    ("tasks", "runs", "launch"),
+    ("tasks", "runs", "launch", "laboratory"),
     ("cli",),
 )
 LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}

@@ -1,4 +1,4 @@
-"""What depends on what, measured: inputs on outputs, and products on products; rows L2, H14."""
+"""What depends on what, and how much, measured; rows B25, L2, H14."""
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Key
 
 from transformer_jax.errors import ArgumentError
 
-__all__ = ["copies_needed", "dependence", "path_length", "sequential_depth"]
+__all__ = ["copies_needed", "dependence", "gradient_norms", "path_length", "sequential_depth"]
 
 AT_ONCE = 16  # rows of the Jacobian
 PRODUCTS = ("dot_general", "conv_general_dilated")
@@ -183,3 +183,33 @@ def _scanned(params: Any, inputs: list[int]) -> list[int]:
         carry = found[:carries]
         stacked = [max(pair) for pair in zip(stacked, found[carries:], strict=True)]
     return [*carry, *stacked]
+
+
+def gradient_norms(
+    last: Callable[[Array], Array], x: Float[Array, "B T d"], key: Key[Array, ""]
+) -> Float[Array, "B T"]:
+    """How strongly each input is felt at the end: ``‖∂(u · last(x)) / ∂x_t‖`` at each position.
+
+    ``u`` is a random direction of length 1, another for each text. The root of the mean square over
+    many of them is the Frobenius norm of the Jacobian, divided by the root of the size of ``last``.
+
+    Pascanu et al. 2013: in a recurrent network it falls or grows exponentially with the distance to
+    the end. Row B25.
+
+    Args:
+        last: Function of vectors ``[B T d]`` to one vector of each text, ``[B e]``.
+        x: Where it is differentiated.
+        key: Of the directions.
+
+    Example:
+        >>> halved = lambda x: jnp.einsum("BTd,T->Bd", x, 0.5 ** jnp.arange(3)[::-1])
+        >>> gradient_norms(halved, jnp.ones((1, 3, 2)), jax.random.key(0)).round(4)
+        Array([[0.25, 0.5 , 1.  ]], dtype=float32)
+    """
+    y, pull = jax.vjp(last, x)
+    u = jax.random.normal(key, y.shape, y.dtype)
+    [gradient] = pull(u / jnp.linalg.norm(u, axis=-1, keepdims=True))
+    # Squares of the gradients at long distances would underflow.
+    largest = jnp.abs(gradient).max(axis=-1, keepdims=True)
+    scaled = gradient / jnp.where(largest > 0, largest, 1)
+    return largest[..., 0] * jnp.linalg.norm(scaled, axis=-1)

@@ -1,0 +1,155 @@
+"""Small experiments that show why attention came and recurrence went.
+
+    python -m experiments.laboratory recall
+    python -m experiments.laboratory gradients --models tanh lstm attention
+    python -m experiments.laboratory lengths --output lengths.svg
+
+recall: accuracy of recalling a symbol, by the number of positions since it was seen.
+gradients: norm of the gradient of the last state, by the number of positions back to an input.
+lengths: accuracy and BLEU of recurrent translators with and without attention, by the length of
+the sentence.
+
+Each takes minutes on two cores, prints a table, and writes a picture and its figures as JSON beside
+it. COMMAND --help lists the settings.
+"""
+
+import dataclasses
+import json
+import os
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.cli.errors import guarded, leave, terminated
+from transformer_jax.cli.output import say, wrote
+from transformer_jax.cli.run_flags import near, parse_flags
+from transformer_jax.errors import ConfigError
+from transformer_jax.laboratory.settings import GradientSettings, LengthSettings, RecallSettings
+
+__all__ = ["COMMANDS", "Gradients", "Lengths", "Recall", "main", "run_as_program"]
+
+PROGRAM = "python -m experiments.laboratory"
+
+Environment = Callable[[], dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Recall(RecallSettings):
+    """Accuracy of recalling a symbol, by the number of positions since it was seen."""
+
+    output: Path = Path("runs/laboratory/recall.png")  # the picture: .png, .svg or .html
+
+
+@dataclasses.dataclass(frozen=True)
+class Gradients(GradientSettings):
+    """Norm of the gradient of the last state, by the number of positions back to an input."""
+
+    output: Path = Path("runs/laboratory/gradients.png")  # the picture: .png, .svg or .html
+
+
+@dataclasses.dataclass(frozen=True)
+class Lengths(LengthSettings):
+    """Accuracy and BLEU of recurrent translators, by the length of the sentence."""
+
+    output: Path = Path("runs/laboratory/lengths.png")  # the picture: .png, .svg or .html
+
+
+COMMANDS: dict[str, Any] = {"recall": Recall, "gradients": Gradients, "lengths": Lengths}
+
+
+def main(arguments: Sequence[str] | None = None, environment: Environment = dict) -> int:
+    """Run the command of ``arguments``, or of the command line; returns its exit code.
+
+    Args:
+        arguments: A command and its flags; None is those of this process.
+        environment: What is to be written beside the figures: the machine, versions, the commit.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    with terminated("stopped by a signal: nothing was written"):
+        return guarded(lambda: _run(given, environment))
+
+
+def run_as_program(environment: Environment = dict) -> None:
+    """Run the command line and exit with its code."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    leave(main(environment=environment))
+
+
+def _run(arguments: list[str], environment: Environment) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print((__doc__ or "").rstrip())
+        return 0 if arguments else 2
+    name, rest = arguments[0], arguments[1:]
+    if name not in COMMANDS:
+        raise ConfigError(f"unknown command {name}: {near(name, COMMANDS)}")
+    asked = parse_flags(COMMANDS[name], f"{PROGRAM} {name}", rest)
+    _check_output(asked.output)
+    begun = time.monotonic()
+    say(f"{name}: starting")
+    from transformer_jax.allocator import retain_freed_memory
+    from transformer_jax.compilation_cache import enable_compilation_cache
+
+    retain_freed_memory()
+    enable_compilation_cache()
+    figures = _measure(asked)
+    from transformer_jax.cli.describe import plain_table
+
+    head, *rows = figures.table()
+    print(plain_table(head, rows))
+    figures.draw(asked.output)
+    facts = {
+        "what": type(asked).__doc__,
+        "command": shlex.join([*PROGRAM.split(), name, *rest]),
+        "seconds": round(time.monotonic() - begun, 1),
+        "cpu_seconds": round(time.process_time(), 1),  # of all cores, with imports
+        **environment(),
+        **figures.to_dict(),
+    }
+    beside = asked.output.with_suffix(".json")
+    beside.write_text(json.dumps(facts, indent=1, default=str) + "\n", encoding="utf-8")
+    wrote(asked.output, beside)
+    return 0
+
+
+def _measure(asked: Any) -> Any:
+    """The figures of a command; settings without ``output``, so that they are those of Python."""
+    plain = lambda kind: kind(**{f.name: getattr(asked, f.name) for f in dataclasses.fields(kind)})
+    if isinstance(asked, Recall):
+        from transformer_jax.laboratory.recall import recall
+
+        return recall(plain(RecallSettings), say=say)
+    if isinstance(asked, Gradients):
+        from transformer_jax.laboratory.gradients import gradients
+
+        return gradients(plain(GradientSettings), say=say)
+    from transformer_jax.laboratory.lengths import lengths
+
+    return lengths(plain(LengthSettings), say=say)
+
+
+def _check_output(path: Path) -> None:
+    """Makes the folder of a picture; refuses, before work starts, what cannot be written.
+
+    Raises:
+        ConfigError: Another suffix, a folder, or a folder that cannot be written to.
+    """
+    from transformer_jax.visual.figures import SUFFIXES
+
+    if path.suffix not in SUFFIXES:
+        raise ConfigError(f"--output {path}: pictures are written as {', '.join(SUFFIXES)}")
+    if path.is_dir():
+        raise ConfigError(f"--output {path}: this is a folder: name a file")
+    if path.with_suffix(".json").is_dir():
+        raise ConfigError(f"--output {path}: {path.with_suffix('.json')} is a folder")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"--output {path}: cannot be written: {error.strerror or error}"
+        ) from None

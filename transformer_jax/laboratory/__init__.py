@@ -1,0 +1,1 @@
+"""Small experiments that compare recurrence with attention, each a function and a picture."""

@@ -1,0 +1,130 @@
+"""Pictures of the experiments: lines over a distance or a length, side by side in panels."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from transformer_jax.visual.figures import new_figure, save
+
+__all__ = ["Line", "Panel", "draw_panels"]
+
+# A model has the same color and mark in every picture.
+_STYLES = {
+    "tanh": ("#d55e00", "o"),
+    "relu": ("#e69f00", "s"),
+    "lstm": ("#009e73", "^"),
+    "gru": ("#56b4e9", "v"),
+    "none": ("#d55e00", "o"),
+    "attention": ("#0b3d91", "D"),
+    "concat": ("#0b3d91", "D"),
+    "general": ("#8e44ad", "P"),
+    "dot": ("#c2185b", "X"),
+}
+_OTHER = ("#777777", "x")
+
+
+class Line(NamedTuple):
+    """One model.
+
+    Attributes:
+        name: In the legend; its first word says the style.
+        x: Places.
+        y: For each place one value, or one of each seed.
+        label: In the legend instead of the name.
+    """
+
+    name: str
+    x: Sequence[int | float]
+    y: Any
+    label: str | None = None
+
+
+class Panel(NamedTuple):
+    """Lines on common axes.
+
+    Attributes:
+        title: What is seen.
+        x: What is to the right.
+        y: What is upwards.
+        lines: The models.
+        logarithmic: Which axes are: ``""``, ``"x"`` or ``"y"``.
+        level: A level that is marked, and its name.
+        edge: A place that is marked, and its name.
+        limits: Of the y axis; None is those of the lines.
+        marks: Whether each value has a mark.
+    """
+
+    title: str
+    x: str
+    y: str
+    lines: Sequence[Line]
+    logarithmic: Literal["", "x", "y"] = ""
+    level: tuple[int | float, str] | None = None
+    edge: tuple[int | float, str] | None = None
+    limits: tuple[int | float, int | float] | None = None
+    marks: bool = True
+
+
+def draw_panels(panels: Sequence[Panel], path: Path, *, title: str = "") -> None:
+    """Writes panels side by side as the suffix of ``path`` says: PNG, SVG or HTML.
+
+    Of several seeds the mean is a line and the range a band. Zeros and values that are not finite
+    are left out of a logarithmic axis.
+
+    Args:
+        panels: From left to right.
+        path: Where to.
+        title: Of all of them.
+    """
+    figure = new_figure(5.2 * len(panels), 3.8)
+    if title:
+        figure.suptitle(title, fontsize=12)
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        _draw(axes, panel)
+    save(figure, path, title=title or panels[0].title)
+
+
+def _draw(axes: Any, panel: Panel) -> None:
+    for line in panel.lines:
+        y = np.asarray(line.y, float)
+        y = y[:, None] if y.ndim == 1 else y
+        if panel.logarithmic == "y":
+            y = np.where(np.isfinite(y) & (y > 0), y, np.nan)
+        color, mark = _STYLES.get(line.name.split()[0], _OTHER)
+        more = {"marker": mark, "markersize": 5} if panel.marks else {}
+        again = " " in line.name  # a variant of the model whose name comes first
+        axes.plot(
+            line.x, y.mean(1), color=color, linestyle="--" if again else "-", linewidth=2,
+            label=line.label or line.name, **more,
+        )  # fmt: skip
+        if y.shape[1] > 1:
+            axes.fill_between(line.x, y.min(1), y.max(1), color=color, alpha=0.15, linewidth=0)
+    if panel.logarithmic == "x":
+        axes.set_xscale("log", base=2)
+        places = sorted({place for line in panel.lines for place in line.x})
+        axes.set_xticks(places, [f"{place:g}" for place in places], minor=False)
+    else:
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    if panel.logarithmic == "y":
+        axes.set_yscale("log")
+    if panel.level is not None:
+        axes.axhline(panel.level[0], color="0.5", linestyle=":", linewidth=1.2)
+        right = max(max(line.x) for line in panel.lines)
+        axes.annotate(
+            panel.level[1], (right, panel.level[0]), xytext=(0, 3), textcoords="offset points",
+            ha="right", color="0.4", fontsize=8,
+        )  # fmt: skip
+    if panel.edge is not None:
+        axes.axvline(panel.edge[0], color="0.5", linestyle=":", linewidth=1.2)
+        axes.annotate(
+            panel.edge[1], (panel.edge[0], 0.02), xytext=(4, 0), textcoords="offset points",
+            xycoords=("data", "axes fraction"), color="0.4", fontsize=8,
+        )  # fmt: skip
+    if panel.limits is not None:
+        axes.set_ylim(*panel.limits)
+    axes.set(xlabel=panel.x, ylabel=panel.y)
+    axes.set_title(panel.title, fontsize=11)
+    axes.grid(alpha=0.25)
+    axes.legend(fontsize=8, frameon=False)

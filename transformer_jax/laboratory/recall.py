@@ -1,0 +1,169 @@
+"""Recall over a distance: why long dependencies are hard for recurrence (rows B25, H14, L2, T1).
+
+A text is a cue, then other symbols, then a question, and the answer is the cue. A recurrent network
+has to carry it through every state between, which costs it a few bits; its gradient has to come
+back the same way. Attention reads it in one step from any distance. Hochreiter and Schmidhuber
+1997, section 5.2, is a task of this kind.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Key
+
+from transformer_jax.functional.losses import cross_entropy
+from transformer_jax.laboratory.fitting import Progress, Say, Schedule, evaluated, fit
+from transformer_jax.laboratory.pictures import Line, Panel, draw_panels
+from transformer_jax.laboratory.readers import Reader, nearest_sizes
+from transformer_jax.laboratory.settings import ReaderName, RecallSettings
+from transformer_jax.training.step import Batch, Sums
+
+__all__ = ["RecallFigures", "answers", "cued_texts", "make_reader", "recall"]
+
+GOAL = 0.999  # accuracy of 50 steps with which training ends
+
+
+@dataclasses.dataclass(frozen=True)
+class RecallFigures:
+    """Accuracies by model, distance and seed."""
+
+    settings: RecallSettings
+    sizes: dict[str, int]  # numbers of a state
+    parameters: dict[str, int]
+    accuracy: dict[str, list[list[float]]]  # by model: a row for each distance, of all seeds
+    steps: dict[str, list[list[int]]]  # that training took
+
+    def mean(self, model: str) -> list[float]:
+        """Accuracy at each distance, over the seeds."""
+        return [sum(row) / len(row) for row in self.accuracy[model]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures by name, for JSON."""
+        return {"chance": 1 / self.settings.symbols, **dataclasses.asdict(self)}
+
+    def table(self) -> list[list[str]]:
+        """A head, and a row for each model."""
+        head = ["model", "parameters", *(f"D={D}" for D in self.settings.distances)]
+        rows = [
+            [name, f"{self.parameters[name]:,}", *(f"{mean:.2f}" for mean in self.mean(name))]
+            for name in self.accuracy
+        ]
+        return [head, *rows]
+
+    def draw(self, path: Path) -> None:
+        """Writes the picture, in the format of the suffix."""
+        asked = self.settings
+        lines = [Line(name, asked.distances, self.accuracy[name]) for name in self.accuracy]
+        panel = Panel(
+            f"Recall of one of {asked.symbols} symbols",
+            "positions since the symbol was seen",
+            "accuracy",
+            lines,
+            logarithmic="x",
+            level=(1 / asked.symbols, "chance"),
+            limits=(0.0, 1.05),
+        )
+        draw_panels([panel], path)
+
+
+def recall(settings: RecallSettings = RecallSettings(), *, say: Say | None = None) -> RecallFigures:
+    """Trains each model at each distance, and measures how well it recalls.
+
+    All models see the same texts in the same order. A model is trained anew for each distance.
+
+    Args:
+        settings: What is measured.
+        say: Called with lines about progress.
+
+    Raises:
+        ConfigError: No size of a model has so many parameters.
+    """
+    progress = Progress(say)
+    make = functools.partial(make_reader, symbols=settings.symbols)
+    longest = functools.partial(make, length=max(settings.distances) + 1, seed=settings.seed)
+    sizes, count = nearest_sizes(settings.models, longest, settings.parameters)
+    accuracy: dict[str, list[list[float]]] = {name: [] for name in sizes}
+    steps: dict[str, list[list[int]]] = {name: [] for name in sizes}
+    for distance in settings.distances:
+        texts = cued_texts(settings.batch_size, distance, settings.symbols)
+        for name in settings.models:
+            accuracy[name].append([])
+            steps[name].append([])
+            for seed in range(settings.seed, settings.seed + settings.seeds):
+                where = f"{name}, distance {distance}, seed {seed}"
+                progress(f"{where}: compiling")
+                model = make(name, sizes[name], length=distance + 1, seed=seed)
+                schedule = Schedule(settings.steps, settings.learning_rate, GOAL)
+                say_there = progress.within(where)
+                fitted = fit(model, answers, texts, schedule, seed=seed, progress=say_there)
+                batches = -(-settings.eval_texts // settings.batch_size)
+                found = evaluated(fitted.model, answers, texts, batches=batches, seed=seed)
+                accuracy[name][-1].append(found["accuracy"])
+                steps[name][-1].append(fitted.steps)
+                said = f"accuracy {found['accuracy']:.3f} after {fitted.steps:,} steps"
+                progress(f"{where}: {said}", ends=True)
+    return RecallFigures(settings, sizes, count, accuracy, steps)
+
+
+def make_reader(name: ReaderName, size: int, *, symbols: int, length: int, seed: int) -> Reader:
+    """A new model of texts that :func:`cued_texts` makes.
+
+    Args:
+        name: Its layer.
+        size: Numbers of a state.
+        symbols: Different cues.
+        length: Positions of the longest text.
+        seed: Of its parameters.
+    """
+    return Reader(
+        name,
+        size,
+        vocab_size=2 * symbols + 1,
+        classes=symbols,
+        length=length,
+        rngs=nnx.Rngs(seed),
+    )
+
+
+def cued_texts(rows: int, distance: int, symbols: int) -> Callable[[Key[Array, ""]], Batch]:
+    """A function from a key to ``tokens [B D+1]``, and ``answers [B]``, which are their first.
+
+    Cues are 0 up to ``symbols``, the others as many after them, and the question is the last.
+
+    Args:
+        rows: Texts.
+        distance: Positions from the cue to the question.
+        symbols: Different cues.
+
+    Example:
+        >>> batch = cued_texts(2, 4, 3)(jax.random.key(0))
+        >>> batch["tokens"].shape, batch["tokens"][:, -1], batch["tokens"][:, 1:-1].min() >= 3
+        ((2, 5), Array([6, 6], dtype=int32), Array(True, dtype=bool))
+        >>> bool((batch["tokens"][:, 0] == batch["answers"]).all())
+        True
+    """
+
+    def make(key: Key[Array, ""]) -> Batch:
+        first, others = jax.random.split(key)
+        cues = jax.random.randint(first, (rows, 1), 0, symbols)
+        between = jax.random.randint(others, (rows, distance - 1), symbols, 2 * symbols)
+        question = jnp.full((rows, 1), 2 * symbols)
+        tokens = jnp.concatenate([cues, between, question], axis=1)
+        return {"tokens": tokens, "answers": cues[:, 0]}
+
+    return make
+
+
+def answers(model: Reader, batch: Batch, key: Key[Array, ""] | None = None) -> Sums:
+    """Cross-entropy of the answers, in nats, and ``accuracy``."""
+    del key
+    logits = model(batch["tokens"])
+    total, weight = cross_entropy(logits, batch["answers"])
+    correct = (logits.argmax(-1) == batch["answers"]).sum().astype(jnp.float32)
+    return {"loss": (total, weight), "accuracy": (correct, weight)}
