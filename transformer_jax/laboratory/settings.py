@@ -27,7 +27,7 @@ class RecallSettings:
     models: tuple[ReaderName, ...] = ("tanh", "lstm", "gru", "attention")  # what is compared
     symbols: int = 8  # different cues; as many other symbols stand between cue and question
     parameters: int = 20_000  # of each model, as nearly as its size allows
-    steps: int = 800  # most optimizer steps of a model at a distance; it stops once it recalls all
+    steps: int = 600  # most optimizer steps of a model at a distance; it stops once it recalls all
     batch_size: int = 16  # texts of a step
     learning_rate: float = 2e-3  # of Adam, for every model
     eval_texts: int = 512  # new texts that accuracy is measured on
