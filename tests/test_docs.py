@@ -12,7 +12,7 @@ import pytest
 import transformer_jax as tj
 from benchmarks.kernels import Settings as KernelBenchmark
 from benchmarks.suite import What
-from transformer_jax.cli import decoder_only, encoder_only, families, main, seq2seq
+from transformer_jax.cli import decoder_only, encoder_only, families, laboratory, main, seq2seq
 from transformer_jax.cli.encoder_only import Glue
 from transformer_jax.cli.flags import flags_of, positional
 from transformer_jax.decoding.requests import GenerationRequest
@@ -74,7 +74,9 @@ def every_flag():
     """All flags of all commands."""
     runs = [kind for kinds in named_runs().values() for kind in kinds.values()]
     others = [module.Evaluate for module in PROGRAMS.values()]
-    return union({*main.COMMANDS.values(), *runs, *others, Glue, KernelBenchmark}) | OUTSIDE
+    experiments = laboratory.COMMANDS.values()
+    known = {*main.COMMANDS.values(), *runs, *others, *experiments, Glue, KernelBenchmark}
+    return union(known) | OUTSIDE
 
 
 def strange_flags(text, known, where):
@@ -116,6 +118,11 @@ def strange_command(code):
         yield f"no module {found[1]}"
     if found[1] == "benchmarks" and found[2] not in (*typing.get_args(What), "kernels", "programs"):
         yield f"no benchmark {found[2]}"
+    if f"python -m {found[1]}" == laboratory.PROGRAM and found[2]:
+        if kind := laboratory.COMMANDS.get(found[2]):
+            yield from strange_flags(code, choices(kind), found[2])
+        else:
+            yield f"no experiment {found[2]}"
     if program := PROGRAMS.get(f"python -m {found[1]}"):
         yield from strange_training(program, found[2], found[3], code)
 
@@ -210,8 +217,15 @@ def test_what_pages_refer_to_exists(page):
 
 def test_pages_of_docs_are_linked_from_readme():
     readme = (ROOT / "README.md").read_text()
-    for page in (ROOT / "docs").iterdir():
+    for page in (ROOT / "docs").glob("*.md"):
         assert f"](docs/{page.name})" in readme
+
+
+def test_pictures_of_docs_are_small_and_shown_on_a_page():
+    texts = [page.read_text() for page in PAGES]
+    for picture in {*(ROOT / "docs").iterdir()} - {*(ROOT / "docs").glob("*.md")}:
+        assert any(re.search(rf"!\[.+\]\((docs/)?{picture.name}\)", text) for text in texts)
+        assert picture.stat().st_size < 100_000
 
 
 @pytest.mark.parametrize(
@@ -235,6 +249,8 @@ def test_pages_of_docs_are_linked_from_readme():
         "    python -m experiments.seq2seq train small --data.text FILE",
         "    python -m experiments.seq2seq evaluate RUN --text FILE",
         "    python -m benchmarks tran",
+        "    python -m experiments.laboratory recal",
+        "    python -m experiments.laboratory recall --distance 8",
         "`pretrain large`",
         "`make tset`",
         "`transformer_jax/nowhere.py`",

@@ -1,9 +1,9 @@
 """Long sentences and a vector of fixed size: what attention mends (rows U2, T1, T3 to T8, B25).
 
 A translator without attention keeps a whole sentence in the last states of its encoder. Its
-translations get worse with the length of the sentence (Cho et al. 2014, figure 4; Bahdanau et al.
-2015, figure 2); with attention the decoder reads every state. Here sentences are random words, each
-with one translation, in the same order or in reverse.
+translations get worse with the length of the sentence (Cho et al. 2014, arXiv:1409.1259; Bahdanau
+et al. 2015, figure 2); with attention the decoder reads every state. Here sentences are random
+words, each with one translation, in the same order or in reverse.
 """
 
 import dataclasses
