@@ -113,7 +113,7 @@ def count_flops(layer: Layer) -> float:
 
     Example:
         >>> count_flops(Layer("convolution", 8, 2, 2))  # 4 (2 n - 1) multiply-adds
-        120.0
+        128.0
     """
     inputs = inputs_of(layer)
     if layer.kind != "recurrent":
