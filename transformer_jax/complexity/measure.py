@@ -112,7 +112,7 @@ def count_flops(layer: Layer) -> float:
     step are programs of their own, and the step counts ``n`` times.
 
     Example:
-        >>> count_flops(Layer("convolution", 8, 2, 2))  # 4 (2 n - 1) multiply-adds
+        >>> count_flops(Layer("convolution", 8, 2, 2))  # 8 n multiply-adds
         128.0
     """
     inputs = inputs_of(layer)
