@@ -28,7 +28,7 @@ ORDER = (
     ("parallel",),
     ("decoding",),
     ("training",),
-    ("encoding", "evaluation", "complexity"),
+    ("encoding", "evaluation", "complexity", "word_vectors"),
     ("visual",),
     ("interop",),
     ("predictors",),

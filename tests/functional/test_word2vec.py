@@ -115,6 +115,18 @@ def test_a_block_has_the_cbow_loss_of_its_center_words(tables, block):
     np.testing.assert_allclose(found, expected, 1e-5)
 
 
+def test_a_block_has_the_softmax_loss_of_its_pairs(tables, block):
+    words, mask, _ = block
+    contexts, targets = (jnp.array(side) for side in zip(*pairs_of(words, mask), strict=True))
+    centers = words[REACH : REACH + T]
+    skip_gram = word2vec.skip_gram_block_softmax_loss(tables[0][words], tables[1], centers, mask)
+    expected = word2vec.skip_gram_loss(*tables, contexts, targets)
+    np.testing.assert_allclose(skip_gram, expected, 1e-5)
+    cbow = word2vec.cbow_block_softmax_loss(tables[0][words], tables[1], centers, mask)
+    expected = word2vec.cbow_loss(*tables, jnp.broadcast_to(words, (T, S)), mask, centers)
+    np.testing.assert_allclose(cbow, expected, 1e-5)
+
+
 def test_the_weight_of_shared_negatives_keeps_their_sum(tables, block):
     """Twice the same negatives are the same loss: only their weight in all counts."""
     words, mask, negatives = block

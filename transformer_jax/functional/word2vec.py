@@ -27,6 +27,7 @@ __all__ = [
     "BlockGradients",
     "cbow_block_gradients",
     "cbow_block_loss",
+    "cbow_block_softmax_loss",
     "cbow_loss",
     "cbow_sampled_loss",
     "context_mean",
@@ -35,6 +36,7 @@ __all__ = [
     "phrase_score",
     "skip_gram_block_gradients",
     "skip_gram_block_loss",
+    "skip_gram_block_softmax_loss",
     "skip_gram_loss",
     "skip_gram_sampled_loss",
     "window_mask",
@@ -369,6 +371,50 @@ def cbow_block_gradients(
     of_hidden = positive * centers + sampled @ negatives
     of_outputs = jnp.concatenate([positive * hidden, sampled.T @ hidden])
     return BlockGradients(means.T @ of_hidden, of_outputs)
+
+
+def skip_gram_block_softmax_loss(
+    inputs: Float[Array, "S D"],
+    table: Float[Array, "V D"],
+    centers: Int[Array, " T"],
+    mask: Bool[Array, "T S"],
+) -> Float[Array, ""]:
+    """The skip-gram loss of a block with the full softmax: :func:`skip_gram_loss` of its pairs.
+
+    Args:
+        inputs: Rows of the table of inputs for the words of the block.
+        table: The table of outputs.
+        centers: The center words.
+        mask: :func:`window_mask`.
+
+    Example:
+        >>> mask, table = jnp.array([[True, False, True]]), jnp.ones((4, 2))
+        >>> one = skip_gram_block_softmax_loss(jnp.zeros((3, 2)), table, jnp.array([1]), mask)
+        >>> f"{one / jnp.log(4.0):.4f}"
+        '2.0000'
+    """
+    log_p = jax.nn.log_softmax(inputs @ table.T, axis=-1)  # [S V]
+    return -jnp.where(mask.T, log_p[:, centers], 0.0).sum()
+
+
+def cbow_block_softmax_loss(
+    inputs: Float[Array, "S D"],
+    table: Float[Array, "V D"],
+    centers: Int[Array, " T"],
+    mask: Bool[Array, "T S"],
+) -> Float[Array, ""]:
+    """The CBOW loss of a block with the full softmax: :func:`cbow_loss` of its center words.
+
+    Arguments are those of :func:`skip_gram_block_softmax_loss`.
+
+    Example:
+        >>> mask, table = jnp.array([[True, False, True]]), jnp.ones((4, 2))
+        >>> one = cbow_block_softmax_loss(jnp.zeros((3, 2)), table, jnp.array([1]), mask)
+        >>> f"{one / jnp.log(4.0):.4f}"
+        '1.0000'
+    """
+    losses = token_cross_entropy((_row_means(mask) @ inputs) @ table.T, centers)
+    return jnp.where(mask.any(-1), losses, 0.0).sum()
 
 
 def _row_means(mask):

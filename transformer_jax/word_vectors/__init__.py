@@ -1,0 +1,1 @@
+"""Word vectors of word2vec: training, files, questions of analogy and similarity."""

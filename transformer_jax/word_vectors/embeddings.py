@@ -1,0 +1,125 @@
+"""Words and their vectors: the nearest words, and analogies by 3CosAdd."""
+
+import dataclasses
+import difflib
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float32
+
+from transformer_jax.errors import DataError
+
+__all__ = ["WordEmbeddings"]
+
+_SUGGESTIONS = 3
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class WordEmbeddings:
+    """A vector for each word, the most frequent word first.
+
+    Attributes:
+        words: Each once.
+        vectors: One row a word.
+
+    Example:
+        >>> table = np.array([[1, 0], [1, 1], [-1, 0], [-1, 1.2]], np.float32)
+        >>> made = WordEmbeddings(("man", "king", "woman", "queen"), table)
+        >>> made.analogy("man", "king", "woman", top=1)[0][0]
+        'queen'
+        >>> f"{made.similarity('man', 'woman'):.1f}"
+        '-1.0'
+    """
+
+    words: tuple[str, ...]
+    vectors: Float32[np.ndarray, "V D"]
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @property
+    def size(self) -> int:
+        """Numbers in a vector."""
+        return int(self.vectors.shape[1])
+
+    @functools.cached_property
+    def index(self) -> dict[str, int]:
+        """The row of each word."""
+        return {word: row for row, word in enumerate(self.words)}
+
+    @functools.cached_property
+    def unit(self) -> Float32[np.ndarray, "V D"]:
+        """The vectors at length 1; a zero vector stays zero."""
+        lengths = np.linalg.norm(self.vectors, axis=1, keepdims=True)
+        return self.vectors / np.where(lengths > 0, lengths, 1).astype(np.float32)
+
+    def row(self, word: str) -> int:
+        """The row of a word.
+
+        Raises:
+            DataError: It has no vector; the message suggests similar spellings.
+        """
+        if word in self.index:
+            return self.index[word]
+        if word.lower() in self.index:
+            near = [word.lower()]
+        else:
+            near = difflib.get_close_matches(word, self.words, _SUGGESTIONS, 0.6)
+        hint = f"did you mean {' or '.join(near)}?" if near else "no word is spelled like it"
+        raise DataError(f"no vector for {word!r} among {len(self):,} words: {hint}")
+
+    def vector(self, word: str) -> Float32[np.ndarray, " D"]:
+        """The vector of a word.
+
+        Raises:
+            DataError: It has none.
+        """
+        found: np.ndarray = self.vectors[self.row(word)]
+        return found
+
+    def similarity(self, one: str, other: str) -> float:
+        """The cosine of two words, -1 to 1; 0 if one of their vectors is zero.
+
+        Raises:
+            DataError: A word has no vector.
+        """
+        return float(np.clip(self.unit[self.row(one)] @ self.unit[self.row(other)], -1, 1))
+
+    def most_similar(
+        self, positive: Sequence[str], negative: Sequence[str] = (), top: int = 10
+    ) -> list[tuple[str, float]]:
+        """The words whose vectors have the highest cosine with a sum of unit vectors.
+
+        Vectors of ``negative`` words are subtracted. Words that are asked with are left out.
+
+        Args:
+            positive: Words whose vectors are added.
+            negative: Words whose vectors are subtracted.
+            top: How many words, 1 or more.
+
+        Raises:
+            DataError: A word has no vector.
+        """
+        added, taken = [self.row(w) for w in positive], [self.row(w) for w in negative]
+        query = self.unit[added].sum(0) - self.unit[taken].sum(0)
+        length = float(np.linalg.norm(query))
+        cosines = self.unit @ (query / length if length else query)
+        cosines[added + taken] = -np.inf
+        top = min(top, len(self) - len({*added, *taken}))
+        # Ties in the order of words, whatever the number asked for.
+        best = np.argsort(-cosines, kind="stable")[: max(top, 0)]
+        return [(self.words[row], float(cosines[row])) for row in best]
+
+    def analogy(self, a: str, b: str, c: str, top: int = 10) -> list[tuple[str, float]]:
+        """The words ``d`` with ``a : b = c : d``: the highest ``cos(d, b − a + c)`` (3CosAdd).
+
+        The vectors of the three words have length 1; the three words are no answers. Row B20.
+
+        Source: Mikolov, Yih and Zweig 2013, https://aclanthology.org/N13-1090, formula (3); the
+        name is that of Levy and Goldberg 2014, https://aclanthology.org/W14-1618.
+
+        Raises:
+            DataError: A word has no vector.
+        """
+        return self.most_similar([b, c], [a], top)
