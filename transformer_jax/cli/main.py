@@ -9,6 +9,7 @@ from typing import Any
 
 from transformer_jax import __version__, old_names
 from transformer_jax.cli import families
+from transformer_jax.cli.analogy import Analogy
 from transformer_jax.cli.answer import Answer
 from transformer_jax.cli.attention import Attention
 from transformer_jax.cli.checks import check_values
@@ -23,6 +24,7 @@ from transformer_jax.cli.fill_mask import FillMask
 from transformer_jax.cli.flags import check_flags, flags_of, in_one_line
 from transformer_jax.cli.generate import Generate
 from transformer_jax.cli.launch import Launch
+from transformer_jax.cli.most_similar import MostSimilar
 from transformer_jax.cli.probe import Probe
 from transformer_jax.cli.prompt import Prompt
 from transformer_jax.cli.report import Report
@@ -53,6 +55,8 @@ COMMANDS: dict[str, Any] = {
     "semantic-search": SemanticSearch,
     "probe": Probe,
     "word-vectors": WordVectorsCommand,
+    "analogy": Analogy,
+    "most-similar": MostSimilar,
     "attention": Attention,
     "describe": Describe,
     "complexity": Complexity,

@@ -1,6 +1,5 @@
 """Blocks of consecutive words for the training of word vectors, drawn by NumPy."""
 
-import dataclasses
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -8,27 +7,11 @@ import numpy as np
 from jaxtyping import Float, Int32, Integer
 
 from transformer_jax.word_vectors.corpus import LINE_END, Corpus
+from transformer_jax.word_vectors.settings import BlockShape
 
-__all__ = ["BlockShape", "Blocks", "epoch_blocks", "passes"]
+__all__ = ["Blocks", "epoch_blocks", "passes"]
 
 PASS = 1 << 20  # numbers of the corpus that are drawn from at a time
-
-
-@dataclasses.dataclass(frozen=True)
-class BlockShape:
-    """How many words, blocks and negatives a step has.
-
-    Attributes:
-        words: Center words of a block.
-        blocks: Blocks of a step, which update the tables one after the other.
-        negatives: Negatives of a block, for all its words.
-        reach: The largest window.
-    """
-
-    words: int
-    blocks: int
-    negatives: int
-    reach: int
 
 
 class Blocks(NamedTuple):

@@ -6,17 +6,15 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from jaxtyping import Int, Integer
 
 from transformer_jax.data.text import read_lines
 from transformer_jax.errors import DataError
+from transformer_jax.word_vectors.settings import Words
 
-__all__ = ["LINE_END", "UNKNOWN", "Corpus", "Words", "encode", "read_corpus"]
-
-Words = Literal["letters", "blanks"]
+__all__ = ["LINE_END", "UNKNOWN", "Corpus", "encode", "read_corpus"]
 
 LINE_END = -1  # in the numbers of a corpus, behind each line
 UNKNOWN = -2  # a word that is too rare to have a number

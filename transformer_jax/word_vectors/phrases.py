@@ -88,12 +88,10 @@ def _phrases(corpus: Corpus, threshold: float, min_count: int) -> Integer[np.nda
     first, second, counts = first[often], second[often], pairs.counts[1][often]
     if not len(counts):
         return np.zeros(0, np.int64)
-    sides = (
-        jnp.asarray(side, jnp.float32) for side in (corpus.counts[first], corpus.counts[second])
+    both, one, other = (
+        jnp.asarray(x, jnp.float32) for x in (counts, corpus.counts[first], corpus.counts[second])
     )
-    scores = phrase_score(
-        jnp.asarray(counts, jnp.float32), *sides, float(corpus.total), float(min_count)
-    )
+    scores = phrase_score(both, one, other, float(corpus.total), float(min_count))
     chosen: np.ndarray = (first * V + second)[np.asarray(scores) > threshold]
     return chosen
 

@@ -1,10 +1,9 @@
 """Training of word vectors by word2vec: what a step computes, and all epochs."""
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,95 +11,16 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from transformer_jax.errors import ConfigError, NumericsError, at_least
+from transformer_jax.errors import NumericsError
 from transformer_jax.functional import word2vec
-from transformer_jax.word_vectors.batches import Blocks, BlockShape, epoch_blocks
-from transformer_jax.word_vectors.corpus import Corpus, Words
+from transformer_jax.word_vectors.batches import Blocks, epoch_blocks
+from transformer_jax.word_vectors.corpus import Corpus
+from transformer_jax.word_vectors.settings import Word2VecConfig
 
-__all__ = ["Report", "Tables", "TextConfig", "Word2VecConfig", "initial_tables", "train_epochs"]
+__all__ = ["Report", "Tables", "initial_tables", "make_step", "train_epochs"]
 
-_STEP_WORDS = 4096  # of a step, about
 _LEAST_RATE = 1e-4  # of the first learning rate, at the end
-_INITIAL_RATE = {"skip-gram": 0.025, "cbow": 0.075}
-
-
-@dataclasses.dataclass(frozen=True)
-class TextConfig:
-    """How texts become words."""
-
-    words: Words = "letters"
-    """Words: letters (lowercase, runs of letters, digits, _ and inner apostrophes) or blanks
-    (what stands between blanks, as it is)."""
-    min_count: int = 5
-    """Rarer words are left out."""
-    phrases: int = 0
-    """Passes that join two words that occur together into one, such as new_york; 2 passes make
-    phrases of up to four words."""
-    phrase_threshold: float = 100.0
-    """Score that a phrase exceeds; a higher threshold makes fewer phrases."""
-
-    def check(self) -> None:
-        """Refuses values that cannot be.
-
-        Raises:
-            ConfigError: It names the setting.
-        """
-        at_least("text", self, min_count=1, phrases=0, phrase_threshold=0)
-
-
-@dataclasses.dataclass(frozen=True)
-class Word2VecConfig:
-    """How word vectors are trained."""
-
-    method: Literal["skip-gram", "cbow"] = "skip-gram"
-    """Method: skip-gram predicts a word from each word near it, cbow from the mean of them all."""
-    loss: Literal["negative-sampling", "softmax"] = "negative-sampling"
-    """Loss: negative sampling, or the full softmax, which is for small vocabularies."""
-    size: int = 300
-    """Size of the vectors."""
-    window: int = 5
-    """Largest distance of words that predict each other."""
-    negative: int = 5
-    """Negatives for each positive pair."""
-    sample: float = 1e-3
-    """Share of the text above which words are subsampled; 0 keeps all words."""
-    epochs: int = 5
-    """Passes over the text."""
-    learning_rate: float | None = None
-    """Initial learning rate, which falls linearly to nearly 0; None is 0.025, and 0.075 for
-    cbow."""
-    noise_exponent: float = 0.75
-    """Negatives are drawn by their counts to this power."""
-    block: int = 32
-    """Consecutive center words that share their negatives and are one update."""
-    shared_negatives: int = 32
-    """Negatives of a block; each has the weight that makes them `negative` for each pair."""
-    seed: int = 0
-    """Seed; on one machine, the same seed gives the same vectors."""
-
-    def check(self) -> None:
-        """Refuses values that cannot be.
-
-        Raises:
-            ConfigError: It names the setting.
-        """
-        least = dict.fromkeys(("size", "window", "negative", "epochs", "block"), 1)
-        at_least("training", self, **least, shared_negatives=1, sample=0, noise_exponent=0, seed=0)
-        if not 0 < self.initial_rate <= 1:
-            raise ConfigError(
-                f"training.learning_rate is {self.initial_rate}: more than 0, at most 1"
-            )
-
-    @property
-    def initial_rate(self) -> float:
-        """The learning rate at the beginning."""
-        return _INITIAL_RATE[self.method] if self.learning_rate is None else self.learning_rate
-
-    @property
-    def shape(self) -> BlockShape:
-        """The shape of a step."""
-        blocks = max(_STEP_WORDS // self.block, 1)
-        return BlockShape(self.block, blocks, self.shared_negatives, self.window)
+_REPORTED = 64  # steps between reports; what is computed waits for no report meanwhile
 
 
 class Tables(NamedTuple):
@@ -120,12 +40,14 @@ class Report(NamedTuple):
 
     Attributes:
         progress: 0 to 1.
+        epochs: All epochs of the training.
         loss: Mean loss of a prediction, in nats: of a pair, or of a center word for cbow. It is an
             estimate from one block of every step.
         learning_rate: Of the last step.
     """
 
     progress: float
+    epochs: int
     loss: float
     learning_rate: float
 
@@ -163,29 +85,37 @@ def train_epochs(
     keep = np.asarray(word2vec.keep_probability(counts, config.sample))
     noise = np.asarray(word2vec.noise_distribution(counts, config.noise_exponent))
     step = make_step(config)
-    sums = []
+    sums: list[Array] = []
+
+    def tell(progress: float, rate: float) -> None:
+        mean = _mean_loss(sums)
+        sums.clear()
+        if report is not None:
+            report(Report(progress, config.epochs, mean, rate))
+
     for epoch in range(first, config.epochs):
         drawn = epoch_blocks(corpus, keep, noise, config.shape, (config.seed, epoch))
+        progress, rate = 0.0, config.initial_rate
         for number, blocks in enumerate(drawn):
             progress = (epoch + blocks.progress) / config.epochs
             rate = config.initial_rate * max(1 - progress, _LEAST_RATE)
             tables, loss = step(tables, blocks._replace(progress=0.0), np.float32(rate))
             sums.append(loss)
-            if len(sums) >= 64 or not number:
-                _tell(report, progress, sums, rate)
-                sums = []
+            if len(sums) >= _REPORTED or not number:
+                tell(progress, rate)
+        if sums:
+            tell(progress, rate)
         yield epoch + 1, tables
 
 
-def _tell(report: Any, progress: float, sums: list[Array], rate: float) -> None:
+def _mean_loss(sums: list[Array]) -> float:
     total, weight = np.sum(jax.device_get(sums), axis=0)
     if not math.isfinite(total):
         raise NumericsError(
-            "the loss is not finite: lower --training.learning-rate, or raise "
-            "--training.shared-negatives"
+            "the loss is not finite: lower --training.learning-rate, or --training.block for a "
+            "small vocabulary"
         )
-    if report is not None:
-        report(Report(progress, float(total / max(weight, 1)), rate))
+    return float(total / max(weight, 1))
 
 
 def make_step(config: Word2VecConfig) -> Callable[..., tuple[Tables, Array]]:
@@ -206,9 +136,12 @@ def make_step(config: Word2VecConfig) -> Callable[..., tuple[Tables, Array]]:
         return _Block(words, words[reach : reach + T], blocks.negatives[number], mask)
 
     def step(tables: Tables, blocks: Blocks, rate: Array) -> tuple[Tables, Array]:
-        loss = _first_loss(config, tables, block_at(blocks, 0))
-        one = lambda number, tables: update(tables, block_at(blocks, number), rate)
-        return lax.fori_loop(0, blocks.windows.shape[0], one, tables), loss
+        def one(number, carry):
+            tables, first = carry
+            tables, loss = update(tables, block_at(blocks, number), rate, number == 0)
+            return tables, jnp.where(number == 0, loss, first)
+
+        return lax.fori_loop(0, blocks.windows.shape[0], one, (tables, jnp.zeros(2)))
 
     return jax.jit(step, donate_argnums=0)
 
@@ -236,28 +169,35 @@ _SOFTMAX_LOSSES = {
 }
 
 
-def _sampled_update(config: Word2VecConfig, tables: Tables, block: _Block, rate: Array) -> Tables:
-    predicted = block.predicted
+# Tables are read where they are updated alone: a gather before the loop would copy them.
+def _sampled_update(
+    config: Word2VecConfig, tables: Tables, block: _Block, rate: Array, told: Array
+) -> tuple[Tables, Array]:
+    predicted, negative = block.predicted, float(config.negative)
     rows = tables.inputs[block.words], tables.outputs[predicted]
-    found = _GRADIENTS[config.method](*rows, block.mask, float(config.negative))
-    return Tables(
+    found = _GRADIENTS[config.method](*rows, block.mask, negative)
+    loss = lax.cond(
+        told, lambda: _LOSSES[config.method](*rows, block.mask, negative), lambda: jnp.float32(0)
+    )
+    tables = Tables(
         tables.inputs.at[block.words].add(-rate * found.inputs),
         tables.outputs.at[predicted].add(-rate * found.outputs),
     )
+    return tables, _with_count(config, loss, block)
 
 
-def _softmax_update(config: Word2VecConfig, tables: Tables, block: _Block, rate: Array) -> Tables:
-    loss = jax.grad(_SOFTMAX_LOSSES[config.method], (0, 1))
-    rows, table = loss(tables.inputs[block.words], tables.outputs, block.centers, block.mask)
-    return Tables(tables.inputs.at[block.words].add(-rate * rows), tables.outputs - rate * table)
-
-
-def _first_loss(config: Word2VecConfig, tables: Tables, block: _Block) -> Array:
+def _softmax_update(
+    config: Word2VecConfig, tables: Tables, block: _Block, rate: Array, told: Array
+) -> tuple[Tables, Array]:
+    del told
+    loss = jax.value_and_grad(_SOFTMAX_LOSSES[config.method], (0, 1))
     rows = tables.inputs[block.words]
-    if config.loss == "softmax":
-        loss = _SOFTMAX_LOSSES[config.method](rows, tables.outputs, block.centers, block.mask)
-    else:
-        outputs = tables.outputs[block.predicted]
-        loss = _LOSSES[config.method](rows, outputs, block.mask, float(config.negative))
+    value, (rows, table) = loss(rows, tables.outputs, block.centers, block.mask)
+    tables = Tables(tables.inputs.at[block.words].add(-rate * rows), tables.outputs - rate * table)
+    return tables, _with_count(config, value, block)
+
+
+def _with_count(config: Word2VecConfig, loss: Array, block: _Block) -> Array:
+    """The loss and how many predictions it is of."""
     count = block.mask.sum() if config.method == "skip-gram" else block.mask.any(-1).sum()
     return jnp.stack([loss, count.astype(jnp.float32)])

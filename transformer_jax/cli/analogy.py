@@ -1,0 +1,133 @@
+"""``transformer-jax analogy``: analogies by word vectors, one or a file of them."""
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tyro
+
+from transformer_jax.cli.output import note, tsv, wrote
+from transformer_jax.errors import ConfigError, DataError, plural
+
+if TYPE_CHECKING:
+    from transformer_jax.word_vectors.embeddings import WordEmbeddings
+
+__all__ = ["Analogy"]
+
+_PAIRS = 12  # of a picture
+
+
+@dataclasses.dataclass(frozen=True)
+class Analogy:
+    """Answer "a is to b as c is to …" by word vectors (3CosAdd), or a file of such questions."""
+
+    vectors: tyro.conf.Positional[Path]
+    """Word vectors: text or binary of word2vec, or the folder of a training of them."""
+    words: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Three words a b c: the answer is to c as b is to a, such as france paris italy."""
+    top: int = 5
+    """Number of answers to print."""
+    questions: Path | None = None
+    """File of questions of four words, with sections, such as questions-words.txt: prints the
+    accuracy of each section."""
+    section: str | None = None
+    """Only this section of the file."""
+    limit: int = 300_000
+    """Most frequent words that take part."""
+    output: Path | None = None
+    """Picture to write too (.png, .svg, .html): the words in two dimensions, with arrows."""
+
+    def __call__(self) -> int:
+        """Prints answers with cosines, or accuracies."""
+        self._check()
+        from transformer_jax.word_vectors.formats import load_embeddings
+        from transformer_jax.word_vectors.questions import read_analogies
+
+        sections = None if self.questions is None else read_analogies(self.questions)
+        if sections is not None and self.section is not None:
+            if self.section not in sections:
+                raise ConfigError(
+                    f"--section {self.section}: {self.questions} has {', '.join(sections)}"
+                )
+            sections = {self.section: sections[self.section]}
+        embeddings = load_embeddings(self.vectors, self.limit)
+        if sections is None:
+            return self._one(embeddings)
+        self._answer(embeddings, sections)
+        if self.output is not None:
+            name, questions = next(iter(sections.items()))
+            known = [q for q in questions if all(word in embeddings.index for word in q)]
+            pairs = dict.fromkeys(pair for q in known for pair in (q[:2], q[2:]))
+            if not pairs:
+                raise DataError(f"--output: no question of {name} has vectors for all its words")
+            self._draw(embeddings, list(pairs)[:_PAIRS], (), name)
+        return 0
+
+    def _check(self) -> None:
+        from transformer_jax.visual.figures import SUFFIXES
+
+        if (len(self.words) != 3) if self.questions is None else self.words:
+            raise ConfigError(
+                f"{plural(len(self.words), 'word')}: give three, such as analogy VECTORS france "
+                f"paris italy, or --questions FILE and none"
+            )
+        if self.section is not None and self.questions is None:
+            raise ConfigError("--section is of a file of questions: add --questions FILE")
+        for name in ("top", "limit"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"--{name} is {getattr(self, name)}: at least 1")
+        if self.output is not None and self.output.suffix not in SUFFIXES:
+            raise ConfigError(
+                f"--output {self.output}: pictures are written as {', '.join(SUFFIXES)}"
+            )
+
+    def _one(self, embeddings: "WordEmbeddings") -> int:
+        a, b, c = self.words
+        answers = embeddings.analogy(a, b, c, self.top)
+        for word, cosine in answers:
+            print(tsv(word, cosine).decode(), end="")
+        if self.output is not None and answers:
+            best, others = answers[0][0], [word for word, _ in answers[1:]]
+            self._draw(embeddings, [(a, b), (c, best)], others, f"{a} : {b} = {c} : {best}")
+        return 0
+
+    def _answer(
+        self, embeddings: "WordEmbeddings", sections: dict[str, list[tuple[str, str, str, str]]]
+    ) -> None:
+        from transformer_jax.word_vectors.questions import AnalogySection, answer_analogies
+
+        found = answer_analogies(embeddings, sections, limit=self.limit)
+        sums = (sum(getattr(one, n) for one in found) for n in ("correct", "answered", "questions"))
+        total = AnalogySection("total", *sums)
+        rows = [*found, total] if len(found) > 1 else found
+        width = max(len(one.name) for one in rows)
+        print(f"{'section':<{width}}  accuracy  correct  answered  questions")
+        for one in rows:
+            accuracy = f"{one.accuracy:8.2%}" if one.answered else f"{'-':>8}"
+            print(
+                f"{one.name:<{width}}  {accuracy}  {one.correct:7,}  {one.answered:8,}  "
+                f"{one.questions:9,}"
+            )
+        if left := total.questions - total.answered:
+            note(f"{plural(left, 'question')} not answered: a word has no vector")
+
+    def _draw(
+        self,
+        embeddings: "WordEmbeddings",
+        arrows: "list[tuple[str, str]]",
+        others: "list[str] | tuple[()]",
+        title: str,
+    ) -> None:
+        from transformer_jax.visual.word_map import plot_words
+
+        assert self.output is not None
+        words = list(dict.fromkeys([word for arrow in arrows for word in arrow] + [*others]))
+        rows = embeddings.unit[[embeddings.row(word) for word in words]]
+        try:
+            self.output.parent.mkdir(parents=True, exist_ok=True)
+            plot_words(words, rows, self.output, arrows=arrows, title=title)
+        except OSError as error:
+            raise ConfigError(
+                f"--output {self.output}: cannot be written: {error.strerror}"
+            ) from None
+        wrote(self.output)

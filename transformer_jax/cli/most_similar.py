@@ -1,0 +1,63 @@
+"""``transformer-jax most-similar``: the nearest words by word vectors, and similarity files."""
+
+import dataclasses
+from pathlib import Path
+
+import tyro
+
+from transformer_jax.cli.output import tsv
+from transformer_jax.errors import ConfigError
+
+__all__ = ["MostSimilar"]
+
+
+@dataclasses.dataclass(frozen=True)
+class MostSimilar:
+    """Print the words with the highest cosine to a word, as TSV, or answer similarity files."""
+
+    vectors: tyro.conf.Positional[Path]
+    """Word vectors: text or binary of word2vec, or the folder of a training of them."""
+    words: tyro.conf.Positional[tuple[str, ...]] = ()
+    """The word, or several: then the sum of their vectors is asked with."""
+    without: tuple[str, ...] = ()
+    """Words whose vectors are subtracted."""
+    top: int = 10
+    """Number of words to print."""
+    pairs: tuple[Path, ...] = ()
+    """Files of two words and a similarity per line, such as WS-353: prints Spearman's and
+    Pearson's correlation with the cosines, and how many pairs have vectors."""
+    limit: int | None = None
+    """Most frequent words that take part; None is all."""
+
+    def __call__(self) -> int:
+        """Prints words with cosines, or correlations."""
+        for name in ("top", "limit"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ConfigError(f"--{name} is {value}: at least 1")
+        if bool(self.words) == bool(self.pairs):
+            raise ConfigError(
+                "one of both is needed: a word, such as most-similar VECTORS house, or --pairs FILE"
+            )
+        if self.without and not self.words:
+            raise ConfigError("--without goes with words: most-similar VECTORS king --without man")
+        from transformer_jax.word_vectors.formats import load_embeddings
+        from transformer_jax.word_vectors.questions import (
+            correlate_similarities,
+            read_similarities,
+        )
+
+        files = [(path, read_similarities(path)) for path in self.pairs]
+        embeddings = load_embeddings(self.vectors, self.limit)
+        if self.words:
+            for word, cosine in embeddings.most_similar(self.words, self.without, self.top):
+                print(tsv(word, cosine).decode(), end="")
+            return 0
+        width = max(4, *(len(path.name) for path, _ in files))
+        print(f"{'file':<{width}}  Spearman  Pearson  pairs with vectors")
+        for path, pairs in files:
+            one = correlate_similarities(embeddings, pairs)
+            print(
+                f"{path.name:<{width}}  {one.spearman:8.4f}  {one.pearson:7.4f}  "
+                f"{one.answered:,} of {one.pairs:,}"
+            )
+        return 0

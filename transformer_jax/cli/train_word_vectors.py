@@ -1,0 +1,143 @@
+"""``python -m experiments.word_vectors``: trains word vectors by word2vec, or resumes it."""
+
+import dataclasses
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tyro
+
+from transformer_jax.cli.errors import guarded, leave, terminated
+from transformer_jax.cli.output import say, wrote
+from transformer_jax.cli.run_flags import near, parse_flags
+from transformer_jax.errors import ConfigError
+from transformer_jax.word_vectors.settings import TextConfig, Word2VecConfig
+
+if TYPE_CHECKING:
+    from transformer_jax.word_vectors.corpus import Corpus
+    from transformer_jax.word_vectors.training import Report
+
+__all__ = ["PROGRAM", "Resume", "Train", "main", "run_as_program"]
+
+PROGRAM = "python -m experiments.word_vectors"
+HELP = f"""Train word vectors by word2vec (skip-gram or CBOW).
+
+  {PROGRAM} train TEXT --output DIR
+  {PROGRAM} resume DIR
+
+DIR/vectors.bin is what transformer-jax analogy and most-similar read. All flags: train --help."""
+_EVERY = 8.0  # seconds between lines of progress
+
+
+@dataclasses.dataclass(frozen=True)
+class Train:
+    """Train word vectors of text files."""
+
+    texts: tyro.conf.Positional[tuple[Path, ...]]
+    """Text files, UTF-8, perhaps .gz; a sentence or paragraph per line."""
+    output: Path = Path("runs/word-vectors")
+    """Folder of vectors.bin and config.json."""
+    overwrite: bool = False
+    """Replace word vectors that are in the folder."""
+    text: TextConfig = dataclasses.field(default_factory=TextConfig)
+    training: Word2VecConfig = dataclasses.field(default_factory=Word2VecConfig)
+
+    def __call__(self) -> int:
+        """Trains, and prints progress on standard error."""
+        self.text.check()
+        self.training.check()
+        say("train: starting")
+        from transformer_jax.word_vectors.run import train_word_vectors
+
+        made = train_word_vectors(
+            self.texts,
+            self.output,
+            text=self.text,
+            training=self.training,
+            overwrite=self.overwrite,
+            report=_Progress(),
+        )
+        return _done(self.output, made)
+
+
+@dataclasses.dataclass(frozen=True)
+class Resume:
+    """Resume a training of word vectors after its last whole epoch."""
+
+    output: tyro.conf.Positional[Path]
+    """Folder of the training; its texts are read again."""
+
+    def __call__(self) -> int:
+        """Trains the epochs that are left."""
+        say("resume: starting")
+        from transformer_jax.word_vectors.run import resume_word_vectors
+
+        return _done(self.output, resume_word_vectors(self.output, report=_Progress()))
+
+
+COMMANDS: dict[str, Any] = {"train": Train, "resume": Resume}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command of ``arguments``, or of the command line; returns its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or given[0] in ("-h", "--help"):
+        print(HELP)
+        return 0
+    with terminated("stopped by a signal: resume continues after the last whole epoch"):
+        return guarded(lambda: _run(given))
+
+
+def run_as_program() -> None:
+    """Run the command line and exit with its code."""
+    leave(main())
+
+
+def _run(given: list[str]) -> int:
+    if given[0] not in COMMANDS:
+        raise ConfigError(f"unknown command {given[0]}: {near(given[0], COMMANDS)}")
+    command = parse_flags(COMMANDS[given[0]], f"{PROGRAM} {given[0]}", given[1:])
+    from transformer_jax.allocator import retain_freed_memory
+    from transformer_jax.compilation_cache import enable_compilation_cache
+
+    retain_freed_memory()
+    enable_compilation_cache()
+    code: int = command()
+    return code
+
+
+def _done(output: Path, made: Any) -> int:
+    from transformer_jax.word_vectors.formats import VECTORS
+
+    wrote(output / VECTORS, what=f"{len(made):,} words × {made.size:,}")
+    return 0
+
+
+class _Progress:
+    """A line of progress every few seconds."""
+
+    def __init__(self) -> None:
+        self._began: tuple[float, float] | None = None  # time, progress
+        self._shown = 0.0
+
+    def __call__(self, report: "Report", corpus: "Corpus") -> None:
+        from transformer_jax.training.activity import duration
+
+        now = time.monotonic()
+        if self._began is None:
+            self._began = now, report.progress
+            say(f"{corpus.total:,} words, {len(corpus.words):,} different ones kept")
+        elif now - self._shown < _EVERY and report.progress < 1:
+            return
+        self._shown = now
+        spent, done = now - self._began[0], report.progress - self._began[1]
+        parts = [f"{report.progress:.1%}", f"loss {report.loss:.4f}"]
+        if spent and done:
+            words = corpus.total * report.epochs
+            parts.append(f"{words * done / spent:,.0f} words/s")
+        parts.append(f"lr {report.learning_rate:.3g}")
+        if spent and done:
+            parts.append(f"ETA {duration(spent / done * (1 - report.progress))}")
+        say("  ".join(parts))

@@ -1,0 +1,78 @@
+"""A picture of words in two dimensions, with arrows from a word to what is analogous."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+
+from transformer_jax.visual.figures import new_figure, save
+
+__all__ = ["plot_words", "principal_components"]
+
+
+def principal_components(x: Float[np.ndarray, "n D"], count: int = 2) -> Float[np.ndarray, "n C"]:
+    """The coordinates of rows along the directions of most variance (PCA), around their mean.
+
+    ``X − mean = U S Vᵀ``; the result is the first columns of ``U S``. The sign of each column is
+    that of its entry of largest size, so that it does not depend on the library. Where ``x`` has
+    less dimensions than asked for, further columns are 0.
+
+    Source: Pearson 1901; Jolliffe, *Principal Component Analysis*, 2002.
+
+    Example:
+        >>> principal_components(np.array([[0.0, 0.0], [0.0, 4.0]]), 1).ravel()
+        array([-2.,  2.])
+    """
+    x = x.astype(np.float64)
+    u, s, _ = np.linalg.svd(x - x.mean(0), full_matrices=False)
+    found = (u * s)[:, :count]
+    # Of entries of one size the last decides.
+    sizes = np.abs(found)
+    ties = np.isclose(sizes, sizes.max(0, keepdims=True))
+    last = (len(found) - 1 - ties[::-1].argmax(0))[None, :]
+    signs = np.where(np.take_along_axis(found, last, axis=0) < 0, -1.0, 1.0)
+    found = found * signs
+    return np.pad(found, ((0, 0), (0, max(count - found.shape[1], 0))))
+
+
+def plot_words(
+    words: Sequence[str],
+    vectors: Float[np.ndarray, "n D"],
+    path: Path,
+    *,
+    arrows: Sequence[tuple[str, str]] = (),
+    title: str = "Words",
+) -> None:
+    """Writes a map of words: their vectors on their first two principal components.
+
+    Args:
+        words: The names of the points.
+        vectors: A row for each.
+        path: Where to; its suffix says PNG, SVG or HTML.
+        arrows: Pairs of words with an arrow from the first to the second: analogies are arrows
+            that are nearly parallel. Row B20.
+        title: Above the picture.
+    """
+    points = dict(zip(words, principal_components(vectors), strict=True))
+    ends = {word for arrow in arrows for word in arrow}
+    figure = new_figure(7.0, 5.5)
+    ax = figure.subplots()
+    for word, (x, y) in points.items():
+        ax.scatter(x, y, s=22, color="tab:blue" if word in ends else "0.6", zorder=3)
+        ax.annotate(
+            word,
+            (x, y),
+            xytext=(5, 4),
+            textcoords="offset points",
+            fontsize=10 if word in ends else 8,
+            color="black" if word in ends else "0.4",
+        )
+    for start, end in arrows:
+        style = {"arrowstyle": "->", "color": "tab:orange", "lw": 1.6, "shrinkA": 4, "shrinkB": 4}
+        ax.annotate("", points[end], points[start], arrowprops=style)
+    ax.margins(0.15)
+    ax.set(xlabel="first principal component", ylabel="second principal component", title=title)
+    ax.grid(color="0.92")
+    ax.set_axisbelow(True)
+    save(figure, path, title=title)

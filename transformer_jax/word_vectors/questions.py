@@ -1,0 +1,185 @@
+"""Analogy and word-similarity files, and how word vectors answer them."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int
+
+from transformer_jax.data.text import read_lines
+from transformer_jax.errors import DataError, plural
+from transformer_jax.evaluation.correlation import pearson, spearman
+from transformer_jax.word_vectors.embeddings import WordEmbeddings
+
+__all__ = [
+    "AnalogySection",
+    "Similarities",
+    "answer_analogies",
+    "correlate_similarities",
+    "read_analogies",
+    "read_similarities",
+]
+
+_BLOCK = 256  # questions at a time
+Question = tuple[str, str, str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class AnalogySection:
+    """The answers to the questions of a section.
+
+    Attributes:
+        name: Of the section.
+        correct: Questions that are answered correctly.
+        answered: Questions whose four words have vectors.
+        questions: All of them.
+    """
+
+    name: str
+    correct: int
+    answered: int
+    questions: int
+
+    @property
+    def accuracy(self) -> float:
+        """Of the questions whose words have vectors; NaN if there are none."""
+        return self.correct / self.answered if self.answered else float("nan")
+
+
+@dataclasses.dataclass(frozen=True)
+class Similarities:
+    """How cosines agree with similarities that people gave.
+
+    Attributes:
+        spearman: Correlation of ranks; NaN if fewer than two pairs have vectors.
+        pearson: Linear correlation.
+        answered: Pairs whose words both have vectors.
+        pairs: All of them.
+    """
+
+    spearman: float
+    pearson: float
+    answered: int
+    pairs: int
+
+
+def read_analogies(path: Path) -> dict[str, list[Question]]:
+    """The questions of each section of a file such as Google's ``questions-words.txt``.
+
+    A line ``: name`` begins a section; any other line is four words, ``a b c d`` with
+    ``a : b = c : d``.
+
+    Raises:
+        DataError: It cannot be read, or a line is neither.
+    """
+    sections: dict[str, list[Question]] = {}
+    name = ""
+    for number, line in enumerate(read_lines(path), 1):
+        words = line.split()
+        if not words:
+            continue
+        if words[0].startswith(":"):
+            name = line.strip().removeprefix(":").strip()
+        elif len(words) == 4:
+            a, b, c, d = words
+            sections.setdefault(name or "questions", []).append((a, b, c, d))
+        else:
+            raise DataError(
+                f"{path}:{number}: {plural(len(words), 'word')}: a question is four words, and a "
+                f'section begins with ": name"'
+            )
+    if not sections:
+        raise DataError(f"{path}: no questions: a question is a line of four words")
+    return sections
+
+
+def read_similarities(path: Path) -> list[tuple[str, str, float]]:
+    """Pairs of words with a number: the first three columns, by tabs, commas or blanks.
+
+    Empty lines and those that begin with ``#`` are left out, and a first line without a number is
+    a header.
+
+    Raises:
+        DataError: It cannot be read, or a line is no pair.
+    """
+    pairs: list[tuple[str, str, float]] = []
+    for number, line in enumerate(read_lines(path), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        mark = next((mark for mark in "\t," if mark in line), None)
+        fields = [field.strip() for field in line.strip().split(mark)]
+        try:
+            one, other, value = fields[0], fields[1], float(fields[2])
+        except (IndexError, ValueError):
+            if number == 1 and len(fields) >= 3:
+                continue
+            raise DataError(
+                f"{path}:{number}: a pair is two words and a number, with tabs, commas or blanks "
+                f"between"
+            ) from None
+        if not np.isfinite(value):
+            raise DataError(f"{path}:{number}: {value} is no similarity")
+        pairs.append((one, other, value))
+    if not pairs:
+        raise DataError(f"{path}: no pairs: a pair is a line of two words and a number")
+    return pairs
+
+
+def answer_analogies(
+    embeddings: WordEmbeddings, sections: dict[str, list[Question]], *, limit: int = 300_000
+) -> list[AnalogySection]:
+    """The accuracy of 3CosAdd in each section, row B20.
+
+    Upper and lower case are the same, as in ``word2vec.c`` and gensim: of the words that differ by
+    it the first has its vector used. The answer is the word of the highest cosine that is none of
+    the three; questions with a word without a vector are not answered, and not wrong.
+
+    Args:
+        embeddings: Word vectors.
+        sections: Questions by section.
+        limit: Words that take part: the most frequent ones.
+    """
+    # Of words that differ by case, the first: others are no answers, as in gensim.
+    folded: dict[str, int] = {}
+    for row, word in enumerate(embeddings.words[:limit]):
+        folded.setdefault(word.casefold(), row)
+    unit = embeddings.unit[list(folded.values())]
+    places = {word: place for place, word in enumerate(folded)}
+    found = []
+    for name, questions in sections.items():
+        rows = [[places.get(word.casefold(), -1) for word in question] for question in questions]
+        known = np.array([row for row in rows if min(row) >= 0], np.int64).reshape(-1, 4)
+        correct = sum(
+            _correct(unit, known[start : start + _BLOCK]) for start in range(0, len(known), _BLOCK)
+        )
+        found.append(AnalogySection(name, correct, len(known), len(questions)))
+    return found
+
+
+def correlate_similarities(
+    embeddings: WordEmbeddings, pairs: Sequence[tuple[str, str, float]]
+) -> Similarities:
+    """The correlation of cosines with similarities that people gave.
+
+    A word that has no vector as it is written is looked up in lower case. Pairs with a word
+    without a vector are left out.
+    """
+    index = embeddings.index
+    place = lambda word: index.get(word, index.get(word.lower(), -1))
+    rows = [(place(one), place(other), value) for one, other, value in pairs]
+    known = [row for row in rows if min(row[:2]) >= 0]
+    if len(known) < 2:
+        return Similarities(float("nan"), float("nan"), len(known), len(pairs))
+    first, second = (embeddings.unit[[int(row[side]) for row in known]] for side in (0, 1))
+    cosines = np.einsum("nd,nd->n", first, second)
+    values = np.array([row[2] for row in known])
+    return Similarities(spearman(cosines, values), pearson(cosines, values), len(known), len(pairs))
+
+
+def _correct(unit: np.ndarray, rows: Int[np.ndarray, "n 4"]) -> int:
+    """How many questions are answered correctly."""
+    a, b, c, d = rows.T
+    scores = (unit[b] - unit[a] + unit[c]) @ unit.T
+    np.put_along_axis(scores, rows[:, :3], -np.inf, axis=1)
+    return int((scores.argmax(1) == d).sum())

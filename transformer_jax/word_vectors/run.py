@@ -1,0 +1,199 @@
+"""Training word vectors of text files into a folder, and resuming it after an epoch."""
+
+import dataclasses
+import hashlib
+import json
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
+
+from transformer_jax.data.text import check_readable
+from transformer_jax.errors import CheckpointError, ConfigError, plural
+from transformer_jax.output_files import Destination
+from transformer_jax.training.activity import working
+from transformer_jax.word_vectors.corpus import Corpus, read_corpus
+from transformer_jax.word_vectors.embeddings import WordEmbeddings
+from transformer_jax.word_vectors.formats import VECTORS, save_embeddings
+from transformer_jax.word_vectors.phrases import join_phrases
+from transformer_jax.word_vectors.settings import TextConfig, Word2VecConfig
+from transformer_jax.word_vectors.training import Report, Tables, initial_tables, train_epochs
+
+__all__ = ["CONFIG", "STATE", "resume_word_vectors", "train_word_vectors"]
+
+CONFIG = "config.json"
+STATE = "state.safetensors"  # after the last epoch that is done, until all are
+Tell = Callable[[Report, Corpus], None]
+
+
+def train_word_vectors(
+    texts: Sequence[str | Path],
+    output: str | Path,
+    *,
+    text: TextConfig | None = None,
+    training: Word2VecConfig | None = None,
+    overwrite: bool = False,
+    report: Tell | None = None,
+) -> WordEmbeddings:
+    """Trains word vectors by word2vec: the vectors, which are written to a folder too.
+
+    The folder has ``vectors.bin`` (word2vec's binary format) and ``config.json`` with the
+    settings and what came of them; ``state.safetensors`` while epochs are left.
+
+    Args:
+        texts: Text files, one sentence or paragraph a line.
+        output: The folder.
+        text: How the texts become words.
+        training: How the vectors are trained.
+        overwrite: Whether vectors that are in the folder are replaced.
+        report: Is called now and then with how far training is.
+
+    Raises:
+        UserError: A setting, a text or the folder cannot be as it is.
+    """
+    text, training = text or TextConfig(), training or Word2VecConfig()
+    text.check()
+    training.check()
+    output = Path(output)
+    if not texts:
+        raise ConfigError("no text files: name one or more to train on")
+    for path in texts:
+        check_readable(path)
+    there = [name for name in (CONFIG, VECTORS, STATE) if (output / name).exists()]
+    if there and not overwrite:
+        raise ConfigError(
+            f"{output}: there are word vectors already ({', '.join(there)}): choose another "
+            f"folder, resume them, or --overwrite"
+        )
+    settings = {
+        "texts": [str(Path(path).absolute()) for path in texts],
+        "text": dataclasses.asdict(text),
+        "training": dataclasses.asdict(training),
+    }
+    _write(output / CONFIG, json.dumps(settings, indent=1).encode())
+    for name in (VECTORS, STATE):
+        (output / name).unlink(missing_ok=True)
+    return _train(output, settings, report)
+
+
+def resume_word_vectors(output: str | Path, *, report: Tell | None = None) -> WordEmbeddings:
+    """Resumes a training after its last whole epoch: as if it had not been interrupted.
+
+    Args:
+        output: The folder of :func:`train_word_vectors`.
+        report: Is called now and then with how far training is.
+
+    Raises:
+        CheckpointError: There is nothing to resume, or the texts have changed.
+        UserError: A text cannot be read any more.
+    """
+    output = Path(output)
+    try:
+        settings = json.loads((output / CONFIG).read_text("utf-8"))
+        TextConfig(**settings["text"])
+        Word2VecConfig(**settings["training"])
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"{output}: there is nothing to resume: no {CONFIG} in this folder"
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{output / CONFIG}: is damaged or foreign: {error}") from None
+    if (output / VECTORS).exists():
+        raise CheckpointError(f"{output}: there is nothing to resume: all epochs are done")
+    return _train(output, settings, report)
+
+
+def _train(output: Path, settings: dict[str, Any], report: Tell | None) -> WordEmbeddings:
+    text = TextConfig(**settings["text"])
+    training = Word2VecConfig(**settings["training"])
+    with tempfile.TemporaryDirectory(prefix=".words-", dir=output) as folder:
+        corpus = _read([Path(path) for path in settings["texts"]], text, Path(folder))
+        first, begun = _state(output / STATE, corpus, training)
+        began, told = time.monotonic(), []
+
+        def tell(one: Report) -> None:
+            told.append(one.loss)
+            if report is not None:
+                report(one, corpus)
+
+        for epochs, tables in train_epochs(corpus, training, begun, first, tell):
+            if epochs < training.epochs:
+                _save(output / STATE, corpus, tables, epochs)
+        vectors = np.asarray(jax.device_get(tables.inputs))
+        seconds = time.monotonic() - began
+    embeddings = WordEmbeddings(corpus.words, vectors)
+    words = corpus.total * (training.epochs - first)
+    results = {
+        "vocabulary": len(corpus.words),
+        "words": corpus.total,
+        "loss": told[-1] if told else None,
+        "words_per_second": round(words / seconds) if seconds else None,
+    }
+    _write(output / CONFIG, json.dumps(settings | {"results": results}, indent=1).encode())
+    save_embeddings(embeddings, output / VECTORS, binary=True)
+    (output / STATE).unlink(missing_ok=True)
+    return embeddings
+
+
+def _read(paths: list[Path], text: TextConfig, folder: Path) -> Corpus:
+    with working("reading the texts"):
+        corpus = read_corpus(paths, folder / "0", words=text.words, min_count=text.min_count)
+    for number in range(text.phrases):
+        with working(f"finding phrases, pass {number + 1} of {text.phrases}"):
+            corpus = join_phrases(
+                corpus,
+                folder / str(number + 1),
+                threshold=text.phrase_threshold,
+                min_count=text.min_count,
+            )
+        (folder / str(number)).unlink()
+    return corpus
+
+
+def _fingerprint(corpus: Corpus) -> str:
+    """Of the vocabulary and its counts: other texts have another."""
+    told = hashlib.sha256("\n".join(corpus.words).encode())
+    told.update(corpus.counts.astype(np.int64).tobytes())
+    return told.hexdigest()
+
+
+def _state(path: Path, corpus: Corpus, training: Word2VecConfig) -> tuple[int, Tables]:
+    """How many epochs are done, and the tables after them."""
+    if not path.exists():
+        return 0, initial_tables(len(corpus.words), training)
+    try:
+        found = load_file(path)
+        epochs, corpus_of = int(found["epochs"]), bytes(found["corpus"]).decode()
+        tables = Tables(jnp.asarray(found["inputs"]), jnp.asarray(found["outputs"]))
+    except (OSError, KeyError, ValueError, SafetensorError) as error:
+        raise CheckpointError(f"{path}: is damaged: {error}; train anew") from None
+    if corpus_of != _fingerprint(corpus):
+        raise CheckpointError(
+            f"{path}: is of other texts: their words or counts have changed since "
+            f"{plural(epochs, 'epoch')}; restore them, or train anew"
+        )
+    return epochs, tables
+
+
+def _save(path: Path, corpus: Corpus, tables: Tables, epochs: int) -> None:
+    arrays = {name: np.asarray(jax.device_get(x)) for name, x in tables._asdict().items()}
+    arrays["epochs"] = np.array(epochs)
+    arrays["corpus"] = np.frombuffer(_fingerprint(corpus).encode(), np.uint8)
+    _write(path, save(arrays))
+
+
+def _write(path: Path, content: bytes) -> None:
+    to = Destination(path)
+    try:
+        with to.open() as file:
+            file.write(content)
+        to.publish()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror or error}") from None
