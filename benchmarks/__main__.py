@@ -14,6 +14,10 @@ elif sys.argv[1:2] == ["programs"]:
     from benchmarks.programs import main as compile_programs
 
     compile_programs(sys.argv[2:])
+elif sys.argv[1:2] == ["word-vectors"]:
+    from benchmarks.word_vectors import main as train_word_vectors
+
+    train_word_vectors(sys.argv[2:])
 else:
     from benchmarks.suite import main
 

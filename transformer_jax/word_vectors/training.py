@@ -118,6 +118,7 @@ def _mean_loss(sums: list[Array]) -> float:
     return float(total / max(weight, 1))
 
 
+@functools.lru_cache(maxsize=4)  # of the same settings a second training compiles nothing
 def make_step(config: Word2VecConfig) -> Callable[..., tuple[Tables, Array]]:
     """The compiled update of the tables by the blocks of a step, one block after the other.
 

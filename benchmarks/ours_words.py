@@ -1,0 +1,50 @@
+"""Ours, as a worker: word vectors."""
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.worker import serve
+
+
+def train(
+    text: str, method: str, loss: str, size: int, window: int, sample: float, output: str
+) -> tuple[Any, dict]:
+    """Epochs of word2vec over a text of words between blanks; the last vectors are written."""
+    import jax
+    import numpy as np
+
+    from transformer_jax.word_vectors.corpus import read_corpus
+    from transformer_jax.word_vectors.embeddings import WordEmbeddings
+    from transformer_jax.word_vectors.formats import save_embeddings
+    from transformer_jax.word_vectors.settings import Word2VecConfig
+    from transformer_jax.word_vectors.training import initial_tables, train_epochs
+
+    folder = tempfile.TemporaryDirectory()
+    began = time.perf_counter()
+    corpus = read_corpus([Path(text)], Path(folder.name) / "ids", words="blanks", min_count=5)
+    read = time.perf_counter() - began
+
+    def run(epochs: int) -> int:
+        assert folder
+        config = Word2VecConfig(
+            method=method,  # type: ignore[arg-type]
+            loss=loss,  # type: ignore[arg-type]
+            size=size,
+            window=window,
+            sample=sample,
+            epochs=epochs,
+        )
+        tables = initial_tables(len(corpus.words), config)
+        for _, trained in train_epochs(corpus, config, tables):
+            tables = trained
+        vectors = np.asarray(jax.device_get(tables.inputs))
+        save_embeddings(WordEmbeddings(corpus.words, vectors), output, binary=True)
+        return corpus.total * epochs
+
+    return run, {"vocabulary": len(corpus.words), "words": corpus.total, "read_s": round(read, 2)}
+
+
+if __name__ == "__main__":
+    serve({"train": train})

@@ -1,0 +1,45 @@
+"""gensim, as a worker: word vectors."""
+
+import time
+from typing import Any
+
+from benchmarks.worker import serve
+
+
+def train(
+    text: str, method: str, size: int, window: int, sample: float, output: str, workers: int
+) -> tuple[Any, dict]:
+    """Epochs of word2vec over a text of words between blanks; the last vectors are written."""
+    import gensim
+    from gensim.models import Word2Vec
+
+    began = time.perf_counter()
+    how = {"sg": int(method == "skip-gram"), "vector_size": size, "window": window}
+    make = lambda: Word2Vec(
+        **how, negative=5, sample=sample, min_count=5, workers=workers, alpha=0.025, seed=0
+    )
+    model = make()
+    model.build_vocab(corpus_file=text)
+    facts = {
+        "vocabulary": len(model.wv),
+        "words": model.corpus_total_words,
+        "read_s": round(time.perf_counter() - began, 2),
+        "gensim": gensim.__version__,
+    }
+
+    def run(epochs: int) -> int:
+        model.init_weights()
+        model.train(
+            corpus_file=text,
+            total_examples=model.corpus_count,
+            total_words=model.corpus_total_words,
+            epochs=epochs,
+        )
+        model.wv.save_word2vec_format(output, binary=True)
+        return facts["words"] * epochs
+
+    return run, facts
+
+
+if __name__ == "__main__":
+    serve({"train": train})

@@ -1,0 +1,129 @@
+"""word2vec, ours beside gensim's: words per second in turn, and what the vectors know.
+
+    python -m benchmarks word-vectors --text FILE --questions FOLDER --peers PYTHON
+
+The text has its words between blanks and a sentence per line. Speed is of one epoch, without the
+reading of the text, and with the writing of the vectors. Quality is of ``--epochs`` epochs: the
+accuracy on Google's analogies, and Spearman's correlation on word-similarity sets.
+"""
+
+import dataclasses
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from benchmarks.harness import TREE, Bench, Row, environment, table
+
+__all__ = ["main"]
+
+SIMILARITIES = ("EN-WS-353-ALL", "EN-MEN-TR-3k", "EN-SIMLEX-999", "EN-RW-STANFORD")
+
+
+@dataclasses.dataclass(frozen=True)
+class WordVectors:
+    """Time word2vec against gensim, and compare the vectors."""
+
+    text: Path
+    """Words between blanks, a sentence per line."""
+    questions: Path
+    """Folder of questions-words.txt and of word-similarity files."""
+    peers: Path
+    """A Python with gensim."""
+    rounds: int = 5
+    """How often each is timed, in turn."""
+    epochs: int = 5
+    """Of the vectors whose quality is compared; 0 compares none."""
+    threads: int = 1
+    """Threads of each."""
+    size: int = 300
+    """Size of the vectors."""
+    window: int = 5
+    """Largest distance of words that predict each other."""
+    output: Path = TREE / "benchmarks/results/word_vectors_cpu.json"
+    """Where the figures go."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measures, prints a table and writes the figures."""
+    asked = tyro.cli(WordVectors, args=list(arguments), prog="python -m benchmarks word-vectors")
+    found: dict[str, Any] = {
+        "command": f"python -m benchmarks word-vectors --rounds {asked.rounds} --epochs "
+        f"{asked.epochs} --threads {asked.threads} --size {asked.size} --window {asked.window}",
+        "environment": environment(("jax", "jaxlib", "numpy")),
+        "text": {"file": asked.text.name, "bytes": asked.text.stat().st_size},
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        for method in ("skip-gram", "cbow"):
+            rows, quality = _measured(asked, method, Path(folder))
+            print(table(f"word2vec, {method}", rows, "words"))
+            print(json.dumps(quality, indent=1))
+            found[method] = {
+                "rows": [dataclasses.asdict(row) for row in rows],
+                "quality": quality,
+            }
+    asked.output.write_text(json.dumps(found, indent=1) + "\n")
+    print(f"wrote {asked.output}", file=sys.stderr)
+
+
+def _measured(
+    asked: WordVectors, method: str, folder: Path
+) -> tuple[list[Row], dict[str, dict[str, float]]]:
+    """Rows of speed, and figures of quality by name of the case."""
+    bench = Bench(asked.threads)
+    shared = {
+        "text": str(asked.text.absolute()),
+        "method": method,
+        "size": asked.size,
+        "window": asked.window,
+        "sample": 1e-3,
+    }
+    files = {name: folder / f"{method}-{name}.bin" for name in ("gensim", "transformer_jax")}
+    bench.add(
+        "gensim",
+        "train",
+        {**shared, "output": str(files["gensim"]), "workers": asked.threads},
+        python=str(asked.peers),
+        module="benchmarks.peers_words",
+    )
+    facts = bench.add(
+        "transformer_jax",
+        "train",
+        {**shared, "output": str(files["transformer_jax"]), "loss": "negative-sampling"},
+        module="benchmarks.ours_words",
+    )
+    assert facts is not None
+    rows = bench.measure(asked.rounds, facts["words"], "gensim")
+    quality = {}
+    for name, worker, token, *_ in bench.cases:
+        if asked.epochs:
+            worker.ask(do="run", id=token, times=asked.epochs)
+            quality[name] = _quality(files[name], asked.questions)
+    bench.close()
+    return rows, quality
+
+
+def _quality(vectors: Path, folder: Path) -> dict[str, float]:
+    from transformer_jax.word_vectors.formats import load_embeddings
+    from transformer_jax.word_vectors.questions import (
+        answer_analogies,
+        correlate_similarities,
+        read_analogies,
+        read_similarities,
+    )
+
+    made = load_embeddings(vectors)
+    sections = answer_analogies(made, read_analogies(folder / "questions-words.txt"))
+    answered = sum(one.answered for one in sections)
+    found: dict[str, float] = {
+        "analogies_answered": answered,
+        "analogies": round(sum(one.correct for one in sections) / answered, 4),
+    }
+    for name in SIMILARITIES:
+        one = correlate_similarities(made, read_similarities(folder / f"{name}.txt"))
+        found[name] = round(one.spearman, 4)
+    return found
