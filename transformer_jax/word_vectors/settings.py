@@ -9,6 +9,7 @@ __all__ = ["BlockShape", "TextConfig", "Word2VecConfig", "Words"]
 
 Words = Literal["letters", "blanks"]
 _STEP_WORDS = 4096  # of a step, about
+_SHARED_NEGATIVES = {"skip-gram": 32, "cbow": 16}
 _INITIAL_RATE = {"skip-gram": 0.025, "cbow": 0.075}
 
 
@@ -78,8 +79,9 @@ class Word2VecConfig:
     """Negatives are drawn by their counts to this power."""
     block: int = 32
     """Consecutive center words that share their negatives and are one update."""
-    shared_negatives: int = 32
-    """Negatives of a block; each has the weight that makes them `negative` for each pair."""
+    shared_negatives: int | None = None
+    """Negatives of a block; each has the weight that makes them `negative` for each pair. None is
+    32, and 16 for cbow, which has a prediction for each word and not for each pair."""
     seed: int = 0
     """Seed; on one machine, the same seed gives the same vectors."""
 
@@ -105,4 +107,5 @@ class Word2VecConfig:
     def shape(self) -> BlockShape:
         """The shape of a step."""
         blocks = max(_STEP_WORDS // self.block, 1)
-        return BlockShape(self.block, blocks, self.shared_negatives, self.window)
+        negatives = self.shared_negatives or _SHARED_NEGATIVES[self.method]
+        return BlockShape(self.block, blocks, negatives, self.window)
