@@ -12,7 +12,16 @@ import pytest
 import transformer_jax as tj
 from benchmarks.kernels import Settings as KernelBenchmark
 from benchmarks.suite import What
-from transformer_jax.cli import decoder_only, encoder_only, families, laboratory, main, seq2seq
+from benchmarks.word_vectors import WordVectors as WordVectorBenchmark
+from transformer_jax.cli import (
+    decoder_only,
+    encoder_only,
+    families,
+    laboratory,
+    main,
+    seq2seq,
+    train_word_vectors,
+)
 from transformer_jax.cli.encoder_only import Glue
 from transformer_jax.cli.flags import flags_of, positional
 from transformer_jax.decoding.requests import GenerationRequest
@@ -74,9 +83,9 @@ def every_flag():
     """All flags of all commands."""
     runs = [kind for kinds in named_runs().values() for kind in kinds.values()]
     others = [module.Evaluate for module in PROGRAMS.values()]
-    experiments = laboratory.COMMANDS.values()
+    experiments = {*laboratory.COMMANDS.values(), *train_word_vectors.COMMANDS.values()}
     known = {*main.COMMANDS.values(), *runs, *others, *experiments, Glue, KernelBenchmark}
-    return union(known) | OUTSIDE
+    return union(known | {WordVectorBenchmark}) | OUTSIDE
 
 
 def strange_flags(text, known, where):
@@ -116,13 +125,15 @@ def strange_command(code):
     module = ROOT / found[1].replace(".", "/")
     if not (module.with_suffix(".py").exists() or (module / "__main__.py").exists()):
         yield f"no module {found[1]}"
-    if found[1] == "benchmarks" and found[2] not in (*typing.get_args(What), "kernels", "programs"):
+    others = ("kernels", "programs", "word-vectors")
+    if found[1] == "benchmarks" and found[2] not in (*typing.get_args(What), *others):
         yield f"no benchmark {found[2]}"
-    if f"python -m {found[1]}" == laboratory.PROGRAM and found[2]:
-        if kind := laboratory.COMMANDS.get(found[2]):
-            yield from strange_flags(code, choices(kind), found[2])
-        else:
-            yield f"no experiment {found[2]}"
+    for program in (laboratory, train_word_vectors):
+        if f"python -m {found[1]}" == program.PROGRAM and found[2]:
+            if kind := program.COMMANDS.get(found[2]):
+                yield from strange_flags(code, choices(kind), found[2])
+            else:
+                yield f"{found[1]} has no command {found[2]}"
     if program := PROGRAMS.get(f"python -m {found[1]}"):
         yield from strange_training(program, found[2], found[3], code)
 
@@ -251,6 +262,8 @@ def test_pictures_of_docs_are_small_and_shown_on_a_page():
         "    python -m benchmarks tran",
         "    python -m experiments.laboratory recal",
         "    python -m experiments.laboratory recall --distance 8",
+        "    python -m experiments.word_vectors trian TEXT",
+        "    python -m experiments.word_vectors train TEXT --training.no-such-setting 3",
         "`pretrain large`",
         "`make tset`",
         "`transformer_jax/nowhere.py`",

@@ -102,6 +102,9 @@ def arguments_of(name, flag, runs, folder):
     decoder, translator, readers = runs
     text, table, output = folder / "in.txt", folder / "in.tsv", folder / "out"
     text.write_text("a cab\n")
+    vectors = folder / "vectors.txt"
+    vectors.write_text("4 2\na 1 2\nb 2 1\nc 3 1\nd 1 1\n")
+    (folder / "questions.txt").write_text("a b c d\n")
     rows = (f"a {'cab ' * i}\tx\nfed {'cafe ' * i}\ty\n" for i in range(1, 7))
     table.write_text("text\tlabel\n" + "".join(rows))
     fields = ["--template", "{text} ", "--answer-template", "{label}\\n"]
@@ -119,6 +122,9 @@ def arguments_of(name, flag, runs, folder):
         "semantic-search": [translator, text, "a cab"],
         "probe": [translator, table],
         "word-vectors": [translator, "cab", "a cab", "cab a"],
+        "analogy": [vectors, "--questions", "questions.txt"]
+                   if flag in ("section", "questions") else [vectors, *"abc"],
+        "most-similar": [vectors] if flag == "pairs" else [vectors, "a"],
         "attention": [translator, "a cab"],
         "complexity": ["--lengths", "4", "--sizes", "2", "--repetitions", "0"],
         "report": ["bleu"],

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.functional import word2vec
+from transformer_jax.functional import word2vec, word2vec_blocks
 
 V, D, T, REACH, X = 7, 5, 6, 2, 4
 S = T + 2 * REACH
@@ -22,7 +22,9 @@ def block():
     """Words with repetitions, a window of each, and negatives of which some are center words."""
     rng = np.random.default_rng(1)
     words = jnp.asarray(rng.integers(0, V, S))
-    mask = word2vec.window_mask(jnp.array([1, 2, 0, 2, 1, 2]), jnp.array([0] * 5 + [1] * 5), REACH)
+    mask = word2vec_blocks.window_mask(
+        jnp.array([1, 2, 0, 2, 1, 2]), jnp.array([0] * 5 + [1] * 5), REACH
+    )
     return words, mask, jnp.asarray(rng.integers(0, V, X))
 
 
@@ -76,14 +78,14 @@ def test_gradients_of_the_full_softmax_are_those_of_the_formula(tables):
 def test_block_gradients_are_those_of_autodiff_through_the_tables(tables, block, kind):
     """Words that occur twice, and negatives that are center words, get the sum of their rows."""
     words, mask, negatives = block
-    loss = getattr(word2vec, f"{kind}_block_loss")
+    loss = getattr(word2vec_blocks, f"{kind}_block_loss")
     predicted = jnp.concatenate([words[REACH : REACH + T], negatives])
 
     def of_tables(inputs, outputs):
         return loss(inputs[words], outputs[predicted], mask, 5.0)
 
     expected = jax.grad(of_tables, (0, 1))(*tables)
-    gradients = getattr(word2vec, f"{kind}_block_gradients")
+    gradients = getattr(word2vec_blocks, f"{kind}_block_gradients")
     rows = gradients(tables[0][words], tables[1][predicted], mask, 5.0)
     zeros = jnp.zeros((V, D))
     np.testing.assert_allclose(zeros.at[words].add(rows.inputs), expected[0], atol=1e-5)
@@ -99,7 +101,9 @@ def test_a_block_has_the_skip_gram_loss_of_its_pairs(tables, block):
     shared = jnp.broadcast_to(negatives, (len(pairs), X))
     expected = word2vec.skip_gram_sampled_loss(*tables, contexts, centers, shared)
     predicted = jnp.concatenate([words[REACH : REACH + T], negatives])
-    found = word2vec.skip_gram_block_loss(tables[0][words], tables[1][predicted], mask, float(X))
+    found = word2vec_blocks.skip_gram_block_loss(
+        tables[0][words], tables[1][predicted], mask, float(X)
+    )
     np.testing.assert_allclose(found, expected, 1e-5)
 
 
@@ -111,7 +115,7 @@ def test_a_block_has_the_cbow_loss_of_its_center_words(tables, block):
     centers = words[REACH : REACH + T]
     expected = word2vec.cbow_sampled_loss(*tables, contexts, mask, centers, shared)
     predicted = jnp.concatenate([centers, negatives])
-    found = word2vec.cbow_block_loss(tables[0][words], tables[1][predicted], mask, float(X))
+    found = word2vec_blocks.cbow_block_loss(tables[0][words], tables[1][predicted], mask, float(X))
     np.testing.assert_allclose(found, expected, 1e-5)
 
 
@@ -119,10 +123,12 @@ def test_a_block_has_the_softmax_loss_of_its_pairs(tables, block):
     words, mask, _ = block
     contexts, targets = (jnp.array(side) for side in zip(*pairs_of(words, mask), strict=True))
     centers = words[REACH : REACH + T]
-    skip_gram = word2vec.skip_gram_block_softmax_loss(tables[0][words], tables[1], centers, mask)
+    skip_gram = word2vec_blocks.skip_gram_block_softmax_loss(
+        tables[0][words], tables[1], centers, mask
+    )
     expected = word2vec.skip_gram_loss(*tables, contexts, targets)
     np.testing.assert_allclose(skip_gram, expected, 1e-5)
-    cbow = word2vec.cbow_block_softmax_loss(tables[0][words], tables[1], centers, mask)
+    cbow = word2vec_blocks.cbow_block_softmax_loss(tables[0][words], tables[1], centers, mask)
     expected = word2vec.cbow_loss(*tables, jnp.broadcast_to(words, (T, S)), mask, centers)
     np.testing.assert_allclose(cbow, expected, 1e-5)
 
@@ -131,7 +137,7 @@ def test_the_weight_of_shared_negatives_keeps_their_sum(tables, block):
     """Twice the same negatives are the same loss: only their weight in all counts."""
     words, mask, negatives = block
     loss = [
-        word2vec.skip_gram_block_loss(
+        word2vec_blocks.skip_gram_block_loss(
             tables[0][words],
             tables[1][jnp.concatenate([words[REACH : REACH + T], *[negatives] * times])],
             mask,
@@ -144,7 +150,7 @@ def test_the_weight_of_shared_negatives_keeps_their_sum(tables, block):
 
 def test_a_window_reaches_no_further_than_its_sentence():
     mask = np.asarray(
-        word2vec.window_mask(jnp.array([2, 2, 0]), jnp.array([5, 5, 5, 6, 6, 6, 6]), 2)
+        word2vec_blocks.window_mask(jnp.array([2, 2, 0]), jnp.array([5, 5, 5, 6, 6, 6, 6]), 2)
     )
     expected = np.zeros((3, 7), bool)
     expected[0, [0, 1]] = True  # center word 2; what follows is of another sentence

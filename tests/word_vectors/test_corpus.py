@@ -102,4 +102,4 @@ def test_a_second_pass_makes_longer_phrases(tmp_path):
     twice = join_phrases(once, tmp_path / "2", threshold=5.0)
     assert "new_york" in once.words
     assert "new_york_times" in twice.words
-    assert not (tmp_path / "2.joined").exists()
+    assert not (tmp_path / "2.merged").exists()

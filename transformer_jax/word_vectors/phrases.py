@@ -40,10 +40,10 @@ def join_phrases(
     spelled = {name: number for number, name in reversed(list(enumerate(names)))}
     numbers = np.array([spelled[name] for name in names])
     counts = np.zeros(len(names), np.int64)
-    joined = file.with_name(file.name + ".joined")
-    with joined.open("wb") as out:
+    merged = file.with_name(file.name + ".merged")
+    with merged.open("wb") as out:
         for ids in _blocks(corpus.ids):
-            ids = _joined(ids, keys, V)
+            ids = _merged(ids, keys, V)
             known = ids >= 0
             ids[known] = numbers[ids[known]]
             counts += np.bincount(ids[known], minlength=len(names))
@@ -53,9 +53,9 @@ def join_phrases(
     place = np.full(len(names) + 2, UNKNOWN, np.int32)  # its last two: unknown and line ends
     place[LINE_END], place[kept] = LINE_END, np.arange(len(kept))
     with file.open("wb") as out:
-        for ids in _blocks(np.memmap(joined, np.int32, "r")):
+        for ids in _blocks(np.memmap(merged, np.int32, "r")):
             place[ids].tofile(out)
-    joined.unlink()
+    merged.unlink()
     words = tuple(names[i] for i in kept)
     return Corpus(words, counts[kept], np.memmap(file, np.int32, "r"), corpus.total)
 
@@ -96,7 +96,7 @@ def _phrases(corpus: Corpus, threshold: float, min_count: int) -> Integer[np.nda
     return chosen
 
 
-def _joined(
+def _merged(
     ids: Integer[np.ndarray, " _"], keys: Integer[np.ndarray, " _"], V: int
 ) -> Integer[np.ndarray, " _"]:
     """The numbers with each phrase as ``V`` plus its place among the keys."""

@@ -12,7 +12,8 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from transformer_jax.errors import NumericsError
-from transformer_jax.functional import word2vec
+from transformer_jax.functional import word2vec_blocks
+from transformer_jax.functional.word2vec import keep_probability, noise_distribution
 from transformer_jax.word_vectors.batches import Blocks, epoch_blocks
 from transformer_jax.word_vectors.corpus import Corpus
 from transformer_jax.word_vectors.settings import Word2VecConfig
@@ -82,8 +83,8 @@ def train_epochs(
         NumericsError: The loss is not finite.
     """
     counts = jnp.asarray(corpus.counts, jnp.float32)
-    keep = np.asarray(word2vec.keep_probability(counts, config.sample))
-    noise = np.asarray(word2vec.noise_distribution(counts, config.noise_exponent))
+    keep = np.asarray(keep_probability(counts, config.sample))
+    noise = np.asarray(noise_distribution(counts, config.noise_exponent))
     step = make_step(config)
     sums: list[Array] = []
 
@@ -133,7 +134,7 @@ def make_step(config: Word2VecConfig) -> Callable[..., tuple[Tables, Array]]:
     def block_at(blocks: Blocks, number: Array | int) -> "_Block":
         cut = lambda x: lax.dynamic_slice(x, (number * T,), (T + 2 * reach,))
         words = cut(blocks.words)
-        mask = word2vec.window_mask(blocks.windows[number], cut(blocks.sentences), reach)
+        mask = word2vec_blocks.window_mask(blocks.windows[number], cut(blocks.sentences), reach)
         return _Block(words, words[reach : reach + T], blocks.negatives[number], mask)
 
     def step(tables: Tables, blocks: Blocks, rate: Array) -> tuple[Tables, Array]:
@@ -160,25 +161,30 @@ class _Block(NamedTuple):
 
 
 _GRADIENTS = {
-    "skip-gram": word2vec.skip_gram_block_gradients,
-    "cbow": word2vec.cbow_block_gradients,
+    "skip-gram": word2vec_blocks.skip_gram_block_gradients,
+    "cbow": word2vec_blocks.cbow_block_gradients,
 }
-_LOSSES = {"skip-gram": word2vec.skip_gram_block_loss, "cbow": word2vec.cbow_block_loss}
+_LOSSES = {
+    "skip-gram": word2vec_blocks.skip_gram_block_loss,
+    "cbow": word2vec_blocks.cbow_block_loss,
+}
 _SOFTMAX_LOSSES = {
-    "skip-gram": word2vec.skip_gram_block_softmax_loss,
-    "cbow": word2vec.cbow_block_softmax_loss,
+    "skip-gram": word2vec_blocks.skip_gram_block_softmax_loss,
+    "cbow": word2vec_blocks.cbow_block_softmax_loss,
 }
 
 
 # Tables are read where they are updated alone: a gather before the loop would copy them.
 def _sampled_update(
-    config: Word2VecConfig, tables: Tables, block: _Block, rate: Array, told: Array
+    config: Word2VecConfig, tables: Tables, block: _Block, rate: Array, reported: Array
 ) -> tuple[Tables, Array]:
     predicted, negative = block.predicted, float(config.negative)
     rows = tables.inputs[block.words], tables.outputs[predicted]
     found = _GRADIENTS[config.method](*rows, block.mask, negative)
     loss = lax.cond(
-        told, lambda: _LOSSES[config.method](*rows, block.mask, negative), lambda: jnp.float32(0)
+        reported,
+        lambda: _LOSSES[config.method](*rows, block.mask, negative),
+        lambda: jnp.float32(0),
     )
     tables = Tables(
         tables.inputs.at[block.words].add(-rate * found.inputs),
@@ -188,9 +194,9 @@ def _sampled_update(
 
 
 def _softmax_update(
-    config: Word2VecConfig, tables: Tables, block: _Block, rate: Array, told: Array
+    config: Word2VecConfig, tables: Tables, block: _Block, rate: Array, reported: Array
 ) -> tuple[Tables, Array]:
-    del told
+    del reported
     loss = jax.value_and_grad(_SOFTMAX_LOSSES[config.method], (0, 1))
     rows = tables.inputs[block.words]
     value, (rows, table) = loss(rows, tables.outputs, block.centers, block.mask)
