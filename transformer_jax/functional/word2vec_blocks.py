@@ -218,7 +218,8 @@ def cbow_block_softmax_loss(
 ) -> Float[Array, ""]:
     """The CBOW loss of a block with the full softmax.
 
-    It is :func:`~transformer_jax.functional.word2vec.cbow_loss` of its center words. Arguments are those of :func:`skip_gram_block_softmax_loss`.
+    It is :func:`~transformer_jax.functional.word2vec.cbow_loss` of its center words.
+    Arguments are those of :func:`skip_gram_block_softmax_loss`.
 
     Example:
         >>> mask, table = jnp.array([[True, False, True]]), jnp.ones((4, 2))
