@@ -87,6 +87,7 @@ def test_words_that_belong_together_become_one(tmp_path):
 
 def test_pairs_across_lines_and_rare_words_are_no_phrases(tmp_path):
     text = "x a\nb y\n" * 50 + "".join(f"a rare{i} b\n" for i in range(50))
+    text += "a b\n" * 6  # no more often than by chance
     corpus = corpus_of(tmp_path, text, min_count=5)
     joined = join_phrases(corpus, tmp_path / "joined", threshold=0.1)
     assert "a_b" not in joined.words

@@ -72,6 +72,15 @@ def test_sections_are_answered_each(tmp_path, embeddings):
     assert (wrong.correct, wrong.answered, wrong.accuracy) == (0, 1, 0.0)
 
 
+def test_the_words_of_a_question_are_no_answers():
+    """The sum ``b − a + c`` is often nearest to ``c``."""
+    rows = [[1, 0, 0], [1, 0.2, 0], [0, 1, 0], [0, 1, 0.4]]
+    made = WordEmbeddings(("a", "b", "c", "d"), np.array(rows, np.float32))
+    assert made.similarity("c", "b") < made.similarity("c", "d")
+    [one] = answer_analogies(made, {"one": [("a", "b", "c", "d")]})
+    assert (one.correct, one.answered) == (1, 1)
+
+
 def test_words_beyond_the_limit_take_no_part(embeddings):
     sections = {"one": [("france", "paris", "italy", "rome")]}
     [few] = answer_analogies(embeddings, sections, limit=3)

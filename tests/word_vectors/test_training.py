@@ -206,6 +206,21 @@ def test_epochs_and_seeds_draw_differently():
     assert (first.windows != other.windows).any()
 
 
+def test_each_epoch_is_drawn_anew(monkeypatch):
+    seeds = []
+
+    def recorded(corpus, keep, noise, shape, seed):
+        seeds.append(seed)
+        return epoch_blocks(corpus, keep, noise, shape, seed)
+
+    monkeypatch.setattr("transformer_jax.word_vectors.training.epoch_blocks", recorded)
+    config = Word2VecConfig(size=4, epochs=3, seed=7)
+    corpus = of_ids(np.arange(400) % 50, 50)
+    for _ in train_epochs(corpus, config, initial_tables(50, config), first=1):
+        pass
+    assert seeds == [(7, 1), (7, 2)]
+
+
 def random_blocks(shape, words, seed=0):
     rng = np.random.default_rng(seed)
     length = shape.words * shape.blocks + 2 * shape.reach
