@@ -28,6 +28,7 @@ def train(
     }
 
     def run(epochs: int) -> int:
+        model.wv.vectors = None  # else init_weights keeps what is trained
         model.init_weights()
         model.train(
             corpus_file=text,

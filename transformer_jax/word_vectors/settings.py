@@ -10,7 +10,7 @@ __all__ = ["BlockShape", "TextConfig", "Word2VecConfig", "Words"]
 Words = Literal["letters", "blanks"]
 _STEP_WORDS = 4096  # of a step, about
 _SHARED_NEGATIVES = {"skip-gram": 32, "cbow": 16}
-_INITIAL_RATE = {"skip-gram": 0.025, "cbow": 0.075}
+_INITIAL_RATE = {"skip-gram": 0.025, "cbow": 0.1}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Word2VecConfig:
     epochs: int = 5
     """Passes over the text."""
     learning_rate: float | None = None
-    """Initial learning rate, which falls linearly to nearly 0; None is 0.025, and 0.075 for
+    """Initial learning rate, which falls linearly to nearly 0; None is 0.025, and 0.1 for
     cbow."""
     noise_exponent: float = 0.75
     """Negatives are drawn by their counts to this power."""
