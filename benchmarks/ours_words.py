@@ -1,5 +1,6 @@
 """Ours, as a worker: word vectors."""
 
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -47,4 +48,5 @@ def train(
 
 
 if __name__ == "__main__":
+    os.environ.setdefault("PJRT_NPROC", "1")  # as the training program does
     serve({"train": train})
