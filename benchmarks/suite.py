@@ -8,6 +8,7 @@
     python -m benchmarks encoder-finetune
     python -m benchmarks embed
     python -m benchmarks engine
+    python -m benchmarks recurrent
     python -m benchmarks load
 
 Writes ``benchmarks/results/NAME.json`` with hardware, versions and commit, and prints a table of
@@ -34,6 +35,8 @@ PEERS_LANGUAGE = "benchmarks.peers_language"
 OURS_ENCODER = "benchmarks.ours_encoder"
 OURS_ENGINE = "benchmarks.ours_engine"
 PEERS_ENCODER = "benchmarks.peers_encoder"
+OURS_RECURRENT = "benchmarks.ours_recurrent"
+PEERS_RECURRENT = "benchmarks.peers_recurrent"
 
 Table = tuple[str, list[Row], str]  # title, rows, unit
 
@@ -51,7 +54,7 @@ TINY = {"vocab": 1000, "width": 32, "heads": 2, "layers": 1, "hidden": 64}
 
 What = Literal[
     "train", "decode", "language-train", "language-decode", "encoder-pretrain",
-    "encoder-finetune", "embed", "engine", "load",
+    "encoder-finetune", "embed", "engine", "recurrent", "load",
 ]  # fmt: skip
 
 
@@ -262,6 +265,48 @@ def engine(settings: Settings) -> list[Table]:
     return tables
 
 
+def recurrent(settings: Settings) -> list[Table]:
+    """Recurrent translators of 512 numbers, pairs of 20 + 20 tokens, and gated convolutions."""
+    size = {"vocab": 8000, "width": 512, "length": 20}
+    tables = []
+    for kind in ("luong", "bahdanau"):
+        given = {**size, "kind": kind, "batch": 64}
+        for case, batch, times in (("train", 64, 1), ("decode", 32, 4), ("decode", 1, 16)):
+            arguments = {**given, "batch": batch}
+            theirs = {"torch, eager": {}, "torch, compiled": {"compiled": True}}
+            if case == "decode":
+                del theirs["torch, compiled"]
+            title = f"{kind}, {'training step' if case == 'train' else 'greedy'}, {batch} sentences"
+            work = batch * size["length"] * (2 if case == "train" else 1)
+            tables.append(_recurrent(settings, title, case, arguments, theirs, work, times))
+    for batch, length, places in ((64, 24, 3), (16, 256, 4)):
+        arguments = {"width": 256, "places": places, "batch": batch, "length": length}
+        title = f"gated convolution of {places} places, {batch} texts of {length}"
+        theirs = {"torch, eager": {}}
+        work = batch * length
+        tables.append(_recurrent(settings, title, "convolution", arguments, theirs, work, 4))
+    return tables
+
+
+def _recurrent(
+    settings: Settings,
+    title: str,
+    case: str,
+    arguments: dict[str, Any],
+    theirs: dict[str, dict[str, Any]],
+    work: int,
+    times: int,
+) -> Table:
+    bench = Bench(settings.threads)
+    peer: dict[str, Any] = {"python": settings.peers, "module": PEERS_RECURRENT, "times": times}
+    for name, more in theirs.items():
+        bench.add(name, case, arguments | more, **peer)
+    bench.add("transformer_jax", case, arguments, module=OURS_RECURRENT, times=times)
+    rows = bench.measure(settings.turns, work, "torch, eager")
+    bench.close()
+    return title, rows, "tokens"
+
+
 def _named(settings: Settings, name: str) -> str:
     return f"tiny in place of {name}" if settings.tiny else name
 
@@ -275,6 +320,7 @@ RUNS = {
     "encoder-finetune": encoder_finetune,
     "embed": embed,
     "engine": engine,
+    "recurrent": recurrent,
 }
 
 

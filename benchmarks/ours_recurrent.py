@@ -1,0 +1,118 @@
+"""Our cases of recurrent translators and convolution: the library as its commands run it."""
+
+# ruff: noqa: E402 (the allocator is set before jax is imported)
+
+from transformer_jax import allocator
+
+allocator.retain_freed_memory()
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from benchmarks.worker import Setup, serve
+from transformer_jax.decoding.generate import generate
+from transformer_jax.decoding.layout import prepared
+from transformer_jax.decoding.options import SpecialTokens
+from transformer_jax.functional.convolution import convolve, gated_linear_unit
+from transformer_jax.models.recurrent_translator import RecurrentEncoderDecoder
+from transformer_jax.modules.parameters import parameters
+from transformer_jax.recurrent_config import AlignmentConfig, RecurrentConfig
+from transformer_jax.training.objectives import sequence_to_sequence
+from transformer_jax.training.optimizers import OptimizerConfig, make_optimizer
+from transformer_jax.training.partition import merging
+from transformer_jax.training.schedules import ScheduleConfig
+from transformer_jax.training.state import TrainState, split
+from transformer_jax.training.step import make_step
+
+PAD, BOS, EOS = 0, 2, 3
+KINDS = {
+    "luong": {"cell": "lstm", "attention": AlignmentConfig("general", input_feeding=True)},
+    "bahdanau": {"cell": "gru_reset_after", "attention": AlignmentConfig("concat", "previous")},
+}
+
+
+def _model(kind: str, vocab: int, width: int) -> RecurrentEncoderDecoder:
+    fields: dict[str, Any] = KINDS[kind]
+    config = RecurrentConfig(vocab_size=vocab, d_model=width, dropout=0.0, **fields)
+    return RecurrentEncoderDecoder(config, rngs=nnx.Rngs(0))
+
+
+def train(kind, vocab, width, batch, length):
+    """One AdamW step with clipping, dropout off, on full batches."""
+    model = _model(kind, vocab, width)
+    graph, params = split(model)
+    rate = OptimizerConfig(
+        name="adamw", learning_rate=1e-3, schedule=ScheduleConfig("constant", 0), weight_decay=0.01
+    )
+    tx = make_optimizer(rate, width, 1000, params=parameters(model))
+    compiled = jax.jit(make_step(sequence_to_sequence(BOS), tx, merging(graph)), donate_argnums=0)
+    rng = np.random.default_rng(0)
+    draw = lambda: rng.integers(4, vocab, (batch, length)).astype(np.int32)
+    full = np.full(batch, length, np.int32)
+    inputs = lambda: {"source": draw(), "source_lengths": full}
+    batches = [{"inputs": inputs(), "target": draw(), "lengths": full} for _ in range(8)]
+    state, _ = compiled(
+        TrainState(jnp.int32(0), params, tx.init(params), None), {}, batches[0], None
+    )
+    held = {"state": state, "at": 0}
+
+    def run(times):
+        for _ in range(times):
+            held["at"] += 1
+            batch = batches[held["at"] % len(batches)]
+            held["state"], metrics = compiled(held["state"], {}, batch, None)
+        return float(metrics["loss"])
+
+    return run, {"parameters": sum(a.size for a in jax.tree.leaves(params))}
+
+
+def decode(kind, vocab, width, batch, length):
+    """The greedy loop behind ``translate``: as many tokens as the source has."""
+    graph, params = prepared(*split(_model(kind, vocab, width)))
+    rng = np.random.default_rng(1)
+    source = rng.integers(4, vocab, (batch, length)).astype(np.int32)
+    inputs = {"source": source, "source_lengths": np.full(batch, length, np.int32)}
+    special = SpecialTokens(-1, PAD, suppress_tokens=(EOS,))
+
+    @jax.jit
+    def translate(params, inputs):
+        model = nnx.merge(graph, params)
+        cache = model.init_cache(inputs, batch, length)
+        first = jnp.full(batch, BOS, jnp.int32)
+        return generate(model.step, cache, first, special, length=length).tokens
+
+    translate(params, inputs).block_until_ready()
+
+    def run(times):
+        for _ in range(times):
+            out = translate(params, inputs)
+        return np.asarray(out).tolist()
+
+    return run, {}
+
+
+def convolution(width, places, batch, length):
+    """Forward and backward pass of a causal gated convolution."""
+    keys = jax.random.split(jax.random.key(0))
+    x = jax.random.normal(keys[0], (batch, length, width))
+    kernel = jax.random.normal(keys[1], (places, width, 2 * width)) * 0.01
+    loss = lambda x, kernel: jnp.square(gated_linear_unit(convolve(x, kernel, causal=True))).mean()
+    both = jax.jit(jax.grad(loss, (0, 1)))
+    jax.block_until_ready(both(x, kernel))
+
+    def run(times):
+        for _ in range(times):
+            found = both(x, kernel)
+        return float(jax.block_until_ready(found)[0][0, 0, 0])
+
+    return run, {}
+
+
+CASES: dict[str, Setup] = {"train": train, "decode": decode, "convolution": convolution}
+
+if __name__ == "__main__":
+    serve(CASES)
