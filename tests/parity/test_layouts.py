@@ -237,6 +237,7 @@ OTHERS = {
     "attention.value_dim", "attention.implementation", "attention.dropout", "embedding.dropout",
     "feed_forward.activation_dropout", "norm.residual_dropout", "compute.dtype",
     "compute.scan_layers", "compute.remat",
+    "mixer.kind", "mixer.cell", "mixer.kernel_size", "mixer.dilations",
 }  # fmt: skip
 
 

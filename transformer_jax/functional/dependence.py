@@ -156,7 +156,7 @@ def _outputs(equation: Any, inputs: list[int]) -> list[int]:
     """The depths of what an equation computes."""
     name, params = equation.primitive.name, equation.params
     if name == "scan":
-        return _scanned(params, inputs)
+        return _scanned(equation, inputs)
     if name == "while":
         raise ArgumentError("sequential_depth: a loop has no fixed number of steps")
     if name == "cond":
@@ -169,17 +169,23 @@ def _outputs(equation: Any, inputs: list[int]) -> list[int]:
     return [max(inputs, default=0) + (name in PRODUCTS)] * len(equation.outvars)
 
 
-def _scanned(params: Any, inputs: list[int]) -> list[int]:
+def _scanned(equation: Any, inputs: list[int]) -> list[int]:
     """The depths of a scan's last carry and of what it stacks."""
-    consts, carries = params["num_consts"], params["num_carry"]
+    body, shape = equation.params["jaxpr"].jaxpr, lambda x: x.aval.shape
+    # What is carried has one shape inside and outside; what is scanned or stacked has an axis more.
+    same = lambda outside, inside: sum(
+        shape(x) == shape(y) for x, y in zip(outside, inside, strict=True)
+    )
+    carries = same(equation.outvars, body.outvars)
+    consts = same(equation.invars, body.invars) - carries
     fixed, carry, rest = (
         inputs[:consts],
         inputs[consts : consts + carries],
         inputs[consts + carries :],
     )
-    stacked = [0] * (len(params["jaxpr"].out_avals) - carries)
-    for _ in itertools.repeat(None, params["length"]):
-        found = _depths(params["jaxpr"].jaxpr, [*fixed, *carry, *rest])
+    stacked = [0] * (len(body.outvars) - carries)
+    for _ in itertools.repeat(None, equation.params["length"]):
+        found = _depths(body, [*fixed, *carry, *rest])
         carry = found[:carries]
         stacked = [max(pair) for pair in zip(stacked, found[carries:], strict=True)]
     return [*carry, *stacked]
