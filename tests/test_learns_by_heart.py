@@ -1,5 +1,7 @@
 """Row L1: the four pairs of the lecture, learnt by heart in under a minute and given back."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from transformer_jax.config import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
+    MixerConfig,
     NormConfig,
     PositionConfig,
     TransformerConfig,
@@ -20,7 +23,8 @@ from transformer_jax.data.store import build_store
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.decoding.options import BeamSearchConfig
 from transformer_jax.decoding.translator import Translator
-from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
+from transformer_jax.models.making import make_model
+from transformer_jax.recurrent_config import AlignmentConfig, RecurrentConfig
 from transformer_jax.training.objectives import sequence_to_sequence
 from transformer_jax.training.optimizers import OptimizerConfig, make_optimizer
 from transformer_jax.training.partition import merging
@@ -28,30 +32,49 @@ from transformer_jax.training.schedules import ScheduleConfig
 from transformer_jax.training.state import TrainState, split
 from transformer_jax.training.step import make_step
 
-STEPS = 120
+STEPS = 300
+TRANSFORMER = TransformerConfig(
+    d_model=32,
+    encoder_layers=1,
+    decoder_layers=1,
+    embedding=EmbeddingConfig(dropout=0.0),
+    positions=PositionConfig(max_length=64),
+    attention=AttentionConfig(num_heads=4),
+    feed_forward=FeedForwardConfig(d_ff=64),
+    norm=NormConfig(placement="pre", residual_dropout=0.0),
+)
+RECURRENT = RecurrentConfig(d_model=32, bidirectional=False, max_length=64, dropout=0.0)
+MODELS = {
+    "transformer": TRANSFORMER,
+    **{
+        f"{score} {query}": dataclasses.replace(RECURRENT, attention=AlignmentConfig(score, query))
+        for score in ("none", "dot", "scaled_dot", "general", "concat", "location")
+        for query in ("current", "previous")
+    },
+    **{
+        kind: dataclasses.replace(TRANSFORMER, mixer=MixerConfig(kind))
+        for kind in ("recurrent", "convolution")
+    },
+}
 
 
-@pytest.fixture(scope="module")
-def lesson():
+@pytest.fixture(
+    scope="module",
+    params=[
+        name if name == "transformer" else pytest.param(name, marks=pytest.mark.slow)
+        for name in MODELS
+    ],
+)
+def lesson(request):
     """Tokenizer, graph, parameters and batch of the pairs, before anything is learnt."""
     texts = [text for pair in L1_PAIRS for text in pair]
     tokenizer = train_tokenizer("bpe", texts, 300)
-    config = TransformerConfig(
-        vocab_size=tokenizer.vocab_size,
-        d_model=32,
-        encoder_layers=1,
-        decoder_layers=1,
-        embedding=EmbeddingConfig(dropout=0.0),
-        positions=PositionConfig(max_length=64),
-        attention=AttentionConfig(num_heads=4),
-        feed_forward=FeedForwardConfig(d_ff=64),
-        norm=NormConfig(placement="pre", residual_dropout=0.0),
-    )
+    config = dataclasses.replace(MODELS[request.param], vocab_size=tokenizer.vocab_size)
     pairs = collect(L1_PAIRS, "lecture")
     store = build_store(pairs, tokenizer)
     S, T = int(store.source_lengths.max()), int(store.target_lengths.max())
     batch = make_batch(store, np.arange(4), S, T, tokenizer.pad)
-    graph, params = split(TransformerEncoderDecoder(config, rngs=nnx.Rngs(0)))
+    graph, params = split(make_model("encoder-decoder", config, rngs=nnx.Rngs(0)))
     return tokenizer, graph, params, batch
 
 
@@ -83,7 +106,6 @@ def test_the_loss_ends_at_nothing(learnt):
 
 
 @pytest.mark.parametrize("beams", [1, 4])
-@pytest.mark.quick("4")
 @pytest.mark.slow
 def test_all_four_references_come_back(learnt, beams):
     sources, targets = zip(*L1_PAIRS, strict=True)
