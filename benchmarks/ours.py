@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from benchmarks.ours_steps import training_steps
 from benchmarks.worker import Setup, serve
 from transformer_jax.config import (
     AttentionConfig,
@@ -27,13 +28,8 @@ from transformer_jax.decoding.generate import generate
 from transformer_jax.decoding.layout import prepared
 from transformer_jax.decoding.options import BeamSearchConfig, SpecialTokens
 from transformer_jax.models.encoder_decoder import TransformerEncoderDecoder
-from transformer_jax.modules.parameters import parameters
 from transformer_jax.training.objectives import sequence_to_sequence
-from transformer_jax.training.optimizers import OptimizerConfig, make_optimizer
-from transformer_jax.training.partition import merging
-from transformer_jax.training.schedules import ScheduleConfig
-from transformer_jax.training.state import TrainState, split
-from transformer_jax.training.step import make_step
+from transformer_jax.training.state import split
 
 PAD, BOS, EOS = 0, 2, 3
 
@@ -62,30 +58,13 @@ def train(vocab, width, heads, layers, hidden, batch, length, chunk=None, dtype=
     compute = dataclasses.replace(config.compute, dtype=dtype)
     config = dataclasses.replace(config, compute=compute)
     model = TransformerEncoderDecoder(config, rngs=nnx.Rngs(0))
-    graph, params = split(model)
-    rate = OptimizerConfig(
-        name="adamw", learning_rate=1e-3, schedule=ScheduleConfig("constant", 0), weight_decay=0.01
-    )
-    tx = make_optimizer(rate, width, 1000, params=parameters(model))
-    step = make_step(sequence_to_sequence(BOS, 0.1, chunk=chunk), tx, merging(graph))
     rng = np.random.default_rng(0)
     draw = lambda: rng.integers(4, vocab, (batch, length)).astype(np.int32)
     full = np.full(batch, length, np.int32)
     inputs = lambda: {"source": draw(), "source_lengths": full}
     batches = [{"inputs": inputs(), "target": draw(), "lengths": full} for _ in range(8)]
-    state = TrainState(jnp.int32(0), params, tx.init(params), None)
-    compiled = jax.jit(step, donate_argnums=0)
-    state, _ = compiled(state, {}, batches[0], None)
-    held = {"state": state, "at": 0}
-
-    def run(times):
-        for _ in range(times):
-            held["at"] += 1
-            batch = batches[held["at"] % len(batches)]
-            held["state"], metrics = compiled(held["state"], {}, batch, None)
-        return float(metrics["loss"])
-
-    return run, {"parameters": sum(a.size for a in jax.tree.leaves(params))}
+    objective = sequence_to_sequence(BOS, 0.1, chunk=chunk)
+    return training_steps(model, objective, width, batches, weight_decay=0.01)
 
 
 def load_marian(folder: str, config: TransformerConfig) -> tuple[Any, dict]:

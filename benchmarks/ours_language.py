@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from benchmarks.ours_steps import training_steps
 from benchmarks.worker import Setup, serve
 from transformer_jax.config import (
     AttentionConfig,
@@ -30,13 +31,8 @@ from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.decoding.programs import Programs, PromptBatch
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.models.decoder import Decoder
-from transformer_jax.modules.parameters import parameters
 from transformer_jax.training.objectives import language_model
-from transformer_jax.training.optimizers import OptimizerConfig, make_optimizer
-from transformer_jax.training.partition import merging
-from transformer_jax.training.schedules import ScheduleConfig
-from transformer_jax.training.state import TrainState, split
-from transformer_jax.training.step import make_step
+from transformer_jax.training.state import split
 
 
 def configuration(
@@ -69,30 +65,12 @@ def train(vocab, width, heads, layers, context, batch, gelu="exact", chunk=None,
     """One AdamW step with clipping, on full rows."""
     config = configuration(vocab, width, heads, layers, context, gelu, dtype)
     model = Decoder(config, rngs=nnx.Rngs(0))
-    graph, params = split(model)
-    rate = OptimizerConfig(
-        name="adamw", learning_rate=1e-3, schedule=ScheduleConfig("constant", 0),
-        beta2=0.99, eps=1e-8, weight_decay=0.1,
-    )  # fmt: skip
-    tx = make_optimizer(rate, width, 1000, params=parameters(model))
-    step = make_step(language_model(chunk=chunk), tx, merging(graph))
     rng = np.random.default_rng(0)
     draw = lambda: rng.integers(0, vocab, (batch, context)).astype(np.int32)
     ones = np.ones((batch, context), np.float32)
     batches = [{"tokens": draw(), "targets": draw(), "weights": ones} for _ in range(8)]
-    state = TrainState(jnp.int32(0), params, tx.init(params), None)
-    compiled = jax.jit(step, donate_argnums=0)
-    state, _ = compiled(state, {}, batches[0], None)
-    held = {"state": state, "at": 0}
-
-    def run(times):
-        for _ in range(times):
-            held["at"] += 1
-            batch = batches[held["at"] % len(batches)]
-            held["state"], metrics = compiled(held["state"], {}, batch, None)
-        return float(metrics["loss"])
-
-    return run, {"parameters": sum(a.size for a in jax.tree.leaves(params))}
+    how = {"beta2": 0.99, "eps": 1e-8, "weight_decay": 0.1}
+    return training_steps(model, language_model(chunk=chunk), width, batches, **how)
 
 
 def decode(preset, batch, prompt, new, dtype="float32"):

@@ -13,20 +13,16 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from benchmarks.ours_steps import training_steps
 from benchmarks.worker import Setup, serve
 from transformer_jax.decoding.generate import generate
 from transformer_jax.decoding.layout import prepared
 from transformer_jax.decoding.options import SpecialTokens
 from transformer_jax.functional.convolution import convolve, gated_linear_unit
 from transformer_jax.models.recurrent_translator import RecurrentEncoderDecoder
-from transformer_jax.modules.parameters import parameters
 from transformer_jax.recurrent_config import AlignmentConfig, RecurrentConfig
 from transformer_jax.training.objectives import sequence_to_sequence
-from transformer_jax.training.optimizers import OptimizerConfig, make_optimizer
-from transformer_jax.training.partition import merging
-from transformer_jax.training.schedules import ScheduleConfig
-from transformer_jax.training.state import TrainState, split
-from transformer_jax.training.step import make_step
+from transformer_jax.training.state import split
 
 PAD, BOS, EOS = 0, 2, 3
 KINDS = {
@@ -44,30 +40,12 @@ def _model(kind: str, vocab: int, width: int) -> RecurrentEncoderDecoder:
 def train(kind, vocab, width, batch, length):
     """One AdamW step with clipping, dropout off, on full batches."""
     model = _model(kind, vocab, width)
-    graph, params = split(model)
-    rate = OptimizerConfig(
-        name="adamw", learning_rate=1e-3, schedule=ScheduleConfig("constant", 0), weight_decay=0.01
-    )
-    tx = make_optimizer(rate, width, 1000, params=parameters(model))
-    compiled = jax.jit(make_step(sequence_to_sequence(BOS), tx, merging(graph)), donate_argnums=0)
     rng = np.random.default_rng(0)
     draw = lambda: rng.integers(4, vocab, (batch, length)).astype(np.int32)
     full = np.full(batch, length, np.int32)
     inputs = lambda: {"source": draw(), "source_lengths": full}
     batches = [{"inputs": inputs(), "target": draw(), "lengths": full} for _ in range(8)]
-    state, _ = compiled(
-        TrainState(jnp.int32(0), params, tx.init(params), None), {}, batches[0], None
-    )
-    held = {"state": state, "at": 0}
-
-    def run(times):
-        for _ in range(times):
-            held["at"] += 1
-            batch = batches[held["at"] % len(batches)]
-            held["state"], metrics = compiled(held["state"], {}, batch, None)
-        return float(metrics["loss"])
-
-    return run, {"parameters": sum(a.size for a in jax.tree.leaves(params))}
+    return training_steps(model, sequence_to_sequence(BOS), width, batches, weight_decay=0.01)
 
 
 def decode(kind, vocab, width, batch, length):

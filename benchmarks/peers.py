@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from benchmarks.peers_steps import training_steps
 from benchmarks.worker import Setup, serve
 
 THREADS = int(os.environ.get("OMP_NUM_THREADS", "1"))
@@ -63,33 +64,17 @@ def train(vocab, width, heads, layers, hidden, batch, length, compiled=False, dt
     rng = np.random.default_rng(0)
     draw = lambda n: torch.from_numpy(rng.integers(4, vocab, (batch, n)))
     batches = [(draw(length), draw(length + 1)) for _ in range(8)]
-    state = {"at": 0}
 
-    def step():
-        source, target = batches[state["at"] % len(batches)]
-        state["at"] += 1
-        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16"):
-            logits = run_model(source, target[:, :-1].contiguous())
-            loss = nn.functional.cross_entropy(
-                logits.reshape(-1, vocab),
-                target[:, 1:].reshape(-1),
-                ignore_index=0,
-                label_smoothing=0.1,
-            )
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return loss
+    def loss_of(source, target):
+        logits = run_model(source, target[:, :-1].contiguous())
+        return nn.functional.cross_entropy(
+            logits.reshape(-1, vocab),
+            target[:, 1:].reshape(-1),
+            ignore_index=0,
+            label_smoothing=0.1,
+        )
 
-    step()
-
-    def run(times):
-        for _ in range(times):
-            loss = step()
-        return float(loss.detach())
-
-    return run, {"parameters": sum(p.numel() for p in model.parameters())}
+    return training_steps(list(model.parameters()), optimizer, loss_of, batches, dtype)
 
 
 _models: dict[str, nn.Module] = {}

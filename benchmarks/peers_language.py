@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from benchmarks.peers_steps import training_steps
 from benchmarks.worker import Setup, serve
 
 THREADS = int(os.environ.get("OMP_NUM_THREADS", "1"))
@@ -93,26 +94,7 @@ def train(
     rng = np.random.default_rng(0)
     draw = lambda: torch.from_numpy(rng.integers(0, vocab, (batch, context)))
     batches = [(draw(), draw()) for _ in range(8)]
-    state = {"at": 0}
-
-    def step():
-        state["at"] += 1
-        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16"):
-            loss = run_model(*batches[state["at"] % len(batches)])
-        loss.backward()
-        nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return loss
-
-    step()
-
-    def run(times):
-        for _ in range(times):
-            loss = step()
-        return float(loss.detach())
-
-    return run, {"parameters": sum(p.numel() for p in parameters)}
+    return training_steps(parameters, optimizer, run_model, batches, dtype)
 
 
 _models: dict[str, nn.Module] = {}

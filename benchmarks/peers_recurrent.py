@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from benchmarks.peers_steps import training_steps
 from benchmarks.worker import Setup, serve
 
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
@@ -125,29 +126,15 @@ def train(kind, vocab, width, batch, length, compiled=False):
     )
     rng = np.random.default_rng(0)
     draw = lambda: torch.from_numpy(rng.integers(4, vocab, (batch, length)))
-    batches, state = [(draw(), draw()) for _ in range(8)], {"at": 0}
+    batches = [(draw(), draw()) for _ in range(8)]
 
-    def step():
-        source, target = batches[state["at"] % len(batches)]
-        state["at"] += 1
+    def loss_of(source, target):
         inputs = torch.cat([torch.full((batch, 1), BOS), target[:, :-1]], 1)
-        loss = functional.cross_entropy(
+        return functional.cross_entropy(
             run_model(source, inputs).reshape(-1, vocab), target.reshape(-1)
         )
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return loss
 
-    step()
-
-    def run(times):
-        for _ in range(times):
-            loss = step()
-        return float(loss.detach())
-
-    return run, {"parameters": sum(p.numel() for p in model.parameters())}
+    return training_steps(list(model.parameters()), optimizer, loss_of, batches)
 
 
 def decode(kind, vocab, width, batch, length):

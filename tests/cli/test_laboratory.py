@@ -37,7 +37,7 @@ def test_a_command_writes_a_picture_and_its_figures(tmp_path, capsys):
         (["recall", "--distances", "0"], "--distances: 0 is outside 1 to 8,192"),
         (["recall", "--models", "mlp"], "mlp"),
         (["recall", "--learning-rate", "nan"], "--learning-rate"),
-        (["recall", "--output", "found.pdf"], "--output found.pdf: pictures are written as .png"),
+        (["recall", "--output", "found.pdf"], "--output found.pdf: the name ends in .png"),
         (
             ["recall", "--output", "/proc/found.png"],
             "--output /proc/found.png: cannot be written: ",

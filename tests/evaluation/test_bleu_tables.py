@@ -105,6 +105,21 @@ def test_files_of_results_of_both_forms_are_read_and_others_passed(tmp_path):
     assert (last.steps, last.parameters, last.search) == (9, None, "beam 4")
 
 
+def test_a_file_may_hold_several_runs(tmp_path):
+    score = {"search": "greedy", "sacrebleu": 40.6}
+    runs = [
+        {"run": "bahdanau", "steps": 9, "signature": SIGNATURE, "scores": [score]},
+        {"run": "convs2s", "scores": [score | {"signature": "own"}]},
+        "no run",
+    ]
+    (tmp_path / "a.json").write_text(json.dumps({"task": "Multi30k", "runs": runs}))
+    found = results_in(tmp_path)
+    assert [(one.source, one.test, one.signature, one.steps) for one in found] == [
+        ("a, bahdanau", "Multi30k", SIGNATURE, 9),
+        ("a, convs2s", "Multi30k", "own", None),
+    ]
+
+
 def test_folders_without_results_are_refused(tmp_path):
     with pytest.raises(DataError, match="no such folder"):
         results_in(tmp_path / "none")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import tyro
 
-from transformer_jax.cli.output import note, tsv, wrote
+from transformer_jax.cli.output import check_file, note, tsv, writing, wrote
 from transformer_jax.errors import ConfigError, DataError, plural
 
 if TYPE_CHECKING:
@@ -76,10 +76,7 @@ class Analogy:
         for name in ("top", "limit"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"--{name} is {getattr(self, name)}: at least 1")
-        if self.output is not None and self.output.suffix not in SUFFIXES:
-            raise ConfigError(
-                f"--output {self.output}: pictures are written as {', '.join(SUFFIXES)}"
-            )
+        check_file("--output", self.output, SUFFIXES)
 
     def _one(self, embeddings: "WordEmbeddings") -> int:
         a, b, c = self.words
@@ -123,11 +120,6 @@ class Analogy:
         assert self.output is not None
         words = list(dict.fromkeys([word for arrow in arrows for word in arrow] + [*others]))
         rows = embeddings.unit[[embeddings.row(word) for word in words]]
-        try:
-            self.output.parent.mkdir(parents=True, exist_ok=True)
+        with writing("--output", self.output):
             plot_words(words, rows, self.output, arrows=arrows, title=title)
-        except OSError as error:
-            raise ConfigError(
-                f"--output {self.output}: cannot be written: {error.strerror}"
-            ) from None
         wrote(self.output)

@@ -22,7 +22,6 @@ _KINDS: "dict[Name, Kind]" = {
     "convolution": "convolution",
     "dilated": "dilated convolution",
 }
-_PICTURES = (".png", ".svg", ".html")
 _MOST_BYTES = 4 << 30  # of the numbers that all layers keep
 _BYTES = 4  # of a number in float32
 
@@ -57,7 +56,9 @@ class Complexity:
         """Prints the tables, and writes the files that are asked for."""
         layers = self.checked()
         check_file("--json", self.json, (".json",))
-        check_file("--output", self.output, _PICTURES)
+        from transformer_jax.visual.figures import SUFFIXES
+
+        check_file("--output", self.output, SUFFIXES)
         import jax
 
         from transformer_jax.complexity.measure import seconds_of_nothing

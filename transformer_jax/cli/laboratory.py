@@ -14,18 +14,16 @@ it. COMMAND --help lists the settings.
 """
 
 import dataclasses
-import json
 import os
 import shlex
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from transformer_jax.cli.errors import guarded, leave, terminated
-from transformer_jax.cli.output import say, wrote
+from transformer_jax.cli.output import check_file, say, write_json, writing, wrote
 from transformer_jax.cli.run_flags import near, parse_flags
 from transformer_jax.errors import ConfigError
 from transformer_jax.laboratory.settings import GradientSettings, LengthSettings, RecallSettings
@@ -87,7 +85,11 @@ def _run(arguments: list[str], environment: Environment) -> int:
     if name not in COMMANDS:
         raise ConfigError(f"unknown command {name}: {near(name, COMMANDS)}")
     asked = parse_flags(COMMANDS[name], f"{PROGRAM} {name}", rest)
-    _check_output(asked.output)
+    from transformer_jax.visual.figures import SUFFIXES
+
+    beside = asked.output.with_suffix(".json")
+    check_file("--output", asked.output, SUFFIXES)
+    check_file("--output", beside, (".json",))
     begun = time.monotonic()
     say(f"{name}: starting")
     from transformer_jax.allocator import retain_freed_memory
@@ -100,7 +102,8 @@ def _run(arguments: list[str], environment: Environment) -> int:
 
     head, *rows = figures.table()
     print(plain_table(head, rows))
-    figures.draw(asked.output)
+    with writing("--output", asked.output):
+        figures.draw(asked.output)
     facts = {
         "what": type(asked).__doc__,
         "command": shlex.join([*PROGRAM.split(), name, *rest]),
@@ -109,8 +112,7 @@ def _run(arguments: list[str], environment: Environment) -> int:
         **environment(),
         **figures.to_dict(),
     }
-    beside = asked.output.with_suffix(".json")
-    beside.write_text(json.dumps(facts, indent=1, default=str) + "\n", encoding="utf-8")
+    write_json("--output", beside, facts)
     wrote(asked.output, beside)
     return 0
 
@@ -129,27 +131,3 @@ def _measure(asked: Any) -> Any:
     from transformer_jax.laboratory.lengths import lengths
 
     return lengths(plain(LengthSettings), say=say)
-
-
-def _check_output(path: Path) -> None:
-    """Makes the folder of a picture; refuses, before work starts, what cannot be written.
-
-    Raises:
-        ConfigError: Another suffix, a folder, or a folder that cannot be written to.
-    """
-    from transformer_jax.visual.figures import SUFFIXES
-
-    if path.suffix not in SUFFIXES:
-        raise ConfigError(f"--output {path}: pictures are written as {', '.join(SUFFIXES)}")
-    if path.is_dir():
-        raise ConfigError(f"--output {path}: this is a folder: name a file")
-    if path.with_suffix(".json").is_dir():
-        raise ConfigError(f"--output {path}: {path.with_suffix('.json')} is a folder")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except OSError as error:
-        raise ConfigError(
-            f"--output {path}: cannot be written: {error.strerror or error}"
-        ) from None

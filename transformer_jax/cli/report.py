@@ -37,7 +37,9 @@ class Report:
     def __call__(self) -> int:
         """Prints the tables, and writes the files that are asked for."""
         check_file("--json", self.json, (".json",))
-        check_file("--output", self.output, (".png", ".svg", ".html"))
+        from transformer_jax.visual.figures import SUFFIXES
+
+        check_file("--output", self.output, SUFFIXES)
         own = self.own()
         from transformer_jax.evaluation.published_bleu import CAVEATS
 

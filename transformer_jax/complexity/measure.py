@@ -126,8 +126,8 @@ def count_flops(layer: Layer) -> float:
 def _program_flops(function: Callable[..., Any], *inputs: Any) -> float:
     """FLOPs of the compiled program.
 
-    Elsewhere than on CPUs, products are calls of libraries by then, which XLA does not count:
-    there, those of the program before it is compiled.
+    For GPUs and TPUs XLA compiles products to calls of libraries, which it does not count: there
+    the program is counted before it is compiled.
     """
     lowered = jax.jit(function).lower(*inputs)
     stage = lowered.compile() if default_device().platform == "cpu" else lowered

@@ -78,8 +78,9 @@ def scores_of_run(run: RunDirectory, name: str) -> list[OwnScore]:
 def results_in(folder: Path) -> list[OwnScore]:
     """The BLEU of the JSON files of a folder, such as ``benchmarks/results``; others are passed.
 
-    A file has ``results``, those of a run, or ``scores``, a list of objects with ``sacrebleu``,
-    ``signature`` and ``search``. ``flops``, if it is there, is the cost of training.
+    A file has ``results``, those of a run; or ``scores``, a list of objects with ``sacrebleu``,
+    ``signature`` and ``search``; or ``runs``, a list of objects with ``run``, their name, and
+    ``scores``. ``flops``, if it is there, is the cost of training.
 
     Raises:
         DataError: There is no such folder, a file cannot be read, or none has BLEU.
@@ -106,13 +107,18 @@ def _of_file(content: Mapping[str, Any], name: str) -> Iterator[OwnScore]:
     results, scores = content.get("results"), content.get("scores")
     if isinstance(results, dict):
         yield from _of_run(results, name, flops)
+    runs = content.get("runs")
+    for run in runs if isinstance(runs, list) else ():
+        if isinstance(run, dict):
+            about = {"task": content.get("task", ""), **run}
+            yield from _of_file(about, f"{name}, {run.get('run', '')}".rstrip(", "))
     for score in scores if isinstance(scores, list) else ():
         if isinstance(score, dict) and (bleu := _number(score.get("sacrebleu"))) is not None:
             yield OwnScore(
                 name,
                 str(content.get("task", "")),
                 bleu,
-                str(score.get("signature", "")),
+                str(score.get("signature", content.get("signature", ""))),
                 str(score.get("search", "")),
                 _whole(content.get("parameters")),
                 _whole(content.get("steps")),

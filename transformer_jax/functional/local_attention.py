@@ -9,7 +9,7 @@ from transformer_jax.functional.scores import dot_product_weights, mix, scaled_d
 
 __all__ = ["local_attention", "local_blocks"]
 
-# Queries of a block at least: products of fewer rows are slower than those of keys in vain.
+# Fewest queries of a block: in smaller blocks the products cost more than the keys they save.
 LEAST_QUERIES = 16
 
 

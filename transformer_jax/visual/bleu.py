@@ -7,18 +7,13 @@ from typing import Any, NamedTuple
 from transformer_jax.evaluation.own_bleu import OwnScore
 from transformer_jax.evaluation.published_bleu import CAVEATS, TABLE, PublishedTranslator
 from transformer_jax.visual.figures import new_figure, save
+from transformer_jax.visual.labels import place_labels
 
 __all__ = ["plot_bleu"]
 
 SINGLE, ENSEMBLE, TRANSFORMER = "#0072b2", "#56b4e9", "#d55e00"
 MARKERS = "osD^vP"
 LONGEST = 40  # characters of the name of a test set
-# Of a name beside its point: distance in points, and how it is aligned.
-SIDES = (
-    (0, 7, "center", "bottom"), (0, -7, "center", "top"), (8, 0, "left", "center"),
-    (-8, 0, "right", "center"), (6, 5, "left", "bottom"), (-6, 5, "right", "bottom"),
-    (6, -5, "left", "top"), (-6, -5, "right", "top"),
-)  # fmt: skip
 
 
 class _Point(NamedTuple):
@@ -84,32 +79,16 @@ def _dress(ax: Any, title: str, label: str) -> None:
 
 
 def _name(ax: Any, points: Sequence[_Point]) -> None:
-    """Writes each name beside its point, on the side where it covers least else."""
-    renderer = ax.figure.canvas.get_renderer()
-    centers = [ax.transData.transform((point.flops, point.bleu)) for point in points]
-    frame, taken = ax.get_window_extent(renderer), list[Any]()
-    for number, point in enumerate(points):
+    """Writes each name beside its point."""
+    labels = []
+    for point in points:
         text = ax.annotate(
             point.name, (point.flops, point.bleu), xytext=(0, 0), textcoords="offset points",
             fontsize=8, color="0.2",
         )  # fmt: skip
         text.set_in_layout(False)
-        others = [center for i, center in enumerate(centers) if i != number]
-
-        def covered(side: tuple[int, int, str, str], text: Any = text, others: Any = others) -> int:
-            _move(text, side)
-            box = text.get_window_extent(renderer)
-            over = sum(box.overlaps(other) for other in taken)
-            over += sum(box.padded(8).contains(*center) for center in others)
-            return int(over + (box.x0 < frame.x0) + (box.x1 > frame.x1))
-
-        _move(text, min(SIDES, key=covered))
-        taken.append(text.get_window_extent(renderer))
-
-
-def _move(text: Any, side: tuple[int, int, str, str]) -> None:
-    x, y, horizontal, vertical = side
-    text.set(position=(x, y), ha=horizontal, va=vertical)
+        labels.append(text)
+    place_labels(ax, labels, [(point.flops, point.bleu) for point in points])
 
 
 def _own(ax: Any, own: Sequence[OwnScore]) -> None:

@@ -2,46 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
 from transformer_jax.visual.figures import new_figure, save
-
-if TYPE_CHECKING:
-    from matplotlib.artist import Artist
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from matplotlib.text import Annotation
+from transformer_jax.visual.labels import place_labels
 
 __all__ = ["plot_words", "principal_components"]
-
-# Offsets of a label in points, and which of its ends is there.
-_SIDES = (
-    ((5, 4), "left", "bottom"), ((-5, 4), "right", "bottom"), ((5, -4), "left", "top"),
-    ((-5, -4), "right", "top"), ((0, 7), "center", "bottom"), ((0, -7), "center", "top"),
-)  # fmt: skip
-
-
-class Bounds(NamedTuple):
-    """A rectangle in pixels."""
-
-    left: float
-    low: float
-    right: float
-    high: float
-
-    def overlap(self, other: "Bounds") -> float:
-        """The area of both.
-
-        Example:
-            >>> Bounds(0.0, 0.0, 2.0, 2.0).overlap(Bounds(1.0, 1.0, 4.0, 4.0))
-            1.0
-        """
-        width = min(self.right, other.right) - max(self.left, other.left)
-        height = min(self.high, other.high) - max(self.low, other.low)
-        return max(width, 0.0) * max(height, 0.0)
 
 
 def principal_components(x: Float[np.ndarray, "n D"], count: int = 2) -> Float[np.ndarray, "n C"]:
@@ -106,33 +74,6 @@ def plot_words(
     ax.grid(color="0.92")
     ax.set_axisbelow(True)
     lines = [np.linspace(points[start], points[end], 30) for start, end in arrows]
-    _place_labels(figure, ax, labels, np.concatenate([list(points.values()), *lines]))
-    save(figure, path, title=title)
-
-
-def _place_labels(figure: "Figure", ax: "Axes", labels: "list[Annotation]", drawn: Any) -> None:
-    """Each label at the side of its point where it covers least of points, arrows and labels."""
     figure.draw_without_rendering()
-    radius, frame = 0.05 * figure.dpi, _bounds(ax)
-    taken = [
-        Bounds(x - radius, y - radius, x + radius, y + radius)
-        for x, y in ax.transData.transform(drawn).tolist()
-    ]
-    for label in labels:
-        best = None
-        for offset, horizontal, vertical in _SIDES:
-            label.set(position=offset, ha=horizontal, va=vertical)
-            found = _bounds(label)
-            beyond = found.overlap(found) - found.overlap(frame)
-            covered = beyond + sum(found.overlap(one) for one in taken)
-            if best is None or covered < best[0]:
-                best = covered, found, (offset, horizontal, vertical)
-        assert best is not None
-        offset, horizontal, vertical = best[2]
-        label.set(position=offset, ha=horizontal, va=vertical)
-        taken.append(best[1])
-
-
-def _bounds(artist: "Artist") -> Bounds:
-    left, low, right, high = map(float, artist.get_window_extent().extents)
-    return Bounds(left, low, right, high)
+    place_labels(ax, labels, np.concatenate([list(points.values()), *lines]))
+    save(figure, path, title=title)

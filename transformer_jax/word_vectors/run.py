@@ -77,9 +77,10 @@ def train_word_vectors(
         "text": dataclasses.asdict(text),
         "training": dataclasses.asdict(training),
     }
-    _write(output / CONFIG, json.dumps(settings, indent=1).encode())
+    # First: of a training that is interrupted here, no vectors are left beside other settings.
     for name in (VECTORS, STATE):
         (output / name).unlink(missing_ok=True)
+    _write(output / CONFIG, json.dumps(settings, indent=1).encode())
     return _train(output, settings, report)
 
 

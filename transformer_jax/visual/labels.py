@@ -1,0 +1,75 @@
+"""Names beside points, each on the side where it covers least of what else is drawn."""
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.text import Annotation
+
+__all__ = ["place_labels"]
+
+_RADIUS = 5.0  # of a point, in units of 1/100 inch
+# Offsets of a label in points, and which of its ends is there.
+_SIDES = (
+    ((5, 4), "left", "bottom"), ((-5, 4), "right", "bottom"), ((5, -4), "left", "top"),
+    ((-5, -4), "right", "top"), ((0, 7), "center", "bottom"), ((0, -7), "center", "top"),
+    ((8, 0), "left", "center"), ((-8, 0), "right", "center"),
+)  # fmt: skip
+
+
+class Bounds(NamedTuple):
+    """A rectangle in pixels."""
+
+    left: float
+    low: float
+    right: float
+    high: float
+
+    def overlap(self, other: "Bounds") -> float:
+        """The area of both.
+
+        Example:
+            >>> Bounds(0.0, 0.0, 2.0, 2.0).overlap(Bounds(1.0, 1.0, 4.0, 4.0))
+            1.0
+        """
+        width = min(self.right, other.right) - max(self.left, other.left)
+        height = min(self.high, other.high) - max(self.low, other.low)
+        return max(width, 0.0) * max(height, 0.0)
+
+
+def place_labels(ax: "Axes", labels: "Sequence[Annotation]", drawn: Any) -> None:
+    """Moves each label to the side of its point where it covers least.
+
+    Args:
+        ax: With a figure whose layout is drawn, since labels are measured in pixels.
+        labels: Annotations whose text has an offset in points.
+        drawn: Coordinates that no label should cover ``[n 2]``: points, and places of lines.
+    """
+    radius, frame = _RADIUS / 100 * ax.figure.dpi, _bounds(ax)
+    taken = [
+        Bounds(x - radius, y - radius, x + radius, y + radius)
+        for x, y in ax.transData.transform(drawn).tolist()
+    ]
+
+    def cost(label: Any, side: Any) -> float:
+        _move(label, side)
+        found = _bounds(label)
+        beyond = found.overlap(found) - found.overlap(frame)
+        return beyond + sum(found.overlap(one) for one in taken)
+
+    for label in labels:
+        _move(label, min(_SIDES, key=functools.partial(cost, label)))
+        taken.append(_bounds(label))
+
+
+def _move(label: Any, side: tuple[tuple[int, int], str, str]) -> None:
+    offset, horizontal, vertical = side
+    label.set(position=offset, ha=horizontal, va=vertical)
+
+
+def _bounds(artist: "Artist") -> Bounds:
+    left, low, right, high = map(float, artist.get_window_extent().extents)
+    return Bounds(left, low, right, high)
