@@ -65,7 +65,7 @@ def test_mistakes_of_training_end_in_one_line(tmp_path, capfd, monkeypatch, give
 
 def test_an_analogy_is_answered_and_drawn(tmp_path, vectors, capfd):
     picture = tmp_path / "new" / "map.svg"
-    given = ["analogy", str(vectors), "france", "paris", "italy", "--top", "2"]
+    given = ["analogy", str(vectors), "paris", "france", "italy", "--top", "2"]
     assert main([*given, "--output", str(picture)]) == 0
     rows = [line.split("\t") for line in capfd.readouterr().out.splitlines()]
     assert rows[0][0] == "rome"
@@ -113,7 +113,7 @@ def test_words_can_be_added_and_subtracted(vectors, capfd):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (["analogy", "V", "france", "pariss", "italy"], "did you mean paris?"),
+        (["analogy", "V", "pariss", "france", "italy"], "did you mean paris?"),
         (["analogy", "V", "france", "paris"], "2 words: give three"),
         (["analogy", "V", "a", "b", "c", "--questions", "q"], "3 words: give three"),
         (["analogy", "V", "a", "b", "c", "--section", "s"], "add --questions"),

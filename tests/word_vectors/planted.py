@@ -37,7 +37,7 @@ def planted_accuracy(made: WordEmbeddings):
     right = total = 0
     for one, other in itertools.permutations(range(THINGS), 2):
         for first, second in itertools.permutations(range(RELATIONS), 2):
-            asked = word(one, first), word(one, second), word(other, first)
+            asked = word(one, second), word(one, first), word(other, first)
             right += made.analogy(*asked, top=1)[0][0] == word(other, second)
             total += 1
     return right / total

@@ -33,7 +33,7 @@ def test_an_analogy_is_the_highest_cosine_with_the_sum(embeddings):
     query = unit[1] - unit[0] + unit[2]
     cosines = unit @ query / np.linalg.norm(query)
     order = [i for i in np.argsort(-cosines) if i not in (0, 1, 2)]
-    found = embeddings.analogy("france", "paris", "italy", top=9)
+    found = embeddings.analogy("paris", "france", "italy", top=9)
     assert [word for word, _ in found] == [WORDS[i] for i in order]
     np.testing.assert_allclose([value for _, value in found], cosines[order], atol=1e-6)
     assert found[0][0] == "rome"
@@ -54,7 +54,7 @@ def test_the_nearest_words_do_not_depend_on_lengths(embeddings):
 )
 def test_unknown_words_are_refused_with_suggestions(embeddings, word, says):
     with pytest.raises(DataError) as error:
-        embeddings.analogy("france", word, "italy")
+        embeddings.analogy(word, "france", "italy")
     assert f"no vector for {word!r} among 7 words" in str(error.value)
     assert says in str(error.value)
 

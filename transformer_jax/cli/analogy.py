@@ -19,17 +19,17 @@ _PAIRS = 12  # of a picture
 
 @dataclasses.dataclass(frozen=True)
 class Analogy:
-    """Answer "a is to b as c is to …" by word vectors (3CosAdd), or a file of such questions."""
+    """Answer a − b + c by word vectors (3CosAdd): paris − france + italy = rome."""
 
     vectors: tyro.conf.Positional[Path]
     """Word vectors: text or binary of word2vec, or the folder of a training of them."""
     words: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Three words a b c: the answer is to c as b is to a, such as france paris italy."""
+    """Three words a b c of which a − b + c is asked, such as paris france italy."""
     top: int = 5
     """Number of answers to print."""
     questions: Path | None = None
-    """File of questions of four words, with sections, such as questions-words.txt: prints the
-    accuracy of each section."""
+    """File of questions of four words, athens greece oslo norway, with sections, such as
+    questions-words.txt: prints the accuracy of each section."""
     section: str | None = None
     """Only this section of the file."""
     limit: int = 300_000
@@ -68,8 +68,8 @@ class Analogy:
 
         if (len(self.words) != 3) if self.questions is None else self.words:
             raise ConfigError(
-                f"{plural(len(self.words), 'word')}: give three, such as analogy VECTORS france "
-                f"paris italy, or --questions FILE and none"
+                f"{plural(len(self.words), 'word')}: give three, such as analogy VECTORS paris "
+                f"france italy, or --questions FILE and none"
             )
         if self.section is not None and self.questions is None:
             raise ConfigError("--section is of a file of questions: add --questions FILE")
@@ -85,7 +85,7 @@ class Analogy:
             print(tsv(word, cosine).decode(), end="")
         if self.output is not None and answers:
             best, others = answers[0][0], [word for word, _ in answers[1:]]
-            self._draw(embeddings, [(a, b), (c, best)], others, f"{a} : {b} = {c} : {best}")
+            self._draw(embeddings, [(b, a), (c, best)], others, f"{a} − {b} + {c} = {best}")
         return 0
 
     def _answer(

@@ -26,7 +26,7 @@ class WordEmbeddings:
     Example:
         >>> table = np.array([[1, 0], [1, 1], [-1, 0], [-1, 1.2]], np.float32)
         >>> made = WordEmbeddings(("man", "king", "woman", "queen"), table)
-        >>> made.analogy("man", "king", "woman", top=1)[0][0]
+        >>> made.analogy("king", "man", "woman", top=1)[0][0]
         'queen'
         >>> f"{made.similarity('man', 'woman'):.1f}"
         '-1.0'
@@ -112,9 +112,10 @@ class WordEmbeddings:
         return [(self.words[row], float(cosines[row])) for row in best]
 
     def analogy(self, a: str, b: str, c: str, top: int = 10) -> list[tuple[str, float]]:
-        """The words ``d`` with ``a : b = c : d``: the highest ``cos(d, b − a + c)`` (3CosAdd).
+        """The words ``d`` with ``a − b + c = d``: the highest ``cos(d, a − b + c)`` (3CosAdd).
 
-        The vectors of the three words have length 1; the three words are no answers. Row B20.
+        ``king − man + woman = queen``. The vectors of the three words have length 1; the three
+        words are no answers. Row B20.
 
         Source: Mikolov, Yih and Zweig 2013, https://aclanthology.org/N13-1090, formula (3); the
         name is that of Levy and Goldberg 2014, https://aclanthology.org/W14-1618.
@@ -122,4 +123,4 @@ class WordEmbeddings:
         Raises:
             DataError: A word has no vector.
         """
-        return self.most_similar([b, c], [a], top)
+        return self.most_similar([a, c], [b], top)
