@@ -15,7 +15,7 @@ from transformer_jax.data.labeled import Sentences
 from transformer_jax.encoding.predictor import Predictor
 from transformer_jax.evaluation.classification import f1, macro_f1
 from transformer_jax.runs.encoder_settings import PRETRAIN_RUNS, TASK_RUNS, FinetuneRun, read
-from transformer_jax.runs.finetuning import partition_of
+from transformer_jax.runs.freezing import partition_of
 from transformer_jax.tasks.scores import measure
 from transformer_jax.training.metrics import read_metrics
 from transformer_jax.training.run_directory import RunDirectory
@@ -366,7 +366,7 @@ MISTAKES = [
     (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--task.init-from",
       "{start}", "--tokenizer.kind", "bpe"], 2, "tokenizer"),
     (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--task.init-from",
-      "{start}", "--model.d-model", "32", "--task.max-length", "24"], 4, "model settings"),
+      "{start}", "--model.d-model", "32", "--task.max-length", "24"], 2, "model settings"),
     (["finetune", "classify", "--data.train", "{data}/classify.tsv", "--task.init-from",
       "{data}/none"], 4, "none: no such run"),
     (["finetune", "tag", "--data.train", "{data}/tag.conllu", "--loop.best-checkpoint-metric",

@@ -107,8 +107,10 @@ def _has_begun(path: str) -> bool:
 
 def _check_room(run: Any) -> None:
     from transformer_jax.runs.memory import check_room
+    from transformer_jax.runs.settings import start_config
 
-    check_room(run)
+    if start_config(run).init_from is None:  # else its model is another; it is checked when known
+        check_room(run)
 
 
 def _check_output(run: Any) -> None:

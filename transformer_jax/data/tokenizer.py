@@ -66,6 +66,7 @@ class Tokenizer:
         num_separators: Number of ``eos`` between the two texts of a pair (RoBERTa: 2).
         template: The special-tokens template of the file, or None.
         text: The content of the file.
+        special: Names of special tokens by role, as far as they were given beside the file.
         sha256: Checksum of the file that ``save`` writes.
     """
 
@@ -80,6 +81,7 @@ class Tokenizer:
     num_separators: int
     template: SpecialTokensTemplate | None
     text: str
+    special: dict[str, str]
     sha256: str
 
     def __init__(self, text: str, special: Mapping[str, str] | None = None):
@@ -97,12 +99,12 @@ class Tokenizer:
         backend = tokenizers.Tokenizer.from_str(text)
         backend.no_truncation()
         backend.no_padding()
-        self.text = text
+        self.text, self.special = text, dict(special or {})
         # Not part of the file: special tokens that text spells out are text.
         backend.encode_special_tokens = True
         self._backend = backend
         vocab = backend.get_vocab()
-        found = _special_ids(vocab, special or {})
+        found = _special_ids(vocab, self.special)
         if "eos" not in found:
             raise DataError(
                 f"the tokenizer has no token that ends a sentence (looked for "

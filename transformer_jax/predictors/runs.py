@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ENCODERS",
+    "FAMILY_NAMES",
     "FINE_TUNED",
     "TASKS",
     "abstract_model",
@@ -60,6 +61,7 @@ _USE = {
     "decoder-task": ("a fine-tuned decoder", "classify"),
     "image": ("an image model", "describe"),
 }
+FAMILY_NAMES = {found: name for found, (name, _) in _USE.items()}  # for messages
 
 
 def open_directory(path: str | os.PathLike[str]) -> "RunDirectory":

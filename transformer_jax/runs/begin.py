@@ -81,7 +81,8 @@ def begin(
             run = dataclasses.replace(run, tokenizer=size)
         directory = RunDirectory.create(output, overwrite=run.overwrite)
         # In this order: a run that is killed in between counts as empty.
-        directory.write(directory.config, dataclasses.asdict(run))
+        special = {"special": tokenizer.special} if tokenizer.special else {}
+        directory.write(directory.config, dataclasses.asdict(run) | special)
         tokenizer.save(directory.tokenizer)
     sync_global_devices("begun")
     return RunDirectory.open(output)

@@ -1,7 +1,7 @@
 """Settings of the runs of encoders, and the named runs."""
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.config_dict import from_dict
@@ -11,7 +11,7 @@ from transformer_jax.data.labeled_files import LabeledTask
 from transformer_jax.errors import CheckpointError, ConfigError, at_least
 from transformer_jax.model_presets import PRESETS, bert
 from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig
-from transformer_jax.runs.settings import TokenizerConfig
+from transformer_jax.runs.settings import StartConfig, TokenizerConfig
 from transformer_jax.runs.sizing import with_defaults, without_attention_dropout
 from transformer_jax.tasks.masked_lm_task import MaskingConfig
 from transformer_jax.training.loop import LoopConfig
@@ -118,29 +118,20 @@ class PretrainRun:
 
 
 @dataclasses.dataclass(frozen=True)
-class TaskConfig:
+class TaskConfig(StartConfig):
     """The task of labeled examples, and the initialization."""
 
     kind: LabeledTask = "classify"
-    init_from: str | None = None  # a run whose encoder it starts from; None starts from nothing
-    freeze: str = "none"  # none, embeddings, encoder, or N: the embeddings and the first N layers
-    reinit_last: int = 0  # top layers to reinitialize, with the pooler
     max_length: int = 128  # most tokens of an example, with [CLS] and [SEP]
     doc_stride: int = 64  # qa: tokens that windows over a long context share
     labels: tuple[str, ...] = ()  # their names, in order; filled in from the training file
 
+    prefix: ClassVar[str] = "task."
+    parts: ClassVar[tuple[str, ...]] = ("encoder",)
+
     def __post_init__(self) -> None:
-        at_least("task", self, max_length=8, doc_stride=1, reinit_last=0)
-        if self.freeze not in ("none", "embeddings", "encoder") and not self.freeze.isdecimal():
-            raise ConfigError(
-                f"task.freeze is {self.freeze}: allowed are none, embeddings, encoder, or the "
-                f"number of layers to freeze together with the embeddings"
-            )
-        if (self.freeze != "none" or self.reinit_last) and self.init_from is None:
-            given = "freeze" if self.freeze != "none" else "reinit_last"
-            raise ConfigError(
-                f"task.{given} is given without task.init_from: nothing is learnt yet"
-            )
+        super().__post_init__()
+        at_least("task", self, max_length=8, doc_stride=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,7 +157,7 @@ def read(directory: RunDirectory) -> PretrainRun | FinetuneRun:
     Raises:
         CheckpointError: ``config.json`` is damaged, or of another kind of run.
     """
-    fields = directory.read_config()
+    fields = directory.settings()
     try:
         run: Any = from_dict(FinetuneRun if "task" in fields else PretrainRun, fields)
     except (ConfigError, TypeError, AttributeError) as error:

@@ -1,48 +1,166 @@
-"""Initialization of a run from a trained run."""
+"""Starts of runs: the model, tokenizer and parameters of another run, or of a published model.
+
+A training program offers them in four steps.
+
+1. Its settings, or the ``task`` among them, derive from :class:`.StartConfig`.
+2. When a run begins, ``start = load_pretrained(path, families)`` finds what it starts from,
+   ``run = start.settings(run, named)`` takes over its model, and ``start.tokenizer`` is the
+   tokenizer.
+3. ``Task(partition=partition_of(settings), initial=initial_of(run, families))``: what is trained,
+   and the parameters at step 0 (:mod:`transformer_jax.runs.freezing`).
+4. ``check_layers(run.model, settings)`` refuses layers that the model does not have.
+
+Nothing else of the start is needed later: checkpoints hold what is trained, the run holds what is
+frozen once, and ``config.json`` and ``tokenizer.json`` are its own.
+"""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
+from flax import nnx
 
 from transformer_jax.config import TransformerConfig
+from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import CheckpointError, ConfigError, plural
-from transformer_jax.predictors.runs import model_config, open_directory
+from transformer_jax.models.making import Kind, make_model
+from transformer_jax.predictors.runs import (
+    ENCODERS,
+    FAMILY_NAMES,
+    family,
+    model_config,
+    open_directory,
+)
 from transformer_jax.recurrent_config import RecurrentConfig
+from transformer_jax.runs.memory import check_room
+from transformer_jax.runs.settings import start_config
 from transformer_jax.training.activity import log
 from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.training.sealed import leaves
 from transformer_jax.training.trees import flatten_dict
 
-__all__ = ["Initial", "load_pretrained"]
+__all__ = ["Initial", "load_pretrained", "parameter_shapes"]
+
+StartedRun = TypeVar("StartedRun", bound=Any)  # the settings of a run of any family
+
+# What a run of each family starts from, for messages.
+_WANTED = {
+    "encoder": "an encoder: pre-train one with `python -m experiments.encoder_only pretrain`",
+    "decoder": "a language model: train one with `python -m experiments.decoder_only train`",
+    "encoder-decoder": "a translator of attention: train one with `python -m experiments.seq2seq "
+    "train`",
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Initial:
-    """A trained encoder whose parameters initialize another run, by name."""
+    """A trained model whose parameters initialize another run, by name.
+
+    Attributes:
+        directory: Where it is.
+        model: Its configuration.
+        family: One of those of :func:`transformer_jax.predictors.runs.family`.
+        lowercase: Whether it was trained on lower-cased text.
+    """
 
     directory: RunDirectory
     model: TransformerConfig
+    family: str
     lowercase: bool
 
-    def changed(self, asked: Any, usual: Any) -> TransformerConfig:
-        """Its configuration, with the settings of ``asked`` that are not the ``usual`` ones."""
-        changed: TransformerConfig = _changed(self.model, asked, usual)
-        return changed
+    @functools.cached_property
+    def tokenizer(self) -> Tokenizer:
+        """Its tokenizer.
+
+        Raises:
+            DataError: It has none that can be used.
+        """
+        return self.directory.load_tokenizer()
+
+    def settings(
+        self, run: StartedRun, named: StartedRun, base: TransformerConfig | None = None
+    ) -> StartedRun:
+        """The run with the model that it starts from, but for settings that were given.
+
+        Args:
+            run: The settings of a run.
+            named: The settings before flags changed them: what differs was given.
+            base: The model that given settings change; None is that of the start.
+
+        Raises:
+            ConfigError: A setting that changes sizes, a tokenizer of its own, text in lower case
+                for a model of text with capitals, or a model too large for the devices.
+        """
+        own = start_config(run)
+        flag = f"{own.prefix}init_from"
+        if run.tokenizer != named.tokenizer:
+            raise ConfigError(
+                f"tokenizer: a run with {flag} reads text as that run does: leave it out"
+            )
+        if run.data.read.lowercase and not self.lowercase:
+            raise ConfigError(
+                f"data.read.lowercase: {own.init_from} was trained on text with capitals: leave "
+                f"it out"
+            )
+        if self.lowercase and not run.data.read.lowercase:
+            log(f"{own.init_from} reads lower-cased text, and so does this run")
+        base = self.model if base is None else base
+        # A configuration of a run with the same start has the settings given then already.
+        if own.init_from == start_config(named).init_from:
+            vocabulary = base.vocab_size, base.decoder_vocab_size  # which may grow anew
+            model = dataclasses.replace(
+                run.model, vocab_size=vocabulary[0], decoder_vocab_size=vocabulary[1]
+            )
+        else:
+            model = _changed(base, run.model, named.model)
+        self._check_sizes(base, model, flag)
+        # The dtype is that of this machine, not of the other run.
+        compute = dataclasses.replace(model.compute, dtype=run.model.compute.dtype)
+        read = dataclasses.replace(run.data.read, lowercase=self.lowercase)
+        run = dataclasses.replace(
+            run,
+            model=dataclasses.replace(model, compute=compute),
+            data=dataclasses.replace(run.data, read=read),
+        )
+        check_room(run)
+        return run
+
+    def _check_sizes(self, base: TransformerConfig, model: TransformerConfig, flag: str) -> None:
+        """Refuses settings that change the shape of a parameter.
+
+        Raises:
+            ConfigError: It names the parameter and the settings that were changed.
+        """
+        if model == base:
+            return
+        old, new = parameter_shapes(base), parameter_shapes(model)
+        for name in old.keys() & new.keys():
+            if old[name] != new[name]:
+                before, after = (leaves(dataclasses.asdict(config)) for config in (base, model))
+                given = [f"model.{key}" for key in after if after[key] != before.get(key)]
+                raise ConfigError(
+                    f"{', '.join(given)}: {name} is {list(old[name])} in {self.directory.path} and "
+                    f"would be {list(new[name])}: a run with {flag} keeps its sizes, so give no "
+                    f"model settings that change them"
+                )
 
     def given(self, params: Any, anew: Callable[[str], bool] = lambda name: False) -> Any:
         """``params`` with its values for parameters of the same name, and a line about them.
 
+        Layers that are scanned here and apart there, or the other way round, are the same ones.
+
         Args:
             params: Nested dictionaries of arrays.
-            anew: Whether a parameter, by path, stays newly initialized.
+            anew: Whether a parameter, by path, stays newly initialized. Layers have numbers.
 
         Raises:
             CheckpointError: No name matches, or one of the same name has another shape.
         """
         path = self.directory.path
-        known = flatten_dict(self.directory.load_params("best").params)
+        known = _apart(flatten_dict(self.directory.load_params("best").params))
         taken, fresh = [], []
 
         def value(name: str, here: Any) -> Any:
@@ -57,35 +175,47 @@ class Initial:
             taken.append(name)
             return np.asarray(known[name], here.dtype)
 
+        def whole(name: str, here: Any) -> Any:
+            layers = _apart({name: here})
+            if name in layers:
+                return value(name, here)
+            return np.stack([value(*layer) for layer in layers.items()])
+
         leaves, tree = jax.tree_util.tree_flatten_with_path(params)
         words = ["/".join(str(getattr(k, "key", k)) for k in where) for where, _ in leaves]
-        values = [value(w, leaf) for w, (_, leaf) in zip(words, leaves, strict=True)]
+        values = [whole(w, leaf) for w, (_, leaf) in zip(words, leaves, strict=True)]
         if not taken:
             raise CheckpointError(f"{path}: has no parameter that this run could start from")
-        parts = ", ".join(dict.fromkeys(_part(name) for name in fresh))
+        unused = known.keys() - {*taken, *fresh}
         log(
-            f"loaded {len(taken)} of {plural(len(values), 'parameter')} from {path}; newly "
-            f"initialized: {parts or 'none'}"
+            f"loaded {len(taken)} of {plural(len(taken) + len(fresh), 'parameter')} from {path}; "
+            f"newly initialized: {_parts(fresh) or 'none'}"
+            + (f"; not used: {_parts(sorted(unused))}" if unused else "")
         )
         return jax.tree.unflatten(tree, values)
 
 
-def load_pretrained(path: str) -> Initial:
-    """The run of an encoder at ``path``.
+def load_pretrained(path: str, families: Sequence[str] = ENCODERS) -> Initial:
+    """The run, or the Hugging Face folder, at ``path``.
+
+    Args:
+        path: Where it is.
+        families: Those that the run can start from.
 
     Raises:
-        ConfigError: The run is not an encoder.
+        ConfigError: The model is of another family; the message says which are allowed.
         CheckpointError: There is no such run, or it is damaged.
     """
     directory = open_directory(path)
-    model = model_config(directory)
-    if isinstance(model, RecurrentConfig) or model.decoder_layers or not model.encoder_layers:
-        raise ConfigError(
-            f"{path}: not the run of an encoder: pre-train one with "
-            f"`python -m experiments.encoder_only pretrain`"
-        )
+    found = family(directory)
+    model = None if found == "ngram" else model_config(directory)
+    if found not in families or not isinstance(model, TransformerConfig):
+        is_recurrent = isinstance(model, RecurrentConfig)
+        name = "a recurrent translator" if is_recurrent else FAMILY_NAMES[found]
+        wanted = " or of ".join(said for kind, said in _WANTED.items() if kind in families)
+        raise ConfigError(f"{path}: the run of {name}, not of {wanted}")
     read = directory.read_config().get("data", {}).get("read", {})
-    return Initial(directory, model, bool(read.get("lowercase", False)))
+    return Initial(directory, model, found, bool(read.get("lowercase", False)))
 
 
 def _changed(base: Any, asked: Any, usual: Any) -> Any:
@@ -98,6 +228,45 @@ def _changed(base: Any, asked: Any, usual: Any) -> Any:
         elif new != plain:
             fields[field.name] = new
     return dataclasses.replace(base, **fields)
+
+
+def parameter_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
+    """Shapes of the parameters of a model, by path; of each stack only one layer is made."""
+    kind: Kind = "decoder" if config.decoder_layers else "encoder"
+    kind = "encoder-decoder" if config.encoder_layers and config.decoder_layers else kind
+    few = dataclasses.replace(
+        config,
+        encoder_layers=min(1, config.encoder_layers),
+        decoder_layers=min(1, config.decoder_layers),
+        scores=dataclasses.replace(config.scores, sliding_window_layers=None),
+        compute=dataclasses.replace(config.compute, dtype="float32", scan_layers=False),
+    )
+    model = nnx.eval_shape(lambda: make_model(kind, few, mlm_head=False, rngs=nnx.Rngs(0)))
+    state = nnx.to_pure_dict(nnx.state(model))
+    return {name: leaf.shape for name, leaf in flatten_dict(state).items()}
+
+
+def _apart(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters by path, with those of scanned layers one by one.
+
+    Example:
+        >>> found = _apart({"decoder/blocks/norm/gain": np.ones((2, 3)), "head/bias": np.ones(4)})
+        >>> {name: leaf.shape for name, leaf in found.items()}
+        {'decoder/blocks/0/norm/gain': (3,), 'decoder/blocks/1/norm/gain': (3,), 'head/bias': (4,)}
+    """
+    found: dict[str, Any] = {}
+    for name, leaf in params.items():
+        side, inside, rest = name.partition("/blocks/")
+        if inside and not rest.partition("/")[0].isdecimal():
+            found |= {f"{side}/blocks/{i}/{rest}": row for i, row in enumerate(np.asarray(leaf))}
+        else:
+            found[name] = leaf
+    return found
+
+
+def _parts(names: Sequence[str]) -> str:
+    """The short names of the parts of the model that hold some parameters."""
+    return ", ".join(dict.fromkeys(map(_part, names)))
 
 
 def _part(name: str) -> str:

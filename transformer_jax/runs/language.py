@@ -21,6 +21,8 @@ from transformer_jax.runs import begin as beginning
 from transformer_jax.runs import checks
 from transformer_jax.runs.begin import token_cache
 from transformer_jax.runs.encoder_settings import PretrainRun
+from transformer_jax.runs.freezing import check_layers, initial_of, partition_of
+from transformer_jax.runs.initial import load_pretrained
 from transformer_jax.runs.language_report import Report, baselines, evaluate_texts, train_ngram
 from transformer_jax.runs.language_settings import LanguageRun, NgramRun, read
 from transformer_jax.runs.train import train as train_run
@@ -37,13 +39,23 @@ TextRun: TypeAlias = LanguageRun | NgramRun
 
 def begin(run: TextRun, named: TextRun) -> tuple[TextRun, RunDirectory, TextSplits]:
     """Create a run directory; returns the run with all settings, its directory, and its texts."""
-    vocab_given = False
+    vocab_given, start = False, None
     if isinstance(run, LanguageRun) and isinstance(named, LanguageRun):
-        vocab_given = run.model.vocab_size != named.model.vocab_size
         checks.check_rows(run)
+        given = run.model.vocab_size != named.model.vocab_size
+        if run.init_from is not None:
+            start = load_pretrained(run.init_from, ("decoder",))
+            run = start.settings(run, named)
+            check_layers(run, start)
+        vocab_given = start is None and given
         run = checks.checked(run, named)
     texts = open_run(run)
-    learn = lambda: beginning.learn_tokenizer(run.tokenizer, sample_texts(texts.train))
+
+    def learn() -> Tokenizer:
+        if start is not None:
+            return start.tokenizer
+        return beginning.learn_tokenizer(run.tokenizer, sample_texts(texts.train))
+
     resolve = functools.partial(_resolved, texts)
     directory = beginning.begin(run, learn, resolve, vocab_given=vocab_given)
     return read(directory), directory, texts
@@ -53,7 +65,8 @@ def _resolved(texts: TextSplits, run: TextRun, tokenizer: Tokenizer) -> TextRun:
     """The run with the start token of its texts."""
     if isinstance(run, NgramRun):
         return run
-    run = checks.with_vocab(run, tokenizer)
+    if run.init_from is None:  # else the model may have more rows than the tokenizer has tokens
+        run = checks.with_vocab(run, tokenizer)
     if run.first != "auto":
         return run
     first: Literal["bos", "eos", "newline"]
@@ -131,7 +144,13 @@ def make_task(
         cache=token_cache(run, directory),
     )
     tested = functools.partial(_test, run, directory, tokenizer, texts)
-    return dataclasses.replace(task, test=tested, settings=run)
+    return dataclasses.replace(
+        task,
+        test=tested,
+        partition=partition_of(run.freeze, run.model),
+        initial=initial_of(run, ("decoder",)),
+        settings=run,
+    )
 
 
 def train(run: TextRun, directory: RunDirectory, texts: TextSplits) -> int:

@@ -1,7 +1,7 @@
 """Settings of the runs of language models, and the named runs."""
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from transformer_jax.config import (
     AttentionConfig,
@@ -17,7 +17,7 @@ from transformer_jax.data.documents import TextData
 from transformer_jax.errors import CheckpointError, ConfigError, at_least
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig
-from transformer_jax.runs.settings import TokenizerConfig
+from transformer_jax.runs.settings import StartConfig, TokenizerConfig
 from transformer_jax.runs.sizing import with_defaults, without_attention_dropout
 from transformer_jax.training.loop import LoopConfig
 from transformer_jax.training.optimizers import OptimizerConfig
@@ -86,7 +86,7 @@ class LanguageEvaluation:
 
 
 @dataclasses.dataclass(frozen=True)
-class LanguageRun:
+class LanguageRun(StartConfig):
     """One training run of a decoder."""
 
     model: TransformerConfig = PRESETS["gpt2_small"]
@@ -103,6 +103,8 @@ class LanguageRun:
     cache: str | None = None  # where tokenized text is kept, for several runs; None is the run
     # What a text begins with: BOS; the end of the text before it; or, of a single text, a line end.
     first: Literal["auto", "bos", "eos", "newline"] = "auto"
+
+    parts: ClassVar[tuple[str, ...]] = ("decoder",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +140,7 @@ def read(directory: RunDirectory) -> "LanguageRun | NgramRun":
     Raises:
         CheckpointError: ``config.json`` is damaged, or of another kind of run.
     """
-    fields = directory.read_config()
+    fields = directory.settings()
     model = fields.get("model")
     counted = isinstance(model, dict) and model.get("kind") == "ngram"
     try:

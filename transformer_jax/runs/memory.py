@@ -9,6 +9,7 @@ from transformer_jax import accounting
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.parallel.mesh import devices_of
 from transformer_jax.recurrent_config import ModelConfig
+from transformer_jax.runs.settings import start_config
 
 __all__ = ["check_room", "memory"]
 
@@ -36,7 +37,8 @@ def memory(devices: list[Any]) -> int | None:
 def check_room(run: Any) -> None:
     """Refuse a run whose parameters and gradients, or whose batches, exceed all memory.
 
-    A run that passes may still be too large: this is a lower bound.
+    A run that passes may still be too large: this is a lower bound. Frozen parameters have no
+    gradients.
 
     Raises:
         ConfigError: The memory is too small; the message has both sizes.
@@ -47,10 +49,12 @@ def check_room(run: Any) -> None:
     if limit is None:
         return
     count = accounting.count_parameters(run.model)
+    frozen = start_config(run).freeze != "none"
     _refuse(
         limit,
-        2 * count * _FLOAT,
-        f"the model has {plural(count, 'parameter')}, which with their gradients take",
+        (1 if frozen else 2) * count * _FLOAT,
+        f"the model has {plural(count, 'parameter')}, which "
+        f"{'alone' if frozen else 'with their gradients'} take",
         "lower model.d_model, the layers or the vocabulary",
     )
     training = run.training

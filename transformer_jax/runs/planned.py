@@ -20,8 +20,9 @@ from transformer_jax.parallel.sharding import batch_sharding
 from transformer_jax.parallel.target import Target
 from transformer_jax.runs.checks import length_limit
 from transformer_jax.runs.encoder_settings import FinetuneRun, PretrainRun
-from transformer_jax.runs.finetuning import partition_of
+from transformer_jax.runs.freezing import partition_of
 from transformer_jax.runs.language_settings import LanguageRun
+from transformer_jax.runs.settings import start_config
 from transformer_jax.runs.translation_settings import RecurrentRun
 from transformer_jax.runs.translation_settings import Run as TranslationRun
 from transformer_jax.tasks.labeled import OBJECTIVES
@@ -89,12 +90,11 @@ def check_planned(run: PlannedRun) -> None:
         raise ConfigError(
             f"--plan: there is no plan with model.mixer.kind {run.model.mixer.kind} yet"
         )
-    if isinstance(run, TranslationRun) and run.init_from is not None:
-        raise ConfigError("--plan: there is no plan with init_from: leave it out")
-    if isinstance(run, FinetuneRun) and run.task.init_from is not None:
+    start = start_config(run)
+    if start.init_from is not None:
         raise ConfigError(
-            "--plan: there is no plan with task.init_from: leave it out, and give the size of that "
-            "model by --model flags"
+            f"--plan: there is no plan with {start.prefix}init_from: leave it out, and give the "
+            f"size of that model by --model flags"
         )
 
 

@@ -114,10 +114,11 @@ def keep_size(run: AnyRun, directory: RunDirectory, per_epoch: int) -> None:
     This comes before any checkpoint. Flags of a resumed run are not written.
     """
     if is_main_process() and sealed(directory.path) is None:
-        kept = from_dict(type(run), directory.read_config())
+        kept = from_dict(type(run), directory.settings())
         sized = from_size(kept, per_epoch)
         if sized != kept:
-            directory.write(directory.config, dataclasses.asdict(sized))
+            fields = directory.read_config() | dataclasses.asdict(sized)
+            directory.write(directory.config, fields)
     sync_global_devices("sized")
 
 

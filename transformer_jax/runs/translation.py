@@ -3,11 +3,14 @@
 import dataclasses
 import functools
 
+from transformer_jax.config import TransformerConfig
 from transformer_jax.data.sources import Splits, load_splits
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import ConfigError
+from transformer_jax.predictors.runs import ENCODERS, FAMILY_NAMES
 from transformer_jax.runs import begin as beginning
 from transformer_jax.runs import checks
+from transformer_jax.runs.freezing import check_layers, initial_of, partition_of
 from transformer_jax.runs.initial import Initial, load_pretrained
 from transformer_jax.runs.settings import batching_of
 from transformer_jax.runs.train import train as train_run
@@ -19,50 +22,51 @@ from transformer_jax.training.task import Task
 
 __all__ = ["begin", "make_task", "train"]
 
+_FAMILIES = ("encoder-decoder", *ENCODERS)  # that a translator can start from
+
 
 def begin(run: Run, named: Run) -> tuple[Run, RunDirectory, Splits]:
     """Create a run directory; returns the run with all settings, its directory, and its texts."""
-    given = run.model.vocab_size != named.model.vocab_size
-    if run.init_from is not None and isinstance(run, RecurrentRun):
-        raise ConfigError("init_from: a recurrent translator starts from no encoder: leave it out")
-    start = None if run.init_from is None else load_pretrained(run.init_from)
-    if start is not None:
-        run = _from(run, named, start)
+    start = None
+    if run.init_from is not None:
+        if isinstance(run, RecurrentRun):
+            raise ConfigError(
+                "init_from: a recurrent translator starts from no other run: leave it out"
+            )
+        start = load_pretrained(run.init_from, _FAMILIES)
+        run = start.settings(run, named, _base(run, start))
+        check_layers(run, start)
+    given = start is None and run.model.vocab_size != named.model.vocab_size
     run = checks.checked(run, named)
     splits = load_splits(run.data)
     pairs = splits.train
 
     def learn() -> Tokenizer:
         if start is not None:
-            return start.directory.load_tokenizer()
+            return start.tokenizer
         return beginning.learn_tokenizer(run.tokenizer, [*pairs.sources, *pairs.targets])
 
     directory = beginning.begin(run, learn, _resolved, vocab_given=given)
     return Run.read(directory), directory, splits
 
 
-def _from(run: Run, named: Run, start: Initial) -> Run:
-    """The run with the encoder that it starts from, and a decoder of the same kind."""
-    if run.tokenizer != named.tokenizer:
-        raise ConfigError(
-            "tokenizer: a run with init_from reads text as that run does: leave it out"
-        )
+def _base(run: Run, start: Initial) -> TransformerConfig:
+    """The model of the start; an encoder gets a decoder of the same kind."""
+    whole = start.family == "encoder-decoder"
+    log(
+        f"{run.init_from} is {FAMILY_NAMES[start.family]}: "
+        + ("all of it is loaded" if whole else "the encoder is loaded, and the decoder is new")
+    )
+    if whole:
+        return start.model
     plain = dataclasses.replace(start.model.head, mlm_transform=False, pooler=False)
-    both = dataclasses.replace(start.model, decoder_layers=run.model.decoder_layers, head=plain)
-    usual = dataclasses.replace(named.model, decoder_layers=run.model.decoder_layers)
-    model = dataclasses.replace(start, model=both).changed(run.model, usual)
-    # The dtype is that of this machine, not of the other run.
-    compute = dataclasses.replace(model.compute, dtype=run.model.compute.dtype)
-    model = dataclasses.replace(model, compute=compute)
-    read = dataclasses.replace(run.data.read, lowercase=start.lowercase or run.data.read.lowercase)
-    if start.lowercase:
-        log(f"{run.init_from} reads lower-cased text, and so does this run")
-    return dataclasses.replace(run, model=model, data=dataclasses.replace(run.data, read=read))
+    layers = run.model.decoder_layers
+    return dataclasses.replace(start.model, decoder_layers=layers, head=plain)
 
 
 def _resolved(run: Run, tokenizer: Tokenizer) -> Run:
-    resolved: Run = checks.with_vocab(checks.with_rows(run), tokenizer)
-    return resolved
+    sized: Run = checks.with_rows(run)
+    return sized if run.init_from is not None else checks.with_vocab(sized, tokenizer)
 
 
 def make_task(run: Run, directory: RunDirectory, tokenizer: Tokenizer, splits: Splits) -> Task:
@@ -77,10 +81,11 @@ def make_task(run: Run, directory: RunDirectory, tokenizer: Tokenizer, splits: S
         evaluation=run.evaluation,
         cache=directory.path / "store",
     )
-    initial = None
-    if run.init_from is not None:
-        initial = lambda params: load_pretrained(run.init_from).given(params)
-    return dataclasses.replace(task, initial=initial, settings=run)
+    initial = initial_of(run, _FAMILIES)
+    if initial is None:
+        return dataclasses.replace(task, settings=run)
+    partition = partition_of(run.freeze, run.model)
+    return dataclasses.replace(task, partition=partition, initial=initial, settings=run)
 
 
 def train(run: Run, directory: RunDirectory, splits: Splits) -> int:

@@ -1,7 +1,7 @@
 """Settings of translation runs, and the named runs."""
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from transformer_jax.config import (
     AttentionConfig,
@@ -18,7 +18,7 @@ from transformer_jax.errors import CheckpointError, ConfigError, at_least
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig
 from transformer_jax.recurrent_config import AlignmentConfig, RecurrentConfig
-from transformer_jax.runs.settings import TokenizerConfig
+from transformer_jax.runs.settings import StartConfig, TokenizerConfig
 from transformer_jax.runs.sizing import with_defaults
 from transformer_jax.tasks.translation_task import EvaluationConfig
 from transformer_jax.training.loop import LoopConfig
@@ -70,7 +70,7 @@ class TrainingConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class Run(StartConfig):
     """One training run."""
 
     model: TransformerConfig = PRESETS["vaswani_base"]
@@ -84,7 +84,8 @@ class Run:
     distributed: DistributedConfig = DistributedConfig()
     output: str | None = None  # the run directory; None is runs/NAME
     overwrite: bool = False  # delete a run that is there
-    init_from: str | None = None  # an encoder's run: the encoder and tokenizer to start from
+
+    parts: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
 
     @staticmethod
     def read(directory: RunDirectory) -> "Run":
@@ -93,7 +94,7 @@ class Run:
         Raises:
             CheckpointError: ``config.json`` is damaged, or of another kind of run.
         """
-        fields = directory.read_config()
+        fields = directory.settings()
         model = fields.get("model")
         recurrent = isinstance(model, dict) and model.get("kind") == "recurrent"
         try:

@@ -157,6 +157,18 @@ class RunDirectory:
             refuse_changed(self.config, fields, self.path)
         return fields
 
+    def settings(self) -> dict[str, Any]:
+        """The fields of ``config.json`` that are settings of a run.
+
+        The others are about the tokenizer of a published model that the run started from.
+
+        Raises:
+            CheckpointError: As :meth:`read_config`.
+        """
+        fields = self.read_config()
+        fields.pop("special", None)
+        return fields
+
     def load_params(
         self, which: int | Literal["best", "last"] = "best", *, average: int = 1
     ) -> "Loaded":
