@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from transformer_jax import old_names
 from transformer_jax.config import TransformerConfig
 from transformer_jax.decoding.requests import GenerationRequest
+from transformer_jax.runs.denoising_settings import DenoisingRun
 from transformer_jax.runs.encoder_settings import FinetuneRun, PretrainRun
 from transformer_jax.runs.language_settings import LanguageRun
 from transformer_jax.runs.translation_settings import Run
@@ -51,7 +52,7 @@ def test_current_names_of_model_settings_exist():
     assert not set(old_names.SETTINGS) & MODEL
 
 
-@pytest.mark.parametrize("run", [Run, LanguageRun, PretrainRun, FinetuneRun])
+@pytest.mark.parametrize("run", [Run, DenoisingRun, LanguageRun, PretrainRun, FinetuneRun])
 def test_no_setting_of_a_run_has_an_earlier_name(run):
     assert not set(old_names.SETTINGS) & set(leaves(run, ""))
 

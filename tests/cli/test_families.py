@@ -6,6 +6,7 @@ import pytest
 
 from transformer_jax.cli import decoder_only, encoder_only, families, seq2seq
 from transformer_jax.cli.main import main
+from transformer_jax.runs.denoising_settings import RUNS as DENOISING_RUNS
 from transformer_jax.runs.encoder_settings import PRETRAIN_RUNS, TASK_RUNS
 from transformer_jax.runs.language_settings import RUNS as LANGUAGE_RUNS
 from transformer_jax.runs.translation_settings import RUNS
@@ -36,6 +37,7 @@ def test_train_finds_the_family_by_the_name_of_the_run():
         (seq2seq, RUNS["small"][1]),
         (decoder_only, LANGUAGE_RUNS["char-cpu"][1]),
         (decoder_only, LANGUAGE_RUNS["ngram"][1]),
+        (seq2seq, DENOISING_RUNS["t5-mini"][1]),
         (encoder_only, PRETRAIN_RUNS["small"][1]),
         (encoder_only, TASK_RUNS["tag"][1]),
     ],
@@ -45,15 +47,18 @@ def test_resume_and_evaluate_find_it_by_the_run(tmp_path, module, run):
     for command in ("resume", "evaluate"):
         found = families._found(command, ["--checkpoint", "best", str(path)])
         assert found.begin == module.FAMILY.begin
-    if module is not encoder_only:
+    if run in [named for module in MODULES.values() for _, named in module.values()]:
         found = families._found("train", ["--config", str(path / "config.json")])
         assert found.begin == module.FAMILY.begin
         assert families._found("train", [f"--config={path / 'config.json'}"]).begin == found.begin
 
 
-def test_pretrain_and_finetune_are_those_of_encoders():
-    for command in ("pretrain", "finetune"):
-        assert families._found(command, []).begin == encoder_only.FAMILY.begin
+def test_pretrain_finds_the_family_by_the_name_of_the_run():
+    assert not set(PRETRAIN_RUNS) & set(DENOISING_RUNS)
+    for module, runs in {encoder_only: PRETRAIN_RUNS, seq2seq: DENOISING_RUNS}.items():
+        for name in runs:
+            assert families._found("pretrain", [name]).begin == module.FAMILY.begin
+    assert families._found("finetune", []).begin == encoder_only.FAMILY.begin
 
 
 def test_a_command_runs_as_the_family_does(tmp_path, monkeypatch, capfd):

@@ -1,7 +1,7 @@
 """``transformer-jax train | pretrain | finetune | resume | evaluate``: the family's entry point.
 
-``train`` finds the family by the name of the run, or by the file of ``--config``; ``resume`` and
-``evaluate`` find it by the run directory.
+``train`` and ``pretrain`` find the family by the name of the run, or by the file of ``--config``;
+``resume`` and ``evaluate`` find it by the run directory.
 """
 
 import importlib
@@ -19,7 +19,7 @@ PROGRAM = "transformer-jax"
 # Commands, with the families that have them.
 COMMANDS = {
     "train": ("seq2seq", "decoder_only"),
-    "pretrain": ("encoder_only",),
+    "pretrain": ("encoder_only", "seq2seq"),
     "finetune": ("encoder_only",),
     "resume": ("seq2seq", "decoder_only", "encoder_only"),
     "evaluate": ("seq2seq", "decoder_only", "encoder_only"),
@@ -58,8 +58,8 @@ def _found(command: str, arguments: list[str]) -> training.TrainingProgram:
     modules = COMMANDS[command]
     if len(modules) == 1:
         return _family(modules[0])
-    if command == "train":
-        return _by_name(arguments, modules)
+    if command not in ("resume", "evaluate"):
+        return _by_name(command, arguments, modules)
     for argument in arguments:
         path = Path(argument)
         if not argument.startswith("-") and (url_of(argument) or path.is_dir()):
@@ -76,10 +76,12 @@ def _family(module: str) -> training.TrainingProgram:
     return found
 
 
-def _by_name(arguments: list[str], modules: Sequence[str]) -> training.TrainingProgram:
+def _by_name(
+    command: str, arguments: list[str], modules: Sequence[str]
+) -> training.TrainingProgram:
     """The family with the named run of the first argument, or with the file after --config."""
     families = [_family(module) for module in modules]
-    names = [family.begins["train"]() for family in families]
+    names = [family.begins[command]() for family in families]
     name = arguments[0] if arguments and not arguments[0].startswith("-") else None
     for family, runs in zip(families, names, strict=True):
         if name in runs:
@@ -93,7 +95,7 @@ def _by_name(arguments: list[str], modules: Sequence[str]) -> training.TrainingP
     if name is not None:
         raise ConfigError(f"no run is called {name}: {near(name, known)}")
     raise ConfigError(
-        f"train needs the name of a run first, or --config FILE; there are {', '.join(known)}"
+        f"{command} needs the name of a run first, or --config FILE; there are {', '.join(known)}"
     )
 
 

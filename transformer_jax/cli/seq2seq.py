@@ -1,12 +1,14 @@
-"""Train a translator from sentence pairs, resume a run, evaluate one.
+"""Train a translator from sentence pairs, pre-train by denoising, resume a run, evaluate one.
 
     python -m experiments.seq2seq train phrasebook
     python -m experiments.seq2seq train base --data.source corpus.de --data.target corpus.en
     python -m experiments.seq2seq train base --data.tfds ted_hrlr_translate/pt_to_en --mesh.fsdp 4
+    python -m experiments.seq2seq pretrain bart-mini --data.text corpus.txt
     python -m experiments.seq2seq resume runs/base
     python -m experiments.seq2seq evaluate runs/base --source test.de --target test.en
 
-``train NAME --help`` lists every setting. A run ends with sacreBLEU and chrF on its test sets.
+``train NAME --help`` and ``pretrain NAME --help`` list every setting. Translators end with
+sacreBLEU and chrF on their test sets, pre-training with the loss beside a trivial baseline.
 """
 
 import dataclasses
@@ -63,7 +65,13 @@ def _evaluate(asked: Evaluate) -> int:
     from transformer_jax.tasks.translation_task import score_pairs
 
     search = BeamSearchConfig(num_beams=asked.num_beams)
-    lowercase = Run.read(open_directory(asked.run)).data.read.lowercase
+    directory = open_directory(asked.run)
+    if "noise" in directory.read_config():
+        raise ConfigError(
+            f"{asked.run}: a denoising run, which is not trained to translate: its loss on "
+            f"held-out text is in results.json"
+        )
+    lowercase = Run.read(directory).data.read.lowercase
     # Every line counts, empty ones too: a score over a part of a file is another score.
     pairs = read_aligned(asked.source, asked.target, "--source, --target")
     sources = [source.lower() if lowercase else source for source, _ in pairs]
@@ -89,28 +97,44 @@ def _runs() -> dict[str, tuple[str, Any]]:
     return RUNS
 
 
-def _begin(run: Any, named: Any) -> tuple[Any, Any, Any]:
-    from transformer_jax.runs import translation
+def _pretrain_runs() -> dict[str, tuple[str, Any]]:
+    from transformer_jax.runs.denoising_settings import RUNS
 
-    return translation.begin(run, named)
+    return RUNS
+
+
+def _part(run: Any) -> Any:
+    """The module that trains a run of this type."""
+    from transformer_jax.runs import denoising, translation
+    from transformer_jax.runs.denoising_settings import DenoisingRun
+
+    return denoising if isinstance(run, DenoisingRun) else translation
+
+
+def _begin(run: Any, named: Any) -> tuple[Any, Any, Any]:
+    return _part(run).begin(run, named)
 
 
 def _read(directory: Any) -> tuple[Any, Any]:
-    from transformer_jax.data.sources import load_splits
-    from transformer_jax.runs.translation_settings import Run
+    from transformer_jax.runs import denoising, translation
 
-    run = Run.read(directory)
-    return run, lambda: load_splits(run.data)
+    part = denoising if "noise" in directory.read_config() else translation
+    run = part.read(directory)
+    return run, lambda: part.open_run(run)
 
 
-def _train(*parts: Any, **how: Any) -> int:
-    from transformer_jax.runs import translation
-
-    return translation.train(*parts, **how)
+def _train(run: Any, *parts: Any, **how: Any) -> int:
+    return _part(run).train(run, *parts, **how)
 
 
 FAMILY = training.TrainingProgram(
-    PROGRAM, __doc__ or "", {"train": _runs}, _begin, _read, _train, others={"evaluate": evaluate}
+    PROGRAM,
+    __doc__ or "",
+    {"train": _runs, "pretrain": _pretrain_runs},
+    _begin,
+    _read,
+    _train,
+    others={"evaluate": evaluate},
 )
 
 

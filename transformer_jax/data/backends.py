@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
-__all__ = ["BERT_SPECIAL", "MAKE", "SPECIAL", "byte_alphabet"]
+__all__ = ["BERT_SPECIAL", "MAKE", "SENTINEL", "SPECIAL", "byte_alphabet"]
 
 Special = tuple[str, ...]
 
@@ -16,6 +16,9 @@ SPECIAL = ("<pad>", "<unk>", "<bos>", "<eos>")
 
 BERT_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """Those of a tokenizer for encoders, in the same order, with the mask token."""
+
+SENTINEL = "<extra_id_{}>"
+"""The names of sentinels, counted from 0 (T5)."""
 
 
 def byte_alphabet() -> list[str]:

@@ -1,6 +1,5 @@
 """Pairs of texts from documents with masked tokens, resampled for every epoch."""
 
-import bisect
 import dataclasses
 import hashlib
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from jaxtyping import Int
 
 from transformer_jax.data.masking import MLMMasking, mask_tokens
 from transformer_jax.data.plan import Batching, Shape, shuffled, uniform
+from transformer_jax.data.sentence_texts import SentenceTexts
 from transformer_jax.data.sentences import SentenceStore
 from transformer_jax.errors import ConfigError, DataError
 
@@ -103,12 +103,11 @@ class BertPretrainingPlan:
                 "blank lines (data.read.documents blank), or set "
                 "masking.sentence_objective to sop or none"
             )
-        self._store, self._masking, self._ids = store, masking, special
+        self._masking, self._ids = masking, special
         self._objective, self._seed, self._shuffle = sentence_objective, batching.seed, shuffle
         self._room = room = length - self._special
         limit = room if sentence_objective == "none" else room // 2
-        self._begins, self._units = _units(store, limit)
-        self._texts = _texts(self._begins, self._units, room)
+        self._texts = SentenceTexts.of(store, limit=limit, room=room)
         lengths = self._natural(room) + self._special
         self._plan = batching.plan(lengths, usual=8, shuffle=shuffle)
         self.shapes, self.steps_per_epoch = self._plan.shapes, self._plan.steps_per_epoch
@@ -123,7 +122,7 @@ class BertPretrainingPlan:
         self._cached: tuple[int, np.ndarray] = (0, self._labels(0))
 
     def __len__(self) -> int:
-        return len(self._texts) - 1
+        return len(self._texts)
 
     @property
     def non_padding_fraction(self) -> float:
@@ -199,7 +198,7 @@ class BertPretrainingPlan:
             return labels
         order = shuffled(count, self._seed, _LABELS + epoch)
         if self._objective == "nsp":
-            single = np.diff(self._texts)[order] == 1
+            single = np.diff(self._texts.texts)[order] == 1
             order = np.concatenate([order[single], order[~single]])
             labels[order[: max(count // 2, int(single.sum()))]] = 1
         else:
@@ -208,21 +207,22 @@ class BertPretrainingPlan:
 
     def _natural(self, room: int) -> np.ndarray:
         """The length of each text, with the second part of those that need one."""
-        sizes = np.add.reduceat(self._units[:, 1], self._texts[:-1])
+        sizes = self._texts.lengths
         if self._objective != "nsp":
             return np.maximum(sizes, 1 if self._objective == "none" else 2)
-        return np.where(np.diff(self._texts) == 1, np.minimum(2 * sizes, room), sizes)
+        return np.where(np.diff(self._texts.texts) == 1, np.minimum(2 * sizes, room), sizes)
 
     def _parts(self, text: int, epoch: int, changed: bool, room: int) -> Sequence[np.ndarray]:
         """The one or two parts of a text."""
-        start, stop = int(self._texts[text]), int(self._texts[text + 1])
-        ids = self._span(start, stop)
+        span = self._texts.span
+        start, stop = map(int, self._texts.texts[text : text + 2])
+        ids = span(start, stop)
         if self._objective == "none":
             return [ids]
         draw, other = uniform(2 * text + np.arange(2), self._seed, _DRAWS + epoch)
         if stop - start > 1:
             cut = start + 1 + int(draw * (stop - start - 1))
-            parts = [self._span(start, cut), self._span(cut, stop)]
+            parts = [span(start, cut), span(cut, stop)]
         elif self._objective == "sop" and len(ids) > 1:
             at = 1 + int(draw * (len(ids) - 1))
             parts = [ids[:at], ids[at:]]
@@ -234,42 +234,14 @@ class BertPretrainingPlan:
 
     def _foreign(self, unit: int, draw: float, room: int) -> np.ndarray:
         """Sentences of another document than that of ``unit``; a first that is too long is cut."""
-        here = int(self._units[unit, 0])
-        low, high = int(self._begins[here]), int(self._begins[here + 1])
-        number = int(draw * (len(self._units) - (high - low)))
+        begins, units = self._texts.begins, self._texts.units
+        here = int(units[unit, 0])
+        low, high = int(begins[here]), int(begins[here + 1])
+        number = int(draw * (len(units) - (high - low)))
         start = number if number < low else number + high - low
-        end = int(self._begins[int(self._units[start, 0]) + 1])
+        end = int(begins[int(units[start, 0]) + 1])
         stop, size = start, 0
-        while stop < end and size + self._units[stop, 1] <= room:
-            size += int(self._units[stop, 1])
+        while stop < end and size + units[stop, 1] <= room:
+            size += int(units[stop, 1])
             stop += 1
-        return self._span(start, max(stop, start + 1))[:room]
-
-    def _span(self, start: int, stop: int) -> np.ndarray:
-        first, last = self._units[start], self._units[stop - 1]
-        return self._store.ids[first[2] : last[2] + last[1]]
-
-
-def _units(store: SentenceStore, limit: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where each document's units begin, and of each unit its document, size and place."""
-    lengths = store.lengths
-    counts = -(-lengths // limit)
-    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    sizes = np.minimum(np.repeat(lengths, counts) - within * limit, limit)
-    places = np.repeat(store.offsets[:-1], counts) + within * limit
-    document = np.repeat(np.arange(len(store.documents) - 1), np.diff(store.documents))
-    document = np.repeat(document, counts)
-    begins = np.searchsorted(document, np.arange(len(store.documents)))
-    return begins, np.stack([document, sizes, places], axis=1)
-
-
-def _texts(begins: np.ndarray, units: np.ndarray, room: int) -> np.ndarray:
-    """The unit at which each text begins, and the end: as many units of a document as fit."""
-    ends = np.cumsum(units[:, 1]).tolist()
-    found, start, before = [0], 0, 0
-    for stop in begins[1:].tolist():
-        while start < stop:
-            start = min(stop, bisect.bisect_right(ends, before + room, start, stop))
-            before = ends[start - 1]
-            found.append(start)
-    return np.array(found)
+        return self._texts.span(start, max(stop, start + 1))[:room]

@@ -35,25 +35,38 @@ class SentenceStore(TokenStore):
     counts: dict[str, int]
 
 
-def sentences(text: str) -> list[str]:
+def sentences(text: str, *, blanks: bool = False) -> list[str]:
     r"""The sentences of a text, split at line ends and at full stops and the like before a blank.
 
     Blanks are dropped, and sentences without letters and digits, such as a ruled line. A full stop
     within a sentence ("e.g. this") splits it too.
 
+    Args:
+        text: The text.
+        blanks: Whether a sentence begins with a blank where a blank or a line end was before it,
+            so that the sentences can be put together again.
+
     Example:
         >>> sentences("It rains. Does it?\nYes, 3.5 mm.")
         ['It rains.', 'Does it?', 'Yes, 3.5 mm.']
+        >>> sentences("It rains. Does it?", blanks=True)
+        ['It rains.', ' Does it?']
     """
     ends = [0, *(match.end() for match in _END.finditer(text)), len(text)]
-    parts = (text[start:end].strip() for start, end in itertools.pairwise(ends))
-    return [part for part in parts if any(map(str.isalnum, part))]
+    found = []
+    for start, end in itertools.pairwise(ends):
+        part = text[start:end].strip()
+        if any(map(str.isalnum, part)):
+            blank = blanks and start > 0 and text[start - 1].isspace()
+            found.append(" " + part if blank else part)
+    return found
 
 
 def build_sentences(
     texts: DocumentStream,
     tokenizer: Tokenizer,
     *,
+    blanks: bool = False,
     cache: str | pathlib.Path | None = None,
     writes: bool = True,
 ) -> SentenceStore:
@@ -62,6 +75,7 @@ def build_sentences(
     Args:
         texts: The documents.
         tokenizer: The tokenizer.
+        blanks: Whether sentences keep a blank before them, see :func:`sentences`.
         cache: A folder that keeps the arrays, memory-mapped, under a name made of the identity of
             the texts and the tokenizer; it is then opened without reading the texts again. None
             keeps them in memory.
@@ -81,14 +95,17 @@ def build_sentences(
     """
     if cache is None:
         blocks: list[np.ndarray] = []
-        offsets, documents, counts = _encode(texts, tokenizer, blocks.append)
+        offsets, documents, counts = _encode(texts, tokenizer, blanks, blocks.append)
         return SentenceStore(np.concatenate(blocks), offsets, documents, counts)
-    key = hashlib.sha256("\0".join((texts.identity, tokenizer.sha256)).encode()).hexdigest()
+    said = (texts.identity, tokenizer.sha256, *("blanks",) * blanks)
+    key = hashlib.sha256("\0".join(said).encode()).hexdigest()
     folder = pathlib.Path(cache) / f"sentences-{key[:24]}"
 
     def fill(draft: pathlib.Path) -> dict[str, int]:
         offsets, documents, counts = write_ids(
-            draft / "ids.npy", id_dtype(tokenizer), lambda add: _encode(texts, tokenizer, add)
+            draft / "ids.npy",
+            id_dtype(tokenizer),
+            lambda add: _encode(texts, tokenizer, blanks, add),
         )
         np.save(draft / "offsets.npy", offsets)
         np.save(draft / "documents.npy", documents)
@@ -96,7 +113,7 @@ def build_sentences(
 
     found = open_arrays(folder, _NAMES)
     if found is None and not writes:
-        return build_sentences(texts, tokenizer)
+        return build_sentences(texts, tokenizer, blanks=blanks)
     if found is None:
         write_arrays(folder, fill)
         found = open_arrays(folder, _NAMES)
@@ -106,13 +123,16 @@ def build_sentences(
 
 
 def _encode(
-    texts: DocumentStream, tokenizer: Tokenizer, add: Callable[[np.ndarray], object]
+    texts: DocumentStream,
+    tokenizer: Tokenizer,
+    blanks: bool,
+    add: Callable[[np.ndarray], object],
 ) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
     """Pass blocks of ids to ``add``; returns offsets of sentences and documents, and counts."""
     offsets, documents = array.array("q", [0]), array.array("q", [0])
     counts = dict.fromkeys(("documents", "sentences", "characters", "bytes", "unknown"), 0)
     for chunks in groups(texts):
-        parts = [sentences(chunk.text) for chunk in chunks]
+        parts = [sentences(chunk.text, blanks=blanks) for chunk in chunks]
         rows = tokenizer.encode_batch([sentence for part in parts for sentence in part])
         ids = np.fromiter(itertools.chain.from_iterable(rows), id_dtype(tokenizer))
         following: Iterator[list[int]] = iter(rows)

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import itertools
 import json
 import os
 import pathlib
@@ -14,7 +15,7 @@ import tokenizers
 from jaxtyping import Bool
 
 from transformer_jax.data import backends
-from transformer_jax.data.backends import BERT_SPECIAL, SPECIAL
+from transformer_jax.data.backends import BERT_SPECIAL, SENTINEL, SPECIAL
 from transformer_jax.data.files import read_file
 from transformer_jax.errors import ConfigError, DataError
 
@@ -61,6 +62,7 @@ class Tokenizer:
         bos: The first input of a decoder; the id of ``pad`` where the file has none (T5, Marian).
         eos: Ends every sentence.
         mask: The mask token, or None.
+        sentinels: ``<extra_id_0>``, ``<extra_id_1>``, ... of T5, as many as there are.
         prefix_ids: Special tokens before a source text, by the file's template (BART's ``<s>``).
         suffix_ids: Special tokens after it; ``eos`` alone without a template.
         num_separators: Number of ``eos`` between the two texts of a pair (RoBERTa: 2).
@@ -76,6 +78,7 @@ class Tokenizer:
     bos: int
     eos: int
     mask: int | None
+    sentinels: tuple[int, ...]
     prefix_ids: tuple[int, ...]
     suffix_ids: tuple[int, ...]
     num_separators: int
@@ -117,7 +120,9 @@ class Tokenizer:
         self.unk = found.get("unk")
         self.mask = found.get("mask")
         self.sha256 = hashlib.sha256(self.text.encode()).hexdigest()
-        silent = {self.pad, self.bos, self.eos}
+        names = itertools.takewhile(vocab.__contains__, map(SENTINEL.format, itertools.count()))
+        self.sentinels = tuple(vocab[name] for name in names)
+        silent = {self.pad, self.bos, self.eos, *self.sentinels}
         self._special = frozenset(silent if self.mask is None else silent | {self.mask})
         self._characters = _character_ids(text)
         self.template = _template(backend)

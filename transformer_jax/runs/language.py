@@ -20,6 +20,7 @@ from transformer_jax.predictors.runs import first_token, load_language, open_dir
 from transformer_jax.runs import begin as beginning
 from transformer_jax.runs import checks
 from transformer_jax.runs.begin import token_cache
+from transformer_jax.runs.denoising_settings import DenoisingRun
 from transformer_jax.runs.encoder_settings import PretrainRun
 from transformer_jax.runs.freezing import check_layers, initial_of, partition_of
 from transformer_jax.runs.initial import load_pretrained
@@ -89,7 +90,7 @@ def _several(texts: DocumentStream) -> bool:
     return False
 
 
-def open_run(run: TextRun | PretrainRun) -> TextSplits:
+def open_run(run: TextRun | PretrainRun | DenoisingRun) -> TextSplits:
     """The texts of a run; evaluation texts are truncated as its settings say."""
     texts, limit = open_texts(run.data), run.evaluation.characters
     valid = None if texts.valid is None else _beginning(texts.valid, limit)

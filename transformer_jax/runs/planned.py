@@ -19,6 +19,7 @@ from transformer_jax.parallel.mesh import make_mesh, mesh_shape
 from transformer_jax.parallel.sharding import batch_sharding
 from transformer_jax.parallel.target import Target
 from transformer_jax.runs.checks import length_limit
+from transformer_jax.runs.denoising_settings import DenoisingRun
 from transformer_jax.runs.encoder_settings import FinetuneRun, PretrainRun
 from transformer_jax.runs.freezing import partition_of
 from transformer_jax.runs.language_settings import LanguageRun
@@ -32,7 +33,7 @@ from transformer_jax.training.step import Batch, Objective
 
 __all__ = ["Parts", "PlannedRun", "Shape", "buckets", "check_planned", "mesh_on", "parts_of"]
 
-PlannedRun = TranslationRun | LanguageRun | PretrainRun | FinetuneRun
+PlannedRun = TranslationRun | DenoisingRun | LanguageRun | PretrainRun | FinetuneRun
 
 BOS = 1  # of programs that are compiled only, any token will do
 STEPS = 100_000  # of schedules, which do not change the size of a program
@@ -125,7 +126,9 @@ def buckets(run: PlannedRun, sizes: Mapping[str, int]) -> list[Shape]:
         return [Shape(rows, run.training.sequence_length)]
     count = run.training.num_buckets
     even = np.ceil(length_limit(run)[1] / count * np.arange(1, count + 1)).astype(int)
-    unit = run.training.pad_to_multiple_of or (8 if isinstance(run, PretrainRun) else 4)
+    unit = run.training.pad_to_multiple_of or (
+        8 if isinstance(run, PretrainRun | DenoisingRun) else 4
+    )
     lengths = set(padded_length(even, unit).tolist())
     multiple = math.lcm(run.training.required_batch_size_multiple, parts)
     fitting = functools.partial(rows_within, run.training.max_tokens, multiple=multiple)
@@ -140,7 +143,7 @@ def parts_of(run: PlannedRun, mesh: Mesh | AbstractMesh, shape: Shape) -> Parts:
         return jax.ShapeDtypeStruct((rows, *shape), dtype, sharding=batch_sharding(mesh))
 
     made = lambda kind, **heads: lambda: make_model(kind, config, rngs=nnx.Rngs(0), **heads)
-    if isinstance(run, TranslationRun):
+    if isinstance(run, TranslationRun | DenoisingRun):
         batch: Batch = {
             "inputs": {"source": array(length), "source_lengths": array()},
             "target": array(length),

@@ -20,7 +20,9 @@ from transformer_jax.training.activity import log
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.task import Task
 
-__all__ = ["begin", "make_task", "train"]
+__all__ = ["begin", "make_task", "open_run", "read", "train"]
+
+read = Run.read
 
 _FAMILIES = ("encoder-decoder", *ENCODERS)  # that a translator can start from
 
@@ -38,7 +40,7 @@ def begin(run: Run, named: Run) -> tuple[Run, RunDirectory, Splits]:
         check_layers(run, start)
     given = start is None and run.model.vocab_size != named.model.vocab_size
     run = checks.checked(run, named)
-    splits = load_splits(run.data)
+    splits = open_run(run)
     pairs = splits.train
 
     def learn() -> Tokenizer:
@@ -48,6 +50,11 @@ def begin(run: Run, named: Run) -> tuple[Run, RunDirectory, Splits]:
 
     directory = beginning.begin(run, learn, _resolved, vocab_given=given)
     return Run.read(directory), directory, splits
+
+
+def open_run(run: Run) -> Splits:
+    """The sentence pairs of a run."""
+    return load_splits(run.data)
 
 
 def _base(run: Run, start: Initial) -> TransformerConfig:

@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from transformer_jax.tasks.denoising_task import denoising
     from transformer_jax.tasks.labeled import (
         question_answering,
         regression,
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from transformer_jax.tasks.translation_task import translation
 
 __all__ = [
+    "denoising",
     "language_model",
     "masked_lm",
     "question_answering",
@@ -31,6 +33,7 @@ __all__ = [
 
 # Modules of tasks; a module of the same name as its function would hide it.
 _MODULES = {
+    "denoising": "denoising_task",
     "language_model": "language_model_task",
     "masked_lm": "masked_lm_task",
     "translation": "translation_task",

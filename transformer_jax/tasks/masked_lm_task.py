@@ -132,11 +132,11 @@ def pretraining_plan(
 
 
 def build_sentence_store(
-    texts: DocumentStream, tokenizer: Tokenizer, cache: TokenCache
+    texts: DocumentStream, tokenizer: Tokenizer, cache: TokenCache, *, blanks: bool = False
 ) -> SentenceStore:
     """The sentences of documents as ids, and a line about them."""
     began = time.monotonic()
-    store = build_sentences(texts, tokenizer, **cache._asdict())
+    store = build_sentences(texts, tokenizer, blanks=blanks, **cache._asdict())
     counts = dict(store.counts)
     counts.pop("bytes")
     parts = ", ".join(f"{n:,} {what}" for what, n in counts.items() if n)

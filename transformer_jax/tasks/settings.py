@@ -4,10 +4,12 @@ import dataclasses
 from typing import Literal
 
 from transformer_jax.config import TransformerConfig
+from transformer_jax.data.denoising import NoiseConfig
 from transformer_jax.data.sources import ReadOptions
 from transformer_jax.recurrent_config import ModelConfig
 
 __all__ = [
+    "DenoisingSettings",
     "ExampleSettings",
     "LabeledSettings",
     "LanguageModelSettings",
@@ -62,6 +64,15 @@ class MaskedLMSettings:
 
     model: TransformerConfig
     masking: SentenceObjectiveSettings
+    training: LengthSettings
+
+
+@dataclasses.dataclass(frozen=True)
+class DenoisingSettings:
+    """An encoder-decoder that restores texts."""
+
+    model: TransformerConfig
+    noise: NoiseConfig
     training: LengthSettings
 
 
