@@ -46,7 +46,7 @@ def read(directory: RunDirectory) -> DenoisingRun:
         CheckpointError: ``config.json`` is damaged, or of another kind of run.
     """
     try:
-        run: DenoisingRun = from_dict(DenoisingRun, directory.read_config())
+        run: DenoisingRun = from_dict(DenoisingRun, directory.settings())
     except (ConfigError, TypeError, AttributeError) as error:
         raise CheckpointError(
             f"{directory.config}: {error}: not a denoising run, or of another version"

@@ -1,0 +1,57 @@
+"""How much texts differ from each other."""
+
+from collections.abc import Sequence
+
+from sacrebleu.metrics import BLEU
+
+from transformer_jax.errors import ConfigError, DataError
+
+__all__ = ["distinct_n", "self_bleu"]
+
+
+def distinct_n(texts: Sequence[str], n: int) -> float:
+    """Different n-grams of words divided by all n-grams of the texts, 0 to 1 (Li et al. 2016).
+
+    Words are what blanks part. 0 where no text has ``n`` words.
+
+    Args:
+        texts: The texts, which count together.
+        n: Words of an n-gram, at least 1.
+
+    Raises:
+        ConfigError: ``n`` is below 1.
+
+    Example:
+        >>> distinct_n(["the cat sat", "the cat ran"], 1), distinct_n(["a b a b"], 2)
+        (0.6666666666666666, 0.6666666666666666)
+    """
+    if n < 1:
+        raise ConfigError(f"n is {n}: at least 1")
+    words = [text.split() for text in texts]
+    found = [tuple(row[i : i + n]) for row in words for i in range(len(row) - n + 1)]
+    return len(set(found)) / max(len(found), 1)
+
+
+def self_bleu(texts: Sequence[str]) -> float:
+    """Mean sacreBLEU of each text against all others as its references, 0 to 100.
+
+    100 says that every text is as another one, 0 that none shares a word (Zhu et al. 2018,
+    Texygen). Texts of fewer than four words are compared by the n-grams that they have.
+
+    Raises:
+        DataError: There are fewer than two texts.
+
+    Example:
+        >>> same = self_bleu(["the cat sat down"] * 3)
+        >>> other = self_bleu(["the cat sat down", "a dog ran off", "it rains here today"])
+        >>> round(same, 6), round(other, 6)
+        (100.0, 0.0)
+    """
+    if len(texts) < 2:
+        raise DataError("self-BLEU compares texts with each other: there must be two or more")
+    bleu = BLEU(effective_order=True)
+    scores = [
+        bleu.sentence_score(text, [*texts[:i], *texts[i + 1 :]]).score
+        for i, text in enumerate(texts)
+    ]
+    return float(sum(scores) / len(scores))
