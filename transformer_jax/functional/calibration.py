@@ -1,0 +1,57 @@
+"""How far probabilities are from frequencies: reliability tables and calibration error, row B40."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+__all__ = ["Reliability", "expected_calibration_error", "reliability"]
+
+
+class Reliability(NamedTuple):
+    """A row for each bin of equal width: how many predictions, how sure, how often right."""
+
+    counts: Float[Array, " bins"]
+    confidence: Float[Array, " bins"]  # the mean probability; 0 in an empty bin
+    accuracy: Float[Array, " bins"]  # the fraction that is right; 0 in an empty bin
+
+
+def reliability(
+    probabilities: Float[Array, " n"], correct: Bool[Array, " n"], bins: int = 10
+) -> Reliability:
+    """Predictions in bins ``(i/bins, (i+1)/bins]`` of their probability.
+
+    Args:
+        probabilities: That each prediction is right, from 0 to 1.
+        correct: Whether each is right.
+        bins: Number of bins.
+
+    Source: Guo et al. 2017, https://arxiv.org/abs/1706.04599, section 2. Row B40.
+
+    Example:
+        >>> table = reliability(jnp.array([0.4, 0.9, 0.8]), jnp.array([True, True, False]), bins=2)
+        >>> table.counts, table.accuracy
+        (Array([1., 2.], dtype=float32), Array([1. , 0.5], dtype=float32))
+    """
+    index = jnp.clip(jnp.ceil(probabilities * bins).astype(jnp.int32) - 1, 0, bins - 1)
+    sums = lambda x: jax.ops.segment_sum(x.astype(jnp.float32), index, bins)
+    counts = sums(jnp.ones_like(probabilities))
+    least = jnp.maximum(counts, 1)
+    return Reliability(counts, sums(probabilities) / least, sums(correct) / least)
+
+
+def expected_calibration_error(table: Reliability) -> Float[Array, ""]:
+    """The mean distance of accuracy from confidence (ECE): ``Σ_b n_b/n |acc_b − conf_b|``.
+
+    0 for no predictions.
+
+    Source: Guo et al. 2017, https://arxiv.org/abs/1706.04599, formula (3). Row B40.
+
+    Example:
+        >>> table = reliability(jnp.full(4, 0.75), jnp.array([True, True, False, False]))
+        >>> expected_calibration_error(table)
+        Array(0.25, dtype=float32)
+    """
+    gaps = jnp.abs(table.accuracy - table.confidence)
+    return (table.counts * gaps).sum() / jnp.maximum(table.counts.sum(), 1)

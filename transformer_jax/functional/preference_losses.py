@@ -1,0 +1,214 @@
+"""Losses of preferences between two texts, or of labels "desirable", row B40.
+
+Policies are compared by the log-probability that they give a completion, the sum over its tokens;
+SimPO takes the mean over its tokens instead. All losses are those of single pairs or completions,
+in nats, to be summed by the caller, and computed in the dtype of the log-probabilities.
+
+``log σ`` is ``-softplus(-x)``: no loss overflows, however far apart the completions are.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+__all__ = [
+    "bradley_terry_loss",
+    "dpo_loss",
+    "implicit_reward",
+    "ipo_loss",
+    "kto_loss",
+    "kto_reference_kl",
+    "simpo_loss",
+]
+
+
+def bradley_terry_loss(
+    chosen: Float[Array, "*pairs"], rejected: Float[Array, "*pairs"]
+) -> Float[Array, "*pairs"]:
+    """The loss of a reward model on a pair: ``−log σ(r_chosen − r_rejected)``.
+
+    ``σ(r_a − r_b)`` is the probability that a is preferred to b, so only differences of rewards
+    are learnt.
+
+    Source: Bradley and Terry 1952; Ouyang et al. 2022, https://arxiv.org/abs/2203.02155, formula
+    (1). Row B40.
+
+    Example:
+        >>> bradley_terry_loss(jnp.array([1.0, 3.0]), jnp.array([1.0, 1.0])).round(4)
+        Array([0.6931, 0.1269], dtype=float32)
+    """
+    return jax.nn.softplus(rejected - chosen)
+
+
+def implicit_reward(
+    log_prob: Float[Array, "*rows"], reference: Float[Array, "*rows"], beta: float
+) -> Float[Array, "*rows"]:
+    """The reward for which a policy is optimal: ``β log(π/π_ref)``, up to a constant of the prompt.
+
+    Args:
+        log_prob: ``log π`` of a completion.
+        reference: ``log π_ref`` of the same completion.
+        beta: Weight of the KL divergence from the reference.
+
+    Source: Rafailov et al. 2023, https://arxiv.org/abs/2305.18290, formula (5). Row B40.
+
+    Example:
+        >>> implicit_reward(jnp.array([-1.0]), jnp.array([-3.0]), beta=0.5)
+        Array([1.], dtype=float32)
+    """
+    return beta * (log_prob - reference)
+
+
+def dpo_loss(
+    chosen: Float[Array, "*pairs"],
+    rejected: Float[Array, "*pairs"],
+    reference_chosen: Float[Array, "*pairs"],
+    reference_rejected: Float[Array, "*pairs"],
+    *,
+    beta: float = 0.1,
+    label_smoothing: float = 0.0,
+) -> Float[Array, "*pairs"]:
+    """Direct preference optimization: ``−log σ(β h)``, h the margin beyond the reference's.
+
+    ``h = log(π/π_ref)(chosen) − log(π/π_ref)(rejected)``, of log-probabilities summed over tokens.
+    With label smoothing ``ε`` the loss is ``−(1 − ε) log σ(β h) − ε log σ(−β h)``, for
+    preferences that are wrong with probability ``ε``.
+
+    Args:
+        chosen: ``log π`` of the preferred completion.
+        rejected: ``log π`` of the other.
+        reference_chosen: ``log π_ref`` of the preferred completion.
+        reference_rejected: ``log π_ref`` of the other.
+        beta: Weight of the KL divergence from the reference.
+        label_smoothing: ``ε``, below 0.5.
+
+    Source: Rafailov et al. 2023, https://arxiv.org/abs/2305.18290, formula (7); label smoothing
+    as in its authors' "conservative DPO", https://ericmitchell.ai/cdpo.pdf. Row B40.
+
+    Example:
+        >>> same = jnp.array([-2.0])
+        >>> dpo_loss(same, same, same, same) == jnp.log(2.0)
+        Array([ True], dtype=bool)
+    """
+    scaled = beta * ((chosen - reference_chosen) - (rejected - reference_rejected))
+    loss = jax.nn.softplus(-scaled)
+    return loss + label_smoothing * scaled if label_smoothing else loss
+
+
+def ipo_loss(
+    chosen: Float[Array, "*pairs"],
+    rejected: Float[Array, "*pairs"],
+    reference_chosen: Float[Array, "*pairs"],
+    reference_rejected: Float[Array, "*pairs"],
+    *,
+    beta: float = 0.1,
+) -> Float[Array, "*pairs"]:
+    """Identity preference optimization: ``(h − 1 / (2 β))²``, h as in :func:`dpo_loss`.
+
+    The margin has a target, so certain preferences do not drive the policy ever further away. The
+    paper sums log-probabilities over tokens (TRL takes their mean, with which ``β`` means another
+    thing).
+
+    Args:
+        chosen: ``log π`` of the preferred completion.
+        rejected: ``log π`` of the other.
+        reference_chosen: ``log π_ref`` of the preferred completion.
+        reference_rejected: ``log π_ref`` of the other.
+        beta: ``τ`` of the paper.
+
+    Source: Azar et al. 2023, https://arxiv.org/abs/2310.12036, formula (17). Row B40.
+
+    Example:
+        >>> same = jnp.array([-2.0])
+        >>> ipo_loss(same + 1, same, same, same, beta=0.25)
+        Array([1.], dtype=float32)
+    """
+    margin = (chosen - reference_chosen) - (rejected - reference_rejected)
+    return jnp.square(margin - 1 / (2 * beta))
+
+
+def simpo_loss(
+    chosen: Float[Array, "*pairs"],
+    rejected: Float[Array, "*pairs"],
+    *,
+    beta: float = 2.0,
+    margin: float = 1.0,
+) -> Float[Array, "*pairs"]:
+    """Simple preference optimization, without a reference: ``−log σ(β (c − r) − γ)``.
+
+    Args:
+        chosen: Mean of ``log π`` over the tokens of the preferred completion.
+        rejected: The same of the other.
+        beta: Scale of the implicit reward.
+        margin: ``γ``, by which the preferred completion is to be better.
+
+    Source: Meng et al. 2024, https://arxiv.org/abs/2405.14734, formula (6). Row B40.
+
+    Example:
+        >>> simpo_loss(jnp.array([-1.0]), jnp.array([-1.5])) == jnp.log(2.0)
+        Array([ True], dtype=bool)
+    """
+    return jax.nn.softplus(margin - beta * (chosen - rejected))
+
+
+def kto_reference_kl(
+    log_prob: Float[Array, " n"],
+    reference: Float[Array, " n"],
+    weights: Float[Array, " n"] | None = None,
+) -> Float[Array, ""]:
+    """KTO's reference point: ``max(0, mean of log(π/π_ref))`` over mismatched completions.
+
+    It estimates the KL divergence of the policy from the reference, by completions of other
+    prompts of the batch, and has no gradient.
+
+    Args:
+        log_prob: ``log π`` of each completion after a prompt that is not its own.
+        reference: ``log π_ref`` of the same.
+        weights: 1 for a completion, 0 for an empty row; None is all 1.
+
+    Source: Ethayarajh et al. 2024, https://arxiv.org/abs/2402.01306, section 4.1. Row B40.
+
+    Example:
+        >>> kto_reference_kl(jnp.array([-1.0, -2.0]), jnp.array([-2.0, -1.5]))
+        Array(0.25, dtype=float32)
+    """
+    weights = jnp.ones_like(log_prob) if weights is None else weights
+    ratios = jnp.where(weights > 0, log_prob - reference, 0)
+    mean = (ratios * weights).sum() / jnp.maximum(weights.sum(), 1)
+    return jax.lax.stop_gradient(jnp.maximum(mean, 0))
+
+
+def kto_loss(
+    log_prob: Float[Array, "*rows"],
+    reference: Float[Array, "*rows"],
+    desirable: Bool[Array, "*rows"],
+    reference_kl: Float[Array, ""],
+    *,
+    beta: float = 0.1,
+    desirable_weight: float = 1.0,
+    undesirable_weight: float = 1.0,
+) -> Float[Array, "*rows"]:
+    """Kahneman-Tversky optimization: ``λ (1 − σ(±β (log(π/π_ref) − z)))``.
+
+    The sign is + for desirable completions and − for the others: gains and losses are measured
+    from the reference point ``z``, and each saturates.
+
+    Args:
+        log_prob: ``log π`` of a completion.
+        reference: ``log π_ref`` of the same.
+        desirable: The label of the completion.
+        reference_kl: ``z`` of :func:`kto_reference_kl`.
+        beta: Aversion to risk.
+        desirable_weight: ``λ`` of desirable completions.
+        undesirable_weight: ``λ`` of the others.
+
+    Source: Ethayarajh et al. 2024, https://arxiv.org/abs/2402.01306, formula (8). Row B40.
+
+    Example:
+        >>> same = jnp.array([-2.0, -2.0])
+        >>> kto_loss(same, same, jnp.array([True, False]), jnp.float32(0), undesirable_weight=2.0)
+        Array([0.5, 1. ], dtype=float32)
+    """
+    gain = log_prob - reference - reference_kl
+    loss = jax.nn.sigmoid(beta * jnp.where(desirable, -gain, gain))
+    return jnp.where(desirable, desirable_weight, undesirable_weight).astype(loss.dtype) * loss
