@@ -365,19 +365,19 @@ def make_eval_step(objective: Objective, merge: Merge) -> Callable[..., Sums]:
 
 
 def compile_eval(
-    evaluate: Callable[..., Sums], mesh: Mesh, shardings: PyTree, *, frozen: PyTree | None = None
+    evaluate: Callable[..., Any], mesh: Mesh, shardings: PyTree, *, frozen: PyTree | None = None
 ) -> Any:
     """``evaluate(params, frozen, batch)`` compiled once for each batch shape.
 
     Args:
-        evaluate: Result of :func:`make_eval_step`.
+        evaluate: Result of :func:`make_eval_step`, or another function of these.
         mesh: Mesh of the parameters and the batches.
         shardings: Shardings of the trainable parameters.
         frozen: Shardings of the frozen parameters; None without any.
     """
     parts = (shardings, {} if frozen is None else frozen)
 
-    def on_all(*arguments: Any) -> Sums:
+    def on_all(*arguments: Any) -> Any:
         with on_mesh(mesh):
             return evaluate(*arguments)
 

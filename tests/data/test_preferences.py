@@ -1,0 +1,114 @@
+"""Preferences from JSONL, and their token ids, row B40."""
+
+import json
+
+import numpy as np
+import pytest
+
+from transformer_jax.data.plan import BatchPlan
+from transformer_jax.data.preference_examples import encode_preferences
+from transformer_jax.data.preferences import (
+    PreferenceData,
+    PreferenceOptions,
+    Preferences,
+    open_preferences,
+    read_preferences,
+)
+from transformer_jax.data.tokenizer import train_tokenizer
+from transformer_jax.errors import ConfigError, DataError
+
+TOKENIZER = train_tokenizer("characters", ["abcdef"], 10)
+PAIR = {"prompt": "a", "chosen": "b", "rejected": "c"}
+
+
+def write(path, *rows):
+    lines = (row if isinstance(row, str) else json.dumps(row) for row in rows)
+    path.write_text("\n".join(lines) + "\n", "utf-8")
+    return str(path)
+
+
+def text(ids):
+    return "".join(TOKENIZER.convert_ids_to_tokens(ids.tolist()))
+
+
+def test_each_kind_has_its_fields(tmp_path):
+    pairs = read_preferences(write(tmp_path / "a.jsonl", PAIR, "", PAIR | {"id": 3}), "pairs")
+    assert (pairs.completions, pairs.lines) == ([("b", "c")] * 2, [1, 3])
+    judged = {"prompt": "A", "completion": "B", "label": False}
+    path = write(tmp_path / "b.jsonl", judged)
+    labels = read_preferences(path, "labels", PreferenceOptions(lowercase=True))
+    assert (labels.prompts, labels.completions, labels.labels) == (["a"], [("b",)], [False])
+    assert read_preferences(write(tmp_path / "c.jsonl", PAIR), "prompts").completions == [()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "message"),
+    [
+        ("pairs", "{", ":2: not JSON"),
+        ("pairs", '["a"]', ":2: a JSON object is wanted, not list"),
+        ("pairs", {"prompt": "a", "chosen": "b"}, ":2: no field 'rejected', only 'prompt'"),
+        ("pairs", PAIR | {"rejected": "b"}, ":2: 'chosen' and 'rejected' are equal"),
+        ("pairs", PAIR | {"chosen": ""}, ":2: the field 'chosen' is empty"),
+        ("pairs", PAIR | {"prompt": 3}, ":2: field 'prompt' is int, and text is wanted"),
+        ("labels", {"prompt": "a", "completion": "b"}, ":2: no field 'label'"),
+        ("labels", {"prompt": "a", "completion": "b", "label": "yes"}, ":2: the label is 'yes'"),
+        ("labels", {"prompt": "a", "completion": "b", "label": 2}, ":2: the label is '2'"),
+    ],
+)
+def test_a_line_that_cannot_be_used_is_one_line_with_its_place(tmp_path, kind, line, message):
+    good = PAIR if kind == "pairs" else {"prompt": "a", "completion": "b", "label": True}
+    path = write(tmp_path / "bad.jsonl", good, line)
+    with pytest.raises(DataError) as error:
+        read_preferences(path, kind)
+    assert f"{path}{message}" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_empty_files_missing_files_and_shares_out_of_range_are_refused(tmp_path):
+    with pytest.raises(DataError, match="empty"):
+        read_preferences(write(tmp_path / "empty.jsonl", ""), "pairs")
+    with pytest.raises(DataError, match=r"data\.train"):
+        open_preferences(PreferenceData(str(tmp_path / "none.jsonl")), "pairs")
+    with pytest.raises(ConfigError, match='"prompt", "completion", "label"'):
+        open_preferences(PreferenceData(), "labels")
+    with pytest.raises(ConfigError, match="validation_size"):
+        PreferenceOptions(validation_size=0.7)
+
+
+def test_pairs_of_one_prompt_are_held_out_together_whatever_their_order(tmp_path):
+    rows = [
+        {"prompt": f"p{i % 10}", "chosen": f"c{i}", "rejected": "no", "i": i} for i in range(40)
+    ]
+    one, two = (
+        open_preferences(PreferenceData(write(tmp_path / name, *part)), "pairs")
+        for name, part in (("a.jsonl", rows), ("b.jsonl", rows[::-1]))
+    )
+    assert set(one.valid.prompts) == set(two.valid.prompts)
+    assert not set(one.valid.prompts) & set(one.train.prompts)
+    assert sorted([*one.valid.completions, *one.train.completions]) == sorted(
+        (row["chosen"], row["rejected"]) for row in rows
+    )
+    path = write(tmp_path / "c.jsonl", PAIR, PAIR)
+    with pytest.raises(DataError, match="all 2 lines have one prompt"):
+        open_preferences(PreferenceData(path), "pairs")
+
+
+def test_a_row_that_is_too_long_loses_its_beginning_then_the_end_of_its_completion():
+    data = Preferences("x", "pairs", ["abc"], [("d", "defabc")], [], [1])
+    found = encode_preferences(data, TOKENIZER, TOKENIZER.bos, 6)
+    assert [text(row) for row in found.store] == ["<bos>abcd<eos>", "<bos>cdefa"]
+    assert (found.starts.tolist(), found.truncated) == ([4, 2], 1)
+    with pytest.raises(ConfigError, match=r"align\.max_length is 3"):
+        encode_preferences(data, TOKENIZER, TOKENIZER.bos, 3)
+
+
+def test_a_labelled_completion_has_another_beside_it_that_follows_the_same_prompt():
+    data = Preferences("x", "labels", ["a", "b"], [("c",), ("de",)], [True, False], [1, 2])
+    found = encode_preferences(data, TOKENIZER, TOKENIZER.bos, 8)
+    rows = ["<bos>ac<eos>", "<bos>ade<eos>", "<bos>bde<eos>", "<bos>bc<eos>"]
+    assert [text(row) for row in found.store] == rows
+    batch = found.batch(BatchPlan(np.array([1, -1]), 5, 5), TOKENIZER.pad)
+    assert batch["labels"].tolist() == [False, False]
+    assert batch["lengths"].tolist() == [[5, 4], [0, 0]]
+    assert text(batch["tokens"][0, 0]) == rows[2]
+    assert (batch["tokens"][1] == TOKENIZER.pad).all()

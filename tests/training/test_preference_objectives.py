@@ -1,0 +1,210 @@
+"""Objectives of preferences, and tasks of them, row B40."""
+
+import dataclasses
+import random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from transformer_jax.data.plan import Batching
+from transformer_jax.data.preferences import Preferences, PreferenceSplits
+from transformer_jax.data.tokenizer import train_tokenizer
+from transformer_jax.errors import ConfigError
+from transformer_jax.models.decoder import Decoder
+from transformer_jax.parallel.mesh import make_mesh
+from transformer_jax.runs.language_settings import RUNS
+from transformer_jax.tasks import preference_task
+from transformer_jax.training import preference_objectives as objectives
+from transformer_jax.training.loop import LoopConfig
+from transformer_jax.training.optimizers import adamw
+from transformer_jax.training.partition import EVERYTHING
+from transformer_jax.training.state import TrainState, split
+from transformer_jax.training.step import add_sums, make_step, means
+from transformer_jax.training.trainer import Trainer
+
+TOKENIZER = train_tokenizer("characters", ["abcdefgh"], 12)
+
+
+def small():
+    named = RUNS["in-context"][1].model
+    return dataclasses.replace(
+        named,
+        d_model=32,
+        decoder_layers=1,
+        vocab_size=TOKENIZER.vocab_size,
+        attention=dataclasses.replace(named.attention, num_heads=2),
+        feed_forward=dataclasses.replace(named.feed_forward, d_ff=64),
+        positions=dataclasses.replace(named.positions, max_length=32),
+        compute=dataclasses.replace(named.compute, dtype="float32"),
+    )
+
+
+CONFIG = small()
+ROWS = preference_task.CompletionRows(TOKENIZER.bos, 16, Batching(256, num_buckets=2))
+
+
+def planted(count, seed, kind="pairs"):
+    """Words that are worth the more, the more ``a`` they have and the fewer ``b``."""
+    draw = random.Random(seed)
+    word = lambda: "".join(draw.choice("abcdefgh") for _ in range(draw.randint(2, 6)))
+    worth = lambda text: text.count("a") - text.count("b")
+    prompts, completions, labels = [], [], []
+    while len(prompts) < count:
+        one, two = sorted((word(), word()), key=worth, reverse=True)
+        if kind == "pairs" and worth(one) > worth(two):
+            prompts.append(word())
+            completions.append((one, two))
+        if kind == "labels" and worth(one):
+            prompts.append(word())
+            completions.append((one,))
+            labels.append(worth(one) > 0)
+    return Preferences("planted", kind, prompts, completions, labels, list(range(count)))
+
+
+def encoded(count=60, kind="pairs"):
+    parts = PreferenceSplits(planted(count, 0, kind), planted(count, 1, kind))
+    return preference_task.encode_splits(parts, TOKENIZER, ROWS)
+
+
+def model(seed=0):
+    return Decoder(CONFIG, rngs=nnx.Rngs(seed))
+
+
+def batch_of(store, step=0):
+    data = ROWS.data(store, TOKENIZER.pad)
+    return jax.tree.map(jnp.asarray, data.make_batch(data.plan.batch(step)))
+
+
+def references(start, found):
+    _, params = split(start)
+    make = lambda rngs: Decoder(CONFIG, rngs=rngs)
+    arguments = ROWS, TOKENIZER.pad, make_mesh(data=1, devices=jax.devices()[:1])
+    return {
+        name: preference_task.reference_log_probs(make, params, store, *arguments)
+        for name, store in found.parts().items()
+    }
+
+
+def test_the_log_probability_of_a_completion_is_that_of_its_tokens_one_by_one():
+    found, policy = encoded(8), model()
+    batch = batch_of(found.train)
+    total, count = objectives.completion_log_probs(policy, batch)
+    data = ROWS.data(found.train, TOKENIZER.pad)
+    for row, example in enumerate(data.plan.batch(0).indices):
+        for side in range(2):
+            if example < 0:
+                assert (total[row, side], count[row, side]) == (0, 0)
+                continue
+            ids = found.train.store[2 * example + side]
+            log_probs = jax.nn.log_softmax(policy(jnp.asarray(ids[None], jnp.int32))[0])
+            start = found.train.starts[2 * example + side]
+            wanted = sum(float(log_probs[t - 1, ids[t]]) for t in range(start, len(ids)))
+            assert total[row, side] == pytest.approx(wanted, abs=1e-4)
+            assert count[row, side] == len(ids) - start
+
+
+def test_logits_computed_a_few_positions_at_a_time_give_the_same(monkeypatch):
+    policy, batch = model(), batch_of(encoded(20).train)
+    graph, params = split(policy)
+
+    def both():
+        total = lambda p: objectives.completion_log_probs(nnx.merge(graph, p), batch)[0].sum()
+        return jax.value_and_grad(total)(params)
+
+    whole = both()
+    monkeypatch.setattr(objectives, "LARGE", 4000)
+    for one, two in zip(*map(jax.tree.leaves, (whole, both())), strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["dpo", "ipo", "kto"])
+def test_a_precomputed_reference_and_a_frozen_one_give_equal_losses_and_gradients(method):
+    found = encoded(kind="labels" if method == "kto" else "pairs")
+    start, policy = model(0), model(1)
+    graph, params = split(policy)
+    _, reference = split(start)
+    plain, known = found.train, found.with_reference(references(start, found)).train
+    objective = objectives.preference(method)
+    part = objectives.beside_reference()
+
+    def frozen(p):
+        pair = part.merge(graph, p, {"policy": {}, "reference": reference}, None)
+        return means(objective(pair, batch_of(plain)))["loss"]
+
+    def precomputed(p):
+        return means(objective(nnx.merge(graph, p), batch_of(known)))["loss"]
+
+    one, two = (jax.value_and_grad(f)(params) for f in (frozen, precomputed))
+    assert abs(float(one[0]) - float(two[0])) < 1e-6 * max(1, abs(float(one[0])))
+    for a, b in zip(*map(jax.tree.leaves, (one[1], two[1])), strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-5)
+
+
+def test_without_a_reference_the_objective_says_what_it_needs():
+    with pytest.raises(ConfigError, match="needs a reference"):
+        objectives.preference("dpo")(model(), batch_of(encoded(8).train))
+    for how in ({"beta": 0.0}, {"label_smoothing": 0.5}, {"margin": -1.0}):
+        with pytest.raises(ConfigError, match=r"align\.beta"):
+            objectives.preference("dpo", **how)
+
+
+def test_the_policy_begins_as_its_reference_and_the_reference_stays(tmp_path):
+    found = encoded(40)
+    task = preference_task.preference(found, CONFIG, TOKENIZER, ROWS)
+    objective, part = objectives.preference("dpo"), objectives.beside_reference(EVERYTHING)
+    graph, params = split(model())
+    trainable, frozen = part.split(params, nnx.Rngs(0))
+    step = make_step(objective, optax.adam(1e-2), lambda p, f, key: part.merge(graph, p, f, key))
+    state = TrainState.create(trainable, optax.adam(1e-2))
+    state, metrics = jax.jit(step)(state, frozen, batch_of(found.train))
+    assert float(metrics["loss"]) == pytest.approx(np.log(2), abs=1e-6)
+    assert task.partition.merge is not EVERYTHING.merge
+    state, metrics = jax.jit(step)(state, frozen, batch_of(found.train))
+    assert float(metrics["loss"]) < np.log(2)
+
+
+@pytest.mark.parametrize("method", ["dpo", "ipo", "simpo"])
+def test_sums_do_not_depend_on_how_examples_are_batched(method):
+    found = encoded(30)
+    known, policy = found.with_reference(references(model(0), found)).train, model(1)
+    objective = objectives.preference(method)
+
+    def total(batching):
+        rows = dataclasses.replace(ROWS, batching=batching)
+        data = rows.data(known, TOKENIZER.pad)
+        plan = data.plan
+        batches = (data.make_batch(plan.batch(i)) for i in range(plan.steps_per_epoch))
+        return add_sums(objective(policy, batch) for batch in batches)
+
+    one, two = total(Batching(256, num_buckets=2)), total(Batching(1024, num_buckets=1))
+    for name, (value, weight) in one.items():
+        assert weight == two[name][1] == 30
+        assert value == pytest.approx(two[name][0], rel=1e-4)
+
+
+def test_kto_refuses_micro_batches_for_its_reference_point_is_that_of_a_batch():
+    objective = objectives.preference("kto")
+    with pytest.raises(ConfigError, match="compares all rows"):
+        make_step(objective, optax.adam(1e-2), lambda *parts: None, accumulation=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["dpo", "ipo", "kto", "simpo", "reward"])
+def test_a_planted_preference_is_recovered(tmp_path, method):
+    kind = "labels" if method == "kto" else "pairs"
+    parts = PreferenceSplits(planted(1500, 0, kind), planted(200, 1, kind))
+    found = preference_task.encode_splits(parts, TOKENIZER, ROWS)
+    if method == "reward":
+        config = preference_task.reward_config(CONFIG)
+        task = preference_task.reward_model(found, config, TOKENIZER, ROWS)
+    else:
+        task = preference_task.preference(found, CONFIG, TOKENIZER, ROWS, method=method)
+    loop = LoopConfig(
+        evaluate_every=150, checkpoint_every=300, best_checkpoint_metric="valid_accuracy"
+    )
+    result = Trainer(task, tmp_path / "run", adamw(3e-3), loop=loop).fit(steps=300)
+    assert result.best.value > (0.85 if method == "kto" else 0.95)

@@ -1,0 +1,136 @@
+"""Token ids of prompts with completions, and their batches, row B40."""
+
+import dataclasses
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from transformer_jax.data.plan import BatchPlan
+from transformer_jax.data.preferences import Preferences
+from transformer_jax.data.ragged import ragged_indices, row_offsets
+from transformer_jax.data.store import TokenStore, id_dtype
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.errors import ConfigError
+
+__all__ = ["CompletionStore", "encode_preferences"]
+
+SIDES = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class CompletionStore:
+    """Two rows of ids for each example: chosen and rejected, or its own completion and another's.
+
+    Attributes:
+        store: Rows ``2 i`` and ``2 i + 1`` are those of example ``i``: the start token, the
+            prompt, the completion and the end token.
+        starts: Index of the first token of the completion in each row.
+        labels: Whether the completion of each example is desirable; None of pairs.
+        reference: ``log π_ref`` of the completion of each row; None where it is not precomputed.
+        truncated: How many rows are shortened.
+    """
+
+    store: TokenStore
+    starts: Int[np.ndarray, " rows"]
+    labels: Bool[np.ndarray, " n"] | None = None
+    reference: Float[np.ndarray, "n 2"] | None = None
+    truncated: int = 0
+
+    def __len__(self) -> int:
+        return len(self.starts) // SIDES
+
+    @property
+    def lengths(self) -> Int[np.ndarray, " n"]:
+        """Tokens of the longer row of each example."""
+        return self.store.lengths.reshape(-1, SIDES).max(1)
+
+    def batch(self, items: BatchPlan, pad: int) -> dict[str, np.ndarray]:
+        """The arrays of a batch; empty rows have length 0.
+
+        Args:
+            items: The examples, and the padded length.
+            pad: Padding id.
+
+        Returns:
+            ``tokens`` int32 ``[B 2 T]``, ``starts`` and ``lengths`` int32 ``[B 2]``; ``labels``
+            bool ``[B]`` and ``reference`` float32 ``[B 2]`` where there are any.
+        """
+        here, indices = items.indices >= 0, np.maximum(items.indices, 0)
+        rows = (SIDES * indices[:, None] + np.arange(SIDES)).ravel()
+        lengths = np.where(np.repeat(here, SIDES), self.store.lengths[rows], 0)
+        tokens = np.full((len(rows), items.S), pad, np.int32)
+        at, columns = ragged_indices(lengths)
+        tokens[at, columns] = self.store.ids[self.store.offsets[rows[at]] + columns]
+        shape = (len(indices), SIDES)
+        made = {
+            "tokens": tokens.reshape(*shape, items.S),
+            "starts": self.starts[rows].astype(np.int32).reshape(shape),
+            "lengths": lengths.astype(np.int32).reshape(shape),
+        }
+        if self.labels is not None:
+            made["labels"] = self.labels[indices] & here
+        if self.reference is not None:
+            made["reference"] = self.reference[indices].astype(np.float32)
+        return made
+
+
+def encode_preferences(
+    data: Preferences, tokenizer: Tokenizer, first: int, max_length: int
+) -> CompletionStore:
+    """The ids of pairs, or of completions with labels.
+
+    Prompt and completion are tokenized apart, as generation continues the tokens of a prompt. A
+    row that is too long loses the beginning of its prompt, then the end of its completion. The
+    second row of a completion with a label has the completion of the next example after its own
+    prompt, which KTO estimates the KL divergence with.
+
+    Args:
+        data: Of the kind ``pairs`` or ``labels``.
+        tokenizer: Of the model.
+        first: The start token.
+        max_length: Most tokens of a row, start and end included.
+
+    Raises:
+        ConfigError: ``max_length`` is below 4.
+
+    Example:
+        >>> from transformer_jax.data.tokenizer import train_tokenizer
+        >>> tokenizer = train_tokenizer("characters", ["abc"], 7)
+        >>> pair = Preferences("example", "pairs", ["a"], [("b", "cc")], [], [1])
+        >>> found = encode_preferences(pair, tokenizer, tokenizer.bos, 8)
+        >>> ["".join(tokenizer.convert_ids_to_tokens(row.tolist())) for row in found.store]
+        ['<bos>ab<eos>', '<bos>acc<eos>']
+        >>> found.starts.tolist(), found.lengths.tolist()
+        ([2, 2], [5])
+    """
+    if max_length < 4:
+        raise ConfigError(
+            f"align.max_length is {max_length}: at least 4, for the start, a token of the prompt, "
+            f"one of the completion, and the end"
+        )
+    prompts = tokenizer.encode_batch(data.prompts)
+    sides = [tokenizer.encode_batch(list(side)) for side in zip(*data.completions, strict=True)]
+    if data.kind == "labels":
+        [own] = sides
+        sides = [own, [*own[1:], own[0]]]
+    rows, starts, truncated = [], [], 0
+    for prompt, *completions in zip(prompts, *sides, strict=True):
+        for completion in completions:
+            row, start = _row([first], list(prompt), [*completion, tokenizer.eos], max_length)
+            truncated += len(row) < 2 + len(prompt) + len(completion)
+            rows.append(row)
+            starts.append(start)
+    ids = np.concatenate([np.asarray(row, id_dtype(tokenizer)) for row in rows])
+    store = TokenStore(ids, row_offsets(np.array([len(row) for row in rows])))
+    labels = np.array(data.labels) if data.kind == "labels" else None
+    return CompletionStore(store, np.array(starts), labels, truncated=truncated)
+
+
+def _row(
+    first: list[int], prompt: list[int], completion: list[int], most: int
+) -> tuple[list[int], int]:
+    """A row of at most ``most`` tokens, and the index at which the completion starts."""
+    completion = completion[: most - 1 - min(1, len(prompt))]
+    room = most - 1 - len(completion)
+    prompt = prompt[len(prompt) - room :] if len(prompt) > room else prompt
+    return [*first, *prompt, *completion], 1 + len(prompt)

@@ -1,0 +1,215 @@
+"""Preferences from JSONL: pairs of completions, labels of completions, or prompts alone, row B40.
+
+One JSON object a line::
+
+    {"prompt": "The film was", "chosen": " a joy.", "rejected": " ok."}
+    {"prompt": "The film was", "completion": " a joy.", "label": true}
+    {"prompt": "The film was"}
+"""
+
+import dataclasses
+import hashlib
+import pathlib
+from collections.abc import Sequence
+from typing import Literal
+
+from transformer_jax.data.tables import parse_object, text_field
+from transformer_jax.data.text import read_lines
+from transformer_jax.errors import ConfigError, DataError, plural
+
+__all__ = [
+    "PreferenceData",
+    "PreferenceKind",
+    "PreferenceOptions",
+    "PreferenceSplits",
+    "Preferences",
+    "open_preferences",
+    "read_preferences",
+]
+
+PreferenceKind = Literal["pairs", "labels", "prompts"]
+
+# The fields of each kind, beside the prompt.
+_FIELDS: dict[PreferenceKind, tuple[str, ...]] = {
+    "pairs": ("chosen", "rejected"),
+    "labels": ("completion",),
+    "prompts": (),
+}
+_HELD_OUT = " (held out)"
+
+
+@dataclasses.dataclass(frozen=True)
+class PreferenceOptions:
+    """How preferences are read."""
+
+    lowercase: bool = False  # lower-case prompts and completions
+    validation_size: float = 0.1  # share of training for validation where none is given, 0 to 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.validation_size <= 0.5:
+            raise ConfigError(
+                f"data.read.validation_size is {self.validation_size}: a share from 0 to 0.5"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class PreferenceData:
+    """Where preferences, or prompts, come from."""
+
+    train: str | None = None  # training file, .jsonl; .gz too
+    valid: str | None = None  # validation file; without it a part of training is held out
+    read: PreferenceOptions = PreferenceOptions()
+
+
+@dataclasses.dataclass(frozen=True)
+class Preferences:
+    """Prompts with completions.
+
+    Attributes:
+        name: Of the file, for messages.
+        kind: What a line holds.
+        prompts: The prompts.
+        completions: Of each prompt: the chosen and the rejected one; the one that has a label; or
+            none.
+        labels: Whether the completion of each prompt is desirable; empty of other kinds.
+        lines: Line of each prompt, for messages.
+    """
+
+    name: str
+    kind: PreferenceKind
+    prompts: list[str]
+    completions: list[tuple[str, ...]]
+    labels: list[bool]
+    lines: list[int]
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    def select(self, which: Sequence[int], mark: str = "") -> "Preferences":
+        """Some of them, with a mark after their name.
+
+        Args:
+            which: Their numbers.
+            mark: Appended to the name.
+        """
+        take = lambda items: [items[i] for i in which] if items else []
+        return Preferences(
+            self.name + mark,
+            self.kind,
+            take(self.prompts),
+            take(self.completions),
+            take(self.labels),
+            take(self.lines),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class PreferenceSplits:
+    """The preferences of a run."""
+
+    train: Preferences
+    valid: Preferences | None
+
+
+def open_preferences(data: PreferenceData, kind: PreferenceKind) -> PreferenceSplits:
+    """Training and validation preferences of the settings.
+
+    Without ``data.valid`` a part of training is held out, chosen by a hash of the prompt, whatever
+    the order of the lines: all completions of one prompt stay together.
+
+    Raises:
+        ConfigError: The settings name no file.
+        DataError: A file cannot be read, or has one prompt only and none to hold out.
+    """
+    if data.train is None:
+        fields = ", ".join(f'"{name}"' for name in ("prompt", *_shown(kind)))
+        raise ConfigError(
+            f"no training data: give data.train, a .jsonl file with the fields {fields}"
+        )
+    train = read_preferences(data.train, kind, data.read, "data.train")
+    if data.valid is not None:
+        valid = read_preferences(data.valid, kind, data.read, "data.valid")
+        return PreferenceSplits(train, valid)
+    if data.read.validation_size == 0:
+        return PreferenceSplits(train, None)
+    return _hold_out(train, data.read.validation_size)
+
+
+def read_preferences(
+    path: str | pathlib.Path,
+    kind: PreferenceKind,
+    read: PreferenceOptions = PreferenceOptions(),
+    where: str = "data.train",
+) -> Preferences:
+    """The preferences of a JSONL file; empty lines are skipped, further fields ignored.
+
+    Args:
+        path: The file.
+        kind: The fields that it must have.
+        read: How it is read.
+        where: The setting that holds ``path``, for messages.
+
+    Raises:
+        DataError: A line is not JSON, lacks a field, has an empty or two equal completions, or a
+            label that is no truth value; or there are no lines. The message has ``path:line``.
+    """
+    found = Preferences(str(path), kind, [], [], [], [])
+    for number, line in enumerate(read_lines(path, where), 1):
+        if not line.strip():
+            continue
+        row = parse_object(line, path, number)
+        hint = f"needed are {', '.join(map(repr, ('prompt', *_shown(kind))))}"
+        prompt, *completions = (
+            text_field(row, name, path, number, hint) for name in ("prompt", *_FIELDS[kind])
+        )
+        _check(completions, f"{path}:{number}", kind)
+        if kind == "labels":
+            found.labels.append(_label(row, path, number, hint))
+        if read.lowercase:
+            prompt, completions = prompt.lower(), [text.lower() for text in completions]
+        found.prompts.append(prompt)
+        found.completions.append(tuple(completions))
+        found.lines.append(number)
+    if not found.prompts:
+        raise DataError(f"{path}: no {kind}: it is empty")
+    return found
+
+
+def _shown(kind: PreferenceKind) -> tuple[str, ...]:
+    return (*_FIELDS[kind], "label") if kind == "labels" else _FIELDS[kind]
+
+
+def _check(completions: Sequence[str], place: str, kind: PreferenceKind) -> None:
+    for name, text in zip(_FIELDS[kind], completions, strict=True):
+        if not text:
+            raise DataError(f"{place}: the field {name!r} is empty: fill it in, or remove the line")
+    if len(completions) == 2 and completions[0] == completions[1]:
+        raise DataError(
+            f"{place}: 'chosen' and 'rejected' are equal, which prefers nothing: remove the line"
+        )
+
+
+def _label(row: dict[str, object], path: str | pathlib.Path, number: int, hint: str) -> bool:
+    if "label" not in row:
+        raise DataError(f"{path}:{number}: no field 'label': {hint}")
+    label = row["label"]
+    if label not in (True, False):
+        raise DataError(
+            f"{path}:{number}: the label is {str(label)[:40]!r}: true (desirable) or false is "
+            f"wanted"
+        )
+    return bool(label)
+
+
+def _hold_out(whole: Preferences, size: float) -> PreferenceSplits:
+    keys = [hashlib.blake2b(text.encode(), digest_size=8).digest() for text in whole.prompts]
+    ordered = sorted(set(keys))
+    if len(ordered) < 2:
+        raise DataError(
+            f"{whole.name}: all {plural(len(keys), 'line')} have one prompt, so none can be held "
+            f"out: give data.valid, or set data.read.validation_size to 0"
+        )
+    bound = ordered[max(1, round(size * len(ordered))) - 1]
+    held = [i for i, key in enumerate(keys) if key <= bound]
+    kept = [i for i, key in enumerate(keys) if key > bound]
+    return PreferenceSplits(whole.select(kept), whole.select(held, _HELD_OUT))

@@ -1,0 +1,249 @@
+"""Objectives of preferences: DPO, IPO, KTO, SimPO and reward models, row B40.
+
+Batches are those of :class:`~transformer_jax.data.preference_examples.CompletionStore`: two rows
+of tokens an example, side by side, so that both are on one device.
+"""
+
+import functools
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key, PyTree
+
+from transformer_jax.errors import ConfigError
+from transformer_jax.functional import preference_losses as losses
+from transformer_jax.functional.fused_loss import LARGE
+from transformer_jax.functional.losses import OutputTable, token_cross_entropy
+from transformer_jax.models.protocol import Scorer
+from transformer_jax.training.partition import EVERYTHING, Partition
+from transformer_jax.training.step import Objective, Sums
+
+__all__ = [
+    "Policies",
+    "PreferenceMethod",
+    "beside_reference",
+    "completion_log_probs",
+    "preference",
+    "reference_log_probs",
+    "reward_model",
+    "rewards",
+    "token_log_probs",
+]
+
+PreferenceMethod = Literal["dpo", "ipo", "kto", "simpo"]
+
+
+class Policies(NamedTuple):
+    """What an objective with a reference takes as its model."""
+
+    policy: Any
+    reference: Any
+
+
+def beside_reference(trained: Partition = EVERYTHING) -> Partition:
+    """The policy as ``trained`` has it, and the one that it began as, which stays frozen.
+
+    Only what is trained is copied: of adapters, both policies share the base.
+
+    Args:
+        trained: The partition of the policy.
+    """
+
+    def split(params: PyTree, rngs: Any) -> tuple[PyTree, PyTree]:
+        trainable, frozen = trained.split(params, rngs)
+        # The state is donated to each step, so the reference needs arrays of its own.
+        copy = lambda leaf: jnp.copy(leaf) if isinstance(leaf, jax.Array) else leaf
+        return trainable, {"policy": frozen, "reference": jax.tree.map(copy, trainable)}
+
+    def merge(graph: Any, trainable: PyTree, frozen: PyTree, key: Any = None) -> Policies:
+        base = frozen.get("policy", {})  # stored trees have no empty parts
+        reference = jax.lax.stop_gradient(frozen["reference"])
+        return Policies(
+            trained.merge(graph, trainable, base, key), trained.merge(graph, reference, base, None)
+        )
+
+    return Partition(split, merge)
+
+
+def token_log_probs(
+    model: Scorer, tokens: Int[Array, "B T"], key: Key[Array, ""] | None = None
+) -> Float[Array, "B T"]:
+    """The log-probability of each token given those before it; 0 of the first.
+
+    Where the logits of all positions would take more than ``LARGE`` bytes, they are computed for
+    some positions at a time, and again in the backward pass.
+    """
+    hidden, output = model.hidden(None, tokens, key=key)[:, :-1], model.output_table()
+    targets = tokens[:, 1:]
+    B, T = targets.shape
+    count = min(T, max(1, -(-4 * B * T * output.table.shape[0] // LARGE)))
+    if count == 1:
+        found = _log_probs(output, hidden, targets)
+    else:
+        size = -(-T // count)
+        spare = count * size - T
+        cut = lambda x: jnp.moveaxis(
+            jnp.pad(x, ((0, 0), (0, spare)) + ((0, 0),) * (x.ndim - 2)).reshape(
+                B, count, size, *x.shape[2:]
+            ),
+            1,
+            0,
+        )
+        part = jax.checkpoint(lambda at: _log_probs(output, *at))
+        found = jnp.moveaxis(jax.lax.map(part, (cut(hidden), cut(targets))), 0, 1)
+        found = found.reshape(B, count * size)[:, :T]
+    return jnp.pad(found, ((0, 0), (1, 0)))
+
+
+def _log_probs(output: OutputTable, hidden: Array, targets: Array) -> Array:
+    return -token_cross_entropy(output.logits(hidden), targets)
+
+
+def completion_log_probs(
+    model: Scorer, batch: dict[str, Any], key: Key[Array, ""] | None = None
+) -> tuple[Float[Array, "B 2"], Float[Array, "B 2"]]:
+    """The log-probability of each completion, end included, and its number of tokens.
+
+    Args:
+        model: The policy.
+        batch: ``tokens`` ``[B 2 T]``, ``starts`` and ``lengths`` ``[B 2]``.
+        key: Dropout, if given.
+    """
+    tokens = jnp.asarray(batch["tokens"])
+    B, sides, T = tokens.shape
+    found = token_log_probs(model, tokens.reshape(B * sides, T), key).reshape(tokens.shape)
+    positions = jnp.arange(T)[None, None]
+    starts, lengths = (jnp.asarray(batch[name])[..., None] for name in ("starts", "lengths"))
+    inside = (positions >= starts) & (positions < lengths)
+    return jnp.where(inside, found, 0).sum(-1), inside.sum(-1).astype(jnp.float32)
+
+
+def reference_log_probs(model: Scorer, batch: dict[str, Any]) -> Float[Array, "B 2"]:
+    """``log π_ref`` of the completions of a batch, as objectives read it from ``reference``."""
+    return completion_log_probs(model, batch)[0]
+
+
+def preference(
+    method: PreferenceMethod,
+    *,
+    beta: float = 0.1,
+    label_smoothing: float = 0.0,
+    margin: float = 1.0,
+    desirable_weight: float = 1.0,
+    undesirable_weight: float = 1.0,
+) -> Objective:
+    """The loss of a method, in nats a pair (a completion, of KTO).
+
+    Sums beside ``loss``: ``accuracy``, the fraction of pairs whose chosen completion has the
+    higher implicit reward (of KTO, the fraction of completions on the right side of the reference
+    point), and ``reward_margin``, by how much. Mean log-probabilities are the implicit rewards of
+    SimPO.
+
+    Args:
+        method: The loss, of :mod:`~transformer_jax.functional.preference_losses`.
+        beta: Weight of the KL divergence from the reference; scale of SimPO's reward.
+        label_smoothing: Probability that a preference is wrong; of DPO.
+        margin: ``γ`` of SimPO.
+        desirable_weight: ``λ`` of desirable completions, of KTO.
+        undesirable_weight: ``λ`` of the others, of KTO.
+
+    Returns:
+        ``objective(model, batch, key)``. The reference is ``batch["reference"]``, or else that of
+        the model, :class:`Policies`; SimPO has none. KTO compares the rows of a batch.
+
+    Raises:
+        ConfigError: A number out of range.
+    """
+    if not beta > 0 or not 0 <= label_smoothing < 0.5 or margin < 0:
+        raise ConfigError(
+            f"align.beta is {beta}, align.label_smoothing {label_smoothing} and align.margin "
+            f"{margin}: allowed are above 0, from 0 to below 0.5, and at least 0"
+        )
+    if method == "kto":
+        weights = {"desirable_weight": desirable_weight, "undesirable_weight": undesirable_weight}
+        return _kto(beta, weights)
+    if method == "simpo":
+        return functools.partial(_simpo, beta, margin)
+    loss: Any = functools.partial(losses.ipo_loss, beta=beta)
+    if method == "dpo":
+        loss = functools.partial(losses.dpo_loss, beta=beta, label_smoothing=label_smoothing)
+    return functools.partial(_pairs, loss, beta)
+
+
+def _ratios(model: Any, batch: dict[str, Any], key: Any) -> tuple[Array, Array]:
+    """Log-probabilities under the policy and under the reference."""
+    policy = model.policy if isinstance(model, Policies) else model
+    found, _ = completion_log_probs(policy, batch, key)
+    if "reference" in batch:
+        return found, jnp.asarray(batch["reference"])
+    if not isinstance(model, Policies):
+        raise ConfigError(
+            "this objective needs a reference: batches with 'reference', or the partition "
+            "beside_reference(...)"
+        )
+    return found, jax.lax.stop_gradient(reference_log_probs(model.reference, batch))
+
+
+def _row_weights(batch: dict[str, Any]) -> Float[Array, " B"]:
+    return (jnp.asarray(batch["lengths"])[:, 0] > 0).astype(jnp.float32)
+
+
+def _sums(loss: Array, gain: Array, weights: Array) -> Sums:
+    total, gain = weights.sum(), jax.lax.stop_gradient(gain)
+    sum_ = lambda x: jnp.where(weights > 0, x, 0).sum()
+    return {
+        "loss": (sum_(loss), total),
+        "accuracy": (sum_((gain > 0).astype(jnp.float32)), total),
+        "reward_margin": (sum_(gain), total),
+    }
+
+
+def _pairs(loss: Any, beta: float, model: Any, batch: dict[str, Any], key: Any = None) -> Sums:
+    policy, reference = _ratios(model, batch, key)
+    found = loss(policy[:, 0], policy[:, 1], reference[:, 0], reference[:, 1])
+    reward = losses.implicit_reward(policy, reference, beta)
+    return _sums(found, reward[:, 0] - reward[:, 1], _row_weights(batch))
+
+
+def _simpo(beta: float, margin: float, model: Any, batch: dict[str, Any], key: Any = None) -> Sums:
+    policy = model.policy if isinstance(model, Policies) else model
+    total, count = completion_log_probs(policy, batch, key)
+    mean = total / jnp.maximum(count, 1)
+    found = losses.simpo_loss(mean[:, 0], mean[:, 1], beta=beta, margin=margin)
+    return _sums(found, beta * (mean[:, 0] - mean[:, 1]), _row_weights(batch))
+
+
+def _kto(beta: float, how: dict[str, Any]) -> Objective:
+    def objective(model: Any, batch: dict[str, Any], key: Any = None) -> Sums:
+        policy, reference = _ratios(model, batch, key)
+        weights, desirable = _row_weights(batch), jnp.asarray(batch["labels"])
+        point = losses.kto_reference_kl(policy[:, 1], reference[:, 1], weights)
+        own = policy[:, 0], reference[:, 0], desirable
+        found = losses.kto_loss(*own, point, beta=beta, **how)
+        gain = losses.implicit_reward(own[0], own[1], beta) - beta * point
+        return _sums(found, jnp.where(desirable, gain, -gain), weights)
+
+    objective.whole_batch = True  # type: ignore[attr-defined]
+    return objective
+
+
+def rewards(
+    model: Any, batch: dict[str, Any], key: Key[Array, ""] | None = None
+) -> Float[Array, "B 2"]:
+    """The reward of each completion by a decoder with one output: that of its last token."""
+    tokens, lengths = jnp.asarray(batch["tokens"]), jnp.asarray(batch["lengths"])
+    B, sides, T = tokens.shape
+    found = model(tokens.reshape(B * sides, T), lengths.reshape(B * sides), key=key)
+    return found.reshape(B, sides)
+
+
+def reward_model() -> Objective:
+    """The Bradley-Terry loss of pairs, in nats; sums as those of :func:`preference`."""
+
+    def objective(model: Any, batch: dict[str, Any], key: Any = None) -> Sums:
+        found = rewards(model, batch, key)
+        gain = found[:, 0] - found[:, 1]
+        return _sums(losses.bradley_terry_loss(*found.T), gain, _row_weights(batch))
+
+    return objective
