@@ -59,7 +59,7 @@ def generalized_advantages(
     Args:
         rewards: After each token.
         values: Estimated before each token.
-        mask: True at tokens, which come before padding.
+        mask: True at tokens, which follow each other: a prompt before them is as padding.
         discount: ``γ``.
         decay: ``λ``.
 

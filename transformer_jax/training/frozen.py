@@ -24,8 +24,9 @@ def describe(checkpointer: Checkpointer, frozen: PyTree, partition: Partition) -
     """Record the checksum of the frozen parameters in every further manifest."""
     if jax.tree.leaves(frozen):
         checkpointer.describe["frozen"] = digest(frozen)
-        if partition.merge is merge_parts:
-            checkpointer.describe["merge"] = "overlay"
+        stored = getattr(partition.merge, "stored", None)
+        if partition.merge is merge_parts or stored is not None:
+            checkpointer.describe["merge"] = stored or "overlay"
 
 
 def write(run: Path, frozen: PyTree) -> None:

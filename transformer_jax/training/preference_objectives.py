@@ -5,10 +5,13 @@ of tokens an example, side by side, so that both are on one device.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from flax import nnx
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from transformer_jax.errors import ConfigError
@@ -16,10 +19,13 @@ from transformer_jax.functional import preference_losses as losses
 from transformer_jax.functional.fused_loss import LARGE
 from transformer_jax.functional.losses import OutputTable, token_cross_entropy
 from transformer_jax.models.protocol import Scorer
-from transformer_jax.training.partition import EVERYTHING, Partition
+from transformer_jax.modules.parameters import parameters
+from transformer_jax.modules.replace import with_attention_kernels
+from transformer_jax.training.partition import EVERYTHING, Partition, merge_parts
 from transformer_jax.training.step import Objective, Sums
 
 __all__ = [
+    "FrozenModel",
     "Policies",
     "PreferenceMethod",
     "beside_reference",
@@ -39,57 +45,88 @@ class Policies(NamedTuple):
 
     policy: Any
     reference: Any
+    reward: Any = None  # a frozen reward model
 
 
-def beside_reference(trained: Partition = EVERYTHING) -> Partition:
+class FrozenModel(NamedTuple):
+    """A model beside the one that is trained, such as a reward model."""
+
+    make: Callable[[nnx.Rngs], nnx.Module]
+    params: PyTree  # in host memory
+    device: Any  # one of those that it computes on
+
+
+def beside_reference(
+    trained: Partition = EVERYTHING, reward: FrozenModel | None = None
+) -> Partition:
     """The policy as ``trained`` has it, and the one that it began as, which stays frozen.
 
     Only what is trained is copied: of adapters, both policies share the base.
 
     Args:
         trained: The partition of the policy.
+        reward: A reward model, which is frozen too.
     """
 
     def split(params: PyTree, rngs: Any) -> tuple[PyTree, PyTree]:
         trainable, frozen = trained.split(params, rngs)
         # The state is donated to each step, so the reference needs arrays of its own.
         copy = lambda leaf: jnp.copy(leaf) if isinstance(leaf, jax.Array) else leaf
-        return trainable, {"policy": frozen, "reference": jax.tree.map(copy, trainable)}
+        parts = {"policy": frozen, "reference": jax.tree.map(copy, trainable)}
+        if reward is not None:
+            declared = parameters(nnx.eval_shape(lambda: reward.make(nnx.Rngs(0))))
+            is_param = lambda node: isinstance(node, nnx.Variable)
+            fill = lambda param, value: param.replace(np.asarray(value))
+            parts["reward"] = jax.tree.map(fill, declared, reward.params, is_leaf=is_param)
+        return trainable, parts
 
     def merge(graph: Any, trainable: PyTree, frozen: PyTree, key: Any = None) -> Policies:
         base = frozen.get("policy", {})  # stored trees have no empty parts
-        reference = jax.lax.stop_gradient(frozen["reference"])
-        return Policies(
-            trained.merge(graph, trainable, base, key), trained.merge(graph, reference, base, None)
-        )
+        reference, judge = jax.lax.stop_gradient(frozen["reference"]), None
+        if reward is not None:
+            model = nnx.eval_shape(lambda: reward.make(nnx.Rngs(0)))
+            judge = nnx.merge(
+                nnx.graphdef(with_attention_kernels(model, reward.device)), frozen["reward"]
+            )
+        policy = trained.merge(graph, trainable, base, key)
+        return Policies(policy, trained.merge(graph, reference, base, None), judge)
 
+    if trained.merge is merge_parts:
+        merge.stored = "policy"  # type: ignore[attr-defined]
     return Partition(split, merge)
 
 
 def token_log_probs(
-    model: Scorer, tokens: Int[Array, "B T"], key: Key[Array, ""] | None = None
+    model: Scorer,
+    tokens: Int[Array, "B T"],
+    key: Key[Array, ""] | None = None,
+    *,
+    hidden: Float[Array, "B T D"] | None = None,
 ) -> Float[Array, "B T"]:
     """The log-probability of each token given those before it; 0 of the first.
 
     Where the logits of all positions would take more than ``LARGE`` bytes, they are computed for
     some positions at a time, and again in the backward pass.
+
+    Args:
+        model: A language model.
+        tokens: Rows of one text each.
+        key: Dropout, if given.
+        hidden: The hidden states of ``tokens``, where they are known already.
     """
-    hidden, output = model.hidden(None, tokens, key=key)[:, :-1], model.output_table()
-    targets = tokens[:, 1:]
+    hidden = model.hidden(None, tokens, key=key) if hidden is None else hidden
+    hidden, output, targets = hidden[:, :-1], model.output_table(), tokens[:, 1:]
     B, T = targets.shape
     count = min(T, max(1, -(-4 * B * T * output.table.shape[0] // LARGE)))
     if count == 1:
         found = _log_probs(output, hidden, targets)
     else:
         size = -(-T // count)
-        spare = count * size - T
-        cut = lambda x: jnp.moveaxis(
-            jnp.pad(x, ((0, 0), (0, spare)) + ((0, 0),) * (x.ndim - 2)).reshape(
-                B, count, size, *x.shape[2:]
-            ),
-            1,
-            0,
-        )
+
+        def cut(x: Array) -> Array:
+            x = jnp.pad(x, ((0, 0), (0, count * size - T)) + ((0, 0),) * (x.ndim - 2))
+            return jnp.moveaxis(x.reshape(B, count, size, *x.shape[2:]), 1, 0)
+
         part = jax.checkpoint(lambda at: _log_probs(output, *at))
         found = jnp.moveaxis(jax.lax.map(part, (cut(hidden), cut(targets))), 0, 1)
         found = found.reshape(B, count * size)[:, :T]

@@ -139,12 +139,15 @@ def load_params(
     loaded = load_parts(run, which, average=average)
     if not loaded.frozen:
         return loaded
-    if loaded.manifest.get("merge") != "overlay":
+    merge, frozen = loaded.manifest.get("merge"), loaded.frozen
+    if merge == "policy":  # its frozen part has a reference too, which using the model leaves out
+        merge, frozen = "overlay", frozen.get("policy", {})
+    if merge != "overlay":
         raise CheckpointError(
             f"{run}: its model is not made of its parameters alone: load it with its task "
             f"(transformer_jax.load(path, task))"
         )
-    return loaded._replace(params=overlay(loaded.frozen, loaded.params), frozen={})
+    return loaded._replace(params=overlay(frozen, loaded.params), frozen={})
 
 
 def weights_digest(

@@ -1,0 +1,306 @@
+"""PPO and GRPO: samples, batches, control of KL, resumption, row B40."""
+
+import dataclasses
+import json
+import random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from transformer_jax.data.preferences import Preferences, PreferenceSplits
+from transformer_jax.data.tokenizer import train_tokenizer
+from transformer_jax.decoding.options import special_tokens
+from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.models.decoder import Decoder
+from transformer_jax.models.heads import DecoderSequenceClassifier
+from transformer_jax.models.valued_decoder import ValuedDecoder
+from transformer_jax.parallel.mesh import make_mesh
+from transformer_jax.runs.language_settings import RUNS
+from transformer_jax.tasks import on_policy_task, preference_task, rewards
+from transformer_jax.training import on_policy
+from transformer_jax.training.loop import LoopConfig
+from transformer_jax.training.on_policy import KLControl, OnPolicy
+from transformer_jax.training.preference_objectives import (
+    FrozenModel,
+    Policies,
+    beside_reference,
+    token_log_probs,
+)
+from transformer_jax.training.state import split
+from transformer_jax.training.stored import load_params
+from transformer_jax.training.trainer import Trainer
+
+TOKENIZER = train_tokenizer("characters", ["abcdefgh"], 12)
+SPECIAL = special_tokens(TOKENIZER, TOKENIZER.vocab_size)
+A = TOKENIZER.encode_batch(["a"])[0][0]
+
+
+def small():
+    named = RUNS["in-context"][1].model
+    return dataclasses.replace(
+        named,
+        d_model=32,
+        decoder_layers=1,
+        vocab_size=TOKENIZER.vocab_size,
+        attention=dataclasses.replace(named.attention, num_heads=2),
+        feed_forward=dataclasses.replace(named.feed_forward, d_ff=64),
+        positions=dataclasses.replace(named.positions, max_length=32),
+        compute=dataclasses.replace(named.compute, dtype="float32"),
+    )
+
+
+CONFIG = small()
+ROWS = on_policy_task.PromptRows(TOKENIZER.bos, batch_size=8, max_length=16)
+
+
+def prompts(count=32):
+    draw = random.Random(0)
+    words = ["".join(draw.choices("abcdefgh", k=draw.randint(1, 6))) for _ in range(count)]
+    return Preferences("prompts", "prompts", words, [()] * count, [], list(range(1, count + 1)))
+
+
+def batch(count=4):
+    data = ROWS.data(prompts(), TOKENIZER)
+    return jax.tree.map(lambda x: jnp.asarray(x[:count]), data.make_batch(data.plan.batch(0)))
+
+
+def count_of_a(model, samples):
+    """A reward that has an obvious way of being hacked."""
+    del model
+    return (samples.inside & (samples.tokens == A)).sum(1).astype(jnp.float32)
+
+
+def policies(kind=Decoder):
+    made = [kind(CONFIG, rngs=nnx.Rngs(seed)) for seed in range(2)]
+    return Policies(*made)
+
+
+def draw_samples(key=0, given=None, group=1):
+    given = batch() if given is None else given
+    how = {"length": 6, "group": group}
+    return on_policy.sample(policies().policy, given, jax.random.key(key), SPECIAL, **how)
+
+
+def test_samples_begin_with_their_prompts_and_end_with_padding():
+    given, found = batch(), draw_samples()
+    for row in range(4):
+        prompt = given["tokens"][row, int(given["starts"][row]) :]
+        start, end = int(found.starts[row]), int(found.lengths[row])
+        assert found.tokens[row, :start].tolist() == prompt.tolist()
+        assert (found.tokens[row, end:] == TOKENIZER.pad).all()
+        assert bool(found.finished[row]) == (int(found.tokens[row, end - 1]) == TOKENIZER.eos)
+        assert found.inside[row].tolist() == [start <= t < end for t in range(14)]
+        assert not np.isin(found.tokens[row, start:end], SPECIAL.suppress_tokens).any()
+
+
+def test_completions_of_a_prompt_lie_side_by_side_and_differ():
+    found = draw_samples(group=4)
+    rows = found.tokens.reshape(4, 4, -1)
+    for prompt in range(4):
+        start = int(found.starts[4 * prompt])
+        assert (rows[prompt, :, :start] == rows[prompt, :1, :start]).all()
+    assert len({tuple(row) for row in found.tokens.tolist()}) > 8
+
+
+def test_more_padding_before_the_prompts_changes_no_sample():
+    given = batch()
+    more = {
+        "tokens": jnp.pad(given["tokens"], ((0, 0), (3, 0)), constant_values=TOKENIZER.pad),
+        "starts": given["starts"] + 3,
+    }
+    one, two = draw_samples(), draw_samples(given=more)
+    width = one.tokens.shape[1]
+    assert one.tokens.tolist() == two.tokens[:, :width].tolist()
+    assert one.lengths.tolist() == two.lengths.tolist()
+
+
+@pytest.mark.parametrize("method", ["grpo", "ppo"])
+def test_the_first_update_is_on_the_policy_that_wrote_the_samples(method):
+    """Ratios are 1: the loss is what the formulas leave of it."""
+    how = OnPolicy(method, length=6, group_size=4)
+    model = policies(ValuedDecoder if method == "ppo" else Decoder)
+    made, sums = on_policy.collect(
+        model, batch(), jax.random.key(1), jnp.float32(0.3), how=how, reward=count_of_a,
+        special=SPECIAL,
+    )  # fmt: skip
+    mask = np.asarray(made["mask"])
+    objective = on_policy.grpo() if method == "grpo" else on_policy.ppo()
+    found = objective(model, made)
+    assert float(found["clipped"][0]) == 0
+    log_probs = np.asarray(token_log_probs(model.policy, made["tokens"]), np.float64)
+    away = log_probs - np.asarray(token_log_probs(model.reference, made["tokens"]))
+    assert float(sums["kl"][0]) == pytest.approx(away[mask].sum(), rel=1e-4)
+    advantages = np.asarray(made["advantages"])
+    if method == "grpo":
+        k3 = np.where(mask, np.exp(-away) - 1 + away, 0)
+        rows = ((0.3 * k3 - advantages) * mask).sum(1) / mask.sum(1)
+        assert float(found["loss"][0]) == pytest.approx(rows.sum(), rel=1e-3, abs=1e-4)
+        per_row = advantages.max(1) + advantages.min(1)  # one number a row, or 0
+        np.testing.assert_allclose(per_row.reshape(4, 4).sum(1), 0, atol=1e-4)
+    else:
+        errors = 0.5 * (np.asarray(made["values"]) - np.asarray(made["returns"])) ** 2
+        wanted = (-advantages + 0.5 * errors)[mask].sum()
+        assert float(found["loss"][0]) == pytest.approx(wanted, rel=1e-3, abs=1e-3)
+        assert advantages[mask].mean() == pytest.approx(0, abs=1e-5)
+
+
+def test_returns_of_ppo_are_the_reward_at_the_end_less_the_penalties_before():
+    how = OnPolicy("ppo", length=6, group_size=1, gae_decay=1.0)
+    made, _ = on_policy.collect(
+        policies(ValuedDecoder), batch(), jax.random.key(1), jnp.float32(0.3), how=how,
+        reward=count_of_a, special=SPECIAL,
+    )  # fmt: skip
+    for row, mask in enumerate(np.asarray(made["mask"])):
+        inside = np.flatnonzero(mask)
+        earned = float((made["tokens"][row][mask] == A).sum())
+        penalty = 0.3 * np.asarray(made["old"] - made["reference"])[row]
+        for t in inside:
+            wanted = earned - penalty[t : inside[-1] + 1].sum()
+            assert float(made["returns"][row, t]) == pytest.approx(wanted, abs=1e-4)
+
+
+def test_the_weight_of_the_penalty_follows_the_budget_and_nothing_else():
+    control = KLControl(0.1, target=2.0)
+    weight = jnp.float32(0.1)
+    assert control.next(weight, jnp.float32(4.0)) > weight
+    assert control.next(weight, jnp.float32(1.0)) < weight
+    assert control.next(weight, jnp.float32(2.0)) == weight
+    assert control.next(weight, jnp.float32(jnp.nan)) == weight
+    assert KLControl(0.1).next(weight, jnp.float32(9.0)) == weight
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("length", 0), ("group_size", 1), ("clip", 0.0), ("discount", 1.5), ("gae_decay", -0.1)],
+)
+def test_numbers_out_of_range_are_refused(field, value):
+    with pytest.raises(ConfigError, match=rf"align\.{field} is"):
+        OnPolicy("grpo", **{field: value})
+    with pytest.raises(ConfigError, match=r"align\.updates is 0"):
+        on_policy.on_policy(lambda *parts: parts, updates=0)
+
+
+def trainer(path, method, reward=count_of_a, *, control=KLControl(0.1, 2.0), seed=0, **how):  # noqa: B008
+    rate = how.pop("rate", 5e-3)
+    loop = LoopConfig(evaluate_every=how.pop("every", 2), checkpoint_every=how.pop("saved", 2))
+    learning = on_policy_task.Learning(
+        OnPolicy(method, length=6, group_size=4), reward, control, updates=2, **how
+    )
+    data = PreferenceSplits(prompts(), prompts().select(range(8)))
+    task = on_policy_task.from_samples(data, CONFIG, TOKENIZER, ROWS, learning)
+    tx = on_policy.adaptive_kl(optax.adam(rate), control.initial)
+    return Trainer(task, path, tx, make_mesh(data=4, devices=jax.devices()[:4]), seed, loop=loop)
+
+
+@pytest.mark.parametrize("method", ["grpo", "ppo"])
+def test_a_resumed_run_ends_with_the_bits_of_one_that_was_not_interrupted(tmp_path, method):
+    trainer(tmp_path / "whole", method).fit(steps=4)
+    trainer(tmp_path / "parts", method).fit(steps=2)
+    trainer(tmp_path / "parts", method).fit(steps=4)
+    digests = [
+        json.loads((tmp_path / name / "results.json").read_text())["state_sha256"]
+        for name in ("whole", "parts")
+    ]
+    assert digests[0] == digests[1]
+    params = load_params(tmp_path / "parts", "last").params
+    assert set(params) == {"embedding", "decoder"} | ({"value"} if method == "ppo" else set())
+
+
+def test_a_python_reward_gets_the_texts_of_each_row_on_any_mesh(tmp_path):
+    seen = []
+
+    def reward(prompt, completion):
+        seen.append((prompt, completion))
+        return completion.count("a") / 10
+
+    found = rewards.PythonReward(reward, TOKENIZER, "r.py")
+    one = trainer(tmp_path / "one", "grpo", found)
+    result = one.fit(steps=1)
+    assert result.step == 1
+    assert {prompt for prompt, _ in seen} <= set(prompts().prompts)
+    assert len(seen) >= 32
+    samples = draw_samples()
+    values = jax.jit(found)(policies(), samples)
+    for row in range(4):
+        ids = samples.tokens[row].tolist()
+        end = int(samples.lengths[row])
+        text = TOKENIZER.decode(ids[int(samples.starts[row]) : end])
+        assert float(values[row]) == pytest.approx(text.count("a") / 10)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def reward(p, c):\n    return 1 / 0", "raised ZeroDivisionError: division by zero"),
+        ("def reward(p, c):\n    return float('nan')", "returned nan: a finite number is wanted"),
+        ("def reward(p, c):\n    return 'good'", "returned good: a finite number is wanted"),
+    ],
+)
+def test_a_reward_that_fails_says_so_in_one_line(tmp_path, text, said):
+    path = tmp_path / "reward.py"
+    path.write_text(text + "\n")
+    found = rewards.PythonReward(rewards.load_reward(str(path)), TOKENIZER, str(path))
+    with pytest.raises(DataError) as error:
+        found.value("one", "two\nlines")
+    assert str(error.value) == found.failure == f"{path}: reward('one', 'two\\nlines') {said}"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [(None, "no such file"), ("x = 1", "no function reward"), ("import missing_x", "No module")],
+)
+def test_a_file_without_a_reward_is_refused(tmp_path, text, said):
+    path = tmp_path / "reward.py"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        rewards.load_reward(str(path))
+
+
+def test_a_reward_model_stands_frozen_beside_the_policies():
+    config = preference_task.reward_config(CONFIG)
+    make = lambda rngs: DecoderSequenceClassifier(config, labels=1, rngs=rngs)
+    judge = make(nnx.Rngs(7))
+    frozen = FrozenModel(make, jax.device_get(split(judge)[1]), jax.devices()[0])
+    part = beside_reference(reward=frozen)
+    graph, params = split(Decoder(CONFIG, rngs=nnx.Rngs(0)))
+    trainable, still = part.split(params, nnx.Rngs(0))
+    still["reward"] = jax.tree.map(
+        lambda param: jnp.asarray(param[...]), still["reward"], is_leaf=is_param
+    )
+    model = part.merge(graph, trainable, still, None)
+    samples = draw_samples()
+    found = rewards.model_reward(model, samples)
+    np.testing.assert_allclose(found, judge(samples.tokens, samples.lengths)[:, 0], rtol=1e-5)
+
+
+def is_param(node):
+    return isinstance(node, nnx.Variable)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["grpo", "ppo"])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_known_reward_rises_within_the_budget_and_without_it_is_hacked(tmp_path, method, seed):
+    """Completions of six tokens; the budget is 2 nats of each. The hack is to write only a."""
+    how = {"seed": seed, "every": 0, "saved": 0}
+    measured = {}
+    for name, control in (("kept", KLControl(0.5, 2.0, 0.5)), ("free", KLControl(0.0))):
+        trainer(tmp_path / name, method, control=control, **how).fit(steps=120)
+        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        records = [row for row in map(json.loads, lines) if "reward" in row]
+        mean = lambda key, rows: float(np.mean([row[key] for row in rows]))
+        measured[name] = {
+            "before": records[0]["reward"],
+            "reward": mean("reward", records[-20:]),
+            "kl": mean("kl", records[-20:]),
+        }
+    kept, free = measured["kept"], measured["free"]
+    assert kept["reward"] > kept["before"] + 0.5
+    assert kept["kl"] < 2.0 * 1.25
+    assert free["reward"] > 5.5
+    assert free["kl"] > 4 * kept["kl"]

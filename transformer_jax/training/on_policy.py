@@ -1,0 +1,382 @@
+"""Learning from a policy's own samples: PPO and GRPO inside the compiled step, row B40.
+
+A batch holds prompts. The step samples completions by the search that generation uses, rewards
+them, and takes several updates on them; nothing leaves the devices, but for the tokens that a
+Python function rewards.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+
+from transformer_jax.decoding.generate import generate, row_keys
+from transformer_jax.decoding.options import SpecialTokens
+from transformer_jax.decoding.programs import SearchPrompts, prefill
+from transformer_jax.errors import ConfigError, at_least
+from transformer_jax.functional import policy_gradients as gradients
+from transformer_jax.functional.partitioning import constrain_rows
+from transformer_jax.training.preference_objectives import Policies, token_log_probs
+from transformer_jax.training.step import Objective, Sums, make_step, means
+
+__all__ = [
+    "Adaptive",
+    "KLControl",
+    "OnPolicy",
+    "Samples",
+    "adaptive_kl",
+    "collect",
+    "evaluation",
+    "grpo",
+    "kl_coefficient",
+    "on_policy",
+    "ppo",
+    "sample",
+]
+
+
+class Samples(NamedTuple):
+    """Completions that a policy wrote, after their prompts; padding is on the right.
+
+    Attributes:
+        tokens: The start token, the prompt, the completion, and padding.
+        starts: Index of the first token of each completion.
+        lengths: Tokens of each row without padding.
+        finished: Whether a completion ends with the end token.
+    """
+
+    tokens: Int[Array, "B T"]
+    starts: Int[Array, " B"]
+    lengths: Int[Array, " B"]
+    finished: Bool[Array, " B"]
+
+    @property
+    def inside(self) -> Bool[Array, "B T"]:
+        """True at the tokens of completions."""
+        at = jnp.arange(self.tokens.shape[1])[None]
+        return (at >= self.starts[:, None]) & (at < self.lengths[:, None])
+
+
+# The reward of each sample.
+Reward = Callable[[Policies, Samples], Float[Array, " B"]]
+
+
+@dataclasses.dataclass(frozen=True)
+class OnPolicy:
+    """How a policy learns from its own samples."""
+
+    method: Literal["ppo", "grpo"] = "grpo"
+    length: int = 32  # most tokens of a completion, its end included
+    group_size: int = 4  # completions of each prompt
+    clip: float = 0.2  # most change of a token's probability, as a fraction, by one batch
+    value_weight: float = 0.5  # weight of the loss of PPO's value head
+    value_clip: float = 0.2  # most change of a value by one batch
+    discount: float = 1.0  # of later rewards
+    gae_decay: float = 0.95  # lambda of generalized advantage estimation
+
+    def __post_init__(self) -> None:
+        fewest = 2 if self.method == "grpo" else 1
+        at_least("align", self, length=1, group_size=fewest, value_weight=0)
+        for name in ("clip", "value_clip"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"align.{name} is {getattr(self, name)}: above 0")
+        for name in ("discount", "gae_decay"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"align.{name} is {getattr(self, name)}: from 0 to 1")
+
+
+class KLControl(NamedTuple):
+    """The weight of the KL penalty, which follows a budget.
+
+    Attributes:
+        initial: At the first step; 0 is no penalty.
+        target: Nats of a completion, on average, that the policy may be away from the reference;
+            None keeps the weight.
+        horizon: Rate at which the weight follows.
+    """
+
+    initial: float = 0.05
+    target: float | None = None
+    horizon: float = 0.1
+
+    def next(self, coefficient: Float[Array, ""], kl: Float[Array, ""]) -> Float[Array, ""]:
+        """``β (1 + K clip(kl / target − 1, −0.2, 0.2))``: Ziegler et al. 2019, section 2.2.
+
+        Example:
+            >>> KLControl(0.1, target=2.0).next(jnp.float32(0.1), jnp.float32(9.0)).round(4)
+            Array(0.102, dtype=float32)
+        """
+        if self.target is None:
+            return coefficient
+        error = jnp.clip(kl / self.target - 1, -0.2, 0.2)
+        return coefficient * (1 + self.horizon * jnp.where(jnp.isfinite(error), error, 0))
+
+
+FIXED = KLControl()
+
+
+class Adaptive(NamedTuple):
+    """The state of an optimizer beside the weight of the KL penalty."""
+
+    inner: PyTree
+    kl_coefficient: Float[Array, ""]
+
+
+def adaptive_kl(tx: optax.GradientTransformation, initial: float) -> optax.GradientTransformation:
+    """``tx`` with the weight of the KL penalty in its state, which checkpoints hold.
+
+    Args:
+        tx: An optimizer.
+        initial: The weight at the first step.
+
+    Example:
+        >>> state = adaptive_kl(optax.sgd(0.1), 0.5).init({"w": jnp.ones(2)})
+        >>> kl_coefficient(state)
+        Array(0.5, dtype=float32)
+    """
+    wide = optax.with_extra_args_support(tx)
+
+    def update(updates: Any, state: Adaptive, params: Any = None, **more: Any) -> Any:
+        updates, inner = wide.update(updates, state.inner, params, **more)
+        return updates, state._replace(inner=inner)
+
+    start = lambda params: Adaptive(tx.init(params), jnp.asarray(initial, jnp.float32))
+    return optax.GradientTransformationExtraArgs(start, update)
+
+
+def kl_coefficient(opt_state: Adaptive) -> Float[Array, ""]:
+    """The weight of the KL penalty in the state of :func:`adaptive_kl`."""
+    return opt_state.kl_coefficient
+
+
+def sample(
+    model: Any,
+    prompts: dict[str, Array],
+    key: Key[Array, ""],
+    special: SpecialTokens,
+    *,
+    length: int,
+    group: int = 1,
+) -> Samples:
+    """Completions of prompts, ``group`` of each side by side, sampled from the policy itself.
+
+    Args:
+        model: A language model that decodes.
+        prompts: ``tokens`` ``[B P]``, padded on the left, and ``starts`` ``[B]``, where each
+            prompt begins.
+        key: Of this batch; the sample of a row depends on it and on the row's number.
+        special: Ids of the end, of padding and of tokens that are never written.
+        length: Most new tokens, the end included.
+        group: Completions of each prompt.
+    """
+    tokens, begins = (jnp.repeat(prompts[name], group, axis=0) for name in ("tokens", "starts"))
+    tokens, begins = constrain_rows((tokens, begins))
+    B, P = tokens.shape
+    cache = prefill(model, SearchPrompts(tokens, begins, None), length)
+    keys = row_keys(key, jnp.arange(B))
+    out = generate(model.step, cache, tokens[:, -1], special, length=length, keys=keys)
+    whole = jnp.concatenate([tokens, out.tokens], axis=1)
+    at = jnp.arange(P + length)[None]
+    lengths = P - begins + out.lengths
+    # To the left by the padding before each prompt.
+    moved = jnp.take_along_axis(whole, jnp.minimum(at + begins[:, None], P + length - 1), axis=1)
+    moved = jnp.where(at < lengths[:, None], moved, special.pad)
+    return Samples(moved, (P - begins).astype(jnp.int32), lengths.astype(jnp.int32), out.finished)
+
+
+def collect(
+    model: Policies,
+    prompts: dict[str, Array],
+    key: Key[Array, ""],
+    coefficient: Float[Array, ""],
+    *,
+    how: OnPolicy,
+    reward: Reward,
+    special: SpecialTokens,
+) -> tuple[dict[str, Array], Sums]:
+    """A batch that the policy writes, with advantages, and what is measured of it.
+
+    Of PPO, the penalty ``−β log(π/π_ref)`` of each token is part of its reward; of GRPO it is part
+    of the loss. Sums: ``reward``, ``kl`` (nats a completion, by k1), ``completion_length`` and
+    ``finished``.
+
+    Args:
+        model: The policy and its reference.
+        prompts: See :func:`sample`.
+        key: Of this batch.
+        coefficient: ``β``.
+        how: The method and its numbers.
+        reward: Rewards samples.
+        special: See :func:`sample`.
+    """
+    samples = sample(model.policy, prompts, key, special, length=how.length, group=how.group_size)
+    mask = samples.inside
+    hidden = model.policy.hidden(None, samples.tokens)
+    old = token_log_probs(model.policy, samples.tokens, hidden=hidden)
+    reference = token_log_probs(model.reference, samples.tokens)
+    earned = reward(model, samples).astype(jnp.float32)
+    away = jnp.where(mask, gradients.kl_k1(old, reference), 0)
+    made = {"tokens": samples.tokens, "mask": mask, "old": old, "reference": reference}
+    if how.method == "grpo":
+        scores = gradients.group_advantages(earned.reshape(-1, how.group_size)).reshape(-1)
+        made["advantages"] = jnp.where(mask, scores[:, None], 0)
+        made["coefficient"] = jnp.broadcast_to(coefficient, earned.shape)
+    else:
+        last = jnp.arange(mask.shape[1])[None] == samples.lengths[:, None] - 1
+        rewards = jnp.where(last & mask, earned[:, None], 0) - coefficient * away
+        values = _before(model.policy.values(hidden))
+        found, returns = gradients.generalized_advantages(
+            rewards, values, mask, discount=how.discount, decay=how.gae_decay
+        )
+        made["advantages"] = gradients.normalized_advantages(found, mask)
+        made |= {"returns": returns, "values": values}
+    weight = jnp.float32(len(earned))
+    total = lambda x: (x.sum().astype(jnp.float32), weight)
+    sums = {
+        "reward": total(earned),
+        "kl": total(away),
+        "completion_length": total(mask),
+        "finished": total(samples.finished),
+    }
+    return jax.lax.stop_gradient(made), sums
+
+
+def _before(values: Float[Array, "B T"]) -> Float[Array, "B T"]:
+    """The value before each token, which is that at the token before it."""
+    return jnp.pad(values[:, :-1], ((0, 0), (1, 0)))
+
+
+def grpo(clip: float = 0.2) -> Objective:
+    """Group-relative policy optimization: the clipped surrogate plus ``β`` KL by k3.
+
+    The mean over the tokens of a completion, then over completions. Batches are those of
+    :func:`collect`. Shao et al. 2024, formula (3).
+
+    Args:
+        clip: ``ε``.
+    """
+
+    def objective(model: Any, batch: dict[str, Array], key: Any = None) -> Sums:
+        now = token_log_probs(_policy(model), batch["tokens"], key)
+        mask = batch["mask"]
+        surrogate = gradients.ppo_policy_loss(now, batch["old"], batch["advantages"], clip)
+        kl = gradients.kl_k3(now, batch["reference"])
+        loss = jnp.where(mask, surrogate + batch["coefficient"][:, None] * kl, 0)
+        rows = (loss.sum(1) / jnp.maximum(mask.sum(1), 1)).sum()
+        return {"loss": (rows, jnp.float32(len(mask)))} | _clipped(now, batch, clip)
+
+    return objective
+
+
+def ppo(clip: float = 0.2, value_weight: float = 0.5, value_clip: float = 0.2) -> Objective:
+    """Proximal policy optimization: the clipped surrogate plus the loss of the value head.
+
+    Means over the tokens of completions. The policy is a
+    :class:`~transformer_jax.models.valued_decoder.ValuedDecoder`; batches are those of
+    :func:`collect`. Schulman et al. 2017; Ziegler et al. 2019.
+
+    Args:
+        clip: ``ε``.
+        value_weight: Weight of the loss of the value head.
+        value_clip: Most change of a value by one batch.
+    """
+
+    def objective(model: Any, batch: dict[str, Array], key: Any = None) -> Sums:
+        policy, mask = _policy(model), batch["mask"]
+        hidden = policy.hidden(None, batch["tokens"], key=key)
+        now = token_log_probs(policy, batch["tokens"], hidden=hidden)
+        surrogate = gradients.ppo_policy_loss(now, batch["old"], batch["advantages"], clip)
+        values = _before(policy.values(hidden))
+        errors = gradients.ppo_value_loss(values, batch["values"], batch["returns"], value_clip)
+        total = lambda x: jnp.where(mask, x, 0).sum()
+        weight = mask.sum().astype(jnp.float32)
+        return {
+            "loss": (total(surrogate + value_weight * errors), weight),
+            "value_loss": (total(errors), weight),
+        } | _clipped(now, batch, clip)
+
+    return objective
+
+
+def _policy(model: Any) -> Any:
+    return model.policy if isinstance(model, Policies) else model
+
+
+def _clipped(now: Array, batch: dict[str, Array], clip: float) -> Sums:
+    """The fraction of tokens whose probability has changed by more than the clip."""
+    mask = batch["mask"]
+    far = jnp.abs(jnp.exp(now - batch["old"]) - 1) > clip
+    return {"clipped": ((far & mask).sum().astype(jnp.float32), mask.sum().astype(jnp.float32))}
+
+
+def on_policy(
+    collecting: Callable[..., tuple[dict[str, Array], Sums]],
+    control: KLControl = FIXED,
+    updates: int = 1,
+) -> Callable[..., Any]:
+    """``make_step`` for what learns from its own samples: a step like any other from outside.
+
+    ``state.step`` grows by one a step, however many updates it takes; the samples of a step depend
+    on the state, the prompts and the step alone, so that runs resume exactly. The optimizer is one
+    of :func:`adaptive_kl`.
+
+    Args:
+        collecting: :func:`collect` with its keyword arguments.
+        control: Of the weight of the KL penalty.
+        updates: Optimizer updates on the samples of a step.
+
+    Raises:
+        ConfigError: Fewer than 1 updates; or, when traced, compiled by ``pmap``.
+    """
+    if updates < 1:
+        raise ConfigError(f"align.updates is {updates}: at least 1")
+
+    def make(objective: Objective, tx: Any, merge: Any, **how: Any) -> Any:
+        inner = make_step(objective, tx, merge, **how)
+
+        def step(
+            state: Any, frozen: PyTree, batch: Any, key: Any = None, *, axis_name: Any = None,
+            shardings: Any = None,
+        ) -> Any:  # fmt: skip
+            if axis_name is not None:
+                raise ConfigError("training.mode is pmap: samples need the whole batch: use jit")
+            begun, coefficient = state.step, kl_coefficient(state.opt_state)
+            keys = jax.random.split(jax.random.fold_in(key, begun), updates + 1)
+            policies = merge(state.params, frozen, None)
+            written, sums = collecting(policies, batch, keys[0], coefficient)
+            measured = means(sums) | {"kl_coefficient": coefficient}
+            metrics: dict[str, Array] = {}
+            for i in range(updates):
+                state = state._replace(step=begun)
+                state, metrics = inner(state, frozen, written, keys[i + 1], shardings=shardings)
+            after = control.next(coefficient, measured["kl"])
+            changed = state.opt_state._replace(kl_coefficient=after)
+            return state._replace(opt_state=changed), metrics | measured
+
+        return step
+
+    return make
+
+
+def evaluation(
+    collecting: Callable[..., tuple[dict[str, Array], Sums]], seed: int = 0
+) -> Objective:
+    """What validation measures of samples: ``reward``, ``kl`` and ``loss``, the negative reward.
+
+    Args:
+        collecting: :func:`collect` with its keyword arguments.
+        seed: Of the samples, which are the same at each evaluation.
+    """
+
+    def objective(model: Policies, batch: dict[str, Any], key: Any = None) -> Sums:
+        del key
+        drawn = jax.random.key(seed)
+        _, sums = collecting(model, batch, drawn, jnp.float32(0))
+        value, weight = sums["reward"]
+        return {"loss": (-value, weight), **sums}
+
+    return objective
