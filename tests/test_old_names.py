@@ -123,7 +123,7 @@ def test_earlier_names_of_named_runs_lead_to_ones_that_exist(caplog):
         "x finetune", TASK_RUNS, lambda run: (run, run), lambda run: run, [name, "--task.kind", old]
     )
     with caplog.at_level(logging.WARNING):
-        name, run, _ = ask(old)
+        name, run, *_ = ask(old)
     assert f"{old} is now {new}" in caplog.text
     assert (name, run.task.kind) == (new, new)
     assert (name, run) == ask(new)[:2]

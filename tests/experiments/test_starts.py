@@ -1,16 +1,22 @@
-"""Runs that start from trained weights: what they take over, what they train, what they need."""
+"""Runs that start from trained weights: what they take over, what they train, what they need.
+
+Row B38. Those of encoders are in ``test_encoder_only.py``.
+"""
 
 import json
 import logging
 import shutil
 
 import jax
+import numpy as np
 import pytest
 
 from tests.parity import layouts
-from transformer_jax.cli import decoder_only
-from transformer_jax.data.tokenizer import train_tokenizer
+from transformer_jax.cli import decoder_only, seq2seq
+from transformer_jax.data.tokenizer import load_tokenizer, train_tokenizer
+from transformer_jax.predictors.loading import load as load_predictor
 from transformer_jax.predictors.runs import load
+from transformer_jax.runs.initial import with_new_rows
 from transformer_jax.training.stored import load_params, load_parts
 from transformer_jax.training.trees import flatten_dict
 
@@ -20,15 +26,39 @@ SHORT = [
     "--training.steps", "4", "--optimizer.schedule.warmup-steps", "1", "--loop.evaluate-every", "2",
     "--loop.checkpoint-every", "2", *ALONE,
 ]  # fmt: skip
-SIZES = [
+WIDTHS = [
     "--model.d-model", "16", "--model.attention.num-heads", "2", "--model.feed-forward.d-ff", "32",
     "--model.positions.max-length", "64", "--model.decoder-layers", "2",
 ]  # fmt: skip
-LANGUAGE = [
-    "train", "char-cpu", *SHORT, "--data.text", "{texts}/all.txt", "--data.read.documents", "line",
-    "--training.layout", "packed", "--training.batch-size", "8", "--training.sequence-length", "16",
-    "--evaluation.sample", "0", "--evaluation.ngram-orders",
-]  # fmt: skip
+STILL = ["--optimizer.learning-rate", "0"]
+PROGRAMS = {"decoder": decoder_only, "encoder-decoder": seq2seq}
+COMMANDS = {
+    "decoder": [
+        "train", "char-cpu", *SHORT, "--data.text", "{texts}/all.txt", "--data.read.documents",
+        "line", "--training.layout", "packed", "--training.batch-size", "8",
+        "--training.sequence-length", "16", "--evaluation.sample", "0", "--evaluation.ngram-orders",
+    ],
+    "encoder-decoder": [
+        "train", "small", *SHORT, "--data.source", "{texts}/all.txt", "--data.target",
+        "{texts}/all.txt", "--data.read.max-length", "40", "--training.max-tokens", "256",
+        "--training.num-buckets", "1", "--evaluation.sentences", "0", "--evaluation.num-beams", "1",
+    ],
+}  # fmt: skip
+SIZES = {
+    "decoder": WIDTHS,
+    "encoder-decoder": [
+        *WIDTHS, "--model.encoder-layers", "2", "--tokenizer.kind", "characters",
+        "--model.norm.residual-dropout", "0.0",
+    ],
+}  # fmt: skip
+FAMILIES = ["decoder", pytest.param("encoder-decoder", marks=pytest.mark.slow)]
+# Names of the tokens to pad, begin and end of each published model, by its configuration's ids.
+PUBLISHED = {
+    "gpt2": ("<start>", "<pad>", "<stop>", "<unk>", "</s>"),
+    "llama": ("<start>", "<pad>", "<stop>", "<unk>", "</s>"),
+    "bart": ("<start>", "<pad>", "<stop>", "<unk>", "</s>"),
+    "t5": ("<pad>", "<stop>", "<unk>", "</s>"),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -47,27 +77,37 @@ def texts(shared):
     return shared("starts_texts", write)
 
 
-def run_of(program, command, texts, output, *more):
-    """The run that a command made, which must succeed."""
-    given = [word.format(texts=texts) for word in command]
-    assert program.main([*given, "--output", str(output), *more]) == 0
-    return output
+@pytest.fixture(scope="module")
+def train(texts):
+    """The run of a family that a command made, which must succeed."""
+
+    def made(family, output, *more):
+        given = [word.format(texts=texts) for word in COMMANDS[family]]
+        assert PROGRAMS[family].main([*given, "--output", str(output), *map(str, more)]) == 0
+        return output
+
+    return made
 
 
 @pytest.fixture(scope="module")
-def language(texts, shared):
-    """A language model of two layers."""
-    return shared("starts_language", lambda run: run_of(decoder_only, LANGUAGE, texts, run, *SIZES))
+def start(train, shared):
+    """A run of a family to start from: two layers a stack."""
+    return lambda family: shared(f"starts_{family}", lambda run: train(family, run, *SIZES[family]))
 
 
 @pytest.fixture(scope="module")
-def gpt2(tmp_path_factory):
-    """A published language model, whose tokens to begin and end have unusual names."""
-    folder = layouts.write("gpt2", tmp_path_factory.mktemp("published") / "gpt2")
-    names = ("<start>", "<pad>", "<stop>", "<unk>")
-    train_tokenizer("wordpiece", [" ".join(WORDS)] * 3, 90, special=(*names, "</s>")).save(
-        folder / "tokenizer.json"
-    )
+def published(tmp_path_factory):
+    """A published model whose special tokens have unusual names."""
+    root = tmp_path_factory.mktemp("published")
+
+    def folder(name):
+        if not (root / name).exists():
+            layouts.write(name, root / name)
+            special = PUBLISHED[name]
+            tokenizer = train_tokenizer("wordpiece", [" ".join(WORDS)] * 3, 90, special=special)
+            tokenizer.save(root / name / "tokenizer.json")
+        return root / name
+
     return folder
 
 
@@ -79,80 +119,306 @@ def results(run):
     return json.loads((run / "results.json").read_text())
 
 
-def test_a_language_model_goes_on_from_a_run(language, texts, tmp_path, capfd):
-    """Row B38: at rate 0 nothing moves; own settings change no size."""
-    run = run_of(
-        decoder_only, LANGUAGE, texts, tmp_path / "run", "--init-from", str(language),
-        "--optimizer.learning-rate", "0", "--model.norm.residual-dropout", "0.3",
+def model_of(run):
+    return json.loads((run / "config.json").read_text())["model"]
+
+
+def same(one, other):
+    return np.asarray(one).tobytes() == np.asarray(other).tobytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", PROGRAMS)
+def test_a_run_goes_on_from_another(start, train, tmp_path, capfd, family):
+    """At rate 0 nothing moves; settings of its own change no size."""
+    there = start(family)
+    run = train(
+        family, tmp_path / "run", "--init-from", there, *STILL, "--model.norm.residual-dropout",
+        "0.3", "--training.seed", "5",
     )  # fmt: skip
-    assert f"parameters from {language}; newly initialized: none\n" in capfd.readouterr().err
-    before, after = parameters(language, "best"), parameters(run)
+    assert f"parameters from {there}; newly initialized: none\n" in capfd.readouterr().err
+    before, after = parameters(there, "best"), parameters(run)
     assert before.keys() == after.keys()
-    assert all(before[name].tobytes() == after[name].tobytes() for name in before)
-    config = json.loads((run / "config.json").read_text())["model"]
-    there = json.loads((language / "config.json").read_text())["model"]
-    assert config["norm"].pop("residual_dropout") == 0.3
-    assert there["norm"].pop("residual_dropout") == 0.0
-    assert config == there
-    tokenizers = [(path / "tokenizer.json").read_bytes() for path in (run, language)]
+    assert all(same(before[name], after[name]) for name in before)
+    own, other = model_of(run), model_of(there)
+    assert own["norm"].pop("residual_dropout") == 0.3
+    assert other["norm"].pop("residual_dropout") == 0.0
+    assert own == other
+    tokenizers = [(path / "tokenizer.json").read_bytes() for path in (run, there)]
     assert tokenizers[0] == tokenizers[1]
 
 
-def test_frozen_layers_stay_bit_by_bit_and_have_no_optimizer_state(language, texts, tmp_path):
-    """Row B38; resumed without the run that it started from, it ends with the same bits."""
-    start = shutil.copytree(language, tmp_path / "start")
-    run = run_of(
-        decoder_only, LANGUAGE, texts, tmp_path / "run", "--init-from", str(start), "--freeze", "1"
-    )
-    shutil.rmtree(start)
-    before, after = parameters(language, "best"), parameters(run)
-    frozen = flatten_dict(load_parts(run, "last").frozen)
-    below = ("embedding/", "decoder/positions/", "decoder/blocks/0/")
-    assert frozen.keys() == {name for name in before if name.startswith(below)}
-    for name in before:
-        same = before[name].tobytes() == after[name].tobytes()
-        assert same == (name in frozen), name
-    manifest = json.loads((run / "checkpoints/step_00000004/manifest.json").read_text())
-    stored = manifest["tree"]
-    assert any(name.endswith("decoder/blocks/1/feed_forward/up/kernel") for name in stored)
-    assert not [name for name in stored for still in frozen if name.endswith(still)]
-    shutil.rmtree(run / "checkpoints/step_00000004")
-    whole = results(run)["state_sha256"]
-    (run / "results.json").unlink()
-    assert decoder_only.main(["resume", str(run), *ALONE]) == 0
-    assert results(run)["state_sha256"] == whole
-
-
-def test_a_language_model_goes_on_from_a_published_one(gpt2, texts, tmp_path):
-    run = run_of(
-        decoder_only, LANGUAGE, texts, tmp_path / "run", "--init-from", str(gpt2),
-        "--optimizer.learning-rate", "0",
-    )  # fmt: skip
-    (_, there), tokenizer = load(gpt2, kind="decoder")
-    (_, here), same = load(run, "last", kind="decoder")
-    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), here, there))
-    assert (same.bos, same.eos, same.pad) == (tokenizer.bos, tokenizer.eos, tokenizer.pad)
-    assert (same.bos, same.eos) == (0, 2)
-
-
-MISTAKES = [
-    (["--model.d-model", "32"], 2, "model.d_model: "),
-    (["--tokenizer.kind", "bpe"], 2, "a run with init_from reads text as that run does"),
-    (["--data.read.lowercase"], 2, "was trained on text with capitals"),
-    (["--freeze", "3"], 2, "freeze is 3: there are 2 layers"),
-    (["--freeze", "encoder"], 2, "allowed are none, embeddings, decoder, or the number"),
-    (["--freeze", "decoder"], 2, "nothing is left to train"),
-    (["--reinit-last", "3"], 2, "reinit_last is 3: there are 2 layers"),
-    (["--freeze", "1", "--reinit-last", "2"], 2, "never be trained"),
-    (["--freeze", "1", "--model.compute.scan-layers"], 2, "--model.compute.no-scan-layers"),
+FROZEN = [
+    ("decoder", "1", ("embedding/", "decoder/positions/", "decoder/blocks/0/")),
+    ("decoder", "embeddings", ("embedding/", "decoder/positions/")),
+    ("encoder-decoder", "encoder", ("embedding/", "encoder/")),
+    ("encoder-decoder", "decoder", ("embedding/", "decoder/")),
+    ("encoder-decoder", "1", ("embedding/", "encoder/blocks/0/", "decoder/blocks/0/")),
 ]
 
 
-@pytest.mark.parametrize(("more", "code", "said"), MISTAKES, ids=[m[2] for m in MISTAKES])
-def test_a_mistake_about_a_start_is_one_line(language, texts, tmp_path, capfd, more, code, said):
-    given = [word.format(texts=texts) for word in LANGUAGE]
-    given += ["--init-from", str(language), "--output", str(tmp_path / "run")]
-    assert decoder_only.main([*given, *more]) == code
+@pytest.mark.parametrize(
+    ("family", "freeze", "below"), FROZEN, ids=[f"{case[0]} {case[1]}" for case in FROZEN]
+)
+@pytest.mark.quick("decoder 1")
+def test_frozen_parameters_stay_and_have_no_optimizer_state(
+    start, train, tmp_path, family, freeze, below
+):
+    """Resumed without the run that it started from, it ends with the same bits."""
+    there = shutil.copytree(start(family), tmp_path / "start")
+    run = train(family, tmp_path / "run", "--init-from", there, "--freeze", freeze)
+    shutil.rmtree(there)
+    before, after = parameters(start(family), "best"), parameters(run)
+    frozen = flatten_dict(load_parts(run, "last").frozen)
+    assert frozen.keys() == {name for name in before if name.startswith(below)}
+    for name in before:
+        # A key's bias has no gradient.
+        assert same(before[name], after[name]) == (name in frozen) or "key/bias" in name, name
+    stored = json.loads((run / "checkpoints/step_00000004/manifest.json").read_text())["tree"]
+    moments = [name for name in stored if name.startswith("optimizer/state") and "/mu/" in name]
+    assert len(moments) == len(before) - len(frozen)
+    assert not [name for name in stored for still in frozen if name.endswith(f"/{still}")]
+    shutil.rmtree(run / "checkpoints/step_00000004")
+    whole = results(run)["state_sha256"]
+    (run / "results.json").unlink()
+    assert PROGRAMS[family].main(["resume", str(run), *ALONE]) == 0
+    assert results(run)["state_sha256"] == whole
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", PROGRAMS)
+def test_last_layers_and_the_head_are_drawn_anew(start, train, tmp_path, capfd, family):
+    untied = "--model.head.no-tie-word-embeddings"
+    first = train(family, tmp_path / "first", "--init-from", start(family), untied, *STILL)
+    assert "newly initialized: head" in capfd.readouterr().err
+    run = train(
+        family, tmp_path / "run", "--init-from", first, "--reinit-last", "1", "--reinit-head",
+        "--training.seed", "7", *STILL,
+    )  # fmt: skip
+    assert "newly initialized: decoder/blocks/1, head\n" in capfd.readouterr().err
+    before, after = parameters(first, "best"), parameters(run)
+    fresh = [name for name in before if name.startswith(("decoder/blocks/1/", "head/"))]
+    kernels = [name for name in fresh if name.endswith(("kernel", "table"))]
+    assert kernels
+    assert not any(np.allclose(before[name], after[name]) for name in kernels)
+    assert all(same(before[name], after[name]) for name in before.keys() - {*fresh})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", PROGRAMS)
+def test_a_scanned_stack_starts_from_one_of_layers_and_back(start, train, tmp_path, family):
+    scanned = train(
+        family, tmp_path / "one", "--init-from", start(family), "--model.compute.scan-layers",
+        *STILL,
+    )  # fmt: skip
+    assert any("/blocks/self_attention" in name for name in parameters(scanned))
+    back = train(
+        family, tmp_path / "two", "--init-from", scanned, "--model.compute.no-scan-layers", *STILL
+    )
+    before, after = parameters(start(family), "best"), parameters(back)
+    assert before.keys() == after.keys()
+    assert all(same(before[name], after[name]) for name in before)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", PROGRAMS)
+def test_lower_layers_learn_more_slowly(start, train, tmp_path, family):
+    """Row B38: with plain descent the first step of each depth is so much that of full rate."""
+    flags = (
+        "--init-from", start(family), "--optimizer.name", "sgd", "--optimizer.learning-rate", "0.1",
+        "--optimizer.beta2", "None", "--optimizer.weight-decay", "0",
+        "--optimizer.schedule.final-fraction", "0", "--optimizer.schedule.kind", "constant",
+        "--optimizer.schedule.warmup-steps", "0",
+        "--training.steps", "1",
+    )  # fmt: skip
+    before = parameters(start(family), "best")
+    plain = parameters(train(family, tmp_path / "a", *flags))
+    decayed = parameters(train(family, tmp_path / "b", *flags, "--optimizer.layer-decay", "0.5"))
+    blocks = {"decoder": 1, "encoder": 1}
+    top = 5 if family == "encoder-decoder" else 3  # embeddings 0, blocks, and what is above them
+    blocks["decoder"] = 3 if family == "encoder-decoder" else 1
+    for name in before:
+        parts = name.split("/")
+        depth = top
+        if parts[1] == "blocks":
+            depth = blocks[parts[0]] + int(parts[2])
+        elif parts[0] == "embedding" or parts[1] == "positions":
+            depth = 0
+        moved, slower = plain[name] - before[name], decayed[name] - before[name]
+        np.testing.assert_allclose(slower, moved * 0.5 ** (top - depth), atol=2e-7, err_msg=name)
+
+
+PUBLISHED_STARTS = [
+    ("gpt2", "decoder"), ("llama", "decoder"), ("bart", "encoder-decoder"),
+    ("t5", "encoder-decoder"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "family"), PUBLISHED_STARTS, ids=[c[0] for c in PUBLISHED_STARTS])
+@pytest.mark.quick("gpt2")
+def test_a_run_goes_on_from_a_published_model(published, train, tmp_path, name, family):
+    """At rate 0 it writes what the folder writes, with its tokens to begin and end."""
+    run = train(family, tmp_path / "run", "--init-from", published(name), *STILL)
+    (_, there), tokenizer = load(published(name), kind=family)
+    (_, here), own = load(run, "last", kind=family)
+    jax.tree.map(np.testing.assert_array_equal, here, there)
+    roles = ("bos", "eos", "pad", "unk")
+    assert [getattr(own, r) for r in roles] == [getattr(tokenizer, r) for r in roles]
+    assert tokenizer.name(tokenizer.eos) == "<stop>"
+    models = [load_predictor(path) for path in (published(name), run)]
+    if family == "decoder":
+        written = [model.generate("um", max_new_tokens=6, temperature=0.0) for model in models]
+    else:
+        written = [model(["um dois", "três"], num_beams=1) for model in models]
+    assert written[0] == written[1]
+    assert load_parts(run).manifest["config"]["special"]["eos"] == "<stop>"
+
+
+@pytest.mark.slow
+def test_sources_have_the_special_tokens_of_a_template(published, train, texts, tmp_path):
+    """In training as in translation: an encoder reads ``<start> um <stop>``."""
+    from tokenizers.processors import TemplateProcessing
+
+    from transformer_jax.data.sources import Pairs
+    from transformer_jax.data.store import build_store
+
+    folder = shutil.copytree(published("bart"), tmp_path / "bart")
+    tokenizer = load_tokenizer(folder / "tokenizer.json", special={"eos": "<stop>"})
+    backend = tokenizer._backend
+    backend.post_processor = TemplateProcessing(
+        single="<start> $A <stop>", special_tokens=[("<start>", 0), ("<stop>", 2)]
+    )
+    backend.save(str(folder / "tokenizer.json"))
+    framed = load_tokenizer(folder / "tokenizer.json", special={"eos": "<stop>"})
+    store = build_store(Pairs(["um dois"], ["um dois"], "one"), framed)
+    ids = framed.encode("um dois")
+    assert store.source[0].tolist() == [0, *ids, 2]
+    assert store.target[0].tolist() == [*ids, 2]
+
+
+ADDED = ["--tokenizer.add-tokens", "quatro", "--tokenizer.add-special-tokens", "<|user|>"]
+
+
+@pytest.mark.slow
+def test_a_setting_that_is_given_counts_also_where_it_is_usual(published, train, tmp_path):
+    """The named run has no dropout, the published model has."""
+    run = train("decoder", tmp_path / "run", "--init-from", published("gpt2"), *STILL)
+    assert model_of(run)["norm"]["residual_dropout"] == 0.1
+    flag = ("--model.norm.residual-dropout", "0.0")
+    run = train("decoder", tmp_path / "own", "--init-from", published("gpt2"), *STILL, *flag)
+    assert model_of(run)["norm"]["residual_dropout"] == 0.0
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_new_tokens_begin_near_the_mean(start, train, tmp_path, capfd, family):
+    there = start(family)
+    run = train(family, tmp_path / "run", "--init-from", there, *ADDED, *STILL)
+    assert "2 new tokens near the mean" in capfd.readouterr().err
+    before, after = parameters(there, "best"), parameters(run)
+    old, new = before.pop("embedding/table"), after.pop("embedding/table")
+    assert new.shape[0] == old.shape[0] + 2 == model_of(run)["vocab_size"]
+    assert same(new[:-2], old)
+    assert np.abs(new[-2:] - old.mean(0)).max() < 0.05 * old.std()
+    assert not np.array_equal(new[-2], new[-1])
+    assert all(same(before[name], after[name]) for name in before)
+    again = train(family, tmp_path / "again", "--init-from", run, *STILL, *ADDED)
+    assert "0 tokens added" in capfd.readouterr().err
+    assert same(parameters(again)["embedding/table"], new)
+
+
+@pytest.mark.slow
+def test_new_tokens_take_rows_that_no_token_has(published, train, tmp_path):
+    """Tables of published models have more rows than their tokenizers have tokens."""
+    old = load(published("gpt2"), kind="decoder")[0][1]["embedding"]["table"]
+    tokens = load_tokenizer(published("gpt2") / "tokenizer.json").vocab_size
+    assert tokens < len(old)
+    run = train("decoder", tmp_path / "run", "--init-from", published("gpt2"), *ADDED, *STILL)
+    new = parameters(run)["embedding/table"]
+    count = load_tokenizer(run / "tokenizer.json").vocab_size - tokens
+    assert len(new) == len(old)
+    expected = with_new_rows(np.asarray(old), tokens, tokens + count, "embedding/table")
+    assert same(new, expected)
+    assert same(new[tokens + count :], old[tokens + count :])
+
+
+def test_new_rows_are_at_the_mean_of_tokens_alone():
+    rng = np.random.default_rng(0)
+    table = np.concatenate([rng.standard_normal((50, 8)), np.full((6, 8), 99.0)]).astype("f")
+    grown = with_new_rows(table, 50, 60)
+    assert grown.shape == (60, 8)
+    assert grown.dtype == table.dtype
+    assert same(grown[:50], table[:50])
+    assert np.abs(grown[50:] - table[:50].mean(0)).max() < 0.06
+    far = (grown[50:] - table[:50].mean(0)) / table[:50].std(0)
+    assert 0.007 < far.std() < 0.013
+    bias = with_new_rows(np.zeros(50), 50, 52, "head/bias")
+    assert same(bias, np.zeros(52))
+
+
+MISTAKES = [
+    ("decoder", ["--model.d-model", "32"], "model.d_model: "),
+    ("decoder", ["--tokenizer.kind", "bpe"], "a run with init_from reads text as that run does"),
+    ("decoder", ["--data.read.lowercase"], "was trained on text with capitals"),
+    ("decoder", ["--freeze", "3"], "freeze is 3: there are 2 layers"),
+    ("decoder", ["--freeze", "encoder"], "allowed are none, embeddings, decoder, or the number"),
+    ("decoder", ["--freeze", "decoder"], "nothing is left to train"),
+    ("decoder", ["--freeze", "embeddings", *ADDED], "would never be trained"),
+    ("decoder", ["--reinit-last", "3"], "reinit_last is 3: there are 2 layers"),
+    ("decoder", ["--reinit-last=-1"], "reinit_last is -1"),
+    ("decoder", ["--reinit-head"], "the output layer of this model is its embedding table"),
+    ("decoder", ["--freeze", "1", "--reinit-last", "2"], "never be trained"),
+    ("decoder", ["--freeze", "1", "--model.compute.scan-layers"], "no-scan-layers"),
+    ("decoder", ["--tokenizer.add-tokens", "a", "a"], "'a' appears twice"),
+    ("decoder", ["--tokenizer.add-tokens", " "], "' ' is blank"),
+    ("encoder-decoder", ["--freeze", "decoder", "--reinit-last", "1"], "never be trained"),
+    ("encoder-decoder", ["--freeze", "3"], "freeze is 3: there are 2 layers"),
+    ("encoder-decoder", ["--model.attention.num-heads", "4", "--model.d-model", "64"],
+     "model.d_model, model.attention.num_heads: "),
+]  # fmt: skip
+
+
+def refused(family, texts, output, capfd, *more):
+    """The line of a command that is refused before it makes a run."""
+    given = [word.format(texts=texts) for word in COMMANDS[family]]
+    capfd.readouterr()
+    code = PROGRAMS[family].main([*given, "--output", str(output), *map(str, more)])
     [line] = [line for line in capfd.readouterr().err.splitlines() if "error:" in line]
+    assert not (output / "config.json").exists()
+    return code, line
+
+
+@pytest.mark.parametrize(("family", "more", "said"), MISTAKES, ids=[m[2] for m in MISTAKES])
+def test_a_mistake_about_a_start_is_one_line(start, texts, tmp_path, capfd, family, more, said):
+    there = start(family)
+    code, line = refused(family, texts, tmp_path / "run", capfd, "--init-from", there, *more)
+    assert code == 2
     assert said in line
-    assert not (tmp_path / "run/config.json").exists()
+
+
+def test_starts_of_other_families_are_refused(start, published, texts, tmp_path, capfd):
+    language = start("decoder")
+    code, line = refused("encoder-decoder", texts, tmp_path / "run", capfd, "--init-from", language)
+    assert (code, "the run of a decoder, not of an encoder" in line) == (2, True), line
+    for start_from, number, said in (
+        (published("bart"), 2, "the run of a translator, not of a language model"),
+        (tmp_path, 4, "not a run directory"),
+        (tmp_path / "none", 4, "no such run"),
+    ):
+        code, line = refused("decoder", texts, tmp_path / "run", capfd, "--init-from", start_from)
+        assert (code, said in line) == (number, True), line
+    code, line = refused("decoder", texts, tmp_path / "run", capfd, "--freeze", "1")
+    assert (code, "freeze is given without init_from" in line) == (2, True), line
+
+
+def test_a_start_that_vanished_before_the_first_step_is_named(start, train, tmp_path, capfd):
+    """A run that has no checkpoint yet needs its start."""
+    there = shutil.copytree(start("decoder"), tmp_path / "start")
+    run = train("decoder", tmp_path / "run", "--init-from", there, "--training.steps", "2")
+    for path in ("checkpoints", "frozen"):
+        shutil.rmtree(run / path, ignore_errors=True)
+    shutil.rmtree(there)
+    capfd.readouterr()
+    assert decoder_only.main(["resume", str(run), *ALONE]) == 4
+    [line] = [line for line in capfd.readouterr().err.splitlines() if "error:" in line]
+    assert "init_from" in line
+    assert str(there) in line

@@ -3,9 +3,10 @@
 import dataclasses
 import difflib
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tyro
 
@@ -14,7 +15,7 @@ from transformer_jax.cli.flags import check_flags, flags_of, in_one_line
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.old_names import RUNS, current_flags
 
-__all__ = ["NOTE", "asked_run", "near", "parse_flags"]
+__all__ = ["NOTE", "AskedRun", "asked_run", "near", "parse_flags"]
 
 log = logging.getLogger(__name__)
 
@@ -23,14 +24,30 @@ NOTE = "--version prints the version."
 Runs = Mapping[str, tuple[str, Any]]
 
 
+class AskedRun(NamedTuple):
+    """A run that is asked for.
+
+    Attributes:
+        name: Its name.
+        run: Its settings.
+        named: The settings before flags changed them.
+        given: Names of the settings that flags gave, such as ``model.d_model``.
+    """
+
+    name: str
+    run: Any
+    named: Any
+    given: frozenset[str]
+
+
 def asked_run(
     program: str,
     runs: Runs,
     read: Callable[[Any], tuple[Any, Any]],
     anew: Callable[[Any], Any],
     arguments: Sequence[str],
-) -> tuple[str, Any, Any]:
-    """The name of a run, the run, and the run before flags changed its settings.
+) -> AskedRun:
+    """The run that arguments ask for.
 
     Args:
         program: The command up to the name, for messages.
@@ -62,14 +79,26 @@ def asked_run(
         args=given,
     )
     if name in ("-h", "--help"):
-        return name, parse(), None
+        return AskedRun(name, parse(), None, frozenset())
     named = runs[name][1]
     known = flags_of(type(named))
     given = [name, *current_flags(command, given[1:], known)]
     check_flags(f"{command} {name}", known, given[1:], f"{program} {name}")
     run = in_one_line(parse, f"{program} {name}")
     check_values(run)
-    return name, dataclasses.replace(run, output=run.output or f"runs/{name}"), named
+    run = dataclasses.replace(run, output=run.output or f"runs/{name}")
+    return AskedRun(name, run, named, _settings(given[1:]))
+
+
+def _settings(arguments: Sequence[str]) -> frozenset[str]:
+    """The names of the settings that flags give.
+
+    Example:
+        >>> sorted(_settings(["--model.d-model", "8", "--model.compute.no-scan-layers"]))
+        ['model.compute.scan_layers', 'model.d_model']
+    """
+    flags = (argument[2:].partition("=")[0] for argument in arguments if argument[:2] == "--")
+    return frozenset(re.sub(r"(^|\.)no-", r"\1", flag).replace("-", "_") for flag in flags)
 
 
 def parse_flags(kind: Any, program: str, arguments: Sequence[str], default: Any = None) -> Any:

@@ -52,7 +52,7 @@ def _train(family: TrainingProgram, command: str, arguments: Sequence[str]) -> i
     """
     target, as_json, arguments = take_plan(arguments)
     resumes, arguments = "--resume" in arguments, [one for one in arguments if one != "--resume"]
-    name, run, named = asked_run(
+    name, run, named, given = asked_run(
         f"{family.program} {command}",
         family.begins[command](),
         family.read,
@@ -76,7 +76,9 @@ def _train(family: TrainingProgram, command: str, arguments: Sequence[str]) -> i
         return _resume_as_asked(family, run, named)
     _check_room(run)
     # Refused before the data are read, which takes minutes; `begin` checks again.
-    with _writing_alone(run.output, lambda: _check_output(run)):
+    from transformer_jax.runs.settings import settings_given
+
+    with _writing_alone(run.output, lambda: _check_output(run)), settings_given(given):
         run, directory, texts = family.begin(run, named)
         run_log(directory.log)
         return family.train(run, directory, texts)

@@ -9,7 +9,7 @@ import operator
 import pathlib
 import shutil
 from collections.abc import Callable, Sequence
-from typing import Literal, SupportsIndex
+from typing import Literal, SupportsIndex, TypeAlias
 
 import numpy as np
 from jaxtyping import Int, Integer
@@ -98,6 +98,9 @@ def build_store(
 ) -> PairStore:
     """The ids of sentence pairs, each sentence with its end token.
 
+    A source has all special tokens of its tokenizer's template, such as BART's ``<s>``, as when it
+    is translated.
+
     Args:
         pairs: Sentences and their translations.
         tokenizer: Tokenizer of the sources, and of the targets without another one.
@@ -115,7 +118,9 @@ def build_store(
     if cache is None:
         return _encode_pairs(pairs, tokenizer, target_tokenizer, max_length, too_long)
     how = "cut" if too_long == "truncate" else too_long  # as earlier versions named their caches
-    key = _key(pairs, tokenizer.sha256, target_tokenizer.sha256, str(max_length), how)
+    settings = [tokenizer.sha256, target_tokenizer.sha256, str(max_length), how]
+    settings += ["template"] if _frame(tokenizer) != _frame_of_targets(tokenizer) else []
+    key = _key(pairs, *settings)
     folder = pathlib.Path(cache) / key
     store = _open(folder)
     if store is None:
@@ -133,8 +138,8 @@ def id_dtype(tokenizer: Tokenizer) -> np.dtype:
 def _encode_pairs(
     pairs: Pairs, first: Tokenizer, second: Tokenizer, max_length: int, too_long: str
 ) -> PairStore:
-    source = _encode(pairs.sources, first)
-    target = _encode(pairs.targets, second)
+    source = _encode(pairs.sources, first, _frame(first))
+    target = _encode(pairs.targets, second, _frame_of_targets(second))
     long = (source.lengths > max_length) | (target.lengths > max_length)
     counts = {}
     kept = np.arange(len(long))
@@ -147,14 +152,25 @@ def _encode_pairs(
     return PairStore(source, target, kept, counts)
 
 
-def _encode(texts: Sequence[str], tokenizer: Tokenizer) -> TokenStore:
-    dtype = id_dtype(tokenizer)
+Frame: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]  # ids before a text, and after it
+
+
+def _frame(tokenizer: Tokenizer) -> Frame:
+    return tokenizer.prefix_ids, tokenizer.suffix_ids
+
+
+def _frame_of_targets(tokenizer: Tokenizer) -> Frame:
+    return (), (tokenizer.eos,)
+
+
+def _encode(texts: Sequence[str], tokenizer: Tokenizer, frame: Frame) -> TokenStore:
+    dtype, (before, after) = id_dtype(tokenizer), frame
     parts: list[np.ndarray] = []
     lengths: list[int] = []
     for start in range(0, len(texts), _CHUNK):
         rows = tokenizer.encode_batch(texts[start : start + _CHUNK])
-        lengths.extend(len(row) + 1 for row in rows)
-        flat = [id for row in rows for id in (*row, tokenizer.eos)]
+        lengths.extend(len(before) + len(row) + len(after) for row in rows)
+        flat = [id for row in rows for id in (*before, *row, *after)]
         parts.append(np.array(flat, dtype))
     ids = np.concatenate(parts) if parts else np.zeros(0, dtype)
     return TokenStore(ids, row_offsets(np.array(lengths, np.int64)))

@@ -188,12 +188,21 @@ class Tokenizer:
         Raises:
             DataError: There is no such id.
         """
-        token: str | None = self._backend.id_to_token(id)
-        if token is None:
+        if (token := self._backend.id_to_token(id)) is None:
             raise DataError(
                 f"the tokenizer has no token {id}: its ids end at {self.vocab_size - 1}"
             )
-        return token
+        return str(token)
+
+    def token_id(self, token: str) -> int:
+        """The id of a token by its name in the file.
+
+        Raises:
+            DataError: There is none.
+        """
+        if (id := self._backend.token_to_id(token)) is None:
+            raise DataError(f"the tokenizer has no token {token!r}: add it when a run begins")
+        return int(id)
 
     @functools.cached_property
     def is_continuation(self) -> Bool[np.ndarray, " V"]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal
 
+from transformer_jax.data.added_tokens import add_tokens
 from transformer_jax.data.tokenizer import SPECIAL, Tokenizer, load_tokenizer, train_tokenizer
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.parallel.mesh import devices_of, is_main_process, sync_global_devices
@@ -67,6 +68,7 @@ def begin(
     elif is_main_process():
         tokenizer = learn()
     if is_main_process():
+        tokenizer = _grown(tokenizer, run.tokenizer)
         model = run.model
         wanted = model.vocab_size if isinstance(model, ModelConfig) else None
         if vocab_given and wanted != tokenizer.vocab_size:
@@ -86,6 +88,16 @@ def begin(
         tokenizer.save(directory.tokenizer)
     sync_global_devices("begun")
     return RunDirectory.open(output)
+
+
+def _grown(tokenizer: Tokenizer, settings: Any) -> Tokenizer:
+    """The tokenizer with the tokens that settings add, and a line about them."""
+    grown = add_tokens(tokenizer, settings.add_tokens, settings.add_special_tokens)
+    if asked := len(settings.add_tokens) + len(settings.add_special_tokens):
+        new = grown.vocab_size - tokenizer.vocab_size
+        there = f", {asked - new} were there already" if new < asked else ""
+        log(f"tokenizer: {plural(new, 'token')} added to {tokenizer.vocab_size:,}{there}")
+    return grown
 
 
 def for_device(run: NewRunType, device: Any) -> NewRunType:

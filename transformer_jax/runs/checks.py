@@ -23,6 +23,7 @@ __all__ = [
     "length_limit",
     "mesh_of",
     "with_rows",
+    "with_rows_for",
     "with_vocab",
     "with_warmup",
 ]
@@ -31,6 +32,18 @@ __all__ = [
 def with_vocab(run: RunType, tokenizer: Tokenizer) -> RunType:
     """The run with a model of the tokenizer's vocabulary."""
     model = dataclasses.replace(run.model, vocab_size=tokenizer.vocab_size)
+    return dataclasses.replace(run, model=model)
+
+
+def with_rows_for(run: RunType, tokenizer: Tokenizer) -> RunType:
+    """The run with a model that has a row for each token; rows that it has more stay."""
+    model, needed = run.model, tokenizer.vocab_size
+    own = model.decoder_vocab_size
+    model = dataclasses.replace(
+        model,
+        vocab_size=max(model.vocab_size, needed),
+        decoder_vocab_size=None if own is None else max(own, needed),
+    )
     return dataclasses.replace(run, model=model)
 
 

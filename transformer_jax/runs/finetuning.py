@@ -54,7 +54,8 @@ def begin(run: FinetuneRun, named: FinetuneRun) -> tuple[FinetuneRun, RunDirecto
         run = checks.with_rows(run)
         task = dataclasses.replace(run.task, labels=labels)
         resolved: FinetuneRun = dataclasses.replace(run, task=task)
-        return resolved if start is not None else checks.with_vocab(resolved, tokenizer)
+        sized = checks.with_vocab if start is None else checks.with_rows_for
+        return sized(resolved, tokenizer)
 
     given = start is None and run.model.vocab_size != named.model.vocab_size
     directory = beginning.begin(run, learn, resolve, vocab_given=given)
@@ -94,7 +95,7 @@ def make_task(
     return dataclasses.replace(
         task,
         partition=partition_of(settings.freeze),
-        initial=initial_of(run, ENCODERS),
+        initial=initial_of(run, ENCODERS, tokenizer),
         settings=run,
     )
 

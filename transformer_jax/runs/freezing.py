@@ -7,7 +7,8 @@ from typing import Any
 from flax import nnx
 
 from transformer_jax.config import TransformerConfig
-from transformer_jax.errors import ConfigError, plural
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.errors import CheckpointError, ConfigError, plural
 from transformer_jax.predictors.runs import ENCODERS
 from transformer_jax.runs.initial import Initial, load_pretrained, parameter_shapes
 from transformer_jax.runs.settings import StartConfig, start_config
@@ -100,7 +101,19 @@ def check_layers(run: Any, start: Initial) -> None:
             f"{prefix}freeze is {freeze} and {prefix}reinit_last {own.reinit_last}: layers drawn "
             f"anew would never be trained"
         )
+    if own.reinit_head and not own.prefix and model.head.tie_word_embeddings:
+        raise ConfigError(
+            "reinit_head: the output layer of this model is its embedding table: add "
+            "--model.head.no-tie-word-embeddings, which gives it a new table, or leave it out"
+        )
     _check_anything_is_trained(model, own)
+    tables = {"embedding": {"table": 0}, "decoder_embedding": {"table": 0}}
+    added = run.tokenizer != run.tokenizer.learnt
+    if added and partition_of(freeze, model).split(tables, nnx.Rngs(0))[1]:
+        raise ConfigError(
+            f"{prefix}freeze is {freeze}: the tokens of tokenizer.add_tokens would never be "
+            f"trained: freeze nothing, or add none"
+        )
 
 
 def _check_anything_is_trained(model: TransformerConfig, own: StartConfig) -> None:
@@ -121,24 +134,34 @@ def _top_stack(start: Initial) -> str:
     return "encoder" if start.family in ENCODERS else "decoder"
 
 
-def initial_of(run: Any, families: tuple[str, ...]) -> Callable[[Any], Any] | None:
+def initial_of(
+    run: Any, families: tuple[str, ...], tokenizer: Tokenizer
+) -> Callable[[Any], Any] | None:
     """The parameters of step 0 from newly initialized ones; None where a run starts from nothing.
 
     Args:
         run: The settings.
         families: Those that it can start from.
+        tokenizer: Of the run; it may have more tokens than that of the start.
     """
     if start_config(run).init_from is None:
         return None
-    return functools.partial(_initial, run, families)
+    return functools.partial(_initial, run, families, tokenizer.vocab_size)
 
 
-def _initial(run: Any, families: tuple[str, ...], params: Any) -> Any:
+def _initial(run: Any, families: tuple[str, ...], tokens: int, params: Any) -> Any:
     own = start_config(run)
     assert own.init_from is not None
-    start = load_pretrained(own.init_from, families)
+    try:
+        start = load_pretrained(own.init_from, families)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{own.prefix}init_from: {error}: a run needs what it starts from until its first "
+            f"checkpoint"
+        ) from None
     stack = _top_stack(start)
     layers = getattr(run.model, f"{stack}_layers")
     fresh = [f"{stack}/blocks/{i}/" for i in range(layers - own.reinit_last, layers)]
     fresh += ["pooler/"] if own.reinit_last else []
-    return start.given(params, lambda name: name.startswith(tuple(fresh)))
+    fresh += ["head/", "labels/"] if own.reinit_head else []
+    return start.given(params, lambda name: name.startswith(tuple(fresh)), tokens)

@@ -16,12 +16,14 @@ frozen once, and ``config.json`` and ``tokenizer.json`` are its own.
 
 import dataclasses
 import functools
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from flax import nnx
+from jaxtyping import Shaped
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.data.tokenizer import Tokenizer
@@ -36,15 +38,18 @@ from transformer_jax.predictors.runs import (
 )
 from transformer_jax.recurrent_config import RecurrentConfig
 from transformer_jax.runs.memory import check_room
-from transformer_jax.runs.settings import start_config
+from transformer_jax.runs.settings import start_config, was_given
 from transformer_jax.training.activity import log
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.sealed import leaves
 from transformer_jax.training.trees import flatten_dict
 
-__all__ = ["Initial", "load_pretrained", "parameter_shapes"]
+__all__ = ["Initial", "load_pretrained", "parameter_shapes", "with_new_rows"]
 
 StartedRun = TypeVar("StartedRun", bound=Any)  # the settings of a run of any family
+
+# Parameters with a row for each token.
+_BY_TOKEN = {"embedding/table", "decoder_embedding/table", "head/table", "head/bias"}
 
 # What a run of each family starts from, for messages.
 _WANTED = {
@@ -96,9 +101,10 @@ class Initial:
         """
         own = start_config(run)
         flag = f"{own.prefix}init_from"
-        if run.tokenizer != named.tokenizer:
+        if run.tokenizer.learnt != named.tokenizer.learnt:
             raise ConfigError(
-                f"tokenizer: a run with {flag} reads text as that run does: leave it out"
+                f"tokenizer: a run with {flag} reads text as that run does: leave it out, or add "
+                f"to it with --tokenizer.add-tokens"
             )
         if run.data.read.lowercase and not self.lowercase:
             raise ConfigError(
@@ -117,12 +123,11 @@ class Initial:
         else:
             model = _changed(base, run.model, named.model)
         self._check_sizes(base, model, flag)
-        # The dtype is that of this machine, not of the other run.
-        compute = dataclasses.replace(model.compute, dtype=run.model.compute.dtype)
         read = dataclasses.replace(run.data.read, lowercase=self.lowercase)
         run = dataclasses.replace(
             run,
-            model=dataclasses.replace(model, compute=compute),
+            # How it is computed depends on this machine, not on the other run.
+            model=dataclasses.replace(model, compute=run.model.compute),
             data=dataclasses.replace(run.data, read=read),
         )
         check_room(run)
@@ -147,14 +152,21 @@ class Initial:
                     f"model settings that change them"
                 )
 
-    def given(self, params: Any, anew: Callable[[str], bool] = lambda name: False) -> Any:
+    def given(
+        self,
+        params: Any,
+        anew: Callable[[str], bool] = lambda name: False,
+        tokens: int = 0,
+    ) -> Any:
         """``params`` with its values for parameters of the same name, and a line about them.
 
         Layers that are scanned here and apart there, or the other way round, are the same ones.
+        Rows of new tokens are those of :func:`with_new_rows`.
 
         Args:
             params: Nested dictionaries of arrays.
             anew: Whether a parameter, by path, stays newly initialized. Layers have numbers.
+            tokens: Tokens of the run's tokenizer; those beyond the tokenizer here are new.
 
         Raises:
             CheckpointError: No name matches, or one of the same name has another shape.
@@ -162,6 +174,10 @@ class Initial:
         path = self.directory.path
         known = _apart(flatten_dict(self.directory.load_params("best").params))
         taken, fresh = [], []
+        old = self.tokenizer.vocab_size
+        if tokens > old:
+            for name in known.keys() & _BY_TOKEN:
+                known[name] = with_new_rows(np.asarray(known[name]), old, tokens, name)
 
         def value(name: str, here: Any) -> Any:
             if name not in known or anew(name):
@@ -191,6 +207,7 @@ class Initial:
             f"loaded {len(taken)} of {plural(len(taken) + len(fresh), 'parameter')} from {path}; "
             f"newly initialized: {_parts(fresh) or 'none'}"
             + (f"; not used: {_parts(sorted(unused))}" if unused else "")
+            + (f"; {plural(tokens - old, 'new token')} near the mean" if tokens > old else "")
         )
         return jax.tree.unflatten(tree, values)
 
@@ -218,14 +235,47 @@ def load_pretrained(path: str, families: Sequence[str] = ENCODERS) -> Initial:
     return Initial(directory, model, found, bool(read.get("lowercase", False)))
 
 
-def _changed(base: Any, asked: Any, usual: Any) -> Any:
-    """``base``, a nested dataclass, with the fields in which ``asked`` differs from ``usual``."""
+def with_new_rows(
+    table: Shaped[np.ndarray, "V ..."], old: int, new: int, name: str = ""
+) -> Shaped[np.ndarray, "W ..."]:
+    """A table of tokens, or a bias, with rows for new tokens; ``W = max(V, new)``.
+
+    A new row is the mean of the rows of the tokens that were there, plus noise: ``μ + 0.01 σ ε``
+    with the mean ``μ`` and the standard deviation ``σ`` of each component and ``ε ~ N(0, 1)``. At
+    the mean a new token has at most the probability of an average one, so that the others keep
+    theirs; rows drawn like those of a new model may have far larger logits (Hewitt 2021,
+    "Initializing New Word Embeddings for Pretrained Language Models"). The noise tells new tokens
+    apart and follows from ``name``, ``old`` and ``new`` alone.
+
+    Args:
+        table: Rows of tokens; there may be more of them than tokens.
+        old: Tokens that were there.
+        new: Tokens with the new ones.
+        name: Name of the parameter.
+
+    Example:
+        >>> grown = with_new_rows(np.array([[1.0, 0.0], [3.0, 0.0]]), 2, 3)
+        >>> grown.shape, abs(grown[2] - [2.0, 0.0]).max() < 0.05
+        ((3, 2), np.True_)
+    """
+    there = table[:old].astype(np.float64)
+    rng = np.random.default_rng([zlib.crc32(name.encode()), old, new])
+    noise = rng.standard_normal((new - old, *table.shape[1:]))
+    rows = there.mean(0) + 0.01 * there.std(0) * noise
+    return np.concatenate([table[:old], rows.astype(table.dtype), table[new:]])
+
+
+def _changed(base: Any, asked: Any, usual: Any, prefix: str = "model.") -> Any:
+    """``base``, a nested dataclass, with the fields of ``asked`` that were given.
+
+    They differ from those of ``usual``, or a flag of the command gave the same value.
+    """
     fields = {}
     for field in dataclasses.fields(base):
         old, new, plain = (getattr(config, field.name) for config in (base, asked, usual))
         if dataclasses.is_dataclass(old):
-            fields[field.name] = _changed(old, new, plain)
-        elif new != plain:
+            fields[field.name] = _changed(old, new, plain, f"{prefix}{field.name}.")
+        elif new != plain or was_given(f"{prefix}{field.name}"):
             fields[field.name] = new
     return dataclasses.replace(base, **fields)
 

@@ -66,8 +66,8 @@ def _resolved(texts: TextSplits, run: TextRun, tokenizer: Tokenizer) -> TextRun:
     """The run with the start token of its texts."""
     if isinstance(run, NgramRun):
         return run
-    if run.init_from is None:  # else the model may have more rows than the tokenizer has tokens
-        run = checks.with_vocab(run, tokenizer)
+    sized = checks.with_vocab if run.init_from is None else checks.with_rows_for
+    run = sized(run, tokenizer)
     if run.first != "auto":
         return run
     first: Literal["bos", "eos", "newline"]
@@ -149,7 +149,7 @@ def make_task(
         task,
         test=tested,
         partition=partition_of(run.freeze, run.model),
-        initial=initial_of(run, ("decoder",)),
+        initial=initial_of(run, ("decoder",), tokenizer),
         settings=run,
     )
 

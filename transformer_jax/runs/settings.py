@@ -1,12 +1,22 @@
 """Settings that the runs of all families share."""
 
+import contextlib
+import contextvars
 import dataclasses
+from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
 
 from transformer_jax.data.plan import Batching
 from transformer_jax.errors import ConfigError
 
-__all__ = ["StartConfig", "TokenizerConfig", "batching_of", "start_config"]
+__all__ = [
+    "StartConfig",
+    "TokenizerConfig",
+    "batching_of",
+    "settings_given",
+    "start_config",
+    "was_given",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,6 +27,21 @@ class TokenizerConfig:
     # At most so many tokens are learnt; None follows from the size of the text, up to 8000.
     vocab_size: int | None = 8000
     path: str | None = None  # a tokenizer.json to load instead of learning one
+    add_tokens: tuple[str, ...] = ()  # words that become one token each, wherever text has them
+    # Tokens that no text becomes, such as the roles of a chat: '<|im_start|>' '<|im_end|>'.
+    add_special_tokens: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        added = [*self.add_tokens, *self.add_special_tokens]
+        for token in added:
+            if not token.strip() or added.count(token) > 1:
+                why = "appears twice" if token.strip() else "is blank"
+                raise ConfigError(f"tokenizer.add_tokens: {token!r} {why}: give each token once")
+
+    @property
+    def learnt(self) -> "TokenizerConfig":
+        """The settings without those about added tokens."""
+        return dataclasses.replace(self, add_tokens=(), add_special_tokens=())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +55,7 @@ class StartConfig:
     # N layers.
     freeze: str = "none"
     reinit_last: int = 0  # top layers to reinitialize
+    reinit_head: bool = False  # reinitialize the output layer, or the head of labels
 
     # What messages put before the names of these settings, and the parts that freeze may name.
     prefix: ClassVar[str] = ""
@@ -44,12 +70,44 @@ class StartConfig:
                 f"{self.prefix}freeze is {self.freeze}: allowed are {', '.join(named)}, or the "
                 f"number of layers to freeze together with the embeddings"
             )
-        if (self.freeze != "none" or self.reinit_last) and self.init_from is None:
-            given = "freeze" if self.freeze != "none" else "reinit_last"
+        given = {
+            "freeze": self.freeze != "none",
+            "reinit_last": self.reinit_last,
+            "reinit_head": self.reinit_head,
+        }
+        if self.init_from is None and any(given.values()):
+            first = next(name for name, asked in given.items() if asked)
             raise ConfigError(
-                f"{self.prefix}{given} is given without {self.prefix}init_from: nothing is learnt "
+                f"{self.prefix}{first} is given without {self.prefix}init_from: nothing is learnt "
                 f"yet"
             )
+
+
+# Settings that a command gave, also where they are those of the named run.
+_given: contextvars.ContextVar[frozenset[str]] = contextvars.ContextVar(
+    "given", default=frozenset()
+)
+
+
+@contextlib.contextmanager
+def settings_given(names: frozenset[str]) -> Iterator[None]:
+    """Context of a command that gave these settings: they are kept by :func:`was_given`."""
+    token = _given.set(names)
+    try:
+        yield
+    finally:
+        _given.reset(token)
+
+
+def was_given(name: str) -> bool:
+    """Whether the command gave a setting, such as ``model.norm.residual_dropout``.
+
+    Example:
+        >>> with settings_given(frozenset({"model.d_model"})):
+        ...     was_given("model.d_model"), was_given("model.head.bias")
+        (True, False)
+    """
+    return name in _given.get()
 
 
 def start_config(run: Any) -> StartConfig:

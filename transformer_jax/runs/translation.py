@@ -72,8 +72,9 @@ def _base(run: Run, start: Initial) -> TransformerConfig:
 
 
 def _resolved(run: Run, tokenizer: Tokenizer) -> Run:
-    sized: Run = checks.with_rows(run)
-    return sized if run.init_from is not None else checks.with_vocab(sized, tokenizer)
+    sized = checks.with_vocab if run.init_from is None else checks.with_rows_for
+    resolved: Run = sized(checks.with_rows(run), tokenizer)
+    return resolved
 
 
 def make_task(run: Run, directory: RunDirectory, tokenizer: Tokenizer, splits: Splits) -> Task:
@@ -88,7 +89,7 @@ def make_task(run: Run, directory: RunDirectory, tokenizer: Tokenizer, splits: S
         evaluation=run.evaluation,
         cache=directory.path / "store",
     )
-    initial = initial_of(run, _FAMILIES)
+    initial = initial_of(run, _FAMILIES, tokenizer)
     if initial is None:
         return dataclasses.replace(task, settings=run)
     partition = partition_of(run.freeze, run.model)

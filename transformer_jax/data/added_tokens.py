@@ -1,0 +1,71 @@
+"""Tokens that are added to a tokenizer that was learnt before."""
+
+import json
+from collections.abc import Sequence
+
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.errors import ConfigError, DataError
+
+__all__ = ["add_tokens"]
+
+
+def add_tokens(
+    tokenizer: Tokenizer, words: Sequence[str] = (), special: Sequence[str] = ()
+) -> Tokenizer:
+    """The tokenizer with more tokens, whose ids follow those that it has.
+
+    Tokens that it has already stay as they are, and so does the token of each role.
+
+    Args:
+        tokenizer: Any tokenizer.
+        words: Tokens that text becomes wherever it has them.
+        special: Tokens that no text becomes, such as the roles of a chat; decoded text leaves them
+            out.
+
+    Raises:
+        ConfigError: A token is empty, or would be decoded as another text.
+
+    Example:
+        >>> from transformer_jax.data.tokenizer import train_tokenizer
+        >>> grown = add_tokens(train_tokenizer("bytes", []), ["JAX"], ["<|user|>"])
+        >>> grown.convert_ids_to_tokens(grown.encode("a JAX")), len(grown.encode("<|user|>"))
+        (['a', ' ', 'JAX'], 8)
+        >>> grown.token_id("<|user|>") == grown.vocab_size - 1
+        True
+    """
+    new = [(token, False) for token in dict.fromkeys(words) if not _has(tokenizer, token)]
+    new += [(token, True) for token in dict.fromkeys(special) if not _has(tokenizer, token)]
+    if not new:
+        return tokenizer
+    if any(not token for token, _ in new):
+        raise ConfigError("an added token is empty: give at least a character")
+    file = json.loads(tokenizer.text)
+    rest = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    file["added_tokens"] = (file.get("added_tokens") or []) + [
+        {"id": tokenizer.vocab_size + i, "content": token, **rest, "special": kind}
+        for i, (token, kind) in enumerate(new)
+    ]
+    text = json.dumps(file, ensure_ascii=False)
+    grown = Tokenizer(text, tokenizer.special)
+    if _roles(tokenizer).items() - _roles(grown).items():
+        grown = Tokenizer(text, _roles(tokenizer))
+    for i, (token, kind) in enumerate(new):
+        right = _has(grown, token) and grown.token_id(token) == tokenizer.vocab_size + i
+        if not right or not (kind or grown.decode(grown.encode(token)).strip() == token.strip()):
+            raise ConfigError(f"the token {token!r} cannot be added to this tokenizer exactly")
+    return grown
+
+
+def _roles(tokenizer: Tokenizer) -> dict[str, str]:
+    """The names of special tokens by role."""
+    roles = ("pad", "unk", "bos", "eos", "mask")
+    ids = {role: getattr(tokenizer, role) for role in roles}
+    return {role: tokenizer.name(id) for role, id in ids.items() if id is not None}
+
+
+def _has(tokenizer: Tokenizer, token: str) -> bool:
+    try:
+        tokenizer.token_id(token)
+    except DataError:
+        return False
+    return True
