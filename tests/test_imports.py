@@ -27,6 +27,7 @@ ORDER = (
     ("data",),
     ("parallel",),
     ("decoding",),
+    ("chat",),
     ("training",),
     ("encoding", "evaluation", "complexity", "word_vectors"),
     ("visual",),

@@ -1,0 +1,1 @@
+"""Conversations with language models: templates, messages, tokens, and a cache between turns."""

@@ -1,0 +1,254 @@
+"""Chat templates: a conversation as the one text that a language model reads."""
+
+import dataclasses
+import functools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import jinja2
+from jinja2.sandbox import SecurityError
+
+from transformer_jax.chat.budget import Budget, TemplateTooExpensive, spending
+from transformer_jax.chat.sandbox import ChatEnvironment, ConversationRefused
+from transformer_jax.errors import ConfigError, DataError
+
+__all__ = ["ChatTemplate", "Message", "RenderedChat", "built_in", "find_template", "named_template"]
+
+Message: TypeAlias = Mapping[str, Any]
+
+_LAYOUTS = Path(__file__).parent / "layouts"
+# Longer files are no layout of a conversation.
+_MOST_CHARACTERS = 100_000
+# Special tokens that templates know by name.
+_SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
+
+
+class RenderedChat(NamedTuple):
+    """A conversation as text."""
+
+    text: str
+    answers: tuple[tuple[int, int], ...]  # spans of characters within ``{% generation %}`` tags
+
+
+@dataclasses.dataclass(frozen=True)
+class ChatTemplate:
+    """A layout of conversations, as ``tokenizer_config.json`` holds it.
+
+    Attributes:
+        text: The template, in Jinja.
+        special: Special tokens by the names that templates use, such as ``eos_token``.
+        name: Where the template is from, for messages.
+    """
+
+    text: str
+    special: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    name: str = "the chat template"
+
+    @property
+    def marks_answers(self) -> bool:
+        """Whether answers stand within ``{% generation %}`` tags."""
+        return "endgeneration" in self.text
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = False,
+        **variables: Any,
+    ) -> RenderedChat:
+        r"""The text of a conversation.
+
+        The result is that of ``apply_chat_template`` of Hugging Face transformers.
+
+        Args:
+            messages: The conversation; each has at least a ``role`` and a ``content``.
+            add_generation_prompt: Whether the text ends with what an answer begins after.
+            **variables: Further variables of the template.
+
+        Raises:
+            ConfigError: The template is no valid Jinja, reaches for what it may not, or loops or
+                writes far more than the conversation needs.
+            DataError: The template refuses the conversation.
+
+        Example:
+            >>> template = named_template("chatml")
+            >>> template.render([{"role": "user", "content": "Hi"}]).text
+            '<|im_start|>user\nHi<|im_end|>\n'
+        """
+        given = {"tools": None, "documents": None, **self.special, **variables}
+        values = {"messages": _plain(messages), **_plain(given)}
+        values["add_generation_prompt"] = add_generation_prompt
+        template, budget = self._compiled(), Budget(len(messages), _characters(values))
+        try:
+            with spending(budget):
+                text = "".join(map(budget.write, template.generate(**values)))
+            return RenderedChat(text, tuple(budget.answers))
+        except ConversationRefused as error:
+            raise DataError(f"{self.name} refuses the conversation: {_line(error)}") from None
+        except (SecurityError, TemplateTooExpensive, RecursionError, MemoryError) as error:
+            reason = "it calls itself without end" if isinstance(error, RecursionError) else error
+            raise ConfigError(f"{self.name} is refused: {_line(reason)}") from None
+        except Exception as error:  # whatever the expressions of a template raise
+            raise DataError(f"{self.name} fails on the conversation: {_line(error)}") from None
+
+    def _compiled(self) -> jinja2.Template:
+        """The template, compiled.
+
+        Raises:
+            ConfigError: It is no valid Jinja.
+        """
+        try:
+            return _compiled(self.text)
+        except jinja2.TemplateSyntaxError as error:
+            raise ConfigError(f"{self.name}:{error.lineno}: {_line(error)}") from None
+        except (TemplateTooExpensive, RecursionError, SyntaxError, ValueError, OverflowError):
+            raise ConfigError(
+                f"{self.name} is too long or too deeply nested for a layout of conversations"
+            ) from None
+
+
+@functools.cache
+def _environment() -> ChatEnvironment:
+    return ChatEnvironment()
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled(text: str) -> jinja2.Template:
+    if len(text) > _MOST_CHARACTERS:
+        raise TemplateTooExpensive
+    return _environment().from_string(text)
+
+
+def _plain(value: Any) -> Any:
+    """``value`` made of plain types alone, so that a template finds no methods of others."""
+    if isinstance(value, str):
+        return str(value)
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, Sequence):
+        return [_plain(one) for one in value]
+    return f"<{type(value).__name__}>"
+
+
+def _characters(value: Any) -> int:
+    """Characters of all texts in it."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(8 + _characters(key) + _characters(one) for key, one in value.items())
+    return sum(8 + _characters(one) for one in value) if isinstance(value, list) else 0
+
+
+def _line(error: object) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+def built_in() -> tuple[str, ...]:
+    """Names of the built-in templates.
+
+    Example:
+        >>> "chatml" in built_in()
+        True
+    """
+    return tuple(sorted(path.stem for path in _LAYOUTS.glob("*.jinja")))
+
+
+def named_template(name: str, special: Mapping[str, str] | None = None) -> ChatTemplate:
+    """A built-in template, or that of a file or folder.
+
+    Args:
+        name: A name of :func:`built_in`, a file of Jinja, or a folder or a JSON file that holds
+            a ``chat_template``.
+        special: Special tokens by name; None is those of the file.
+
+    Raises:
+        ConfigError: There is no such template.
+    """
+    if name in built_in():
+        return ChatTemplate(
+            (_LAYOUTS / f"{name}.jinja").read_text("utf-8").removesuffix("\n"),
+            dict(special or {}),
+            f"the chat template {name}",
+        )
+    path = Path(name)
+    if path.is_dir():
+        found = find_template(path)
+    elif path.suffix == ".json" and path.is_file():
+        found = _of_json(path)
+    elif path.is_file():
+        found = ChatTemplate(_read(path).removesuffix("\n"), {}, str(path))
+    else:
+        raise ConfigError(
+            f"chat template {name}: no such file, and the built-in ones are {', '.join(built_in())}"
+        )
+    if found is None:
+        raise ConfigError(
+            f"{name}: holds no chat_template: choose a built-in one: {', '.join(built_in())}"
+        )
+    return found if special is None else dataclasses.replace(found, special=dict(special))
+
+
+def find_template(folder: Path) -> ChatTemplate | None:
+    """The chat template of a Hugging Face folder or a run directory, or None.
+
+    That of ``chat_template.jinja``, else of ``tokenizer_config.json``, with the special tokens
+    that the latter names.
+
+    Raises:
+        ConfigError: A file cannot be read.
+    """
+    config = folder / "tokenizer_config.json"
+    known = _of_json(config) if config.is_file() else None
+    for file in (folder / "chat_template.jinja", folder / "chat_template.json"):
+        if not file.is_file():
+            continue
+        special = _special_names(_json(config)) if config.is_file() else {}
+        if file.suffix == ".jinja":
+            return ChatTemplate(_read(file), special, str(file))
+        if (found := _of_json(file)) is not None:
+            return dataclasses.replace(found, special=special)
+    return known
+
+
+def _of_json(path: Path) -> ChatTemplate | None:
+    fields = _json(path)
+    text = fields.get("chat_template")
+    if isinstance(text, list):  # several by name, of which the default counts
+        text = dict(_named(text)).get("default")
+    return ChatTemplate(text, _special_names(fields), str(path)) if isinstance(text, str) else None
+
+
+def _named(templates: list[Any]) -> Iterator[tuple[Any, Any]]:
+    for one in templates:
+        if isinstance(one, dict):
+            yield one.get("name"), one.get("template")
+
+
+def _special_names(fields: Mapping[str, Any]) -> dict[str, str]:
+    """Special tokens by name, each a text or an object with a ``content``."""
+    found = {}
+    for name in _SPECIAL:
+        value = fields.get(name)
+        value = value.get("content") if isinstance(value, dict) else value
+        if isinstance(value, str):
+            found[name] = value
+    return found
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        fields = json.loads(_read(path))
+    except ValueError as error:
+        raise ConfigError(f"{path}: not JSON: {error}") from None
+    return fields if isinstance(fields, dict) else {}
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from None
