@@ -1,0 +1,103 @@
+"""Conversations as JSON lines: ``{"messages": [{"role": "user", "content": "..."}, ...]}``."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformer_jax.chat.template import Message
+from transformer_jax.data.tables import parse_object, text_field
+from transformer_jax.data.text import read_lines
+from transformer_jax.errors import ConfigError, DataError
+
+__all__ = ["ROLES", "Conversation", "check_messages", "read_conversations"]
+
+ROLES = ("system", "user", "assistant")
+
+
+class Conversation(NamedTuple):
+    """The messages of one line of a file."""
+
+    messages: list[Message]
+    where: str  # file:line, for messages about it
+
+
+def read_conversations(path: str | Path, flag: str = "") -> Iterator[Conversation]:
+    """The conversations of a file with one JSON object per line; empty lines are skipped.
+
+    A line holds ``messages``, or a ``prompt`` and its ``completion``, which are a message of the
+    user and its answer.
+
+    Args:
+        path: The file; ``.gz`` is unpacked.
+        flag: The setting of the file, for messages.
+
+    Raises:
+        DataError: The file cannot be read, or a line is no conversation with an answer; the message
+            begins with ``path:line``.
+    """
+    for number, line in enumerate(read_lines(path, flag), 1):
+        if not line.strip():
+            continue
+        row, where = parse_object(line, path, number), f"{path}:{number}"
+        if "messages" not in row and "prompt" in row:
+            hint = 'a line holds "messages", or a "prompt" and its "completion"'
+            asked, answer = (
+                text_field(row, name, path, number, hint) for name in ("prompt", "completion")
+            )
+            row["messages"] = [
+                {"role": "user", "content": asked},
+                {"role": "assistant", "content": answer},
+            ]
+        if "messages" not in row:
+            raise DataError(
+                f'{where}: no field "messages", only {", ".join(map(repr, row)) or "none"}: a line '
+                f'is {{"messages": [{{"role": "user", "content": "..."}}, ...]}}'
+            )
+        try:
+            messages = check_messages(row["messages"])
+        except ConfigError as error:
+            raise DataError(f"{where}: {error}") from None
+        if all(message["role"] != "assistant" for message in messages):
+            raise DataError(f"{where}: no message of the assistant: there is nothing to learn")
+        yield Conversation(messages, where)
+
+
+def check_messages(messages: Any) -> list[Message]:
+    """The messages of a conversation, each with a known role and a text.
+
+    Raises:
+        ConfigError: There are none, or one of them has no role, an unknown one, or no text.
+
+    Example:
+        >>> check_messages([{"role": "user", "content": "Hi"}])
+        [{'role': 'user', 'content': 'Hi'}]
+        >>> check_messages([{"role": "users", "content": "Hi"}])
+        Traceback (most recent call last):
+        ...
+        transformer_jax.errors.ConfigError: message 1: role 'users': allowed are system, user, ...
+    """
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
+        raise ConfigError(f"messages is {type(messages).__name__}, and a list is wanted")
+    if not messages:
+        raise ConfigError("the conversation has no messages")
+    for number, message in enumerate(messages, 1):
+        if not isinstance(message, Mapping):
+            raise ConfigError(
+                f"message {number} is {type(message).__name__}, and an object with role and "
+                f"content is wanted"
+            )
+        role, content = message.get("role"), message.get("content")
+        if role not in ROLES:
+            raise ConfigError(f"message {number}: role {role!r}: allowed are {', '.join(ROLES)}")
+        if not isinstance(content, str):
+            found = type(content).__name__ if "content" in message else "missing"
+            raise ConfigError(f"message {number}: content is {found}, and text is wanted")
+        try:
+            content.encode()
+        except UnicodeEncodeError:
+            raise ConfigError(
+                f"message {number}: content holds half a character (a lone surrogate)"
+            ) from None
+        if "\0" in content:
+            raise ConfigError(f"message {number}: content holds NUL")
+    return list(messages)
