@@ -137,7 +137,7 @@ def test_templates_are_found_where_hugging_face_keeps_them(tmp_path):
 WORDS = ["Hello", "<b>&'\"", "  spaced  ", "\n", "naïve 你好", "{{ x }}", "[INST]", "a" * 50, ""]
 
 
-def _conversation(draw, system):
+def conversation(draw, system):
     said = lambda: " ".join(draw.choices(WORDS, k=draw.randint(1, 5)))
     chat = [{"role": "system", "content": said()}] if system else []
     for turn in range(draw.randint(1, 6)):
@@ -151,7 +151,7 @@ def test_equal_to_transformers(name):
     utils = pytest.importorskip("transformers.utils.chat_template_utils")
     template, draw = named_template(name, SPECIAL), random.Random(name)
     for number in range(200):
-        chat = _conversation(draw, system=name not in ("gemma", "mistral") and number % 3 == 0)
+        chat = conversation(draw, system=name not in ("gemma", "mistral") and number % 3 == 0)
         prompt = number % 2 == 0
         [theirs], [spans] = utils.render_jinja_template(
             [chat],
@@ -192,7 +192,7 @@ def test_features_of_published_templates_are_equal_to_transformers(name):
     draw = random.Random(name)
     tools = [{"name": "f", "description": "<é>", "parameters": {"x": {"type": "number"}}}]
     for _ in range(40):
-        chat = _conversation(draw, system=True)
+        chat = conversation(draw, system=True)
         [theirs], _ = utils.render_jinja_template(
             [chat], tools=tools, chat_template=FEATURES[name], **SPECIAL
         )

@@ -27,6 +27,7 @@ __all__ = [
     "TextData",
     "TextOptions",
     "TextSplits",
+    "file_identity",
     "open_texts",
     "read_texts",
 ]
@@ -163,12 +164,12 @@ def _text(path: str, read: TextOptions, where: str) -> DocumentStream:
         for file in files:
             yield from reader(file, where)
 
-    return DocumentStream(path, _identity(files, where, read.documents, read.lowercase), chunks,
+    return DocumentStream(path, file_identity(files, where, read.documents, read.lowercase), chunks,
                  lowercase=read.lowercase)  # fmt: skip
 
 
 def _jsonl(path: str, read: TextOptions, where: str) -> DocumentStream:
-    identity = _identity([local_data(path, where)], where, "jsonl", read.field, read.lowercase)
+    identity = file_identity([local_data(path, where)], where, "jsonl", read.field, read.lowercase)
 
     def chunks() -> Iterator[TextChunk]:
         for number, line in enumerate(read_lines(path, where), 1):
@@ -206,7 +207,7 @@ def _paragraphs(path: pathlib.Path, where: str) -> Iterator[TextChunk]:
         yield TextChunk("", True)
 
 
-def _identity(files: list[pathlib.Path], where: str, *options: object) -> str:
+def file_identity(files: list[pathlib.Path], where: str, *options: object) -> str:
     """The identity of files that are too long to hash: sizes and times."""
     seen = []
     for file in files:
@@ -257,7 +258,7 @@ def _tfds(name: str, folder: str | None, read: TextOptions) -> TextSplits:
     files = sorted(file for file in reader.folder.iterdir() if file.is_file())
 
     def make(split: str) -> DocumentStream:
-        identity = _identity(files, "data.tfds", split, read.field, read.lowercase)
+        identity = file_identity(files, "data.tfds", split, read.field, read.lowercase)
         return DocumentStream(
             f"{name} {split}",
             identity,
