@@ -264,8 +264,8 @@ def test_a_file_without_a_reward_is_refused(tmp_path, text, said):
 def test_a_reward_model_stands_frozen_beside_the_policies():
     config = preference_task.reward_config(CONFIG)
     make = lambda rngs: DecoderSequenceClassifier(config, labels=1, rngs=rngs)
-    judge = make(nnx.Rngs(7))
-    frozen = FrozenModel(make, jax.device_get(split(judge)[1]), jax.devices()[0])
+    grader = make(nnx.Rngs(7))
+    frozen = FrozenModel(make, jax.device_get(split(grader)[1]), jax.devices()[0])
     part = beside_reference(reward=frozen)
     graph, params = split(Decoder(CONFIG, rngs=nnx.Rngs(0)))
     trainable, still = part.split(params, nnx.Rngs(0))
@@ -275,7 +275,7 @@ def test_a_reward_model_stands_frozen_beside_the_policies():
     model = part.merge(graph, trainable, still, None)
     samples = draw_samples()
     found = rewards.model_reward(model, samples)
-    np.testing.assert_allclose(found, judge(samples.tokens, samples.lengths)[:, 0], rtol=1e-5)
+    np.testing.assert_allclose(found, grader(samples.tokens, samples.lengths)[:, 0], rtol=1e-5)
 
 
 def is_param(node):

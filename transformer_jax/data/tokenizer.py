@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import itertools
 import json
 import os
 import pathlib
@@ -15,8 +14,9 @@ import tokenizers
 from jaxtyping import Bool
 
 from transformer_jax.data import backends
-from transformer_jax.data.backends import BERT_SPECIAL, SENTINEL, SPECIAL
+from transformer_jax.data.backends import BERT_SPECIAL, SPECIAL
 from transformer_jax.data.files import read_file
+from transformer_jax.data.special_tokens import ROLES, role_ids, sentinel_ids
 from transformer_jax.errors import ConfigError, DataError
 
 __all__ = [
@@ -30,15 +30,6 @@ __all__ = [
 ]
 
 Kind = Literal["bpe", "wordpiece", "unigram", "bytes", "characters"]
-
-# In order of preference; see ``Tokenizer`` for the fallback.
-_NAMES = {
-    "pad": ("<pad>", "[PAD]", "<|pad|>"),
-    "unk": ("<unk>", "[UNK]", "<|unk|>"),
-    "bos": ("<bos>", "<s>", "[BOS]", "[CLS]", "<|begin_of_text|>", "<|endoftext|>"),
-    "eos": ("<eos>", "</s>", "[EOS]", "[SEP]", "<|end_of_text|>", "<|endoftext|>"),
-    "mask": ("<mask>", "[MASK]", "<|mask|>"),
-}
 
 
 class SpecialTokensTemplate(NamedTuple):
@@ -107,11 +98,11 @@ class Tokenizer:
         backend.encode_special_tokens = True
         self._backend = backend
         vocab = backend.get_vocab()
-        found = _special_ids(vocab, self.special)
+        found = role_ids(vocab, self.special)
         if "eos" not in found:
             raise DataError(
                 f"the tokenizer has no token that ends a sentence (looked for "
-                f"{', '.join(_NAMES['eos'])}): name it with special={{'eos': ...}}"
+                f"{', '.join(ROLES['eos'])}): name it with special={{'eos': ...}}"
             )
         self.vocab_size = max(vocab.values()) + 1
         self.eos = found["eos"]
@@ -120,8 +111,7 @@ class Tokenizer:
         self.unk = found.get("unk")
         self.mask = found.get("mask")
         self.sha256 = hashlib.sha256(self.text.encode()).hexdigest()
-        names = itertools.takewhile(vocab.__contains__, map(SENTINEL.format, itertools.count()))
-        self.sentinels = tuple(vocab[name] for name in names)
+        self.sentinels = sentinel_ids(vocab)
         silent = {self.pad, self.bos, self.eos, *self.sentinels}
         self._special = frozenset(silent if self.mask is None else silent | {self.mask})
         self._characters = _character_ids(text)
@@ -363,21 +353,6 @@ def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
         kept = text[start:end].lstrip()
         return (end - len(kept), end) if kept else (start, end)
     return start, end
-
-
-def _special_ids(vocab: Mapping[str, int], given: Mapping[str, str]) -> dict[str, int]:
-    unknown = sorted(set(given) - set(_NAMES))
-    if unknown:
-        raise DataError(f"special token {unknown[0]!r}: the roles are {', '.join(_NAMES)}")
-    found = {}
-    for role, names in _NAMES.items():
-        if role in given and given[role] not in vocab:
-            raise DataError(f"the tokenizer has no token {given[role]!r} to be {role}")
-        for name in (given[role],) if role in given else names:
-            if name in vocab:
-                found[role] = vocab[name]
-                break
-    return found
 
 
 def _template(backend: tokenizers.Tokenizer) -> SpecialTokensTemplate | None:

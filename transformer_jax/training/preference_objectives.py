@@ -82,14 +82,14 @@ def beside_reference(
 
     def merge(graph: Any, trainable: PyTree, frozen: PyTree, key: Any = None) -> Policies:
         base = frozen.get("policy", {})  # stored trees have no empty parts
-        reference, judge = jax.lax.stop_gradient(frozen["reference"]), None
+        reference, grader = jax.lax.stop_gradient(frozen["reference"]), None
         if reward is not None:
             model = nnx.eval_shape(lambda: reward.make(nnx.Rngs(0)))
-            judge = nnx.merge(
+            grader = nnx.merge(
                 nnx.graphdef(with_attention_kernels(model, reward.device)), frozen["reward"]
             )
         policy = trained.merge(graph, trainable, base, key)
-        return Policies(policy, trained.merge(graph, reference, base, None), judge)
+        return Policies(policy, trained.merge(graph, reference, base, None), grader)
 
     if trained.merge is merge_parts:
         merge.stored = "policy"  # type: ignore[attr-defined]

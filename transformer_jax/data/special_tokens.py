@@ -1,0 +1,57 @@
+"""Special tokens of a vocabulary, found by their usual names."""
+
+import itertools
+from collections.abc import Mapping
+
+from transformer_jax.data.backends import SENTINEL
+from transformer_jax.errors import DataError
+
+__all__ = ["ROLES", "role_ids", "sentinel_ids"]
+
+ROLES = {
+    "pad": ("<pad>", "[PAD]", "<|pad|>"),
+    "unk": ("<unk>", "[UNK]", "<|unk|>"),
+    "bos": ("<bos>", "<s>", "[BOS]", "[CLS]", "<|begin_of_text|>", "<|endoftext|>"),
+    "eos": ("<eos>", "</s>", "[EOS]", "[SEP]", "<|end_of_text|>", "<|endoftext|>"),
+    "mask": ("<mask>", "[MASK]", "<|mask|>"),
+}
+"""Names of the token of each role, in order of preference."""
+
+
+def role_ids(vocab: Mapping[str, int], given: Mapping[str, str]) -> dict[str, int]:
+    """The id of the token of each role that the vocabulary has one for.
+
+    Args:
+        vocab: Ids by token.
+        given: Names by role, which go before the usual ones.
+
+    Raises:
+        DataError: An unknown role, or a name that the vocabulary lacks.
+
+    Example:
+        >>> role_ids({"<s>": 0, "</s>": 1, "<stop>": 2}, {"eos": "<stop>"})
+        {'bos': 0, 'eos': 2}
+    """
+    unknown = sorted(set(given) - set(ROLES))
+    if unknown:
+        raise DataError(f"special token {unknown[0]!r}: the roles are {', '.join(ROLES)}")
+    found = {}
+    for role, names in ROLES.items():
+        if role in given and given[role] not in vocab:
+            raise DataError(f"the tokenizer has no token {given[role]!r} to be {role}")
+        for name in (given[role],) if role in given else names:
+            if name in vocab:
+                found[role] = vocab[name]
+                break
+    return found
+
+
+def sentinel_ids(vocab: Mapping[str, int]) -> tuple[int, ...]:
+    """The ids of ``<extra_id_0>``, ``<extra_id_1>``, ... of T5, as many as there are.
+
+    Example:
+        >>> sentinel_ids({"a": 0, "<extra_id_1>": 1, "<extra_id_0>": 2})
+        (2, 1)
+    """
+    names = itertools.takewhile(vocab.__contains__, map(SENTINEL.format, itertools.count()))
+    return tuple(vocab[name] for name in names)
