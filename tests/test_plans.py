@@ -140,6 +140,10 @@ def test_settings_that_a_plan_does_not_follow_are_refused():
     for run, message in (
         (dataclasses.replace(base, init_from="runs/bert"), "no plan with init_from"),
         (
+            dataclasses.replace(RUNS["modern"][1], init_from="runs/a"),
+            "no plan with init_from",
+        ),
+        (
             dataclasses.replace(base, training=dataclasses.replace(base.training, mode="pmap")),
             "no plan with training.mode pmap",
         ),

@@ -303,6 +303,46 @@ def test_devices_change_no_loss(data, pretrained, tmp_path):
 
 
 @pytest.mark.slow
+def test_pre_training_goes_on_from_an_encoder(pretrained, data, tmp_path, capfd):
+    """Row B38: at rate 0 the frozen and the trained are those of the start, the head too."""
+    code = encoder_only.main(
+        ["pretrain", "small", *CERTAIN, *SHORT, *ALONE, "--training.max-tokens", "512",
+         "--training.sequence-length", "24", "--data.text", str(data / "text.txt"),
+         "--init-from", str(pretrained), "--freeze", "1", "--optimizer.learning-rate", "0",
+         "--output", str(tmp_path / "run")]
+    )  # fmt: skip
+    assert code == 0
+    assert "newly initialized: none" in capfd.readouterr().err
+    before = flatten_dict(load_params(pretrained, "best").params)
+    after = flatten_dict(load_params(tmp_path / "run", "last").params)
+    assert before.keys() == after.keys()
+    assert all(before[name].tobytes() == after[name].tobytes() for name in before)
+    assert not (set(before) ^ set(after))
+
+
+def test_a_fine_tuned_head_is_kept_or_drawn_anew(tuned, data, tmp_path, capfd):
+    """Row B38: of as many labels it goes on, of others it is refused."""
+    before = flatten_dict(load_params(tuned["classify"], "best").params)
+    still = ("--optimizer.learning-rate", "0", "--training.seed", "9")
+    for name, more in (("kept", ()), ("anew", ("--task.reinit-head",))):
+        run = finetune(data, tuned["classify"], "classify", tmp_path / name, *still, *more)
+        after = flatten_dict(load_params(run, "last").params)
+        same = {name for name in before if before[name].tobytes() == after[name].tobytes()}
+        fresh = {"labels/kernel", "labels/bias"} if more else set()
+        assert before.keys() - same == fresh
+    rows = "".join(f"a text {i}\t{i % 3}\n" for i in range(30))
+    (tmp_path / "three.tsv").write_text("text\tlabel\n" + rows)
+    code = encoder_only.main(
+        ["finetune", "classify", "--task.init-from", str(tuned["classify"]), "--data.train",
+         str(tmp_path / "three.tsv"), "--task.max-length", "24", "--output", str(tmp_path / "run")]
+    )  # fmt: skip
+    assert code == 2
+    assert "has a head of 2 outputs, and this run needs 3: add --task.reinit-head" in (
+        capfd.readouterr().err
+    )
+
+
+@pytest.mark.slow
 def test_a_translator_starts_from_an_encoder(pretrained, tmp_path, capfd):
     """Row H23: an encoder cannot write, but what can may start from it."""
     (tmp_path / "a").write_text("the red dog.\n" * 30)

@@ -74,10 +74,11 @@ def _train(family: TrainingProgram, command: str, arguments: Sequence[str]) -> i
     _check_same(command, run)
     if resumes and broadcast_json(_has_begun(run.output)) and hasattr(run, "loop"):
         return _resume_as_asked(family, run, named)
-    _check_room(run)
-    # Refused before the data are read, which takes minutes; `begin` checks again.
-    from transformer_jax.runs.settings import settings_given
+    from transformer_jax.runs.settings import settings_given, start_config
 
+    if start_config(run).init_from is None:  # else its model is another; checked when it is known
+        _check_room(run)
+    # Refused before the data are read, which takes minutes; `begin` checks again.
     with _writing_alone(run.output, lambda: _check_output(run)), settings_given(given):
         run, directory, texts = family.begin(run, named)
         run_log(directory.log)
@@ -109,10 +110,8 @@ def _has_begun(path: str) -> bool:
 
 def _check_room(run: Any) -> None:
     from transformer_jax.runs.memory import check_room
-    from transformer_jax.runs.settings import start_config
 
-    if start_config(run).init_from is None:  # else its model is another; it is checked when known
-        check_room(run)
+    check_room(run)
 
 
 def _check_output(run: Any) -> None:

@@ -99,7 +99,7 @@ class PretrainEvaluation:
 
 
 @dataclasses.dataclass(frozen=True)
-class PretrainRun:
+class PretrainRun(StartConfig):
     """One pre-training run of an encoder."""
 
     model: TransformerConfig = PRESETS["bert_base"]
@@ -115,6 +115,8 @@ class PretrainRun:
     output: str | None = None  # the run directory; None is runs/NAME
     overwrite: bool = False  # delete a run that is there
     cache: str | None = None  # where tokenized text is kept, for several runs; None is the run
+
+    parts: ClassVar[tuple[str, ...]] = ("encoder",)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,13 +14,13 @@ from transformer_jax.data.labeled import (
 )
 from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer
 from transformer_jax.encoding.predictor import Predictor
-from transformer_jax.errors import ConfigError
-from transformer_jax.predictors.runs import ENCODERS
+from transformer_jax.errors import ConfigError, plural
+from transformer_jax.predictors.runs import ENCODERS, task_of
 from transformer_jax.runs import begin as beginning
 from transformer_jax.runs import checks
 from transformer_jax.runs.encoder_settings import FinetuneRun, read
 from transformer_jax.runs.freezing import check_layers, initial_of, partition_of
-from transformer_jax.runs.initial import load_pretrained
+from transformer_jax.runs.initial import Initial, load_pretrained
 from transformer_jax.runs.settings import batching_of
 from transformer_jax.runs.train import train as train_run
 from transformer_jax.tasks.labeled import labeled
@@ -45,6 +45,9 @@ def begin(run: FinetuneRun, named: FinetuneRun) -> tuple[FinetuneRun, RunDirecto
     if isinstance(splits.train, Questions):
         labels = ("answer",) if all(splits.train.answers) else ("answer", "none")
 
+    if start is not None:
+        _check_labels(run, start, len(labels))
+
     def learn() -> Tokenizer:
         if start is not None:
             return start.tokenizer
@@ -60,6 +63,24 @@ def begin(run: FinetuneRun, named: FinetuneRun) -> tuple[FinetuneRun, RunDirecto
     given = start is None and run.model.vocab_size != named.model.vocab_size
     directory = beginning.begin(run, learn, resolve, vocab_given=given)
     return read(directory), directory, splits  # type: ignore[return-value]
+
+
+def _check_labels(run: FinetuneRun, start: Initial, labels: int) -> None:
+    """Refuses the head of a fine-tuned start for another number of labels."""
+
+    def outputs(kind: str, labels: int) -> int:
+        return {"regress": 1, "qa": 2}.get(kind, labels)
+
+    if start.family != "encoder-task" or run.task.reinit_head:
+        return
+    task = task_of(start.directory)
+    there = outputs(task["kind"], len(task.get("labels", [])))
+    here = outputs(run.task.kind, labels)
+    if there != here:
+        raise ConfigError(
+            f"task.init_from: {run.task.init_from} has a head of {plural(there, 'output')}, and "
+            f"this run needs {here}: add --task.reinit-head"
+        )
 
 
 def open_run(run: FinetuneRun) -> LabeledSplits:

@@ -18,6 +18,8 @@ __all__ = ["check_layers", "initial_of", "partition_of"]
 
 # What comes before the first block of a stack, and is frozen with the embeddings.
 _ENTRANCE = ("positions", "segments", "embedding_norm", "projection")
+# What comes after the last block: of language models and translators, of labels, of masked tokens.
+_HEADS = ["head/", "labels/", "transform/", "transform_norm/", "next_sentence/"]
 
 
 def partition_of(freeze: str, model: TransformerConfig | None = None) -> Partition:
@@ -101,12 +103,6 @@ def check_layers(run: Any, start: Initial) -> None:
             f"{prefix}freeze is {freeze} and {prefix}reinit_last {own.reinit_last}: layers drawn "
             f"anew would never be trained"
         )
-    if own.reinit_head and not own.prefix and model.head.tie_word_embeddings:
-        raise ConfigError(
-            "reinit_head: the output layer of this model is its embedding table: add "
-            "--model.head.no-tie-word-embeddings, which gives it a new table, or leave it out"
-        )
-    _check_anything_is_trained(model, own)
     tables = {"embedding": {"table": 0}, "decoder_embedding": {"table": 0}}
     added = run.tokenizer != run.tokenizer.learnt
     if added and partition_of(freeze, model).split(tables, nnx.Rngs(0))[1]:
@@ -114,11 +110,17 @@ def check_layers(run: Any, start: Initial) -> None:
             f"{prefix}freeze is {freeze}: the tokens of tokenizer.add_tokens would never be "
             f"trained: freeze nothing, or add none"
         )
+    if stack == "encoder":  # whose head is new, or beside it
+        return
+    if own.reinit_head and model.head.tie_word_embeddings:
+        raise ConfigError(
+            "reinit_head: the output layer of this model is its embedding table: add "
+            "--model.head.no-tie-word-embeddings, which gives it a new table, or leave it out"
+        )
+    _check_anything_is_trained(model, own)
 
 
 def _check_anything_is_trained(model: TransformerConfig, own: StartConfig) -> None:
-    if own.prefix:  # a head of labels is always trained
-        return
     last = max(model.encoder_layers, model.decoder_layers) - 1
     names = [name.replace("/blocks/0/", f"/blocks/{last}/") for name in parameter_shapes(model)]
     tree = {name: {"": name} for name in names}
@@ -163,5 +165,5 @@ def _initial(run: Any, families: tuple[str, ...], tokens: int, params: Any) -> A
     layers = getattr(run.model, f"{stack}_layers")
     fresh = [f"{stack}/blocks/{i}/" for i in range(layers - own.reinit_last, layers)]
     fresh += ["pooler/"] if own.reinit_last else []
-    fresh += ["head/", "labels/"] if own.reinit_head else []
+    fresh += _HEADS if own.reinit_head else []
     return start.given(params, lambda name: name.startswith(tuple(fresh)), tokens)

@@ -13,10 +13,13 @@ from transformer_jax.data.masking import MLMMasking
 from transformer_jax.data.token_file import sample_texts
 from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer
 from transformer_jax.parallel.inference import MeshProgram
+from transformer_jax.predictors.runs import ENCODERS
 from transformer_jax.runs import begin as beginning
 from transformer_jax.runs import checks
 from transformer_jax.runs.begin import token_cache
 from transformer_jax.runs.encoder_settings import PretrainRun, read
+from transformer_jax.runs.freezing import check_layers, initial_of, partition_of
+from transformer_jax.runs.initial import load_pretrained
 from transformer_jax.runs.language import open_run
 from transformer_jax.runs.settings import batching_of
 from transformer_jax.runs.train import train as train_run
@@ -34,22 +37,29 @@ __all__ = ["begin", "make_task", "open_run", "score", "train"]
 
 def begin(run: PretrainRun, named: PretrainRun) -> tuple[PretrainRun, RunDirectory, TextSplits]:
     """Create a run directory; returns the run with all settings, its directory, and its texts."""
+    start = None
+    if run.init_from is not None:
+        start = load_pretrained(run.init_from)
+        run = start.settings(run, named)
+        check_layers(run, start)
+    given = start is None and run.model.vocab_size != named.model.vocab_size
     run = checks.checked(run, named)
     texts = open_run(run)
 
     def learn() -> Tokenizer:
+        if start is not None:
+            return start.tokenizer
         return beginning.learn_tokenizer(run.tokenizer, sample_texts(texts.train), BERT_SPECIAL)
 
-    directory = beginning.begin(
-        run, learn, _resolved, vocab_given=run.model.vocab_size != named.model.vocab_size
-    )
+    directory = beginning.begin(run, learn, _resolved, vocab_given=given)
     return read(directory), directory, texts  # type: ignore[return-value]
 
 
 def _resolved(run: PretrainRun, tokenizer: Tokenizer) -> PretrainRun:
     # Refused now, not when it trains.
     MLMMasking.of(tokenizer, whole_word_mask=run.masking.whole_word_mask)
-    resolved: PretrainRun = checks.with_vocab(checks.with_rows(run), tokenizer)
+    sized = checks.with_vocab if run.init_from is None else checks.with_rows_for
+    resolved: PretrainRun = sized(checks.with_rows(run), tokenizer)
     return resolved
 
 
@@ -67,7 +77,13 @@ def make_task(
         cache=token_cache(run, directory),
     )
     tested = functools.partial(_test, run, directory, texts, tokenizer)
-    return dataclasses.replace(task, test=tested, settings=run)
+    return dataclasses.replace(
+        task,
+        test=tested,
+        partition=partition_of(run.freeze),
+        initial=initial_of(run, ENCODERS, tokenizer),
+        settings=run,
+    )
 
 
 def train(run: PretrainRun, directory: RunDirectory, texts: TextSplits) -> int:

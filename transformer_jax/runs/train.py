@@ -12,6 +12,7 @@ from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
 from transformer_jax.runs.any_run import AnyRun, RunType
 from transformer_jax.runs.checks import check_rows, mesh_of
 from transformer_jax.runs.language_settings import LanguageTraining
+from transformer_jax.runs.settings import start_config
 from transformer_jax.runs.sizing import changed_settings, from_size
 from transformer_jax.storage.urls import with_urls
 from transformer_jax.training.activity import log, working
@@ -100,8 +101,12 @@ def log_summary(trainer: Trainer, run: AnyRun, steps: int) -> None:
         if isinstance(training, LanguageTraining)
         else f"at most {plural(training.max_tokens, 'token')}"
     )
+    trained = ""
+    if start_config(run).freeze != "none":
+        trained = f", {trainer.num_trained / 1e6:.2f} M of them trained"
     log(
-        f"model: {trainer.num_parameters / 1e6:.2f} M parameters; {plural(steps, 'step')}, "
+        f"model: {trainer.num_parameters / 1e6:.2f} M parameters{trained}; "
+        f"{plural(steps, 'step')}, "
         f"{plan.steps_per_epoch}/epoch, {size} a batch, "
         f"{plural(len(plan.shapes), 'bucket shape')}, "
         f"{plan.non_padding_fraction:.0%} non-padding; mesh {dict(trainer.on.shape)}"

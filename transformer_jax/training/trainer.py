@@ -125,6 +125,12 @@ class Trainer:
         shapes = nnx.state(nnx.eval_shape(self._model))
         return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
 
+    @functools.cached_property
+    def num_trained(self) -> int:
+        """The number of trainable parameters."""
+        trained, _ = abstract_parts(self._model, self.task.partition, self.seed)
+        return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(trained))
+
     def merge(self, trainable: Any, frozen: Any, key: Any = None) -> Any:
         """The model as the task's objective takes it."""
         return self.task.partition.merge(self.graph, trainable, frozen, key)
