@@ -187,6 +187,11 @@ def test_frozen_parameters_come_from_the_run_and_damage_is_named(tmp_path):
         with pytest.raises(CheckpointError, match="frozen"):
             use()
     assert any(finding.problem for finding in verify(tmp_path))
+    shutil.rmtree(tmp_path / FROZEN)
+    for use in (lambda: load_params(tmp_path), lambda: trainer(tmp_path, task).fit(steps=6)):
+        with pytest.raises(CheckpointError, match="is missing, which holds what the run does not"):
+            use()
+    assert any("is missing" in (finding.problem or "") for finding in verify(tmp_path))
 
 
 def test_a_run_with_frozen_parameters_in_its_checkpoints_resumes_and_loads(tmp_path):

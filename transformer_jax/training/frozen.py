@@ -14,7 +14,7 @@ from transformer_jax.training.checkpoint import Checkpointer, Restored
 from transformer_jax.training.partition import Partition, merge_parts, overlay
 from transformer_jax.training.sealed import sealed
 from transformer_jax.training.state import TrainState, digest
-from transformer_jax.training.stored import FROZEN, check_checkpoint, checkpoint_name
+from transformer_jax.training.stored import FROZEN, check_frozen
 from transformer_jax.training.trees import flatten_dict
 
 __all__ = ["describe", "restore", "write"]
@@ -78,13 +78,9 @@ def restore(
     restored = checkpointer.restore(shapes)
     if restored is None:
         return None
-    path = run / FROZEN / checkpoint_name(0)
-    fields, problem = check_checkpoint(path)
-    known = None if fields is None else fields["digest_of_arrays"]
-    if problem is None and known != restored.manifest["frozen"]:
-        problem = f"{path}: its parameters are not those that the run began with"
+    _, problem = check_frozen(run, restored.manifest)
     if problem is not None:
-        raise CheckpointError(f"frozen parameters: {problem}")
+        raise CheckpointError(problem)
     reader = Checkpointer(run / FROZEN)
     try:
         found = reader.restore(_as_state(frozen))

@@ -28,6 +28,7 @@ __all__ = [
     "Score",
     "VerifyResult",
     "check_checkpoint",
+    "check_frozen",
     "checkpoint_name",
     "load_params",
     "load_parts",
@@ -238,13 +239,23 @@ def _frozen(directory: Path, fields: Mapping[str, Any]) -> dict[Any, Any]:
     """What a run that trains a part of its parameters keeps beside its checkpoints."""
     if "frozen" not in fields:
         return {}
+    kept, problem = check_frozen(directory.parent, fields)
+    if problem is not None or kept is None:
+        raise CheckpointError(problem)
     path = directory.parent / FROZEN / checkpoint_name(0)
+    return trees.unflatten_dict(_finite_item(path, kept, "params"))
+
+
+def check_frozen(run: Path, fields: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str | None]:
+    """The manifest of the frozen parameters whose digest ``fields`` has, and what is wrong."""
+    path = run / FROZEN / checkpoint_name(0)
+    if not path.exists():
+        why = "holds what the run does not train: copy it from where the run was trained"
+        return None, f"frozen parameters: {path}: is missing, which {why}"
     kept, problem = check_checkpoint(path)
     if problem is None and kept is not None and kept["digest_of_arrays"] != fields["frozen"]:
         problem = f"{path}: its parameters are not those that the run began with"
-    if problem is not None or kept is None:
-        raise CheckpointError(f"frozen parameters: {problem}")
-    return trees.unflatten_dict(_finite_item(path, kept, "params"))
+    return kept, None if problem is None else f"frozen parameters: {problem}"
 
 
 def _item(fields: Mapping[str, Any], average: int) -> str:
@@ -367,17 +378,18 @@ def verify(run: str | os.PathLike[str]) -> list[VerifyResult]:
         CheckpointError: Not a run directory.
     """
     directory = _checkpoints(run)
-    findings = []
+    findings, trained = [], None
     for step in steps(directory):
         path = directory / checkpoint_name(step)
         fields, problem = check_checkpoint(path)
         if problem is None and fields is not None:
             problem = _not_finite(path, fields)
+            trained = trained or fields
         if problem is None or path.exists():  # training removes old ones meanwhile
             findings.append(VerifyResult(path, step, problem))
-    kept = directory.parent / FROZEN / checkpoint_name(0)
-    if kept.exists():
-        fields, problem = check_checkpoint(kept)
+    if trained is not None and "frozen" in trained:
+        kept = directory.parent / FROZEN / checkpoint_name(0)
+        fields, problem = check_frozen(directory.parent, trained)
         if problem is None and fields is not None:
             problem = _not_finite(kept, fields)
         findings.append(VerifyResult(kept.parent, 0, problem))
