@@ -8,11 +8,14 @@ import logging
 import shutil
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from tests.parity import layouts
-from transformer_jax.cli import decoder_only, seq2seq
+from transformer_jax.cli import decoder_only, encoder_only, seq2seq
+from transformer_jax.data.examples import DECODER_TOKENS
 from transformer_jax.data.tokenizer import load_tokenizer, train_tokenizer
 from transformer_jax.predictors.loading import load as load_predictor
 from transformer_jax.predictors.runs import load
@@ -73,6 +76,8 @@ def texts(shared):
         folder.mkdir()
         lines = [f"{a} {b}" for a in WORDS for b in WORDS[:6]]
         (folder / "all.txt").write_text("".join(f"{line}\n" for line in lines))
+        rows = [f"{a}\t{b}\t{int(a == b)}\n" for a in WORDS[:6] for b in WORDS[:6]]
+        (folder / "pairs.tsv").write_text("text\tsecond\tlabel\n" + "".join(rows))
 
     return shared("starts_texts", write)
 
@@ -294,6 +299,73 @@ def test_sources_have_the_special_tokens_of_a_template(published, train, texts, 
     ids = framed.encode("um dois")
     assert store.source[0].tolist() == [0, *ids, 2]
     assert store.target[0].tolist() == [*ids, 2]
+
+
+LABELED = [
+    "finetune", "pair", *SHORT, "--data.train", "{texts}/pairs.tsv", "--training.max-tokens", "256",
+    "--training.num-buckets", "1", "--task.max-length", "24",
+]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_decoder_learns_to_classify(start, texts, tmp_path, capfd):
+    """Row H24: start, delimiter and extract are new tokens, and the text is learnt beside."""
+    there = start("decoder")
+    command = [word.format(texts=texts) for word in LABELED]
+    given = ["--task.init-from", str(there), "--output", f"{tmp_path}/run"]
+    assert encoder_only.main([*command, *given]) == 0
+    err = capfd.readouterr().err
+    assert "newly initialized: labels; 3 new tokens near the mean" in err
+    assert "training, with 0.5 x language modelling" in err
+    config = json.loads((tmp_path / "run/config.json").read_text())
+    assert config["task"]["lm_loss_weight"] == 0.5
+    assert config["tokenizer"]["add_special_tokens"] == list(DECODER_TOKENS)
+    [found] = load_predictor(tmp_path / "run")(["um dois"], text_pairs=["três"])
+    (graph, params), tokenizer = load(tmp_path / "run", kind="decoder-task")
+    first, second, last = map(tokenizer.token_id, DECODER_TOKENS)
+    ids = [first, *tokenizer.encode("um dois"), second, *tokenizer.encode("três"), last]
+    logits = nnx.merge(graph, params)(jnp.array([ids], jnp.int32), jnp.array([len(ids)]))
+    shares = np.asarray(jax.nn.softmax(logits[0]))
+    assert max(found.probabilities.values()) == pytest.approx(shares.max(), rel=1e-5)
+    whole = results(tmp_path / "run")["state_sha256"]
+    shutil.rmtree(tmp_path / "run/checkpoints/step_00000004")
+    (tmp_path / "run/results.json").unlink()
+    assert encoder_only.main(["resume", str(tmp_path / "run"), *ALONE]) == 0
+    assert results(tmp_path / "run")["state_sha256"] == whole
+    assert encoder_only.main(["evaluate", str(tmp_path / "run")]) == 0
+
+
+@pytest.mark.slow
+def test_layers_of_a_decoder_of_classes_are_frozen(start, texts, tmp_path):
+    there = start("decoder")
+    command = [word.format(texts=texts) for word in LABELED]
+    given = ["--task.init-from", str(there), "--task.freeze", "1", "--output", f"{tmp_path}/run"]
+    assert encoder_only.main([*command, *given]) == 0
+    before, after = parameters(there, "best"), parameters(tmp_path / "run")
+    assert same(before["embedding/table"], after["embedding/table"][:-3])
+    name = "decoder/blocks/{}/feed_forward/up/kernel"
+    assert same(before[name.format(0)], after[name.format(0)])
+    assert not same(before[name.format(1)], after[name.format(1)])
+
+
+OF_CLASSES = [
+    (["--task.freeze", "encoder"], "task.freeze is encoder: the model of"),
+    (["--task.kind", "tag"], "task.kind is tag: a decoder sees nothing behind a word"),
+]
+
+
+@pytest.mark.parametrize(("more", "said"), OF_CLASSES, ids=[case[1] for case in OF_CLASSES])
+def test_a_mistake_about_a_decoder_of_classes_is_one_line(
+    start, texts, tmp_path, capfd, more, said
+):
+    command = [word.format(texts=texts) for word in LABELED]
+    given = ["--task.init-from", str(start("decoder")), "--output", str(tmp_path / "run")]
+    assert encoder_only.main([*command, *given, *more]) == 2
+    [line] = [line for line in capfd.readouterr().err.splitlines() if "error:" in line]
+    assert said in line
+    given = ["--task.lm-loss-weight", "0.5", "--output", str(tmp_path / "run")]
+    assert encoder_only.main([*command, *given]) == 2
+    assert "task.lm_loss_weight is for decoders" in capfd.readouterr().err
 
 
 ADDED = ["--tokenizer.add-tokens", "quatro", "--tokenizer.add-special-tokens", "<|user|>"]

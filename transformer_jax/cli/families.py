@@ -30,6 +30,7 @@ _OF_MODELS = {
     "ngram": "decoder_only",
     "encoder": "encoder_only",
     "encoder-task": "encoder_only",
+    "decoder-task": "encoder_only",
 }
 
 

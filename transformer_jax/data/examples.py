@@ -12,14 +12,18 @@ from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
 from transformer_jax.errors import ConfigError
 
 __all__ = [
+    "DECODER_TOKENS",
     "EncodedExamples",
     "add_special_tokens",
     "collate",
+    "decoder_template",
     "default_template",
     "encode_sentences",
     "encode_texts",
 ]
 
+# Special tokens that decoders get when they are fine-tuned, see decoder_template.
+DECODER_TOKENS = ("<|start|>", "<|delimiter|>", "<|extract|>")
 TEXTS_AT_ONCE = 8192  # texts encoded at a time, which bounds the memory of Python lists
 
 
@@ -50,6 +54,26 @@ def default_template(tokenizer: Tokenizer) -> SpecialTokensTemplate:
     """
     end = (tokenizer.eos,)
     return SpecialTokensTemplate((tokenizer.bos,), end * tokenizer.num_separators, end)
+
+
+def decoder_template(tokenizer: Tokenizer) -> SpecialTokensTemplate:
+    """The special-tokens template of decoders that are fine-tuned here.
+
+    A text is between start and extract, from whose state its class is read; a delimiter is between
+    the texts of a pair (Radford et al. 2018, section 3.3).
+
+    Raises:
+        DataError: The tokenizer lacks one of :data:`DECODER_TOKENS`.
+
+    Example:
+        >>> from transformer_jax.data.added_tokens import add_tokens
+        >>> from transformer_jax.data.tokenizer import train_tokenizer
+        >>> tokenizer = add_tokens(train_tokenizer("bytes", []), (), DECODER_TOKENS)
+        >>> [tokenizer.convert_ids_to_tokens(ids) for ids in decoder_template(tokenizer)]
+        [['<|start|>'], ['<|delimiter|>'], ['<|extract|>']]
+    """
+    start, delimiter, extract = map(tokenizer.token_id, DECODER_TOKENS)
+    return SpecialTokensTemplate((start,), (delimiter,), (extract,))
 
 
 def encode_sentences(

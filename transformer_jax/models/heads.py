@@ -178,14 +178,29 @@ class DecoderSequenceClassifier(Decoder):
             key: Dropout, if given.
         """
         del token_type_ids
-        T, positions = tokens.shape[1], None
-        which = lengths
+        return self.scores(self.states(tokens, lengths, key=key), lengths)
+
+    def states(
+        self,
+        tokens: Int[Array, "B T"],
+        lengths: Int[Array, " B"] | Bool[Array, "B T"],
+        *,
+        key: Key[Array, ""] | None = None,
+    ) -> Float[Array, "B T D"]:
+        """The hidden state at each token of the texts."""
+        positions = None
+        if lengths.ndim == 2:  # padding counts for nothing
+            positions = jnp.maximum(jnp.cumsum(lengths, axis=1, dtype=jnp.int32) - 1, 0)
+        embedded, mask = self.embed(tokens), padding_mask(lengths)
+        hidden: Array = self.decoder(embedded, mask, positions=positions, key=key)
+        return hidden
+
+    def scores(
+        self, hidden: Float[Array, "B T D"], lengths: Int[Array, " B"] | Bool[Array, "B T"]
+    ) -> Float32[Array, "B V"]:
+        """The classification layer at the last token of each text, in float32."""
+        T, which = hidden.shape[1], lengths
         if which.ndim == 1:
             which = jnp.arange(T)[None] < which[:, None]
-        else:  # padding counts for nothing
-            positions = jnp.maximum(jnp.cumsum(which, axis=1, dtype=jnp.int32) - 1, 0)
-        hidden = self.decoder(
-            self.embed(tokens), padding_mask(lengths), positions=positions, key=key
-        )
         last = jnp.max(jnp.where(which, jnp.arange(T, dtype=jnp.int32)[None], 0), axis=1)
         return self.labels(gather_positions(hidden, last[:, None])[:, 0]).astype(jnp.float32)

@@ -194,11 +194,12 @@ def template_of(run: "RunDirectory", tokenizer: "Tokenizer") -> "SpecialTokensTe
     A Hugging Face encoder has the special-tokens template of its tokenizer, if there is one;
     a Hugging Face decoder has that of its tokenizer or none.
     """
+    from transformer_jax.data.examples import decoder_template
     from transformer_jax.data.tokenizer import SpecialTokensTemplate
 
     published = run.read_config().get("published")
     if not isinstance(published, dict):
-        return None
+        return decoder_template(tokenizer) if family(run) == "decoder-task" else None
     if family(run) == "decoder-task":
         before, between, after = tokenizer.template or SpecialTokensTemplate((), (), ())
         # The class comes from the last token that is not padding, even if a text ends with one.

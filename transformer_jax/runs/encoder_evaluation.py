@@ -9,7 +9,7 @@ from flax import nnx
 from transformer_jax.data.documents import TextSplits, read_texts
 from transformer_jax.data.labeled import read_labeled
 from transformer_jax.errors import ConfigError
-from transformer_jax.predictors.runs import load, open_directory
+from transformer_jax.predictors.runs import FINE_TUNED, load, open_directory
 from transformer_jax.runs import finetuning, pretraining
 from transformer_jax.runs.encoder_settings import PretrainRun, read
 from transformer_jax.tasks.scores import measure, table
@@ -54,7 +54,7 @@ def _task(run: Any, directory: RunDirectory, asked: Any) -> dict[str, Any]:
         parts = splits.tests or ({} if splits.valid is None else {"valid": splits.valid})
     if not parts:
         raise ConfigError(f"{asked.run}: has no test or validation examples: give --data")
-    model, tokenizer = load(directory.path, asked.checkpoint, kind="encoder-task")
+    model, tokenizer = load(directory.path, asked.checkpoint, kind=FINE_TUNED)
     predictor = finetuning.predictor(model, tokenizer, run)
     scores = {name: measure(predictor, kind, run.task.labels, part) for name, part in parts.items()}
     print(table(scores), flush=True)

@@ -127,13 +127,16 @@ class TaskConfig(StartConfig):
     max_length: int = 128  # most tokens of an example, with [CLS] and [SEP]
     doc_stride: int = 64  # qa: tokens that windows over a long context share
     labels: tuple[str, ...] = ()  # their names, in order; filled in from the training file
+    # Of a decoder: the factor of the language-modelling loss beside that of the task; None is 0.5
+    # (Radford et al. 2018), or 0 where the output layer is not the embedding table.
+    lm_loss_weight: float | None = None
 
     prefix: ClassVar[str] = "task."
-    parts: ClassVar[tuple[str, ...]] = ("encoder",)
+    parts: ClassVar[tuple[str, ...]] = ("encoder", "decoder")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("task", self, max_length=8, doc_stride=1)
+        at_least("task", self, max_length=8, doc_stride=1, lm_loss_weight=0)
 
 
 @dataclasses.dataclass(frozen=True)

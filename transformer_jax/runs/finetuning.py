@@ -4,6 +4,8 @@ import dataclasses
 import functools
 from typing import Any
 
+from transformer_jax.config import TransformerConfig
+from transformer_jax.data.examples import DECODER_TOKENS, decoder_template
 from transformer_jax.data.labeled import (
     Labeled,
     LabeledSplits,
@@ -15,7 +17,7 @@ from transformer_jax.data.labeled import (
 from transformer_jax.data.tokenizer import BERT_SPECIAL, Tokenizer
 from transformer_jax.encoding.predictor import Predictor
 from transformer_jax.errors import ConfigError, plural
-from transformer_jax.predictors.runs import ENCODERS, task_of
+from transformer_jax.predictors.runs import ENCODERS, FINE_TUNED, task_of
 from transformer_jax.runs import begin as beginning
 from transformer_jax.runs import checks
 from transformer_jax.runs.encoder_settings import FinetuneRun, read
@@ -29,14 +31,23 @@ from transformer_jax.training.task import Task
 
 __all__ = ["begin", "make_task", "open_run", "predictor", "train"]
 
+_FAMILIES = (*ENCODERS, "decoder", "decoder-task")  # that a run can start from
+
 
 def begin(run: FinetuneRun, named: FinetuneRun) -> tuple[FinetuneRun, RunDirectory, LabeledSplits]:
     """Create a run directory; returns the run with all settings, its directory and examples."""
     if run.task.labels:
         raise ConfigError("task.labels are read from the training file: leave them out")
-    start = None if run.task.init_from is None else load_pretrained(run.task.init_from)
-    if start is not None:
-        run = start.settings(run, named)
+    start = None
+    if run.task.init_from is not None:
+        start = load_pretrained(run.task.init_from, _FAMILIES)
+        run = start.settings(run, named, _base(start))
+        if start.model.decoder_layers:
+            run = _for_decoder(run, start)
+    if run.task.lm_loss_weight is not None and not run.model.decoder_layers:
+        raise ConfigError(
+            "task.lm_loss_weight is for decoders, and this is an encoder: leave it out"
+        )
     run = checks.checked(run, named)
     if start is not None:
         check_layers(run, start)
@@ -65,13 +76,44 @@ def begin(run: FinetuneRun, named: FinetuneRun) -> tuple[FinetuneRun, RunDirecto
     return read(directory), directory, splits  # type: ignore[return-value]
 
 
+def _base(start: Initial) -> TransformerConfig:
+    """The model of a start; that of a decoder without its language-modelling head."""
+    if not start.model.decoder_layers:
+        return start.model
+    head = dataclasses.replace(start.model.head, tie_word_embeddings=True, bias=False)
+    return dataclasses.replace(start.model, head=head)
+
+
+def _for_decoder(run: FinetuneRun, start: Initial) -> FinetuneRun:
+    """The run with the special tokens and the loss of a decoder (Radford et al. 2018; row H24)."""
+    task = run.task
+    if task.kind not in ("classify", "pair", "regress"):
+        raise ConfigError(
+            f"task.kind is {task.kind}: a decoder sees nothing behind a word: start from an encoder"
+        )
+    tied = start.model.head.tie_word_embeddings and not start.model.head.bias
+    weight = task.lm_loss_weight
+    if weight and not tied:
+        raise ConfigError(
+            f"task.lm_loss_weight is {weight}: a classifier keeps no output layer, and that of "
+            f"{task.init_from} is not its embedding table: leave it out"
+        )
+    weight = (0.5 if tied else 0.0) if weight is None else weight
+    added = dict.fromkeys((*run.tokenizer.add_special_tokens, *DECODER_TOKENS))
+    return dataclasses.replace(
+        run,
+        task=dataclasses.replace(task, lm_loss_weight=weight),
+        tokenizer=dataclasses.replace(run.tokenizer, add_special_tokens=tuple(added)),
+    )
+
+
 def _check_labels(run: FinetuneRun, start: Initial, labels: int) -> None:
     """Refuses the head of a fine-tuned start for another number of labels."""
 
     def outputs(kind: str, labels: int) -> int:
         return {"regress": 1, "qa": 2}.get(kind, labels)
 
-    if start.family != "encoder-task" or run.task.reinit_head:
+    if start.family not in FINE_TUNED or run.task.reinit_head:
         return
     task = task_of(start.directory)
     there = outputs(task["kind"], len(task.get("labels", [])))
@@ -112,11 +154,12 @@ def make_task(
         length=settings.max_length,
         stride=settings.doc_stride,
         batching=batching_of(run.training),
+        lm_loss_weight=settings.lm_loss_weight or 0.0,
     )
     return dataclasses.replace(
         task,
         partition=partition_of(settings.freeze),
-        initial=initial_of(run, ENCODERS, tokenizer),
+        initial=initial_of(run, _FAMILIES, tokenizer),
         settings=run,
     )
 
@@ -131,6 +174,7 @@ def predictor(model: tuple[Any, Any], tokenizer: Tokenizer, run: FinetuneRun) ->
         labels=task.labels,
         length=task.max_length,
         stride=task.doc_stride,
+        template=decoder_template(tokenizer) if run.model.decoder_layers else None,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from flax import nnx
 
 from transformer_jax.config import TransformerConfig
+from transformer_jax.data.examples import DECODER_TOKENS
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import CheckpointError, ConfigError, plural
 from transformer_jax.predictors.runs import ENCODERS
@@ -84,6 +85,8 @@ def check_layers(run: Any, start: Initial) -> None:
         raise ConfigError(
             f"{prefix}reinit_last is {own.reinit_last}: there are {plural(layers, 'layer')}"
         )
+    if freeze in ("encoder", "decoder") and not getattr(model, f"{freeze}_layers"):
+        raise ConfigError(f"{prefix}freeze is {freeze}: the model of {own.init_from} has none")
     both = min(model.encoder_layers or layers, model.decoder_layers or layers)
     if freeze.isdecimal() and int(freeze) > both:
         raise ConfigError(f"{prefix}freeze is {freeze}: there are {plural(both, 'layer')}")
@@ -104,13 +107,13 @@ def check_layers(run: Any, start: Initial) -> None:
             f"anew would never be trained"
         )
     tables = {"embedding": {"table": 0}, "decoder_embedding": {"table": 0}}
-    added = run.tokenizer != run.tokenizer.learnt
+    added = {*run.tokenizer.add_tokens, *run.tokenizer.add_special_tokens} - {*DECODER_TOKENS}
     if added and partition_of(freeze, model).split(tables, nnx.Rngs(0))[1]:
         raise ConfigError(
             f"{prefix}freeze is {freeze}: the tokens of tokenizer.add_tokens would never be "
             f"trained: freeze nothing, or add none"
         )
-    if stack == "encoder":  # whose head is new, or beside it
+    if stack == "encoder" or prefix:  # whose head is new, or beside it
         return
     if own.reinit_head and model.head.tie_word_embeddings:
         raise ConfigError(

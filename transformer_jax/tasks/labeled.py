@@ -9,16 +9,25 @@ import numpy as np
 
 from transformer_jax.accounting import training_flops
 from transformer_jax.config import TransformerConfig
-from transformer_jax.data.examples import EncodedExamples, collate, encode_sentences
+from transformer_jax.data.examples import (
+    EncodedExamples,
+    collate,
+    decoder_template,
+    encode_sentences,
+)
 from transformer_jax.data.labeled import Labeled, LabeledSplits, Sentences, Tagged
 from transformer_jax.data.labeled_files import LabeledTask
 from transformer_jax.data.plan import Batching, BatchPlan
 from transformer_jax.data.question_examples import encode_questions, locate_answers
 from transformer_jax.data.tagged_examples import encode_tagged
-from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.data.tokenizer import SpecialTokensTemplate, Tokenizer
 from transformer_jax.encoding.predictor import Predictor
 from transformer_jax.errors import plural
-from transformer_jax.models.heads import SequenceClassifier, TokenClassifier
+from transformer_jax.models.heads import (
+    DecoderSequenceClassifier,
+    SequenceClassifier,
+    TokenClassifier,
+)
 from transformer_jax.tasks.batching import has_dropout
 from transformer_jax.tasks.scores import MEASURES, measure, table
 from transformer_jax.tasks.settings import ExampleSettings, LabeledSettings
@@ -55,50 +64,65 @@ def labeled(
     length: int = 128,
     stride: int = 64,
     batching: Batching = Batching(max_tokens=1024),
+    lm_loss_weight: float = 0.0,
 ) -> Task:
-    """An encoder with the head of a task, on labeled examples.
+    """An encoder, or a decoder, with the head of a task, on labeled examples.
+
+    A decoder reads texts in the template of :func:`.decoder_template`, and learns to classify them
+    or to tell their number.
 
     Validation measures ``valid_loss`` and the measures of the task; the best checkpoint is
     measured on validation and test examples.
 
     Args:
         data: Examples for training, validation and tests.
-        config: Of the encoder.
+        config: Of the model.
         tokenizer: Of the examples.
         kind: The task.
         labels: Names of classes or tags, in order; of answers, whether some are "none".
         length: Most tokens of an example, special tokens included.
         stride: Tokens that windows over a long context share.
         batching: How examples are put into batches.
+        lm_loss_weight: Of a decoder's language-modelling loss beside that of the task.
     """
+    template = decoder_template(tokenizer) if config.decoder_layers else None
     encode = functools.partial(
-        _encode, kind=kind, labels=labels, tokenizer=tokenizer, length=length, stride=stride
-    )
+        _encode, kind=kind, labels=labels, tokenizer=tokenizer, length=length, stride=stride,
+        template=template,
+    )  # fmt: skip
     examples = encode(data.train)
     lengths = examples.examples.store.lengths
     plan = batching.plan(lengths)
     ids = [examples.examples.store.ids, examples.targets]
     valid, evaluate = {}, None
-    measured = _Measured(tokenizer, kind, labels, length, stride)
+    measured = _Measured(
+        tokenizer, kind=kind, labels=labels, length=length, stride=stride, template=template
+    )
     if data.valid is not None:
         held = encode(data.valid)
         held_plan = batching.plan(held.examples.store.lengths, shuffle=False)
         valid["valid"] = Data(held_plan, held.batches(tokenizer.pad))
         evaluate = functools.partial(_evaluate, measured, data.valid)
     outputs = {"regress": 1, "qa": 2}.get(kind, len(labels))
-    head = TokenClassifier if kind in ("tag", "qa") else SequenceClassifier
+    head: Any = TokenClassifier if kind in ("tag", "qa") else SequenceClassifier
+    objective, regularization = OBJECTIVES[kind](), ("dropout",) * has_dropout(config)
+    if config.decoder_layers:
+        head = DecoderSequenceClassifier
+        if lm_loss_weight:
+            objective = objectives.with_language_model(lm_loss_weight, regress=kind == "regress")
+            regularization = (f"{lm_loss_weight:g} x language modelling", *regularization)
     names = (f"valid_{name}" for name in MEASURES[kind])
     return Task(
         model=lambda rngs: head(config, labels=outputs, rngs=rngs),
         train=Data(plan, examples.batches(tokenizer.pad), fingerprint(plan.fingerprint, ids)),
-        objective=OBJECTIVES[kind](),
+        objective=objective,
         valid=valid,
         metrics=(Metric("valid_loss", "lower"), *(Metric(name, "higher") for name in names)),
         eval_objective=_loss_alone(OBJECTIVES[kind]()),
         evaluate=evaluate,
         test=functools.partial(_test, measured, data),
         flops=lambda batch: training_flops(config, *batch["tokens"].shape),
-        regularization=("dropout",) * has_dropout(config),
+        regularization=regularization,
         tokenizer=tokenizer,
         settings=LabeledSettings(config, ExampleSettings(kind, labels, length, stride)),
     )
@@ -122,22 +146,9 @@ def _loss_alone(objective: Objective) -> Objective:
 class _Measured:
     """The measures of a model, whose programs are kept from one evaluation to the next."""
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        kind: LabeledTask,
-        labels: tuple[str, ...],
-        length: int,
-        stride: int,
-    ):
-        self.kind, self.labels = kind, labels
-        self.how: dict[str, Any] = {
-            "kind": kind,
-            "labels": labels,
-            "length": length,
-            "stride": stride,
-        }
-        self.tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer, **how: Any):
+        self.kind, self.labels = how["kind"], how["labels"]
+        self.tokenizer, self.how = tokenizer, how
         self.predictor: Predictor | None = None
 
     def __call__(self, model: Any, part: Labeled) -> dict[str, float]:
@@ -210,11 +221,12 @@ def _encode(
     tokenizer: Tokenizer,
     length: int,
     stride: int,
+    template: SpecialTokensTemplate | None,
 ) -> _Encoded:
     """Examples and their labels as numbers, and a line about them."""
     numbers = {name: i for i, name in enumerate(labels)}
     if isinstance(part, Sentences):
-        examples, cut = encode_sentences(part.texts, part.text_pairs, tokenizer, length)
+        examples, cut = encode_sentences(part.texts, part.text_pairs, tokenizer, length, template)
         log(
             f"{part.name}: {plural(len(part), 'example')}" + (f", {cut:,} truncated" if cut else "")
         )

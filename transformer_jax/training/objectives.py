@@ -25,6 +25,7 @@ __all__ = [
     "shift_tokens_right",
     "span_scores",
     "token_classification",
+    "with_language_model",
 ]
 
 
@@ -205,9 +206,11 @@ def token_classification() -> Objective:
 
 
 def _classes(model: Any, batch: dict[str, Any], key: Array | None = None) -> Sums:
-    labels = jnp.asarray(batch["labels"])
+    return _class_sums(model(*encoder_inputs(batch), key=key), jnp.asarray(batch["labels"]))
+
+
+def _class_sums(logits: Array, labels: Array) -> Sums:
     weights = (labels >= 0).astype(jnp.float32)
-    logits = model(*encoder_inputs(batch), key=key)
     total, weight = cross_entropy(logits, jnp.maximum(labels, 0), weights)
     return {"loss": (total, weight), "accuracy": (_correct(logits, labels, weights), weight)}
 
@@ -216,10 +219,44 @@ def regression() -> Objective:
     """Squared error of the number of each text, where ``labels`` float ``[B]`` is not NaN."""
 
     def objective(model: Any, batch: dict[str, Any], key: Array | None = None) -> Sums:
-        labels = jnp.asarray(batch["labels"])
-        known = jnp.isfinite(labels)
-        errors = jnp.where(known, model(*encoder_inputs(batch), key=key)[:, 0] - labels, 0.0)
-        return {"loss": (jnp.square(errors).sum(), known.sum().astype(jnp.float32))}
+        return _number_sums(model(*encoder_inputs(batch), key=key), jnp.asarray(batch["labels"]))
+
+    return objective
+
+
+def _number_sums(numbers: Array, labels: Array) -> Sums:
+    known = jnp.isfinite(labels)
+    errors = jnp.where(known, numbers[:, 0] - labels, 0.0)
+    return {"loss": (jnp.square(errors).sum(), known.sum().astype(jnp.float32))}
+
+
+def with_language_model(lm_weight: float = 0.5, *, regress: bool = False) -> Objective:
+    """The loss of classes or numbers plus ``lm_weight`` times that of the texts themselves.
+
+    ``L(C) = L_task(C) + λ L_lm(C)`` with ``L_lm`` the mean over the tokens of each text: Radford et
+    al. 2018, equation 5, and λ = 0.5 there (row H24).
+
+    Args:
+        lm_weight: λ.
+        regress: Whether labels are numbers.
+
+    Returns:
+        ``objective(model, batch, key)`` for a ``DecoderSequenceClassifier`` and the batches of
+        :func:`sequence_classification` or :func:`regression`. Sums beside theirs: ``lm_loss``.
+    """
+
+    def objective(model: Any, batch: dict[str, Any], key: Array | None = None) -> Sums:
+        tokens, lengths, _ = encoder_inputs(batch)
+        labels, T = jnp.asarray(batch["labels"]), tokens.shape[1]
+        hidden = model.states(tokens, lengths, key=key)
+        sums = (_number_sums if regress else _class_sums)(model.scores(hidden, lengths), labels)
+        known = jnp.isfinite(labels) if regress else labels >= 0
+        predicted = jnp.maximum(lengths - 1, 0)
+        means = length_weights(predicted, T) / jnp.maximum(predicted, 1)[:, None]
+        targets = jnp.pad(tokens[:, 1:], ((0, 0), (0, 1)))
+        spoken, _ = _fused(model, hidden, targets, means * known[:, None], 0.0, None)
+        total, weight = sums["loss"]
+        return sums | {"loss": (total + lm_weight * spoken, weight), "lm_loss": (spoken, weight)}
 
     return objective
 
