@@ -26,6 +26,7 @@ from transformer_jax.runs.initial import Initial, load_pretrained
 from transformer_jax.runs.settings import batching_of
 from transformer_jax.runs.train import train as train_run
 from transformer_jax.tasks.labeled import labeled
+from transformer_jax.training.objectives import with_language_model
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.task import Task
 
@@ -154,8 +155,13 @@ def make_task(
         length=settings.max_length,
         stride=settings.doc_stride,
         batching=batching_of(run.training),
-        lm_loss_weight=settings.lm_loss_weight or 0.0,
     )
+    if weight := settings.lm_loss_weight:
+        task = dataclasses.replace(
+            task,
+            objective=with_language_model(weight, regress=settings.kind == "regress"),
+            regularization=(f"{weight:g} x language modelling", *task.regularization),
+        )
     return dataclasses.replace(
         task,
         partition=partition_of(settings.freeze),

@@ -64,7 +64,6 @@ def labeled(
     length: int = 128,
     stride: int = 64,
     batching: Batching = Batching(max_tokens=1024),
-    lm_loss_weight: float = 0.0,
 ) -> Task:
     """An encoder, or a decoder, with the head of a task, on labeled examples.
 
@@ -83,7 +82,6 @@ def labeled(
         length: Most tokens of an example, special tokens included.
         stride: Tokens that windows over a long context share.
         batching: How examples are put into batches.
-        lm_loss_weight: Of a decoder's language-modelling loss beside that of the task.
     """
     template = decoder_template(tokenizer) if config.decoder_layers else None
     encode = functools.partial(
@@ -105,24 +103,19 @@ def labeled(
         evaluate = functools.partial(_evaluate, measured, data.valid)
     outputs = {"regress": 1, "qa": 2}.get(kind, len(labels))
     head: Any = TokenClassifier if kind in ("tag", "qa") else SequenceClassifier
-    objective, regularization = OBJECTIVES[kind](), ("dropout",) * has_dropout(config)
-    if config.decoder_layers:
-        head = DecoderSequenceClassifier
-        if lm_loss_weight:
-            objective = objectives.with_language_model(lm_loss_weight, regress=kind == "regress")
-            regularization = (f"{lm_loss_weight:g} x language modelling", *regularization)
+    head = DecoderSequenceClassifier if config.decoder_layers else head
     names = (f"valid_{name}" for name in MEASURES[kind])
     return Task(
         model=lambda rngs: head(config, labels=outputs, rngs=rngs),
         train=Data(plan, examples.batches(tokenizer.pad), fingerprint(plan.fingerprint, ids)),
-        objective=objective,
+        objective=OBJECTIVES[kind](),
         valid=valid,
         metrics=(Metric("valid_loss", "lower"), *(Metric(name, "higher") for name in names)),
         eval_objective=_loss_alone(OBJECTIVES[kind]()),
         evaluate=evaluate,
         test=functools.partial(_test, measured, data),
         flops=lambda batch: training_flops(config, *batch["tokens"].shape),
-        regularization=regularization,
+        regularization=("dropout",) * has_dropout(config),
         tokenizer=tokenizer,
         settings=LabeledSettings(config, ExampleSettings(kind, labels, length, stride)),
     )
