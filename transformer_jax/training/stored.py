@@ -383,8 +383,7 @@ def verify(run: str | os.PathLike[str]) -> list[VerifyResult]:
         path = directory / checkpoint_name(step)
         fields, problem = check_checkpoint(path)
         if problem is None and fields is not None:
-            problem = _not_finite(path, fields)
-            trained = trained or fields
+            problem, trained = _not_finite(path, fields), trained or fields
         if problem is None or path.exists():  # training removes old ones meanwhile
             findings.append(VerifyResult(path, step, problem))
     if trained is not None and "frozen" in trained:
