@@ -58,7 +58,7 @@ def test_pretrain_finds_the_family_by_the_name_of_the_run():
     for module, runs in {encoder_only: PRETRAIN_RUNS, seq2seq: DENOISING_RUNS}.items():
         for name in runs:
             assert families._found("pretrain", [name]).begin == module.FAMILY.begin
-    assert families._found("finetune", []).begin == encoder_only.FAMILY.begin
+    assert families._found("finetune", ["tag"]).begin == encoder_only.FAMILY.begin
 
 
 def test_a_command_runs_as_the_family_does(tmp_path, monkeypatch, capfd):

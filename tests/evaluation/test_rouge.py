@@ -88,10 +88,10 @@ def test_t16_the_oracle_is_the_best_choice_of_one_sentence_and_lead_the_first(sc
         source = ". ".join(text(rng, 8) or "a" for _ in range(4))
         refs = [text(rng, 12) for _ in range(2)]
         found = sentences(source)
-        assert lead(source, 2) == "\n".join(found[:2])
+        assert lead(found, 2) == "\n".join(found[:2])
         best = max((value([one], refs) for one in found), default=0.0)
-        assert value(oracle(source, refs, most=1).split("\n"), refs) == pytest.approx(best)
-        more = oracle(source, refs, most=3)
+        assert value(oracle(found, refs, most=1).split("\n"), refs) == pytest.approx(best)
+        more = oracle(found, refs, most=3)
         assert value(more.split("\n"), refs) >= best - 1e-12
         # It keeps the order of the source.
         places = [found.index(one) for one in more.split("\n") if one]
@@ -103,8 +103,8 @@ def test_t16_the_oracle_is_the_best_choice_of_one_sentence_and_lead_the_first(sc
 
 
 def test_nothing_in_common_gives_no_sentence(scorer):
-    assert oracle("Cats purr. Birds sing.", ["dogs bark"]) == ""
-    assert oracle("", ["dogs bark"]) == lead("") == ""
+    assert oracle(["Cats purr.", "Birds sing."], ["dogs bark"]) == ""
+    assert oracle([], ["dogs bark"]) == lead([]) == ""
 
 
 def test_what_cannot_be_scored_is_refused(scorer):

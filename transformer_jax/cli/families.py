@@ -1,7 +1,7 @@
 """``transformer-jax train | pretrain | finetune | resume | evaluate``: the family's entry point.
 
-``train`` and ``pretrain`` find the family by the name of the run, or by the file of ``--config``;
-``resume`` and ``evaluate`` find it by the run directory.
+``train``, ``pretrain`` and ``finetune`` find the family by the name of the run, or by the file of
+``--config``; ``resume`` and ``evaluate`` find it by the run directory.
 """
 
 import importlib
@@ -20,7 +20,7 @@ PROGRAM = "transformer-jax"
 COMMANDS = {
     "train": ("seq2seq", "decoder_only"),
     "pretrain": ("encoder_only", "seq2seq"),
-    "finetune": ("encoder_only",),
+    "finetune": ("encoder_only", "seq2seq"),
     "resume": ("seq2seq", "decoder_only", "encoder_only"),
     "evaluate": ("seq2seq", "decoder_only", "encoder_only"),
 }

@@ -8,7 +8,7 @@ from typing import Literal
 from transformer_jax.data.text import read_lines
 from transformer_jax.errors import ConfigError, DataError, plural
 
-__all__ = ["parse_object", "read_jsonl", "read_tsv", "table_format", "text_field"]
+__all__ = ["parse_object", "read_jsonl", "read_tsv", "table_format", "text_field", "texts_field"]
 
 
 def table_format(
@@ -124,16 +124,53 @@ def text_field(
         >>> text_field({"text": "one"}, "text", "example", 1, "name another")
         'one'
     """
+    text = _present(row, field, path, number, hint)
+    if not isinstance(text, str):
+        raise DataError(
+            f"{path}:{number}: field {field!r} is {type(text).__name__}, and text is wanted"
+        )
+    return _valid(text, field, path, number)
+
+
+def texts_field(
+    row: dict[str, object], field: str, path: str | pathlib.Path, number: int, hint: str
+) -> list[str]:
+    """The texts of a field that is a text or a list of texts; arguments as of :func:`text_field`.
+
+    Raises:
+        DataError: The field is missing, or is not valid text.
+
+    Example:
+        >>> row = {"one": "a", "two": ["b", "c"]}
+        >>> [texts_field(row, name, "example", 1, "name another") for name in row]
+        [['a'], ['b', 'c']]
+    """
+    found = _present(row, field, path, number, hint)
+    texts = found if isinstance(found, list) else [found]
+    kept = []
+    for text in texts:
+        if not isinstance(text, str):
+            inside = "holds" if texts is found else "is"
+            raise DataError(
+                f"{path}:{number}: field {field!r} {inside} {type(text).__name__}, and text or a "
+                f"list of texts is wanted"
+            )
+        kept.append(_valid(text, field, path, number))
+    return kept
+
+
+def _present(
+    row: dict[str, object], field: str, path: str | pathlib.Path, number: int, hint: str
+) -> object:
     if field not in row:
         raise DataError(
             f"{path}:{number}: no field {field!r}, only {', '.join(map(repr, row)) or 'none'}: "
             f"{hint}"
         )
-    text = row[field]
-    if not isinstance(text, str):
-        raise DataError(
-            f"{path}:{number}: field {field!r} is {type(text).__name__}, and text is wanted"
-        )
+    return row[field]
+
+
+def _valid(text: str, field: str, path: str | pathlib.Path, number: int) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:

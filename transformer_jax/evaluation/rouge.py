@@ -86,17 +86,17 @@ def rouge_scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]])
     return RougeScores(**totals, signature=_signature(number), summaries=len(hypotheses))
 
 
-def lead(text: str, count: int = 1) -> str:
+def lead(parts: Sequence[str], count: int = 1) -> str:
     r"""The first sentences of a text, a line each: a baseline that is hard to beat for news.
 
     Example:
-        >>> lead("It rains. Take a coat. Go.", 2)
+        >>> lead(["It rains.", "Take a coat.", "Go."], 2)
         'It rains.\nTake a coat.'
     """
-    return "\n".join(sentences(text)[:count])
+    return "\n".join(parts[:count])
 
 
-def oracle(text: str, references: Sequence[str], *, most: int = 3) -> str:
+def oracle(parts: Sequence[str], references: Sequence[str], *, most: int = 3) -> str:
     """The sentences of a text that together have the highest ROUGE, chosen greedily.
 
     One after the other, that sentence is added with which the sum of ROUGE-1 and ROUGE-2 grows
@@ -104,7 +104,7 @@ def oracle(text: str, references: Sequence[str], *, most: int = 3) -> str:
     what an extractive summarizer could reach that knew the references.
 
     Args:
-        text: The source.
+        parts: The sentences of the source.
         references: One or more.
         most: Most sentences.
 
@@ -113,16 +113,16 @@ def oracle(text: str, references: Sequence[str], *, most: int = 3) -> str:
 
     Example:
         >>> import pytest; _ = pytest.importorskip("rouge_score")  # the extra
-        >>> oracle("It rains. The cat sat on the mat. Go.", ["a cat on a mat"])
+        >>> oracle(["It rains.", "The cat sat on the mat.", "Go."], ["a cat on a mat"])
         'The cat sat on the mat.'
     """
-    score, found = _scorer(_TYPES[:2]), sentences(text)
+    score = _scorer(_TYPES[:2])
     chosen: list[int] = []
     best = 0.0
     while len(chosen) < most:
         values = {
-            i: sum(score(references, _together(found, [*chosen, i])).values())
-            for i in range(len(found))
+            i: sum(score(references, _together(parts, [*chosen, i])).values())
+            for i in range(len(parts))
             if i not in chosen
         }
         top = max(values, key=lambda i: values[i], default=None)
@@ -130,7 +130,7 @@ def oracle(text: str, references: Sequence[str], *, most: int = 3) -> str:
             break
         best = values[top]
         chosen.append(top)
-    return _together(found, chosen)
+    return _together(parts, chosen)
 
 
 def _together(found: Sequence[str], chosen: Sequence[int]) -> str:

@@ -12,6 +12,7 @@ from transformer_jax.parallel.sharding import num_batch_shards
 from transformer_jax.runs.any_run import AnyRun, BucketedRunType, RunType
 from transformer_jax.runs.encoder_settings import FinetuneRun, PretrainRun
 from transformer_jax.runs.language_settings import LanguageRun
+from transformer_jax.runs.summarization_settings import SummarizationRun
 from transformer_jax.runs.translation_settings import Run as TranslationRun
 from transformer_jax.tasks.scores import MEASURES
 from transformer_jax.training.activity import log
@@ -97,8 +98,10 @@ def length_limit(run: AnyRun) -> tuple[str, int]:
 
 def _check_best(run: AnyRun) -> None:
     match run:
+        case SummarizationRun():
+            more: tuple[str, ...] = ("rouge1", "rouge2", "rougeL", "rougeLsum")
         case TranslationRun():
-            more: tuple[str, ...] = ("sacrebleu",)
+            more = ("sacrebleu",)
         case PretrainRun():
             more = ("valid_mlm_accuracy",)
         case FinetuneRun():

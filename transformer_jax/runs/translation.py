@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.data.sources import Splits, load_splits
@@ -20,7 +22,9 @@ from transformer_jax.training.activity import log
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.task import Task
 
-__all__ = ["begin", "make_task", "open_run", "read", "train"]
+__all__ = ["begin", "begin_with", "make_task", "open_run", "read", "started", "train"]
+
+Texts = TypeVar("Texts")
 
 read = Run.read
 
@@ -29,7 +33,27 @@ _FAMILIES = ("encoder-decoder", *ENCODERS)  # that a translator can start from
 
 def begin(run: Run, named: Run) -> tuple[Run, RunDirectory, Splits]:
     """Create a run directory; returns the run with all settings, its directory, and its texts."""
-    start = None
+    splits, directory = begin_with(
+        run, named, open_run, lambda found: [*found.train.sources, *found.train.targets]
+    )
+    return Run.read(directory), directory, splits
+
+
+def begin_with(
+    run: Run,
+    named: Run,
+    open_texts: Callable[[Any], Texts],
+    training_texts: Callable[[Texts], list[str]],
+) -> tuple[Texts, RunDirectory]:
+    """Create the run directory of any pairs of texts; returns what was read, and the directory.
+
+    Args:
+        run: The settings.
+        named: The settings before flags changed them.
+        open_texts: Reads the texts of a run.
+        training_texts: Those that a tokenizer is trained on.
+    """
+    start: Initial | None = None
     if run.init_from is not None:
         if isinstance(run, RecurrentRun):
             raise ConfigError(
@@ -40,16 +64,14 @@ def begin(run: Run, named: Run) -> tuple[Run, RunDirectory, Splits]:
         check_layers(run, start)
     given = start is None and run.model.vocab_size != named.model.vocab_size
     run = checks.checked(run, named)
-    splits = open_run(run)
-    pairs = splits.train
+    texts = open_texts(run)
 
     def learn() -> Tokenizer:
         if start is not None:
             return start.tokenizer
-        return beginning.learn_tokenizer(run.tokenizer, [*pairs.sources, *pairs.targets])
+        return beginning.learn_tokenizer(run.tokenizer, training_texts(texts))
 
-    directory = beginning.begin(run, learn, _resolved, vocab_given=given)
-    return Run.read(directory), directory, splits
+    return texts, beginning.begin(run, learn, _resolved, vocab_given=given)
 
 
 def open_run(run: Run) -> Splits:
@@ -89,6 +111,11 @@ def make_task(run: Run, directory: RunDirectory, tokenizer: Tokenizer, splits: S
         evaluation=run.evaluation,
         cache=directory.path / "store",
     )
+    return started(task, run, tokenizer)
+
+
+def started(task: Task, run: Run, tokenizer: Tokenizer) -> Task:
+    """The task with the settings of a run, what it starts from and what of it is trained."""
     initial = initial_of(run, _FAMILIES, tokenizer)
     if initial is None:
         return dataclasses.replace(task, settings=run)

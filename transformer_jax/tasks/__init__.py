@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     )
     from transformer_jax.tasks.language_model_task import language_model
     from transformer_jax.tasks.masked_lm_task import masked_lm
+    from transformer_jax.tasks.summarization_task import summarization
     from transformer_jax.tasks.translation_task import translation
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "question_answering",
     "regression",
     "sequence_classification",
+    "summarization",
     "token_classification",
     "translation",
 ]
@@ -36,6 +38,7 @@ _MODULES = {
     "denoising": "denoising_task",
     "language_model": "language_model_task",
     "masked_lm": "masked_lm_task",
+    "summarization": "summarization_task",
     "translation": "translation_task",
 }
 

@@ -6,6 +6,7 @@ from typing import Literal
 from transformer_jax.config import TransformerConfig
 from transformer_jax.data.denoising import NoiseConfig
 from transformer_jax.data.sources import ReadOptions
+from transformer_jax.data.summaries import SummaryOptions
 from transformer_jax.recurrent_config import ModelConfig
 
 __all__ = [
@@ -17,6 +18,8 @@ __all__ = [
     "MaskedLMSettings",
     "PairSettings",
     "SentenceObjectiveSettings",
+    "SummarizationSettings",
+    "SummarySettings",
     "TranslationSettings",
 ]
 
@@ -34,6 +37,21 @@ class TranslationSettings:
 
     model: ModelConfig
     data: PairSettings
+
+
+@dataclasses.dataclass(frozen=True)
+class SummarySettings:
+    """How texts and summaries are read."""
+
+    read: SummaryOptions
+
+
+@dataclasses.dataclass(frozen=True)
+class SummarizationSettings:
+    """A summarizer."""
+
+    model: ModelConfig
+    data: SummarySettings
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,7 +25,7 @@ from transformer_jax.training.activity import log, working
 from transformer_jax.training.state import split
 from transformer_jax.training.task import Data, Metric, Task, fingerprint
 
-__all__ = ["EvaluationConfig", "score_pairs", "translation"]
+__all__ = ["EvaluationConfig", "score_pairs", "show", "translation"]
 
 _WIDEST = 160  # characters of a sentence that are shown
 
@@ -162,19 +162,20 @@ class _Bleu:
         self.translator.params = params
         with working(f"translating {plural(len(self.sources), 'validation sentence')}"):
             texts = [done.text for done in self.translator.translate(self.sources)]
-        self._show(texts)
+        show(Pairs(self.sources, self.targets, ""), texts, self.shown)
         bleu = translation_scores(texts, self.targets, lowercase=self.lowercase).bleu
         return {"sacrebleu": bleu}
 
-    def _show(self, texts: list[str]) -> None:
-        """The first translations beside their sources and references."""
-        for i in range(min(self.shown, len(texts))):
-            for what, text in (
-                ("source", self.sources[i]),
-                ("reference", self.targets[i]),
-                ("hypothesis", texts[i]),
-            ):
-                log(f"  {what:<10}  {text if len(text) <= _WIDEST else text[:_WIDEST] + ' …'}")
+
+def show(pairs: Pairs, texts: Sequence[str], count: int) -> None:
+    """Log the first texts that a model wrote, beside their sources and references."""
+    for i in range(min(count, len(texts))):
+        for what, text in (
+            ("source", pairs.sources[i]),
+            ("reference", pairs.targets[i]),
+            ("hypothesis", texts[i]),
+        ):
+            log(f"  {what:<10}  {text if len(text) <= _WIDEST else text[:_WIDEST] + ' …'}")
 
 
 def _tester(

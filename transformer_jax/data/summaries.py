@@ -1,0 +1,157 @@
+"""Texts and their summaries, from JSONL."""
+
+import dataclasses
+
+from transformer_jax.data.pairs import Pairs, hold_out
+from transformer_jax.data.sentences import sentences
+from transformer_jax.data.tables import parse_object, texts_field
+from transformer_jax.data.text import read_lines
+from transformer_jax.errors import ConfigError, DataError, at_least
+
+__all__ = [
+    "Summaries",
+    "SummaryData",
+    "SummaryOptions",
+    "SummarySplits",
+    "load_summaries",
+    "read_summaries",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class SummaryOptions:
+    """How texts and summaries are read."""
+
+    fields: tuple[str, str] = ("source", "target")  # JSONL keys: a text or a list of texts each
+    lowercase: bool = False  # lower-case everything
+    max_length: int = 512  # most tokens of a text and of a summary; longer ones are truncated
+    validation_size: int = 1000  # texts held out of training where none are given; at most 1/10
+
+
+@dataclasses.dataclass(frozen=True)
+class SummaryData:
+    """Where texts and summaries come from: JSONL files (.gz is unpacked)."""
+
+    train: str | None = None  # texts to train on
+    valid: str | None = None  # validation texts; without them a part of training is held out
+    test: str | None = None  # test texts
+    read: SummaryOptions = SummaryOptions()
+
+    def __post_init__(self) -> None:
+        at_least("data.read", self.read, max_length=2, validation_size=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Summaries:
+    """Texts with one or more summaries each.
+
+    Attributes:
+        parts: The sentences of each text.
+        references: The summaries of each.
+        name: For messages.
+        empty: How many were left out, as their text or all their summaries were empty.
+    """
+
+    parts: list[list[str]]
+    references: list[list[str]]
+    name: str
+    empty: int = 0
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    @property
+    def sources(self) -> list[str]:
+        """The texts, in one line each."""
+        return [" ".join(parts) for parts in self.parts]
+
+    def pairs(self, *, every: bool = False) -> Pairs:
+        """The texts with their first summary, or with every one, to train on."""
+        rows = [
+            (source, reference)
+            for source, references in zip(self.sources, self.references, strict=True)
+            for reference in (references if every else references[:1])
+        ]
+        counts = {"empty": self.empty} if self.empty else {}
+        return Pairs([source for source, _ in rows], [one for _, one in rows], self.name, counts)
+
+    def select(self, rows: list[int], name: str) -> "Summaries":
+        """Some of the texts."""
+        references = [self.references[i] for i in rows]
+        return Summaries([self.parts[i] for i in rows], references, name)
+
+
+@dataclasses.dataclass(frozen=True)
+class SummarySplits:
+    """All texts of a run; ``tests`` by name."""
+
+    train: Summaries
+    valid: Summaries | None
+    tests: dict[str, Summaries]
+
+
+def load_summaries(data: SummaryData) -> SummarySplits:
+    """Training, validation and test texts of the settings.
+
+    Without ``data.valid`` a part of training is held out, chosen by a hash of the text.
+
+    Raises:
+        ConfigError: The settings name no data.
+        DataError: A file cannot be read, or holds no summaries.
+    """
+    if data.train is None:
+        raise ConfigError("no training data: give data.train, a JSONL file")
+    train, valid = read_summaries(data.train, data.read, "data.train"), None
+    if data.valid is not None:
+        valid = read_summaries(data.valid, data.read, "data.valid")
+    else:
+        numbers = [str(i) for i in range(len(train))]
+        rest, held = hold_out(Pairs(train.sources, numbers, ""), data.read.validation_size)
+        if held is not None:
+            valid = train.select([int(i) for i in held.targets], f"{train.name} (held out)")
+            kept = train.select([int(i) for i in rest.targets], train.name)
+            train = dataclasses.replace(kept, empty=train.empty)
+    tests = {}
+    if data.test is not None:
+        tests["test"] = read_summaries(data.test, data.read, "data.test")
+    return SummarySplits(train, valid, tests)
+
+
+def read_summaries(
+    path: str, read: SummaryOptions = SummaryOptions(), where: str = "data.train"
+) -> Summaries:
+    """The texts and summaries of a JSONL file.
+
+    A text that is a list is its sentences, else they are found by
+    :func:`transformer_jax.data.sentences.sentences`; a list of summaries is several references.
+    Blanks and line ends become one blank.
+
+    Args:
+        path: The file.
+        read: Keys, lower-casing.
+        where: The setting that holds ``path``, for messages.
+
+    Raises:
+        DataError: The file cannot be read, a line is no JSON object or lacks a field, or nothing is
+            left.
+    """
+    clean = lambda text: " ".join((text.lower() if read.lowercase else text).split())
+    hint = "name the two with data.read.fields"
+    texts, summaries, empty = [], [], 0
+    for number, line in enumerate(read_lines(path, where), 1):
+        if not line:
+            continue
+        row = parse_object(line, path, number)
+        source, target = (texts_field(row, key, path, number, hint) for key in read.fields)
+        given = source if len(source) > 1 else [one for text in source for one in sentences(text)]
+        parts = [text for text in map(clean, given) if text]
+        references = [text for text in map(clean, target) if text]
+        if parts and references:
+            texts.append(parts)
+            summaries.append(references)
+        else:
+            empty += 1
+    if not texts:
+        why = f"all {empty} of its lines have an empty side" if empty else "it is empty"
+        raise DataError(f"{path}: no summaries: {why}")
+    return Summaries(texts, summaries, path, empty)

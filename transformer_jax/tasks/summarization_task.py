@@ -1,0 +1,164 @@
+"""Summarization: texts and summaries, an encoder-decoder, and ROUGE of what it writes (row T16)."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.data.plan import Batching
+from transformer_jax.data.sources import ReadOptions, Splits
+from transformer_jax.data.summaries import Summaries, SummaryOptions, SummarySplits
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.decoding.options import BeamSearchConfig
+from transformer_jax.decoding.translator import Translator
+from transformer_jax.errors import at_least, plural
+from transformer_jax.evaluation.rouge import RougeScores, lead, oracle, rouge_scores
+from transformer_jax.recurrent_config import ModelConfig
+from transformer_jax.tasks.scores import aligned
+from transformer_jax.tasks.settings import SummarizationSettings, SummarySettings
+from transformer_jax.tasks.translation_task import EvaluationConfig, show, translation
+from transformer_jax.training.activity import working
+from transformer_jax.training.state import split
+from transformer_jax.training.task import Metric, Task
+
+__all__ = ["SummaryEvaluation", "score_summaries", "summarization"]
+
+_NAMES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+
+
+@dataclasses.dataclass(frozen=True)
+class SummaryEvaluation:
+    """What is summarized to see how good the model is."""
+
+    texts: int = 100  # validation texts summarized greedily while training; 0 is none
+    shown: int = 1  # of these, how many are shown with their references at each evaluation
+    num_beams: int = 4  # for the test texts in the end; 1 is greedy search
+    max_length: int = 128  # most tokens of a summary that is written
+    lead: int = 1  # sentences of the baseline that takes the first ones
+    oracle: int = 3  # most sentences of the extractive oracle
+
+    def __post_init__(self) -> None:
+        at_least("evaluation", self, texts=0, shown=0, num_beams=1, max_length=1, lead=1, oracle=1)
+
+    def search(self, num_beams: int) -> BeamSearchConfig:
+        """The search for summaries."""
+        return BeamSearchConfig(num_beams=num_beams, max_len_a=0.0, max_len_b=self.max_length)
+
+
+def summarization(
+    data: SummarySplits,
+    config: ModelConfig,
+    tokenizer: Tokenizer,
+    *,
+    batching: Batching = Batching(),
+    label_smoothing: float = 0.1,
+    read: SummaryOptions = SummaryOptions(),
+    evaluation: SummaryEvaluation = SummaryEvaluation(),
+    cache: Path | None = None,
+) -> Task:
+    """Summarization of texts by an encoder-decoder: translation into fewer words.
+
+    Every reference is a target of training. Validation measures ``valid_loss`` without label
+    smoothing and ROUGE of greedy summaries; the best checkpoint is tested by beam search beside the
+    first sentences and the extractive oracle.
+
+    Args:
+        data: Texts and summaries for training, validation and tests.
+        config: Of the model, a Transformer or recurrent.
+        tokenizer: Of both.
+        batching: How texts are put into batches.
+        label_smoothing: Probability spread over the vocabulary in training.
+        read: Longest texts.
+        evaluation: What is summarized while and after training.
+        cache: A folder that keeps token ids; None keeps them in memory.
+
+    Raises:
+        ConfigError: ``rouge-score`` is not installed, and is needed to measure.
+    """
+    valid = None if data.valid is None else data.valid.pairs()
+    task = translation(
+        Splits(data.train.pairs(every=True), valid, {}),
+        config,
+        tokenizer,
+        batching=batching,
+        label_smoothing=label_smoothing,
+        read=ReadOptions(max_length=read.max_length, too_long="truncate"),
+        evaluation=EvaluationConfig(sentences=0),
+        cache=cache,
+    )
+    measured = None
+    if data.valid is not None and evaluation.texts:
+        rows = list(range(min(evaluation.texts, len(data.valid))))
+        measured = _Measured(data.valid.select(rows, data.valid.name), tokenizer, evaluation)
+    return dataclasses.replace(
+        task,
+        metrics=(Metric("valid_loss", "lower"), *(Metric(name, "higher") for name in _NAMES)),
+        evaluate=measured,
+        test=_tester(data, tokenizer, evaluation),
+        settings=SummarizationSettings(config, SummarySettings(read)),
+    )
+
+
+class _Measured:
+    """ROUGE of greedy summaries of validation texts."""
+
+    def __init__(self, texts: Summaries, tokenizer: Tokenizer, evaluation: SummaryEvaluation):
+        self.texts, self.tokenizer, self.evaluation = texts, tokenizer, evaluation
+        self.translator: Translator | None = None
+
+    def __call__(self, model: Any) -> Mapping[str, float]:
+        graph, params = split(model)
+        if self.translator is None:
+            search = self.evaluation.search(num_beams=1)
+            self.translator = Translator((graph, params), self.tokenizer, search=search)
+        # Programs are kept from one evaluation to the next.
+        self.translator.params = params
+        with working(f"summarizing {plural(len(self.texts), 'validation text')}"):
+            written = [done.text for done in self.translator.translate(self.texts.sources)]
+        show(self.texts.pairs(), written, self.evaluation.shown)
+        scores = dataclasses.asdict(rouge_scores(written, self.texts.references))
+        return {name: scores[name] for name in _NAMES}
+
+
+def _tester(
+    data: SummarySplits, tokenizer: Tokenizer, evaluation: SummaryEvaluation
+) -> Callable[[Any, int], dict[str, Any]]:
+    """Prints and returns ROUGE of a model on test texts, or else on validation texts."""
+    parts = data.tests or ({} if data.valid is None else {"valid": data.valid})
+
+    def test(model: Any, step: int) -> dict[str, Any]:
+        found = {}
+        for name, texts in parts.items():
+            print(f"{name}: {plural(len(texts), 'text')}", flush=True)
+            found[name] = score_summaries(model, tokenizer, texts, evaluation)[0]
+        return {"evaluated_step": step, "tests": found}
+
+    return test
+
+
+def score_summaries(
+    model: Any, tokenizer: Tokenizer, texts: Summaries, evaluation: SummaryEvaluation
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """ROUGE of a model's summaries beside baselines, printed and returned, and the summaries."""
+    search = evaluation.search(evaluation.num_beams)
+    translator = Translator(model, tokenizer, search=search)
+    written = [done.text for done in translator.translate(texts.sources)]
+    pairs = list(zip(texts.parts, texts.references, strict=True))
+    rows = {
+        f"model, {plural(evaluation.num_beams, 'beam')}": written,
+        f"lead-{evaluation.lead}": [lead(parts, evaluation.lead) for parts, _ in pairs],
+        f"oracle-{evaluation.oracle}": [
+            oracle(parts, wanted, most=evaluation.oracle) for parts, wanted in pairs
+        ],
+    }
+    scores = {name: rouge_scores(found, texts.references) for name, found in rows.items()}
+    print(_table(scores), flush=True)
+    return {name: dataclasses.asdict(found) for name, found in scores.items()}, written
+
+
+def _table(scores: Mapping[str, RougeScores]) -> str:
+    """A row for the model and for each baseline."""
+    rows = [["summaries", "ROUGE-1", "ROUGE-2", "ROUGE-L", "ROUGE-Lsum"]]
+    for name, found in scores.items():
+        rows.append([name, *(f"{getattr(found, one):.2f}" for one in _NAMES)])
+    return f"{aligned(rows)}\n{next(iter(scores.values())).signature}"
