@@ -13,6 +13,7 @@ from transformer_jax.training.stored import steps
 # What each command is given beside the run; only verify and convert have no flag to allow it.
 ARGUMENTS = {
     "translate": [], "generate": ["a"], "prompt": ["--task", "in-context"], "score": ["FILE"],
+    "diversity": ["FILE"],
     "fill-mask": ["a [MASK]"], "classify": ["a"], "tag": ["a"], "embed": ["FILE"],
     "answer": ["a", "--context", "FILE"],
     "semantic-search": ["FILE", "a"], "probe": ["FILE"], "word-vectors": ["a", "a a"],

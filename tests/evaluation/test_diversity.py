@@ -7,7 +7,7 @@ import pytest
 import sacrebleu
 
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.evaluation.diversity import distinct_n, self_bleu
+from transformer_jax.evaluation.diversity import distinct_n, diversity, self_bleu
 
 TEXTS = ["the cat sat on the mat", "the cat sat on a mat", "a dog ran off with my shoe"]
 
@@ -52,3 +52,13 @@ def test_what_cannot_be_compared_is_refused():
         self_bleu(["a"])
     with pytest.raises(ConfigError, match="n is 0: at least 1"):
         distinct_n(["a"], 0)
+
+
+def test_diversity_compares_the_texts_of_a_line_with_each_other_alone():
+    found = diversity([[TEXTS[0]] * 3, [TEXTS[2]] * 3])
+    assert found.self_bleu == pytest.approx(100.0)
+    assert found.distinct_2 == pytest.approx(distinct_n([TEXTS[0], TEXTS[2]], 2) / 3)
+    assert found.words == pytest.approx((6 + 7) / 2)
+    assert diversity([["a b"], ["a c"]]).self_bleu is None
+    with pytest.raises(DataError, match="no texts"):
+        diversity([[]])

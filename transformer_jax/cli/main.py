@@ -17,6 +17,7 @@ from transformer_jax.cli.classify import Classify
 from transformer_jax.cli.complexity import Complexity
 from transformer_jax.cli.convert import Convert
 from transformer_jax.cli.describe import Describe
+from transformer_jax.cli.diversity import DiversityCommand
 from transformer_jax.cli.embed import Embed
 from transformer_jax.cli.errors import guarded, leave, terminated
 from transformer_jax.cli.export import Export
@@ -46,6 +47,7 @@ COMMANDS: dict[str, Any] = {
     "translate": Translate,
     "generate": Generate,
     "prompt": Prompt,
+    "diversity": DiversityCommand,
     "score": Score,
     "fill-mask": FillMask,
     "classify": Classify,

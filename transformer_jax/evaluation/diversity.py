@@ -1,12 +1,54 @@
 """How much texts differ from each other."""
 
+import dataclasses
 from collections.abc import Sequence
 
 from sacrebleu.metrics import BLEU
 
 from transformer_jax.errors import ConfigError, DataError
 
-__all__ = ["distinct_n", "self_bleu"]
+__all__ = ["Diversity", "distinct_n", "diversity", "self_bleu"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Diversity:
+    """How much the texts of one way to write differ.
+
+    Attributes:
+        distinct_1: Different words divided by all words, of all texts.
+        distinct_2: The same of pairs of words.
+        self_bleu: Of the texts of a line against each other, the mean over lines, 0 to 100; None
+            where each line has one text.
+        words: Words of a text, on average.
+    """
+
+    distinct_1: float
+    distinct_2: float
+    self_bleu: float | None
+    words: float
+
+
+def diversity(texts: Sequence[Sequence[str]]) -> Diversity:
+    """How much texts differ, of one or more texts for each of some lines.
+
+    Raises:
+        DataError: There are no texts.
+
+    Example:
+        >>> diversity([["a cat sat", "a cat sat"], ["one dog ran", "it rains"]]).distinct_1
+        0.7272727272727273
+    """
+    every = [text for row in texts for text in row]
+    if not every:
+        raise DataError("there are no texts to compare")
+    several = [row for row in texts if len(row) > 1]
+    scores = [self_bleu(row) for row in several]
+    return Diversity(
+        distinct_n(every, 1),
+        distinct_n(every, 2),
+        sum(scores) / len(scores) if scores else None,
+        sum(len(text.split()) for text in every) / len(every),
+    )
 
 
 def distinct_n(texts: Sequence[str], n: int) -> float:

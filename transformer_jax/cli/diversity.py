@@ -1,0 +1,148 @@
+"""``transformer-jax diversity``: how much texts differ under greedy, beam search and sampling."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tyro
+
+from transformer_jax.cli.describe import plain_table
+from transformer_jax.cli.output import check_file, escaped, note, write_json, writing, wrote
+from transformer_jax.cli.run_command import PredictionCommand
+from transformer_jax.errors import ConfigError, DataError, plural
+
+if TYPE_CHECKING:
+    from transformer_jax.evaluation.diversity import Diversity
+
+__all__ = ["DiversityCommand"]
+
+
+@dataclasses.dataclass(frozen=True)
+class DiversityCommand(PredictionCommand):
+    """Compare how much the texts of a model differ: greedy, beam search and sampling."""
+
+    run: tyro.conf.Positional[Path]
+    """Run directory or Hugging Face folder of a language model or a translator."""
+    file: tyro.conf.Positional[Path]
+    """File with one prompt, or one sentence to translate, per line; - is standard input."""
+    number: int = 5
+    """Texts for each line: as many beams, or as many samples."""
+    max_new_tokens: int = 64
+    """Maximum number of new tokens of a text."""
+    temperatures: tuple[float, ...] = (0.7, 1.0)
+    """Temperatures to sample with."""
+    top_k: int = 40
+    """Sample from the k most probable tokens, as one of the ways."""
+    top_p: float = 0.9
+    """Nucleus sampling with this probability, as one of the ways."""
+    seed: int = 0
+    """Random seed for sampling."""
+    checkpoint: str = "best"
+    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
+    show: int = 0
+    """Number of lines whose texts are printed too."""
+    json: Path | None = None
+    """Output file of all texts and figures."""
+    output: Path | None = None
+    """Output file of the picture: .png, .svg or .html."""
+
+    def __call__(self) -> int:
+        """Prints a row for each way, and writes the files that are asked for."""
+        self.check()
+        from transformer_jax.cli.request_lines import prompt_lines
+        from transformer_jax.predictors.runs import as_trained
+
+        prepare = as_trained(self.run, trim=False)
+        lines = [prepare(line) for line in prompt_lines(self.file, "FILE") if line.strip()]
+        if not lines:
+            raise DataError(f"{self.file}: no lines: it is empty")
+        from transformer_jax.evaluation.diversity import diversity
+        from transformer_jax.predictors.varieties import write_varieties
+
+        found = write_varieties(
+            self.run, lines, self.ways(), checkpoint=self.checkpoint,
+            max_new_tokens=self.max_new_tokens, seed=self.seed,
+        )  # fmt: skip
+        rows = {name: diversity(texts) for name, texts in found.items()}
+        print(_table(rows))
+        note(
+            f"{plural(len(lines), 'line')}; self-BLEU compares the {self.number} texts of each "
+            f"line; distinct n-grams are those of all texts of a way, and fall with their number"
+        )
+        for i in range(min(self.show, len(lines))):
+            for name, texts in found.items():
+                for text in texts[i]:
+                    print(f"{i + 1}\t{name}\t{escaped(text)}")
+        self.write(lines, found, rows)
+        return 0
+
+    def check(self) -> None:
+        """Refuses settings before anything is read.
+
+        Raises:
+            ConfigError: A setting out of its range, or a file name with another ending.
+        """
+        from transformer_jax.visual.figures import SUFFIXES
+
+        check_file("--json", self.json, (".json",))
+        check_file("--output", self.output, SUFFIXES)
+        for name, least in (("number", 2), ("max_new_tokens", 1), ("top_k", 1), ("show", 0)):
+            if getattr(self, name) < least:
+                flag = name.replace("_", "-")
+                raise ConfigError(f"--{flag} is {getattr(self, name)}: at least {least}")
+        if not 0 < self.top_p <= 1:
+            raise ConfigError(f"--top-p is {self.top_p}: above 0, at most 1")
+        for temperature in self.temperatures:
+            if temperature <= 0:
+                raise ConfigError(f"--temperatures {temperature}: above 0, as 0 is greedy search")
+
+    def ways(self) -> dict[str, dict[str, Any]]:
+        """The settings of each way to write, by name."""
+        samples = {"num_return_sequences": self.number}
+        warm = {
+            f"temperature {value:g}": samples | {"temperature": value}
+            for value in self.temperatures
+        }
+        return {
+            "greedy": {"temperature": 0.0},
+            f"beam search, {self.number}": {"num_beams": self.number, "nbest": self.number},
+            **warm,
+            f"top-k {self.top_k}": samples | {"top_k": self.top_k},
+            f"top-p {self.top_p:g}": samples | {"top_p": self.top_p},
+        }
+
+    def write(
+        self,
+        lines: Sequence[str],
+        found: dict[str, list[list[str]]],
+        rows: "dict[str, Diversity]",
+    ) -> None:
+        """Writes the JSON file and the picture, if they are asked for."""
+        if self.json is not None:
+            content = {
+                name: dataclasses.asdict(row) | {"texts": found[name]} for name, row in rows.items()
+            }
+            write_json("--json", self.json, {"lines": list(lines), "ways": content})
+        if self.output is not None:
+            from transformer_jax.visual.diversity import plot_diversity
+
+            with writing("--output", self.output):
+                plot_diversity(self.output, rows, self.number)
+        if written := [path for path in (self.json, self.output) if path is not None]:
+            wrote(*written)
+
+
+def _table(rows: "dict[str, Diversity]") -> str:
+    head = ("way", "distinct-1", "distinct-2", "self-BLEU", "words")
+    cells = [
+        (
+            name,
+            f"{row.distinct_1:.3f}",
+            f"{row.distinct_2:.3f}",
+            "–" if row.self_bleu is None else f"{row.self_bleu:.1f}",
+            f"{row.words:.1f}",
+        )
+        for name, row in rows.items()
+    ]
+    return plain_table(head, cells, left=1)

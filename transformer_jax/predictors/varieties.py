@@ -1,0 +1,80 @@
+"""Several texts for each line in several ways, by a language model or a translator."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.decoding.generate import SamplingConfig
+from transformer_jax.decoding.options import BeamSearchConfig
+from transformer_jax.decoding.requests import GenerationRequest, LanguageModel, numbered
+from transformer_jax.decoding.translator import Translator
+from transformer_jax.keys import key_for
+from transformer_jax.predictors.runs import load, load_language, open_directory, refuse_others
+from transformer_jax.training.activity import working
+
+__all__ = ["write_varieties"]
+
+_FAMILIES = ("encoder-decoder", "decoder", "ngram")
+
+
+def write_varieties(
+    run: Path,
+    lines: Sequence[str],
+    ways: Mapping[str, Mapping[str, Any]],
+    *,
+    checkpoint: str = "best",
+    max_new_tokens: int = 64,
+    seed: int = 0,
+) -> dict[str, list[list[str]]]:
+    """The texts of each line, by the name of the way.
+
+    Args:
+        run: A run directory or Hugging Face folder of a language model or a translator.
+        lines: Prompts, or sentences to translate.
+        ways: Settings of :class:`GenerationRequest` by name; more than one beam is beam search.
+        checkpoint: As in :func:`.chosen_checkpoint`.
+        max_new_tokens: Most tokens of a text.
+        seed: Of samples.
+
+    Raises:
+        ConfigError: The run is of another family, or a setting is out of its range.
+    """
+    found = {}
+    if refuse_others(open_directory(run), _FAMILIES) == "encoder-decoder":
+        translator = Translator(*load(run, checkpoint))
+        for name, way in ways.items():
+            with working(f"writing: {name}"):
+                found[name] = _translations(translator, lines, way, max_new_tokens, seed)
+        return found
+    model = load_language(run, checkpoint)
+    for name, way in ways.items():
+        with working(f"writing: {name}"):
+            found[name] = _continuations(model, lines, way, max_new_tokens, seed)
+    return found
+
+
+def _continuations(
+    model: LanguageModel, lines: Sequence[str], way: Mapping[str, Any], most: int, seed: int
+) -> list[list[str]]:
+    requests = [GenerationRequest(line, max_new_tokens=most, seed=seed, **way) for line in lines]
+    return [[one.text for one in texts] for texts in model.generate(numbered(requests))]
+
+
+def _translations(
+    translator: Translator, lines: Sequence[str], way: Mapping[str, Any], most: int, seed: int
+) -> list[list[str]]:
+    how = dict(way)
+    samples = how.pop("num_return_sequences", 1)
+    search = BeamSearchConfig(
+        how.pop("num_beams", 1), how.pop("nbest", 1), max_len_a=0.0, max_len_b=most
+    )
+    key = (
+        None if how.get("temperature") == 0.0 or search.num_beams > 1 else key_for(seed, "sampling")
+    )
+    # Each sample of a line is a line of its own, whose number its tokens are drawn from.
+    repeated = [line for line in lines for _ in range(samples)]
+    stream = translator.stream(repeated, search, sampling=SamplingConfig(**how), key=key)
+    found: list[list[str]] = [[] for _ in lines]
+    for i, done in enumerate(stream):
+        found[i // samples] += [one.text for one in done.hypotheses]
+    return found
