@@ -8,21 +8,19 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int
 
-from transformer_jax.config_dict import from_dict
 from transformer_jax.data.backends import SENTINEL, SPECIAL
 from transformer_jax.data.denoising import DenoisingPlan, check_tokenizer, num_sentinels
 from transformer_jax.data.documents import TextSplits
 from transformer_jax.data.loader import Batch
 from transformer_jax.data.token_file import sample_texts
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.parallel.inference import MeshProgram
 from transformer_jax.runs import begin as beginning
 from transformer_jax.runs import checks
 from transformer_jax.runs.begin import token_cache
 from transformer_jax.runs.denoising_settings import DenoisingRun
 from transformer_jax.runs.language import open_run
-from transformer_jax.runs.settings import batching_of
+from transformer_jax.runs.settings import batching_of, read_run
 from transformer_jax.runs.train import train as train_run
 from transformer_jax.tasks.denoising_task import denoising
 from transformer_jax.tasks.masked_lm_task import build_sentence_store
@@ -45,13 +43,7 @@ def read(directory: RunDirectory) -> DenoisingRun:
     Raises:
         CheckpointError: ``config.json`` is damaged, or of another kind of run.
     """
-    try:
-        run: DenoisingRun = from_dict(DenoisingRun, directory.settings())
-    except (ConfigError, TypeError, AttributeError) as error:
-        raise CheckpointError(
-            f"{directory.config}: {error}: not a denoising run, or of another version"
-        ) from None
-    return dataclasses.replace(run, output=str(directory.path))
+    return read_run(DenoisingRun, directory, "a denoising run")
 
 
 def begin(run: DenoisingRun, named: DenoisingRun) -> tuple[DenoisingRun, RunDirectory, TextSplits]:

@@ -4,19 +4,24 @@ import contextlib
 import contextvars
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
+from transformer_jax.config_dict import from_dict
 from transformer_jax.data.plan import Batching
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.training.run_directory import RunDirectory
 
 __all__ = [
     "StartConfig",
     "TokenizerConfig",
     "batching_of",
+    "read_run",
     "settings_given",
     "start_config",
     "was_given",
 ]
+
+Kind = TypeVar("Kind", bound=Any)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,3 +130,23 @@ def batching_of(training: Any) -> Batching:
         training.seed,
         training.pad_to_multiple_of,
     )
+
+
+def read_run(kind: type[Kind], directory: RunDirectory, what: str) -> Kind:
+    """The settings of the run of a directory.
+
+    Args:
+        kind: Their dataclass.
+        directory: The run directory.
+        what: How such a run is called, for messages.
+
+    Raises:
+        CheckpointError: ``config.json`` is damaged, or of another kind of run.
+    """
+    try:
+        run: Kind = from_dict(kind, directory.settings())
+    except (ConfigError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"{directory.config}: {error}: not {what}, or of another version"
+        ) from None
+    return dataclasses.replace(run, output=str(directory.path))

@@ -1,14 +1,11 @@
 """Summarization runs, from texts to ROUGE: ``seq2seq finetune summarize``."""
 
-import dataclasses
 import functools
 
-from transformer_jax.config_dict import from_dict
 from transformer_jax.data.summaries import SummarySplits, load_summaries
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.evaluation.rouge import check_installed
-from transformer_jax.runs.settings import batching_of
+from transformer_jax.runs.settings import batching_of, read_run
 from transformer_jax.runs.summarization_settings import SummarizationRun
 from transformer_jax.runs.train import train as train_run
 from transformer_jax.runs.translation import begin_with, started
@@ -25,13 +22,7 @@ def read(directory: RunDirectory) -> SummarizationRun:
     Raises:
         CheckpointError: ``config.json`` is damaged, or of another kind of run.
     """
-    try:
-        run: SummarizationRun = from_dict(SummarizationRun, directory.settings())
-    except (ConfigError, TypeError, AttributeError) as error:
-        raise CheckpointError(
-            f"{directory.config}: {error}: not the run of a summarizer, or of another version"
-        ) from None
-    return dataclasses.replace(run, output=str(directory.path))
+    return read_run(SummarizationRun, directory, "the run of a summarizer")
 
 
 def open_run(run: SummarizationRun) -> SummarySplits:
