@@ -1,14 +1,17 @@
-"""Train a language model from any text, resume a run, compare models on a text.
+r"""Train a language model from any text, align it, resume a run, compare models on a text.
 
     python -m experiments.decoder_only train python-docs
     python -m experiments.decoder_only train char-cpu --data.text shakespeare.txt
     python -m experiments.decoder_only train gpt2-small --data.text folder/ --mesh.fsdp 4
     python -m experiments.decoder_only train ngram --data.text shakespeare.txt --model.order 5
+    python -m experiments.decoder_only align dpo --init-from runs/char-cpu --data.train pairs.jsonl
+    python -m experiments.decoder_only align grpo --init-from runs/char-cpu \
+        --data.train prompts.jsonl --reward.file reward.py
     python -m experiments.decoder_only resume runs/char-cpu
     python -m experiments.decoder_only evaluate runs/char-cpu --text more.txt --compare runs/ngram
 
-``train NAME --help`` lists every setting. A run ends with perplexity and bits per character on its
-test texts, with n-gram models as baselines.
+``train NAME --help`` and ``align NAME --help`` list every setting. A run of texts ends with
+perplexity and bits per character on its test texts, with n-gram models as baselines.
 """
 
 import dataclasses
@@ -59,18 +62,33 @@ def _runs() -> dict[str, tuple[str, Any]]:
     return RUNS
 
 
-def _begin(run: Any, named: Any) -> tuple[Any, Any, Any]:
+def _align_runs() -> dict[str, tuple[str, Any]]:
+    from transformer_jax.runs.alignment_settings import ALIGN_RUNS
+
+    return ALIGN_RUNS
+
+
+def _part(run: Any) -> Any:
+    """The module that trains a run of this type."""
+    if hasattr(run, "align"):
+        from transformer_jax.runs import alignment
+
+        return alignment
     from transformer_jax.runs import language
 
-    return language.begin(run, named)
+    return language
+
+
+def _begin(run: Any, named: Any) -> tuple[Any, Any, Any]:
+    return _part(run).begin(run, named)  # type: ignore[no-any-return]
 
 
 def _read(directory: Any) -> tuple[Any, Any]:
-    from transformer_jax.runs.language import open_run
-    from transformer_jax.runs.language_settings import read
+    from transformer_jax.runs import alignment_settings, language_settings
 
-    run = read(directory)
-    return run, lambda: open_run(run)
+    aligned = "align" in directory.read_config()
+    run = (alignment_settings if aligned else language_settings).read(directory)
+    return run, lambda: _part(run).open_run(run)
 
 
 def _anew(run: Any) -> Any:
@@ -78,16 +96,14 @@ def _anew(run: Any) -> Any:
     return dataclasses.replace(run, first="auto") if hasattr(run, "first") else run
 
 
-def _train(*parts: Any, **how: Any) -> int:
-    from transformer_jax.runs import language
-
-    return language.train(*parts, **how)
+def _train(run: Any, *parts: Any, **how: Any) -> int:
+    return _part(run).train(run, *parts, **how)  # type: ignore[no-any-return]
 
 
 FAMILY = training.TrainingProgram(
     PROGRAM,
     __doc__ or "",
-    {"train": _runs},
+    {"train": _runs, "align": _align_runs},
     _begin,
     _read,
     _train,

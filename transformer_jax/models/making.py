@@ -15,6 +15,7 @@ from transformer_jax.models.heads import (
     TokenClassifier,
 )
 from transformer_jax.models.recurrent_translator import RecurrentEncoderDecoder
+from transformer_jax.models.valued_decoder import ValuedDecoder
 from transformer_jax.models.vision import ImageClassifier, VisionEncoder
 from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
 
@@ -32,6 +33,7 @@ def make_model(
     next_sentence: bool = True,
     task: TaskKind | None = None,
     labels: int = 0,
+    valued: bool = False,
     rngs: nnx.Rngs,
 ) -> Any:
     """A model with fresh parameters.
@@ -43,6 +45,7 @@ def make_model(
         next_sentence: Whether such an encoder also has a sentence-pair head (NSP or SOP).
         task: Task of a fine-tuned encoder or decoder; images are classified.
         labels: Number of classes or tags.
+        valued: Whether a decoder has a value head.
         rngs: Random streams of the initial parameters.
 
     Example:
@@ -54,7 +57,7 @@ def make_model(
     if isinstance(config, RecurrentConfig):
         return RecurrentEncoderDecoder(config, rngs=rngs)
     if kind == "decoder":
-        return Decoder(config, rngs=rngs)
+        return ValuedDecoder(config, rngs=rngs) if valued else Decoder(config, rngs=rngs)
     if kind == "encoder-decoder":
         return TransformerEncoderDecoder(config, rngs=rngs)
     if kind == "encoder":

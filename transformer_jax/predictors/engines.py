@@ -21,6 +21,7 @@ from transformer_jax.interop.ctranslate2_language import CTranslate2LanguageMode
 from transformer_jax.interop.ctranslate2_translator import CTranslate2Translator
 from transformer_jax.interop.export_plan import unscan_layers
 from transformer_jax.interop.hf_run_directory import model_of
+from transformer_jax.predictors.alignment import has_ends
 from transformer_jax.predictors.runs import (
     chosen_checkpoint,
     first_token,
@@ -104,7 +105,7 @@ def load_engine_language(
     return CTranslate2LanguageModel(
         *loaded[:3],
         start_token=first_token(loaded.run, loaded.tokenizer),
-        ends=loaded.run.read_config().get("first") != "newline",
+        ends=has_ends(loaded.run),
         shapes=shapes,
     )
 

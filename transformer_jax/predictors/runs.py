@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from transformer_jax.config import TransformerConfig
 from transformer_jax.config_dict import from_dict
 from transformer_jax.errors import CheckpointError, ConfigError, DataError, plural
+from transformer_jax.predictors.alignment import aligned_method, has_ends
 from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
 
 if TYPE_CHECKING:
@@ -169,7 +170,9 @@ def family(run: "RunDirectory") -> str:
     if config.encoder_layers and config.decoder_layers:
         return "encoder-decoder"
     side = "encoder" if config.encoder_layers else "decoder"
-    return f"{side}-task" if "task" in run.read_config() else side
+    return (
+        f"{side}-task" if "task" in run.read_config() or aligned_method(run) == "reward" else side
+    )
 
 
 def task_of(run: "RunDirectory") -> dict[str, Any]:
@@ -178,7 +181,11 @@ def task_of(run: "RunDirectory") -> dict[str, Any]:
     Raises:
         CheckpointError: ``config.json`` is damaged.
     """
-    task = run.read_config().get("task")
+    task = (
+        {"kind": "regress", "labels": []}
+        if aligned_method(run) == "reward"
+        else run.read_config().get("task")
+    )
     task = task if isinstance(task, dict) else {}
     if task.get("kind") not in TASKS or not isinstance(task.get("labels", []), list):
         raise CheckpointError(f"{run.config}: its task is none of {', '.join(TASKS)}: damaged?")
@@ -316,7 +323,7 @@ def abstract_model(run: "RunDirectory", config: ModelConfig) -> Any:
     from transformer_jax.models.making import make_model
 
     kind, fields = family(run), run.read_config()
-    how: dict[str, Any] = {}
+    how: dict[str, Any] = {"valued": True} if aligned_method(run) == "ppo" else {}
     if kind == "encoder":
         masking = fields.get("masking", {})
         objective = (
@@ -381,7 +388,7 @@ def load_language(
         model,
         tokenizer,
         start_token=first_token(run, tokenizer),
-        ends=run.read_config().get("first") != "newline",
+        ends=has_ends(run),
         shapes=shapes,
         dtype=dtype,
         context=context,

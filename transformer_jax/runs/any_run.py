@@ -2,6 +2,7 @@
 
 from typing import TypeAlias, TypeVar
 
+from transformer_jax.runs.alignment_settings import PolicyRun, PreferenceRun
 from transformer_jax.runs.denoising_settings import DenoisingRun
 from transformer_jax.runs.encoder_settings import FinetuneRun, PretrainRun
 from transformer_jax.runs.language_settings import LanguageRun, NgramRun
@@ -10,13 +11,29 @@ from transformer_jax.runs.translation_settings import Run as TranslationRun
 __all__ = ["AnyRun", "BucketedRunType", "NewRunType", "RunType"]
 
 # Runs with training steps.
-AnyRun: TypeAlias = TranslationRun | DenoisingRun | LanguageRun | PretrainRun | FinetuneRun
+AnyRun: TypeAlias = (
+    TranslationRun
+    | DenoisingRun
+    | LanguageRun
+    | PretrainRun
+    | FinetuneRun
+    | PreferenceRun
+    | PolicyRun
+)
 
 # Functions that return a run of the same type: runs with steps, runs with buckets by length, and
 # runs of any kind.
-RunType = TypeVar("RunType", TranslationRun, DenoisingRun, LanguageRun, PretrainRun, FinetuneRun)
-BucketedRunType = TypeVar("BucketedRunType", TranslationRun, DenoisingRun, PretrainRun, FinetuneRun)
-NewRunType = TypeVar(
-    "NewRunType",
-    bound=TranslationRun | DenoisingRun | LanguageRun | NgramRun | PretrainRun | FinetuneRun,
+RunType = TypeVar(
+    "RunType",
+    TranslationRun,
+    DenoisingRun,
+    LanguageRun,
+    PretrainRun,
+    FinetuneRun,
+    PreferenceRun,
+    PolicyRun,
 )
+BucketedRunType = TypeVar(
+    "BucketedRunType", TranslationRun, DenoisingRun, PretrainRun, FinetuneRun, PreferenceRun
+)
+NewRunType = TypeVar("NewRunType", bound=AnyRun | NgramRun)

@@ -9,6 +9,7 @@ from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import ConfigError, plural
 from transformer_jax.parallel.mesh import devices_of, make_mesh
 from transformer_jax.parallel.sharding import num_batch_shards
+from transformer_jax.runs.alignment_settings import PolicyRun, PreferenceRun
 from transformer_jax.runs.any_run import AnyRun, BucketedRunType, RunType
 from transformer_jax.runs.encoder_settings import FinetuneRun, PretrainRun
 from transformer_jax.runs.language_settings import LanguageRun
@@ -93,6 +94,12 @@ def length_limit(run: AnyRun) -> tuple[str, int]:
         return "data.read.max_length", run.data.read.max_length
     if isinstance(run, FinetuneRun):
         return "task.max_length", run.task.max_length
+    if isinstance(run, PreferenceRun):
+        return "align.max_length", run.align.max_length or 0
+    if isinstance(run, PolicyRun):
+        align = run.align
+        both = align.max_prompt_length + align.max_new_tokens
+        return "the sum of align.max_prompt_length and align.max_new_tokens", both
     return "training.sequence_length", run.training.sequence_length
 
 
@@ -106,6 +113,10 @@ def _check_best(run: AnyRun) -> None:
             more = ("valid_mlm_accuracy",)
         case FinetuneRun():
             more = tuple(f"valid_{name}" for name in MEASURES[run.task.kind])
+        case PreferenceRun():
+            more = ("valid_accuracy",)
+        case PolicyRun():
+            more = ("valid_reward",)
         case _:
             more = ()
     allowed = ("valid_loss", *more)

@@ -58,11 +58,12 @@ def check_room(run: Any) -> None:
         "lower model.d_model, the layers or the vocabulary",
     )
     training = run.training
-    tokens = (
-        training.batch_size * training.sequence_length
-        if hasattr(training, "batch_size")
-        else training.max_tokens
-    )
+    if hasattr(run, "sample_tokens"):
+        tokens = run.sample_tokens
+    elif hasattr(training, "batch_size"):
+        tokens = training.batch_size * training.sequence_length
+    else:
+        tokens = training.max_tokens
     _refuse(
         limit,
         2 * tokens * run.model.d_model * _FLOAT // training.gradient_accumulation_steps,

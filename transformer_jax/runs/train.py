@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 from transformer_jax.compilation_cache import multiplies_bfloat16
 from transformer_jax.config import ComputeConfig
@@ -9,6 +10,7 @@ from transformer_jax.config_dict import from_dict
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import CheckpointError, plural
 from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
+from transformer_jax.runs.alignment_settings import PolicyRun
 from transformer_jax.runs.any_run import AnyRun, RunType
 from transformer_jax.runs.checks import check_rows, mesh_of
 from transformer_jax.runs.language_settings import LanguageTraining
@@ -16,6 +18,7 @@ from transformer_jax.runs.settings import start_config
 from transformer_jax.runs.sizing import changed_settings, from_size
 from transformer_jax.storage.urls import with_urls
 from transformer_jax.training.activity import log, working
+from transformer_jax.training.on_policy import adaptive_kl
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.schedules import check_warmup
@@ -44,9 +47,15 @@ def load_tokenizer(run: AnyRun, directory: RunDirectory) -> Tokenizer:
 def make_trainer(run: AnyRun, directory: RunDirectory, task: Task) -> Trainer:
     """The trainer of a run whose settings all have values."""
     training = run.training
-    make = lambda steps, params: make_optimizer(
-        run.optimizer, run.model.d_model, steps, params=params
-    )
+
+    def make(steps: int, params: Any) -> Any:
+        if not isinstance(run, PolicyRun):
+            return make_optimizer(run.optimizer, run.model.d_model, steps, params=params)
+        # Each step takes several updates, which the schedule counts.
+        updates = steps * run.align.updates
+        tx = make_optimizer(run.optimizer, run.model.d_model, updates, params=params)
+        return adaptive_kl(tx, run.align.kl_coefficient)
+
     return Trainer(
         task,
         directory.path,
@@ -95,21 +104,32 @@ def train(
 
 def log_summary(trainer: Trainer, run: AnyRun, steps: int) -> None:
     """A line about the model and the batches of a run."""
-    plan, training = trainer.task.train.plan, run.training
-    size = (
-        f"{training.batch_size} x {plural(training.sequence_length, 'token')}"
-        if isinstance(training, LanguageTraining)
-        else f"at most {plural(training.max_tokens, 'token')}"
-    )
+    plan = trainer.task.train.plan
+    if isinstance(run, PolicyRun):
+        align = run.align
+        size = (
+            f"{plural(align.group_size, 'sample')} of each of "
+            f"{plural(run.training.batch_size, 'prompt')} and {plural(align.updates, 'update')} a "
+            f"step"
+        )
+    else:
+        training = run.training
+        rows = (
+            f"{training.batch_size} x {plural(training.sequence_length, 'token')}"
+            if isinstance(training, LanguageTraining)
+            else f"at most {plural(training.max_tokens, 'token')}"
+        )
+        size = (
+            f"{rows} a batch, {plural(len(plan.shapes), 'bucket shape')}, "
+            f"{plan.non_padding_fraction:.0%} non-padding"
+        )
     trained = ""
     if start_config(run).freeze != "none":
         trained = f", {trainer.num_trained / 1e6:.2f} M of them trained"
     log(
         f"model: {trainer.num_parameters / 1e6:.2f} M parameters{trained}; "
         f"{plural(steps, 'step')}, "
-        f"{plan.steps_per_epoch}/epoch, {size} a batch, "
-        f"{plural(len(plan.shapes), 'bucket shape')}, "
-        f"{plan.non_padding_fraction:.0%} non-padding; mesh {dict(trainer.on.shape)}"
+        f"{plan.steps_per_epoch}/epoch, {size}; mesh {dict(trainer.on.shape)}"
     )
 
 

@@ -104,9 +104,10 @@ def from_samples(
         on_policy.collect, how=how, reward=learning.reward, special=special
     )
     kind = ValuedDecoder if how.method == "ppo" else Decoder
-    objective = on_policy.grpo(how.clip)
+    never = special.suppress_tokens
+    objective = on_policy.grpo(how.clip, never)
     if how.method == "ppo":
-        objective = on_policy.ppo(how.clip, how.value_weight, how.value_clip)
+        objective = on_policy.ppo(how.clip, how.value_weight, how.value_clip, never)
     train, valid = rows.data(data.train, tokenizer), {}
     if data.valid is not None:
         valid["valid"] = rows.data(data.valid, tokenizer, shuffle=False)

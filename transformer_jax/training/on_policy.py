@@ -216,8 +216,11 @@ def collect(
     samples = sample(model.policy, prompts, key, special, length=how.length, group=how.group_size)
     mask = samples.inside
     hidden = model.policy.hidden(None, samples.tokens)
-    old = token_log_probs(model.policy, samples.tokens, hidden=hidden)
-    reference = token_log_probs(model.reference, samples.tokens)
+    # Of the distribution that is sampled from: probability of tokens that are never sampled would
+    # else be free of the penalty.
+    never = special.suppress_tokens
+    old = token_log_probs(model.policy, samples.tokens, hidden=hidden, suppressed=never)
+    reference = token_log_probs(model.reference, samples.tokens, suppressed=never)
     earned = reward(model, samples).astype(jnp.float32)
     away = jnp.where(mask, gradients.kl_k1(old, reference), 0)
     made = {"tokens": samples.tokens, "mask": mask, "old": old, "reference": reference}
@@ -250,7 +253,7 @@ def _before(values: Float[Array, "B T"]) -> Float[Array, "B T"]:
     return jnp.pad(values[:, :-1], ((0, 0), (1, 0)))
 
 
-def grpo(clip: float = 0.2) -> Objective:
+def grpo(clip: float = 0.2, suppressed: tuple[int, ...] = ()) -> Objective:
     """Group-relative policy optimization: the clipped surrogate plus ``β`` KL by k3.
 
     The mean over the tokens of a completion, then over completions. Batches are those of
@@ -258,10 +261,11 @@ def grpo(clip: float = 0.2) -> Objective:
 
     Args:
         clip: ``ε``.
+        suppressed: Tokens that are never sampled.
     """
 
     def objective(model: Any, batch: dict[str, Array], key: Any = None) -> Sums:
-        now = token_log_probs(_policy(model), batch["tokens"], key)
+        now = token_log_probs(_policy(model), batch["tokens"], key, suppressed=suppressed)
         mask = batch["mask"]
         surrogate = gradients.ppo_policy_loss(now, batch["old"], batch["advantages"], clip)
         kl = gradients.kl_k3(now, batch["reference"])
@@ -272,7 +276,12 @@ def grpo(clip: float = 0.2) -> Objective:
     return objective
 
 
-def ppo(clip: float = 0.2, value_weight: float = 0.5, value_clip: float = 0.2) -> Objective:
+def ppo(
+    clip: float = 0.2,
+    value_weight: float = 0.5,
+    value_clip: float = 0.2,
+    suppressed: tuple[int, ...] = (),
+) -> Objective:
     """Proximal policy optimization: the clipped surrogate plus the loss of the value head.
 
     Means over the tokens of completions. The policy is a
@@ -283,12 +292,13 @@ def ppo(clip: float = 0.2, value_weight: float = 0.5, value_clip: float = 0.2) -
         clip: ``ε``.
         value_weight: Weight of the loss of the value head.
         value_clip: Most change of a value by one batch.
+        suppressed: Tokens that are never sampled.
     """
 
     def objective(model: Any, batch: dict[str, Array], key: Any = None) -> Sums:
         policy, mask = _policy(model), batch["mask"]
         hidden = policy.hidden(None, batch["tokens"], key=key)
-        now = token_log_probs(policy, batch["tokens"], hidden=hidden)
+        now = token_log_probs(policy, batch["tokens"], hidden=hidden, suppressed=suppressed)
         surrogate = gradients.ppo_policy_loss(now, batch["old"], batch["advantages"], clip)
         values = _before(policy.values(hidden))
         errors = gradients.ppo_value_loss(values, batch["values"], batch["returns"], value_clip)

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from transformer_jax.errors import ConfigError
 from transformer_jax.functional import preference_losses as losses
 from transformer_jax.functional.fused_loss import LARGE
-from transformer_jax.functional.losses import OutputTable, token_cross_entropy
+from transformer_jax.functional.losses import PADDING, OutputTable, token_cross_entropy
 from transformer_jax.models.protocol import Scorer
 from transformer_jax.modules.parameters import parameters
 from transformer_jax.modules.replace import with_attention_kernels
@@ -102,6 +102,7 @@ def token_log_probs(
     key: Key[Array, ""] | None = None,
     *,
     hidden: Float[Array, "B T D"] | None = None,
+    suppressed: tuple[int, ...] = (),
 ) -> Float[Array, "B T"]:
     """The log-probability of each token given those before it; 0 of the first.
 
@@ -113,13 +114,15 @@ def token_log_probs(
         tokens: Rows of one text each.
         key: Dropout, if given.
         hidden: The hidden states of ``tokens``, where they are known already.
+        suppressed: Tokens that are never sampled: the others share their probability.
     """
     hidden = model.hidden(None, tokens, key=key) if hidden is None else hidden
     hidden, output, targets = hidden[:, :-1], model.output_table(), tokens[:, 1:]
+    log_probs = functools.partial(_log_probs, output, suppressed)
     B, T = targets.shape
     count = min(T, max(1, -(-4 * B * T * output.table.shape[0] // LARGE)))
     if count == 1:
-        found = _log_probs(output, hidden, targets)
+        found = log_probs(hidden, targets)
     else:
         size = -(-T // count)
 
@@ -127,14 +130,20 @@ def token_log_probs(
             x = jnp.pad(x, ((0, 0), (0, count * size - T)) + ((0, 0),) * (x.ndim - 2))
             return jnp.moveaxis(x.reshape(B, count, size, *x.shape[2:]), 1, 0)
 
-        part = jax.checkpoint(lambda at: _log_probs(output, *at))
+        part = jax.checkpoint(lambda at: log_probs(*at))
         found = jnp.moveaxis(jax.lax.map(part, (cut(hidden), cut(targets))), 0, 1)
         found = found.reshape(B, count * size)[:, :T]
     return jnp.pad(found, ((0, 0), (1, 0)))
 
 
-def _log_probs(output: OutputTable, hidden: Array, targets: Array) -> Array:
-    return -token_cross_entropy(output.logits(hidden), targets)
+def _log_probs(
+    output: OutputTable, suppressed: tuple[int, ...], hidden: Array, targets: Array
+) -> Array:
+    logits = output.logits(hidden)
+    if suppressed:
+        never = np.isin(np.arange(logits.shape[-1]), suppressed)[None, None]
+        logits = jnp.where(never, PADDING, logits)
+    return -token_cross_entropy(logits, targets)
 
 
 def completion_log_probs(

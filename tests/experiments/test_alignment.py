@@ -1,0 +1,146 @@
+"""``decoder_only align``: runs on preferences and rewards, from files to models, row B40."""
+
+import json
+import shutil
+
+import pytest
+
+from tests.cli.conftest import language_run
+from transformer_jax.cli import decoder_only
+from transformer_jax.cli.main import main as use
+
+ONE = ["--distributed.num-local-devices", "1", "--loop.evaluate-every", "0"]
+ONE += ["--loop.checkpoint-every", "0", "--optimizer.learning-rate", "1e-3"]
+SHORT = ["--align.max-length", "16", "--training.max-tokens", "128", "--training.num-buckets", "1"]
+SAMPLES = ["--align.max-prompt-length", "8", "--align.max-new-tokens", "4"]
+SAMPLES += ["--align.group-size", "2", "--align.updates", "1", "--training.batch-size", "2"]
+
+
+@pytest.fixture(scope="module")
+def base(shared):
+    return shared("align_base", lambda run: language_run(run, "characters", "rope", "bos"))
+
+
+@pytest.fixture
+def files(tmp_path):
+    pairs = [
+        {"prompt": prompt, "chosen": f"a{i}"[:1] + "ab"[i % 2], "rejected": "cd"[i % 2] * 2}
+        for i, prompt in enumerate(["ab", "cd", "ad", "bc", "ef", "fa", "fb", "ca", "da", "ea"])
+    ]
+    labels = [
+        {"prompt": row["prompt"], "completion": row["chosen"], "label": i % 2 == 0}
+        for i, row in enumerate(pairs)
+    ]
+    write = lambda name, rows: (tmp_path / name).write_text("\n".join(map(json.dumps, rows)))
+    write("pairs.jsonl", pairs)
+    write("labels.jsonl", labels)
+    (tmp_path / "reward.py").write_text("def reward(p, c):\n    return c.count('a') - len(p) / 9\n")
+    (tmp_path / "bad.py").write_text("def reward(p, c):\n    return 1 / 0\n")
+    return tmp_path
+
+
+def align(method, base, files, name, *more):
+    data = "labels.jsonl" if method == "kto" else "pairs.jsonl"
+    given = ["align", method, "--init-from", str(base), "--data.train", str(files / data)]
+    given += ["--output", str(files / name), *ONE, *map(str, more)]
+    return decoder_only.main(given)
+
+
+def results(folder):
+    return json.loads((folder / "results.json").read_text())
+
+
+def test_a_run_resumes_with_its_reference_and_ends_with_the_same_bits(base, files, capsys):
+    assert align("dpo", base, files, "whole", *SHORT, "--training.steps", 4) == 0
+    steps = ["--training.steps", 4, "--loop.checkpoint-every", 2]
+    assert align("dpo", base, files, "parts", *SHORT, *steps) == 0
+    stored = (files / "parts" / "reference.npz").read_bytes()
+    (files / "parts" / "results.json").unlink()
+    shutil.rmtree(files / "parts" / "checkpoints" / "step_00000004")
+    assert decoder_only.main(["resume", str(files / "parts"), *ONE[:2]]) == 0
+    assert (files / "parts" / "reference.npz").read_bytes() == stored
+    assert results(files / "whole")["state_sha256"] == results(files / "parts")["state_sha256"]
+    err = capsys.readouterr().err
+    assert "reference of train" in err or "log-probabilities of the reference" in err
+    assert use(["generate", str(files / "parts"), "ab", "--max-new-tokens", "3"]) == 0
+
+
+@pytest.mark.quick("reward")
+@pytest.mark.parametrize("method", ["ipo", "kto", "simpo", "reward"])
+def test_each_method_trains_from_its_file(base, files, method):
+    assert align(method, base, files, "run", *SHORT, "--training.steps", 2) == 0
+    found = results(files / "run")
+    assert found["steps"] == 2
+    if method == "reward":
+        assert 0 <= found["scores"]["valid"]["calibration_error"] <= 1
+        assert use(["classify", str(files / "run"), "ab"]) == 0
+
+
+def test_the_two_references_give_one_run(base, files):
+    for where in ("precomputed", "frozen"):
+        more = ["--align.reference", where, "--training.steps", 3]
+        assert align("dpo", base, files, where, *SHORT, *more) == 0
+    one, two = (
+        [json.loads(line) for line in (files / name / "metrics.jsonl").read_text().splitlines()]
+        for name in ("precomputed", "frozen")
+    )
+    for a, b in zip(one, two, strict=True):
+        for key in ("loss", "valid_loss", "valid_accuracy"):
+            if key in a:
+                assert a[key] == pytest.approx(b[key], abs=1e-5)
+    assert use(["generate", str(files / "frozen"), "ab", "--max-new-tokens", "3"]) == 0
+
+
+@pytest.mark.quick("grpo")
+@pytest.mark.parametrize("method", ["grpo", "ppo"])
+def test_a_policy_learns_from_a_file_and_from_a_reward_model(base, files, method):
+    steps = ["--training.steps", 2]
+    assert align("reward", base, files, "reward", *SHORT, *steps) == 0
+    for name, reward in (("file", files / "reward.py"), ("run", files / "reward")):
+        more = [f"--reward.{name}", reward, *steps, *SAMPLES]
+        assert align(method, base, files, f"by_{name}", *more) == 0
+        assert use(["generate", str(files / f"by_{name}"), "ab", "--max-new-tokens", "3"]) == 0
+        rows = (files / f"by_{name}" / "metrics.jsonl").read_text().splitlines()
+        first = next(row for row in map(json.loads, rows) if "reward" in row)
+        assert abs(first["kl"]) < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("method", "more", "said"),
+    [
+        ("dpo", ["--align.margin", "1"], "align.margin is a setting of simpo"),
+        ("simpo", ["--align.reference", "frozen"], "simpo has no reference"),
+        ("dpo", ["--align.max-length", "100"], "align.max_length is 100, but the model has"),
+        ("dpo", ["--data.train", "FILES/labels.jsonl"], "labels.jsonl:1: no field 'chosen'"),
+        ("grpo", SAMPLES, "one of --reward.file FILE.py and --reward.run RUN"),
+        ("grpo", [*SAMPLES, "--reward.file", "FILES/no.py"], "no.py: there is no such file"),
+        ("grpo", [*SAMPLES, "--reward.run", "BASE"], "no reward model: train one"),
+        ("grpo", ["--align.gae-decay", "0.5"], "align.gae_decay is a setting of ppo"),
+        ("ppo", ["--align.kl-coefficient", "0", "--align.kl-target", "2"], "a weight of 0 never"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line_before_anything_is_written(
+    base, files, capsys, method, more, said
+):
+    paths = {"FILES": str(files), "BASE": str(base)}
+    for word, path in paths.items():
+        more = [one.replace(word, path) for one in more]
+    assert align(method, base, files, "run", *more) in (2, 3)
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("error: ")
+    assert said in error
+    assert not (files / "run" / "config.json").exists()
+
+
+def test_a_run_without_a_start_says_what_it_needs(capsys):
+    assert decoder_only.main(["align", "dpo", *ONE]) == 2
+    assert "align needs --init-from RUN_OR_FOLDER" in capsys.readouterr().err
+
+
+def test_a_reward_that_raises_ends_the_run_in_one_line(base, files, capsys):
+    more = ["--reward.file", files / "bad.py", *SAMPLES, "--training.steps", 2]
+    assert align("grpo", base, files, "run", *more) == 3
+    error = capsys.readouterr().err
+    assert error.strip().splitlines()[-1].startswith(f"error: {files / 'bad.py'}: reward(")
+    assert error.strip().endswith("raised ZeroDivisionError: division by zero")
+    assert "Traceback" not in error
