@@ -14,6 +14,7 @@ from transformer_jax.training.stored import steps
 ARGUMENTS = {
     "translate": [], "generate": ["a"], "prompt": ["--task", "in-context"], "score": ["FILE"],
     "diversity": ["FILE"],
+    "prefer": ["FILE", "--output", "OUT"],
     "fill-mask": ["a [MASK]"], "classify": ["a"], "tag": ["a"], "embed": ["FILE"],
     "answer": ["a", "--context", "FILE"],
     "semantic-search": ["FILE", "a"], "probe": ["FILE"], "word-vectors": ["a", "a a"],

@@ -26,6 +26,7 @@ from transformer_jax.cli.flags import check_flags, flags_of, in_one_line
 from transformer_jax.cli.generate import Generate
 from transformer_jax.cli.launch import Launch
 from transformer_jax.cli.most_similar import MostSimilar
+from transformer_jax.cli.prefer import Prefer
 from transformer_jax.cli.probe import Probe
 from transformer_jax.cli.prompt import Prompt
 from transformer_jax.cli.report import Report
@@ -47,6 +48,7 @@ COMMANDS: dict[str, Any] = {
     "translate": Translate,
     "generate": Generate,
     "prompt": Prompt,
+    "prefer": Prefer,
     "score": Score,
     "diversity": DiversityCommand,
     "fill-mask": FillMask,

@@ -12,7 +12,6 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
-from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.functional.partitioning import current_mesh
 from transformer_jax.training.on_policy import Samples
@@ -67,8 +66,11 @@ class PythonReward:
             step raises it in place of JAX's error.
     """
 
-    def __init__(self, function: RewardFunction, tokenizer: Tokenizer, name: str):
-        """Takes a function, the tokenizer of its texts, and the name of its file for messages."""
+    def __init__(self, function: RewardFunction, tokenizer: Any, name: str):
+        """Takes a function, the tokenizer of its texts, and the name of its file for messages.
+
+        :meth:`value` needs no tokenizer: None.
+        """
         self.function, self.tokenizer, self.name = function, tokenizer, name
         self.failure: str | None = None
 

@@ -1,0 +1,85 @@
+"""``transformer-jax prefer``: pairs from choices, row B40."""
+
+import json
+
+import pytest
+
+from tests.cli.conftest import language_run
+from transformer_jax.data.preferences import read_preferences
+
+
+@pytest.fixture(scope="module")
+def run(shared):
+    return shared("align_base", lambda path: language_run(path, "characters", "rope", "bos"))
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    path = tmp_path / "prompts.txt"
+    path.write_text("ab\ncd\n\nef\n")
+    return path
+
+
+def prefer(run_command, run, prompts, text="", *more):
+    output = prompts.parent / "pairs.jsonl"
+    flags = ("--output", output, "--max-new-tokens", 6, *more)
+    code, lines, err = run_command("prefer", run, prompts, *flags, text=text)
+    rows = [json.loads(line) for line in output.read_text().splitlines()] if output.exists() else []
+    return code, lines, err, rows
+
+
+def test_choices_become_pairs_that_training_reads(run_command, run, prompts):
+    code, lines, err, rows = prefer(run_command, run, prompts, "1\nx\n2\ns\nq\n")
+    assert code == 0
+    assert [row["line"] for row in rows] == [1, 2]
+    samples = [line.split(" ", 1)[1] for line in lines if line.startswith(("[1]", "[2]"))]
+    assert (rows[0]["chosen"], rows[0]["rejected"]) == (samples[0], samples[1])
+    assert (rows[1]["chosen"], rows[1]["rejected"]) == (samples[3], samples[2])
+    assert "'x': type 1, 2, s or q" in err
+    found = read_preferences(prompts.parent / "pairs.jsonl", "pairs")
+    assert found.prompts == ["ab", "cd"]
+
+
+def test_it_continues_where_it_stopped_with_the_samples_of_one_go(run_command, run, prompts):
+    *_, whole = prefer(run_command, run, prompts, "1\n2\n1\n2\n")
+    (prompts.parent / "pairs.jsonl").unlink()
+    prefer(run_command, run, prompts, "1\n")
+    *_, err, parts = prefer(run_command, run, prompts, "2\n1\n2\n")
+    assert "continued at prompt 2 of 4" in err
+    assert parts == whole
+    *_, again = prefer(run_command, run, prompts)
+    assert again == whole
+
+
+def test_a_rule_chooses_by_its_reward(run_command, run, prompts):
+    rule = prompts.parent / "rule.py"
+    rule.write_text("def reward(prompt, completion):\n    return ord(completion[0])\n")
+    code, _, _, rows = prefer(run_command, run, prompts, "", "--rule", rule)
+    assert code == 0
+    assert rows
+    assert all(row["chosen"][0] > row["rejected"][0] for row in rows)
+    *_, again = prefer(run_command, run, prompts, "", "--rule", rule)
+    assert again == rows
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [("def reward(p, c):\n    return None", "returned None: a finite"), ("", "no function reward")],
+)
+def test_a_rule_that_fails_says_so(run_command, run, prompts, rule, said):
+    path = prompts.parent / "rule.py"
+    path.write_text(rule)
+    code, _, err, rows = prefer(run_command, run, prompts, "", "--rule", path)
+    assert code in (2, 3)
+    assert said in err
+    assert err.strip().count("Traceback") == 0
+    assert not rows
+
+
+def test_pairs_of_other_prompts_and_greedy_samples_are_refused(run_command, run, prompts):
+    (prompts.parent / "pairs.jsonl").write_text('{"prompt": "zz", "line": 1}\n')
+    code, _, err, _ = prefer(run_command, run, prompts)
+    assert code == 3
+    assert "pairs.jsonl:1: no pair of the prompts of" in err
+    code, _, err, _ = prefer(run_command, run, prompts, "", "--temperature", 0)
+    assert (code, "--temperature is 0" in err) == (2, True)
