@@ -30,7 +30,7 @@ from transformer_jax.model_presets import PRESETS
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 PROGRAMS = {program.PROGRAM: program for program in (seq2seq, decoder_only, encoder_only)}
-TRAINS = ("train", "pretrain", "finetune")
+TRAINS = ("train", "pretrain", "finetune", "align")
 FOLDERS = ("transformer_jax/", "tests/", "docs/", "benchmarks/", "experiments/", "examples/")
 COMMON = {"help", "version"}
 # Flags of the commands that begin a run which are no settings of it.
@@ -178,9 +178,11 @@ def strange_code(code):
 
 
 def strange_request(line):
-    """What is wrong with a JSON request."""
+    """What is wrong with a JSON request, or with a line of preferences."""
     if line.startswith('{"prompt"'):
         fields = {field.name for field in dataclasses.fields(GenerationRequest)}
+        if fields.isdisjoint(json.loads(line).keys() - {"prompt"}):
+            fields |= {"chosen", "rejected", "completion", "label"}
         yield from (f"requests have no {name}" for name in json.loads(line).keys() - fields)
 
 

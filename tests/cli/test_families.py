@@ -94,9 +94,13 @@ def test_a_mistake_is_one_line(given, message, capfd):
     assert message in err
 
 
-@pytest.mark.parametrize("command", ["train", "resume", "evaluate", "finetune", "pretrain"])
+@pytest.mark.parametrize(
+    "command", ["train", "resume", "evaluate", "finetune", "pretrain", "align"]
+)
 def test_help_shows_commands_of_this_program(command, capfd):
-    given = [command, "--help"] if command not in ("finetune", "pretrain") else [command, "-h"]
+    given = (
+        [command, "--help"] if command not in ("finetune", "pretrain", "align") else [command, "-h"]
+    )
     assert main(given) == 0
     out = capfd.readouterr().out
     assert "transformer-jax" in out

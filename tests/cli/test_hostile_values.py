@@ -114,6 +114,7 @@ def arguments_of(name, flag, runs, folder):
         "prompt": [decoder, "--examples", table, "--queries", table, *fields, "--limit", "1",
                    "--num-shots", "0"],
         "score": [decoder, text],
+        "prefer": [decoder, text] if flag == "output" else [decoder, text, "--output", output],
         "fill-mask": [readers["fill-mask"], "a [MASK]"],
         "classify": [readers["threshold" if flag == "threshold" else "classify"], "a cab"],
         "tag": [readers["tag"], "a cab"],

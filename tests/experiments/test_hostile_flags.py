@@ -1,6 +1,7 @@
 """Whatever value a flag of a training program takes, it is refused in one line or can be used."""
 
 import dataclasses
+import json
 import logging
 import tempfile
 import typing
@@ -8,6 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.cli.conftest import language_run
 from transformer_jax.cli import decoder_only, encoder_only, seq2seq
 from transformer_jax.cli.flags import positional
 from transformer_jax.runs import language
@@ -34,6 +36,7 @@ DECODER = [
     "--training.sequence-length",
     "16",
 ]
+ALIGN = ["--distributed.num-local-devices", "1", "--training.steps", "4"]
 
 
 class Program(NamedTuple):
@@ -64,6 +67,12 @@ PROGRAMS = [
             ["--data.text", "{folder}/text.txt", *ENCODER, "--training.sequence-length", "24"]),
     Program(encoder_only, "finetune", "classify",
             ["--data.train", "{folder}/classify.tsv", *ENCODER, "--task.max-length", "24"]),
+    Program(decoder_only, "align", "dpo",
+            ["--init-from", "{folder}/base", "--data.train", "{folder}/pairs.jsonl", *ALIGN]),
+    Program(decoder_only, "align", "ppo",
+            ["--init-from", "{folder}/base", "--data.train", "{folder}/pairs.jsonl",
+             "--reward.file", "{folder}/reward.py", "--align.max-prompt-length", "8",
+             "--align.max-new-tokens", "8", *ALIGN]),
 ]  # fmt: skip
 
 
@@ -104,7 +113,7 @@ CASES = list(hf_cases())
 
 def hf_quick(i):
     """Those of the quick tests: a prime step meets every program and kind of value."""
-    return i % 89 == 0
+    return i % 103 == 0
 
 
 @pytest.fixture(autouse=True)
@@ -125,6 +134,12 @@ def folder(tmp_path_factory):
     )
     rows = [f"{line}\t{i % 2}\n" for i, line in enumerate(lines)]
     (folder / "classify.tsv").write_text("text\tlabel\n" + "".join(rows))
+    pairs = [{"prompt": line, "chosen": " a", "rejected": f" {line}"} for line in lines]
+    (folder / "pairs.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in pairs))
+    (folder / "reward.py").write_text(
+        "def reward(prompt, completion):\n    return len(completion)\n"
+    )
+    language_run(folder / "base", "characters", "rope", "bos")
     return folder
 
 
@@ -180,7 +195,7 @@ def test_every_value_of_a_flag_is_used_or_refused_in_one_line(begin, flag):
 
 def test_every_program_and_value_is_among_the_quick_ones():
     some = [case for i, case in enumerate(CASES) if hf_quick(i)]
-    assert {program.command for program, *_ in some} == {"train", "pretrain", "finetune"}
+    assert {program.command for program, *_ in some} == {"train", "pretrain", "finetune", "align"}
     assert {value for *_, value in some} == {*NUMBERS, *TEXTS}
     flags = {flag for _, flag, _ in CASES}
     assert flags >= {

@@ -1,4 +1,4 @@
-"""``transformer-jax train | pretrain | finetune | resume | evaluate``: the family's entry point.
+"""Training commands of ``transformer-jax``, such as ``train``: the family's entry point.
 
 ``train``, ``pretrain`` and ``finetune`` find the family by the name of the run, or by the file of
 ``--config``; ``resume`` and ``evaluate`` find it by the run directory.
@@ -21,6 +21,7 @@ COMMANDS = {
     "train": ("seq2seq", "decoder_only"),
     "pretrain": ("encoder_only", "seq2seq"),
     "finetune": ("encoder_only", "seq2seq"),
+    "align": ("decoder_only",),
     "resume": ("seq2seq", "decoder_only", "encoder_only"),
     "evaluate": ("seq2seq", "decoder_only", "encoder_only"),
 }
@@ -102,10 +103,13 @@ def _by_name(
 
 def _of_run(path: Path) -> str:
     """The family of the run of a directory or a ``config.json``."""
-    from transformer_jax.predictors.runs import family, open_directory
+    from transformer_jax.predictors.runs import aligned_method, family, open_directory
     from transformer_jax.training.run_directory import ConfigFile
 
-    kind = family(open_directory(path) if url_of(path) or path.is_dir() else ConfigFile(path))
+    run = open_directory(path) if url_of(path) or path.is_dir() else ConfigFile(path)
+    kind = family(run)
+    if aligned_method(run) is not None:  # reward models too, which are else fine-tuned decoders
+        return "decoder_only"
     if kind not in _OF_MODELS:
         raise ConfigError(f"{path}: no command trains or evaluates a model of the kind {kind}")
     return _OF_MODELS[kind]
