@@ -1,6 +1,7 @@
 """Greedy decoding and sampling as one compiled loop, over anything that maps tokens to logits."""
 
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -239,18 +240,19 @@ def append_token(
     """
     sampling = SamplingConfig() if sampling is None else sampling
     t, logits = at.t, logits.astype(jnp.float32)
-    ids = np.arange(logits.shape[1])
+    ids, ends = np.arange(logits.shape[1]), (special.eos, *special.end_tokens)
     suppressed = np.isin(ids, special.suppress_tokens)[None]
     if sampling.min_length is not None:
         early = (t + 1 < sampling.min_length) & (t + 1 < at.max_lengths)
-        suppressed = suppressed | (early[:, None] & (ids == special.eos)[None])
+        suppressed = suppressed | (early[:, None] & np.isin(ids, ends)[None])
     allowed = _penalized(logits, at, prompt_length + t, sampling, ngram_sizes)
     allowed = jnp.where(suppressed, -jnp.inf, allowed)
     if keys is None:
         token = processors.argmax(allowed)
     else:
         token = _sample(allowed, sampling, jax.vmap(jax.random.fold_in)(keys, at.sampled + t))
-    return record(at, token, logits, token == special.eos, special.pad, prompt_length)
+    ended = functools.reduce(operator.or_, (token == end for end in ends))
+    return record(at, token, logits, ended, special.pad, prompt_length)
 
 
 def record(

@@ -19,10 +19,11 @@ from transformer_jax.decoding.batching import (
 )
 from transformer_jax.decoding.context import ContextTextGenerator
 from transformer_jax.decoding.forced import TeacherForced, TraceStep, trace_steps
-from transformer_jax.decoding.generate import GenerationState
+from transformer_jax.decoding.generate import GenerationState, SamplingConfig
+from transformer_jax.decoding.kept import KeptContext
 from transformer_jax.decoding.layout import prepared, split_model
 from transformer_jax.decoding.options import BatchingConfig, BeamSearchConfig, special_tokens
-from transformer_jax.decoding.programs import Programs, PromptBatch, SearchPrompts
+from transformer_jax.decoding.programs import MoreTokens, Programs, PromptBatch, SearchPrompts
 from transformer_jax.decoding.requests import Continuation, GenerationRequest
 from transformer_jax.decoding.text_generation import (
     Pending,
@@ -61,6 +62,7 @@ class DecoderLanguageModel(ContextTextGenerator):
         shapes: BatchingConfig | None = None,
         dtype: Literal["float32", "bfloat16"] | None = None,
         context: int | None = None,
+        end_tokens: tuple[int, ...] = (),
     ):
         """Takes ``model``, a decoder or the pair ``(graph, params)`` it splits into.
 
@@ -73,6 +75,7 @@ class DecoderLanguageModel(ContextTextGenerator):
             dtype: Of weights and products; None is the model's own.
             context: The most tokens to read at once; None, or more than the model has positions
                 for, is as many as those.
+            end_tokens: Tokens besides EOS that end a text.
 
         Raises:
             ConfigError: The tokenizer has more tokens than the model.
@@ -92,11 +95,14 @@ class DecoderLanguageModel(ContextTextGenerator):
         divided = {round_up_rows(rows, self.params) for rows in shapes.rows}
         shapes = dataclasses.replace(shapes, rows=tuple(sorted(divided)))
         self.tokenizer, self.shapes = tokenizer, shapes
+        self.end_tokens = (tokenizer.eos, *end_tokens)
         longest, self.vocab = config.positions.max_length, config.vocab_size
         self.context = longest if context is None else min(context, longest)
         self.start_token = tokenizer.bos if start_token is None else start_token
         check_indices(self.start_token, config.vocab_size, "the first token of texts is")
-        special = special_tokens(tokenizer, config.vocab_size, ends)
+        special = special_tokens(tokenizer, config.vocab_size, ends, end_tokens)
+        # Other mixers keep a state, of which nothing can be forgotten.
+        self._resumes = config.mixer.kind == "attention"
         self.counts: collections.Counter[str] = collections.Counter()
         self.run = Programs(graph, special, num_draft_tokens=self.shapes.num_draft_tokens)
 
@@ -165,52 +171,100 @@ class DecoderLanguageModel(ContextTextGenerator):
     def segment(self, sequences: list[GenerationSequence], streaming: bool) -> Iterator[None]:
         """Reads what stands there and writes until a context is full or all have ended."""
         seen = [self.context_tokens(sequence) for sequence in sequences]
-        rows, width = round_up(len(seen), self.shapes.rows), max(map(len, seen))
-        read = self._up(width)
         # A row whose context is full has to read anew, and the others with it.
         room = min(self.context - len(ids) + 1 for ids in seen)
         most = min(max(sequence.remaining for sequence in sequences), room)
-        length = round_up(most, self.shapes.caches)
+        given = self._sampling(sequences)
+        prompts = self._prompts(sequences, seen, most, given[0])
+        kept = sequences[0].kept if len(sequences) == 1 and self._resumes else None
+        written, ngrams = len(sequences[0].tokens), given[0].ngram_sizes
+        progress, used, size = self._begin(prompts, given, seen, most, kept)
+        width = prompts.seen[0].shape[1]
+        done, until = 0, 1
+        while True:
+            self._take(sequences, progress, width, done)
+            done = until
+            if kept is not None:
+                # The last token is generated, and not read yet.
+                kept.origin = used - len(seen[0])
+                kept.hold(progress.cache, [*seen[0], *sequences[0].tokens[written:]][:-1])
+            stopped = [i for i, sequence in enumerate(sequences) if not sequence.remaining]
+            if stopped and streaming:
+                prompts.limits[stopped] = 0
+                left = jnp.where(prompts.limits > 0, progress.max_lengths, 0)
+                progress = progress._replace(max_lengths=left)
+            yield
+            if until >= most or len(stopped) == len(sequences):
+                return
+            if kept is not None:
+                kept.take()  # the programs below use it up
+            until = min(most, until + self.shapes.chunk) if streaming else most
+            if used - 1 + done >= size:
+                size = round_up(size + 1, self.shapes.caches)
+                progress = progress._replace(cache=self.run.grow(progress.cache, size=size))
+            until = min(until, size - used + 1)
+            progress = self.run.go(
+                self.params, progress, np.int32(until), *given, prompt_length=width, ngrams=ngrams
+            )
+
+    def _sampling(self, sequences: list[GenerationSequence]) -> tuple[SamplingConfig, Any]:
+        """The settings and the key of each row."""
+        rows = round_up(len(sequences), self.shapes.rows)
+        return sampling_config(sequences, rows, self.vocab), sampling_keys(sequences, rows)
+
+    def _prompts(
+        self,
+        sequences: list[GenerationSequence],
+        seen: list[list[int]],
+        most: int,
+        sampling: SamplingConfig,
+    ) -> PromptBatch:
+        """What each row reads, writes at most, and has penalties for."""
+        rows, read = round_up(len(seen), self.shapes.rows), self._up(max(map(len, seen)))
         tokens, starts = left_pad(seen, rows, read, self.tokenizer.pad)
         limits, before = np.zeros((2, rows), np.int32)
         for row, sequence in enumerate(sequences):
             limits[row], before[row] = min(sequence.remaining, most), len(sequence.tokens)
             sequence.segment = 0.0
-        size = round_up(min(read + most, max(256, 2 * read)), self.shapes.caches)
-        given = sampling_config(sequences, rows, self.vocab), sampling_keys(sequences, rows)
-        ngrams = given[0].ngram_sizes
-        if any(sequence.origin for sequence in sequences) and given[0].depends_on_text:
+        known = tokens, starts
+        if any(sequence.origin for sequence in sequences) and sampling.depends_on_text:
             # Penalties look at all that stands there, also where the model has lost sight of it.
             texts = [sequence.prompt_ids + sequence.tokens for sequence in sequences]
             longest = round_up(max(map(len, texts)), self.shapes.lengths)
             known = left_pad(texts, rows, longest, self.tokenizer.pad)
-        else:
-            known = tokens, starts
-        prompts = PromptBatch(tokens, starts, limits, before, known)
-        progress = self.run.begin(
-            self.params, prompts, *given, size=size, length=length, ngrams=ngrams
-        )
-        width = known[0].shape[1]
-        done, until = 0, 1
-        while True:
-            self._take(sequences, progress, width, done)
-            done = until
-            stopped = [i for i, sequence in enumerate(sequences) if not sequence.remaining]
-            if stopped and streaming:
-                limits[stopped] = 0
-                left = jnp.where(limits > 0, progress.max_lengths, 0)
-                progress = progress._replace(max_lengths=left)
-            yield
-            if until >= most or len(stopped) == len(sequences):
-                return
-            until = min(most, until + self.shapes.chunk) if streaming else most
-            if read - 1 + done >= size:
-                size = round_up(size + 1, self.shapes.caches)
-                progress = progress._replace(cache=self.run.grow(progress.cache, size=size))
-            until = min(until, size - read + 1)
-            progress = self.run.go(
-                self.params, progress, np.int32(until), *given, prompt_length=width, ngrams=ngrams
-            )
+        return PromptBatch(tokens, starts, limits, before, known)
+
+    def _begin(
+        self,
+        prompts: PromptBatch,
+        given: tuple[SamplingConfig, Any],
+        seen: list[list[int]],
+        most: int,
+        kept: KeptContext | None,
+    ) -> tuple[GenerationState, int, int]:
+        """The first token of each row, how many slots the prompts take, and how many there are.
+
+        Of a single text, only what is not kept is read, where that fits beside what is.
+        """
+        read, how = prompts.tokens.shape[1], {"ngrams": given[0].ngram_sizes}
+        length = round_up(most, self.shapes.caches)
+        shared = 0 if kept is None else kept.shared(seen[0])
+        more = seen[0][shared:]
+        width = round_up(len(more), self.shapes.lengths)
+        cache: Any = None if kept is None else kept.take()
+        if kept is None or not shared or shared + width > self.context:
+            size = round_up(min(read + most, max(256, 2 * read)), self.shapes.caches)
+            state = self.run.begin(self.params, prompts, *given, size=size, length=length, **how)
+            return state, read, size
+        at = kept.origin + shared
+        if at + width > cache.size:
+            cache = self.run.grow(cache, size=round_up(at + width, self.shapes.caches))
+        tokens = np.full((len(prompts.limits), width), self.tokenizer.pad, np.int32)
+        tokens[0, : len(more)] = more
+        told = MoreTokens(tokens, np.int32(len(more)), np.int32(at))
+        size = cache.size
+        state = self.run.resume(self.params, cache, told, prompts, *given, length=length, **how)
+        return state, at + len(more), size
 
     def _take(
         self, sequences: list[GenerationSequence], progress: GenerationState, read: int, done: int

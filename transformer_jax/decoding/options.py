@@ -27,9 +27,16 @@ class SpecialTokens(NamedTuple):
     eos: int  # ends a sequence
     pad: int  # follows the end
     suppress_tokens: tuple[int, ...] = ()  # never generated; probabilities stay those of the model
+    # Others that end a sequence where it is sampled or greedy, such as the end of an answer.
+    end_tokens: tuple[int, ...] = ()
 
 
-def special_tokens(tokenizer: TextTokenizer, vocab_size: int, ends: bool = True) -> SpecialTokens:
+def special_tokens(
+    tokenizer: TextTokenizer,
+    vocab_size: int,
+    ends: bool = True,
+    end_tokens: tuple[int, ...] = (),
+) -> SpecialTokens:
     """Special tokens of generated texts.
 
     Never generated are padding, BOS, the unknown token and ids that the tokenizer lacks.
@@ -38,11 +45,13 @@ def special_tokens(tokenizer: TextTokenizer, vocab_size: int, ends: bool = True)
         tokenizer: Of the model.
         vocab_size: Of the model.
         ends: Whether texts end with EOS; otherwise it is never generated.
+        end_tokens: Others that end a text.
     """
     found = {tokenizer.pad, tokenizer.bos, *range(tokenizer.vocab_size, vocab_size)}
     found |= set() if tokenizer.unk is None else {tokenizer.unk}
     found = found - {tokenizer.eos} if ends else found | {tokenizer.eos}
-    return SpecialTokens(tokenizer.eos, tokenizer.pad, tuple(sorted(found)))
+    found -= set(end_tokens)
+    return SpecialTokens(tokenizer.eos, tokenizer.pad, tuple(sorted(found)), end_tokens)
 
 
 @functools.partial(

@@ -24,7 +24,7 @@ from transformer_jax.decoding.speculate import PromptLookupState, prompt_lookup_
 from transformer_jax.models.protocol import Decodable
 from transformer_jax.parallel.inference import MeshProgram
 
-__all__ = ["Programs", "PromptBatch", "SearchPrompts", "prefill", "search"]
+__all__ = ["MoreTokens", "Programs", "PromptBatch", "SearchPrompts", "prefill", "search"]
 
 
 class PromptBatch(NamedTuple):
@@ -35,6 +35,14 @@ class PromptBatch(NamedTuple):
     limits: Any  # [B], most new tokens of each
     generated: Any  # [B], new tokens of earlier segments
     seen: tuple[Any, Any]  # [B Q] and [B], what penalties apply to, and where it begins
+
+
+class MoreTokens(NamedTuple):
+    """What follows the tokens in a cache."""
+
+    tokens: Any  # [B T], padded on the right
+    count: Any  # [], how many of them are no padding
+    at: Any  # [], the slot of the first; what the cache holds from there on is forgotten
 
 
 class SearchPrompts(NamedTuple):
@@ -53,8 +61,9 @@ class Programs:
 
     Attributes:
         begin: Prefills prompts, and generates the first token of each.
+        resume: Reads more tokens into a cache, which is used up, and generates the first token.
         go: Goes on up to a number of tokens; what is given is used up.
-        grow: A cache with more room; the one given is used up.
+        grow: A cache with more room.
         search: Greedy search, sampling or beam search from prompts; see :func:`search`.
         look_begin: Reads one prompt for speculation.
         look_go: Goes on with that; the one given is used up.
@@ -65,10 +74,14 @@ class Programs:
         """Takes the static part of a model and the special tokens of its texts."""
         self.graph, self.special, self.draft = graph, special, num_draft_tokens
         self.begin = MeshProgram(self._begin_batch, static_argnames=("size", "length", "ngrams"))
+        self.resume = MeshProgram(
+            self._resume_batch, static_argnames=("length", "ngrams"), donate_argnums=1
+        )
         self.go = MeshProgram(
             self._go_batch, static_argnames=("prompt_length", "ngrams"), donate_argnums=1
         )
-        self.grow = MeshProgram(_grown, static_argnames="size", donate_argnums=0)
+        # Nothing is given up for it: no memory of another size can be used again.
+        self.grow = MeshProgram(_grown, static_argnames="size")
         self.search = MeshProgram(self._search_batch, static_argnames=("length", "special"))
         self.look_begin = MeshProgram(self._look_begin_one, static_argnames="length")
         self.look_go = MeshProgram(self._look_go_one, donate_argnums=1)
@@ -79,10 +92,21 @@ class Programs:
     ) -> GenerationState:
         model, tokens = nnx.merge(self.graph, params), prompts.tokens
         cache = model.init_cache(None, tokens.shape[0], size)
-        logits, cache = model.prefill(tokens, cache, prompts.starts)
+        read = model.prefill(tokens, cache, prompts.starts)
+        return self._first(read, prompts, sampling, keys, length=length, ngrams=ngrams)
+
+    def _resume_batch(
+        self, params, cache, more, prompts, sampling, keys, *, length, ngrams
+    ) -> GenerationState:
+        model = nnx.merge(self.graph, params)
+        read = model.prefill_more(more.tokens, more.count, cache.truncate(more.at))
+        return self._first(read, prompts, sampling, keys, length=length, ngrams=ngrams)
+
+    def _first(self, read, prompts, sampling, keys, *, length, ngrams) -> GenerationState:
+        logits, cache = read
         progress = init_generation(
             cache,
-            tokens[:, -1],
+            prompts.tokens[:, -1],
             length=length,
             pad=self.special.pad,
             max_lengths=prompts.limits,

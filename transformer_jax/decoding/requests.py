@@ -51,6 +51,8 @@ class GenerationRequest:
     num_beams: int = 1  # above 1 is beam search instead of sampling
     nbest: int = 1  # texts that beam search returns
     number: int | None = None  # of the request; None is its index in the call, from 0
+    # What the model reads instead of the tokens of ``prompt``, such as those of a conversation.
+    prompt_ids: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         counts = ("max_new_tokens", "num_return_sequences", "num_beams", "nbest")

@@ -70,7 +70,12 @@ class CausalTextGenerator(TextGenerator[BeamSearchConfig]):
 
     A subclass says which tokens its model reads of a prompt, which sequences go together, and how
     a batch of them is generated or searched.
+
+    Attributes:
+        end_tokens: Any of them ends a text; None is EOS of the tokenizer.
     """
+
+    end_tokens: tuple[int, ...] | None = None
 
     @abc.abstractmethod
     def prompt_tokens(self, prompt: str) -> list[int]:
@@ -135,9 +140,13 @@ class CausalTextGenerator(TextGenerator[BeamSearchConfig]):
         if request.num_beams > 1:
             yield self.search_texts([sequence], _beam_search(request))[0][0].text
             return
+        yield from self.stream_sequence(sequence)
+
+    def stream_sequence(self, sequence: GenerationSequence) -> Iterator[str]:
+        """The text of a sequence in parts, sampled or greedy, each when nothing can change it."""
         sent = 0
         for _ in self.extend([sequence], streaming=True):
-            text = stable_prefix(sequence.text, request.stop)
+            text = stable_prefix(sequence.text, sequence.request.stop)
             if len(text) > sent:
                 yield text[sent:]
                 sent = len(text)
@@ -150,10 +159,19 @@ class CausalTextGenerator(TextGenerator[BeamSearchConfig]):
         Raises:
             DataError: The model refuses the prompt.
         """
-        read = self.prompt_tokens(request.prompt)
+        given = request.prompt_ids
+        read = self.prompt_tokens(request.prompt) if given is None else list(given)
         shown = self.tokenizer.decode(read)
         for sample in range(request.num_return_sequences):
-            yield GenerationSequence(request, index, sample, list(read), self.tokenizer, shown)
+            yield GenerationSequence(
+                request,
+                index,
+                sample,
+                list(read),
+                self.tokenizer,
+                shown,
+                end_tokens=self.end_tokens,
+            )
 
 
 def read_hypotheses(

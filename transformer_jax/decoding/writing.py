@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
+from transformer_jax.decoding.kept import KeptContext
 from transformer_jax.decoding.requests import Continuation, FinishReason, GenerationRequest
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 
@@ -53,6 +54,7 @@ class GenerationSequence:
     log_prob: float = 0.0
     segment: float = 0.0  # of it, what was written since the model last read anew
     origin: int = 0  # where what the model reads begins
+    kept: KeptContext | None = None  # what the model has read before, where it is alone
     finish_reason: FinishReason | None = None  # None while the text is unfinished
 
     @property

@@ -108,6 +108,22 @@ class Decoder(nnx.Module):
         hidden, cache = self.decoder.prefill(self.embed(tokens), cache, starts)
         return self.logits(hidden), cache
 
+    def prefill_more(
+        self, tokens: Int[Array, "B T"], count: Int[Array, ""], cache: Cache
+    ) -> tuple[Float32[Array, "B V"], Cache]:
+        """Logits of the token after ``count`` more tokens of each row, and the cache with them.
+
+        Args:
+            tokens: What follows in each row; after ``count`` tokens padding.
+            count: Tokens of each row that are no padding, at least 1.
+            cache: With room for ``T`` tokens, of a single beam and attention alone.
+        """
+        B, T = tokens.shape
+        before = cache.length
+        hidden, cache = self.decoder.step(self.embed(tokens.reshape(-1)), cache)
+        last = hidden.reshape(B, T, -1)[:, count - 1]
+        return self.logits(last), cache.truncate(before + count)
+
     def step(self, tokens: Int[Array, " R"], cache: Cache) -> tuple[Float32[Array, "R V"], Cache]:
         """Logits of the token after ``tokens``, one of each row, and the cache with them."""
         hidden, cache = self.decoder.step(self.embed(tokens), cache)

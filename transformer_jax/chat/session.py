@@ -1,0 +1,159 @@
+"""Conversations with a language model, turn by turn: only what is new is computed."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from transformer_jax.chat.encoding import ChatEncoder
+from transformer_jax.chat.template import Message
+from transformer_jax.decoding.kept import KeptContext
+from transformer_jax.decoding.language import DecoderLanguageModel
+from transformer_jax.decoding.requests import Continuation, GenerationRequest
+from transformer_jax.decoding.writing import GenerationSequence
+from transformer_jax.errors import DataError, plural
+
+__all__ = ["ChatModel", "ChatSession", "fit_messages"]
+
+
+def fit_messages(
+    encoder: ChatEncoder, messages: Sequence[Message], limit: int, room: int | None = None
+) -> tuple[list[int], int]:
+    """The ids that an answer follows, and the number of oldest messages that are left out.
+
+    Whole turns are left out, the oldest first; a system prompt at the beginning and the last
+    message of the user stay.
+
+    Args:
+        encoder: Encoder with the chat template.
+        messages: The conversation; the last message is not of the assistant.
+        limit: Most ids; turns are left out where there are more.
+        room: As many ids are left then, at most; None is ``limit``.
+
+    Raises:
+        DataError: The last message alone is too long, or the template refuses the conversation.
+    """
+    start = int(messages[0]["role"] == "system") if messages else 0
+    turns = [i for i in range(start, len(messages)) if messages[i]["role"] == "user"]
+    ids, most = encoder.prompt(messages), limit
+    if len(ids) <= limit:
+        return ids, 0
+    for first in turns[1:]:
+        most = limit if room is None else room
+        ids = encoder.prompt([*messages[:start], *messages[first:]])
+        if len(ids) <= most:
+            return ids, first - start
+    if len(ids) <= limit and len(turns) > 1:
+        return ids, turns[-1] - start
+    raise DataError(
+        f"the message has {plural(len(ids), 'token')} with all that belongs to it, and the context "
+        f"of the model allows {limit}: shorten it, or the system prompt"
+    )
+
+
+class ChatModel:
+    """A language model that answers conversations by a chat template.
+
+    Keys and values of the last conversation are kept: of one that begins like it, only what differs
+    is computed. The answers are the same as without.
+
+    Attributes:
+        language: The language model, whose texts end with the end token of the template.
+        encoder: Encoder of conversations.
+    """
+
+    def __init__(self, language: DecoderLanguageModel, encoder: ChatEncoder):
+        self.language, self.encoder = language, encoder
+        self._kept = KeptContext()
+
+    def sequence(self, messages: Sequence[Message], request: GenerationRequest) -> "Answer":
+        """The answer to a conversation, before its first token.
+
+        Raises:
+            ConfigError: The template is refused.
+            DataError: The conversation does not fit in the context, or the template refuses it.
+        """
+        context = self.language.context
+        reserve = min(request.max_new_tokens, context // 4)
+        ids, dropped = fit_messages(self.encoder, messages, context - reserve, context // 2)
+        request = dataclasses.replace(request, prompt_ids=tuple(ids))
+        sequence = next(self.language.sequences(request, 0))
+        sequence.kept = self._kept
+        return Answer(self.language, sequence, dropped)
+
+    def answer(self, messages: Sequence[Message], request: GenerationRequest) -> Continuation:
+        """The answer to a conversation; see :meth:`sequence`."""
+        answer = self.sequence(messages, request)
+        for _ in answer.stream():
+            pass
+        return answer.sequence.done()
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """An answer in progress."""
+
+    language: DecoderLanguageModel
+    sequence: GenerationSequence
+    dropped: int  # oldest messages that the model does not read
+
+    def stream(self) -> Iterator[str]:
+        """The text in parts, each as soon as nothing can change it."""
+        return self.language.stream_sequence(self.sequence)
+
+
+class ChatSession:
+    """A conversation that goes on.
+
+    When the context is full, the oldest turns are left out until half of it is free; the system
+    prompt stays.
+
+    Attributes:
+        messages: All messages so far, also those that the model no longer reads.
+        finish_reason: Why the last answer ended.
+        dropped: Number of oldest messages, after the system prompt, that the model no longer reads.
+    """
+
+    def __init__(self, model: ChatModel, system: str | None = None):
+        self._model = model
+        self.messages: list[Message] = []
+        self.dropped, self.finish_reason = 0, ""
+        self.set_system(system)
+
+    def set_system(self, text: str | None) -> None:
+        """Sets the system prompt and forgets the conversation; None or an empty one is none."""
+        self.messages = [{"role": "system", "content": text}] if text else []
+        self.dropped = 0
+
+    def reset(self) -> None:
+        """Forgets the conversation, but the system prompt."""
+        self.messages = self.messages[: self._start]
+        self.dropped = 0
+
+    @property
+    def _start(self) -> int:
+        return int(bool(self.messages) and self.messages[0]["role"] == "system")
+
+    def ask(self, text: str, request: GenerationRequest) -> Iterator[str]:
+        """The answer to a message of the user, in parts.
+
+        What is written when the iteration ends early belongs to the conversation.
+
+        Args:
+            text: The message.
+            request: Settings of the answer; its prompt is not read.
+
+        Raises:
+            DataError: The message is too long, or the template refuses it; it is then left out.
+        """
+        start, said = self._start, {"role": "user", "content": text}
+        seen: list[Any] = [*self.messages[:start], *self.messages[start + self.dropped :], said]
+        turn = sum(message["role"] == "user" for message in self.messages)
+        answer = self._model.sequence(seen, dataclasses.replace(request, number=turn))
+        self.messages.append(said)
+        self.dropped += answer.dropped
+        try:
+            yield from answer.stream()
+        finally:
+            sequence = answer.sequence
+            self.finish_reason = sequence.finish_reason or "length"
+            self.messages.append({"role": "assistant", "content": sequence.text})
