@@ -47,14 +47,12 @@ def make(tokenizer):  # noqa: F811
             "rows": (1,),
             "lengths": (16, 32, 64, 128),
             "caches": (64, 256),
-            "full": "stop",
             "chunk": 4,
         }
         language = DecoderLanguageModel(
             loaded[kind],
             tokenizer,
             shapes=BatchingConfig(**few | shapes),
-            end_tokens=encoder.end_tokens[:1],
         )
         return ChatModel(language, encoder)
 
@@ -130,7 +128,8 @@ def test_what_fits_is_not_cut(make):
     assert fit_messages(encoder, two, len(ids)) == (ids, 2)
     whole = encoder.prompt(two)
     assert fit_messages(encoder, two, len(whole), room=len(ids)) == (whole, 0)
-    # More than the room that is wanted, where nothing else could go.
+    # More than the room that is wanted, or the limit, where nothing else could go.
+    assert fit_messages(encoder, two, 3, most=len(ids)) == (ids, 2)
     assert fit_messages(encoder, two, len(ids), room=1) == (ids, 2)
     with pytest.raises(DataError, match=f"the message has {len(ids)} tokens .* allows 3"):
         fit_messages(encoder, two, 3)

@@ -22,7 +22,7 @@ from transformer_jax.config import (
     TransformerConfig,
 )
 from transformer_jax.data.corpora.phrasebook import L1_PAIRS
-from transformer_jax.data.tokenizer import train_tokenizer
+from transformer_jax.data.tokenizer import SPECIAL, train_tokenizer
 from transformer_jax.decoding.ngram import NgramLanguageModel
 from transformer_jax.functional.losses import cross_entropy
 from transformer_jax.models.decoder import Decoder
@@ -124,15 +124,15 @@ CONTEXT = 24
 TEXT = "a cab, a bad dad, a fed cafe\nabcdefgh\n"
 
 
-def language_run(folder, kind, positions, first):
+def language_run(folder, kind, positions, first, context=CONTEXT, special=SPECIAL):
     """A decoder that has learnt nothing, but is far from uniform."""
-    tokenizer = train_tokenizer(kind, [TEXT], 300)
+    tokenizer = train_tokenizer(kind, [TEXT], 300, special=special)
     config = TransformerConfig(
         vocab_size=tokenizer.vocab_size,
         d_model=16,
         encoder_layers=0,
         decoder_layers=1,
-        positions=PositionConfig(kind=positions, max_length=CONTEXT),
+        positions=PositionConfig(kind=positions, max_length=context),
         embedding=EmbeddingConfig(dropout=0.0),
         attention=AttentionConfig(num_heads=2),
         feed_forward=FeedForwardConfig(d_ff=32),

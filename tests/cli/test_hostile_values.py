@@ -115,6 +115,7 @@ def arguments_of(name, flag, runs, folder):
                    "--num-shots", "0"],
         "score": [decoder, text],
         "prefer": [decoder, text] if flag == "output" else [decoder, text, "--output", output],
+        "chat": [decoder] if flag == "template" else [decoder, "--template", "mistral"],
         "fill-mask": [readers["fill-mask"], "a [MASK]"],
         "classify": [readers["threshold" if flag == "threshold" else "classify"], "a cab"],
         "tag": [readers["tag"], "a cab"],

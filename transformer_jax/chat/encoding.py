@@ -70,7 +70,7 @@ class ChatEncoder:
             last = encoded.ids[int(np.flatnonzero(encoded.answers)[-1])]
         except DataError as error:
             raise ConfigError(str(error)) from None
-        if last not in self._special.values():
+        if last == self._tokenizer.unk or last not in self._special.values():
             raise ConfigError(self._no_end())
         return tuple(dict.fromkeys((last, self._tokenizer.eos)))
 

@@ -9,7 +9,7 @@ from transformer_jax.data.tables import parse_object, text_field
 from transformer_jax.data.text import read_lines
 from transformer_jax.errors import ConfigError, DataError
 
-__all__ = ["ROLES", "Conversation", "check_messages", "read_conversations"]
+__all__ = ["ROLES", "Conversation", "check_asked", "check_messages", "read_conversations"]
 
 ROLES = ("system", "user", "assistant")
 
@@ -60,6 +60,24 @@ def read_conversations(path: str | Path, flag: str = "") -> Iterator[Conversatio
         if all(message["role"] != "assistant" for message in messages):
             raise DataError(f"{where}: no message of the assistant: there is nothing to learn")
         yield Conversation(messages, where)
+
+
+def check_asked(messages: Any) -> list[Message]:
+    """The messages of a conversation that can be answered: the last is not of the assistant.
+
+    Raises:
+        ConfigError: It is, or as :func:`check_messages`.
+
+    Example:
+        >>> check_asked([{"role": "assistant", "content": "Yes?"}])
+        Traceback (most recent call last):
+        ...
+        transformer_jax.errors.ConfigError: the last message is of the assistant: there is ...
+    """
+    checked = check_messages(messages)
+    if checked[-1]["role"] == "assistant":
+        raise ConfigError("the last message is of the assistant: there is nothing to answer")
+    return checked
 
 
 def check_messages(messages: Any) -> list[Message]:

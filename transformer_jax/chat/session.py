@@ -1,7 +1,7 @@
 """Conversations with a language model, turn by turn: only what is new is computed."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 from transformer_jax.chat.encoding import ChatEncoder
@@ -16,7 +16,11 @@ __all__ = ["ChatModel", "ChatSession", "fit_messages"]
 
 
 def fit_messages(
-    encoder: ChatEncoder, messages: Sequence[Message], limit: int, room: int | None = None
+    encoder: ChatEncoder,
+    messages: Sequence[Message],
+    limit: int,
+    room: int | None = None,
+    most: int | None = None,
 ) -> tuple[list[int], int]:
     """The ids that an answer follows, and the number of oldest messages that are left out.
 
@@ -26,28 +30,29 @@ def fit_messages(
     Args:
         encoder: Encoder with the chat template.
         messages: The conversation; the last message is not of the assistant.
-        limit: Most ids; turns are left out where there are more.
-        room: As many ids are left then, at most; None is ``limit``.
+        limit: Turns are left out where there are more ids.
+        room: As many ids are left then, where that is possible; None is ``limit``.
+        most: Most ids where nothing can be left out; None is ``limit``.
 
     Raises:
         DataError: The last message alone is too long, or the template refuses the conversation.
     """
-    start = int(messages[0]["role"] == "system") if messages else 0
-    turns = [i for i in range(start, len(messages)) if messages[i]["role"] == "user"]
-    ids, most = encoder.prompt(messages), limit
+    ids, dropped = encoder.prompt(messages), 0
     if len(ids) <= limit:
         return ids, 0
+    start, most = int(messages[0]["role"] == "system"), limit if most is None else most
+    turns = [i for i in range(start, len(messages)) if messages[i]["role"] == "user"]
     for first in turns[1:]:
-        most = limit if room is None else room
+        dropped = first - start
         ids = encoder.prompt([*messages[:start], *messages[first:]])
-        if len(ids) <= most:
-            return ids, first - start
-    if len(ids) <= limit and len(turns) > 1:
-        return ids, turns[-1] - start
-    raise DataError(
-        f"the message has {plural(len(ids), 'token')} with all that belongs to it, and the context "
-        f"of the model allows {limit}: shorten it, or the system prompt"
-    )
+        if len(ids) <= (limit if room is None else room):
+            break
+    if len(ids) > most:
+        raise DataError(
+            f"the message has {plural(len(ids), 'token')} with all that belongs to it, and the "
+            f"context of the model allows {most}: shorten it, or the system prompt"
+        )
+    return ids, dropped
 
 
 class ChatModel:
@@ -62,7 +67,12 @@ class ChatModel:
     """
 
     def __init__(self, language: DecoderLanguageModel, encoder: ChatEncoder):
-        self.language, self.encoder = language, encoder
+        """Takes a language model and the encoder of conversations for it.
+
+        Raises:
+            ConfigError: The chat template ends answers with no special token.
+        """
+        self.language, self.encoder = language.ending_at(encoder.end_tokens), encoder
         self._kept = KeptContext()
 
     def sequence(self, messages: Sequence[Message], request: GenerationRequest) -> "Answer":
@@ -72,13 +82,36 @@ class ChatModel:
             ConfigError: The template is refused.
             DataError: The conversation does not fit in the context, or the template refuses it.
         """
-        context = self.language.context
-        reserve = min(request.max_new_tokens, context // 4)
-        ids, dropped = fit_messages(self.encoder, messages, context - reserve, context // 2)
+        ids, dropped = self._fit(messages, request)
         request = dataclasses.replace(request, prompt_ids=tuple(ids))
         sequence = next(self.language.sequences(request, 0))
         sequence.kept = self._kept
         return Answer(self.language, sequence, dropped)
+
+    def _fit(
+        self, messages: Sequence[Message], request: GenerationRequest
+    ) -> tuple[list[int], int]:
+        context = self.language.context
+        reserve = min(request.max_new_tokens, context // 4)
+        return fit_messages(self.encoder, messages, context - reserve, context // 2, context)
+
+    def request(
+        self, request: GenerationRequest, prepare: Callable[[str], str] = lambda text: text
+    ) -> GenerationRequest:
+        """A request with the ids of its conversation, for ``language``, if it has one.
+
+        Args:
+            request: Any request.
+            prepare: Preprocesses the text of a message as in training.
+
+        Raises:
+            DataError: The conversation does not fit in the context, or the template refuses it.
+        """
+        if request.messages is None:
+            return request
+        messages = [{**one, "content": prepare(one["content"])} for one in request.messages]
+        ids, _ = self._fit(messages, request)
+        return dataclasses.replace(request, prompt_ids=tuple(ids))
 
     def answer(self, messages: Sequence[Message], request: GenerationRequest) -> Continuation:
         """The answer to a conversation; see :meth:`sequence`."""
@@ -133,7 +166,7 @@ class ChatSession:
     def _start(self) -> int:
         return int(bool(self.messages) and self.messages[0]["role"] == "system")
 
-    def ask(self, text: str, request: GenerationRequest) -> Iterator[str]:
+    def ask(self, text: str, request: GenerationRequest) -> Generator[str, None, None]:
         """The answer to a message of the user, in parts.
 
         What is written when the iteration ends early belongs to the conversation.

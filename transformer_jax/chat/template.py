@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -175,11 +176,11 @@ def named_template(name: str, special: Mapping[str, str] | None = None) -> ChatT
             f"the chat template {name}",
         )
     path = Path(name)
-    if path.is_dir():
+    if os.path.isdir(path):
         found = find_template(path)
-    elif path.suffix == ".json" and path.is_file():
+    elif path.suffix == ".json" and os.path.isfile(path):
         found = _of_json(path)
-    elif path.is_file():
+    elif os.path.isfile(path):
         found = ChatTemplate(_read(path).removesuffix("\n"), {}, str(path))
     else:
         raise ConfigError(

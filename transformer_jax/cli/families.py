@@ -103,7 +103,8 @@ def _by_name(
 
 def _of_run(path: Path) -> str:
     """The family of the run of a directory or a ``config.json``."""
-    from transformer_jax.predictors.runs import aligned_method, family, open_directory
+    from transformer_jax.predictors.alignment import aligned_method
+    from transformer_jax.predictors.runs import family, open_directory
     from transformer_jax.training.run_directory import ConfigFile
 
     run = open_directory(path) if url_of(path) or path.is_dir() else ConfigFile(path)

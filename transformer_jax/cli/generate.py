@@ -35,7 +35,8 @@ class Generate(EngineCommand):
     prompts: Path | None = None
     """File with one prompt per line, instead of a prompt; - is standard input."""
     requests: Path | None = None
-    """JSON lines with "prompt" and generation settings, instead; - is standard input."""
+    """JSON lines with "prompt", or the "messages" of a conversation that is answered, and
+    generation settings, instead; - is standard input."""
     max_new_tokens: int | None = None
     """Maximum number of new tokens; None is 128."""
     temperature: float = 1.0
@@ -113,6 +114,11 @@ class Generate(EngineCommand):
             num_draft_tokens=self.prompt_lookup_num_tokens,
         )
         model = self.language_model(shapes, asked)
+        if any(request.messages is not None for request in asked):
+            from transformer_jax.predictors.chats import answering
+
+            chat = answering(self.run, model)
+            model, asked = chat.language, [chat.request(one, prepare) for one in asked]
         one = len(asked) == 1 and asked[0].num_return_sequences == 1 and asked[0].num_beams == 1
         # The finish reason is known for whole texts only, and a note may depend on it.
         if one and not (self.json or self.tsv or self.trace or asked[0].stop):
@@ -217,7 +223,8 @@ class Generate(EngineCommand):
         from transformer_jax.decoding.requests import GenerationRequest
 
         usual = {field.name: field.default for field in dataclasses.fields(GenerationRequest)}
-        del usual["prompt"], usual["number"]
+        for name in ("prompt", "number", "messages", "prompt_ids"):
+            del usual[name]
         given = {name: getattr(self, name) for name in usual}
         return usual | {name: value for name, value in given.items() if value is not None}
 

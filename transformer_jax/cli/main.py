@@ -12,6 +12,7 @@ from transformer_jax.cli import families
 from transformer_jax.cli.analogy import Analogy
 from transformer_jax.cli.answer import Answer
 from transformer_jax.cli.attention import Attention
+from transformer_jax.cli.chat import Chat
 from transformer_jax.cli.checks import check_values
 from transformer_jax.cli.classify import Classify
 from transformer_jax.cli.complexity import Complexity
@@ -51,6 +52,7 @@ COMMANDS: dict[str, Any] = {
     "prefer": Prefer,
     "score": Score,
     "diversity": DiversityCommand,
+    "chat": Chat,
     "fill-mask": FillMask,
     "classify": Classify,
     "tag": Tag,

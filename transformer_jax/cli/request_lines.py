@@ -59,13 +59,18 @@ def requests_of(
             fields = json.loads(line)
         except ValueError as error:
             raise DataError(f"{where}: not JSON: {error}") from None
-        if not isinstance(fields, dict) or not isinstance(fields.get("prompt"), str):
-            raise DataError(f'{where}: needs an object with a text "prompt"')
+        conversation = isinstance(fields, dict) and "messages" in fields
+        if not isinstance(fields, dict) or not (
+            isinstance(fields.get("prompt"), str) or (conversation and "prompt" not in fields)
+        ):
+            raise DataError(
+                f'{where}: needs an object with a text "prompt", or with "messages" instead'
+            )
         earlier, fields = fields, current_keys(fields, REQUESTS)
         for old in sorted(earlier.keys() - fields.keys() - renamed):
             log.warning("%s: %s is now %s", name, old, REQUESTS[old])
             renamed.add(old)
-        unknown = sorted(fields.keys() - settings.keys() - {"prompt"})
+        unknown = sorted(fields.keys() - settings.keys() - {"prompt", "messages"})
         if unknown:
             raise DataError(
                 f"{where}: unknown setting {unknown[0]}: known are {', '.join(sorted(settings))}"
@@ -73,7 +78,7 @@ def requests_of(
         try:
             for setting, value in fields.items():
                 fields[setting] = _typed(setting, value)
-            request = GenerationRequest(**settings | fields)
+            request = GenerationRequest(**{"prompt": ""} | settings | fields)
             check(request)
         except ConfigError as error:
             raise DataError(f"{where}: {error}") from None
@@ -82,6 +87,10 @@ def requests_of(
 
 def _typed(name: str, value: Any) -> Any:
     """A setting, or the prompt, of a JSON line with the type of the request's field."""
+    if name == "messages":
+        from transformer_jax.chat.messages import check_asked
+
+        return tuple(check_asked(value))
     if name == "prompt":
         check_text(name, value)
         return value

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from transformer_jax.cli.output import tsv
 
@@ -67,6 +67,9 @@ class Writer:
             }
             for one in found
         ]
-        line = json.dumps({"prompt": request.prompt, "texts": texts}, ensure_ascii=False)
+        asked: dict[str, Any] = {"prompt": request.prompt}
+        if request.messages is not None:
+            asked = {"messages": list(request.messages)}
+        line = json.dumps(asked | {"texts": texts}, ensure_ascii=False)
         sys.stdout.buffer.write(line.encode() + b"\n")
         sys.stdout.buffer.flush()

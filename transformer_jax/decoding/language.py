@@ -1,6 +1,7 @@
 """A trained decoder as a language model: prompts in, texts out, and the probability of texts."""
 
 import collections
+import copy
 import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
@@ -62,7 +63,6 @@ class DecoderLanguageModel(ContextTextGenerator):
         shapes: BatchingConfig | None = None,
         dtype: Literal["float32", "bfloat16"] | None = None,
         context: int | None = None,
-        end_tokens: tuple[int, ...] = (),
     ):
         """Takes ``model``, a decoder or the pair ``(graph, params)`` it splits into.
 
@@ -75,7 +75,6 @@ class DecoderLanguageModel(ContextTextGenerator):
             dtype: Of weights and products; None is the model's own.
             context: The most tokens to read at once; None, or more than the model has positions
                 for, is as many as those.
-            end_tokens: Tokens besides EOS that end a text.
 
         Raises:
             ConfigError: The tokenizer has more tokens than the model.
@@ -95,16 +94,28 @@ class DecoderLanguageModel(ContextTextGenerator):
         divided = {round_up_rows(rows, self.params) for rows in shapes.rows}
         shapes = dataclasses.replace(shapes, rows=tuple(sorted(divided)))
         self.tokenizer, self.shapes = tokenizer, shapes
-        self.end_tokens = (tokenizer.eos, *end_tokens)
         longest, self.vocab = config.positions.max_length, config.vocab_size
         self.context = longest if context is None else min(context, longest)
         self.start_token = tokenizer.bos if start_token is None else start_token
         check_indices(self.start_token, config.vocab_size, "the first token of texts is")
-        special = special_tokens(tokenizer, config.vocab_size, ends, end_tokens)
+        special = special_tokens(tokenizer, config.vocab_size, ends)
         # Other mixers keep a state, of which nothing can be forgotten.
         self._resumes = config.mixer.kind == "attention"
         self.counts: collections.Counter[str] = collections.Counter()
         self.run = Programs(graph, special, num_draft_tokens=self.shapes.num_draft_tokens)
+
+    def ending_at(self, end_tokens: tuple[int, ...]) -> "DecoderLanguageModel":
+        """The same model, whose texts end with any of these tokens, or where the context is full.
+
+        Args:
+            end_tokens: Tokens besides EOS that end a text.
+        """
+        other = copy.copy(self)
+        other.end_tokens = (self.tokenizer.eos, *end_tokens)
+        other.shapes = dataclasses.replace(self.shapes, full="stop", num_draft_tokens=0)
+        special = special_tokens(self.tokenizer, self.vocab, True, end_tokens)
+        other.run, other.counts = Programs(self.run.graph, special), collections.Counter()
+        return other
 
     def trace(
         self, request: GenerationRequest, best: int = 5

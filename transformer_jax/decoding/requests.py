@@ -2,8 +2,8 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
-from typing import Literal, Protocol, runtime_checkable
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from transformer_jax.errors import ConfigError
 
@@ -51,6 +51,8 @@ class GenerationRequest:
     num_beams: int = 1  # above 1 is beam search instead of sampling
     nbest: int = 1  # texts that beam search returns
     number: int | None = None  # of the request; None is its index in the call, from 0
+    # A conversation that is answered, instead of ``prompt``: messages with role and content.
+    messages: tuple[Mapping[str, Any], ...] | None = None
     # What the model reads instead of the tokens of ``prompt``, such as those of a conversation.
     prompt_ids: tuple[int, ...] | None = None
 

@@ -1,6 +1,6 @@
 """Translators and language models as functions of text."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
@@ -34,6 +34,7 @@ from transformer_jax.predictors.runs import (
 from transformer_jax.predictors.texts import Embedding
 
 if TYPE_CHECKING:
+    from transformer_jax.chat.session import ChatModel
     from transformer_jax.predictors.engines import EngineConfig
 
 __all__ = ["GenerationSettings", "LanguageModelPredictor", "TranslationPredictor"]
@@ -205,6 +206,7 @@ class LanguageModelPredictor(Predictor):
         self, path: Path, checkpoint: str = "best", *, engine: "EngineConfig | None" = None
     ):
         self._path, self._hf = path, None
+        self._chat: ChatModel | None = None
         self._prepare = as_trained(path, trim=False)
         if engine is not None:
             from transformer_jax.predictors.engines import load_engine_language
@@ -271,6 +273,39 @@ class LanguageModelPredictor(Predictor):
                 f"{', '.join(sampling) or 'temperature'}"
             )
         return [*map(_generated, self._hf(prompts, given))]
+
+    def chat(
+        self, messages: Iterable[Mapping[str, Any]], **settings: Unpack[GenerationSettings]
+    ) -> GeneratedText:
+        """The answer to a conversation, by the chat template of the model.
+
+        Of a conversation that begins like the last one, only what is new is computed. The oldest
+        turns are left out where the context is full; a system prompt stays.
+
+        Args:
+            messages: Each with a ``role`` (system, user, assistant) and a ``content``; the last one
+                is not of the assistant.
+            **settings: As of :meth:`generate`, without beams and several texts.
+
+        Raises:
+            ConfigError: The model has no chat template, a message or a setting is invalid.
+            DataError: The chat template refuses the conversation, or it is too long.
+        """
+        from transformer_jax.chat.messages import check_asked
+
+        checked = check_asked(list(messages))
+        for name in ("num_beams", "num_return_sequences"):
+            if settings.get(name, 1) != 1:
+                raise ConfigError(f"{name}: an answer is sampled or greedy, and one: leave it out")
+        if _is_hf(settings.get("generation_config")):
+            raise ConfigError("generation_config: answers have none: leave it out")
+        request = _request("", settings)
+        if self._chat is None:
+            from transformer_jax.predictors.chats import answering
+
+            self._chat = answering(self._path, self._language)
+        prepared = [{**one, "content": self._prepare(one["content"])} for one in checked]
+        return _generated([self._chat.answer(prepared, request)])
 
     def stream(self, prompt: str, **settings: Unpack[GenerationSettings]) -> Iterator[str]:
         """The continuation of a prompt in parts, each as soon as it is generated.

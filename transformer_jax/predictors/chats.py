@@ -1,0 +1,99 @@
+"""Language models that answer conversations, from run directories and Hugging Face folders."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformer_jax.errors import ConfigError
+from transformer_jax.predictors.runs import load_language, open_directory, refuse_others
+
+if TYPE_CHECKING:
+    from transformer_jax.chat.encoding import ChatEncoder
+    from transformer_jax.chat.session import ChatModel
+    from transformer_jax.data.tokenizer import Tokenizer
+
+__all__ = ["answering", "encoder_of", "load_chat", "special_names"]
+
+
+def special_names(tokenizer: "Tokenizer") -> dict[str, str]:
+    """The special tokens of a tokenizer by the names that chat templates use.
+
+    Example:
+        >>> from transformer_jax.data.tokenizer import train_tokenizer
+        >>> special_names(train_tokenizer("bytes", []))["eos_token"]
+        '<eos>'
+    """
+    ids = {role: getattr(tokenizer, role) for role in ("bos", "eos", "pad", "unk")}
+    return {f"{role}_token": tokenizer.name(id) for role, id in ids.items() if id is not None}
+
+
+def encoder_of(path: Path, tokenizer: "Tokenizer", template: str | None = None) -> "ChatEncoder":
+    """The encoder of conversations of a model.
+
+    Args:
+        path: A run directory or a Hugging Face folder.
+        tokenizer: Tokenizer of the model.
+        template: A built-in chat template, a file or a folder; None is that of the model.
+
+    Raises:
+        ConfigError: There is no chat template, or it does not go with the tokenizer.
+    """
+    from dataclasses import replace
+
+    from transformer_jax.chat.encoding import ChatEncoder
+    from transformer_jax.chat.template import built_in, find_template, named_template
+
+    found = find_template(Path(path)) if template is None else named_template(template)
+    if found is None:
+        raise ConfigError(
+            f"{path}: has no chat template: name one with --template ({', '.join(built_in())}, a "
+            f"file or a folder), or train the model on conversations: python -m "
+            f"experiments.decoder_only instruct NAME --init-from {path}"
+        )
+    found = replace(found, special=special_names(tokenizer) | dict(found.special))
+    encoder = ChatEncoder(tokenizer, found)
+    encoder.end_tokens  # noqa: B018  (refuses the template at once)
+    return encoder
+
+
+def load_chat(
+    path: Path, checkpoint: str = "best", *, template: str | None = None, **how: Any
+) -> "ChatModel":
+    """The language model of a run, which answers conversations.
+
+    Args:
+        path: The run directory or Hugging Face folder.
+        checkpoint: The checkpoint, see :func:`~transformer_jax.predictors.runs.chosen_checkpoint`.
+        template: A built-in chat template, a file or a folder; None is that of the model.
+        **how: As for :func:`~transformer_jax.predictors.runs.load_language`.
+
+    Raises:
+        ConfigError: The run is of another family, or has no chat template.
+        CheckpointError: The run does not exist, or its files are damaged or do not fit together.
+    """
+    directory = open_directory(path)
+    refuse_others(directory, ("decoder",))
+    # Refused before the parameters are loaded.
+    encoder_of(directory.path, directory.load_tokenizer(), template)
+    return answering(path, load_language(path, checkpoint, **how), template)
+
+
+def answering(path: Path, language: Any, template: str | None = None) -> "ChatModel":
+    """A language model as one that answers conversations; it shares the parameters.
+
+    Args:
+        path: Where it is from: a run directory or a Hugging Face folder.
+        language: The language model.
+        template: As of :func:`load_chat`.
+
+    Raises:
+        ConfigError: There is no chat template, or the language model is no decoder of this library.
+    """
+    from transformer_jax.chat.session import ChatModel
+    from transformer_jax.data.tokenizer import Tokenizer
+    from transformer_jax.decoding.language import DecoderLanguageModel
+
+    if not isinstance(language, DecoderLanguageModel):
+        raise ConfigError(f"{path}: n-gram models and CTranslate2 answer no conversations")
+    folder, tokenizer = open_directory(path).path, language.tokenizer
+    assert isinstance(tokenizer, Tokenizer), tokenizer
+    return ChatModel(language, encoder_of(folder, tokenizer, template))
