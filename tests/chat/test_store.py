@@ -46,8 +46,8 @@ def encoder(tokenizer):  # noqa: F811
 
 
 @pytest.fixture
-def store(path, tokenizer, encoder):  # noqa: F811
-    return build_chats(str(path), tokenizer, encoder, limit=T + 1)
+def store(path, encoder):
+    return build_chats(str(path), encoder, limit=T + 1)
 
 
 def test_the_store_holds_conversations_as_the_encoder_writes_them(store, encoder):
@@ -145,22 +145,20 @@ def test_a_cache_gives_the_same_store_and_follows_template_and_length(
 ):  # fmt: skip
     cache = tmp_path / "store"
     for _ in range(2):
-        kept = build_chats(str(path), tokenizer, encoder, limit=T + 1, cache=cache)
+        kept = build_chats(str(path), encoder, limit=T + 1, cache=cache)
         for name in ("ids", "offsets", "answers"):
             np.testing.assert_array_equal(getattr(kept, name), getattr(store, name))
         assert kept.counts == store.counts
     assert isinstance(kept.ids, np.memmap)
     other = ChatEncoder(tokenizer, named_template("zephyr", {"eos_token": "<eos>"}))
-    assert len(build_chats(str(path), tokenizer, other, limit=999, cache=cache).ids) != (
-        len(kept.ids)
-    )
+    assert len(build_chats(str(path), other, limit=999, cache=cache).ids) != (len(kept.ids))
 
 
 def test_what_is_longer_than_a_row_is_truncated_skipped_or_refused(
     path, tokenizer, encoder, store  # noqa: F811
 ):  # fmt: skip
     limit = int(np.median(store.lengths))
-    build = lambda how: build_chats(str(path), tokenizer, encoder, limit=limit, too_long=how)
+    build = lambda how: build_chats(str(path), encoder, limit=limit, too_long=how)
     longer = store.lengths > limit
     cut, left = build("truncate"), build("skip")
     assert cut.counts["truncated"] == longer.sum()
@@ -173,21 +171,21 @@ def test_what_is_longer_than_a_row_is_truncated_skipped_or_refused(
         build("error")
 
 
-def test_a_mistake_deep_in_a_file_is_named(path, tokenizer, encoder):  # noqa: F811
+def test_a_mistake_deep_in_a_file_is_named(path, encoder):
     with path.open("a") as file:
         marks = "<eos> \U0010fffd\U0010fffc\U0010fffb\U0010fffa"
         bad = [{"role": "user", "content": marks}, {"role": "assistant", "content": "b"}]
         file.write(json.dumps({"messages": bad}) + "\n")
     with pytest.raises(DataError, match=r"chats\.jsonl:21: a message spells a special"):
-        build_chats(str(path), tokenizer, encoder, limit=T)
+        build_chats(str(path), encoder, limit=T)
     path.write_text("\n")
     with pytest.raises(DataError, match="no conversations, it is empty"):
-        build_chats(str(path), tokenizer, encoder, limit=T)
+        build_chats(str(path), encoder, limit=T)
 
 
-def test_held_out_conversations_do_not_depend_on_the_order_of_lines(path, tokenizer, encoder):  # noqa: F811
+def test_held_out_conversations_do_not_depend_on_the_order_of_lines(path, encoder):
     def held():
-        store = build_chats(str(path), tokenizer, encoder, limit=T)
+        store = build_chats(str(path), encoder, limit=T)
         train, valid = split_chats(store, 0.2)
         assert sorted([*train, *valid]) == list(range(20))
         assert 1 <= len(valid) <= 6
@@ -198,4 +196,4 @@ def test_held_out_conversations_do_not_depend_on_the_order_of_lines(path, tokeni
     assert held() == before
     path.write_text(path.read_text().splitlines()[0] + "\n")
     with pytest.raises(ConfigError, match="all conversations are alike"):
-        split_chats(build_chats(str(path), tokenizer, encoder, limit=T), 0.2)
+        split_chats(build_chats(str(path), encoder, limit=T), 0.2)

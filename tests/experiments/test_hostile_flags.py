@@ -63,6 +63,8 @@ PROGRAMS = [
              "--evaluation.max-length", "8", *ENCODER, "--model.decoder-layers", "1"]),
     Program(decoder_only, "train", "char-cpu", ["--data.text", "{folder}/text.txt", *DECODER]),
     Program(decoder_only, "train", "ngram", ["--data.text", "{folder}/text.txt"]),
+    Program(decoder_only, "instruct", "sft-cpu",
+            ["--data.train", "{folder}/chats.jsonl", "--chat.template", "chatml", *DECODER]),
     Program(encoder_only, "pretrain", "small",
             ["--data.text", "{folder}/text.txt", *ENCODER, "--training.sequence-length", "24"]),
     Program(encoder_only, "finetune", "classify",
@@ -132,6 +134,11 @@ def folder(tmp_path_factory):
     (folder / "texts.jsonl").write_text(
         "".join(f'{{"source": "{line}.", "target": "{line[:3]}"}}\n' for line in lines)
     )
+    roles = ("user", "assistant")
+    chats = [[{"role": role, "content": line} for role in roles] for line in lines]
+    (folder / "chats.jsonl").write_text(
+        "".join(json.dumps({"messages": chat}) + "\n" for chat in chats)
+    )
     rows = [f"{line}\t{i % 2}\n" for i, line in enumerate(lines)]
     (folder / "classify.tsv").write_text("text\tlabel\n" + "".join(rows))
     pairs = [{"prompt": line, "chosen": " a", "rejected": f" {line}"} for line in lines]
@@ -195,7 +202,9 @@ def test_every_value_of_a_flag_is_used_or_refused_in_one_line(begin, flag):
 
 def test_every_program_and_value_is_among_the_quick_ones():
     some = [case for i, case in enumerate(CASES) if hf_quick(i)]
-    assert {program.command for program, *_ in some} == {"train", "pretrain", "finetune", "align"}
+    assert {program.command for program, *_ in some} == {
+        *("train", "pretrain", "finetune", "instruct", "align")
+    }
     assert {value for *_, value in some} == {*NUMBERS, *TEXTS}
     flags = {flag for _, flag, _ in CASES}
     assert flags >= {

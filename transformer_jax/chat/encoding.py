@@ -40,6 +40,7 @@ class ChatEncoder:
 
     Attributes:
         template: The chat template.
+        tokenizer: Tokenizer of the model.
     """
 
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate):
@@ -48,7 +49,7 @@ class ChatEncoder:
         Raises:
             ConfigError: The template ends answers with no special token of the tokenizer.
         """
-        self.template, self._tokenizer = template, tokenizer
+        self.template, self.tokenizer = template, tokenizer
         backend = tokenizers.Tokenizer.from_str(tokenizer.text)
         backend.no_truncation()
         backend.no_padding()
@@ -70,9 +71,9 @@ class ChatEncoder:
             last = encoded.ids[int(np.flatnonzero(encoded.answers)[-1])]
         except DataError as error:
             raise ConfigError(str(error)) from None
-        if last == self._tokenizer.unk or last not in self._special.values():
+        if last == self.tokenizer.unk or last not in self._special.values():
             raise ConfigError(self._no_end())
-        return tuple(dict.fromkeys((last, self._tokenizer.eos)))
+        return tuple(dict.fromkeys((last, self.tokenizer.eos)))
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """The ids that an answer to the last message follows.

@@ -21,7 +21,9 @@ class Conversation(NamedTuple):
     where: str  # file:line, for messages about it
 
 
-def read_conversations(path: str | Path, flag: str = "") -> Iterator[Conversation]:
+def read_conversations(
+    path: str | Path, flag: str = "", *, lowercase: bool = False
+) -> Iterator[Conversation]:
     """The conversations of a file with one JSON object per line; empty lines are skipped.
 
     A line holds ``messages``, or a ``prompt`` and its ``completion``, which are a message of the
@@ -30,6 +32,7 @@ def read_conversations(path: str | Path, flag: str = "") -> Iterator[Conversatio
     Args:
         path: The file; ``.gz`` is unpacked.
         flag: The setting of the file, for messages.
+        lowercase: Whether messages are lower-cased.
 
     Raises:
         DataError: The file cannot be read, or a line is no conversation with an answer; the message
@@ -59,6 +62,8 @@ def read_conversations(path: str | Path, flag: str = "") -> Iterator[Conversatio
             raise DataError(f"{where}: {error}") from None
         if all(message["role"] != "assistant" for message in messages):
             raise DataError(f"{where}: no message of the assistant: there is nothing to learn")
+        if lowercase:
+            messages = [{**one, "content": one["content"].lower()} for one in messages]
         yield Conversation(messages, where)
 
 

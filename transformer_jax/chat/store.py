@@ -16,7 +16,6 @@ from transformer_jax.data.language_model_plans import PackingPlan, RowBatch, mak
 from transformer_jax.data.ragged import row_offsets
 from transformer_jax.data.store import TokenStore, id_dtype, open_arrays, write_arrays
 from transformer_jax.data.text import local_data
-from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import ConfigError, DataError, plural
 
 __all__ = ["ChatPlan", "ChatStore", "TooLong", "build_chats", "chat_rows", "split_chats"]
@@ -42,11 +41,11 @@ class ChatStore(TokenStore):
 
 def build_chats(
     path: str,
-    tokenizer: Tokenizer,
     encoder: ChatEncoder,
     *,
     limit: int,
     too_long: TooLong = "truncate",
+    lowercase: bool = False,
     cache: Path | None = None,
     writes: bool = True,
     flag: str = "data.train",
@@ -55,11 +54,11 @@ def build_chats(
 
     Args:
         path: A file for :func:`~transformer_jax.chat.messages.read_conversations`.
-        tokenizer: Tokenizer of the model.
         encoder: Encoder of conversations, with the chat template.
         limit: Most tokens of a conversation.
         too_long: Longer conversations: ``truncate`` leaves out their first tokens, ``skip`` leaves
             them out, ``error`` refuses them. One of which no answer is left is skipped.
+        lowercase: Whether messages are lower-cased.
         cache: Folder that keeps the arrays, memory-mapped; None keeps them in memory.
         writes: Whether missing arrays are added to the cache.
         flag: The setting of the file, for messages.
@@ -70,13 +69,14 @@ def build_chats(
     """
     file = local_data(path, flag)
     template = encoder.template
-    options = (template.text, sorted(template.special.items()), tokenizer.sha256, limit, too_long)
-    identity = file_identity([file], flag, "chats", *options)
+    written = (template.text, sorted(template.special.items()), encoder.tokenizer.sha256)
+    identity = file_identity([file], flag, "chats", written, limit, too_long, lowercase)
     folder = None if cache is None else cache / f"chats-{identity[:24]}"
     found = None if folder is None else open_arrays(folder, _NAMES)
     if found is None:
         encoder.end_tokens  # noqa: B018  (refuses the template before a long file is read)
-        store = _encode(path, flag, tokenizer, encoder, limit, too_long)
+        chats = _encoded(read_conversations(path, flag, lowercase=lowercase), encoder)
+        store = _collect(f"{flag} {path}", chats, id_dtype(encoder.tokenizer), limit, too_long)
         if folder is None or not writes:
             return store
         write_arrays(folder, lambda draft: _write(draft, store))
@@ -92,18 +92,17 @@ def _write(draft: Path, store: ChatStore) -> dict[str, int]:
     return store.counts
 
 
-def _encode(
-    path: str,
-    flag: str,
-    tokenizer: Tokenizer,
-    encoder: ChatEncoder,
+def _collect(
+    name: str,
+    chats: Iterator[tuple[str, EncodedChat]],
+    dtype: np.dtype,
     limit: int,
     too_long: TooLong,
 ) -> ChatStore:
     ids: list[np.ndarray] = []
     answers: list[np.ndarray] = []
     counts = {"conversations": 0, "answers": 0, "truncated": 0, "skipped": 0}
-    for where, chat in _encoded(read_conversations(path, flag), encoder):
+    for where, chat in chats:
         kept = chat
         if len(chat.ids) > limit:
             if too_long == "error":
@@ -120,13 +119,11 @@ def _encode(
             continue
         counts["conversations"] += 1
         counts["answers"] += int(kept.answers[1:].sum())
-        ids.append(np.array(kept.ids, id_dtype(tokenizer)))
+        ids.append(np.array(kept.ids, dtype))
         answers.append(kept.answers.astype(np.uint8))
     if not ids:
-        raise DataError(
-            f"{flag} {path}: no conversation is left" if counts["skipped"] else
-            f"{flag} {path}: no conversations, it is empty"
-        )  # fmt: skip
+        why = "no conversation is left" if counts["skipped"] else "no conversations, it is empty"
+        raise DataError(f"{name}: {why}")
     offsets = row_offsets(np.array([len(row) for row in ids], np.int64))
     return ChatStore(np.concatenate(ids), offsets, np.concatenate(answers), counts)
 

@@ -15,7 +15,15 @@ from transformer_jax.chat.budget import Budget, TemplateTooExpensive, spending
 from transformer_jax.chat.sandbox import ChatEnvironment, ConversationRefused
 from transformer_jax.errors import ConfigError, DataError
 
-__all__ = ["ChatTemplate", "Message", "RenderedChat", "built_in", "find_template", "named_template"]
+__all__ = [
+    "ChatTemplate",
+    "Message",
+    "RenderedChat",
+    "built_in",
+    "find_template",
+    "named_template",
+    "special_tokens",
+]
 
 Message: TypeAlias = Mapping[str, Any]
 
@@ -24,6 +32,14 @@ _LAYOUTS = Path(__file__).parent / "layouts"
 _MOST_CHARACTERS = 100_000
 # Special tokens that templates know by name.
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
+
+# Special tokens of built-in templates besides those.
+_SPECIAL_OF = {
+    "chatml": ("<|im_start|>", "<|im_end|>"),
+    "gemma": ("<start_of_turn>", "<end_of_turn>"),
+    "llama-3": ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
+    "phi-3": ("<|system|>", "<|user|>", "<|assistant|>", "<|end|>"),
+}
 
 
 class RenderedChat(NamedTuple):
@@ -156,6 +172,19 @@ def built_in() -> tuple[str, ...]:
         True
     """
     return tuple(sorted(path.stem for path in _LAYOUTS.glob("*.jinja")))
+
+
+def special_tokens(template: ChatTemplate) -> tuple[str, ...]:
+    """The special tokens that a built-in template writes besides BOS and EOS.
+
+    Of other templates none are known: their checkpoints have them.
+
+    Example:
+        >>> special_tokens(named_template("chatml"))
+        ('<|im_start|>', '<|im_end|>')
+    """
+    same = (name for name in _SPECIAL_OF if template.text == named_template(name).text)
+    return _SPECIAL_OF.get(next(same, ""), ())
 
 
 def named_template(name: str, special: Mapping[str, str] | None = None) -> ChatTemplate:

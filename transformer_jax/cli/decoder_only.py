@@ -4,14 +4,15 @@ r"""Train a language model from any text, align it, resume a run, compare models
     python -m experiments.decoder_only train char-cpu --data.text shakespeare.txt
     python -m experiments.decoder_only train gpt2-small --data.text folder/ --mesh.fsdp 4
     python -m experiments.decoder_only train ngram --data.text shakespeare.txt --model.order 5
-    python -m experiments.decoder_only align dpo --init-from runs/char-cpu --data.train pairs.jsonl
-    python -m experiments.decoder_only align grpo --init-from runs/char-cpu \
+    python -m experiments.decoder_only instruct sft --init-from models/gpt2 --data.train chats.jsonl
+    python -m experiments.decoder_only align dpo --init-from runs/sft --data.train pairs.jsonl
+    python -m experiments.decoder_only align grpo --init-from runs/sft \
         --data.train prompts.jsonl --reward.file reward.py
     python -m experiments.decoder_only resume runs/char-cpu
     python -m experiments.decoder_only evaluate runs/char-cpu --text more.txt --compare runs/ngram
 
-``train NAME --help`` and ``align NAME --help`` list every setting. A run of texts ends with
-perplexity and bits per character on its test texts, with n-gram models as baselines.
+``COMMAND NAME --help`` lists every setting. A run on texts ends with perplexity and bits per
+character on its test texts, with n-gram models as baselines, a run on conversations with an answer.
 """
 
 import dataclasses
@@ -62,6 +63,12 @@ def _runs() -> dict[str, tuple[str, Any]]:
     return RUNS
 
 
+def _instruct_runs() -> dict[str, tuple[str, Any]]:
+    from transformer_jax.runs.instruct_settings import RUNS
+
+    return RUNS
+
+
 def _align_runs() -> dict[str, tuple[str, Any]]:
     from transformer_jax.runs.alignment_settings import ALIGN_RUNS
 
@@ -70,6 +77,12 @@ def _align_runs() -> dict[str, tuple[str, Any]]:
 
 def _part(run: Any) -> Any:
     """The module that trains a run of this type."""
+    from transformer_jax.runs.instruct_settings import InstructRun
+
+    if isinstance(run, InstructRun):
+        from transformer_jax.runs import instruct
+
+        return instruct
     if hasattr(run, "align"):
         from transformer_jax.runs import alignment
 
@@ -84,6 +97,10 @@ def _begin(run: Any, named: Any) -> tuple[Any, Any, Any]:
 
 
 def _read(directory: Any) -> tuple[Any, Any]:
+    if "chat" in directory.read_config():
+        from transformer_jax.runs import instruct_settings
+
+        return instruct_settings.read(directory), lambda: None
     from transformer_jax.runs import alignment_settings, language_settings
 
     aligned = "align" in directory.read_config()
@@ -93,7 +110,9 @@ def _read(directory: Any) -> tuple[Any, Any]:
 
 def _anew(run: Any) -> Any:
     """Without what texts begin with, which follows from them and their tokenizer."""
-    return dataclasses.replace(run, first="auto") if hasattr(run, "first") else run
+    from transformer_jax.runs.language_settings import LanguageRun
+
+    return dataclasses.replace(run, first="auto") if type(run) is LanguageRun else run
 
 
 def _train(run: Any, *parts: Any, **how: Any) -> int:
@@ -103,7 +122,7 @@ def _train(run: Any, *parts: Any, **how: Any) -> int:
 FAMILY = training.TrainingProgram(
     PROGRAM,
     __doc__ or "",
-    {"train": _runs, "align": _align_runs},
+    {"train": _runs, "instruct": _instruct_runs, "align": _align_runs},
     _begin,
     _read,
     _train,

@@ -21,6 +21,7 @@ COMMANDS = {
     "train": ("seq2seq", "decoder_only"),
     "pretrain": ("encoder_only", "seq2seq"),
     "finetune": ("encoder_only", "seq2seq"),
+    "instruct": ("decoder_only",),
     "align": ("decoder_only",),
     "resume": ("seq2seq", "decoder_only", "encoder_only"),
     "evaluate": ("seq2seq", "decoder_only", "encoder_only"),

@@ -5,6 +5,7 @@ from typing import TypeAlias, TypeVar
 from transformer_jax.runs.alignment_settings import PolicyRun, PreferenceRun
 from transformer_jax.runs.denoising_settings import DenoisingRun
 from transformer_jax.runs.encoder_settings import FinetuneRun, PretrainRun
+from transformer_jax.runs.instruct_settings import InstructRun
 from transformer_jax.runs.language_settings import LanguageRun, NgramRun
 from transformer_jax.runs.translation_settings import Run as TranslationRun
 
@@ -14,6 +15,7 @@ __all__ = ["AnyRun", "BucketedRunType", "NewRunType", "RunType"]
 AnyRun: TypeAlias = (
     TranslationRun
     | DenoisingRun
+    | InstructRun
     | LanguageRun
     | PretrainRun
     | FinetuneRun
@@ -27,6 +29,7 @@ RunType = TypeVar(
     "RunType",
     TranslationRun,
     DenoisingRun,
+    InstructRun,
     LanguageRun,
     PretrainRun,
     FinetuneRun,

@@ -141,6 +141,11 @@ def read(directory: RunDirectory) -> "LanguageRun | NgramRun":
         CheckpointError: ``config.json`` is damaged, or of another kind of run.
     """
     fields = directory.settings()
+    if "chat" in fields:
+        raise ConfigError(
+            f"{directory.path}: trained on conversations, whose loss is in its metrics.jsonl: this "
+            f"command compares models of texts"
+        )
     model = fields.get("model")
     counted = isinstance(model, dict) and model.get("kind") == "ngram"
     try:

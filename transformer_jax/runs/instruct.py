@@ -1,0 +1,216 @@
+"""Instruction tuning, from conversations to a model that answers: ``decoder_only instruct``."""
+
+import dataclasses
+import functools
+import itertools
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transformer_jax.chat.messages import read_conversations
+from transformer_jax.chat.session import ChatModel
+from transformer_jax.chat.store import ChatStore, build_chats, split_chats
+from transformer_jax.chat.template import (
+    ChatTemplate,
+    built_in,
+    find_template,
+    named_template,
+    special_tokens,
+)
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.decoding.language import DecoderLanguageModel
+from transformer_jax.decoding.requests import GenerationRequest
+from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
+from transformer_jax.predictors.chats import encoder_of, special_names
+from transformer_jax.runs import begin as beginning
+from transformer_jax.runs import checks
+from transformer_jax.runs.begin import token_cache
+from transformer_jax.runs.freezing import check_layers, initial_of, partition_of
+from transformer_jax.runs.initial import Initial, load_pretrained
+from transformer_jax.runs.instruct_settings import InstructRun, read
+from transformer_jax.runs.train import train as train_run
+from transformer_jax.tasks.instruction_task import Chosen, instruction_tuning, log_chats
+from transformer_jax.tasks.language_model_task import Rows
+from transformer_jax.training.manifest import atomic_write
+from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.training.task import Task
+
+__all__ = ["begin", "make_task", "train"]
+
+_SAMPLED = 20_000  # messages that a tokenizer is learnt from, at most
+
+
+def begin(run: InstructRun, named: InstructRun) -> tuple[InstructRun, RunDirectory, None]:
+    """Create a run directory; returns the run with all settings, and its directory."""
+    checks.check_rows(run)
+    if run.data.train is None:
+        raise ConfigError("no conversations: give --data.train chats.jsonl")
+    start = None if run.init_from is None else load_pretrained(run.init_from, ("decoder",))
+    template = _template(run)
+    run = _with_special_tokens(run, template, start)
+    vocab_given = start is None and run.model.vocab_size != named.model.vocab_size
+    if start is not None:
+        run = start.settings(run, named)
+        check_layers(run, start)
+    run = checks.checked(run, named)
+    for path, flag in _files(run):
+        next(read_conversations(path, flag), None)  # refused before anything is written
+
+    def learn() -> Tokenizer:
+        if start is not None:
+            return start.tokenizer
+        return beginning.learn_tokenizer(run.tokenizer, _messages(run))
+
+    def resolve(run: InstructRun, tokenizer: Tokenizer) -> InstructRun:
+        sized = checks.with_vocab if start is None else checks.with_rows_for
+        resolved: InstructRun = sized(run, tokenizer)  # type: ignore[assignment]
+        return resolved
+
+    directory = beginning.begin(run, learn, resolve, vocab_given=vocab_given)
+    _write_template(directory, template)
+    return read(directory), directory, None
+
+
+def _files(run: InstructRun) -> Iterator[tuple[str, str]]:
+    for name in ("train", "valid"):
+        if (path := getattr(run.data, name)) is not None:
+            yield path, f"data.{name}"
+
+
+def _messages(run: InstructRun) -> Iterator[str]:
+    """Messages to learn a tokenizer from."""
+    assert run.data.train is not None
+    chats = read_conversations(run.data.train, "data.train", lowercase=run.data.read.lowercase)
+    texts = (message["content"] for chat in chats for message in chat.messages)
+    return itertools.islice(texts, _SAMPLED)
+
+
+def _template(run: InstructRun) -> ChatTemplate:
+    """The chat template that a run asks for, or that of what it starts from.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    if run.chat.template is not None:
+        return named_template(run.chat.template)
+    found = None if run.init_from is None else find_template(Path(run.init_from))
+    if found is None:
+        where = "" if run.init_from is None else f"{run.init_from}: has no chat template: "
+        raise ConfigError(
+            f"{where}choose one with --chat.template: {', '.join(built_in())}, a file or a folder"
+        )
+    return found
+
+
+def _with_special_tokens(
+    run: InstructRun, template: ChatTemplate, start: Initial | None
+) -> InstructRun:
+    """The run with the special tokens of a built-in template that its tokenizer lacks."""
+    wanted = special_tokens(template)
+    if start is not None:
+        wanted = tuple(token for token in wanted if not _has(start.tokenizer, token))
+    given = run.tokenizer.add_special_tokens
+    added = (*given, *(token for token in wanted if token not in given))
+    tokenizer = dataclasses.replace(run.tokenizer, add_special_tokens=added)
+    return dataclasses.replace(run, tokenizer=tokenizer)
+
+
+def _has(tokenizer: Tokenizer, token: str) -> bool:
+    try:
+        tokenizer.token_id(token)
+    except DataError:
+        return False
+    return True
+
+
+def _write_template(directory: RunDirectory, template: ChatTemplate) -> None:
+    """Keep the template with the run, as Hugging Face folders keep theirs."""
+    if is_main_process():
+        special = special_names(directory.load_tokenizer()) | dict(template.special)
+        fields = {"chat_template": template.text, **special}
+        text = json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
+        atomic_write(directory.path / "tokenizer_config.json", text)
+    sync_global_devices("template")
+
+
+def make_task(run: InstructRun, directory: RunDirectory, tokenizer: Tokenizer) -> Task:
+    """The task of a run."""
+    if find_template(directory.path) is None:  # it was killed before it was written
+        _write_template(directory, _template(run))
+    training = run.training
+    encoder = encoder_of(directory.path, tokenizer)
+    cache, writes = token_cache(run, directory)
+    stores = []
+    for path, flag in _files(run):
+        began = time.monotonic()
+        stores.append(
+            build_chats(
+                path,
+                encoder,
+                limit=training.sequence_length + 1,
+                too_long=run.data.too_long,
+                lowercase=run.data.read.lowercase,
+                cache=cache,
+                writes=writes,
+                flag=flag,
+            )
+        )
+        log_chats(path, stores[-1], began)
+    chosen, held = _split(run, stores)
+    task = instruction_tuning(
+        chosen,
+        held,
+        run.model,
+        tokenizer,
+        rows=Rows(training.batch_size, training.sequence_length, seed=training.seed),
+    )
+    return dataclasses.replace(
+        task,
+        test=functools.partial(_test, run, directory, tokenizer),
+        partition=partition_of(run.freeze, run.model),
+        initial=initial_of(run, ("decoder",), tokenizer),
+        settings=run,
+    )
+
+
+def _split(run: InstructRun, stores: list[ChatStore]) -> tuple[Chosen, Chosen | None]:
+    """Conversations for training and validation."""
+    train = stores[0]
+    if len(stores) > 1:
+        return (train, np.arange(len(train))), (stores[1], np.arange(len(stores[1])))
+    chosen, held = split_chats(train, run.data.validation_size)
+    return (train, chosen), (train, held)
+
+
+def train(run: InstructRun, directory: RunDirectory, texts: None = None) -> int:
+    """Train, and show an answer of the best checkpoint."""
+    del texts
+    return train_run(run, directory, make_task)
+
+
+def _test(
+    run: InstructRun, directory: RunDirectory, tokenizer: Tokenizer, model: Any, step: int
+) -> dict[str, Any]:
+    """Prints an answer to a message of the validation file, or of training without one."""
+    del step
+    path = run.data.valid or run.data.train
+    if not run.evaluation.sample or path is None or not os.path.exists(path):
+        return {}
+    chat = next(read_conversations(path, lowercase=run.data.read.lowercase)).messages
+    asked = chat[: next(i for i, one in enumerate(chat) if one["role"] == "assistant")]
+    language = DecoderLanguageModel(model, tokenizer)
+    answers = ChatModel(language, encoder_of(directory.path, tokenizer))
+    request = GenerationRequest("", max_new_tokens=run.evaluation.sample, temperature=0)
+    try:
+        answer = answers.answer(asked, request).text
+    except DataError:
+        return {}  # longer than the context
+    said = "\n".join(f"{one['role']}: {one['content']}" for one in asked)
+    print(f"\nsample:\n{said}\nassistant: {answer}\n", flush=True)
+    return {"sample": {"messages": asked, "answer": answer}}
