@@ -136,6 +136,18 @@ def test_only_answers_have_weight_in_batches(run):
     assert seen.count(tokenizer.token_id("<|im_end|>")) == 2 * 12
 
 
+def test_exports_and_conversions_keep_the_template(run, tmp_path):
+    hf, converted = str(tmp_path / "hf"), str(tmp_path / "run")
+    assert main(["export", str(run), hf]) == 0
+    assert main(["convert", hf, converted]) == 0
+    chat = in_chat("fish")
+    for folder in (hf, converted):
+        found = transformer_jax.load(folder).chat(chat[:1], temperature=0, max_new_tokens=20)
+        assert found == chat[1]["content"]
+        assert found.finish_reason == "end"
+    assert main(["export", str(run), hf, "--overwrite"]) == 0
+
+
 MISTAKES = [
     ([], "no conversations: give --data.train chats.jsonl"),
     (["--data.train", "{chats}"], "choose one with --chat.template: chatml, gemma, llama-2"),

@@ -20,6 +20,7 @@ __all__ = [
     "Message",
     "RenderedChat",
     "built_in",
+    "copy_template",
     "find_template",
     "named_template",
     "special_tokens",
@@ -242,6 +243,21 @@ def find_template(folder: Path) -> ChatTemplate | None:
         if (found := _of_json(file)) is not None:
             return dataclasses.replace(found, special=special)
     return known
+
+
+def copy_template(source: Path, target: Path) -> None:
+    """Give a folder the chat template of another, if that has one.
+
+    Args:
+        source: A Hugging Face folder or a run directory.
+        target: The folder that gets a ``chat_template.jinja``.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    if (found := find_template(source)) is not None:
+        with open(target / "chat_template.jinja", "w", encoding="utf-8", newline="") as file:
+            file.write(found.text)
 
 
 def _of_json(path: Path) -> ChatTemplate | None:

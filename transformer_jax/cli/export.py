@@ -22,6 +22,7 @@ __all__ = ["Export", "usual_dtype"]
 # Files that exports write.
 WRITTEN = (
     "config.json", "generation_config.json", "preprocessor_config.json", "tokenizer.json",
+    "chat_template.jinja",
     "tokenizer_config.json", "model.bin", "model*.safetensors", "model.safetensors.index.json",
     "*vocabulary.json", "*.stablehlo", "manifest.json",
 )  # fmt: skip
@@ -84,12 +85,14 @@ class Export(RunCommand):
         first = first_token(directory, tokenizer) if kind == "decoder" else None
         what = (output, model, params, tokenizer)
         if self.format == "hf":
+            from transformer_jax.chat.template import copy_template
             from transformer_jax.interop.export import write_model
 
             shard = None if self.max_shard_size is None else int(self.max_shard_size * 1e9)
             dtype = self.dtype or usual_dtype(published)
             how: dict[str, Any] = {"dtype": dtype, "shard_bytes": shard, "first": first}
             said = write_model(*what, published, **how)
+            copy_template(directory.path, output)
             self.write_sentences(output, directory.path, fields)
             return said
         said = self.write_other(what, first)

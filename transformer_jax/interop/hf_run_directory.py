@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from transformer_jax.chat.template import copy_template
 from transformer_jax.config import TransformerConfig
 from transformer_jax.config_dict import from_dict
 from transformer_jax.data.vocabulary import check_vocabulary
@@ -303,6 +304,7 @@ def convert(
     run.write(run.config, json.loads(json.dumps(fields)))
     if tokenizer is not None:
         tokenizer.save(run.tokenizer)
+        copy_template(source.path, run.path)
     if dense is not None:
         copy_dense(source.path, dense, run.path)
     _save(run, params, describe)
