@@ -149,7 +149,7 @@ def make_task(
         task = _policy_task(run, directory, tokenizer, splits, source)
     else:
         task = _preference_task(run, directory, tokenizer, splits)
-    return dataclasses.replace(task, initial=initial_of(run, FAMILIES), settings=run)
+    return dataclasses.replace(task, initial=initial_of(run, FAMILIES, tokenizer), settings=run)
 
 
 def _preference_task(
@@ -185,7 +185,7 @@ def _reference(
         return _stored(path, identity, encoded)
     make = lambda rngs: Decoder(run.model, rngs=rngs)
     drawn = make(nnx.Rngs(key_for(run.training.seed, "initialization")))
-    initial, mesh = initial_of(run, FAMILIES), checks.mesh_of(run)
+    initial, mesh = initial_of(run, FAMILIES, tokenizer), checks.mesh_of(run)
     assert initial is not None
     params = initial(nnx.to_pure_dict(nnx.state(drawn)))
     parts: tuple[tuple[Literal["train", "valid"], Any], ...] = (
