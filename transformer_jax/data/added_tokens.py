@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import ConfigError, DataError
 
-__all__ = ["add_tokens"]
+__all__ = ["add_tokens", "has_token"]
 
 
 def add_tokens(
@@ -33,8 +33,8 @@ def add_tokens(
         >>> grown.token_id("<|user|>") == grown.vocab_size - 1
         True
     """
-    new = [(token, False) for token in dict.fromkeys(words) if not _has(tokenizer, token)]
-    new += [(token, True) for token in dict.fromkeys(special) if not _has(tokenizer, token)]
+    new = [(token, False) for token in dict.fromkeys(words) if not has_token(tokenizer, token)]
+    new += [(token, True) for token in dict.fromkeys(special) if not has_token(tokenizer, token)]
     if not new:
         return tokenizer
     if any(not token for token, _ in new):
@@ -50,7 +50,7 @@ def add_tokens(
     if _roles(tokenizer).items() - _roles(grown).items():
         grown = Tokenizer(text, _roles(tokenizer))
     for i, (token, kind) in enumerate(new):
-        right = _has(grown, token) and grown.token_id(token) == tokenizer.vocab_size + i
+        right = has_token(grown, token) and grown.token_id(token) == tokenizer.vocab_size + i
         if not right or not (kind or grown.decode(grown.encode(token)).strip() == token.strip()):
             raise ConfigError(f"the token {token!r} cannot be added to this tokenizer exactly")
     return grown
@@ -63,7 +63,14 @@ def _roles(tokenizer: Tokenizer) -> dict[str, str]:
     return {role: tokenizer.name(id) for role, id in ids.items() if id is not None}
 
 
-def _has(tokenizer: Tokenizer, token: str) -> bool:
+def has_token(tokenizer: Tokenizer, token: str) -> bool:
+    """Whether a tokenizer has a token of this name.
+
+    Example:
+        >>> from transformer_jax.data.tokenizer import train_tokenizer
+        >>> has_token(train_tokenizer("bytes", []), "<eos>")
+        True
+    """
     try:
         tokenizer.token_id(token)
     except DataError:

@@ -22,6 +22,7 @@ from transformer_jax.chat.template import (
     named_template,
     special_tokens,
 )
+from transformer_jax.data.added_tokens import has_token
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.language import DecoderLanguageModel
 from transformer_jax.decoding.requests import GenerationRequest
@@ -114,19 +115,11 @@ def _with_special_tokens(
     """The run with the special tokens of a built-in template that its tokenizer lacks."""
     wanted = special_tokens(template)
     if start is not None:
-        wanted = tuple(token for token in wanted if not _has(start.tokenizer, token))
+        wanted = tuple(token for token in wanted if not has_token(start.tokenizer, token))
     given = run.tokenizer.add_special_tokens
     added = (*given, *(token for token in wanted if token not in given))
     tokenizer = dataclasses.replace(run.tokenizer, add_special_tokens=added)
     return dataclasses.replace(run, tokenizer=tokenizer)
-
-
-def _has(tokenizer: Tokenizer, token: str) -> bool:
-    try:
-        tokenizer.token_id(token)
-    except DataError:
-        return False
-    return True
 
 
 def _write_template(directory: RunDirectory, template: ChatTemplate) -> None:
