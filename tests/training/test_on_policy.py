@@ -201,7 +201,10 @@ def test_numbers_out_of_range_are_refused(field, value):
         on_policy.on_policy(lambda *parts: parts, updates=0)
 
 
-def trainer(path, method, reward=count_of_a, *, control=KLControl(0.1, 2.0), seed=0, **how):  # noqa: B008
+CONTROL = KLControl(0.1, 2.0)
+
+
+def trainer(path, method, reward=count_of_a, *, control=CONTROL, seed=0, **how):
     rate = how.pop("rate", 5e-3)
     loop = LoopConfig(evaluate_every=how.pop("every", 2), checkpoint_every=how.pop("saved", 2))
     learning = on_policy_task.Learning(
@@ -304,20 +307,20 @@ def is_param(node):
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_known_reward_rises_within_the_budget_and_without_it_is_hacked(tmp_path, method, seed):
     """Completions of six tokens; the budget is 2 nats of each. The hack is to write only a."""
-    how = {"seed": seed, "every": 0, "saved": 0}
+    how = {"seed": seed, "every": 0, "saved": 0, "rate": 2e-3}
     measured = {}
-    for name, control in (("kept", KLControl(0.5, 2.0, 1.0)), ("free", KLControl(0.0))):
-        trainer(tmp_path / name, method, control=control, **how).fit(steps=200)
+    for name, control in (("kept", KLControl(0.6, 2.0)), ("free", KLControl(0.0))):
+        trainer(tmp_path / name, method, control=control, **how).fit(steps=150)
         lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
         records = [row for row in map(json.loads, lines) if "reward" in row]
         mean = lambda key, rows: float(np.mean([row[key] for row in rows]))
         measured[name] = {
             "before": records[0]["reward"],
-            "reward": mean("reward", records[-20:]),
-            "kl": mean("kl", records[-20:]),
+            "reward": mean("reward", records[-40:]),
+            "kl": mean("kl", records[-40:]),
         }
     kept, free = measured["kept"], measured["free"]
-    assert kept["reward"] > kept["before"] + 0.5
+    assert kept["reward"] > kept["before"] + 1
     assert kept["kl"] < 2.0 * 1.25
     assert free["reward"] > 5.5
     assert free["kl"] > 4 * kept["kl"]

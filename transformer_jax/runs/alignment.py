@@ -84,7 +84,7 @@ def begin(run: AlignRun, named: AlignRun) -> tuple[AlignRun, RunDirectory, Prefe
 
 
 def _resolved(start: Initial, run: Any, tokenizer: Tokenizer) -> Any:
-    del tokenizer
+    run = checks.with_rows_for(run, tokenizer)
     if isinstance(run, PreferenceRun):
         run = checks.with_rows(run)
     if run.first == "auto":
