@@ -230,6 +230,23 @@ def test_a_resumed_run_ends_with_the_bits_of_one_that_was_not_interrupted(tmp_pa
     assert set(params) == {"embedding", "decoder"} | ({"value"} if method == "ppo" else set())
 
 
+@pytest.mark.slow
+def test_samples_rewards_and_losses_do_not_depend_on_the_mesh(tmp_path):
+    found = []
+    for i, (count, sizes) in enumerate(
+        [(1, {"data": 1}), (4, {"data": 1, "fsdp": 2, "tensor": 2})]
+    ):
+        reward = rewards.PythonReward(lambda p, c: c.count("a") / 10, TOKENIZER, "r.py")
+        run = trainer(tmp_path / str(i), "grpo", reward)
+        run.on = make_mesh(devices=jax.devices()[:count], **sizes)
+        run.fit(steps=2)
+        rows = map(json.loads, (tmp_path / str(i) / "metrics.jsonl").read_text().splitlines())
+        found.append(
+            [[row[key] for key in ("reward", "kl", "loss")] for row in rows if "kl" in row]
+        )
+    np.testing.assert_allclose(*found, rtol=1e-3, atol=1e-4)
+
+
 def test_a_python_reward_gets_the_texts_of_each_row_on_any_mesh(tmp_path):
     seen = []
 
