@@ -29,7 +29,7 @@ ORDER = (
     ("decoding",),
     ("chat",),
     ("training",),
-    ("encoding", "evaluation", "complexity", "word_vectors"),
+    ("encoding", "evaluation", "complexity", "word_vectors", "speech"),
     ("visual",),
     ("interop",),
     ("predictors",),

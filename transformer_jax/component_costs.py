@@ -108,6 +108,10 @@ def iter_components(config: TransformerConfig, B: int, S: int, T: int) -> Iterat
     if config.image.image_size:
         S = config.image.sequence_length
         yield from _patches(config, B)
+    elif width := config.features.width:
+        scaled = int(config.embedding_scale != 1.0)
+        item = itemsize(config)
+        yield _linear("embedding", 1, B * S, width, config.d_model, True, item, scaled)
     else:
         yield _table(config, "embedding", tokens)
     if encoder:

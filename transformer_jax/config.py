@@ -13,6 +13,7 @@ __all__ = [
     "CellName",
     "ComputeConfig",
     "EmbeddingConfig",
+    "FeatureConfig",
     "FeedForwardConfig",
     "HeadConfig",
     "ImageConfig",
@@ -191,6 +192,19 @@ class ImageConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class FeatureConfig:
+    """Frames of features in place of source tokens, such as log-mel frames of speech."""
+
+    num_features: int = 0  # numbers of a frame; 0 is a text model
+    stacked_frames: int = 4  # frames that make one position of the encoder
+
+    @property
+    def width(self) -> int:
+        """Numbers of a position."""
+        return self.num_features * self.stacked_frames
+
+
+@dataclasses.dataclass(frozen=True)
 class ComputeConfig:
     """Computation settings, which change no result beyond rounding."""
 
@@ -221,6 +235,7 @@ class TransformerConfig:
     norm: NormConfig = NormConfig()
     head: HeadConfig = HeadConfig()
     image: ImageConfig = ImageConfig()
+    features: FeatureConfig = FeatureConfig()
     compute: ComputeConfig = ComputeConfig()
 
     def __post_init__(self) -> None:
@@ -230,8 +245,10 @@ class TransformerConfig:
 
     @property
     def embedding_scale(self) -> float:
-        """Factor of token embeddings."""
+        """Factor of token embeddings; that of features is 1 where none is given."""
         scale = self.embedding.scale
+        if scale is None and self.features.num_features:
+            return 1.0
         return math.sqrt(self.embedding_size) if scale is None else scale
 
     @property
@@ -256,7 +273,10 @@ class TransformerConfig:
         return self.norm.placement != "post" if final is None else final
 
     def decoder(self) -> "TransformerConfig":
-        """Configuration of the decoder: its own heads, feed-forward size and vocabulary."""
+        """Configuration of the decoder: its own heads, feed-forward size and vocabulary.
+
+        It reads tokens, whatever the encoder reads.
+        """
         attention = dataclasses.replace(
             self.attention, num_heads=self.decoder_attention_heads or self.attention.num_heads
         )
@@ -268,6 +288,7 @@ class TransformerConfig:
             vocab_size=self.decoder_vocab_size or self.vocab_size,
             attention=attention,
             feed_forward=feed_forward,
+            features=FeatureConfig(),
             decoder_vocab_size=None,
             decoder_attention_heads=None,
             decoder_ffn_dim=None,

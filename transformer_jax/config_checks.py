@@ -3,6 +3,7 @@
 from typing import Any
 
 from transformer_jax.config import (
+    FeatureConfig,
     ImageConfig,
     MixerConfig,
     PositionConfig,
@@ -11,7 +12,7 @@ from transformer_jax.config import (
 )
 from transformer_jax.errors import ConfigError
 
-__all__ = ["check"]
+__all__ = ["check", "check_features"]
 
 # Upper bounds, so that a slip of the keyboard is refused before time and memory are spent on it.
 # Each is at least ten times the largest published value.
@@ -91,6 +92,39 @@ def check(config: TransformerConfig) -> None:
     _check_embedding(config)
     if config.image.image_size:
         _check_image(config, config.image)
+    check_features(config.features, config.embedding.share_encoder_decoder_embeddings)
+    both = config.encoder_layers and config.decoder_layers
+    if config.features.num_features and not both:
+        raise ConfigError(
+            f"features.num_features is {config.features.num_features}: it is for encoder-decoders, "
+            f"and encoder_layers is {config.encoder_layers}, decoder_layers {config.decoder_layers}"
+        )
+
+
+def check_features(features: FeatureConfig, shared: bool) -> None:
+    """Refuse settings of features that no encoder can have.
+
+    Args:
+        features: The settings.
+        shared: Whether encoder and decoder share a table.
+
+    Raises:
+        ConfigError: Names the setting, its value and what is allowed.
+    """
+    for name, least in (("num_features", 0), ("stacked_frames", 1)):
+        value = getattr(features, name)
+        if not least <= value <= 1 << 16:
+            raise ConfigError(f"features.{name} is {value}: allowed are {least} to {1 << 16}")
+    if features.num_features and shared:
+        raise ConfigError(
+            "embedding.share_encoder_decoder_embeddings: an encoder of features has no table to "
+            "share: set it to False"
+        )
+    if not features.num_features and features != FeatureConfig():
+        raise ConfigError(
+            f"features.stacked_frames is {features.stacked_frames}: it is for models of features, "
+            f"and features.num_features is 0"
+        )
 
 
 def _check_mixer(config: TransformerConfig, mixer: MixerConfig) -> None:

@@ -3,7 +3,8 @@
 import dataclasses
 from typing import Any, Literal, TypeAlias
 
-from transformer_jax.config import CellName, ComputeConfig, TransformerConfig
+from transformer_jax.config import CellName, ComputeConfig, FeatureConfig, TransformerConfig
+from transformer_jax.config_checks import check_features
 from transformer_jax.errors import ConfigError, at_least
 
 __all__ = [
@@ -68,6 +69,7 @@ class RecurrentConfig:
     embedding: RecurrentEmbeddingConfig = RecurrentEmbeddingConfig()
     attention: AlignmentConfig = AlignmentConfig()
     head: RecurrentHeadConfig = RecurrentHeadConfig()
+    features: FeatureConfig = FeatureConfig()
     compute: ComputeConfig = ComputeConfig()
 
     def __post_init__(self) -> None:
@@ -113,9 +115,11 @@ class RecurrentConfig:
         return -(-self.max_length // 128) * 128
 
     def decoder(self) -> "RecurrentConfig":
-        """Configuration of the decoder: its own vocabulary."""
+        """Configuration of the decoder: its own vocabulary, and tokens even of features."""
         vocab = self.decoder_vocab_size or self.vocab_size
-        return dataclasses.replace(self, vocab_size=vocab, decoder_vocab_size=None)
+        return dataclasses.replace(
+            self, vocab_size=vocab, decoder_vocab_size=None, features=FeatureConfig()
+        )
 
 
 ModelConfig: TypeAlias = TransformerConfig | RecurrentConfig  # of what is trained by gradients
@@ -139,6 +143,7 @@ def _check(config: RecurrentConfig) -> None:
                 f"model.compute.{name}: recurrent layers do not have it: leave it out"
             )
     _check_attention(config, config.attention)
+    check_features(config.features, config.embedding.share_encoder_decoder_embeddings)
     own = config.decoder_vocab_size not in (None, config.vocab_size)
     if config.embedding.share_encoder_decoder_embeddings and own:
         raise ConfigError(

@@ -19,7 +19,9 @@ def iter_recurrent_components(
     D, E, H, L = config.d_model, config.embedding_size, config.hidden_size, config.num_layers
     V, encoded, score = config.decoder().vocab_size, config.encoded_size, config.attention.score
     shared = config.embedding.share_encoder_decoder_embeddings
-    if not shared:
+    if width := config.features.width:
+        yield _part(config, "encoder/embedding", 1, [(width, E), (E,)], B * S)
+    elif not shared:
         yield _table(config, "encoder/embedding", config.vocab_size, B * S)
     yield _table(config, "decoder/embedding", V, B * (T + S * shared))
     directions = ["forward", "backward"] if config.bidirectional else ["forward"]

@@ -18,7 +18,7 @@ ARGUMENTS = {
     "fill-mask": ["a [MASK]"], "classify": ["a"], "tag": ["a"], "embed": ["FILE"],
     "answer": ["a", "--context", "FILE"],
     "semantic-search": ["FILE", "a"], "probe": ["FILE"], "word-vectors": ["a", "a a"],
-    "attention": ["a"], "chat": [], "describe": [], "export": ["OUT"],
+    "transcribe": ["FILE"], "attention": ["a"], "chat": [], "describe": [], "export": ["OUT"],
 }  # fmt: skip
 CHANGED = "config.json: changed after training: model.norm.eps is 0.5"
 

@@ -7,6 +7,7 @@ import tempfile
 import typing
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 from tests.cli.conftest import language_run
@@ -61,6 +62,9 @@ PROGRAMS = [
     Program(seq2seq, "finetune", "summarize",
             ["--data.train", "{folder}/texts.jsonl", "--data.read.max-length", "30",
              "--evaluation.max-length", "8", *ENCODER, "--model.decoder-layers", "1"]),
+    Program(seq2seq, "train-speech", "luong",
+            ["--data.train", "{folder}/speech.tsv", "--data.read.max-length", "30",
+             "--model.d-model", "16"]),
     Program(decoder_only, "train", "char-cpu", ["--data.text", "{folder}/text.txt", *DECODER]),
     Program(decoder_only, "train", "ngram", ["--data.text", "{folder}/text.txt"]),
     Program(decoder_only, "instruct", "sft-cpu",
@@ -139,6 +143,10 @@ def folder(tmp_path_factory):
     (folder / "chats.jsonl").write_text(
         "".join(json.dumps({"messages": chat}) + "\n" for chat in chats)
     )
+    for i in range(len(lines)):
+        np.save(folder / f"{i}.npy", np.full((8, 3), float(i)))
+    speech = [f"{i}.npy\t{line}\n" for i, line in enumerate(lines)]
+    (folder / "speech.tsv").write_text("".join(speech))
     rows = [f"{line}\t{i % 2}\n" for i, line in enumerate(lines)]
     (folder / "classify.tsv").write_text("text\tlabel\n" + "".join(rows))
     pairs = [{"prompt": line, "chosen": " a", "rejected": f" {line}"} for line in lines]
@@ -203,7 +211,7 @@ def test_every_value_of_a_flag_is_used_or_refused_in_one_line(begin, flag):
 def test_every_program_and_value_is_among_the_quick_ones():
     some = [case for i, case in enumerate(CASES) if hf_quick(i)]
     assert {program.command for program, *_ in some} == {
-        *("train", "pretrain", "finetune", "instruct", "align")
+        *("train", "train-speech", "pretrain", "finetune", "instruct", "align")
     }
     assert {value for *_, value in some} == {*NUMBERS, *TEXTS}
     flags = {flag for _, flag, _ in CASES}

@@ -238,6 +238,7 @@ OTHERS = {
     "feed_forward.activation_dropout", "norm.residual_dropout", "compute.dtype",
     "compute.scan_layers", "compute.remat",
     "mixer.kind", "mixer.cell", "mixer.kernel_size", "mixer.dilations",
+    "features.num_features", "features.stacked_frames",
 }  # fmt: skip
 
 

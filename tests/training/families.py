@@ -15,6 +15,7 @@ from flax import nnx
 from transformer_jax.config import (
     AttentionConfig,
     ComputeConfig,
+    FeatureConfig,
     FeedForwardConfig,
     HeadConfig,
     MixerConfig,
@@ -113,6 +114,20 @@ def _recurrent(rng: np.random.Generator, kernel: str, length: int, rows: int) ->
     config = random_recurrent(rng, case.config.vocab_size, length)
     make = lambda: make_model("encoder-decoder", config, rngs=nnx.Rngs(0))
     return case._replace(make=make, config=config)
+
+
+def _speech(rng: np.random.Generator, kernel: str, length: int, rows: int) -> Case:
+    """As :func:`_translation` or :func:`_recurrent`, of float features."""
+    like = _recurrent if rng.integers(2) else _translation
+    case = like(rng, kernel, length, rows)
+    features: Any = FeatureConfig(num_features=3, stacked_frames=2)
+    apart = {"share_encoder_decoder_embeddings": False}
+    embedding = dataclasses.replace(case.config.embedding, **apart)
+    config = dataclasses.replace(case.config, features=features, embedding=embedding)
+    source = rng.standard_normal((rows, length, features.width)).astype(np.float32)
+    inputs = case.batch["inputs"] | {"source": source}
+    make = lambda: make_model("encoder-decoder", config, rngs=nnx.Rngs(0))
+    return case._replace(make=make, config=config, batch=case.batch | {"inputs": inputs})
 
 
 def random_recurrent(rng: np.random.Generator, vocab: int, length: int) -> RecurrentConfig:
@@ -222,6 +237,7 @@ TASKS: dict[str, Callable[[np.random.Generator, str, int, int], Case]] = {
     "translation": _translation,
     "recurrent translation": _recurrent,
     "mixed translation": functools.partial(_mixed, _translation),
+    "speech": _speech,
     "mixed packed texts": functools.partial(_mixed, functools.partial(_language, True)),
     "texts": functools.partial(_language, False),
     "packed texts": functools.partial(_language, True),

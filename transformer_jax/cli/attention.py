@@ -26,7 +26,7 @@ class Attention(RunCommand):
     run: tyro.conf.Positional[Path]
     """Run directory or Hugging Face folder."""
     sentence: tyro.conf.Positional[str]
-    """Sentence to translate, or text for a language model or an encoder."""
+    """Sentence to translate, text of a language model or an encoder, or recording to transcribe."""
     target: str | None = None
     """Translation to score, instead of the result of beam search."""
     output: Path = Path("attention.html")
@@ -55,6 +55,8 @@ class Attention(RunCommand):
             maps, translation = self.of_text()
         elif found in ENCODERS:
             maps, translation = self.of_encoder()
+        elif found == "speech":
+            maps, translation = self.of_recording()
         else:
             maps, translation = self.of_translation()
         kind = self.picture or ("cross" if len(maps) > 1 else maps[0].kind)
@@ -97,6 +99,24 @@ class Attention(RunCommand):
         prepare = as_trained(self.run)
         target = None if self.target is None else prepare(self.target)
         return attention_of(translator, prepare(self.sentence), target)
+
+    def of_recording(self) -> "tuple[tuple[AttentionMaps, ...], str]":
+        """The attention maps of a speech recognizer, and its transcript.
+
+        Raises:
+            DataError: The recording cannot be read, or is too long.
+        """
+        from transformer_jax.decoding.options import BeamSearchConfig
+        from transformer_jax.predictors.runs import as_trained
+        from transformer_jax.predictors.speech import load_transcriber
+        from transformer_jax.speech.features import read_features
+        from transformer_jax.speech.transcriber import Recording
+
+        search = BeamSearchConfig(num_beams=self.num_beams)
+        transcriber, audio = load_transcriber(self.run, self.checkpoint, search=search)
+        recording = Recording(self.sentence, read_features(self.sentence, audio)[0])
+        target = None if self.target is None else as_trained(self.run)(self.target)
+        return attention_of(transcriber, recording, target)
 
     def of_text(self) -> "tuple[tuple[AttentionMaps, ...], str]":
         """The attention maps of a decoder; the translation is empty.
@@ -171,7 +191,7 @@ def attention_of(
 
     Args:
         translator: A model and its tokenizer.
-        sentence: The source.
+        sentence: The source; of a transcriber a recording.
         target: The translation; None is the result of beam search.
 
     Raises:
@@ -201,14 +221,15 @@ def attention_of(
     def run(params: Any, source: Any, inputs: Any, lengths: Any) -> Any:
         return nnx.merge(translator.graph, params).attention_maps(source, inputs, lengths)
 
-    row = lambda ids: np.asarray([ids], np.int32)
-    weights = jax.jit(run)(
-        translator.params, row(source), row(inputs), np.asarray([len(source)], np.int32)
-    )
+    read, lengths = translator.fill_sources([source], 1, len(source))
+    weights = jax.jit(run)(translator.params, read, np.asarray([inputs], np.int32), lengths)
     weights = {kind: np.asarray(array) for kind, array in weights.items()}
     pieces = lambda ids: _pieces(tokenizer, ids)
     start = pieces([tokenizer.bos])[0]
-    return translation_maps(pieces(source), pieces(written), weights, start=start), text
+    # Positions of a recording are named by the first of their frames, counted from 0.
+    frames = range(0, len(source) * translator.stacked_frames, translator.stacked_frames or 1)
+    columns = list(map(str, frames)) if translator.stacked_frames else pieces(source)
+    return translation_maps(columns, pieces(written), weights, start=start), text
 
 
 def self_attention_of(

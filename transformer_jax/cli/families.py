@@ -20,6 +20,7 @@ PROGRAM = "transformer-jax"
 COMMANDS = {
     "train": ("seq2seq", "decoder_only"),
     "pretrain": ("encoder_only", "seq2seq"),
+    "train-speech": ("seq2seq",),
     "finetune": ("encoder_only", "seq2seq"),
     "instruct": ("decoder_only",),
     "align": ("decoder_only",),
@@ -28,6 +29,7 @@ COMMANDS = {
 }
 _OF_MODELS = {
     "encoder-decoder": "seq2seq",
+    "speech": "seq2seq",
     "decoder": "decoder_only",
     "ngram": "decoder_only",
     "encoder": "encoder_only",

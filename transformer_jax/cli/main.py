@@ -35,6 +35,7 @@ from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.cli.score import Score
 from transformer_jax.cli.semantic_search import SemanticSearch
 from transformer_jax.cli.tag import Tag
+from transformer_jax.cli.transcribe import Transcribe
 from transformer_jax.cli.translate import Translate
 from transformer_jax.cli.verify import Verify
 from transformer_jax.cli.word_vectors import WordVectorsCommand
@@ -53,6 +54,7 @@ COMMANDS: dict[str, Any] = {
     "score": Score,
     "diversity": DiversityCommand,
     "chat": Chat,
+    "transcribe": Transcribe,
     "fill-mask": FillMask,
     "classify": Classify,
     "tag": Tag,

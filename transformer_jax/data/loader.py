@@ -9,7 +9,7 @@ from jaxtyping import Int
 from transformer_jax.data.plan import BatchPlan, BucketPlan
 from transformer_jax.data.store import PairStore, TokenStore
 
-__all__ = ["Batch", "Plan", "Rows", "batches", "make_batch", "prefetched"]
+__all__ = ["Batch", "Plan", "Rows", "batches", "make_batch", "pad_rows", "prefetched"]
 
 Batch = dict[str, Any]  # of arrays, nested
 Made = TypeVar("Made")
@@ -44,8 +44,8 @@ def make_batch(
         (array([[6, 7, 3, 0],
                [0, 0, 0, 0]], dtype=int32), array([3, 0], dtype=int32))
     """
-    source, source_lengths = _padded(store.source, indices, S, pad)
-    target, lengths = _padded(store.target, indices, T, pad)
+    source, source_lengths = pad_rows(store.source, indices, S, pad)
+    target, lengths = pad_rows(store.target, indices, T, pad)
     inputs = {"source": source, "source_lengths": source_lengths}
     return {"inputs": inputs, "target": target, "lengths": lengths}
 
@@ -134,9 +134,10 @@ class _Steps:
         return self._plan.batch(int(step))
 
 
-def _padded(
+def pad_rows(
     store: TokenStore, indices: Int[np.ndarray, " B"], width: int, pad: int
 ) -> tuple[Int[np.ndarray, "B width"], Int[np.ndarray, " B"]]:
+    """Some texts of a store as rows of one array, and their lengths; index -1 is an empty row."""
     rows = np.maximum(indices, 0)
     begins = store.offsets[rows]
     lengths = np.where(indices < 0, 0, store.offsets[rows + 1] - begins)

@@ -25,6 +25,7 @@ __all__ = [
     "PairStore",
     "TokenStore",
     "build_store",
+    "encode_texts",
     "id_dtype",
     "open_arrays",
     "release_pages",
@@ -138,8 +139,8 @@ def id_dtype(tokenizer: Tokenizer) -> np.dtype:
 def _encode_pairs(
     pairs: Pairs, first: Tokenizer, second: Tokenizer, max_length: int, too_long: str
 ) -> PairStore:
-    source = _encode(pairs.sources, first, _frame(first))
-    target = _encode(pairs.targets, second, _frame_of_targets(second))
+    source = encode_texts(pairs.sources, first, _frame(first))
+    target = encode_texts(pairs.targets, second)
     long = (source.lengths > max_length) | (target.lengths > max_length)
     counts = {}
     kept = np.arange(len(long))
@@ -163,8 +164,17 @@ def _frame_of_targets(tokenizer: Tokenizer) -> Frame:
     return (), (tokenizer.eos,)
 
 
-def _encode(texts: Sequence[str], tokenizer: Tokenizer, frame: Frame) -> TokenStore:
-    dtype, (before, after) = id_dtype(tokenizer), frame
+def encode_texts(
+    texts: Sequence[str], tokenizer: Tokenizer, frame: Frame | None = None
+) -> TokenStore:
+    """The ids of texts.
+
+    Args:
+        texts: The texts.
+        tokenizer: Of the texts.
+        frame: Ids before and after each text; None is the end token after it, as targets have it.
+    """
+    dtype, (before, after) = id_dtype(tokenizer), frame or _frame_of_targets(tokenizer)
     parts: list[np.ndarray] = []
     lengths: list[int] = []
     for start in range(0, len(texts), _CHUNK):

@@ -66,9 +66,18 @@ def read_tsv(
 
 
 def read_jsonl(
-    path: str | pathlib.Path, fields: tuple[str, str] = ("source", "target"), flag: str = ""
+    path: str | pathlib.Path,
+    fields: tuple[str, str] = ("source", "target"),
+    flag: str = "",
+    hint: str = "name the two with data.read.fields",
 ) -> Iterator[tuple[str, str]]:
     """The pairs of a file with one JSON object per line. Empty lines are empty pairs.
+
+    Args:
+        path: The file.
+        fields: Keys of the two texts.
+        flag: The setting of the file, for messages.
+        hint: End of the message of a missing key: how to choose another.
 
     Raises:
         DataError: A line is not a JSON object, or lacks a field, or the field is not text.
@@ -78,7 +87,6 @@ def read_jsonl(
             yield "", ""
             continue
         row = parse_object(line, path, number)
-        hint = "name the two with data.read.fields"
         source, target = (text_field(row, name, path, number, hint) for name in fields)
         for name, text in zip(fields, (source, target), strict=True):
             if "\n" in text:

@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxtyping import Array, Key
 
@@ -104,7 +104,7 @@ class LineTranslator(TextGenerator[TranslationSearch]):
             yield from self._translations(window, settings, number)
             number += len(window)
 
-    def encode(self, lines: Sequence[str], earlier: int = 0) -> tuple[list[list[int]], list[bool]]:
+    def encode(self, lines: Sequence[str], earlier: int = 0) -> tuple[list[Any], list[bool]]:
         """Each line's ids with EOS, and whether it was cut; ``earlier`` lines came before.
 
         Raises:

@@ -62,6 +62,11 @@ class Translator(LineTranslator):
         self.run = Programs(self.graph, self.special_tokens())
 
     @property
+    def stacked_frames(self) -> int:
+        """Frames of features that a position of a source stands for; 0 of tokens."""
+        return 0
+
+    @property
     def params(self) -> Any:
         """The parameters in use."""
         return self._params
@@ -156,7 +161,7 @@ class Translator(LineTranslator):
             seeds[: len(batch)] = [one.request.number or 0 for one in batch]
             config = dataclasses.replace(config, num_beams=1, nbest=1)
             keys = row_keys(settings.key, jnp.asarray(seeds))
-        source, lengths = self._fill([one.source for one in batch], rows, size)
+        source, lengths = self.fill_sources([one.source for one in batch], rows, size)
         prompts = SearchPrompts(
             tokens=np.full((rows, 1), self.tokenizer.bos, np.int32),
             starts=np.zeros(rows, np.int32),
@@ -176,19 +181,25 @@ class Translator(LineTranslator):
 
     def _forced(
         self,
-        sources: list[list[int]],
+        sources: list[Any],
         targets: list[list[int]],
         rows: int,
         size: int,
         best: int = 0,
     ) -> TeacherForced:
-        source, lengths = self._fill(sources, rows, size)
+        source, lengths = self.fill_sources(sources, rows, size)
         target, _ = self._fill(targets, rows, size)
         start = np.full((rows, 1), self.tokenizer.bos, np.int32)
         inputs = np.concatenate([start, target[:, :-1]], axis=1)
         forced = self.run.force(self.params, (source, inputs, lengths), target, best=best)
         refuse_nonfinite(forced.log_probs[: len(sources)])
         return forced
+
+    def fill_sources(
+        self, sources: Sequence[Any], rows: int, size: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Sources as rows of one array, and their lengths, 0 for rows of padding."""
+        return self._fill(sources, rows, size)
 
     def _fill(
         self, sequences: Sequence[Sequence[int]], rows: int, size: int

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 from transformer_jax.decoding.kept import KeptContext
 from transformer_jax.decoding.requests import Continuation, FinishReason, GenerationRequest
@@ -48,7 +49,7 @@ class GenerationSequence:
     prompt_ids: list[int]  # from the model's start token on; empty beside an encoder
     tokenizer: TextTokenizer
     prompt_text: str  # the text of ``prompt_ids``
-    source: Sequence[int] = ()  # what an encoder reads
+    source: Any = ()  # what an encoder reads: tokens, or numbers for each position
     end_tokens: tuple[int, ...] | None = None  # any ends the text; None is EOS of the tokenizer
     tokens: list[int] = dataclasses.field(default_factory=list)
     log_prob: float = 0.0

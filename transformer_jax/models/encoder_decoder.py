@@ -15,6 +15,7 @@ from transformer_jax.models.protocol import Encoded
 from transformer_jax.modules.attention import stack_weights
 from transformer_jax.modules.block import Memory
 from transformer_jax.modules.cache import Cache
+from transformer_jax.modules.features import FeatureProjection
 from transformer_jax.modules.head import Head
 from transformer_jax.modules.linear import Embed
 from transformer_jax.modules.parameters import at_depth, raise_depth
@@ -113,9 +114,12 @@ class EncoderDecoder(nnx.Module):
 
 
 class TransformerEncoder(nnx.Module):
-    """Token embeddings and a stack of self-attention blocks: the encoder of Vaswani et al. 2017."""
+    """Token embeddings and a stack of self-attention blocks: the encoder of Vaswani et al. 2017.
 
-    def __init__(self, embedding: Embed, stack: Stack):
+    With a :class:`.FeatureProjection` as embedding, sources are frames of features; row T1.
+    """
+
+    def __init__(self, embedding: Embed | FeatureProjection, stack: Stack):
         self.embedding, self.stack = embedding, stack
 
     @classmethod
@@ -129,7 +133,7 @@ class TransformerEncoder(nnx.Module):
 
     def __call__(
         self,
-        source: Int[Array, "B S"],
+        source: Int[Array, "B S"] | Float[Array, "B S W"],
         source_lengths: Int[Array, " B"] | Bool[Array, "B S"],
         *,
         key: Key[Array, ""] | None = None,
@@ -138,7 +142,7 @@ class TransformerEncoder(nnx.Module):
         """A contextual vector for each source token.
 
         Args:
-            source: Source tokens.
+            source: Source tokens, or stacked frames of features.
             source_lengths: How many tokens of each row are real, or which; no token attends to the
                 others.
             key: Dropout, if given.
@@ -259,7 +263,8 @@ class TransformerEncoderDecoder(EncoderDecoder):
 
     It is composed of a :class:`TransformerEncoder` and a :class:`TransformerDecoder`. Their tables,
     stacks and head are its own fields, so that the paths of parameters are those of encoders and
-    decoders alone, and of stored checkpoints. Inputs are ``source`` and ``source_lengths``.
+    decoders alone, and of stored checkpoints. Inputs are ``source`` and ``source_lengths``; with
+    ``config.features`` sources are stacked frames of features.
     """
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs):
@@ -291,7 +296,7 @@ class TransformerEncoderDecoder(EncoderDecoder):
 
     def encode(
         self,
-        source: Int[Array, "B S"],
+        source: Int[Array, "B S"] | Float[Array, "B S W"],
         source_lengths: Int[Array, " B"] | Bool[Array, "B S"],
         *,
         key: Key[Array, ""] | None = None,
@@ -302,7 +307,7 @@ class TransformerEncoderDecoder(EncoderDecoder):
 
     def __call__(
         self,
-        source: Int[Array, "B S"],
+        source: Int[Array, "B S"] | Float[Array, "B S W"],
         target: Int[Array, "B T"],
         source_lengths: Int[Array, " B"] | Bool[Array, "B S"],
         target_lengths: Int[Array, " B"] | Bool[Array, "B T"] | None = None,
@@ -312,7 +317,7 @@ class TransformerEncoderDecoder(EncoderDecoder):
         """Logits of the token that follows each of ``target``, which is already shifted right.
 
         Args:
-            source: Source tokens.
+            source: Source tokens, or stacked frames of features.
             target: Target tokens, shifted right.
             source_lengths: How many source tokens of each row are real, or which.
             target_lengths: The same of ``target``; None is all, or padding at the end.
@@ -325,7 +330,7 @@ class TransformerEncoderDecoder(EncoderDecoder):
 
     def attention_maps(
         self,
-        source: Int[Array, "B S"],
+        source: Int[Array, "B S"] | Float[Array, "B S W"],
         target: Int[Array, "B T"],
         source_lengths: Int[Array, " B"] | Bool[Array, "B S"],
         target_lengths: Int[Array, " B"] | Bool[Array, "B T"] | None = None,
@@ -345,8 +350,16 @@ class TransformerEncoderDecoder(EncoderDecoder):
         return {name: stack_weights(layers) for name, layers in maps.items() if layers}
 
 
-def _embedding(config: TransformerConfig, rngs: nnx.Rngs) -> Embed:
-    """A table of tokens; scaled embeddings start at unit size whatever the scale."""
+def _embedding(config: TransformerConfig, rngs: nnx.Rngs) -> Any:
+    """A table of tokens; scaled embeddings start at unit size whatever the scale.
+
+    Of features it is a linear map.
+    """
+    if config.features.num_features:
+        dtype, width = config.compute.dtype, config.d_model
+        projection = FeatureProjection(config.features, width, dtype=dtype, rngs=rngs)
+        at_depth(projection, 0)
+        return projection
     spread = config.d_model**-0.5 if config.embedding.scale is None else 0.02
     sizes = config.vocab_size, config.d_model
     table = Embed(*sizes, scale=spread, dtype=config.compute.dtype, rngs=rngs)
@@ -354,5 +367,5 @@ def _embedding(config: TransformerConfig, rngs: nnx.Rngs) -> Embed:
     return table
 
 
-def _embedded(embedding: Embed, tokens: Array, stack: Stack) -> Array:
+def _embedded(embedding: Embed | FeatureProjection, tokens: Array, stack: Stack) -> Array:
     return embedding(tokens) * stack.config.embedding_scale

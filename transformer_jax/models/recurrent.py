@@ -15,6 +15,7 @@ from transformer_jax.functional.dropout import dropout
 from transformer_jax.functional.recurrent import State, reverse_texts
 from transformer_jax.models.protocol import Encoded
 from transformer_jax.models.step_decoder import WIDTH, RecurrentMemory, StepDecoder
+from transformer_jax.modules.features import FeatureProjection
 from transformer_jax.modules.linear import Embed, Linear
 from transformer_jax.modules.recurrent import Recurrent
 
@@ -24,19 +25,25 @@ __all__ = ["ContextDecoder", "RecurrentDecoder", "RecurrentEncoder"]
 class RecurrentEncoder(nnx.Module):
     """Token embeddings and recurrent layers.
 
-    What it encodes has the last state of every layer, with which a decoder may begin. ``reverse``
+    With a :class:`.FeatureProjection` as embedding, sources are frames of features; row T1. What it
+    encodes has the last state of every layer, with which a decoder may begin. ``reverse``
     reads each source from its last token to its first (Sutskever et al. 2014, 3.3).
     """
 
     def __init__(
-        self, embedding: Embed, layers: Recurrent, *, reverse: bool = False, dropout: float = 0.0
+        self,
+        embedding: Embed | FeatureProjection,
+        layers: Recurrent,
+        *,
+        reverse: bool = False,
+        dropout: float = 0.0,
     ):
         self.embedding, self.layers = embedding, layers
         self.reverse, self.dropout = reverse, dropout
 
     def __call__(
         self,
-        source: Int[Array, "B S"],
+        source: Int[Array, "B S"] | Float[Array, "B S W"],
         source_lengths: Int[Array, " B"],
         *,
         key: Key[Array, ""] | None = None,
@@ -44,7 +51,7 @@ class RecurrentEncoder(nnx.Module):
         """A vector for each source token, from what is before it, or also from what is after it.
 
         Args:
-            source: Source tokens.
+            source: Source tokens, or stacked frames of features.
             source_lengths: How many tokens of each row are real; the others are padding.
             key: Dropout of embeddings and between layers, if given.
         """

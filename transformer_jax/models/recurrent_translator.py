@@ -3,11 +3,12 @@
 from typing import Any
 
 from flax import nnx
-from jaxtyping import Array, Float32, Int
+from jaxtyping import Array, Float, Float32, Int
 
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.models.recurrent import ContextDecoder, RecurrentDecoder, RecurrentEncoder
 from transformer_jax.modules.alignment import make_score
+from transformer_jax.modules.features import FeatureProjection
 from transformer_jax.modules.linear import Embed
 from transformer_jax.modules.parameters import at_depth
 from transformer_jax.modules.recurrent import Recurrent
@@ -23,7 +24,8 @@ class RecurrentEncoderDecoder(EncoderDecoder):
 
     With ``attention.query`` current the decoder is a :class:`.RecurrentDecoder` (Sutskever et al.
     2014 without a score, Luong et al. 2015 with one), with previous a :class:`.ContextDecoder` (Cho
-    et al. 2014, Bahdanau et al. 2015). Inputs are ``source`` and ``source_lengths``.
+    et al. 2014, Bahdanau et al. 2015). Inputs are ``source`` and ``source_lengths``; with
+    ``config.features`` sources are stacked frames of features.
     """
 
     def __init__(self, config: RecurrentConfig, *, rngs: nnx.Rngs):
@@ -36,7 +38,7 @@ class RecurrentEncoderDecoder(EncoderDecoder):
 
     def __call__(
         self,
-        source: Int[Array, "B S"],
+        source: Int[Array, "B S"] | Float[Array, "B S W"],
         target: Int[Array, "B T"],
         source_lengths: Int[Array, " B"],
     ) -> Float32[Array, "B T V"]:
@@ -45,7 +47,10 @@ class RecurrentEncoderDecoder(EncoderDecoder):
         return self.logits(self.hidden(inputs, target))
 
     def attention_maps(
-        self, source: Int[Array, "B S"], target: Int[Array, "B T"], source_lengths: Int[Array, " B"]
+        self,
+        source: Int[Array, "B S"] | Float[Array, "B S W"],
+        target: Int[Array, "B T"],
+        source_lengths: Int[Array, " B"],
     ) -> dict[str, Float32[Array, "L B N _ _"]]:
         """The weights of the one layer and head that there is: ``cross`` (row U13).
 
@@ -75,10 +80,16 @@ def _layers(config: RecurrentConfig, inputs: int, *, both: bool, rngs: nnx.Rngs)
 
 
 def _encoder(config: RecurrentConfig, rngs: nnx.Rngs) -> RecurrentEncoder:
-    E = config.embedding_size
+    E, features = config.embedding_size, config.features
     layers = _layers(config, E, both=config.bidirectional, rngs=rngs)
+    embedding: Embed | FeatureProjection
+    if features.num_features:
+        embedding = FeatureProjection(features, E, dtype=config.compute.dtype, rngs=rngs)
+        at_depth(embedding, 0)
+    else:
+        embedding = _table(config.vocab_size, E, config, rngs)
     return RecurrentEncoder(
-        _table(config.vocab_size, E, config, rngs),
+        embedding,
         layers,
         reverse=config.reverse_source,
         dropout=config.dropout,

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from transformer_jax.chat.session import ChatModel
     from transformer_jax.predictors.engines import EngineConfig
 
-__all__ = ["GenerationSettings", "LanguageModelPredictor", "TranslationPredictor"]
+__all__ = ["GenerationSettings", "LanguageModelPredictor", "TranslationPredictor", "generated"]
 
 # "hf" decodes as generate(do_sample=False) of Hugging Face transformers does, with the
 # checkpoint's generation config for each setting that is None.
@@ -144,14 +144,14 @@ class TranslationPredictor(Embedding, Predictor):
         if _is_hf(generation_config):
             if self._hf is None:
                 raise ConfigError(f"{self._path}: CTranslate2 has no generation config of hf")
-            return _first(texts, [*map(_generated, self._hf(listed(texts), _given(given)))])
+            return _first(texts, [*map(generated, self._hf(listed(texts), _given(given)))])
         returned, beams = given.pop("num_return_sequences"), num_beams or BeamSearchConfig.num_beams
         _check_returned(returned, beams)
         search = BeamSearchConfig(**_given({**given, "nbest": returned}))
         lines = map(self._prepare, listed(texts))
         with truncation(lambda: self._translator.counts["cut"]):
             translations = self._translator.translate(lines, search)
-        return _first(texts, [_generated(one.hypotheses) for one in translations])
+        return _first(texts, [generated(one.hypotheses) for one in translations])
 
     def embed(
         self,
@@ -253,7 +253,7 @@ class LanguageModelPredictor(Predictor):
         requests = [_request(self._prepare(prompt), settings) for prompt in listed(prompts)]
         with truncation(lambda: getattr(self._language, "counts", {}).get("cut", 0)):
             found = self._language.generate(requests)
-        return _first(prompts, list(map(_generated, found)))
+        return _first(prompts, list(map(generated, found)))
 
     __call__ = generate
 
@@ -272,7 +272,7 @@ class LanguageModelPredictor(Predictor):
                 f"generation_config hf is greedy or beam search: leave out "
                 f"{', '.join(sampling) or 'temperature'}"
             )
-        return [*map(_generated, self._hf(prompts, given))]
+        return [*map(generated, self._hf(prompts, given))]
 
     def chat(
         self, messages: Iterable[Mapping[str, Any]], **settings: Unpack[GenerationSettings]
@@ -305,7 +305,7 @@ class LanguageModelPredictor(Predictor):
 
             self._chat = answering(self._path, self._language)
         prepared = [{**one, "content": self._prepare(one["content"])} for one in checked]
-        return _generated([self._chat.answer(prepared, request)])
+        return generated([self._chat.answer(prepared, request)])
 
     def stream(self, prompt: str, **settings: Unpack[GenerationSettings]) -> Iterator[str]:
         """The continuation of a prompt in parts, each as soon as it is generated.
@@ -347,7 +347,7 @@ def _is_hf(generation_config: str | None) -> bool:
     return generation_config == "hf"
 
 
-def _generated(texts: Sequence[Continuation]) -> GeneratedText:
+def generated(texts: Sequence[Continuation]) -> GeneratedText:
     """The first of some texts, with the others as its alternatives."""
     return with_alternatives(
         [

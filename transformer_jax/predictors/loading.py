@@ -21,6 +21,7 @@ from transformer_jax.predictors.runs import (
     open_directory,
     task_of,
 )
+from transformer_jax.predictors.speech import SpeechPredictor
 from transformer_jax.predictors.texts import (
     ClassificationPredictor,
     EncoderPredictor,
@@ -40,6 +41,7 @@ __all__ = ["PREDICTORS", "load"]
 # By the family of a model, or the task of a fine-tuned one.
 PREDICTORS: dict[str, Callable[[Path, str], Predictor]] = {
     "encoder-decoder": TranslationPredictor,
+    "speech": SpeechPredictor,
     "decoder": LanguageModelPredictor,
     "ngram": LanguageModelPredictor,
     "encoder": EncoderPredictor,
@@ -69,9 +71,9 @@ def load(
 
     For your own task it is the result of ``task.predictor(model, tokenizer)``. Otherwise it is a
     :class:`~transformer_jax.predictors.generation.TranslationPredictor` for an encoder-decoder, a
-    ``LanguageModelPredictor`` for a decoder or an n-gram model, an ``EncoderPredictor`` for a
-    pre-trained encoder, an ``ImagePredictor`` for an image model, and a
-    ``ClassificationPredictor``, ``RegressionPredictor``, ``TaggingPredictor`` or
+    ``SpeechPredictor`` for one of recordings, a ``LanguageModelPredictor`` for a decoder or an
+    n-gram model, an ``EncoderPredictor`` for a pre-trained encoder, an ``ImagePredictor`` for an
+    image model, and a ``ClassificationPredictor``, ``RegressionPredictor``, ``TaggingPredictor`` or
     ``QuestionAnsweringPredictor`` for a fine-tuned model.
 
     Args:
@@ -133,6 +135,8 @@ def _in_engine(
         raise ConfigError(f"engine_cache {url}: CTranslate2 reads local files: name a local folder")
     where = None if cache is None else Path(cache)
     engine = EngineConfig("float32" if compute is None else compute, where)
+    if kind == "speech":
+        raise ConfigError("engine: speech is transcribed with JAX: leave it out")
     if kind == "encoder-decoder":
         return TranslationPredictor(path, checkpoint, engine=engine)
     return LanguageModelPredictor(path, checkpoint, engine=engine)

@@ -55,6 +55,7 @@ TASKS = {
 # The name of each family of models, and the commands for it.
 _USE = {
     "encoder-decoder": ("a translator", "translate"),
+    "speech": ("a speech recognizer", "transcribe"),
     "decoder": ("a decoder", "generate"),
     "ngram": ("an n-gram model", "generate"),
     "encoder": ("a pre-trained encoder", "fill-mask"),
@@ -154,8 +155,9 @@ def chosen_checkpoint(text: str) -> tuple[int | Literal["best", "last"], int]:
 def family(run: "RunDirectory") -> str:
     """The family of a run's model.
 
-    One of ``encoder-decoder``, ``decoder``, ``ngram``, ``image``, ``encoder`` (pre-trained),
-    ``encoder-task`` or ``decoder-task`` (fine-tuned).
+    One of ``encoder-decoder``, ``speech`` (an encoder-decoder of features), ``decoder``,
+    ``ngram``, ``image``, ``encoder`` (pre-trained), ``encoder-task`` or ``decoder-task``
+    (fine-tuned).
 
     Raises:
         CheckpointError: ``config.json`` is damaged or describes no model of this library.
@@ -163,6 +165,8 @@ def family(run: "RunDirectory") -> str:
     if is_ngram_run(run):
         return "ngram"
     config = model_config(run)
+    if config.features.num_features:
+        return "speech"
     if isinstance(config, RecurrentConfig):
         return "encoder-decoder"
     if config.image.image_size:
@@ -323,6 +327,7 @@ def abstract_model(run: "RunDirectory", config: ModelConfig) -> Any:
     from transformer_jax.models.making import make_model
 
     kind, fields = family(run), run.read_config()
+    kind = {"speech": "encoder-decoder"}.get(kind, kind)
     how: dict[str, Any] = {"valued": True} if aligned_method(run) == "ppo" else {}
     if kind == "encoder":
         masking = fields.get("masking", {})

@@ -13,6 +13,7 @@ from transformer_jax.runs.alignment_settings import PolicyRun, PreferenceRun
 from transformer_jax.runs.any_run import AnyRun, BucketedRunType, RunType
 from transformer_jax.runs.encoder_settings import FinetuneRun, PretrainRun
 from transformer_jax.runs.language_settings import LanguageRun
+from transformer_jax.runs.speech_settings import SpeechRun
 from transformer_jax.runs.summarization_settings import SummarizationRun
 from transformer_jax.runs.translation_settings import Run as TranslationRun
 from transformer_jax.tasks.scores import MEASURES
@@ -72,10 +73,15 @@ def checked(run: RunType, named: RunType) -> RunType:
         named: The settings before flags changed them.
 
     Raises:
-        ConfigError: A metric of checkpoints that the run does not have, texts that exceed the
-            model's positions or that the devices along ``context`` cannot share, or a warmup that
-            is too long.
+        ConfigError: A model of features for text, a metric of checkpoints that the run does not
+            have, texts that exceed the model's positions or that the devices along ``context``
+            cannot share, or a warmup that is too long.
     """
+    features = run.model.features.num_features
+    if features and not isinstance(run, SpeechRun):
+        raise ConfigError(
+            f"model.features.num_features is {features}: this run reads text: leave it out"
+        )
     _check_best(run)
     run = with_warmup(run, named)
     _check_length(run)
@@ -107,6 +113,8 @@ def _check_best(run: AnyRun) -> None:
     match run:
         case SummarizationRun():
             more: tuple[str, ...] = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+        case SpeechRun():
+            more = ("wer", "cer", "sacrebleu")
         case TranslationRun():
             more = ("sacrebleu",)
         case PretrainRun():

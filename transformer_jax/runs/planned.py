@@ -85,6 +85,8 @@ def check_planned(run: PlannedRun) -> None:
     """
     if run.training.mode != "jit":
         raise ConfigError(f"--plan: there is no plan with training.mode {run.training.mode}")
+    if run.model.features.num_features:
+        raise ConfigError("--plan: there is no plan of models of features yet")
     if isinstance(run, RecurrentRun):
         raise ConfigError("--plan: there is no plan of recurrent translators yet")
     if run.model.mixer.kind != "attention":

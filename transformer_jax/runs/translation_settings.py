@@ -26,7 +26,7 @@ from transformer_jax.training.optimizers import OptimizerConfig
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.schedules import ScheduleConfig
 
-__all__ = ["RUNS", "RecurrentRun", "Run", "TrainingConfig"]
+__all__ = ["RUNS", "RecurrentRun", "Run", "TrainingConfig", "read_as"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,16 +94,30 @@ class Run(StartConfig):
         Raises:
             CheckpointError: ``config.json`` is damaged, or of another kind of run.
         """
-        fields = directory.settings()
-        model = fields.get("model")
-        recurrent = isinstance(model, dict) and model.get("kind") == "recurrent"
-        try:
-            run: Run = from_dict(RecurrentRun if recurrent else Run, fields)
-        except (ConfigError, TypeError, AttributeError) as error:
-            raise CheckpointError(
-                f"{directory.config}: {error}: not the run of a translator, or of another version"
-            ) from None
-        return dataclasses.replace(run, output=str(directory.path))
+        return read_as(directory, Run, RecurrentRun)
+
+
+def read_as(directory: RunDirectory, plain: type, recurrent: type) -> Any:
+    """The run of a directory, with a Transformer or with recurrent layers.
+
+    Args:
+        directory: The run directory.
+        plain: Type of a run with a Transformer.
+        recurrent: Type of a run with recurrent layers.
+
+    Raises:
+        CheckpointError: ``config.json`` is damaged, or of another kind of run.
+    """
+    fields = directory.settings()
+    model = fields.get("model")
+    is_recurrent = isinstance(model, dict) and model.get("kind") == "recurrent"
+    try:
+        run = from_dict(recurrent if is_recurrent else plain, fields)
+    except (ConfigError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"{directory.config}: {error}: not the run of an encoder-decoder, or of another version"
+        ) from None
+    return dataclasses.replace(run, output=str(directory.path))
 
 
 @dataclasses.dataclass(frozen=True)

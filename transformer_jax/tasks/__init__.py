@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     )
     from transformer_jax.tasks.language_model_task import language_model
     from transformer_jax.tasks.masked_lm_task import masked_lm
+    from transformer_jax.tasks.speech_task import speech_recognition
     from transformer_jax.tasks.summarization_task import summarization
     from transformer_jax.tasks.translation_task import translation
 
@@ -28,6 +29,7 @@ __all__ = [
     "question_answering",
     "regression",
     "sequence_classification",
+    "speech_recognition",
     "summarization",
     "token_classification",
     "translation",
@@ -38,6 +40,7 @@ _MODULES = {
     "denoising": "denoising_task",
     "language_model": "language_model_task",
     "masked_lm": "masked_lm_task",
+    "speech_recognition": "speech_task",
     "summarization": "summarization_task",
     "translation": "translation_task",
 }

@@ -8,6 +8,9 @@ from transformer_jax.data.denoising import NoiseConfig
 from transformer_jax.data.sources import ReadOptions
 from transformer_jax.data.summaries import SummaryOptions
 from transformer_jax.recurrent_config import ModelConfig
+from transformer_jax.speech.audio import AudioConfig
+from transformer_jax.speech.features import Normalization
+from transformer_jax.speech.recordings import SpeechReadOptions
 
 __all__ = [
     "DenoisingSettings",
@@ -18,6 +21,8 @@ __all__ = [
     "MaskedLMSettings",
     "PairSettings",
     "SentenceObjectiveSettings",
+    "SpeechDataSettings",
+    "SpeechSettings",
     "SummarizationSettings",
     "SummarySettings",
     "TranslationSettings",
@@ -52,6 +57,23 @@ class SummarizationSettings:
 
     model: ModelConfig
     data: SummarySettings
+
+
+@dataclasses.dataclass(frozen=True)
+class SpeechDataSettings:
+    """How recordings are read, and how their features are made and normalized."""
+
+    read: SpeechReadOptions = SpeechReadOptions()
+    audio: AudioConfig = AudioConfig()
+    normalization: Normalization = Normalization()  # empty: computed from the training data
+
+
+@dataclasses.dataclass(frozen=True)
+class SpeechSettings:
+    """A speech recognizer."""
+
+    model: ModelConfig
+    data: SpeechDataSettings
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from transformer_jax.accounting import training_flops
 from transformer_jax.data.loader import make_batch
 from transformer_jax.data.plan import Batching, BatchPlan
@@ -25,7 +27,15 @@ from transformer_jax.training.activity import log, working
 from transformer_jax.training.state import split
 from transformer_jax.training.task import Data, Metric, Task, fingerprint
 
-__all__ = ["EvaluationConfig", "score_pairs", "show", "translation"]
+__all__ = [
+    "EvaluationConfig",
+    "regularization",
+    "score_pairs",
+    "show",
+    "step_flops",
+    "translation",
+    "validation_batching",
+]
 
 _WIDEST = 160  # characters of a sentence that are shown
 
@@ -93,15 +103,16 @@ def translation(
         eval_objective=objectives.sequence_to_sequence(tokenizer.bos),
         evaluate=evaluate,
         test=_tester(splits.tests, tokenizer, evaluation.num_beams, read.lowercase),
-        flops=functools.partial(_flops, config),
-        regularization=_regularization(config, label_smoothing),
+        flops=functools.partial(step_flops, config),
+        regularization=regularization(config, label_smoothing),
         tokenizer=tokenizer,
         settings=TranslationSettings(config, PairSettings(read)),
     )
 
 
-def _flops(config: ModelConfig, batch: Mapping[str, Any]) -> float:
-    rows, source = batch["inputs"]["source"].shape
+def step_flops(config: ModelConfig, batch: Mapping[str, Any]) -> float:
+    """FLOPs of a training step on a batch, from its shapes."""
+    rows, source = batch["inputs"]["source"].shape[:2]
     return training_flops(config, rows, source, batch["target"].shape[1])
 
 
@@ -130,14 +141,20 @@ def _batches(store: PairStore, pad: int) -> Callable[[BatchPlan], dict[str, Any]
 
 def _validation(store: PairStore, batching: Batching, pad: int) -> Data:
     """All pairs once, in order of length, whatever the budget of training."""
-    longest = max(int(store.source_lengths.max()), int(store.target_lengths.max()))
-    tokens = max(batching.max_tokens, (longest + 4) * batching.required_batch_size_multiple)
-    batching = dataclasses.replace(batching, max_tokens=tokens, num_buckets=2)
+    batching = validation_batching(batching, store.source_lengths, store.target_lengths)
     plan = batching.plan(store.source_lengths, store.target_lengths, shuffle=False)
     return Data(plan, _batches(store, pad))
 
 
-def _regularization(config: ModelConfig, label_smoothing: float) -> tuple[str, ...]:
+def validation_batching(batching: Batching, *lengths: np.ndarray) -> Batching:
+    """Batching with room for the longest, in two shapes."""
+    longest = max(int(side.max()) for side in lengths)
+    tokens = max(batching.max_tokens, (longest + 4) * batching.required_batch_size_multiple)
+    return dataclasses.replace(batching, max_tokens=tokens, num_buckets=2)
+
+
+def regularization(config: ModelConfig, label_smoothing: float) -> tuple[str, ...]:
+    """Names of what only the training loss of an encoder-decoder contains."""
     of_labels = (f"label smoothing {label_smoothing:g}",) * bool(label_smoothing)
     return (*of_labels, *("dropout",) * has_dropout(config))
 

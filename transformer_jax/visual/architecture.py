@@ -47,7 +47,9 @@ def diagram(config: ModelConfig, *, head: bool = True) -> str:
         encoder.insert(0, f"{name} [B, S, {D}]")
         side = config.image.image_size
         pixels = f"[B, {side}, {side}, {config.image.num_channels}]"
-        encoder.append(f"images {pixels}" if config.image.image_size else "source tokens [B, S]")
+        frames = f"stacked frames [B, S, {config.features.width}]"
+        source = frames if config.features.num_features else "source tokens [B, S]"
+        encoder.append(f"images {pixels}" if config.image.image_size else source)
     if config.decoder_layers:
         cross = ["cross_attention"] if config.encoder_layers else []
         decoder = _stack(config.decoder(), "decoder", [*mixer, *cross, *feeds])
@@ -107,8 +109,9 @@ def _entrance(config: TransformerConfig, norm: str) -> list[str]:
         lines.append(f"a vector for the whole first  1 × {D}{times}")
         inputs = f"{image.patch_size} × {image.patch_size} × {image.num_channels}"
         return [*lines, f"linear  {inputs} → {D}, {image.sequence_length - 1} patches{times}"]
-    lines.append(f"embedding  {config.vocab_size} × {D}{times}")
-    return lines
+    if config.features.num_features:
+        return [*lines, f"linear  {config.features.width} → {D}{times}"]
+    return [*lines, f"embedding  {config.vocab_size} × {D}{times}"]
 
 
 def _attention(config: TransformerConfig, part: str, layers: int) -> str:

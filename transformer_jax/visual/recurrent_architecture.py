@@ -78,5 +78,8 @@ def _encoder(config: RecurrentConfig) -> list[str]:
     ways = "in both directions" if config.bidirectional else ways
     cell = _CELLS[config.cell]
     lines.append(f"{cell} × {config.num_layers}  states of {config.d_model}, {ways}")
+    if width := config.features.width:
+        lines.append(f"linear  {width} → {config.embedding_size}")
+        return [*lines, f"stacked frames [B, S, {width}]"]
     lines.append(f"embedding  {config.vocab_size} × {config.embedding_size}")
     return [*lines, "source tokens [B, S]"]

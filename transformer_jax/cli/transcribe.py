@@ -1,0 +1,66 @@
+"""``transformer-jax transcribe``: the texts of recordings."""
+
+import dataclasses
+from pathlib import Path
+
+import tyro
+
+from transformer_jax.cli.output import TextOutput, tsv
+from transformer_jax.cli.run_command import PredictionCommand
+from transformer_jax.errors import ConfigError
+
+__all__ = ["Transcribe"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Transcribe(PredictionCommand):
+    """Transcribe recordings with a speech recognizer: one line of text for each."""
+
+    run: tyro.conf.Positional[Path]
+    """Run directory of a speech recognizer."""
+    files: tyro.conf.Positional[tuple[str, ...]]
+    """Recordings: .wav, or features [frames, features] as .npy or .npz."""
+    output: Path | None = None
+    """Output file, .gz allowed; None is standard output."""
+    tsv: bool = False
+    """Write a table with one row per recording: path, score, text (\\t, \\n and \\\\ stand for a
+    tab, a line end and a backslash)."""
+    num_beams: int = 4
+    """Beam width; 1 is greedy search."""
+    length_penalty: float = 0.6
+    """Exponent of the length penalty; 0 prefers short texts."""
+    batch_size: int = 32
+    """Maximum number of recordings in a batch."""
+    checkpoint: str = "best"
+    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
+
+    def __call__(self) -> int:
+        """Writes a line for each recording, in their order."""
+        if self.batch_size < 1:
+            raise ConfigError(f"--batch-size {self.batch_size}: at least 1")
+        if not self.files:
+            raise ConfigError("transcribe needs recordings: transcribe RUN a.wav b.npy")
+        from transformer_jax.decoding.options import BeamSearchConfig
+        from transformer_jax.predictors.speech import load_transcriber
+        from transformer_jax.speech.features import read_features
+        from transformer_jax.speech.transcriber import Recording
+        from transformer_jax.training.activity import tracked, working
+
+        search = BeamSearchConfig(num_beams=self.num_beams, length_penalty=self.length_penalty)
+        transcriber, audio = load_transcriber(self.run, self.checkpoint, search=search)
+        transcriber.batching = dataclasses.replace(
+            transcriber.batching,
+            rows=tuple(sorted({n for n in (1, 8) if n < self.batch_size} | {self.batch_size})),
+        )
+        with TextOutput(self.output) as out:
+            out.write(tsv("path", "score", "text") if self.tsv else b"")
+            # All are read first: a bad one is refused before any is transcribed.
+            recordings = [
+                Recording(path, read_features(path, audio)[0])
+                for path in tracked(self.files, "reading recordings")
+            ]
+            with working(f"transcribing {len(recordings):,} recordings"):
+                for found in transcriber.stream(recordings):
+                    row = tsv(found.source, float(found.score), found.text)
+                    out.write(row if self.tsv else found.text.encode() + b"\n")
+        return 0

@@ -1,0 +1,237 @@
+"""Log-mel frames of a signal: framing, window, power spectrum, mel filter bank, logarithm; row T1.
+
+Davis and Mermelstein 1980; the mel scale is that of O'Shaughnessy 1987, as HTK has it.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from transformer_jax.errors import ArgumentError
+
+__all__ = [
+    "count_frames",
+    "frame_signal",
+    "hann_window",
+    "hz_to_mel",
+    "log_mel",
+    "mel_filter_bank",
+    "mel_filter_weights",
+    "mel_to_hz",
+    "power_spectrum",
+    "stack_frames",
+]
+
+
+def count_frames(samples: int, length: int, shift: int) -> int:
+    """How many whole frames a signal has: ``1 + floor((samples - length) / shift)``, at least 0.
+
+    Args:
+        samples: Of the signal.
+        length: Samples of a frame.
+        shift: Samples from the beginning of a frame to that of the next.
+
+    Raises:
+        ArgumentError: ``length`` or ``shift`` is below 1.
+
+    Example:
+        >>> [count_frames(samples, 400, 160) for samples in (399, 400, 559, 560, 16_000)]
+        [0, 1, 1, 2, 98]
+    """
+    if length < 1 or shift < 1:
+        raise ArgumentError(f"frames of {length} samples, {shift} apart: both must be at least 1")
+    return max(0, 1 + (samples - length) // shift)
+
+
+def frame_signal(
+    signal: Float[Array, " N"], length: int, shift: int
+) -> Float[Array, "frames {length}"]:
+    """Overlapping pieces of a signal: ``frame_t[n] = signal[t · shift + n]``.
+
+    Samples after the last whole frame are left out; a signal shorter than a frame has none.
+
+    Args:
+        signal: The waveform.
+        length: Samples of a frame.
+        shift: Samples from the beginning of a frame to that of the next.
+
+    Raises:
+        ArgumentError: ``length`` or ``shift`` is below 1.
+
+    Example:
+        >>> frame_signal(jnp.arange(6.0), 3, 2)
+        Array([[0., 1., 2.],
+               [2., 3., 4.]], dtype=float32)
+    """
+    count = count_frames(len(signal), length, shift)
+    return signal[shift * np.arange(count)[:, None] + np.arange(length)[None]]
+
+
+def hann_window(length: int) -> Float[Array, " {length}"]:
+    """The periodic Hann window: ``w[n] = (1 - cos(2 π n / length)) / 2``.
+
+    Raises:
+        ArgumentError: ``length`` is below 1.
+
+    Example:
+        >>> hann_window(4)
+        Array([0. , 0.5, 1. , 0.5], dtype=float32)
+    """
+    if length < 1:
+        raise ArgumentError(f"a window of {length} samples: at least 1")
+    angles = 2 * np.pi * np.arange(length) / length
+    return jnp.asarray((1 - np.cos(angles)) / 2, jnp.float32)
+
+
+def power_spectrum(
+    frames: Float[Array, "T N"], window: Float[Array, " N"], fft_size: int
+) -> Float[Array, "T {fft_size}//2+1"]:
+    """``|Σ_n w[n] x_t[n] exp(-2 π i k n / fft_size)|²`` for ``k`` from 0 to ``fft_size / 2``.
+
+    Bin ``k`` is the frequency ``k · sample_rate / fft_size``. Frames shorter than ``fft_size`` are
+    padded with zeros behind them, which changes no value at a frequency, only how many there are.
+
+    Raises:
+        ArgumentError: Frames are longer than ``fft_size``, or that is odd.
+
+    Example:
+        >>> power_spectrum(jnp.array([[1.0, 0.0, -1.0, 0.0]]), jnp.ones(4), 4)
+        Array([[0., 4., 0.]], dtype=float32)
+    """
+    if fft_size < frames.shape[1] or fft_size % 2:
+        raise ArgumentError(
+            f"an FFT of {fft_size} samples for frames of {frames.shape[1]}: it must be even, and "
+            f"at least as long"
+        )
+    spectrum = jnp.fft.rfft(frames * window[None], fft_size)
+    return jnp.square(spectrum.real) + jnp.square(spectrum.imag)
+
+
+def hz_to_mel(frequency: float) -> float:
+    """``2595 log10(1 + f / 700)``: 1000 Hz are 1000 mel, and equal steps of mel sound alike.
+
+    Example:
+        >>> round(hz_to_mel(1000.0), 1), round(hz_to_mel(8000.0), 1)
+        (1000.0, 2840.0)
+    """
+    return float(2595 * np.log10(1 + frequency / 700))
+
+
+def mel_to_hz(mel: float) -> float:
+    """``700 (10^(m / 2595) - 1)``, the inverse of :func:`hz_to_mel`.
+
+    Example:
+        >>> round(mel_to_hz(hz_to_mel(440.0)), 6)
+        440.0
+    """
+    return float(700 * (10 ** (mel / 2595) - 1))
+
+
+def mel_filter_bank(
+    count: int, fft_size: int, sample_rate: int, low: float = 0.0, high: float | None = None
+) -> Float[Array, "{fft_size}//2+1 {count}"]:
+    """Triangular filters whose peaks lie at equal distances on the mel scale.
+
+    With ``count + 2`` frequencies ``f_0 = low ... f_{count+1} = high``, filter ``m`` rises from 0
+    at ``f_m`` to 1 at ``f_{m+1}`` and falls to 0 at ``f_{m+2}``.
+
+    Args:
+        count: Number of filters.
+        fft_size: Samples of the FFT; its bins are the rows.
+        sample_rate: Samples a second.
+        low: Lowest frequency, in Hz.
+        high: Highest frequency, in Hz; None is half the sample rate.
+
+    Raises:
+        ArgumentError: The frequencies are not within 0 and half the sample rate, in this order; or
+            a filter holds no bin, and would be 0 whatever the signal.
+
+    Example:
+        >>> np.asarray(mel_filter_bank(2, 8, 8000), float).round(2)
+        array([[0.  , 0.  ],
+               [0.68, 0.32],
+               [0.  , 0.91],
+               [0.  , 0.45],
+               [0.  , 0.  ]])
+    """
+    return jnp.asarray(mel_filter_weights(count, fft_size, sample_rate, low, high), jnp.float32)
+
+
+def mel_filter_weights(
+    count: int, fft_size: int, sample_rate: int, low: float = 0.0, high: float | None = None
+) -> Float[np.ndarray, "{fft_size}//2+1 {count}"]:
+    """The filters of :func:`mel_filter_bank` in float64, which touches no device.
+
+    Raises:
+        ArgumentError: As :func:`mel_filter_bank`.
+
+    Example:
+        >>> mel_filter_weights(2, 8, 8000).shape
+        (5, 2)
+    """
+    top = sample_rate / 2 if high is None else high
+    if not 0 <= low < top <= sample_rate / 2:
+        raise ArgumentError(
+            f"mel filters from {low:g} to {top:g} Hz: frequencies from 0 to {sample_rate / 2:g}, "
+            f"half the sample rate, in ascending order"
+        )
+    mels = np.linspace(hz_to_mel(low), hz_to_mel(top), count + 2)
+    edges = np.array([mel_to_hz(mel) for mel in mels])
+    bins = np.arange(fft_size // 2 + 1) * sample_rate / fft_size
+    rise = (bins[:, None] - edges[None, :-2]) / (edges[1:-1] - edges[:-2])[None]
+    fall = (edges[None, 2:] - bins[:, None]) / (edges[2:] - edges[1:-1])[None]
+    bank = np.maximum(0, np.minimum(rise, fall))
+    if not bank.any(0).all():
+        raise ArgumentError(
+            f"{count} mel filters from {low:g} to {top:g} Hz: filter "
+            f"{int(np.argmin(bank.any(0))) + 1} holds none of the frequencies of an FFT of "
+            f"{fft_size} samples: choose fewer filters or a longer FFT"
+        )
+    return bank
+
+
+def log_mel(
+    frames: Float[Array, "T N"],
+    window: Float[Array, " N"],
+    bank: Float[Array, "bins M"],
+    floor: float = 1e-10,
+) -> Float[Array, "T M"]:
+    """``log max(floor, P B)`` with the power spectrum ``P`` of the frames and the filters ``B``.
+
+    Args:
+        frames: Made by :func:`frame_signal`.
+        window: Such as :func:`hann_window`.
+        bank: Made by :func:`mel_filter_bank`; its rows say how long the FFT is.
+        floor: Least energy, which silence has.
+
+    Raises:
+        ArgumentError: Frames are longer than the FFT.
+
+    Example:
+        >>> bank = mel_filter_bank(2, 8, 8000)
+        >>> log_mel(jnp.zeros((1, 8)), hann_window(8), bank, floor=1e-4).round(2)
+        Array([[-9.21, -9.21]], dtype=float32)
+    """
+    power = power_spectrum(frames, window, 2 * (bank.shape[0] - 1))
+    return jnp.log(jnp.maximum(power @ bank, floor))
+
+
+def stack_frames(features: Float[Array, "T F"], count: int) -> Float[Array, "S {count}*F"]:
+    """``count`` frames side by side: position ``s`` holds frames ``s · count`` to the next.
+
+    The last position is filled up with zeros. Attention over a hundred frames a second is long;
+    four of them stacked are 25 positions (Chan et al. 2016 halve the length layer by layer).
+
+    Raises:
+        ArgumentError: ``count`` is below 1.
+
+    Example:
+        >>> stack_frames(jnp.array([[1.0], [2.0], [3.0]]), 2)
+        Array([[1., 2.],
+               [3., 0.]], dtype=float32)
+    """
+    if count < 1:
+        raise ArgumentError(f"{count} frames in each position: at least 1")
+    T, F = features.shape
+    padded = jnp.pad(features, ((0, -T % count), (0, 0)))
+    return padded.reshape(-1, count * F)

@@ -1,0 +1,121 @@
+"""Speech recognizers as functions of files and of arrays of features."""
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flax import nnx
+
+from transformer_jax.config_dict import from_dict
+from transformer_jax.decoding.options import BeamSearchConfig, TranslationBatching
+from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.predictors.base import Predictor
+from transformer_jax.predictors.generation import generated
+from transformer_jax.predictors.results import GeneratedText
+from transformer_jax.predictors.runs import load, open_directory
+from transformer_jax.speech.audio import AudioConfig
+from transformer_jax.speech.features import Normalization, check_features, read_features
+from transformer_jax.speech.transcriber import Recording, Transcriber
+
+__all__ = ["SpeechPredictor", "load_transcriber"]
+
+Speech = str | os.PathLike[str] | np.ndarray
+
+
+def load_transcriber(
+    path: Path,
+    checkpoint: str = "best",
+    *,
+    search: BeamSearchConfig | None = None,
+    batching: TranslationBatching | None = None,
+    loaded: Any = None,
+) -> tuple[Transcriber, AudioConfig]:
+    """The transcriber of a run, and how it makes frames of waveforms.
+
+    Args:
+        path: The run directory.
+        checkpoint: ``best``, ``last``, a step, or ``average:N``, the mean of the last N.
+        search: Beam search.
+        batching: Shapes of batches.
+        loaded: The result of :func:`.load`, if it was loaded already.
+
+    Raises:
+        ConfigError: The run is of another family.
+        CheckpointError: The run does not exist, or its files are damaged.
+    """
+    loaded = load(path, checkpoint, kind="speech") if loaded is None else loaded
+    run = open_directory(path)
+    data = run.read_config().get("data")
+    try:
+        audio: AudioConfig = from_dict(AudioConfig, dict(data["audio"]))  # type: ignore[index]
+        given = dict(data["normalization"])  # type: ignore[index]
+        normalization: Normalization = from_dict(Normalization, given)
+    except (ConfigError, TypeError, KeyError, ValueError) as error:
+        raise CheckpointError(f"{run.config}: data: {error}: damaged?") from None
+    width = nnx.merge(*loaded[0]).config.features.num_features
+    if not len(normalization.mean) == len(normalization.std) == width:
+        raise CheckpointError(
+            f"{run.config}: data.normalization has {len(normalization.mean)} means, and the model "
+            f"reads {width} features: damaged?"
+        )
+    model, tokenizer = loaded
+    return Transcriber(model, tokenizer, normalization, search=search, batching=batching), audio
+
+
+class SpeechPredictor(Predictor):
+    """A trained encoder-decoder of features as a function from recordings to texts.
+
+    Attributes:
+        audio: How frames are made of waveforms.
+    """
+
+    def __init__(self, path: Path, checkpoint: str = "best"):
+        loaded = load(path, checkpoint, kind="speech")
+        self._transcriber, self.audio = load_transcriber(path, checkpoint, loaded=loaded)
+        self.model, self.tokenizer = nnx.merge(*loaded[0]), loaded[1]
+
+    def __call__(
+        self,
+        speech: Speech | Sequence[Speech],
+        *,
+        num_beams: int | None = None,
+        num_return_sequences: int | None = None,
+        length_penalty: float | None = None,
+    ) -> Any:
+        """The text of a recording, or a list with that of each recording.
+
+        Args:
+            speech: The path of a ``.wav``, ``.npy`` or ``.npz`` file, features ``[T, F]`` as they
+                are in such files, or a list of them.
+            num_beams: Beam width, 4 by default; 1 is greedy search.
+            num_return_sequences: Texts of each recording, 1 by default, at most ``num_beams``; all
+                but the best are ``alternatives``.
+            length_penalty: Exponent of the length that scores are divided by, 0.6 by default.
+
+        Raises:
+            ConfigError: A setting is out of range.
+            DataError: A file is missing, damaged, of another sample rate, holds NaN, or is longer
+                than the model reads; features have another width.
+            NumericsError: The model computed NaN or infinity.
+        """
+        one = isinstance(speech, str | os.PathLike | np.ndarray)
+        given: Iterable[Speech] = [speech] if one else speech  # type: ignore[list-item, assignment]
+        asked = {
+            "num_beams": num_beams,
+            "nbest": num_return_sequences,
+            "length_penalty": length_penalty,
+        }
+        settings: dict[str, Any] = {k: v for k, v in asked.items() if v is not None}
+        search = BeamSearchConfig(**settings)
+        recordings = [self._recording(each, i) for i, each in enumerate(given, 1)]
+        done = self._transcriber.translate(recordings, search)
+        found: list[GeneratedText] = [generated(each.hypotheses) for each in done]
+        return found[0] if one else found
+
+    def _recording(self, speech: Speech, number: int) -> Recording:
+        if isinstance(speech, np.ndarray):
+            name = f"recording {number}"
+            return Recording(name, check_features(speech, name))
+        return Recording(os.fspath(speech), read_features(speech, self.audio)[0])

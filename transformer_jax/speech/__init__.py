@@ -1,0 +1,1 @@
+"""Speech: recordings and their texts, features of waveforms, transcription."""
