@@ -38,6 +38,7 @@ class EmbeddingConfig:
     share_encoder_decoder_embeddings: bool = True  # one table for encoder and decoder
     embedding_size: int | None = None  # E; a linear map projects to d_model (ELECTRA)
     dropout: float = 0.1
+    init: str | None = None  # word vectors that training begins with: a file of word2vec
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,6 +29,7 @@ class RecurrentEmbeddingConfig:
 
     embedding_size: int | None = None  # E; None is d_model
     share_encoder_decoder_embeddings: bool = True  # one table for encoder and decoder
+    init: str | None = None  # word vectors that training begins with: a file of word2vec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,7 +180,7 @@ def _preset(**fields: Any) -> RecurrentConfig:
     return RecurrentConfig(dropout=fields.pop("dropout", 0.0), **fields)
 
 
-_APART = {"share_encoder_decoder_embeddings": False}
+_APART: dict[str, Any] = {"share_encoder_decoder_embeddings": False}
 
 # Published sizes (row U15).
 RECURRENT_PRESETS: dict[str, RecurrentConfig] = {

@@ -235,6 +235,7 @@ CHANGES = [
 # What no published family sets, or what changes no result.
 OTHERS = {
     "attention.value_dim", "attention.implementation", "attention.dropout", "embedding.dropout",
+    "embedding.init",
     "feed_forward.activation_dropout", "norm.residual_dropout", "compute.dtype",
     "compute.scan_layers", "compute.remat",
     "mixer.kind", "mixer.cell", "mixer.kernel_size", "mixer.dilations",

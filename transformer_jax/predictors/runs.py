@@ -1,5 +1,6 @@
 """Loads models, tokenizers and tasks from run directories, for commands and predictors."""
 
+import dataclasses
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -91,7 +92,7 @@ def of_training(name: str) -> bool:
 
 
 def model_config(run: "RunDirectory") -> ModelConfig:
-    """The configuration of a run's model.
+    """The configuration of a run's model, without the word vectors that its training began with.
 
     Raises:
         CheckpointError: ``config.json`` is damaged or describes no model of this library.
@@ -109,7 +110,8 @@ def model_config(run: "RunDirectory") -> ModelConfig:
         config: ModelConfig = from_dict(kind, fields["model"])
     except (ConfigError, TypeError) as error:
         raise CheckpointError(f"{run.config}: {error}: written by another version?") from None
-    return config
+    embedding: Any = dataclasses.replace(config.embedding, init=None)
+    return dataclasses.replace(config, embedding=embedding)
 
 
 def as_trained(path: Path, *, trim: bool = True) -> Callable[[str], str]:

@@ -17,6 +17,7 @@ from transformer_jax.runs.sizing import vocabulary_for
 from transformer_jax.tasks.batching import TokenCache
 from transformer_jax.training.activity import log, working
 from transformer_jax.training.run_directory import RunDirectory
+from transformer_jax.word_vectors.initialization import vectors_of_tokens
 
 __all__ = ["begin", "dtype_of", "for_device", "learn_tokenizer", "token_cache", "with_dtype"]
 
@@ -59,7 +60,8 @@ def begin(
         vocab_given: Whether the user set the vocabulary size of the model too.
 
     Raises:
-        ConfigError: The tokenizer and the vocabulary size of the model do not fit together.
+        ConfigError: The tokenizer and the vocabulary size of the model do not fit together, or no
+            token is a word of ``model.embedding.init``.
     """
     output = run.output
     assert output is not None
@@ -81,6 +83,8 @@ def begin(
         if run.tokenizer.vocab_size is None:
             size = dataclasses.replace(run.tokenizer, vocab_size=tokenizer.vocab_size)
             run = dataclasses.replace(run, tokenizer=size)
+        if isinstance(run.model, ModelConfig) and run.model.embedding.init is not None:
+            vectors_of_tokens(run.model.embedding.init, tokenizer)  # refused before work starts
         directory = RunDirectory.create(output, overwrite=run.overwrite)
         # In this order: a run that is killed in between counts as empty.
         special = {"special": tokenizer.special} if tokenizer.special else {}

@@ -13,12 +13,14 @@ from transformer_jax.runs.alignment_settings import PolicyRun, PreferenceRun
 from transformer_jax.runs.any_run import AnyRun, BucketedRunType, RunType
 from transformer_jax.runs.encoder_settings import FinetuneRun, PretrainRun
 from transformer_jax.runs.language_settings import LanguageRun
+from transformer_jax.runs.settings import start_config
 from transformer_jax.runs.speech_settings import SpeechRun
 from transformer_jax.runs.summarization_settings import SummarizationRun
 from transformer_jax.runs.translation_settings import Run as TranslationRun
 from transformer_jax.tasks.scores import MEASURES
 from transformer_jax.training.activity import log
 from transformer_jax.training.schedules import check_warmup
+from transformer_jax.word_vectors.initialization import check_size
 
 __all__ = [
     "check_rows",
@@ -74,8 +76,10 @@ def checked(run: RunType, named: RunType) -> RunType:
 
     Raises:
         ConfigError: A model of features for text, a metric of checkpoints that the run does not
-            have, texts that exceed the model's positions or that the devices along ``context``
-            cannot share, or a warmup that is too long.
+            have, word vectors of another size or beside another run to start from, texts that
+            exceed the model's positions or that the devices along ``context`` cannot share, or a
+            warmup that is too long.
+        DataError: The file of word vectors cannot be read.
     """
     features = run.model.features.num_features
     if features and not isinstance(run, SpeechRun):
@@ -83,6 +87,7 @@ def checked(run: RunType, named: RunType) -> RunType:
             f"model.features.num_features is {features}: this run reads text: leave it out"
         )
     _check_best(run)
+    _check_word_vectors(run)
     run = with_warmup(run, named)
     _check_length(run)
     return run
@@ -133,6 +138,21 @@ def _check_best(run: AnyRun) -> None:
             f"loop.best_checkpoint_metric is {run.loop.best_checkpoint_metric}: "
             f"this run has {', '.join(allowed)}"
         )
+
+
+def _check_word_vectors(run: AnyRun) -> None:
+    path = run.model.embedding.init
+    if path is None:
+        return
+    if not path:
+        raise ConfigError("model.embedding.init needs a file of word vectors")
+    start = start_config(run)
+    if start.init_from is not None:
+        raise ConfigError(
+            f"model.embedding.init {path} and {start.prefix}init_from {start.init_from}: "
+            f"embeddings begin with word vectors or with those of another run: leave one out"
+        )
+    check_size(run.model)
 
 
 def with_warmup(run: RunType, named: RunType) -> RunType:

@@ -165,7 +165,7 @@ def make_task(
     return dataclasses.replace(
         task,
         partition=partition_of(settings.freeze),
-        initial=initial_of(run, _FAMILIES, tokenizer),
+        initial=initial_of(run, _FAMILIES, tokenizer) or task.initial,
         settings=run,
     )
 

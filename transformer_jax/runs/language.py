@@ -149,7 +149,7 @@ def make_task(
         task,
         test=tested,
         partition=partition_of(run.freeze, run.model),
-        initial=initial_of(run, ("decoder",), tokenizer),
+        initial=initial_of(run, ("decoder",), tokenizer) or task.initial,
         settings=run,
     )
 

@@ -18,6 +18,7 @@ from transformer_jax.tasks.masked_lm_task import build_sentence_store
 from transformer_jax.tasks.settings import DenoisingSettings, LengthSettings
 from transformer_jax.training import objectives
 from transformer_jax.training.task import Data, Task, fingerprint
+from transformer_jax.word_vectors.initialization import initial_embeddings
 
 __all__ = ["denoising"]
 
@@ -68,6 +69,7 @@ def denoising(
         ),
         regularization=("dropout",) * has_dropout(config),
         tokenizer=tokenizer,
+        initial=initial_embeddings(config, tokenizer),
         settings=DenoisingSettings(config, noise, LengthSettings(length)),
     )
 

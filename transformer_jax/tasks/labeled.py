@@ -36,6 +36,7 @@ from transformer_jax.training.activity import log
 from transformer_jax.training.state import split
 from transformer_jax.training.step import Objective, Sums
 from transformer_jax.training.task import Data, Metric, Task, fingerprint
+from transformer_jax.word_vectors.initialization import initial_embeddings
 
 __all__ = [
     "labeled",
@@ -117,6 +118,7 @@ def labeled(
         flops=lambda batch: training_flops(config, *batch["tokens"].shape),
         regularization=("dropout",) * has_dropout(config),
         tokenizer=tokenizer,
+        initial=initial_embeddings(config, tokenizer),
         settings=LabeledSettings(config, ExampleSettings(kind, labels, length, stride)),
     )
 

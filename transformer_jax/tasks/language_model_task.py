@@ -28,6 +28,7 @@ from transformer_jax.training import objectives
 from transformer_jax.training.activity import log
 from transformer_jax.training.step import Objective, Sums
 from transformer_jax.training.task import Data, Task, fingerprint
+from transformer_jax.word_vectors.initialization import initial_embeddings
 
 __all__ = ["Rows", "as_documents", "build_text_store", "language_model"]
 
@@ -91,6 +92,7 @@ def language_model(
         flops=lambda batch: training_flops(config, *batch["tokens"].shape),
         regularization=("dropout",) * has_dropout(config),
         tokenizer=tokenizer,
+        initial=initial_embeddings(config, tokenizer),
         settings=LanguageModelSettings(config, _first(rows, ends)),
     )
 

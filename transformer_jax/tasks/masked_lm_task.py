@@ -27,6 +27,7 @@ from transformer_jax.tasks.settings import (
 from transformer_jax.training import objectives
 from transformer_jax.training.activity import log
 from transformer_jax.training.task import Data, Metric, Task, fingerprint
+from transformer_jax.word_vectors.initialization import initial_embeddings
 
 __all__ = ["MaskingConfig", "build_sentence_store", "masked_lm", "pretraining_plan"]
 
@@ -89,6 +90,7 @@ def masked_lm(
         flops=lambda batch: training_flops(config, *batch["tokens"].shape),
         regularization=("dropout",) * has_dropout(config),
         tokenizer=tokenizer,
+        initial=initial_embeddings(config, tokenizer),
         settings=MaskedLMSettings(
             config, SentenceObjectiveSettings(masking.sentence_objective), LengthSettings(length)
         ),

@@ -7,8 +7,10 @@ numbers as little-endian float32; ``word2vec.c`` writes a line end after each, g
 
 import logging
 import mmap
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Float32
@@ -18,12 +20,15 @@ from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.output_files import Destination
 from transformer_jax.word_vectors.embeddings import WordEmbeddings
 
-__all__ = ["VECTORS", "load_embeddings", "save_embeddings"]
+__all__ = ["VECTORS", "load_embeddings", "save_embeddings", "size_of_vectors"]
 
 VECTORS = "vectors.bin"  # in the folder of a training
 _LONGEST_HEADER = 64  # bytes
 _LONGEST_WORD = 4096  # bytes
 _SPACES = " \t\n\r\v\f"
+
+_Bytes: TypeAlias = "bytes | mmap.mmap"
+_Wanted: TypeAlias = Callable[[str], bool]
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +65,9 @@ def save_embeddings(embeddings: WordEmbeddings, path: str | Path, *, binary: boo
         raise ConfigError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
-def load_embeddings(path: str | Path, limit: int | None = None) -> WordEmbeddings:
+def load_embeddings(
+    path: str | Path, limit: int | None = None, only: Collection[str] | None = None
+) -> WordEmbeddings:
     """Word vectors from a file in the text or binary format of word2vec; ``.gz`` is unpacked.
 
     The format is told from the content. Of a word that comes twice the first vector counts, with
@@ -69,15 +76,59 @@ def load_embeddings(path: str | Path, limit: int | None = None) -> WordEmbedding
     Args:
         path: The file, or the folder of a training of word vectors.
         limit: The first words alone, the most frequent ones; None is all.
+        only: The words to keep, each once, where the file has them; None is all. Others take no
+            memory.
 
     Raises:
         DataError: The file cannot be read, is in neither format, is cut, or has numbers that are
             not finite; the message names the word or line.
     """
-    path = Path(path)
-    if path.is_dir():
-        path = path / VECTORS
+    path = _file_of(path)
     data = _bytes_of(path)
+    count, size, start = _header(path, data)
+    rows = count if limit is None else min(count, limit)
+    read = _read_text if _is_text(data, start, size) else _read_binary
+    wanted = (lambda word: True) if only is None else (lambda word: word in only)
+    first: dict[str, int] = {}
+    vectors = np.empty((rows if only is None else min(rows, len(only)), size), np.float32)
+    again = 0
+    for word, vector in read(path, data, start, (rows, size), wanted):
+        if word in first:
+            again += 1
+            continue
+        if not np.isfinite(vector).all():
+            raise DataError(f"{path}: the vector of {word!r} has NaN or infinity")
+        vectors[len(first)] = vector
+        first[word] = len(first)
+    if again:
+        log.warning(
+            "%s: %s: the first vector of each is used",
+            path,
+            plural(again, "word comes", "words come") + " again",
+        )
+    return WordEmbeddings(tuple(first), vectors[: len(first)])
+
+
+def size_of_vectors(path: str | Path) -> int:
+    """The numbers in a vector of a file, from its first line alone.
+
+    Args:
+        path: The file, or the folder of a training of word vectors.
+
+    Raises:
+        DataError: The file cannot be read, or its first line is not that of word vectors.
+    """
+    path = _file_of(path)
+    return _header(path, _bytes_of(path))[1]
+
+
+def _file_of(path: str | Path) -> Path:
+    path = Path(path)
+    return path / VECTORS if os.path.isdir(path) else path
+
+
+def _header(path: Path, data: _Bytes) -> tuple[int, int, int]:
+    """How many words there are, the size of a vector, and where the first word begins."""
     header, _, _ = bytes(data[:_LONGEST_HEADER]).partition(b"\n")
     fields = header.split()
     if len(fields) != 2 or not all(field.isdigit() for field in fields) or 0 in map(int, fields):
@@ -91,18 +142,10 @@ def load_embeddings(path: str | Path, limit: int | None = None) -> WordEmbedding
             f"{path}:1: {count:,} vectors of {size:,} numbers do not fit in {len(data):,} bytes: "
             f"the file is cut, or is no file of word vectors"
         )
-    wanted = count if limit is None else min(count, limit)
-    start = len(header) + 1
-    read = _read_text if _is_text(data, start, size) else _read_binary
-    vectors = np.empty((wanted, size), np.float32)
-    words = list(read(path, data, start, vectors))
-    if not np.isfinite(vectors).all():
-        row = int(np.argmin(np.isfinite(vectors).all(1)))
-        raise DataError(f"{path}: the vector of {words[row]!r} has NaN or infinity")
-    return _distinct(path, words, vectors)
+    return count, size, len(header) + 1
 
 
-def _bytes_of(path: Path) -> "bytes | mmap.mmap":
+def _bytes_of(path: Path) -> _Bytes:
     with open_bytes(path) as file:
         if path.suffix == ".gz":
             try:
@@ -117,7 +160,7 @@ def _bytes_of(path: Path) -> "bytes | mmap.mmap":
             raise DataError(f"{path}: no file of word vectors: it is empty") from None
 
 
-def _is_text(data: "bytes | mmap.mmap", start: int, size: int) -> bool:
+def _is_text(data: _Bytes, start: int, size: int) -> bool:
     """Whether what follows the first line is a word and so many numbers."""
     end = data.find(b"\n", start, start + _LONGEST_WORD + 64 * size)
     fields = bytes(data[start : len(data) if end < 0 else end]).split()
@@ -128,10 +171,10 @@ def _is_text(data: "bytes | mmap.mmap", start: int, size: int) -> bool:
 
 
 def _read_text(
-    path: Path, data: "bytes | mmap.mmap", start: int, vectors: Float32[np.ndarray, "V D"]
-) -> Iterator[str]:
-    """The words of a text file; their vectors are put into ``vectors``."""
-    count, size = vectors.shape
+    path: Path, data: _Bytes, start: int, shape: tuple[int, int], wanted: _Wanted
+) -> Iterator[tuple[str, Float32[np.ndarray, " D"]]]:
+    """The wanted words of a text file and their vectors."""
+    count, size = shape
     for row in range(count):
         end = data.find(b"\n", start)
         end = len(data) if end < 0 else end
@@ -142,19 +185,20 @@ def _read_text(
                 f"{where}: {plural(len(line), 'field')}, and a word with {size:,} numbers has "
                 f"{size + 1:,}: the file is cut or damaged"
             )
-        try:
-            vectors[row] = [float(field) for field in line[1:]]
-        except ValueError:
-            raise DataError(f"{where}: not a number among those of the vector") from None
-        yield _word(line[0], where)
+        word = _word(line[0], where)
+        if wanted(word):
+            try:
+                yield word, np.array([float(field) for field in line[1:]], np.float32)
+            except ValueError:
+                raise DataError(f"{where}: not a number among those of the vector") from None
         start = end + 1
 
 
 def _read_binary(
-    path: Path, data: "bytes | mmap.mmap", start: int, vectors: Float32[np.ndarray, "V D"]
-) -> Iterator[str]:
-    """The words of a binary file; their vectors are put into ``vectors``."""
-    count, size = vectors.shape
+    path: Path, data: _Bytes, start: int, shape: tuple[int, int], wanted: _Wanted
+) -> Iterator[tuple[str, Float32[np.ndarray, " D"]]]:
+    """The wanted words of a binary file and their vectors."""
+    count, size = shape
     for row in range(count):
         where = f"{path}: word {row + 1:,} of {count:,}"
         if data[start : start + 1] == b"\n":  # word2vec.c ends vectors with it, gensim does not
@@ -163,8 +207,9 @@ def _read_binary(
         end = blank + 1 + 4 * size
         if blank < 0 or end > len(data):
             raise DataError(f"{where}: the file is cut or damaged, or in another format")
-        vectors[row] = np.frombuffer(data[blank + 1 : end], "<f4")
-        yield _word(bytes(data[start:blank]), where)
+        word = _word(bytes(data[start:blank]), where)
+        if wanted(word):
+            yield word, np.frombuffer(data[blank + 1 : end], "<f4")
         start = end
 
 
@@ -176,17 +221,3 @@ def _word(raw: bytes, where: str) -> str:
     if not word:
         raise DataError(f"{where}: the word is empty: the file is damaged")
     return word
-
-
-def _distinct(path: Path, words: list[str], vectors: Float32[np.ndarray, "V D"]) -> WordEmbeddings:
-    first: dict[str, int] = {}
-    for row, word in enumerate(words):
-        first.setdefault(word, row)
-    if len(first) < len(words):
-        log.warning(
-            "%s: %s: the first vector of each is used",
-            path,
-            plural(len(words) - len(first), "word comes", "words come") + " again",
-        )
-        vectors = vectors[list(first.values())]
-    return WordEmbeddings(tuple(first), vectors)
