@@ -1,4 +1,4 @@
-"""Bytes of the activations of a Transformer on one device, counted from the configuration.
+"""Bytes of the activations of a model on one device, counted from the configuration.
 
 What a training step keeps of each block for its backward pass, and what it works with besides.
 Sizes are those of the arrays that reverse-mode differentiation saves, which the compilers of GPUs
@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 from transformer_jax.component_costs import head_sizes, itemsize
 from transformer_jax.config import TransformerConfig
+from transformer_jax.functional.recurrent import CELLS
+from transformer_jax.traced_memory import recurrence_bytes
 
 __all__ = ["Local", "block_bytes", "working_bytes"]
 
@@ -55,7 +57,8 @@ def block_bytes(
         config: Of the block's stack: that of a decoder is ``config.decoder()``.
         local: The device's part.
         length: Tokens of a row.
-        kernels: Of self-attention and, if there is a memory, of cross-attention.
+        kernels: Of self-attention, where that is the mixer, and of cross-attention, if there is a
+            memory.
         memory: Tokens of a row that cross-attention reads; None without.
 
     Example:
@@ -67,15 +70,32 @@ def block_bytes(
     """
     D, F, item = config.d_model, config.feed_forward.d_ff / local.tensor, itemsize(config)
     n = local.tokens(length)
-    keys = [length] if memory is None else [length, memory]
+    attends = config.mixer.kind == "attention"
+    keys = [length] * attends + ([] if memory is None else [memory])
     total = sum(
         _attention_bytes(config, local, length, S, kernel)
         for S, kernel in zip(keys, kernels, strict=True)
     )
     # Input and result of the norm, and what the activation function needs.
     norms = 1 if config.norm.placement == "post" else 2
-    total += n * (item * norms * D + F * _hidden_bytes(config, local)) + n * D * _drops(config)
-    return total
+    around = n * D * (item * norms + _drops(config))
+    if not attends:
+        total += around + n * D * _mixer_bytes(config, masked=memory is None)
+    return total + (around + n * F * _hidden_bytes(config, local) if F else 0)
+
+
+def _mixer_bytes(config: TransformerConfig, *, masked: bool) -> float:
+    """Bytes kept for each number of a vector by what takes the place of self-attention.
+
+    A convolution keeps the inputs of all places side by side, its halves and the gate. Where rows
+    hold several texts or padding (``masked``) it keeps these inputs apart too, and which of them
+    count; a translator's decoder has neither. The directions of an encoder's recurrence have half
+    of the numbers each.
+    """
+    mixer, item = config.mixer, itemsize(config)
+    if mixer.kind == "recurrent":
+        return float(recurrence_bytes(mixer.cell, config.compute.dtype))
+    return float(item * (mixer.kernel_size + 3) + masked * mixer.kernel_size * (item + 1))
 
 
 def _hidden_bytes(config: TransformerConfig, local: Local) -> int:
@@ -125,7 +145,15 @@ def working_bytes(
         20
     """
     D, F, item = config.d_model, config.feed_forward.d_ff / local.tensor, itemsize(config)
-    total = local.tokens(length) * item * (2 * D + 2 * F)
+    # Of a recurrence the products of its inputs and their gradient, of a convolution those of its
+    # halves and its inputs side by side.
+    mixer = config.mixer
+    columns = {
+        "attention": 1,
+        "recurrent": CELLS[mixer.cell].inputs,
+        "convolution": max(mixer.kernel_size, 2),
+    }[mixer.kind]
+    total = local.tokens(length) * item * (2 * columns * D + 2 * F)
     if "xla" in kernels:
         heads = head_sizes(config).heads / local.tensor
         total = max(total, local.rows * heads * (length / local.context) * length * (4 + 4 + item))

@@ -105,7 +105,8 @@ def plan_run(name: str, run: Any, named: Any, target: str, as_json: bool) -> int
         print(_as_json(programs, kernels, found, settings))
     else:
         print(plain_table(_HEAD, _rows(programs)))
-        print("attention of training, in the longest batches:")
+        if kernels:
+            print("attention of training, in the longest batches:")
         for attention, chosen in kernels.items():
             print(f"  {attention}: {chosen.kernel}{f' ({chosen.why})' if chosen.why else ''}")
     if not fits:
@@ -172,7 +173,8 @@ def _rows(programs: Sequence[Any]) -> list[tuple[str, ...]]:
         memory, found, guessed = program.memory, program.report, program.estimate
         if guessed is not None:
             fused = {chosen.kernel for chosen in guessed.kernels.values()} & set(FUSED.values())
-            named = ", ".join(sorted(fused)) or "none" if guessed.kernels else "not estimated"
+            decodes = program.what == "decoding"
+            named = "not estimated" if decodes else ", ".join(sorted(fused)) or "none"
             sizes = map(_size, (round(guessed.arguments), guessed.temporaries, memory))
             rows.append((*place, named, *sizes, "not estimated"))
         elif found is None:

@@ -15,16 +15,20 @@ from jax.sharding import AbstractMesh, Mesh
 
 from transformer_jax import accounting
 from transformer_jax.activation_memory import Local, block_bytes, working_bytes
-from transformer_jax.component_costs import head_sizes, itemsize
+from transformer_jax.component_costs import head_sizes, itemsize, slot_bytes
 from transformer_jax.functional.fused_loss import LARGE
 from transformer_jax.functional.kernels import Choice
+from transformer_jax.functional.recurrent import CELLS
 from transformer_jax.modules.parameters import map_parameters
 from transformer_jax.parallel.sharding import num_batch_shards, shardings, shardings_like
 from transformer_jax.parallel.target import Target
+from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
+from transformer_jax.recurrent_costs import cache_bytes
 from transformer_jax.runs.encoder_settings import FinetuneRun, PretrainRun
 from transformer_jax.runs.planned import STEPS, PlannedRun, Shape, mesh_on, parts_of
 from transformer_jax.runs.planned_decoding import decoding_shape
 from transformer_jax.runs.planned_kernels import attention_kernels
+from transformer_jax.traced_memory import translator_bytes
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.state import abstract_parts
 
@@ -33,6 +37,7 @@ __all__ = ["Estimate", "estimate"]
 # Vectors of a stack's tokens beside those of blocks: embedded, dropped, normalized at the end, cut
 # into chunks for the loss, and their gradient twice.
 _HIDDEN = 6.5
+_RECURRENT_HIDDEN = 2.0  # of recurrent translators, whose dropout is among what they keep
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,11 +119,10 @@ def estimate(run: PlannedRun, target: Target, what: str, shape: Shape) -> Estima
     table = run.model.vocab_size * run.model.embedding_size
     unsharded = 2 * item * (whole - table) / max(layers, 1) / local.tensor if split else 0.0
     if what == "evaluation":
-        working = max(blocks.sizes) / 2
         return Estimate(
             arguments,
             loss=loss,
-            working=working,
+            working=blocks.read,
             hidden=blocks.hidden / 2,
             unsharded=unsharded,
             kernels=kernels,
@@ -142,12 +146,19 @@ def _decoding(run: PlannedRun, target: Target, local: Local, state: "_State") ->
     assert shape is not None
     config = run.model.decoder()
     reading = dataclasses.replace(local, rows=local.rows / shape.beams)
+    logits = 3 * 4 * local.rows * config.vocab_size / local.tensor
+    if isinstance(run.model, RecurrentConfig):
+        # Beams are rearranged into new states; encoded states and their keys are of sentences.
+        states = cache_bytes(run.model, 0)
+        encoded = cache_bytes(run.model, shape.read) - states
+        cache = 2 * local.rows * states + reading.rows * encoded
+        working = _recurrent(run.model, reading, shape.read).read
+        return Estimate(state.all + state.parameters, loss=logits, cache=cache, working=working)
     # Beams are rearranged into a new cache; a cache that a text outgrows lies beside the next.
     cache = 2 * _cache_bytes(run, local, shape.read + shape.written)
     working = working_bytes(run.model, reading, shape.read, ["xla"])
     if run.model.encoder_layers:
-        cache += _cache_bytes(run, local, shape.read)
-    logits = 3 * 4 * local.rows * config.vocab_size / local.tensor
+        cache += _attended_bytes(run, local, shape.read)
     return Estimate(state.all + state.parameters, loss=logits, cache=cache, working=working)
 
 
@@ -200,13 +211,17 @@ class _Blocks(NamedTuple):
     inputs: float  # of all blocks
     hidden: float
     working: float
+    read: float  # bytes that a forward pass works with
 
 
 def _blocks(run: PlannedRun, local: Local, length: int, kernels: Mapping[str, Choice]) -> _Blocks:
     config = run.model
+    if isinstance(config, RecurrentConfig):
+        return _recurrent(config, local, length)
     vectors = local.tokens(length) * config.d_model * itemsize(config)
     kept, stacks = [], 0
-    of = lambda *names: [kernels[name].kernel for name in names]
+    # Another mixer than attention has none.
+    of = lambda *names: [kernels[name].kernel for name in names if name in kernels]
     if config.encoder_layers:
         stacks += 1
         kept += [block_bytes(config, local, length, of("encoder"))] * config.encoder_layers
@@ -219,14 +234,27 @@ def _blocks(run: PlannedRun, local: Local, length: int, kernels: Mapping[str, Ch
             size = block_bytes(decoder, local, length, of("decoder"))
         kept += [size] * config.decoder_layers
     working = working_bytes(config, local, length, of(*kernels))
-    return _Blocks(kept, vectors * len(kept), stacks * _HIDDEN * vectors, working)
+    hidden = stacks * _HIDDEN * vectors
+    return _Blocks(kept, vectors * len(kept), hidden, working, max(kept) / 2)
+
+
+def _recurrent(config: RecurrentConfig, local: Local, length: int) -> _Blocks:
+    """What layers keep is traced; they work with the products of one layer and their gradient."""
+    vectors = local.tokens(length) * config.d_model * itemsize(config)
+    kept = translator_bytes(config, local.rows, length)
+    products = vectors * CELLS[config.cell].inputs
+    # Products are arranged by position for the loop; beside them encoded states and their keys.
+    read = 2 * products + vectors * (2 * config.encoded_size / config.d_model + 2)
+    if config.attention.score == "concat" and not config.width_beside:
+        read += 4 * local.rows * length**2 * config.d_model  # sums of all states and keys at once
+    return _Blocks([kept], 0.0, _RECURRENT_HIDDEN * vectors, 2 * products, read)
 
 
 def _loss_bytes(
     run: PlannedRun, local: Local, shape: Shape, platform: str, *, training: bool
 ) -> float:
     """A chunk of logits, and in training its gradient, and the gradient of the table."""
-    config = run.model.decoder() if run.model.decoder_layers else run.model
+    config: ModelConfig = run.model.decoder() if run.model.decoder_layers else run.model
     if isinstance(run, FinetuneRun):
         return 0.0
     rows = local.tokens(shape.length)
@@ -234,11 +262,12 @@ def _loss_bytes(
         rows *= run.masking.mlm_probability
     columns = config.vocab_size / local.tensor
     chunks = max(1, math.ceil(4 * rows * columns / LARGE))
-    table = columns * config.embedding_size * itemsize(config)
+    width = config.hidden_size if isinstance(config, RecurrentConfig) else config.embedding_size
+    table = columns * width * itemsize(config)
     chunk = rows / chunks * columns
     if not training:
         return chunk * 4 * (2 if isinstance(run, PretrainRun) else 1) + table
-    gradient = 4 * columns * config.embedding_size
+    gradient = 4 * columns * width
     if platform == "tpu":
         # XLA:TPU adds the gradient of the table into another array. In a loop over chunks it makes
         # that of logits inside of the products that read it.
@@ -247,6 +276,14 @@ def _loss_bytes(
 
 
 def _cache_bytes(run: PlannedRun, local: Local, length: int) -> float:
+    """What decoding keeps of earlier positions: keys and values, or what a mixer leaves there."""
+    if run.model.mixer.kind == "attention":
+        return _attended_bytes(run, local, length)
+    return local.rows * length * run.model.decoder_layers * slot_bytes(run.model.decoder())
+
+
+def _attended_bytes(run: PlannedRun, local: Local, length: int) -> float:
+    """Keys and values of so many positions."""
     config = run.model.decoder()
     sizes = head_sizes(config)
     width = sizes.kv_heads * (sizes.head_dim + sizes.value_dim) / local.tensor

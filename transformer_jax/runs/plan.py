@@ -17,6 +17,7 @@ from transformer_jax.parallel.mesh import MeshConfig
 from transformer_jax.parallel.program_report import ProgramReport, report
 from transformer_jax.parallel.sharding import num_batch_shards, replicated
 from transformer_jax.parallel.target import Target, compile_only
+from transformer_jax.recurrent_config import RecurrentConfig
 from transformer_jax.runs.memory_estimate import Estimate, estimate
 from transformer_jax.runs.planned import (
     STEPS,
@@ -282,7 +283,9 @@ def _fitting(
 
 def _candidates(run: PlannedRun, target: Target) -> Iterator[tuple[str, PlannedRun]]:
     for mesh_flags, on in _meshes(run, target):
-        for remat in sorted({run.model.compute.remat, True}):
+        # Recurrent translators have no rematerialization.
+        again_too = not isinstance(run.model, RecurrentConfig)
+        for remat in sorted({run.model.compute.remat, again_too}):
             compute = dataclasses.replace(run.model.compute, remat=remat)
             model = dataclasses.replace(run.model, compute=compute)
             again = "--model.compute.remat" if remat and not run.model.compute.remat else ""

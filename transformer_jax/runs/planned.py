@@ -24,7 +24,6 @@ from transformer_jax.runs.encoder_settings import FinetuneRun, PretrainRun
 from transformer_jax.runs.freezing import partition_of
 from transformer_jax.runs.language_settings import LanguageRun
 from transformer_jax.runs.settings import start_config
-from transformer_jax.runs.translation_settings import RecurrentRun
 from transformer_jax.runs.translation_settings import Run as TranslationRun
 from transformer_jax.tasks.labeled import OBJECTIVES
 from transformer_jax.training import objectives
@@ -87,12 +86,6 @@ def check_planned(run: PlannedRun) -> None:
         raise ConfigError(f"--plan: there is no plan with training.mode {run.training.mode}")
     if run.model.features.num_features:
         raise ConfigError("--plan: there is no plan of models of features yet")
-    if isinstance(run, RecurrentRun):
-        raise ConfigError("--plan: there is no plan of recurrent translators yet")
-    if run.model.mixer.kind != "attention":
-        raise ConfigError(
-            f"--plan: there is no plan with model.mixer.kind {run.model.mixer.kind} yet"
-        )
     start = start_config(run)
     if start.init_from is not None:
         raise ConfigError(

@@ -75,7 +75,7 @@ def decoding_shape(run: PlannedRun, platform: str, shards: int) -> DecodingShape
     up = lambda rows: -(-rows // shards) * shards
     if isinstance(run, TranslationRun):
         batching, search = TranslationBatching(), BeamSearchConfig(run.evaluation.num_beams)
-        most = run.model.positions.max_length
+        most = run.model.max_length
         longest = min(run.data.read.max_length, batching.source_lengths[-1], most)
         read = min(round_up(longest, batching.source_lengths), most)
         fit = [rows for rows in batching.rows if rows * read <= batching.tokens]
@@ -84,7 +84,7 @@ def decoding_shape(run: PlannedRun, platform: str, shards: int) -> DecodingShape
     if not isinstance(run, LanguageRun) or not run.evaluation.sample:
         return None
     shapes = BatchingConfig().for_platform(platform)
-    context = run.model.positions.max_length
+    context = run.model.max_length
     read = round_up(1, shapes.lengths)
     written = round_up(min(run.evaluation.sample, context), shapes.caches)
     return DecodingShape(round_up(1, shapes.rows), 1, read, written)

@@ -16,6 +16,7 @@ from transformer_jax.functional.partitioning import on_mesh
 from transformer_jax.models.making import make_model
 from transformer_jax.modules.replace import with_attention_kernels
 from transformer_jax.parallel.target import Target
+from transformer_jax.recurrent_config import RecurrentConfig
 from transformer_jax.runs.planned import PlannedRun, Shape, mesh_on, parts_of
 from transformer_jax.training.step import Objective
 
@@ -28,6 +29,8 @@ def attention_kernels(
     run: PlannedRun, target: Target, shape: Shape, *, training: bool
 ) -> dict[str, Choice]:
     """The kernel of each attention of a step, and why it is not the fused one, if it is not.
+
+    Recurrent translators have none: their attention is no product of queries and keys alone.
 
     Args:
         run: The run.
@@ -44,6 +47,8 @@ def attention_kernels(
         >>> attention_kernels(run, target, Shape(64, 1024), training=True)
         {'decoder': Choice(kernel='chunked', why='it takes no segments')}
     """
+    if isinstance(run.model, RecurrentConfig):
+        return {}  # its scores have no fused kernel
     return dict(_traced(_of_one_layer(run), target, shape, training))
 
 
