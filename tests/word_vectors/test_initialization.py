@@ -12,7 +12,7 @@ import pytest
 from flax import nnx
 
 from transformer_jax import tasks
-from transformer_jax.cli import decoder_only, encoder_only, seq2seq
+from transformer_jax.cli import decoder_only, seq2seq
 from transformer_jax.config import (
     AttentionConfig,
     EmbeddingConfig,
@@ -26,7 +26,10 @@ from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.making import make_model
 from transformer_jax.predictors.runs import model_config, open_directory
 from transformer_jax.recurrent_config import RecurrentConfig, RecurrentEmbeddingConfig
+from transformer_jax.runs.checks import checked
+from transformer_jax.runs.encoder_settings import TASK_RUNS
 from transformer_jax.runs.initial import load_pretrained
+from transformer_jax.runs.translation_settings import RUNS
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.stored import load_params
 from transformer_jax.training.trees import flatten_dict
@@ -309,26 +312,17 @@ def test_a_mistake_is_one_line_before_anything_is_written(folder, file, capfd, g
     assert not (folder / "run").exists()
 
 
-@pytest.mark.parametrize("program", ["seq2seq", "encoder_only"])
-def test_word_vectors_and_another_run_do_not_go_together(folder, file, capfd, monkeypatch, program):
-    """Refused before either is read in full."""
-    found = dataclasses.make_dataclass("Start", ["model", "lowercase", "directory"])
-    start = found(transformer(None, decoder_layers=0), False, None)
-    start.changed = lambda asked, usual: asked
-    for module in ("translation", "finetuning"):
-        monkeypatch.setattr(f"transformer_jax.runs.{module}.load_pretrained", lambda path: start)
-        monkeypatch.setattr(f"transformer_jax.runs.{module}._from", lambda run, *rest: run)
-    if program == "seq2seq":
-        code = seq2seq.main(["train", "small", "--data.pairs", f"{folder}/pairs.tsv",
-                             "--init-from", "runs/a", "--model.embedding.init", file,
-                             "--output", f"{folder}/run"])  # fmt: skip
-    else:
-        code = encoder_only.main(["finetune", "classify", "--data.train", f"{folder}/pairs.tsv",
-                                  "--task.init-from", "runs/a", "--model.embedding.init", file,
-                                  "--output", f"{folder}/run"])  # fmt: skip
-    assert code == 2
-    assert "init_from runs/a: embeddings begin with" in capfd.readouterr().err
-    assert not (folder / "run").exists()
+def test_word_vectors_and_another_run_do_not_go_together(file):
+    """Refused before any text is read."""
+    run = RUNS["small"][1]
+    run = dataclasses.replace(run, model=transformer(file), init_from="runs/a")
+    with pytest.raises(ConfigError, match="init_from runs/a: embeddings begin with"):
+        checked(run, run)
+    tagger = TASK_RUNS["tag"][1]
+    task = dataclasses.replace(tagger.task, init_from="runs/a")
+    tagger = dataclasses.replace(tagger, model=transformer(file, decoder_layers=0), task=task)
+    with pytest.raises(ConfigError, match=r"task\.init_from runs/a: embeddings begin with"):
+        checked(tagger, tagger)
 
 
 @pytest.mark.slow
