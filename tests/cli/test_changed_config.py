@@ -19,6 +19,8 @@ ARGUMENTS = {
     "answer": ["a", "--context", "FILE"],
     "semantic-search": ["FILE", "a"], "probe": ["FILE"], "word-vectors": ["a", "a a"],
     "transcribe": ["FILE"], "attention": ["a"], "chat": [], "describe": [], "export": ["OUT"],
+    "merge": ["--output", "OUT"],
+    "spectrum": [],
 }  # fmt: skip
 CHANGED = "config.json: changed after training: model.norm.eps is 0.5"
 

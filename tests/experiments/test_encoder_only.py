@@ -14,12 +14,13 @@ from transformer_jax.config_dict import from_dict
 from transformer_jax.data.labeled import Sentences
 from transformer_jax.encoding.predictor import Predictor
 from transformer_jax.evaluation.classification import f1, macro_f1
+from transformer_jax.predictors.loading import load as tj_load
 from transformer_jax.runs.encoder_settings import PRETRAIN_RUNS, TASK_RUNS, FinetuneRun, read
 from transformer_jax.runs.freezing import partition_of
 from transformer_jax.tasks.scores import measure
 from transformer_jax.training.metrics import read_metrics
 from transformer_jax.training.run_directory import RunDirectory
-from transformer_jax.training.stored import load_params
+from transformer_jax.training.stored import load_params, load_parts
 from transformer_jax.training.trees import flatten_dict
 
 SIZES = [
@@ -455,3 +456,17 @@ def test_every_named_run_can_be_written_and_read_back(name, tmp_path):
 def test_help_helps(given, capsys):
     assert encoder_only.main(given) == 0
     assert "encoder_only" in capsys.readouterr().out
+
+
+def test_adapters_of_an_encoder_are_trained_with_its_head_alone(data, pretrained, tmp_path):
+    """Row B39: a head that is new is trained itself; the encoder keeps every bit."""
+    run = finetune(data, pretrained, "classify", tmp_path / "run", "--lora.rank", "2")
+    parts = load_parts(run, "last")
+    names = set(flatten_dict(parts.params))
+    own = {name for name in names if "/lora_" not in name}
+    assert own == {"labels/kernel", "labels/bias", "pooler/kernel", "pooler/bias"}
+    start = flatten_dict(load_params(pretrained).params)
+    for name, value in flatten_dict(parts.frozen).items():
+        assert value.tobytes() == start[name].tobytes(), name
+    [found] = tj_load(run)(["good"])
+    assert found

@@ -28,6 +28,7 @@ from transformer_jax.functional import kernels
 from transformer_jax.functional.kernels import splash
 from transformer_jax.model_presets import bert
 from transformer_jax.models.making import make_model
+from transformer_jax.modules.parameters import map_parameters
 from transformer_jax.parallel.mesh import local_rows, shard_batch
 from transformer_jax.recurrent_config import (
     AlignmentConfig,
@@ -37,7 +38,8 @@ from transformer_jax.recurrent_config import (
     RecurrentHeadConfig,
 )
 from transformer_jax.training import objectives
-from transformer_jax.training.partition import merging
+from transformer_jax.training.lora import LoRAConfig, lora
+from transformer_jax.training.partition import EVERYTHING, Partition
 from transformer_jax.training.state import create_state
 from transformer_jax.training.step import Objective, compile_step, make_step
 
@@ -55,6 +57,7 @@ class Case(NamedTuple):
     batch: dict[str, Any]
     accumulation: int
     config: ModelConfig
+    partition: Partition = EVERYTHING
 
 
 def draw(task: str, kernel: str = "auto", length: int = 24, rows: int = 16) -> Case:
@@ -233,6 +236,21 @@ def _mixed(task: Any, rng: np.random.Generator, kernel: str, length: int, rows: 
     return case._replace(make=make, config=config)
 
 
+def _adapted(task: Any, rng: np.random.Generator, kernel: str, length: int, rows: int) -> Case:
+    """A case of another task, of which adapters alone are trained; none of them is zero."""
+    case = task(rng, kernel, length, rows)
+    one = lambda *choices: choices[rng.integers(len(choices))]
+    variant, targets = one("lora", "rslora", "dora"), one("attention", "all-linear")
+    plain = lora(LoRAConfig(4, 8.0, targets=(targets,), variant=variant))
+
+    def split(params: Any, rngs: nnx.Rngs) -> tuple[Any, Any]:
+        trainable, frozen = plain.split(params, rngs)
+        nudge = lambda p: p.replace(p[...] + 0.1 * jax.random.normal(rngs.params(), p.shape))
+        return map_parameters(nudge, trainable), frozen
+
+    return case._replace(partition=plain._replace(split=split))
+
+
 TASKS: dict[str, Callable[[np.random.Generator, str, int, int], Case]] = {
     "translation": _translation,
     "recurrent translation": _recurrent,
@@ -242,6 +260,8 @@ TASKS: dict[str, Callable[[np.random.Generator, str, int, int], Case]] = {
     "texts": functools.partial(_language, False),
     "packed texts": functools.partial(_language, True),
     "masked texts": _masked,
+    "adapters of a translator": functools.partial(_adapted, _translation),
+    "adapters of packed texts": functools.partial(_adapted, functools.partial(_language, True)),
     "classify": functools.partial(_labels, "classify"),
     "tag": functools.partial(_labels, "tag"),
     "regress": functools.partial(_labels, "regress"),
@@ -251,13 +271,16 @@ TASKS: dict[str, Callable[[np.random.Generator, str, int, int], Case]] = {
 
 def step_on(mesh: Any, case: Case) -> tuple[Any, float]:
     """Parameters after a step on a mesh, and its loss."""
-    graph, state, shardings, _ = create_state(case.make, DESCENT, mesh)
-    raw = make_step(case.objective, DESCENT, merging(graph), accumulation=case.accumulation)
+    part = case.partition
+    graph, state, shardings, frozen = create_state(case.make, DESCENT, mesh, partition=part)
+    merge = functools.partial(part.merge, graph)
+    raw = make_step(case.objective, DESCENT, merge, accumulation=case.accumulation)
     rows = len(jax.tree.leaves(case.batch)[0])
     held = local_rows(mesh, rows)
     batch = shard_batch(jax.tree.map(lambda x: x[held], case.batch), mesh, rows)
-    step = compile_step(raw, mesh, shardings)
-    state, metrics = jax.block_until_ready(step(state, {}, batch, None))
+    of_frozen = jax.tree.map(lambda leaf: leaf.sharding, frozen)
+    step = compile_step(raw, mesh, shardings, frozen=of_frozen)
+    state, metrics = jax.block_until_ready(step(state, frozen, batch, None))
     return state.params, float(metrics["loss"])
 
 

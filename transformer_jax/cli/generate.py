@@ -223,7 +223,7 @@ class Generate(EngineCommand):
         from transformer_jax.decoding.requests import GenerationRequest
 
         usual = {field.name: field.default for field in dataclasses.fields(GenerationRequest)}
-        for name in ("prompt", "number", "messages", "prompt_ids"):
+        for name in ("prompt", "number", "messages", "prompt_ids", "adapter"):
             del usual[name]
         given = {name: getattr(self, name) for name in usual}
         return usual | {name: value for name, value in given.items() if value is not None}

@@ -26,6 +26,7 @@ from transformer_jax.cli.fill_mask import FillMask
 from transformer_jax.cli.flags import check_flags, flags_of, in_one_line
 from transformer_jax.cli.generate import Generate
 from transformer_jax.cli.launch import Launch
+from transformer_jax.cli.merge import Merge
 from transformer_jax.cli.most_similar import MostSimilar
 from transformer_jax.cli.prefer import Prefer
 from transformer_jax.cli.probe import Probe
@@ -34,6 +35,7 @@ from transformer_jax.cli.report import Report
 from transformer_jax.cli.run_command import RunCommand
 from transformer_jax.cli.score import Score
 from transformer_jax.cli.semantic_search import SemanticSearch
+from transformer_jax.cli.spectrum import Spectrum
 from transformer_jax.cli.tag import Tag
 from transformer_jax.cli.transcribe import Transcribe
 from transformer_jax.cli.translate import Translate
@@ -72,6 +74,8 @@ COMMANDS: dict[str, Any] = {
     "verify": Verify,
     "convert": Convert,
     "export": Export,
+    "merge": Merge,
+    "spectrum": Spectrum,
     "launch": Launch,
 }
 

@@ -35,6 +35,7 @@ from transformer_jax.decoding.windows import Window, round_up, windows
 from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.devices import device_of
 from transformer_jax.modules.linear import check_indices
+from transformer_jax.modules.lora import choose_rows
 from transformer_jax.numerics import refuse_nonfinite
 from transformer_jax.parallel.inference import round_up_rows
 
@@ -63,6 +64,7 @@ class DecoderLanguageModel(ContextTextGenerator):
         shapes: BatchingConfig | None = None,
         dtype: Literal["float32", "bfloat16"] | None = None,
         context: int | None = None,
+        adapters: tuple[str, ...] = (),
     ):
         """Takes ``model``, a decoder or the pair ``(graph, params)`` it splits into.
 
@@ -75,6 +77,8 @@ class DecoderLanguageModel(ContextTextGenerator):
             dtype: Of weights and products; None is the model's own.
             context: The most tokens to read at once; None, or more than the model has positions
                 for, is as many as those.
+            adapters: Names of the adapters of ``model``, in order, if it has several for each row
+                to choose from (:func:`.with_choice`).
 
         Raises:
             ConfigError: The tokenizer has more tokens than the model.
@@ -93,7 +97,7 @@ class DecoderLanguageModel(ContextTextGenerator):
         shapes = (shapes or BatchingConfig()).for_platform(device_of(self.params).platform)
         divided = {round_up_rows(rows, self.params) for rows in shapes.rows}
         shapes = dataclasses.replace(shapes, rows=tuple(sorted(divided)))
-        self.tokenizer, self.shapes = tokenizer, shapes
+        self.tokenizer, self.shapes, self.adapters = tokenizer, shapes, adapters
         longest, self.vocab = config.positions.max_length, config.vocab_size
         self.context = longest if context is None else min(context, longest)
         self.start_token = tokenizer.bos if start_token is None else start_token
@@ -156,17 +160,28 @@ class DecoderLanguageModel(ContextTextGenerator):
             fit = [n for n in self.shapes.rows if n * size <= self.shapes.tokens]
             most = round_up_rows(max(fit, default=1), self.params)
             rows = min(most, round_up(len(same), self.shapes.rows))
+            params = self._chosen([], rows)
             for at in range(0, len(same), rows):
                 part = same[at : at + rows]
                 inputs, targets = np.zeros((2, rows, size), np.int32)
                 for row, (i, (start, stop, _)) in enumerate(part):
                     inputs[row, : stop - start] = texts[i][start:stop]
                     targets[row, : stop - start] = texts[i][start + 1 : stop + 1]
-                out = jax.device_get(self.run.force(self.params, (inputs,), targets, best=best))
+                out = jax.device_get(self.run.force(params, (inputs,), targets, best=best))
                 refuse_nonfinite(out.log_probs[: len(part)])
                 for row, (i, window) in enumerate(part):
                     length = window.stop - window.start
                     yield (i, window), TeacherForced(*(array[row, :length] for array in out))
+
+    def _chosen(self, sequences: list[GenerationSequence], rows: int) -> Any:
+        """The parameters, with the number of each row's adapter; other rows have none."""
+        if not self.adapters:
+            return self.params
+        numbers = np.zeros(rows, np.int32)
+        for row, sequence in enumerate(sequences):
+            if (name := sequence.request.adapter) is not None:
+                numbers[row] = 1 + self.adapters.index(name)
+        return choose_rows(self.params, numbers)
 
     def _up(self, size: int) -> int:
         return min(round_up(size, self.shapes.lengths), max(self.context, size))
@@ -187,9 +202,12 @@ class DecoderLanguageModel(ContextTextGenerator):
         most = min(max(sequence.remaining for sequence in sequences), room)
         given = self._sampling(sequences)
         prompts = self._prompts(sequences, seen, most, given[0])
-        kept = sequences[0].kept if len(sequences) == 1 and self._resumes else None
+        params = self._chosen(sequences, len(prompts.limits))
+        # What is kept is that of one model: a text may choose another adapter for its next turn.
+        resumes = len(sequences) == 1 and self._resumes and not self.adapters
+        kept = sequences[0].kept if resumes else None
         written, ngrams = len(sequences[0].tokens), given[0].ngram_sizes
-        progress, used, size = self._begin(prompts, given, seen, most, kept)
+        progress, used, size = self._begin(params, prompts, given, seen, most, kept)
         width = prompts.seen[0].shape[1]
         done, until = 0, 1
         while True:
@@ -215,7 +233,7 @@ class DecoderLanguageModel(ContextTextGenerator):
                 progress = progress._replace(cache=self.run.grow(progress.cache, size=size))
             until = min(until, size - used + 1)
             progress = self.run.go(
-                self.params, progress, np.int32(until), *given, prompt_length=width, ngrams=ngrams
+                params, progress, np.int32(until), *given, prompt_length=width, ngrams=ngrams
             )
 
     def _sampling(self, sequences: list[GenerationSequence]) -> tuple[SamplingConfig, Any]:
@@ -247,6 +265,7 @@ class DecoderLanguageModel(ContextTextGenerator):
 
     def _begin(
         self,
+        params: Any,
         prompts: PromptBatch,
         given: tuple[SamplingConfig, Any],
         seen: list[list[int]],
@@ -265,7 +284,7 @@ class DecoderLanguageModel(ContextTextGenerator):
         cache: Any = None if kept is None else kept.take()
         if kept is None or not shared or shared + width > self.context:
             size = round_up(min(read + most, max(256, 2 * read)), self.shapes.caches)
-            state = self.run.begin(self.params, prompts, *given, size=size, length=length, **how)
+            state = self.run.begin(params, prompts, *given, size=size, length=length, **how)
             return state, read, size
         at = kept.origin + shared
         if at + width > cache.size:
@@ -274,7 +293,7 @@ class DecoderLanguageModel(ContextTextGenerator):
         tokens[0, : len(more)] = more
         told = MoreTokens(tokens, np.int32(len(more)), np.int32(at))
         size = cache.size
-        state = self.run.resume(self.params, cache, told, prompts, *given, length=length, **how)
+        state = self.run.resume(params, cache, told, prompts, *given, length=length, **how)
         return state, at + len(more), size
 
     def _take(
@@ -292,18 +311,18 @@ class DecoderLanguageModel(ContextTextGenerator):
 
     def _prompt_lookup(self, sequence: GenerationSequence, streaming: bool) -> Iterator[None]:
         """Writes one text by prompt-lookup speculation."""
-        guess = self.shapes.num_draft_tokens
+        guess, params = self.shapes.num_draft_tokens, self._chosen([sequence], 1)
         while sequence.remaining:
             seen = self.context_tokens(sequence)
             most = min(sequence.remaining, self.context - len(seen) + 1)
             read = 1 + (self._up(len(seen) - 1) if len(seen) > 1 else 0)
             length = round_up(most, self.shapes.caches) + guess + 1
             tokens, starts = left_pad([seen], 1, read, self.tokenizer.pad)
-            at = self.run.look_begin(self.params, tokens, starts, length=length)
+            at = self.run.look_begin(params, tokens, starts, length=length)
             done = 0
             while done < most and sequence.remaining:
                 until = min(most, done + self.shapes.chunk) if streaming else most
-                at = self.run.look_go(self.params, at, np.int32(read + until))
+                at = self.run.look_go(params, at, np.int32(read + until))
                 known, worth, steps = jax.device_get((at.known, at.log_prob, at.steps))
                 refuse_nonfinite(worth)
                 new = np.asarray(at.tokens)[read + done : int(known)].tolist()
@@ -330,5 +349,6 @@ class DecoderLanguageModel(ContextTextGenerator):
         suppressed = tuple(t for t in special.suppress_tokens if t != special.eos)
         prompts = SearchPrompts(tokens, starts, limits)
         special = special._replace(suppress_tokens=suppressed)
-        output = self.run.search(self.params, prompts, config, length=length, special=special)
+        params = self._chosen(batch, rows)
+        output = self.run.search(params, prompts, config, length=length, special=special)
         return lambda: read_hypotheses(batch, output, (limits - 1).tolist())

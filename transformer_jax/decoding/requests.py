@@ -50,6 +50,7 @@ class GenerationRequest:
     seed: int = 0  # random seed, combined with the numbers of the request and of the sample
     num_beams: int = 1  # above 1 is beam search instead of sampling
     nbest: int = 1  # texts that beam search returns
+    adapter: str | None = None  # the adapter that computes it, by name; None is the model alone
     number: int | None = None  # of the request; None is its index in the call, from 0
     # A conversation that is answered, instead of ``prompt``: messages with role and content.
     messages: tuple[Mapping[str, Any], ...] | None = None

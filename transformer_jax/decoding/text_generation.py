@@ -12,6 +12,7 @@ from transformer_jax.decoding.options import BeamSearchConfig
 from transformer_jax.decoding.requests import Continuation, GenerationRequest, numbered
 from transformer_jax.decoding.text_tokenizer import TextTokenizer
 from transformer_jax.decoding.writing import GenerationSequence, stable_prefix
+from transformer_jax.errors import ConfigError
 from transformer_jax.numerics import refuse_nonfinite
 
 __all__ = ["CausalTextGenerator", "Found", "Pending", "TextGenerator", "read_hypotheses"]
@@ -73,9 +74,11 @@ class CausalTextGenerator(TextGenerator[BeamSearchConfig]):
 
     Attributes:
         end_tokens: Any of them ends a text; None is EOS of the tokenizer.
+        adapters: Names of adapters that a request may choose from.
     """
 
     end_tokens: tuple[int, ...] | None = None
+    adapters: tuple[str, ...] = ()
 
     @abc.abstractmethod
     def prompt_tokens(self, prompt: str) -> list[int]:
@@ -158,7 +161,11 @@ class CausalTextGenerator(TextGenerator[BeamSearchConfig]):
 
         Raises:
             DataError: The model refuses the prompt.
+            ConfigError: The model has no such adapter.
         """
+        if request.adapter is not None and request.adapter not in self.adapters:
+            known = ", ".join(self.adapters) or "none: see with_adapters"
+            raise ConfigError(f"adapter is {request.adapter}: there are {known}")
         given = request.prompt_ids
         read = self.prompt_tokens(request.prompt) if given is None else list(given)
         shown = self.tokenizer.decode(read)

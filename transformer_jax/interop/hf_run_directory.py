@@ -34,6 +34,7 @@ __all__ = [
     "model_of",
     "preprocessor_fields",
     "run_fields",
+    "save_converted",
 ]
 
 _GENERATION = "generation_config.json"
@@ -307,13 +308,14 @@ def convert(
         copy_template(source.path, run.path)
     if dense is not None:
         copy_dense(source.path, dense, run.path)
-    _save(run, params, describe)
+    save_converted(run, params, describe)
     import jax
 
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
-def _save(run: RunDirectory, params: Any, describe: Mapping[str, Any]) -> None:
+def save_converted(run: RunDirectory, params: Any, describe: Mapping[str, Any]) -> None:
+    """Write parameters as the only checkpoint of a run, step 0."""
     from transformer_jax.training.checkpoint import Checkpointer
     from transformer_jax.training.state import TrainState
 

@@ -17,6 +17,7 @@ from transformer_jax.functional.positions import apply_rotary_embedding
 from transformer_jax.functional.scores import ScaledDot
 from transformer_jax.modules.cache import KeysValues, LayerCache
 from transformer_jax.modules.linear import Linear
+from transformer_jax.modules.lora import LoRALinear
 from transformer_jax.modules.norm import Norm
 from transformer_jax.modules.parameters import logical_axes
 from transformer_jax.modules.rotation import frequencies_of
@@ -151,14 +152,22 @@ class Attention(nnx.Module):
         return y.reshape(B, N, rest[0], -1)
 
     def project_qkv(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows F"]:
-        """Queries, keys and values side by side: one product where their maps are plain."""
+        """Queries, keys and values side by side: one product where their maps are plain.
+
+        What adapters add comes after that product, which is the same with and without them.
+        """
         if self.fused_qkv is not None:
             return self.fused_qkv(x)
-        maps = self.query, self.key, self.value
-        if all(type(part) is Linear for part in maps):
-            axes = logical_axes(self.query.kernel)
-            return linear(x, *_fused(maps, self._groups()), axes)
-        return _side_by_side([part(x) for part in maps], self._groups())
+        maps, groups = (self.query, self.key, self.value), self._groups()
+        plain = tuple(part.base if isinstance(part, LoRALinear) else part for part in maps)
+        if not all(type(part) is Linear for part in plain):
+            return _side_by_side([part(x) for part in maps], groups)
+        y = linear(x, *_fused(plain, groups), logical_axes(plain[0].kernel))
+        if not any(isinstance(part, LoRALinear) for part in maps):
+            return y
+        parts = zip(maps, _apart(y, [part.kernel.shape[1] for part in plain], groups), strict=True)
+        made = [m.adapted(x, y) if isinstance(m, LoRALinear) else y for m, y in parts]
+        return _side_by_side(made, groups)
 
     def _groups(self) -> int:
         """Into how many groups of heads the fused projection is divided.
@@ -242,3 +251,11 @@ def _side_by_side(parts: list[Array], groups: int) -> Array:
     rows = parts[0].shape[:-1]
     grouped = [part.reshape(*rows, groups, -1) for part in parts]
     return jnp.concatenate(grouped, axis=-1).reshape(*rows, -1)
+
+
+def _apart(y: Array, widths: list[int], groups: int) -> list[Array]:
+    """The arrays that :func:`_side_by_side` put together."""
+    rows = y.shape[:-1]
+    grouped = y.reshape(*rows, groups, -1)
+    ends = [sum(widths[:i]) // groups for i in range(1, len(widths))]
+    return [part.reshape(*rows, -1) for part in jnp.split(grouped, ends, axis=-1)]

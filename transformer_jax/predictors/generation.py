@@ -1,5 +1,7 @@
 """Translators and language models as functions of text."""
 
+import copy
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
@@ -58,6 +60,8 @@ class GenerationSettings(TypedDict, total=False):
     num_beams: int  # more than 1 is beam search instead of sampling
     num_return_sequences: int  # texts of each prompt
     seed: int  # random seed for sampling
+    # The name of an adapter of with_adapters, or one for each prompt.
+    adapter: str | Sequence[str | None] | None
     generation_config: GenerationConfig  # "hf": greedy and beam search as transformers has them
 
 
@@ -227,6 +231,35 @@ class LanguageModelPredictor(Predictor):
         if loaded is not None:
             self._hf = HFTextGenerator(path, "decoder", loaded, batch=32)
 
+    def with_adapters(
+        self, adapters: Mapping[str, str | os.PathLike[str]]
+    ) -> "LanguageModelPredictor":
+        """The same model with several adapters; this one does not change.
+
+        ``generate(prompts, adapter=name)`` chooses one of them, or one for each prompt, which are
+        computed together. Without it the model answers alone, and so it does for scores.
+
+        Args:
+            adapters: By name, runs that were trained with adapters on this model, or folders in
+                PEFT's format.
+
+        Raises:
+            CheckpointError: One holds no adapter, is damaged, or belongs to another base.
+            ConfigError: An n-gram model, or one that CTranslate2 computes.
+        """
+        from transformer_jax.predictors.adapters import with_adapters_of
+
+        if self._hf is None or self.model is None:
+            raise ConfigError(
+                f"{self._path}: adapters are for decoders of this library that JAX computes"
+            )
+        graph, state = nnx.split(self.model)
+        model = with_adapters_of(self._path, (graph, nnx.to_pure_dict(state)), adapters)
+        made, loaded = copy.copy(self), (model, self.tokenizer)
+        made.model, made._hf = nnx.merge(*model), None
+        made._language = load_language(self._path, loaded=loaded, adapters=tuple(adapters))
+        return made
+
     @overload
     def generate(  # type: ignore[overload-overlap]
         self, prompts: str, **settings: Unpack[GenerationSettings]
@@ -250,7 +283,7 @@ class LanguageModelPredictor(Predictor):
         """
         if _is_hf(settings.get("generation_config")):
             return _first(prompts, self._by_hf_config(listed(prompts), settings))
-        requests = [_request(self._prepare(prompt), settings) for prompt in listed(prompts)]
+        requests = _requests(list(map(self._prepare, listed(prompts))), settings)
         with truncation(lambda: getattr(self._language, "counts", {}).get("cut", 0)):
             found = self._language.generate(requests)
         return _first(prompts, list(map(generated, found)))
@@ -262,7 +295,8 @@ class LanguageModelPredictor(Predictor):
     ) -> list[GeneratedText]:
         if self._hf is None:
             raise ConfigError(
-                f"{self._path}: n-gram models and CTranslate2 have no generation config"
+                f"{self._path}: n-gram models, CTranslate2 and models with a choice of adapters "
+                f"have no generation config"
             )
         given: dict[str, Any] = {**settings}
         del given["generation_config"]
@@ -357,6 +391,20 @@ def generated(texts: Sequence[Continuation]) -> GeneratedText:
             for one in texts
         ]
     )
+
+
+def _requests(prompts: list[str], settings: GenerationSettings) -> list[GenerationRequest]:
+    """Prompts with their settings; each may have an adapter of its own."""
+    adapter = settings.get("adapter")
+    if adapter is None or isinstance(adapter, str):
+        return [_request(prompt, settings) for prompt in prompts]
+    if len(adapter) != len(prompts):
+        raise ConfigError(
+            f"adapter names {len(adapter)} adapters for {len(prompts)} prompts: one name, or one "
+            f"for each prompt"
+        )
+    each = zip(prompts, adapter, strict=True)
+    return [_request(prompt, {**settings, "adapter": name}) for prompt, name in each]
 
 
 def _request(prompt: str, settings: GenerationSettings) -> GenerationRequest:

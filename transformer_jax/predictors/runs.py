@@ -355,6 +355,7 @@ def load_language(
     dtype: Literal["float32", "bfloat16"] | None = None,
     context: int | None = None,
     change: Callable[[Any], Any] = lambda config: config,
+    adapters: tuple[str, ...] = (),
 ) -> "DecoderLanguageModel | NgramLanguageModel":
     """The language model of a run, a decoder or an n-gram model.
 
@@ -366,6 +367,7 @@ def load_language(
         dtype: Data type of weights and computation; None is that of the run.
         context: Context length in tokens; None is the number of the model's positions.
         change: Function that changes the configuration; the parameters must still fit.
+        adapters: Names of the adapters that ``loaded`` has for each row to choose from.
 
     Raises:
         ConfigError: The run is of another family.
@@ -399,4 +401,5 @@ def load_language(
         shapes=shapes,
         dtype=dtype,
         context=context,
+        adapters=adapters,
     )

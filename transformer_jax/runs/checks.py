@@ -88,6 +88,7 @@ def checked(run: RunType, named: RunType) -> RunType:
         )
     _check_best(run)
     _check_word_vectors(run)
+    _check_adapters(run)
     run = with_warmup(run, named)
     _check_length(run)
     return run
@@ -174,6 +175,30 @@ def with_warmup(run: RunType, named: RunType) -> RunType:
         log(f"warmup: a tenth of {plural(steps, 'step')}, since that of the named run is longer")
     optimizer = dataclasses.replace(run.optimizer, schedule=schedule)
     return dataclasses.replace(run, optimizer=optimizer)
+
+
+def _check_adapters(run: AnyRun) -> None:
+    asked, own = getattr(run, "lora", None), start_config(run)
+    if asked is None:
+        return
+    if not asked.rank:
+        if asked != type(asked)():
+            raise ConfigError(
+                "lora: settings of adapters are given without lora.rank: add --lora.rank 8"
+            )
+        return
+    if own.init_from is None:
+        raise ConfigError(
+            f"lora.rank is given without {own.prefix}init_from: adapters change a trained model"
+        )
+    given = {"freeze": "none", "reinit_last": 0, "reinit_head": False}
+    for name, usual in given.items():
+        value = getattr(own, name)
+        if value != usual:
+            raise ConfigError(
+                f"{own.prefix}{name} is {value} and lora.rank {asked.rank}: beside adapters the "
+                f"whole model stays as it is: leave one of them out"
+            )
 
 
 def _check_length(run: AnyRun) -> None:

@@ -15,6 +15,7 @@ from transformer_jax.runs.settings import StartConfig, TokenizerConfig
 from transformer_jax.runs.sizing import with_defaults, without_attention_dropout
 from transformer_jax.tasks.masked_lm_task import MaskingConfig
 from transformer_jax.training.loop import LoopConfig
+from transformer_jax.training.lora import LoRAConfig
 from transformer_jax.training.optimizers import OptimizerConfig
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.schedules import ScheduleConfig
@@ -147,6 +148,7 @@ class FinetuneRun:
     model: TransformerConfig = bert(128, 2, vocab_size=8000, max_length=512)
     data: LabeledData = LabeledData()
     tokenizer: TokenizerConfig = TokenizerConfig(kind="wordpiece")
+    lora: LoRAConfig = LoRAConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     training: EncoderTraining = EncoderTraining()
     loop: LoopConfig = LoopConfig()

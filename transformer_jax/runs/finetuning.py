@@ -21,7 +21,7 @@ from transformer_jax.predictors.runs import ENCODERS, FINE_TUNED, task_of
 from transformer_jax.runs import begin as beginning
 from transformer_jax.runs import checks
 from transformer_jax.runs.encoder_settings import FinetuneRun, read
-from transformer_jax.runs.freezing import check_layers, initial_of, partition_of
+from transformer_jax.runs.freezing import check_layers, initial_of, partition_for
 from transformer_jax.runs.initial import Initial, load_pretrained
 from transformer_jax.runs.settings import batching_of
 from transformer_jax.runs.train import train as train_run
@@ -164,7 +164,7 @@ def make_task(
         )
     return dataclasses.replace(
         task,
-        partition=partition_of(settings.freeze),
+        partition=partition_for(run),
         initial=initial_of(run, _FAMILIES, tokenizer) or task.initial,
         settings=run,
     )

@@ -1,5 +1,6 @@
 """What of a started run is trained, and what of it is newly initialized (row B38)."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -10,12 +11,15 @@ from transformer_jax.config import TransformerConfig
 from transformer_jax.data.examples import DECODER_TOKENS
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import CheckpointError, ConfigError, plural
+from transformer_jax.models.making import make_model
 from transformer_jax.predictors.runs import ENCODERS
 from transformer_jax.runs.initial import Initial, load_pretrained, parameter_shapes
 from transformer_jax.runs.settings import StartConfig, start_config
+from transformer_jax.training.lora import lora
 from transformer_jax.training.partition import EVERYTHING, Partition, where
+from transformer_jax.training.state import abstract_parts
 
-__all__ = ["check_layers", "initial_of", "partition_of"]
+__all__ = ["check_layers", "initial_of", "partition_for", "partition_of"]
 
 # What comes before the first block of a stack, and is frozen with the embeddings.
 _ENTRANCE = ("positions", "segments", "embedding_norm", "projection")
@@ -64,6 +68,31 @@ def partition_of(freeze: str, model: TransformerConfig | None = None) -> Partiti
     return where(trained)
 
 
+def partition_for(run: Any) -> Partition:
+    """The partition of a run, by its settings: adapters, or the parameters that are not frozen.
+
+    A head of labels and its pooler are trained themselves beside adapters.
+    """
+    own, adapters = start_config(run), getattr(run, "lora", None)
+    if adapters is None or not adapters.rank:
+        return partition_of(own.freeze, run.model)
+    return lora(adapters, lambda path: bool(own.prefix) and path.startswith(("labels/", "pooler/")))
+
+
+def _check_adapters(run: Any, stack: str, own: StartConfig) -> None:
+    """Refuses adapters that fit nothing of the model, or that would leave parts untrained."""
+    if run.model.decoder_layers and stack == "encoder":
+        raise ConfigError(
+            f"lora.rank is {run.lora.rank}: the decoder is new, as {own.init_from} is an encoder: "
+            f"adapters need a trained translator to start from"
+        )
+    both = run.model.encoder_layers, run.model.decoder_layers
+    kind: Any = "encoder-decoder" if all(both) else "decoder" if both[1] else "encoder"
+    compute = dataclasses.replace(run.model.compute, dtype="float32")  # it may not be known yet
+    config = dataclasses.replace(run.model, compute=compute)
+    abstract_parts(lambda: make_model(kind, config, rngs=nnx.Rngs(0)), partition_for(run))
+
+
 def _shares_tables(model: TransformerConfig) -> bool:
     return model.embedding.share_encoder_decoder_embeddings
 
@@ -106,6 +135,14 @@ def check_layers(run: Any, start: Initial) -> None:
             f"{prefix}freeze is {freeze} and {prefix}reinit_last {own.reinit_last}: layers drawn "
             f"anew would never be trained"
         )
+    adapters = getattr(run, "lora", None)  # runs that align have none
+    if adapters is not None and adapters.rank:
+        _check_adapters(run, stack, own)
+        if run.tokenizer != run.tokenizer.learnt:
+            raise ConfigError(
+                f"lora.rank is {adapters.rank}: the tokens of tokenizer.add_tokens would never be "
+                f"trained: leave one of them out"
+            )
     tables = {"embedding": {"table": 0}, "decoder_embedding": {"table": 0}}
     added = {*run.tokenizer.add_tokens, *run.tokenizer.add_special_tokens} - {*DECODER_TOKENS}
     if added and partition_of(freeze, model).split(tables, nnx.Rngs(0))[1]:

@@ -32,7 +32,7 @@ from transformer_jax.predictors.chats import encoder_of, special_names
 from transformer_jax.runs import begin as beginning
 from transformer_jax.runs import checks
 from transformer_jax.runs.begin import token_cache
-from transformer_jax.runs.freezing import check_layers, initial_of, partition_of
+from transformer_jax.runs.freezing import check_layers, initial_of, partition_for
 from transformer_jax.runs.initial import Initial, load_pretrained
 from transformer_jax.runs.instruct_settings import InstructRun, read
 from transformer_jax.runs.train import train as train_run
@@ -166,7 +166,7 @@ def make_task(run: InstructRun, directory: RunDirectory, tokenizer: Tokenizer) -
     return dataclasses.replace(
         task,
         test=functools.partial(_test, run, directory, tokenizer),
-        partition=partition_of(run.freeze, run.model),
+        partition=partition_for(run),
         initial=initial_of(run, ("decoder",), tokenizer),
         settings=run,
     )

@@ -22,7 +22,7 @@ from transformer_jax.runs import checks
 from transformer_jax.runs.begin import token_cache
 from transformer_jax.runs.denoising_settings import DenoisingRun
 from transformer_jax.runs.encoder_settings import PretrainRun
-from transformer_jax.runs.freezing import check_layers, initial_of, partition_of
+from transformer_jax.runs.freezing import check_layers, initial_of, partition_for
 from transformer_jax.runs.initial import load_pretrained
 from transformer_jax.runs.language_report import Report, baselines, evaluate_texts, train_ngram
 from transformer_jax.runs.language_settings import LanguageRun, NgramRun, read
@@ -148,7 +148,7 @@ def make_task(
     return dataclasses.replace(
         task,
         test=tested,
-        partition=partition_of(run.freeze, run.model),
+        partition=partition_for(run),
         initial=initial_of(run, ("decoder",), tokenizer) or task.initial,
         settings=run,
     )

@@ -20,6 +20,7 @@ from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig
 from transformer_jax.runs.settings import StartConfig, TokenizerConfig
 from transformer_jax.runs.sizing import with_defaults, without_attention_dropout
 from transformer_jax.training.loop import LoopConfig
+from transformer_jax.training.lora import LoRAConfig
 from transformer_jax.training.optimizers import OptimizerConfig
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.schedules import ScheduleConfig
@@ -92,6 +93,7 @@ class LanguageRun(StartConfig):
     model: TransformerConfig = PRESETS["gpt2_small"]
     data: TextData = TextData()
     tokenizer: TokenizerConfig = TokenizerConfig()
+    lora: LoRAConfig = LoRAConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     training: LanguageTraining = LanguageTraining()
     loop: LoopConfig = LoopConfig()

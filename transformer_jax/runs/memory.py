@@ -49,7 +49,8 @@ def check_room(run: Any) -> None:
     if limit is None:
         return
     count = accounting.count_parameters(run.model)
-    frozen = start_config(run).freeze != "none"
+    adapters = getattr(run, "lora", None)
+    frozen = start_config(run).freeze != "none" or (adapters is not None and adapters.rank > 0)
     _refuse(
         limit,
         (1 if frozen else 2) * count * _FLOAT,

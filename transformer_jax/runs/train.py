@@ -14,12 +14,12 @@ from transformer_jax.runs.alignment_settings import PolicyRun
 from transformer_jax.runs.any_run import AnyRun, RunType
 from transformer_jax.runs.checks import check_rows, mesh_of
 from transformer_jax.runs.language_settings import LanguageTraining
-from transformer_jax.runs.settings import start_config
 from transformer_jax.runs.sizing import changed_settings, from_size
 from transformer_jax.storage.urls import with_urls
 from transformer_jax.training.activity import log, working
 from transformer_jax.training.on_policy import adaptive_kl
 from transformer_jax.training.optimizers import make_optimizer
+from transformer_jax.training.partition import EVERYTHING
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.schedules import check_warmup
 from transformer_jax.training.sealed import sealed
@@ -123,14 +123,19 @@ def log_summary(trainer: Trainer, run: AnyRun, steps: int) -> None:
             f"{rows} a batch, {plural(len(plan.shapes), 'bucket shape')}, "
             f"{plan.non_padding_fraction:.0%} non-padding"
         )
-    trained = ""
-    if start_config(run).freeze != "none":
-        trained = f", {trainer.num_trained / 1e6:.2f} M of them trained"
     log(
-        f"model: {trainer.num_parameters / 1e6:.2f} M parameters{trained}; "
+        f"model: {trainer.num_parameters / 1e6:.2f} M parameters{_trained(trainer)}; "
         f"{plural(steps, 'step')}, "
         f"{plan.steps_per_epoch}/epoch, {size}; mesh {dict(trainer.on.shape)}"
     )
+
+
+def _trained(trainer: Trainer) -> str:
+    """How many parameters are trained, where not all of them are."""
+    if trainer.task.partition is EVERYTHING:
+        return ""
+    count = trainer.num_trained
+    return f", {count:,} trained" if count < 1e5 else f", {count / 1e6:.2f} M trained"
 
 
 def keep_size(run: AnyRun, directory: RunDirectory, per_epoch: int) -> None:

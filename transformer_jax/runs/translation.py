@@ -12,7 +12,7 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.predictors.runs import ENCODERS, FAMILY_NAMES
 from transformer_jax.runs import begin as beginning
 from transformer_jax.runs import checks
-from transformer_jax.runs.freezing import check_layers, initial_of, partition_of
+from transformer_jax.runs.freezing import check_layers, initial_of, partition_for
 from transformer_jax.runs.initial import Initial, load_pretrained
 from transformer_jax.runs.settings import batching_of
 from transformer_jax.runs.train import train as train_run
@@ -119,7 +119,7 @@ def started(task: Task, run: Run, tokenizer: Tokenizer) -> Task:
     initial = initial_of(run, _FAMILIES, tokenizer)
     if initial is None:
         return dataclasses.replace(task, settings=run)
-    partition = partition_of(run.freeze, run.model)
+    partition = partition_for(run)
     return dataclasses.replace(task, partition=partition, initial=initial, settings=run)
 
 

@@ -22,6 +22,7 @@ from transformer_jax.runs.settings import StartConfig, TokenizerConfig
 from transformer_jax.runs.sizing import with_defaults
 from transformer_jax.tasks.translation_task import EvaluationConfig
 from transformer_jax.training.loop import LoopConfig
+from transformer_jax.training.lora import LoRAConfig
 from transformer_jax.training.optimizers import OptimizerConfig
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.schedules import ScheduleConfig
@@ -76,6 +77,7 @@ class Run(StartConfig):
     model: TransformerConfig = PRESETS["vaswani_base"]
     data: PairData = PairData()
     tokenizer: TokenizerConfig = TokenizerConfig()
+    lora: LoRAConfig = LoRAConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     training: TrainingConfig = TrainingConfig()
     loop: LoopConfig = LoopConfig()

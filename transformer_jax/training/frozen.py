@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 from transformer_jax.errors import CheckpointError
 from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
 from transformer_jax.training.checkpoint import Checkpointer, Restored
-from transformer_jax.training.partition import Partition, merge_parts, overlay
+from transformer_jax.training.partition import Partition, overlay
 from transformer_jax.training.sealed import sealed
 from transformer_jax.training.state import TrainState, digest
 from transformer_jax.training.stored import FROZEN, check_frozen
@@ -24,9 +24,8 @@ def describe(checkpointer: Checkpointer, frozen: PyTree, partition: Partition) -
     """Record the checksum of the frozen parameters in every further manifest."""
     if jax.tree.leaves(frozen):
         checkpointer.describe["frozen"] = digest(frozen)
-        stored = getattr(partition.merge, "stored", None)
-        if partition.merge is merge_parts or stored is not None:
-            checkpointer.describe["merge"] = stored or "overlay"
+        if partition.stored is not None:
+            checkpointer.describe["merge"] = partition.stored
 
 
 def write(run: Path, frozen: PyTree) -> None:

@@ -1,6 +1,6 @@
 """Partitions of a model's parameters into trainable and frozen."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -26,10 +26,14 @@ class Partition(NamedTuple):
             ``rngs`` is for parameters that the split adds.
         merge: ``(graph, trainable, frozen, key) -> model``, which at step 0 computes what the
             parameters that were split compute. The key is that of the step, None without dropout.
+        stored: How stored parameters make a plain model again, for ``transformer_jax.load``:
+            ``"overlay"`` where they lie side by side, ``"policy"`` where those of a reference lie
+            beside them, a description under ``lora`` for adapters; None where only the task knows.
     """
 
     split: Callable[[PyTree, nnx.Rngs], tuple[PyTree, PyTree]]
     merge: Callable[[Any, PyTree, PyTree, Any], Any]
+    stored: str | Mapping[str, Any] | None = None
 
 
 def overlay(first: PyTree, second: PyTree) -> PyTree:
@@ -83,7 +87,7 @@ def where(trained: Callable[[str], bool]) -> Partition:
             node[last] = leaf
         return parts
 
-    return Partition(split, merge_parts)
+    return Partition(split, merge_parts, "overlay")
 
 
 EVERYTHING = where(lambda path: True)

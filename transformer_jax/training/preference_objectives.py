@@ -21,7 +21,7 @@ from transformer_jax.functional.losses import PADDING, OutputTable, token_cross_
 from transformer_jax.models.protocol import Scorer
 from transformer_jax.modules.parameters import parameters
 from transformer_jax.modules.replace import with_attention_kernels
-from transformer_jax.training.partition import EVERYTHING, Partition, merge_parts
+from transformer_jax.training.partition import EVERYTHING, Partition
 from transformer_jax.training.step import Objective, Sums
 
 __all__ = [
@@ -91,9 +91,7 @@ def beside_reference(
         policy = trained.merge(graph, trainable, base, key)
         return Policies(policy, trained.merge(graph, reference, base, None), grader)
 
-    if trained.merge is merge_parts:
-        merge.stored = "policy"  # type: ignore[attr-defined]
-    return Partition(split, merge)
+    return Partition(split, merge, "policy" if trained.stored == "overlay" else None)
 
 
 def token_log_probs(

@@ -126,8 +126,10 @@ def load_params(
     """Parameters alone, verified, in host memory: all that using a model needs.
 
     One checkpoint yields its moving average (EMA) where training kept one; several yield the
-    mean of their parameters. A damaged checkpoint is named in the log and the one before it is
-    used. Only the files of what is returned are read, and training may continue meanwhile.
+    mean of their parameters. Adapters are merged into the weights that they change
+    (:func:`transformer_jax.training.lora.merged`). A damaged checkpoint is named in the log and
+    the one before it is used. Only the files of what is returned are read, and training may
+    continue meanwhile.
 
     Args:
         run: A run directory.
@@ -141,6 +143,11 @@ def load_params(
     if not loaded.frozen:
         return loaded
     merge, frozen = loaded.manifest.get("merge"), loaded.frozen
+    if isinstance(merge, dict) and "lora" in merge:
+        from transformer_jax.training.lora import merged
+
+        plain = merged(loaded.params, frozen, merge["lora"]["scale"])
+        return loaded._replace(params=plain, frozen={})
     if merge == "policy":  # its frozen part has a reference too, which using the model leaves out
         merge, frozen = "overlay", frozen.get("policy", {})
     if merge != "overlay":

@@ -127,7 +127,7 @@ class Trainer:
 
     @functools.cached_property
     def num_trained(self) -> int:
-        """The number of trainable parameters."""
+        """The number of parameters that are trained, adapters included."""
         trained, _ = abstract_parts(self._model, self.task.partition, self.seed)
         return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(trained))
 

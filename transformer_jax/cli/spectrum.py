@@ -1,0 +1,41 @@
+"""``transformer-jax spectrum``: the singular values of what adapters add."""
+
+import dataclasses
+from pathlib import Path
+
+import tyro
+
+from transformer_jax.cli.output import check_file, writing, wrote
+from transformer_jax.cli.run_command import RunCommand
+
+__all__ = ["Spectrum"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Spectrum(RunCommand):
+    """Print and draw the singular values of what the adapters of a run add to its weights."""
+
+    run: tyro.conf.Positional[Path]
+    """Run directory with adapters (trained with --lora.rank)."""
+    output: Path | None = None
+    """Output file of the picture: .png, .svg or .html."""
+    checkpoint: str = "best"
+    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
+
+    def __call__(self) -> int:
+        """Prints a line for each map, and writes the picture."""
+        from transformer_jax.visual.figures import SUFFIXES
+
+        check_file("--output", self.output, SUFFIXES)
+        from transformer_jax.predictors.adapters import kernel_changes
+        from transformer_jax.visual.adapter_spectrum import plot_spectra, spectra
+
+        changes, rank = kernel_changes(self.run, self.checkpoint)
+        found = spectra(changes, rank)
+        for name, values in found.items():
+            print(name, *(f"{value:.4g}" for value in values))
+        if self.output is not None:
+            with writing("--output", self.output):
+                plot_spectra(found, self.output, title=f"Changes of weights by {self.run}")
+            wrote(self.output)
+        return 0

@@ -1,0 +1,180 @@
+"""Linear maps with a low-rank adapter (row B39)."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from transformer_jax.functional.dropout import dropout
+from transformer_jax.functional.linear import linear
+from transformer_jax.functional.low_rank import column_gain
+from transformer_jax.modules.linear import Linear, LinearTransposed
+from transformer_jax.modules.parameters import logical_axes
+
+__all__ = [
+    "LEAVES",
+    "LoRALinear",
+    "SelectedLoRA",
+    "adapter_parameters",
+    "choose_rows",
+    "init_adapter",
+]
+
+# The parameters of an adapter, which lie beside the kernel that they change.
+LEAVES = ("lora_a", "lora_b", "lora_magnitude")
+
+
+def init_adapter(kernel: nnx.Param, rank: int, dora: bool, rngs: nnx.Rngs) -> dict[str, nnx.Param]:
+    """The parameters of an adapter of a kernel, or of the kernels of stacked layers.
+
+    ``A`` is uniform within ``±1/√D``, as in the authors' implementation; ``B`` and DoRA's change of
+    magnitude are zeros, so that a new adapter changes nothing. All are float32 and have the depth
+    and the axes of the kernel.
+
+    Args:
+        kernel: ``[D F]``, or ``[L D F]``.
+        rank: Columns of ``A``.
+        dora: Whether magnitudes are trained.
+        rngs: For ``A``.
+
+    Example:
+        >>> kernel = nnx.Param(jnp.zeros((6, 4)), axes=("embed", "heads"))
+        >>> {name: p.shape for name, p in init_adapter(kernel, 2, True, nnx.Rngs(0)).items()}
+        {'lora_a': (6, 2), 'lora_b': (2, 4), 'lora_magnitude': (4,)}
+    """
+    *layers, D, F = kernel.shape
+    a = jax.random.uniform(rngs.params(), (*layers, D, rank), minval=-1.0, maxval=1.0) * D**-0.5
+    b = jnp.zeros((*layers, rank, F))
+    return adapter_parameters(kernel, a, b, jnp.zeros((*layers, F)) if dora else None)
+
+
+def adapter_parameters(kernel: nnx.Param, a: Any, b: Any, magnitude: Any) -> dict[str, nnx.Param]:
+    """The arrays of an adapter as parameters with the depth and the axes of their kernel.
+
+    Example:
+        >>> kernel = nnx.Param(jnp.zeros((6, 4)), axes=("embed", "heads"))
+        >>> made = adapter_parameters(kernel, jnp.ones((6, 2)), jnp.zeros((2, 4)), None)
+        >>> made["lora_b"].get_metadata("axes")
+        (None, 'heads')
+    """
+    *layers, rows, columns = kernel.get_metadata("axes")
+    depth = kernel.get_metadata("depth", None)
+    beside = {} if depth is None else {"depth": depth}
+    axes = (*layers, rows, None), (*layers, None, columns), (*layers, columns)
+    return {
+        name: nnx.Param(value, axes=along, **beside)
+        for name, value, along in zip(LEAVES, (a, b, magnitude), axes, strict=True)
+        if value is not None
+    }
+
+
+class LoRALinear(nnx.Module):
+    """``x W + b + s drop(x) A B``: a linear map and what its adapter adds to it.
+
+    With magnitudes (DoRA) ``x (W + s A B)`` is multiplied by :func:`.column_gain`, one number for
+    each output. The product ``A B`` of the other variants is never formed. Hu et al. 2021; Liu et
+    al. 2024. In bfloat16 the products are bfloat16 as those of the map are; gains are float32.
+
+    Args:
+        base: The map, ``Linear`` or ``LinearTransposed``.
+        adapter: Its ``lora_a``, ``lora_b`` and perhaps ``lora_magnitude``, as
+            :func:`adapter_parameters` makes them.
+        scale: ``s``.
+        rate: Share of the input that is dropped, for the adapter alone.
+        key: Of dropout, one for each of stacked layers; None is no dropout.
+    """
+
+    def __init__(
+        self, base: Any, adapter: dict[str, nnx.Param], scale: float, rate: float, key: Any = None
+    ):
+        self.base, self.scale, self.rate = base, scale, rate
+        self.lora_a, self.lora_b = adapter["lora_a"], adapter["lora_b"]
+        self.lora_magnitude = adapter.get("lora_magnitude")
+        self.key = nnx.data(key)
+
+    def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows F"]:
+        """The map of each row of ``x``."""
+        return self.adapted(x, self.base(x))
+
+    def adapted(
+        self, x: Float[Array, "*rows D"], y: Float[Array, "*rows F"]
+    ) -> Float[Array, "*rows F"]:
+        """``y``, which the map made of ``x``, as the adapter changes it."""
+        low = linear(
+            dropout(x, self.rate, self.key), self.lora_a[...], None, logical_axes(self.lora_a)
+        )
+        change = self.scale * linear(low, self.lora_b[...], None, logical_axes(self.lora_b))
+        if self.lora_magnitude is None:
+            return y + change
+        plain = y if self.base.bias is None else y - _row(self.base.bias[...], y)
+        gain = self._gain()
+        # At a gain of 1 this is the output of the map, bit for bit.
+        return y + _row(gain - 1, y) * plain + _row(gain, y) * change
+
+    def _gain(self) -> Float[Array, " F"]:
+        kernel = self.base.kernel[...]
+        kernel = kernel.T if isinstance(self.base, LinearTransposed) else kernel
+        assert self.lora_magnitude is not None
+        a, b, magnitude = (p[...] for p in (self.lora_a, self.lora_b, self.lora_magnitude))
+        return column_gain(kernel, a, b, self.scale, magnitude)
+
+    @staticmethod
+    def fits(module: Any) -> bool:
+        """Whether an adapter can be put on a module."""
+        return type(module) is Linear or isinstance(module, LinearTransposed)
+
+
+class SelectedLoRA(nnx.Module):
+    """A linear map with one of several adapters for each row of a batch.
+
+    ``x W + b + x A_i B_i``, and with DoRA ``(g_i - 1) x W`` more, where ``i`` is the number of the
+    adapter of a row. The products of number 0 are zeros: the map alone. For decoding: scales and
+    gains are within ``B`` and ``g``.
+
+    Args:
+        base: The map.
+        a: ``[K D R]``, of K adapters.
+        b: ``[K R F]``.
+        gain: ``[K F]``; None where no adapter has magnitudes.
+    """
+
+    def __init__(self, base: Any, a: Array, b: Array, gain: Array | None):
+        self.base = base
+        rows, columns = logical_axes(base.kernel) or (None, None)
+        if isinstance(base, LinearTransposed):
+            rows, columns = columns, rows
+        self.lora_a = nnx.Param(a, axes=(None, rows, None))
+        self.lora_b = nnx.Param(b, axes=(None, None, columns))
+        self.gain = None if gain is None else nnx.Param(gain, axes=(None, columns))
+        self.adapter_rows = nnx.Param(jnp.zeros(1, jnp.int32), axes=(None,))
+
+    def __call__(self, x: Float[Array, "B T D"]) -> Float[Array, "B T F"]:
+        """The map of each row; ``adapter_rows`` holds the number of each row's adapter."""
+        y, rows = self.base(x), self.adapter_rows[...]
+        a, b = (jnp.take(p[...], rows, axis=0) for p in (self.lora_a, self.lora_b))
+        low = jnp.einsum("btd,bdr->btr", x, a.astype(x.dtype))
+        change = jnp.einsum("btr,brf->btf", low, b.astype(x.dtype))
+        if self.gain is None:
+            return y + change
+        plain = y if self.base.bias is None else y - _row(self.base.bias[...], y)
+        gain = jnp.take(self.gain[...], rows, axis=0).astype(y.dtype)
+        return y + (gain - 1)[:, None] * plain + change
+
+
+def _row(values: Float[Array, " F"], y: Float[Array, "*rows F"]) -> Array:
+    return values.astype(y.dtype).reshape((1,) * (y.ndim - 1) + values.shape)
+
+
+def choose_rows(params: Any, numbers: Any) -> Any:
+    """Parameters of a model with :class:`SelectedLoRA`, for rows with these adapters.
+
+    Example:
+        >>> params = {"query": {"adapter_rows": jnp.zeros(1, jnp.int32), "lora_a": 1.0}}
+        >>> choose_rows(params, jnp.array([2, 0]))
+        {'query': {'adapter_rows': Array([2, 0], dtype=int32), 'lora_a': 1.0}}
+    """
+    last = lambda path: getattr(path[-1], "key", None)
+    choose = lambda path, leaf: numbers if last(path) == "adapter_rows" else leaf
+    return jax.tree_util.tree_map_with_path(choose, params)

@@ -1,0 +1,222 @@
+"""Adapters apart from their base: what one consists of, and the base that it belongs to."""
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.functional.low_rank import column_gain
+from transformer_jax.modules.lora import LEAVES, LoRALinear, SelectedLoRA
+from transformer_jax.modules.replace import replaced
+from transformer_jax.training.lora import merged, split_adapters
+from transformer_jax.training.state import digest
+from transformer_jax.training.stored import FROZEN, check_checkpoint, checkpoint_name, load_parts
+from transformer_jax.training.trees import flatten_dict, unflatten_dict
+
+__all__ = [
+    "Adapter",
+    "check_base",
+    "is_adapter_run",
+    "merge_adapter",
+    "of_run",
+    "unmerge_adapter",
+    "with_choice",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Adapter:
+    """An adapter of some linear maps of a base.
+
+    Attributes:
+        params: By path of a map: ``lora_a``, ``lora_b`` and perhaps ``lora_magnitude``.
+        scales: By path of a map: what the product of the two is multiplied by.
+        itself: By name: parameters that were trained themselves, such as those of a head.
+        base: Checksum of the parameters that were frozen, if it is known.
+        origin: What else is known of it: ``peft``, the fields of its ``adapter_config.json``;
+            ``names``, the frozen parameters with their dtypes.
+    """
+
+    params: Mapping[str, Mapping[str, np.ndarray]]
+    scales: Mapping[str, float]
+    itself: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    base: str | None = None
+    origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def trainable(self) -> dict[Any, Any]:
+        """What a run would have trained, in nested dictionaries."""
+        leaves = {
+            f"{name}/{leaf}": array
+            for name, own in self.params.items()
+            for leaf, array in own.items()
+        }
+        return unflatten_dict({**leaves, **self.itself})
+
+
+def is_adapter_run(path: str | os.PathLike[str]) -> bool:
+    """Whether a run directory holds adapters beside a frozen base."""
+    from transformer_jax.training.sealed import sealed
+
+    how = (sealed(Path(path)) or {}).get("merge")
+    return isinstance(how, dict) and "lora" in how
+
+
+def of_run(
+    path: str | os.PathLike[str], which: int | Literal["best", "last"] = "best", average: int = 1
+) -> tuple[Adapter, dict[Any, Any]]:
+    """The adapter of a run, and the parameters that the run froze.
+
+    Raises:
+        CheckpointError: There is no such checkpoint, it is damaged, or holds no adapters.
+    """
+    loaded = load_parts(path, which, average=average)
+    how = loaded.manifest.get("merge")
+    if not isinstance(how, dict) or "lora" not in how:
+        raise CheckpointError(f"{path}: its checkpoints hold no adapters")
+    params, itself = split_adapters(loaded.params)
+    kept, _ = check_checkpoint(Path(path) / FROZEN / checkpoint_name(0), "")
+    names = {} if kept is None else kept["tree"]
+    origin = {
+        "variant": how["lora"].get("variant", "lora"),
+        "names": {
+            name.removeprefix("params/"): leaf["dtype"]
+            for name, leaf in names.items()
+            if name.startswith("params/")
+        },
+    }
+    scales = dict.fromkeys(params, how["lora"]["scale"])
+    return Adapter(params, scales, itself, loaded.manifest["frozen"], origin), dict(loaded.frozen)
+
+
+def check_base(adapter: Adapter, params: PyTree, what: str, base: str) -> None:
+    """Refuses a base that is not the one that an adapter was trained on.
+
+    Args:
+        adapter: The adapter.
+        params: The parameters of the base, of layers as the adapter has them.
+        what: Where the adapter is, for the message.
+        base: Where the base is.
+
+    Raises:
+        CheckpointError: A map of the adapter is missing there or has another shape, or the
+            checksum of the base differs.
+    """
+    leaves = flatten_dict(params)
+    for name, own in adapter.params.items():
+        kernel = leaves.get(f"{name}/kernel")
+        shape = (*own["lora_a"].shape[:-1], own["lora_b"].shape[-1])
+        if kernel is None or tuple(kernel.shape) != shape:
+            there = "is missing" if kernel is None else f"is {list(kernel.shape)}"
+            raise CheckpointError(
+                f"{what}: was trained on another base: {name} is {list(shape)} there, and {there} "
+                f"in {base}"
+            )
+    names = adapter.origin.get("names")
+    if adapter.base is None or not names:
+        return
+    missing = sorted(set(names) - set(leaves))
+    same = not missing and adapter.base == digest(
+        {name: np.asarray(leaves[name]).astype(_dtype(names[name])) for name in names}
+    )
+    if not same:
+        raise CheckpointError(
+            f"{what}: was trained on another base than {base}: their checksums differ"
+        )
+
+
+def _dtype(name: str) -> Any:
+    import ml_dtypes
+
+    return ml_dtypes.bfloat16 if name == "bfloat16" else np.dtype(name)
+
+
+def merge_adapter(adapter: Adapter, params: PyTree) -> dict[Any, Any]:
+    """The parameters of a plain model that computes what the base and its adapter compute.
+
+    Args:
+        adapter: The adapter.
+        params: The parameters of the base.
+    """
+    return merged(adapter.trainable(), params, adapter.scales)
+
+
+def unmerge_adapter(adapter: Adapter, params: PyTree) -> dict[Any, Any]:
+    """The kernels of the base again, from merged ones: ``W' - s A B``, to rounding.
+
+    DoRA's columns are divided by what they were multiplied by. Parameters that were trained
+    themselves stay as they are.
+
+    Args:
+        adapter: The adapter that was merged.
+        params: The merged parameters.
+
+    Raises:
+        CheckpointError: The adapter has magnitudes, which do not say what the base was.
+    """
+    leaves = flatten_dict(params)
+    for name, own in adapter.params.items():
+        if "lora_magnitude" in own:
+            raise CheckpointError(
+                f"{name}: merged weights of DoRA do not say what the base was: take it from the run"
+            )
+        change = adapter.scales[name] * (own["lora_a"] @ own["lora_b"])
+        leaves[f"{name}/kernel"] = np.asarray(leaves[f"{name}/kernel"]) - change.astype(np.float32)
+    return unflatten_dict(leaves)
+
+
+def with_choice(model: Any, adapters: Sequence[Adapter]) -> Any:
+    """The model with several adapters, of which each row of a batch chooses one.
+
+    Number 0 is the model alone, the first adapter is number 1. Stacked layers become separate.
+
+    Args:
+        model: A model that decodes.
+        adapters: Adapters of its linear maps.
+
+    Raises:
+        ConfigError: There is no linear map where one has an adapter.
+    """
+    names = {name for adapter in adapters for name in adapter.params}
+
+    def chosen(path: str, module: Any) -> SelectedLoRA | None:
+        if path not in names or not LoRALinear.fits(module):
+            return None
+        names.remove(path)
+        return SelectedLoRA(
+            module,
+            *_stacked(
+                module.kernel[...],
+                [(adapter.params.get(path), adapter.scales.get(path, 1.0)) for adapter in adapters],
+            ),
+        )
+
+    made = replaced(model, chosen)
+    if names:
+        raise ConfigError(f"{sorted(names)[0]}: no linear map that an adapter can be put on")
+    return made
+
+
+def _stacked(kernel: Any, adapters: list[tuple[Any, float]]) -> tuple[Any, Any, Any]:
+    """A, B and gains of several adapters of a kernel, after zeros for none."""
+    (D, F), own = kernel.shape, [one for one, _ in adapters if one is not None]
+    rank = max(one["lora_a"].shape[1] for one in own)
+    a = np.zeros((1 + len(adapters), D, rank), np.float32)
+    b = np.zeros((1 + len(adapters), rank, F), np.float32)
+    gain = np.ones((1 + len(adapters), F), np.float32)
+    for i, (one, scale) in enumerate(adapters, 1):
+        if one is None:
+            continue
+        r = one["lora_a"].shape[1]
+        a[i, :, :r], b[i, :r] = one["lora_a"], scale * one["lora_b"]
+        if "lora_magnitude" in one:
+            A, B, magnitude = (jnp.asarray(one[leaf]) for leaf in LEAVES)
+            gain[i] = column_gain(kernel, A, B, scale, magnitude)
+            b[i] *= gain[i]
+    magnitudes = any("lora_magnitude" in one for one in own)
+    return jnp.asarray(a), jnp.asarray(b), jnp.asarray(gain) if magnitudes else None

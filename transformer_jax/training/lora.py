@@ -1,0 +1,289 @@
+"""Training of adapters alone: a partition, its settings, and plain weights again (row B39)."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import PyTree
+
+from transformer_jax.errors import ConfigError, at_least
+from transformer_jax.functional.low_rank import Variant, lora_scale, low_rank_kernel
+from transformer_jax.modules.lora import LEAVES, LoRALinear, adapter_parameters, init_adapter
+from transformer_jax.modules.parameters import LAYERS, is_matrix
+from transformer_jax.modules.replace import replaced
+from transformer_jax.parallel.sharding import path_name
+from transformer_jax.training.partition import Partition, overlay, where
+from transformer_jax.training.trees import flatten_dict, unflatten_dict
+
+__all__ = [
+    "TARGETS",
+    "LoRAConfig",
+    "find_targets",
+    "lora",
+    "merged",
+    "split_adapters",
+    "with_adapters",
+]
+
+_ATTENTION = tuple(
+    f"{kind}_attention/{name}"
+    for kind in ("self", "cross")
+    for name in ("query", "key", "value", "out")
+)
+_MLP = ("feed_forward/up", "feed_forward/gate", "feed_forward/down")
+
+# Sets of linear maps by name.
+TARGETS: Mapping[str, tuple[str, ...]] = {
+    "attention": _ATTENTION,
+    "mlp": _MLP,
+    "all-linear": (*_ATTENTION, *_MLP),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class LoRAConfig:
+    """Adapters (LoRA): the model stays as it is, and low-rank changes of some maps are trained."""
+
+    rank: int = 0  # of the adapters, such as 8; 0 trains the model itself
+    alpha: float = 16.0  # adapters are multiplied by alpha / rank, rslora's by alpha / sqrt(rank)
+    dropout: float = 0.0  # share of the adapters' inputs that is dropped
+    # attention, mlp, all-linear, or names of linear maps such as query or feed_forward/up
+    targets: tuple[str, ...] = ("attention",)
+    variant: Variant = "lora"  # rslora scales by 1 / sqrt(rank), dora trains magnitudes too
+    base_dtype: str = "float32"  # of the matrices that stay as they are: float32 or bfloat16
+
+    def __post_init__(self) -> None:
+        at_least("lora", self, rank=0)
+        if not 0.0 <= self.dropout < 1.0:
+            raise ConfigError(
+                f"lora.dropout is {self.dropout}: allowed are 0 up to, not including, 1"
+            )
+        if not (math.isfinite(self.alpha) and self.alpha > 0.0):
+            raise ConfigError(f"lora.alpha is {self.alpha}: it must be above 0")
+        if self.variant not in ("lora", "rslora", "dora"):
+            raise ConfigError(f"lora.variant is {self.variant}: allowed are lora, rslora and dora")
+        if self.base_dtype not in ("float32", "bfloat16"):
+            raise ConfigError(
+                f"lora.base_dtype is {self.base_dtype}: allowed are float32 and bfloat16"
+            )
+        if not self.targets:
+            raise ConfigError(f"lora.targets is empty: give {', '.join(TARGETS)} or names of maps")
+
+    @property
+    def scale(self) -> float:
+        """The number that the adapters' products are multiplied by."""
+        return lora_scale(self.rank, self.alpha, self.variant)
+
+
+def find_targets(params: PyTree, targets: tuple[str, ...]) -> list[str]:
+    """Paths of the linear maps with these names, or in these sets of names.
+
+    A name matches the end of a path, at a ``/``: ``query``, ``self_attention/query``,
+    ``blocks/0/self_attention/query``.
+
+    Args:
+        params: Parameters of the model with their declarations, real or abstract.
+        targets: Names and sets of :data:`TARGETS`.
+
+    Raises:
+        ConfigError: One of them matches nothing.
+
+    Example:
+        >>> kernel = nnx.Param(jnp.zeros((2, 2)), axes=("embed", "mlp"))
+        >>> params = {"feed_forward": {"up": {"kernel": kernel}, "down": {"kernel": kernel}}}
+        >>> find_targets(params, ("up",)), find_targets(params, ("mlp",))
+        (['feed_forward/up'], ['feed_forward/down', 'feed_forward/up'])
+    """
+    maps = sorted(
+        name.removesuffix("/kernel") for name, param in _leaves(params) if _is_map(name, param)
+    )
+    found: set[str] = set()
+    for target in targets:
+        ends = tuple(f"/{name}" for name in TARGETS.get(target, (target.strip("/"),)))
+        matched = {name for name in maps if f"/{name}".endswith(ends)}
+        if not matched:
+            known = dict.fromkeys(name.rpartition("/")[2] for name in maps)
+            raise ConfigError(
+                f"lora.targets is {target}: the model has no linear map of that name; there are "
+                f"{', '.join(known)}, and the sets {', '.join(TARGETS)}"
+            )
+        found |= matched
+    return sorted(found)
+
+
+def _leaves(params: PyTree) -> list[tuple[str, Any]]:
+    is_param = lambda node: isinstance(node, nnx.Variable)
+    found = jax.tree_util.tree_leaves_with_path(params, is_leaf=is_param)
+    return [(path_name(path), param) for path, param in found]
+
+
+def _is_map(name: str, param: nnx.Param) -> bool:
+    axes = param.get_metadata("axes", ())
+    return name.endswith("/kernel") and sum(axis != LAYERS for axis in axes) == 2
+
+
+def lora(config: LoRAConfig, trained: Callable[[str], bool] = lambda path: False) -> Partition:
+    """Trains adapters of linear maps; all other parameters are frozen.
+
+    The adapters' parameters lie beside the kernels: ``.../query/lora_a``. ``B`` begins at 0, so
+    that the model of step 0 computes what the base computes, bit for bit.
+
+    Args:
+        config: The adapters.
+        trained: Whether a parameter, by path, is trained itself, such as those of a new head.
+
+    Raises:
+        ConfigError: ``config.rank`` is 0; when split, a target matches no linear map, or the rank
+            is above the rows or columns of one.
+
+    Source: Hu et al. 2021, arXiv:2106.09685 (row B39).
+    """
+    if config.rank < 1:
+        raise ConfigError("lora.rank is 0: adapters need a rank of 1 or more")
+    whole = where(trained)
+
+    def split(params: PyTree, rngs: nnx.Rngs) -> tuple[PyTree, PyTree]:
+        itself, frozen = whole.split(params, rngs)
+        known = dict(_leaves(params))
+        adapters: dict[str, Any] = {}
+        for name in find_targets(params, config.targets):
+            if trained(f"{name}/kernel"):
+                continue
+            kernel = known[f"{name}/kernel"]
+            _check_rank(config.rank, name, kernel.shape[-2:])
+            made = init_adapter(kernel, config.rank, config.variant == "dora", rngs)
+            adapters |= {f"{name}/{leaf}": param for leaf, param in made.items()}
+        return overlay(itself, unflatten_dict(adapters)), _cast(frozen, config.base_dtype)
+
+    def merge(graph: Any, trainable: PyTree, frozen: PyTree, key: Any = None) -> nnx.Module:
+        adapters, itself = split_adapters(trainable)
+        model = nnx.merge(graph, overlay(frozen, unflatten_dict(itself)))
+        return with_adapters(model, adapters, config.scale, config.dropout, key)
+
+    how = {"scale": config.scale, "variant": config.variant}
+    return Partition(split, merge, {"lora": how})
+
+
+def _check_rank(rank: int, name: str, shape: tuple[int, int]) -> None:
+    if rank > min(shape):
+        raise ConfigError(
+            f"lora.rank is {rank}: {name} is {shape[0]} x {shape[1]}, so that at most "
+            f"{min(shape)} makes sense"
+        )
+
+
+def _cast(frozen: PyTree, dtype: str) -> PyTree:
+    if dtype == "float32":
+        return frozen
+
+    def cast(param: nnx.Param) -> Any:
+        value = param.get_value()
+        return param.replace(value.astype(jnp.dtype(dtype))) if is_matrix(param) else param
+
+    return jax.tree.map(cast, frozen, is_leaf=lambda node: isinstance(node, nnx.Variable))
+
+
+def split_adapters(trainable: PyTree) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """Adapters by the path of their map, and what is trained itself, by name.
+
+    Example:
+        >>> split_adapters({"up": {"lora_a": 1, "lora_b": 2}, "labels": {"bias": 3}})
+        ({'up': {'lora_a': 1, 'lora_b': 2}}, {'labels/bias': 3})
+    """
+    adapters: dict[str, dict[str, Any]] = {}
+    itself = {}
+    for name, value in flatten_dict(trainable).items():
+        where_, _, leaf = name.rpartition("/")
+        if leaf in LEAVES:
+            adapters.setdefault(where_, {})[leaf] = value
+        else:
+            itself[name] = value
+    return adapters, itself
+
+
+def with_adapters(
+    model: Any,
+    adapters: Mapping[str, Mapping[str, Any]],
+    scale: float | Mapping[str, float],
+    dropout_rate: float = 0.0,
+    key: Any = None,
+) -> Any:
+    """The model with adapters on some of its linear maps; the model that is given does not change.
+
+    Args:
+        model: A module.
+        adapters: By path of the map: ``lora_a``, ``lora_b`` and perhaps ``lora_magnitude``.
+        scale: What the adapters' products are multiplied by, of all or by path of the map.
+        dropout_rate: Dropout of their inputs.
+        key: Random key of it; None is no dropout.
+
+    Raises:
+        ConfigError: There is no linear map at a path.
+    """
+    left = dict.fromkeys(sorted(adapters))
+    numbers = {name: i for i, name in enumerate(left)}
+
+    def adapted(path: str, module: Any) -> LoRALinear | None:
+        if path not in adapters or not LoRALinear.fits(module):
+            return None
+        del left[path]
+        one = adapters[path]
+        arrays = (one["lora_a"], one["lora_b"], one.get("lora_magnitude"))
+        keys = None
+        if key is not None and dropout_rate:
+            here = jax.random.fold_in(key, numbers[path])
+            layers = one["lora_a"].shape[:-2]
+            keys = jax.random.split(here, layers) if layers else here
+        params = adapter_parameters(module.kernel, *arrays)
+        return LoRALinear(module, params, _scale_of(scale, path), dropout_rate, keys)
+
+    made = replaced(model, adapted)
+    if left:
+        raise ConfigError(
+            f"lora.targets: {next(iter(left))} is no linear map that an adapter can be put on"
+        )
+    return made
+
+
+def merged(params: PyTree, frozen: PyTree, scale: float | Mapping[str, float]) -> dict[Any, Any]:
+    """The parameters of a plain model that computes what the frozen one and its adapters compute.
+
+    Kernels with adapters are float32, and float32 too where the frozen ones are bfloat16.
+
+    Args:
+        params: What was trained: adapters, and parameters that were trained themselves.
+        frozen: The other parameters.
+        scale: What the adapters' products are multiplied by, of all or by path of the map.
+
+    Example:
+        >>> adapter = {"lora_a": np.ones((2, 1)), "lora_b": np.ones((1, 2))}
+        >>> merged({"up": adapter}, {"up": {"kernel": np.eye(2), "bias": np.zeros(2)}}, 0.5)["up"]
+        {'bias': array([0., 0.]), 'kernel': array([[1.5, 0.5],
+               [0.5, 1.5]], dtype=float32)}
+    """
+    adapters, itself = split_adapters(params)
+    leaves = flatten_dict(frozen) | itself
+    for name, adapter in adapters.items():
+        kernel = leaves[f"{name}/kernel"]
+        arrays = [np.asarray(adapter[leaf], np.float32) for leaf in LEAVES if leaf in adapter]
+        whole, own = np.asarray(kernel, np.float32), _scale_of(scale, name)
+        leaves[f"{name}/kernel"] = _merged_kernel(whole, arrays, own)
+    return unflatten_dict(leaves)
+
+
+def _merged_kernel(kernel: np.ndarray, arrays: list[np.ndarray], scale: float) -> np.ndarray:
+    """Of one layer, or of stacked ones."""
+    if kernel.ndim > 2:
+        layers = zip(kernel, *arrays, strict=True)
+        return np.stack([_merged_kernel(k, list(rest), scale) for k, *rest in layers])
+    a, b, *magnitude = map(jnp.asarray, arrays)
+    return np.asarray(low_rank_kernel(jnp.asarray(kernel), a, b, scale, *magnitude))
+
+
+def _scale_of(scale: float | Mapping[str, float], name: str) -> float:
+    return scale[name] if isinstance(scale, Mapping) else scale

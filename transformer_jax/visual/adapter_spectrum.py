@@ -1,0 +1,64 @@
+"""Singular values of what adapters add to their maps (row B39)."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from transformer_jax.visual.figures import new_figure, save
+
+__all__ = ["plot_spectra", "spectra"]
+
+# Colours that are told apart without red and green (Okabe and Ito 2008).
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+
+
+def spectra(changes: Mapping[str, np.ndarray], rank: int) -> dict[str, np.ndarray]:
+    """The ``rank`` largest singular values of each change of a kernel, largest first.
+
+    Example:
+        >>> spectra({"query": np.diag([3.0, 0.0, 1.0])}, 2)["query"].tolist()
+        [3.0, 1.0]
+    """
+    return {
+        name: np.linalg.svd(change, compute_uv=False)[:rank] for name, change in changes.items()
+    }
+
+
+def plot_spectra(found: Mapping[str, np.ndarray], path: Path, *, title: str) -> None:
+    """Writes the singular values of each map against their number, a panel for each kind of map.
+
+    Lines are layers, darker towards the output. Values below a millionth of the largest, which are
+    rounding, are not drawn.
+
+    Args:
+        found: Singular values by path of the map.
+        path: Where to; its suffix says PNG, SVG or HTML.
+        title: Of the picture.
+
+    Raises:
+        ConfigError: Another suffix.
+    """
+    kinds: dict[str, list[str]] = {}
+    for name in found:
+        kinds.setdefault("/".join(name.split("/")[-2:]), []).append(name)
+    columns = min(4, len(kinds))
+    rows = -(-len(kinds) // columns)
+    figure = new_figure(3.0 * columns + 0.6, 2.6 * rows + 0.9)
+    grid = list(figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat)
+    least = 1e-6 * max(float(values.max()) for values in found.values())
+    for ax in grid[len(kinds) :]:
+        ax.set_axis_off()
+    for i, (ax, (kind, names)) in enumerate(zip(grid, kinds.items(), strict=False)):
+        for layer, name in enumerate(names, 1):
+            shown = np.where(found[name] > least, found[name], np.nan)
+            numbers = np.arange(1, len(shown) + 1)
+            strength = 0.3 + 0.7 * layer / len(names)
+            ax.plot(numbers, shown, "o-", ms=3, lw=1.2, alpha=strength, color=COLORS[i % 7])
+        ax.set_title(kind.replace("_", " "), fontsize=9)
+        ax.set_yscale("log")
+        ax.grid(alpha=0.3)
+    figure.supxlabel("number of the singular value", fontsize=9)
+    figure.supylabel("singular value of the change", fontsize=9)
+    figure.suptitle(f"{title}\nlines are layers, darker towards the output", fontsize=10)
+    save(figure, path, title=title)
