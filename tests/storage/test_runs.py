@@ -18,7 +18,7 @@ from transformer_jax.cli.main import main
 from transformer_jax.data.corpora import phrasebook
 from transformer_jax.storage.copies import fetched
 from transformer_jax.storage.objects import Objects
-from transformer_jax.training.stored import verify
+from transformer_jax.training.verification import verify
 
 ROOT = Path(__file__).parents[2]
 STEPS = 60

@@ -25,10 +25,11 @@ from transformer_jax.training.metrics import read_metrics
 from transformer_jax.training.partition import EVERYTHING, Partition, merging, overlay, where
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.state import digest, split
-from transformer_jax.training.stored import FROZEN, Score, load_params, verify
+from transformer_jax.training.stored import FROZEN, Score, load_params
 from transformer_jax.training.task import Data, Metric, Task
 from transformer_jax.training.trainer import Trainer
 from transformer_jax.training.trees import flatten_dict
+from transformer_jax.training.verification import verify
 
 
 class Layer(nnx.Module):

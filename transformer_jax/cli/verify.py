@@ -34,7 +34,7 @@ class Verify:
         from transformer_jax.interop.hf_run_directory import HFRunDirectory
         from transformer_jax.predictors.runs import load_language, open_directory
         from transformer_jax.storage.copies import fetched
-        from transformer_jax.training.stored import verify
+        from transformer_jax.training.verification import verify
 
         run = open_directory(fetched(self.run))  # all of it, also what only training reads
         if isinstance(run, HFRunDirectory):

@@ -4,7 +4,7 @@ import copy
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import numpy as np
 from flax import nnx
@@ -14,8 +14,6 @@ from transformer_jax.decoding.line_translator import LineTranslator
 from transformer_jax.decoding.ngram import NgramLanguageModel
 from transformer_jax.decoding.options import BeamSearchConfig
 from transformer_jax.decoding.requests import (
-    Continuation,
-    GenerationRequest,
     LanguageModel,
     TextScore,
 )
@@ -24,8 +22,17 @@ from transformer_jax.decoding.translator import Translator
 from transformer_jax.encoding.vectors import Layers, Pool
 from transformer_jax.errors import ConfigError
 from transformer_jax.predictors.base import Predictor, listed, truncation
+from transformer_jax.predictors.generation_settings import (
+    GenerationConfig,
+    GenerationSettings,
+    check_returned,
+    generated,
+    is_hf,
+    request_of,
+    requests_of,
+)
 from transformer_jax.predictors.hf_generation import HFTextGenerator
-from transformer_jax.predictors.results import GeneratedText, with_alternatives
+from transformer_jax.predictors.results import GeneratedText
 from transformer_jax.predictors.runs import (
     as_trained,
     is_ngram_run,
@@ -40,29 +47,6 @@ if TYPE_CHECKING:
     from transformer_jax.predictors.engines import EngineConfig
 
 __all__ = ["GenerationSettings", "LanguageModelPredictor", "TranslationPredictor", "generated"]
-
-# "hf" decodes as generate(do_sample=False) of Hugging Face transformers does, with the
-# checkpoint's generation config for each setting that is None.
-GenerationConfig = Literal["hf"] | None
-
-
-class GenerationSettings(TypedDict, total=False):
-    """Settings of text generation, each optional."""
-
-    max_new_tokens: int  # 128 if left out
-    temperature: float  # 1 if left out; 0 is greedy
-    top_k: int | None  # sample from the k most probable tokens
-    top_p: float | None  # from the fewest tokens that hold this probability
-    min_p: float | None  # from tokens at least this fraction as probable as the most probable
-    repetition_penalty: float  # above 1 makes repeated tokens less probable
-    no_repeat_ngram_size: int  # no n-gram of this size is repeated; 0 is no limit
-    stop: str | Sequence[str]  # the text ends before the first of these strings
-    num_beams: int  # more than 1 is beam search instead of sampling
-    num_return_sequences: int  # texts of each prompt
-    seed: int  # random seed for sampling
-    # The name of an adapter of with_adapters, or one for each prompt.
-    adapter: str | Sequence[str | None] | None
-    generation_config: GenerationConfig  # "hf": greedy and beam search as transformers has them
 
 
 class TranslationPredictor(Embedding, Predictor):
@@ -145,12 +129,12 @@ class TranslationPredictor(Embedding, Predictor):
             "num_return_sequences": num_return_sequences,
             "length_penalty": length_penalty,
         }
-        if _is_hf(generation_config):
+        if is_hf(generation_config):
             if self._hf is None:
                 raise ConfigError(f"{self._path}: CTranslate2 has no generation config of hf")
             return _first(texts, [*map(generated, self._hf(listed(texts), _given(given)))])
         returned, beams = given.pop("num_return_sequences"), num_beams or BeamSearchConfig.num_beams
-        _check_returned(returned, beams)
+        check_returned(returned, beams)
         search = BeamSearchConfig(**_given({**given, "nbest": returned}))
         lines = map(self._prepare, listed(texts))
         with truncation(lambda: self._translator.counts["cut"]):
@@ -281,9 +265,9 @@ class LanguageModelPredictor(Predictor):
             ConfigError: A setting is unknown or out of range.
             NumericsError: The model computed NaN or infinity.
         """
-        if _is_hf(settings.get("generation_config")):
+        if is_hf(settings.get("generation_config")):
             return _first(prompts, self._by_hf_config(listed(prompts), settings))
-        requests = _requests(list(map(self._prepare, listed(prompts))), settings)
+        requests = requests_of(list(map(self._prepare, listed(prompts))), settings)
         with truncation(lambda: getattr(self._language, "counts", {}).get("cut", 0)):
             found = self._language.generate(requests)
         return _first(prompts, list(map(generated, found)))
@@ -331,9 +315,9 @@ class LanguageModelPredictor(Predictor):
         for name in ("num_beams", "num_return_sequences"):
             if settings.get(name, 1) != 1:
                 raise ConfigError(f"{name}: an answer is sampled or greedy, and one: leave it out")
-        if _is_hf(settings.get("generation_config")):
+        if is_hf(settings.get("generation_config")):
             raise ConfigError("generation_config: answers have none: leave it out")
-        request = _request("", settings)
+        request = request_of("", settings)
         if self._chat is None:
             from transformer_jax.predictors.chats import answering
 
@@ -348,17 +332,12 @@ class LanguageModelPredictor(Predictor):
             prompt: The prompt.
             **settings: As of :meth:`generate`, without beams.
         """
-        return iter(self._language.stream(_request(self._prepare(prompt), settings)))
+        return iter(self._language.stream(request_of(self._prepare(prompt), settings)))
 
     def score(self, texts: str | Iterable[str]) -> TextScore | list[TextScore]:
         """The log-probability of a text and of each of its tokens, in nats, or a list of them."""
         found = list(self._language.score([self._prepare(text) for text in listed(texts)]))
         return found[0] if isinstance(texts, str) else found
-
-
-def _check_returned(number: int | None, beams: int) -> None:
-    if number is not None and not 1 <= number <= beams:
-        raise ConfigError(f"num_return_sequences is {number}: must be 1 to num_beams, {beams}")
 
 
 def _first(texts: str | Iterable[str], found: list[GeneratedText]) -> Any:
@@ -368,61 +347,3 @@ def _first(texts: str | Iterable[str], found: list[GeneratedText]) -> Any:
 
 def _given(settings: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value is not None}
-
-
-def _is_hf(generation_config: str | None) -> bool:
-    """Whether the checkpoint's generation config applies.
-
-    Raises:
-        ConfigError: The value is neither None nor ``"hf"``.
-    """
-    if generation_config not in (None, "hf"):
-        raise ConfigError(f"generation_config is {generation_config!r}: must be None or 'hf'")
-    return generation_config == "hf"
-
-
-def generated(texts: Sequence[Continuation]) -> GeneratedText:
-    """The first of some texts, with the others as its alternatives."""
-    return with_alternatives(
-        [
-            GeneratedText(
-                one.text, score=one.score, tokens=one.tokens, finish_reason=one.finish_reason
-            )
-            for one in texts
-        ]
-    )
-
-
-def _requests(prompts: list[str], settings: GenerationSettings) -> list[GenerationRequest]:
-    """Prompts with their settings; each may have an adapter of its own."""
-    adapter = settings.get("adapter")
-    if adapter is None or isinstance(adapter, str):
-        return [_request(prompt, settings) for prompt in prompts]
-    if len(adapter) != len(prompts):
-        raise ConfigError(
-            f"adapter names {len(adapter)} adapters for {len(prompts)} prompts: one name, or one "
-            f"for each prompt"
-        )
-    each = zip(prompts, adapter, strict=True)
-    return [_request(prompt, {**settings, "adapter": name}) for prompt, name in each]
-
-
-def _request(prompt: str, settings: GenerationSettings) -> GenerationRequest:
-    """A prompt with its settings.
-
-    Raises:
-        ConfigError: A setting is unknown or out of range.
-    """
-    known = GenerationSettings.__annotations__
-    if unknown := [name for name in settings if name not in known]:
-        raise ConfigError(
-            f"{unknown[0]} is no setting of generation: use one of {', '.join(known)}"
-        )
-    given: dict[str, Any] = {**settings}
-    given.pop("generation_config", None)
-    stop = given.pop("stop", ())
-    given["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
-    if (beams := given.get("num_beams", 1)) != 1:
-        given["nbest"] = given.pop("num_return_sequences", 1)
-        _check_returned(given["nbest"], beams)
-    return GenerationRequest(prompt, **given)

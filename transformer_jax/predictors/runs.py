@@ -10,6 +10,7 @@ from transformer_jax.config import TransformerConfig
 from transformer_jax.config_dict import from_dict
 from transformer_jax.errors import CheckpointError, ConfigError, DataError, plural
 from transformer_jax.predictors.alignment import aligned_method, has_ends
+from transformer_jax.predictors.checkpoint_names import chosen_checkpoint
 from transformer_jax.recurrent_config import ModelConfig, RecurrentConfig
 
 if TYPE_CHECKING:
@@ -128,30 +129,6 @@ def as_trained(path: Path, *, trim: bool = True) -> Callable[[str], str]:
         return line.lower() if lower else line
 
     return prepare
-
-
-def chosen_checkpoint(text: str) -> tuple[int | Literal["best", "last"], int]:
-    """The checkpoint that a name stands for, and the number of checkpoints to average.
-
-    Raises:
-        ConfigError: The name is none of ``best``, ``last``, a step, ``average:N``.
-
-    Example:
-        >>> chosen_checkpoint("best"), chosen_checkpoint("1200"), chosen_checkpoint("average:5")
-        (('best', 1), (1200, 1), ('last', 5))
-    """
-    kind, _, number = text.partition(":")
-    if text == "best":
-        return "best", 1
-    if text == "last":
-        return "last", 1
-    if text.isdecimal():
-        return int(text), 1
-    if kind == "average" and number.isdecimal() and int(number):
-        return "last", int(number)
-    raise ConfigError(
-        f"checkpoint {text}: must be best, last, a step (1200) or average:N, the mean of the last N"
-    )
 
 
 def family(run: "RunDirectory") -> str:

@@ -12,7 +12,7 @@ from transformer_jax.config_dict import from_dict
 from transformer_jax.decoding.options import BeamSearchConfig, TranslationBatching
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.predictors.base import Predictor
-from transformer_jax.predictors.generation import generated
+from transformer_jax.predictors.generation_settings import generated
 from transformer_jax.predictors.results import GeneratedText
 from transformer_jax.predictors.runs import load, open_directory
 from transformer_jax.speech.audio import AudioConfig

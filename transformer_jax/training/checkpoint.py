@@ -26,14 +26,13 @@ from transformer_jax.training.stored import (
     SCRATCH,
     Loaded,
     Score,
-    VerifyResult,
     check_checkpoint,
     checkpoint_name,
     load_params,
     score_of,
     steps,
-    verify,
 )
+from transformer_jax.training.verification import VerifyResult, verify
 
 __all__ = [
     "Checkpointer",

@@ -26,15 +26,15 @@ __all__ = [
     "SCRATCH",
     "Loaded",
     "Score",
-    "VerifyResult",
     "check_checkpoint",
     "check_frozen",
     "checkpoint_name",
+    "checkpoints_of",
     "load_params",
     "load_parts",
+    "not_finite",
     "score_of",
     "steps",
-    "verify",
     "weights_digest",
 ]
 
@@ -56,14 +56,6 @@ class Loaded(NamedTuple):
     score: Score | None
     manifest: Mapping[str, Any] = {}  # of the newest checkpoint among them, where it has one
     frozen: Mapping[Any, Any] = {}  # what was not trained, where checkpoints do not hold it
-
-
-class VerifyResult(NamedTuple):
-    """What ``verify`` says of one checkpoint."""
-
-    path: Path
-    step: int | None
-    problem: str | None
 
 
 def checkpoint_name(step: int) -> str:
@@ -108,7 +100,12 @@ def check_checkpoint(
     return fields, None if problem is None else f"{path}: {problem}"
 
 
-def _checkpoints(run: str | os.PathLike[str]) -> Path:
+def checkpoints_of(run: str | os.PathLike[str]) -> Path:
+    """The folder of the checkpoints of a run.
+
+    Raises:
+        CheckpointError: There is none.
+    """
     path = Path(run).absolute()
     if not path.is_dir():
         raise CheckpointError(f"{run}: no such run directory")
@@ -171,7 +168,7 @@ def weights_digest(
     Raises:
         CheckpointError: Not a run directory, no such step, or nothing that verifies.
     """
-    directory = _checkpoints(run)
+    directory = checkpoints_of(run)
     chosen = _unpruned(directory, lambda: _chosen(directory, which, average))
     said = json.dumps([(_item(one, average), one) for one in chosen], sort_keys=True)
     return hashlib.sha256(said.encode()).hexdigest()
@@ -190,7 +187,7 @@ def load_parts(
     """
     if average < 1:
         raise ConfigError(f"average is {average}: at least 1 checkpoint is needed")
-    directory = _checkpoints(run)
+    directory = checkpoints_of(run)
     return _unpruned(directory, lambda: _load(directory, which, average))
 
 
@@ -332,7 +329,7 @@ def _finite_item(path: Path, fields: Mapping[str, Any], item: str) -> dict[str, 
     return values
 
 
-def _not_finite(path: Path, fields: Mapping[str, Any]) -> str | None:
+def not_finite(path: Path, fields: Mapping[str, Any]) -> str | None:
     """What is wrong with the numbers of a verified checkpoint, in words, or None."""
     try:
         for item in {name.split("/")[0] for name in fields["tree"]} & {"params", "ema_params"}:
@@ -376,32 +373,3 @@ def _best(manifests: list[dict[str, Any]]) -> int:
         if score is not None and (top is None or not top.beats(score)):
             best = place
     return best
-
-
-def verify(run: str | os.PathLike[str]) -> list[VerifyResult]:
-    """What can be said of every checkpoint of a run, newest first; nothing is changed.
-
-    Raises:
-        CheckpointError: Not a run directory.
-    """
-    directory = _checkpoints(run)
-    findings, trained = [], None
-    for step in steps(directory):
-        path = directory / checkpoint_name(step)
-        fields, problem = check_checkpoint(path)
-        if problem is None and fields is not None:
-            problem, trained = _not_finite(path, fields), trained or fields
-        if problem is None or path.exists():  # training removes old ones meanwhile
-            findings.append(VerifyResult(path, step, problem))
-    if trained is not None and "frozen" in trained:
-        kept = directory.parent / FROZEN / checkpoint_name(0)
-        fields, problem = check_frozen(directory.parent, trained)
-        if problem is None and fields is not None:
-            problem = _not_finite(kept, fields)
-        findings.append(VerifyResult(kept.parent, 0, problem))
-    for path in sorted(directory.iterdir()):
-        if SCRATCH in path.name:
-            findings.append(VerifyResult(path, None, f"{path}: a save that did not finish"))
-        elif path.name.startswith(DAMAGED):
-            findings.append(VerifyResult(path, None, f"{path}: was found damaged and set aside"))
-    return findings
