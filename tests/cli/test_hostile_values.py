@@ -116,6 +116,8 @@ def arguments_of(name, flag, runs, folder):
         "score": [decoder, text],
         "prefer": [decoder, text] if flag == "output" else [decoder, text, "--output", output],
         "chat": [decoder] if flag == "template" else [decoder, "--template", "mistral"],
+        "transcribe": [translator, text],
+        "diversity": [decoder, text],
         "fill-mask": [readers["fill-mask"], "a [MASK]"],
         "classify": [readers["threshold" if flag == "threshold" else "classify"], "a cab"],
         "tag": [readers["tag"], "a cab"],
@@ -134,6 +136,8 @@ def arguments_of(name, flag, runs, folder):
         "verify": [translator],
         "export": [translator, output],
         "convert": [readers["folder"], output],
+        "merge": [decoder] if flag == "output" else [decoder, "--output", output],
+        "spectrum": [decoder],
         "launch": ["true"],
     }[name]  # fmt: skip
     if name == "score" and flag in ("source", "target"):

@@ -77,7 +77,10 @@ def test_version(capsys):
     ("arguments", "says"),
     [
         (["tranlate", "run"], "unknown command tranlate: did you mean translate? there are"),
-        (["xyzzy"], "unknown command xyzzy: there are translate, generate, prompt, score"),
+        (
+            ["xyzzy"],
+            "unknown command xyzzy: there are translate, transcribe, generate, chat, prompt, score",
+        ),
         (["translate", "run", "--num-beems", "3"], "did you mean --num-beams?"),
         (["translate", "run", "--num-beems=3"], "did you mean --num-beams?"),
         (["score", "run", "--scource", "a", "--target", "b"], "did you mean --source?"),

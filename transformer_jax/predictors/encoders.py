@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.predictors.alignment import aligned_method
 from transformer_jax.predictors.runs import (
     ENCODERS,
     FINE_TUNED,
@@ -199,7 +200,8 @@ def template_of(run: "RunDirectory", tokenizer: "Tokenizer") -> "SpecialTokensTe
 
     published = run.read_config().get("published")
     if not isinstance(published, dict):
-        return decoder_template(tokenizer) if family(run) == "decoder-task" else None
+        classifies = family(run) == "decoder-task" and aligned_method(run) is None
+        return decoder_template(tokenizer) if classifies else None
     if family(run) == "decoder-task":
         before, between, after = tokenizer.template or SpecialTokensTemplate((), (), ())
         # The class comes from the last token that is not padding, even if a text ends with one.
