@@ -79,7 +79,7 @@ def test_version(capsys):
         (["tranlate", "run"], "unknown command tranlate: did you mean translate? there are"),
         (
             ["xyzzy"],
-            "unknown command xyzzy: there are translate, transcribe, generate, chat, prompt, score",
+            "unknown command xyzzy: there are translate, transcribe, generate, chat",
         ),
         (["translate", "run", "--num-beems", "3"], "did you mean --num-beams?"),
         (["translate", "run", "--num-beems=3"], "did you mean --num-beams?"),

@@ -4,13 +4,12 @@ import dataclasses
 from typing import Any, ClassVar, Literal
 
 from transformer_jax.config import TransformerConfig
-from transformer_jax.config_dict import from_dict
 from transformer_jax.data.preferences import PreferenceData, PreferenceKind
-from transformer_jax.errors import CheckpointError, ConfigError, at_least
+from transformer_jax.errors import ConfigError, at_least
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig
 from transformer_jax.runs.encoder_settings import EncoderTraining
-from transformer_jax.runs.settings import StartConfig, TokenizerConfig
+from transformer_jax.runs.settings import StartConfig, TokenizerConfig, read_run
 from transformer_jax.runs.sizing import with_defaults
 from transformer_jax.training.loop import LoopConfig
 from transformer_jax.training.on_policy import KLControl, OnPolicy
@@ -250,14 +249,9 @@ def read(directory: RunDirectory) -> PreferenceRun | PolicyRun:
     Raises:
         CheckpointError: ``config.json`` is damaged, or of another kind of run.
     """
-    fields = directory.read_config()
-    try:
-        run: Any = from_dict(PolicyRun if "reward" in fields else PreferenceRun, fields)
-    except (ConfigError, TypeError, AttributeError) as error:
-        raise CheckpointError(
-            f"{directory.config}: {error}: no run of preferences, or of another version"
-        ) from None
-    return dataclasses.replace(run, output=str(directory.path))
+    kind: Any = PolicyRun if "reward" in directory.read_config() else PreferenceRun
+    run: PreferenceRun | PolicyRun = read_run(kind, directory, "a run of preferences")
+    return run
 
 
 def _adamw(peak: float) -> OptimizerConfig:

@@ -4,14 +4,13 @@ import dataclasses
 from typing import Any, ClassVar, Literal
 
 from transformer_jax.config import TransformerConfig
-from transformer_jax.config_dict import from_dict
 from transformer_jax.data.documents import TextData, TextOptions
 from transformer_jax.data.labeled import LabeledData
 from transformer_jax.data.labeled_files import LabeledTask
-from transformer_jax.errors import CheckpointError, ConfigError, at_least
+from transformer_jax.errors import at_least
 from transformer_jax.model_presets import PRESETS, bert
 from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig
-from transformer_jax.runs.settings import StartConfig, TokenizerConfig
+from transformer_jax.runs.settings import StartConfig, TokenizerConfig, read_run
 from transformer_jax.runs.sizing import with_defaults, without_attention_dropout
 from transformer_jax.tasks.masked_lm_task import MaskingConfig
 from transformer_jax.training.loop import LoopConfig
@@ -164,14 +163,9 @@ def read(directory: RunDirectory) -> PretrainRun | FinetuneRun:
     Raises:
         CheckpointError: ``config.json`` is damaged, or of another kind of run.
     """
-    fields = directory.settings()
-    try:
-        run: Any = from_dict(FinetuneRun if "task" in fields else PretrainRun, fields)
-    except (ConfigError, TypeError, AttributeError) as error:
-        raise CheckpointError(
-            f"{directory.config}: {error}: not the run of an encoder, or of another version"
-        ) from None
-    return dataclasses.replace(run, output=str(directory.path))
+    kind: Any = FinetuneRun if "task" in directory.settings() else PretrainRun
+    run: PretrainRun | FinetuneRun = read_run(kind, directory, "the run of an encoder")
+    return run
 
 
 def _adamw(peak: float, warmup: int | float | None, final: float = 0.0) -> OptimizerConfig:

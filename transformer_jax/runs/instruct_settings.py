@@ -12,11 +12,10 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.config_dict import from_dict
-from transformer_jax.errors import CheckpointError, ConfigError, at_least
+from transformer_jax.errors import ConfigError, at_least
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.runs.language_settings import LanguageRun, LanguageTraining
-from transformer_jax.runs.settings import TokenizerConfig
+from transformer_jax.runs.settings import TokenizerConfig, read_run
 from transformer_jax.runs.sizing import with_defaults
 from transformer_jax.training.loop import LoopConfig
 from transformer_jax.training.optimizers import OptimizerConfig
@@ -95,13 +94,7 @@ def read(directory: RunDirectory) -> InstructRun:
     Raises:
         CheckpointError: ``config.json`` is damaged, or of another kind of run.
     """
-    try:
-        run: Any = from_dict(InstructRun, directory.settings())
-    except (ConfigError, TypeError, AttributeError) as error:
-        raise CheckpointError(
-            f"{directory.config}: {error}: not a run of instruction tuning, or of another version"
-        ) from None
-    return dataclasses.replace(run, output=str(directory.path))
+    return read_run(InstructRun, directory, "a run of instruction tuning")
 
 
 def _adamw(peak: float) -> OptimizerConfig:

@@ -12,12 +12,11 @@ from transformer_jax.config import (
     PositionConfig,
     TransformerConfig,
 )
-from transformer_jax.config_dict import from_dict
 from transformer_jax.data.documents import TextData
-from transformer_jax.errors import CheckpointError, ConfigError, at_least
+from transformer_jax.errors import ConfigError, at_least
 from transformer_jax.model_presets import PRESETS
 from transformer_jax.parallel.mesh import DistributedConfig, MeshConfig
-from transformer_jax.runs.settings import StartConfig, TokenizerConfig
+from transformer_jax.runs.settings import StartConfig, TokenizerConfig, read_run
 from transformer_jax.runs.sizing import with_defaults, without_attention_dropout
 from transformer_jax.training.loop import LoopConfig
 from transformer_jax.training.lora import LoRAConfig
@@ -150,13 +149,9 @@ def read(directory: RunDirectory) -> "LanguageRun | NgramRun":
         )
     model = fields.get("model")
     counted = isinstance(model, dict) and model.get("kind") == "ngram"
-    try:
-        run: Any = from_dict(NgramRun if counted else LanguageRun, fields)
-    except (ConfigError, TypeError, AttributeError) as error:
-        raise CheckpointError(
-            f"{directory.config}: {error}: not the run of a language model, or of another version"
-        ) from None
-    return dataclasses.replace(run, output=str(directory.path))
+    kind: Any = NgramRun if counted else LanguageRun
+    run: LanguageRun | NgramRun = read_run(kind, directory, "the run of a language model")
+    return run
 
 
 def _adamw(
