@@ -26,7 +26,7 @@ from transformer_jax.data.added_tokens import has_token
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.language import DecoderLanguageModel
 from transformer_jax.decoding.requests import GenerationRequest
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
 from transformer_jax.predictors.chats import encoder_of, special_names
 from transformer_jax.runs import begin as beginning
@@ -38,6 +38,7 @@ from transformer_jax.runs.instruct_settings import InstructRun, read
 from transformer_jax.runs.train import train as train_run
 from transformer_jax.tasks.instruction_task import Chosen, instruction_tuning, log_chats
 from transformer_jax.tasks.language_model_task import Rows
+from transformer_jax.training.activity import log
 from transformer_jax.training.manifest import atomic_write
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.task import Task
@@ -57,7 +58,7 @@ def begin(run: InstructRun, named: InstructRun) -> tuple[InstructRun, RunDirecto
     run = _with_special_tokens(run, template, start)
     vocab_given = start is None and run.model.vocab_size != named.model.vocab_size
     if start is not None:
-        run = start.settings(run, named)
+        run = _within_positions(start.settings(run, named), named)
         check_layers(run, start)
     run = checks.checked(run, named)
     for path, flag in _files(run):
@@ -76,6 +77,16 @@ def begin(run: InstructRun, named: InstructRun) -> tuple[InstructRun, RunDirecto
     directory = beginning.begin(run, learn, resolve, vocab_given=vocab_given)
     _write_template(directory, template)
     return read(directory), directory, None
+
+
+def _within_positions(run: InstructRun, named: InstructRun) -> InstructRun:
+    """The run with rows that its start has positions for, where no length was asked for."""
+    training, most = run.training, run.model.positions.max_length
+    asked = training.sequence_length != named.training.sequence_length
+    if asked or training.sequence_length <= most:
+        return run
+    log(f"rows of {plural(most, 'token')}, which {run.init_from} has positions for")
+    return dataclasses.replace(run, training=dataclasses.replace(training, sequence_length=most))
 
 
 def _files(run: InstructRun) -> Iterator[tuple[str, str]]:
