@@ -26,9 +26,11 @@ from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.making import make_model
 from transformer_jax.predictors.runs import model_config, open_directory
 from transformer_jax.recurrent_config import RecurrentConfig, RecurrentEmbeddingConfig
+from transformer_jax.runs import instruct, pretraining
 from transformer_jax.runs.checks import checked
-from transformer_jax.runs.encoder_settings import TASK_RUNS
+from transformer_jax.runs.encoder_settings import PRETRAIN_RUNS, TASK_RUNS
 from transformer_jax.runs.initial import load_pretrained
+from transformer_jax.runs.instruct_settings import RUNS as INSTRUCT_RUNS
 from transformer_jax.runs.translation_settings import RUNS
 from transformer_jax.training.run_directory import RunDirectory
 from transformer_jax.training.stored import load_params
@@ -227,6 +229,37 @@ def test_library_tasks_begin_with_word_vectors(file):
         tasks.language_model(TEXT, decoder, tokenizer),
         tasks.masked_lm(TEXT, encoder, tokenizer),
     ):
+        before = nnx.to_pure_dict(nnx.state(task.model(nnx.Rngs(0))))
+        after = task.initial(before)
+        assert not np.array_equal(before["embedding"]["table"], after["embedding"]["table"])
+
+
+def test_runs_of_every_kind_begin_with_word_vectors(folder, file):
+    """A run that starts from nothing keeps what its task begins with."""
+    tokenizer = tokenizer_of()
+    chat = [{"role": "user", "content": "the mouse"}, {"role": "assistant", "content": "a house"}]
+    (folder / "chats.jsonl").write_text(json.dumps({"messages": chat}) + "\n")
+    encoder = PRETRAIN_RUNS["small"][1]
+    encoder = dataclasses.replace(
+        encoder,
+        data=dataclasses.replace(encoder.data, text=f"{folder}/text.txt"),
+        model=transformer(file, decoder_layers=0, head=HeadConfig(mlm_transform=True)),
+        masking=dataclasses.replace(encoder.masking, sentence_objective="none"),
+    )
+    answers = INSTRUCT_RUNS["sft-cpu"][1]
+    answers = dataclasses.replace(
+        answers,
+        data=dataclasses.replace(answers.data, train=f"{folder}/chats.jsonl", validation_size=0.0),
+        model=transformer(file, encoder_layers=0),
+        chat=dataclasses.replace(answers.chat, template="vicuna"),
+    )
+    directory = RunDirectory.create(str(folder / "run"))
+    tokenizer.save(directory.tokenizer)
+    made = [
+        pretraining.make_task(encoder, directory, tokenizer, pretraining.open_run(encoder)),
+        instruct.make_task(answers, directory, tokenizer),
+    ]
+    for task in made:
         before = nnx.to_pure_dict(nnx.state(task.model(nnx.Rngs(0))))
         after = task.initial(before)
         assert not np.array_equal(before["embedding"]["table"], after["embedding"]["table"])

@@ -178,7 +178,7 @@ def make_task(run: InstructRun, directory: RunDirectory, tokenizer: Tokenizer) -
         task,
         test=functools.partial(_test, run, directory, tokenizer),
         partition=partition_for(run),
-        initial=initial_of(run, ("decoder",), tokenizer),
+        initial=initial_of(run, ("decoder",), tokenizer) or task.initial,
         settings=run,
     )
 

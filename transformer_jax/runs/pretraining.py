@@ -81,7 +81,7 @@ def make_task(
         task,
         test=tested,
         partition=partition_of(run.freeze),
-        initial=initial_of(run, ENCODERS, tokenizer),
+        initial=initial_of(run, ENCODERS, tokenizer) or task.initial,
         settings=run,
     )
 

@@ -21,6 +21,7 @@ from transformer_jax.tasks.settings import LanguageModelSettings
 from transformer_jax.training import objectives
 from transformer_jax.training.activity import log
 from transformer_jax.training.task import Data, Task, fingerprint
+from transformer_jax.word_vectors.initialization import initial_embeddings
 
 __all__ = ["Chosen", "instruction_tuning", "log_chats"]
 
@@ -66,6 +67,7 @@ def instruction_tuning(
         flops=lambda batch: training_flops(config, *batch["tokens"].shape),
         regularization=("dropout",) * has_dropout(config),
         tokenizer=tokenizer,
+        initial=initial_embeddings(config, tokenizer),
         settings=LanguageModelSettings(config, "bos"),
     )
 

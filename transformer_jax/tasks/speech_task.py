@@ -36,6 +36,7 @@ from transformer_jax.training import objectives
 from transformer_jax.training.activity import log, working
 from transformer_jax.training.state import split
 from transformer_jax.training.task import Data, Metric, Task, fingerprint
+from transformer_jax.word_vectors.initialization import initial_embeddings
 
 __all__ = ["score_recordings", "shown_scores", "speech_recognition"]
 
@@ -115,6 +116,7 @@ def speech_recognition(
         flops=functools.partial(step_flops, config),
         regularization=regularization(config, label_smoothing),
         tokenizer=tokenizer,
+        initial=initial_embeddings(config, tokenizer),
         settings=SpeechSettings(config, settings),
     )
 
