@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
+from transformer_jax.chat.template import find_template, named_template
 from transformer_jax.cli import decoder_only
 from transformer_jax.cli.main import main as command
 from transformer_jax.errors import CheckpointError, ConfigError
@@ -142,6 +143,15 @@ def test_adapters_merge_into_weights_and_the_base_comes_back(adapted, language, 
     assert "has no adapters" in capfd.readouterr().err
     assert command(given) == 2
     assert "--overwrite" in capfd.readouterr().err
+
+
+def test_merged_weights_keep_the_chat_template(adapted, tmp_path):
+    run = shutil.copytree(adapted, tmp_path / "run")
+    chat = {"chat_template": named_template("vicuna").text, "eos_token": "<eos>"}
+    (run / "tokenizer_config.json").write_text(json.dumps(chat))
+    assert command(["merge", str(run), "--output", str(tmp_path / "plain")]) == 0
+    before, after = find_template(run), find_template(tmp_path / "plain")
+    assert (after.text, after.special) == (before.text, before.special)
 
 
 def test_each_prompt_of_a_batch_chooses_its_adapter(adapted, language, texts, tmp_path):

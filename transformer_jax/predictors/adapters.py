@@ -11,6 +11,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import PyTree
 
+from transformer_jax.chat.template import find_template
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.interop.peft import is_peft_folder, read_peft
 from transformer_jax.predictors.runs import chosen_checkpoint, open_directory
@@ -145,11 +146,14 @@ def write_merged(
     params = frozen if unmerge else run.load_params(which, average=average).params
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), params)
     fields.pop("lora", None)
-    tokenizer = run.load_tokenizer()
+    tokenizer, template = run.load_tokenizer(), find_template(run.path)
     RunDirectory.check_free(output, overwrite=overwrite)
     made = RunDirectory.create(output, overwrite=overwrite)
     made.write(made.config, fields)
     tokenizer.save(made.tokenizer)
+    if template is not None:  # of a run that was trained on conversations
+        chat = {"chat_template": template.text, **template.special}
+        made.write(made.path / "tokenizer_config.json", chat)
     save_converted(made, params, {"config": fields, "tokenizer": tokenizer.sha256})
     return len(adapter.params)
 
