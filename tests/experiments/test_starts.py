@@ -3,6 +3,7 @@
 Row B38. Those of encoders are in ``test_encoder_only.py``.
 """
 
+import dataclasses
 import json
 import logging
 import shutil
@@ -19,7 +20,8 @@ from transformer_jax.data.examples import DECODER_TOKENS
 from transformer_jax.data.tokenizer import load_tokenizer, train_tokenizer
 from transformer_jax.predictors.loading import load as load_predictor
 from transformer_jax.predictors.runs import load
-from transformer_jax.runs.initial import with_new_rows
+from transformer_jax.runs.initial import load_pretrained, with_new_rows
+from transformer_jax.runs.language_settings import RUNS as LANGUAGE_RUNS
 from transformer_jax.training.stored import load_params, load_parts
 from transformer_jax.training.trees import flatten_dict
 
@@ -348,6 +350,21 @@ def test_layers_of_a_decoder_of_classes_are_frozen(start, texts, tmp_path):
     assert not same(before[name.format(1)], after[name.format(1)])
 
 
+@pytest.mark.slow
+def test_adapters_of_a_decoder_of_classes_are_trained_with_its_head(start, texts, tmp_path):
+    """Rows H24, B39: its own new tokens stay near the mean, where adapters tell them apart."""
+    there = start("decoder")
+    command = [word.format(texts=texts) for word in LABELED]
+    given = ["--task.init-from", str(there), "--lora.rank", "2", "--output", f"{tmp_path}/run"]
+    assert encoder_only.main([*command, *given]) == 0
+    names = flatten_dict(load_parts(tmp_path / "run", "last").params)
+    assert {name for name in names if "/lora_" not in name} == {"labels/kernel"}
+    before, after = parameters(there, "best"), parameters(tmp_path / "run")
+    assert same(before["embedding/table"], after["embedding/table"][:-3])
+    [found] = load_predictor(tmp_path / "run")(["um dois"], text_pairs=["três"])
+    assert found
+
+
 OF_CLASSES = [
     (["--task.freeze", "encoder"], "task.freeze is encoder: the model of"),
     (["--task.kind", "tag"], "task.kind is tag: a decoder sees nothing behind a word"),
@@ -363,9 +380,16 @@ def test_a_mistake_about_a_decoder_of_classes_is_one_line(
     assert encoder_only.main([*command, *given, *more]) == 2
     [line] = [line for line in capfd.readouterr().err.splitlines() if "error:" in line]
     assert said in line
-    given = ["--task.lm-loss-weight", "0.5", "--output", str(tmp_path / "run")]
-    assert encoder_only.main([*command, *given]) == 2
-    assert "task.lm_loss_weight is for decoders" in capfd.readouterr().err
+    alone = {
+        "task.lm_loss_weight is for decoders": ["--task.lm-loss-weight", "0.5"],
+        "decoder_layers is 1: a decoder that classifies starts from": [
+            "--model.decoder-layers", "1", "--model.encoder-layers", "0",
+            "--model.head.no-mlm-transform", "--model.head.no-pooler",
+        ],
+    }  # fmt: skip
+    for said, more in alone.items():
+        assert encoder_only.main([*command, *more, "--output", str(tmp_path / "run")]) == 2
+        assert said in capfd.readouterr().err
 
 
 ADDED = ["--tokenizer.add-tokens", "quatro", "--tokenizer.add-special-tokens", "<|user|>"]
@@ -435,6 +459,7 @@ MISTAKES = [
     ("decoder", ["--freeze", "encoder"], "allowed are none, embeddings, decoder, or the number"),
     ("decoder", ["--freeze", "decoder"], "nothing is left to train"),
     ("decoder", ["--freeze", "embeddings", *ADDED], "would never be trained"),
+    ("decoder", ["--lora.rank", "2", *ADDED], "the new tokens quatro, <|user|> would never be"),
     ("decoder", ["--reinit-last", "3"], "reinit_last is 3: there are 2 layers"),
     ("decoder", ["--reinit-last=-1"], "reinit_last is -1"),
     ("decoder", ["--reinit-head"], "the output layer of this model is its embedding table"),
@@ -465,6 +490,16 @@ def test_a_mistake_about_a_start_is_one_line(start, texts, tmp_path, capfd, fami
     code, line = refused(family, texts, tmp_path / "run", capfd, "--init-from", there, *more)
     assert code == 2
     assert said in line
+
+
+def test_a_configuration_that_names_a_tokenizer_gives_way_to_that_of_the_start(start):
+    """Tokens have the ids of the start, also where ``--config`` is that of another run."""
+    named = LANGUAGE_RUNS["char-cpu"][1]
+    tokenizer = dataclasses.replace(named.tokenizer, path="other/tokenizer.json")
+    named = dataclasses.replace(named, tokenizer=tokenizer)
+    there = str(start("decoder"))
+    run = dataclasses.replace(named, init_from=there)
+    assert load_pretrained(there, ("decoder",)).settings(run, named).tokenizer.path is None
 
 
 def test_starts_of_other_families_are_refused(start, published, texts, tmp_path, capfd):

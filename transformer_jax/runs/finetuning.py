@@ -45,6 +45,11 @@ def begin(run: FinetuneRun, named: FinetuneRun) -> tuple[FinetuneRun, RunDirecto
         run = start.settings(run, named, _base(start))
         if start.model.decoder_layers:
             run = _for_decoder(run, start)
+    elif run.model.decoder_layers:
+        raise ConfigError(
+            f"model.decoder_layers is {run.model.decoder_layers}: a decoder that classifies starts "
+            f"from a language model: give --task.init-from, or leave the decoder out"
+        )
     if run.task.lm_loss_weight is not None and not run.model.decoder_layers:
         raise ConfigError(
             "task.lm_loss_weight is for decoders, and this is an encoder: leave it out"

@@ -8,6 +8,7 @@ from typing import Any
 from flax import nnx
 
 from transformer_jax.config import TransformerConfig
+from transformer_jax.data.added_tokens import has_token
 from transformer_jax.data.examples import DECODER_TOKENS
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import CheckpointError, ConfigError, plural
@@ -25,6 +26,10 @@ __all__ = ["check_layers", "initial_of", "partition_for", "partition_of"]
 _ENTRANCE = ("positions", "segments", "embedding_norm", "projection")
 # What comes after the last block: of language models and translators, of labels, of masked tokens.
 _HEADS = ["head/", "labels/", "transform/", "transform_norm/", "next_sentence/"]
+
+# New tokens that also frozen tables may have: at the mean of the others, with noise, the layers
+# above can tell them apart.
+_OWN = frozenset(DECODER_TOKENS)
 
 
 def partition_of(freeze: str, model: TransformerConfig | None = None) -> Partition:
@@ -138,18 +143,7 @@ def check_layers(run: Any, start: Initial) -> None:
     adapters = getattr(run, "lora", None)  # runs that align have none
     if adapters is not None and adapters.rank:
         _check_adapters(run, stack, own)
-        if run.tokenizer != run.tokenizer.learnt:
-            raise ConfigError(
-                f"lora.rank is {adapters.rank}: the tokens of tokenizer.add_tokens would never be "
-                f"trained: leave one of them out"
-            )
-    tables = {"embedding": {"table": 0}, "decoder_embedding": {"table": 0}}
-    added = {*run.tokenizer.add_tokens, *run.tokenizer.add_special_tokens} - {*DECODER_TOKENS}
-    if added and partition_of(freeze, model).split(tables, nnx.Rngs(0))[1]:
-        raise ConfigError(
-            f"{prefix}freeze is {freeze}: the tokens of tokenizer.add_tokens would never be "
-            f"trained: freeze nothing, or add none"
-        )
+    _check_new_tokens(run, start)
     if stack == "encoder" or prefix:  # whose head is new, or beside it
         return
     if own.reinit_head and model.head.tie_word_embeddings:
@@ -158,6 +152,25 @@ def check_layers(run: Any, start: Initial) -> None:
             "--model.head.no-tie-word-embeddings, which gives it a new table, or leave it out"
         )
     _check_anything_is_trained(model, own)
+
+
+def _check_new_tokens(run: Any, start: Initial) -> None:
+    """Refuses new tokens whose rows would stay as they are drawn, but those of labeled examples."""
+    own, adapters, asked = start_config(run), getattr(run, "lora", None), run.tokenizer
+    added = [one for one in (*asked.add_tokens, *asked.add_special_tokens) if one not in _OWN]
+    new = [token for token in added if not has_token(start.tokenizer, token)]
+    if not new:
+        return
+    tables = {"embedding": {"table": 0}, "decoder_embedding": {"table": 0}}
+    setting = f"{own.prefix}freeze is {own.freeze}"
+    if adapters is not None and adapters.rank:
+        setting = f"lora.rank is {adapters.rank}"
+    elif not partition_of(own.freeze, run.model).split(tables, nnx.Rngs(0))[1]:
+        return
+    raise ConfigError(
+        f"{setting}: the new tokens {', '.join(new)} would never be trained: leave it out, or add "
+        f"no tokens, by --tokenizer flags or a --chat.template, that {own.init_from} lacks"
+    )
 
 
 def _check_anything_is_trained(model: TransformerConfig, own: StartConfig) -> None:

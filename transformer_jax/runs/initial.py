@@ -126,6 +126,8 @@ class Initial:
         read = dataclasses.replace(run.data.read, lowercase=self.lowercase)
         run = dataclasses.replace(
             run,
+            # The tokenizer is that of the start; a configuration may name the file of another.
+            tokenizer=dataclasses.replace(run.tokenizer, path=None),
             # How it is computed depends on this machine, not on the other run.
             model=dataclasses.replace(model, compute=run.model.compute),
             data=dataclasses.replace(run.data, read=read),
