@@ -101,6 +101,16 @@ def _refuse_others(folder: Path, fields: Mapping[str, Any]) -> None:
         )
     if fields.get("bias", "none") != "none":
         raise ConfigError(f"{folder}: trains biases (bias {fields['bias']}): only none is read")
+    patterns = fields.get("alpha_pattern") or {}
+    alphas = [fields.get("lora_alpha", 8)]
+    alphas += patterns.values() if isinstance(patterns, dict) else [None]
+    if not all(isinstance(alpha, int | float) and math.isfinite(alpha) for alpha in alphas):
+        raise ConfigError(f"{folder}: lora_alpha and the values of alpha_pattern must be numbers")
+    for key in patterns:
+        try:
+            re.compile(rf"(.*\.)?({key})$")
+        except re.error as error:
+            raise ConfigError(f"{folder}: alpha_pattern {key[:60]!r}: {error}") from None
     for name, value in fields.items():
         if name not in _HARMLESS and value not in (None, False, [], {}):
             raise ConfigError(

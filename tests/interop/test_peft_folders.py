@@ -1,0 +1,39 @@
+"""Damaged folders in PEFT's format end in one line (row B39); whole ones: ``tests/parity``."""
+
+import json
+
+import pytest
+
+from tests.parity import layouts
+from transformer_jax.data.tokenizer import train_tokenizer
+from transformer_jax.errors import ConfigError
+from transformer_jax.interop.peft import CONFIG
+from transformer_jax.predictors.loading import load
+
+SPECIAL = ("<start>", "<pad>", "<stop>", "<unk>", "</s>")
+DAMAGED = [
+    ({"lora_alpha": "much"}, "must be numbers"),
+    ({"lora_alpha": float("nan")}, "must be numbers"),
+    ({"alpha_pattern": ["c_attn"]}, "must be numbers"),
+    ({"alpha_pattern": {"c_attn": None}}, "must be numbers"),
+    ({"alpha_pattern": {"c_(attn": 4}}, "alpha_pattern 'c_\\(attn'"),
+    ({"peft_type": "IA3"}, "LORA is what is read here"),
+]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("peft") / "gpt2"
+    layouts.write("gpt2", folder)
+    train_tokenizer("wordpiece", ["um dois três"], 40, special=SPECIAL).save(
+        folder / "tokenizer.json"
+    )
+    return load(folder)
+
+
+@pytest.mark.parametrize(("fields", "said"), DAMAGED, ids=[str(case[0]) for case in DAMAGED])
+def test_a_configuration_that_says_nothing_is_one_line(base, tmp_path, fields, said):
+    (tmp_path / CONFIG).write_text(json.dumps({"peft_type": "LORA", "lora_alpha": 8} | fields))
+    with pytest.raises(ConfigError, match=said) as found:
+        base.with_adapters({"a": tmp_path})
+    assert "\n" not in str(found.value)
