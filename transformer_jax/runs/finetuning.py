@@ -104,7 +104,10 @@ def _for_decoder(run: FinetuneRun, start: Initial) -> FinetuneRun:
             f"task.lm_loss_weight is {weight}: a classifier keeps no output layer, and that of "
             f"{task.init_from} is not its embedding table: leave it out"
         )
-    weight = (0.5 if tied else 0.0) if weight is None else weight
+    if weight is None:
+        # A classifier has no output layer that would tell; the run that made it knew.
+        before = task_of(start.directory) if start.family in FINE_TUNED else {}
+        weight = before.get("lm_loss_weight", 0.5) if tied else 0.0
     added = dict.fromkeys((*run.tokenizer.add_special_tokens, *DECODER_TOKENS))
     return dataclasses.replace(
         run,

@@ -6,9 +6,11 @@ A training program offers them in four steps.
 2. When a run begins, ``start = load_pretrained(path, families)`` finds what it starts from,
    ``run = start.settings(run, named)`` takes over its model, and ``start.tokenizer`` is the
    tokenizer.
-3. ``Task(partition=partition_of(settings), initial=initial_of(run, families))``: what is trained,
-   and the parameters at step 0 (:mod:`transformer_jax.runs.freezing`).
-4. ``check_layers(run.model, settings)`` refuses layers that the model does not have.
+3. ``check_layers(run, start)`` refuses layers that the model does not have
+   (:mod:`transformer_jax.runs.freezing`).
+4. ``partition=partition_for(run)`` of the ``Task`` is what is trained, ``initial=initial_of(run,
+   families, tokenizer) or task.initial`` the parameters at step 0. Without a start a task has an
+   ``initial`` of its own where word vectors are asked for.
 
 Nothing else of the start is needed later: checkpoints hold what is trained, the run holds what is
 frozen once, and ``config.json`` and ``tokenizer.json`` are its own.
