@@ -365,6 +365,17 @@ def test_adapters_of_a_decoder_of_classes_are_trained_with_its_head(start, texts
     assert found
 
 
+@pytest.mark.slow
+def test_the_same_command_resumes_a_run_whose_template_added_tokens(start, texts, tmp_path, capfd):
+    command = [word.format(texts=texts) for word in LABELED]
+    given = ["--task.init-from", str(start("decoder")), "--output", str(tmp_path / "run")]
+    added = ["--tokenizer.add-special-tokens"]
+    assert encoder_only.main([*command, *given, *added, "<|user|>"]) == 0
+    assert encoder_only.main([*command, *given, *added, "<|user|>", "--resume"]) == 0
+    assert encoder_only.main([*command, *given, *added, "<|other|>", "--resume"]) == 2
+    assert "add-special-tokens ('<|other|>',): the run" in capfd.readouterr().err
+
+
 OF_CLASSES = [
     (["--task.freeze", "encoder"], "task.freeze is encoder: the model of"),
     (["--task.kind", "tag"], "task.kind is tag: a decoder sees nothing behind a word"),

@@ -219,7 +219,10 @@ def _resume_as_asked(family: TrainingProgram, asked: Any, named: Any) -> int:
     def change(stored: Any) -> Any:
         kept = leaves(dataclasses.asdict(stored))
         for name, value in flags.items():
-            if name.partition(".")[0] not in _MAY_CHANGE and kept.get(name) != value:
+            has = kept.get(name)
+            if name == "tokenizer.add_special_tokens" and isinstance(has, list | tuple):
+                has = tuple(has[: len(value)])  # those of a template follow the tokens asked for
+            if name.partition(".")[0] not in _MAY_CHANGE and has != value:
                 raise ConfigError(
                     f"--{name.replace('_', '-')} {value}: the run {asked.output} has "
                     f"{kept.get(name)}: leave the flag out, or choose another --output"
