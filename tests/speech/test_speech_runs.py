@@ -133,6 +133,7 @@ def test_validation_and_tests_have_error_rates(trained):
     assert results["cer"] >= 0
 
 
+@pytest.mark.quick("trained")
 @pytest.mark.parametrize("which", ["trained", "transformer"])
 def test_resumed_is_uninterrupted_bit_for_bit(which, request, tmp_path):
     run = request.getfixturevalue(which)

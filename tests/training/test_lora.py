@@ -91,7 +91,7 @@ def test_an_adapter_of_rank_8_on_a_768_by_768_matrix_has_12288_parameters():
 @pytest.mark.parametrize(
     "how", [{}, {"scan": True}, {"dtype": "bfloat16"}], ids=["looped", "scanned", "bfloat16"]
 )
-@pytest.mark.quick("looped-dora", "scanned-lora", "bfloat16-rslora")
+@pytest.mark.quick("scanned-lora", "bfloat16-rslora")
 def test_step_0_is_the_base_bit_for_bit_and_later_ones_are_not(variant, how):
     make, config = decoder(**how), LoRAConfig(4, targets=("all-linear",), variant=variant)
     graph, trainable, frozen = parts_of(make, config)
@@ -223,6 +223,7 @@ def adapter_run(path, task, mesh=None, **how):
     ],
     ids=["lora", "dora on bfloat16"],
 )
+@pytest.mark.quick("dora on bfloat16")
 def test_a_run_resumes_bit_for_bit_and_stores_adapters_alone(tmp_path, no_curves, config):
     task = adapter_task(config)
     whole = adapter_run(tmp_path / "whole", task).fit(steps=4)

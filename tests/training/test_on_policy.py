@@ -216,6 +216,7 @@ def trainer(path, method, reward=count_of_a, *, control=CONTROL, seed=0, **how):
     return Trainer(task, path, tx, make_mesh(data=4, devices=jax.devices()[:4]), seed, loop=loop)
 
 
+@pytest.mark.quick("grpo")
 @pytest.mark.parametrize("method", ["grpo", "ppo"])
 def test_a_resumed_run_ends_with_the_bits_of_one_that_was_not_interrupted(tmp_path, method):
     trainer(tmp_path / "whole", method).fit(steps=4)

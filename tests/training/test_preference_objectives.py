@@ -94,13 +94,18 @@ def test_the_log_probability_of_a_completion_is_that_of_its_tokens_one_by_one():
     batch = batch_of(found.train)
     total, count = objectives.completion_log_probs(policy, batch)
     data = ROWS.data(found.train, TOKENIZER.pad)
+    one = jax.jit(lambda ids: jax.nn.log_softmax(policy(ids))[0])
     for row, example in enumerate(data.plan.batch(0).indices):
         for side in range(2):
             if example < 0:
                 assert (total[row, side], count[row, side]) == (0, 0)
                 continue
             ids = found.train.store[2 * example + side]
-            log_probs = jax.nn.log_softmax(policy(jnp.asarray(ids[None], jnp.int32))[0])
+            padded = np.zeros(
+                (1, batch["tokens"].shape[2]), np.int32
+            )  # padding behind it is invisible
+            padded[0, : len(ids)] = ids
+            log_probs = np.asarray(one(jnp.asarray(padded)))
             start = found.train.starts[2 * example + side]
             wanted = sum(float(log_probs[t - 1, ids[t]]) for t in range(start, len(ids)))
             assert total[row, side] == pytest.approx(wanted, abs=1e-4)
