@@ -5,8 +5,8 @@ r"""Train a language model from any text, align it, resume a run, compare models
     python -m experiments.decoder_only train gpt2-small --data.text folder/ --mesh.fsdp 4
     python -m experiments.decoder_only train ngram --data.text shakespeare.txt --model.order 5
     python -m experiments.decoder_only instruct sft --init-from models/gpt2 --data.train chats.jsonl
-    python -m experiments.decoder_only align dpo --init-from runs/sft --data.train pairs.jsonl
-    python -m experiments.decoder_only align grpo --init-from runs/sft \
+    python -m experiments.decoder_only align dpo --init-from runs/char-cpu --data.train pairs.jsonl
+    python -m experiments.decoder_only align grpo --init-from runs/char-cpu \
         --data.train prompts.jsonl --reward.file reward.py
     python -m experiments.decoder_only resume runs/char-cpu
     python -m experiments.decoder_only evaluate runs/char-cpu --text more.txt --compare runs/ngram
