@@ -1,6 +1,7 @@
 """``transformer-jax prefer``: pairs from choices, row B40."""
 
 import json
+import shutil
 
 import pytest
 
@@ -60,6 +61,21 @@ def test_a_rule_chooses_by_its_reward(run_command, run, prompts):
     assert all(row["chosen"][0] > row["rejected"][0] for row in rows)
     *_, again = prefer(run_command, run, prompts, "", "--rule", rule)
     assert again == rows
+
+
+def test_prompts_are_lower_cased_for_a_model_of_lower_cased_text(run_command, run, tmp_path):
+    lower, prompts = tmp_path / "lower", tmp_path / "prompts.txt"
+    shutil.copytree(run, lower)
+    config = json.loads((lower / "config.json").read_text())
+    config["data"] = {"read": {"lowercase": True}}
+    (lower / "config.json").write_text(json.dumps(config))
+    found = []
+    for text in ("AB\n", "ab\n"):
+        prompts.write_text(text)
+        found.append(prefer(run_command, lower, prompts, "1\n")[-1])
+        (tmp_path / "pairs.jsonl").unlink()
+    assert found[0] == found[1]
+    assert found[0][0]["prompt"] == "ab"
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,8 @@ def test_a_policy_learns_from_a_file_and_from_a_reward_model(base, files, method
         ("grpo", [*SAMPLES, "--reward.run", "BASE"], "no reward model: train one"),
         ("grpo", ["--align.gae-decay", "0.5"], "align.gae_decay is a setting of ppo"),
         ("ppo", ["--align.kl-coefficient", "0", "--align.kl-target", "2"], "a weight of 0 never"),
+        ("kto", ["--training.gradient-accumulation-steps", "2"], "kto compares all rows"),
+        ("kto", ["--training.mode", "pmap"], "kto compares all rows"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line_before_anything_is_written(
@@ -130,6 +132,43 @@ def test_what_cannot_be_is_refused_in_one_line_before_anything_is_written(
     assert error.startswith("error: ")
     assert said in error
     assert not (files / "run" / "config.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ([], "prompts of at most 12 tokens and completions of at most 12,"),
+        (["--align.max-prompt-length", "10"], "prompts of at most 10 tokens and completions of at"),
+        (["--align.max-new-tokens", "9"], "prompts of at most 15 tokens and completions of at mo"),
+        (["--align.max-prompt-length", "64"], "is 96, but the model has positions for 24 tokens"),
+    ],
+)
+def test_lengths_that_nobody_asked_for_fit_the_positions_of_the_start(
+    base, files, capsys, more, said
+):
+    # Without a reward it ends before anything is written.
+    assert align("grpo", base, files, "run", *more) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_reward_model_with_fewer_positions_than_samples_have_is_refused(
+    base, files, tmp_path, capsys
+):
+    small = language_run(tmp_path / "small", "characters", "rope", "bos", context=8)
+    short = [*SHORT, "--align.max-length", "8", "--training.steps", 1]
+    assert align("reward", small, files, "reward", *short) == 0
+    assert align("grpo", base, files, "run", *SAMPLES, "--reward.run", files / "reward") == 2
+    assert "has positions for 8 tokens, and the sum of" in capsys.readouterr().err
+
+
+def test_a_reference_that_is_cut_short_is_refused_in_one_line(base, files, capsys):
+    assert align("dpo", base, files, "run", *SHORT, "--training.steps", 1) == 0
+    path = files / "run" / "reference.npz"
+    path.write_bytes(path.read_bytes()[:-30])
+    (files / "run" / "results.json").unlink()
+    shutil.rmtree(files / "run" / "checkpoints")
+    assert decoder_only.main(["resume", str(files / "run"), *ONE[:2]]) == 3
+    assert "reference.npz: damaged (" in capsys.readouterr().err.strip().splitlines()[-1]
 
 
 def test_a_run_without_a_start_says_what_it_needs(capsys):

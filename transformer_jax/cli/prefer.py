@@ -61,18 +61,18 @@ class Prefer(PredictionCommand):
             DataError: A file cannot be read or written, or is of other prompts.
         """
         from transformer_jax.data.text import read_lines
+        from transformer_jax.predictors.runs import as_trained, load_language
 
         if not self.temperature:
             raise ConfigError("--temperature is 0: the two samples would be equal: give more")
-        requests = [self._request(line) for line in read_lines(self.prompts, "prompts")]
+        prepare = as_trained(self.run, trim=False)
+        requests = [self._request(prepare(line)) for line in read_lines(self.prompts, "prompts")]
         if not requests:
             raise DataError(f"{self.prompts}: no prompts, it is empty")
         choose, begun = self._chooser(), self._begun([one.prompt for one in requests])
         if begun == len(requests):
             note(f"{self.output}: all {plural(begun, 'prompt')} are done")
             return 0
-        from transformer_jax.predictors.runs import load_language
-
         model = load_language(self.run, self.checkpoint)
         if begun:
             note(f"{self.output}: continued at prompt {begun + 1} of {len(requests)}")

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import logging
 import os
+import zipfile
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -12,7 +13,7 @@ from flax import nnx
 
 from transformer_jax.data.preferences import PreferenceSplits, open_preferences
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import ConfigError, DataError, plural
 from transformer_jax.keys import key_for
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.heads import DecoderSequenceClassifier
@@ -24,7 +25,7 @@ from transformer_jax.runs import checks
 from transformer_jax.runs.alignment_settings import PolicyRun, PreferenceRun, RewardConfig, read
 from transformer_jax.runs.freezing import check_layers, initial_of, partition_of
 from transformer_jax.runs.initial import Initial, load_pretrained
-from transformer_jax.runs.settings import batching_of
+from transformer_jax.runs.settings import batching_of, was_given
 from transformer_jax.runs.train import train as train_run
 from transformer_jax.tasks.on_policy_task import Learning, PromptRows, from_samples
 from transformer_jax.tasks.preference_task import (
@@ -73,14 +74,63 @@ def begin(run: AlignRun, named: AlignRun) -> tuple[AlignRun, RunDirectory, Prefe
     if isinstance(run, PreferenceRun) and run.align.max_length is None:
         align = dataclasses.replace(run.align, max_length=min(LONGEST, run.model.max_length))
         run = dataclasses.replace(run, align=align)
+    if isinstance(run, PolicyRun) and isinstance(named, PolicyRun):
+        run = _within_positions(run, named)
     run = checks.checked(run, named)  # type: ignore[type-var]
     if isinstance(run, PolicyRun):
         checks.check_rows(run)
-        _check_reward(run.reward, start)
+        _check_reward(run, start)
+    else:
+        _check_whole_batches(run)
     splits = open_run(run)
     resolve = functools.partial(_resolved, start)
     directory = beginning.begin(run, lambda: start.tokenizer, resolve, vocab_given=False)
     return read(directory), directory, splits
+
+
+def _within_positions(run: PolicyRun, named: PolicyRun) -> PolicyRun:
+    """The run with prompts and completions that its start has positions for.
+
+    A length that was asked for stays. Completions get at most half of the positions.
+    """
+    align, most = run.align, run.model.max_length
+    prompt, new = align.max_prompt_length, align.max_new_tokens
+    if prompt + new <= most:
+        return run
+    if not _asked(run, named, "max_new_tokens"):
+        asked = _asked(run, named, "max_prompt_length")
+        new = min(new, most - prompt if asked else most // 2)
+    if not _asked(run, named, "max_prompt_length"):
+        prompt = min(prompt, most - new)
+    if min(prompt, new) < 1 or prompt + new > most:
+        return run  # refused, with both numbers
+    log(
+        f"prompts of at most {plural(prompt, 'token')} and completions of at most {new}, which "
+        f"{run.init_from} has positions for"
+    )
+    align = dataclasses.replace(align, max_prompt_length=prompt, max_new_tokens=new)
+    return dataclasses.replace(run, align=align)
+
+
+def _asked(run: PolicyRun, named: PolicyRun, name: str) -> bool:
+    changed: bool = getattr(run.align, name) != getattr(named.align, name)
+    return changed or was_given(f"align.{name}")
+
+
+def _check_whole_batches(run: PreferenceRun) -> None:
+    """Refuses to divide batches of KTO, whose rows are compared with each other."""
+    training = run.training
+    if run.align.method != "kto":
+        return
+    if training.gradient_accumulation_steps > 1:
+        raise ConfigError(
+            f"training.gradient_accumulation_steps is {training.gradient_accumulation_steps}: kto "
+            f"compares all rows of a batch with each other: leave it out"
+        )
+    if training.mode == "pmap":
+        raise ConfigError(
+            "training.mode is pmap: kto compares all rows of a batch with each other: use jit"
+        )
 
 
 def _resolved(start: Initial, run: Any, tokenizer: Tokenizer) -> Any:
@@ -92,8 +142,9 @@ def _resolved(start: Initial, run: Any, tokenizer: Tokenizer) -> Any:
     return run
 
 
-def _check_reward(reward: RewardConfig, start: Initial) -> None:
+def _check_reward(run: PolicyRun, start: Initial) -> None:
     """Refuses rewards that cannot be used, before anything is written."""
+    reward = run.reward
     if (reward.file is None) == (reward.run is None):
         raise ConfigError(
             "samples are rewarded by one of --reward.file FILE.py and --reward.run RUN: give one"
@@ -106,6 +157,12 @@ def _check_reward(reward: RewardConfig, start: Initial) -> None:
         raise ConfigError(
             f"--reward.run {reward.run}: has another tokenizer than {start.directory.path}: train "
             f"a reward model that starts from that run or one like it"
+        )
+    most, (setting, length) = model_config(directory).max_length, checks.length_limit(run)
+    if length > most:
+        raise ConfigError(
+            f"--reward.run {reward.run}: has positions for {plural(most, 'token')}, and {setting} "
+            f"is {length}: lower one of them"
         )
 
 
@@ -207,9 +264,9 @@ def _reference(
 
 def _stored(path: Path, identity: str, encoded: Encoded) -> dict[str, np.ndarray]:
     try:
-        with np.load(path) as file:
+        with path.open("rb") as raw, np.load(raw) as file:
             kept = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: damaged ({error}): begin the run anew") from None
     sizes = {name: (len(store), 2) for name, store in encoded.parts().items()}
     if str(kept.pop("identity", "")) != identity or {k: v.shape for k, v in kept.items()} != sizes:
