@@ -171,6 +171,14 @@ def test_a_reference_that_is_cut_short_is_refused_in_one_line(base, files, capsy
     assert "reference.npz: damaged (" in capsys.readouterr().err.strip().splitlines()[-1]
 
 
+def test_a_model_of_conversations_keeps_its_template(base, files):
+    start, template = files / "start", "{% for m in messages %}{{ m.content }}{% endfor %}"
+    shutil.copytree(base, start)
+    (start / "chat_template.jinja").write_text(template)
+    assert align("simpo", start, files, "run", *SHORT, "--training.steps", 1) == 0
+    assert (files / "run" / "chat_template.jinja").read_text() == template
+
+
 def test_a_run_without_a_start_says_what_it_needs(capsys):
     assert decoder_only.main(["align", "dpo", *ONE]) == 2
     assert "align needs --init-from RUN_OR_FOLDER" in capsys.readouterr().err

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from flax import nnx
 
+from transformer_jax.chat.template import copy_template
 from transformer_jax.data.preferences import PreferenceSplits, open_preferences
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import ConfigError, DataError, plural
@@ -85,6 +86,9 @@ def begin(run: AlignRun, named: AlignRun) -> tuple[AlignRun, RunDirectory, Prefe
     splits = open_run(run)
     resolve = functools.partial(_resolved, start)
     directory = beginning.begin(run, lambda: start.tokenizer, resolve, vocab_given=False)
+    if is_main_process() and not is_reward:
+        copy_template(start.directory.path, directory.path)  # it answers conversations still
+    sync_global_devices("template")
     return read(directory), directory, splits
 
 
