@@ -165,6 +165,22 @@ def test_probability_on_tokens_that_are_never_sampled_escapes_no_penalty():
     np.testing.assert_allclose(found[:, 1:], wanted, rtol=1e-5, atol=1e-5)
 
 
+def test_validation_counts_each_prompt_once():
+    rows = dataclasses.replace(ROWS, batch_size=4)
+    data = rows.data(prompts(6), TOKENIZER, shuffle=False)
+    how = {"how": OnPolicy("grpo", length=6, group_size=2), "special": SPECIAL}
+    of_prompt = lambda model, samples: samples.starts.astype(jnp.float32)
+    total = np.zeros(2)
+    for step in range(data.plan.steps_per_epoch):
+        given = jax.tree.map(jnp.asarray, data.make_batch(data.plan.batch(step)))
+        measured = on_policy.evaluation(
+            functools.partial(on_policy.collect, reward=of_prompt, **how)
+        )
+        total += np.array(measured(policies(), given)["reward"])
+    lengths = [1 + len(text) for text in prompts(6).prompts]
+    assert total.tolist() == [2.0 * sum(lengths), 12.0]
+
+
 def test_returns_of_ppo_are_the_reward_at_the_end_less_the_penalties_before():
     how = OnPolicy("ppo", length=6, group_size=1, gae_decay=1.0)
     made, _ = on_policy.collect(

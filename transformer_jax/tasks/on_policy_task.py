@@ -40,7 +40,8 @@ class PromptRows:
         Args:
             prompts: Their completions are not used.
             tokenizer: Of the model.
-            shuffle: Whether each epoch has an order of its own.
+            shuffle: Whether each epoch has an order of its own; without it, rows that fill the last
+                batch up are not ``counted``.
         """
         ids = [
             [self.first, *row[-(self.max_length - 1) :]] if self.max_length > 1 else [self.first]
@@ -51,9 +52,14 @@ class PromptRows:
         for row, one in zip(tokens, ids, strict=True):
             row[width - len(one) :] = one
         starts = np.array([width - len(one) for one in ids], np.int32)
-        plan = ArrayPlan(len(ids), self.batch_size, self.seed, shuffle)
-        made = lambda rows: {"tokens": tokens[rows], "starts": starts[rows]}
-        return Data(plan, made, fingerprint(plan.fingerprint, [tokens, starts]))
+        arrays = {"tokens": tokens, "starts": starts}
+        if not shuffle:
+            rows = np.arange(-(-len(ids) // self.batch_size) * self.batch_size)
+            arrays = {name: array[rows % len(ids)] for name, array in arrays.items()}
+            arrays["counted"] = (rows < len(ids)).astype(np.float32)
+        plan = ArrayPlan(len(arrays["tokens"]), self.batch_size, self.seed, shuffle)
+        made = lambda rows: {name: array[rows] for name, array in arrays.items()}
+        return Data(plan, made, fingerprint(plan.fingerprint, list(arrays.values())))
 
 
 class Learning(NamedTuple):

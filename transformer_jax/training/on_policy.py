@@ -206,7 +206,7 @@ def collect(
 
     Args:
         model: The policy and its reference.
-        prompts: See :func:`sample`.
+        prompts: See :func:`sample`; sums leave out rows whose ``counted``, if given, is 0.
         key: Of this batch.
         coefficient: ``β``.
         how: The method and its numbers.
@@ -237,12 +237,12 @@ def collect(
         )
         made["advantages"] = gradients.normalized_advantages(found, mask)
         made |= {"returns": returns, "values": values}
-    weight = jnp.float32(len(earned))
-    total = lambda x: (x.sum().astype(jnp.float32), weight)
+    counted = jnp.repeat(prompts.get("counted", jnp.ones(len(prompts["starts"]))), how.group_size)
+    total = lambda x: ((x * counted).sum().astype(jnp.float32), counted.sum())
     sums = {
         "reward": total(earned),
-        "kl": total(away),
-        "completion_length": total(mask),
+        "kl": total(away.sum(1)),
+        "completion_length": total(mask.sum(1)),
         "finished": total(samples.finished),
     }
     return jax.lax.stop_gradient(made), sums
