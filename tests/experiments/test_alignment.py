@@ -65,6 +65,19 @@ def test_a_run_resumes_with_its_reference_and_ends_with_the_same_bits(base, file
     assert use(["generate", str(files / "parts"), "ab", "--max-new-tokens", "3"]) == 0
 
 
+def test_other_validation_pairs_are_not_measured_by_the_reference_of_those_before(
+    base, files, capsys
+):
+    valid = files / "valid.jsonl"
+    valid.write_text((files / "pairs.jsonl").read_text())
+    more = [*SHORT, "--data.valid", valid, "--training.steps", 1]
+    assert align("dpo", base, files, "run", *more) == 0
+    valid.write_text(valid.read_text().replace('"rejected": "cc"', '"rejected": "ef"'))
+    (files / "run" / "results.json").unlink()
+    assert decoder_only.main(["resume", str(files / "run"), *ONE[:2]]) == 3
+    assert "the preferences are not those that the run began" in capsys.readouterr().err
+
+
 @pytest.mark.quick("reward")
 @pytest.mark.parametrize("method", ["ipo", "kto", "simpo", "reward"])
 def test_each_method_trains_from_its_file(base, files, method):

@@ -241,7 +241,8 @@ def _reference(
         DataError: Those that are kept are of other data, or damaged.
     """
     path = Path(directory.path) / REFERENCE
-    identity = rows.data(encoded.train, tokenizer.pad).fingerprint
+    stores = encoded.parts().values()
+    identity = " ".join(rows.data(store, tokenizer.pad).fingerprint for store in stores)
     if path.exists():
         return _stored(path, identity, encoded)
     make = lambda rngs: Decoder(run.model, rngs=rngs)
