@@ -115,7 +115,7 @@ def test_a_named_template_is_used(chat_run, run_command, tmp_path):
 
 
 def test_requests_hold_conversations(chat_run, answers, run_command, tmp_path):
-    rows = [{"messages": answers[:1]}, {"prompt": "a cab"}, {"messages": answers[:3]}]
+    rows = [{"messages": answers[:1]}, {"messages": answers[:3]}]
     path = tmp_path / "requests.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     code, lines, err = run_command("generate", chat_run, "--requests", path, "--json", *FLAGS)
@@ -123,12 +123,19 @@ def test_requests_hold_conversations(chat_run, answers, run_command, tmp_path):
     found = [json.loads(line) for line in lines[:-1]]
     assert found[0]["messages"] == answers[:1]
     assert found[0]["texts"][0]["text"] == answers[1]["content"]
-    assert found[2]["texts"][0]["text"] == answers[3]["content"]
-    assert found[1]["prompt"] == "a cab"
+    assert found[1]["texts"][0]["text"] == answers[3]["content"]
     path.write_text(json.dumps({"messages": answers[:2]}) + "\n")
     code, _, err = run_command("generate", chat_run, "--requests", path)
     assert code == 3
     assert "requests.jsonl:1: the last message is of the assistant" in err
+    path.write_text(json.dumps({"messages": answers[:1], "num_beams": 2}) + "\n")
+    code, _, err = run_command("generate", chat_run, "--requests", path)
+    assert code == 3
+    assert "requests.jsonl:1: num_beams is 2: an answer to messages is sampled or greedy" in err
+    path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"prompt": "a cab"}]))
+    code, _, err = run_command("generate", chat_run, "--requests", path)
+    assert code == 2
+    assert "some lines have a prompt and others messages" in err
 
 
 def test_mistakes_of_conversations_in_python(chat_run):

@@ -162,7 +162,7 @@ class ChatEncoder:
         for i, message in enumerate(chat):
             if message["role"] != "assistant":
                 continue
-            asked = self._render(chat[:i], add_generation_prompt=True)[0] if i else ""
+            asked = self._render(chat[:i], add_generation_prompt=True)[0]
             if not text.startswith(asked):
                 raise DataError(
                     f"message {i + 1}: {self.template.name} writes what stands before this answer "

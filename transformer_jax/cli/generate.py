@@ -113,8 +113,9 @@ class Generate(EngineCommand):
             full=self.on_full_context,
             num_draft_tokens=self.prompt_lookup_num_tokens,
         )
+        conversations = self.of_conversations(asked)
         model = self.language_model(shapes, asked)
-        if any(request.messages is not None for request in asked):
+        if conversations:
             from transformer_jax.predictors.chats import answering
 
             chat = answering(self.run, model)
@@ -138,6 +139,23 @@ class Generate(EngineCommand):
                 f"{plural(context - 1, 'token')}; start truncated"
             )
         return 0
+
+    def of_conversations(self, asked: "list[GenerationRequest]") -> bool:
+        """Whether the requests are conversations.
+
+        Raises:
+            ConfigError: Some are and others not, whose texts end otherwise; or a flag that answers
+                do not have.
+        """
+        found = {request.messages is not None for request in asked}
+        if len(found) > 1:
+            raise ConfigError(
+                f"--requests {self.requests}: some lines have a prompt and others messages: give "
+                f"files of one kind"
+            )
+        if True in found and self.prompt_lookup_num_tokens:
+            raise ConfigError("--prompt-lookup-num-tokens: answers to messages have none")
+        return True in found
 
     def language_model(
         self, shapes: "BatchingConfig", asked: "list[GenerationRequest]"

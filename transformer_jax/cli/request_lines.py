@@ -79,6 +79,11 @@ def requests_of(
             for setting, value in fields.items():
                 fields[setting] = _typed(setting, value)
             request = GenerationRequest(**{"prompt": ""} | settings | fields)
+            if conversation and request.num_beams > 1:
+                raise ConfigError(
+                    f"num_beams is {request.num_beams}: an answer to messages is sampled or "
+                    f"greedy: leave it out"
+                )
             check(request)
         except ConfigError as error:
             raise DataError(f"{where}: {error}") from None

@@ -240,7 +240,7 @@ class LanguageModelPredictor(Predictor):
         graph, state = nnx.split(self.model)
         model = with_adapters_of(self._path, (graph, nnx.to_pure_dict(state)), adapters)
         made, loaded = copy.copy(self), (model, self.tokenizer)
-        made.model, made._hf = nnx.merge(*model), None
+        made.model, made._hf, made._chat = nnx.merge(*model), None, None
         made._language = load_language(self._path, loaded=loaded, adapters=tuple(adapters))
         return made
 
