@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml
 demo: $(STAMP)
 	bash experiments/demo.sh $(BIN)
 
-## The tests that run on every change: 7 to 9 minutes on 2 cores.
+## The tests that run on every change: 9 to 12 minutes on 2 cores.
 test: $(STAMP)
 	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist worksteal
 
