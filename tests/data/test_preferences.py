@@ -112,3 +112,21 @@ def test_a_labelled_completion_has_another_beside_it_that_follows_the_same_promp
     assert batch["lengths"].tolist() == [[5, 4], [0, 0]]
     assert text(batch["tokens"][0, 0]) == rows[2]
     assert (batch["tokens"][1] == TOKENIZER.pad).all()
+
+
+@pytest.mark.parametrize("prompts", ["aab", "abb", "aabbb", "abca", "aabbaa", "ab"])
+def test_a_completion_beside_a_labelled_one_is_of_another_prompt(prompts):
+    """KTO's estimate of the KL divergence is of mismatched completions, good and bad alike."""
+    completions = [(chr(ord("d") + i),) for i in range(len(prompts))]
+    labels = [i % 2 == 0 for i in range(len(prompts))]
+    numbers = list(range(1, 1 + len(prompts)))
+    data = Preferences("x", "labels", list(prompts), completions, labels, numbers)
+    wide = train_tokenizer("characters", ["abcdefghi"], 13)
+    found = encode_preferences(data, wide, wide.bos, 8)
+    rows = [wide.convert_ids_to_tokens(row.tolist()) for row in found.store]
+    beside = [row[2] for row in rows][1::2]  # behind the start token and the prompt
+    of_prompt = {one: prompt for prompt, (one,) in zip(prompts, completions, strict=True)}
+    for prompt, other in zip(prompts, beside, strict=True):
+        assert of_prompt[other] != prompt
+    if prompts == "aabbaa":  # the last ones and the first are of one prompt
+        assert beside == ["f", "g", "h", "i", "f", "g"]

@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
+from tests.experiments.language_runs import ALONE, LANGUAGE, WIDTHS, run_of, write_texts
 from transformer_jax.chat.template import find_template, named_template
 from transformer_jax.cli import decoder_only
 from transformer_jax.cli.main import main as command
@@ -14,22 +15,6 @@ from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.predictors.loading import load as tj_load
 from transformer_jax.training.stored import load_params, load_parts
 from transformer_jax.training.trees import flatten_dict
-
-WORDS = ["um", "dois", "três", "quatro", "cinco", "seis", "sete", "oito", "nove", "dez"]
-ALONE = ["--distributed.num-local-devices", "1"]
-SHORT = [
-    "--training.steps", "4", "--optimizer.schedule.warmup-steps", "1", "--loop.evaluate-every", "2",
-    "--loop.checkpoint-every", "2", *ALONE,
-]  # fmt: skip
-SIZES = [
-    "--model.d-model", "16", "--model.attention.num-heads", "2", "--model.feed-forward.d-ff", "32",
-    "--model.positions.max-length", "64", "--model.decoder-layers", "2",
-]  # fmt: skip
-LANGUAGE = [
-    "train", "char-cpu", *SHORT, "--data.text", "{texts}/all.txt", "--data.read.documents", "line",
-    "--training.layout", "packed", "--training.batch-size", "8", "--training.sequence-length", "16",
-    "--evaluation.sample", "0", "--evaluation.ngram-orders",
-]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -40,26 +25,14 @@ def ad_quiet():
 
 @pytest.fixture(scope="module")
 def texts(shared):
-    def write(folder):
-        folder.mkdir()
-        lines = [f"{a} {b}" for a in WORDS for b in WORDS[:6]]
-        (folder / "all.txt").write_text("".join(f"{line}\n" for line in lines))
-
-    return shared("adapters_texts", write)
-
-
-def run_of(program, command, texts, output, *more):
-    """The run that a command made, which must succeed."""
-    given = [word.format(texts=texts) for word in command]
-    assert program.main([*given, "--output", str(output), *more]) == 0
-    return output
+    return shared("adapters_texts", write_texts)
 
 
 @pytest.fixture(scope="module")
 def language(texts, shared):
     """A language model of two layers."""
     return shared(
-        "adapters_language", lambda run: run_of(decoder_only, LANGUAGE, texts, run, *SIZES)
+        "adapters_language", lambda run: run_of(decoder_only, LANGUAGE, texts, run, *WIDTHS)
     )
 
 
@@ -116,7 +89,7 @@ def test_a_mistake_about_adapters_is_one_line(language, texts, tmp_path, capfd, 
 
 def test_adapters_need_a_trained_model(texts, tmp_path, capfd):
     given = [word.format(texts=texts) for word in LANGUAGE]
-    given += [*SIZES, "--output", str(tmp_path / "run"), "--lora.rank", "2"]
+    given += [*WIDTHS, "--output", str(tmp_path / "run"), "--lora.rank", "2"]
     assert decoder_only.main(given) == 2
     assert "lora.rank is given without init_from" in capfd.readouterr().err
 

@@ -164,7 +164,7 @@ def test_lengths_that_nobody_asked_for_fit_the_positions_of_the_start(
     assert said in capsys.readouterr().err
 
 
-def test_a_reward_model_with_fewer_positions_than_samples_have_is_refused(
+def test_a_reward_model_that_reads_other_rows_than_samples_are_is_refused(
     base, files, tmp_path, capsys
 ):
     small = language_run(tmp_path / "small", "characters", "rope", "bos", context=8)
@@ -172,6 +172,10 @@ def test_a_reward_model_with_fewer_positions_than_samples_have_is_refused(
     assert align("reward", small, files, "reward", *short) == 0
     assert align("grpo", base, files, "run", *SAMPLES, "--reward.run", files / "reward") == 2
     assert "has positions for 8 tokens, and the sum of" in capsys.readouterr().err
+    rewarded = [*SAMPLES, "--reward.run", files / "reward", "--first", "eos"]
+    assert align("grpo", base, files, "run", *rewarded) == 2
+    said = "its texts begin with bos, and those of this run with eos: train both with one --first"
+    assert said in capsys.readouterr().err
 
 
 def test_a_reference_that_is_cut_short_is_refused_in_one_line(base, files, capsys):

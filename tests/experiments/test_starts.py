@@ -14,6 +14,15 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.experiments.language_runs import (
+    ALONE,
+    LANGUAGE,
+    SHORT,
+    WIDTHS,
+    WORDS,
+    run_of,
+    write_texts,
+)
 from tests.parity import layouts
 from transformer_jax.cli import decoder_only, encoder_only, seq2seq
 from transformer_jax.data.examples import DECODER_TOKENS
@@ -25,24 +34,10 @@ from transformer_jax.runs.language_settings import RUNS as LANGUAGE_RUNS
 from transformer_jax.training.stored import load_params, load_parts
 from transformer_jax.training.trees import flatten_dict
 
-WORDS = ["um", "dois", "três", "quatro", "cinco", "seis", "sete", "oito", "nove", "dez"]
-ALONE = ["--distributed.num-local-devices", "1"]
-SHORT = [
-    "--training.steps", "4", "--optimizer.schedule.warmup-steps", "1", "--loop.evaluate-every", "2",
-    "--loop.checkpoint-every", "2", *ALONE,
-]  # fmt: skip
-WIDTHS = [
-    "--model.d-model", "16", "--model.attention.num-heads", "2", "--model.feed-forward.d-ff", "32",
-    "--model.positions.max-length", "64", "--model.decoder-layers", "2",
-]  # fmt: skip
 STILL = ["--optimizer.learning-rate", "0"]
 PROGRAMS = {"decoder": decoder_only, "encoder-decoder": seq2seq}
 COMMANDS = {
-    "decoder": [
-        "train", "char-cpu", *SHORT, "--data.text", "{texts}/all.txt", "--data.read.documents",
-        "line", "--training.layout", "packed", "--training.batch-size", "8",
-        "--training.sequence-length", "16", "--evaluation.sample", "0", "--evaluation.ngram-orders",
-    ],
+    "decoder": LANGUAGE,
     "encoder-decoder": [
         "train", "small", *SHORT, "--data.source", "{texts}/all.txt", "--data.target",
         "{texts}/all.txt", "--data.read.max-length", "40", "--training.max-tokens", "256",
@@ -75,9 +70,7 @@ def st_quiet():
 @pytest.fixture(scope="module")
 def texts(shared):
     def write(folder):
-        folder.mkdir()
-        lines = [f"{a} {b}" for a in WORDS for b in WORDS[:6]]
-        (folder / "all.txt").write_text("".join(f"{line}\n" for line in lines))
+        write_texts(folder)
         rows = [f"{a}\t{b}\t{int(a == b)}\n" for a in WORDS[:6] for b in WORDS[:6]]
         (folder / "pairs.tsv").write_text("text\tsecond\tlabel\n" + "".join(rows))
 
@@ -89,9 +82,7 @@ def train(texts):
     """The run of a family that a command made, which must succeed."""
 
     def made(family, output, *more):
-        given = [word.format(texts=texts) for word in COMMANDS[family]]
-        assert PROGRAMS[family].main([*given, "--output", str(output), *map(str, more)]) == 0
-        return output
+        return run_of(PROGRAMS[family], COMMANDS[family], texts, output, *map(str, more))
 
     return made
 

@@ -12,15 +12,14 @@ import optax
 import pytest
 from flax import nnx
 
+from tests.training.small_decoder import CONFIG, TOKENIZER
 from transformer_jax.data.preferences import Preferences, PreferenceSplits
-from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.decoding.options import special_tokens
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.heads import DecoderSequenceClassifier
 from transformer_jax.models.valued_decoder import ValuedDecoder
 from transformer_jax.parallel.mesh import make_mesh
-from transformer_jax.runs.language_settings import RUNS
 from transformer_jax.tasks import on_policy_task, preference_task, rewards
 from transformer_jax.training import on_policy
 from transformer_jax.training.loop import LoopConfig
@@ -35,26 +34,10 @@ from transformer_jax.training.state import split
 from transformer_jax.training.stored import load_params
 from transformer_jax.training.trainer import Trainer
 
-TOKENIZER = train_tokenizer("characters", ["abcdefgh"], 12)
 SPECIAL = special_tokens(TOKENIZER, TOKENIZER.vocab_size)
 A = TOKENIZER.encode_batch(["a"])[0][0]
 
 
-def small():
-    named = RUNS["in-context"][1].model
-    return dataclasses.replace(
-        named,
-        d_model=32,
-        decoder_layers=1,
-        vocab_size=TOKENIZER.vocab_size,
-        attention=dataclasses.replace(named.attention, num_heads=2),
-        feed_forward=dataclasses.replace(named.feed_forward, d_ff=64),
-        positions=dataclasses.replace(named.positions, max_length=32),
-        compute=dataclasses.replace(named.compute, dtype="float32"),
-    )
-
-
-CONFIG = small()
 ROWS = on_policy_task.PromptRows(TOKENIZER.bos, batch_size=8, max_length=16)
 
 

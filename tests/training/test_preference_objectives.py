@@ -10,13 +10,12 @@ import optax
 import pytest
 from flax import nnx
 
+from tests.training.small_decoder import CONFIG, TOKENIZER
 from transformer_jax.data.plan import Batching
 from transformer_jax.data.preferences import Preferences, PreferenceSplits
-from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.parallel.mesh import make_mesh
-from transformer_jax.runs.language_settings import RUNS
 from transformer_jax.tasks import preference_task
 from transformer_jax.training import preference_objectives as objectives
 from transformer_jax.training.loop import LoopConfig
@@ -26,24 +25,6 @@ from transformer_jax.training.state import TrainState, split
 from transformer_jax.training.step import add_sums, make_step, means
 from transformer_jax.training.trainer import Trainer
 
-TOKENIZER = train_tokenizer("characters", ["abcdefgh"], 12)
-
-
-def small():
-    named = RUNS["in-context"][1].model
-    return dataclasses.replace(
-        named,
-        d_model=32,
-        decoder_layers=1,
-        vocab_size=TOKENIZER.vocab_size,
-        attention=dataclasses.replace(named.attention, num_heads=2),
-        feed_forward=dataclasses.replace(named.feed_forward, d_ff=64),
-        positions=dataclasses.replace(named.positions, max_length=32),
-        compute=dataclasses.replace(named.compute, dtype="float32"),
-    )
-
-
-CONFIG = small()
 ROWS = preference_task.CompletionRows(TOKENIZER.bos, 16, Batching(256, num_buckets=2))
 
 

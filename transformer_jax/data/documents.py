@@ -71,6 +71,13 @@ class TextSplits:
     valid: DocumentStream | None
     tests: dict[str, DocumentStream]
 
+    @property
+    def scored(self) -> dict[str, DocumentStream]:
+        """What a finished run is scored on, by name: the test texts, or else validation texts."""
+        if self.tests or self.valid is None:
+            return dict(self.tests)
+        return {"valid": self.valid}
+
 
 def check(data: TextData) -> None:
     """Refuse settings with two sources of data, or out of range.

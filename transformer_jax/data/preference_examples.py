@@ -1,6 +1,7 @@
 """Token ids of prompts with completions, and their batches, row B40."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -81,8 +82,8 @@ def encode_preferences(
 
     Prompt and completion are tokenized apart, as generation continues the tokens of a prompt. A
     row that is too long loses the beginning of its prompt, then the end of its completion. The
-    second row of a completion with a label has the completion of the next example after its own
-    prompt, which KTO estimates the KL divergence with.
+    second row of a completion with a label has the completion of the next example of another
+    prompt after its own, which KTO estimates the KL divergence with.
 
     Args:
         data: Of the kind ``pairs`` or ``labels``.
@@ -112,7 +113,7 @@ def encode_preferences(
     sides = [tokenizer.encode_batch(list(side)) for side in zip(*data.completions, strict=True)]
     if data.kind == "labels":
         [own] = sides
-        sides = [own, [*own[1:], own[0]]]
+        sides = [own, [own[i] for i in _of_other_prompts(data.prompts)]]
     rows, starts, truncated = [], [], 0
     for prompt, *completions in zip(prompts, *sides, strict=True):
         for completion in completions:
@@ -124,6 +125,23 @@ def encode_preferences(
     store = TokenStore(ids, row_offsets(np.array([len(row) for row in rows])))
     labels = np.array(data.labels) if data.kind == "labels" else None
     return CompletionStore(store, np.array(starts), labels, truncated=truncated)
+
+
+def _of_other_prompts(prompts: Sequence[str]) -> list[int]:
+    """For each example one of another prompt: of those of the next prompt, the one at its place.
+
+    Neighbours may have one prompt; where all have it, it is the next example.
+    """
+    n = len(prompts)
+    begins = [i for i in range(n) if prompts[i] != prompts[i - 1]] or list(range(n))
+    ends = [*begins[1:], begins[0] + n]  # the last of them may go on at the beginning
+    found = [0] * n
+    for k, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+        other = (k + 1) % len(begins)
+        size = ends[other] - begins[other]
+        for i in range(begin, end):
+            found[i % n] = (begins[other] + (i - begin) % size) % n
+    return found
 
 
 def _row(

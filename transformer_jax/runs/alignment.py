@@ -141,9 +141,14 @@ def _resolved(start: Initial, run: Any, tokenizer: Tokenizer) -> Any:
     run = checks.with_rows_for(run, tokenizer)
     if isinstance(run, PreferenceRun):
         run = checks.with_rows(run)
-    if run.first == "auto":
-        run = dataclasses.replace(run, first=start.directory.read_config().get("first", "bos"))
-    return run
+    return dataclasses.replace(run, first=_first(run, start))
+
+
+def _first(run: AlignRun, start: Initial) -> Any:
+    """What texts begin with: that of the start, where none is asked for."""
+    if run.first != "auto":
+        return run.first
+    return start.directory.read_config().get("first", "bos")
 
 
 def _check_reward(run: PolicyRun, start: Initial) -> None:
@@ -161,6 +166,13 @@ def _check_reward(run: PolicyRun, start: Initial) -> None:
         raise ConfigError(
             f"--reward.run {reward.run}: has another tokenizer than {start.directory.path}: train "
             f"a reward model that starts from that run or one like it"
+        )
+    first = _first(run, start)
+    theirs = directory.read_config().get("first", first)
+    if theirs != first:
+        raise ConfigError(
+            f"--reward.run {reward.run}: its texts begin with {theirs}, and those of this run with "
+            f"{first}: train both with one --first"
         )
     most, (setting, length) = model_config(directory).max_length, checks.length_limit(run)
     if length > most:

@@ -82,25 +82,13 @@ def make_task(
         length=run.training.sequence_length,
         cache=token_cache(run, directory),
     )
-    tested = functools.partial(_test, run, directory, texts, tokenizer)
+    tested = lambda model, step: {"scores": score(run, directory, texts, tokenizer, model)}
     return dataclasses.replace(task, test=tested, settings=run)
 
 
 def train(run: DenoisingRun, directory: RunDirectory, texts: TextSplits) -> int:
     """Train, and compare the best checkpoint with a trivial baseline."""
     return train_run(run, directory, functools.partial(make_task, texts=texts))
-
-
-def _test(
-    run: DenoisingRun,
-    directory: RunDirectory,
-    texts: TextSplits,
-    tokenizer: Tokenizer,
-    model: Any,
-    step: int,
-) -> dict[str, Any]:
-    del step
-    return {"scores": score(run, directory, texts, tokenizer, model)}
 
 
 def score(
@@ -111,9 +99,6 @@ def score(
     Beside it is ``unigram_loss``, that of the frequencies of tokens in targets of training, which
     needs no source.
     """
-    parts = dict(texts.tests)
-    if not parts and texts.valid is not None:
-        parts = {"valid": texts.valid}
     cache = token_cache(run, directory)
     plan_of = lambda text, shuffle: DenoisingPlan(
         build_sentence_store(text, tokenizer, cache, blanks=True), tokenizer, run.noise,
@@ -124,7 +109,7 @@ def score(
     # Process 0 only: no collectives.
     sums = MeshProgram(make_eval_step(sequence_to_sequence(tokenizer.bos), merging(graph)))
     scores = {}
-    for name, text in parts.items():
+    for name, text in texts.scored.items():
         plan = plan_of(text, False)
         made = [plan.make(plan.batch(step)) for step in range(plan.steps_per_epoch)]
         loss, tokens = add_sums(sums(params, {}, batch) for batch in made)["loss"]

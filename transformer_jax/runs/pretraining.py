@@ -76,7 +76,7 @@ def make_task(
         length=run.training.sequence_length,
         cache=token_cache(run, directory),
     )
-    tested = functools.partial(_test, run, directory, texts, tokenizer)
+    tested = lambda model, step: {"scores": score(run, directory, texts, tokenizer, model)}
     return dataclasses.replace(
         task,
         test=tested,
@@ -91,25 +91,10 @@ def train(run: PretrainRun, directory: RunDirectory, texts: TextSplits) -> int:
     return train_run(run, directory, functools.partial(make_task, texts=texts))
 
 
-def _test(
-    run: PretrainRun,
-    directory: RunDirectory,
-    texts: TextSplits,
-    tokenizer: Tokenizer,
-    model: Any,
-    step: int,
-) -> dict[str, Any]:
-    del step
-    return {"scores": score(run, directory, texts, tokenizer, model)}
-
-
 def score(
     run: PretrainRun, directory: RunDirectory, texts: TextSplits, tokenizer: Tokenizer, model: Any
 ) -> dict[str, dict[str, float]]:
     """Print and return the metrics of a model on the test texts, or else on validation texts."""
-    parts = dict(texts.tests)
-    if not parts and texts.valid is not None:
-        parts = {"valid": texts.valid}
     cache = token_cache(run, directory)
     trained = build_sentence_store(texts.train, tokenizer, cache)
     graph, params = split(model)
@@ -118,7 +103,7 @@ def score(
     # Process 0 only: no collectives.
     sums = MeshProgram(make_eval_step(objective, merging(graph)))
     scores = {}
-    for name, text in parts.items():
+    for name, text in texts.scored.items():
         plan = pretraining_plan(
             build_sentence_store(text, tokenizer, cache), tokenizer, masking=run.masking,
             batching=batching_of(run.training), length=run.training.sequence_length, shuffle=False,
