@@ -17,7 +17,11 @@ from benchmarks.ours_steps import training_steps
 from benchmarks.worker import Setup, serve
 from transformer_jax.decoding.generate import generate
 from transformer_jax.decoding.layout import prepared
-from transformer_jax.decoding.options import SpecialTokens
+from transformer_jax.decoding.line_translator import TranslationSearch
+from transformer_jax.decoding.options import BeamSearchConfig, SpecialTokens
+from transformer_jax.decoding.requests import GenerationRequest
+from transformer_jax.decoding.translator import Translator
+from transformer_jax.decoding.writing import GenerationSequence
 from transformer_jax.functional.convolution import convolve, gated_linear_unit
 from transformer_jax.models.recurrent_translator import RecurrentEncoderDecoder
 from transformer_jax.recurrent_config import AlignmentConfig, RecurrentConfig
@@ -73,6 +77,57 @@ def decode(kind, vocab, width, batch, length):
     return run, {}
 
 
+class Numbers:
+    """A tokenizer whose text is the ids themselves."""
+
+    pad, bos, eos = PAD, BOS, EOS
+    unk: int | None = None
+    prefix_ids: tuple[int, ...] = ()
+    suffix_ids: tuple[int, ...] = ()
+
+    def __init__(self, vocab: int):
+        self.vocab_size = vocab
+
+    def encode_batch(self, texts):
+        """Ids of texts."""
+        return [[int(word) for word in text.split()] for text in texts]
+
+    def decode(self, ids):
+        """The text of ids."""
+        return " ".join(map(str, ids))
+
+    def convert_ids_to_tokens(self, ids):
+        """Ids as they are."""
+        return [str(i) for i in ids]
+
+
+def lines(kind, vocab, width, sources, targets):
+    """The search behind ``translate FILE``: each line writes as many tokens as it is given."""
+    model = _model(kind, vocab, width)
+    model.decoder.embedding.table[EOS] = 0.0  # random states always find a larger logit than 0
+    translator = Translator(model, Numbers(vocab))
+    rng = np.random.default_rng(1)
+    read = [rng.integers(4, vocab, length).tolist() for length in sources]
+    how = TranslationSearch(BeamSearchConfig(num_beams=1))
+
+    def run(times):
+        written = 0
+        for _ in range(times):
+            todo = [
+                GenerationSequence(
+                    GenerationRequest("", max_new_tokens=most), i, 0, [], Numbers(vocab), "", ids
+                )
+                for i, (ids, most) in enumerate(zip(read, targets, strict=True))
+            ]
+            # As `translate` does, one batch runs while the one before is read.
+            pending = [None, *translator.searches(todo, how)]
+            written = sum(len(one.tokens) for found in pending if found for one in found().values())
+        return written
+
+    run(1)
+    return run, {}
+
+
 def convolution(width, places, batch, length):
     """Forward and backward pass of a causal gated convolution."""
     keys = jax.random.split(jax.random.key(0))
@@ -90,7 +145,12 @@ def convolution(width, places, batch, length):
     return run, {}
 
 
-CASES: dict[str, Setup] = {"train": train, "decode": decode, "convolution": convolution}
+CASES: dict[str, Setup] = {
+    "train": train,
+    "decode": decode,
+    "lines": lines,
+    "convolution": convolution,
+}
 
 if __name__ == "__main__":
     serve(CASES)

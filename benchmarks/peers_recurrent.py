@@ -162,6 +162,38 @@ def decode(kind, vocab, width, batch, length):
     return run, {}
 
 
+def lines(kind, vocab, width, sources, targets, batch=32):
+    """Batches of sources of like length, each up to its longest translation."""
+    model = KINDS[kind](vocab, width).eval()
+    rng = np.random.default_rng(1)
+    read = [rng.integers(4, vocab, length) for length in sources]
+    order = sorted(range(len(read)), key=lambda i: len(read[i]))
+
+    @torch.inference_mode()
+    def translate(some):
+        source = torch.zeros((len(some), max(len(read[i]) for i in some)), dtype=torch.long)
+        for row, i in enumerate(some):
+            source[row, : len(read[i])] = torch.from_numpy(read[i])
+        state, memory = model.begin(source)
+        token, found = torch.full((len(some),), BOS), []
+        for _ in range(max(targets[i] for i in some)):
+            hidden, state = model.step(model.embedding(token), state, memory)
+            token = model.logits(hidden).argmax(-1)
+            found.append(token)
+        rows = torch.stack(found, 1).tolist()
+        return [row[: targets[i]] for row, i in zip(rows, some, strict=True)]
+
+    def run(times):
+        written = 0
+        for _ in range(times):
+            batches = (order[i : i + batch] for i in range(0, len(order), batch))
+            written = sum(len(row) for some in batches for row in translate(some))
+        return written
+
+    run(1)
+    return run, {}
+
+
 def convolution(width, places, batch, length):
     """Forward and backward pass of a causal gated convolution, channels first as torch has it."""
     x = torch.randn(batch, width, length, requires_grad=True)
@@ -181,7 +213,12 @@ def convolution(width, places, batch, length):
     return run, {}
 
 
-CASES: dict[str, Setup] = {"train": train, "decode": decode, "convolution": convolution}
+CASES: dict[str, Setup] = {
+    "train": train,
+    "decode": decode,
+    "lines": lines,
+    "convolution": convolution,
+}
 
 if __name__ == "__main__":
     serve(CASES)

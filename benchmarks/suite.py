@@ -24,6 +24,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import tyro
 
 from benchmarks import loading
@@ -279,6 +280,15 @@ def recurrent(settings: Settings) -> list[Table]:
             title = f"{kind}, {'training step' if case == 'train' else 'greedy'}, {batch} sentences"
             work = batch * size["length"] * (2 if case == "train" else 1)
             tables.append(_recurrent(settings, title, case, arguments, theirs, work, times))
+        sources, targets = _line_lengths(1000)
+        file: dict[str, Any] = {"kind": kind, "vocab": 8000, "width": 512}
+        file |= {"sources": sources, "targets": targets}
+        others: dict[str, Any] = {
+            "torch, eager": {},
+            "torch, eager, batches of 128": {"batch": 128},
+        }
+        title = f"{kind}, greedy, a file of 1,000 sentences"
+        tables.append(_recurrent(settings, title, "lines", file, others, sum(targets), 1))
     for batch, length, places in ((64, 24, 3), (16, 256, 4)):
         arguments = {"width": 256, "places": places, "batch": batch, "length": length}
         title = f"gated convolution of {places} places, {batch} texts of {length}"
@@ -286,6 +296,19 @@ def recurrent(settings: Settings) -> list[Table]:
         work = batch * length
         tables.append(_recurrent(settings, title, "convolution", arguments, theirs, work, 4))
     return tables
+
+
+def _line_lengths(count: int) -> tuple[list[int], list[int]]:
+    """Lengths of sources and translations, distributed as those of a Multi30k test file.
+
+    There log-lengths of sources have mean 2.67 and deviation 0.32, and translations are as long but
+    for a factor whose logarithm deviates by 0.14.
+    """
+    rng = np.random.default_rng(0)
+    sources = np.exp(rng.normal(2.67, 0.32, count))
+    targets = sources * np.exp(rng.normal(-0.02, 0.14, count))
+    whole = lambda lengths: np.maximum(1, lengths.round()).astype(int).tolist()
+    return whole(sources), whole(targets)
 
 
 def _recurrent(

@@ -3,6 +3,7 @@
 The recurrent decoder lives here: the package needs no change for another architecture.
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -22,8 +23,15 @@ from transformer_jax.config import (
     TransformerConfig,
 )
 from transformer_jax.decoding.beam import beam_search
+from transformer_jax.decoding.compaction import generate_compacting
 from transformer_jax.decoding.exhaustive import exhaustive_search
-from transformer_jax.decoding.generate import SamplingConfig, generate, row_keys
+from transformer_jax.decoding.generate import (
+    SamplingConfig,
+    append_token,
+    generate,
+    init_generation,
+    row_keys,
+)
 from transformer_jax.decoding.options import BeamSearchConfig, SpecialTokens
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder_decoder import EncoderDecoder, TransformerEncoderDecoder
@@ -91,6 +99,9 @@ class GruTranslator(nnx.Module):
 
     def reorder(self, cache, parents):
         return cache._replace(state=jnp.take_along_axis(cache.state, parents[:, :, None], axis=1))
+
+    def take(self, cache, rows):
+        return jax.tree.map(lambda x: x[rows], cache)
 
     def __call__(self, inputs, tokens):
         """Teacher forcing: a loop of its own, which calls neither ``prefill`` nor ``step``."""
@@ -261,6 +272,31 @@ def test_reordered_beams_continue_their_parents(kind):
             own[b, :3] = *tokens[b, parents[b, m], :2], 4
             expected = forced(own)[b, 2]
             np.testing.assert_allclose(out[2 * b + m], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+@pytest.mark.quick("encoder-decoder-1", "luong-2")
+def test_sequences_continue_by_themselves(kind, beams):
+    cache, rows = kind.init_cache(beams=beams), jnp.array([2, 0])
+    for t in range(2):
+        _, cache = kind.step(np.repeat(TOKENS[:, t], beams), cache)
+    every, _ = kind.step(np.repeat(TOKENS[:, 2], beams), cache)
+    taken = jax.jit(kind.model.take)(cache, rows)
+    some, _ = kind.step(np.repeat(TOKENS[rows, 2], beams), taken)
+    of_rows = np.asarray(every).reshape(B, beams, V)[rows].reshape(some.shape)
+    np.testing.assert_allclose(some, of_rows, atol=1e-6)
+
+
+@pytest.mark.quick("gru", "encoder-decoder")
+def test_rows_that_have_ended_can_be_left_out(kind):
+    """Law: a batch that becomes smaller writes what the whole batch does."""
+    model, first, limits = kind.model, jnp.full(B, BOS), jnp.array([2, 5, 4])
+    whole = generate(model.step, kind.init_cache(), first, SPECIAL, length=T, max_lengths=limits)
+    append = functools.partial(append_token, special=SPECIAL)
+    begun = init_generation(kind.init_cache(), first, length=T, pad=PAD, max_lengths=limits)
+    less = generate_compacting(model, begun, T, append, (2, 1))
+    for one, other in zip(whole, less, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 @pytest.mark.quick("gru", "encoder-decoder")

@@ -54,8 +54,8 @@ class Translate(EngineCommand):
     for each setting that is None."""
     checkpoint: str = "best"
     """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
-    batch_size: int = 32
-    """Maximum number of lines in a batch."""
+    batch_size: int | None = None
+    """Maximum number of lines in a batch; default 32, without beams 128."""
     buffer_size: int = 4096
     """Number of lines that are read and sorted by length at a time: more is faster; 1 at a
     terminal."""
@@ -151,7 +151,7 @@ class Translate(EngineCommand):
         changes |= {} if self.nbest is None else {"num_return_sequences": self.nbest}
         loaded = load(self.run, self.checkpoint, kind="encoder-decoder")
         write = HFTextGenerator(
-            self.run, "encoder-decoder", loaded, batch=self.batch_size, changes=changes
+            self.run, "encoder-decoder", loaded, batch=self.batch_size or 32, changes=changes
         )
         shown = dataclasses.replace(self, nbest=write.generation_config.num_return_sequences)
         with destination as out:
@@ -194,8 +194,9 @@ class Translate(EngineCommand):
             if value is not None and not 0 < value <= 1:
                 raise ConfigError(f"--{name.replace('_', '-')} {value}: above 0 and at most 1")
         for name in ("batch_size", "buffer_size"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)}: at least 1")
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"--{name.replace('_', '-')} {value}: at least 1")
 
     def options(self) -> tuple["BeamSearchConfig", "TranslationBatching"]:
         """Settings of beam search and of batches."""
@@ -210,7 +211,8 @@ class Translate(EngineCommand):
             max_len_a=self.max_len_a,
             max_len_b=self.max_len_b,
         )
-        rows = tuple(sorted({n for n in (1, 8) if n < self.batch_size} | {self.batch_size}))
+        size = self.batch_size
+        rows = None if size is None else tuple(sorted({n for n in (1, 8) if n < size} | {size}))
         live = self.input is None and sys.stdin.isatty()
         window = 1 if live or self.trace else self.buffer_size
         return search, TranslationBatching(rows=rows, window=window, too_long=self.too_long)

@@ -79,6 +79,11 @@ class GenerationState(NamedTuple):
     sampled: Int[Array, " R"]  # tokens that each row sampled in earlier generations
     cache: Any
 
+    @property
+    def active(self) -> Bool[Array, " R"]:
+        """The rows that have neither generated EOS nor reached their limit."""
+        return ~self.finished & (self.t < self.max_lengths)
+
 
 def generate(
     step: Step,
@@ -183,6 +188,8 @@ def continue_generation(
     state: GenerationState,
     until: int | Int[Array, ""],
     append: Callable[[GenerationState, Array], GenerationState],
+    *,
+    remaining: int = 0,
 ) -> GenerationState:
     """Continues until ``until`` tokens are generated or all rows have ended; see :func:`generate`.
 
@@ -193,6 +200,7 @@ def continue_generation(
         state: Where the generation stands; it has room for ``until`` tokens.
         until: Number of tokens, counted from the first.
         append: Chooses the next token of each row by its logits, such as :func:`append_token`.
+        remaining: It stops early where at most so many rows have not ended.
     """
 
     def body(at: GenerationState) -> GenerationState:
@@ -200,7 +208,7 @@ def continue_generation(
         return append(at._replace(cache=cache), logits)
 
     def unfinished(at: GenerationState) -> Bool[Array, ""]:
-        return (at.t < until) & (~at.finished & (at.t < at.max_lengths)).any()
+        return (at.t < until) & (at.active.sum() > remaining)
 
     return lax.while_loop(unfinished, body, state)
 
@@ -273,7 +281,7 @@ def record(
         pad: Padding id, for rows that have ended.
         prompt_length: Columns of ``at.tokens`` that hold the prompt.
     """
-    active = (~at.finished) & (at.t < at.max_lengths)
+    active = at.active
     token = jnp.where(active, token, pad).astype(jnp.int32)
     chosen = processors.take_logit(logits, token)
     peak, rest = processors.normalizer(logits)

@@ -101,7 +101,8 @@ class TranslationBatching:
     """Which shapes are compiled; a line's length is rounded up by itself, not by its neighbors."""
 
     source_lengths: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024)  # to round up to
-    rows: tuple[int, ...] = (1, 8, 32)  # lines at once, the rest of a batch filled up
+    # Lines at once, the rest of a batch filled up; None is up to 32, without beams up to 128.
+    rows: tuple[int, ...] | None = None
     tokens: int = 8192  # at most so many source tokens at once, where one line leaves the choice
     window: int = 4096  # lines read ahead and sorted by length; order is kept
     too_long: Literal["truncate", "error"] = "truncate"  # lines beyond the longest shape
@@ -109,10 +110,25 @@ class TranslationBatching:
     def __post_init__(self) -> None:
         for name in ("source_lengths", "rows"):
             sizes = getattr(self, name)
+            if sizes is None:
+                continue
             if not sizes or sizes[0] < 1 or any(b <= a for a, b in itertools.pairwise(sizes)):
                 raise ConfigError(f"{name} is {sizes}: must be increasing numbers from 1 on")
         if self.window < 1:
             raise ConfigError(f"window is {self.window}: must be at least 1 line")
+
+    def allowed_rows(self, size: int, beams: int = 1) -> tuple[int, ...]:
+        """The numbers of lines of ``size`` source tokens that are done at once, rising.
+
+        Example:
+            >>> batching = TranslationBatching()
+            >>> batching.allowed_rows(64), batching.allowed_rows(64, beams=4)
+            ((1, 8, 32, 128), (1, 8, 32))
+            >>> batching.allowed_rows(512)
+            (1, 8)
+        """
+        rows = self.rows or ((1, 8, 32, 128) if beams == 1 else (1, 8, 32))
+        return tuple(n for n in rows if n * size <= self.tokens) or rows[:1]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,6 +9,7 @@ from flax import nnx
 from jaxtyping import Array, Key
 
 from transformer_jax.decoding.beam import Hypotheses, beam_search
+from transformer_jax.decoding.compaction import generate_compacting
 from transformer_jax.decoding.forced import TeacherForced, teacher_forced_log_probs
 from transformer_jax.decoding.generate import (
     GenerationState,
@@ -82,7 +83,9 @@ class Programs:
         )
         # Nothing is given up for it: no memory of another size can be used again.
         self.grow = MeshProgram(_grown, static_argnames="size")
-        self.search = MeshProgram(self._search_batch, static_argnames=("length", "special"))
+        self.search = MeshProgram(
+            self._search_batch, static_argnames=("length", "special", "sizes")
+        )
         self.look_begin = MeshProgram(self._look_begin_one, static_argnames="length")
         self.look_go = MeshProgram(self._look_go_one, donate_argnums=1)
         self.force = MeshProgram(self._force_batch, static_argnames="best")
@@ -136,10 +139,11 @@ class Programs:
         )
 
     def _search_batch(
-        self, params, prompts, config, sampling=None, keys=None, *, length, special
+        self, params, prompts, config, sampling=None, keys=None, *, length, special, sizes=()
     ) -> Hypotheses:
         model = nnx.merge(self.graph, params)
-        return search(model, prompts, config, special, length=length, sampling=sampling, keys=keys)
+        how = {"length": length, "sampling": sampling, "keys": keys, "sizes": sizes}
+        return search(model, prompts, config, special, **how)
 
     def _look_begin_one(self, params, tokens, starts, *, length) -> PromptLookupState:
         cache = prefill(
@@ -187,6 +191,7 @@ def search(
     length: int,
     sampling: SamplingConfig | None = None,
     keys: Key[Array, " B"] | None = None,
+    sizes: tuple[int, ...] = (),
 ) -> Hypotheses:
     """The best texts that a search finds, as one program.
 
@@ -200,6 +205,7 @@ def search(
         length: Most new tokens of any text, EOS included.
         sampling: How tokens are sampled with ``keys``.
         keys: Random key of each prompt; None samples nothing.
+        sizes: Of greedy search, the numbers of rows that :func:`.generate_compacting` goes on with.
     """
     cache = prefill(model, prompts, length, config.num_beams)
     start, limits = prompts.tokens[:, -1], prompts.max_lengths
@@ -217,16 +223,21 @@ def search(
     sampling = SamplingConfig() if sampling is None else sampling
     if config.min_length > 1:
         sampling = sampling._replace(min_length=config.min_length)
-    out = generate(
-        model.step,
-        cache,
-        start,
-        special,
-        length=length,
-        max_lengths=limits,
-        sampling=sampling,
-        keys=keys,
-    )
+    if sizes and keys is None:
+        begun = init_generation(cache, start, length=length, pad=special.pad, max_lengths=limits)
+        append = functools.partial(append_token, special=special, sampling=sampling)
+        out = generate_compacting(model, begun, length, append, sizes)
+    else:
+        out = generate(
+            model.step,
+            cache,
+            start,
+            special,
+            length=length,
+            max_lengths=limits,
+            sampling=sampling,
+            keys=keys,
+        )
     penalty = length_penalty(out.lengths, config.normalization, config.length_penalty)
     parts = (out.tokens, out.lengths, out.log_probs, out.log_probs / penalty)
     return Hypotheses(*(part[:, None] for part in parts))

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from transformer_jax.decoding.compaction import compaction_sizes
 from transformer_jax.decoding.forced import Score, TeacherForced, TraceStep, trace_steps
 from transformer_jax.decoding.generate import row_keys
 from transformer_jax.decoding.layout import prepared, split_model
@@ -125,7 +126,7 @@ class Translator(LineTranslator):
         return next(size for size in self.shapes if size >= length)
 
     def batches(
-        self, which: Iterable[int], lengths: Sequence[int]
+        self, which: Iterable[int], lengths: Sequence[int], beams: int = 1
     ) -> Iterator[tuple[list[int], tuple[int, int]]]:
         """Lines to be done together, and their shape: rows and tokens.
 
@@ -135,8 +136,7 @@ class Translator(LineTranslator):
         for i in sorted(which, key=lambda i: lengths[i]):
             by_size[self.shape(lengths[i])].append(i)
         for size, members in by_size.items():
-            fit = [rows for rows in self.batching.rows if rows * size <= self.batching.tokens]
-            allowed = fit or self.batching.rows[:1]
+            allowed = self.batching.allowed_rows(size, beams)
             # One number of rows for all of them: another would take seconds to compile.
             rows = next((rows for rows in allowed if rows >= len(members)), allowed[-1])
             rows = round_up_rows(rows, self.params)
@@ -148,7 +148,8 @@ class Translator(LineTranslator):
     ) -> Iterator[Pending]:
         """Starts the search of one batch after another, of lines of similar length each."""
         lengths = [len(sequence.source) for sequence in sequences]
-        for which, shape in self.batches(range(len(sequences)), lengths):
+        beams = config.config.num_beams if config.key is None else 1
+        for which, shape in self.batches(range(len(sequences)), lengths, beams):
             yield self._search([sequences[i] for i in which], *shape, config)
 
     def _search(
@@ -161,6 +162,7 @@ class Translator(LineTranslator):
             seeds[: len(batch)] = [one.request.number or 0 for one in batch]
             config = dataclasses.replace(config, num_beams=1, nbest=1)
             keys = row_keys(settings.key, jnp.asarray(seeds))
+        greedy = config.num_beams == 1 and keys is None
         source, lengths = self.fill_sources([one.source for one in batch], rows, size)
         prompts = SearchPrompts(
             tokens=np.full((rows, 1), self.tokenizer.bos, np.int32),
@@ -176,6 +178,7 @@ class Translator(LineTranslator):
             keys,
             length=config.max_length(size, self.most),
             special=self.special_tokens(config.allow_unk),
+            sizes=compaction_sizes(rows, self.params) if greedy else (),
         )
         return lambda: read_hypotheses(batch, output, limits.tolist())
 

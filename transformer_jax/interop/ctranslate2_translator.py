@@ -71,10 +71,11 @@ class CTranslate2Translator(LineTranslator):
         length = lambda one: (one.request.max_new_tokens, len(one.source))
         ordered = sorted(sequences, key=length)
         search = self._generate if self._alone(config) else self._beam_search
+        beams = 1 if self._alone(config) else config.config.num_beams
         while ordered:
             longest = len(ordered[0].source)
             size = 1
-            for one in ordered[1 : self.batching.rows[-1]]:
+            for one in ordered[1 : self.batching.allowed_rows(1, beams)[-1]]:
                 longest = max(longest, len(one.source))
                 if longest * (size + 1) > self.batching.tokens:
                     break

@@ -133,6 +133,10 @@ class Decoder(nnx.Module):
         """The cache in which beam ``m`` of text ``b`` continues beam ``parents[b, m]``."""
         return cache.reorder(parents)
 
+    def take(self, cache: Cache, rows: Int[Array, " N"]) -> Cache:
+        """The cache of the texts ``rows``, with all their beams."""
+        return cache.take(rows, self.decoder.cache_heads)
+
     def extend(
         self, tokens: Int[Array, "B T"], cache: Cache
     ) -> tuple[Float32[Array, "B T V"], Cache]:

@@ -112,6 +112,10 @@ class EncoderDecoder(nnx.Module):
         """The cache in which beam ``m`` of sequence ``b`` continues beam ``parents[b, m]``."""
         return self.decoding_half().reorder(cache, parents)
 
+    def take(self, cache: Any, rows: Int[Array, " N"]) -> Any:
+        """The cache of the sequences ``rows``, with all their beams."""
+        return self.decoding_half().take(cache, rows)
+
 
 class TransformerEncoder(nnx.Module):
     """Token embeddings and a stack of self-attention blocks: the encoder of Vaswani et al. 2017.
@@ -256,6 +260,10 @@ class TransformerDecoder(nnx.Module):
     def reorder(self, cache: Cache, parents: Int[Array, "B M"]) -> Cache:
         """The cache in which beam ``m`` of sequence ``b`` continues beam ``parents[b, m]``."""
         return cache.reorder(parents)
+
+    def take(self, cache: Cache, rows: Int[Array, " N"]) -> Cache:
+        """The cache of the sequences ``rows``, with all their beams."""
+        return cache.take(rows, self.stack.cache_heads)
 
 
 class TransformerEncoderDecoder(EncoderDecoder):

@@ -80,3 +80,6 @@ class Decodable(Protocol):
 
     def reorder(self, cache: Any, parents: Int[Array, "B M"]) -> Any:
         """The cache in which beam ``m`` of sequence ``b`` continues beam ``parents[b, m]``."""
+
+    def take(self, cache: Any, rows: Int[Array, " N"]) -> Any:
+        """The cache of the sequences ``rows``, with all their beams."""

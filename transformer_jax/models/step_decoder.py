@@ -315,6 +315,11 @@ class StepDecoder(nnx.Module):
         pick = lambda x: jnp.take_along_axis(x, parents[:, :, None], axis=1)
         return cache._replace(states=jax.tree.map(pick, cache.states), hidden=pick(cache.hidden))
 
+    def take(self, cache: RecurrentCache, rows: Int[Array, " N"]) -> RecurrentCache:
+        """The cache of the sequences ``rows``, with all their beams."""
+        taken: RecurrentCache = jax.tree.map(lambda x: x[rows], cache)
+        return taken
+
 
 def join_directions(last: Sequence[State], depth: int) -> tuple[State, ...]:
     """The last states of each layer, with those of its directions side by side.

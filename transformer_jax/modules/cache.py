@@ -102,6 +102,22 @@ class LayerCache:
         filled = by_beam.at[..., :T, 0, :].set(new.astype(slots.dtype))
         return _constrain(filled.reshape(slots.shape))
 
+    def take(self, rows: Int[Array, " N"], count: int) -> "LayerCache":
+        """The cache of the sequences ``rows``, of ``count`` sequences."""
+
+        def pick(x: Any) -> Any:
+            if x is None:
+                return None
+            if x.ndim == 4:
+                return _constrain(x[rows])
+            heads = x.shape[0] // count
+            taken = x.reshape(count, heads, *x.shape[1:])[rows]
+            return taken.reshape(rows.shape[0] * heads, *x.shape[1:])
+
+        keys, values = pick(self.keys), pick(self.values)
+        memory = pick(self.memory_keys), pick(self.memory_values)
+        return LayerCache(keys, values, *memory, self.beams)
+
     def resize(self, slots: int) -> "LayerCache":
         """The same with room for ``slots`` more."""
         pad = [(0, 0)] * (self.keys.ndim - 2) + [(0, slots), (0, 0)]
@@ -157,6 +173,18 @@ class Cache:
             return self
         ancestry = jnp.take_along_axis(self.ancestry, parents[:, :, None], axis=1)
         return dataclasses.replace(self, ancestry=ancestry)
+
+    def take(self, rows: Int[Array, " N"], heads: int) -> "Cache":
+        """The cache of the sequences ``rows``, each of which has so many key heads."""
+        count = self.sequences(heads)
+        pick = lambda x: None if x is None else x[rows]
+        return dataclasses.replace(
+            self,
+            layers=tuple(one.take(rows, count) for one in self.layers),
+            memory_mask=pick(self.memory_mask),
+            ancestry=pick(self.ancestry),
+            starts=pick(self.starts),
+        )
 
     def claim_slots(self) -> "Cache":
         """The cache in which each beam reads the next step from its own slot."""

@@ -78,8 +78,7 @@ def decoding_shape(run: PlannedRun, platform: str, shards: int) -> DecodingShape
         most = run.model.max_length
         longest = min(run.data.read.max_length, batching.source_lengths[-1], most)
         read = min(round_up(longest, batching.source_lengths), most)
-        fit = [rows for rows in batching.rows if rows * read <= batching.tokens]
-        rows = up(max(fit, default=batching.rows[0]))
+        rows = up(batching.allowed_rows(read, search.num_beams)[-1])
         return DecodingShape(rows, search.num_beams, read, search.max_length(read, most))
     if not isinstance(run, LanguageRun) or not run.evaluation.sample:
         return None
