@@ -1,5 +1,6 @@
 """Ours, as a worker: word vectors."""
 
+import itertools
 import os
 import tempfile
 import time
@@ -12,7 +13,10 @@ from benchmarks.worker import serve
 def train(
     text: str, method: str, loss: str, size: int, window: int, sample: float, output: str
 ) -> tuple[Any, dict]:
-    """Epochs of word2vec over a text of words between blanks; the last vectors are written."""
+    """Epochs of word2vec over a text of words between blanks; the last vectors are written.
+
+    Each run starts anew, from the next seed.
+    """
     import jax
     import numpy as np
 
@@ -27,6 +31,8 @@ def train(
     corpus = read_corpus([Path(text)], Path(folder.name) / "ids", words="blanks", min_count=5)
     read = time.perf_counter() - began
 
+    seeds = itertools.count()
+
     def run(epochs: int) -> int:
         assert folder
         config = Word2VecConfig(
@@ -36,6 +42,7 @@ def train(
             window=window,
             sample=sample,
             epochs=epochs,
+            seed=next(seeds),
         )
         tables = initial_tables(len(corpus.words), config)
         for _, trained in train_epochs(corpus, config, tables):

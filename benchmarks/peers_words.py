@@ -1,5 +1,6 @@
 """gensim, as a worker: word vectors."""
 
+import itertools
 import time
 from typing import Any
 
@@ -9,14 +10,18 @@ from benchmarks.worker import serve
 def train(
     text: str, method: str, size: int, window: int, sample: float, output: str, workers: int
 ) -> tuple[Any, dict]:
-    """Epochs of word2vec over a text of words between blanks; the last vectors are written."""
+    """Epochs of word2vec over a text of words between blanks; the last vectors are written.
+
+    Each run starts anew, from the next seed.
+    """
     import gensim
+    import numpy as np
     from gensim.models import Word2Vec
 
     began = time.perf_counter()
     how = {"sg": int(method == "skip-gram"), "vector_size": size, "window": window}
     make = lambda: Word2Vec(
-        **how, negative=5, sample=sample, min_count=5, workers=workers, alpha=0.025, seed=0
+        **how, negative=5, sample=sample, min_count=5, workers=workers, alpha=0.025
     )
     model = make()
     model.build_vocab(corpus_file=text)
@@ -27,7 +32,11 @@ def train(
         "gensim": gensim.__version__,
     }
 
+    seeds = itertools.count()
+
     def run(epochs: int) -> int:
+        model.seed = next(seeds)
+        model.random = np.random.RandomState(model.seed)
         model.wv.vectors = None  # else init_weights keeps what is trained
         model.init_weights()
         model.train(

@@ -4,11 +4,13 @@
 
 The text has its words between blanks and a sentence per line. Speed is of one epoch, without the
 reading of the text, and with the writing of the vectors. Quality is of ``--epochs`` epochs: the
-accuracy on Google's analogies, and Spearman's correlation on word-similarity sets.
+accuracy on Google's analogies, and Spearman's correlation on word-similarity sets, each with the
+mean over ``--seeds`` runs and the figure of every run.
 """
 
 import dataclasses
 import json
+import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -38,6 +40,8 @@ class WordVectors:
     """How often each is timed, in turn."""
     epochs: int = 5
     """Of the vectors whose quality is compared; 0 compares none."""
+    seeds: int = 3
+    """How many vectors of each are made for that, of a seed each."""
     threads: int = 1
     """Threads of each."""
     size: int = 300
@@ -53,7 +57,8 @@ def main(arguments: Sequence[str]) -> None:
     asked = tyro.cli(WordVectors, args=list(arguments), prog="python -m benchmarks word-vectors")
     found: dict[str, Any] = {
         "command": f"python -m benchmarks word-vectors --rounds {asked.rounds} --epochs "
-        f"{asked.epochs} --threads {asked.threads} --size {asked.size} --window {asked.window}",
+        f"{asked.epochs} --seeds {asked.seeds} --threads {asked.threads} --size {asked.size} "
+        f"--window {asked.window}",
         "environment": environment(("jax", "jaxlib", "numpy")),
         "text": {"file": asked.text.name, "bytes": asked.text.stat().st_size},
     }
@@ -72,7 +77,7 @@ def main(arguments: Sequence[str]) -> None:
 
 def _measured(
     asked: WordVectors, method: str, folder: Path
-) -> tuple[list[Row], dict[str, dict[str, float]]]:
+) -> tuple[list[Row], dict[str, dict[str, Any]]]:
     """Rows of speed, and figures of quality by name of the case."""
     bench = Bench(asked.threads)
     shared = {
@@ -98,13 +103,25 @@ def _measured(
     )
     assert facts is not None
     rows = bench.measure(asked.rounds, facts["words"], "gensim")
-    quality = {}
-    for name, worker, token, *_ in bench.cases:
-        if asked.epochs:
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name, *_ in bench.cases}
+    for _ in range(asked.seeds if asked.epochs else 0):
+        for name, worker, token, *_ in bench.cases:
             worker.ask(do="run", id=token, times=asked.epochs)
-            quality[name] = _quality(files[name], asked.questions)
+            runs[name].append(_quality(files[name], asked.questions))
+            print(f"{method}, {name}: {runs[name][-1]}", file=sys.stderr)
     bench.close()
-    return rows, quality
+    return rows, {name: _over_seeds(found) for name, found in runs.items() if found}
+
+
+def _over_seeds(runs: list[dict[str, float]]) -> dict[str, Any]:
+    """The mean of each figure, and the figure of each run."""
+    return {
+        name: {
+            "mean": round(statistics.mean(run[name] for run in runs), 4),
+            "runs": [run[name] for run in runs],
+        }
+        for name in runs[0]
+    }
 
 
 def _quality(vectors: Path, folder: Path) -> dict[str, float]:
