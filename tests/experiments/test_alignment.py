@@ -8,11 +8,15 @@ import pytest
 from tests.cli.conftest import language_run
 from transformer_jax.cli import decoder_only
 from transformer_jax.cli.main import main as use
+from transformer_jax.predictors.loading import load as tj_load
+from transformer_jax.training.stored import check_checkpoint, load_params, load_parts
+from transformer_jax.training.trees import flatten_dict
 
 ONE = ["--distributed.num-local-devices", "1", "--loop.evaluate-every", "0"]
 ONE += ["--loop.checkpoint-every", "0", "--optimizer.learning-rate", "1e-3"]
 SHORT = ["--align.max-length", "16", "--training.max-tokens", "128", "--training.num-buckets", "1"]
 SAMPLES = ["--align.max-prompt-length", "8", "--align.max-new-tokens", "4"]
+PLAIN = ("run", "merged")
 SAMPLES += ["--align.group-size", "2", "--align.updates", "1", "--training.batch-size", "2"]
 
 
@@ -89,9 +93,10 @@ def test_each_method_trains_from_its_file(base, files, method):
         assert use(["classify", str(files / "run"), "ab"]) == 0
 
 
-def test_the_two_references_give_one_run(base, files):
+@pytest.mark.parametrize("adapters", [[], ["--lora.rank", 2]], ids=["whole", "adapters"])
+def test_the_two_references_give_one_run(base, files, adapters):
     for where in ("precomputed", "frozen"):
-        more = ["--align.reference", where, "--training.steps", 3]
+        more = ["--align.reference", where, "--training.steps", 3, *adapters]
         assert align("dpo", base, files, where, *SHORT, *more) == 0
     one, two = (
         [json.loads(line) for line in (files / name / "metrics.jsonl").read_text().splitlines()]
@@ -102,6 +107,52 @@ def test_the_two_references_give_one_run(base, files):
             if key in a:
                 assert a[key] == pytest.approx(b[key], abs=1e-5)
     assert use(["generate", str(files / "frozen"), "ab", "--max-new-tokens", "3"]) == 0
+
+
+@pytest.mark.quick("dpo_frozen")
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [
+        ("dpo", [*SHORT, "--align.reference", "frozen"]),
+        ("kto", SHORT),
+        ("reward", SHORT),
+        ("ppo", SAMPLES),
+        ("grpo", [*SAMPLES, "--lora.base-dtype", "bfloat16"]),
+    ],
+    ids=["dpo_frozen", "kto", "reward", "ppo", "grpo_narrow"],
+)
+def test_adapters_are_trained_on_one_copy_of_the_base(base, files, method, more):
+    """Rows B39 and B40: policy and reference share the base; the run resumes bit for bit."""
+    more = [*more, "--lora.rank", 2, "--training.steps", 4, "--loop.checkpoint-every", 2]
+    if more[0] == SAMPLES[0]:
+        more += ["--reward.file", files / "reward.py"]
+    run = files / "run"
+    assert align(method, base, files, "run", *more) == 0
+    before, parts = flatten_dict(load_params(base).params), load_parts(run, "last")
+    heads = {"reward": "labels/", "ppo": "value/"}
+    trained = flatten_dict(parts.params)
+    assert {name for name in trained if "/lora_" not in name} == {
+        name for name in trained if name.startswith(heads.get(method, "-"))
+    }
+    kept = (check_checkpoint(run / "frozen/step_00000000", "")[0] or {})["tree"]
+    beside = {name.removeprefix("params/reference/") for name in kept if "/reference/" in name}
+    assert beside <= trained.keys()
+    for name, array in flatten_dict(parts.frozen).items():
+        assert (array == before[name].astype(array.dtype)).all(), name
+    whole = results(run)["state_sha256"]
+    (run / "results.json").unlink()
+    shutil.rmtree(run / "checkpoints" / "step_00000004")
+    assert decoder_only.main(["resume", str(run), *ONE[:2]]) == 0
+    assert results(run)["state_sha256"] == whole
+    if method == "reward":
+        assert use(["classify", str(run), "ab"]) == 0
+        return
+    assert use(["merge", str(run), "--output", str(files / "merged")]) == 0
+    text = [str(tj_load(files / name).generate("ab", max_new_tokens=4)) for name in PLAIN]
+    chosen = tj_load(base).with_adapters({"own": run})
+    if method != "grpo":  # whose base is rounded
+        text.append(str(chosen.generate("ab", max_new_tokens=4, adapter="own")))
+    assert len(set(text)) == 1
 
 
 @pytest.mark.quick("grpo")
@@ -130,6 +181,13 @@ def test_a_policy_learns_from_a_file_and_from_a_reward_model(base, files, method
         ("grpo", [*SAMPLES, "--reward.run", "BASE"], "no reward model: train one"),
         ("grpo", ["--align.gae-decay", "0.5"], "align.gae_decay is a setting of ppo"),
         ("ppo", ["--align.kl-coefficient", "0", "--align.kl-target", "2"], "a weight of 0 never"),
+        ("dpo", ["--lora.alpha", "4"], "add --lora.rank 8"),
+        ("dpo", ["--lora.rank", "2", "--freeze", "1"], "leave one of them out"),
+        (
+            "dpo",
+            ["--lora.rank", "2", "--lora.base-dtype", "bfloat16"],
+            "add --align.reference frozen, which shares the base",
+        ),
         ("kto", ["--training.gradient-accumulation-steps", "2"], "kto compares all rows"),
         ("kto", ["--training.mode", "pmap"], "kto compares all rows"),
     ],

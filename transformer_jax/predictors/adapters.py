@@ -73,14 +73,16 @@ def open_adapters(
 
     Raises:
         CheckpointError: As of :func:`open_adapter`.
-        ConfigError: One has parameters of its own beside adapters, such as a head.
+        ConfigError: One has parameters of its own beside adapters, such as a head of labels; a
+            head of values, which only training uses, is left out.
     """
     found = {name: open_adapter(path, base, params) for name, path in paths.items()}
     for name, adapter in found.items():
-        if adapter.itself:
+        own = sorted(one for one in adapter.itself if not one.startswith("value/"))
+        if own:
             raise ConfigError(
                 f"{paths[name]}: was trained with parameters of its own beside its adapters "
-                f"({sorted(adapter.itself)[0]}): load it alone"
+                f"({own[0]}): load it alone"
             )
     return found
 

@@ -24,7 +24,7 @@ from transformer_jax.predictors.runs import first_token, model_config, open_dire
 from transformer_jax.runs import begin as beginning
 from transformer_jax.runs import checks
 from transformer_jax.runs.alignment_settings import PolicyRun, PreferenceRun, RewardConfig, read
-from transformer_jax.runs.freezing import check_layers, initial_of, partition_of
+from transformer_jax.runs.freezing import check_layers, initial_of, partition_for
 from transformer_jax.runs.initial import Initial, load_pretrained
 from transformer_jax.runs.settings import batching_of, was_given
 from transformer_jax.runs.train import train as train_run
@@ -83,6 +83,7 @@ def begin(run: AlignRun, named: AlignRun) -> tuple[AlignRun, RunDirectory, Prefe
         _check_reward(run, start)
     else:
         _check_whole_batches(run)
+        _check_precision(run)
     splits = open_run(run)
     resolve = functools.partial(_resolved, start)
     directory = beginning.begin(run, lambda: start.tokenizer, resolve, vocab_given=False)
@@ -134,6 +135,15 @@ def _check_whole_batches(run: PreferenceRun) -> None:
     if training.mode == "pmap":
         raise ConfigError(
             "training.mode is pmap: kto compares all rows of a batch with each other: use jit"
+        )
+
+
+def _check_precision(run: PreferenceRun) -> None:
+    """Refuses a reference of another precision than the policy begins with."""
+    if run.precomputes_reference and run.lora.narrows:
+        raise ConfigError(
+            f"lora.base_dtype is {run.lora.base_dtype}, and the reference is computed from the "
+            f"float32 weights: add --align.reference frozen, which shares the base"
         )
 
 
@@ -228,13 +238,13 @@ def make_task(
 def _preference_task(
     run: PreferenceRun, directory: RunDirectory, tokenizer: Tokenizer, splits: PreferenceSplits
 ) -> Task:
-    align, partition = run.align, partition_of(run.freeze, run.model)
+    align, partition = run.align, partition_for(run)
     first, length = first_token(directory, tokenizer), align.max_length or LONGEST
     rows = CompletionRows(first, length, batching_of(run.training))
     encoded = encode_splits(splits, tokenizer, rows)
     if align.method == "reward":
         return reward_model(encoded, run.model, tokenizer, rows, partition=partition)
-    if align.has_reference and align.reference != "frozen":
+    if run.precomputes_reference:
         encoded = encoded.with_reference(_reference(run, directory, tokenizer, encoded, rows))
     how = {"method": align.method, "partition": partition, **align.numbers}
     return preference(encoded, run.model, tokenizer, rows, **how)  # type: ignore[arg-type]
@@ -301,8 +311,8 @@ def _policy_task(
     align, first = run.align, first_token(directory, tokenizer)
     rows = PromptRows(first, run.training.batch_size, align.max_prompt_length, run.training.seed)
     learning = Learning(align.sampled, source.reward, align.control, align.updates, source.model)
-    partition = partition_of(run.freeze, run.model)
-    return from_samples(splits, run.model, tokenizer, rows, learning, partition=partition)
+    made = functools.partial(from_samples, splits, run.model, tokenizer, rows, learning)
+    return made(partition=partition_for(run))
 
 
 def _reward(run: PolicyRun, tokenizer: Tokenizer) -> RewardSource:

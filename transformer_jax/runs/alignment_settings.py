@@ -12,6 +12,7 @@ from transformer_jax.runs.encoder_settings import EncoderTraining
 from transformer_jax.runs.settings import StartConfig, TokenizerConfig, read_run
 from transformer_jax.runs.sizing import with_defaults
 from transformer_jax.training.loop import LoopConfig
+from transformer_jax.training.lora import LoRAConfig
 from transformer_jax.training.on_policy import KLControl, OnPolicy
 from transformer_jax.training.optimizers import OptimizerConfig
 from transformer_jax.training.run_directory import RunDirectory
@@ -116,6 +117,7 @@ class PreferenceRun(StartConfig):
     model: TransformerConfig = PRESETS["gpt2_small"]
     data: PreferenceData = PreferenceData()
     tokenizer: TokenizerConfig = TokenizerConfig()
+    lora: LoRAConfig = LoRAConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     training: EncoderTraining = EncoderTraining(max_tokens=4096)
     loop: LoopConfig = LoopConfig()
@@ -127,6 +129,11 @@ class PreferenceRun(StartConfig):
     first: Literal["auto", "bos", "eos", "newline"] = "auto"
 
     parts: ClassVar[tuple[str, ...]] = ("decoder",)
+
+    @property
+    def precomputes_reference(self) -> bool:
+        """Whether log-probabilities of the reference are computed before the first step."""
+        return self.align.has_reference and self.align.reference != "frozen"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,6 +230,7 @@ class PolicyRun(StartConfig):
     model: TransformerConfig = PRESETS["gpt2_small"]
     data: PreferenceData = PreferenceData()
     tokenizer: TokenizerConfig = TokenizerConfig()
+    lora: LoRAConfig = LoRAConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     training: PolicyTraining = PolicyTraining()
     loop: LoopConfig = LoopConfig()

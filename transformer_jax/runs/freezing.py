@@ -27,6 +27,8 @@ _ENTRANCE = ("positions", "segments", "embedding_norm", "projection")
 # What comes after the last block: of language models and translators, of labels, of masked tokens.
 _HEADS = ["head/", "labels/", "transform/", "transform_norm/", "next_sentence/"]
 
+# What is trained itself beside adapters.
+_NEW_HEADS = ("labels/", "pooler/", "value/")
 # New tokens that also frozen tables may have: at the mean of the others, with noise, the layers
 # above can tell them apart.
 _OWN = frozenset(DECODER_TOKENS)
@@ -76,12 +78,12 @@ def partition_of(freeze: str, model: TransformerConfig | None = None) -> Partiti
 def partition_for(run: Any) -> Partition:
     """The partition of a run, by its settings: adapters, or the parameters that are not frozen.
 
-    A head of labels and its pooler are trained themselves beside adapters.
+    A new head, of labels with its pooler or of values, is trained itself beside adapters.
     """
     own, adapters = start_config(run), getattr(run, "lora", None)
     if adapters is None or not adapters.rank:
         return partition_of(own.freeze, run.model)
-    return lora(adapters, lambda path: bool(own.prefix) and path.startswith(("labels/", "pooler/")))
+    return lora(adapters, lambda path: path.startswith(_NEW_HEADS))
 
 
 def _check_adapters(run: Any, stack: str, own: StartConfig) -> None:
@@ -140,7 +142,7 @@ def check_layers(run: Any, start: Initial) -> None:
             f"{prefix}freeze is {freeze} and {prefix}reinit_last {own.reinit_last}: layers drawn "
             f"anew would never be trained"
         )
-    adapters = getattr(run, "lora", None)  # runs that align have none
+    adapters = getattr(run, "lora", None)
     if adapters is not None and adapters.rank:
         _check_adapters(run, stack, own)
     _check_new_tokens(run, start)

@@ -16,7 +16,7 @@ from transformer_jax.modules.lora import LEAVES, LoRALinear, SelectedLoRA
 from transformer_jax.modules.replace import replaced
 from transformer_jax.training.lora import merged, split_adapters
 from transformer_jax.training.state import digest
-from transformer_jax.training.stored import FROZEN, check_checkpoint, checkpoint_name, load_parts
+from transformer_jax.training.stored import load_parts
 from transformer_jax.training.trees import flatten_dict, unflatten_dict
 
 __all__ = [
@@ -64,6 +64,7 @@ def is_adapter_run(path: str | os.PathLike[str]) -> bool:
     from transformer_jax.training.sealed import sealed
 
     how = (sealed(Path(path)) or {}).get("merge")
+    how = how.get("policy", how) if isinstance(how, dict) else how
     return isinstance(how, dict) and "lora" in how
 
 
@@ -80,18 +81,14 @@ def of_run(
     if not isinstance(how, dict) or "lora" not in how:
         raise CheckpointError(f"{path}: its checkpoints hold no adapters")
     params, itself = split_adapters(loaded.params)
-    kept, _ = check_checkpoint(Path(path) / FROZEN / checkpoint_name(0), "")
-    names = {} if kept is None else kept["tree"]
+    frozen = dict(loaded.frozen)
     origin = {
         "variant": how["lora"].get("variant", "lora"),
-        "names": {
-            name.removeprefix("params/"): leaf["dtype"]
-            for name, leaf in names.items()
-            if name.startswith("params/")
-        },
+        "names": {name: str(leaf.dtype) for name, leaf in flatten_dict(frozen).items()},
     }
     scales = dict.fromkeys(params, how["lora"]["scale"])
-    return Adapter(params, scales, itself, loaded.manifest["frozen"], origin), dict(loaded.frozen)
+    base = loaded.manifest.get("frozen") or digest(frozen)  # of a policy it is not recorded
+    return Adapter(params, scales, itself, base, origin), frozen
 
 
 def check_base(adapter: Adapter, params: PyTree, what: str, base: str) -> None:

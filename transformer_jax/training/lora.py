@@ -75,6 +75,11 @@ class LoRAConfig:
             raise ConfigError(f"lora.targets is empty: give {', '.join(TARGETS)} or names of maps")
 
     @property
+    def narrows(self) -> bool:
+        """Whether the model of step 0 is not bit for bit the one that the adapters are put on."""
+        return self.rank > 0 and self.base_dtype != "float32"
+
+    @property
     def scale(self) -> float:
         """The number that the adapters' products are multiplied by."""
         return lora_scale(self.rank, self.alpha, self.variant)

@@ -27,8 +27,9 @@ class Partition(NamedTuple):
         merge: ``(graph, trainable, frozen, key) -> model``, which at step 0 computes what the
             parameters that were split compute. The key is that of the step, None without dropout.
         stored: How stored parameters make a plain model again, for ``transformer_jax.load``:
-            ``"overlay"`` where they lie side by side, ``"policy"`` where those of a reference lie
-            beside them, a description under ``lora`` for adapters; None where only the task knows.
+            ``"overlay"`` where they lie side by side, a description under ``lora`` for adapters,
+            one of these under ``policy`` where a reference lies beside them; None where only the
+            task knows.
     """
 
     split: Callable[[PyTree, nnx.Rngs], tuple[PyTree, PyTree]]

@@ -91,7 +91,8 @@ def beside_reference(
         policy = trained.merge(graph, trainable, base, key)
         return Policies(policy, trained.merge(graph, reference, base, None), grader)
 
-    return Partition(split, merge, "policy" if trained.stored == "overlay" else None)
+    stored = None if trained.stored is None else {"policy": trained.stored}
+    return Partition(split, merge, stored)
 
 
 def token_log_probs(

@@ -145,8 +145,6 @@ def load_params(
 
         plain = merged(loaded.params, frozen, merge["lora"]["scale"])
         return loaded._replace(params=plain, frozen={})
-    if merge == "policy":  # its frozen part has a reference too, which using the model leaves out
-        merge, frozen = "overlay", frozen.get("policy", {})
     if merge != "overlay":
         raise CheckpointError(
             f"{run}: its model is not made of its parameters alone: load it with its task "
@@ -182,13 +180,25 @@ def load_parts(
 ) -> Loaded:
     """What was trained and what was frozen, apart; otherwise as :func:`load_params`.
 
+    The reference that a policy was trained beside is left out.
+
     Raises:
         CheckpointError: Not a run directory, no such step, or nothing that verifies.
     """
     if average < 1:
         raise ConfigError(f"average is {average}: at least 1 checkpoint is needed")
     directory = checkpoints_of(run)
-    return _unpruned(directory, lambda: _load(directory, which, average))
+    return _policy_alone(_unpruned(directory, lambda: _load(directory, which, average)))
+
+
+def _policy_alone(loaded: Loaded) -> Loaded:
+    """Without what lies beside a policy; its manifest then has no checksum of what was frozen."""
+    how = loaded.manifest.get("merge")
+    if not isinstance(how, Mapping) or "policy" not in how:
+        return loaded
+    fields = {name: value for name, value in loaded.manifest.items() if name != "frozen"}
+    fields["merge"] = how["policy"]
+    return loaded._replace(manifest=fields, frozen=loaded.frozen.get("policy", {}))
 
 
 def _unpruned(directory: Path, read: Callable[[], T]) -> T:
