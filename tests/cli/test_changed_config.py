@@ -15,6 +15,7 @@ ARGUMENTS = {
     "translate": [], "generate": ["a"], "prompt": ["--task", "in-context"], "score": ["FILE"],
     "diversity": ["FILE"],
     "prefer": ["FILE", "--output", "OUT"],
+    "win-rate": ["RUN", "FILE", "--rule", "RULE"],
     "fill-mask": ["a [MASK]"], "classify": ["a"], "tag": ["a"], "embed": ["FILE"],
     "answer": ["a", "--context", "FILE"],
     "semantic-search": ["FILE", "a"], "probe": ["FILE"], "word-vectors": ["a", "a a"],
@@ -57,7 +58,9 @@ def test_all_commands_are_here():
 @pytest.mark.parametrize("command", ARGUMENTS)
 def test_a_command_refuses_a_changed_run(changed_run, run_command, command, tmp_path):
     (tmp_path / "file.txt").write_text("a\tx\nb\ty\n")
-    paths = {"FILE": tmp_path / "file.txt", "OUT": tmp_path / "out"}
+    (tmp_path / "rule.py").write_text("def reward(prompt, completion):\n    return 0\n")
+    paths = {"FILE": tmp_path / "file.txt", "OUT": tmp_path / "out", "RUN": changed_run}
+    paths["RULE"] = tmp_path / "rule.py"
     arguments = [paths.get(word, word) for word in ARGUMENTS[command]]
     code, lines, err = run_command(command, changed_run, *arguments, text="a\n")
     assert (code, lines) == (4, [""])

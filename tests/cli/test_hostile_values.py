@@ -105,6 +105,8 @@ def arguments_of(name, flag, runs, folder):
     vectors = folder / "vectors.txt"
     vectors.write_text("4 2\na 1 2\nb 2 1\nc 3 1\nd 1 1\n")
     (folder / "questions.txt").write_text("a b c d\n")
+    rule = folder / "rule.py"
+    rule.write_text("def reward(prompt, completion):\n    return len(completion)\n")
     rows = (f"a {'cab ' * i}\tx\nfed {'cafe ' * i}\ty\n" for i in range(1, 7))
     table.write_text("text\tlabel\n" + "".join(rows))
     fields = ["--template", "{text} ", "--answer-template", "{label}\\n"]
@@ -115,6 +117,7 @@ def arguments_of(name, flag, runs, folder):
                    "--num-shots", "0"],
         "score": [decoder, text],
         "prefer": [decoder, text] if flag == "output" else [decoder, text, "--output", output],
+        "win-rate": [decoder, decoder, text, *([] if flag == "rule" else ["--rule", rule])],
         "chat": [decoder] if flag == "template" else [decoder, "--template", "mistral"],
         "transcribe": [translator, text],
         "diversity": [decoder, text],

@@ -40,6 +40,7 @@ from transformer_jax.cli.tag import Tag
 from transformer_jax.cli.transcribe import Transcribe
 from transformer_jax.cli.translate import Translate
 from transformer_jax.cli.verify import Verify
+from transformer_jax.cli.win_rate import WinRateCommand
 from transformer_jax.cli.word_vectors import WordVectorsCommand
 from transformer_jax.errors import ConfigError
 
@@ -56,6 +57,7 @@ COMMANDS: dict[str, Any] = {
     "prompt": Prompt,
     "score": Score,
     "prefer": Prefer,
+    "win-rate": WinRateCommand,
     "diversity": DiversityCommand,
     "fill-mask": FillMask,
     "classify": Classify,

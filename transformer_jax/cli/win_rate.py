@@ -1,0 +1,144 @@
+"""``transformer-jax win-rate``: how often one model's samples are better than another's."""
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tyro
+
+from transformer_jax.cli.describe import plain_table
+from transformer_jax.cli.output import check_file, escaped, note, write_json, wrote
+from transformer_jax.cli.run_command import PredictionCommand
+from transformer_jax.errors import ConfigError, DataError, plural
+
+if TYPE_CHECKING:
+    from transformer_jax.decoding.requests import GenerationRequest
+    from transformer_jax.evaluation.win_rate import WinRate
+
+__all__ = ["WinRateCommand"]
+
+
+@dataclasses.dataclass(frozen=True)
+class WinRateCommand(PredictionCommand):
+    """Sample from two language models and count whose completions a rule prefers."""
+
+    run: tyro.conf.Positional[Path]
+    """Run directory or Hugging Face folder of a language model."""
+    other: tyro.conf.Positional[Path]
+    """The one that it is compared with, such as the run that it started from."""
+    prompts: tyro.conf.Positional[Path]
+    """File with one prompt per line."""
+    rule: Path
+    """Python file with reward(prompt, completion) -> float; the higher reward wins."""
+    samples: int = 1
+    """Completions of each prompt by each model, compared in pairs."""
+    max_new_tokens: int = 128
+    """Maximum number of new tokens."""
+    temperature: float = 1.0
+    """Sampling temperature; 0 is greedy search."""
+    top_k: int | None = None
+    """Sample from the k most probable tokens."""
+    top_p: float | None = None
+    """Nucleus sampling: the fewest tokens with at least this total probability."""
+    seed: int = 0
+    """Random seed for sampling."""
+    checkpoint: str = "best"
+    """Checkpoint of both: best, last, a step number, or average:N (mean of the last N)."""
+    show: int = 0
+    """Number of prompts whose completions are printed too."""
+    json: Path | None = None
+    """Output file of all completions, rewards and figures."""
+
+    def __call__(self) -> int:
+        """Prints the win rate; returns the exit code.
+
+        Raises:
+            ConfigError: A setting out of its range, or a rule that cannot be used.
+            DataError: A file cannot be read, or the rule fails on a completion.
+        """
+        from transformer_jax.cli.request_lines import prompt_lines
+        from transformer_jax.evaluation.win_rate import win_rate
+        from transformer_jax.tasks.rewards import PythonReward, load_reward
+
+        self._check()
+        rule = PythonReward(load_reward(str(self.rule), "--rule"), None, str(self.rule))
+        prompts = [line for line in prompt_lines(self.prompts, "PROMPTS") if line.strip()]
+        if not prompts:
+            raise DataError(f"{self.prompts}: no prompts: it is empty")
+        both = self._completions(prompts)
+        rewards = [
+            [[rule.value(at, text) for text in row] for at, row in zip(prompts, texts, strict=True)]
+            for texts in both
+        ]
+        found = win_rate(*rewards)
+        print(self._table(found))
+        note(
+            f"{plural(len(prompts), 'prompt')}; 95 % interval of the win rate of {self.run}: "
+            f"{found.low:.3f} to {found.high:.3f}; a tie is half a win"
+        )
+        for i, prompt in enumerate(prompts[: self.show]):
+            for run, texts in zip((self.run, self.other), both, strict=True):
+                for text in texts[i]:
+                    print(f"{i + 1}\t{run}\t{escaped(prompt + text)}")
+        if self.json is not None:
+            models = {
+                name: {"completions": texts, "rewards": values}
+                for name, texts, values in zip(("run", "other"), both, rewards, strict=True)
+            }
+            figures = dataclasses.asdict(found)
+            write_json("--json", self.json, {"prompts": prompts, "win_rate": figures, **models})
+            wrote(self.json)
+        return 0
+
+    def _table(self, found: "WinRate") -> str:
+        rows = (
+            (self.run, found.wins, found.rate, found.rewards[0]),
+            (self.other, found.losses, 1 - found.rate, found.rewards[1]),
+        )
+        cells = [
+            (str(run), f"{wins}", f"{found.ties}", f"{rate:.3f}", f"{reward:.4g}")
+            for run, wins, rate, reward in rows
+        ]
+        return plain_table(("model", "wins", "ties", "win rate", "mean reward"), cells, left=1)
+
+    def _check(self) -> None:
+        check_file("--json", self.json, (".json",))
+        for name, least in (("samples", 1), ("show", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"--{name} is {getattr(self, name)}: at least {least}")
+        if self.samples > 1 and not self.temperature:
+            raise ConfigError(
+                f"--samples is {self.samples} and --temperature 0: all samples would be equal: "
+                f"leave one of them out"
+            )
+
+    def _completions(self, prompts: list[str]) -> list[list[list[str]]]:
+        """Of both models, by prompt, the completions."""
+        from transformer_jax.predictors.runs import load_language
+
+        runs = (self.run, self.other)
+        requests = [self._requests(run, prompts) for run in runs]
+        models = [load_language(run, self.checkpoint) for run in runs]
+        return [
+            [[sample.text for sample in found] for found in model.generate(asked)]
+            for model, asked in zip(models, requests, strict=True)
+        ]
+
+    def _requests(self, run: Path, prompts: list[str]) -> "list[GenerationRequest]":
+        from transformer_jax.decoding.requests import GenerationRequest
+        from transformer_jax.predictors.runs import as_trained
+
+        prepare = as_trained(run, trim=False)
+        return [
+            GenerationRequest(
+                prepare(prompt),
+                max_new_tokens=self.max_new_tokens,
+                temperature=self.temperature,
+                top_k=self.top_k,
+                top_p=self.top_p,
+                seed=self.seed,
+                num_return_sequences=self.samples,
+                number=i,
+            )
+            for i, prompt in enumerate(prompts)
+        ]
