@@ -54,6 +54,24 @@ def test_answers_are_told_alike_with_tags_and_without(tokenizer, name):
         assert one.prompt(CHAT[:i]) == ours.ids[:start]
 
 
+@pytest.mark.parametrize("name", built_in())
+def test_an_answer_alone_is_that_of_the_whole_conversation(tokenizer, name):
+    """Row B40: rows of preferences are what instruction tuning learns and what a chat reads."""
+    encoder, rng = ChatEncoder(tokenizer, named_template(name, WORDS)), random.Random()
+    chats = [conversation(rng, system=False) for _ in range(8)]
+    chats = [chat if len(chat) % 2 else chat[:-1] for chat in chats]
+    texts = [rng.choice(["yes <eos> no", "so", "hello there"]) for _ in chats]
+    for asked, text, (prompt, answer) in zip(
+        chats, texts, encoder.answers(chats, texts), strict=True
+    ):
+        [whole] = encoder.encode([[*asked, {"role": "assistant", "content": text}]])
+        assert prompt == encoder.prompt(asked)
+        assert (prompt + answer)[: len(whole.ids)] == whole.ids[: len(prompt + answer)]
+        assert answer[-1] == encoder.end_tokens[0]
+        assert whole.answers[len(prompt) : len(prompt + answer)].all()
+        assert not whole.answers[len(prompt + answer) :].any()
+
+
 def test_special_tokens_that_a_message_spells_out_stay_text(tokenizer):
     encoder = ChatEncoder(tokenizer, named_template("chatml"))
     [chat] = encoder.encode([CHAT])

@@ -99,3 +99,27 @@ def test_pairs_of_other_prompts_and_greedy_samples_are_refused(run_command, run,
     assert "pairs.jsonl:1: no pair of the prompts of" in err
     code, _, err, _ = prefer(run_command, run, prompts, "", "--temperature", 0)
     assert (code, "--temperature is 0" in err) == (2, True)
+
+
+def test_answers_to_conversations_are_chosen_and_compared(run_command, run, prompts):
+    start = prompts.parent / "start"
+    shutil.copytree(run, start)
+    (start / "chat_template.jinja").write_text(
+        "{% for m in messages %}{{ m.content }}{{ eos_token if m.role == 'assistant' }}{% endfor %}"
+    )
+    rows = [{"messages": [{"role": "user", "content": text}]} for text in ("ab", "cd", "ef")]
+    path, rule = prompts.parent / "asked.jsonl", prompts.parent / "rule.py"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    rule.write_text("def reward(prompt, answer):\n    return len(answer) + ord(prompt[0])\n")
+    code, _, err, found = prefer(run_command, start, path, "", "--rule", rule)
+    assert code == 0, err
+    assert found
+    for row in found:
+        assert row["messages"] == rows[row["line"] - 1]["messages"]
+        assert len(row["chosen"]) > len(row["rejected"])
+    assert read_preferences(prompts.parent / "pairs.jsonl", "pairs").conversational
+    flags = ("--rule", rule, "--max-new-tokens", 6)
+    assert run_command("win-rate", start, start, path, *flags)[0] == 0
+    code, _, err = run_command("win-rate", start, run, path, *flags)
+    assert code == 2
+    assert "has no chat template" in err

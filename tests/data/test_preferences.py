@@ -41,9 +41,67 @@ def test_each_kind_has_its_fields(tmp_path):
     assert read_preferences(write(tmp_path / "c.jsonl", PAIR), "prompts").completions == [()]
 
 
+ASKED = [{"role": "user", "content": "A?"}]
+CHAT = {"messages": ASKED, "chosen": "B", "rejected": "C"}
+
+
+def test_a_prompt_may_be_a_conversation_in_two_forms(tmp_path):
+    said = lambda text: [{"role": "assistant", "content": text}]
+    theirs = {"prompt": ASKED, "chosen": said("B"), "rejected": said("C")}
+    path = write(tmp_path / "a.jsonl", CHAT, theirs)
+    pairs = read_preferences(path, "pairs", PreferenceOptions(lowercase=True))
+    assert pairs.conversational
+    assert pairs.prompts == [[{"role": "user", "content": "a?"}]] * 2
+    assert pairs.completions == [("b", "c")] * 2
+    with pytest.raises(ConfigError, match="holds conversations: give prompts that are texts"):
+        pairs.texts  # noqa: B018
+
+
+def test_conversations_are_held_out_together_and_encoded_by_their_template(tmp_path):
+    rows = [
+        CHAT | {"messages": [ASKED[0] | {"content": c}], "chosen": d} for c in "abcd" for d in "ef"
+    ]
+    data = PreferenceData(
+        write(tmp_path / "a.jsonl", *rows), read=PreferenceOptions(validation_size=0.25)
+    )
+    found = open_preferences(data, "pairs")
+    assert found.valid is not None
+    assert (len(found.train), len(found.valid)) == (6, 2)
+    assert found.valid.prompts[0] == found.valid.prompts[1]
+    ids = lambda text: TOKENIZER.encode_batch([text])[0]
+    encode = lambda asked, texts: [
+        ([*ids(chat[-1]["content"])], [*ids(text.lower()), 9])
+        for chat, text in zip(asked, texts, strict=True)
+    ]
+    store = encode_preferences(found.valid, TOKENIZER, TOKENIZER.bos, 8, encode)
+    prompt = found.valid.prompts[0][0]["content"]
+    assert [row.tolist() for row in store.store][:2] == [
+        [*ids(prompt), *ids("e"), 9],
+        [*ids(prompt), *ids("c"), 9],
+    ]
+    assert store.starts.tolist() == [1] * 4
+
+    def refuse(asked, texts):
+        if len(texts) > 1 or texts[0] == "f":
+            raise DataError("the template refuses it")
+        return encode(asked, texts)
+
+    line = found.valid.lines[1]
+    with pytest.raises(DataError, match=f"a.jsonl:{line}: the template refuses it"):
+        encode_preferences(found.valid, TOKENIZER, TOKENIZER.bos, 8, refuse)
+
+
 @pytest.mark.parametrize(
     ("kind", "line", "message"),
     [
+        ("pairs", CHAT, ":2: the lines before have texts, and this one conversations"),
+        ("pairs", CHAT | {"prompt": "a"}, ":2: has both 'messages' and 'prompt'"),
+        ("pairs", CHAT | {"messages": []}, ":2: the conversation has no messages"),
+        (
+            "pairs",
+            CHAT | {"messages": [{"role": "assistant", "content": "a"}]},
+            ":2: the last message is of the assistant",
+        ),
         ("pairs", "{", ":2: not JSON"),
         ("pairs", '["a"]', ":2: a JSON object is wanted, not list"),
         ("pairs", {"prompt": "a", "chosen": "b"}, ":2: no field 'rejected', only 'prompt'"),

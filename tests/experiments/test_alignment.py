@@ -254,6 +254,54 @@ def test_a_model_of_conversations_keeps_its_template(base, files):
     assert (files / "run" / "chat_template.jinja").read_text() == template
 
 
+CHATS = """{% for m in messages %}{{ m.content }}{% if m.role == "user" %}a{% else %}
+{{- eos_token }}{% endif %}{% endfor %}"""
+
+
+@pytest.fixture
+def conversations(base, files):
+    """A model with a chat template, and pairs of answers."""
+    start = files / "start"
+    shutil.copytree(base, start)
+    (start / "chat_template.jinja").write_text(CHATS)
+    rows = [
+        {"messages": [{"role": "user", "content": text}], "chosen": "ab", "rejected": "cd"}
+        for text in ("ab", "cd", "ef", "fa")
+    ]
+    (files / "chats.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return start
+
+
+@pytest.mark.quick("dpo")
+@pytest.mark.parametrize("method", ["dpo", "simpo", "reward"])
+def test_answers_to_conversations_are_learnt_in_their_template(conversations, files, method):
+    """Row B40: the chosen answer is the one that the model then gives."""
+    more = ["--data.train", files / "chats.jsonl", *SHORT, "--data.read.validation-size", "0.25"]
+    more += ["--training.steps", 60 if method == "dpo" else 2, "--optimizer.learning-rate", "1e-2"]
+    assert align(method, conversations, files, "run", *more) == 0
+    assert (files / "run" / "chat_template.jinja").read_text() == CHATS
+    if method == "dpo":
+        found = tj_load(files / "run").chat(
+            [{"role": "user", "content": "ab"}], max_new_tokens=1, temperature=0
+        )
+        assert str(found) == "a"
+        rows = map(json.loads, (files / "run" / "metrics.jsonl").read_text().splitlines())
+        assert [row["valid_accuracy"] for row in rows if "valid_accuracy" in row][-1] == 1
+
+
+def test_conversations_that_cannot_be_learnt_from_are_refused(conversations, base, files, capsys):
+    given = ["--data.train", files / "chats.jsonl"]
+    reward = ["--reward.file", files / "reward.py", *SAMPLES]
+    for method, start, more, said in (
+        ("grpo", conversations, reward, "holds conversations, and grpo is not for them"),
+        ("dpo", base, SHORT, "has no chat template: start from a run of instruct"),
+        ("dpo", conversations, ["--data.valid", files / "pairs.jsonl"], "give both one form"),
+    ):
+        assert align(method, start, files, "run", *given, *more) == 2
+        assert said in capsys.readouterr().err.strip().splitlines()[-1]
+        assert not (files / "run" / "config.json").exists()
+
+
 def test_a_run_without_a_start_says_what_it_needs(capsys):
     assert decoder_only.main(["align", "dpo", *ONE]) == 2
     assert "align needs --init-from RUN_OR_FOLDER" in capsys.readouterr().err

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tokenizers
 
-from transformer_jax.chat.template import ChatTemplate, Message
+from transformer_jax.chat.template import ChatTemplate
+from transformer_jax.data.conversations import Message
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import ConfigError, DataError
 
@@ -133,6 +134,36 @@ class ChatEncoder:
                 answers[len(first) : stop] = True
             encoded.append(EncodedChat(ids, answers))
         return encoded
+
+    def answers(
+        self, asked: Sequence[Sequence[Message]], texts: Sequence[str]
+    ) -> list[tuple[list[int], list[int]]]:
+        """For each conversation the ids that its answer follows, and those of the answer.
+
+        The last of an answer is the token that ends it.
+
+        Args:
+            asked: Conversations whose last message is not of the assistant.
+            texts: An answer to each.
+
+        Raises:
+            ConfigError: The template is refused.
+            DataError: As of :meth:`encode`.
+        """
+        rendered = [self._render(chat, add_generation_prompt=True) for chat in asked]
+        prompts = self._ids([(text, cuts) for text, cuts, _ in rendered])
+        said: list[Message] = [{"role": "assistant", "content": text} for text in texts]
+        wholes = self.encode([[*chat, one] for chat, one in zip(asked, said, strict=True)])
+        found = []
+        for (prompt, _), whole in zip(prompts, wholes, strict=True):
+            if whole.ids[: len(prompt)] != prompt:
+                raise DataError(
+                    f"{self.template.name} writes what stands before an answer otherwise when it "
+                    f"asks for it, so that the answer cannot be told apart"
+                )
+            end = int(np.flatnonzero(whole.answers)[-1]) + 1
+            found.append((prompt, whole.ids[len(prompt) : end]))
+        return found
 
     def _end(
         self, ids: list[int], offsets: list[tuple[int, int]], first: int, end: int | None

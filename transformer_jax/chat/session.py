@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 from transformer_jax.chat.encoding import ChatEncoder
-from transformer_jax.chat.template import Message
+from transformer_jax.data.conversations import Message
 from transformer_jax.decoding.kept import KeptContext
 from transformer_jax.decoding.language import DecoderLanguageModel
 from transformer_jax.decoding.requests import Continuation, GenerationRequest

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Int, UInt8
 
 from transformer_jax.chat.encoding import ChatEncoder, EncodedChat
-from transformer_jax.chat.messages import Conversation, read_conversations
+from transformer_jax.data.conversations import Conversation, read_conversations
 from transformer_jax.data.documents import file_identity
 from transformer_jax.data.language_model_plans import PackingPlan, RowBatch, make_rows
 from transformer_jax.data.ragged import row_offsets
@@ -53,7 +53,7 @@ def build_chats(
     """The conversations of a file as token ids.
 
     Args:
-        path: A file for :func:`~transformer_jax.chat.messages.read_conversations`.
+        path: A file for :func:`~transformer_jax.data.conversations.read_conversations`.
         encoder: Encoder of conversations, with the chat template.
         limit: Most tokens of a conversation.
         too_long: Longer conversations: ``truncate`` leaves out their first tokens, ``skip`` leaves

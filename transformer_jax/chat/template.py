@@ -6,18 +6,18 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import jinja2
 from jinja2.sandbox import SecurityError
 
 from transformer_jax.chat.budget import Budget, TemplateTooExpensive, spending
 from transformer_jax.chat.sandbox import ChatEnvironment, ConversationRefused
+from transformer_jax.data.conversations import Message
 from transformer_jax.errors import ConfigError, DataError
 
 __all__ = [
     "ChatTemplate",
-    "Message",
     "RenderedChat",
     "built_in",
     "copy_template",
@@ -25,8 +25,6 @@ __all__ = [
     "named_template",
     "special_tokens",
 ]
-
-Message: TypeAlias = Mapping[str, Any]
 
 _LAYOUTS = Path(__file__).parent / "layouts"
 # Longer files are no layout of a conversation.

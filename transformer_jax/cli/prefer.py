@@ -3,18 +3,18 @@
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
+from transformer_jax.cli.asked import SamplingCommand, completing, read_asked, text_of
 from transformer_jax.cli.output import note
-from transformer_jax.cli.run_command import PredictionCommand
 from transformer_jax.errors import ConfigError, DataError, plural
 
 if TYPE_CHECKING:
-    from transformer_jax.decoding.requests import GenerationRequest, LanguageModel
+    from transformer_jax.decoding.requests import Continuation, GenerationRequest
 
 __all__ = ["Prefer"]
 
@@ -28,30 +28,20 @@ AT_ONCE = 32  # prompts whose samples are drawn together, where nobody waits
 
 
 @dataclasses.dataclass(frozen=True)
-class Prefer(PredictionCommand):
+class Prefer(SamplingCommand):
     """Show two samples of each prompt and write the better one: pairs for align dpo and reward."""
 
     run: tyro.conf.Positional[Path]
     """Run directory or Hugging Face folder of a language model."""
     prompts: tyro.conf.Positional[Path]
-    """File with one prompt per line."""
+    """File with one prompt per line, or .jsonl with "prompt" or the "messages" of a conversation
+    in each."""
     output: Path
-    """JSON lines with "prompt", "chosen" and "rejected"; a file that is there is continued."""
+    """JSON lines with "prompt" (or "messages"), "chosen" and "rejected"; a file that is there is
+    continued."""
     rule: Path | None = None
     """Python file with reward(prompt, completion) -> float that chooses, instead of the keyboard.
-    Equal rewards skip the prompt."""
-    max_new_tokens: int = 128
-    """Maximum number of new tokens."""
-    temperature: float = 1.0
-    """Sampling temperature."""
-    top_k: int | None = None
-    """Sample from the k most probable tokens."""
-    top_p: float | None = None
-    """Nucleus sampling: the fewest tokens with at least this total probability."""
-    seed: int = 0
-    """Random seed for sampling."""
-    checkpoint: str = "best"
-    """Checkpoint: best, last, a step number, or average:N (mean of the last N)."""
+    Equal rewards skip the prompt. The prompt of a conversation is its last message."""
 
     def __call__(self) -> int:
         """Writes a pair for each choice; returns the exit code.
@@ -60,26 +50,21 @@ class Prefer(PredictionCommand):
             ConfigError: A setting out of its range, or a rule that cannot be used.
             DataError: A file cannot be read or written, or is of other prompts.
         """
-        from transformer_jax.data.text import read_lines
-        from transformer_jax.predictors.runs import as_trained, load_language
-
         if not self.temperature:
             raise ConfigError("--temperature is 0: the two samples would be equal: give more")
-        prepare = as_trained(self.run, trim=False)
-        requests = [self._request(prepare(line)) for line in read_lines(self.prompts, "prompts")]
-        if not requests:
-            raise DataError(f"{self.prompts}: no prompts, it is empty")
-        choose, begun = self._chooser(), self._begun([one.prompt for one in requests])
+        requests = self.requests(self.run, read_asked(self.prompts), 2)
+        choose, begun = self._chooser(), self._begun(requests)
         if begun == len(requests):
             note(f"{self.output}: all {plural(begun, 'prompt')} are done")
             return 0
-        model = load_language(self.run, self.checkpoint)
+        conversational = requests[0].messages is not None
+        complete = completing(self.run, self.checkpoint, conversational=conversational)
         if begun:
             note(f"{self.output}: continued at prompt {begun + 1} of {len(requests)}")
         written = 0
         try:
             with self.output.open("a", encoding="utf-8") as file:
-                for row in self._pairs(model, requests, begun, choose):
+                for row in self._pairs(complete, requests, begun, choose):
                     file.write(json.dumps(row, ensure_ascii=False) + "\n")
                     file.flush()
                     written += 1
@@ -89,19 +74,6 @@ class Prefer(PredictionCommand):
             ) from None
         note(f"{self.output}: {plural(written, 'pair')} written")
         return 0
-
-    def _request(self, prompt: str) -> "GenerationRequest":
-        from transformer_jax.decoding.requests import GenerationRequest
-
-        return GenerationRequest(
-            prompt,
-            max_new_tokens=self.max_new_tokens,
-            temperature=self.temperature,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            seed=self.seed,
-            num_return_sequences=2,
-        )
 
     def _chooser(self) -> Choose:
         if self.rule is None:
@@ -116,7 +88,7 @@ class Prefer(PredictionCommand):
 
         return by_rule
 
-    def _begun(self, prompts: list[str]) -> int:
+    def _begun(self, requests: "list[GenerationRequest]") -> int:
         """How many prompts the output file is beyond: those up to its last pair.
 
         Raises:
@@ -131,8 +103,8 @@ class Prefer(PredictionCommand):
         for number, line in enumerate(read_lines(self.output, "--output"), 1):
             row = parse_object(line, self.output, number)
             at: Any = row.get("line")
-            known = isinstance(at, int) and 1 <= at <= len(prompts)
-            if not known or prompts[at - 1] != row.get("prompt"):
+            known = isinstance(at, int) and 1 <= at <= len(requests)
+            if not known or not row.items() >= _prompt(requests[at - 1]).items():
                 raise DataError(
                     f"--output {self.output}:{number}: no pair of the prompts of {self.prompts}: "
                     f"choose another file"
@@ -142,7 +114,7 @@ class Prefer(PredictionCommand):
 
     def _pairs(
         self,
-        model: "LanguageModel",
+        complete: "Callable[[Sequence[GenerationRequest]], Iterable[list[Continuation]]]",
         requests: "list[GenerationRequest]",
         begun: int,
         choose: Choose,
@@ -150,15 +122,14 @@ class Prefer(PredictionCommand):
         """The pairs that are chosen, with the line of each prompt."""
         size = 1 if self.rule is None else AT_ONCE
         for start in range(begun, len(requests), size):
-            part = [
-                dataclasses.replace(one, number=start + i)
-                for i, one in enumerate(requests[start : start + size])
-            ]
+            part = requests[start : start + size]
             for at, (request, found) in enumerate(
-                zip(part, model.generate(part), strict=True), start + 1
+                zip(part, complete(part), strict=True), start + 1
             ):
-                one, two = (sample.text for sample in found)
-                shown = request.prompt
+                shown = text_of(request.messages or request.prompt)
+                # Chat templates strip answers.
+                clean = str if request.messages is None else str.strip
+                one, two = (clean(sample.text) for sample in found)
                 if one == two or not one or not two:
                     note(f"prompt {at} of {len(requests)}: samples are equal or empty, skipped")
                     continue
@@ -169,7 +140,14 @@ class Prefer(PredictionCommand):
                     return
                 if choice != "s":
                     chosen, rejected = (one, two) if choice == "1" else (two, one)
-                    yield {"prompt": shown, "chosen": chosen, "rejected": rejected, "line": at}
+                    yield _prompt(request) | {"chosen": chosen, "rejected": rejected, "line": at}
+
+
+def _prompt(request: "GenerationRequest") -> dict[str, Any]:
+    """The field of a line that holds its prompt."""
+    if request.messages is None:
+        return {"prompt": request.prompt}
+    return {"messages": list(request.messages)}
 
 
 def _show(number: int, count: int, prompt: str, one: str, two: str) -> None:

@@ -93,7 +93,7 @@ def requests_of(
 def _typed(name: str, value: Any) -> Any:
     """A setting, or the prompt, of a JSON line with the type of the request's field."""
     if name == "messages":
-        from transformer_jax.chat.messages import check_asked
+        from transformer_jax.data.conversations import check_asked
 
         return tuple(check_asked(value))
     if name == "prompt":

@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING
 
 import tyro
 
+from transformer_jax.cli.asked import SamplingCommand, completing, read_asked, text_of
 from transformer_jax.cli.describe import plain_table
 from transformer_jax.cli.output import check_file, escaped, note, write_json, wrote
-from transformer_jax.cli.run_command import PredictionCommand
-from transformer_jax.errors import ConfigError, DataError, plural
+from transformer_jax.errors import ConfigError, plural
 
 if TYPE_CHECKING:
-    from transformer_jax.decoding.requests import GenerationRequest
+    from transformer_jax.data.preferences import Prompt
     from transformer_jax.evaluation.win_rate import WinRate
 
 __all__ = ["WinRateCommand"]
 
 
 @dataclasses.dataclass(frozen=True)
-class WinRateCommand(PredictionCommand):
+class WinRateCommand(SamplingCommand):
     """Sample from two language models and count whose completions a rule prefers."""
 
     run: tyro.conf.Positional[Path]
@@ -27,23 +27,13 @@ class WinRateCommand(PredictionCommand):
     other: tyro.conf.Positional[Path]
     """The one that it is compared with, such as the run that it started from."""
     prompts: tyro.conf.Positional[Path]
-    """File with one prompt per line."""
+    """File with one prompt per line, or .jsonl with "prompt" or the "messages" of a conversation
+    in each."""
     rule: Path
-    """Python file with reward(prompt, completion) -> float; the higher reward wins."""
+    """Python file with reward(prompt, completion) -> float; the higher reward wins. The prompt of
+    a conversation is its last message."""
     samples: int = 1
     """Completions of each prompt by each model, compared in pairs."""
-    max_new_tokens: int = 128
-    """Maximum number of new tokens."""
-    temperature: float = 1.0
-    """Sampling temperature; 0 is greedy search."""
-    top_k: int | None = None
-    """Sample from the k most probable tokens."""
-    top_p: float | None = None
-    """Nucleus sampling: the fewest tokens with at least this total probability."""
-    seed: int = 0
-    """Random seed for sampling."""
-    checkpoint: str = "best"
-    """Checkpoint of both: best, last, a step number, or average:N (mean of the last N)."""
     show: int = 0
     """Number of prompts whose completions are printed too."""
     json: Path | None = None
@@ -56,18 +46,18 @@ class WinRateCommand(PredictionCommand):
             ConfigError: A setting out of its range, or a rule that cannot be used.
             DataError: A file cannot be read, or the rule fails on a completion.
         """
-        from transformer_jax.cli.request_lines import prompt_lines
         from transformer_jax.evaluation.win_rate import win_rate
         from transformer_jax.tasks.rewards import PythonReward, load_reward
 
         self._check()
         rule = PythonReward(load_reward(str(self.rule), "--rule"), None, str(self.rule))
-        prompts = [line for line in prompt_lines(self.prompts, "PROMPTS") if line.strip()]
-        if not prompts:
-            raise DataError(f"{self.prompts}: no prompts: it is empty")
+        prompts = [one for one in read_asked(self.prompts) if text_of(one).strip()]
         both = self._completions(prompts)
         rewards = [
-            [[rule.value(at, text) for text in row] for at, row in zip(prompts, texts, strict=True)]
+            [
+                [rule.value(text_of(prompt), text) for text in row]
+                for prompt, row in zip(prompts, texts, strict=True)
+            ]
             for texts in both
         ]
         found = win_rate(*rewards)
@@ -77,9 +67,10 @@ class WinRateCommand(PredictionCommand):
             f"{found.low:.3f} to {found.high:.3f}; a tie is half a win"
         )
         for i, prompt in enumerate(prompts[: self.show]):
+            shown = prompt if isinstance(prompt, str) else ""
             for run, texts in zip((self.run, self.other), both, strict=True):
                 for text in texts[i]:
-                    print(f"{i + 1}\t{run}\t{escaped(prompt + text)}")
+                    print(f"{i + 1}\t{run}\t{escaped(shown + text)}")
         if self.json is not None:
             models = {
                 name: {"completions": texts, "rewards": values}
@@ -112,33 +103,12 @@ class WinRateCommand(PredictionCommand):
                 f"leave one of them out"
             )
 
-    def _completions(self, prompts: list[str]) -> list[list[list[str]]]:
+    def _completions(self, prompts: "list[Prompt]") -> list[list[list[str]]]:
         """Of both models, by prompt, the completions."""
-        from transformer_jax.predictors.runs import load_language
-
-        runs = (self.run, self.other)
-        requests = [self._requests(run, prompts) for run in runs]
-        models = [load_language(run, self.checkpoint) for run in runs]
+        runs, conversational = (self.run, self.other), not isinstance(prompts[0], str)
+        requests = [self.requests(run, prompts, self.samples) for run in runs]
+        models = [completing(run, self.checkpoint, conversational=conversational) for run in runs]
         return [
-            [[sample.text for sample in found] for found in model.generate(asked)]
+            [[sample.text for sample in found] for found in model(asked)]
             for model, asked in zip(models, requests, strict=True)
-        ]
-
-    def _requests(self, run: Path, prompts: list[str]) -> "list[GenerationRequest]":
-        from transformer_jax.decoding.requests import GenerationRequest
-        from transformer_jax.predictors.runs import as_trained
-
-        prepare = as_trained(run, trim=False)
-        return [
-            GenerationRequest(
-                prepare(prompt),
-                max_new_tokens=self.max_new_tokens,
-                temperature=self.temperature,
-                top_k=self.top_k,
-                top_p=self.top_p,
-                seed=self.seed,
-                num_return_sequences=self.samples,
-                number=i,
-            )
-            for i, prompt in enumerate(prompts)
         ]

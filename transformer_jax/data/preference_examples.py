@@ -1,21 +1,26 @@
 """Token ids of prompts with completions, and their batches, row B40."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from transformer_jax.data.plan import BatchPlan
-from transformer_jax.data.preferences import Preferences
+from transformer_jax.data.preferences import Preferences, Prompt
 from transformer_jax.data.ragged import ragged_indices, row_offsets
 from transformer_jax.data.store import TokenStore, id_dtype
 from transformer_jax.data.tokenizer import Tokenizer
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, DataError
 
-__all__ = ["CompletionStore", "encode_preferences"]
+__all__ = ["CompletionStore", "EncodeAnswers", "encode_preferences"]
 
 SIDES = 2
+# Of conversations and an answer to each: the ids that the answer follows, and those of the answer.
+EncodeAnswers: TypeAlias = Callable[
+    [Sequence[Any], Sequence[str]], list[tuple[list[int], list[int]]]
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +29,7 @@ class CompletionStore:
 
     Attributes:
         store: Rows ``2 i`` and ``2 i + 1`` are those of example ``i``: the start token, the
-            prompt, the completion and the end token.
+            prompt, the completion and the end token; of conversations those of their template.
         starts: Index of the first token of the completion in each row.
         labels: Whether the completion of each example is desirable; None of pairs.
         reference: ``log π_ref`` of the completion of each row; None where it is not precomputed.
@@ -76,7 +81,11 @@ class CompletionStore:
 
 
 def encode_preferences(
-    data: Preferences, tokenizer: Tokenizer, first: int, max_length: int
+    data: Preferences,
+    tokenizer: Tokenizer,
+    first: int,
+    max_length: int,
+    answers: EncodeAnswers | None = None,
 ) -> CompletionStore:
     """The ids of pairs, or of completions with labels.
 
@@ -90,9 +99,11 @@ def encode_preferences(
         tokenizer: Of the model.
         first: The start token.
         max_length: Most tokens of a row, start and end included.
+        answers: Encodes conversations, whose rows have no other start and end token.
 
     Raises:
         ConfigError: ``max_length`` is below 4.
+        DataError: The chat template refuses a conversation; the message names its line.
 
     Example:
         >>> from transformer_jax.data.tokenizer import train_tokenizer
@@ -109,16 +120,19 @@ def encode_preferences(
             f"align.max_length is {max_length}: at least 4, for the start, a token of the prompt, "
             f"one of the completion, and the end"
         )
-    prompts = tokenizer.encode_batch(data.prompts)
-    sides = [tokenizer.encode_batch(list(side)) for side in zip(*data.completions, strict=True)]
+    if data.conversational:
+        assert answers is not None, data.name
+        first_ids, (prompts, sides) = [], _of_conversations(data, answers)
+    else:
+        first_ids, (prompts, sides) = [first], _of_texts(data, tokenizer)
     if data.kind == "labels":
         [own] = sides
         sides = [own, [own[i] for i in _of_other_prompts(data.prompts)]]
     rows, starts, truncated = [], [], 0
     for prompt, *completions in zip(prompts, *sides, strict=True):
         for completion in completions:
-            row, start = _row([first], list(prompt), [*completion, tokenizer.eos], max_length)
-            truncated += len(row) < 2 + len(prompt) + len(completion)
+            row, start = _row(first_ids, prompt, completion, max_length)
+            truncated += len(row) < len(first_ids) + len(prompt) + len(completion)
             rows.append(row)
             starts.append(start)
     ids = np.concatenate([np.asarray(row, id_dtype(tokenizer)) for row in rows])
@@ -127,7 +141,38 @@ def encode_preferences(
     return CompletionStore(store, np.array(starts), labels, truncated=truncated)
 
 
-def _of_other_prompts(prompts: Sequence[str]) -> list[int]:
+def _of_texts(data: Preferences, tokenizer: Tokenizer) -> tuple[Any, list[Any]]:
+    """Ids of prompts and, by side, of completions with their end token."""
+    prompts = [list(ids) for ids in tokenizer.encode_batch(data.texts)]
+    sides = [
+        [[*ids, tokenizer.eos] for ids in tokenizer.encode_batch(list(side))]
+        for side in zip(*data.completions, strict=True)
+    ]
+    return prompts, sides
+
+
+def _of_conversations(data: Preferences, encode: EncodeAnswers) -> tuple[Any, list[Any]]:
+    """The same of conversations and answers."""
+    sides = []
+    for side in zip(*data.completions, strict=True):
+        try:
+            found = encode(data.prompts, side)
+        except DataError:
+            found = [_named(data, i, encode, text) for i, text in enumerate(side)]
+        sides.append([answer for _, answer in found])
+        prompts = [prompt for prompt, _ in found]
+    return prompts, sides
+
+
+def _named(data: Preferences, i: int, encode: EncodeAnswers, text: str) -> Any:
+    try:
+        return encode([data.prompts[i]], [text])[0]
+    except DataError as error:
+        name = data.name.removesuffix(" (held out)")
+        raise DataError(f"{name}:{data.lines[i]}: {error}") from None
+
+
+def _of_other_prompts(prompts: Sequence[Prompt]) -> list[int]:
     """For each example one of another prompt: of those of the next prompt, the one at its place.
 
     Neighbours may have one prompt; where all have it, it is the next example.
@@ -148,7 +193,7 @@ def _row(
     first: list[int], prompt: list[int], completion: list[int], most: int
 ) -> tuple[list[int], int]:
     """A row of at most ``most`` tokens, and the index at which the completion starts."""
-    completion = completion[: most - 1 - min(1, len(prompt))]
-    room = most - 1 - len(completion)
+    completion = completion[: most - len(first) - min(1, len(prompt))]
+    room = most - len(first) - len(completion)
     prompt = prompt[len(prompt) - room :] if len(prompt) > room else prompt
-    return [*first, *prompt, *completion], 1 + len(prompt)
+    return [*first, *prompt, *completion], len(first) + len(prompt)

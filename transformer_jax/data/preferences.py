@@ -5,14 +5,21 @@ One JSON object a line::
     {"prompt": "The film was", "chosen": " a joy.", "rejected": " ok."}
     {"prompt": "The film was", "completion": " a joy.", "label": true}
     {"prompt": "The film was"}
+
+Instead of the text of a prompt, a line may have a conversation, as ``"messages"`` or as
+``"prompt"``; completions are then answers to it, as texts or as lists of one message::
+
+    {"messages": [{"role": "user", "content": "And?"}], "chosen": "A joy.", "rejected": "Ok."}
 """
 
 import dataclasses
 import hashlib
+import json
 import pathlib
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal, TypeAlias
 
+from transformer_jax.data.conversations import Message, check_asked, check_messages
 from transformer_jax.data.tables import parse_object, text_field
 from transformer_jax.data.text import read_lines
 from transformer_jax.errors import ConfigError, DataError, plural
@@ -23,11 +30,15 @@ __all__ = [
     "PreferenceOptions",
     "PreferenceSplits",
     "Preferences",
+    "Prompt",
     "open_preferences",
     "read_preferences",
+    "read_prompt",
 ]
 
 PreferenceKind = Literal["pairs", "labels", "prompts"]
+# A text, or a conversation whose last message is not of the assistant.
+Prompt: TypeAlias = str | list[Message]
 
 # The fields of each kind, beside the prompt.
 _FIELDS: dict[PreferenceKind, tuple[str, ...]] = {
@@ -68,7 +79,7 @@ class Preferences:
     Attributes:
         name: Of the file, for messages.
         kind: What a line holds.
-        prompts: The prompts.
+        prompts: The prompts: texts, or all of them conversations.
         completions: Of each prompt: the chosen and the rejected one; the one that has a label; or
             none.
         labels: Whether the completion of each prompt is desirable; empty of other kinds.
@@ -77,13 +88,29 @@ class Preferences:
 
     name: str
     kind: PreferenceKind
-    prompts: list[str]
+    prompts: list[Prompt]
     completions: list[tuple[str, ...]]
     labels: list[bool]
     lines: list[int]
 
     def __len__(self) -> int:
         return len(self.prompts)
+
+    @property
+    def conversational(self) -> bool:
+        """Whether the prompts are conversations, and the completions answers."""
+        return not isinstance(self.prompts[0], str)
+
+    @property
+    def texts(self) -> list[str]:
+        """The prompts, which are texts.
+
+        Raises:
+            ConfigError: They are conversations.
+        """
+        if self.conversational:
+            raise ConfigError(f"{self.name}: holds conversations: give prompts that are texts")
+        return [prompt for prompt in self.prompts if isinstance(prompt, str)]
 
     def select(self, which: Sequence[int], mark: str = "") -> "Preferences":
         """Some of them, with a mark after their name.
@@ -159,20 +186,78 @@ def read_preferences(
             continue
         row = parse_object(line, path, number)
         hint = f"needed are {', '.join(map(repr, ('prompt', *_shown(kind))))}"
-        prompt, *completions = (
-            text_field(row, name, path, number, hint) for name in ("prompt", *_FIELDS[kind])
-        )
+        prompt = read_prompt(row, path, number, hint)
+        if found.prompts and isinstance(prompt, str) == found.conversational:
+            raise DataError(
+                f"{path}:{number}: the lines before have {_form(found.prompts[0])}, and this one "
+                f"{_form(prompt)}: give all lines one form"
+            )
+        take = text_field if isinstance(prompt, str) else _answer
+        completions = [take(row, name, path, number, hint) for name in _FIELDS[kind]]
         _check(completions, f"{path}:{number}", kind)
         if kind == "labels":
             found.labels.append(_label(row, path, number, hint))
         if read.lowercase:
-            prompt, completions = prompt.lower(), [text.lower() for text in completions]
+            prompt, completions = _lower(prompt), [text.lower() for text in completions]
         found.prompts.append(prompt)
         found.completions.append(tuple(completions))
         found.lines.append(number)
     if not found.prompts:
         raise DataError(f"{path}: no {kind}: it is empty")
     return found
+
+
+def read_prompt(
+    row: dict[str, Any], path: str | pathlib.Path, number: int, hint: str = ""
+) -> Prompt:
+    """The prompt of a line: the text ``prompt``, or a conversation.
+
+    Args:
+        row: The object of the line.
+        path: The file, for messages.
+        number: Of the line.
+        hint: What a line without it should have.
+
+    Raises:
+        DataError: There is none, or it is no text and no conversation that can be answered.
+    """
+    if "messages" not in row and not isinstance(row.get("prompt"), list):
+        return text_field(row, "prompt", path, number, hint)
+    if "messages" in row and "prompt" in row:
+        raise DataError(f"{path}:{number}: has both 'messages' and 'prompt': leave one out")
+    try:
+        return check_asked(row.get("messages", row.get("prompt")))
+    except ConfigError as error:
+        raise DataError(f"{path}:{number}: {error}") from None
+
+
+def _answer(
+    row: dict[str, Any], name: str, path: str | pathlib.Path, number: int, hint: str
+) -> str:
+    """The text of an answer, which may be given as a list of one message."""
+    given = row.get(name)
+    if not isinstance(given, list):
+        return text_field(row, name, path, number, hint)
+    try:
+        messages = check_messages(given)
+    except ConfigError as error:
+        raise DataError(f"{path}:{number}: field {name!r}: {error}") from None
+    if len(messages) != 1 or messages[0]["role"] != "assistant":
+        raise DataError(
+            f"{path}:{number}: field {name!r}: {plural(len(messages), 'message')}, and one message "
+            f"of the assistant is wanted: what stands before it belongs to the prompt"
+        )
+    return str(messages[0]["content"])
+
+
+def _form(prompt: Prompt) -> str:
+    return "texts" if isinstance(prompt, str) else "conversations"
+
+
+def _lower(prompt: Prompt) -> Prompt:
+    if isinstance(prompt, str):
+        return prompt.lower()
+    return [{**message, "content": message["content"].lower()} for message in prompt]
 
 
 def _shown(kind: PreferenceKind) -> tuple[str, ...]:
@@ -202,7 +287,7 @@ def _label(row: dict[str, object], path: str | pathlib.Path, number: int, hint: 
 
 
 def _hold_out(whole: Preferences, size: float) -> PreferenceSplits:
-    keys = [hashlib.blake2b(text.encode(), digest_size=8).digest() for text in whole.prompts]
+    keys = [hashlib.blake2b(_bytes(one), digest_size=8).digest() for one in whole.prompts]
     ordered = sorted(set(keys))
     if len(ordered) < 2:
         raise DataError(
@@ -213,3 +298,8 @@ def _hold_out(whole: Preferences, size: float) -> PreferenceSplits:
     held = [i for i, key in enumerate(keys) if key <= bound]
     kept = [i for i, key in enumerate(keys) if key > bound]
     return PreferenceSplits(whole.select(kept), whole.select(held, _HELD_OUT))
+
+
+def _bytes(prompt: Prompt) -> bytes:
+    text = prompt if isinstance(prompt, str) else json.dumps(prompt, sort_keys=True)
+    return text.encode()

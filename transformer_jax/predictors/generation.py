@@ -309,7 +309,7 @@ class LanguageModelPredictor(Predictor):
             ConfigError: The model has no chat template, a message or a setting is invalid.
             DataError: The chat template refuses the conversation, or it is too long.
         """
-        from transformer_jax.chat.messages import check_asked
+        from transformer_jax.data.conversations import check_asked
 
         checked = check_asked(list(messages))
         for name in ("num_beams", "num_return_sequences"):

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from flax import nnx
 
-from transformer_jax.chat.template import copy_template
+from transformer_jax.chat.template import copy_template, find_template
 from transformer_jax.data.preferences import PreferenceSplits, open_preferences
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import ConfigError, DataError, plural
@@ -20,6 +20,7 @@ from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.heads import DecoderSequenceClassifier
 from transformer_jax.parallel.mesh import is_main_process, sync_global_devices
 from transformer_jax.predictors.alignment import aligned_method
+from transformer_jax.predictors.chats import encoder_of
 from transformer_jax.predictors.runs import first_token, model_config, open_directory, task_of
 from transformer_jax.runs import begin as beginning
 from transformer_jax.runs import checks
@@ -85,9 +86,10 @@ def begin(run: AlignRun, named: AlignRun) -> tuple[AlignRun, RunDirectory, Prefe
         _check_whole_batches(run)
         _check_precision(run)
     splits = open_run(run)
+    conversational = _check_conversations(run, splits, start)
     resolve = functools.partial(_resolved, start)
     directory = beginning.begin(run, lambda: start.tokenizer, resolve, vocab_given=False)
-    if is_main_process() and not is_reward:
+    if is_main_process() and (conversational or not is_reward):
         copy_template(start.directory.path, directory.path)  # it answers conversations still
     sync_global_devices("template")
     return read(directory), directory, splits
@@ -136,6 +138,31 @@ def _check_whole_batches(run: PreferenceRun) -> None:
         raise ConfigError(
             "training.mode is pmap: kto compares all rows of a batch with each other: use jit"
         )
+
+
+def _check_conversations(run: AlignRun, splits: PreferenceSplits, start: Initial) -> bool:
+    """Whether prompts are conversations; refuses those that the run cannot learn from."""
+    parts = [part for part in (splits.train, splits.valid) if part is not None]
+    forms = {part.conversational for part in parts}
+    if len(forms) > 1:
+        raise ConfigError(
+            f"data.train {run.data.train} and data.valid {run.data.valid}: one has conversations "
+            f"and the other texts: give both one form"
+        )
+    if forms == {False}:
+        return False
+    if isinstance(run, PolicyRun):
+        raise ConfigError(
+            f"data.train {run.data.train}: holds conversations, and {run.align.method} is not for "
+            f"them: give prompts that are texts"
+        )
+    if find_template(start.directory.path) is None:
+        raise ConfigError(
+            f"data.train {run.data.train}: holds conversations, and {run.init_from} has no chat "
+            f"template: start from a run of instruct, or from a Hugging Face folder with one"
+        )
+    encoder_of(start.directory.path, start.tokenizer)
+    return True
 
 
 def _check_precision(run: PreferenceRun) -> None:
@@ -240,7 +267,8 @@ def _preference_task(
 ) -> Task:
     align, partition = run.align, partition_for(run)
     first, length = first_token(directory, tokenizer), align.max_length or LONGEST
-    rows = CompletionRows(first, length, batching_of(run.training))
+    answers = encoder_of(directory.path, tokenizer).answers if splits.train.conversational else None
+    rows = CompletionRows(first, length, batching_of(run.training), answers)
     encoded = encode_splits(splits, tokenizer, rows)
     if align.method == "reward":
         return reward_model(encoded, run.model, tokenizer, rows, partition=partition)

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from transformer_jax.chat.messages import read_conversations
 from transformer_jax.chat.session import ChatModel
 from transformer_jax.chat.store import ChatStore, build_chats, split_chats
 from transformer_jax.chat.template import (
@@ -23,6 +22,7 @@ from transformer_jax.chat.template import (
     special_tokens,
 )
 from transformer_jax.data.added_tokens import has_token
+from transformer_jax.data.conversations import read_conversations
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.decoding.language import DecoderLanguageModel
 from transformer_jax.decoding.requests import GenerationRequest

@@ -45,7 +45,7 @@ class PromptRows:
         """
         ids = [
             [self.first, *row[-(self.max_length - 1) :]] if self.max_length > 1 else [self.first]
-            for row in tokenizer.encode_batch(prompts.prompts)
+            for row in tokenizer.encode_batch(prompts.texts)
         ]
         width = -(-max(map(len, ids)) // 8) * 8
         tokens = np.full((len(ids), width), tokenizer.pad, np.int32)

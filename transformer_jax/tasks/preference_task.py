@@ -13,7 +13,11 @@ from jaxtyping import Float, PyTree
 from transformer_jax.accounting import training_flops
 from transformer_jax.config import TransformerConfig
 from transformer_jax.data.plan import Batching
-from transformer_jax.data.preference_examples import CompletionStore, encode_preferences
+from transformer_jax.data.preference_examples import (
+    CompletionStore,
+    EncodeAnswers,
+    encode_preferences,
+)
 from transformer_jax.data.preferences import Preferences, PreferenceSplits
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import ConfigError, plural
@@ -49,6 +53,7 @@ class CompletionRows:
     first: int  # the start token
     max_length: int = 512  # most tokens of a prompt with its completion
     batching: Batching = Batching(max_tokens=4096)
+    answers: EncodeAnswers | None = None  # encodes conversations, if prompts are
 
     def data(self, store: CompletionStore, pad: int, *, shuffle: bool = True) -> Data:
         """The batches of some examples."""
@@ -89,7 +94,7 @@ def encode_splits(data: PreferenceSplits, tokenizer: Tokenizer, rows: Completion
     """
 
     def encode(part: Preferences) -> CompletionStore:
-        store = encode_preferences(part, tokenizer, rows.first, rows.max_length)
+        store = encode_preferences(part, tokenizer, rows.first, rows.max_length, rows.answers)
         what = "pair" if part.kind == "pairs" else "completion"
         cut = f", {plural(store.truncated, 'row')} truncated" if store.truncated else ""
         log(f"{part.name}: {plural(len(store), what)}, {store.lengths.mean():.0f} tokens{cut}")

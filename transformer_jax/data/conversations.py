@@ -2,15 +2,22 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
-from transformer_jax.chat.template import Message
 from transformer_jax.data.tables import parse_object, text_field
 from transformer_jax.data.text import read_lines
 from transformer_jax.errors import ConfigError, DataError
 
-__all__ = ["ROLES", "Conversation", "check_asked", "check_messages", "read_conversations"]
+__all__ = [
+    "ROLES",
+    "Conversation",
+    "Message",
+    "check_asked",
+    "check_messages",
+    "read_conversations",
+]
 
+Message: TypeAlias = Mapping[str, Any]
 ROLES = ("system", "user", "assistant")
 
 

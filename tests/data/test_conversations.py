@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from transformer_jax.chat.messages import read_conversations
+from transformer_jax.data.conversations import read_conversations
 from transformer_jax.errors import DataError
 
 USER, ANSWER = {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes?"}
