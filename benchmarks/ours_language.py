@@ -7,7 +7,7 @@ from transformer_jax import allocator
 allocator.retain_freed_memory()
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -69,7 +69,7 @@ def train(vocab, width, heads, layers, context, batch, gelu="exact", chunk=None,
     draw = lambda: rng.integers(0, vocab, (batch, context)).astype(np.int32)
     ones = np.ones((batch, context), np.float32)
     batches = [{"tokens": draw(), "targets": draw(), "weights": ones} for _ in range(8)]
-    how = {"beta2": 0.99, "eps": 1e-8, "weight_decay": 0.1}
+    how: dict[str, Any] = {"beta2": 0.99, "eps": 1e-8, "weight_decay": 0.1}
     return training_steps(model, language_model(chunk=chunk), width, batches, **how)
 
 

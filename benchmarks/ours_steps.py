@@ -1,5 +1,6 @@
 """Training steps of our cases: one compiled program, which takes some batches in turn."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -7,18 +8,23 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from transformer_jax.modules.parameters import parameters
+from transformer_jax.modules.parameters import parameters, values
 from transformer_jax.training.optimizers import OptimizerConfig, make_optimizer
-from transformer_jax.training.partition import merging
+from transformer_jax.training.partition import EVERYTHING, Partition
 from transformer_jax.training.schedules import ScheduleConfig
-from transformer_jax.training.state import TrainState, split
+from transformer_jax.training.state import TrainState
 from transformer_jax.training.step import make_step
 
 __all__ = ["training_steps"]
 
 
 def training_steps(
-    model: nnx.Module, objective: Any, width: int, batches: Sequence[Any], **adamw: float
+    model: nnx.Module,
+    objective: Any,
+    width: int,
+    batches: Sequence[Any],
+    partition: Partition = EVERYTHING,
+    **adamw: float,
 ) -> tuple[Callable[[int], float], dict[str, int]]:
     """A function that takes so many steps of AdamW with clipping, and facts of the model.
 
@@ -27,22 +33,27 @@ def training_steps(
         objective: Of the model and a batch.
         width: Of the model, for the learning rate.
         batches: In turn; the first compiles the program.
+        partition: What of the model is trained.
         adamw: Settings of the optimizer.
     """
-    graph, params = split(model)
+    graph = nnx.graphdef(model)
+    trained, kept = partition.split(parameters(model), nnx.Rngs(0))
+    params, frozen = values(trained), values(kept)
     rate = OptimizerConfig(
         name="adamw", learning_rate=1e-3, schedule=ScheduleConfig("constant", 0), **adamw
     )
-    tx = make_optimizer(rate, width, 1000, params=parameters(model))
-    step = jax.jit(make_step(objective, tx, merging(graph)), donate_argnums=0)
-    state, _ = step(TrainState(jnp.int32(0), params, tx.init(params), None), {}, batches[0], None)
+    tx = make_optimizer(rate, width, 1000, params=trained)
+    merge = functools.partial(partition.merge, graph)
+    step = jax.jit(make_step(objective, tx, merge), donate_argnums=0)
+    first = TrainState(jnp.int32(0), params, tx.init(params), None)
+    state, _ = step(first, frozen, batches[0], None)
     held = {"state": state, "at": 0}
 
     def run(times: int) -> float:
         for _ in range(times):
             held["at"] += 1
             batch = batches[held["at"] % len(batches)]
-            held["state"], metrics = step(held["state"], {}, batch, None)
+            held["state"], metrics = step(held["state"], frozen, batch, None)
         return float(metrics["loss"])
 
     return run, {"parameters": sum(a.size for a in jax.tree.leaves(params))}

@@ -9,6 +9,7 @@
     python -m benchmarks embed
     python -m benchmarks engine
     python -m benchmarks recurrent
+    python -m benchmarks adapters
     python -m benchmarks load
 
 Writes ``benchmarks/results/NAME.json`` with hardware, versions and commit, and prints a table of
@@ -22,13 +23,14 @@ import json
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
 import tyro
 
 from benchmarks import loading
-from benchmarks.harness import Bench, Row, environment, table
+from benchmarks.harness import Bench, environment, table
+from benchmarks.recurrent import recurrent
+from benchmarks.settings import ENCODERS, Settings, Table
 
 PEERS = "benchmarks.peers"
 OURS_LANGUAGE = "benchmarks.ours_language"
@@ -36,10 +38,8 @@ PEERS_LANGUAGE = "benchmarks.peers_language"
 OURS_ENCODER = "benchmarks.ours_encoder"
 OURS_ENGINE = "benchmarks.ours_engine"
 PEERS_ENCODER = "benchmarks.peers_encoder"
-OURS_RECURRENT = "benchmarks.ours_recurrent"
-PEERS_RECURRENT = "benchmarks.peers_recurrent"
+OURS_ADAPTERS, PEERS_ADAPTERS = "benchmarks.ours_adapters", "benchmarks.peers_adapters"
 
-Table = tuple[str, list[Row], str]  # title, rows, unit
 
 # 3+3 layers of 256 and 1024, 4 heads, 8,000 tokens: the size of a small translator.
 SIZE = {"vocab": 8000, "width": 256, "heads": 4, "layers": 3, "hidden": 1024}
@@ -50,30 +50,7 @@ MIDDLE = {"vocab": 8000, "width": 384, "heads": 6, "layers": 6, "context": 256, 
 
 BERT_SMALL = {"vocab": 30_522, "width": 512, "heads": 8, "layers": 4, "hidden": 2048}
 MINILM = {"vocab": 30_522, "width": 384, "heads": 12, "layers": 6, "hidden": 1536}
-ENCODERS = {"encoder-pretrain": 4, "encoder-finetune": 4, "embed": 3}  # and their rounds
 TINY = {"vocab": 1000, "width": 32, "heads": 2, "layers": 1, "hidden": 64}
-
-What = Literal[
-    "train", "decode", "language-train", "language-decode", "encoder-pretrain",
-    "encoder-finetune", "embed", "engine", "recurrent", "load",
-]  # fmt: skip
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """What to measure, and with which Pythons."""
-
-    what: tyro.conf.Positional[What]
-    peers: str = sys.executable  # the Python that has torch, transformers and ctranslate2
-    rounds: int | None = None  # that count, after one that does not; None is 7, of encoders fewer
-    tiny: bool = False  # encoders only: a tiny model and few texts, to see that all of it runs
-    threads: int = 1  # with 1 the measure is CPU time, with more it is wall time
-    output: Path = Path("benchmarks/results")  # where the JSON goes
-
-    @property
-    def turns(self) -> int:
-        """The rounds that count."""
-        return self.rounds or ENCODERS.get(self.what, 7)
 
 
 def train(settings: Settings) -> list[Table]:
@@ -266,68 +243,24 @@ def engine(settings: Settings) -> list[Table]:
     return tables
 
 
-def recurrent(settings: Settings) -> list[Table]:
-    """Recurrent translators of 512 numbers, pairs of 20 + 20 tokens, and gated convolutions."""
-    size = {"vocab": 8000, "width": 512, "length": 20}
-    tables = []
-    for kind in ("luong", "bahdanau"):
-        given = {**size, "kind": kind, "batch": 64}
-        for case, batch, times in (("train", 64, 1), ("decode", 32, 4), ("decode", 1, 16)):
-            arguments = {**given, "batch": batch}
-            theirs = {"torch, eager": {}, "torch, compiled": {"compiled": True}}
-            if case == "decode":
-                del theirs["torch, compiled"]
-            title = f"{kind}, {'training step' if case == 'train' else 'greedy'}, {batch} sentences"
-            work = batch * size["length"] * (2 if case == "train" else 1)
-            tables.append(_recurrent(settings, title, case, arguments, theirs, work, times))
-        sources, targets = _line_lengths(1000)
-        file: dict[str, Any] = {"kind": kind, "vocab": 8000, "width": 512}
-        file |= {"sources": sources, "targets": targets}
-        others: dict[str, Any] = {
-            "torch, eager": {},
-            "torch, eager, batches of 128": {"batch": 128},
-        }
-        title = f"{kind}, greedy, a file of 1,000 sentences"
-        tables.append(_recurrent(settings, title, "lines", file, others, sum(targets), 1))
-    for batch, length, places in ((64, 24, 3), (16, 256, 4)):
-        arguments = {"width": 256, "places": places, "batch": batch, "length": length}
-        title = f"gated convolution of {places} places, {batch} texts of {length}"
-        theirs = {"torch, eager": {}}
-        work = batch * length
-        tables.append(_recurrent(settings, title, "convolution", arguments, theirs, work, 4))
-    return tables
-
-
-def _line_lengths(count: int) -> tuple[list[int], list[int]]:
-    """Lengths of sources and translations, distributed as those of a Multi30k test file.
-
-    There log-lengths of sources have mean 2.67 and deviation 0.32, and translations are as long but
-    for a factor whose logarithm deviates by 0.14.
-    """
-    rng = np.random.default_rng(0)
-    sources = np.exp(rng.normal(2.67, 0.32, count))
-    targets = sources * np.exp(rng.normal(-0.02, 0.14, count))
-    whole = lambda lengths: np.maximum(1, lengths.round()).astype(int).tolist()
-    return whole(sources), whole(targets)
-
-
-def _recurrent(
-    settings: Settings,
-    title: str,
-    case: str,
-    arguments: dict[str, Any],
-    theirs: dict[str, dict[str, Any]],
-    work: int,
-    times: int,
-) -> Table:
-    bench = Bench(settings.threads)
-    peer: dict[str, Any] = {"python": settings.peers, "module": PEERS_RECURRENT, "times": times}
-    for name, more in theirs.items():
-        bench.add(name, case, arguments | more, **peer)
-    bench.add("transformer_jax", case, arguments, module=OURS_RECURRENT, times=times)
-    rows = bench.measure(settings.turns, work, "torch, eager")
+def adapters(settings: Settings) -> list[Table]:
+    """Steps of a Llama-style decoder, whole and of adapters of rank 8; a process each."""
+    bench, context, batch = Bench(settings.threads), 128, 8
+    size = {"vocab": 8000, "width": 512, "heads": 8, "layers": 6, "hidden": 1376}
+    peer: dict[str, Any] = {"python": settings.peers, "module": PEERS_ADAPTERS}
+    ours: dict[str, Any] = {"module": OURS_ADAPTERS}
+    for name, how, where in (
+        ("PEFT, eager", {"rank": 8}, peer),
+        ("PEFT, compiled", {"rank": 8, "compiled": True}, peer),
+        ("torch, eager, whole model", {"rank": 0}, peer),
+        ("transformer_jax", {"rank": 8}, ours),
+        ("transformer_jax, whole model", {"rank": 0}, ours),
+    ):
+        arguments = {**size, "context": context, "batch": batch, **how}
+        bench.add(name, "train", arguments, variables={"CASE": name}, **where)
+    rows = bench.measure(settings.turns, batch * context, "PEFT, eager")
     bench.close()
-    return title, rows, "tokens"
+    return [("training step, adapters of rank 8", rows, "tokens")]
 
 
 def _named(settings: Settings, name: str) -> str:
@@ -344,6 +277,7 @@ RUNS = {
     "embed": embed,
     "engine": engine,
     "recurrent": recurrent,
+    "adapters": adapters,
 }
 
 

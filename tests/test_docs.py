@@ -11,7 +11,7 @@ import pytest
 
 import transformer_jax as tj
 from benchmarks.kernels import Settings as KernelBenchmark
-from benchmarks.suite import What
+from benchmarks.settings import What
 from benchmarks.word_vectors import WordVectors as WordVectorBenchmark
 from transformer_jax.cli import (
     decoder_only,

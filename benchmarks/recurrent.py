@@ -1,0 +1,76 @@
+"""Recurrent translators and convolutions beside torch's: ``python -m benchmarks recurrent``."""
+
+from typing import Any
+
+import numpy as np
+
+from benchmarks.harness import Bench
+from benchmarks.settings import Settings, Table
+
+__all__ = ["recurrent"]
+
+OURS, PEERS = "benchmarks.ours_recurrent", "benchmarks.peers_recurrent"
+
+
+def recurrent(settings: Settings) -> list[Table]:
+    """Recurrent translators of 512 numbers, pairs of 20 + 20 tokens, and gated convolutions."""
+    size = {"vocab": 8000, "width": 512, "length": 20}
+    tables = []
+    for kind in ("luong", "bahdanau"):
+        given = {**size, "kind": kind, "batch": 64}
+        for case, batch, times in (("train", 64, 1), ("decode", 32, 4), ("decode", 1, 16)):
+            arguments = {**given, "batch": batch}
+            theirs = {"torch, eager": {}, "torch, compiled": {"compiled": True}}
+            if case == "decode":
+                del theirs["torch, compiled"]
+            title = f"{kind}, {'training step' if case == 'train' else 'greedy'}, {batch} sentences"
+            work = batch * size["length"] * (2 if case == "train" else 1)
+            tables.append(_recurrent(settings, title, case, arguments, theirs, work, times))
+        sources, targets = _line_lengths(1000)
+        file: dict[str, Any] = {"kind": kind, "vocab": 8000, "width": 512}
+        file |= {"sources": sources, "targets": targets}
+        others: dict[str, Any] = {
+            "torch, eager": {},
+            "torch, eager, batches of 128": {"batch": 128},
+        }
+        title = f"{kind}, greedy, a file of 1,000 sentences"
+        tables.append(_recurrent(settings, title, "lines", file, others, sum(targets), 1))
+    for batch, length, places in ((64, 24, 3), (16, 256, 4)):
+        arguments = {"width": 256, "places": places, "batch": batch, "length": length}
+        title = f"gated convolution of {places} places, {batch} texts of {length}"
+        theirs = {"torch, eager": {}}
+        work = batch * length
+        tables.append(_recurrent(settings, title, "convolution", arguments, theirs, work, 4))
+    return tables
+
+
+def _line_lengths(count: int) -> tuple[list[int], list[int]]:
+    """Lengths of sources and translations, distributed as those of a Multi30k test file.
+
+    There log-lengths of sources have mean 2.67 and deviation 0.32, and translations are as long but
+    for a factor whose logarithm deviates by 0.14.
+    """
+    rng = np.random.default_rng(0)
+    sources = np.exp(rng.normal(2.67, 0.32, count))
+    targets = sources * np.exp(rng.normal(-0.02, 0.14, count))
+    whole = lambda lengths: np.maximum(1, lengths.round()).astype(int).tolist()
+    return whole(sources), whole(targets)
+
+
+def _recurrent(
+    settings: Settings,
+    title: str,
+    case: str,
+    arguments: dict[str, Any],
+    theirs: dict[str, dict[str, Any]],
+    work: int,
+    times: int,
+) -> Table:
+    bench = Bench(settings.threads)
+    peer: dict[str, Any] = {"python": settings.peers, "module": PEERS, "times": times}
+    for name, more in theirs.items():
+        bench.add(name, case, arguments | more, **peer)
+    bench.add("transformer_jax", case, arguments, module=OURS, times=times)
+    rows = bench.measure(settings.turns, work, "torch, eager")
+    bench.close()
+    return title, rows, "tokens"
