@@ -1,6 +1,7 @@
 """Every file of ``examples/`` runs as it stands and shows what it says."""
 
 import importlib.util
+import json
 from pathlib import Path
 
 import jax
@@ -46,6 +47,15 @@ def test_examples_are_short_and_each_has_a_test():
 def test_attention():
     by_hand, by_library = example("attention").main()
     np.testing.assert_allclose(by_hand, by_library, atol=1e-5)
+
+
+def test_conversations(tmp_path):
+    example("conversations").main(tmp_path)
+    chats = (tmp_path / "chats.jsonl").read_text().splitlines()
+    asked = [(tmp_path / f"{name}.jsonl").read_text().splitlines() for name in ("asked", "test")]
+    assert len(chats) == len(asked[0]) > 500
+    assert not set(asked[0]) & set(asked[1])
+    assert all(json.loads(line)["messages"][1]["content"].endswith(".") for line in chats)
 
 
 def test_custom_mask():

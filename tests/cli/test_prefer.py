@@ -7,6 +7,7 @@ import pytest
 
 from tests.cli.conftest import language_run
 from transformer_jax.data.preferences import read_preferences
+from transformer_jax.decoding.requests import Continuation
 
 
 @pytest.fixture(scope="module")
@@ -123,3 +124,13 @@ def test_answers_to_conversations_are_chosen_and_compared(run_command, run, prom
     code, _, err = run_command("win-rate", start, run, path, *flags)
     assert code == 2
     assert "has no chat template" in err
+
+
+@pytest.mark.parametrize("samples", [("a", "a"), ("a", ""), ("a", "b\0")])
+def test_samples_that_training_refuses_are_skipped(run_command, run, prompts, monkeypatch, samples):
+    made = [Continuation(text, (), 0.0, "end", 0.0) for text in samples]
+    complete = lambda *_, **__: lambda part: [made] * len(part)
+    monkeypatch.setattr("transformer_jax.cli.prefer.completing", complete)
+    code, _, err, rows = prefer(run_command, run, prompts, "1\n" * 4)
+    assert (code, rows) == (0, [])
+    assert "samples are equal or empty, or hold NUL, skipped" in err

@@ -130,8 +130,10 @@ class Prefer(SamplingCommand):
                 # Chat templates strip answers.
                 clean = str if request.messages is None else str.strip
                 one, two = (clean(sample.text) for sample in found)
-                if one == two or not one or not two:
-                    note(f"prompt {at} of {len(requests)}: samples are equal or empty, skipped")
+                # Training refuses such pairs.
+                if one == two or not one or not two or "\0" in one + two:
+                    where = f"prompt {at} of {len(requests)}"
+                    note(f"{where}: samples are equal or empty, or hold NUL, skipped")
                     continue
                 if self.rule is None:
                     _show(at, len(requests), shown, one, two)
