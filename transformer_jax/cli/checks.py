@@ -36,6 +36,7 @@ _MOST = {
     "prompt_lookup_num_tokens": 1_000,
     "repetition_penalty": 1e6,
     "repetitions": 1_000,
+    "samples": 10_000,
     "seed": 2**63 - 1,
     "sizes": 8_192,
     "source_length": 10_000_000,
