@@ -211,6 +211,8 @@ def test_any_combination_works_as_in_ours_or_is_refused_by_name(
     chosen += draw.sample(sorted(REFUSED), 1) if draw.random() < 0.2 else []
     if {"tsv", "json"} <= set(chosen) or {"tsv", "scores"} <= set(chosen):
         chosen.remove("tsv")
+    if {"nbest", "num_beams"} <= set(chosen):
+        chosen.remove("num_beams")  # fewer than the translations that are asked for: refused
     counting = {"no_repeat_ngram_size", "repetition_penalty"} & set(chosen)
     if counting and "max_new_tokens" in chosen:
         chosen.remove("max_new_tokens")  # more than the context holds: refused together

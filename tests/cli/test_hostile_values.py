@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.parity import layouts
+from tests.speech.synthetic import write_speech
+from tests.speech.test_speech_runs import TINY, manifests
+from transformer_jax.cli import decoder_only, seq2seq
 from transformer_jax.cli.checks import check_values
 from transformer_jax.cli.classify import Classify
 from transformer_jax.cli.flags import positional
@@ -99,7 +102,8 @@ BESIDE = {
 
 def arguments_of(name, flag, runs, folder):
     """Each command with the least that it needs for ``flag`` to have a part in its work."""
-    decoder, translator, readers = runs
+    decoder, translator, readers, own = runs
+    adapters = own.get("adapters", decoder)
     text, table, output = folder / "in.txt", folder / "in.tsv", folder / "out"
     text.write_text("a cab\n")
     vectors = folder / "vectors.txt"
@@ -119,7 +123,7 @@ def arguments_of(name, flag, runs, folder):
         "prefer": [decoder, text] if flag == "output" else [decoder, text, "--output", output],
         "win-rate": [decoder, decoder, text, *([] if flag == "rule" else ["--rule", rule])],
         "chat": [decoder] if flag == "template" else [decoder, "--template", "mistral"],
-        "transcribe": [translator, text],
+        "transcribe": own.get("transcribe", [translator, text]),
         "diversity": [decoder, text],
         "fill-mask": [readers["fill-mask"], "a [MASK]"],
         "classify": [readers["threshold" if flag == "threshold" else "classify"], "a cab"],
@@ -139,8 +143,8 @@ def arguments_of(name, flag, runs, folder):
         "verify": [translator],
         "export": [translator, output],
         "convert": [readers["folder"], output],
-        "merge": [decoder] if flag == "output" else [decoder, "--output", output],
-        "spectrum": [decoder],
+        "merge": [adapters] if flag == "output" else [adapters, "--output", output],
+        "spectrum": [adapters],
         "launch": ["true"],
     }[name]  # fmt: skip
     if name == "score" and flag in ("source", "target"):
@@ -151,14 +155,44 @@ def arguments_of(name, flag, runs, folder):
 
 
 @pytest.fixture
-def place(decoder_run, trained_run, readers, tmp_path, monkeypatch):
+def own(request, decoder_run, shared):
+    """Runs of single commands, which slow tests train; others refuse a run of another kind."""
+    name = request.node.callspec.params["name"]
+    if not request.node.get_closest_marker("slow"):
+        return {}
+    if name in ("merge", "spectrum"):
+        return {"adapters": shared("hostile_adapters", lambda run: _adapters(decoder_run, run))}
+    if name == "transcribe":
+        folder = shared("hostile_speech", _speech)
+        return {"transcribe": [folder / "run", folder / "test0.npy"]}
+    return {}
+
+
+def _adapters(base, run):
+    text = run.parent / "hostile.txt"
+    text.write_text("a cab\nfed cafe\n" * 40)
+    flags = ["--init-from", base, "--lora.rank", 1, "--data.text", text, "--training.steps", 1]
+    flags += ["--training.sequence-length", 8, "--training.batch-size", 2, "--evaluation.sample", 0]
+    flags += ["--optimizer.schedule.warmup-steps", 0, "--distributed.num-local-devices", 1]
+    assert decoder_only.main(["train", "char-cpu", *map(str, flags), "--output", str(run)]) == 0
+
+
+def _speech(folder):
+    for seed, part in enumerate(("train", "valid", "test")):
+        write_speech(folder, part, 12, seed=seed)
+    flags = ["train-speech", "luong", *manifests(folder), *TINY]
+    assert seq2seq.main([*flags, "--output", str(folder / "run")]) == 0
+
+
+@pytest.fixture
+def place(decoder_run, trained_run, readers, own, tmp_path, monkeypatch):
     """Makes a folder where a command can work; gives its arguments for a flag."""
 
     def make(name, flag):
         folder = Path(tempfile.mkdtemp(dir=tmp_path))
         monkeypatch.chdir(folder)
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a cab\n")))
-        return arguments_of(name, flag, (decoder_run, trained_run, readers), folder)
+        return arguments_of(name, flag, (decoder_run, trained_run, readers, own), folder)
 
     return make
 

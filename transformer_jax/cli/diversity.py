@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DiversityCommand"]
 
+_MOST = 1_000  # beams, as of other commands
+
 
 @dataclasses.dataclass(frozen=True)
 class DiversityCommand(PredictionCommand):
@@ -91,6 +93,8 @@ class DiversityCommand(PredictionCommand):
             if getattr(self, name) < least:
                 flag = name.replace("_", "-")
                 raise ConfigError(f"--{flag} is {getattr(self, name)}: at least {least}")
+        if self.number > _MOST:
+            raise ConfigError(f"--number is {self.number}: at most {_MOST:,} texts of a line")
         if not 0 < self.top_p <= 1:
             raise ConfigError(f"--top-p is {self.top_p}: above 0, at most 1")
         for temperature in self.temperatures:

@@ -2,8 +2,8 @@
 
 import importlib.util
 import math
+import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -34,7 +34,7 @@ def load_reward(path: str, flag: str = "--reward.file") -> RewardFunction:
     Raises:
         ConfigError: The file is missing, cannot be run, or has no such function.
     """
-    if not Path(path).is_file():
+    if not os.path.isfile(path):  # False, too, of names that no file can have
         raise ConfigError(f"{flag} {path}: there is no such file")
     spec = importlib.util.spec_from_file_location("reward_file", path)
     if spec is None or spec.loader is None:
