@@ -94,7 +94,7 @@ class DiversityCommand(PredictionCommand):
                 flag = name.replace("_", "-")
                 raise ConfigError(f"--{flag} is {getattr(self, name)}: at least {least}")
         if self.number > _MOST:
-            raise ConfigError(f"--number is {self.number}: at most {_MOST:,} texts of a line")
+            raise ConfigError(f"--number is {self.number}: at most {_MOST:,} is possible")
         if not 0 < self.top_p <= 1:
             raise ConfigError(f"--top-p is {self.top_p}: above 0, at most 1")
         for temperature in self.temperatures:
