@@ -84,6 +84,7 @@ class Numbers:
     unk: int | None = None
     prefix_ids: tuple[int, ...] = ()
     suffix_ids: tuple[int, ...] = ()
+    target_prefix_ids: tuple[int, ...] = ()
 
     def __init__(self, vocab: int):
         self.vocab_size = vocab

@@ -16,7 +16,8 @@ ENCODERS = {"encoder-pretrain": 4, "encoder-finetune": 4, "embed": 3}  # and the
 
 What = Literal[
     "train", "decode", "language-train", "language-decode", "encoder-pretrain",
-    "encoder-finetune", "embed", "engine", "recurrent", "adapters", "load",
+    "encoder-finetune", "embed", "engine", "recurrent", "adapters", "frozen-base",
+    "load",
 ]  # fmt: skip
 
 

@@ -10,6 +10,7 @@
     python -m benchmarks engine
     python -m benchmarks recurrent
     python -m benchmarks adapters
+    python -m benchmarks frozen-base
     python -m benchmarks load
 
 Writes ``benchmarks/results/NAME.json`` with hardware, versions and commit, and prints a table of
@@ -40,6 +41,7 @@ OURS_ENGINE = "benchmarks.ours_engine"
 PEERS_ENCODER = "benchmarks.peers_encoder"
 OURS_ADAPTERS, PEERS_ADAPTERS = "benchmarks.ours_adapters", "benchmarks.peers_adapters"
 
+OURS_FROZEN_BASE = "benchmarks.ours_frozen_base"
 
 # 3+3 layers of 256 and 1024, 4 heads, 8,000 tokens: the size of a small translator.
 SIZE = {"vocab": 8000, "width": 256, "heads": 4, "layers": 3, "hidden": 1024}
@@ -263,6 +265,18 @@ def adapters(settings: Settings) -> list[Table]:
     return [("training step, adapters of rank 8", rows, "tokens")]
 
 
+def frozen_base(settings: Settings) -> list[Table]:
+    """Steps of the adapters above, on frozen matrices of several data types; a process each."""
+    bench, context, batch = Bench(settings.threads), 128, 8
+    size = {"vocab": 8000, "width": 512, "heads": 8, "layers": 6, "hidden": 1376}
+    for base in ("float32", "bfloat16", "int8"):
+        arguments = {**size, "context": context, "batch": batch, "rank": 8, "base": base}
+        bench.add(base, "train", arguments, variables={"CASE": base}, module=OURS_FROZEN_BASE)
+    rows = bench.measure(settings.turns, batch * context, "float32")
+    bench.close()
+    return [("training step, adapters of rank 8 on a frozen base", rows, "tokens")]
+
+
 def _named(settings: Settings, name: str) -> str:
     return f"tiny in place of {name}" if settings.tiny else name
 
@@ -278,6 +292,7 @@ RUNS = {
     "engine": engine,
     "recurrent": recurrent,
     "adapters": adapters,
+    "frozen-base": frozen_base,
 }
 
 
